@@ -1,0 +1,50 @@
+# make run    a daemon on a scratch database, away from your own data
+# make test   everything that must pass; .ci/run calls it
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: run test check lint types pytest bench docs format build clean dev
+
+run: $(VENV)/installed
+	CLANKERS_DATA_PATH=$(CURDIR)/.scratch CLANKERS_CONFIG_PATH=$(CURDIR)/.scratch/clankers.toml $(BIN)/clankersd
+
+test: check
+
+check: lint types pytest
+
+dev: $(VENV)/installed
+
+# The oldest supported Python is asked for by name first: the version is checked before anything is installed.
+$(VENV)/installed: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "clankers needs Python 3.11 or newer; say which with: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	touch $@
+
+lint: $(VENV)/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/installed
+	$(BIN)/mypy
+
+pytest: $(VENV)/installed
+	$(BIN)/pytest
+
+bench: $(VENV)/installed
+	$(BIN)/python -m tests.bench
+
+docs: $(VENV)/installed
+	$(BIN)/python -m clankers_protocol.reference > docs/rpc.md
+
+format: $(VENV)/installed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+build: $(VENV)/installed
+	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
+
+clean:
+	rm -rf $(VENV) .scratch dist build .hypothesis .mypy_cache .ruff_cache

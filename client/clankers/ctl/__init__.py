@@ -1,0 +1,55 @@
+"""`clankers-ctl`: see, question and look after the daemon."""
+
+import sys
+from io import TextIOWrapper
+
+import click
+
+from clankers.ctl.command import Root, socket_option
+from clankers.ctl.completion import completion
+from clankers.ctl.config import config
+from clankers.ctl.db import db, jobs
+from clankers.ctl.logs import logs
+from clankers.ctl.query import query
+from clankers.ctl.service import service
+from clankers.ctl.sessions import session, sessions
+from clankers.ctl.stats import stats
+from clankers.ctl.status import health, status
+
+
+@click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"]})
+@socket_option
+@click.version_option(package_name="clankers", prog_name="clankers-ctl")
+def cli() -> None:
+    """See, question and look after clankersd, the local memory of your coding agents.
+
+    Every command takes --json: then standard output holds JSON and nothing else.
+
+    \b
+    Examples:
+      clankers-ctl status
+      clankers-ctl sessions --since 2d --project .
+      clankers-ctl session 0199c5a2
+      clankers-ctl query "SELECT source, count(*) FROM sessions GROUP BY source"
+      clankers-ctl logs -f --level warning
+
+    \b
+    Exit codes:
+      0  it worked
+      1  the command failed, or the daemon answered with an error
+      2  the command was not understood
+      3  the daemon is not running
+      4  the daemon runs and reports a problem
+    """
+
+
+for command in (status, health, sessions, session, stats, query, logs, config, db, jobs, service, completion):
+    cli.add_command(command)
+
+
+def main() -> None:
+    """The console script."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that lacks a character still shows the rest
+    cli(prog_name="clankers-ctl")

@@ -1,0 +1,5 @@
+"""`python -m clankers.ctl`."""
+
+from clankers.ctl import main
+
+main()

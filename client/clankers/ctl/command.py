@@ -1,0 +1,100 @@
+"""What all commands share: --socket and --json, the connection, and how each error ends the program."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from clankers.client import Client
+from clankers.ctl.output import print_json
+from clankers.messages import BadReply, DaemonUnavailable, Result
+from clankers_protocol.errors import RpcError
+from clankers_protocol.wire import Method
+
+FAILED = 1
+NOT_RUNNING = 3
+PROBLEM = 4
+
+
+@dataclass
+class Ctl:
+    """What the command line said to all commands, and the one connection they use."""
+
+    socket: Path | None = None
+    json: bool = False
+
+    @cached_property
+    def client(self) -> Client:
+        client = Client(self.socket, name="clankers-ctl", timeout=30)
+        click.get_current_context().find_root().call_on_close(client.close)
+        return client
+
+    def call(self, request: Method[Result], *, timeout: float | None = None) -> Result:
+        """The daemon's answer."""
+        return self.client.call(request, timeout=timeout)
+
+
+def _set_socket(context: click.Context, _: click.Parameter, value: Path | None) -> None:
+    if value:
+        context.ensure_object(Ctl).socket = value
+
+
+def _set_json(context: click.Context, _: click.Parameter, value: bool) -> None:
+    context.ensure_object(Ctl).json = value
+
+
+socket_option = click.option(
+    "--socket",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    expose_value=False,
+    is_eager=True,  # what completes other arguments asks the daemon
+    callback=_set_socket,
+    help="The daemon's socket, when it is not in its usual place.",
+)
+
+json_option = click.option(
+    "--json", is_flag=True, expose_value=False, is_eager=True, callback=_set_json, help="Print JSON."
+)
+
+
+def common(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command --json and --socket, and hand it the `Ctl` they make."""
+    passing = click.make_pass_decorator(Ctl, ensure=True)
+    return json_option(socket_option(passing(command)))
+
+
+class Root(click.Group):
+    """The program: what goes wrong in any command is said in a line on stderr, and told by the exit code."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)  # in the order of their use, not of the alphabet
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except DaemonUnavailable as error:
+            fail(ctx, NOT_RUNNING, str(error))
+        except RpcError as error:
+            fail(ctx, FAILED, error.message, error.code, error.data)
+        except (TimeoutError, BadReply) as error:
+            fail(ctx, FAILED, str(error))
+        except click.UsageError:
+            raise
+        except click.ClickException as error:
+            fail(ctx, FAILED, error.format_message())
+
+
+def fail(
+    ctx: click.Context, exit_code: int, message: str, code: int | None = None, data: Any = None
+) -> NoReturn:
+    """End the program with an error."""
+    if ctx.ensure_object(Ctl).json:
+        print_json({"error": {"code": code, "message": message, "data": data}})
+    click.secho(f"Error: {message}", err=True, fg="red")
+    if isinstance(data, dict) and data.get("suggestions"):
+        click.echo(f"Did you mean: {', '.join(map(str, data['suggestions']))}?", err=True)
+    ctx.exit(exit_code)

@@ -1,0 +1,85 @@
+"""Times, sizes and numbers as people write and read them."""
+
+import re
+from datetime import datetime, time, timedelta
+
+import click
+
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def moment(text: str, now: datetime, *, whole_day: bool = False) -> datetime:
+    """The time that `text` names: of a day its beginning, or with `whole_day` its end. Else ValueError."""
+    day = {"today": now, "yesterday": now - timedelta(days=1)}.get(text)
+    if text == "now":
+        return now
+    if match := re.fullmatch(r"(\d+)\s*([smhdw])( ago)?", text):
+        return now - timedelta(**{_UNITS[match[2]]: int(match[1])})
+    if day is None and re.fullmatch(r"\d{4}-?\d\d-?\d\d", text):
+        day = datetime.fromisoformat(text)
+    if day is not None:
+        return datetime.combine(day.date(), time.max if whole_day else time.min).astimezone()
+    return datetime.fromisoformat(text).astimezone()
+
+
+def beginning(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
+    """Reads --since."""
+    return None if value is None else _milliseconds(value, whole_day=False)
+
+
+def end(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
+    """Reads --until: a day is meant to its end."""
+    return None if value is None else _milliseconds(value, whole_day=True)
+
+
+def _milliseconds(text: str, *, whole_day: bool) -> int:
+    try:
+        return int(moment(text, datetime.now().astimezone(), whole_day=whole_day).timestamp() * 1000)
+    except (ValueError, OverflowError) as error:
+        raise click.BadParameter(
+            f"{text!r} is no time. Write 2h, 3d, 1w, today, yesterday, 2025-01-31 or 2025-01-31T18:00."
+        ) from error
+
+
+def local(milliseconds: int | None, form: str = "%Y-%m-%d %H:%M") -> str:
+    """A time in this machine's zone."""
+    if milliseconds is None:
+        return ""
+    return datetime.fromtimestamp(milliseconds / 1000).astimezone().strftime(form)
+
+
+def span(seconds: float) -> str:
+    """A length of time in its two largest units."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, hours, days = int(seconds // 60), int(seconds // 3600), int(seconds // 86400)
+    if minutes < 60:
+        return f"{minutes} min {int(seconds % 60)} s"
+    if hours < 48:
+        return f"{hours} h {minutes % 60} min"
+    return f"{days} d {hours % 24} h"
+
+
+def size(count: int) -> str:
+    """Bytes, in the unit that fits."""
+    amount = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"
+
+
+def short(number: float) -> str:
+    """A large number in three digits or so: 950, 12.3k, 4.1M."""
+    for limit, divisor, suffix in ((1e3, 1, ""), (1e6, 1e3, "k"), (1e9, 1e6, "M")):
+        if number < limit:
+            return f"{number:.0f}" if divisor == 1 else f"{number / divisor:.1f}{suffix}"
+    return f"{number / 1e9:.1f}G"
+
+
+def money(amount: float) -> str:
+    """US dollars; small amounts keep what makes them differ."""
+    return f"${amount:,.2f}" if amount >= 1 or amount == 0 else f"${amount:.4f}"

@@ -1,0 +1,141 @@
+"""The one place that knows how output looks: JSON, CSV or tables that fit; colours on terminals only."""
+
+import csv
+import io
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+if TYPE_CHECKING:  # rich takes longer to load than most commands take
+    from rich.console import Console
+    from rich.text import Text
+
+GAP = 2
+LEAST = 12
+"""What a flexible column keeps of its width, however narrow the terminal."""
+
+_UNPRINTABLE = {code: 0x2400 + code for code in range(0x20) if code not in (0x09, 0x0A)}
+_UNPRINTABLE |= {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
+
+
+def print_json(value: Any) -> None:
+    """A value or struct as it travels on the wire, indented."""
+    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
+
+
+def print_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Rows under a header line; NULL is empty."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    click.echo(text.getvalue(), nl=False)
+
+
+def console(*, stderr: bool = False) -> "Console":
+    """Where people read. What is piped is as wide as it needs to be, unless COLUMNS says otherwise."""
+    from rich.console import Console
+
+    terminal = (sys.stderr if stderr else sys.stdout).isatty()
+    wide = None if terminal or os.environ.get("COLUMNS") else 10_000
+    return Console(stderr=stderr, width=wide, highlight=False, markup=False, emoji=False, soft_wrap=False)
+
+
+def plain(text: str) -> str:
+    """The text without anything that would command the terminal: control characters become visible signs."""
+    return text.replace("\r\n", "\n").translate(_UNPRINTABLE)
+
+
+def one_line(text: str) -> str:
+    """The text, safe to show, in one line."""
+    return " ".join(plain(text).split())
+
+
+@dataclass(frozen=True)
+class Column:
+    """Where room is short, `optional` columns are left out, last first; then `flexible` ones are cut."""
+
+    name: str
+    right: bool = False
+    flexible: bool = False
+    optional: bool = False
+    style: str = ""
+
+
+def print_table(columns: Sequence[Column], rows: Sequence[Sequence["str | Text"]]) -> None:
+    """A table that fits the terminal."""
+    from rich.table import Table
+
+    out = console()
+    widths = fit(columns, _natural(columns, rows), out.width)
+    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
+    for place, width in widths.items():
+        column = columns[place]
+        table.add_column(
+            column.name,
+            width=width,
+            justify="right" if column.right else "left",
+            style=column.style,
+            no_wrap=True,
+            overflow="ellipsis",
+        )
+    for row in rows:
+        table.add_row(*(_cell(row[place]) for place in widths))
+    out.print(table)
+
+
+def fit(columns: Sequence[Column], natural: Sequence[int], room: int) -> dict[int, int]:
+    """The places of the columns that stay, each with its width."""
+    least = [min(width, LEAST) if columns[place].flexible else width for place, width in enumerate(natural)]
+    kept = list(range(len(columns)))
+    for place in reversed(range(len(columns))):
+        if columns[place].optional and sum(least[k] + GAP for k in kept) - GAP > room:
+            kept.remove(place)
+    spare = room - sum(least[k] + GAP for k in kept) + GAP
+    widths = {place: least[place] for place in kept}
+    for place in sorted(kept, key=lambda k: natural[k]):
+        # The narrow ones get all they want first; what they leave is for the wide ones.
+        waiting = sum(natural[k] > widths[k] for k in kept)
+        grown = min(natural[place] - widths[place], max(spare, 0) // waiting) if waiting else 0
+        widths[place] += grown
+        spare -= grown
+    return widths
+
+
+def print_facts(facts: Iterable[tuple[str, "str | Text | None"]]) -> None:
+    """Names and values in two columns; facts without a value are left out."""
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, GAP, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in facts:
+        if value is not None:
+            table.add_row(name, _cell(value))
+    console().print(table)
+
+
+def bar(fraction: float, width: int) -> str:
+    """A bar of eighths of a character; anything above nothing shows."""
+    eighths = max(round(fraction * width * 8), 1 if fraction > 0 else 0)
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+
+
+def _natural(columns: Sequence[Column], rows: Sequence[Sequence["str | Text"]]) -> list[int]:
+    from rich.cells import cell_len
+
+    return [
+        max(cell_len(column.name), *(cell_len(str(row[place])) for row in rows), 0)
+        for place, column in enumerate(columns)
+    ]
+
+
+def _cell(value: "str | Text") -> "Text":
+    from rich.text import Text
+
+    return Text(value) if isinstance(value, str) else value

@@ -1,0 +1,107 @@
+"""`clankers-ctl query`."""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from clankers.ctl.command import Ctl, common
+from clankers.ctl.output import (
+    GAP,
+    Column,
+    console,
+    one_line,
+    plain,
+    print_csv,
+    print_facts,
+    print_json,
+    print_table,
+)
+from clankers_protocol.admin import Query, Rows
+
+NARROWEST = 8
+"""A column cut to less than this tells nothing: then rows are shown one below the other instead."""
+
+
+@click.command()
+@click.argument("sql")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "json", "csv"]),
+    default="table",
+    show_default=True,
+    help="json is a list of objects; --json is the same.",
+)
+@click.option("--limit", type=click.IntRange(1, 100_000), help="How many rows at most.")
+@common
+def query(ctl: Ctl, sql: str, form: str, limit: int | None) -> None:
+    """Run one read-only SQL statement; with - for SQL it is read from standard input.
+
+    \b
+    Examples:
+      clankers-ctl query "SELECT * FROM sessions ORDER BY created_at DESC LIMIT 5"
+      clankers-ctl query "SELECT tool_name, count(*) FROM tools GROUP BY 1" --format csv
+      clankers-ctl query - --json < report.sql
+    """
+    if sql == "-":
+        sql = sys.stdin.read()
+    answer = ctl.call(Query(sql, limit), timeout=120)
+    names = distinct(answer.columns)
+    if ctl.json or form == "json":
+        print_json([dict(zip(names, row, strict=True)) for row in answer.rows])
+    elif form == "csv":
+        print_csv(answer.columns, answer.rows)
+    else:
+        _print_rows(answer)
+    if answer.truncated:
+        click.echo(f"Only the first {len(answer.rows):,} rows: --limit shows more.", err=True)
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """The names, with a number where one comes again: a JSON object holds each once."""
+    seen: dict[str, int] = {}
+    told: list[str] = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        told.append(name if seen[name] == 1 else f"{name}:{seen[name]}")
+    return told
+
+
+def _print_rows(answer: Rows) -> None:
+    cells = [[_text(value) for value in row] for row in answer.rows]
+    if _too_narrow(answer.columns, cells):
+        for row in answer.rows:
+            print_facts(zip(answer.columns, map(_whole_text, row), strict=True))
+            click.echo()
+    else:
+        numeric = [_numeric(answer.rows, place) for place in range(len(answer.columns))]
+        columns = [
+            Column(one_line(name), right=number, flexible=not number)
+            for name, number in zip(answer.columns, numeric, strict=True)
+        ]
+        print_table(columns, cells)
+    count = len(answer.rows)
+    click.echo(f"{count:,} row{'' if count == 1 else 's'} in {answer.took_ms:.1f} ms", err=True)
+
+
+def _too_narrow(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> bool:
+    widths = [
+        min(max([len(name), *(len(row[place]) for row in cells)]), NARROWEST)
+        for place, name in enumerate(columns)
+    ]
+    return sum(widths) + GAP * (len(widths) - 1) > console().width
+
+
+def _numeric(rows: Sequence[Sequence[Any]], place: int) -> bool:
+    values = [row[place] for row in rows if row[place] is not None]
+    return bool(values) and all(isinstance(value, int | float) for value in values)
+
+
+def _text(value: Any) -> str:
+    return one_line(_whole_text(value))
+
+
+def _whole_text(value: Any) -> str:
+    return "NULL" if value is None else plain(str(value))

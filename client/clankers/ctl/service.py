@@ -1,0 +1,438 @@
+"""`clankers-ctl service`: the daemon as a service of this user, under systemd or launchd."""
+
+import os
+import plistlib
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib.resources import files as package_files
+from pathlib import Path
+from typing import Any, Protocol
+
+import click
+
+from clankers.ctl.command import Ctl, json_option
+from clankers.ctl.output import print_json
+from clankers_protocol.paths import default_paths
+
+LABEL = "dev.clankers.clankersd"
+UNITS = ("clankersd.socket", "clankersd.service")
+
+CARRIED = (
+    "CLANKERS_DATA_PATH",
+    "CLANKERS_DB_PATH",
+    "CLANKERS_SOCKET_PATH",
+    "CLANKERS_LOG_PATH",
+    "CLANKERS_CONFIG_PATH",
+    "XDG_DATA_HOME",
+    "XDG_CONFIG_HOME",
+)
+"""Variables that move the daemon's files: a service does not see this shell's, so it is told."""
+
+Command = list[str]
+
+
+class Manager(Protocol):
+    """What keeps the daemon running on this platform."""
+
+    name: str
+    places: list[Path]
+    folders: list[Path]
+    """What must be there before it can start."""
+    leftovers: list[Path]
+    """What it leaves behind."""
+
+    def files(self, clankersd: Path) -> dict[Path, bytes]:
+        """The text of each of `places`."""
+        ...
+
+    def reachable(self) -> bool:
+        """Whether there is a manager here to talk to."""
+        ...
+
+    def installing(self, changed: bool, start: bool) -> list[Command]:
+        """What to run once the files are there."""
+        ...
+
+    def uninstalling(self) -> list[Command]:
+        """What to run before the files go."""
+        ...
+
+    def forgetting(self) -> list[Command]:
+        """What to run once the files are gone."""
+        ...
+
+    def state(self) -> dict[str, str]:
+        """What the manager says of the service; empty when it knows none."""
+        ...
+
+
+class Systemd:
+    """The user manager of systemd."""
+
+    name = "systemd"
+
+    def __init__(self) -> None:
+        config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+        self.folder = config / "systemd" / "user"
+        self.places = [self.folder / unit for unit in UNITS]
+        self.folders: list[Path] = []
+        self.leftovers: list[Path] = []
+
+    def files(self, clankersd: Path) -> dict[Path, bytes]:
+        environment = "\n".join(
+            f"Environment={_quoted(f'{name}={value}')}" for name, value in _carried().items()
+        )
+        filled = {
+            "@CLANKERSD@": _quoted(str(clankersd)),
+            "@ENVIRONMENT@\n": f"{environment}\n" if environment else "",
+            "@SOCKET@": str(default_paths().socket).replace("%", "%%"),
+        }
+        return {place: _filled(_template("systemd", place.name), filled) for place in self.places}
+
+    def reachable(self) -> bool:
+        return _succeeds(["systemctl", "--user", "show-environment"])
+
+    def installing(self, changed: bool, start: bool) -> list[Command]:
+        # A socket unit takes up a new path only when its service stands still.
+        stop = [["systemctl", "--user", "stop", *UNITS]] if changed and start and self.state() else []
+        enable = ["systemctl", "--user", "enable", *(["--now"] if start else []), *UNITS]
+        return [["systemctl", "--user", "daemon-reload"], *stop, enable]
+
+    def uninstalling(self) -> list[Command]:
+        return [["systemctl", "--user", "disable", "--now", *UNITS]]
+
+    def forgetting(self) -> list[Command]:
+        return [["systemctl", "--user", "daemon-reload"]]
+
+    def state(self) -> dict[str, str]:
+        shown = "LoadState,ActiveState,SubState,UnitFileState,MainPID,NRestarts,Result"
+        said = _output(["systemctl", "--user", "show", UNITS[1], f"--property={shown}"])
+        state = dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
+        return {} if state.get("LoadState") == "not-found" else state
+
+
+class Launchd:
+    """The per-user domain of launchd."""
+
+    name = "launchd"
+
+    def __init__(self) -> None:
+        self.place = Path.home() / "Library" / "LaunchAgents" / f"{LABEL}.plist"
+        self.places = [self.place]
+        # launchd makes no folders: without this one it could not bind the socket.
+        self.folders = [default_paths().socket.parent]
+        self.leftovers = [default_paths().data / "launchd.log"]
+        self.domain = f"gui/{os.getuid()}"
+
+    def files(self, clankersd: Path) -> dict[Path, bytes]:
+        agent = plistlib.loads(_template("launchd", self.place.name).encode())
+        agent["ProgramArguments"] = [str(clankersd)]
+        agent["EnvironmentVariables"] = _carried()
+        agent["Sockets"]["rpc"]["SockPathName"] = str(default_paths().socket)
+        agent["StandardErrorPath"] = str(self.leftovers[0])
+        return {self.place: plistlib.dumps(agent, sort_keys=False)}
+
+    def reachable(self) -> bool:
+        return _succeeds(["launchctl", "print", self.domain])
+
+    def installing(self, changed: bool, start: bool) -> list[Command]:
+        if not start:
+            return []
+        loaded = bool(self.state())
+        leave = [["launchctl", "bootout", f"{self.domain}/{LABEL}"]] if loaded and changed else []
+        load = [["launchctl", "bootstrap", self.domain, str(self.place)]] if changed or not loaded else []
+        return [*leave, ["launchctl", "enable", f"{self.domain}/{LABEL}"], *load]
+
+    def uninstalling(self) -> list[Command]:
+        return [["launchctl", "bootout", f"{self.domain}/{LABEL}"]] if self.state() else []
+
+    def forgetting(self) -> list[Command]:
+        return []
+
+    def state(self) -> dict[str, str]:
+        said = _output(["launchctl", "print", f"{self.domain}/{LABEL}"])
+        pairs = (line.strip().split(" = ", 1) for line in said.splitlines() if " = " in line)
+        return {key: value for key, value in pairs if key in ("state", "pid", "runs", "last exit code")}
+
+
+def manager() -> Manager:
+    """What this platform has."""
+    return Launchd() if sys.platform == "darwin" else Systemd()
+
+
+def clankersd_path() -> Path:
+    """The daemon's command: the one installed with this program, else the one in PATH."""
+    beside = Path(sys.executable).with_name("clankersd")
+    if beside.is_file():
+        return beside
+    if found := shutil.which("clankersd"):
+        return Path(found).absolute()
+    raise click.ClickException(
+        f"There is no clankersd in {beside.parent} nor in PATH. Install clankers first."
+    )
+
+
+@dataclass
+class Report:
+    """What was done, and what is left to do."""
+
+    manager: str
+    files: list[dict[str, str]] = field(default_factory=list)
+    ran: list[dict[str, Any]] = field(default_factory=list)
+    left_to_run: list[str] = field(default_factory=list)
+    problem: str | None = None
+
+    def run(self, commands: list[Command]) -> None:
+        """Run the commands up to the first that fails."""
+        for command in commands:
+            if self.problem:
+                self.left_to_run.append(shlex.join(command))
+                continue
+            done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  # our own
+            self.ran.append({"command": shlex.join(command), "exitCode": done.returncode})
+            if done.returncode:
+                said = (done.stderr or done.stdout).strip() or f"exit code {done.returncode}"
+                self.problem = f"{shlex.join(command)}: {said}"
+
+    def leave(self, commands: list[Command]) -> None:
+        """Say that the commands are left to run."""
+        self.left_to_run += [shlex.join(command) for command in commands]
+
+    def show(self, as_json: bool) -> None:
+        """Print the report; exit 1 when there was a problem."""
+        if as_json:
+            print_json(self._facts())
+        else:
+            click.echo(self._text())
+        if self.problem:
+            sys.exit(1)
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "ok": self.problem is None,
+            "manager": self.manager,
+            "files": self.files,
+            "ran": self.ran,
+            "leftToRun": self.left_to_run,
+            "problem": self.problem,
+        }
+
+    def _text(self) -> str:
+        lines = [
+            line
+            for file in self.files
+            for line in (f"{file['action']} {file['path']}", *file.get("text", "").splitlines())
+        ]
+        lines += [f"ran {step['command']}" for step in self.ran]
+        if self.problem:
+            lines.append(f"Problem: {self.problem}")
+        if self.left_to_run:
+            lines += ["Left to run:", *(f"  {command}" for command in self.left_to_run)]
+        return "\n".join(lines)
+
+
+@click.group()
+def service() -> None:
+    """Run the daemon as a service of this user (systemd or launchd).
+
+    \b
+    Examples:
+      clankers-ctl service install
+      clankers-ctl service status --json
+    """
+
+
+@service.command()
+@click.option("--dry-run", is_flag=True, help="Show the files and commands; change nothing.")
+@click.option("--no-start", is_flag=True, help="Install only; the service starts at the next login.")
+@json_option
+@click.make_pass_decorator(Ctl, ensure=True)
+def install(ctl: Ctl, dry_run: bool, no_start: bool) -> None:
+    """Install the service, or bring it up to date, and start it. Doing it again changes nothing.
+
+    CLANKERS_…_PATH variables that are set now are written into the service.
+
+    \b
+    Examples:
+      clankers-ctl service install
+      clankers-ctl service install --dry-run
+      CLANKERS_DATA_PATH=/data clankers-ctl service install --no-start
+    """
+    here = manager()
+    report = Report(here.name)
+    texts = here.files(clankersd_path())
+    changed = [path for path, text in texts.items() if _content(path) != text]
+    for path, text in texts.items():
+        _write(report, path, text, path in changed, dry_run)
+    if not dry_run:
+        for folder in here.folders:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    commands = here.installing(bool(changed), not no_start)
+    if dry_run or not here.reachable():
+        report.leave(commands)
+    elif not no_start and (stray := _stray(here)):
+        report.problem = f"a daemon outside the service already runs (process {stray}): stop it first"
+        report.leave([["kill", stray], *commands])
+    else:
+        report.run(commands)
+    report.show(ctl.json)
+
+
+@service.command()
+@click.option("--dry-run", is_flag=True, help="Show what would be removed; change nothing.")
+@json_option
+@click.make_pass_decorator(Ctl, ensure=True)
+def uninstall(ctl: Ctl, dry_run: bool) -> None:
+    """Stop the service and remove its files. The database stays.
+
+    \b
+    Examples:
+      clankers-ctl service uninstall
+      clankers-ctl service uninstall --dry-run
+    """
+    here = manager()
+    report = Report(here.name)
+    present = [place for place in here.places if _content(place) is not None]
+    talk = bool(present) and not dry_run and here.reachable()
+    if talk:
+        report.run(here.uninstalling())
+    for place in [*here.places, *(left for left in here.leftovers if left.exists())]:
+        _remove(report, place, dry_run)
+    if talk:
+        report.run(here.forgetting())
+    report.show(ctl.json)
+
+
+@service.command()
+@json_option
+@click.make_pass_decorator(Ctl, ensure=True)
+def status(ctl: Ctl) -> None:
+    """Show whether the service is installed, up to date and running. Exits 3 when it is not installed.
+
+    \b
+    Examples:
+      clankers-ctl service status
+      clankers-ctl service status --json | jq .state
+    """
+    here = manager()
+    texts = here.files(clankersd_path())
+    files = [{"path": str(path), "is": _standing(path, text)} for path, text in texts.items()]
+    installed = all(file["is"] != "missing" for file in files)
+    state = here.state() if here.reachable() else {}
+    if ctl.json:
+        print_json({"manager": here.name, "installed": installed, "files": files, "state": state})
+    else:
+        for file in files:
+            click.echo(f"{file['is']} {file['path']}")
+        for key, value in state.items():
+            click.echo(f"{key}: {value}")
+        if not state:
+            click.echo(f"{here.name} cannot be asked here." if installed else "Not installed.")
+    sys.exit(0 if installed else 3)
+
+
+def _write(report: Report, path: Path, text: bytes, changed: bool, dry_run: bool) -> None:
+    if not changed:
+        report.files.append({"path": str(path), "action": "unchanged"})
+    elif dry_run:
+        report.files.append({"path": str(path), "action": "would write", "text": text.decode()})
+    else:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text)
+        report.files.append({"path": str(path), "action": "wrote"})
+
+
+def _remove(report: Report, path: Path, dry_run: bool) -> None:
+    present = _content(path) is not None
+    if dry_run:
+        report.files.append({"path": str(path), "action": "would remove" if present else "absent"})
+        return
+    path.unlink(missing_ok=True)
+    # `systemctl disable` removes these, but there may be no manager to ask.
+    for link in path.parent.glob(f"*.wants/{path.name}"):
+        link.unlink()
+        _remove_empty(link.parent)
+    _remove_empty(path.parent)
+    report.files.append({"path": str(path), "action": "removed" if present else "absent"})
+
+
+def _remove_empty(folder: Path) -> None:
+    """Remove the folder and those above it, up to the first that holds anything."""
+    with suppress(OSError):
+        while folder != Path.home():
+            folder.rmdir()
+            folder = folder.parent
+
+
+def _standing(path: Path, text: bytes) -> str:
+    found = _content(path)
+    return "missing" if found is None else "current" if found == text else "outdated"
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _stray(here: Manager) -> str | None:
+    """The process that listens on the socket though the manager does not keep it."""
+    state = here.state()
+    if state.get("ActiveState") in ("active", "activating", "reloading") or "pid" in state:
+        return None
+    if here.name == "systemd" and _succeeds(["systemctl", "--user", "is-active", UNITS[0]]):
+        return None
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1)
+        try:
+            probe.connect(str(default_paths().socket))
+        except OSError:
+            return None
+        return _peer(probe)
+
+
+def _peer(connection: socket.socket) -> str:
+    if sys.platform == "darwin":
+        local_peerpid = 2  # LOCAL_PEERPID at level SOL_LOCAL (0); Python has no names for them
+        return str(connection.getsockopt(0, local_peerpid))
+    return str(int.from_bytes(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 4), sys.byteorder))
+
+
+def _carried() -> dict[str, str]:
+    """The variables that move files, as absolute as the service needs them."""
+    given = {name: os.environ[name] for name in CARRIED if os.environ.get(name)}
+    return {name: str(Path(value).expanduser().absolute()) for name, value in given.items()}
+
+
+def _template(folder: str, name: str) -> str:
+    return (package_files("clankers.ctl") / folder / name).read_text()
+
+
+def _filled(template: str, values: dict[str, str]) -> bytes:
+    for placeholder, value in values.items():
+        template = template.replace(placeholder, value)
+    return template.encode()
+
+
+def _quoted(value: str) -> str:
+    """A word as systemd reads it back: in quotes, with its specifiers taken literally."""
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return f'"{escaped}"'
+
+
+def _succeeds(command: Command) -> bool:
+    if shutil.which(command[0]) is None:
+        return False
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0  # noqa: S603  # our own
+
+
+def _output(command: Command) -> str:
+    if shutil.which(command[0]) is None:
+        return ""
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout  # noqa: S603  # our own

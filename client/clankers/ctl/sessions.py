@@ -1,0 +1,229 @@
+"""`clankers-ctl sessions`, `clankers-ctl session ID` and `clankers-ctl session delete ID`."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import click
+import msgspec
+
+from clankers.ctl.command import Ctl, common
+from clankers.ctl.human import beginning, end, local, money, short
+from clankers.ctl.output import Column, console, one_line, print_json, print_table
+from clankers.ctl.transcript import print_transcript
+from clankers_protocol.sessions import (
+    Session,
+    SessionCounts,
+    SessionDelete,
+    SessionGet,
+    SessionList,
+    SessionPage,
+    SessionTimeline,
+    TimelineEntry,
+)
+
+WIDE = 120
+"""From this width on a list shows whole ids."""
+
+COLUMNS = [
+    Column("Id", style="cyan"),
+    Column("Began"),
+    Column("Title", flexible=True),
+    Column("Project", flexible=True, optional=True),
+    Column("Source", optional=True),
+    Column("Status", optional=True),
+    Column("Messages", right=True, optional=True),
+    Column("Tools", right=True, optional=True),
+    Column("Tokens", right=True, optional=True),
+    Column("Cost", right=True, optional=True),
+]
+
+
+@click.command()
+@click.option("--project", help="Only those of this folder (or project id).")
+@click.option("--source", help="Only those of this harness, as claude-code.")
+@click.option("--status", help="Only those in this state, as active or ended.")
+@click.option(
+    "--since", metavar="TIME", callback=beginning, help="Only those begun since: 2h, 3d, today, 2025-01-31 …"
+)
+@click.option("--until", metavar="TIME", callback=end, help="Only those begun until.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many.")
+@click.option("--all", "everything", is_flag=True, help="All of them, not just the newest.")
+@common
+def sessions(
+    ctl: Ctl,
+    project: str | None,
+    source: str | None,
+    status: str | None,
+    since: int | None,
+    until: int | None,
+    limit: int,
+    everything: bool,
+) -> None:
+    """List sessions, newest first.
+
+    \b
+    Examples:
+      clankers-ctl sessions
+      clankers-ctl sessions --project . --since yesterday
+      clankers-ctl sessions --source claude-code --since 1w --all --json
+    """
+    request = SessionList(
+        project=project and _project(project),
+        source=source,
+        status=status,
+        since=since,
+        until=until,
+        limit=1000 if everything else limit,
+    )
+    page = _all_pages(ctl, request) if everything else ctl.call(request)
+    if ctl.json:
+        print_json(page)
+    elif not page.sessions:
+        click.echo("No sessions.", err=True)
+    else:
+        _print_sessions(page)
+
+
+def _project(given: str) -> str:
+    """A folder as sessions know it; anything else is taken for an id."""
+    folder = Path(given).expanduser()
+    return str(folder.absolute().resolve()) if folder.is_dir() else given
+
+
+def _all_pages(ctl: Ctl, request: SessionList) -> SessionPage:
+    page = ctl.call(request)
+    found = page.sessions
+    while page.cursor:
+        page = ctl.call(msgspec.structs.replace(request, cursor=page.cursor))
+        found += page.sessions
+    return SessionPage(found)
+
+
+def _print_sessions(page: SessionPage) -> None:
+    ids = [session.id for session in page.sessions]
+    if console().width < WIDE:
+        ids = shortened(ids)
+    print_table(COLUMNS, [_row(shown, session) for shown, session in zip(ids, page.sessions, strict=True)])
+    if page.cursor:
+        click.echo("There are more: --limit N or --all shows them.", err=True)
+
+
+def shortened(ids: list[str]) -> list[str]:
+    """The ids cut to 8 characters, or to as many more as tell them apart."""
+    length = 8
+    while len({name[:length] for name in ids}) < len(set(ids)):
+        length += 1
+    return [name[:length] for name in ids]
+
+
+def _row(shown: str, session: Session) -> list[str]:
+    counts = session.counts or SessionCounts()
+    tokens = (session.prompt_tokens or 0) + (session.completion_tokens or 0)
+    return [
+        one_line(shown),
+        local(session.created_at),
+        one_line(session.title or session.user_prompt or "–"),
+        one_line(session.project_name or session.project_path or ""),
+        one_line(session.source or ""),
+        one_line(session.status or ""),
+        f"{counts.messages or session.message_count or 0:,}",
+        f"{counts.tools or session.tool_call_count or 0:,}",
+        short(tokens) if tokens else "",
+        money(session.cost) if session.cost else "",
+    ]
+
+
+class SessionGroup(click.Group):
+    """A group whose first argument may also be a session's id, which is then shown."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        known = {*self.commands, *ctx.help_option_names, "--help"}
+        if args and args[0] not in known:
+            args = ["show", *args]
+        return super().parse_args(ctx, args)
+
+
+def _session_ids(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """The newest sessions' ids that begin like this, for the shell to complete."""
+    with suppress(Exception):  # a shell has no use for an error while someone types
+        page = ctx.ensure_object(Ctl).call(SessionList(limit=100), timeout=1)
+        return [session.id for session in page.sessions if session.id.startswith(incomplete)]
+    return []
+
+
+@click.group(cls=SessionGroup, options_metavar="", subcommand_metavar="ID | COMMAND [ARGS]…")
+def session() -> None:
+    """Show one session, or delete it.
+
+    An id may be cut to a beginning of 8 characters or more, if that names one session only.
+
+    \b
+    Examples:
+      clankers-ctl session 0199c5a2
+      clankers-ctl session 0199c5a2 --full
+      clankers-ctl session delete 0199c5a2 --dry-run
+    """
+
+
+@session.command()
+@click.argument("id", shell_complete=_session_ids)
+@click.option("--full", is_flag=True, help="Whole tool inputs and outputs, not just their first lines.")
+@common
+def show(ctl: Ctl, id: str, full: bool) -> None:  # noqa: A002  # the name on the command line
+    """Show a session as a transcript: messages, tool calls, errors and compactions.
+
+    \b
+    Examples:
+      clankers-ctl session show 0199c5a2
+      clankers-ctl session 0199c5a2 --full | less
+    """
+    found = ctl.call(SessionGet(id))
+    entries = _entries(ctl, found.id)
+    if ctl.json:
+        print_json({"session": found, "entries": list(entries)})
+    else:
+        print_transcript(found, entries, full)
+
+
+def _entries(ctl: Ctl, session_id: str) -> Iterator[TimelineEntry]:
+    """Everything of a session, fetched as it is read."""
+    request = SessionTimeline(session_id, limit=500)
+    while True:
+        page = ctl.call(request)
+        yield from page.entries
+        if page.cursor is None:
+            return
+        request = msgspec.structs.replace(request, cursor=page.cursor)
+
+
+@session.command()
+@click.argument("id", shell_complete=_session_ids)
+@click.option("--dry-run", is_flag=True, help="Say what would be deleted; delete nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@common
+def delete(ctl: Ctl, id: str, dry_run: bool, yes: bool) -> None:  # noqa: A002
+    """Delete a session and everything captured of it. Asks first.
+
+    \b
+    Examples:
+      clankers-ctl session delete 0199c5a2 --dry-run
+      clankers-ctl session delete 0199c5a2 --yes
+    """
+    found = ctl.call(SessionGet(id))
+    planned = ctl.call(SessionDelete(found.id, dry_run=True))
+    what = f"session {found.id} ({one_line(found.title or 'untitled')}) with {_counted(planned.counts)}"
+    if not dry_run and not yes:
+        click.confirm(f"Delete {what}?", abort=True, err=True)
+    deleted = planned if dry_run else ctl.call(SessionDelete(found.id))
+    if ctl.json:
+        print_json(deleted)
+    else:
+        click.echo(f"{'Would delete' if dry_run else 'Deleted'} {what}.")
+
+
+def _counted(counts: SessionCounts) -> str:
+    return (
+        f"{counts.messages:,} messages, {counts.tools:,} tool calls, "
+        f"{counts.errors:,} errors and {counts.compactions:,} compactions"
+    )

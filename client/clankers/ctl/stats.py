@@ -1,0 +1,136 @@
+"""`clankers-ctl stats`."""
+
+from collections.abc import Callable, Sequence
+
+import click
+
+from clankers.ctl.command import Ctl, common
+from clankers.ctl.human import beginning, end, money, short, span
+from clankers.ctl.output import Column, bar, console, one_line, print_facts, print_json, print_table
+from clankers_protocol.sessions import Statistics, Stats, ToolUsage, Totals, Usage
+
+Measure = Callable[[Usage], float]
+
+MEASURES: dict[str, Measure] = {
+    "tokens": lambda usage: usage.prompt_tokens + usage.completion_tokens,
+    "messages": lambda usage: usage.messages,
+    "sessions": lambda usage: usage.sessions,
+    "cost": lambda usage: usage.cost,
+}
+
+
+@click.command()
+@click.option("--project", help="Only this project, by path or id.")
+@click.option(
+    "--since", metavar="TIME", callback=beginning, help="Only sessions begun since: 2h, 3d, 1w, today …"
+)
+@click.option("--until", metavar="TIME", callback=end, help="Only sessions begun until.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=10, show_default=True, help="Rows per chart.")
+@click.option(
+    "--by", type=click.Choice(list(MEASURES)), help="What the bars show.  [default: tokens, if any]"
+)
+@common
+def stats(
+    ctl: Ctl, project: str | None, since: int | None, until: int | None, limit: int, by: str | None
+) -> None:
+    """Show what was used, by day, project, model and harness, and how the tools fared.
+
+    \b
+    Examples:
+      clankers-ctl stats
+      clankers-ctl stats --since 1w --by cost
+      clankers-ctl stats --json | jq .totals
+    """
+    statistics = ctl.call(Stats(project=project, since=since, until=until, limit=limit))
+    if ctl.json:
+        print_json(statistics)
+        return
+    _print_totals(statistics.totals)
+    _print_charts(statistics, by or _best_measure(statistics.totals))
+    _print_tools(statistics.tools)
+
+
+def _best_measure(totals: Totals) -> str:
+    return "tokens" if totals.prompt_tokens + totals.completion_tokens else "messages"
+
+
+def _print_totals(totals: Totals) -> None:
+    print_facts(
+        [
+            ("sessions", f"{totals.sessions:,} in {totals.projects:,} projects"),
+            ("messages", f"{totals.messages:,}"),
+            ("tools", f"{totals.tools:,} calls, {totals.failed_tools:,} failed"),
+            ("errors", f"{totals.errors:,}"),
+            ("compactions", f"{totals.compactions:,}"),
+            ("tokens", f"{short(totals.prompt_tokens)} in, {short(totals.completion_tokens)} out"),
+            ("cost", money(totals.cost)),
+        ]
+    )
+
+
+def _print_charts(statistics: Statistics, measure: str) -> None:
+    charts = {
+        "Day": statistics.by_day[::-1],
+        "Project": statistics.by_project,
+        "Model": statistics.by_model,
+        "Source": statistics.by_source,
+    }
+    for name, rows in charts.items():
+        if rows:
+            click.echo()
+            _print_chart(name, rows, measure)
+
+
+def _print_chart(name: str, rows: Sequence[Usage], measure: str) -> None:
+    most = max(map(MEASURES[measure], rows)) or 1
+    width = _bar_width()
+    columns = [
+        Column(name, flexible=True),
+        Column(measure.capitalize(), style="cyan"),
+        Column("Sessions", right=True, optional=True),
+        Column("Messages", right=True, optional=True),
+        Column("Tokens", right=True),
+        Column("Cost", right=True, optional=True),
+    ]
+    cells = [
+        [
+            one_line(usage.name or "–"),
+            bar(MEASURES[measure](usage) / most, width),
+            f"{usage.sessions:,}",
+            f"{usage.messages:,}",
+            short(MEASURES["tokens"](usage)),
+            money(usage.cost),
+        ]
+        for usage in rows
+    ]
+    print_table(columns, cells)
+
+
+def _print_tools(tools: Sequence[ToolUsage]) -> None:
+    if not tools:
+        return
+    most = max(tool.calls for tool in tools) or 1
+    width = _bar_width()
+    columns = [
+        Column("Tool", flexible=True),
+        Column("Calls", style="yellow"),
+        Column("", right=True),
+        Column("Failed", right=True),
+        Column("Mean time", right=True, optional=True),
+    ]
+    cells = [
+        [
+            one_line(tool.name),
+            bar(tool.calls / most, width),
+            f"{tool.calls:,}",
+            f"{tool.failure_rate:.0%}" if tool.failures else "",
+            "" if tool.mean_duration_ms is None else span(tool.mean_duration_ms / 1000),
+        ]
+        for tool in tools
+    ]
+    click.echo()
+    print_table(columns, cells)
+
+
+def _bar_width() -> int:
+    return max(10, min(40, console().width // 3))

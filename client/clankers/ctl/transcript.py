@@ -1,0 +1,169 @@
+"""A session as one reads it: what was said, which tools ran, what went wrong."""
+
+import json
+from collections.abc import Iterable
+from textwrap import indent
+from typing import TYPE_CHECKING
+
+from clankers.ctl.human import local, money, short, span
+from clankers.ctl.output import console, one_line, plain, print_facts
+from clankers_protocol.sessions import (
+    Compaction,
+    Message,
+    Session,
+    SessionCounts,
+    SessionError,
+    TimelineEntry,
+    Tool,
+)
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+LINES = 6
+"""How many lines of a tool's output are shown, unless all are wanted."""
+
+WIDEST = 110
+"""Text wider than this is hard to read, however wide the terminal."""
+
+ROLES = {"user": "bold green", "assistant": "bold cyan", "system": "bold magenta"}
+
+
+def print_transcript(session: Session, entries: Iterable[TimelineEntry], full: bool) -> None:
+    """Print a session, entry by entry as they come."""
+    _print_header(session)
+    out = console()
+    width = min(out.width, WIDEST) if out.is_terminal else out.width
+    day = None
+    for entry in entries:
+        if (today := local(entry.at, "%A, %-d %B %Y")) != day:
+            day = today
+            out.print(f"\n{day}", style="bold")
+        out.print()
+        out.print(_shown(entry, full), width=width, overflow="fold")
+
+
+def _print_header(session: Session) -> None:
+    counts = session.counts or SessionCounts()
+    prompt, completion = session.prompt_tokens, session.completion_tokens
+    took = (
+        session.ended_at
+        and session.created_at
+        and f" (took {span((session.ended_at - session.created_at) / 1000)})"
+    )
+    console().print(one_line(session.title or session.id), style="bold")
+    print_facts(
+        [
+            ("id", plain(session.id)),
+            ("project", session.project_path and one_line(session.project_path)),
+            ("model", session.model and one_line(session.model)),
+            ("source", session.source and one_line(session.source)),
+            ("status", session.status and one_line(session.status)),
+            ("began", local(session.created_at) or None),
+            ("ended", f"{local(session.ended_at)}{took or ''}" if session.ended_at else None),
+            (
+                "tokens",
+                f"{short(prompt or 0)} in, {short(completion or 0)} out" if prompt or completion else None,
+            ),
+            ("cost", money(session.cost) if session.cost else None),
+            ("holds", _counted(counts)),
+            ("summary", session.summary and one_line(session.summary)),
+        ]
+    )
+
+
+def _counted(counts: SessionCounts) -> str:
+    failed = f" ({counts.failed_tools:,} failed)" if counts.failed_tools else ""
+    return (
+        f"{counts.messages:,} messages, {counts.tools:,} tool calls{failed}, "
+        f"{counts.errors:,} errors, {counts.compactions:,} compactions"
+    )
+
+
+def _shown(entry: TimelineEntry, full: bool) -> "Text":
+    if entry.message:
+        return _message(entry.at, entry.message)
+    if entry.tool:
+        return _tool(entry.at, entry.tool, full)
+    if entry.error:
+        return _error(entry.at, entry.error)
+    return _compaction(entry.at, entry.compaction or Compaction("", ""))
+
+
+def _message(at: int, message: Message) -> "Text":
+    role = message.role or "message"
+    facts = [message.model, _tokens(message), message.duration_ms and span(message.duration_ms / 1000)]
+    text = _heading(at, one_line(role), ROLES.get(role, "bold"), facts)
+    return text.append(_indented(message.text_content))
+
+
+def _tokens(message: Message) -> str | None:
+    if not message.prompt_tokens and not message.completion_tokens:
+        return None
+    return f"{short(message.prompt_tokens or 0)} in, {short(message.completion_tokens or 0)} out"
+
+
+def _tool(at: int, tool: Tool, full: bool) -> "Text":
+    failed = tool.success is False
+    mark, style = ("✗", "bold red") if failed else ("✓" if tool.success else "·", "bold yellow")
+    facts = [tool.file_path, tool.duration_ms and span(tool.duration_ms / 1000)]
+    text = _heading(at, f"{mark} {one_line(tool.tool_name)}", style, facts)
+    text.append(_indented(_arguments(tool.tool_input, full)))
+    if tool.error_message:
+        text.append(_indented(tool.error_message), "red")
+    return text.append(_indented(_beginning(tool.tool_output, full)), "dim")
+
+
+def _error(at: int, error: SessionError) -> "Text":
+    text = _heading(at, f"! {one_line(error.error_type or 'error')}", "bold red", [])
+    return text.append(_indented(error.error_message), "red")
+
+
+def _compaction(at: int, compaction: Compaction) -> "Text":
+    tokens = _from_to(compaction.tokens_before, compaction.tokens_after, "tokens")
+    messages = _from_to(compaction.messages_before, compaction.messages_after, "messages")
+    return _heading(at, "~ context compacted", "bold magenta", [tokens, messages])
+
+
+def _from_to(before: int | None, after: int | None, what: str) -> str | None:
+    if before is None and after is None:
+        return None
+    return f"{'?' if before is None else short(before)} → {'?' if after is None else short(after)} {what}"
+
+
+def _heading(at: int, title: str, style: str, facts: Iterable[str | int | None]) -> "Text":
+    from rich.text import Text  # slow to load
+
+    text = Text(local(at, "%H:%M:%S"), "dim").append("  ").append(title, style)
+    said = " · ".join(one_line(str(fact)) for fact in facts if fact)
+    return text.append(f"  {said}" if said else "", "dim")
+
+
+def _indented(text: str | None) -> str:
+    return "\n" + indent(plain(text.strip("\n")), "  ") if text and text.strip() else ""
+
+
+def _arguments(text: str | None, full: bool) -> str | None:
+    """A tool's input: an object's fields one by one, each in a line unless all is wanted."""
+    try:
+        fields = json.loads(text or "")
+    except ValueError:
+        return _beginning(text, full)
+    if not isinstance(fields, dict):
+        return _beginning(text, full)
+    return "\n".join(f"{name}: {_value(value, full)}" for name, value in fields.items())
+
+
+def _value(value: object, full: bool) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if full:
+        return text
+    line = one_line(text)
+    return line if len(line) <= WIDEST else f"{line[:WIDEST]}…"
+
+
+def _beginning(text: str | None, full: bool) -> str | None:
+    lines = (text or "").strip("\n").splitlines()
+    if full or len(lines) <= LINES:
+        return text
+    return "\n".join([*lines[:LINES], f"… {len(lines) - LINES:,} more lines"])

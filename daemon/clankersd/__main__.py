@@ -1,0 +1,5 @@
+"""`python -m clankersd`."""
+
+from clankersd.main import main
+
+main()

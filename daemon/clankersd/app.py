@@ -1,0 +1,121 @@
+"""The daemon: the only place where its parts meet."""
+
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any
+
+import anyio
+import structlog
+from anyio.abc import SocketListener
+
+from clankers_protocol.paths import Paths
+from clankersd import config, events, log, query, sessions, stats, status, systemd, upkeep
+from clankersd.config import Config, Loaded
+from clankersd.db import Store
+from clankersd.jobs import Jobs
+from clankersd.server import Server
+from clankersd.sockets import listening_sockets, only_instance
+
+FEATURES = (events, query, sessions, stats, status, upkeep)
+"""Importing a feature serves its methods."""
+
+DRAIN_SECONDS = 5.0
+
+
+@dataclass
+class Daemon:
+    """What handlers reach for."""
+
+    paths: Paths
+    loaded: Loaded
+    flags: Mapping[str, Any]
+    log_file: log.DailyFile
+    store: Store
+    jobs: Jobs
+    server: Server = field(init=False)
+    stopping: anyio.Event = field(default_factory=anyio.Event)
+    started: float = field(default_factory=time.monotonic)
+    version: str = field(default_factory=lambda: version("clankers"))
+
+    def __post_init__(self) -> None:
+        self.server = Server(self)
+
+    @property
+    def config(self) -> Config:
+        return self.loaded.config
+
+    async def reload(self) -> None:
+        """Read the configuration again and apply what changed; raises ConfigError and changes nothing."""
+        loaded = config.load(self.paths.config, self.flags)
+        if loaded.config.durability != self.config.durability:
+            await self.store.set_durability(loaded.config.durability)
+        self.loaded = loaded
+        log.configure(self.log_file, loaded.config.log_level)
+        structlog.get_logger(component="daemon").info("configuration reloaded")
+
+
+@asynccontextmanager
+async def running(paths: Paths, flags: Mapping[str, Any]) -> AsyncIterator[Daemon]:
+    """A daemon that listens inside the block and has finished its work after it."""
+    loaded = config.load(paths.config, flags)
+    for folder in (paths.data, paths.database.parent):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    paths.data.chmod(0o700)
+    log_file = log.DailyFile(paths.logs)
+    log.configure(log_file, loaded.config.log_level)
+    with only_instance(paths.database):
+        store = Store(paths.database, paths.backups, loaded.config.durability)
+        daemon = Daemon(paths, loaded, flags, log_file, store, Jobs(store))
+        await store.open()
+        try:
+            async with _serving(daemon):
+                yield daemon
+        finally:
+            await store.close()
+            structlog.get_logger(component="daemon").info("stopped")
+            log_file.close()
+
+
+@asynccontextmanager
+async def _serving(daemon: Daemon) -> AsyncIterator[None]:
+    sockets, handed_over = listening_sockets(daemon.paths.socket)
+    async with anyio.create_task_group() as services:
+        services.start_soon(daemon.store.run, name="commit")
+        services.start_soon(daemon.store.tend, name="tend")
+        services.start_soon(daemon.jobs.run, name="jobs")
+        services.start_soon(log.clean_up_daily, daemon.log_file, lambda: daemon.config.log_retention_days)
+        services.start_soon(systemd.keep_watchdog_fed)
+        if handed_over:
+            services.start_soon(_stop_when_idle, daemon)
+        for listener in sockets:
+            services.start_soon(daemon.server.serve, await SocketListener.from_socket(listener))
+        structlog.get_logger(component="daemon").info(
+            "ready", version=daemon.version, socket=str(daemon.paths.socket), problem=daemon.store.problem
+        )
+        systemd.notify("READY=1\nSTATUS=Listening")
+        try:
+            yield
+        finally:
+            with anyio.CancelScope(shield=True):
+                systemd.notify("STOPPING=1")
+                await daemon.server.drain(DRAIN_SECONDS)
+                if not handed_over:
+                    daemon.paths.socket.unlink(missing_ok=True)
+            services.cancel_scope.cancel()
+
+
+async def _stop_when_idle(daemon: Daemon) -> None:
+    """End a socket-activated daemon that nobody has used for a while; the next client starts it again."""
+    quiet_since = anyio.current_time()
+    while True:
+        await anyio.sleep(0.2)
+        limit = daemon.config.idle_exit_seconds
+        if daemon.server.connections or daemon.jobs.running or not limit:
+            quiet_since = anyio.current_time()
+        elif anyio.current_time() - quiet_since >= limit:
+            structlog.get_logger(component="daemon").info("idle", seconds=limit)
+            daemon.stopping.set()
+            return

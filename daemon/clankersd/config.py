@@ -1,0 +1,136 @@
+"""Settings: defaults, then clankers.toml, then the environment, then flags; read once and handed down."""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_type_hints
+
+import msgspec
+import tomlkit
+from msgspec import Meta
+
+from clankers_protocol.admin import Setting, Settings
+
+Origin = Literal["default", "file", "environment", "flag"]
+LogLevel = Literal["debug", "info", "warn", "error"]
+
+
+class ConfigError(Exception):
+    """A setting is wrong; the message names it and where it stands."""
+
+
+class Config(msgspec.Struct, forbid_unknown_fields=True):
+    """Every setting, each also the variable CLANKERS_ and its name in capitals."""
+
+    log_level: Annotated[LogLevel, Meta(description="The least level that is logged.")] = "info"
+    log_retention_days: Annotated[
+        int, Meta(ge=1, le=3650, description="How long daily log files are kept.")
+    ] = 30
+    durability: Annotated[
+        Literal["full", "normal"],
+        Meta(description='"full" syncs each commit to the disk; "normal" may lose the last at a power cut.'),
+    ] = "full"
+    max_connections: Annotated[
+        int, Meta(ge=1, le=4096, description="How many clients may be connected at once.")
+    ] = 256
+    idle_exit_seconds: Annotated[
+        float,
+        Meta(ge=0, description="Exit after so long without a client, when socket-activated; 0 is never."),
+    ] = 0
+    query_seconds: Annotated[
+        float, Meta(gt=0, le=60, description="How long `clankers-ctl query` may hold the database.")
+    ] = 2
+    query_rows: Annotated[
+        int, Meta(ge=1, le=100_000, description="How many rows `clankers-ctl query` returns unless told.")
+    ] = 1000
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The settings in force, and where each came from."""
+
+    config: Config
+    origins: dict[str, Origin]
+    path: Path
+
+    def described(self) -> Settings:
+        """The settings as clients see them."""
+        hints = get_type_hints(Config, include_extras=True)
+        return Settings(
+            path=str(self.path),
+            settings=[
+                Setting(key, getattr(self.config, key), self.origins.get(key, "default"), _help(hints[key]))
+                for key in Config.__struct_fields__
+            ],
+        )
+
+
+def load(path: Path, flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> Loaded:
+    """Read all sources; raises ConfigError for a key or value that is wrong."""
+    values: dict[str, Any] = {}
+    origins: dict[str, Origin] = {}
+    for key, value in _from_file(path).items():
+        values[key], origins[key] = _checked(key, value, str(path)), "file"
+    for key in Config.__struct_fields__:
+        variable = f"CLANKERS_{key.upper()}"
+        if environ.get(variable):
+            values[key], origins[key] = (
+                _checked(key, environ[variable], variable, strict=False),
+                "environment",
+            )
+    for key, value in flags.items():
+        values[key], origins[key] = _checked(key, value, f"--{key.replace('_', '-')}"), "flag"
+    return Loaded(Config(**values), origins, path)
+
+
+def write_setting(path: Path, key: str, value: Any) -> None:
+    """Put one key into the file (None takes it out), keeping the rest of the text as it is."""
+    if value is not None:
+        value = _checked(key, value, "value", strict=False)
+    elif key not in Config.__struct_fields__:
+        raise _unknown(key, "key")
+    document = tomlkit.parse(path.read_text("utf-8")) if path.exists() else tomlkit.document()
+    if value is None:
+        document.pop(key, None)
+    else:
+        document[key] = value
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_text(tomlkit.dumps(document), "utf-8")
+    unfinished.replace(path)
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def _checked(key: str, value: Any, where: str, *, strict: bool = True) -> Any:
+    hints = get_type_hints(Config, include_extras=True)
+    if key not in hints:
+        raise _unknown(key, where)
+    try:
+        return msgspec.convert(value, hints[key], strict=strict)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{where}: {key} = {value!r} is wrong: {_reason(error, hints[key])}") from error
+
+
+def _reason(error: Exception, hint: Any) -> str:
+    choices = get_args(get_args(hint)[0])
+    return f"it must be one of {', '.join(map(str, choices))}" if choices else str(error)
+
+
+def _unknown(key: str, where: str) -> ConfigError:
+    return ConfigError(
+        f"{where}: there is no setting {key!r}; there are {', '.join(Config.__struct_fields__)}"
+    )
+
+
+def _help(hint: Any) -> str:
+    return next((meta.description or "" for meta in get_args(hint) if isinstance(meta, Meta)), "")

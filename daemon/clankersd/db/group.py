@@ -1,0 +1,55 @@
+"""Group commit: many changes, one transaction, one sync to the disk; a failing change fails alone."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from clankersd.db.sqlite import Db
+from clankersd.db.trouble import TROUBLE
+
+Change = Callable[[Db], Any]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one change of a batch came to."""
+
+    value: Any = None
+    error: Exception | None = None
+
+    def give_to(self, future: asyncio.Future[Any]) -> None:
+        """Answer whoever waits, if anybody still does."""
+        if future.done():
+            return
+        if self.error is None:
+            future.set_result(self.value)
+        else:
+            future.set_exception(self.error)
+
+
+def commit_together(db: Db, changes: list[Change]) -> list[Outcome]:
+    """Commit all changes at once. Trouble with the file itself is raised: then none is stored."""
+    try:
+        with db.transaction():
+            return [Outcome(change(db)) for change in changes]
+    except TROUBLE:
+        raise
+    except Exception as error:  # it belongs to one of them; the replay finds which
+        if len(changes) == 1:
+            return [Outcome(error=error)]
+    with db.transaction():
+        return [_alone(db, change) for change in changes]
+
+
+def _alone(db: Db, change: Change) -> Outcome:
+    db.execute("SAVEPOINT change")
+    try:
+        outcome = Outcome(change(db))
+    except TROUBLE:
+        raise
+    except Exception as error:  # handed to the one who sent the change
+        db.execute("ROLLBACK TO change")
+        outcome = Outcome(error=error)
+    db.execute("RELEASE change")
+    return outcome

@@ -1,0 +1,134 @@
+"""Numbered SQL files, each applied in one transaction together with the record of it."""
+
+import hashlib
+import time
+from dataclasses import dataclass
+from functools import cache, partial
+from importlib.resources import files
+from pathlib import Path
+
+from clankersd.db.backup import back_up
+from clankersd.db.original import adopt_original, is_original
+from clankersd.db.sqlite import Db
+from clankersd.db.trouble import SchemaRefused
+
+_TABLE = """
+    CREATE TABLE IF NOT EXISTS _migrations (
+        version    INTEGER PRIMARY KEY,
+        name       TEXT NOT NULL,
+        checksum   TEXT NOT NULL,
+        applied_at INTEGER NOT NULL
+    ) STRICT
+"""
+
+
+@dataclass(frozen=True)
+class Migration:
+    version: int
+    name: str
+    up: str
+    down: str | None
+
+    @property
+    def checksum(self) -> str:
+        return hashlib.sha256(self.up.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a migration run did."""
+
+    before: int
+    after: int
+    applied: list[str]
+    backup: Path | None
+
+
+@cache
+def known() -> tuple[Migration, ...]:
+    """The migrations this program brings, in order."""
+    folder = files("clankersd") / "migrations" / "sqlite"
+    texts = {
+        entry.name: entry.read_text("utf-8") for entry in folder.iterdir() if entry.name.endswith(".sql")
+    }
+    return tuple(
+        Migration(
+            version=int(name.partition("_")[0]),
+            name=name.removesuffix(".sql"),
+            up=text,
+            down=texts.get(f"{name.removesuffix('.sql')}.down.sql"),
+        )
+        for name, text in sorted(texts.items())
+        if not name.endswith(".down.sql")
+    )
+
+
+def version(db: Db) -> int:
+    """The schema's version; 0 for a database without one."""
+    if not db.value("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = '_migrations'"):
+        return 0
+    return db.value("SELECT max(version) FROM _migrations") or 0
+
+
+def migrate(db: Db, backups: Path, migrations: tuple[Migration, ...] | None = None) -> Change:
+    """Bring the database up to date; a non-empty one is backed up first, and a strange one refused."""
+    migrations = known() if migrations is None else migrations
+    _refuse_strangers(db, migrations)
+    before = version(db)
+    pending = [migration for migration in migrations if migration.version > before]
+    original = before == 0 and is_original(db)
+    backup = (
+        back_up(db, backups, f"before-{pending[-1].version:04}") if pending and (before or original) else None
+    )
+    if original:
+        adopt_original(db, partial(_apply, db, pending[0]))
+    for migration in pending[1:] if original else pending:
+        with db.transaction():
+            _apply(db, migration)
+    return Change(before, version(db), [migration.name for migration in pending], backup)
+
+
+def roll_back(db: Db, backups: Path) -> Change:
+    """Undo the last migration, after a backup."""
+    _refuse_strangers(db, known())
+    before = version(db)
+    last = next((migration for migration in known() if migration.version == before), None)
+    if last is None or last.down is None:
+        raise SchemaRefused(f"there is no way down from schema version {before}")
+    backup = back_up(db, backups, f"before-rollback-{before:04}")
+    with db.transaction():
+        db.execute(last.down)
+        db.execute("DELETE FROM _migrations WHERE version = :version", {"version": last.version})
+    return Change(before, version(db), [last.name], backup)
+
+
+def _refuse_strangers(db: Db, migrations: tuple[Migration, ...]) -> None:
+    checksums = {migration.version: migration.checksum for migration in migrations}
+    if version(db) == 0:
+        return
+    for row in db.fetch("SELECT version, name, checksum FROM _migrations ORDER BY version"):
+        if row["version"] not in checksums:
+            raise SchemaRefused(
+                f"the database has schema version {row['version']}, this program knows {max(checksums)}: "
+                "install a newer clankers, or put back the backup made before the upgrade"
+            )
+        if row["checksum"] != checksums[row["version"]]:
+            raise SchemaRefused(
+                f"migration {row['name']} was applied with another text than this program's: "
+                "install the clankers that made this database"
+            )
+
+
+def _apply(db: Db, migration: Migration) -> None:
+    db.execute(_TABLE)
+    db.execute(migration.up)
+    db.execute(
+        "INSERT INTO _migrations (version, name, checksum, applied_at) "
+        "VALUES (:version, :name, :checksum, :at)",
+        {
+            "version": migration.version,
+            "name": migration.name,
+            "checksum": migration.checksum,
+            "at": int(time.time() * 1000),
+        },
+    )

@@ -1,0 +1,137 @@
+"""The driver, chosen once: apsw, which brings a current SQLite that can load extensions.
+
+Many Pythons cannot load extensions and many link a SQLite with the WAL-reset bug; see docs/decisions/0002.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import aiosqlite
+import apsw
+import sqlite_vec
+
+T = TypeVar("T")
+
+BUSY_TIMEOUT_MS = 5000
+SQLITE_VERSION = apsw.sqlite_lib_version()
+
+_NOTHING: Mapping[str, Any] = {}
+
+
+class Db:
+    """The database as features see it, inside the connection's thread."""
+
+    def __init__(self, raw: apsw.Connection) -> None:
+        self.raw = raw
+
+    def execute(self, sql: str, params: Mapping[str, Any] = _NOTHING) -> None:
+        """Run a statement for its effect."""
+        self.raw.execute(sql, params)
+
+    def fetch(self, sql: str, params: Mapping[str, Any] = _NOTHING) -> list[dict[str, Any]]:
+        """Every row, by column name."""
+        cursor = self.raw.execute(sql, params)
+        names: list[str] = []
+        rows = []
+        for row in cursor:
+            names = names or [column[0] for column in cursor.get_description()]
+            rows.append(dict(zip(names, row, strict=True)))
+        return rows
+
+    def fetch_one(self, sql: str, params: Mapping[str, Any] = _NOTHING) -> dict[str, Any] | None:
+        """The first row, if there is one."""
+        rows = self.fetch(sql, params)
+        return rows[0] if rows else None
+
+    def value(self, sql: str, params: Mapping[str, Any] = _NOTHING) -> Any:
+        """The first column of the first row."""
+        for row in self.raw.execute(sql, params):
+            return row[0]
+        return None
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All of the block, or nothing of it."""
+        self.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self.execute("COMMIT")
+        except BaseException:
+            if self.raw.in_transaction:  # a full disk or a damaged file has ended it already
+                self.execute("ROLLBACK")
+            raise
+
+    def stop_at(self, deadline: float | None) -> None:
+        """Interrupt whatever still runs at `deadline` (of time.monotonic); None lifts it."""
+        if deadline is None:
+            self.raw.set_progress_handler(None)
+        else:
+            self.raw.set_progress_handler(lambda: time.monotonic() > deadline, 5000)
+
+
+class Connection(aiosqlite.Connection):
+    """aiosqlite's connection with one thing added: a whole function in one hop to its thread."""
+
+    async def run(self, work: Callable[[Db], T]) -> T:
+        """`work`, in the thread that owns the connection."""
+        if self._connection is None:
+            raise apsw.ConnectionClosedError("the connection is closed")
+        return await self._execute(work, Db(self._conn))  # type: ignore[arg-type, no-any-return, no-untyped-call]
+
+
+@dataclass
+class Extension:
+    """sqlite-vec, or why it is missing."""
+
+    version: str | None
+    problem: str | None = None
+
+
+async def connect(path: Path, durability: str) -> Connection:
+    """The connection to the database at `path`, with every promise about it verified."""
+    return await Connection(lambda: _open(path, durability), 64)  # type: ignore[arg-type, return-value]
+
+
+def _open(path: Path, durability: str) -> apsw.Connection:
+    raw = apsw.Connection(str(path))
+    try:
+        raw.set_busy_timeout(BUSY_TIMEOUT_MS)
+        _set(raw, "busy_timeout", BUSY_TIMEOUT_MS, BUSY_TIMEOUT_MS)
+        # Before the first table, or never: it lets `db vacuum` give pages back in small steps.
+        raw.pragma("auto_vacuum", "incremental")
+        _set(raw, "journal_mode", "wal", "wal")
+        _set(raw, "foreign_keys", 1, 1)
+        _set(raw, "journal_size_limit", 64 * 1024 * 1024, 64 * 1024 * 1024)
+        set_durability(raw, durability)
+    except BaseException:
+        raw.close()
+        raise
+    return raw
+
+
+def set_durability(raw: apsw.Connection, durability: str) -> None:
+    """`full` syncs every commit to the disk; `normal` may lose the last ones when the power fails."""
+    _set(raw, "synchronous", durability, {"normal": 1, "full": 2}[durability])
+
+
+def _set(raw: apsw.Connection, pragma: str, value: str | int, expected: str | int) -> None:
+    raw.pragma(pragma, value)
+    found = raw.pragma(pragma)
+    if found != expected:
+        raise apsw.CantOpenError(f"PRAGMA {pragma} is {found!r} where {expected!r} was set")
+
+
+def load_vec(db: Db) -> Extension:
+    """Load sqlite-vec; without it the daemon still keeps and finds everything by keyword."""
+    try:
+        db.raw.enable_load_extension(True)
+        db.raw.load_extension(sqlite_vec.loadable_path())
+        return Extension(db.value("SELECT vec_version()"))
+    except (apsw.Error, OSError) as error:
+        return Extension(None, str(error))
+    finally:
+        db.raw.enable_load_extension(False)

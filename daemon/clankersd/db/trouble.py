@@ -1,0 +1,61 @@
+"""What can be wrong with a database file, in words that say what to do."""
+
+import apsw
+
+from clankers_protocol.errors import StorageUnavailable
+
+DAMAGED = (apsw.CorruptError, apsw.NotADBError)
+TROUBLE = (
+    *DAMAGED,
+    apsw.FullError,
+    apsw.IOError,
+    apsw.ReadOnlyError,
+    apsw.CantOpenError,
+    apsw.PermissionsError,
+    apsw.AuthError,
+    apsw.BusyError,
+    apsw.LockedError,
+    apsw.ProtocolError,
+    apsw.NoMemError,
+    apsw.NoLFSError,
+    apsw.ConnectionClosedError,
+)
+
+_WORDS: list[tuple[type[Exception], str]] = [
+    (apsw.CorruptError, "the database file is damaged: put a backup in its place"),
+    (apsw.NotADBError, "the file is not a database, or is damaged: put a backup in its place"),
+    (apsw.FullError, "the disk is full: free some space"),
+    (apsw.ReadOnlyError, "the database file or its folder is read-only: make it writable"),
+    (apsw.CantOpenError, "the database file cannot be opened: check that its folder is there and writable"),
+    (apsw.PermissionsError, "the database file may not be read: check its permissions"),
+    (apsw.BusyError, "another program holds the database locked: close it"),
+    (apsw.LockedError, "another program holds the database locked: close it"),
+    (apsw.IOError, "the disk reports an error: check its space, quota and health"),
+    (apsw.NoMemError, "the machine is out of memory"),
+]
+
+
+class FileGone(Exception):
+    """The database file was deleted or replaced while it was open."""
+
+
+class SchemaRefused(Exception):
+    """The database has a schema this program must not touch."""
+
+
+def in_words(error: BaseException) -> str:
+    """The trouble as a sentence for people, without paths or SQL."""
+    if isinstance(error, FileGone | SchemaRefused):
+        return str(error)
+    for kind, words in _WORDS:
+        if isinstance(error, kind):
+            return words
+    return "the database cannot be used"
+
+
+def unavailable(problem: str) -> StorageUnavailable:
+    """The error that tells a client to keep its event."""
+    return StorageUnavailable(
+        f"storage unavailable: {problem}; keep the event and send it again later",
+        {"reason": problem, "retry": "spool"},
+    )

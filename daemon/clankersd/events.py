@@ -1,0 +1,306 @@
+"""Capture: what plugins send becomes rows. Absent or empty never overwrites; replays change nothing."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import structlog
+
+from clankers_protocol.errors import InvalidParams, InvalidPayload, RpcError
+from clankers_protocol.events import (
+    BatchOutcome,
+    CompactionEvent,
+    EventsBatch,
+    Failure,
+    LogWrite,
+    MessageEvent,
+    Outcome,
+    SessionErrorEvent,
+    SessionEvent,
+    ToolEvent,
+    UpsertCompactionEvent,
+    UpsertMessage,
+    UpsertSession,
+    UpsertSessionError,
+    UpsertTool,
+)
+from clankers_protocol.wire import Ok, Wire
+from clankersd import clock
+from clankersd.db import Db
+from clankersd.db.upsert import GIVEN, HIGHEST, KEEP, upsert
+from clankersd.log import LEVELS
+from clankersd.rpc import handles
+
+if TYPE_CHECKING:
+    from clankersd.app import Daemon
+
+UNTITLED = "Untitled Session"
+"""What the original plugins send before there is a title: as good as none."""
+
+_TIMES = ("created_at", "updated_at", "ended_at", "completed_at")
+_PROJECT_OF_PATH = "(SELECT id FROM projects WHERE path = :project_path)"
+_FIRST_SEEN = {"created_at": "COALESCE(:created_at, :now)"}
+
+_SESSION = upsert(
+    "sessions",
+    insert={
+        "project_id": _PROJECT_OF_PATH,
+        "created_at": "COALESCE(:created_at, :now)",
+        "created_guessed": ":created_at IS NULL",
+        "updated_at": "COALESCE(:updated_at, :ended_at, :created_at, :now)",
+    },
+    title=GIVEN,
+    project_id=f"COALESCE({_PROJECT_OF_PATH}, {{table}}.{{column}})",
+    project_path=GIVEN,
+    project_name=GIVEN,
+    model=GIVEN,
+    provider=GIVEN,
+    source=GIVEN,
+    status=GIVEN,
+    prompt_tokens=HIGHEST,
+    completion_tokens=HIGHEST,
+    cost=HIGHEST,
+    message_count=HIGHEST,
+    tool_call_count=HIGHEST,
+    permission_mode=GIVEN,
+    created_at="CASE {table}.created_guessed WHEN 1 THEN COALESCE(:created_at, {table}.{column}) "
+    "ELSE {table}.{column} END",
+    created_guessed="{table}.{column} AND :created_at IS NULL",
+    updated_at="MAX({table}.{column}, COALESCE(:updated_at, :ended_at, 0))",
+    ended_at=GIVEN,
+    summary=GIVEN,
+    user_prompt=GIVEN,
+    context_json=GIVEN,
+    chat_id=GIVEN,
+    metadata=GIVEN,
+)
+
+_PROJECT = """
+    INSERT INTO projects (id, path, name, created_at, updated_at)
+    VALUES (:id, :path, :name, :now, :now)
+    ON CONFLICT (path) DO UPDATE SET name = :name, updated_at = :now WHERE :name <> COALESCE(name, '')
+"""
+
+# A session that is only heard of so far; or, of a known one, that something happened in it.
+_HEARD_OF = """
+    INSERT INTO sessions (id, source, created_at, created_guessed, updated_at)
+    VALUES (:session_id, :source, COALESCE(:created_at, :now), 1, COALESCE(:created_at, :now))
+    ON CONFLICT (id) DO UPDATE SET updated_at = :created_at WHERE sessions.updated_at < :created_at
+"""
+
+_MESSAGE = upsert(
+    "messages",
+    insert=_FIRST_SEEN,
+    session_id=KEEP,
+    role=GIVEN,
+    text_content=GIVEN,
+    model=GIVEN,
+    source=GIVEN,
+    prompt_tokens=HIGHEST,
+    completion_tokens=HIGHEST,
+    duration_ms=GIVEN,
+    created_at=KEEP,
+    completed_at=GIVEN,
+    metadata=GIVEN,
+)
+_TOOL = upsert(
+    "tools",
+    insert=_FIRST_SEEN,
+    session_id=KEEP,
+    message_id=GIVEN,
+    tool_name=GIVEN,
+    tool_input=GIVEN,
+    tool_output=GIVEN,
+    file_path=GIVEN,
+    success=GIVEN,
+    error_message=GIVEN,
+    duration_ms=GIVEN,
+    created_at=KEEP,
+)
+_ERROR = upsert(
+    "session_errors",
+    insert=_FIRST_SEEN,
+    session_id=KEEP,
+    error_type=GIVEN,
+    error_message=GIVEN,
+    created_at=KEEP,
+)
+_COMPACTION = upsert(
+    "compaction_events",
+    insert=_FIRST_SEEN,
+    session_id=KEEP,
+    tokens_before=GIVEN,
+    tokens_after=GIVEN,
+    messages_before=GIVEN,
+    messages_after=GIVEN,
+    created_at=KEEP,
+)
+
+Change = Callable[[Db], None]
+
+
+@handles(UpsertSession)
+async def upsert_session(daemon: "Daemon", request: UpsertSession) -> Ok:
+    await daemon.store.write(session_change(request.session))
+    return Ok()
+
+
+@handles(UpsertMessage)
+async def upsert_message(daemon: "Daemon", request: UpsertMessage) -> Ok:
+    await daemon.store.write(message_change(request.message))
+    return Ok()
+
+
+@handles(UpsertTool)
+async def upsert_tool(daemon: "Daemon", request: UpsertTool) -> Ok:
+    await daemon.store.write(tool_change(request.tool))
+    return Ok()
+
+
+@handles(UpsertSessionError)
+async def upsert_session_error(daemon: "Daemon", request: UpsertSessionError) -> Ok:
+    await daemon.store.write(error_change(request.session_error))
+    return Ok()
+
+
+@handles(UpsertCompactionEvent)
+async def upsert_compaction_event(daemon: "Daemon", request: UpsertCompactionEvent) -> Ok:
+    await daemon.store.write(compaction_change(request.compaction_event))
+    return Ok()
+
+
+@handles(EventsBatch)
+async def events_batch(daemon: "Daemon", request: EventsBatch) -> BatchOutcome:
+    read = [_read_event(event) for event in request.events]
+    changes = [change for change in read if not isinstance(change, RpcError)]
+
+    def store_all(db: Db) -> None:
+        for change in changes:
+            change(db)
+
+    if changes:
+        await daemon.store.write(store_all)
+    return BatchOutcome(ok=len(changes) == len(read), outcomes=[_outcome(change) for change in read])
+
+
+@handles(LogWrite)
+async def log_write(daemon: "Daemon", request: LogWrite) -> Ok:  # every handler has it
+    entry = request.entry
+    component = entry.component or (request.client and request.client.name) or "client"
+    facts: dict[str, Any] = {
+        "requestId": entry.request_id,
+        "context": entry.context,
+        "sent_at": entry.timestamp,
+    }
+    given = {key: value for key, value in facts.items() if value is not None}
+    level = LEVELS.get((entry.level or "info").lower(), LEVELS["info"])
+    structlog.get_logger(component=component).log(level, entry.message, **given)
+    return Ok()
+
+
+def session_change(event: SessionEvent) -> Change:
+    """Store a session and the project it ran in."""
+    row = _row(event, "session", "id")
+    row["title"] = None if row["title"] == UNTITLED else row["title"]
+    row["context_json"] = row.pop("context")
+    path = row["project_path"]
+    row["project_path"] = path = path and (path.rstrip("/") or "/")
+    project = {
+        "id": clock.new_id(),
+        "path": path,
+        "name": row["project_name"] or _last_part(path),
+        "now": row["now"],
+    }
+
+    def store(db: Db) -> None:
+        if path:
+            db.execute(_PROJECT, project)
+        db.execute(_SESSION, row)
+
+    return store
+
+
+def message_change(event: MessageEvent) -> Change:
+    """Store a message."""
+    return _of_a_session(_MESSAGE, _row(event, "message", "id", "session_id"))
+
+
+def tool_change(event: ToolEvent) -> Change:
+    """Store a tool call."""
+    return _of_a_session(_TOOL, _row(event, "tool", "id", "session_id", "tool_name"))
+
+
+def error_change(event: SessionErrorEvent) -> Change:
+    """Store an error of a session."""
+    return _of_a_session(_ERROR, _row(event, "session error", "id", "session_id"))
+
+
+def compaction_change(event: CompactionEvent) -> Change:
+    """Store a compaction."""
+    return _of_a_session(_COMPACTION, _row(event, "compaction event", "id", "session_id"))
+
+
+def _of_a_session(statement: str, row: dict[str, Any]) -> Change:
+    heard_of = {key: row.get(key) for key in ("session_id", "source", "created_at", "now")}
+
+    def store(db: Db) -> None:
+        db.execute(_HEARD_OF, heard_of)
+        db.execute(statement, row)
+
+    return store
+
+
+def _row(event: Wire, what: str, *required: str) -> dict[str, Any]:
+    """The event as parameters: nothing empty, times in milliseconds, objects as JSON."""
+    row = {name: _plain(value) for name, value in msgspec.structs.asdict(event).items()}
+    for name in required:
+        if row[name] is None:
+            field = msgspec.structs.fields(event)[event.__struct_fields__.index(name)].encode_name
+            raise InvalidPayload(f"invalid {what} payload", {"field": field})
+    for name in _TIMES:
+        if name in row:
+            row[name] = clock.moment(row[name])
+    if row.get("duration_ms") is not None:
+        row["duration_ms"] = round(row["duration_ms"])
+    row["now"] = clock.now()
+    return row
+
+
+def _plain(value: Any) -> Any:
+    if value == "" or value is None:
+        return None
+    if isinstance(value, dict):
+        return msgspec.json.encode(value).decode() if value else None
+    return value
+
+
+def _last_part(path: str | None) -> str | None:
+    return path.rpartition("/")[2] or path if path else None
+
+
+_KINDS: dict[str, tuple[type[Wire], Callable[[Any], Change]]] = {
+    "session": (SessionEvent, session_change),
+    "message": (MessageEvent, message_change),
+    "tool": (ToolEvent, tool_change),
+    "sessionError": (SessionErrorEvent, error_change),
+    "compactionEvent": (CompactionEvent, compaction_change),
+}
+
+
+def _read_event(event: dict[str, Any]) -> Change | RpcError:
+    kinds = [kind for kind in _KINDS if kind in event]
+    if len(kinds) != 1:
+        return InvalidParams(f"invalid params: an event has exactly one of {', '.join(_KINDS)}")
+    struct, change = _KINDS[kinds[0]]
+    try:
+        return change(msgspec.convert(event[kinds[0]], struct))
+    except msgspec.ValidationError as error:
+        return InvalidParams(f"invalid params: {error}")
+    except InvalidPayload as error:
+        return error
+
+
+def _outcome(change: Change | RpcError) -> Outcome:
+    if isinstance(change, RpcError):
+        return Outcome(ok=False, error=Failure(change.code, change.message, change.data))
+    return Outcome(ok=True)

@@ -1,0 +1,184 @@
+"""Long work: begun by a request, answered with an id, watched and cancelled by it."""
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import msgspec
+import structlog
+
+from clankers_protocol.admin import Job, JobCancel, JobList, JobStatus
+from clankers_protocol.errors import Conflict, NotFound, RpcError
+from clankersd import clock
+from clankersd.db import Db, Store
+from clankersd.rpc import current_peer, handles
+
+if TYPE_CHECKING:
+    from clankersd.app import Daemon
+    from clankersd.server import Peer
+
+NOTIFY_SECONDS = 0.1
+
+_SELECT = "SELECT id, kind, state, done, total, note, result_json, error, created_at, finished_at FROM jobs"
+_INSERT = "INSERT INTO jobs (id, kind, state, created_at) VALUES (:id, :kind, 'running', :created_at)"
+_FINISH = """
+    UPDATE jobs SET state = :state, done = :done, total = :total, note = :note, result_json = :result_json,
+                    error = :error, finished_at = :finished_at
+    WHERE id = :id
+"""
+_INTERRUPTED = """
+    UPDATE jobs SET state = 'failed', error = 'the daemon stopped while it ran', finished_at = :now
+    WHERE state = 'running'
+"""
+
+log = structlog.get_logger(component="jobs")
+
+
+class Progress:
+    """What a job's work reports to."""
+
+    def __init__(self, job: Job, peer: "Peer | None") -> None:
+        self._job = job
+        self._peer = peer
+        self._told = 0.0
+
+    async def __call__(self, done: int, total: int | None = None, note: str | None = None) -> None:
+        """Say how far the work is; a moment where it can be cancelled."""
+        self._job.done, self._job.total, self._job.note = done, total, note
+        if anyio.current_time() - self._told >= NOTIFY_SECONDS:
+            await self.tell()
+        await anyio.lowlevel.checkpoint()
+
+    async def tell(self) -> None:
+        """Send `$/progress` to the connection that began the job, while it is there."""
+        self._told = anyio.current_time()
+        if self._peer is not None:
+            await self._peer.notify("$/progress", self._job)
+
+
+Work = Callable[[Progress], Awaitable[Any]]
+
+
+class Jobs:
+    """The jobs that run now; those that ran are in the table."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._running: dict[str, tuple[Job, anyio.CancelScope]] = {}
+        self._tasks: anyio.abc.TaskGroup | None = None
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    async def run(self) -> None:
+        """Host the jobs, for as long as the daemon lives."""
+        await self._close_interrupted()
+        async with anyio.create_task_group() as self._tasks:
+            await anyio.sleep_forever()
+
+    async def start(self, kind: str, work: Work) -> str:
+        """Begin `work` and return the job's id; only one of a kind may run."""
+        if any(job.kind == kind for job, _ in self._running.values()):
+            raise Conflict(f"a {kind} is running already: see clankers-ctl jobs")
+        job = Job(clock.new_id(), kind, "running", 0, None, None, None, None, clock.now(), None)
+        scope = anyio.CancelScope()
+        self._running[job.id] = job, scope
+        try:
+            row = {"id": job.id, "kind": kind, "created_at": job.created_at}
+            await self._store.write(lambda db: db.execute(_INSERT, row))
+        except BaseException:
+            del self._running[job.id]
+            raise
+        assert self._tasks
+        self._tasks.start_soon(self._work, job, scope, work, current_peer.get())
+        return job.id
+
+    async def find(self, job_id: str) -> Job:
+        """The job as it is now."""
+        if job_id in self._running:
+            return self._running[job_id][0]
+        row = await self._store.read(lambda db: db.fetch_one(f"{_SELECT} WHERE id = :id", {"id": job_id}))
+        if row is None:
+            raise NotFound(f"job not found: {job_id}")
+        return _from_row(row)
+
+    async def newest(self, limit: int) -> list[Job]:
+        """Jobs, newest first."""
+        order = "ORDER BY created_at DESC, id DESC LIMIT :limit"
+        rows = await self._store.read(lambda db: db.fetch(f"{_SELECT} {order}", {"limit": limit}))
+        return [self._running[row["id"]][0] if row["id"] in self._running else _from_row(row) for row in rows]
+
+    async def cancel(self, job_id: str) -> Job:
+        """Stop a running job."""
+        if job_id not in self._running:
+            job = await self.find(job_id)
+            raise Conflict(f"job {job_id} is {job.state} already")
+        job, scope = self._running[job_id]
+        scope.cancel()
+        return job
+
+    async def _work(self, job: Job, scope: anyio.CancelScope, work: Work, peer: "Peer | None") -> None:
+        progress = Progress(job, peer)
+        try:
+            with scope:
+                job.result = await work(progress)
+                job.state = "done"
+            if job.state == "running":
+                job.state = "cancelled"
+        except RpcError as error:
+            job.state, job.error = "failed", error.message
+        except Exception:
+            log.exception("job failed", job_id=job.id, kind=job.kind)
+            job.state, job.error = "failed", f"internal error: see job {job.id} in the daemon's log"
+        except BaseException:  # the daemon stops
+            job.state, job.error = "failed", "the daemon stopped while it ran"
+            raise
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._finish(job, progress)
+
+    async def _finish(self, job: Job, progress: Progress) -> None:
+        job.finished_at = clock.now()
+        row = {
+            "result_json": msgspec.json.encode(job.result).decode(),
+            **{
+                name: getattr(job, name)
+                for name in ("id", "state", "done", "total", "note", "error", "finished_at")
+            },
+        }
+        try:
+            await self._store.write(lambda db: db.execute(_FINISH, row))
+        except RpcError as error:
+            log.error("job's end not recorded", job_id=job.id, error=error.message)
+        del self._running[job.id]
+        await progress.tell()
+
+    async def _close_interrupted(self) -> None:
+        def close(db: Db) -> None:
+            db.execute(_INTERRUPTED, {"now": clock.now()})
+
+        try:
+            await self._store.write(close)
+        except RpcError as error:
+            log.warning("jobs of the last run not closed", error=error.message)
+
+
+def _from_row(row: dict[str, Any]) -> Job:
+    result = row.pop("result_json")
+    return Job(result=msgspec.json.decode(result) if result else None, **row)
+
+
+@handles(JobStatus)
+async def job_status(daemon: "Daemon", request: JobStatus) -> Job:
+    return await daemon.jobs.find(request.id)
+
+
+@handles(JobList)
+async def job_list(daemon: "Daemon", request: JobList) -> list[Job]:
+    return await daemon.jobs.newest(request.limit)
+
+
+@handles(JobCancel)
+async def job_cancel(daemon: "Daemon", request: JobCancel) -> Job:
+    return await daemon.jobs.cancel(request.id)

@@ -1,0 +1,116 @@
+"""The `clankersd` command."""
+
+import argparse
+import dataclasses
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import anyio
+import structlog
+
+from clankers_protocol.paths import Paths, default_paths
+from clankersd.app import Daemon, running
+from clankersd.config import ConfigError
+from clankersd.sockets import StartRefused
+
+EXIT_REFUSED = 1
+EXIT_CONFIG = 78  # EX_CONFIG: systemd does not start us again for it
+
+_EPILOG = """\
+Settings come from clankers.toml, then CLANKERS_… variables, then flags; see `clankers-ctl config show`.
+SIGTERM and SIGINT finish what is in flight and stop, a second one stops at once; SIGHUP reads the
+settings again. Exit codes: 0 stopped, 1 cannot start, 2 wrong usage, 78 wrong configuration.
+"""
+
+
+def main() -> None:
+    """Run the daemon until it is told to stop."""
+    options = _parser().parse_args()
+    os.umask(0o077)
+    flags = {"log_level": options.log_level} if options.log_level else {}
+    try:
+        anyio.run(_run, _paths(options), flags, backend_options={"use_uvloop": True})
+    except* ConfigError as group:
+        _give_up(group, EXIT_CONFIG)
+    except* StartRefused as group:
+        _give_up(group, EXIT_REFUSED)
+    except* OSError as group:
+        _give_up(group, EXIT_REFUSED)
+
+
+def _give_up(group: BaseExceptionGroup[Exception], code: int) -> None:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    sys.stderr.write(f"clankersd: {error}\n")
+    sys.exit(code)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="clankersd",
+        description="The local memory of every coding agent on this machine.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--data-root", type=Path, metavar="DIR", help="keep everything in DIR/clankers")
+    parser.add_argument("--db-path", type=Path, metavar="FILE", help="the database")
+    parser.add_argument("--socket", type=Path, metavar="FILE", help="the socket to listen on")
+    parser.add_argument("--log-path", type=Path, metavar="DIR", help="the folder of the daily logs")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="the settings, instead of clankers.toml")
+    parser.add_argument(
+        "--log-level", choices=["debug", "info", "warn", "error"], help="the least level to log"
+    )
+    parser.add_argument("--version", action="version", version=f"clankersd {version('clankers')}")
+    return parser
+
+
+def _paths(options: argparse.Namespace) -> Paths:
+    environ: Mapping[str, str] = os.environ
+    if options.data_root:
+        environ = {**environ, "CLANKERS_DATA_PATH": str(options.data_root)}
+    given = {
+        "database": options.db_path,
+        "socket": options.socket,
+        "logs": options.log_path,
+        "config": options.config,
+    }
+    chosen = {name: path.expanduser().absolute() for name, path in given.items() if path}
+    return dataclasses.replace(default_paths(environ), **chosen)
+
+
+async def _run(paths: Paths, flags: Mapping[str, Any]) -> None:
+    async with running(paths, flags) as daemon, anyio.create_task_group() as tasks:
+        await tasks.start(_obey_signals, daemon)
+        await daemon.stopping.wait()
+        tasks.cancel_scope.cancel()
+        # From here the default action stands again: a second signal ends the process at once.
+        for each in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(each, signal.SIG_DFL)
+
+
+async def _obey_signals(
+    daemon: Daemon, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+) -> None:
+    log = structlog.get_logger(component="daemon")
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+        task_status.started()
+        async for number in signals:
+            if number == signal.SIGHUP:
+                await _reload(daemon)
+                continue
+            log.info("stopping", signal=signal.Signals(number).name)
+            daemon.stopping.set()
+            return
+
+
+async def _reload(daemon: Daemon) -> None:
+    try:
+        await daemon.reload()
+    except ConfigError as error:
+        structlog.get_logger(component="daemon").error("configuration kept as it was", problem=str(error))

@@ -1,0 +1,74 @@
+"""`Content-Length: N\\r\\n\\r\\n` and N bytes, as LSP frames its messages. Standard library only."""
+
+from collections.abc import Iterator
+
+MAX_HEADER = 8 * 1024
+MAX_FRAME = 32 * 1024 * 1024
+
+_END_OF_HEADER = b"\r\n\r\n"
+
+
+class FramingError(Exception):
+    """The bytes are not a frame, or a frame beyond the limits; the connection cannot go on."""
+
+
+def frame(body: bytes) -> bytes:
+    """One body as it stands on the wire."""
+    return b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+
+
+class Decoder:
+    """Cuts what arrives, in pieces of any size, into bodies."""
+
+    def __init__(self, max_frame: int = MAX_FRAME) -> None:
+        self._max_frame = max_frame
+        self._buffer = bytearray()
+        self._length: int | None = None
+
+    @property
+    def partial(self) -> bool:
+        """Whether a frame has begun and not ended."""
+        return bool(self._buffer) or self._length is not None
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """The bodies that `data` completes, then a FramingError where the bytes are no frame."""
+        self._buffer += data
+        return iter(self._next, None)
+
+    def _next(self) -> bytes | None:
+        if self._length is None:
+            self._length = self._header()
+        if self._length is None or len(self._buffer) < self._length:
+            return None
+        body = bytes(memoryview(self._buffer)[: self._length])
+        del self._buffer[: self._length]
+        self._length = None
+        return body
+
+    def _header(self) -> int | None:
+        end = self._buffer.find(_END_OF_HEADER, 0, MAX_HEADER)
+        if end < 0:
+            if len(self._buffer) >= MAX_HEADER:
+                raise FramingError(f"a header may take {MAX_HEADER} bytes, this one has not ended by then")
+            return None
+        length = _content_length(bytes(self._buffer[:end]))
+        if length > self._max_frame:
+            raise FramingError(f"a frame may hold {self._max_frame} bytes, this one announces {length}")
+        del self._buffer[: end + len(_END_OF_HEADER)]
+        return length
+
+
+def _content_length(header: bytes) -> int:
+    found = None
+    for line in header.split(b"\r\n"):
+        name, colon, value = line.partition(b":")
+        if not colon:
+            raise FramingError("a header line needs a colon")
+        if name.strip().lower() == b"content-length":
+            digits = value.strip()
+            if not digits.isdigit() or len(digits) > 19 or found is not None:
+                raise FramingError("Content-Length must be given once, as a whole number")
+            found = int(digits)
+    if found is None:
+        raise FramingError("the header names no Content-Length")
+    return found

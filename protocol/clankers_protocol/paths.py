@@ -1,0 +1,43 @@
+"""Where the daemon keeps its files, and so where its clients look for it."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+SOCKET_NAME = "dxta-clankers.sock"
+
+
+@dataclass(frozen=True)
+class Paths:
+    data: Path
+    database: Path
+    socket: Path
+    logs: Path
+    config: Path
+
+    @property
+    def backups(self) -> Path:
+        return self.data / "backups"
+
+
+def default_paths(environ: Mapping[str, str] = os.environ) -> Paths:
+    """The paths of this user, each overridden by its CLANKERS_…_PATH variable."""
+    root = environ.get("CLANKERS_DATA_PATH")
+    data = Path(root).expanduser() / "clankers" if root else platformdirs.user_data_path("clankers", False)
+
+    def chosen(variable: str, default: Path) -> Path:
+        given = environ.get(variable)
+        return Path(given).expanduser().absolute() if given else default.absolute()
+
+    return Paths(
+        data=data.absolute(),
+        database=chosen("CLANKERS_DB_PATH", data / "clankers.db"),
+        socket=chosen("CLANKERS_SOCKET_PATH", data / SOCKET_NAME),
+        logs=chosen("CLANKERS_LOG_PATH", data / "logs"),
+        config=chosen(
+            "CLANKERS_CONFIG_PATH", platformdirs.user_config_path("clankers", False) / "clankers.toml"
+        ),
+    )

@@ -1,0 +1,147 @@
+"""The interface described from its declarations: docs/rpc.md for people, OpenRPC for programs."""
+
+import inspect
+from typing import Any
+
+import msgspec
+
+from clankers_protocol import PROTOCOL
+from clankers_protocol.errors import ERRORS, RpcError
+from clankers_protocol.wire import Method, methods, result_type
+
+_HEAD = """\
+# The RPC reference
+
+Made from the declarations in `protocol/clankers_protocol` by `make docs`; a test keeps it current.
+
+JSON-RPC 2.0 over a Unix socket, each message framed as `Content-Length: N\\r\\n\\r\\n` and N bytes of UTF-8
+JSON. A connection carries any number of requests; writes of one connection take effect in the order sent,
+other replies may come out of order. Batches and notifications work. Times are milliseconds since 1970 UTC;
+a number below 1e12 is taken as seconds. `?` marks what may be left out. Any request may carry
+`schemaVersion` and `client: {name, version}`.
+"""
+
+
+def _summary(documented: type[Any]) -> str:
+    return inspect.cleandoc(documented.__doc__ or "")
+
+
+def _schemas() -> tuple[dict[str, Any], dict[str, Any]]:
+    """The JSON Schema of every method, by name, and of every struct they use."""
+    declared = methods()
+    requests, parts = msgspec.json.schema_components(
+        list(declared.values()), ref_template="#/components/schemas/{name}"
+    )
+    results, more = msgspec.json.schema_components(
+        [result_type(method) for method in declared.values()], ref_template="#/components/schemas/{name}"
+    )
+    described = {
+        name: {"request": _resolve(request, parts), "result": result}
+        for name, request, result in zip(declared, requests, results, strict=True)
+    }
+    return described, parts | more
+
+
+def _resolve(schema: dict[str, Any], parts: dict[str, Any]) -> dict[str, Any]:
+    return parts[schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
+
+
+def openrpc(version: str) -> dict[str, Any]:
+    """The OpenRPC document that `rpc.discover` answers with."""
+    described, parts = _schemas()
+    names = {method.__name__ for method in methods().values()}
+    return {
+        "openrpc": "1.3.2",
+        "info": {"title": "clankers", "version": version, "x-protocol": PROTOCOL},
+        "methods": [_openrpc_method(name, described[name]) for name in sorted(described)],
+        "components": {"schemas": {name: part for name, part in sorted(parts.items()) if name not in names}},
+    }
+
+
+def _openrpc_method(name: str, described: dict[str, Any]) -> dict[str, Any]:
+    request = described["request"]
+    return {
+        "name": name,
+        "summary": _summary(methods()[name]).partition("\n")[0],
+        "paramStructure": "by-name",
+        "params": [
+            {"name": field, "required": field in request.get("required", ()), "schema": schema}
+            for field, schema in request.get("properties", {}).items()
+        ],
+        "result": {"name": "result", "schema": described["result"]},
+    }
+
+
+def page() -> str:
+    """docs/rpc.md."""
+    described, parts = _schemas()
+    names = {method.__name__ for method in methods().values()}
+    sections = [_HEAD, "## Methods\n"]
+    sections += [_method_section(methods()[name], described[name]) for name in sorted(described)]
+    sections.append("## Types\n")
+    sections += [_type_section(name, part) for name, part in sorted(parts.items()) if name not in names]
+    sections += ["## Errors\n", _error_table()]
+    return "\n".join(sections)
+
+
+def _method_section(method: type[Method[Any]], described: dict[str, Any]) -> str:
+    signature = f"{method.method}({_object(described['request'])}): {_type(described['result'])}"
+    return f"### {method.method}\n\n{_summary(method)}\n\n```ts\n{signature}\n```\n"
+
+
+def _type_section(name: str, part: dict[str, Any]) -> str:
+    text = part.get("description", "")
+    # msgspec gives a struct without a docstring its base's signature or none at all
+    about = f"{inspect.cleandoc(text)}\n\n" if text else ""
+    return f"### {name}\n\n{about}```ts\ntype {name} = {_object(part)}\n```\n"
+
+
+def _object(schema: dict[str, Any]) -> str:
+    required = schema.get("required", ())
+    fields = [
+        f"{name}{'' if name in required else '?'}: {_type(part)}"
+        for name, part in schema.get("properties", {}).items()
+    ]
+    if not fields:
+        return "{}" if schema.get("title") != "Discover" else ""
+    joined = "{ " + ", ".join(fields) + " }"
+    return joined if len(joined) <= 90 else "{\n  " + ",\n  ".join(fields) + ",\n}"
+
+
+def _type(schema: dict[str, Any]) -> str:
+    """A JSON Schema as the TypeScript type a plugin's author would write."""
+    if "$ref" in schema:
+        return str(schema["$ref"].rpartition("/")[2])
+    if "anyOf" in schema:
+        return " | ".join(dict.fromkeys(_type(part) for part in schema["anyOf"]))
+    if "enum" in schema:
+        return " | ".join("null" if value is None else f'"{value}"' for value in schema["enum"])
+    kind = schema.get("type")
+    if kind == "array":
+        item = _type(schema.get("items", {}))
+        return f"({item})[]" if "|" in item else f"{item}[]"
+    if kind == "object":
+        return f"Record<string, {_type(schema.get('additionalProperties', {}))}>"
+    plain = {
+        "integer": "number",
+        "number": "number",
+        "string": "string",
+        "boolean": "boolean",
+        "null": "null",
+    }
+    return plain.get(str(kind), "unknown")
+
+
+def _error_table() -> str:
+    rows = [
+        f"| {code} | {_error_name(error)} | {_summary(error)} |" for code, error in sorted(ERRORS.items())
+    ]
+    return "\n".join(["| code | error | meaning |", "|---|---|---|", *rows]) + "\n"
+
+
+def _error_name(error: type[RpcError]) -> str:
+    return error.__name__
+
+
+if __name__ == "__main__":
+    print(page(), end="")  # noqa: T201  # `make docs` sends it to docs/rpc.md

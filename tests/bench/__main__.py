@@ -1,0 +1,229 @@
+"""`make bench`: how fast the daemon is, beside what bare SQLite and bare sockets do in the same run.
+
+Trust the ratios: other work on the machine moves all the figures together. Exits 1 when a bar is missed.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from tests.bench.baselines import commit_loop
+from tests.bench.load import BATCH
+from tests.support import DaemonProcess, running_daemon
+
+SECONDS = 3.0
+STARTS = 7
+MAX_IDLE_RSS = 60e6
+MAX_START = 0.5
+MAX_COST = 1 / 3
+
+console = Console(highlight=False)
+
+
+@dataclass
+class Row:
+    """One line of the table; times in seconds, `cpu` per request."""
+
+    what: str
+    rate: float
+    p50: float | None = None
+    p99: float | None = None
+    cpu: float | None = None
+
+
+@dataclass
+class Bar:
+    """A figure that must not be above its limit."""
+
+    what: str
+    figure: float
+    limit: float
+    shown: str
+
+    @property
+    def met(self) -> bool:
+        return self.figure <= self.limit
+
+
+def cpu_seconds(pid: int) -> float:
+    """What the process has used so far, in user and system mode."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def rss(pid: int) -> int:
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+_runs = iter(range(1_000_000))
+
+
+def load(socket: Path, pid: int, what: str, mode: str, connections: int = 1) -> Row:
+    """What the load generator saw, and what the server spent."""
+    command = [sys.executable, "-m", "tests.bench.load", mode, str(socket), f"r{next(_runs)}"]
+    before = cpu_seconds(pid)
+    done = subprocess.run(
+        [*command, f"--connections={connections}", f"--seconds={SECONDS}"], capture_output=True, check=False
+    )
+    if done.returncode:
+        raise SystemExit(f"{what}: the load generator failed: {done.stderr.decode()}")
+    seen: dict[str, Any] = json.loads(done.stdout)
+    if seen["failures"]:
+        raise SystemExit(f"{what}: {seen['failures']} of {seen['requests']} requests failed")
+    events = seen["requests"] * (BATCH if mode == "batch" else 1)
+    cpu = (cpu_seconds(pid) - before) / events
+    return Row(what, events / seen["seconds"], seen["p50"], seen["p99"], cpu)
+
+
+@contextmanager
+def baseline_server(kind: str, folder: Path) -> Iterator[tuple[Path, int]]:
+    """A server of tests.bench.baselines: its socket and process."""
+    socket = folder / f"{kind}.sock"
+    command = [sys.executable, "-m", "tests.bench.baselines", kind, str(socket), str(folder / f"{kind}.db")]
+    with subprocess.Popen(command) as process:
+        try:
+            while not socket.exists():
+                time.sleep(0.01)
+            yield socket, process.pid
+        finally:
+            process.kill()
+
+
+def start_time(home: Path) -> float:
+    """Seconds from spawning the daemon until it has answered `health`."""
+    daemon = DaemonProcess(home)
+    began = time.perf_counter()
+    daemon.start(wait=False)
+    try:
+        while True:
+            try:
+                with daemon.connect() as connection:
+                    connection.call("health")
+                return time.perf_counter() - began
+            except OSError:
+                time.sleep(0.002)
+    finally:
+        daemon.stop()
+        daemon.close()
+
+
+def measure_starts(folder: Path) -> tuple[float, float]:
+    """The start that makes the database, and the median of those that find one."""
+    home = folder / "start"
+    home.mkdir()
+    first = start_time(home)
+    return first, statistics.median(start_time(home) for _ in range(STARTS))
+
+
+def measure_loops(folder: Path) -> tuple[float, float]:
+    """Wall seconds per upsert of bare SQLite: a commit each, and one for 64."""
+    alone = commit_loop(folder / "alone.db", 1, SECONDS / 2)
+    together = commit_loop(folder / "together.db", 64, SECONDS / 2)
+    return alone, together
+
+
+def measure_servers(folder: Path) -> dict[str, Row]:
+    rows = {}
+    with baseline_server("echo", folder) as (socket, pid):
+        rows["echo1"] = load(socket, pid, "echo server, 1 connection", "persistent", 1)
+        rows["echo64"] = load(socket, pid, "echo server, 64 connections", "persistent", 64)
+    with baseline_server("naive", folder) as (socket, pid):
+        rows["naive64"] = load(socket, pid, "a commit per request, 64 connections", "persistent", 64)
+    return rows
+
+
+def measure_daemon(daemon: DaemonProcess) -> dict[str, Row]:
+    assert daemon.process
+    socket, pid = daemon.socket_path, daemon.process.pid
+    return {
+        "d1": load(socket, pid, "clankersd, 1 connection", "persistent", 1),
+        "d8": load(socket, pid, "clankersd, 8 connections", "persistent", 8),
+        "d64": load(socket, pid, "clankersd, 64 connections", "persistent", 64),
+        "call": load(socket, pid, "clankersd, a connection per call", "per-call"),
+        "batch": load(socket, pid, f"clankersd, events.batch of {BATCH} (p50, p99 per batch)", "batch"),
+    }
+
+
+def real_disk() -> Path:
+    """A folder on a disk: on tmpfs a commit costs nothing and the figures mean nothing."""
+    for folder in (Path("/var/tmp"), Path.home(), Path.cwd()):
+        kind = subprocess.run(
+            ["stat", "-f", "-c", "%T", str(folder)], capture_output=True, text=True, check=True
+        )
+        if kind.stdout.strip() not in ("tmpfs", "ramfs") and os.access(folder, os.W_OK):
+            return folder
+    raise SystemExit("there is no writable folder on a real disk to measure in")
+
+
+def table(rows: list[Row]) -> Table:
+    shown = Table("", "per second", "p50 ms", "p99 ms", "CPU µs each", box=None, pad_edge=False)
+    for column in shown.columns[1:]:
+        column.justify = "right"
+    for row in rows:
+        shown.add_row(
+            row.what,
+            f"{row.rate:,.0f}",
+            "" if row.p50 is None else f"{row.p50 * 1e3:.2f}",
+            "" if row.p99 is None else f"{row.p99 * 1e3:.2f}",
+            "" if row.cpu is None else f"{row.cpu * 1e6:.0f}",
+        )
+    return shown
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory(prefix="clk-bench-", dir=real_disk()) as name:
+        folder = Path(name)
+        first_start, start = measure_starts(folder)
+        home = folder / "home"
+        home.mkdir()
+        with running_daemon(home) as daemon:
+            assert daemon.process
+            idle = rss(daemon.process.pid)
+            alone, together = measure_loops(folder)
+            daemon_rows = measure_daemon(daemon)
+            loaded = rss(daemon.process.pid)
+        servers = measure_servers(folder)
+    grouped = 1 / daemon_rows["d64"].rate
+    console.print(
+        table(
+            [
+                *daemon_rows.values(),
+                *servers.values(),
+                Row("bare SQLite, a commit each", 1 / alone, cpu=None),
+                Row("bare SQLite, a commit for 64", 1 / together, cpu=None),
+            ]
+        )
+    )
+    console.print(
+        f"\nmemory: idle {idle / 1e6:.1f} MB, after load {loaded / 1e6:.1f} MB"
+        f"\nstart: new database {first_start:.3f} s, existing (median of {STARTS}) {start:.3f} s"
+        f"\nan upsert at 64 connections: {grouped * 1e6:.0f} µs wall; "
+        f"{grouped / alone:.2f} of a bare commit each, {grouped / together:.1f} of a bare one in 64, "
+        f"{grouped * servers['naive64'].rate:.2f} of a server's commit each, "
+        f"{grouped * servers['echo64'].rate:.1f} of an echo, {grouped * daemon_rows['d1'].rate:.2f} of one alone\n"
+    )
+    bars = [
+        Bar("upsert at 64 connections / bare commit each", grouped / alone, MAX_COST, ".2f"),
+        Bar("idle memory (MB)", idle / 1e6, MAX_IDLE_RSS / 1e6, ".1f"),
+        Bar("ready after (s)", start, MAX_START, ".3f"),
+    ]
+    for bar in bars:
+        verdict = "ok    " if bar.met else "MISSED"
+        console.print(f"{verdict} {bar.what}: {bar.figure:{bar.shown}} (at most {bar.limit:{bar.shown}})")
+    return 0 if all(bar.met for bar in bars) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,28 @@
+"""Fixtures shared by all tests."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support import DaemonProcess, running_daemon
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """aiosqlite lives on asyncio."""
+    return "asyncio"
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """An empty folder with a short path: a Unix socket's path must fit into 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="clk-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def daemon(home: Path) -> Iterator[DaemonProcess]:
+    """A real daemon process, ready to answer."""
+    with running_daemon(home) as process:
+        yield process
