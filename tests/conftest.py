@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import DaemonProcess, running_daemon
+from support import DaemonProcess, RawConnection, running_daemon
 
 
 @pytest.fixture
@@ -26,3 +26,10 @@ def daemon(home: Path) -> Iterator[DaemonProcess]:
     """A real daemon process, ready to answer."""
     with running_daemon(home) as process:
         yield process
+
+
+@pytest.fixture
+def connection(daemon: DaemonProcess) -> Iterator[RawConnection]:
+    """A connection to a real daemon."""
+    with daemon.connect() as raw:
+        yield raw

@@ -28,11 +28,11 @@ class Writer(threading.Thread):
         self.acknowledged: list[str] = []
         self.refused: list[dict[str, Any]] = []
         self._count = 0
-        self._stop = threading.Event()
+        self._leaving = threading.Event()
 
     def run(self) -> None:
         try:
-            while not self._stop.is_set():
+            while not self._leaving.is_set():
                 self._alone()
                 self._pipelined()
                 self._batch()
@@ -43,7 +43,7 @@ class Writer(threading.Thread):
 
     def stop(self) -> None:
         """Finish what is under way, and leave."""
-        self._stop.set()
+        self._leaving.set()
         self.join()
 
     def _next(self) -> str:

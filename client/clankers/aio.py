@@ -58,7 +58,7 @@ class AsyncClient:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        assert self._readers  # noqa: S101  # for the type checker
+        assert self._readers  # for the type checker
         self._readers.cancel_scope.cancel()
         # The block's own exception is not the group's business: it would come out wrapped.
         await self._readers.__aexit__(None, None, None)

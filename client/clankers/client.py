@@ -158,7 +158,7 @@ class Client:
 
     def _receive(self, deadline: float) -> bytes:
         """What arrives next; nothing at the end of the connection."""
-        assert self._socket  # noqa: S101  # for the type checker: _send has made it
+        assert self._socket  # for the type checker: _send has made it
         self._socket.settimeout(_left(deadline))
         try:
             return self._socket.recv(1 << 16)
@@ -167,7 +167,7 @@ class Client:
 
     def _still_open(self) -> bool:
         """Whether an idle connection is usable, after taking what the daemon sent over it unasked."""
-        assert self._socket  # noqa: S101
+        assert self._socket
         self._socket.settimeout(0)
         try:
             while data := self._socket.recv(1 << 16):

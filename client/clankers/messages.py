@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 _NULL = msgspec.Raw(b"null")
 
 
-class DaemonUnavailable(ConnectionError):  # noqa: N818  # named like the daemon's own errors
+class DaemonUnavailable(ConnectionError):
     """Nothing listens on the socket, or what listened went away before it answered."""
 
     @classmethod
@@ -35,11 +35,11 @@ class DaemonUnavailable(ConnectionError):  # noqa: N818  # named like the daemon
         )
 
 
-class BadReply(Exception):  # noqa: N818
+class BadReply(Exception):
     """The daemon said something this client does not understand: they may be of different versions."""
 
 
-class ConnectionLost(Exception):  # noqa: N818
+class ConnectionLost(Exception):
     """The connection ended with a request under way; unless `sent`, the daemon has not seen all of it."""
 
     def __init__(self, sent: bool) -> None:

@@ -12,14 +12,14 @@ import structlog
 from anyio.abc import SocketListener
 
 from clankers_protocol.paths import Paths
-from clankersd import config, events, log, query, sessions, stats, status, systemd, upkeep
+from clankersd import config, events, hooks, log, query, sessions, stats, status, systemd, upkeep
 from clankersd.config import Config, Loaded
 from clankersd.db import Store
 from clankersd.jobs import Jobs
 from clankersd.server import Server
 from clankersd.sockets import listening_sockets, only_instance
 
-FEATURES = (events, query, sessions, stats, status, upkeep)
+FEATURES = (events, hooks, query, sessions, stats, status, upkeep)
 """Importing a feature serves its methods."""
 
 DRAIN_SECONDS = 5.0
@@ -86,6 +86,7 @@ async def _serving(daemon: Daemon) -> AsyncIterator[None]:
         services.start_soon(daemon.store.run, name="commit")
         services.start_soon(daemon.store.tend, name="tend")
         services.start_soon(daemon.jobs.run, name="jobs")
+        services.start_soon(hooks.replay_spool, daemon, daemon.paths.spool)
         services.start_soon(log.clean_up_daily, daemon.log_file, lambda: daemon.config.log_retention_days)
         services.start_soon(systemd.keep_watchdog_fed)
         if handed_over:

@@ -171,7 +171,7 @@ async def upsert_compaction_event(daemon: "Daemon", request: UpsertCompactionEve
 
 @handles(EventsBatch)
 async def events_batch(daemon: "Daemon", request: EventsBatch) -> BatchOutcome:
-    read = [_read_event(event) for event in request.events]
+    read = [_try(event) for event in request.events]
     changes = [change for change in read if not isinstance(change, RpcError)]
 
     def store_all(db: Db) -> None:
@@ -287,16 +287,22 @@ _KINDS: dict[str, tuple[type[Wire], Callable[[Any], Change]]] = {
 }
 
 
-def _read_event(event: dict[str, Any]) -> Change | RpcError:
+def read_event(event: dict[str, Any]) -> Change:
+    """What an event of a batch changes; raises RpcError for one that cannot be stored."""
     kinds = [kind for kind in _KINDS if kind in event]
     if len(kinds) != 1:
-        return InvalidParams(f"invalid params: an event has exactly one of {', '.join(_KINDS)}")
+        raise InvalidParams(f"invalid params: an event has exactly one of {', '.join(_KINDS)}")
     struct, change = _KINDS[kinds[0]]
     try:
         return change(msgspec.convert(event[kinds[0]], struct))
     except msgspec.ValidationError as error:
-        return InvalidParams(f"invalid params: {error}")
-    except InvalidPayload as error:
+        raise InvalidParams(f"invalid params: {error}") from error
+
+
+def _try(event: dict[str, Any]) -> Change | RpcError:
+    try:
+        return read_event(event)
+    except RpcError as error:
         return error
 
 

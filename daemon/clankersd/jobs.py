@@ -111,11 +111,10 @@ class Jobs:
 
     async def cancel(self, job_id: str) -> Job:
         """Stop a running job."""
-        if job_id not in self._running:
-            job = await self.find(job_id)
+        job = await self.find(job_id)
+        if job.state != "running":
             raise Conflict(f"job {job_id} is {job.state} already")
-        job, scope = self._running[job_id]
-        scope.cancel()
+        self._running[job_id][1].cancel()
         return job
 
     async def _work(self, job: Job, scope: anyio.CancelScope, work: Work, peer: "Peer | None") -> None:

@@ -5,7 +5,7 @@ import dataclasses
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -85,28 +85,25 @@ def _paths(options: argparse.Namespace) -> Paths:
 
 
 async def _run(paths: Paths, flags: Mapping[str, Any]) -> None:
-    async with running(paths, flags) as daemon, anyio.create_task_group() as tasks:
-        await tasks.start(_obey_signals, daemon)
-        await daemon.stopping.wait()
-        tasks.cancel_scope.cancel()
+    # Signals are caught before anybody can know that we are there.
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+        async with running(paths, flags) as daemon, anyio.create_task_group() as tasks:
+            tasks.start_soon(_obey, signals, daemon)
+            await daemon.stopping.wait()
+            tasks.cancel_scope.cancel()
+
+
+async def _obey(signals: AsyncIterator[signal.Signals], daemon: Daemon) -> None:
+    async for number in signals:
+        if number == signal.SIGHUP:
+            await _reload(daemon)
+            continue
+        structlog.get_logger(component="daemon").info("stopping", signal=signal.Signals(number).name)
         # From here the default action stands again: a second signal ends the process at once.
         for each in (signal.SIGTERM, signal.SIGINT):
             signal.signal(each, signal.SIG_DFL)
-
-
-async def _obey_signals(
-    daemon: Daemon, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
-) -> None:
-    log = structlog.get_logger(component="daemon")
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
-        task_status.started()
-        async for number in signals:
-            if number == signal.SIGHUP:
-                await _reload(daemon)
-                continue
-            log.info("stopping", signal=signal.Signals(number).name)
-            daemon.stopping.set()
-            return
+        daemon.stopping.set()
+        return
 
 
 async def _reload(daemon: Daemon) -> None:

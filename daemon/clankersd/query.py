@@ -31,6 +31,7 @@ _PRAGMAS = {
     "foreign_key_list",
     "compile_options",
 }
+_READING = {"SELECT", "WITH", "EXPLAIN", "VALUES"}
 _KEYWORDS = [
     "SELECT",
     "FROM",
@@ -80,13 +81,17 @@ def run_query(db: Db, sql: str, limit: int) -> Rows:
         except apsw.InterruptError:
             raise
         except (apsw.AuthError, apsw.ReadOnlyError) as error:
-            what = guard.refused or sql.split(maxsplit=1)[0].upper()
+            what = _first_word(sql) if _first_word(sql) not in _READING else guard.refused
             raise QueryRefused(f"{what} is refused: query only reads; begin with SELECT or WITH") from error
         except (apsw.SQLError, apsw.BindingsError, UnicodeDecodeError, ValueError) as error:
             problem = str(error)
         else:
             return Rows(columns, rows, truncated, round((time.perf_counter() - started) * 1000, 2))
     raise _explained(db, problem)
+
+
+def _first_word(sql: str) -> str:
+    return sql.strip().partition(" ")[0].upper()
 
 
 @contextmanager
@@ -106,8 +111,8 @@ def _require_one_statement(db: Db, sql: str) -> None:
         raise ValueError("write the values into the statement: there is nothing to bind here")
     if (info.query_remaining or "").strip():
         raise ValueError("one statement at a time, please")
-    if not info.first_query.strip(" \t\r\n;"):
-        raise ValueError("there is no statement")
+    if not info.description:
+        raise ValueError(f"{_first_word(sql)} gives no rows: begin with SELECT or WITH")
 
 
 def _fetch(db: Db, sql: str, limit: int) -> tuple[list[str], list[list[Any]], bool]:

@@ -96,6 +96,8 @@ class Server:
                 self._empty.set()
 
     async def _admit(self, peer: "Peer", stream: SocketStream) -> bool:
+        if self._accepting.cancel_called:
+            return False
         uid = peer_uid(stream.extra(SocketAttribute.raw_socket))  # noqa: S610  # nothing of Django's
         if uid is not None and uid != os.getuid():
             log.warning("refused a peer of another user", uid=uid)

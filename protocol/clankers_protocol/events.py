@@ -168,6 +168,14 @@ class EventsBatch(Method[BatchOutcome]):
     events: Annotated[list[dict[str, Any]], Meta(max_length=10_000)]
 
 
+class HookEvent(Method[Ok]):
+    """One event as a harness's hook got it. `generic` events are those of `events.batch`."""
+
+    method: ClassVar[str] = "hook.event"
+    harness: str
+    event: dict[str, Any]
+
+
 class LogEntry(Wire):
     """A line for the daemon's log."""
 

@@ -19,6 +19,10 @@ class Paths:
     config: Path
 
     @property
+    def spool(self) -> Path:
+        return self.data / "spool"
+
+    @property
     def backups(self) -> Path:
         return self.data / "backups"
 

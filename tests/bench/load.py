@@ -87,7 +87,7 @@ def persistent(path: Path, connections: int, frames: Iterator[bytes], seconds: f
             for reply in caller.replies():
                 now = time.perf_counter()
                 latencies.append(now - caller.sent_at)
-                failures += b'"error"' in reply[:200]
+                failures += b'"error":{' in reply[:200]
                 frame = next(frames, None) if now - began < seconds else None
                 if frame is None:
                     under_way -= 1
@@ -109,7 +109,7 @@ def per_call(path: Path, frames: Iterator[bytes], seconds: float) -> Seen:
             pass
         caller.socket.close()
         latencies.append(time.perf_counter() - start)
-        failures += b'"error"' in replies[0][:200]
+        failures += b'"error":{' in replies[0][:200]
     return Seen(time.perf_counter() - began, latencies, failures)
 
 

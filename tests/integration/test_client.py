@@ -1,15 +1,16 @@
 """The clients against a real daemon, and against servers that misbehave as a daemon would not."""
 
+import json
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
-from support import DaemonProcess, RawConnection, running_daemon
+from fake_daemon import Peer, played
+from support import DaemonProcess, running_daemon
 
 from clankers import (
     AsyncClient,
@@ -23,21 +24,507 @@ from clankers import (
     RpcError,
 )
 from clankers_protocol.admin import DaemonStatus, DbCheck, Health, HealthReport, JobStatus, Query
-from clankers_protocol.events import CompactionEvent, MessageEvent, SessionErrorEvent, SessionEvent, ToolEvent
-from clankers_protocol.sessions import MessageList, SessionDelete, SessionGet, SessionTimeline
+from clankers_protocol.events import (
+    CompactionEvent,
+    LogEntry,
+    LogWrite,
+    MessageEvent,
+    SessionErrorEvent,
+    SessionEvent,
+    ToolEvent,
+    UpsertSession,
+)
+from clankers_protocol.framing import frame
+from clankers_protocol.sessions import SessionDelete, SessionGet, SessionList, SessionTimeline
 
-HEALTHY = {
-    "ok": True,
-    "version": "0",
-    "protocol": 1,
+HEALTHY = {"ok": True, "version": "0", "protocol": 1, "schemaVersion": 1} | {
     "sqliteVersion": "3",
     "sqliteVecVersion": None,
-    "schemaVersion": 1,
 }
 
 
-class Peer(RawConnection):
-    """The other end of a connection, for a test that plays the daemon."""
+def silent(peer: Peer) -> None:
+    peer.wait_for_the_end()
 
-    def __init__(self, accepted: socket.socket) -> None:
-        super().__init__.__func__  # noqa: B018
+
+def hang_up_on_the_first_request(peer: Peer) -> None:
+    peer.receive()
+
+
+def answer_ok(peer: Peer) -> None:
+    peer.answer(peer.receive(), {"ok": True})
+
+
+def stored(daemon: DaemonProcess, sql: str) -> list[list[Any]]:
+    with Client(daemon.socket_path) as client:
+        return client.call(Query(sql)).rows
+
+
+# The blocking client
+
+
+def test_an_answer_is_typed(daemon: DaemonProcess):
+    with Client(daemon.socket_path) as client:
+        report = client.call(Health())
+
+    assert isinstance(report, HealthReport)
+    assert report.ok
+
+
+def test_the_socket_of_this_user_is_found_without_being_told(
+    daemon: DaemonProcess, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("CLANKERS_DATA_PATH", str(daemon.home))
+    monkeypatch.delenv("CLANKERS_SOCKET_PATH", raising=False)
+
+    with Client() as client:
+        assert client.call(DaemonStatus()).socket_path == str(daemon.socket_path)
+
+
+def test_an_error_of_the_daemon_is_the_same_error_here(daemon: DaemonProcess):
+    with Client(daemon.socket_path) as client:
+        with pytest.raises(NotFound, match="nothing-like-it"):
+            client.call(SessionGet("nothing-like-it"))
+        with pytest.raises(QueryRefused):
+            client.call(Query("DELETE FROM sessions"))
+
+
+def test_a_connection_goes_on_after_an_error(daemon: DaemonProcess):
+    with Client(daemon.socket_path) as client:
+        with pytest.raises(NotFound):
+            client.call(SessionGet("nothing-like-it"))
+
+        assert client.call(Health()).ok
+
+
+def test_the_five_kinds_of_event_are_stored(daemon: DaemonProcess):
+    with Client(daemon.socket_path) as client:
+        client.events.session("s1", title="Ship it", source="test")
+        client.events.message("m1", "s1", role="user", text_content="hello", created_at=1_700_000_000_000)
+        client.events.tool("t1", "s1", tool_name="Bash", success=False, created_at=1_700_000_001_000)
+        client.events.error("e1", "s1", error_type="Timeout", created_at=1_700_000_002_000)
+        client.events.compaction("c1", "s1", tokens_before=9, created_at=1_700_000_003_000)
+
+        session = client.call(SessionGet("s1"))
+        timeline = client.call(SessionTimeline("s1"))
+
+    assert session.title == "Ship it"
+    assert [entry.kind for entry in timeline.entries] == ["message", "tool", "error", "compaction"]
+    assert timeline.entries[0].message
+    assert timeline.entries[0].message.text_content == "hello"
+
+
+def test_an_event_without_its_id_is_refused_by_name(daemon: DaemonProcess):
+    with Client(daemon.socket_path) as client, pytest.raises(InvalidPayload) as refused:
+        client.events.session("")
+
+    assert refused.value.data["field"].endswith("id")
+
+
+def test_a_batch_stores_the_good_events_and_reports_the_bad_one(daemon: DaemonProcess):
+    events = [
+        SessionEvent("s1"),
+        MessageEvent("m1", "s1"),
+        MessageEvent("", "s1"),
+        ToolEvent("t1", "s1", tool_name="Bash"),
+        SessionErrorEvent("e1", "s1"),
+        CompactionEvent("c1", "s1"),
+    ]
+    with Client(daemon.socket_path) as client:
+        outcome = client.events.batch(events)
+        counts = client.call(SessionGet("s1")).counts
+
+    assert [each.ok for each in outcome.outcomes] == [True, True, False, True, True, True]
+    assert not outcome.ok
+    assert counts
+    assert (counts.messages, counts.tools, counts.errors, counts.compactions) == (1, 1, 1, 1)
+
+
+def test_threads_share_a_client(daemon: DaemonProcess):
+    with Client(daemon.socket_path, timeout=30) as client:
+        threads = [
+            threading.Thread(target=client.events.session, args=(f"s{number}",)) for number in range(20)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+        assert len(client.call(SessionList(limit=100)).sessions) == 20
+
+
+def test_a_client_finds_the_daemon_again_after_a_restart(home: Path):
+    client = Client(home / "clankers" / "dxta-clankers.sock")
+    with client:
+        with running_daemon(home) as first:
+            client.events.session("s1")
+            first.stop()
+        with running_daemon(home):
+            assert client.call(SessionGet("s1")).id == "s1"
+
+
+def test_without_a_daemon_the_error_says_how_to_start_one(home: Path):
+    with Client(home / "none.sock") as client, pytest.raises(DaemonUnavailable) as raised:
+        client.call(Health())
+
+    assert isinstance(raised.value, ConnectionError)
+    assert "clankersd" in str(raised.value)
+    assert "clankers-ctl service install" in str(raised.value)
+
+
+def test_a_socket_nobody_listens_on_is_no_daemon(home: Path):
+    with socket.socket(socket.AF_UNIX) as abandoned:
+        abandoned.bind(str(home / "old.sock"))
+
+    with Client(home / "old.sock") as client, pytest.raises(DaemonUnavailable):
+        client.call(Health())
+
+
+def test_a_silent_server_is_given_up_on(home: Path):
+    with (
+        played(home / "s", silent),
+        Client(home / "s", timeout=0.05) as client,
+        pytest.raises(TimeoutError, match=r"health within 0\.05 s"),
+    ):
+        client.call(Health())
+
+
+def test_a_reply_that_came_too_late_is_not_taken_for_the_next(home: Path):
+    late = threading.Event()
+
+    def answer_late(peer: Peer) -> None:
+        request = peer.receive()
+        late.wait(30)
+        with suppress(BrokenPipeError):  # as it should be: the client no longer listens
+            peer.answer(request, HEALTHY | {"version": "late"})
+
+    def answer_at_once(peer: Peer) -> None:
+        peer.answer(peer.receive(), HEALTHY | {"version": "prompt"})
+
+    with played(home / "s", answer_late, answer_at_once), Client(home / "s") as client:
+        with pytest.raises(TimeoutError):
+            client.call(Health(), timeout=0.05)
+        late.set()
+
+        assert client.call(Health()).version == "prompt"
+
+
+def test_an_event_lost_on_the_way_is_sent_again(home: Path):
+    with played(home / "s", hang_up_on_the_first_request, answer_ok) as begun, Client(home / "s") as client:
+        assert client.events.session("s1").ok
+
+    assert begun == [0, 1]
+
+
+def test_what_must_not_be_done_twice_is_not_sent_again(home: Path):
+    with played(home / "s", hang_up_on_the_first_request, answer_ok) as begun, Client(home / "s") as client:
+        with pytest.raises(DaemonUnavailable, match=r"session\.delete"):
+            client.call(SessionDelete("s1"))
+
+        assert begun == [0]
+
+
+def test_anything_is_sent_again_when_the_connection_was_lost_while_idle(home: Path):
+    hung_up = threading.Event()
+
+    def answer_and_hang_up(peer: Peer) -> None:
+        answer_ok(peer)
+        peer.hang_up()
+        hung_up.set()
+
+    def delete(peer: Peer) -> None:
+        peer.answer(peer.receive(), {"id": "s1", "counts": {}, "dryRun": False})
+
+    with played(home / "s", answer_and_hang_up, delete), Client(home / "s") as client:
+        client.events.session("s1")
+        hung_up.wait(30)
+
+        assert client.call(SessionDelete("s1")).id == "s1"
+
+
+def test_a_daemon_that_refuses_the_connection_is_heard(home: Path):
+    def refuse(peer: Peer) -> None:
+        peer.send(
+            {"jsonrpc": "2.0", "id": None, "error": {"code": Overloaded.code, "message": "256 are enough"}}
+        )
+
+    with (
+        played(home / "s", refuse),
+        Client(home / "s") as client,
+        pytest.raises(Overloaded, match="256 are enough"),
+    ):
+        client.call(Health())
+
+
+@pytest.mark.parametrize("said", [b"HTTP/1.1 200 OK\r\n\r\n", frame(b"{"), frame(b"[1]")])
+def test_a_server_that_speaks_something_else_is_a_bad_reply(home: Path, said: bytes):
+    def speak(peer: Peer) -> None:
+        peer.send_bytes(said)
+        peer.wait_for_the_end()
+
+    with played(home / "s", speak), Client(home / "s") as client, pytest.raises(BadReply):
+        client.call(Health())
+
+
+def test_an_answer_of_another_shape_is_a_bad_reply(home: Path):
+    def mistake(peer: Peer) -> None:
+        peer.answer(peer.receive(), {"ok": "perhaps"})
+
+    with played(home / "s", mistake), Client(home / "s") as client, pytest.raises(BadReply, match="health"):
+        client.call(Health())
+
+
+def test_an_error_code_nobody_knows_is_still_an_rpc_error(home: Path):
+    def fail(peer: Peer) -> None:
+        request = peer.receive()
+        peer.send({"jsonrpc": "2.0", "id": request["id"], "error": {"code": 4999, "message": "new"}})
+
+    with played(home / "s", fail), Client(home / "s") as client, pytest.raises(RpcError) as raised:
+        client.call(Health())
+
+    assert raised.value.code == 4999
+
+
+def test_a_request_beyond_the_limit_is_refused_before_it_is_sent(home: Path):
+    with played(home / "s", answer_ok) as begun, Client(home / "s") as client:
+        with pytest.raises(Overloaded):
+            client.events.message("m1", "s1", text_content="x" * (33 * 1024 * 1024))
+
+        assert begun == []
+
+
+def test_notifications_reach_the_caller_while_it_waits(home: Path):
+    def report(peer: Peer) -> None:
+        request = peer.receive()
+        peer.send({"jsonrpc": "2.0", "method": "$/progress", "params": {"done": 1}})
+        peer.answer(request, HEALTHY)
+
+    heard: list[Any] = []
+    with (
+        played(home / "s", report),
+        Client(home / "s", on_notification=lambda method, params: heard.append((method, params))) as client,
+    ):
+        client.call(Health())
+
+    assert heard == [("$/progress", {"done": 1})]
+
+
+def test_a_job_of_the_daemon_reports_its_progress(daemon: DaemonProcess):
+    heard: list[str] = []
+    with Client(daemon.socket_path, on_notification=lambda method, _: heard.append(method)) as client:
+        job = client.call(JobStatus(client.call(DbCheck()).job_id))
+        while job.state == "running":
+            job = client.call(JobStatus(job.id))
+        client.call(Health())
+
+    assert job.state == "done"
+    assert set(heard) == {"$/progress"}
+
+
+# Fire and forget
+
+
+def test_fired_events_are_stored(daemon: DaemonProcess):
+    with Client(daemon.socket_path) as client:
+        fired = [
+            client.fire.session("s1", title="Fired"),
+            client.fire.message("m1", "s1"),
+            client.fire.tool("t1", "s1", tool_name="Bash"),
+            client.fire.error("e1", "s1"),
+            client.fire.compaction("c1", "s1"),
+            client.fire.batch([MessageEvent("m2", "s1")]),
+        ]
+        wait_for_counts(client, messages=2, compactions=1, errors=1, tools=1)
+
+    assert all(fired)
+
+
+def wait_for_counts(client: Client, **wanted: int) -> None:
+    """Ask until the session holds this: nothing tells when a notification was stored."""
+    counts = None
+    while any(getattr(counts, name, None) != number for name, number in wanted.items()):
+        with suppress(NotFound):
+            counts = client.call(SessionGet("s1")).counts
+
+
+def test_firing_without_a_daemon_is_false(home: Path):
+    with Client(home / "none.sock") as client:
+        assert client.fire.session("s1") is False
+
+
+def test_firing_what_cannot_be_written_as_json_is_false(daemon: DaemonProcess):
+    with Client(daemon.socket_path) as client:
+        assert client.fire.session("s1", metadata={"unwritable": object()}) is False
+        assert client.notify(Health())
+
+
+def test_firing_at_a_server_that_does_not_read_ends_by_itself(home: Path):
+    given_up = threading.Event()
+
+    def read_nothing(_: Peer) -> None:
+        given_up.wait(30)
+
+    with played(home / "s", read_nothing), Client(home / "s", timeout=0.05) as client:
+        assert client.fire.message("m1", "s1", text_content="x" * 10_000_000) is False
+        given_up.set()
+
+
+def test_firing_goes_on_after_a_restart(home: Path):
+    with Client(home / "clankers" / "dxta-clankers.sock") as client:
+        with running_daemon(home) as first:
+            assert client.fire.session("s0")
+            first.stop()
+        assert client.fire.session("lost") is False
+        with running_daemon(home):
+            assert client.fire.session("s1")
+            wait_for_counts(client, messages=0)
+
+
+# The async client
+
+
+@pytest.mark.anyio
+async def test_the_async_client_speaks_with_the_daemon(daemon: DaemonProcess):
+    async with AsyncClient(daemon.socket_path) as client:
+        await client.events.session("s1", title="Ship it")
+        outcome = await client.events.batch([MessageEvent("m1", "s1"), MessageEvent("m2", "s1")])
+        session = await client.call(SessionGet("s1"))
+
+    assert outcome.ok
+    assert session.title == "Ship it"
+    assert session.counts
+    assert session.counts.messages == 2
+
+
+@pytest.mark.anyio
+async def test_an_error_comes_out_of_the_async_client_unwrapped(daemon: DaemonProcess):
+    with pytest.raises(NotFound):
+        async with AsyncClient(daemon.socket_path) as client:
+            await client.call(SessionGet("nothing-like-it"))
+
+
+@pytest.mark.anyio
+async def test_many_tasks_share_one_connection(daemon: DaemonProcess):
+    async with AsyncClient(daemon.socket_path, timeout=30) as client:
+        async with anyio.create_task_group() as tasks:
+            for number in range(200):
+                tasks.start_soon(client.events.session, f"s{number}")
+        status = await client.call(DaemonStatus())
+
+    assert status.counts["sessions"] == 200
+    assert status.connections == 1
+
+
+@pytest.mark.anyio
+async def test_replies_are_matched_by_id_whatever_their_order(home: Path):
+    def answer_backwards(peer: Peer) -> None:
+        requests = [peer.receive() for _ in range(3)]
+        for request in reversed(requests):
+            peer.answer(request, {"sessions": [{"id": request["params"]["project"]}]})
+
+    found: dict[str, str] = {}
+
+    async def look(client: AsyncClient, project: str) -> None:
+        found[project] = (await client.call(SessionList(project=project))).sessions[0].id
+
+    with played(home / "s", answer_backwards):
+        async with AsyncClient(home / "s") as client, anyio.create_task_group() as tasks:
+            for project in ("a", "b", "c"):
+                tasks.start_soon(look, client, project)
+
+    assert found == {"a": "a", "b": "b", "c": "c"}
+
+
+@pytest.mark.anyio
+async def test_one_slow_reply_does_not_spoil_the_connection(home: Path):
+    def ignore_the_first(peer: Peer) -> None:
+        first = peer.receive()
+        second = peer.receive()
+        peer.answer(first, HEALTHY | {"version": "late"})
+        peer.answer(second, HEALTHY | {"version": "prompt"})
+
+    with played(home / "s", ignore_the_first) as begun:
+        async with AsyncClient(home / "s") as client:
+            with pytest.raises(TimeoutError, match="health within"):
+                await client.call(Health(), timeout=0.05)
+
+            assert (await client.call(Health())).version == "prompt"
+
+    assert begun == [0]
+
+
+@pytest.mark.anyio
+async def test_the_async_client_finds_the_daemon_again_after_a_restart(home: Path):
+    async with AsyncClient(home / "clankers" / "dxta-clankers.sock") as client:
+        with running_daemon(home) as first:
+            await client.events.session("s1")
+            first.stop()
+        with pytest.raises(DaemonUnavailable):
+            await client.call(Health())
+        with running_daemon(home):
+            assert (await client.call(SessionGet("s1"))).id == "s1"
+
+
+@pytest.mark.anyio
+async def test_the_async_client_repeats_events_and_nothing_else(home: Path):
+    async with AsyncClient(home / "s") as client:
+        with played(home / "s", hang_up_on_the_first_request, answer_ok):
+            assert (await client.events.session("s1")).ok
+        (home / "s").unlink()
+        with played(home / "s", hang_up_on_the_first_request, answer_ok) as begun:
+            with pytest.raises(DaemonUnavailable, match=r"session\.delete"):
+                await client.call(SessionDelete("s1"))
+            assert begun == [0]
+
+
+@pytest.mark.anyio
+async def test_firing_asynchronously_never_raises(daemon: DaemonProcess, home: Path):
+    async with AsyncClient(home / "none.sock") as nobody:
+        assert await nobody.fire.session("s1") is False
+    async with AsyncClient(daemon.socket_path) as client:
+        assert await client.fire.session("s1", metadata={"unwritable": object()}) is False
+        assert await client.fire.session("s1")
+
+
+@pytest.mark.anyio
+async def test_the_async_client_hears_notifications(home: Path):
+    def report(peer: Peer) -> None:
+        request = peer.receive()
+        peer.send({"jsonrpc": "2.0", "method": "$/progress", "params": {"done": 1}})
+        peer.answer(request, HEALTHY)
+
+    heard: list[Any] = []
+    with played(home / "s", report):
+        async with AsyncClient(
+            home / "s", on_notification=lambda method, params: heard.append((method, params))
+        ) as client:
+            await client.call(Health())
+
+    assert heard == [("$/progress", {"done": 1})]
+
+
+# Who sends
+
+
+def test_events_say_who_sends_them(home: Path):
+    received: list[dict[str, Any]] = []
+
+    def remember(peer: Peer) -> None:
+        received.append(peer.receive())
+        peer.answer(received[0], {"ok": True})
+
+    with played(home / "s", remember), Client(home / "s", name="my-plugin", version="1.2") as client:
+        client.events.session("s1")
+
+    assert received[0]["params"]["schemaVersion"] == "v1"
+    assert received[0]["params"]["client"] == {"name": "my-plugin", "version": "1.2"}
+
+
+def test_a_log_line_of_a_plugin_reaches_the_log(daemon: DaemonProcess):
+    with Client(daemon.socket_path) as client:
+        client.call(LogWrite(entry=LogEntry(level="warning", component="my-plugin", message="odd thing")))
+        client.call(UpsertSession(session=SessionEvent("s1")))
+    daemon.stop()
+
+    lines = [json.loads(line) for file in daemon.logs.iterdir() for line in file.read_text().splitlines()]
+    assert any(line["message"] == "odd thing" and line["level"] == "warning" for line in lines)

@@ -53,7 +53,7 @@ def assert_well(daemon: DaemonProcess, replies: list[Any]) -> None:
     for reply in replies:
         for one in reply if isinstance(reply, list) else [reply]:
             assert one["jsonrpc"] == "2.0"
-            assert ("result" in one) != ("error" in one)
+            assert ("result" in one) + ("error" in one) + ("method" in one) == 1  # or a job's $/progress
             assert one.get("error", {}).get("code") != INTERNAL_ERROR, one
     assert daemon.process
     assert daemon.process.poll() is None, daemon.errors()

@@ -54,6 +54,13 @@ def test_a_request_in_flight_is_answered_before_the_end(home: Path) -> None:
         assert daemon.wait() == 0
 
 
+def test_a_request_that_takes_too_long_does_not_keep_it_from_ending(home: Path) -> None:
+    with running_daemon(home, CLANKERS_QUERY_SECONDS="60") as daemon, daemon.connect() as connection:
+        begin_endless_query(connection)
+        daemon.signal(signal.SIGTERM)
+        assert daemon.wait(timeout=30) == 0  # half of what the query may take
+
+
 def test_every_write_acknowledged_before_the_end_is_stored(daemon: DaemonProcess) -> None:
     writers = writing(daemon, 4, "")
     eventually(lambda: all(writer.acknowledged for writer in writers), "all connections write")
@@ -235,22 +242,8 @@ def install(wheel: Path, folder: Path) -> Path:
     """A virtualenv with the wheel and, for what it depends on, this one's packages; its Python."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     python = folder / "bin" / "python"
-    subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pip",
-            "--python",
-            str(python),
-            "install",
-            "--quiet",
-            "--no-deps",
-            "--no-index",
-        ]
-        + [str(wheel)],
-        check=True,
-        env={**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"},
-    )
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(python)]
+    subprocess.run([*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)], check=True)
     (site,) = folder.glob("lib/python*/site-packages")
     # A path in a .pth file is searched last, and the .pth of our editable install in there is not read.
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"))

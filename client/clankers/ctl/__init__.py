@@ -31,7 +31,7 @@ def cli() -> None:
       clankers-ctl sessions --since 2d --project .
       clankers-ctl session 0199c5a2
       clankers-ctl query "SELECT source, count(*) FROM sessions GROUP BY source"
-      clankers-ctl logs -f --level warning
+      clankers-ctl logs -f --level warn
 
     \b
     Exit codes:

@@ -1,5 +1,6 @@
 """What all commands share: --socket and --json, the connection, and how each error ends the program."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -61,6 +62,19 @@ json_option = click.option(
 )
 
 
+def _folder(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    """A folder as sessions name it; anything else is taken for a project's id."""
+    return str(Path(os.path.abspath(value))) if value and Path(value).is_dir() else value  # noqa: PTH100  # `..` goes, symlinks stay
+
+
+project_option = click.option(
+    "--project",
+    metavar="FOLDER",
+    callback=_folder,
+    help="Only sessions in this folder (or project, by its id).",
+)
+
+
 def common(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command --json and --socket, and hand it the `Ctl` they make."""
     passing = click.make_pass_decorator(Ctl, ensure=True)
@@ -74,6 +88,9 @@ class Root(click.Group):
         return list(self.commands)  # in the order of their use, not of the alphabet
 
     def invoke(self, ctx: click.Context) -> Any:
+        ctx.ensure_object(
+            Ctl
+        )  # so that commands write into this one, and it is known here what they were told
         try:
             return super().invoke(ctx)
         except DaemonUnavailable as error:
@@ -95,6 +112,4 @@ def fail(
     if ctx.ensure_object(Ctl).json:
         print_json({"error": {"code": code, "message": message, "data": data}})
     click.secho(f"Error: {message}", err=True, fg="red")
-    if isinstance(data, dict) and data.get("suggestions"):
-        click.echo(f"Did you mean: {', '.join(map(str, data['suggestions']))}?", err=True)
     ctx.exit(exit_code)

@@ -20,7 +20,7 @@ def completion(ctl: Ctl, shell: str) -> None:
       clankers-ctl completion fish > ~/.config/fish/completions/clankers-ctl.fish
     """
     completer = get_completion_class(shell)
-    assert completer  # noqa: S101  # for the type checker: click has all three
+    assert completer  # for the type checker: click has all three
     root = click.get_current_context().find_root().command
     script = completer(root, {}, "clankers-ctl", "_CLANKERS_CTL_COMPLETE").source()
     if ctl.json:

@@ -19,7 +19,7 @@ COLUMNS = [
     Column("Key", style="cyan"),
     Column("Value", flexible=True),
     Column("From", optional=True),
-    Column("Meaning", flexible=True, optional=True, style="dim"),
+    Column("Meaning", flexible=True, wraps=True, optional=True, style="dim"),
 ]
 
 

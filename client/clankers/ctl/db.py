@@ -187,13 +187,13 @@ def jobs(ctl: Ctl, limit: int) -> None:
         click.echo("No jobs.", err=True)
     else:
         columns = [
-            Column("Id", optional=True, style="cyan"),
             Column("Kind"),
             Column("State"),
             Column("Done", right=True),
             Column("Began", optional=True),
             Column("Took", right=True, optional=True),
             Column("Note", flexible=True, optional=True),
+            Column("Id", optional=True, style="cyan"),
         ]
         print_table(columns, [_row(job) for job in found])
 
@@ -202,4 +202,4 @@ def _row(job: Job) -> list[str]:
     done = f"{job.done:,}" if job.total is None else f"{job.done:,} / {job.total:,}"
     took = "" if job.finished_at is None else span((job.finished_at - job.created_at) / 1000)
     note = one_line(job.error or job.note or "")
-    return [job.id, job.kind, job.state, done, local(job.created_at), took, note]
+    return [job.kind, job.state, done, local(job.created_at), took, note, job.id]

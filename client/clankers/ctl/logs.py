@@ -16,14 +16,8 @@ from clankers.ctl.command import Ctl, common
 from clankers.ctl.output import one_line, plain
 from clankers_protocol.paths import default_paths
 
-LEVELS = ["debug", "info", "warning", "error", "critical"]
-COLOURS = {
-    "debug": "bright_black",
-    "info": "green",
-    "warning": "yellow",
-    "error": "red",
-    "critical": "magenta",
-}
+SEVERITY = {"debug": 0, "info": 1, "warn": 2, "warning": 2, "error": 3, "critical": 4}
+COLOURS = {"debug": "bright_black", "info": "green", "warn": "yellow", "warning": "yellow", "error": "red"}
 OWN_PLACE = ("timestamp", "level", "component", "message")
 """What stands at the beginning of a line; everything else follows as key=value."""
 
@@ -34,7 +28,9 @@ EVERY = 0.25
 @click.command()
 @click.option("--follow", "-f", is_flag=True, help="Go on as lines are written, across midnight too.")
 @click.option("--lines", "-n", type=click.IntRange(0), default=50, show_default=True, help="How many lines.")
-@click.option("--level", type=click.Choice(LEVELS), default="debug", help="Only this level and worse.")
+@click.option(
+    "--level", type=click.Choice(list(SEVERITY)), default="debug", help="Only this level and worse."
+)
 @click.option("--log-path", type=click.Path(path_type=Path), metavar="FOLDER", help="Where the daemon logs.")
 @common
 def logs(ctl: Ctl, follow: bool, lines: int, level: str, log_path: Path | None) -> None:
@@ -45,12 +41,12 @@ def logs(ctl: Ctl, follow: bool, lines: int, level: str, log_path: Path | None) 
     \b
     Examples:
       clankers-ctl logs
-      clankers-ctl logs -f --level warning
+      clankers-ctl logs -f --level warn
       clankers-ctl logs -n 1000 --json | jq 'select(.component == "rpc")'
     """
     folder = log_path or default_paths().logs
     files = [DailyFile(path) for path in _daily(folder)]
-    wanted = LEVELS.index(level)
+    wanted = SEVERITY[level]
     if not files and not follow:
         raise click.ClickException(f"There is no log in {folder}.")
     for line in last_lines(files, lines, wanted):
@@ -117,9 +113,9 @@ def _entry(line: str) -> dict[str, Any] | None:
 
 
 def _severity(line: str) -> int:
-    """The place of the line's level; what cannot be read counts as worst, so that it is seen."""
+    """How bad it is; what cannot be read counts as worst, so that it is seen."""
     level = str((_entry(line) or {}).get("level")).lower()
-    return LEVELS.index(level) if level in LEVELS else len(LEVELS)
+    return SEVERITY.get(level, len(SEVERITY))
 
 
 def _print_line(line: str, as_it_stands: bool) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # rich takes longer to load than most commands take
     from rich.text import Text
 
 GAP = 2
-LEAST = 12
+LEAST = 16
 """What a flexible column keeps of its width, however narrow the terminal."""
 
 _UNPRINTABLE = {code: 0x2400 + code for code in range(0x20) if code not in (0x09, 0x0A)}
@@ -58,11 +58,16 @@ def one_line(text: str) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """Where room is short, `optional` columns are left out, last first; then `flexible` ones are cut."""
+    """Where room is short, `optional` columns are left out, last first; then `flexible` ones are cut.
+
+    A flexible column that `wraps` goes on in the next line instead; one that `keeps_end` loses its beginning.
+    """
 
     name: str
     right: bool = False
     flexible: bool = False
+    wraps: bool = False
+    keeps_end: bool = False
     optional: bool = False
     style: str = ""
 
@@ -81,12 +86,18 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence["str | Text"]
             width=width,
             justify="right" if column.right else "left",
             style=column.style,
-            no_wrap=True,
-            overflow="ellipsis",
+            no_wrap=not column.wraps,
+            overflow="fold" if column.wraps else "ellipsis",
         )
     for row in rows:
-        table.add_row(*(_cell(row[place]) for place in widths))
+        table.add_row(*(_cut(columns[place], row[place], width) for place, width in widths.items()))
     out.print(table)
+
+
+def fits(columns: Sequence[Column], rows: Sequence[Sequence["str | Text"]]) -> bool:
+    """Whether the terminal is wide enough for all columns, however much they are cut."""
+    widths = fit(columns, _natural(columns, rows), 0)
+    return sum(widths.values()) + GAP * (len(columns) - 1) <= console().width
 
 
 def fit(columns: Sequence[Column], natural: Sequence[int], room: int) -> dict[int, int]:
@@ -133,6 +144,17 @@ def _natural(columns: Sequence[Column], rows: Sequence[Sequence["str | Text"]]) 
         max(cell_len(column.name), *(cell_len(str(row[place])) for row in rows), 0)
         for place, column in enumerate(columns)
     ]
+
+
+def _cut(column: Column, value: "str | Text", width: int) -> "Text":
+    from rich.cells import cell_len
+
+    text = str(value)
+    if not column.keeps_end or cell_len(text) <= width:
+        return _cell(value)
+    while cell_len(text) >= width:
+        text = text[1:]
+    return _cell(f"…{text}")
 
 
 def _cell(value: "str | Text") -> "Text":

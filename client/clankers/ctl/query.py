@@ -8,9 +8,8 @@ import click
 
 from clankers.ctl.command import Ctl, common
 from clankers.ctl.output import (
-    GAP,
     Column,
-    console,
+    fits,
     one_line,
     plain,
     print_csv,
@@ -19,9 +18,6 @@ from clankers.ctl.output import (
     print_table,
 )
 from clankers_protocol.admin import Query, Rows
-
-NARROWEST = 8
-"""A column cut to less than this tells nothing: then rows are shown one below the other instead."""
 
 
 @click.command()
@@ -70,38 +66,29 @@ def distinct(names: Sequence[str]) -> list[str]:
 
 
 def _print_rows(answer: Rows) -> None:
-    cells = [[_text(value) for value in row] for row in answer.rows]
-    if _too_narrow(answer.columns, cells):
-        for row in answer.rows:
-            print_facts(zip(answer.columns, map(_whole_text, row), strict=True))
-            click.echo()
-    else:
-        numeric = [_numeric(answer.rows, place) for place in range(len(answer.columns))]
-        columns = [
-            Column(one_line(name), right=number, flexible=not number)
-            for name, number in zip(answer.columns, numeric, strict=True)
-        ]
+    columns = [
+        _column(name, [row[place] for row in answer.rows]) for place, name in enumerate(answer.columns)
+    ]
+    cells = [[one_line(_text(value)) for value in row] for row in answer.rows]
+    if fits(columns, cells):
         print_table(columns, cells)
+    else:
+        _print_one_below_the_other(answer)
     count = len(answer.rows)
     click.echo(f"{count:,} row{'' if count == 1 else 's'} in {answer.took_ms:.1f} ms", err=True)
 
 
-def _too_narrow(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> bool:
-    widths = [
-        min(max([len(name), *(len(row[place]) for row in cells)]), NARROWEST)
-        for place, name in enumerate(columns)
-    ]
-    return sum(widths) + GAP * (len(widths) - 1) > console().width
+def _print_one_below_the_other(answer: Rows) -> None:
+    for row in answer.rows:
+        print_facts(zip(map(one_line, answer.columns), map(_text, row), strict=True))
+        click.echo()
 
 
-def _numeric(rows: Sequence[Sequence[Any]], place: int) -> bool:
-    values = [row[place] for row in rows if row[place] is not None]
-    return bool(values) and all(isinstance(value, int | float) for value in values)
+def _column(name: str, values: Sequence[Any]) -> Column:
+    known = [value for value in values if value is not None]
+    numeric = bool(known) and all(isinstance(value, int | float) for value in known)
+    return Column(one_line(name), right=numeric, flexible=not numeric)
 
 
 def _text(value: Any) -> str:
-    return one_line(_whole_text(value))
-
-
-def _whole_text(value: Any) -> str:
     return "NULL" if value is None else plain(str(value))

@@ -303,6 +303,9 @@ def uninstall(ctl: Ctl, dry_run: bool) -> None:
         report.run(here.uninstalling())
     for place in [*here.places, *(left for left in here.leftovers if left.exists())]:
         _remove(report, place, dry_run)
+    if not dry_run:
+        for folder in here.folders:
+            _remove_empty(folder)
     if talk:
         report.run(here.forgetting())
     report.show(ctl.json)
@@ -352,11 +355,11 @@ def _remove(report: Report, path: Path, dry_run: bool) -> None:
     if dry_run:
         report.files.append({"path": str(path), "action": "would remove" if present else "absent"})
         return
-    path.unlink(missing_ok=True)
     # `systemctl disable` removes these, but there may be no manager to ask.
-    for link in path.parent.glob(f"*.wants/{path.name}"):
-        link.unlink()
-        _remove_empty(link.parent)
+    for folder in path.parent.glob("*.wants"):
+        (folder / path.name).unlink(missing_ok=True)
+        _remove_empty(folder)
+    path.unlink(missing_ok=True)
     _remove_empty(path.parent)
     report.files.append({"path": str(path), "action": "removed" if present else "absent"})
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import click
 import msgspec
 
-from clankers.ctl.command import Ctl, common
+from clankers.ctl.command import Ctl, common, project_option
 from clankers.ctl.human import beginning, end, local, money, short
 from clankers.ctl.output import Column, console, one_line, print_json, print_table
-from clankers.ctl.transcript import print_transcript
+from clankers.ctl.transcript import counted, print_transcript
 from clankers_protocol.sessions import (
     Session,
     SessionCounts,
@@ -40,7 +40,7 @@ COLUMNS = [
 
 
 @click.command()
-@click.option("--project", help="Only those of this folder (or project id).")
+@project_option
 @click.option("--source", help="Only those of this harness, as claude-code.")
 @click.option("--status", help="Only those in this state, as active or ended.")
 @click.option(
@@ -69,7 +69,7 @@ def sessions(
       clankers-ctl sessions --source claude-code --since 1w --all --json
     """
     request = SessionList(
-        project=project and _project(project),
+        project=project,
         source=source,
         status=status,
         since=since,
@@ -83,12 +83,6 @@ def sessions(
         click.echo("No sessions.", err=True)
     else:
         _print_sessions(page)
-
-
-def _project(given: str) -> str:
-    """A folder as sessions know it; anything else is taken for an id."""
-    folder = Path(given).expanduser()
-    return str(folder.absolute().resolve()) if folder.is_dir() else given
 
 
 def _all_pages(ctl: Ctl, request: SessionList) -> SessionPage:
@@ -124,7 +118,7 @@ def _row(shown: str, session: Session) -> list[str]:
         one_line(shown),
         local(session.created_at),
         one_line(session.title or session.user_prompt or "–"),
-        one_line(session.project_name or session.project_path or ""),
+        one_line(session.project_name or Path(session.project_path or "").name),
         one_line(session.source or ""),
         one_line(session.status or ""),
         f"{counts.messages or session.message_count or 0:,}",
@@ -212,7 +206,7 @@ def delete(ctl: Ctl, id: str, dry_run: bool, yes: bool) -> None:  # noqa: A002
     """
     found = ctl.call(SessionGet(id))
     planned = ctl.call(SessionDelete(found.id, dry_run=True))
-    what = f"session {found.id} ({one_line(found.title or 'untitled')}) with {_counted(planned.counts)}"
+    what = f"session {found.id} ({one_line(found.title or 'untitled')}) with {counted(planned.counts)}"
     if not dry_run and not yes:
         click.confirm(f"Delete {what}?", abort=True, err=True)
     deleted = planned if dry_run else ctl.call(SessionDelete(found.id))
@@ -220,10 +214,3 @@ def delete(ctl: Ctl, id: str, dry_run: bool, yes: bool) -> None:  # noqa: A002
         print_json(deleted)
     else:
         click.echo(f"{'Would delete' if dry_run else 'Deleted'} {what}.")
-
-
-def _counted(counts: SessionCounts) -> str:
-    return (
-        f"{counts.messages:,} messages, {counts.tools:,} tool calls, "
-        f"{counts.errors:,} errors and {counts.compactions:,} compactions"
-    )

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import click
 
-from clankers.ctl.command import Ctl, common
+from clankers.ctl.command import Ctl, common, project_option
 from clankers.ctl.human import beginning, end, money, short, span
 from clankers.ctl.output import Column, bar, console, one_line, print_facts, print_json, print_table
 from clankers_protocol.sessions import Statistics, Stats, ToolUsage, Totals, Usage
@@ -20,7 +20,7 @@ MEASURES: dict[str, Measure] = {
 
 
 @click.command()
-@click.option("--project", help="Only this project, by path or id.")
+@project_option
 @click.option(
     "--since", metavar="TIME", callback=beginning, help="Only sessions begun since: 2h, 3d, 1w, today …"
 )
@@ -84,26 +84,26 @@ def _print_charts(statistics: Statistics, measure: str) -> None:
 def _print_chart(name: str, rows: Sequence[Usage], measure: str) -> None:
     most = max(map(MEASURES[measure], rows)) or 1
     width = _bar_width()
+    shown = [measure, *(other for other in MEASURES if other != measure)]
     columns = [
-        Column(name, flexible=True),
-        Column(measure.capitalize(), style="cyan"),
-        Column("Sessions", right=True, optional=True),
-        Column("Messages", right=True, optional=True),
-        Column("Tokens", right=True),
-        Column("Cost", right=True, optional=True),
+        Column(name, flexible=True, keeps_end=name == "Project"),
+        Column("", style="cyan"),
+        *(Column(each.capitalize(), right=True, optional=each != measure) for each in shown),
     ]
     cells = [
         [
             one_line(usage.name or "–"),
             bar(MEASURES[measure](usage) / most, width),
-            f"{usage.sessions:,}",
-            f"{usage.messages:,}",
-            short(MEASURES["tokens"](usage)),
-            money(usage.cost),
+            *(_amount(each, usage) for each in shown),
         ]
         for usage in rows
     ]
     print_table(columns, cells)
+
+
+def _amount(measure: str, usage: Usage) -> str:
+    amount = MEASURES[measure](usage)
+    return money(amount) if measure == "cost" else short(amount) if measure == "tokens" else f"{amount:,}"
 
 
 def _print_tools(tools: Sequence[ToolUsage]) -> None:
@@ -113,8 +113,8 @@ def _print_tools(tools: Sequence[ToolUsage]) -> None:
     width = _bar_width()
     columns = [
         Column("Tool", flexible=True),
-        Column("Calls", style="yellow"),
-        Column("", right=True),
+        Column("", style="yellow"),
+        Column("Calls", right=True),
         Column("Failed", right=True),
         Column("Mean time", right=True, optional=True),
     ]
@@ -133,4 +133,4 @@ def _print_tools(tools: Sequence[ToolUsage]) -> None:
 
 
 def _bar_width() -> int:
-    return max(10, min(40, console().width // 3))
+    return max(10, min(40, console().width // 4))

@@ -56,7 +56,8 @@ def _print_state(report: StatusReport | HealthReport) -> None:
 
 def _versions(report: StatusReport | HealthReport) -> str:
     vec = f"sqlite-vec {report.sqlite_vec_version}" if report.sqlite_vec_version else "no sqlite-vec"
-    return f"clankersd {report.version}, protocol {report.protocol}, SQLite {report.sqlite_version}, {vec}"
+    ours = f"clankersd {report.version}, protocol {report.protocol}, schema {report.schema_version}"
+    return f"{ours}, SQLite {report.sqlite_version}, {vec}"
 
 
 def _sizes(sizes: Sizes | None) -> str | None:
@@ -78,10 +79,12 @@ def _print_status(report: StatusReport) -> None:
                 "queue",
                 f"{queue.waiting} waiting; {queue.writes:,} writes in {queue.commits:,} commits so far",
             ),
-            ("schema", f"version {report.schema_version}"),
             ("database", report.db_path),
             ("", _sizes(report.sizes)),
-            ("holds", "  ".join(f"{count:,} {table}" for table, count in report.counts.items())),
+            (
+                "holds",
+                ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in report.counts.items()),
+            ),
             ("socket", report.socket_path),
             ("logs", report.log_path),
             ("config", report.config_path),

@@ -2,10 +2,9 @@
 
 import json
 from collections.abc import Iterable
-from textwrap import indent
 from typing import TYPE_CHECKING
 
-from clankers.ctl.human import local, money, short, span
+from clankers.ctl.human import local, money, several, short, span
 from clankers.ctl.output import console, one_line, plain, print_facts
 from clankers_protocol.sessions import (
     Compaction,
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
 LINES = 6
 """How many lines of a tool's output are shown, unless all are wanted."""
 
+INDENT = "  "
+
 WIDEST = 110
 """Text wider than this is hard to read, however wide the terminal."""
 
@@ -39,8 +40,13 @@ def print_transcript(session: Session, entries: Iterable[TimelineEntry], full: b
         if (today := local(entry.at, "%A, %-d %B %Y")) != day:
             day = today
             out.print(f"\n{day}", style="bold")
+        heading, *blocks = _shown(entry, full)
         out.print()
-        out.print(_shown(entry, full), width=width, overflow="fold")
+        out.print(heading)
+        for block in blocks:
+            for line in block.wrap(out, width - len(INDENT), overflow="fold"):
+                line.rstrip()
+                out.print(INDENT, line, sep="")
 
 
 def _print_header(session: Session) -> None:
@@ -66,21 +72,22 @@ def _print_header(session: Session) -> None:
                 f"{short(prompt or 0)} in, {short(completion or 0)} out" if prompt or completion else None,
             ),
             ("cost", money(session.cost) if session.cost else None),
-            ("holds", _counted(counts)),
+            ("holds", counted(counts)),
             ("summary", session.summary and one_line(session.summary)),
         ]
     )
 
 
-def _counted(counts: SessionCounts) -> str:
+def counted(counts: SessionCounts) -> str:
+    """What a session holds, in words."""
     failed = f" ({counts.failed_tools:,} failed)" if counts.failed_tools else ""
-    return (
-        f"{counts.messages:,} messages, {counts.tools:,} tool calls{failed}, "
-        f"{counts.errors:,} errors, {counts.compactions:,} compactions"
-    )
+    tools = several(counts.tools, "tool call") + failed
+    errors, compactions = several(counts.errors, "error"), several(counts.compactions, "compaction")
+    return f"{several(counts.messages, 'message')}, {tools}, {errors}, {compactions}"
 
 
-def _shown(entry: TimelineEntry, full: bool) -> "Text":
+def _shown(entry: TimelineEntry, full: bool) -> list["Text"]:
+    """The heading, and the blocks of text below it."""
     if entry.message:
         return _message(entry.at, entry.message)
     if entry.tool:
@@ -90,11 +97,10 @@ def _shown(entry: TimelineEntry, full: bool) -> "Text":
     return _compaction(entry.at, entry.compaction or Compaction("", ""))
 
 
-def _message(at: int, message: Message) -> "Text":
+def _message(at: int, message: Message) -> list["Text"]:
     role = message.role or "message"
     facts = [message.model, _tokens(message), message.duration_ms and span(message.duration_ms / 1000)]
-    text = _heading(at, one_line(role), ROLES.get(role, "bold"), facts)
-    return text.append(_indented(message.text_content))
+    return [_heading(at, one_line(role), ROLES.get(role, "bold"), facts), *_block(message.text_content)]
 
 
 def _tokens(message: Message) -> str | None:
@@ -103,26 +109,27 @@ def _tokens(message: Message) -> str | None:
     return f"{short(message.prompt_tokens or 0)} in, {short(message.completion_tokens or 0)} out"
 
 
-def _tool(at: int, tool: Tool, full: bool) -> "Text":
+def _tool(at: int, tool: Tool, full: bool) -> list["Text"]:
     failed = tool.success is False
     mark, style = ("✗", "bold red") if failed else ("✓" if tool.success else "·", "bold yellow")
     facts = [tool.file_path, tool.duration_ms and span(tool.duration_ms / 1000)]
-    text = _heading(at, f"{mark} {one_line(tool.tool_name)}", style, facts)
-    text.append(_indented(_arguments(tool.tool_input, full)))
-    if tool.error_message:
-        text.append(_indented(tool.error_message), "red")
-    return text.append(_indented(_beginning(tool.tool_output, full)), "dim")
+    return [
+        _heading(at, f"{mark} {one_line(tool.tool_name)}", style, facts),
+        *_block(_arguments(tool.tool_input, full)),
+        *_block(tool.error_message, "red"),
+        *_block(_beginning(tool.tool_output, full), "dim"),
+    ]
 
 
-def _error(at: int, error: SessionError) -> "Text":
-    text = _heading(at, f"! {one_line(error.error_type or 'error')}", "bold red", [])
-    return text.append(_indented(error.error_message), "red")
+def _error(at: int, error: SessionError) -> list["Text"]:
+    title = f"! {one_line(error.error_type or 'error')}"
+    return [_heading(at, title, "bold red", []), *_block(error.error_message, "red")]
 
 
-def _compaction(at: int, compaction: Compaction) -> "Text":
+def _compaction(at: int, compaction: Compaction) -> list["Text"]:
     tokens = _from_to(compaction.tokens_before, compaction.tokens_after, "tokens")
     messages = _from_to(compaction.messages_before, compaction.messages_after, "messages")
-    return _heading(at, "~ context compacted", "bold magenta", [tokens, messages])
+    return [_heading(at, "~ context compacted", "bold magenta", [tokens, messages])]
 
 
 def _from_to(before: int | None, after: int | None, what: str) -> str | None:
@@ -139,8 +146,11 @@ def _heading(at: int, title: str, style: str, facts: Iterable[str | int | None])
     return text.append(f"  {said}" if said else "", "dim")
 
 
-def _indented(text: str | None) -> str:
-    return "\n" + indent(plain(text.strip("\n")), "  ") if text and text.strip() else ""
+def _block(text: str | None, style: str = "") -> list["Text"]:
+    """The text in a block of its own, if there is any."""
+    from rich.text import Text  # slow to load
+
+    return [Text(plain(text.strip("\n")), style)] if text and text.strip() else []
 
 
 def _arguments(text: str | None, full: bool) -> str | None:

@@ -77,6 +77,7 @@ class Store:
         self._damaged = False
         self._behind = False
         self._wal_pages = 0
+        self._reading = 0
         self._waiting: deque[tuple[Callable[[Db], Any], asyncio.Future[Any]]] = deque()
         self._woken = anyio.Event()
 
@@ -110,6 +111,7 @@ class Store:
             finally:
                 db.stop_at(None)
 
+        self._reading += 1
         try:
             return await self._serving().run(bounded)
         except apsw.InterruptError as error:
@@ -117,6 +119,8 @@ class Store:
         except (*TROUBLE, FileGone) as error:
             await self._note(error)
             raise unavailable(in_words(error)) from error
+        finally:
+            self._reading -= 1
 
     async def apart(self, work: Callable[[Db], T]) -> T:
         """Run `work` by itself, outside any transaction: for vacuum, checks, migrations."""
@@ -187,11 +191,11 @@ class Store:
     async def close(self) -> None:
         """Commit what waits, fold the log into the database, and let go of the file."""
         with anyio.CancelScope(shield=True):
+            if self._reading and self._connection is not None:
+                await self._connection.interrupt()  # whoever asked has been waited for long enough
             while self._waiting:
                 await self._commit_waiting()
-            if self._connection is not None:
-                await self._checkpoint_when(self._wal_pages > 0)
-                await self._let_go()
+            await self._let_go()
 
     # -- inside
 
@@ -325,10 +329,16 @@ class Store:
         connection, self._connection = self._connection, None
         if connection is None:
             return
-        # Closing deletes the log by name. One that another file brought along is not ours to delete.
-        if FileIdentity.of(self.path).wal != self._identity.wal:
-            await connection.run(lambda db: db.raw.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1))
         try:
+            await connection.run(self._settle_log)
             await connection.close()
         except apsw.Error as error:
             log.warning("closing failed", error=str(error))
+
+    def _settle_log(self, db: Db) -> None:
+        """Empty our log into our file: left full, it would be taken for the log of whatever file is put in
+        its place. A log that another file brought along is not ours to touch."""
+        if FileIdentity.of(self.path).wal == self._identity.wal:
+            db.raw.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        else:
+            db.raw.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)

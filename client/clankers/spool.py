@@ -1,0 +1,52 @@
+"""Events kept on disk while the daemon is away. Standard library only, and as little of it as possible.
+
+One file an event, named by the time it was kept, so that their order is the order of their names. A file is
+complete or absent: it is written under another name, synced, and renamed. The daemon replays and removes
+them. When the folder is full the oldest events are kept and new ones are refused: what is there already
+belongs to sessions that began first.
+"""
+
+import os
+import time
+
+MOST_BYTES = 256 * 1024 * 1024
+
+
+class SpoolFull(Exception):
+    """The spool holds as much as it may."""
+
+
+def keep(folder: str, event: bytes) -> str:
+    """Put `event` into the spool; returns its path once it is safe on the disk."""
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    if _size(folder) + len(event) > MOST_BYTES:
+        raise SpoolFull(f"the spool holds {MOST_BYTES} bytes: start the daemon to empty it")
+    name = f"{time.time_ns():020}-{os.getpid()}"
+    path, unfinished = f"{folder}/{name}.json", f"{folder}/{name}.unfinished"
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        view = memoryview(event)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        os.fsync(descriptor)
+    except OSError:
+        os.unlink(unfinished)
+        raise
+    finally:
+        os.close(descriptor)
+    os.rename(unfinished, path)
+    _sync(folder)
+    return path
+
+
+def _size(folder: str) -> int:
+    with os.scandir(folder) as entries:
+        return sum(entry.stat().st_size for entry in entries if entry.is_file())
+
+
+def _sync(folder: str) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,75 @@
+"""The daemon's end of a connection, played by a test: to be silent, late, rude or gone at the right moment."""
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from clankers_protocol.framing import Decoder, frame
+
+
+class Peer:
+    """The daemon's end of a connection, played by a test."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._bodies: Iterator[bytes] = self._read()
+
+    def _read(self) -> Iterator[bytes]:
+        decoder = Decoder()
+        while data := self._socket.recv(65536):
+            yield from decoder.feed(data)
+
+    def receive(self) -> dict[str, Any]:
+        return dict(json.loads(next(self._bodies)))
+
+    def send(self, message: Any) -> None:
+        self.send_bytes(frame(json.dumps(message).encode()))
+
+    def send_bytes(self, data: bytes) -> None:
+        self._socket.sendall(data)
+
+    def answer(self, request: dict[str, Any], result: Any) -> None:
+        self.send({"jsonrpc": "2.0", "id": request["id"], "result": result})
+
+    def hang_up(self) -> None:
+        self._socket.close()
+
+    def wait_for_the_end(self) -> None:
+        for _ in self._bodies:
+            pass
+
+
+Script = Callable[[Peer], None]
+
+
+@contextmanager
+def played(path: Path, *scripts: Script) -> Iterator[list[int]]:
+    """A server that follows one script per connection and closes it after; yields which have begun."""
+    begun: list[int] = []
+    over = threading.Event()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+
+        def serve() -> None:
+            for number, script in enumerate(scripts):
+                connection, _ = listener.accept()
+                with connection:
+                    if over.is_set():
+                        return
+                    begun.append(number)
+                    script(Peer(connection))
+
+        server = threading.Thread(target=serve)
+        server.start()
+        try:
+            yield begun
+        finally:
+            over.set()
+            with socket.socket(socket.AF_UNIX) as last:
+                last.connect(str(path))  # wakes the server, if it still waits for somebody
+            server.join()

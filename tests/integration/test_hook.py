@@ -1,0 +1,118 @@
+"""`clankers-hook`: the event is stored or kept, the harness sees nothing, whatever happens."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from support import DaemonProcess, running_daemon
+
+from clankers.hook import data_folder, socket_path
+from clankers.spool import MOST_BYTES, SpoolFull, keep
+from clankers_protocol.paths import default_paths
+
+EVENT = {"message": {"id": "m", "sessionId": "s", "role": "user", "textContent": "hello"}}
+
+
+def hook(environ: dict[str, str], event: bytes) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "from clankers.hook import main; main()", "generic"],
+        input=event, env=environ, capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def spooled(home: Path) -> list[Path]:
+    return sorted((home / "clankers" / "spool").glob("*.json"))
+
+
+def wait_until_gone(home: Path) -> None:
+    for _ in range(400):
+        if not spooled(home):
+            return
+        time.sleep(0.05)
+    raise AssertionError("the spool was not replayed")
+
+
+def test_an_event_reaches_the_database(daemon: DaemonProcess) -> None:
+    hook(daemon.environ, json.dumps(EVENT).encode())
+    with daemon.connect() as connection:
+        (message,) = connection.call("message.list", sessionId="s")["messages"]
+    assert message["textContent"] == "hello"
+    assert spooled(daemon.home) == []
+
+
+def test_without_a_daemon_events_are_kept_and_replayed_in_order_at_its_start(home: Path) -> None:
+    environ = DaemonProcess(home).environ
+    for number in range(5):
+        hook(environ, json.dumps({"session": {"id": "s", "title": f"title {number}"}}).encode())
+    assert len(spooled(home)) == 5
+    with running_daemon(home) as daemon:
+        wait_until_gone(home)
+        with daemon.connect() as connection:
+            assert connection.call("session.get", id="s")["title"] == "title 4"
+
+
+def test_a_hung_daemon_costs_the_budget_and_the_event_is_kept(home: Path) -> None:
+    environ = DaemonProcess(home).environ
+    (home / "clankers").mkdir()
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(home / "clankers" / "dxta-clankers.sock"))
+        silent.listen(1)
+        hook(environ, json.dumps(EVENT).encode())
+    assert len(spooled(home)) == 1
+
+
+def test_an_event_that_cannot_be_read_is_set_aside_and_holds_nothing_up(home: Path) -> None:
+    environ = DaemonProcess(home).environ
+    for event in (b"{not json", b'{"message": {"id": 5}}', json.dumps(EVENT).encode()):
+        hook(environ, event)
+    with running_daemon(home) as daemon:
+        wait_until_gone(home)
+        with daemon.connect() as connection:
+            assert connection.call("session.get", id="s")["counts"]["messages"] == 1
+    assert len(list((home / "clankers" / "spool" / "rejected").iterdir())) == 2
+
+
+@pytest.mark.parametrize("event", [b"", b"\n", b"\x80\xff", b"[1]", b"x" * 1_000_000])
+def test_nonsense_is_survived_in_silence(daemon: DaemonProcess, event: bytes) -> None:
+    hook(daemon.environ, event)
+    with daemon.connect() as connection:
+        assert connection.call("health")["ok"]
+
+
+def test_nowhere_to_write_is_survived_in_silence(home: Path) -> None:
+    (home / "clankers").write_text("a file where the folder should be")
+    hook(DaemonProcess(home).environ, json.dumps(EVENT).encode())
+
+
+def test_a_full_spool_keeps_the_oldest_and_refuses(home: Path) -> None:
+    with (home / "big.json").open("wb") as big:
+        big.truncate(MOST_BYTES)
+    with pytest.raises(SpoolFull):
+        keep(str(home), b"{}")
+    assert [path.name for path in home.iterdir()] == ["big.json"]
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"HOME": "/home/me"},
+        {"HOME": "/home/me", "XDG_DATA_HOME": "/data"},
+        {"HOME": "/home/me", "CLANKERS_DATA_PATH": "/other"},
+        {"HOME": "/home/me", "CLANKERS_SOCKET_PATH": "/run/x.sock"},
+    ],
+)
+def test_the_hook_looks_where_everybody_else_does(
+    environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith(("CLANKERS_", "XDG_", "HOME"))]:
+        monkeypatch.delenv(name)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    paths = default_paths(environ)
+    assert (data_folder(environ), socket_path(environ)) == (str(paths.data), str(paths.socket))

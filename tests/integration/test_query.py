@@ -1,0 +1,132 @@
+"""Read-only SQL: nothing but reading, bounded, with errors that help."""
+
+from pathlib import Path
+
+import pytest
+from support import RawConnection, running_daemon
+
+WRITING = [
+    "INSERT INTO sessions (id, created_at, updated_at) VALUES ('x', 1, 1)",
+    "UPDATE sessions SET title = 'x'",
+    "DELETE FROM sessions",
+    "DROP TABLE sessions",
+    "CREATE TABLE x (y)",
+    "ALTER TABLE sessions ADD COLUMN x",
+    "TRUNCATE sessions",
+    "REPLACE INTO sessions (id, created_at, updated_at) VALUES ('x', 1, 1)",
+    "MERGE INTO sessions USING x",
+    "UPSERT INTO sessions",
+    "ATTACH DATABASE '/tmp/x' AS x",
+    "DETACH DATABASE main",
+    "REINDEX",
+    "VACUUM",
+    "PRAGMA user_version = 5",
+    "PRAGMA journal_mode = DELETE",
+    "PRAGMA query_only = OFF",
+    "BEGIN",
+    "COMMIT",
+    "ROLLBACK",
+    "SAVEPOINT x",
+    "RELEASE x",
+    "ANALYZE",
+    "WITH x AS (SELECT 1) DELETE FROM sessions",
+    "WITH x AS (SELECT 1)\n\tINSERT INTO projects SELECT * FROM x",
+    "SELECT 1; DELETE FROM sessions",
+    "EXPLAIN SELECT 1; DROP TABLE sessions",
+    "SELECT load_extension('x')",
+]
+
+
+@pytest.fixture
+def filled(connection: RawConnection) -> RawConnection:
+    events = [{"session": {"id": f"s{number}", "title": f"title {number}"}} for number in range(30)]
+    connection.call("events.batch", events=events)
+    return connection
+
+
+@pytest.mark.parametrize("sql", WRITING)
+def test_whatever_would_do_more_than_read_is_refused(filled: RawConnection, sql: str) -> None:
+    before = filled.call("query", sql="SELECT * FROM sessions ORDER BY id")["rows"]
+    error = filled.request("query", {"sql": sql})["error"]
+    assert error["code"] == 4010
+    assert filled.call("query", sql="SELECT * FROM sessions ORDER BY id")["rows"] == before
+    filled.call("upsertSession", session={"id": "still writable"})
+
+
+@pytest.mark.parametrize(
+    "word", ["INSERT", "UPDATE", "DELETE", "DROP", "ATTACH", "VACUUM", "PRAGMA", "TRUNCATE"]
+)
+def test_the_refusal_names_what_was_refused(filled: RawConnection, word: str) -> None:
+    sql = next(sql for sql in WRITING if sql.startswith(word))
+    assert word in filled.request("query", {"sql": sql})["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("sql", "columns", "rows"),
+    [
+        ("SELECT 1 AS a, NULL AS b, 1.5 AS c", ["a", "b", "c"], [[1, None, 1.5]]),
+        ("SELECT 'DELETE FROM x' AS text", ["text"], [["DELETE FROM x"]]),
+        ("WITH x(n) AS (SELECT 1 UNION ALL SELECT 2) SELECT n FROM x;", ["n"], [[1], [2]]),
+        ("select x'414243' as text, x'ff' as bytes", ["text", "bytes"], [["ABC", "X'ff'"]]),
+        ("SELECT id FROM sessions WHERE 0", ["id"], []),
+        ("-- a comment\nSELECT count(*) AS n FROM sessions", ["n"], [[30]]),
+    ],
+)  # fmt: skip
+def test_reading_gives_columns_and_typed_values(
+    filled: RawConnection, sql: str, columns: list[str], rows: list[list[object]]
+) -> None:
+    result = filled.call("query", sql=sql)
+    assert (result["columns"], result["rows"], result["truncated"]) == (columns, rows, False)
+
+
+def test_rows_beyond_the_limit_are_left_out_and_it_says_so(filled: RawConnection) -> None:
+    result = filled.call("query", sql="SELECT id FROM sessions", limit=7)
+    assert (len(result["rows"]), result["truncated"]) == (7, True)
+
+
+def test_large_answers_are_cut_to_what_a_reply_holds(filled: RawConnection) -> None:
+    numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 100)"
+    sql = f"{numbers} SELECT hex(zeroblob(500000)) FROM n"
+    assert filled.call("query", sql=sql)["truncated"]
+
+
+def test_a_statement_that_takes_too_long_is_stopped_and_events_go_on(home: Path) -> None:
+    with running_daemon(home, CLANKERS_QUERY_SECONDS="0.2") as daemon, daemon.connect() as connection:
+        endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+        assert connection.request("query", {"sql": endless})["error"]["code"] == 5003
+        connection.call("upsertSession", session={"id": "s"})
+        assert connection.call("query", sql="SELECT id FROM sessions")["rows"] == [["s"]]
+
+
+@pytest.mark.parametrize(
+    ("sql", "suggestion"),
+    [
+        ("SELECT proj FROM sessions", "project_path"),
+        ("SELECT titel FROM sessions", "title"),
+        ("SELECT * FROM session", "sessions"),
+        ("SELEC 1", "SELECT"),
+        ("SELECT * FORM sessions", "FROM"),
+    ],
+)
+def test_a_mistake_is_answered_with_what_was_perhaps_meant(
+    filled: RawConnection, sql: str, suggestion: str
+) -> None:
+    error = filled.request("query", {"sql": sql})["error"]
+    assert error["code"] == 4010
+    assert suggestion in error["data"]["suggestions"]
+    assert suggestion in error["message"]
+
+
+@pytest.mark.parametrize(
+    "sql", [";", " ", "--", "SELECT ?", "SELECT :x", "SELECT 1; SELECT 2", "\x00", "SELECT '"]
+)
+def test_nonsense_is_refused_with_a_sentence(filled: RawConnection, sql: str) -> None:
+    error = filled.request("query", {"sql": sql})["error"]
+    assert error["code"] == 4010
+    assert error["message"]
+
+
+def test_the_schema_may_be_looked_at(filled: RawConnection) -> None:
+    assert filled.call("query", sql="PRAGMA table_info(sessions)")["rows"]
+    assert filled.call("query", sql="SELECT name FROM sqlite_master")["rows"]
+    assert filled.call("query", sql="EXPLAIN QUERY PLAN SELECT * FROM sessions")["rows"]

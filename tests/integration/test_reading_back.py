@@ -1,0 +1,258 @@
+"""Reading back: sessions, pages, timelines, statistics, projects."""
+
+from typing import Any
+
+import pytest
+from support import RawConnection
+
+T0 = 1700000000000
+
+
+def store(connection: RawConnection, *events: dict[str, Any]) -> None:
+    assert connection.call("events.batch", events=list(events))["ok"]
+
+
+def session(number: int, **fields: Any) -> dict[str, Any]:
+    return {"session": {"id": f"session-{number:04}", "createdAt": T0 + number * 1000, **fields}}
+
+
+def message(id_: str, session_id: str, at: int, **fields: Any) -> dict[str, Any]:
+    return {"message": {"id": id_, "sessionId": session_id, "createdAt": T0 + at, **fields}}
+
+
+def ids(page: dict[str, Any], key: str) -> list[str]:
+    return [row["id"] for row in page[key]]
+
+
+def test_sessions_come_newest_first_and_pages_cover_them_once(connection: RawConnection) -> None:
+    store(connection, *(session(number) for number in range(25)))
+    seen: list[str] = []
+    cursor = None
+    while True:
+        page = connection.call("session.list", limit=7, **({"cursor": cursor} if cursor else {}))
+        seen += ids(page, "sessions")
+        cursor = page["cursor"]
+        if cursor is None:
+            break
+        store(connection, session(100 + len(seen)))  # newer ones do not shift the pages
+    assert seen == [f"session-{number:04}" for number in reversed(range(25))]
+
+
+def test_sessions_are_filtered_by_project_source_status_and_time(connection: RawConnection) -> None:
+    store(
+        connection,
+        session(1, projectPath="/a", source="opencode", status="ended"),
+        session(2, projectPath="/a/", source="claude-code", status="active"),
+        session(3, projectPath="/b", source="claude-code", status="active"),
+    )
+    (project,) = [one for one in connection.call("project.list") if one["path"] == "/a"]
+    found = {
+        "path": {"project": "/a"},
+        "slash": {"project": "/a/"},
+        "id": {"project": project["id"]},
+        "source": {"source": "claude-code"},
+        "status": {"status": "ended"},
+        "since": {"since": T0 + 2000},
+        "until": {"until": T0 + 2000},
+        "both": {"project": "/a", "status": "active"},
+        "none": {"project": "/c"},
+    }
+    found = {
+        name: ids(connection.call("session.list", **filters), "sessions") for name, filters in found.items()
+    }
+    one, two, three = (f"session-{number:04}" for number in (1, 2, 3))
+    assert found == {
+        "path": [two, one], "slash": [two, one], "id": [two, one], "source": [three, two], "status": [one],
+        "since": [three, two], "until": [one], "both": [two], "none": [],
+    }  # fmt: skip
+
+
+def test_a_session_is_found_by_a_unique_beginning_of_its_id(connection: RawConnection) -> None:
+    store(connection, session(1), session(2), {"session": {"id": "other-0001"}})
+    assert connection.call("session.get", id="other-00")["id"] == "other-0001"
+    assert connection.request("session.get", {"id": "session-000"})["error"]["code"] == 4009
+    for unknown in ("other", "nothing-like-it"):
+        error = connection.request("session.get", {"id": unknown})["error"]
+        assert (error["code"], error["message"]) == (4004, f"session not found: {unknown}")
+
+
+def test_deleting_a_session_takes_everything_of_it_and_nothing_else(connection: RawConnection) -> None:
+    store(
+        connection,
+        session(1), session(2),
+        message("m1", "session-0001", 0), message("m2", "session-0002", 0),
+        {"tool": {"id": "t1", "sessionId": "session-0001", "toolName": "Bash"}},
+        {"sessionError": {"id": "e1", "sessionId": "session-0001"}},
+        {"compactionEvent": {"id": "c1", "sessionId": "session-0001"}},
+    )  # fmt: skip
+    counts = {"messages": 1, "tools": 1, "failedTools": 0, "errors": 1, "compactions": 1}
+    dry = connection.call("session.delete", id="session-0001", dryRun=True)
+    assert dry == {"id": "session-0001", "counts": counts, "dryRun": True}
+    assert connection.call("session.get", id="session-0001")["counts"] == counts
+    assert connection.call("session.delete", id="session-0001")["counts"] == counts
+    assert connection.request("session.delete", {"id": "session-0001"})["error"]["code"] == 4004
+    assert connection.request("session.delete", {"id": "session-0"})["error"]["code"] == 4004
+    left = connection.call("daemon.status")["counts"]
+    assert left == {
+        "projects": 0,
+        "sessions": 1,
+        "messages": 1,
+        "tools": 0,
+        "session_errors": 0,
+        "compaction_events": 0,
+    }
+
+
+def test_the_newest_messages_come_oldest_first_and_page_backwards(connection: RawConnection) -> None:
+    store(connection, *(message(f"m{number:02}", "s", number // 3) for number in range(10)))
+    newest = connection.call("message.list", sessionId="s", limit=4)
+    assert ids(newest, "messages") == ["m06", "m07", "m08", "m09"]
+    before = connection.call("message.list", sessionId="s", limit=4, cursor=newest["cursor"])
+    assert ids(before, "messages") == ["m02", "m03", "m04", "m05"]
+    first = connection.call("message.list", sessionId="s", limit=4, cursor=before["cursor"])
+    assert ids(first, "messages") == ["m00", "m01"]
+    assert first["cursor"] is None
+
+
+def test_messages_are_filtered_by_role(connection: RawConnection) -> None:
+    store(connection, message("a", "s", 0, role="user"), message("b", "s", 1, role="assistant"))
+    assert ids(connection.call("message.list", sessionId="s", role="assistant"), "messages") == ["b"]
+
+
+def test_a_page_of_long_messages_is_cut_to_what_a_reply_holds(connection: RawConnection) -> None:
+    for number in range(12):
+        store(connection, message(f"m{number:02}", "s", number, textContent="x" * 1024 * 1024))
+    seen: list[str] = []
+    cursor = None
+    for _ in range(12):
+        page = connection.call("message.list", sessionId="s", **({"cursor": cursor} if cursor else {}))
+        seen = ids(page, "messages") + seen
+        cursor = page["cursor"]
+        if cursor is None:
+            break
+    assert seen == [f"m{number:02}" for number in range(12)]
+
+
+def test_tools_are_filtered_by_name_file_success_and_time(connection: RawConnection) -> None:
+    store(
+        connection,
+        {"tool": {"id": "a", "sessionId": "s", "toolName": "Bash", "success": False, "createdAt": T0}},
+        {"tool": {"id": "b", "sessionId": "s", "toolName": "Edit", "filePath": "/f", "success": True,
+                  "createdAt": T0 + 1000}},
+        {"tool": {"id": "c", "sessionId": "z", "toolName": "Edit", "createdAt": T0 + 2000}},
+    )  # fmt: skip
+    found = [
+        ids(connection.call("tool.list", **filters), "tools")
+        for filters in ({}, {"sessionId": "s"}, {"toolName": "Edit"}, {"filePath": "/f"}, {"success": False},
+                        {"since": T0 + 1000}, {"until": T0 + 1000})
+    ]  # fmt: skip
+    assert found == [["a", "b", "c"], ["a", "b"], ["b", "c"], ["b"], ["a"], ["b", "c"], ["a"]]
+
+
+def test_a_timeline_has_everything_in_order_page_by_page(connection: RawConnection) -> None:
+    store(
+        connection,
+        message("m1", "s", 0, role="user"),
+        {"tool": {"id": "t1", "sessionId": "s", "toolName": "Bash", "createdAt": T0 + 10}},
+        {"sessionError": {"id": "e1", "sessionId": "s", "errorMessage": "boom", "createdAt": T0 + 10}},
+        message("m2", "s", 20, role="assistant"),
+        {"compactionEvent": {"id": "c1", "sessionId": "s", "tokensBefore": 9, "createdAt": T0 + 30}},
+    )
+    seen: list[tuple[str, str]] = []
+    cursor = None
+    while True:
+        page = connection.call(
+            "session.timeline", sessionId="s", limit=2, **({"cursor": cursor} if cursor else {})
+        )
+        seen += [(entry["kind"], entry[entry["kind"]]["id"]) for entry in page["entries"]]
+        cursor = page["cursor"]
+        if cursor is None:
+            break
+    assert seen == [
+        ("message", "m1"),
+        ("tool", "t1"),
+        ("error", "e1"),
+        ("message", "m2"),
+        ("compaction", "c1"),
+    ]
+    assert connection.call("session.errors", sessionId="s")[0]["errorMessage"] == "boom"
+    assert connection.call("session.compactions", sessionId="s")[0]["tokensBefore"] == 9
+
+
+@pytest.mark.parametrize(
+    "method", ["message.list", "session.timeline", "session.errors", "session.compactions"]
+)
+def test_an_unknown_session_is_an_error_and_not_an_empty_page(connection: RawConnection, method: str) -> None:
+    error = connection.request(method, {"sessionId": "nope"})["error"]
+    assert (error["code"], error["message"]) == (4004, "session not found: nope")
+
+
+@pytest.mark.parametrize("cursor", ["nonsense", "", "e30", "WzFd", "💥"])
+@pytest.mark.parametrize("method", ["session.list", "tool.list"])
+def test_a_cursor_we_did_not_make_is_refused(connection: RawConnection, method: str, cursor: str) -> None:
+    reply = connection.request(method, {"cursor": cursor})
+    assert ("result" in reply) if cursor == "" else (reply["error"]["code"] == -32602)
+
+
+def test_statistics_count_each_token_once_and_give_it_to_its_model(connection: RawConnection) -> None:
+    store(
+        connection,
+        session(
+            1,
+            projectPath="/a",
+            source="opencode",
+            model="big",
+            promptTokens=100,
+            completionTokens=10,
+            cost=0.5,
+        ),
+        session(2, projectPath="/b", source="claude-code", model="small", cost=0.25),
+        message("m1", "session-0001", 0, model="big", promptTokens=60, completionTokens=4),
+        message("m2", "session-0001", 1, model="other", promptTokens=30, completionTokens=4),
+        message("m3", "session-0002", 2, promptTokens=7, completionTokens=3),
+        {
+            "tool": {
+                "id": "t1",
+                "sessionId": "session-0001",
+                "toolName": "Bash",
+                "success": False,
+                "durationMs": 10,
+            }
+        },
+        {
+            "tool": {
+                "id": "t2",
+                "sessionId": "session-0001",
+                "toolName": "Bash",
+                "success": True,
+                "durationMs": 30,
+            }
+        },
+    )
+    stats = connection.call("stats")
+    totals = stats["totals"]
+    assert (totals["sessions"], totals["messages"], totals["tools"], totals["failedTools"]) == (2, 3, 2, 1)
+    assert (totals["promptTokens"], totals["completionTokens"], totals["cost"]) == (107, 13, 0.75)
+    models = {row["name"]: (row["promptTokens"], row["completionTokens"]) for row in stats["byModel"]}
+    assert models == {"big": (70, 6), "other": (30, 4), "small": (7, 3)}
+    assert {row["name"]: row["cost"] for row in stats["byProject"]} == {"/a": 0.5, "/b": 0.25}
+    assert {row["name"]: row["sessions"] for row in stats["bySource"]} == {"opencode": 1, "claude-code": 1}
+    assert sum(row["promptTokens"] for row in stats["byDay"]) == 107
+    assert stats["tools"] == [
+        {"name": "Bash", "calls": 2, "failures": 1, "failureRate": 0.5, "meanDurationMs": 20.0}
+    ]
+    assert connection.call("stats", project="/b")["totals"]["promptTokens"] == 7
+    assert connection.call("stats", until=T0)["totals"]["sessions"] == 0
+
+
+def test_projects_are_made_on_first_sight_of_a_path(connection: RawConnection) -> None:
+    store(
+        connection,
+        session(1, projectPath="/a/b/"),
+        session(2, projectPath="/a/b"),
+        session(3, projectPath="/"),
+    )
+    projects = {project["path"]: project for project in connection.call("project.list")}
+    assert set(projects) == {"/a/b", "/"}
+    assert (projects["/a/b"]["sessions"], projects["/a/b"]["name"]) == (2, "b")
+    assert projects["/a/b"]["lastSessionAt"] == T0 + 2000

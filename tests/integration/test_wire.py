@@ -1,0 +1,223 @@
+"""The wire over a real socket: pipelining, batches, notifications, limits, peers that misbehave."""
+
+import json
+import socket
+import time
+from pathlib import Path
+
+import pytest
+from support import DaemonProcess, RawConnection, running_daemon
+
+from clankers_protocol.framing import MAX_FRAME, frame
+
+
+def test_requests_on_one_connection_are_answered_each_by_its_id(daemon: DaemonProcess) -> None:
+    with daemon.connect() as connection:
+        for number in range(200):
+            connection.send({"jsonrpc": "2.0", "id": f"req-{number}", "method": "health"})
+        answered = {connection.receive()["id"] for _ in range(200)}
+    assert answered == {f"req-{number}" for number in range(200)}
+
+
+def test_a_write_sent_after_another_wins_however_they_are_packed(daemon: DaemonProcess) -> None:
+    def titled(title: str) -> dict[str, object]:
+        return {"jsonrpc": "2.0", "id": title, "method": "upsertSession",
+                "params": {"session": {"id": "s", "title": title}}}  # fmt: skip
+
+    def batched(title: str) -> dict[str, object]:
+        return {"jsonrpc": "2.0", "id": title, "method": "events.batch",
+                "params": {"events": [{"session": {"id": "s", "title": title}}]}}  # fmt: skip
+
+    with daemon.connect() as connection:
+        for round_ in range(30):
+            parts = [
+                titled(f"{round_}a"),
+                [titled(f"{round_}b"), titled(f"{round_}c")],
+                batched(f"{round_}d"),
+            ]
+            parts += [
+                [batched(f"{round_}e"), {"jsonrpc": "2.0", "id": 0, "method": "health"}],
+                titled(f"{round_}z"),
+            ]
+            connection.socket.sendall(b"".join(frame(json.dumps(part).encode()) for part in parts))
+            for _ in parts:
+                connection.receive()
+            assert connection_title(daemon) == f"{round_}z"
+
+
+def connection_title(daemon: DaemonProcess) -> str:
+    with daemon.connect() as connection:
+        return str(connection.call("session.get", id="s")["title"])
+
+
+def test_a_batch_is_answered_as_one_array_without_its_notifications(daemon: DaemonProcess) -> None:
+    with daemon.connect() as connection:
+        connection.send(
+            [
+                {"jsonrpc": "2.0", "id": 1, "method": "health"},
+                {"jsonrpc": "2.0", "method": "upsertSession", "params": {"session": {"id": "noted"}}},
+                {"jsonrpc": "2.0", "id": 2, "method": "nope"},
+                17,
+            ]
+        )
+        replies = connection.receive()
+        assert sorted(reply["id"] or 0 for reply in replies) == [0, 1, 2]
+        assert [reply["error"]["code"] for reply in replies if reply["id"] is None] == [-32600]
+        assert connection.call("session.get", id="noted")["id"] == "noted"
+
+
+@pytest.mark.parametrize("batch", [[], [{"jsonrpc": "2.0", "id": 1, "method": "health"}] * 1001])
+def test_an_empty_or_enormous_batch_is_refused_whole(daemon: DaemonProcess, batch: list[object]) -> None:
+    with daemon.connect() as connection:
+        connection.send(batch)
+        assert connection.receive()["error"]["code"] == -32600
+        assert connection.call("health")["ok"]
+
+
+def test_a_notification_gets_no_reply_and_its_failure_is_logged(daemon: DaemonProcess) -> None:
+    with daemon.connect() as connection:
+        connection.send({"jsonrpc": "2.0", "method": "upsertSession", "params": {"session": {}}})
+        assert connection.request("health")["result"]["ok"]
+    logged = "".join(path.read_text() for path in daemon.logs.glob("*.jsonl"))
+    assert "notification failed" in logged
+    assert "invalid session payload" in logged
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"id": 1, "method": "health"},
+        {"jsonrpc": "1.0", "id": 1, "method": "health"},
+        {"jsonrpc": "2.0", "id": 1},
+        {"jsonrpc": "2.0", "id": 1, "method": 5},
+        {"jsonrpc": "2.0", "id": {"a": 1}, "method": "health"},
+        {"jsonrpc": "2.0", "id": 1, "method": "health", "params": "x"},
+        "health",
+    ],
+)
+def test_what_is_no_request_is_told_so(daemon: DaemonProcess, request_: object) -> None:
+    with daemon.connect() as connection:
+        connection.send(request_)
+        assert connection.receive()["error"]["code"] == -32600
+
+
+def test_a_client_that_half_closes_still_gets_its_replies(daemon: DaemonProcess) -> None:
+    with daemon.connect() as connection:
+        for number in range(20):
+            connection.send({"jsonrpc": "2.0", "id": number, "method": "upsertMessage",
+                             "params": {"message": {"id": f"m{number}", "sessionId": "s"}}})  # fmt: skip
+        connection.socket.shutdown(socket.SHUT_WR)
+        assert {connection.receive()["id"] for _ in range(20)} == set(range(20))
+        assert connection.receive() is None
+
+
+def test_a_client_that_dies_before_its_reply_harms_nobody_and_its_event_is_stored(
+    daemon: DaemonProcess,
+) -> None:
+    with daemon.connect() as witness:
+        for number in range(20):
+            with daemon.connect() as connection:
+                connection.send({"jsonrpc": "2.0", "id": 1, "method": "upsertSession",
+                                 "params": {"session": {"id": f"left-{number}"}}})  # fmt: skip
+        stored: list[dict[str, object]] = []
+        for _ in range(200):  # the last ones may still be on their way in
+            stored = witness.call("session.list", limit=100)["sessions"]
+            if len(stored) == 20:
+                break
+            time.sleep(0.05)
+        assert len(stored) == 20
+
+
+def test_a_client_that_never_reads_is_only_slow_for_itself(daemon: DaemonProcess) -> None:
+    with daemon.connect() as deaf:
+        deaf.socket.setblocking(False)
+        request = frame(b'{"jsonrpc":"2.0","id":1,"method":"rpc.discover"}')
+        with pytest.raises(BlockingIOError):
+            deaf_and_sending(deaf, request)
+        with daemon.connect() as other:
+            assert other.call("health")["ok"]
+
+
+def deaf_and_sending(connection: RawConnection, request: bytes) -> None:
+    """Fill every buffer between here and the daemon."""
+    for _ in range(100_000):
+        connection.socket.send(request)
+
+
+def test_a_frame_beyond_the_limit_ends_that_connection_with_a_reason(daemon: DaemonProcess) -> None:
+    with daemon.connect() as connection:
+        connection.socket.sendall(b"Content-Length: %d\r\n\r\n" % (MAX_FRAME + 1))
+        error = connection.receive()["error"]
+        assert error["code"] == -32700
+        assert str(MAX_FRAME) in error["message"]
+        assert connection.receive() is None
+    with daemon.connect() as other:
+        assert other.call("health")["ok"]
+
+
+def test_requests_before_a_broken_frame_are_answered(daemon: DaemonProcess) -> None:
+    with daemon.connect() as connection:
+        good = frame(b'{"jsonrpc":"2.0","id":1,"method":"health"}')
+        connection.socket.sendall(good + b"\xff\xfe\r\n\r\n")
+        codes = [connection.receive(), connection.receive()]
+        assert {reply.get("id") for reply in codes} == {1, None}
+        assert connection.receive() is None
+
+
+def test_a_body_that_is_not_json_is_told_so_and_the_connection_goes_on(daemon: DaemonProcess) -> None:
+    with daemon.connect() as connection:
+        connection.socket.sendall(frame(b"\x80"))
+        assert connection.receive()["error"]["code"] == -32700
+        assert connection.call("health")["ok"]
+
+
+def test_a_large_frame_is_taken(daemon: DaemonProcess) -> None:
+    text = "x" * (8 * 1024 * 1024)
+    with daemon.connect() as connection:
+        connection.call("upsertMessage", message={"id": "big", "sessionId": "s", "textContent": text})
+        (message,) = connection.call("message.list", sessionId="s")["messages"]
+        assert message["textContent"] == text
+
+
+def test_connections_beyond_the_limit_are_turned_away_with_a_reason(home: Path) -> None:
+    with running_daemon(home, CLANKERS_MAX_CONNECTIONS="3") as daemon:
+        kept = [daemon.connect() for _ in range(3)]
+        for connection in kept:
+            assert connection.call("health")["ok"]
+        with daemon.connect() as extra:
+            assert extra.receive()["error"]["code"] == 5002
+            assert extra.receive() is None
+        kept.pop().socket.close()
+        wait_for_a_place(daemon)
+        for connection in kept:
+            connection.socket.close()
+
+
+def wait_for_a_place(daemon: DaemonProcess) -> None:
+    for _ in range(200):
+        with daemon.connect() as connection:
+            connection.send({"jsonrpc": "2.0", "id": 1, "method": "health"})
+            reply = connection.receive()
+            if reply and "result" in reply:
+                return
+        time.sleep(0.05)
+    raise AssertionError("no place became free")
+
+
+def test_discovery_is_served(daemon: DaemonProcess) -> None:
+    with daemon.connect() as connection:
+        document = connection.call("rpc.discover")
+    assert "upsertSession" in {method["name"] for method in document["methods"]}
+
+
+def test_an_unknown_parameter_of_a_new_method_is_named(daemon: DaemonProcess) -> None:
+    with daemon.connect() as connection:
+        error = connection.request("session.list", {"projct": "/x"})["error"]
+    assert error["code"] == -32602
+    assert "projct" in error["message"]
+
+
+def test_the_envelope_is_accepted_everywhere(daemon: DaemonProcess) -> None:
+    with daemon.connect() as connection:
+        page = connection.call("session.list", schemaVersion="v1", client={"name": "x", "version": "1"})
+    assert page["sessions"] == []

@@ -1,0 +1,132 @@
+"""Migrations: whole or not at all, recorded, refused when strange."""
+
+from pathlib import Path
+
+import apsw
+import pytest
+
+from clankersd.db.migrations import Migration, known, migrate, roll_back, version
+from clankersd.db.sqlite import Db
+from clankersd.db.trouble import SchemaRefused
+
+ORIGINAL = """
+    CREATE TABLE sessions (id TEXT PRIMARY KEY, title TEXT, project_path TEXT, project_name TEXT, model TEXT,
+        provider TEXT, source TEXT, status TEXT, prompt_tokens INTEGER, completion_tokens INTEGER, cost REAL,
+        message_count INTEGER, tool_call_count INTEGER, permission_mode TEXT, created_at INTEGER,
+        updated_at INTEGER, ended_at INTEGER);
+    CREATE TABLE messages (id TEXT PRIMARY KEY, session_id TEXT, role TEXT, text_content TEXT, model TEXT,
+        source TEXT, prompt_tokens INTEGER, completion_tokens INTEGER, duration_ms INTEGER,
+        created_at INTEGER, completed_at INTEGER,
+        FOREIGN KEY (session_id) REFERENCES sessions(id) ON DELETE CASCADE);
+    CREATE TABLE tools (id TEXT PRIMARY KEY, session_id TEXT NOT NULL, message_id TEXT,
+        tool_name TEXT NOT NULL, tool_input TEXT, tool_output TEXT, file_path TEXT, success BOOLEAN,
+        error_message TEXT, duration_ms INTEGER, created_at INTEGER NOT NULL,
+        FOREIGN KEY (session_id) REFERENCES sessions(id) ON DELETE CASCADE);
+    CREATE INDEX idx_tools_session ON tools(session_id);
+    CREATE INDEX idx_tools_name ON tools(tool_name);
+    INSERT INTO sessions VALUES ('s', 'Untitled Session', '/p', 'p', 'm', 'anthropic', 'claude-code', 'ended',
+        1, 2, 0, 3, 4, NULL, 1700000000000, NULL, NULL);
+    INSERT INTO messages VALUES ('m', 's', 'user', 'hello', NULL, NULL, NULL, NULL, NULL, NULL, NULL);
+    INSERT INTO tools VALUES ('t', 's', NULL, 'Bash', '{}', NULL, NULL, TRUE, NULL, 5, 1700000000001);
+"""
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Db:
+    raw = apsw.Connection(str(tmp_path / "test.db"))
+    raw.pragma("journal_mode", "wal")
+    raw.pragma("foreign_keys", True)
+    return Db(raw)
+
+
+def schema(db: Db) -> list[dict[str, object]]:
+    return db.fetch("SELECT type, name, sql FROM sqlite_master WHERE name <> '_migrations' ORDER BY name")
+
+
+def test_the_files_are_numbered_without_gaps_and_say_why() -> None:
+    assert [migration.version for migration in known()] == list(range(1, len(known()) + 1))
+    for migration in known():
+        assert migration.up.startswith("--")
+
+
+def test_the_last_migration_has_a_way_down() -> None:
+    assert known()[-1].down
+
+
+def test_a_new_database_is_brought_up_to_date_without_a_backup(db: Db, tmp_path: Path) -> None:
+    change = migrate(db, tmp_path)
+    assert (change.before, change.after) == (0, known()[-1].version)
+    assert change.backup is None
+    names = {row["name"] for row in db.fetch("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    assert {"projects", "sessions", "messages", "tools", "session_errors", "compaction_events"} <= names
+    assert {"_migrations", "jobs"} <= names
+
+
+def test_migrating_twice_changes_nothing(db: Db, tmp_path: Path) -> None:
+    migrate(db, tmp_path)
+    before = schema(db)
+    assert migrate(db, tmp_path).applied == []
+    assert schema(db) == before
+
+
+def test_a_broken_migration_leaves_the_database_as_it_was(db: Db, tmp_path: Path) -> None:
+    migrate(db, tmp_path)
+    before = schema(db)
+    broken = Migration(known()[-1].version + 1, "broken", "CREATE TABLE half (x); SELECT nonsense;", None)
+    with pytest.raises(apsw.SQLError):
+        migrate(db, tmp_path, (*known(), broken))
+    assert schema(db) == before
+    assert version(db) == known()[-1].version
+
+
+def test_a_database_with_content_is_backed_up_before_it_is_migrated(db: Db, tmp_path: Path) -> None:
+    migrate(db, tmp_path)
+    db.execute("INSERT INTO sessions (id, created_at, updated_at) VALUES ('kept', 1, 1)")
+    more = Migration(known()[-1].version + 1, "more", "CREATE TABLE more (x);", "DROP TABLE more;")
+    change = migrate(db, tmp_path / "backups", (*known(), more))
+    assert change.backup
+    copy = apsw.Connection(str(change.backup))
+    assert copy.pragma("integrity_check") == "ok"
+    assert list(copy.execute("SELECT id FROM sessions")) == [("kept",)]
+    assert not copy.table_exists("main", "more")
+    assert list((tmp_path / "backups").iterdir()) == [change.backup]
+
+
+def test_a_newer_database_is_refused_untouched(db: Db, tmp_path: Path) -> None:
+    migrate(db, tmp_path)
+    newer = Migration(known()[-1].version + 1, "newer", "CREATE TABLE newer (x);", None)
+    migrate(db, tmp_path, (*known(), newer))
+    with pytest.raises(SchemaRefused, match="install a newer clankers"):
+        migrate(db, tmp_path)
+    assert version(db) == newer.version
+
+
+def test_a_changed_migration_is_refused(db: Db, tmp_path: Path) -> None:
+    migrate(db, tmp_path)
+    db.execute("UPDATE _migrations SET checksum = 'other'")
+    with pytest.raises(SchemaRefused, match="another text"):
+        migrate(db, tmp_path)
+
+
+def test_rolling_back_undoes_the_last_migration_and_keeps_a_backup(db: Db, tmp_path: Path) -> None:
+    migrate(db, tmp_path)
+    change = roll_back(db, tmp_path / "backups")
+    assert (change.before, change.after) == (known()[-1].version, known()[-1].version - 1)
+    assert change.backup
+    assert change.backup.exists()
+    assert migrate(db, tmp_path / "backups").after == known()[-1].version
+
+
+def test_a_database_of_the_original_clankers_is_taken_over(db: Db, tmp_path: Path) -> None:
+    db.execute(ORIGINAL)
+    change = migrate(db, tmp_path / "backups")
+    assert change.backup
+    session = db.fetch_one("SELECT title, project_path, prompt_tokens, created_at FROM sessions")
+    assert session == {"title": None, "project_path": "/p", "prompt_tokens": 1, "created_at": 1700000000000}
+    assert db.value("SELECT path FROM projects JOIN sessions ON project_id = projects.id") == "/p"
+    assert db.value("SELECT text_content FROM messages WHERE session_id = 's'") == "hello"
+    assert db.value("SELECT success FROM tools WHERE session_id = 's'") == 1
+    assert not db.fetch("SELECT name FROM sqlite_master WHERE name LIKE 'original_%'")
+    assert db.value("PRAGMA foreign_keys") == 1
+    db.execute("DELETE FROM sessions")
+    assert db.value("SELECT count(*) FROM messages") == 0
