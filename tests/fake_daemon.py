@@ -1,4 +1,4 @@
-"""The daemon's end of a connection, played by a test: to be silent, late, rude or gone at the right moment."""
+"""The daemon's end of a connection, played by a test that needs it silent, late, rude or gone."""
 
 import json
 import socket
@@ -23,8 +23,12 @@ class Peer:
         while data := self._socket.recv(65536):
             yield from decoder.feed(data)
 
+    def requests(self) -> Iterator[dict[str, Any]]:
+        """Everything that arrives until the other end hangs up."""
+        return map(json.loads, self._bodies)
+
     def receive(self) -> dict[str, Any]:
-        return dict(json.loads(next(self._bodies)))
+        return next(self.requests())
 
     def send(self, message: Any) -> None:
         self.send_bytes(frame(json.dumps(message).encode()))

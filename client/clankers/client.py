@@ -14,7 +14,6 @@ import msgspec
 
 from clankers.events import Events
 from clankers.messages import (
-    BadReply,
     ConnectionLost,
     DaemonUnavailable,
     Incoming,
@@ -143,9 +142,7 @@ class Client:
         raise ConnectionLost(sent)
 
     def _send(self, data: bytes, deadline: float) -> bool:
-        """Whether all of it was handed over, on a new connection if the old one was lost meanwhile."""
-        if self._socket and not self._still_open():
-            self.close()
+        """Whether all of it was handed over: a Unix socket tells at once when the other end has hung up."""
         if self._socket is None:
             self._socket = _connected(self._path, deadline)
             self._decoder = Decoder()
@@ -164,20 +161,6 @@ class Client:
             return self._socket.recv(1 << 16)
         except ConnectionError:
             return b""
-
-    def _still_open(self) -> bool:
-        """Whether an idle connection is usable, after taking what the daemon sent over it unasked."""
-        assert self._socket
-        self._socket.settimeout(0)
-        try:
-            while data := self._socket.recv(1 << 16):
-                for _ in self._taken(data):
-                    pass
-        except BlockingIOError:
-            return True
-        except (ConnectionError, BadReply):
-            pass
-        return False
 
     def _taken(self, data: bytes) -> Iterator[Incoming]:
         """The replies among what arrived; notifications go where they belong."""

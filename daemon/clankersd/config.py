@@ -88,9 +88,9 @@ def load(path: Path, flags: Mapping[str, Any], environ: Mapping[str, str] = os.e
 def write_setting(path: Path, key: str, value: Any) -> None:
     """Put one key into the file (None takes it out), keeping the rest of the text as it is."""
     if value is not None:
-        value = _checked(key, value, "value", strict=False)
+        value = _checked(key, value, path.name, strict=False)
     elif key not in Config.__struct_fields__:
-        raise _unknown(key, "key")
+        raise _unknown(key, path.name)
     document = tomlkit.parse(path.read_text("utf-8")) if path.exists() else tomlkit.document()
     if value is None:
         document.pop(key, None)

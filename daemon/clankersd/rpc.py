@@ -82,7 +82,8 @@ def decode(body: bytes) -> Any:
         message = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         message = _decode_leniently(body, error)
-    if _deeper_than(message, MAX_DEPTH):
+    # Counting brackets is a hundred times quicker than looking into the message, and nearly always enough.
+    if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _deeper_than(message, MAX_DEPTH):
         raise ParseError(f"parse error: nested deeper than {MAX_DEPTH} levels")
     return message
 

@@ -6,47 +6,11 @@ from typing import Any
 
 from clankers_protocol.framing import frame
 
-WORDS = [
-    "the",
-    "daemon",
-    "stores",
-    "every",
-    "event",
-    "in",
-    "one",
-    "file",
-    "and",
-    "answers",
-    "when",
-    "it",
-    "is",
-    "on",
-    "disk",
-    "so",
-    "that",
-    "a",
-    "harness",
-    "never",
-    "waits",
-    "for",
-    "more",
-    "than",
-    "a",
-    "commit",
-    "while",
-    "parser",
-    "token",
-    "index",
-    "thread",
-    "query",
-    "cursor",
-    "batch",
-    "frame",
-    "socket",
-    "retry",
-    "test",
-    "build",
-]
+TEXT = """
+    the daemon stores every event in one file and answers when it is on disk so that a harness never waits
+    for more than a commit while parser token index thread query cursor batch frame socket retry test build
+"""
+WORDS = TEXT.split()
 
 EVENTS_PER_SESSION = 50
 

@@ -55,11 +55,6 @@ def answer_ok(peer: Peer) -> None:
     peer.answer(peer.receive(), {"ok": True})
 
 
-def stored(daemon: DaemonProcess, sql: str) -> list[list[Any]]:
-    with Client(daemon.socket_path) as client:
-        return client.call(Query(sql)).rows
-
-
 # The blocking client
 
 
@@ -361,12 +356,16 @@ def test_firing_what_cannot_be_written_as_json_is_false(daemon: DaemonProcess):
 def test_firing_at_a_server_that_does_not_read_ends_by_itself(home: Path):
     given_up = threading.Event()
 
-    def read_nothing(_: Peer) -> None:
+    def read_late(peer: Peer) -> None:
         given_up.wait(30)
+        peer.wait_for_the_end()
 
-    with played(home / "s", read_nothing), Client(home / "s", timeout=0.05) as client:
+    with played(home / "s", read_late, answer_ok), Client(home / "s", timeout=0.05) as client:
         assert client.fire.message("m1", "s1", text_content="x" * 10_000_000) is False
         given_up.set()
+
+        # What was begun is not gone on with: this goes over a new connection.
+        assert client.call(UpsertSession(session=SessionEvent("s1")), timeout=30).ok
 
 
 def test_firing_goes_on_after_a_restart(home: Path):

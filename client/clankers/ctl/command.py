@@ -1,5 +1,6 @@
 """What all commands share: --socket and --json, the connection, and how each error ends the program."""
 
+import atexit
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ class Ctl:
     @cached_property
     def client(self) -> Client:
         client = Client(self.socket, name="clankers-ctl", timeout=30)
-        click.get_current_context().find_root().call_on_close(client.close)
+        atexit.register(client.close)
         return client
 
     def call(self, request: Method[Result], *, timeout: float | None = None) -> Result:

@@ -17,9 +17,9 @@ from clankers_protocol.paths import default_paths
 
 COLUMNS = [
     Column("Key", style="cyan"),
-    Column("Value", flexible=True),
+    Column("Value", least=16),
     Column("From", optional=True),
-    Column("Meaning", flexible=True, wraps=True, optional=True, style="dim"),
+    Column("Meaning", least=16, wraps=True, optional=True, style="dim"),
 ]
 
 

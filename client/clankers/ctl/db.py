@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from clankers.client import Client
 from clankers.ctl.command import FAILED, PROBLEM, Ctl, common
 from clankers.ctl.human import local, size, span
 from clankers.ctl.output import Column, console, one_line, plain, print_json, print_table
@@ -134,8 +133,7 @@ def _finished(ctl: Ctl, request: Method[JobStarted]) -> Job:
     try:
         job = _watched(ctl, started.job_id)
     except KeyboardInterrupt:
-        with Client(ctl.socket, name="clankers-ctl", timeout=30) as other:
-            job = other.call(JobCancel(started.job_id))
+        job = ctl.call(JobCancel(started.job_id))
     if job.state == "done":
         return job
     if ctl.json:
@@ -192,7 +190,7 @@ def jobs(ctl: Ctl, limit: int) -> None:
             Column("Done", right=True),
             Column("Began", optional=True),
             Column("Took", right=True, optional=True),
-            Column("Note", flexible=True, optional=True),
+            Column("Note", least=16, optional=True),
             Column("Id", optional=True, style="cyan"),
         ]
         print_table(columns, [_row(job) for job in found])

@@ -16,8 +16,6 @@ if TYPE_CHECKING:  # rich takes longer to load than most commands take
     from rich.text import Text
 
 GAP = 2
-LEAST = 16
-"""What a flexible column keeps of its width, however narrow the terminal."""
 
 _UNPRINTABLE = {code: 0x2400 + code for code in range(0x20) if code not in (0x09, 0x0A)}
 _UNPRINTABLE |= {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
@@ -58,14 +56,14 @@ def one_line(text: str) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """Where room is short, `optional` columns are left out, last first; then `flexible` ones are cut.
+    """Where room is short, `optional` columns are left out, last first; then others are cut to their `least`.
 
-    A flexible column that `wraps` goes on in the next line instead; one that `keeps_end` loses its beginning.
+    One that `wraps` goes on in the next line instead of being cut; one that `keeps_end` loses its beginning.
     """
 
     name: str
     right: bool = False
-    flexible: bool = False
+    least: int | None = None
     wraps: bool = False
     keeps_end: bool = False
     optional: bool = False
@@ -102,7 +100,7 @@ def fits(columns: Sequence[Column], rows: Sequence[Sequence["str | Text"]]) -> b
 
 def fit(columns: Sequence[Column], natural: Sequence[int], room: int) -> dict[int, int]:
     """The places of the columns that stay, each with its width."""
-    least = [min(width, LEAST) if columns[place].flexible else width for place, width in enumerate(natural)]
+    least = [min(width, column.least or width) for column, width in zip(columns, natural, strict=True)]
     kept = list(range(len(columns)))
     for place in reversed(range(len(columns))):
         if columns[place].optional and sum(least[k] + GAP for k in kept) - GAP > room:

@@ -87,7 +87,7 @@ def _print_one_below_the_other(answer: Rows) -> None:
 def _column(name: str, values: Sequence[Any]) -> Column:
     known = [value for value in values if value is not None]
     numeric = bool(known) and all(isinstance(value, int | float) for value in known)
-    return Column(one_line(name), right=numeric, flexible=not numeric)
+    return Column(one_line(name), right=numeric, least=None if numeric else 16)
 
 
 def _text(value: Any) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 import msgspec
+from click.shell_completion import CompletionItem
 
 from clankers.ctl.command import Ctl, common, project_option
 from clankers.ctl.human import beginning, end, local, money, short
@@ -28,8 +29,8 @@ WIDE = 120
 COLUMNS = [
     Column("Id", style="cyan"),
     Column("Began"),
-    Column("Title", flexible=True),
-    Column("Project", flexible=True, optional=True),
+    Column("Title", least=24),
+    Column("Project", least=12, optional=True),
     Column("Source", optional=True),
     Column("Status", optional=True),
     Column("Messages", right=True, optional=True),
@@ -128,6 +129,14 @@ def _row(shown: str, session: Session) -> list[str]:
     ]
 
 
+def _session_ids(ctx: click.Context, _: click.Parameter | None, incomplete: str) -> list[str]:
+    """The newest sessions' ids that begin like this, for the shell to complete."""
+    with suppress(Exception):  # a shell has no use for an error while someone types
+        page = ctx.ensure_object(Ctl).call(SessionList(limit=100), timeout=1)
+        return [session.id for session in page.sessions if session.id.startswith(incomplete)]
+    return []
+
+
 class SessionGroup(click.Group):
     """A group whose first argument may also be a session's id, which is then shown."""
 
@@ -137,13 +146,9 @@ class SessionGroup(click.Group):
             args = ["show", *args]
         return super().parse_args(ctx, args)
 
-
-def _session_ids(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """The newest sessions' ids that begin like this, for the shell to complete."""
-    with suppress(Exception):  # a shell has no use for an error while someone types
-        page = ctx.ensure_object(Ctl).call(SessionList(limit=100), timeout=1)
-        return [session.id for session in page.sessions if session.id.startswith(incomplete)]
-    return []
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        ids = _session_ids(ctx, None, incomplete)
+        return [*super().shell_complete(ctx, incomplete), *map(CompletionItem, ids)]
 
 
 @click.group(cls=SessionGroup, options_metavar="", subcommand_metavar="ID | COMMAND [ARGS]…")

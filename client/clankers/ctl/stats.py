@@ -86,7 +86,7 @@ def _print_chart(name: str, rows: Sequence[Usage], measure: str) -> None:
     width = _bar_width()
     shown = [measure, *(other for other in MEASURES if other != measure)]
     columns = [
-        Column(name, flexible=True, keeps_end=name == "Project"),
+        Column(name, least=16, keeps_end=name == "Project"),
         Column("", style="cyan"),
         *(Column(each.capitalize(), right=True, optional=each != measure) for each in shown),
     ]
@@ -112,7 +112,7 @@ def _print_tools(tools: Sequence[ToolUsage]) -> None:
     most = max(tool.calls for tool in tools) or 1
     width = _bar_width()
     columns = [
-        Column("Tool", flexible=True),
+        Column("Tool", least=16),
         Column("", style="yellow"),
         Column("Calls", right=True),
         Column("Failed", right=True),

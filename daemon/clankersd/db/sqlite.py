@@ -3,6 +3,7 @@
 Many Pythons cannot load extensions and many link a SQLite with the WAL-reset bug; see docs/decisions/0002.
 """
 
+import importlib.util
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,7 +13,6 @@ from typing import Any, TypeVar
 
 import aiosqlite
 import apsw
-import sqlite_vec
 
 T = TypeVar("T")
 
@@ -129,9 +129,17 @@ def load_vec(db: Db) -> Extension:
     """Load sqlite-vec; without it the daemon still keeps and finds everything by keyword."""
     try:
         db.raw.enable_load_extension(True)
-        db.raw.load_extension(sqlite_vec.loadable_path())
+        db.raw.load_extension(_vec_path())
         return Extension(db.value("SELECT vec_version()"))
     except (apsw.Error, OSError) as error:
         return Extension(None, str(error))
     finally:
         db.raw.enable_load_extension(False)
+
+
+def _vec_path() -> str:
+    """Where sqlite-vec's library is. Importing its package would import numpy, which outweighs us."""
+    spec = importlib.util.find_spec("sqlite_vec")
+    if spec is None or spec.origin is None:
+        raise OSError("the package sqlite-vec is not installed")
+    return str(Path(spec.origin).with_name("vec0"))

@@ -17,9 +17,10 @@ from clankers_protocol.errors import DeadlineExceeded, StorageUnavailable
 from clankersd.db import migrations
 from clankersd.db.group import Outcome, commit_together
 from clankersd.db.sqlite import Connection, Db, Extension, connect, load_vec, set_durability
-from clankersd.db.trouble import DAMAGED, TROUBLE, FileGone, SchemaRefused, in_words, unavailable
+from clankersd.db.trouble import DAMAGED, TROUBLE, FileGone, SchemaRefused, in_words, unavailable, unreadable
 
 T = TypeVar("T")
+Refusal = Callable[[str], StorageUnavailable]
 
 MOST_PER_COMMIT = 1000
 READ_SECONDS = 10.0
@@ -113,22 +114,22 @@ class Store:
 
         self._reading += 1
         try:
-            return await self._serving().run(bounded)
+            return await self._serving(unreadable).run(bounded)
         except apsw.InterruptError as error:
             raise DeadlineExceeded(f"the answer took longer than {seconds:g} s: ask for less") from error
         except (*TROUBLE, FileGone) as error:
             await self._note(error)
-            raise unavailable(in_words(error)) from error
+            raise unreadable(in_words(error)) from error
         finally:
             self._reading -= 1
 
     async def apart(self, work: Callable[[Db], T]) -> T:
         """Run `work` by itself, outside any transaction: for vacuum, checks, migrations."""
         try:
-            return await self._opened().run(work)
+            return await self._opened(unreadable).run(work)
         except (*TROUBLE, FileGone) as error:
             await self._note(error)
-            raise unavailable(in_words(error)) from error
+            raise unreadable(in_words(error)) from error
 
     # -- life
 
@@ -199,15 +200,15 @@ class Store:
 
     # -- inside
 
-    def _opened(self) -> Connection:
+    def _opened(self, refusal: Refusal = unavailable) -> Connection:
         if self._connection is None:
-            raise unavailable(self.problem or "the database is not open")
+            raise refusal(self.problem or "the database is not open")
         return self._connection
 
-    def _serving(self) -> Connection:
+    def _serving(self, refusal: Refusal = unavailable) -> Connection:
         if self._behind:
-            raise unavailable(self.problem or "the schema is out of date")
-        return self._opened()
+            raise refusal(self.problem or "the schema is out of date")
+        return self._opened(refusal)
 
     async def _open(self) -> None:
         connection = await connect(self.path, self._durability)

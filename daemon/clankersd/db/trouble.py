@@ -53,6 +53,11 @@ def in_words(error: BaseException) -> str:
     return "the database cannot be used"
 
 
+def unreadable(problem: str) -> StorageUnavailable:
+    """The error of a question that cannot be answered."""
+    return StorageUnavailable(f"storage unavailable: {problem}", {"reason": problem})
+
+
 def unavailable(problem: str) -> StorageUnavailable:
     """The error that tells a client to keep its event."""
     return StorageUnavailable(

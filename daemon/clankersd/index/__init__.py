@@ -1,0 +1,1 @@
+"""The index: chunks of everything searchable, their words and their vectors."""

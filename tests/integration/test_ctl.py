@@ -1,0 +1,759 @@
+"""`clankers-ctl` as one runs it: a process, its output, its exit code."""
+
+import json
+import os
+import pty
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from fake_daemon import Peer, played
+from rich.cells import cell_len
+from support import DaemonProcess, running_daemon
+
+from clankers import Client
+from clankers.ctl import cli
+from clankers_protocol.events import SessionEvent
+from clankers_protocol.sessions import SessionGet, SessionList
+
+NOW = int(time.time() * 1000)
+HOUR = 3_600_000
+SESSION = "5d6f0c9e-8d0e-4a52-9c4e-5f1f5c1b7a10"
+
+ASKING = [
+    ["status"],
+    ["health"],
+    ["sessions"],
+    ["session", SESSION],
+    ["session", "delete", SESSION, "--yes"],
+    ["stats"],
+    ["query", "SELECT 1"],
+    ["config", "set", "log_level", "info"],
+    ["config", "unset", "log_level"],
+    ["db", "migrate"],
+    ["db", "rollback", "--yes"],
+    ["db", "check"],
+    ["db", "vacuum"],
+    ["jobs"],
+]
+"""The commands that need the daemon."""
+
+
+class Ran:
+    """What a command left behind."""
+
+    def __init__(self, done: "subprocess.CompletedProcess[str]") -> None:
+        self.code = done.returncode
+        self.out = done.stdout
+        self.err = done.stderr
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "clankers.ctl", *words]
+
+
+def ctl(daemon: DaemonProcess, *words: str, typed: str = "", **environ: str) -> Ran:
+    return Ran(
+        subprocess.run(
+            command(*words),
+            env=daemon.environ | environ,
+            input=typed,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    )
+
+
+def on_a_terminal(daemon: DaemonProcess, *words: str) -> str:
+    """What the command writes when it has a terminal."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        command(*words), env=daemon.environ | {"TERM": "xterm-256color"}, stdout=theirs, stderr=theirs
+    )
+    os.close(theirs)
+    written = b""
+    try:
+        while data := os.read(ours, 65536):
+            written += data
+    except OSError:
+        pass  # how Linux says that the other end is closed
+    process.wait(30)
+    os.close(ours)
+    return written.decode()
+
+
+def fill(daemon: DaemonProcess) -> None:
+    with Client(daemon.socket_path) as client:
+        client.events.session(
+            SESSION,
+            title="Fix the login on Safari",
+            project_path="/src/shop",
+            source="claude-code",
+            status="ended",
+            model="opus",
+            prompt_tokens=12_000,
+            completion_tokens=345,
+            cost=0.5,
+            created_at=NOW - 2 * HOUR,
+            ended_at=NOW - HOUR,
+        )
+        client.events.message(
+            "m1", SESSION, role="user", text_content="why \x1b[31mred\x1b[0m?", created_at=NOW
+        )
+        client.events.tool(
+            "t1",
+            SESSION,
+            tool_name="Bash",
+            tool_input='{"command": "pytest -q"}',
+            tool_output="\n".join(f"line {number}" for number in range(1, 21)),
+            success=False,
+            error_message="exit code 1",
+            created_at=NOW + 1,
+        )
+        client.events.error(
+            "e1", SESSION, error_type="APIError", error_message="overloaded", created_at=NOW + 2
+        )
+        client.events.compaction(
+            "c1", SESSION, tokens_before=180_000, tokens_after=20_000, created_at=NOW + 3
+        )
+        client.events.session(
+            "old", title="Old", source="opencode", status="active", created_at=NOW - 240 * HOUR
+        )
+
+
+@pytest.fixture(scope="module")
+def filled() -> Iterator[DaemonProcess]:
+    """A daemon with two sessions, for tests that only read."""
+    with tempfile.TemporaryDirectory(prefix="clk-") as folder, running_daemon(Path(folder)) as daemon:
+        fill(daemon)
+        yield daemon
+
+
+@pytest.fixture
+def down(home: Path) -> DaemonProcess:
+    """A daemon that was never started."""
+    return DaemonProcess(home)
+
+
+def leaves(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    for name, found in group.commands.items():
+        if isinstance(found, click.Group):
+            yield from leaves(found, (*path, name))
+        else:
+            yield (*path, name), found
+
+
+# All commands alike
+
+
+@pytest.mark.parametrize(
+    ("path", "leaf"), list(leaves(cli)), ids=lambda value: getattr(value, "name", str(value))
+)
+def test_every_command_has_json_and_help_with_examples(path: tuple[str, ...], leaf: click.Command):
+    assert any("--json" in option.opts for option in leaf.params)
+    assert leaf.help
+    assert f"Examples:\n  clankers-ctl {path[0]}" in leaf.help.replace("      ", "  ")
+
+
+@pytest.mark.parametrize("words", ASKING, ids=" ".join)
+def test_without_a_daemon_a_command_exits_3_and_says_how_to_start_it(down: DaemonProcess, words: list[str]):
+    ran = ctl(down, *words)
+
+    assert ran.code == 3
+    assert ran.out == ""
+    assert "`clankersd`" in ran.err
+    assert "clankers-ctl service install" in ran.err
+    assert len(ran.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("words", ASKING, ids=" ".join)
+def test_without_a_daemon_json_has_the_error(down: DaemonProcess, words: list[str]):
+    ran = ctl(down, *words, "--json")
+
+    assert ran.code == 3
+    assert "clankersd" in ran.json["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["status"],
+        ["health"],
+        ["sessions"],
+        ["session", SESSION],
+        ["session", "delete", SESSION, "--dry-run"],
+        ["stats"],
+        ["query", "SELECT 1 AS one"],
+        ["logs", "-n", "1"],
+        ["config", "show"],
+        ["config", "path"],
+        ["db", "migrate"],
+        ["db", "check"],
+        ["db", "vacuum"],
+        ["jobs"],
+        ["completion", "zsh"],
+    ],
+    ids=" ".join,
+)
+def test_json_is_all_there_is_on_stdout(filled: DaemonProcess, words: list[str]):
+    ran = ctl(filled, *words, "--json")
+
+    assert ran.code == 0, ran.err
+    assert ran.json is not None
+
+
+@pytest.mark.parametrize(
+    "words", [["nonsense"], ["sessions", "--limit", "0"], ["sessions", "--since", "soon"]]
+)
+def test_a_command_not_understood_exits_2(down: DaemonProcess, words: list[str]):
+    ran = ctl(down, *words)
+
+    assert ran.code == 2
+    assert ran.out == ""
+
+
+def test_exit_codes_are_documented(down: DaemonProcess):
+    text = ctl(down, "--help").out
+
+    for code, meaning in {1: "failed", 2: "not understood", 3: "not running", 4: "problem"}.items():
+        assert re.search(rf"^ +{code} .*{meaning}", text, re.MULTILINE)
+
+
+def test_the_socket_can_be_given_before_and_after_the_command(filled: DaemonProcess, down: DaemonProcess):
+    assert ctl(down, "--socket", str(filled.socket_path), "health").code == 0
+    assert ctl(down, "health", "--socket", str(filled.socket_path)).code == 0
+    assert ctl(filled, "--socket", str(down.socket_path), "health").code == 3
+
+
+def test_an_error_of_the_daemon_is_one_line_and_exit_1(filled: DaemonProcess):
+    ran = ctl(filled, "session", "no-such-session")
+
+    assert (ran.code, ran.out) == (1, "")
+    assert "no-such-session" in ran.err
+    assert len(ran.err.splitlines()) == 1
+
+
+def test_an_error_of_the_daemon_keeps_its_code_in_json(filled: DaemonProcess):
+    ran = ctl(filled, "session", "no-such-session", "--json")
+
+    assert ran.code == 1
+    assert ran.json["error"]["code"] == 4004
+
+
+def test_a_daemon_that_does_not_speak_our_language_is_an_error(home: Path, down: DaemonProcess):
+    def speak_http(peer: Peer) -> None:
+        peer.send_bytes(b"HTTP/1.1 200 OK\r\n\r\n")
+        peer.wait_for_the_end()
+
+    with played(home / "s", speak_http):
+        ran = ctl(down, "health", "--socket", str(home / "s"))
+
+    assert ran.code == 1
+    assert len(ran.err.splitlines()) == 1
+
+
+def test_colours_are_for_terminals(filled: DaemonProcess):
+    assert "\x1b[" in on_a_terminal(filled, "sessions")
+    assert "\x1b[" not in ctl(filled, "sessions").out
+
+
+@pytest.mark.parametrize(
+    "words", [["status"], ["sessions"], ["session", SESSION], ["stats"], ["config", "show"]]
+)
+def test_output_fits_a_narrow_terminal(filled: DaemonProcess, words: list[str]):
+    lines = ctl(filled, *words, COLUMNS="60").out.splitlines()
+
+    assert lines
+    assert max(map(cell_len, lines)) <= 60
+
+
+def test_what_is_piped_is_not_cut(filled: DaemonProcess):
+    piped = ctl(filled, "query", "SELECT printf('%.*c', 500, 'x') AS long")
+
+    assert "x" * 500 in piped.out
+
+
+def test_an_ascii_terminal_is_no_reason_to_fail(filled: DaemonProcess):
+    assert ctl(filled, "health", PYTHONIOENCODING="ascii").code == 0
+
+
+# status, health
+
+
+def test_status_tells_what_runs_and_what_it_holds(filled: DaemonProcess):
+    assert filled.process
+    out = ctl(filled, "status").out
+
+    assert "ok" in out
+    assert str(filled.process.pid) in out
+    assert str(filled.database) in out
+    assert "2 sessions" in out
+
+
+def test_health_and_status_exit_4_when_the_daemon_cannot_store(daemon: DaemonProcess):
+    assert ctl(daemon, "db", "rollback", "--yes").code == 0
+
+    for name in ("health", "status"):
+        shown, told = ctl(daemon, name), ctl(daemon, name, "--json")
+        assert (shown.code, told.code) == (4, 4)
+        assert "db migrate" in shown.out
+        assert told.json["ok"] is False
+
+    assert ctl(daemon, "db", "migrate").code == 0
+    assert ctl(daemon, "health").code == 0
+
+
+# sessions
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ([], [SESSION, "old"]),
+        (["--source", "opencode"], ["old"]),
+        (["--status", "ended"], [SESSION]),
+        (["--project", "/src/shop"], [SESSION]),
+        (["--project", "/src"], []),
+        (["--since", "3h"], [SESSION]),
+        (["--since", "1h"], []),
+        (["--until", "1w"], ["old"]),
+        (["--since", "2w", "--until", "1d"], ["old"]),
+        (["--limit", "1"], [SESSION]),
+    ],
+    ids=str,
+)
+def test_sessions_are_filtered(filled: DaemonProcess, words: list[str], found: list[str]):
+    page = ctl(filled, "sessions", *words, "--json").json
+
+    assert [session["id"] for session in page["sessions"]] == found
+
+
+def test_a_relative_folder_names_its_project(daemon: DaemonProcess, home: Path):
+    with Client(daemon.socket_path) as client:
+        client.events.session("here", project_path=str(Path.cwd()))
+
+    assert len(ctl(daemon, "sessions", "--project", ".", "--json").json["sessions"]) == 1
+
+
+def test_all_sessions_are_more_than_one_page(daemon: DaemonProcess):
+    with Client(daemon.socket_path, timeout=30) as client:
+        client.events.batch(SessionEvent(f"session-{number:05}") for number in range(1100))
+
+    page = ctl(daemon, "sessions", "--all", "--json").json
+
+    assert len({session["id"] for session in page["sessions"]}) == 1100
+    assert page["cursor"] is None
+
+
+def test_a_list_says_that_there_is_more(filled: DaemonProcess):
+    assert "--all" in ctl(filled, "sessions", "--limit", "1").err
+    assert ctl(filled, "sessions").err == ""
+
+
+def test_an_id_as_listed_names_its_session(filled: DaemonProcess):
+    listed = ctl(filled, "sessions", "--limit", "1", COLUMNS="80").out.splitlines()[1].split()[0]
+
+    assert len(listed) < len(SESSION)
+    assert ctl(filled, "session", listed, "--json").json["session"]["id"] == SESSION
+
+
+def test_a_session_reads_as_a_transcript(filled: DaemonProcess):
+    out = ctl(filled, "session", SESSION).out
+
+    for expected in (
+        "Fix the login on Safari",
+        "user",
+        "✗ Bash",
+        "pytest -q",
+        "exit code 1",
+        "APIError",
+        "180.0k →",
+    ):
+        assert expected in out
+    assert "line 6\n" in out
+    assert "line 7" not in out
+    assert "14 more lines" in out
+
+
+def test_full_shows_all_of_a_tools_output(filled: DaemonProcess):
+    assert "line 20" in ctl(filled, "session", SESSION, "--full").out
+
+
+def test_text_cannot_command_the_terminal(filled: DaemonProcess):
+    for words in (["session", SESSION], ["query", "SELECT text_content FROM messages"]):
+        out = on_a_terminal(filled, *words)
+
+        assert "␛[31mred" in out
+        assert "\x1b[31mred" not in out
+
+
+def test_a_session_in_json_has_all_that_happened(filled: DaemonProcess):
+    told = ctl(filled, "session", SESSION, "--json").json
+
+    assert [entry["kind"] for entry in told["entries"]] == ["message", "tool", "error", "compaction"]
+
+
+def test_a_session_is_deleted_only_after_a_yes(daemon: DaemonProcess):
+    fill(daemon)
+
+    assert "1 message" in ctl(daemon, "session", "delete", SESSION[:8], "--dry-run").out
+    assert ctl(daemon, "session", "delete", SESSION[:8], typed="n\n").code == 1
+    with Client(daemon.socket_path) as client:
+        assert client.call(SessionGet(SESSION))
+
+        assert ctl(daemon, "session", "delete", SESSION[:8], typed="y\n").code == 0
+        assert [session.id for session in client.call(SessionList()).sessions] == ["old"]
+
+
+def test_deleting_with_yes_asks_nothing(daemon: DaemonProcess):
+    fill(daemon)
+    ran = ctl(daemon, "session", "delete", SESSION, "--yes", "--json")
+
+    assert ran.json["counts"]["messages"] == 1
+    assert ctl(daemon, "session", SESSION).code == 1
+
+
+# stats
+
+
+def test_stats_draw_bars(filled: DaemonProcess):
+    out = ctl(filled, "stats").out
+
+    assert "█" in out
+    assert "Bash" in out
+    assert "12.0k in" in out
+
+
+def test_stats_are_limited_in_time(filled: DaemonProcess):
+    assert ctl(filled, "stats", "--until", "1d", "--json").json["totals"]["sessions"] == 1
+
+
+def test_stats_of_nothing_are_no_error(daemon: DaemonProcess):
+    assert ctl(daemon, "stats").code == 0
+
+
+# query
+
+
+def test_a_query_prints_a_table(filled: DaemonProcess):
+    lines = ctl(filled, "query", "SELECT id, title FROM sessions ORDER BY id").out.splitlines()
+
+    assert lines[0].split() == ["id", "title"]
+    assert lines[1].split() == [SESSION, "Fix", "the", "login", "on", "Safari"]
+
+
+def test_a_row_too_wide_for_the_terminal_is_shown_in_lines(filled: DaemonProcess):
+    out = ctl(filled, "query", "SELECT * FROM sessions ORDER BY id", COLUMNS="60").out
+
+    assert re.search(r"^title +Fix the login on Safari *$", out, re.MULTILINE)
+
+
+def test_a_query_prints_csv(filled: DaemonProcess):
+    ran = ctl(filled, "query", "SELECT 'a,b' AS x, NULL AS y, 2 AS z", "--format", "csv")
+
+    assert ran.out == 'x,y,z\n"a,b",,2\n'
+
+
+@pytest.mark.parametrize("how", [["--format", "json"], ["--json"]])
+def test_a_query_prints_json_objects(filled: DaemonProcess, how: list[str]):
+    ran = ctl(filled, "query", "SELECT 1 AS x, 2 AS x", *how)
+
+    assert ran.json == [{"x": 1, "x:2": 2}]
+
+
+def test_a_query_is_read_from_standard_input(filled: DaemonProcess):
+    assert ctl(filled, "query", "-", "--json", typed="SELECT 7 AS seven").json == [{"seven": 7}]
+
+
+def test_rows_left_out_are_told(filled: DaemonProcess):
+    ran = ctl(filled, "query", "SELECT id FROM sessions", "--limit", "1", "--json")
+
+    assert len(ran.json) == 1
+    assert "--limit" in ran.err
+
+
+def test_a_misspelt_table_is_guessed(filled: DaemonProcess):
+    ran = ctl(filled, "query", "SELECT * FROM sesions")
+
+    assert ran.code == 1
+    assert "did you mean sessions" in ran.err
+
+
+def test_a_query_does_not_write(filled: DaemonProcess):
+    assert ctl(filled, "query", "DELETE FROM sessions").code == 1
+    assert ctl(filled, "sessions", "--json").json["sessions"]
+
+
+# logs
+
+
+def write_log(daemon: DaemonProcess, day: str, *entries: dict[str, Any] | str) -> None:
+    daemon.logs.mkdir(parents=True, exist_ok=True)
+    with (daemon.logs / f"clankers-{day}.jsonl").open("a") as file:
+        for entry in entries:
+            file.write((entry if isinstance(entry, str) else json.dumps(entry)) + "\n")
+
+
+def line(message: str, level: str = "info", **facts: Any) -> dict[str, Any]:
+    stamp = "2025-01-31T12:00:00.000Z"
+    return {"timestamp": stamp, "level": level, "component": "rpc", "message": message, **facts}
+
+
+def test_logs_are_readable_without_the_daemon(down: DaemonProcess):
+    write_log(down, "2025-01-31", line("it broke", "error", session="s1", exception="Traceback:\n  boom"))
+    ran = ctl(down, "logs", TZ="UTC")
+
+    assert ran.code == 0
+    assert "2025-01-31 12:00:00 error    rpc it broke session=s1\n" in ran.out
+    assert "\n    Traceback:\n      boom\n" in ran.out
+
+
+def test_logs_show_the_last_lines_over_all_days(down: DaemonProcess):
+    write_log(down, "2025-01-30", line("one"), line("two"))
+    write_log(down, "2025-01-31", line("three"))
+    ran = ctl(down, "logs", "-n", "2", "--json")
+
+    assert [json.loads(each)["message"] for each in ran.out.splitlines()] == ["two", "three"]
+
+
+def test_logs_leave_out_what_is_less_severe(down: DaemonProcess):
+    write_log(down, "2025-01-31", line("a", "debug"), line("b", "warning"), line("c", "error"), "not json")
+    out = ctl(down, "logs", "--level", "warn").out
+
+    assert [each.split()[-1] for each in out.splitlines()] == ["b", "c", "json"]
+
+
+def test_logs_in_json_are_the_lines_of_the_file(down: DaemonProcess):
+    entry = '{"level":"info",  "message":"as it stands"}'
+    write_log(down, "2025-01-31", entry)
+
+    assert ctl(down, "logs", "--json").out == entry + "\n"
+
+
+def test_no_log_is_an_error(down: DaemonProcess):
+    ran = ctl(down, "logs")
+
+    assert ran.code == 1
+    assert str(down.logs) in ran.err
+
+
+def test_logs_are_followed_across_midnight(down: DaemonProcess):
+    write_log(down, "2025-01-31", line("first"))
+    with subprocess.Popen(
+        command("logs", "-f", "--level", "info", "--json"),
+        env=down.environ,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout
+
+        def next_message() -> str:
+            assert process.stdout
+            return str(json.loads(process.stdout.readline())["message"])
+
+        assert next_message() == "first"
+        write_log(down, "2025-01-31", line("unseen", "debug"), line("second"))
+        assert next_message() == "second"
+        write_log(down, "2025-01-31", line("last of the day"))
+        write_log(down, "2025-02-01", line("first of the next"))
+        assert next_message() == "last of the day"
+        assert next_message() == "first of the next"
+        process.send_signal(signal.SIGINT)
+
+        assert process.wait(30) == 0
+
+
+def test_the_daemons_own_log_is_found(filled: DaemonProcess):
+    assert "ready" in ctl(filled, "logs").out
+
+
+# config
+
+
+def test_settings_are_shown_set_and_unset(daemon: DaemonProcess):
+    def setting() -> tuple[Any, str]:
+        settings = ctl(daemon, "config", "show", "--json").json["settings"]
+        return next((each["value"], each["origin"]) for each in settings if each["key"] == "query_rows")
+
+    default = setting()
+    assert default[1] == "default"
+
+    assert ctl(daemon, "config", "set", "query_rows", "7").out == "query_rows = 7 (file)\n"
+    assert setting() == (7, "file")
+
+    assert ctl(daemon, "config", "unset", "query_rows").code == 0
+    assert setting() == default
+
+
+def test_a_wrong_setting_is_refused_by_name(filled: DaemonProcess):
+    ran = ctl(filled, "config", "set", "no_such_key", "1")
+
+    assert ran.code == 1
+    assert "no_such_key" in ran.err
+
+
+def test_without_a_daemon_the_file_is_shown_unchecked(down: DaemonProcess):
+    down.home.joinpath("clankers.toml").write_text('log_level = "debug"\n[a]\nb = 1\n')
+    shown, told = ctl(down, "config", "show"), ctl(down, "config", "show", "--json")
+
+    assert (shown.code, told.code) == (0, 0)
+    assert "unchecked" in shown.err
+    assert "debug" in shown.out
+    assert {each["key"]: each["value"] for each in told.json["settings"]} == {"log_level": "debug", "a.b": 1}
+    assert told.json["checked"] is False
+
+
+def test_without_daemon_or_file_the_defaults_are_said_to_hold(down: DaemonProcess):
+    ran = ctl(down, "config", "show")
+
+    assert ran.code == 0
+    assert "default" in ran.out
+
+
+def test_a_file_that_is_not_toml_is_an_error(down: DaemonProcess):
+    down.home.joinpath("clankers.toml").write_text("this is not = = toml")
+
+    assert ctl(down, "config", "show").code == 1
+
+
+def test_the_path_is_known_with_and_without_the_daemon(filled: DaemonProcess, down: DaemonProcess):
+    assert ctl(filled, "config", "path").out == f"{filled.home / 'clankers.toml'}\n"
+    assert ctl(down, "config", "path").out == f"{down.home / 'clankers.toml'}\n"
+
+
+# db, jobs
+
+
+def test_the_database_is_checked_and_vacuumed(daemon: DaemonProcess):
+    assert "sound" in ctl(daemon, "db", "check").out
+    assert "given back" in ctl(daemon, "db", "vacuum").out
+    assert "Nothing to do" in ctl(daemon, "db", "migrate").out
+
+    kinds = [job["kind"] for job in ctl(daemon, "jobs", "--json").json]
+    assert len(kinds) == 2
+    assert "done" in ctl(daemon, "jobs").out
+
+
+def test_a_rollback_needs_a_yes(daemon: DaemonProcess):
+    assert ctl(daemon, "db", "rollback", typed="n\n").code == 1
+    assert ctl(daemon, "health").code == 0
+
+
+def test_a_rollback_names_its_backup(daemon: DaemonProcess):
+    told = ctl(daemon, "db", "rollback", "--yes", "--json").json
+
+    assert Path(told["backup"]).is_file()
+
+
+def job(state: str, **fields: Any) -> dict[str, Any]:
+    facts = {"id": "j1", "kind": "check", "state": state, "done": 1, "total": 9, "note": None}
+    return facts | {"result": None, "error": None, "createdAt": 1, "finishedAt": None} | fields
+
+
+def test_a_damaged_database_exits_4(home: Path, down: DaemonProcess):
+    def damaged(peer: Peer) -> None:
+        peer.answer(peer.receive(), {"jobId": "j1"})
+        peer.answer(peer.receive(), job("done", result={"ok": False, "problems": ["row 3 is missing"]}))
+
+    with played(home / "s", damaged):
+        ran = ctl(down, "db", "check", "--socket", str(home / "s"))
+
+    assert ran.code == 4
+    assert "row 3 is missing" in ran.out
+
+
+def test_a_job_that_failed_exits_1(home: Path, down: DaemonProcess):
+    def failing(peer: Peer) -> None:
+        peer.answer(peer.receive(), {"jobId": "j1"})
+        peer.answer(peer.receive(), job("failed", error="disk full"))
+
+    with played(home / "s", failing):
+        ran = ctl(down, "db", "vacuum", "--socket", str(home / "s"))
+
+    assert ran.code == 1
+    assert "disk full" in ran.err
+
+
+def test_an_interrupt_cancels_the_job(home: Path, down: DaemonProcess):
+    asked = threading.Event()
+    cancelled: list[Any] = []
+
+    def running(peer: Peer) -> None:
+        for request in peer.requests():
+            if request["method"] == "job.cancel":
+                cancelled.append(request["params"]["id"])
+                peer.answer(request, job("cancelled"))
+            elif request["method"] == "job.status":
+                asked.set()
+                with suppress(BrokenPipeError):
+                    peer.answer(request, job("running"))
+            else:
+                peer.answer(request, {"jobId": "j1"})
+
+    # Twice: an interrupt in the middle of an exchange ends the connection.
+    with played(home / "s", running, running):
+        words = command("db", "check", "--socket", str(home / "s"))
+        with subprocess.Popen(words, env=down.environ, stderr=subprocess.PIPE, text=True) as process:
+            assert asked.wait(30)
+            process.send_signal(signal.SIGINT)
+            assert process.stderr
+            said = process.stderr.read()
+            assert process.wait(30) == 1
+
+    assert cancelled == ["j1"]
+    assert "cancelled" in said
+
+
+# completion, service
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_completion_script_is_good_shell(down: DaemonProcess, shell: str):
+    ran = ctl(down, "completion", shell)
+
+    assert ran.code == 0
+    assert "_CLANKERS_CTL_COMPLETE" in ran.out
+    if found := shutil.which(shell):
+        subprocess.run([found, "-n"], input=ran.out, text=True, check=True)
+
+
+def completed(daemon: DaemonProcess, typed: str) -> list[str]:
+    """What bash would offer for the last word."""
+    words = {"COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split(" ")) - 1)}
+    out = ctl(daemon, _CLANKERS_CTL_COMPLETE="bash_complete", **words).out
+    return [offer.partition(",")[2] for offer in out.splitlines() if offer]
+
+
+def test_commands_are_completed(down: DaemonProcess):
+    assert completed(down, "clankers-ctl sess") == ["sessions", "session"]
+
+
+def test_session_ids_and_settings_are_completed_from_the_daemon(filled: DaemonProcess):
+    assert completed(filled, "clankers-ctl session 5d") == [SESSION]
+    assert completed(filled, "clankers-ctl session delete 5d") == [SESSION]
+    assert completed(filled, "clankers-ctl config set query_r") == ["query_rows"]
+
+
+def test_completing_without_a_daemon_offers_nothing(down: DaemonProcess):
+    assert completed(down, "clankers-ctl session delete 5d") == []
+
+
+def test_service_is_one_of_the_commands(down: DaemonProcess):
+    assert "install" in ctl(down, "service", "--help").out

@@ -1,0 +1,127 @@
+"""How clankers-ctl reads times and lays out numbers, bars and columns."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clankers.ctl.config import scalar
+from clankers.ctl.human import moment, money, short, size, span
+from clankers.ctl.output import GAP, Column, bar, fit, plain
+from clankers.ctl.query import distinct
+from clankers.ctl.sessions import shortened
+
+NOW = datetime(2025, 1, 31, 12, 30, tzinfo=UTC).astimezone()
+
+
+@pytest.mark.parametrize(
+    ("text", "ago"),
+    [
+        ("now", timedelta()),
+        ("90s", timedelta(seconds=90)),
+        ("15m", timedelta(minutes=15)),
+        ("2h", timedelta(hours=2)),
+        ("3d", timedelta(days=3)),
+        ("1w ago", timedelta(weeks=1)),
+    ],
+)
+def test_a_relative_time_is_that_long_ago(text: str, ago: timedelta):
+    assert moment(text, NOW) == NOW - ago
+
+
+def test_a_day_begins_at_midnight_and_ends_just_before_the_next():
+    assert moment("today", NOW) == NOW.replace(hour=0, minute=0)
+    assert moment("2025-01-31", NOW) == NOW.replace(hour=0, minute=0)
+    assert moment("2025-01-30", NOW) == moment("yesterday", NOW)
+    end = moment("yesterday", NOW, whole_day=True)
+    assert end < moment("today", NOW) <= end + timedelta(microseconds=1)
+
+
+def test_a_time_with_a_zone_is_that_time():
+    assert moment("2025-01-31T12:30Z", NOW) == NOW
+
+
+@pytest.mark.parametrize("text", ["", "soon", "2", "h", "-2h", "2025-13-01", "2 fortnights"])
+def test_anything_else_is_no_time(text: str):
+    with pytest.raises(ValueError):
+        moment(text, NOW)
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [
+        (span(0.0123), "12 ms"),
+        (span(2.34), "2.3 s"),
+        (span(61), "1 min 1 s"),
+        (span(3 * 3600 + 65), "3 h 1 min"),
+        (span(50 * 3600), "2 d 2 h"),
+        (size(1023), "1023 B"),
+        (size(1536), "1.5 KiB"),
+        (size(5 * 1024**4), "5.0 TiB"),
+        (short(950), "950"),
+        (short(12_345), "12.3k"),
+        (short(4_100_000), "4.1M"),
+        (money(0), "$0.00"),
+        (money(1234.5), "$1,234.50"),
+        (money(0.0042), "$0.0042"),
+    ],
+)
+def test_numbers_are_humane(shown: str, expected: str):
+    assert shown == expected
+
+
+def test_a_bar_shows_eighths_and_anything_above_nothing():
+    assert bar(0, 10) == ""
+    assert bar(1, 3) == "███"
+    assert bar(0.5, 3) == "█▌"
+    assert bar(0.0001, 10) == "▏"
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 60), st.none() | st.integers(1, 30), st.booleans()), min_size=1, max_size=8
+    )
+)
+def test_columns_fit_wherever_they_can(shapes: list[tuple[int, int | None, bool]]):
+    columns = [Column("", least=least, optional=optional) for _, least, optional in shapes]
+    natural = [width for width, _, _ in shapes]
+    least = sum(fit(columns, natural, 0).values()) + GAP * (len(fit(columns, natural, 0)) - 1)
+
+    for room in (40, 80, 500):
+        widths = fit(columns, natural, room)
+        total = sum(widths.values()) + GAP * (len(widths) - 1)
+        assert total <= max(room, least)
+        assert all(width <= natural[place] for place, width in widths.items())
+
+
+def test_with_room_enough_no_column_is_cut_or_left_out():
+    columns = [Column("", least=16), Column("", optional=True)]
+
+    assert fit(columns, [30, 20], 52) == {0: 30, 1: 20}
+    assert fit(columns, [30, 20], 51) == {0: 29, 1: 20}
+    assert fit(columns, [30, 20], 30) == {0: 30}
+
+
+def test_shortened_ids_stay_apart():
+    assert shortened(["0123456789a", "abcdefghijk"]) == ["01234567", "abcdefgh"]
+    assert shortened(["0123456789a", "0123456789b"]) == ["0123456789a", "0123456789b"]
+    assert shortened(["same", "same"]) == ["same", "same"]
+
+
+def test_a_name_that_comes_again_gets_a_number():
+    assert distinct(["id", "id", "x", "id"]) == ["id", "id:2", "x", "id:3"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "value"),
+    [("7", 7), ("0.5", 0.5), ("true", True), ("debug", "debug"), ('"7"', "7"), ("[1]", "[1]"), ("", "")],
+)
+def test_a_setting_is_taken_for_what_it_looks_like(typed: str, value: object):
+    assert scalar(typed) == value
+    assert type(scalar(typed)) is type(value)
+
+
+@given(st.text())
+def test_plain_text_has_no_control_characters_but_lines_and_tabs(text: str):
+    assert not {char for char in plain(text) if ord(char) < 32 or 127 <= ord(char) < 160} - {"\n", "\t"}
