@@ -63,9 +63,7 @@ class Writer(threading.Thread):
     def _batch(self) -> None:
         names = [self._next() for _ in range(self.PIPELINED)]
         events = [{"message": message(name, session=self.name)} for name in names]
-        self.connection.send(
-            {"jsonrpc": "2.0", "id": names[0], "method": "events.batch", "params": {"events": events}}
-        )
+        self.connection.send({"jsonrpc": "2.0", "id": names[0], "method": "events.batch", "params": {"events": events}})
         reply = self._reply()
         for name, outcome in zip(names, reply.get("result", {}).get("outcomes", ()), strict=False):
             (self.acknowledged if outcome["ok"] else self.refused).append(name)
@@ -74,9 +72,7 @@ class Writer(threading.Thread):
 
     def _send(self, names: dict[str, str]) -> None:
         frames = [
-            frame(
-                json.dumps(request(name, "upsertMessage", message=message(name, session=self.name))).encode()
-            )
+            frame(json.dumps(request(name, "upsertMessage", message=message(name, session=self.name))).encode())
             for name in names
         ]
         self.connection.socket.sendall(b"".join(frames))

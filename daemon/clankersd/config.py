@@ -5,7 +5,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 import tomlkit
@@ -25,16 +25,46 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
     """Every setting, each also the variable CLANKERS_ and its name in capitals."""
 
     log_level: Annotated[LogLevel, Meta(description="The least level that is logged.")] = "info"
-    log_retention_days: Annotated[
-        int, Meta(ge=1, le=3650, description="How long daily log files are kept.")
-    ] = 30
+    log_retention_days: Annotated[int, Meta(ge=1, le=3650, description="How long daily log files are kept.")] = 30
     durability: Annotated[
         Literal["full", "normal"],
         Meta(description='"full" syncs each commit to the disk; "normal" may lose the last at a power cut.'),
     ] = "full"
-    max_connections: Annotated[
-        int, Meta(ge=1, le=4096, description="How many clients may be connected at once.")
-    ] = 256
+    embedder: Annotated[
+        Literal["static", "onnx", "openai", "ollama", "gemini", "none"],
+        Meta(description="What makes vectors of texts; none searches by words alone."),
+    ] = "static"
+    embedder_model: Annotated[str, Meta(description="The model's name, or the folder of an ONNX model.")] = ""
+    embedder_url: Annotated[str, Meta(description="The base URL of a remote embedder.")] = ""
+    embedder_key_file: Annotated[str, Meta(description="A file (mode 0600) with the remote embedder's API key.")] = ""
+    embedder_dims: Annotated[int, Meta(ge=0, le=8192, description="Dimensions to ask for; 0 is the model's own.")] = 0
+    embedder_weight: Annotated[
+        float, Meta(ge=0, le=1, description="The vectors' share in a hybrid search; 0 is the embedder's own.")
+    ] = 0
+    embedding_cache_entries: Annotated[
+        int, Meta(ge=0, le=10_000_000, description="How many vectors are kept for texts seen before.")
+    ] = 50_000
+    chunk_tokens: Annotated[int, Meta(ge=32, le=4000, description="How long a chunk may be.")] = 400
+    chunk_overlap: Annotated[int, Meta(ge=0, le=1000, description="What consecutive chunks share.")] = 80
+    index_tools: Annotated[bool, Meta(description="Whether tool inputs and outputs are searchable too.")] = False
+    search_seconds: Annotated[
+        float, Meta(gt=0, le=60, description="After so long a search answers with what it has.")
+    ] = 2
+    watch_roots: Annotated[
+        list[str], Meta(description="Workspaces whose MEMORY.md, memory.md and memory/**/*.md are indexed.")
+    ] = msgspec.field(default_factory=list)
+    watch_extra: Annotated[list[str], Meta(description="Further markdown files and folders that are indexed.")] = (
+        msgspec.field(default_factory=list)
+    )
+    watch_agent_files: Annotated[
+        bool, Meta(description="Whether CLAUDE.md and AGENTS.md of the workspaces are indexed too.")
+    ] = False
+    watch_debounce_ms: Annotated[
+        int, Meta(ge=10, le=600_000, description="How long a file must rest before it is indexed.")
+    ] = 1500
+    watch_poll: Annotated[bool, Meta(description="Look for changes by polling, where events do not arrive.")] = False
+    sync_minutes: Annotated[float, Meta(ge=0, description="Compare all files every so often; 0 is never.")] = 0
+    max_connections: Annotated[int, Meta(ge=1, le=4096, description="How many clients may be connected at once.")] = 256
     idle_exit_seconds: Annotated[
         float,
         Meta(ge=0, description="Exit after so long without a client, when socket-activated; 0 is never."),
@@ -115,6 +145,9 @@ def _checked(key: str, value: Any, where: str, *, strict: bool = True) -> Any:
     hints = get_type_hints(Config, include_extras=True)
     if key not in hints:
         raise _unknown(key, where)
+    kind = get_origin(get_args(hints[key])[0])
+    if kind is list and isinstance(value, str):  # in a variable or on a command line, commas part a list
+        value = [part.strip() for part in value.split(",") if part.strip()]
     try:
         return msgspec.convert(value, hints[key], strict=strict)
     except msgspec.ValidationError as error:
@@ -122,14 +155,12 @@ def _checked(key: str, value: Any, where: str, *, strict: bool = True) -> Any:
 
 
 def _reason(error: Exception, hint: Any) -> str:
-    choices = get_args(get_args(hint)[0])
+    choices = get_args(get_args(hint)[0]) if get_origin(get_args(hint)[0]) is Literal else ()
     return f"it must be one of {', '.join(map(str, choices))}" if choices else str(error)
 
 
 def _unknown(key: str, where: str) -> ConfigError:
-    return ConfigError(
-        f"{where}: there is no setting {key!r}; there are {', '.join(Config.__struct_fields__)}"
-    )
+    return ConfigError(f"{where}: there is no setting {key!r}; there are {', '.join(Config.__struct_fields__)}")
 
 
 def _help(hint: Any) -> str:

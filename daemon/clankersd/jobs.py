@@ -141,10 +141,7 @@ class Jobs:
         job.finished_at = clock.now()
         row = {
             "result_json": msgspec.json.encode(job.result).decode(),
-            **{
-                name: getattr(job, name)
-                for name in ("id", "state", "done", "total", "note", "error", "finished_at")
-            },
+            **{name: getattr(job, name) for name in ("id", "state", "done", "total", "note", "error", "finished_at")},
         }
         try:
             await self._store.write(lambda db: db.execute(_FINISH, row))

@@ -100,9 +100,7 @@ def _to_file(file: DailyFile) -> Callable[[WrappedLogger, str, EventDict], Event
             "component": event.get("component", "daemon"),
             "message": event.get("event"),
         }
-        file.write(
-            msgspec.json.encode(line | {k: v for k, v in event.items() if k != "event"}, enc_hook=repr)
-        )
+        file.write(msgspec.json.encode(line | {k: v for k, v in event.items() if k != "event"}, enc_hook=repr))
         return event
 
     return write

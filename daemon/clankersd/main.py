@@ -63,9 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--socket", type=Path, metavar="FILE", help="the socket to listen on")
     parser.add_argument("--log-path", type=Path, metavar="DIR", help="the folder of the daily logs")
     parser.add_argument("--config", type=Path, metavar="FILE", help="the settings, instead of clankers.toml")
-    parser.add_argument(
-        "--log-level", choices=["debug", "info", "warn", "error"], help="the least level to log"
-    )
+    parser.add_argument("--log-level", choices=["debug", "info", "warn", "error"], help="the least level to log")
     parser.add_argument("--version", action="version", version=f"clankersd {version('clankers')}")
     return parser
 

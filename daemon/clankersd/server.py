@@ -229,9 +229,7 @@ def _refuse_batch(batch: list[Any]) -> RpcError | None:
     if not batch:
         return InvalidRequest("invalid request: the batch is empty")
     if len(batch) > rpc.MAX_BATCH:
-        return InvalidRequest(
-            f"invalid request: a batch may hold {rpc.MAX_BATCH} requests, this one {len(batch)}"
-        )
+        return InvalidRequest(f"invalid request: a batch may hold {rpc.MAX_BATCH} requests, this one {len(batch)}")
     return None
 
 

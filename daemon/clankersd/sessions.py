@@ -109,9 +109,7 @@ async def list_sessions(daemon: "Daemon", request: SessionList) -> SessionPage:
     conditions, params = _session_filters(request)
 
     def page(db: Db) -> SessionPage:
-        rows = db.fetch(
-            f"{_SESSION} WHERE {conditions} ORDER BY created_at DESC, id DESC LIMIT :limit", params
-        )
+        rows = db.fetch(f"{_SESSION} WHERE {conditions} ORDER BY created_at DESC, id DESC LIMIT :limit", params)
         shown = rows[: request.limit]
         sessions = [_session(row, _counts(db, row["id"])) for row in shown]
         return SessionPage(sessions, _next_cursor(rows, shown))
@@ -205,9 +203,7 @@ async def timeline(daemon: "Daemon", request: SessionTimeline) -> Timeline:
 
 @handles(ProjectList)
 async def list_projects(daemon: "Daemon", request: ProjectList) -> list[Project]:
-    return await daemon.store.read(
-        lambda db: [Project(**row) for row in db.fetch(_PROJECTS, {"limit": request.limit})]
-    )
+    return await daemon.store.read(lambda db: [Project(**row) for row in db.fetch(_PROJECTS, {"limit": request.limit})])
 
 
 def _session_filters(request: SessionList) -> tuple[str, dict[str, Any]]:
@@ -238,9 +234,7 @@ def _newest(
     """The newest rows that match, oldest of them first, and the cursor to those before."""
     params = {name: value for name, value in (where | times).items() if value is not None}
     conditions = ["1"] + [f"{name} = :{name}" for name in where if name in params]
-    conditions += ["created_at >= :since"] * ("since" in params) + ["created_at < :until"] * (
-        "until" in params
-    )
+    conditions += ["created_at >= :since"] * ("since" in params) + ["created_at < :until"] * ("until" in params)
     if cursor:
         conditions.append("(created_at, id) < (:at, :before)")
         params["at"], params["before"] = decode_cursor(cursor, int, str)

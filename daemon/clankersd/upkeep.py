@@ -65,23 +65,17 @@ async def vacuum(daemon: "Daemon", request: DbVacuum) -> JobStarted:
 
 
 def _migrated(change: Change) -> Migrated:
-    return Migrated(
-        change.before, change.after, change.applied, str(change.backup) if change.backup else None
-    )
+    return Migrated(change.before, change.after, change.applied, str(change.backup) if change.backup else None)
 
 
 def _tables(db: Db) -> list[str]:
-    return [
-        row["name"] for row in db.fetch("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")
-    ]
+    return [row["name"] for row in db.fetch("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
 
 
 def _check(db: Db, table: str) -> list[str]:
     found = [row["quick_check"] for row in db.fetch(f'PRAGMA quick_check("{table}")')]
     strays = db.fetch(f'PRAGMA foreign_key_check("{table}")')
-    return [text for text in found if text != "ok"] + [
-        f"row {row['rowid']} of {table} has no owner" for row in strays
-    ]
+    return [text for text in found if text != "ok"] + [f"row {row['rowid']} of {table} has no owner" for row in strays]
 
 
 def _allow_steps(db: Db) -> None:

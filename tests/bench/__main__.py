@@ -160,9 +160,7 @@ def measure_daemon(daemon: DaemonProcess) -> list[Row]:
 class UngroupedDaemon(DaemonProcess):
     """The same daemon in every respect but one: it commits every request by itself."""
 
-    command = (
-        "import clankersd.db.store as store; store.MOST_PER_COMMIT = 1; import clankersd.main as m; m.main()"
-    )
+    command = "import clankersd.db.store as store; store.MOST_PER_COMMIT = 1; import clankersd.main as m; m.main()"
 
     def start(self, *flags: str, wait: bool = True) -> "UngroupedDaemon":
         self.process = subprocess.Popen(
@@ -209,9 +207,7 @@ def middle(rows: list[Row]) -> Row:
 def real_disk() -> Path:
     """A folder on a disk: on tmpfs a commit costs nothing and the figures mean nothing."""
     for folder in (Path("/var/tmp"), Path.home(), Path.cwd()):
-        kind = subprocess.run(
-            ["stat", "-f", "-c", "%T", str(folder)], capture_output=True, text=True, check=True
-        )
+        kind = subprocess.run(["stat", "-f", "-c", "%T", str(folder)], capture_output=True, text=True, check=True)
         if kind.stdout.strip() not in ("tmpfs", "ramfs") and os.access(folder, os.W_OK):
             return folder
     raise SystemExit("there is no writable folder on a real disk to measure in")

@@ -69,9 +69,7 @@ def upsert_frame(prefix: str, number: int) -> bytes:
 
 def batch_frame(prefix: str, first: int, size: int) -> bytes:
     """An events.batch of `size` events."""
-    return request_frame(
-        first, "events.batch", {"events": [event(prefix, first + offset) for offset in range(size)]}
-    )
+    return request_frame(first, "events.batch", {"events": [event(prefix, first + offset) for offset in range(size)]})
 
 
 def request_frame(number: int, method: str, params: dict[str, Any]) -> bytes:

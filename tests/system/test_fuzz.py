@@ -116,17 +116,13 @@ def test_random_bytes(fuzzed: DaemonProcess, data: bytes) -> None:
 
 @searching
 @given(body=st.binary(max_size=300), length=st.integers(-5, 400) | st.integers(10**6, 10**30))
-def test_random_bodies_in_frames_that_announce_any_length(
-    fuzzed: DaemonProcess, body: bytes, length: int
-) -> None:
+def test_random_bodies_in_frames_that_announce_any_length(fuzzed: DaemonProcess, body: bytes, length: int) -> None:
     assert_well(fuzzed, exchange(fuzzed, b"Content-Length: %d\r\n\r\n%b" % (length, body)))
 
 
 @searching
 @given(bodies=st.lists(st.binary(max_size=100), max_size=6))
-def test_random_bodies_in_good_frames_are_answered_every_one(
-    fuzzed: DaemonProcess, bodies: list[bytes]
-) -> None:
+def test_random_bodies_in_good_frames_are_answered_every_one(fuzzed: DaemonProcess, bodies: list[bytes]) -> None:
     framed = [frame(body) for body in bodies]
     replies = exchange(fuzzed, b"".join(framed))
     assert_well(fuzzed, replies)

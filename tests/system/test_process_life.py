@@ -229,9 +229,7 @@ def test_the_installed_wheel_has_its_commands_and_a_daemon_that_answers(
     python = install(wheel, tmp_path / "venv")
     for command in ("clankersd", "clankers-ctl", "clankers-hook"):
         assert shutil.which(command, path=str(python.parent)), command
-    shown = subprocess.run(
-        [python.parent / "clankers-ctl", "--help"], capture_output=True, text=True, check=True
-    )
+    shown = subprocess.run([python.parent / "clankers-ctl", "--help"], capture_output=True, text=True, check=True)
     assert "service" in shown.stdout
     monkeypatch.setattr(sys, "executable", str(python))
     with running_daemon(home) as daemon, daemon.connect() as connection:

@@ -201,9 +201,7 @@ def damage(database: Path, table: str) -> None:
 
 
 @pytest.mark.parametrize("suffixes", [[""], ["", "-wal", "-shm"]], ids=["database only", "with its log"])
-def test_a_deleted_file_is_refused_and_ensure_db_makes_a_new_one(
-    daemon: DaemonProcess, suffixes: list[str]
-) -> None:
+def test_a_deleted_file_is_refused_and_ensure_db_makes_a_new_one(daemon: DaemonProcess, suffixes: list[str]) -> None:
     with daemon.connect() as connection:
         assert "error" not in upsert(connection, "before")
         for suffix in suffixes:

@@ -24,9 +24,7 @@ def refusal(process: DaemonProcess, *flags: str) -> str:
         process.close()
 
 
-def test_a_second_daemon_on_the_same_database_exits_and_says_why(
-    daemon: DaemonProcess, second: DaemonProcess
-) -> None:
+def test_a_second_daemon_on_the_same_database_exits_and_says_why(daemon: DaemonProcess, second: DaemonProcess) -> None:
     said = refusal(second)
     assert "another clankersd" in said
     assert "Traceback" not in said

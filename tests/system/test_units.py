@@ -142,9 +142,7 @@ AGENT_KEYS = {
 
 
 @pytest.mark.usefixtures("on_macos")
-def test_the_launchd_agent_has_the_keys_and_types_launchd_knows(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_launchd_agent_has_the_keys_and_types_launchd_knows(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLANKERS_DATA_PATH", str(home / "a & b"))
     run("install")
     agent = plistlib.loads((home / "Library" / "LaunchAgents" / f"{LABEL}.plist").read_bytes())
@@ -175,9 +173,7 @@ def test_installing_again_changes_nothing(home: Path) -> None:
 
 
 @pytest.mark.parametrize("platform", ["linux", "darwin"])
-def test_install_and_uninstall_leave_nothing_behind(
-    home: Path, monkeypatch: pytest.MonkeyPatch, platform: str
-) -> None:
+def test_install_and_uninstall_leave_nothing_behind(home: Path, monkeypatch: pytest.MonkeyPatch, platform: str) -> None:
     monkeypatch.setattr(sys, "platform", platform)
     run("install")
     assert everything_in(home)
@@ -239,9 +235,7 @@ def manager_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("systemctl", "launchctl"):
         script = tmp_path / "bin" / name
         script.parent.mkdir(exist_ok=True)
-        script.write_text(
-            f'#!/bin/sh\necho "{name} $*" >> {calls}\n[ ! -e {tmp_path}/fail-"$2" ] || exit 1\n'
-        )
+        script.write_text(f'#!/bin/sh\necho "{name} $*" >> {calls}\n[ ! -e {tmp_path}/fail-"$2" ] || exit 1\n')
         script.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     return calls
@@ -411,9 +405,7 @@ def test_systemd_is_told_when_it_is_ready_alive_and_stopping(home: Path, kind: s
 
 def test_a_watchdog_meant_for_another_process_is_not_fed(home: Path) -> None:
     with listening_for_states(str(home / "notify")) as states:
-        daemon = DaemonProcess(
-            home, NOTIFY_SOCKET=str(home / "notify"), WATCHDOG_USEC="100000", WATCHDOG_PID="1"
-        )
+        daemon = DaemonProcess(home, NOTIFY_SOCKET=str(home / "notify"), WATCHDOG_USEC="100000", WATCHDOG_PID="1")
         try:
             daemon.start()
             time.sleep(0.5)

@@ -70,6 +70,10 @@ class Manager(Protocol):
         """What the manager says of the service; empty when it knows none."""
         ...
 
+    def listens(self) -> bool:
+        """Whether the manager itself holds the socket."""
+        ...
+
 
 class Systemd:
     """The user manager of systemd."""
@@ -84,9 +88,7 @@ class Systemd:
         self.leftovers: list[Path] = []
 
     def files(self, clankersd: Path) -> dict[Path, bytes]:
-        environment = "\n".join(
-            f"Environment={_quoted(f'{name}={value}')}" for name, value in _carried().items()
-        )
+        environment = "\n".join(f"Environment={_quoted(f'{name}={value}')}" for name, value in _carried().items())
         filled = {
             "@CLANKERSD@": _quoted(str(clankersd)),
             "@ENVIRONMENT@\n": f"{environment}\n" if environment else "",
@@ -114,6 +116,9 @@ class Systemd:
         said = _output(["systemctl", "--user", "show", UNITS[1], f"--property={shown}"])
         state = dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
         return {} if state.get("LoadState") == "not-found" else state
+
+    def listens(self) -> bool:
+        return _succeeds(["systemctl", "--user", "is-active", UNITS[0]])
 
 
 class Launchd:
@@ -159,6 +164,9 @@ class Launchd:
         pairs = (line.strip().split(" = ", 1) for line in said.splitlines() if " = " in line)
         return {key: value for key, value in pairs if key in ("state", "pid", "runs", "last exit code")}
 
+    def listens(self) -> bool:
+        return bool(self.state())
+
 
 def manager() -> Manager:
     """What this platform has."""
@@ -172,9 +180,7 @@ def clankersd_path() -> Path:
         return beside
     if found := shutil.which("clankersd"):
         return Path(found).absolute()
-    raise click.ClickException(
-        f"There is no clankersd in {beside.parent} nor in PATH. Install clankers first."
-    )
+    raise click.ClickException(f"There is no clankersd in {beside.parent} nor in PATH. Install clankers first.")
 
 
 @dataclass
@@ -386,10 +392,7 @@ def _content(path: Path) -> bytes | None:
 
 def _stray(here: Manager) -> str | None:
     """The process that listens on the socket though the manager does not keep it."""
-    state = here.state()
-    if state.get("ActiveState") in ("active", "activating", "reloading") or "pid" in state:
-        return None
-    if here.name == "systemd" and _succeeds(["systemctl", "--user", "is-active", UNITS[0]]):
+    if here.listens():
         return None
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(1)

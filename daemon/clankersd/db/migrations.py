@@ -48,9 +48,7 @@ class Change:
 def known() -> tuple[Migration, ...]:
     """The migrations this program brings, in order."""
     folder = files("clankersd") / "migrations" / "sqlite"
-    texts = {
-        entry.name: entry.read_text("utf-8") for entry in folder.iterdir() if entry.name.endswith(".sql")
-    }
+    texts = {entry.name: entry.read_text("utf-8") for entry in folder.iterdir() if entry.name.endswith(".sql")}
     return tuple(
         Migration(
             version=int(name.partition("_")[0]),
@@ -77,9 +75,7 @@ def migrate(db: Db, backups: Path, migrations: tuple[Migration, ...] | None = No
     before = version(db)
     pending = [migration for migration in migrations if migration.version > before]
     original = before == 0 and is_original(db)
-    backup = (
-        back_up(db, backups, f"before-{pending[-1].version:04}") if pending and (before or original) else None
-    )
+    backup = back_up(db, backups, f"before-{pending[-1].version:04}") if pending and (before or original) else None
     if original:
         adopt_original(db, partial(_apply, db, pending[0]))
     for migration in pending[1:] if original else pending:
@@ -123,8 +119,7 @@ def _apply(db: Db, migration: Migration) -> None:
     db.execute(_TABLE)
     db.execute(migration.up)
     db.execute(
-        "INSERT INTO _migrations (version, name, checksum, applied_at) "
-        "VALUES (:version, :name, :checksum, :at)",
+        "INSERT INTO _migrations (version, name, checksum, applied_at) VALUES (:version, :name, :checksum, :at)",
         {
             "version": migration.version,
             "name": migration.name,

@@ -40,9 +40,7 @@ def adopt_original(db: Db, apply_first_migration: Callable[[], None]) -> None:
 
 
 def _exists(db: Db, table: str) -> bool:
-    return bool(
-        db.value("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = :table", {"table": table})
-    )
+    return bool(db.value("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = :table", {"table": table}))
 
 
 def _set_aside(db: Db, table: str) -> None:

@@ -19,6 +19,4 @@ def decode_cursor(cursor: str, *types: type) -> tuple[Any, ...]:
         padded = cursor + "=" * (-len(cursor) % 4)
         return msgspec.json.decode(base64.urlsafe_b64decode(padded), type=tuple[types])  # type: ignore[valid-type]
     except ValueError as error:
-        raise InvalidParams(
-            "invalid params: cursor is not one that this method gave - at `$.cursor`"
-        ) from error
+        raise InvalidParams("invalid params: cursor is not one that this method gave - at `$.cursor`") from error

@@ -42,6 +42,10 @@ class Db:
             rows.append(dict(zip(names, row, strict=True)))
         return rows
 
+    def tuples(self, sql: str, params: Mapping[str, Any] = _NOTHING) -> list[tuple[Any, ...]]:
+        """Every row, by position: for thousands of them."""
+        return self.raw.execute(sql, params).fetchall()
+
     def fetch_one(self, sql: str, params: Mapping[str, Any] = _NOTHING) -> dict[str, Any] | None:
         """The first row, if there is one."""
         rows = self.fetch(sql, params)

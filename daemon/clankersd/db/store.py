@@ -71,6 +71,7 @@ class Store:
         self.schema_version: int | None = None
         self.vec = Extension(None)
         self.written = Written()
+        self.on_open: list[Callable[[Db], None]] = []
         self._durability = durability
         self._connection: Connection | None = None
         self._identity = FileIdentity(None, None)
@@ -78,7 +79,7 @@ class Store:
         self._damaged = False
         self._behind = False
         self._wal_pages = 0
-        self._reading = 0
+        self._reading = False  # in the connection's thread, whether or not anybody still waits for it
         self._waiting: deque[tuple[Callable[[Db], Any], asyncio.Future[Any]]] = deque()
         self._woken = anyio.Event()
 
@@ -107,12 +108,13 @@ class Store:
         def bounded(db: Db) -> T:
             self._verify_file()
             db.stop_at(time.monotonic() + seconds)
+            self._reading = True
             try:
                 return query(db)
             finally:
+                self._reading = False
                 db.stop_at(None)
 
-        self._reading += 1
         try:
             return await self._serving(unreadable).run(bounded)
         except apsw.InterruptError as error:
@@ -120,8 +122,6 @@ class Store:
         except (*TROUBLE, FileGone) as error:
             await self._note(error)
             raise unreadable(in_words(error)) from error
-        finally:
-            self._reading -= 1
 
     async def apart(self, work: Callable[[Db], T]) -> T:
         """Run `work` by itself, outside any transaction: for vacuum, checks, migrations."""
@@ -179,7 +179,7 @@ class Store:
 
     async def migrate(self) -> migrations.Change:
         """Bring the schema up to date, and serve again."""
-        change = await self.apart(lambda db: migrations.migrate(db, self.backups))
+        change = await self.apart(self._bring_up_to_date)
         self._take_version(change.after)
         return change
 
@@ -229,10 +229,16 @@ class Store:
         self.vec = load_vec(db)
         if self.vec.problem:
             log.warning("sqlite-vec is missing", problem=self.vec.problem)
-        change = migrations.migrate(db, self.backups)
+        change = self._bring_up_to_date(db)
         db.raw.set_wal_hook(self._count_wal)
         self.path.chmod(0o600)
         self._identity = FileIdentity.of(self.path)
+        return change
+
+    def _bring_up_to_date(self, db: Db) -> migrations.Change:
+        change = migrations.migrate(db, self.backups)
+        for prepare in self.on_open:
+            prepare(db)
         return change
 
     def _take_version(self, version: int) -> None:
@@ -253,9 +259,7 @@ class Store:
         found = FileIdentity.of(self.path)
         if found.database is None:
             raise FileGone("the database file was deleted while it was open: put it back, or call ensureDb")
-        if found.database != self._identity.database or (
-            self._identity.wal and found.wal != self._identity.wal
-        ):
+        if found.database != self._identity.database or (self._identity.wal and found.wal != self._identity.wal):
             raise FileGone("the database file or its log was replaced while it was open")
 
     async def _commit_waiting(self) -> None:

@@ -122,11 +122,7 @@ def _last_fit(line: str, start: int, limit: int) -> int:
 
 def _continues(character: str) -> bool:
     """Whether this character belongs to the one before it, as seen by a reader."""
-    return (
-        character in _JOINERS
-        or unicodedata.combining(character) != 0
-        or unicodedata.category(character) == "Mn"
-    )
+    return character in _JOINERS or unicodedata.combining(character) != 0 or unicodedata.category(character) == "Mn"
 
 
 def _groups(pieces: list[_Piece], limit: int, overlap: int) -> Iterator[list[_Piece]]:

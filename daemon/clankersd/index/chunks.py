@@ -1,6 +1,8 @@
-"""The chunks table: what belongs to an owner is replaced as a whole, in the owner's transaction."""
+"""The chunks table: an owner's chunks change in the owner's transaction, and only those whose text changed."""
 
 import hashlib
+import json
+from collections import deque
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -10,6 +12,9 @@ from clankersd.index.chunker import Chunk, chunk
 from clankersd.index.words import other_forms
 
 OwnerColumn = Literal["message_id", "tool_id", "file_id"]
+Row = dict[str, Any]
+Moved = tuple[Row, Row]
+"""A chunk as it is stored, and as it shall be."""
 
 _INSERT = """
     INSERT INTO chunks (chunk_id, chunking, source, message_id, tool_id, file_id, session_id, turn, role, position,
@@ -17,6 +22,11 @@ _INSERT = """
     VALUES (:chunk_id, :chunking, :source, :message_id, :tool_id, :file_id, :session_id, :turn, :role, :position,
             :start_line, :end_line, :start_offset, :end_offset, :hash, :text, :header, :extra, :created_at)
 """
+_PLACE = "chunk_id, role, position, start_line, end_line, start_offset, end_offset, created_at"
+"""What may change of a chunk while its text stays."""
+
+_MOVE = f"UPDATE chunks SET {', '.join(f'{name} = :{name}' for name in _PLACE.split(', '))} WHERE id = :id"
+_THESE = "id IN (SELECT value FROM json_each(:ids))"
 _NEXT_TURN = "SELECT coalesce(max(turn), 0) + 1 FROM chunks WHERE session_id = :session_id"
 
 
@@ -75,30 +85,62 @@ def message_header(created_at: int, role: str | None) -> str:
 
 
 def replace(db: Db, owner: Owner, prepared: Prepared) -> bool:
-    """Make `prepared` the owner's chunks; tells whether anything changed. The same text changes nothing."""
-    own = {"owner": owner.value, "chunking": prepared.chunking.number}
+    """Make `prepared` the owner's chunks; tells whether anything changed. A chunk whose text is still there stays,
+    and its vector with it."""
     stored = db.fetch(
-        f"SELECT hash, turn FROM chunks WHERE {owner.column} = :owner AND chunking = :chunking ORDER BY position",
-        own,
+        f"SELECT id, turn, hash, header, {_PLACE} FROM chunks "
+        f"WHERE {owner.column} = :owner AND chunking = :chunking ORDER BY position",
+        {"owner": owner.value, "chunking": prepared.chunking.number},
     )
-    if [row["hash"] for row in stored] == prepared.hashes:
-        return False
-    db.execute(f"DELETE FROM chunks WHERE {owner.column} = :owner AND chunking = :chunking", own)
     turn = stored[0]["turn"] if stored else _next_turn(db, owner)
-    for position in range(len(prepared.chunks)):
-        db.execute(_INSERT, _row(owner, prepared, position, turn))
-    return True
+    rows = [_row(owner, prepared, position, turn) for position in range(len(prepared.chunks))]
+    gone, moved, new = _compare(stored, rows)
+    if gone:
+        db.execute(f"DELETE FROM chunks WHERE {_THESE}", {"ids": json.dumps(gone)})
+    if moved:
+        _move(db, moved)
+    for row in new:
+        db.execute(_INSERT, row)
+    return bool(gone or moved or new)
+
+
+def _compare(stored: list[Row], rows: list[Row]) -> tuple[list[int], list[Moved], list[Row]]:
+    """The ids of stored chunks whose text is gone, those that stay but not as they are, and what is new."""
+    by_hash: dict[str, deque[Row]] = {}
+    for old in stored:
+        by_hash.setdefault(old["hash"], deque()).append(old)
+    moved, new = [], []
+    for row in rows:
+        if not by_hash.get(row["hash"]):
+            new.append(row)
+            continue
+        old = by_hash[row["hash"]].popleft()
+        if any(row[key] != value for key, value in old.items() if key != "id"):
+            moved.append((old, row))
+    return [old["id"] for left in by_hash.values() for old in left], moved, new
+
+
+def _move(db: Db, moved: list[Moved]) -> None:
+    # First out of each other's way: one may get the chunk_id that another still has.
+    ids = json.dumps([old["id"] for old, _ in moved])
+    db.execute(f"UPDATE chunks SET chunk_id = 'moving ' || id WHERE {_THESE}", {"ids": ids})
+    for old, row in moved:
+        db.execute(_MOVE, row | {"id": old["id"]})
+        if old["header"] != row["header"]:  # apart, since it is searched: the words are indexed anew
+            db.execute("UPDATE chunks SET header = :header WHERE id = :id", {"header": row["header"], "id": old["id"]})
 
 
 def _next_turn(db: Db, owner: Owner) -> int | None:
-    if owner.session_id is None:
+    """A message's place in its conversation; nothing else takes a turn."""
+    if owner.column != "message_id":
         return None
     return int(db.value(_NEXT_TURN, {"session_id": owner.session_id}))
 
 
-def _row(owner: Owner, prepared: Prepared, position: int, turn: int | None) -> dict[str, Any]:
+def _row(owner: Owner, prepared: Prepared, position: int, turn: int | None) -> Row:
     piece, digest = prepared.chunks[position], prepared.hashes[position]
-    name = f"{owner.source}:{owner.path}:{piece.start_line}:{piece.end_line}:{digest}:{prepared.chunking.number}:{position}"
+    lines = f"{piece.start_line}:{piece.end_line}"
+    name = f"{owner.source}:{owner.path}:{lines}:{digest}:{prepared.chunking.number}:{position}"
     return {
         "chunk_id": hash_of(name),
         "chunking": prepared.chunking.number,

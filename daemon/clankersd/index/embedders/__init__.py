@@ -1,0 +1,46 @@
+"""Embedders: texts into vectors, here or on the network, behind one small interface."""
+
+from collections.abc import Callable
+
+from clankersd.index.embedders.base import (
+    Embedder,
+    EmbedderSettings,
+    EmbedderUnavailable,
+    Identity,
+    ItemFailed,
+    Outcome,
+    Vector,
+)
+from clankersd.index.embedders.gemini import Gemini
+from clankersd.index.embedders.http import RemoteEmbedder
+from clankersd.index.embedders.ollama import Ollama
+from clankersd.index.embedders.onnx import onnx_embedder
+from clankersd.index.embedders.openai import OpenAI
+from clankersd.index.embedders.service import Api
+from clankersd.index.embedders.static import static_embedder
+
+__all__ = [
+    "Embedder",
+    "EmbedderSettings",
+    "EmbedderUnavailable",
+    "Identity",
+    "ItemFailed",
+    "Outcome",
+    "Vector",
+    "make_embedder",
+]
+
+_LOCAL: dict[str, Callable[[EmbedderSettings], Embedder]] = {"static": static_embedder, "onnx": onnx_embedder}
+_REMOTE: dict[str, Api] = {api.provider: api for api in (OpenAI(), Ollama(), Gemini())}
+
+
+def make_embedder(settings: EmbedderSettings) -> Embedder | None:
+    """The embedder the settings describe, None for "none"; raises EmbedderUnavailable if there is no such."""
+    if settings.provider == "none":
+        return None
+    if settings.provider in _LOCAL:
+        return _LOCAL[settings.provider](settings)
+    if settings.provider in _REMOTE:
+        return RemoteEmbedder(_REMOTE[settings.provider], settings)
+    known = ", ".join([*_LOCAL, *_REMOTE, "none"])
+    raise EmbedderUnavailable(f"there is no embedder {settings.provider!r}: use one of {known}", permanent=True)

@@ -1,0 +1,158 @@
+"""Embedders on the network: batches, several at once, and one bad text failing alone."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import anyio
+
+from clankersd.index.embedders.base import (
+    NO_TEXT,
+    EmbedderSettings,
+    EmbedderUnavailable,
+    Identity,
+    ItemFailed,
+    Outcome,
+    Vector,
+    clean,
+    provider_key,
+)
+from clankersd.index.embedders.batches import in_batches
+from clankersd.index.embedders.models import configured
+from clankersd.index.embedders.patience import Patience
+from clankersd.index.embedders.replies import Refused
+from clankersd.index.embedders.service import Api, Purpose, Service
+from clankersd.index.embedders.vectors import WrongDims, received_vector
+
+MOST_TEXTS = 96
+MOST_BYTES = 32_000
+SHORTEST = 500  # characters; a text that is still too long here is refused for another reason
+PROBE = "ship it"
+
+
+class RemoteEmbedder:
+    """Asks a service for vectors, and believes nothing it says unchecked."""
+
+    def __init__(
+        self,
+        api: Api,
+        settings: EmbedderSettings,
+        patience: Patience = Patience(),  # noqa: B008 - frozen
+        most_texts: int = MOST_TEXTS,
+        most_bytes: int = MOST_BYTES,
+    ) -> None:
+        self._service = Service(api, settings, patience)
+        self._model = configured(self._service.model, settings)
+        self._patience = patience
+        self._most_texts = most_texts
+        self._most_bytes = most_bytes
+        self._slots = anyio.CapacityLimiter(api.at_once)
+        self.weight = self._model.weight
+        key = provider_key(url=self._service.url, dims=settings.dims, document_prefix=self._model.document_prefix)
+        self.identity = Identity(api.provider, self._service.model, key, settings.dims)
+
+    async def embed(self, texts: list[str]) -> list[Outcome]:
+        outcomes: list[Outcome] = [ItemFailed(NO_TEXT) for _ in texts]
+        wanted = [position for position, text in enumerate(texts) if text.strip()]
+        asked = [self._model.document_prefix + clean(texts[position]) for position in wanted]
+        trouble: list[EmbedderUnavailable] = []
+
+        async def fill(batch: list[int]) -> None:
+            try:
+                async with self._slots:
+                    found = await self._batch([asked[number] for number in batch])
+            except EmbedderUnavailable as error:
+                trouble.append(error)
+                group.cancel_scope.cancel()
+                return
+            for number, outcome in zip(batch, found, strict=True):
+                outcomes[wanted[number]] = outcome
+
+        async with anyio.create_task_group() as group:
+            for batch in in_batches(asked, self._most_texts, self._most_bytes):
+                group.start_soon(fill, batch)
+        if trouble:
+            raise trouble[0]
+        return outcomes
+
+    async def embed_query(self, text: str) -> Vector:
+        """Takes no slot: a search does not queue behind the backlog."""
+        if not text.strip():
+            raise ItemFailed(NO_TEXT)
+        try:
+            asked = self._model.query_prefix + clean(text)
+            [outcome] = await self._ask([asked], "query", self._patience.query_retries)
+        except Refused as refusal:
+            await self._probe()
+            raise ItemFailed(refusal.reason) from refusal
+        if isinstance(outcome, ItemFailed):
+            raise outcome
+        return outcome
+
+    async def close(self) -> None:
+        await self._service.close()
+
+    async def _batch(self, texts: list[str]) -> list[Outcome]:
+        try:
+            return await self._ask(texts, "document", self._patience.retries)
+        except Refused as refusal:
+            await self._probe()
+            outcomes = await self._in_halves(texts, refusal)
+        if len(texts) > 1 and not any(isinstance(outcome, ItemFailed) for outcome in outcomes):
+            # Nothing was wrong with the texts, so they were too many: services allow 10, 16, 20, 64 …
+            self._most_texts = min(self._most_texts, (len(texts) + 1) // 2)
+        return outcomes
+
+    async def _probe(self) -> None:
+        """Raises EmbedderUnavailable unless a harmless text goes through: else every text would be blamed."""
+        try:
+            await self._ask([PROBE], "document", retries=0)
+        except Refused as refusal:
+            raise EmbedderUnavailable(refusal.reason, permanent=refusal.permanent) from refusal
+
+    async def _in_halves(self, texts: list[str], refusal: Refused) -> list[Outcome]:
+        """The outcomes of texts that were refused together."""
+        if len(texts) == 1:
+            return [await self._shortened(texts[0], refusal)]
+        outcomes: list[Outcome] = []
+        middle = (len(texts) + 1) // 2
+        for half in (texts[:middle], texts[middle:]):
+            try:
+                outcomes += await self._ask(half, "document", retries=1)
+            except Refused as again:
+                outcomes += await self._in_halves(half, again)
+        return outcomes
+
+    async def _shortened(self, text: str, refusal: Refused) -> Outcome:
+        """The vector of the text's beginning if only its length is refused; Ollama's own cutting fails at times."""
+        if not refusal.too_long or len(text) <= SHORTEST:
+            return ItemFailed(refusal.reason)
+        half = text[: len(text) // 2]
+        try:
+            [outcome] = await self._ask([half], "document", retries=1)
+        except Refused as again:
+            return await self._shortened(half, again)
+        return outcome
+
+    async def _ask(self, texts: list[str], purpose: Purpose, retries: int) -> list[Outcome]:
+        """Raises Refused when nothing usable comes, or when it is unclear what is."""
+        raw = await self._service.ask(texts, purpose, retries)
+        outcomes = await anyio.to_thread.run_sync(partial(_checked, raw, self.identity.dims))
+        sizes = {len(outcome) for outcome in outcomes if not isinstance(outcome, ItemFailed)}
+        if len(sizes) > 1:
+            raise Refused(f"the provider's embeddings differ in length: {sorted(sizes)}")
+        [size] = sizes
+        if self.identity.dims not in (None, size):  # another batch has learnt it meanwhile
+            raise Refused(f"the embeddings have {size} numbers, not {self.identity.dims}", permanent=True)
+        self.identity = replace(self.identity, dims=size)
+        return outcomes
+
+
+def _checked(raw: list[Any], dims: int | None) -> list[Outcome]:
+    """Raises Refused when not one of them is a vector, since then it may not be the texts' fault."""
+    outcomes = [received_vector(one, dims) for one in raw]
+    failed = [outcome for outcome in outcomes if isinstance(outcome, ItemFailed)]
+    if len(failed) == len(outcomes):
+        another_model = all(isinstance(outcome, WrongDims) for outcome in failed)
+        raise Refused(f"the provider's reply is unusable: {failed[0].reason}", permanent=another_model)
+    return outcomes

@@ -1,0 +1,129 @@
+"""The index as the rest of the daemon sees it: what is live, what is being built, and who makes vectors."""
+
+import anyio
+import structlog
+
+from clankersd.db import Db, Store
+from clankersd.index import generations
+from clankersd.index.chunks import Chunking, Prepared, prepare
+from clankersd.index.embedders.base import Embedder, EmbedderSettings, EmbedderUnavailable
+from clankersd.index.embedders import make_embedder
+from clankersd.index.generations import NOTHING, Generation, Wanted
+from clankersd.index.vectors import Mirror, count, read_slice
+
+LONGEST_CUT_AT_ONCE = 50_000
+"""Characters. A longer text is cut in a thread after it is stored, so that nobody waits for it."""
+
+log = structlog.get_logger(component="index")
+
+
+class Index:
+    """State that the capture, the queue, the search and the reindex share."""
+
+    def __init__(self, store: Store, settings: EmbedderSettings, tokens: int, overlap: int, sources: tuple[str, ...]):
+        self.store = store
+        self.embedder: Embedder | None = None
+        self.problem: str | None = None
+        self.live: Generation | None = None
+        self.building: Generation | None = None
+        self.mirror: Mirror | None = None
+        self.vector_count = 0
+        self.woken = anyio.Event()
+        self._use(settings, tokens, overlap, sources)
+        store.on_open.append(self.attach)
+
+    @property
+    def paused(self) -> str | None:
+        """Why there is no search by meaning just now; None when there is."""
+        if self.live is None:
+            return "the database is not open"
+        if difference := self.live.differs_from(self.wanted):
+            return f"{difference}: run clankers-ctl reindex"
+        if self.live.identity.provider == "none":
+            return "the embedder is set to none"
+        if self.store.vec.version is None:
+            return f"sqlite-vec is missing ({self.store.vec.problem})"
+        return self.problem
+
+    def chunkings(self) -> list[Chunking]:
+        """The ways in which new text must be cut: as the live index is, and as the one being built."""
+        found = {generation.chunking for generation in (self.live, self.building) if generation}
+        return sorted(found, key=lambda chunking: chunking.number)
+
+    def prepare(self, text: str) -> list[Prepared] | None:
+        """The text cut for every index, or None when it is too long to be cut while its sender waits."""
+        if len(text) > LONGEST_CUT_AT_ONCE:
+            return None
+        return [prepare(text, chunking) for chunking in self.chunkings()]
+
+    def wake(self) -> None:
+        """There is something new to cut or to embed."""
+        self.woken.set()
+
+    def serves(self, generation: Generation | None) -> bool:
+        """Whether the embedder at hand may write into this generation."""
+        return (
+            generation is not None
+            and self.embedder is not None
+            and self.store.vec.version is not None
+            and generation.differs_from(self.wanted) is None
+        )
+
+    def attach(self, db: Db) -> None:
+        """Called with every connection: find or make the live generation, and drop what was left half built."""
+        with db.transaction():
+            generations.abandon(db)
+            self.building, self.mirror = None, None
+            live = generations.in_state(db, "live")
+            if live is None or (live.differs_from(self.wanted) and self._is_empty(db, live)):
+                db.execute("UPDATE index_generations SET state = 'dropped' WHERE state = 'live'")
+                chunking = live.chunking.number if live and self.wanted.chunked_alike(live) else None
+                live = generations.create(db, self._makeable(), "live", chunking or generations.next_chunking(db))
+            elif self.store.vec.version is not None:
+                generations.make_vectors(db, live)
+            self.live = live
+        self.vector_count = count(db, live) if self.store.vec.version else 0
+
+    async def change(self, settings: EmbedderSettings, tokens: int, overlap: int, sources: tuple[str, ...]) -> None:
+        """Apply changed settings; an index made with others is kept, and says so."""
+        old = self.embedder
+        self._use(settings, tokens, overlap, sources)
+        if old is not None:
+            await old.close()
+        if self.live is not None and self.paused and self.building is None:
+            await self.store.apart(self.attach)
+        self.wake()
+
+    async def load_mirror(self) -> None:
+        """Bring the live vectors into memory, a slice at a time so that events get in between."""
+        live = self.live
+        if live is None or live.identity.dims is None or self.mirror is not None:
+            return
+        self.mirror = mirror = Mirror(live.id, live.identity.dims)
+        after = 0
+        while rows := await self.store.read(lambda db: read_slice(db, live, after)):
+            mirror.add(rows)
+            after = rows[-1][0]
+        mirror.complete = True
+        log.info("vectors are in memory", generation=live.id, vectors=self.vector_count)
+
+    def _use(self, settings: EmbedderSettings, tokens: int, overlap: int, sources: tuple[str, ...]) -> None:
+        self.problem = None
+        try:
+            self.embedder = make_embedder(settings)
+        except EmbedderUnavailable as error:
+            self.embedder, self.problem = None, error.reason
+            log.warning("no embedder", problem=error.reason)
+        identity = self.embedder.identity if self.embedder else NOTHING
+        self.wanted = Wanted(identity, tokens, overlap, sources)
+
+    def _makeable(self) -> Wanted:
+        if self.store.vec.version is not None:
+            return self.wanted
+        return Wanted(NOTHING, self.wanted.chunk_tokens, self.wanted.overlap, self.wanted.sources)
+
+    @staticmethod
+    def _is_empty(db: Db, live: Generation) -> bool:
+        return not db.value(
+            "SELECT 1 FROM chunks WHERE chunking = :chunking LIMIT 1", {"chunking": live.chunking.number}
+        )

@@ -1,0 +1,207 @@
+"""The index queue: chunks get their vectors, a batch at a time, from the cache or the embedder."""
+
+import time
+from collections import deque
+from typing import Any
+
+import anyio
+import structlog
+
+from clankersd import clock
+from clankersd.db import Db
+from clankersd.index import generations, vectors
+from clankersd.index.embedders.base import EmbedderUnavailable, ItemFailed
+from clankersd.index.generations import Generation
+from clankersd.index.index import Index
+
+BATCH = 64
+ATTEMPTS = 3
+IDLE_SECONDS = 30.0
+FIRST_RETRY, LAST_RETRY = 5.0, 300.0
+RATE_SECONDS = 30.0
+
+_PENDING = """
+    SELECT chunk, text, hash FROM index_queue JOIN chunks ON chunks.id = chunk
+    WHERE generation = :generation AND attempts < :attempts ORDER BY chunk LIMIT :limit
+"""
+_CACHED = """
+    SELECT hash, embedding FROM embedding_cache
+    WHERE provider = :provider AND model = :model AND provider_key = :provider_key
+      AND hash IN (SELECT value FROM json_each(:hashes))
+"""
+_CACHE = """
+    INSERT INTO embedding_cache (provider, model, provider_key, hash, embedding, dims, updated_at)
+    VALUES (:provider, :model, :provider_key, :hash, :embedding, :dims, :now)
+    ON CONFLICT (provider, model, provider_key, hash) DO UPDATE SET updated_at = :now
+"""
+_PRUNE = """
+    DELETE FROM embedding_cache WHERE (provider, model, provider_key, hash) IN (
+        SELECT provider, model, provider_key, hash FROM embedding_cache ORDER BY updated_at LIMIT :excess
+    )
+"""
+_FAILED = (
+    "UPDATE index_queue SET attempts = attempts + 1, error = :error WHERE generation = :generation AND chunk = :chunk"
+)
+
+log = structlog.get_logger(component="queue")
+
+
+class Queue:
+    """The one place where vectors are made."""
+
+    def __init__(self, index: Index, cache_entries: int) -> None:
+        self.cache_entries = cache_entries
+        self.last_error: str | None = None
+        self.embedded = 0
+        self.cached = 0
+        self._index = index
+        self._idle = anyio.Event()
+        self._retry = FIRST_RETRY
+        self._finished: deque[tuple[float, int]] = deque()
+
+    @property
+    def rate(self) -> float:
+        """Chunks a second, over the last while."""
+        recent = [(at, count) for at, count in self._finished if at > time.monotonic() - RATE_SECONDS]
+        if len(recent) < 2:  # noqa: PLR2004  # one moment is no stretch of time
+            return 0.0
+        return sum(count for _, count in recent) / max(recent[-1][0] - recent[0][0], 0.001)
+
+    async def run(self) -> None:
+        """Embed what waits, for as long as the daemon lives."""
+        while True:
+            try:
+                while await self._some(self._index.live) or await self._some(self._index.building):
+                    self._retry = FIRST_RETRY
+                self._idle.set()
+                await self._wait(IDLE_SECONDS)
+            except EmbedderUnavailable as error:
+                self._pause(error.reason)
+                await self._wait(LAST_RETRY if error.permanent else error.retry_after or self._backoff())
+            except Exception:
+                log.exception("queue stumbled")
+                await self._wait(self._backoff())
+
+    async def finish_pending(self, seconds: float) -> None:
+        """Give the queue a moment to embed what has just been stored."""
+        if self._index.paused:
+            return
+        self._idle = anyio.Event()
+        self._index.wake()
+        with anyio.move_on_after(seconds):
+            await self._idle.wait()
+
+    async def pending(self, generation: Generation | None) -> int:
+        """How many chunks wait for their vector in this generation."""
+        if generation is None:
+            return 0
+        sql = "SELECT count(*) FROM index_queue WHERE generation = :id AND attempts < :attempts"
+        return await self._index.store.read(lambda db: int(db.value(sql, {"id": generation.id, "attempts": ATTEMPTS})))
+
+    async def _wait(self, seconds: float) -> None:
+        with anyio.move_on_after(seconds):
+            await self._index.woken.wait()
+        self._index.woken = anyio.Event()
+
+    def _pause(self, reason: str) -> None:
+        if reason != self._index.problem:
+            log.warning("embedding paused", problem=reason)
+        self._index.problem = self.last_error = reason
+        self._idle.set()
+
+    def _backoff(self) -> float:
+        self._retry = min(self._retry * 2, LAST_RETRY)
+        return self._retry
+
+    async def _some(self, generation: Generation | None) -> int:
+        """Embed a batch of this generation; tells how many there were."""
+        if generation is None or not self._index.serves(generation):
+            return 0
+        params = {"generation": generation.id, "attempts": ATTEMPTS, "limit": BATCH}
+        rows = await self._index.store.read(lambda db: db.fetch(_PENDING, params))
+        if not rows:
+            return 0
+        known = await self._look_up(generation, [row["hash"] for row in rows])
+        missing = {row["hash"]: row["text"] for row in rows if row["hash"] not in known}
+        fresh, failed = await self._embed(missing)
+        self._index.problem = None
+        await self._store(generation, rows, known | fresh, fresh, failed)
+        self.embedded += len(fresh)
+        self.cached += len(known)
+        self._finished.append((time.monotonic(), len(rows)))
+        while self._finished[0][0] < time.monotonic() - RATE_SECONDS:
+            self._finished.popleft()
+        return len(rows)
+
+    async def _look_up(self, generation: Generation, hashes: list[str]) -> dict[str, bytes]:
+        import msgspec
+
+        params = _key(generation) | {"hashes": msgspec.json.encode(hashes).decode()}
+        rows = await self._index.store.read(lambda db: db.fetch(_CACHED, params))
+        return {row["hash"]: row["embedding"] for row in rows}
+
+    async def _embed(self, missing: dict[str, str]) -> tuple[dict[str, bytes], dict[str, str]]:
+        if not missing:
+            return {}, {}
+        assert self._index.embedder
+        outcomes = await self._index.embedder.embed(list(missing.values()))
+        fresh, failed = {}, {}
+        for digest, outcome in zip(missing, outcomes, strict=True):
+            if isinstance(outcome, ItemFailed):
+                failed[digest] = outcome.reason
+            else:
+                fresh[digest] = outcome.astype("<f4").tobytes()
+        return fresh, failed
+
+    async def _store(
+        self, generation: Generation, rows: list[dict[str, Any]], known: dict[str, bytes], fresh: dict[str, bytes],
+        failed: dict[str, str],
+    ) -> None:  # fmt: skip
+        ready = [(row["chunk"], known[row["hash"]]) for row in rows if row["hash"] in known]
+        refused = [(row["chunk"], failed[row["hash"]]) for row in rows if row["hash"] in failed]
+
+        def store(db: Db) -> Generation:
+            current = self._with_dims(db, generation, ready)
+            vectors.insert(db, current, ready)
+            for chunk, _ in ready:
+                db.execute(
+                    "DELETE FROM index_queue WHERE generation = :g AND chunk = :c", {"g": current.id, "c": chunk}
+                )
+            for chunk, reason in refused:
+                db.execute(_FAILED, {"generation": current.id, "chunk": chunk, "error": reason})
+            self._remember(db, current, fresh)
+            return current
+
+        current = await self._index.store.write(store)
+        self._take_over(current, ready)
+        if refused:
+            self.last_error = refused[-1][1]
+
+    def _with_dims(self, db: Db, generation: Generation, ready: list[tuple[int, bytes]]) -> Generation:
+        if generation.identity.dims is None and ready:
+            return generations.set_dims(db, generation, len(ready[0][1]) // 4)
+        return generation
+
+    def _remember(self, db: Db, generation: Generation, fresh: dict[str, bytes]) -> None:
+        now = clock.now()
+        for digest, embedding in fresh.items():
+            row = {"hash": digest, "embedding": embedding, "dims": len(embedding) // 4, "now": now}
+            db.execute(_CACHE, _key(generation) | row)
+        excess = db.value("SELECT count(*) FROM embedding_cache") - self.cache_entries if fresh else 0
+        if excess > self.cache_entries // 100:  # not one by one
+            db.execute(_PRUNE, {"excess": excess})
+
+    def _take_over(self, generation: Generation, ready: list[tuple[int, bytes]]) -> None:
+        index = self._index
+        if index.live and index.live.id == generation.id:
+            index.live = generation
+            index.vector_count += len(ready)
+        elif index.building and index.building.id == generation.id:
+            index.building = generation
+        if index.mirror is not None and index.mirror.generation == generation.id:
+            index.mirror.add(ready)
+
+
+def _key(generation: Generation) -> dict[str, Any]:
+    identity = generation.identity
+    return {"provider": identity.provider, "model": identity.model, "provider_key": identity.provider_key}

@@ -1,0 +1,137 @@
+"""Building the index anew beside the live one, and putting it in its place in one transaction."""
+
+import anyio
+import structlog
+
+from clankers_protocol.errors import Conflict
+from clankersd.db import Db
+from clankersd.index import generations
+from clankersd.index.files import FileSync
+from clankersd.index.generations import Generation
+from clankersd.index.index import Index
+from clankersd.index.messages import recut
+from clankersd.index.queue import ATTEMPTS, Queue
+from clankersd.jobs import Progress
+
+SLICE = 200
+SWEEP = 500
+WATCH_SECONDS = 0.1
+
+log = structlog.get_logger(component="reindex")
+
+
+async def rebuild(index: Index, queue: Queue, files: FileSync, progress: Progress) -> dict[str, int]:
+    """Build a whole new generation with the configured embedder, then publish it and drop the old one."""
+    if index.problem and index.embedder is None:
+        raise Conflict(f"there is nothing to build with: {index.problem}")
+    building = await index.store.write(lambda db: _begin(db, index))
+    index.building = building
+    try:
+        assert index.live
+        if building.chunking == index.live.chunking:
+            await _queue_all(index, building, progress)
+        else:
+            await _cut_all(index, files, progress)
+        await _wait_for_vectors(index, queue, building, progress)
+        return await _publish(index)
+    except BaseException:
+        index.building = None
+        with anyio.CancelScope(shield=True):
+            await index.store.write(generations.abandon)
+        raise
+    finally:
+        with anyio.CancelScope(shield=True):
+            await sweep(index)
+
+
+async def sweep(index: Index) -> None:
+    """Remove what dropped generations left, a little at a time."""
+    while index.store.problem is None and await index.store.write(lambda db: generations.sweep(db, SWEEP)):
+        pass
+
+
+def _begin(db: Db, index: Index) -> Generation:
+    if index.building is not None:
+        raise Conflict("a reindex is running already")
+    alike = index.live is not None and index.wanted.chunked_alike(index.live)
+    chunking = index.live.chunking.number if alike and index.live else generations.next_chunking(db)
+    return generations.create(db, index.wanted, "building", chunking)
+
+
+async def _queue_all(index: Index, building: Generation, progress: Progress) -> None:
+    """The chunks stay, only their vectors are made anew."""
+    if building.identity.provider == "none":
+        return
+    after = 0
+    ids = "SELECT id FROM chunks WHERE chunking = :chunking AND id > :after ORDER BY id LIMIT :limit"
+
+    def queue_slice(db: Db) -> int:
+        params = {"chunking": building.chunking.number, "after": after, "limit": SLICE * 10}
+        last = db.value(f"SELECT max(id) FROM ({ids})", params)
+        db.execute(
+            f"INSERT INTO index_queue (generation, chunk) SELECT :generation, id FROM ({ids}) WHERE true "
+            "ON CONFLICT DO NOTHING",
+            params | {"generation": building.id},
+        )
+        return int(last or 0)
+
+    while last := await index.store.write(queue_slice):
+        after = last
+        await progress(0, None, "counting chunks")
+    index.wake()
+
+
+async def _cut_all(index: Index, files: FileSync, progress: Progress) -> None:
+    """Cut everything anew; what comes in meanwhile is cut for both indexes by those who store it."""
+    sql = "SELECT id FROM messages WHERE id > :after AND text_content IS NOT NULL ORDER BY id LIMIT :limit"
+    total = await index.store.read(lambda db: int(db.value("SELECT count(*) FROM messages")))
+    done, after = 0, ""
+    while rows := await index.store.read(lambda db: db.fetch(sql, {"after": after, "limit": SLICE})):
+        for row in rows:
+            await recut(index, "message", row["id"])
+        done, after = done + len(rows), rows[-1]["id"]
+        index.wake()
+        await progress(done, total, "cutting messages")
+    if "tools" in index.wanted.sources:
+        await index.store.write(
+            lambda db: db.execute(
+                "INSERT INTO index_backlog (kind, owner) SELECT 'tool', id FROM tools WHERE true ON CONFLICT DO NOTHING"
+            )
+        )
+    await files.recut(progress)
+
+
+async def _wait_for_vectors(index: Index, queue: Queue, building: Generation, progress: Progress) -> None:
+    """The queue makes them; this watches it. An outage of the embedder only makes it longer."""
+    total = 0
+    while waiting := await _unfinished(index, queue, building):
+        total = max(total, waiting)
+        await progress(total - waiting, total, index.problem or "making vectors")
+        index.wake()
+        await anyio.sleep(WATCH_SECONDS)
+
+
+async def _unfinished(index: Index, queue: Queue, building: Generation) -> int:
+    backlog = await index.store.read(lambda db: int(db.value("SELECT count(*) FROM index_backlog")))
+    return backlog + (await queue.pending(building) if building.identity.provider != "none" else 0)
+
+
+async def _publish(index: Index) -> dict[str, int]:
+    building = index.building
+    assert building
+
+    def publish(db: Db) -> tuple[Generation, int, int]:
+        live = generations.publish(db, building)
+        failed = "SELECT count(*) FROM index_queue WHERE generation = :id AND attempts >= :attempts"
+        chunks = "SELECT count(*) FROM chunks WHERE chunking = :chunking"
+        return (
+            live,
+            int(db.value(chunks, {"chunking": live.chunking.number})),
+            int(db.value(failed, {"id": live.id, "attempts": ATTEMPTS})),
+        )
+
+    live, chunks, failed = await index.store.write(publish)
+    index.live, index.building, index.mirror = live, None, None
+    index.vector_count = chunks - failed if live.identity.provider != "none" else 0
+    log.info("reindexed", generation=live.id, chunks=chunks, failed=failed)
+    return {"chunks": chunks, "failed": failed}

@@ -1,0 +1,155 @@
+"""Vectors: durable in vec0, and above a size searched in a compact copy in memory, in a thread."""
+
+from typing import TYPE_CHECKING, Any
+
+from clankersd.db import Db
+from clankersd.index.generations import Generation
+
+if TYPE_CHECKING:
+    import numpy as np
+
+MIRROR_FROM = 5_000
+CANDIDATES = 16
+SLICE = 2_000
+
+Found = list[tuple[int, float]]
+"""Chunks and how similar they are, most similar first."""
+
+
+def insert(db: Db, generation: Generation, rows: list[tuple[int, bytes]]) -> None:
+    """Store vectors of chunks that are still there."""
+    for chunk, embedding in rows:
+        if db.value("SELECT 1 FROM chunks WHERE id = :id", {"id": chunk}):
+            params = {"id": chunk, "embedding": embedding}
+            db.execute(f"DELETE FROM {generation.vectors} WHERE rowid = :id", params)
+            db.execute(f"INSERT INTO {generation.vectors} (rowid, embedding) VALUES (:id, :embedding)", params)
+
+
+def count(db: Db, generation: Generation) -> int:
+    """How many chunks have their vector."""
+    if generation.identity.dims is None:
+        return 0
+    return int(db.value(f"SELECT count(*) FROM {generation.vectors}_rowids"))
+
+
+def nearest(db: Db, generation: Generation, query: bytes, k: int, eligible: str, params: dict[str, Any]) -> Found:
+    """The `k` nearest of the eligible chunks, by brute force in vec0: for small sets."""
+    sql = (
+        f"SELECT rowid, distance FROM {generation.vectors} "
+        f"WHERE embedding MATCH :query AND k = :k AND rowid IN ({eligible}) ORDER BY distance"
+    )
+    rows = db.fetch(sql, params | {"query": query, "k": k})
+    return [(row["rowid"], 1.0 - row["distance"]) for row in rows]
+
+
+def read_slice(db: Db, generation: Generation, after: int) -> list[tuple[int, bytes]]:
+    """Some vectors, in the order of their chunks."""
+    ids = db.fetch(
+        f"SELECT rowid AS id FROM {generation.vectors}_rowids WHERE rowid > :after ORDER BY rowid LIMIT {SLICE}",
+        {"after": after},
+    )
+    if not ids:
+        return []
+    rows = db.fetch(
+        f"SELECT rowid AS id, embedding FROM {generation.vectors} WHERE rowid BETWEEN :first AND :last",
+        {"first": ids[0]["id"], "last": ids[-1]["id"]},
+    )
+    return [(row["id"], row["embedding"]) for row in rows]
+
+
+class Mirror:
+    """The vectors of one generation in memory: a bit per dimension to find candidates, halves to rank them.
+
+    It is filled and thinned out on the event loop and searched in threads: rows are only ever added behind
+    those a search sees, and a row that is gone is marked, not moved.
+    """
+
+    def __init__(self, generation: int, dims: int) -> None:
+        import numpy as np
+
+        self.generation = generation
+        self.complete = False
+        self._size = 0
+        self._ids = np.zeros(1024, np.int64)
+        self._alive = np.zeros(1024, np.bool_)
+        self._bits = np.zeros((1024, (dims + 63) // 64), np.uint64)
+        self._halves = np.zeros((1024, dims), np.float16)
+
+    def add(self, rows: list[tuple[int, bytes]]) -> None:
+        """Take in vectors; one that is there already is replaced."""
+        import numpy as np
+
+        if not rows:
+            return
+        ids = np.array([chunk for chunk, _ in rows], np.int64)
+        matrix = np.frombuffer(b"".join(blob for _, blob in rows), np.float32).reshape(len(rows), -1)
+        self.discard(ids)
+        self._grow(self._size + len(rows))
+        place = slice(self._size, self._size + len(rows))
+        self._ids[place] = ids
+        self._halves[place] = matrix
+        self._bits[place] = _signs(matrix, self._bits.shape[1])
+        self._alive[place] = True
+        self._size += len(rows)
+
+    def discard(self, ids: "np.ndarray[Any, Any]") -> None:
+        """Forget chunks that are gone."""
+        import numpy as np
+
+        self._alive[: self._size] &= ~np.isin(self._ids[: self._size], ids)
+
+    def keep_only(self, ids: "np.ndarray[Any, Any]") -> None:
+        """Forget every chunk that is not among these."""
+        import numpy as np
+
+        self._alive[: self._size] &= np.isin(self._ids[: self._size], ids)
+
+    def nearest(self, query: "np.ndarray[Any, Any]", k: int, eligible: "np.ndarray[Any, Any] | None") -> Found:
+        """The `k` nearest of the eligible chunks (all, when None). Runs in a thread."""
+        import numpy as np
+
+        size = self._size
+        allowed = self._alive[:size] if eligible is None else self._alive[:size] & np.isin(self._ids[:size], eligible)
+        rows = np.flatnonzero(allowed)
+        if len(rows) > k * CANDIDATES * 2:
+            rows = self._candidates(query, rows, size, k * CANDIDATES)
+        similarity = self._halves[rows].astype(np.float32) @ query
+        best = np.argsort(-similarity, kind="stable")[:k]
+        return list(zip(self._ids[rows[best]].tolist(), similarity[best].tolist(), strict=True))
+
+    def similarities(self, query: "np.ndarray[Any, Any]", ids: "np.ndarray[Any, Any]") -> dict[int, float]:
+        """How similar the given chunks are, of those that have a vector."""
+        import numpy as np
+
+        rows = np.flatnonzero(self._alive[: self._size] & np.isin(self._ids[: self._size], ids))
+        similarity = self._halves[rows].astype(np.float32) @ query
+        return dict(zip(self._ids[rows].tolist(), similarity.tolist(), strict=True))
+
+    def _candidates(self, query: "np.ndarray[Any, Any]", rows: "np.ndarray[Any, Any]", size: int, most: int) -> Any:
+        import numpy as np
+
+        signs = _signs(query.reshape(1, -1), self._bits.shape[1])
+        bits = self._bits[:size] if len(rows) == size else self._bits[rows]
+        distance = np.bitwise_count(bits ^ signs).sum(axis=1, dtype=np.uint16)
+        return rows[np.argpartition(distance, most)[:most]]
+
+    def _grow(self, needed: int) -> None:
+        import numpy as np
+
+        if needed <= len(self._ids):
+            return
+        length = max(needed, len(self._ids) * 2)
+        for name in ("_ids", "_alive", "_bits", "_halves"):
+            old = getattr(self, name)
+            new = np.zeros((length, *old.shape[1:]), old.dtype)
+            new[: self._size] = old[: self._size]
+            setattr(self, name, new)
+
+
+def _signs(matrix: "np.ndarray[Any, Any]", words: int) -> Any:
+    import numpy as np
+
+    packed = np.packbits(matrix > 0, axis=1)
+    padded = np.zeros((len(matrix), words * 8), np.uint8)
+    padded[:, : packed.shape[1]] = packed
+    return padded.view(np.uint64)

@@ -1,0 +1,132 @@
+"""The index for its owner: how it is, syncing files, building it anew."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from clankers_protocol.admin import JobStarted
+from clankers_protocol.errors import InvalidParams
+from clankers_protocol.search import (
+    FilesStatus,
+    GenerationStatus,
+    IndexAdd,
+    IndexRemove,
+    IndexReport,
+    IndexStatus,
+    IndexSync,
+    Reindex,
+    Synced,
+)
+from clankersd.config import ConfigError, write_setting
+from clankersd.db import Db
+from clankersd.index import vectors
+from clankersd.index.files import SyncReport
+from clankersd.index.generations import Generation
+from clankersd.index.queue import ATTEMPTS
+from clankersd.index.rebuild import rebuild
+from clankersd.jobs import Progress
+from clankersd.rpc import handles
+
+if TYPE_CHECKING:
+    from clankersd.app import Daemon
+
+
+@handles(IndexStatus)
+async def index_status(daemon: "Daemon", request: IndexStatus) -> IndexReport:
+    index, queue, files = daemon.index, daemon.queue, daemon.files
+    measured = await daemon.store.read(_measure)
+    return IndexReport(
+        vectors=index.paused or "ready",
+        live=await _generation(daemon, index.live),
+        building=await _generation(daemon, index.building),
+        rate=round(queue.rate, 1),
+        last_error=queue.last_error,
+        in_memory=index.mirror is not None and index.mirror.complete,
+        files=FilesStatus(
+            mode=files.mode,
+            problem=files.problem,
+            dirty=files.dirty,
+            watched=[str(path) for path in files.watched],
+            last_sync=files.last_sync,
+            files=measured.pop("files"),
+        ),
+        **measured,
+    )
+
+
+@handles(IndexSync)
+async def index_sync(daemon: "Daemon", request: IndexSync) -> Synced:
+    return _synced(await daemon.files.sync())
+
+
+@handles(IndexAdd)
+async def index_add(daemon: "Daemon", request: IndexAdd) -> Synced:
+    await daemon.files.add(Path(request.path))
+    return _synced(await daemon.files.sync())
+
+
+@handles(IndexRemove)
+async def index_remove(daemon: "Daemon", request: IndexRemove) -> Synced:
+    await daemon.files.remove(Path(request.path))
+    return _synced(await daemon.files.sync())
+
+
+@handles(Reindex)
+async def reindex(daemon: "Daemon", request: Reindex) -> JobStarted:
+    if request.embedder is not None:
+        await _choose_embedder(daemon, request)
+
+    async def work(progress: Progress) -> dict[str, int]:
+        return await rebuild(daemon.index, daemon.queue, daemon.files, progress)
+
+    return JobStarted(await daemon.jobs.start("reindex", work))
+
+
+async def _choose_embedder(daemon: "Daemon", request: Reindex) -> None:
+    try:
+        write_setting(daemon.paths.config, "embedder", request.embedder)
+        write_setting(daemon.paths.config, "embedder_model", request.model or None)
+        await daemon.reload()
+    except ConfigError as error:
+        raise InvalidParams(f"invalid params: {error}") from error
+    if daemon.config.embedder != request.embedder:
+        raise InvalidParams("invalid params: embedder is set by the environment or a flag, which beat the file")
+
+
+def _measure(db: Db) -> dict[str, Any]:
+    per_source = db.fetch("SELECT source, count(*) AS chunks FROM chunks GROUP BY source ORDER BY source")
+    return {
+        "chunks": {row["source"]: row["chunks"] for row in per_source},
+        "backlog": db.value("SELECT count(*) FROM index_backlog"),
+        "cache_entries": db.value("SELECT count(*) FROM embedding_cache"),
+        "files": db.value("SELECT count(*) FROM files"),
+    }
+
+
+async def _generation(daemon: "Daemon", generation: Generation | None) -> GenerationStatus | None:
+    if generation is None:
+        return None
+    own = {"id": generation.id, "attempts": ATTEMPTS}
+
+    def measure(db: Db) -> tuple[int, int, int]:
+        waiting = "SELECT count(*) FROM index_queue WHERE generation = :id AND attempts"
+        made = vectors.count(db, generation) if daemon.store.vec.version else 0
+        return made, db.value(f"{waiting} < :attempts", own), db.value(f"{waiting} >= :attempts", own)
+
+    made, pending, failed = await daemon.store.read(measure)
+    identity = generation.identity
+    return GenerationStatus(
+        provider=identity.provider,
+        model=identity.model,
+        dims=identity.dims,
+        chunk_tokens=generation.chunk_tokens,
+        chunk_overlap=generation.overlap,
+        vectors=made,
+        pending=pending,
+        failed=failed,
+    )
+
+
+def _synced(report: SyncReport) -> Synced:
+    return msgspec.convert(report, Synced, from_attributes=True)

@@ -1,0 +1,1 @@
+"""Search: words and meaning, fused, filtered before they are ranked."""

@@ -1,0 +1,107 @@
+"""What may be found, as one SQL condition on chunks. An unknown field or an empty list is an error."""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from clankers_protocol.errors import InvalidParams
+from clankers_protocol.search import Filter, Search
+from clankersd.clock import moment
+
+_PROJECT = """(chunks.session_id IN (SELECT id FROM sessions WHERE {test})
+    OR chunks.file_id IN (SELECT files.id FROM files JOIN projects ON projects.id = files.project_id WHERE {path_test}))"""
+_TEXT_FIELDS = {
+    "source": "chunks.source",
+    "role": "chunks.role",
+    "session": "chunks.session_id",
+    "path": "(SELECT path FROM files WHERE files.id = chunks.file_id)",
+    "project": "coalesce((SELECT project_path FROM sessions WHERE sessions.id = chunks.session_id), "
+    "(SELECT projects.path FROM files JOIN projects ON projects.id = files.project_id WHERE files.id = chunks.file_id))",
+}
+_META = re.compile(r"meta\.([A-Za-z0-9_]{1,64})")
+_TIMES = {"before": "<", "after": ">", "notBefore": ">=", "notAfter": "<="}
+
+
+@dataclass(frozen=True)
+class Eligible:
+    """A condition, and its parameters; `everything` when nothing is left out."""
+
+    condition: str
+    params: dict[str, Any]
+    everything: bool
+
+    @property
+    def ids(self) -> str:
+        """The eligible chunks as a subquery."""
+        return f"SELECT chunks.id FROM chunks WHERE {self.condition}"
+
+
+def eligible(request: Search, chunking: int) -> Eligible:
+    """What the request's filters leave, all of them together."""
+    conditions, params = ["chunks.chunking = :chunking"], {"chunking": chunking}
+    given: dict[str, tuple[str, Any]] = {
+        "session_id": ("chunks.session_id = :session_id", request.session_id),
+        "since": ("chunks.created_at >= :since", moment(request.since)),
+        "until": ("chunks.created_at < :until", moment(request.until)),
+    }
+    for name, (test, value) in given.items():
+        if value is not None:
+            conditions.append(test)
+            params[name] = value
+    if request.project is not None:
+        conditions.append(
+            _PROJECT.format(
+                test="project_path = :project OR project_id = :project",
+                path_test="projects.path = :project OR projects.id = :project",
+            )
+        )
+        params["project"] = request.project.rstrip("/") or "/"
+    if request.sources is not None:
+        conditions.append(_one_of("chunks.source", "source", list(request.sources), params))
+    for number, one in enumerate(request.filters or []):
+        conditions.append(_condition(one, f"filter{number}", params))
+    return Eligible(" AND ".join(conditions), params, len(conditions) == 1)
+
+
+def _condition(one: Filter, name: str, params: dict[str, Any]) -> str:
+    if one.field == "created":
+        return _time_condition(one, name, params)
+    column = _TEXT_FIELDS.get(one.field) or _meta_column(one.field)
+    if one.op in ("eq", "ne"):
+        if isinstance(one.value, list):
+            raise _wrong(one, "takes one value, not a list")
+        params[name] = one.value
+        return f"{column} IS {'NOT ' if one.op == 'ne' else ''}:{name}"
+    if one.op in ("in", "notIn"):
+        if not isinstance(one.value, list) or not one.value:
+            raise _wrong(one, "takes a list with something in it")
+        test = _one_of(column, name, one.value, params)
+        return f"coalesce(NOT {test}, 1)" if one.op == "notIn" else test
+    raise _wrong(one, "takes eq, ne, in and notIn")
+
+
+def _meta_column(field: str) -> str:
+    found = _META.fullmatch(field)
+    if not found:
+        known = ", ".join([*_TEXT_FIELDS, "created", "meta.<key>"])
+        raise InvalidParams(f"invalid params: there is no field {field!r} to filter by; there are {known}")
+    return f"(SELECT json_extract(metadata, '$.{found[1]}') FROM messages WHERE messages.id = chunks.message_id)"
+
+
+def _time_condition(one: Filter, name: str, params: dict[str, Any]) -> str:
+    if one.op not in _TIMES or isinstance(one.value, bool | str | list):
+        raise _wrong(one, f"takes {', '.join(_TIMES)} with a time")
+    params[name] = moment(one.value) or 0
+    return f"chunks.created_at {_TIMES[one.op]} :{name}"
+
+
+def _one_of(column: str, name: str, values: list[Any], params: dict[str, Any]) -> str:
+    names = []
+    for number, value in enumerate(values):
+        params[f"{name}_{number}"] = value
+        names.append(f":{name}_{number}")
+    return f"{column} IN ({', '.join(names)})"
+
+
+def _wrong(one: Filter, what: str) -> InvalidParams:
+    return InvalidParams(f"invalid params: the filter on {one.field!r} {what}")

@@ -1,0 +1,196 @@
+"""Finding it again: search, and the index behind it."""
+
+from typing import Annotated, ClassVar, Literal
+
+from msgspec import Meta
+
+from clankers_protocol.admin import JobStarted
+from clankers_protocol.wire import Cursor, Id, Method, Time, Wire
+
+Source = Literal["memory", "sessions"]
+Mode = Literal["hybrid", "keyword", "vector"]
+
+
+class Filter(Wire, forbid_unknown_fields=True):
+    """A condition on what may be found. All given conditions must hold.
+
+    `source`, `role`, `path`, `session`, `project` and `meta.<key>` (of a message's metadata) take `eq` and `ne`
+    with a value, `in` and `notIn` with a list; `created` takes `before`, `after`, `notBefore` and `notAfter` with a time.
+    """
+
+    field: str
+    op: Literal["eq", "ne", "in", "notIn", "before", "after", "notBefore", "notAfter"]
+    value: str | int | float | bool | list[str | int | float | bool]
+
+
+class Ref(Wire, omit_defaults=True):
+    """Where a hit comes from; what does not apply is left out."""
+
+    session_id: str | None = None
+    session_title: str | None = None
+    message_id: str | None = None
+    tool_id: str | None = None
+    role: str | None = None
+    path: str | None = None
+    start_line: int | None = None
+    end_line: int | None = None
+    project_path: str | None = None
+
+
+class Hit(Wire):
+    """A chunk that was found. In `snippet` what matched stands between « and ».
+
+    `score` is between 0 and 1 and only compares hits of one search. `components` is there with `explain`.
+    """
+
+    chunk_id: str
+    source: Source
+    score: float
+    text: str
+    snippet: str
+    created_at: int
+    ref: Ref
+    components: dict[str, float] | None = None
+
+
+class SearchResult(Wire):
+    """`mode` is how it was searched; `pending` chunks cannot be found by meaning yet; `degraded` says what is
+    missing from this answer and why."""
+
+    hits: list[Hit]
+    mode: Mode
+    pending: int
+    degraded: str | None
+    took_ms: float
+    cursor: str | None = None
+
+
+class Search(Method[SearchResult]):
+    """Find what is nearest to a query, by words and by meaning, best first.
+
+    The query is plain text: nothing in it is syntax. A hit by words is never lost to `minScore`.
+    `halfLifeDays` lets older text count less, `diversity` (0 to 1) lets like hits make room for others.
+    """
+
+    method: ClassVar[str] = "search"
+    query: Annotated[str, Meta(min_length=1, max_length=1_000_000)]
+    sources: Annotated[list[Source], Meta(min_length=1)] | None = None
+    project: str | None = None
+    session_id: Id | None = None
+    since: Time | None = None
+    until: Time | None = None
+    filters: Annotated[list[Filter], Meta(max_length=32)] | None = None
+    limit: Annotated[int, Meta(ge=1, le=100)] = 10
+    mode: Mode = "hybrid"
+    min_score: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    half_life_days: Annotated[float, Meta(gt=0, le=100_000)] | None = None
+    diversity: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    explain: bool = False
+    cursor: Cursor | None = None
+
+
+class FilesStatus(Wire):
+    """What the file sync watches. `dirty` when changes were noticed that are not indexed yet."""
+
+    mode: Literal["watching", "polling", "off"]
+    problem: str | None
+    dirty: bool
+    watched: list[str]
+    last_sync: int | None
+    files: int
+
+
+class GenerationStatus(Wire):
+    """One index: with which model, in which dimensions, how far."""
+
+    provider: str
+    model: str
+    dims: int | None
+    chunk_tokens: int
+    chunk_overlap: int
+    vectors: int
+    pending: int
+    failed: int
+
+
+class IndexReport(Wire):
+    """`vectors` is "ready", or why there is no search by meaning; `building` is a reindex under way."""
+
+    vectors: str
+    chunks: dict[str, int]
+    backlog: int
+    live: GenerationStatus | None
+    building: GenerationStatus | None
+    rate: float
+    last_error: str | None
+    cache_entries: int
+    in_memory: bool
+    files: FilesStatus
+
+
+class IndexStatus(Method[IndexReport]):
+    """What is indexed, how freshly, and what is in the way."""
+
+    method: ClassVar[str] = "index.status"
+
+
+class Synced(Wire):
+    """What comparing the watched files with the index came to."""
+
+    added: int
+    changed: int
+    removed: int
+    moved: int
+    unchanged: int
+    failed: list[str]
+    seconds: float
+
+
+class IndexSync(Method[Synced]):
+    """Compare all watched files with the index now."""
+
+    method: ClassVar[str] = "index.sync"
+
+
+class IndexAdd(Method[Synced]):
+    """Watch and index a markdown file, or the markdown files of a folder."""
+
+    method: ClassVar[str] = "index.add"
+    path: Annotated[str, Meta(min_length=1, max_length=4096)]
+
+
+class IndexRemove(Method[Synced]):
+    """No longer watch a path that was added, and forget its files."""
+
+    method: ClassVar[str] = "index.remove"
+    path: Annotated[str, Meta(min_length=1, max_length=4096)]
+
+
+class Reindex(Method[JobStarted]):
+    """Build the index anew beside the live one, as a job, and put it in its place when it is whole.
+
+    With `embedder` (and `model`) the configuration is changed first. Without, the configured one is used.
+    """
+
+    method: ClassVar[str] = "reindex"
+    embedder: Literal["static", "onnx", "openai", "ollama", "gemini", "none"] | None = None
+    model: str | None = None
+
+
+class Model(Wire):
+    """An embedder that could be used here."""
+
+    embedder: str
+    model: str
+    dims: int | None
+    in_use: bool
+    available: bool
+    note: str
+
+
+class ModelList(Method[list[Model]]):
+    """The embedders that are there, and what the others lack."""
+
+    method: ClassVar[str] = "model.list"
+
+

@@ -1,0 +1,620 @@
+"""Embedders: vectors that can be compared, or a reason; the models that run here, and the small parts."""
+
+import json
+import os
+import stat
+import sys
+import threading
+from dataclasses import replace
+from email.utils import formatdate
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("numpy")
+
+import numpy as np
+
+from clankersd.index.embedders import (
+    Embedder,
+    EmbedderSettings,
+    EmbedderUnavailable,
+    Identity,
+    ItemFailed,
+    make_embedder,
+    static,
+)
+from clankersd.index.embedders.batches import in_batches
+from clankersd.index.embedders.files import fingerprint
+from clankersd.index.embedders.keys import find_key
+from clankersd.index.embedders.local import LocalEmbedder
+from clankersd.index.embedders.models import Model, known
+from clankersd.index.embedders.patience import Patience
+from clankersd.index.embedders.vectors import unit_vector
+
+pytestmark = pytest.mark.anyio
+
+
+def made(provider: str, **other: Any) -> Embedder:
+    embedder = make_embedder(EmbedderSettings(provider, **other))
+    assert embedder is not None
+    return embedder
+
+
+def assert_unit(vector: Any, dims: int) -> None:
+    assert isinstance(vector, np.ndarray)
+    assert (vector.dtype, vector.shape) == (np.float32, (dims,))
+    assert abs(float(np.linalg.norm(vector)) - 1) < 1e-5
+
+
+# --- Making one
+
+
+def test_none_is_no_embedder() -> None:
+    assert make_embedder(EmbedderSettings("none")) is None
+
+
+def test_an_unknown_provider_is_named_with_those_that_exist() -> None:
+    with pytest.raises(EmbedderUnavailable, match=r"'magic'.*static, onnx, openai, ollama, gemini, none") as caught:
+        make_embedder(EmbedderSettings("magic"))
+    assert caught.value.permanent
+
+
+def test_the_owner_may_set_the_weight() -> None:
+    assert made("ollama").weight == 0.5
+    assert made("ollama", model="all-minilm").weight == 0.35
+    assert made("ollama", weight=0.1).weight == 0.1
+
+
+def test_what_makes_vectors_incomparable_changes_the_identity_and_nothing_else_does() -> None:
+    def identity(**other: Any) -> Identity:
+        return made("openai", **{"url": "http://127.0.0.1:9/v1", "model": "m", **other}).identity
+
+    for other in (
+        {"url": "http://127.0.0.1:8/v1"},
+        {"model": "n"},
+        {"dims": 8},
+        {"document_prefix": "passage: "},
+    ):
+        assert identity(**other) != identity()
+    for same in ({"url": "http://127.0.0.1:9/v1/"}, {"timeout": 1.0}, {"weight": 0.1}, {"key_file": "/k"}):
+        assert identity(**same) == identity()
+
+
+@pytest.mark.parametrize("url", ["example.org", "ftp://example.org", "http://", "http://host:port", "file:///etc"])
+def test_an_address_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(EmbedderUnavailable, match="http:// or https://"):
+        made("openai", url=url)
+
+
+@pytest.mark.parametrize("url", ["https://me:secret@example.org", "https://example.org/?key=secret"])
+def test_a_secret_in_the_address_is_refused_and_not_repeated(url: str) -> None:
+    with pytest.raises(EmbedderUnavailable, match="key_file") as caught:
+        made("openai", url=url)
+    assert "secret@" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("snowflake-arctic-embed-s", Model("Represent this sentence for searching relevant passages: ", "", "cls")),
+        ("snowflake-arctic-embed-m-v2.0", Model("query: ", "", "cls")),
+        ("BAAI/bge-small-en-v1.5", Model("Represent this sentence for searching relevant passages: ", "", "cls")),
+        ("bge-m3", Model("", "", "cls")),
+        ("multilingual-e5-small", Model("query: ", "passage: ")),
+        ("e5-base-v2", Model("query: ", "passage: ")),
+        ("nomic-embed-text:latest", Model("search_query: ", "search_document: ")),
+        ("all-MiniLM-L6-v2", Model(weight=0.35)),
+        ("text-embedding-3-small", Model()),
+        ("gte5-large", Model()),
+    ],
+)
+def test_models_are_known_by_their_names(name: str, model: Model) -> None:
+    assert known(name) == model
+
+
+# --- Small parts
+
+
+@given(st.lists(st.text(max_size=20)), st.integers(1, 7), st.integers(1, 60))
+def test_batches_hold_every_text_once_in_order_and_keep_their_limits(
+    texts: list[str], most_texts: int, most_bytes: int
+) -> None:
+    batches = list(in_batches(texts, most_texts, most_bytes))
+    assert [position for batch in batches for position in batch] == list(range(len(texts)))
+    for batch in batches:
+        assert 1 <= len(batch) <= most_texts
+        assert len(batch) == 1 or sum(len(texts[position].encode()) for position in batch) <= most_bytes
+
+
+@given(st.lists(st.floats() | st.integers(), max_size=8))
+def test_any_numbers_become_a_vector_of_length_one_or_fail(numbers: list[float]) -> None:
+    try:
+        vector = unit_vector(numbers)
+    except ItemFailed:
+        return
+    assert_unit(vector, len(numbers))
+
+
+def test_retry_after_is_understood_in_seconds_and_as_a_date() -> None:
+    patience = Patience(now=lambda: 1_700_000_000)
+    assert patience.retry_after("12") == 12
+    assert patience.retry_after("1.5") == 1.5
+    assert patience.retry_after(formatdate(1_700_000_090, usegmt=True)) == 90
+    assert patience.retry_after(formatdate(1_600_000_000, usegmt=True)) == 0
+    for senseless in (None, "", "soon", "nan", "inf", "Fri, 99 Foo 2023 00:00:00 GMT"):
+        assert patience.retry_after(senseless) is None
+
+
+def test_waits_grow_to_a_limit_and_are_never_shorter_than_asked() -> None:
+    patience = Patience(first_wait=1, longest_wait=4)
+    for attempt, least in enumerate((1, 2, 4, 4, 4)):
+        assert least <= patience.wait(attempt, None) <= least * 1.2
+    assert patience.wait(0, 30) == 30
+
+
+def test_a_file_that_cannot_be_read_is_a_reason(tmp_path: Path) -> None:
+    with pytest.raises(EmbedderUnavailable, match="cannot be read"):
+        fingerprint(tmp_path / "missing")
+
+
+def test_a_fingerprint_tells_files_apart_wherever_they_differ(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    content = bytearray(3_000_000)
+    one.write_bytes(content)
+    two.write_bytes(content)
+    assert fingerprint(one) == fingerprint(two)
+    two.write_bytes(content[:-1])
+    assert fingerprint(one) != fingerprint(two)
+    two.write_bytes(content[:-1] + b"x")
+    assert fingerprint(one) != fingerprint(two)
+
+
+# --- Keys
+
+
+def test_a_key_comes_from_the_file_then_from_our_variable_then_from_the_providers(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text(" from-file \n")
+    file.chmod(0o600)
+    environ = {"CLANKERS_EMBEDDER_KEY": "ours", "OPENAI_API_KEY": "theirs"}
+    chosen = [
+        find_key(str(file), ("OPENAI_API_KEY",), environ),
+        find_key("", ("OPENAI_API_KEY",), environ),
+        find_key("", ("OPENAI_API_KEY",), {"OPENAI_API_KEY": "theirs"}),
+    ]
+    assert [key.secret for key in chosen if key] == ["from-file", "ours", "theirs"]
+    assert find_key("", (), {"OPENAI_API_KEY": "theirs"}) is None
+
+
+def test_a_key_is_not_in_its_repr() -> None:
+    key = find_key("", (), {"CLANKERS_EMBEDDER_KEY": "sk-secret"})
+    assert "sk-secret" not in repr(key)
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620, 0o666])
+def test_a_key_file_others_can_reach_is_refused(tmp_path: Path, mode: int) -> None:
+    file = tmp_path / "key"
+    file.write_text("sk-secret")
+    file.chmod(mode)
+    with pytest.raises(EmbedderUnavailable, match="chmod 600") as caught:
+        find_key(str(file), ())
+    assert caught.value.permanent
+    assert "sk-secret" not in str(caught.value)
+
+
+def test_a_key_file_of_somebody_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "key"
+    file.write_text("sk-secret")
+    file.chmod(0o600)
+    monkeypatch.setattr(os, "geteuid", lambda: file.stat().st_uid + 1)
+    with pytest.raises(EmbedderUnavailable, match="somebody else"):
+        find_key(str(file), ())
+
+
+def test_a_key_file_that_is_missing_or_no_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+    for name in ("missing", "pipe", "."):
+        with pytest.raises(EmbedderUnavailable, match="key file"):
+            find_key(str(tmp_path / name), ())
+
+
+@pytest.mark.parametrize("text", [" ", "two words", "sk-\nsecond line", "sk-ünï", "sk-\x00"])
+def test_what_cannot_stand_in_a_header_is_no_key_and_is_not_repeated(text: str) -> None:
+    with pytest.raises(EmbedderUnavailable, match="CLANKERS_EMBEDDER_KEY") as caught:
+        find_key("", (), {"CLANKERS_EMBEDDER_KEY": text})
+    assert "sk-" not in str(caught.value)
+
+
+# --- Whatever computes here
+
+
+def one_number(texts: list[str]) -> list[Any]:
+    return [unit_vector([float(len(text)), 1.0]) for text in texts]
+
+
+def local(load: Any, query_prefix: str = "", document_prefix: str = "") -> LocalEmbedder:
+    model = Model(query_prefix, document_prefix)
+    return LocalEmbedder(Identity("static", "m", "k", None), model, load, at_once=2)
+
+
+async def test_nothing_is_computed_on_the_event_loops_thread_nor_loaded_twice() -> None:
+    threads = []
+
+    def load() -> Any:
+        threads.append(threading.get_ident())
+
+        def encode(texts: list[str]) -> list[Any]:
+            threads.append(threading.get_ident())
+            assert len(texts) <= 2
+            return one_number(texts)
+
+        return encode
+
+    embedder = local(load)
+    async with anyio.create_task_group() as group:
+        for _ in range(4):
+            group.start_soon(embedder.embed, ["a"] * 5)
+            group.start_soon(embedder.embed_query, "b")
+    assert threading.get_ident() not in threads
+    assert len(threads) == 1 + 4 * 3 + 4
+    assert embedder.identity.dims == 2
+
+
+async def test_a_search_that_gives_up_does_not_wait_for_the_model_to_load() -> None:
+    loading, go_on = threading.Event(), threading.Event()
+
+    def load() -> Any:
+        loading.set()
+        go_on.wait(10)
+        return one_number
+
+    embedder = local(load)
+    with anyio.move_on_after(0.01) as scope:
+        await embedder.embed_query("x")
+    assert scope.cancelled_caught
+    assert loading.wait(10)
+    go_on.set()
+    assert_unit(await embedder.embed_query("x"), 2)
+
+
+async def test_prefixes_are_for_texts_that_are_not_empty() -> None:
+    seen: list[str] = []
+
+    def encode(texts: list[str]) -> list[Any]:
+        seen.extend(texts)
+        return one_number(texts)
+
+    embedder = local(lambda: encode, "Q: ", "D: ")
+    outcomes = await embedder.embed(["a", " ", "b"])
+    await embedder.embed_query("c")
+    assert seen == ["D: a", "D: b", "Q: c"]
+    assert isinstance(outcomes[1], ItemFailed)
+    with pytest.raises(ItemFailed):
+        await embedder.embed_query("\n")
+
+
+async def test_a_model_that_could_not_be_loaded_is_tried_again() -> None:
+    attempts = []
+
+    def load() -> Any:
+        attempts.append(1)
+        if len(attempts) == 1:
+            raise EmbedderUnavailable("not yet", permanent=True)
+        return one_number
+
+    embedder = local(load)
+    with pytest.raises(EmbedderUnavailable):
+        await embedder.embed(["x"])
+    assert_unit((await embedder.embed(["x"]))[0], 2)
+
+
+# --- The static model
+
+
+@pytest.fixture(scope="module")
+def static_embedder() -> Embedder:
+    if find_spec("wordllama") is None:  # importing it would load much
+        pytest.skip("wordllama has no wheel here")
+    return made("static")
+
+
+async def test_static_vectors_have_length_one_and_keep_the_order(static_embedder: Embedder) -> None:
+    texts = [f"sentence number {number} about ships" for number in range(150)]
+    together = await static_embedder.embed(texts)
+    for text, vector in zip(texts, together, strict=True):
+        assert_unit(vector, 256)
+        [alone] = await static_embedder.embed([text])
+        np.testing.assert_array_equal(vector, alone)
+
+
+async def test_the_static_model_knows_what_is_alike(static_embedder: Embedder) -> None:
+    pairs = [
+        ("how do I delete a branch in git", "removing git branches", "a recipe for apple pie"),
+        ("the database is locked", "SQLite reports a lock on the db", "we went hiking in the mountains"),
+        ("my cat is ill", "the kitten is sick", "configure the network proxy"),
+        ("unit tests fail on CI", "the test suite breaks in continuous integration", "a dress for the wedding"),
+    ]
+    for query, near, far in pairs:
+        wanted = await static_embedder.embed_query(query)
+        close, distant = await static_embedder.embed([near, far])
+        assert not isinstance(close, ItemFailed)
+        assert not isinstance(distant, ItemFailed)
+        assert float(wanted @ close) > float(wanted @ distant) + 0.1
+
+
+async def test_static_vectors_are_the_same_in_another_embedder(static_embedder: Embedder) -> None:
+    another = made("static")
+    assert another.identity == static_embedder.identity
+    texts = ["ship it", "漢字と仮名", "Привет, мир", "🐢🚀", "naïve café", "\u202eright to left"]
+    for one, two in zip(await static_embedder.embed(texts), await another.embed(texts), strict=True):
+        assert_unit(one, 256)
+        np.testing.assert_array_equal(one, two)
+
+
+async def test_texts_without_words_fail_alone_in_the_static_model(static_embedder: Embedder) -> None:
+    outcomes = await static_embedder.embed(["", "word", " \n", "\u3000", "word"])
+    assert [isinstance(outcome, ItemFailed) for outcome in outcomes] == [True, False, True, True, False]
+
+
+async def test_a_very_long_text_gets_a_vector(static_embedder: Embedder) -> None:
+    [vector] = await static_embedder.embed(["turtles all the way down " * 50_000])
+    assert_unit(vector, 256)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.text(st.characters(), max_size=50), max_size=4))
+def test_any_texts_have_as_many_outcomes_in_the_static_model(static_embedder: Embedder, texts: list[str]) -> None:
+    outcomes = anyio.run(static_embedder.embed, texts)
+    assert len(outcomes) == len(texts)
+    for outcome in outcomes:
+        if not isinstance(outcome, ItemFailed):
+            assert_unit(outcome, 256)
+
+
+def test_the_static_identity_is_known_before_anything_is_loaded(static_embedder: Embedder) -> None:
+    identity = made("static").identity
+    assert (identity.provider, identity.model, identity.dims) == ("static", "l2_supercat_256", 256)
+    assert identity != made("static", document_prefix="passage: ").identity
+    assert made("static").weight == 0.25
+
+
+async def test_the_package_of_the_static_model_is_never_imported(static_embedder: Embedder) -> None:
+    await static_embedder.embed(["ship it"])
+    assert "wordllama" not in sys.modules
+
+
+def test_without_its_package_the_static_model_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(static, "find_spec", lambda name: None)
+    with pytest.raises(EmbedderUnavailable, match=r"pip install 'clankers\[static\]'") as caught:
+        made("static")
+    assert caught.value.permanent
+
+
+@pytest.mark.usefixtures("static_embedder")
+async def test_damaged_files_of_the_static_model_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights, tokenizer = static._files()
+    damaged = tmp_path / "damaged"
+    for content in (b"", b"\xff" * 100, weights.read_bytes()[:5000]):
+        damaged.write_bytes(content)
+        monkeypatch.setattr(static, "_files", lambda: (damaged, tokenizer))
+        with pytest.raises(EmbedderUnavailable, match="reinstall") as caught:
+            await made("static").embed(["x"])
+        assert caught.value.permanent
+
+
+@pytest.mark.parametrize("other", [{"model": "l3_supercat_256"}, {"dims": 100}])
+def test_the_static_model_is_the_only_one_of_its_kind(other: dict[str, Any]) -> None:
+    with pytest.raises(EmbedderUnavailable, match="l2_supercat_256"):
+        made("static", **other)
+
+
+# --- An ONNX model in a folder
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "cat", "dog", "query", ":", "passage", "zero"]
+TABLE = np.random.default_rng(7).normal(size=(len(WORDS), 6)).astype(np.float32)
+TABLE[WORDS.index("zero")] = 0
+
+
+def write_model(path: Path, *, kind: str = "INT64", output: str = "last_hidden_state") -> None:
+    """A model whose hidden states are the rows of TABLE; `sentence_embedding` is the second of them."""
+    onnx = pytest.importorskip("onnx")
+    from onnx import helper, numpy_helper
+
+    integer = getattr(onnx.TensorProto, kind)
+    inputs = [
+        helper.make_tensor_value_info(name, integer, ["batch", "length"])
+        for name in ("input_ids", "attention_mask", "token_type_ids")
+    ]
+    nodes = [helper.make_node("Gather", ["table", "input_ids"], ["last_hidden_state"])]
+    constants = [numpy_helper.from_array(TABLE, "table")]
+    if output == "sentence_embedding":
+        constants.append(numpy_helper.from_array(np.array(1), "second"))
+        nodes.append(helper.make_node("Gather", ["last_hidden_state", "second"], [output], axis=1))
+    outputs = [helper.make_tensor_value_info(output, onnx.TensorProto.FLOAT, None)]
+    graph = helper.make_graph(nodes, "tiny", inputs, outputs, constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(model.SerializeToString())
+
+
+def write_tokenizer(path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    vocabulary = {word: number for number, word in enumerate(WORDS)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    tokenizer.enable_padding(length=64)
+    tokenizer.save(str(path))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    pytest.importorskip("onnxruntime")
+    found = tmp_path / "tiny"
+    write_model(found / "model.onnx")
+    write_tokenizer(found / "tokenizer.json")
+    return found
+
+
+def unit(rows: Any) -> Any:
+    return rows / np.linalg.norm(rows)
+
+
+def rows(*words: str) -> Any:
+    return TABLE[[WORDS.index(word) for word in words]]
+
+
+async def only(embedder: Embedder, text: str) -> Any:
+    [outcome] = await embedder.embed([text])
+    return outcome
+
+
+async def test_onnx_takes_the_mean_of_all_tokens_and_no_padding(folder: Path) -> None:
+    embedder = made("onnx", model=str(folder))
+    before = embedder.identity
+    vector = await only(embedder, "cat dog")
+    np.testing.assert_allclose(vector, unit(rows("[CLS]", "cat", "dog", "[SEP]").mean(axis=0)), rtol=1e-5)
+    assert_unit(vector, 6)
+    assert (before.dims, embedder.identity) == (None, replace(before, dims=6))
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "first"),
+    [
+        ("clankers.json", {"pooling": "cls"}, "[CLS]"),
+        ("clankers.json", {"pooling": "last"}, "[SEP]"),
+        ("clankers.json", {"name": "snowflake-arctic-embed-s"}, "[CLS]"),
+        ("config.json", {"_name_or_path": "BAAI/bge-m3"}, "[CLS]"),
+        ("1_Pooling/config.json", {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, "[CLS]"),
+        ("1_Pooling/config.json", {"pooling_mode": "cls"}, "[CLS]"),
+    ],
+)
+async def test_the_files_beside_an_onnx_model_say_how_to_pool(
+    folder: Path, file: str, content: Any, first: str
+) -> None:
+    (folder / "1_Pooling").mkdir()
+    (folder / file).write_text(json.dumps(content))
+    vector = await only(made("onnx", model=str(folder), document_prefix=""), "cat dog")
+    np.testing.assert_allclose(vector, unit(rows(first)[0]), rtol=1e-5)
+
+
+async def test_modules_json_says_where_the_pooling_is(folder: Path) -> None:
+    (folder / "modules.json").write_text(json.dumps([{"type": "st.models.Pooling", "path": "9_Pool"}]))
+    (folder / "9_Pool").mkdir()
+    (folder / "9_Pool" / "config.json").write_text('{"pooling_mode_cls_token": true}')
+    vector = await only(made("onnx", model=str(folder)), "cat")
+    np.testing.assert_allclose(vector, unit(rows("[CLS]")[0]), rtol=1e-5)
+
+
+async def test_an_onnx_model_that_pools_itself_is_believed(folder: Path) -> None:
+    write_model(folder / "model.onnx", output="sentence_embedding")
+    vector = await only(made("onnx", model=str(folder)), "cat dog")
+    np.testing.assert_allclose(vector, unit(rows("cat")[0]), rtol=1e-5)
+
+
+async def test_an_onnx_model_may_want_small_integers_and_lie_in_a_folder_of_its_own(folder: Path) -> None:
+    (folder / "model.onnx").unlink()
+    write_model(folder / "onnx" / "model_int8.onnx", kind="INT32")
+    assert_unit((await made("onnx", model=str(folder)).embed(["cat"]))[0], 6)
+
+
+async def test_onnx_uses_the_prefixes_of_models_it_knows(folder: Path) -> None:
+    (folder / "clankers.json").write_text('{"name": "e5-small"}')
+    embedder = made("onnx", model=str(folder))
+    document = await only(embedder, "cat")
+    query = await embedder.embed_query("cat")
+    wanted = rows("[CLS]", "passage", ":", "cat", "[SEP]").mean(axis=0)
+    np.testing.assert_allclose(document, unit(wanted), rtol=1e-5)
+    np.testing.assert_allclose(query, unit(rows("[CLS]", "query", ":", "cat", "[SEP]").mean(axis=0)), rtol=1e-5)
+    plain = made("onnx", model=str(folder), document_prefix="")
+    assert plain.identity != embedder.identity
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "longest"),
+    [
+        ("sentence_bert_config.json", {"max_seq_length": 5}, 5),
+        ("tokenizer_config.json", {"model_max_length": 4}, 4),
+        ("config.json", {"max_position_embeddings": 10**30}, 512),
+    ],
+)
+async def test_onnx_cuts_long_texts_as_the_model_wants(folder: Path, file: str, content: Any, longest: int) -> None:
+    (folder / file).write_text(json.dumps(content))
+    long = await only(made("onnx", model=str(folder)), "cat " * 2000)
+    wanted = rows("[CLS]", *["cat"] * (longest - 2), "[SEP]").mean(axis=0)
+    np.testing.assert_allclose(long, unit(wanted), rtol=1e-4)
+
+
+async def test_texts_without_words_or_direction_fail_alone_in_onnx(folder: Path) -> None:
+    (folder / "clankers.json").write_text('{"pooling": "mean"}')
+    outcomes = await made("onnx", model=str(folder)).embed(["", "cat", "\n", "\x1c", "dog"])
+    assert [isinstance(outcome, ItemFailed) for outcome in outcomes] == [True, False, True, True, False]
+    write_model(folder / "model.onnx", output="sentence_embedding")
+    zero, cat = await made("onnx", model=str(folder)).embed(["zero", "cat"])
+    assert isinstance(zero, ItemFailed)
+    assert_unit(cat, 6)
+
+
+async def test_an_onnx_model_with_other_dims_than_the_owner_said_gives_no_vectors(folder: Path) -> None:
+    outcome = await only(made("onnx", model=str(folder), dims=5), "cat")
+    assert isinstance(outcome, ItemFailed)
+    assert "6 numbers, not 5" in outcome.reason
+
+
+def test_an_onnx_folder_keeps_its_identity_when_it_is_moved_but_not_when_it_changes(
+    folder: Path, tmp_path: Path
+) -> None:
+    before = made("onnx", model=str(folder)).identity
+    (tmp_path / "elsewhere").mkdir()
+    moved = folder.rename(tmp_path / "elsewhere" / "tiny")
+    assert made("onnx", model=str(moved)).identity == before
+    write_model(moved / "model.onnx", output="sentence_embedding")
+    assert made("onnx", model=str(moved)).identity != before
+
+
+@pytest.mark.parametrize(
+    ("spoil", "named"),
+    [
+        (lambda folder: (folder / "tokenizer.json").unlink(), "tokenizer.json"),
+        (lambda folder: (folder / "model.onnx").unlink(), "model.onnx"),
+        (lambda folder: (folder / "clankers.json").write_text("{"), "clankers.json"),
+        (lambda folder: (folder / "clankers.json").write_text("[]"), "clankers.json"),
+        (lambda folder: (folder / "clankers.json").write_text('{"pooling": "max"}'), "mean, cls or last"),
+        (lambda folder: (folder / "model.onnx").write_bytes(b"junk"), "cannot be loaded"),
+        (lambda folder: (folder / "tokenizer.json").write_text("junk"), "cannot be loaded"),
+    ],
+)
+async def test_what_is_wrong_with_an_onnx_folder_is_said(folder: Path, spoil: Any, named: str) -> None:
+    spoil(folder)
+    with pytest.raises(EmbedderUnavailable, match=named) as caught:
+        await made("onnx", model=str(folder)).embed(["cat"])
+    assert caught.value.permanent
+
+
+def test_several_onnx_models_are_not_chosen_from(folder: Path) -> None:
+    (folder / "model.onnx").rename(folder / "model_int8.onnx")
+    write_model(folder / "model_fp16.onnx")
+    with pytest.raises(EmbedderUnavailable, match=r"model_fp16.onnx, model_int8.onnx"):
+        made("onnx", model=str(folder))
+
+
+@pytest.mark.parametrize("model", ["", "/nowhere/at/all"])
+def test_onnx_without_a_folder_says_what_to_set(model: str) -> None:
+    with pytest.raises(EmbedderUnavailable, match=r"model\.onnx"):
+        made("onnx", model=model)
+
+
+async def test_without_its_package_onnx_says_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(EmbedderUnavailable, match=r"pip install 'clankers\[onnx\]'") as caught:
+        await made("onnx", model=str(folder)).embed(["cat"])
+    assert caught.value.permanent
