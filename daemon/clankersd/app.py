@@ -1,10 +1,11 @@
 """The daemon: the only place where its parts meet."""
 
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -12,14 +13,20 @@ import structlog
 from anyio.abc import SocketListener
 
 from clankers_protocol.paths import Paths
-from clankersd import config, events, hooks, log, query, sessions, stats, status, systemd, upkeep
+from clankersd import config, events, hooks, indexing, log, query, sessions, stats, status, systemd, upkeep
 from clankersd.config import Config, Loaded
 from clankersd.db import Store
+from clankersd.index import messages, rebuild
+from clankersd.index.embedders.base import EmbedderSettings
+from clankersd.index.files import FileSync, WatchSettings
+from clankersd.index.index import Index
+from clankersd.index.queue import Queue
 from clankersd.jobs import Jobs
+from clankersd.search import search
 from clankersd.server import Server
 from clankersd.sockets import listening_sockets, only_instance
 
-FEATURES = (events, hooks, query, sessions, stats, status, upkeep)
+FEATURES = (events, hooks, indexing, query, search, sessions, stats, status, upkeep)
 """Importing a feature serves its methods."""
 
 DRAIN_SECONDS = 5.0
@@ -35,7 +42,11 @@ class Daemon:
     log_file: log.DailyFile
     store: Store
     jobs: Jobs
+    index: Index
+    queue: Queue
+    files: FileSync
     server: Server = field(init=False)
+    background: Callable[..., Any] = field(init=False)
     stopping: anyio.Event = field(default_factory=anyio.Event)
     started: float = field(default_factory=time.monotonic)
     version: str = field(default_factory=lambda: version("clankers"))
@@ -50,11 +61,43 @@ class Daemon:
     async def reload(self) -> None:
         """Read the configuration again and apply what changed; raises ConfigError and changes nothing."""
         loaded = config.load(self.paths.config, self.flags)
-        if loaded.config.durability != self.config.durability:
-            await self.store.set_durability(loaded.config.durability)
+        old, new = self.config, loaded.config
         self.loaded = loaded
+        if new.durability != old.durability:
+            await self.store.set_durability(new.durability)
+        if index_settings(new) != index_settings(old):
+            await self.index.change(*index_settings(new))
+        if watch_settings(new) != watch_settings(old):
+            await self.files.change(watch_settings(new))
+        self.queue.cache_entries = new.embedding_cache_entries
         log.configure(self.log_file, loaded.config.log_level)
         structlog.get_logger(component="daemon").info("configuration reloaded")
+
+
+def index_settings(config: Config) -> tuple[EmbedderSettings, int, int, tuple[str, ...]]:
+    """What the configuration says of the index."""
+    settings = EmbedderSettings(
+        provider=config.embedder,
+        model=config.embedder_model,
+        url=config.embedder_url,
+        key_file=config.embedder_key_file,
+        dims=config.embedder_dims or None,
+        weight=config.embedder_weight or None,
+    )
+    sources = ("memory", "sessions", "tools") if config.index_tools else ("memory", "sessions")
+    return settings, config.chunk_tokens, config.chunk_overlap, sources
+
+
+def watch_settings(config: Config) -> WatchSettings:
+    """What the configuration says of the watched files."""
+    return WatchSettings(
+        roots=tuple(Path(path).expanduser() for path in config.watch_roots),
+        extra=tuple(Path(path).expanduser() for path in config.watch_extra),
+        agent_files=config.watch_agent_files,
+        debounce_ms=config.watch_debounce_ms,
+        poll=config.watch_poll,
+        sync_minutes=config.sync_minutes,
+    )
 
 
 @asynccontextmanager
@@ -68,7 +111,10 @@ async def running(paths: Paths, flags: Mapping[str, Any]) -> AsyncIterator[Daemo
     log.configure(log_file, loaded.config.log_level)
     with only_instance(paths.database):
         store = Store(paths.database, paths.backups, loaded.config.durability)
-        daemon = Daemon(paths, loaded, flags, log_file, store, Jobs(store))
+        index = Index(store, *index_settings(loaded.config))
+        queue = Queue(index, loaded.config.embedding_cache_entries)
+        files = FileSync(index, watch_settings(loaded.config))
+        daemon = Daemon(paths, loaded, flags, log_file, store, Jobs(store), index, queue, files)
         await store.open()
         try:
             async with _serving(daemon):
@@ -83,9 +129,14 @@ async def running(paths: Paths, flags: Mapping[str, Any]) -> AsyncIterator[Daemo
 async def _serving(daemon: Daemon) -> AsyncIterator[None]:
     sockets, handed_over = listening_sockets(daemon.paths.socket)
     async with anyio.create_task_group() as services:
+        daemon.background = services.start_soon
         services.start_soon(daemon.store.run, name="commit")
         services.start_soon(daemon.store.tend, name="tend")
         services.start_soon(daemon.jobs.run, name="jobs")
+        services.start_soon(daemon.queue.run, name="embed")
+        services.start_soon(messages.work_off_backlog, daemon.index, name="cut")
+        services.start_soon(rebuild.sweep, daemon.index, name="sweep")
+        services.start_soon(daemon.files.run, name="files")
         services.start_soon(hooks.replay_spool, daemon, daemon.paths.spool)
         services.start_soon(log.clean_up_daily, daemon.log_file, lambda: daemon.config.log_retention_days)
         services.start_soon(systemd.keep_watchdog_fed)

@@ -28,6 +28,8 @@ from clankers_protocol.wire import Ok, Wire
 from clankersd import clock
 from clankersd.db import Db
 from clankersd.db.upsert import GIVEN, HIGHEST, KEEP, upsert
+from clankersd.index.index import Index
+from clankersd.index.messages import index_message, index_tool_later
 from clankersd.log import LEVELS
 from clankersd.rpc import handles
 
@@ -141,37 +143,38 @@ Change = Callable[[Db], None]
 
 @handles(UpsertSession)
 async def upsert_session(daemon: "Daemon", request: UpsertSession) -> Ok:
-    await daemon.store.write(session_change(request.session))
+    await daemon.store.write(session_change(daemon.index, request.session))
     return Ok()
 
 
 @handles(UpsertMessage)
 async def upsert_message(daemon: "Daemon", request: UpsertMessage) -> Ok:
-    await daemon.store.write(message_change(request.message))
+    await daemon.store.write(message_change(daemon.index, request.message))
+    daemon.index.wake()
     return Ok()
 
 
 @handles(UpsertTool)
 async def upsert_tool(daemon: "Daemon", request: UpsertTool) -> Ok:
-    await daemon.store.write(tool_change(request.tool))
+    await daemon.store.write(tool_change(daemon.index, request.tool))
     return Ok()
 
 
 @handles(UpsertSessionError)
 async def upsert_session_error(daemon: "Daemon", request: UpsertSessionError) -> Ok:
-    await daemon.store.write(error_change(request.session_error))
+    await daemon.store.write(error_change(daemon.index, request.session_error))
     return Ok()
 
 
 @handles(UpsertCompactionEvent)
 async def upsert_compaction_event(daemon: "Daemon", request: UpsertCompactionEvent) -> Ok:
-    await daemon.store.write(compaction_change(request.compaction_event))
+    await daemon.store.write(compaction_change(daemon.index, request.compaction_event))
     return Ok()
 
 
 @handles(EventsBatch)
 async def events_batch(daemon: "Daemon", request: EventsBatch) -> BatchOutcome:
-    read = [_try(event) for event in request.events]
+    read = [_try(daemon.index, event) for event in request.events]
     changes = [change for change in read if not isinstance(change, RpcError)]
 
     def store_all(db: Db) -> None:
@@ -180,6 +183,7 @@ async def events_batch(daemon: "Daemon", request: EventsBatch) -> BatchOutcome:
 
     if changes:
         await daemon.store.write(store_all)
+        daemon.index.wake()
     return BatchOutcome(ok=len(changes) == len(read), outcomes=[_outcome(change) for change in read])
 
 
@@ -198,7 +202,7 @@ async def log_write(daemon: "Daemon", request: LogWrite) -> Ok:  # every handler
     return Ok()
 
 
-def session_change(event: SessionEvent) -> Change:
+def session_change(_index: Index, event: SessionEvent) -> Change:
     """Store a session and the project it ran in."""
     row = _row(event, "session", "id")
     row["title"] = None if row["title"] == UNTITLED else row["title"]
@@ -220,22 +224,42 @@ def session_change(event: SessionEvent) -> Change:
     return store
 
 
-def message_change(event: MessageEvent) -> Change:
-    """Store a message."""
-    return _of_a_session(_MESSAGE, _row(event, "message", "id", "session_id"))
+def message_change(index: Index, event: MessageEvent) -> Change:
+    """Store a message, and make its text searchable in the same transaction."""
+    row = _row(event, "message", "id", "session_id")
+    store_message = _of_a_session(_MESSAGE, row)
+    if row["text_content"] is None:
+        return store_message
+    prepared = index.prepare(row["text_content"])
+    index.hears(row["role"])
+
+    def store(db: Db) -> None:
+        store_message(db)
+        index_message(db, row["id"], prepared)
+
+    return store
 
 
-def tool_change(event: ToolEvent) -> Change:
-    """Store a tool call."""
-    return _of_a_session(_TOOL, _row(event, "tool", "id", "session_id", "tool_name"))
+def tool_change(index: Index, event: ToolEvent) -> Change:
+    """Store a tool call, to be searchable soon where the configuration says so."""
+    row = _row(event, "tool", "id", "session_id", "tool_name")
+    store_tool = _of_a_session(_TOOL, row)
+    if "tools" not in index.wanted.sources:
+        return store_tool
+
+    def store(db: Db) -> None:
+        store_tool(db)
+        index_tool_later(db, row["id"])
+
+    return store
 
 
-def error_change(event: SessionErrorEvent) -> Change:
+def error_change(_index: Index, event: SessionErrorEvent) -> Change:
     """Store an error of a session."""
     return _of_a_session(_ERROR, _row(event, "session error", "id", "session_id"))
 
 
-def compaction_change(event: CompactionEvent) -> Change:
+def compaction_change(_index: Index, event: CompactionEvent) -> Change:
     """Store a compaction."""
     return _of_a_session(_COMPACTION, _row(event, "compaction event", "id", "session_id"))
 
@@ -278,7 +302,7 @@ def _last_part(path: str | None) -> str | None:
     return path.rpartition("/")[2] or path if path else None
 
 
-_KINDS: dict[str, tuple[type[Wire], Callable[[Any], Change]]] = {
+_KINDS: dict[str, tuple[type[Wire], Callable[[Index, Any], Change]]] = {
     "session": (SessionEvent, session_change),
     "message": (MessageEvent, message_change),
     "tool": (ToolEvent, tool_change),
@@ -287,21 +311,21 @@ _KINDS: dict[str, tuple[type[Wire], Callable[[Any], Change]]] = {
 }
 
 
-def read_event(event: dict[str, Any]) -> Change:
+def read_event(index: Index, event: dict[str, Any]) -> Change:
     """What an event of a batch changes; raises RpcError for one that cannot be stored."""
     kinds = [kind for kind in _KINDS if kind in event]
     if len(kinds) != 1:
         raise InvalidParams(f"invalid params: an event has exactly one of {', '.join(_KINDS)}")
     struct, change = _KINDS[kinds[0]]
     try:
-        return change(msgspec.convert(event[kinds[0]], struct))
+        return change(index, msgspec.convert(event[kinds[0]], struct))
     except msgspec.ValidationError as error:
         raise InvalidParams(f"invalid params: {error}") from error
 
 
-def _try(event: dict[str, Any]) -> Change | RpcError:
+def _try(index: Index, event: dict[str, Any]) -> Change | RpcError:
     try:
-        return read_event(event)
+        return read_event(index, event)
     except RpcError as error:
         return error
 

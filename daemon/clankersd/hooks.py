@@ -12,6 +12,7 @@ from clankers_protocol.events import HookEvent
 from clankers_protocol.wire import Ok
 from clankersd import rpc
 from clankersd.events import Change, read_event
+from clankersd.index.index import Index
 from clankersd.rpc import handles
 
 if TYPE_CHECKING:
@@ -25,15 +26,16 @@ log = structlog.get_logger(component="hooks")
 
 @handles(HookEvent)
 async def hook_event(daemon: "Daemon", request: HookEvent) -> Ok:
-    await daemon.store.write(change_of(request))
+    await daemon.store.write(change_of(daemon.index, request))
+    daemon.index.wake()
     return Ok()
 
 
-def change_of(request: HookEvent) -> Change:
+def change_of(index: Index, request: HookEvent) -> Change:
     """What a harness's event changes; raises RpcError for one that cannot be read."""
     if request.harness != "generic":
         raise InvalidParams(f"invalid params: there is no harness {request.harness!r} - at `$.harness`")
-    return read_event(request.event)
+    return read_event(index, request.event)
 
 
 async def replay_spool(daemon: "Daemon", folder: Path) -> None:
@@ -49,11 +51,12 @@ async def replay_spool(daemon: "Daemon", folder: Path) -> None:
 
 async def replay_some(daemon: "Daemon", folder: Path) -> int:
     """Store the oldest events of the spool in order and remove them; tells how many are dealt with."""
-    kept = await anyio.to_thread.run_sync(_oldest, folder)
+    kept = await anyio.to_thread.run_sync(_oldest, daemon.index, folder)
     dealt_with: list[Path] = []
     async with anyio.create_task_group() as tasks:  # each its own change, all in one commit
         for path, change in kept:
             tasks.start_soon(_replay, daemon, path, change, dealt_with)
+    daemon.index.wake()
     return len(dealt_with)
 
 
@@ -71,15 +74,15 @@ async def _replay(daemon: "Daemon", path: Path, change: Change | RpcError, dealt
     dealt_with.append(path)
 
 
-def _oldest(folder: Path) -> list[tuple[Path, Change | RpcError]]:
+def _oldest(index: Index, folder: Path) -> list[tuple[Path, Change | RpcError]]:
     if not folder.is_dir():
         return []
-    return [(path, _read(path)) for path in sorted(folder.glob("*.json"))[:AT_ONCE]]
+    return [(path, _read(index, path)) for path in sorted(folder.glob("*.json"))[:AT_ONCE]]
 
 
-def _read(path: Path) -> Change | RpcError:
+def _read(index: Index, path: Path) -> Change | RpcError:
     try:
-        return change_of(msgspec.convert(rpc.decode(path.read_bytes()), HookEvent))
+        return change_of(index, msgspec.convert(rpc.decode(path.read_bytes()), HookEvent))
     except msgspec.ValidationError as error:
         return ParseError(str(error))
     except RpcError as error:

@@ -44,7 +44,7 @@ async def index_status(daemon: "Daemon", request: IndexStatus) -> IndexReport:
         last_error=queue.last_error,
         in_memory=index.mirror is not None and index.mirror.complete,
         files=FilesStatus(
-            mode=files.mode,
+            mode=files.mode,  # type: ignore[arg-type]  # one of the three it knows
             problem=files.problem,
             dirty=files.dirty,
             watched=[str(path) for path in files.watched],

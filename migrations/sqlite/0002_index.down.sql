@@ -2,6 +2,7 @@
 DROP TABLE index_backlog;
 DROP TABLE embedding_cache;
 DROP TABLE index_queue;
+DROP TABLE chunks_instances;
 DROP TABLE chunks_vocabulary;
 DROP TABLE chunks_fts;
 DROP TABLE chunks;

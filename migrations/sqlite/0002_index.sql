@@ -44,7 +44,8 @@ CREATE UNIQUE INDEX idx_one_live_generation ON index_generations (state) WHERE s
 CREATE UNIQUE INDEX idx_one_building_generation ON index_generations (state) WHERE state = 'building';
 
 -- id is never used again (AUTOINCREMENT): a vector that outlives its chunk can never be taken for another's.
--- session_id and turn tell a message's neighbours; header and extra are searched but not shown.
+-- session_id and turn tell a message's neighbours; header (a date, a path) and extra (other forms of the
+-- words) are searched but not shown; tokens is how many words the text has.
 CREATE TABLE chunks (
     id           INTEGER PRIMARY KEY AUTOINCREMENT,
     chunk_id     TEXT NOT NULL UNIQUE,
@@ -65,6 +66,7 @@ CREATE TABLE chunks (
     text         TEXT NOT NULL,
     header       TEXT NOT NULL DEFAULT '',
     extra        TEXT NOT NULL DEFAULT '',
+    tokens       INTEGER NOT NULL,
     created_at   INTEGER NOT NULL,
     CHECK ((message_id IS NOT NULL) + (tool_id IS NOT NULL) + (file_id IS NOT NULL) = 1)
 ) STRICT;
@@ -72,7 +74,8 @@ CREATE TABLE chunks (
 CREATE INDEX idx_chunks_message ON chunks (message_id) WHERE message_id IS NOT NULL;
 CREATE INDEX idx_chunks_tool ON chunks (tool_id) WHERE tool_id IS NOT NULL;
 CREATE INDEX idx_chunks_file ON chunks (file_id) WHERE file_id IS NOT NULL;
-CREATE INDEX idx_chunks_turn ON chunks (session_id, turn) WHERE session_id IS NOT NULL;
+CREATE INDEX idx_chunks_turn ON chunks (session_id, turn);
+CREATE INDEX idx_chunks_role ON chunks (role) WHERE role IS NOT NULL;
 CREATE INDEX idx_chunks_created ON chunks (created_at);
 CREATE INDEX idx_chunks_chunking ON chunks (chunking, source);
 
@@ -81,7 +84,9 @@ CREATE VIRTUAL TABLE chunks_fts USING fts5 (
     content = 'chunks', content_rowid = 'id',
     tokenize = 'porter unicode61 remove_diacritics 2'
 );
+-- In how many chunks a word stands, and where it stands in each.
 CREATE VIRTUAL TABLE chunks_vocabulary USING fts5vocab (chunks_fts, row);
+CREATE VIRTUAL TABLE chunks_instances USING fts5vocab (chunks_fts, instance);
 
 CREATE TRIGGER chunks_ai AFTER INSERT ON chunks BEGIN
     INSERT INTO chunks_fts (rowid, text, header, extra) VALUES (NEW.id, NEW.text, NEW.header, NEW.extra);

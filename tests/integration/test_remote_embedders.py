@@ -5,7 +5,7 @@ import socket
 import struct
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from email.utils import formatdate
 from pathlib import Path
 from typing import Any
@@ -214,11 +214,12 @@ async def test_so_many_requests_run_at_once(provider: str, expected: int) -> Non
             busy["most"] = max(busy["most"], busy["now"])
             condition.notify_all()
             condition.wait_for(lambda: busy["most"] >= expected, timeout=10)
+            condition.wait_for(lambda: busy["most"] > expected, timeout=0.05)  # one too many would come now
             busy["now"] -= 1
         return embeddings(request)
 
     async with asking(together, provider, {"most_texts": 1}) as asked:
-        texts = [f"text {number}" for number in range(12)]
+        texts = [f"text {number}" for number in range(8)]
         assert_all_right(await asked.embed(*texts), texts)
     assert busy["most"] == expected
 
@@ -575,7 +576,7 @@ async def test_indexes_that_make_no_sense_are_not_believed(indexes: list[int | N
     def confused(request: Request) -> Answer:
         if len(request.texts) == 1:
             return embeddings(request)
-        pairs = zip(indexes, request.texts, strict=True)
+        pairs = zip(indexes, reversed(request.texts), strict=True)
         return say({"data": [{"index": index, "embedding": numbers(text)} for index, text in pairs]})
 
     async with asking(confused) as asked:
@@ -614,6 +615,33 @@ async def test_a_vector_that_is_none_fails_its_text_alone(provider: str, garbage
         [alone] = await asked.embed("bad")
         assert isinstance(alone, ItemFailed)
         assert asked.embedder.identity.dims == 4
+
+
+async def test_a_nan_fails_its_text_without_asking_again(provider: str) -> None:
+    def vectors(texts: list[str]) -> list[Any]:
+        return [[float("nan")] * 4 if text == "bad" else numbers(text) for text in texts]
+
+    async with asking(answering(vectors), provider) as asked:
+        bad, good = await asked.embed("bad", "good")
+        assert isinstance(bad, ItemFailed)
+        assert_right(good, "good")
+        assert len(asked.batches) == 1
+
+
+async def test_two_lengths_at_the_same_moment_are_never_both_believed() -> None:
+    both = threading.Barrier(2)
+
+    def by_name(request: Request) -> Answer:
+        [text] = request.texts
+        if request.number < 2:
+            both.wait(10)
+        return embeddings(request, [numbers(text, 5 if text == "five" else 4)])
+
+    async with asking(by_name, "openai", {"most_texts": 1}) as asked:
+        outcomes: list[Any] = []
+        with suppress(EmbedderUnavailable):  # if the probe is answered with the other length
+            outcomes = await asked.embed("four", "five")
+        assert len({len(outcome) for outcome in outcomes if not isinstance(outcome, ItemFailed)}) <= 1
 
 
 async def test_only_garbage_is_an_outage_and_blames_no_text(provider: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from clankersd.db import Db
 from clankersd.index.chunker import Chunk, chunk
-from clankersd.index.words import other_forms
+from clankersd.index.words import count_words, other_forms
 
 OwnerColumn = Literal["message_id", "tool_id", "file_id"]
 Row = dict[str, Any]
@@ -18,9 +18,9 @@ Moved = tuple[Row, Row]
 
 _INSERT = """
     INSERT INTO chunks (chunk_id, chunking, source, message_id, tool_id, file_id, session_id, turn, role, position,
-                        start_line, end_line, start_offset, end_offset, hash, text, header, extra, created_at)
+                        start_line, end_line, start_offset, end_offset, hash, text, header, extra, tokens, created_at)
     VALUES (:chunk_id, :chunking, :source, :message_id, :tool_id, :file_id, :session_id, :turn, :role, :position,
-            :start_line, :end_line, :start_offset, :end_offset, :hash, :text, :header, :extra, :created_at)
+            :start_line, :end_line, :start_offset, :end_offset, :hash, :text, :header, :extra, :tokens, :created_at)
 """
 _PLACE = "chunk_id, role, position, start_line, end_line, start_offset, end_offset, created_at"
 """What may change of a chunk while its text stays."""
@@ -47,6 +47,7 @@ class Prepared:
     chunks: list[Chunk]
     hashes: list[str]
     extras: list[str]
+    tokens: list[int]
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,7 @@ def prepare(text: str, chunking: Chunking) -> Prepared:
         chunks,
         [hash_of(piece.text) for piece in chunks],
         [other_forms(piece.text) for piece in chunks],
+        [count_words(piece.text) for piece in chunks],
     )
 
 
@@ -78,10 +80,10 @@ def hash_of(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def message_header(created_at: int, role: str | None) -> str:
-    """What a message is also found by: who said it and when, in words."""
+def message_header(created_at: int) -> str:
+    """What a message is also found by: its day, in words."""
     moment = datetime.fromtimestamp(created_at / 1000, UTC).astimezone()
-    return f"{role or ''} {moment:%A %d %B %Y %Y-%m-%d}".strip()
+    return f"{moment.day} {moment:%B %Y}"
 
 
 def replace(db: Db, owner: Owner, prepared: Prepared) -> bool:
@@ -158,6 +160,7 @@ def _row(owner: Owner, prepared: Prepared, position: int, turn: int | None) -> R
         "hash": digest,
         "text": piece.text,
         "header": owner.header,
+        "tokens": prepared.tokens[position],
         "extra": prepared.extras[position],
         "created_at": owner.created_at,
     }  # fmt: skip

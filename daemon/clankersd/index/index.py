@@ -6,13 +6,16 @@ import structlog
 from clankersd.db import Db, Store
 from clankersd.index import generations
 from clankersd.index.chunks import Chunking, Prepared, prepare
-from clankersd.index.embedders.base import Embedder, EmbedderSettings, EmbedderUnavailable
 from clankersd.index.embedders import make_embedder
+from clankersd.index.embedders.base import Embedder, EmbedderSettings, EmbedderUnavailable
 from clankersd.index.generations import NOTHING, Generation, Wanted
 from clankersd.index.vectors import Mirror, count, read_slice
 
 LONGEST_CUT_AT_ONCE = 50_000
 """Characters. A longer text is cut in a thread after it is stored, so that nobody waits for it."""
+
+AVERAGE_SECONDS = 60.0
+MOST_SPEAKERS = 1000
 
 log = structlog.get_logger(component="index")
 
@@ -28,6 +31,8 @@ class Index:
         self.building: Generation | None = None
         self.mirror: Mirror | None = None
         self.vector_count = 0
+        self.speakers: set[str] = set()
+        self._average: tuple[float, float] | None = None
         self.woken = anyio.Event()
         self._use(settings, tokens, overlap, sources)
         store.on_open.append(self.attach)
@@ -56,6 +61,11 @@ class Index:
             return None
         return [prepare(text, chunking) for chunking in self.chunkings()]
 
+    def hears(self, role: str | None) -> None:
+        """Remember who speaks: a query may name them."""
+        if role and len(self.speakers) < MOST_SPEAKERS:
+            self.speakers.add(role)
+
     def wake(self) -> None:
         """There is something new to cut or to embed."""
         self.woken.set()
@@ -83,6 +93,8 @@ class Index:
                 generations.make_vectors(db, live)
             self.live = live
         self.vector_count = count(db, live) if self.store.vec.version else 0
+        rows = db.tuples(f"SELECT DISTINCT role FROM chunks WHERE role IS NOT NULL LIMIT {MOST_SPEAKERS}")
+        self.speakers = {row[0] for row in rows}
 
     async def change(self, settings: EmbedderSettings, tokens: int, overlap: int, sources: tuple[str, ...]) -> None:
         """Apply changed settings; an index made with others is kept, and says so."""
@@ -94,16 +106,25 @@ class Index:
             await self.store.apart(self.attach)
         self.wake()
 
+    async def average_tokens(self) -> float:
+        """How long chunks are, of late; looked up now and then."""
+        if self._average is None or self._average[1] < anyio.current_time():
+            newest = "SELECT avg(tokens) FROM (SELECT tokens FROM chunks ORDER BY id DESC LIMIT 1000)"
+            average = await self.store.read(lambda db: db.value(newest))
+            self._average = float(average or 0.0), anyio.current_time() + AVERAGE_SECONDS
+        return self._average[0]
+
     async def load_mirror(self) -> None:
         """Bring the live vectors into memory, a slice at a time so that events get in between."""
         live = self.live
         if live is None or live.identity.dims is None or self.mirror is not None:
             return
         self.mirror = mirror = Mirror(live.id, live.identity.dims)
-        after = 0
-        while rows := await self.store.read(lambda db: read_slice(db, live, after)):
+        rows = await self.store.read(lambda db: read_slice(db, live, 0))
+        while rows:
             mirror.add(rows)
-            after = rows[-1][0]
+            last = rows[-1][0]
+            rows = await self.store.read(lambda db, last=last: read_slice(db, live, last))  # type: ignore[misc]
         mirror.complete = True
         log.info("vectors are in memory", generation=live.id, vectors=self.vector_count)
 

@@ -68,8 +68,8 @@ async def recut(index: Index, kind: str, owner: str) -> None:
     stored = await index.store.read(lambda db: db.fetch_one(_SELECT[kind], {"id": owner}))
     prepared: list[Prepared] = []
     if stored and stored["text"] and (kind == "tool" or stored["role"] not in NOT_INDEXED):
-        for chunking in index.chunkings():
-            prepared.append(await anyio.to_thread.run_sync(prepare, stored["text"], chunking))
+        text = stored["text"]
+        prepared = [await anyio.to_thread.run_sync(prepare, text, chunking) for chunking in index.chunkings()]
 
     def store(db: Db) -> None:
         current = db.fetch_one(_SELECT[kind], {"id": owner})
@@ -85,6 +85,6 @@ def _owner(kind: str, row: dict[str, Any]) -> Owner:
     if kind == "tool":
         path = f"tools/{row['id']}"
         return Owner("tool_id", row["id"], "sessions", path, row["created_at"], row["session_id"], "tool")
-    header = message_header(row["created_at"], row["role"])
+    header = message_header(row["created_at"])
     path = f"messages/{row['id']}"
     return Owner("message_id", row["id"], "sessions", path, row["created_at"], row["session_id"], row["role"], header)

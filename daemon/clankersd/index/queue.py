@@ -63,7 +63,7 @@ class Queue:
     def rate(self) -> float:
         """Chunks a second, over the last while."""
         recent = [(at, count) for at, count in self._finished if at > time.monotonic() - RATE_SECONDS]
-        if len(recent) < 2:  # noqa: PLR2004  # one moment is no stretch of time
+        if len(recent) < 2:  # one moment is no stretch of time
             return 0.0
         return sum(count for _, count in recent) / max(recent[-1][0] - recent[0][0], 0.001)
 

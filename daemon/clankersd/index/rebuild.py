@@ -85,11 +85,12 @@ async def _cut_all(index: Index, files: FileSync, progress: Progress) -> None:
     """Cut everything anew; what comes in meanwhile is cut for both indexes by those who store it."""
     sql = "SELECT id FROM messages WHERE id > :after AND text_content IS NOT NULL ORDER BY id LIMIT :limit"
     total = await index.store.read(lambda db: int(db.value("SELECT count(*) FROM messages")))
-    done, after = 0, ""
-    while rows := await index.store.read(lambda db: db.fetch(sql, {"after": after, "limit": SLICE})):
+    done, params = 0, {"after": "", "limit": SLICE}
+    while rows := await index.store.read(lambda db: db.fetch(sql, params)):
         for row in rows:
             await recut(index, "message", row["id"])
-        done, after = done + len(rows), rows[-1]["id"]
+        done += len(rows)
+        params["after"] = rows[-1]["id"]
         index.wake()
         await progress(done, total, "cutting messages")
     if "tools" in index.wanted.sources:

@@ -81,10 +81,10 @@ def survey(settings: WatchSettings, added: list[str]) -> Survey:
 
 
 def identity_of(path: str) -> Identity | None:
-    """Which file or folder lies at `path`, None when nothing does; raises OSError when nobody can tell."""
+    """Which file or folder lies at `path`; None when nothing does that could be looked at."""
     try:
         status = os.stat(path)  # noqa: PTH116  # called for every watched path, every other second
-    except (FileNotFoundError, NotADirectoryError):
+    except OSError:
         return None
     return status.st_dev, status.st_ino
 
@@ -105,12 +105,16 @@ def _place(found: Survey, path: Path) -> str | None:
 
 
 def _is_there(found: Survey, place: str) -> bool:
+    found.tops[place] = identity_of(place)
+    if found.tops[place] is not None:
+        return True
     try:
-        found.tops[place] = identity_of(place)
+        Path(place).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass  # it may come yet
     except OSError as error:
-        found.tops[place] = None
         found.close(place, error)
-    return found.tops[place] is not None
+    return False
 
 
 def _look_into_root(found: Survey, root: str, agent_files: bool) -> None:

@@ -1,14 +1,12 @@
 """Vectors: durable in vec0, and above a size searched in a compact copy in memory, in a thread."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 from clankersd.db import Db
+from clankersd.index.embedders.base import Vector
 from clankersd.index.generations import Generation
 
-if TYPE_CHECKING:
-    import numpy as np
-
-MIRROR_FROM = 5_000
 CANDIDATES = 16
 SLICE = 2_000
 
@@ -70,6 +68,7 @@ class Mirror:
         self.generation = generation
         self.complete = False
         self._size = 0
+        self._place: dict[int, int] = {}
         self._ids = np.zeros(1024, np.int64)
         self._alive = np.zeros(1024, np.bool_)
         self._bits = np.zeros((1024, (dims + 63) // 64), np.uint64)
@@ -81,7 +80,7 @@ class Mirror:
 
         if not rows:
             return
-        ids = np.array([chunk for chunk, _ in rows], np.int64)
+        ids = [chunk for chunk, _ in rows]
         matrix = np.frombuffer(b"".join(blob for _, blob in rows), np.float32).reshape(len(rows), -1)
         self.discard(ids)
         self._grow(self._size + len(rows))
@@ -90,42 +89,55 @@ class Mirror:
         self._halves[place] = matrix
         self._bits[place] = _signs(matrix, self._bits.shape[1])
         self._alive[place] = True
+        self._place.update(zip(ids, range(self._size, self._size + len(rows)), strict=True))
         self._size += len(rows)
 
-    def discard(self, ids: "np.ndarray[Any, Any]") -> None:
+    def discard(self, ids: Iterable[int]) -> None:
         """Forget chunks that are gone."""
-        import numpy as np
+        rows = self._rows_of(ids)
+        self._alive[rows] = False
 
-        self._alive[: self._size] &= ~np.isin(self._ids[: self._size], ids)
-
-    def keep_only(self, ids: "np.ndarray[Any, Any]") -> None:
+    def keep_only(self, ids: Iterable[int]) -> None:
         """Forget every chunk that is not among these."""
-        import numpy as np
+        rows = self._rows_of(ids)
+        alive = self._alive.copy()
+        self._alive[:] = False
+        self._alive[rows] = alive[rows]
 
-        self._alive[: self._size] &= np.isin(self._ids[: self._size], ids)
-
-    def nearest(self, query: "np.ndarray[Any, Any]", k: int, eligible: "np.ndarray[Any, Any] | None") -> Found:
+    def nearest(self, query: Vector, k: int, eligible: Iterable[int] | None) -> Found:
         """The `k` nearest of the eligible chunks (all, when None). Runs in a thread."""
         import numpy as np
 
         size = self._size
-        allowed = self._alive[:size] if eligible is None else self._alive[:size] & np.isin(self._ids[:size], eligible)
-        rows = np.flatnonzero(allowed)
+        rows: Any
+        if eligible is None:
+            rows = np.flatnonzero(self._alive[:size])
+        else:
+            rows = self._rows_of(eligible)
+            rows = rows[self._alive[rows]]
         if len(rows) > k * CANDIDATES * 2:
             rows = self._candidates(query, rows, size, k * CANDIDATES)
         similarity = self._halves[rows].astype(np.float32) @ query
         best = np.argsort(-similarity, kind="stable")[:k]
         return list(zip(self._ids[rows[best]].tolist(), similarity[best].tolist(), strict=True))
 
-    def similarities(self, query: "np.ndarray[Any, Any]", ids: "np.ndarray[Any, Any]") -> dict[int, float]:
+    def similarities(self, query: Vector, ids: Iterable[int]) -> dict[int, float]:
         """How similar the given chunks are, of those that have a vector."""
         import numpy as np
 
-        rows = np.flatnonzero(self._alive[: self._size] & np.isin(self._ids[: self._size], ids))
+        rows = self._rows_of(ids)
+        rows = rows[self._alive[rows]]
         similarity = self._halves[rows].astype(np.float32) @ query
         return dict(zip(self._ids[rows].tolist(), similarity.tolist(), strict=True))
 
-    def _candidates(self, query: "np.ndarray[Any, Any]", rows: "np.ndarray[Any, Any]", size: int, most: int) -> Any:
+    def _rows_of(self, ids: Iterable[int]) -> Any:
+        """The rows of the given chunks, of those that are here."""
+        import numpy as np
+
+        place = self._place
+        return np.array([place[chunk] for chunk in ids if chunk in place], np.int64)
+
+    def _candidates(self, query: Vector, rows: Any, size: int, most: int) -> Any:
         import numpy as np
 
         signs = _signs(query.reshape(1, -1), self._bits.shape[1])
@@ -146,7 +158,7 @@ class Mirror:
             setattr(self, name, new)
 
 
-def _signs(matrix: "np.ndarray[Any, Any]", words: int) -> Any:
+def _signs(matrix: Any, words: int) -> Any:
     import numpy as np
 
     packed = np.packbits(matrix > 0, axis=1)

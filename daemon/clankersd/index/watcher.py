@@ -44,9 +44,10 @@ class Watch:
 
     async def rest(self, milliseconds: int) -> None:
         """Wait until nothing has changed for so long."""
-        for _ in range(LONGEST_REST):
-            if not await self.changed(milliseconds / 1000):
-                return
+        seconds = milliseconds / 1000
+        end = time.monotonic() + seconds * LONGEST_REST
+        while time.monotonic() < end and await self.changed(seconds):
+            pass
 
     def close(self) -> None:
         """Stop listening; whoever waits in a thread is let go."""

@@ -1,11 +1,10 @@
 """Words: the other forms under which a text is found, and what a query asks for."""
 
 import re
-from dataclasses import dataclass
 
 from clankersd.index.chunker import CJK
 
-MOST_TERMS = 64
+MOST_WORDS = 64
 MOST_QUERY = 10_000
 
 _WORD = re.compile(r"\w+")
@@ -13,16 +12,22 @@ _CAMEL = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 _HUMP = re.compile(r"[a-z0-9][A-Z]|[A-Z]{2,}[a-z]|[A-Za-z]\d|\d[A-Za-z]")
 _CJK_RUN = re.compile(f"[{CJK}]+")
 
+# "may" is a month as well. The pieces of "don't" and "it's" stand alone, as the tokenizer leaves them.
 STOP_WORDS = frozenset(
-    """a about above after again all also am an and any are aren't as at be because been before being below
-    between both but by can can't cannot could couldn't did didn't do does doesn't doing don't down during each
-    few for from further get got had hadn't has hasn't have haven't having he her here hers herself him himself
-    his how i if in into is isn't it its itself just let's me more most my myself no nor not of off on once only
-    or other our ours ourselves out over own same she should shouldn't so some such than that the their theirs
-    them themselves then there these they this those through to too under until up very was wasn't we were
-    weren't what when where which while who whom whose why will with won't would wouldn't you your yours
-    yourself yourselves""".split()
+    """a about above after again against all also am an and any are as at be because been before being below between
+    both but by can could did do does doing done down during each else ever few for from further get gets getting got
+    had has have having he her here hers herself him himself his how i if in into is it its itself just kind let like
+    likely lot many me might more most much must my myself no nor not now of off on once one only or other our ours
+    ourselves out over own same shall she should so some such than that the their theirs them themselves then there
+    these they thing things this those through to too under until up us very was we were what when where which while
+    who whom whose why will with would yes you your yours yourself yourselves
+    d ll m re s t ve don didn doesn isn wasn""".split()  # noqa: SIM905  # as a text it can be read
 )
+
+
+def count_words(text: str) -> int:
+    """How many words a text has; a CJK character counts as one."""
+    return max(1, len(_WORD.findall(text)) + sum(map(len, _CJK_RUN.findall(text))))
 
 
 def other_forms(text: str) -> str:
@@ -37,41 +42,23 @@ def other_forms(text: str) -> str:
     return " ".join(forms)
 
 
-@dataclass(frozen=True)
-class Term:
-    """One thing a query asks for, as FTS5 reads it. A stop word only counts when there is nothing else."""
+def query_words(query: str) -> list[str]:
+    """What the query asks for, word by word in its order, without stop words unless there is nothing else.
 
-    match: str
-    stop: bool = False
-
-
-def query_terms(query: str) -> list[Term]:
-    """What the query asks for, in its order. No text is read as FTS5 syntax: every term is quoted."""
-    terms: dict[str, Term] = {}
-    for word in query[:MOST_QUERY].replace("\x00", " ").split():
-        for form in _forms(word):
-            terms.setdefault(form, Term(quoted(form), form in STOP_WORDS))
-    chosen = [term for term in terms.values() if not term.stop] or list(terms.values())
-    return chosen[:MOST_TERMS]
-
-
-def quoted(text: str) -> str:
-    """`text` as an FTS5 string: its words next to each other, nothing more."""
-    return '"' + text.replace('"', '""') + '"'
+    Names in a path, parts of a snake_case name and humps of a camelCase name are words; CJK text is cut in twos.
+    """
+    words: dict[str, None] = {}
+    for word in _WORD.findall(query[:MOST_QUERY].replace("\x00", " ")):
+        words.update(dict.fromkeys(_forms(word)))
+    chosen = [word for word in words if word not in STOP_WORDS] or list(words)
+    return chosen[:MOST_WORDS]
 
 
 def _forms(word: str) -> list[str]:
-    """A word of a query as its parts: the names in a path, the humps of a camelCase name, CJK in twos."""
-    bare = word.strip(".,;:!?()[]{}<>\"'`*").lower().replace("’", "'")
-    if bare in STOP_WORDS:
-        return [bare]
-    forms: list[str] = []
-    for name in _WORD.findall(word):
-        runs = _CJK_RUN.findall(name)
-        for run in runs:
-            forms += [run[at : at + 2] for at in range(max(len(run) - 1, 1))]
-        rest = _CJK_RUN.sub(" ", name) if runs else name
-        forms += [part for part in rest.replace("_", " ").lower().split()]
-        if _HUMP.search(rest):
-            forms += [part.lower() for part in _CAMEL.findall(rest)]
+    runs = _CJK_RUN.findall(word)
+    forms = [run[at : at + 2] for run in runs for at in range(max(len(run) - 1, 1))]
+    rest = _CJK_RUN.sub(" ", word) if runs else word
+    forms += rest.replace("_", " ").lower().split()
+    if _HUMP.search(rest):
+        forms += [part.lower() for part in _CAMEL.findall(rest)]
     return forms

@@ -8,15 +8,23 @@ from clankers_protocol.errors import InvalidParams
 from clankers_protocol.search import Filter, Search
 from clankersd.clock import moment
 
-_PROJECT = """(chunks.session_id IN (SELECT id FROM sessions WHERE {test})
-    OR chunks.file_id IN (SELECT files.id FROM files JOIN projects ON projects.id = files.project_id WHERE {path_test}))"""
+_PROJECT = """(
+    chunks.session_id IN (SELECT id FROM sessions WHERE project_path = :project OR project_id = :project)
+    OR chunks.file_id IN (
+        SELECT files.id FROM files JOIN projects ON projects.id = files.project_id
+        WHERE projects.path = :project OR projects.id = :project
+    )
+)"""
 _TEXT_FIELDS = {
     "source": "chunks.source",
     "role": "chunks.role",
     "session": "chunks.session_id",
     "path": "(SELECT path FROM files WHERE files.id = chunks.file_id)",
-    "project": "coalesce((SELECT project_path FROM sessions WHERE sessions.id = chunks.session_id), "
-    "(SELECT projects.path FROM files JOIN projects ON projects.id = files.project_id WHERE files.id = chunks.file_id))",
+    "project": """coalesce(
+        (SELECT project_path FROM sessions WHERE sessions.id = chunks.session_id),
+        (SELECT projects.path FROM files JOIN projects ON projects.id = files.project_id
+         WHERE files.id = chunks.file_id)
+    )""",
 }
 _META = re.compile(r"meta\.([A-Za-z0-9_]{1,64})")
 _TIMES = {"before": "<", "after": ">", "notBefore": ">=", "notAfter": "<="}
@@ -38,7 +46,8 @@ class Eligible:
 
 def eligible(request: Search, chunking: int) -> Eligible:
     """What the request's filters leave, all of them together."""
-    conditions, params = ["chunks.chunking = :chunking"], {"chunking": chunking}
+    params: dict[str, Any] = {"chunking": chunking}
+    conditions = ["chunks.chunking = :chunking"]
     given: dict[str, tuple[str, Any]] = {
         "session_id": ("chunks.session_id = :session_id", request.session_id),
         "since": ("chunks.created_at >= :since", moment(request.since)),
@@ -49,12 +58,7 @@ def eligible(request: Search, chunking: int) -> Eligible:
             conditions.append(test)
             params[name] = value
     if request.project is not None:
-        conditions.append(
-            _PROJECT.format(
-                test="project_path = :project OR project_id = :project",
-                path_test="projects.path = :project OR projects.id = :project",
-            )
-        )
+        conditions.append(_PROJECT)
         params["project"] = request.project.rstrip("/") or "/"
     if request.sources is not None:
         conditions.append(_one_of("chunks.source", "source", list(request.sources), params))

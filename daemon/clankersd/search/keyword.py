@@ -1,6 +1,6 @@
-"""The keyword half: one FTS5 query a term, the rarest terms first, so that no question becomes expensive."""
+"""The keyword half: where each word of the query stands, the rarest words first, so that no question is expensive."""
 
-from collections.abc import Iterator
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,78 +8,94 @@ import anyio
 import apsw
 
 from clankersd.db import Db, Store
-from clankersd.index.words import Term, query_terms
+from clankersd.index.words import query_words
 from clankersd.search.filters import Eligible
 
 MOST_TERMS = 12
 MOST_ROWS = 8_000
-"""How many matches are ranked in all: tens of thousands would hold the connection too long."""
-
-TEXT, HEADER, EXTRA = 1.0, 0.5, 0.5
-"""What a match in each column of chunks_fts is worth."""
+"""How many places are looked at in all: tens of thousands would hold the connection too long."""
 
 _TOKENIZER = ("porter", ["unicode61", "remove_diacritics", "2"])
-_MATCHES = """
-    SELECT chunks.id, -bm25(chunks_fts, {text}, {header}, {extra}), chunks.session_id, chunks.turn
-    FROM chunks_fts JOIN chunks ON chunks.id = chunks_fts.rowid
-    WHERE chunks_fts MATCH :term AND {condition} ORDER BY chunks_fts.rowid DESC LIMIT :most
+# CROSS JOIN, here and elsewhere: it keeps the order, and the order is what makes it fast.
+_FIELDS = "chunks.id, {column}, chunks.session_id, chunks.turn, chunks.tokens"
+_PLACES = f"""
+    SELECT {_FIELDS.format(column="chunks_instances.col")}
+    FROM chunks_instances CROSS JOIN chunks ON chunks.id = chunks_instances.doc
+    WHERE chunks_instances.term = :stem AND {{condition}}
 """
+_NEWEST = f"""
+    SELECT {_FIELDS.format(column="'text'")}
+    FROM chunks_fts CROSS JOIN chunks ON chunks.id = chunks_fts.rowid
+    WHERE chunks_fts MATCH :word AND {{condition}} ORDER BY chunks_fts.rowid DESC LIMIT :most
+"""
+
+Place = tuple[int, str, str | None, int | None, int]
+"""A chunk in which a word stands, in which column, and the chunk's session, turn and length in words."""
 
 
 @dataclass(frozen=True)
-class Matches:
-    """Where one term stands: chunk, score, session and turn of each match."""
+class Term:
+    """A word of the query as the index knows it."""
 
-    term: str
-    rows: list[tuple[int, float, str | None, int | None]]
+    word: str
+    stem: str
+    frequency: int
+    chunks: int
+
+    @property
+    def rarity(self) -> float:
+        """Its inverse document frequency: what finding it tells."""
+        return max(math.log((self.chunks - self.frequency + 0.5) / (self.frequency + 0.5)), 1e-6)
 
 
 @dataclass
 class Keywords:
-    """The answer of the keyword half, term by term; `note` when something was left out."""
+    """Where the words stand; `note` when something was left out."""
 
-    matches: list[Matches] = field(default_factory=list)
+    places: list[tuple[Term, list[Place]]] = field(default_factory=list)
     stems: set[str] = field(default_factory=set)
     note: str | None = None
 
 
-async def find_words(store: Store, query: str, eligible: Eligible, deadline: float) -> Keywords:
-    """The matches of the query's rarest words among what is eligible, within the deadline."""
-    chosen = await store.read(lambda db: _choose(db, query_terms(query)))
-    found = Keywords(stems={stem for _, stem, _ in chosen})
+async def find_words(store: Store, query: str, names: set[str], eligible: Eligible, deadline: float) -> Keywords:
+    """Where the query's rarest words stand among what is eligible, within the deadline. `names` are left out."""
+    terms = await store.read(lambda db: _terms(db, query_words(query), names))
+    found = Keywords(stems={term.stem for term in terms})
     left = MOST_ROWS
-    for term, _, frequency in chosen[:MOST_TERMS]:
+    for term in terms[:MOST_TERMS]:
         seconds = deadline - anyio.current_time()
         if seconds <= 0:
             found.note = "time ran out before all words were looked up"
             break
-        if left <= 0 or (found.matches and frequency > left):
+        if found.places and term.frequency > left:
             break  # the words left are the commonest: they would cost the most and tell the least
-        rows = await store.read(lambda db, term=term, left=left: _look_up(db, term, eligible, left), seconds)  # type: ignore[misc]
-        found.matches.append(Matches(term.match, rows))
-        if frequency > MOST_ROWS and len(rows) == left:
-            found.note = f"of the {frequency:,} matches of {term.match} only the newest {left:,} were ranked"
-        left -= frequency
+        if term.frequency > MOST_ROWS:
+            found.note = f"of {term.frequency:,} matches of {term.word!r} only the newest {MOST_ROWS:,} were ranked"
+        places = await store.read(lambda db, term=term: _look_up(db, term, eligible), seconds)  # type: ignore[misc]
+        found.places.append((term, places))
+        left -= term.frequency
     return found
 
 
-def _choose(db: Db, terms: list[Term]) -> list[tuple[Term, str, int]]:
-    """The terms that stand anywhere, each with its stem and in how many chunks, rarest first."""
+def _terms(db: Db, words: list[str], names: set[str]) -> list[Term]:
+    """The words that stand anywhere, rarest first; names only when there is nothing else."""
     tokenize = db.raw.fts5_tokenizer(_TOKENIZER[0], _TOKENIZER[1])
-    chosen: dict[str, tuple[Term, str, int]] = {}
-    for term in terms:
-        for stem in _stems(tokenize, term.match.strip('"')):
+    chunks = db.value("SELECT max(id) FROM chunks") or 0
+    terms: dict[str, Term] = {}
+    for word in [word for word in words if word not in names] or words:
+        for stem in _stems(tokenize, word):
             frequency = db.value("SELECT doc FROM chunks_vocabulary WHERE term = :stem", {"stem": stem})
             if frequency:
-                chosen.setdefault(stem, (term, stem, frequency))
-    return sorted(chosen.values(), key=lambda choice: choice[2])
+                terms.setdefault(stem, Term(word, stem, frequency, max(chunks, frequency)))
+    return sorted(terms.values(), key=lambda term: term.frequency)
 
 
-def _stems(tokenize: Any, text: str) -> Iterator[str]:
-    for token in tokenize(text.encode(), apsw.FTS5_TOKENIZE_QUERY, None):
-        yield token[2]
+def _stems(tokenize: Any, word: str) -> list[str]:
+    return [token[2] for token in tokenize(word.encode(), apsw.FTS5_TOKENIZE_QUERY, None)]
 
 
-def _look_up(db: Db, term: Term, eligible: Eligible, most: int) -> list[tuple[int, float, str | None, int | None]]:
-    sql = _MATCHES.format(text=TEXT, header=HEADER, extra=EXTRA, condition=eligible.condition)
-    return db.tuples(sql, eligible.params | {"term": term.match, "most": most})  # type: ignore[return-value]
+def _look_up(db: Db, term: Term, eligible: Eligible) -> list[Place]:
+    if term.frequency <= MOST_ROWS:
+        return db.tuples(_PLACES.format(condition=eligible.condition), eligible.params | {"stem": term.stem})
+    params = eligible.params | {"word": f'"{term.word}"', "most": MOST_ROWS}
+    return db.tuples(_NEWEST.format(condition=eligible.condition), params)

@@ -2,15 +2,17 @@
 
 import re
 
+from clankersd.index.chunker import CJK
+
 LENGTH = 300
 MARK, UNMARK = "«", "»"
 
-_WORD = re.compile(r"\w+")
+_CJK_WORD = re.compile(f"[{CJK}]")
 
 
-def snippet(text: str, stems: set[str], stem_of: "dict[str, str] | None" = None) -> str:
+def snippet(text: str, stems: set[str]) -> str:
     """About LENGTH characters of `text` around its densest matches, on one line."""
-    hits = [match.span() for match in _WORD.finditer(text) if _matches(match[0], stems)]
+    hits = [match.span() for match in _pattern(stems).finditer(text)] if stems else []
     start = _best_start(hits, len(text))
     end = min(start + LENGTH, len(text))
     start, end = _to_words(text, start, end)
@@ -18,9 +20,13 @@ def snippet(text: str, stems: set[str], stem_of: "dict[str, str] | None" = None)
     return ("… " if start else "") + " ".join(shown.split()) + (" …" if end < len(text) else "")
 
 
-def _matches(word: str, stems: set[str]) -> bool:
-    folded = word.casefold()
-    return any(folded.startswith(stem) and len(folded) - len(stem) <= 4 for stem in stems)  # noqa: PLR2004
+def _pattern(stems: set[str]) -> re.Pattern[str]:
+    """Words that begin with a stem and are little longer, and CJK wherever it stands."""
+    cjk = [re.escape(stem) for stem in stems if _CJK_WORD.search(stem)]
+    # The stem of "flaky" is "flaki": a last i may have been a y.
+    words = [re.escape(stem.removesuffix("i")) for stem in stems if not _CJK_WORD.search(stem)]
+    alternatives = [rf"(?<!\w)(?:{'|'.join(sorted(words))})\w{{0,4}}(?!\w)"] if words else []
+    return re.compile("|".join(alternatives + sorted(cjk, key=len, reverse=True)), re.IGNORECASE)
 
 
 def _best_start(hits: list[tuple[int, int]], length: int) -> int:

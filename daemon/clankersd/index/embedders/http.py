@@ -1,7 +1,6 @@
 """Embedders on the network: batches, several at once, and one bad text failing alone."""
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import anyio
@@ -22,7 +21,7 @@ from clankersd.index.embedders.models import configured
 from clankersd.index.embedders.patience import Patience
 from clankersd.index.embedders.replies import Refused
 from clankersd.index.embedders.service import Api, Purpose, Service
-from clankersd.index.embedders.vectors import WrongDims, received_vector
+from clankersd.index.embedders.vectors import received_vector
 
 MOST_TEXTS = 96
 MOST_BYTES = 32_000
@@ -137,22 +136,27 @@ class RemoteEmbedder:
     async def _ask(self, texts: list[str], purpose: Purpose, retries: int) -> list[Outcome]:
         """Raises Refused when nothing usable comes, or when it is unclear what is."""
         raw = await self._service.ask(texts, purpose, retries)
-        outcomes = await anyio.to_thread.run_sync(partial(_checked, raw, self.identity.dims))
+        return self._of_one_length(await anyio.to_thread.run_sync(_vectors, raw))
+
+    def _of_one_length(self, outcomes: list[Outcome]) -> list[Outcome]:
+        """The first reply decides the length; a vector of another fails its text, unless all are so."""
         sizes = {len(outcome) for outcome in outcomes if not isinstance(outcome, ItemFailed)}
-        if len(sizes) > 1:
-            raise Refused(f"the provider's embeddings differ in length: {sorted(sizes)}")
-        [size] = sizes
-        if self.identity.dims not in (None, size):  # another batch has learnt it meanwhile
-            raise Refused(f"the embeddings have {size} numbers, not {self.identity.dims}", permanent=True)
-        self.identity = replace(self.identity, dims=size)
-        return outcomes
+        if self.identity.dims is None:
+            if len(sizes) > 1:
+                raise Refused(f"the provider's embeddings differ in length: {sorted(sizes)}")
+            self.identity = replace(self.identity, dims=sizes.pop())
+            return outcomes
+        dims = self.identity.dims
+        if dims not in sizes:
+            raise Refused(f"the embeddings have {min(sizes)} numbers, not {dims}", permanent=True)
+        wrong = ItemFailed(f"its embedding has not {dims} numbers")
+        return [outcome if isinstance(outcome, ItemFailed) or len(outcome) == dims else wrong for outcome in outcomes]
 
 
-def _checked(raw: list[Any], dims: int | None) -> list[Outcome]:
+def _vectors(raw: list[Any]) -> list[Outcome]:
     """Raises Refused when not one of them is a vector, since then it may not be the texts' fault."""
-    outcomes = [received_vector(one, dims) for one in raw]
+    outcomes = [received_vector(one) for one in raw]
     failed = [outcome for outcome in outcomes if isinstance(outcome, ItemFailed)]
     if len(failed) == len(outcomes):
-        another_model = all(isinstance(outcome, WrongDims) for outcome in failed)
-        raise Refused(f"the provider's reply is unusable: {failed[0].reason}", permanent=another_model)
+        raise Refused(f"the provider's reply is unusable: {failed[0].reason}")
     return outcomes

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from anyio import CapacityLimiter, to_thread
 
-from clankersd.index.embedders.base import NO_TEXT, Identity, ItemFailed, Outcome, Vector, clean
+from clankersd.index.embedders.base import NO_TEXT, EmbedderUnavailable, Identity, ItemFailed, Outcome, Vector, clean
 from clankersd.index.embedders.models import Model
 
 Encoder = Callable[[list[str]], list[Outcome]]
@@ -55,7 +55,7 @@ class LocalEmbedder:
         """Runs in a worker thread."""
         encoded = iter(self._loaded()([prefix + clean(text) for text in texts if text.strip()]))
         outcomes = [next(encoded) if text.strip() else ItemFailed(NO_TEXT) for text in texts]
-        self._learn_dims(outcomes)
+        self._check_dims(outcomes)
         return outcomes
 
     def _loaded(self) -> Encoder:
@@ -64,8 +64,12 @@ class LocalEmbedder:
                 self._encoder = self._load()
             return self._encoder
 
-    def _learn_dims(self, outcomes: list[Outcome]) -> None:
-        if self.identity.dims is None:
-            sizes = [len(vector) for vector in outcomes if not isinstance(vector, ItemFailed)]
-            if sizes:
-                self.identity = replace(self.identity, dims=sizes[0])
+    def _check_dims(self, outcomes: list[Outcome]) -> None:
+        for size in {len(outcome) for outcome in outcomes if not isinstance(outcome, ItemFailed)}:
+            if self.identity.dims is None:
+                self.identity = replace(self.identity, dims=size)
+            if size != self.identity.dims:
+                raise EmbedderUnavailable(
+                    f"the model's vectors have {size} numbers, not {self.identity.dims}: unset dims",
+                    permanent=True,
+                )

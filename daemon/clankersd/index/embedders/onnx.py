@@ -34,10 +34,10 @@ def onnx_embedder(settings: EmbedderSettings) -> LocalEmbedder:
     )
     identity = Identity("onnx", folder.name, key, settings.dims)
     # One text at a time: an int8 model's vector would depend on its neighbours, and padding costs.
-    return LocalEmbedder(identity, model, partial(_load, folder, settings.dims), at_once=1)
+    return LocalEmbedder(identity, model, partial(_load, folder), at_once=1)
 
 
-def _load(folder: OnnxFolder, dims: int | None) -> Encoder:
+def _load(folder: OnnxFolder) -> Encoder:
     try:
         import onnxruntime
         from tokenizers import Tokenizer
@@ -55,7 +55,7 @@ def _load(folder: OnnxFolder, dims: int | None) -> Encoder:
     longest = folder.longest or (tokenizer.truncation or {}).get("max_length") or LONGEST
     tokenizer.enable_truncation(min(longest, LONGEST))
     tokenizer.no_padding()
-    return _SentenceEncoder(session, tokenizer, folder.pooling, dims)
+    return _SentenceEncoder(session, tokenizer, folder.pooling)
 
 
 def _options(onnxruntime: Any) -> Any:
@@ -71,11 +71,10 @@ def _options(onnxruntime: Any) -> Any:
 class _SentenceEncoder:
     """A loaded model with its tokenizer; safe to call from two threads."""
 
-    def __init__(self, session: Any, tokenizer: Any, pooling: Pooling, dims: int | None) -> None:
+    def __init__(self, session: Any, tokenizer: Any, pooling: Pooling) -> None:
         self._session = session
         self._tokenizer = tokenizer
         self._pooling = pooling
-        self._dims = dims
         self._inputs = {given.name: given.type for given in session.get_inputs()}
         if unknown := set(self._inputs) - _INPUTS:
             names = ", ".join(sorted(unknown))
@@ -94,7 +93,7 @@ class _SentenceEncoder:
             [output] = self._session.run([self._output], self._feed(encoding))
         except Exception as error:  # onnxruntime's own classes
             return ItemFailed(f"the model failed on it: {str(error)[:200]}")
-        return received_vector(self._pooled(output[0]), self._dims)
+        return received_vector(self._pooled(output[0]))
 
     def _feed(self, encoding: Any) -> dict[str, Any]:
         import numpy as np

@@ -20,7 +20,7 @@ Purpose = Literal["document", "query"]
 LARGEST_REPLY = 32 * 1024 * 1024
 CONNECT_SECONDS = 10.0
 
-_MISSING = "embedders on the network need httpx and numpy: pip install 'clankers[remote]'"
+_MISSING = "embedders on the network need httpx and numpy: pip install httpx numpy"
 
 
 class Api(Protocol):

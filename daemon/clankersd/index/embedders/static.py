@@ -17,7 +17,7 @@ from clankersd.index.embedders.base import (
 from clankersd.index.embedders.files import fingerprint
 from clankersd.index.embedders.local import Encoder, LocalEmbedder
 from clankersd.index.embedders.models import configured
-from clankersd.index.embedders.vectors import unit_vector
+from clankersd.index.embedders.vectors import received_vector
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,7 +30,7 @@ LONGEST = 100_000  # characters; the mean over more tokens says nothing new
 
 _TENSOR = "embedding.weight"
 _DTYPES = {"F16": "<f2", "F32": "<f4"}
-_MISSING = "the static embedder needs the package wordllama: pip install 'clankers[static]'"
+_MISSING = "the static embedder needs the package wordllama: pip install wordllama, or set another embedder"
 _DAMAGED = "the files of the package wordllama cannot be used: pip install --force-reinstall wordllama"
 
 
@@ -110,7 +110,4 @@ def _mean(table: "npt.NDArray[np.floating[Any]]", ids: list[int]) -> Outcome:
     tokens, counts = np.unique(np.minimum(ids, len(table) - 1), return_counts=True)
     if not tokens.size:
         return ItemFailed("it has no words")
-    try:
-        return unit_vector(counts.astype(np.float32) @ table[tokens].astype(np.float32))
-    except ItemFailed as failed:
-        return failed
+    return received_vector(counts.astype(np.float32) @ table[tokens].astype(np.float32))

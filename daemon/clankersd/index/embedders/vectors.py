@@ -9,10 +9,6 @@ from clankersd.index.embedders.base import ItemFailed, Outcome, Vector
 _NOTHING = 1e-12
 
 
-class WrongDims(ItemFailed):
-    """The vector is not of the length that its like have."""
-
-
 def unit_vector(numbers: Any) -> Vector:
     """The numbers scaled to length 1; raises ItemFailed for what has no direction."""
     import numpy as np
@@ -33,15 +29,12 @@ def unit_vector(numbers: Any) -> Vector:
     return unit
 
 
-def received_vector(raw: Any, dims: int | None) -> Outcome:
-    """What a provider sent for one text, as a list or in base64, checked and scaled."""
+def received_vector(raw: Any) -> Outcome:
+    """What came for one text, as numbers or in base64, checked and scaled."""
     try:
-        vector = unit_vector(_from_base64(raw) if isinstance(raw, str) else raw)
+        return unit_vector(_from_base64(raw) if isinstance(raw, str) else raw)
     except ItemFailed as failed:
         return failed
-    if dims is not None and len(vector) != dims:
-        return WrongDims(f"its embedding has {len(vector)} numbers, not {dims}")
-    return vector
 
 
 def _from_base64(text: str) -> Vector:

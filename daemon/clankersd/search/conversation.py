@@ -1,0 +1,147 @@
+"""Scores that know a conversation: what stands next to a message tells of it too.
+
+A word found in a neighbouring turn counts for a message, less the farther away, more when it came before (an
+answer follows its question), and less when the neighbour is long, since a long message stands for itself. Measured:
+docs/retrieval.md.
+"""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from clankersd.search.keyword import Keywords, Place
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+BEFORE = (0.8, 0.6, 0.4)
+AFTER = (0.5, 0.4, 0.3)
+"""What a word is worth that stands one, two, three turns before or after."""
+
+SIMILAR_NEAR = (0.3, 0.2)
+"""What a neighbour's similarity is worth, one and two turns away."""
+
+K1, B = 1.2, 0.75
+SHORT = 50
+"""Words. Below it a text is not rewarded for being short."""
+
+FADE = 100
+"""Words. Above it a message tells less and less of its neighbours."""
+
+_TURNS = 1 << 32
+
+
+@dataclass
+class Scored:
+    """Scores by key. A key is a turn of a session, or one chunk that has no turn."""
+
+    keys: "Array"
+    scores: "Array"
+    chunk_of: dict[int, int] = field(default_factory=dict)
+    sessions: list[str] = field(default_factory=list)
+
+    def turn_of(self, key: int) -> tuple[str, int] | None:
+        """The session and turn that a key stands for."""
+        return (self.sessions[key // _TURNS - 1], key % _TURNS) if key >= 0 else None
+
+
+def score_words(words: Keywords, average: float) -> Scored | None:
+    """How well each turn or chunk fits the words, with what its neighbours contribute; best first."""
+    import numpy as np
+
+    numbers: dict[str, int] = {}
+    parts: list[tuple[Array, Array]] = []
+    own: dict[int, tuple[float, int]] = {}
+    for term, places in words.places:
+        if places:
+            keys, scores, chunks = _own_scores(places, numbers, max(SHORT, average))
+            _remember_best(own, keys, scores * term.rarity, chunks)
+            parts.append(_spread(keys, scores, places, term.rarity, numbers))
+    if not parts:
+        return None
+    keys, totals = _reduce(np.concatenate([k for k, _ in parts]), np.concatenate([s for _, s in parts]), np.add)
+    real = (keys < 0) | (keys % _TURNS < _TURNS // 2)  # a turn before the first is none
+    keys, totals = keys[real], totals[real]
+    best = np.argsort(-totals, kind="stable")
+    return Scored(keys[best], totals[best], {key: chunk for key, (_, chunk) in own.items()}, list(numbers))
+
+
+def _key(place: Place, numbers: dict[str, int]) -> int:
+    chunk, _, session, turn, _ = place
+    if session is None or turn is None:
+        return -chunk
+    return numbers.setdefault(session, len(numbers) + 1) * _TURNS + turn
+
+
+def _own_scores(places: list[Place], numbers: dict[str, int], reference: float) -> "tuple[Array, Array, Array]":
+    """One score for each chunk a word stands in: often is better than once, long is worse than not."""
+    import numpy as np
+
+    found: dict[int, list[float]] = {}
+    for place in places:
+        entry = found.setdefault(place[0], [0.0, 0.0, place[4], _key(place, numbers)])
+        entry[1 if place[1] == "header" else 0] += 1
+    table = np.array(list(found.values()))
+    times, in_header, tokens = table[:, 0], table[:, 1], table[:, 2]
+    norm = K1 * (1 - B + B * np.maximum(tokens, reference) / reference)
+    scores = np.maximum(times * (K1 + 1) / (times + norm), in_header > 0)
+    return table[:, 3].astype(np.int64), scores, np.array(list(found), np.int64)
+
+
+def _spread(keys: "Array", scores: "Array", places: list[Place], rarity: float, numbers: dict[str, int]) -> Any:
+    """The word's score for every turn it stands in or near: the best of its own and its neighbours'."""
+    import numpy as np
+
+    text = {_key(place, numbers): min(1.0, FADE / place[4]) for place in places if place[1] != "header"}
+    fading = np.array([text.get(key, 0.0) for key in keys.tolist()])
+    turns = keys >= 0
+    sources, told = keys[turns], (scores * fading)[turns]
+    all_keys, all_scores = [keys], [scores]
+    for distance, (before, after) in enumerate(zip(BEFORE, AFTER, strict=True), 1):
+        all_keys += [sources + distance, sources - distance]
+        all_scores += [told * before, told * after]
+    reduced, best = _reduce(np.concatenate(all_keys), np.concatenate(all_scores), np.maximum)
+    return reduced, best * rarity
+
+
+def _remember_best(own: dict[int, tuple[float, int]], keys: "Array", scores: "Array", chunks: "Array") -> None:
+    """Of a long message's chunks, the one that fits best stands for its turn."""
+    for key, score, chunk in zip(keys.tolist(), scores.tolist(), chunks.tolist(), strict=True):
+        if key not in own or score > own[key][0]:
+            own[key] = score, chunk
+
+
+def _reduce(keys: "Array", values: "Array", how: Any) -> "tuple[Array, Array]":
+    """The values of equal keys combined."""
+    import numpy as np
+
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
+    return ordered[starts], how.reduceat(values[order], starts)
+
+
+Neighbours = dict[tuple[str, int], tuple[int, int]]
+"""By session and turn: a chunk and its length in words."""
+
+
+def smooth(
+    own: dict[int, float], turns: dict[int, tuple[str, int]], near: Neighbours, similar: dict[int, float]
+) -> dict[int, float]:
+    """Each chunk's similarity averaged with its neighbours', by their nearness and shortness."""
+    return {chunk: _smoothed(value, turns.get(chunk), near, similar) for chunk, value in own.items()}
+
+
+def _smoothed(value: float, at: tuple[str, int] | None, near: Neighbours, similar: dict[int, float]) -> float:
+    if at is None:
+        return value
+    total, weights = value, 1.0
+    for distance, worth in enumerate(SIMILAR_NEAR, 1):
+        for turn in (at[1] - distance, at[1] + distance):
+            chunk, tokens = near.get((at[0], turn), (None, 1))
+            if chunk in similar:
+                weight = worth * min(1.0, FADE / tokens)
+                total += weight * similar[chunk]
+                weights += weight
+    return total / weights

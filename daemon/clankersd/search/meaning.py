@@ -1,0 +1,119 @@
+"""The meaning half: the query's vector, and the vectors nearest to it."""
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from clankersd.db import Db
+from clankersd.index import vectors
+from clankersd.index.embedders.base import EmbedderUnavailable, ItemFailed, Vector
+from clankersd.index.vectors import Found, Mirror
+from clankersd.search.conversation import SIMILAR_NEAR, Neighbours, smooth
+from clankersd.search.filters import Eligible
+
+if TYPE_CHECKING:
+    from clankersd.app import Daemon
+
+PENDING_SECONDS = 0.05
+"""What a search gives the queue to finish what has just been stored."""
+
+LOAD_AT_ONCE = 5_000
+"""Up to so many vectors are brought into memory while the search waits; more of them meanwhile."""
+
+MOST_ROUNDS = 5
+
+_NEAR = """
+    SELECT chunks.session_id, chunks.turn, min(chunks.id), chunks.tokens
+    FROM json_each(:turns) CROSS JOIN chunks
+      ON chunks.session_id = json_each.value ->> 0 AND chunks.turn = json_each.value ->> 1
+    WHERE chunks.chunking = :chunking GROUP BY 1, 2
+"""
+
+
+@dataclass
+class Meaning:
+    """Chunks by similarity, most similar first; `problem` says why there are none."""
+
+    found: Found = field(default_factory=list)
+    vector: Vector | None = None
+    problem: str | None = None
+
+
+async def find_meaning(daemon: "Daemon", query: str, eligible: Eligible, pool: int) -> Meaning:
+    """The eligible chunks nearest to the query in meaning."""
+    index = daemon.index
+    if problem := index.paused:
+        return Meaning(problem=f"searched by words alone: {problem}")
+    await daemon.queue.finish_pending(PENDING_SECONDS)
+    assert index.embedder
+    try:
+        vector = await index.embedder.embed_query(query)
+    except EmbedderUnavailable as error:
+        return Meaning(problem=f"searched by words alone: {error.reason}")
+    except ItemFailed:
+        return Meaning()  # a query without a meaning: punctuation, say
+    return Meaning(await _nearest(daemon, vector, eligible, pool), vector)
+
+
+async def compare(daemon: "Daemon", meaning: Meaning, rows: dict[int, dict[str, Any]]) -> dict[int, float]:
+    """How similar each of the rows is to the query, with what its neighbours in the conversation contribute."""
+    mirror, live = daemon.index.mirror, daemon.index.live
+    if meaning.vector is None or mirror is None or not mirror.complete or live is None:
+        return dict(meaning.found)
+    turns = {chunk: (row["session_id"], row["turn"]) for chunk, row in rows.items() if row["turn"] is not None}
+    near = await _neighbours(daemon, set(turns.values()), live.chunking.number)
+    wanted = [*rows, *(chunk for chunk, _ in near.values())]
+    similar = await anyio.to_thread.run_sync(mirror.similarities, meaning.vector, wanted)
+    own = {chunk: similar[chunk] for chunk in rows if chunk in similar}
+    return smooth(own, turns, near, similar)
+
+
+async def _neighbours(daemon: "Daemon", turns: set[tuple[str, int]], chunking: int) -> Neighbours:
+    reach = range(-len(SIMILAR_NEAR), len(SIMILAR_NEAR) + 1)
+    around = sorted({(session, turn + step) for session, turn in turns for step in reach if step})
+    params = {"turns": json.dumps(around), "chunking": chunking}
+    rows = await daemon.store.read(lambda db: db.tuples(_NEAR, params))
+    return {(session, turn): (chunk, tokens) for session, turn, chunk, tokens in rows}
+
+
+async def _nearest(daemon: "Daemon", vector: Vector, eligible: Eligible, pool: int) -> Found:
+    index = daemon.index
+    live = index.live
+    if live is None or live.identity.dims is None:
+        return []
+    if index.mirror is None and index.vector_count <= LOAD_AT_ONCE:
+        await index.load_mirror()
+    elif index.mirror is None:
+        daemon.background(index.load_mirror)
+    if index.mirror is not None and index.mirror.complete:
+        return await _in_memory(daemon, index.mirror, vector, eligible, pool)
+    blob = vector.astype("<f4").tobytes()
+    return await daemon.store.read(lambda db: vectors.nearest(db, live, blob, pool, eligible.ids, eligible.params))
+
+
+async def _in_memory(daemon: "Daemon", mirror: Mirror, vector: Vector, eligible: Eligible, pool: int) -> Found:
+    """Search the copy in memory; what turns out to be deleted is forgotten and the search is done again."""
+    allowed = None
+    if not eligible.everything:
+        rows = await daemon.store.read(lambda db: db.tuples(eligible.ids, eligible.params))
+        allowed = [row[0] for row in rows]
+    for _ in range(MOST_ROUNDS):
+        found = await anyio.to_thread.run_sync(mirror.nearest, vector, pool, allowed)
+        gone = await daemon.store.read(lambda db, found=found: _gone(db, found))  # type: ignore[misc]
+        if not gone:
+            return found
+        mirror.discard(gone)
+    everything = await daemon.store.read(lambda db: db.tuples("SELECT id FROM chunks"))
+    mirror.keep_only([row[0] for row in everything])
+    return await anyio.to_thread.run_sync(mirror.nearest, vector, pool, allowed)
+
+
+def _gone(db: Db, found: Found) -> list[int]:
+    ids = json.dumps([chunk for chunk, _ in found])
+    there = {
+        row[0]
+        for row in db.tuples("SELECT id FROM chunks WHERE id IN (SELECT value FROM json_each(:ids))", {"ids": ids})
+    }
+    return [chunk for chunk, _ in found if chunk not in there]

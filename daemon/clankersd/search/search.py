@@ -1,0 +1,201 @@
+"""`search`: both halves side by side, fused and ranked, with an honest account of what is missing."""
+
+import hashlib
+import json
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import msgspec
+
+from clankers_protocol.errors import DeadlineExceeded, InvalidParams
+from clankers_protocol.search import Hit, Mode, Ref, Search, SearchResult
+from clankersd import clock
+from clankersd.db import Db
+from clankersd.db.paging import decode_cursor, encode_cursor
+from clankersd.rpc import handles
+from clankersd.search.conversation import Scored, score_words
+from clankersd.search.filters import Eligible, eligible
+from clankersd.search.keyword import Keywords, find_words
+from clankersd.search.meaning import Meaning, compare, find_meaning
+from clankersd.search.ranking import Candidate, diversify, named, rank, recency, without_names
+from clankersd.search.snippets import snippet
+
+if TYPE_CHECKING:
+    from clankersd.app import Daemon
+
+POOL = 200
+"""Candidates of each half that are fused, and so the most that can be paged through."""
+
+_ROWS = """
+    SELECT chunks.id, chunks.chunk_id, chunks.source, chunks.text, chunks.created_at, chunks.session_id, chunks.turn,
+           chunks.tokens, chunks.message_id, chunks.tool_id, chunks.role, chunks.start_line, chunks.end_line,
+           files.path, sessions.title AS session_title,
+           coalesce(sessions.project_path, projects.path) AS project_path
+    FROM json_each(:ids) CROSS JOIN chunks ON chunks.id = json_each.value
+    LEFT JOIN sessions ON sessions.id = chunks.session_id
+    LEFT JOIN files ON files.id = chunks.file_id
+    LEFT JOIN projects ON projects.id = files.project_id
+    WHERE {condition}
+"""
+_AT_TURNS = """
+    SELECT chunks.session_id, chunks.turn, min(chunks.id)
+    FROM json_each(:turns) CROSS JOIN chunks
+      ON chunks.session_id = json_each.value ->> 0 AND chunks.turn = json_each.value ->> 1
+    WHERE {condition} GROUP BY 1, 2
+"""
+
+
+@dataclass
+class Asked:
+    """A search under way."""
+
+    request: Search
+    allowed: Eligible
+    names: set[str]
+    deadline: float
+    words: Keywords = field(default_factory=Keywords)
+    meaning: Meaning = field(default_factory=Meaning)
+
+
+@handles(Search)
+async def search(daemon: "Daemon", request: Search) -> SearchResult:
+    started = time.perf_counter()
+    offset = _offset(request)
+    live = daemon.index.live
+    asked = Asked(
+        request,
+        eligible(request, live.chunking.number if live else 0),
+        named(request.query, daemon.index.speakers),
+        anyio.current_time() + daemon.config.search_seconds,
+    )
+    await _ask_both(daemon, asked)
+    candidates = await _rank(daemon, asked)
+    more = len(candidates) > offset + request.limit
+    return SearchResult(
+        hits=[_hit(asked, candidate) for candidate in candidates[offset : offset + request.limit]],
+        mode=_mode(asked),
+        pending=await daemon.queue.pending(live),
+        degraded=_degraded(daemon, asked),
+        took_ms=round((time.perf_counter() - started) * 1000, 2),
+        cursor=encode_cursor(offset + request.limit, _fingerprint(request)) if more else None,
+    )
+
+
+async def _ask_both(daemon: "Daemon", asked: Asked) -> None:
+    """Both halves at the same time; each may come back empty with its reason."""
+
+    async def words() -> None:
+        try:
+            asked.words = await find_words(
+                daemon.store, asked.request.query, asked.names, asked.allowed, asked.deadline
+            )
+        except DeadlineExceeded:
+            asked.words.note = "time ran out before all words were looked up"
+
+    async def meaning() -> None:
+        query = without_names(asked.request.query, asked.names)
+        with anyio.CancelScope(deadline=asked.deadline) as scope:
+            asked.meaning = await find_meaning(daemon, query, asked.allowed, POOL)
+        if scope.cancelled_caught:
+            asked.meaning = Meaning(problem="time ran out before meanings were compared")
+
+    async with anyio.create_task_group() as tasks:
+        if asked.request.mode != "vector":
+            tasks.start_soon(words)
+        if asked.request.mode != "keyword":
+            tasks.start_soon(meaning)
+
+
+async def _rank(daemon: "Daemon", asked: Asked) -> list[Candidate]:
+    """Everything that was found, best first."""
+    average = await daemon.index.average_tokens()
+    scored = await anyio.to_thread.run_sync(score_words, asked.words, average)
+    words = await _chunks_of(daemon, scored, asked.allowed) if scored else {}
+    rows = await _fetch(daemon, [*words, *(chunk for chunk, _ in asked.meaning.found)], asked.allowed)
+    similar = await compare(daemon, asked.meaning, rows)
+    found = rank(rows, words, similar, _weight(daemon, asked), asked.names)
+    if asked.request.half_life_days:
+        recency(found, clock.now(), asked.request.half_life_days)
+    found = [one for one in found if one.by_words or one.score >= asked.request.min_score]
+    found.sort(key=lambda one: (-one.score, one.chunk))
+    return diversify(found, asked.request.diversity) if asked.request.diversity else found
+
+
+def _weight(daemon: "Daemon", asked: Asked) -> float:
+    if asked.request.mode == "vector":
+        return 1.0
+    return daemon.index.embedder.weight if daemon.index.embedder and asked.meaning.found else 0.0
+
+
+async def _chunks_of(daemon: "Daemon", scored: Scored, allowed: Eligible) -> dict[int, float]:
+    """The best keys as chunks. A turn in which no word stands, only near which, is looked up."""
+    best = list(zip(scored.keys[: 2 * POOL].tolist(), scored.scores[: 2 * POOL].tolist(), strict=True))
+    turns = [scored.turn_of(key) for key, _ in best if key >= 0 and key not in scored.chunk_of]
+    sql, params = _AT_TURNS.format(condition=allowed.condition), allowed.params | {"turns": json.dumps(turns)}
+    at: dict[Any, int] = {}
+    if turns:
+        at = {(row[0], row[1]): row[2] for row in await daemon.store.read(lambda db: db.tuples(sql, params))}
+    found: dict[int, float] = {}
+    for key, score in best:
+        chunk = scored.chunk_of.get(key) or at.get(scored.turn_of(key))
+        if chunk is not None:
+            found[chunk] = score
+    return dict(list(found.items())[:POOL])
+
+
+async def _fetch(daemon: "Daemon", ids: list[int], allowed: Eligible) -> dict[int, dict[str, Any]]:
+    sql = _ROWS.format(condition=allowed.condition)
+    params = allowed.params | {"ids": json.dumps(sorted(set(ids)))}
+
+    def fetch(db: Db) -> dict[int, dict[str, Any]]:
+        return {row["id"]: row for row in db.fetch(sql, params)}
+
+    return await daemon.store.read(fetch)
+
+
+def _hit(asked: Asked, candidate: Candidate) -> Hit:
+    row = candidate.row
+    names = ("session_id", "session_title", "message_id", "tool_id", "role", "path", "project_path")
+    ref = Ref(**{name: row[name] for name in names})
+    if row["path"]:
+        ref.start_line, ref.end_line = row["start_line"], row["end_line"]
+    explained = {name: round(value, 6) for name, value in candidate.components.items()}
+    return Hit(
+        chunk_id=row["chunk_id"],
+        source=row["source"],
+        score=round(candidate.score, 6),
+        text=row["text"],
+        snippet=snippet(row["text"], asked.words.stems),
+        created_at=row["created_at"],
+        ref=ref,
+        components=explained if asked.request.explain else None,
+    )
+
+
+def _mode(asked: Asked) -> Mode:
+    if asked.request.mode != "hybrid":
+        return asked.request.mode
+    return "keyword" if asked.meaning.problem else "hybrid"
+
+
+def _degraded(daemon: "Daemon", asked: Asked) -> str | None:
+    notes = [asked.words.note, asked.meaning.problem]
+    if daemon.files.dirty:
+        notes.append("files changed that are not indexed yet")
+    return "; ".join(note for note in notes if note) or None
+
+
+def _fingerprint(request: Search) -> str:
+    asked = msgspec.structs.replace(request, cursor=None, limit=1, explain=False)
+    return hashlib.sha256(msgspec.json.encode(asked)).hexdigest()[:16]
+
+
+def _offset(request: Search) -> int:
+    if not request.cursor:
+        return 0
+    offset, fingerprint = decode_cursor(request.cursor, int, str)
+    if fingerprint != _fingerprint(request) or not 0 <= offset <= 2 * POOL:
+        raise InvalidParams("invalid params: the cursor belongs to another search - at `$.cursor`")
+    return int(offset)
