@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test check lint types pytest bench docs format build clean dev
+.PHONY: run test check lint types pytest bench bench-search bench-indexing bench-retrieval docs format build clean dev
 
 run: $(VENV)/installed
 	CLANKERS_DATA_PATH=$(CURDIR)/.scratch CLANKERS_CONFIG_PATH=$(CURDIR)/.scratch/clankers.toml $(BIN)/clankersd
@@ -35,6 +35,16 @@ pytest: $(VENV)/installed
 
 bench: $(VENV)/installed
 	$(BIN)/python -m tests.bench
+
+bench-search: $(VENV)/installed
+	$(BIN)/python -m tests.bench.search
+
+bench-indexing: $(VENV)/installed
+	$(BIN)/python -m tests.bench.indexing
+
+# DATA is a LoCoMo file; ONNX a folder with an ONNX sentence encoder, to be measured too.
+bench-retrieval: $(VENV)/installed
+	$(BIN)/python -m tests.bench.retrieval $(DATA) $(if $(ONNX),--onnx $(ONNX))
 
 docs: $(VENV)/installed
 	$(BIN)/python -m clankers_protocol.reference > docs/rpc.md

@@ -28,6 +28,13 @@ def daemon(home: Path) -> Iterator[DaemonProcess]:
         yield process
 
 
+@pytest.fixture(scope="module")
+def shared_daemon() -> Iterator[DaemonProcess]:
+    """One daemon for all tests of a file that leave nothing behind which another would see."""
+    with tempfile.TemporaryDirectory(prefix="clk-") as folder, running_daemon(Path(folder)) as process:
+        yield process
+
+
 @pytest.fixture
 def connection(daemon: DaemonProcess) -> Iterator[RawConnection]:
     """A connection to a real daemon."""

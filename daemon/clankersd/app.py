@@ -13,7 +13,7 @@ import structlog
 from anyio.abc import SocketListener
 
 from clankers_protocol.paths import Paths
-from clankersd import config, events, hooks, indexing, log, query, sessions, stats, status, systemd, upkeep
+from clankersd import config, events, hooks, indexing, log, models, query, sessions, stats, status, systemd, upkeep
 from clankersd.config import Config, Loaded
 from clankersd.db import Store
 from clankersd.index import messages, rebuild
@@ -26,7 +26,7 @@ from clankersd.search import search
 from clankersd.server import Server
 from clankersd.sockets import listening_sockets, only_instance
 
-FEATURES = (events, hooks, indexing, query, search, sessions, stats, status, upkeep)
+FEATURES = (events, hooks, indexing, models, query, search, sessions, stats, status, upkeep)
 """Importing a feature serves its methods."""
 
 DRAIN_SECONDS = 5.0

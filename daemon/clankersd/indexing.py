@@ -62,14 +62,12 @@ async def index_sync(daemon: "Daemon", request: IndexSync) -> Synced:
 
 @handles(IndexAdd)
 async def index_add(daemon: "Daemon", request: IndexAdd) -> Synced:
-    await daemon.files.add(Path(request.path))
-    return _synced(await daemon.files.sync())
+    return _synced(await daemon.files.add(Path(request.path)))
 
 
 @handles(IndexRemove)
 async def index_remove(daemon: "Daemon", request: IndexRemove) -> Synced:
-    await daemon.files.remove(Path(request.path))
-    return _synced(await daemon.files.sync())
+    return _synced(await daemon.files.remove(Path(request.path)))
 
 
 @handles(Reindex)

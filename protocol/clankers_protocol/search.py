@@ -15,7 +15,8 @@ class Filter(Wire, forbid_unknown_fields=True):
     """A condition on what may be found. All given conditions must hold.
 
     `source`, `role`, `path`, `session`, `project` and `meta.<key>` (of a message's metadata) take `eq` and `ne`
-    with a value, `in` and `notIn` with a list; `created` takes `before`, `after`, `notBefore` and `notAfter` with a time.
+    with a value, `in` and `notIn` with a list; `created` takes `before`, `after`, `notBefore` and `notAfter` with
+    a time.
     """
 
     field: str

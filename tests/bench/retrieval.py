@@ -94,7 +94,7 @@ def events_of(item: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def moment(text: str) -> int:
-    return int(datetime.strptime(text, "%I:%M %p on %d %B, %Y").timestamp() * 1000)
+    return int(datetime.strptime(text, "%I:%M %p on %d %B, %Y").astimezone().timestamp() * 1000)
 
 
 def questions_of(item: dict[str, Any]) -> Iterator[Question]:

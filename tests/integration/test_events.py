@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from support import RawConnection
+from support import DaemonProcess, RawConnection
 
 FULL = {
     "id": "s", "title": "Fix the parser", "projectPath": "/home/me/parser", "projectName": "parser",
@@ -34,9 +34,7 @@ def test_a_session_is_read_back_as_it_was_sent(connection: RawConnection) -> Non
          "messageCount": 0, "toolCallCount": 0, "createdAt": 1800000000000, "metadata": {}},
     ],
 )  # fmt: skip
-def test_absent_empty_and_default_values_overwrite_nothing(
-    connection: RawConnection, partial: dict[str, Any]
-) -> None:
+def test_absent_empty_and_default_values_overwrite_nothing(connection: RawConnection, partial: dict[str, Any]) -> None:
     connection.call("upsertSession", session=FULL)
     connection.call("upsertSession", session=partial)
     assert stored(connection) == FULL
@@ -120,12 +118,8 @@ def test_replaying_events_changes_nothing(connection: RawConnection) -> None:
 
 
 def test_a_message_and_a_tool_are_completed_by_later_events(connection: RawConnection) -> None:
-    connection.call(
-        "upsertMessage", message={"id": "m", "sessionId": "s", "role": "assistant", "model": "m-1"}
-    )
-    connection.call(
-        "upsertMessage", message={"id": "m", "sessionId": "s", "textContent": "done", "promptTokens": 7}
-    )
+    connection.call("upsertMessage", message={"id": "m", "sessionId": "s", "role": "assistant", "model": "m-1"})
+    connection.call("upsertMessage", message={"id": "m", "sessionId": "s", "textContent": "done", "promptTokens": 7})
     (message,) = connection.call("message.list", sessionId="s")["messages"]
     assert (message["role"], message["model"]) == ("assistant", "m-1")
     assert (message["textContent"], message["promptTokens"]) == ("done", 7)
@@ -165,9 +159,7 @@ def test_a_bad_value_is_refused_by_name_and_changes_nothing(
     connection: RawConnection, field: str, value: object
 ) -> None:
     connection.call("upsertSession", session=FULL)
-    error = connection.request("upsertSession", {"session": {"id": "s", "title": "changed", field: value}})[
-        "error"
-    ]
+    error = connection.request("upsertSession", {"session": {"id": "s", "title": "changed", field: value}})["error"]
     assert error["code"] == -32602
     assert f"$.session.{field}" in error["message"]
     assert stored(connection) == FULL
@@ -176,7 +168,9 @@ def test_a_bad_value_is_refused_by_name_and_changes_nothing(
 @pytest.mark.parametrize(
     "text", ["", "\x00 nul", "\u202e right to left", "\U0001f600" * 10, "'; DROP TABLE sessions;--"]
 )
-def test_any_text_is_kept_as_it_is(connection: RawConnection, text: str) -> None:
-    connection.call("upsertMessage", message={"id": "m", "sessionId": "s", "textContent": text})
-    (message,) = connection.call("message.list", sessionId="s")["messages"]
+def test_any_text_is_kept_as_it_is(shared_daemon: DaemonProcess, text: str) -> None:
+    session = f"s{hash(text)}"
+    with shared_daemon.connect() as connection:
+        connection.call("upsertMessage", message={"id": session, "sessionId": session, "textContent": text})
+        (message,) = connection.call("message.list", sessionId=session)["messages"]
     assert message["textContent"] == (text or None)

@@ -79,9 +79,9 @@ def test_an_event_that_cannot_be_read_is_set_aside_and_holds_nothing_up(home: Pa
 
 
 @pytest.mark.parametrize("event", [b"", b"\n", b"\x80\xff", b"[1]", b"x" * 1_000_000])
-def test_nonsense_is_survived_in_silence(daemon: DaemonProcess, event: bytes) -> None:
-    hook(daemon.environ, event)
-    with daemon.connect() as connection:
+def test_nonsense_is_survived_in_silence(shared_daemon: DaemonProcess, event: bytes) -> None:
+    hook(shared_daemon.environ, event)
+    with shared_daemon.connect() as connection:
         assert connection.call("health")["ok"]
 
 
@@ -107,9 +107,7 @@ def test_a_full_spool_keeps_the_oldest_and_refuses(home: Path) -> None:
         {"HOME": "/home/me", "CLANKERS_SOCKET_PATH": "/run/x.sock"},
     ],
 )
-def test_the_hook_looks_where_everybody_else_does(
-    environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_hook_looks_where_everybody_else_does(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith(("CLANKERS_", "XDG_", "HOME"))]:
         monkeypatch.delenv(name)
     for name, value in environ.items():

@@ -54,22 +54,22 @@ LACKING = [(method, field) for method, (_, _, whole) in WHOLE.items() for field 
 @pytest.mark.parametrize("absent", ["absent", "empty"])
 @pytest.mark.parametrize(("method", "field"), LACKING)
 def test_a_missing_required_field_is_4001_and_named(
-    daemon: DaemonProcess, method: str, field: str, absent: str
+    shared_daemon: DaemonProcess, method: str, field: str, absent: str
 ) -> None:
     key, words, whole = WHOLE[method]
     event = {name: value for name, value in whole.items() if name != field}
     if absent == "empty":
         event[field] = ""
-    with daemon.connect() as connection:
+    with shared_daemon.connect() as connection:
         error = connection.request(method, {key: event})["error"]
         assert error == {"code": 4001, "message": f"invalid {words} payload", "data": {"field": field}}
         assert connection.call("session.list")["sessions"] == []
 
 
 @pytest.mark.parametrize("method", [*WHOLE, "log.write"])
-def test_missing_params_and_wrong_types_are_32602(daemon: DaemonProcess, method: str) -> None:
+def test_missing_params_and_wrong_types_are_32602(shared_daemon: DaemonProcess, method: str) -> None:
     key = WHOLE[method][0] if method in WHOLE else "entry"
-    with daemon.connect() as connection:
+    with shared_daemon.connect() as connection:
         assert connection.request(method)["error"] == {"code": -32602, "message": "missing params"}
         for wrong in ({key: 5}, {key: []}, {key: {"id": 5, "message": 5}}, []):
             error = connection.request(method, wrong)["error"]
@@ -85,9 +85,7 @@ def test_an_unknown_method_is_32601_and_named(daemon: DaemonProcess) -> None:
 
 def test_a_logged_line_lands_in_the_log_with_component_and_request_id(daemon: DaemonProcess) -> None:
     with daemon.connect() as connection:
-        connection.call(
-            "log.write", **ENVELOPE, entry={"level": "warn", "message": "odd", "requestId": "r-1"}
-        )
+        connection.call("log.write", **ENVELOPE, entry={"level": "warn", "message": "odd", "requestId": "r-1"})
         connection.call("log.write", **ENVELOPE, entry={"level": "debug", "message": "below the level"})
     logged = "".join(path.read_text() for path in daemon.logs.glob("*.jsonl"))
     assert '"component":"opencode-plugin","message":"odd"' in logged
@@ -98,8 +96,6 @@ def test_a_logged_line_lands_in_the_log_with_component_and_request_id(daemon: Da
 def test_half_a_character_at_a_cut_does_not_lose_the_event(daemon: DaemonProcess) -> None:
     """The original plugin cuts tool output at 10,240 UTF-16 units, perhaps inside a character."""
     with daemon.connect() as connection:
-        connection.call(
-            "upsertTool", tool={"id": "t", "sessionId": "s", "toolName": "Bash", "toolOutput": "\ud83d"}
-        )
+        connection.call("upsertTool", tool={"id": "t", "sessionId": "s", "toolName": "Bash", "toolOutput": "\ud83d"})
         (tool,) = connection.call("tool.list", sessionId="s")["tools"]
     assert tool["toolOutput"] == "\ufffd"

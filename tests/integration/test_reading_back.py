@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from support import RawConnection
+from support import DaemonProcess, RawConnection
 
 T0 = 1700000000000
 
@@ -57,9 +57,7 @@ def test_sessions_are_filtered_by_project_source_status_and_time(connection: Raw
         "both": {"project": "/a", "status": "active"},
         "none": {"project": "/c"},
     }
-    found = {
-        name: ids(connection.call("session.list", **filters), "sessions") for name, filters in found.items()
-    }
+    found = {name: ids(connection.call("session.list", **filters), "sessions") for name, filters in found.items()}
     one, two, three = (f"session-{number:04}" for number in (1, 2, 3))
     assert found == {
         "path": [two, one], "slash": [two, one], "id": [two, one], "source": [three, two], "status": [one],
@@ -161,9 +159,7 @@ def test_a_timeline_has_everything_in_order_page_by_page(connection: RawConnecti
     seen: list[tuple[str, str]] = []
     cursor = None
     while True:
-        page = connection.call(
-            "session.timeline", sessionId="s", limit=2, **({"cursor": cursor} if cursor else {})
-        )
+        page = connection.call("session.timeline", sessionId="s", limit=2, **({"cursor": cursor} if cursor else {}))
         seen += [(entry["kind"], entry[entry["kind"]]["id"]) for entry in page["entries"]]
         cursor = page["cursor"]
         if cursor is None:
@@ -179,18 +175,18 @@ def test_a_timeline_has_everything_in_order_page_by_page(connection: RawConnecti
     assert connection.call("session.compactions", sessionId="s")[0]["tokensBefore"] == 9
 
 
-@pytest.mark.parametrize(
-    "method", ["message.list", "session.timeline", "session.errors", "session.compactions"]
-)
-def test_an_unknown_session_is_an_error_and_not_an_empty_page(connection: RawConnection, method: str) -> None:
-    error = connection.request(method, {"sessionId": "nope"})["error"]
+@pytest.mark.parametrize("method", ["message.list", "session.timeline", "session.errors", "session.compactions"])
+def test_an_unknown_session_is_an_error_and_not_an_empty_page(shared_daemon: DaemonProcess, method: str) -> None:
+    with shared_daemon.connect() as connection:
+        error = connection.request(method, {"sessionId": "nope"})["error"]
     assert (error["code"], error["message"]) == (4004, "session not found: nope")
 
 
 @pytest.mark.parametrize("cursor", ["nonsense", "", "e30", "WzFd", "💥"])
 @pytest.mark.parametrize("method", ["session.list", "tool.list"])
-def test_a_cursor_we_did_not_make_is_refused(connection: RawConnection, method: str, cursor: str) -> None:
-    reply = connection.request(method, {"cursor": cursor})
+def test_a_cursor_we_did_not_make_is_refused(shared_daemon: DaemonProcess, method: str, cursor: str) -> None:
+    with shared_daemon.connect() as connection:
+        reply = connection.request(method, {"cursor": cursor})
     assert ("result" in reply) if cursor == "" else (reply["error"]["code"] == -32602)
 
 
@@ -238,9 +234,7 @@ def test_statistics_count_each_token_once_and_give_it_to_its_model(connection: R
     assert {row["name"]: row["cost"] for row in stats["byProject"]} == {"/a": 0.5, "/b": 0.25}
     assert {row["name"]: row["sessions"] for row in stats["bySource"]} == {"opencode": 1, "claude-code": 1}
     assert sum(row["promptTokens"] for row in stats["byDay"]) == 107
-    assert stats["tools"] == [
-        {"name": "Bash", "calls": 2, "failures": 1, "failureRate": 0.5, "meanDurationMs": 20.0}
-    ]
+    assert stats["tools"] == [{"name": "Bash", "calls": 2, "failures": 1, "failureRate": 0.5, "meanDurationMs": 20.0}]
     assert connection.call("stats", project="/b")["totals"]["promptTokens"] == 7
     assert connection.call("stats", until=T0)["totals"]["sessions"] == 0
 

@@ -67,8 +67,8 @@ def test_a_batch_is_answered_as_one_array_without_its_notifications(daemon: Daem
 
 
 @pytest.mark.parametrize("batch", [[], [{"jsonrpc": "2.0", "id": 1, "method": "health"}] * 1001])
-def test_an_empty_or_enormous_batch_is_refused_whole(daemon: DaemonProcess, batch: list[object]) -> None:
-    with daemon.connect() as connection:
+def test_an_empty_or_enormous_batch_is_refused_whole(shared_daemon: DaemonProcess, batch: list[object]) -> None:
+    with shared_daemon.connect() as connection:
         connection.send(batch)
         assert connection.receive()["error"]["code"] == -32600
         assert connection.call("health")["ok"]
@@ -95,8 +95,8 @@ def test_a_notification_gets_no_reply_and_its_failure_is_logged(daemon: DaemonPr
         "health",
     ],
 )
-def test_what_is_no_request_is_told_so(daemon: DaemonProcess, request_: object) -> None:
-    with daemon.connect() as connection:
+def test_what_is_no_request_is_told_so(shared_daemon: DaemonProcess, request_: object) -> None:
+    with shared_daemon.connect() as connection:
         connection.send(request_)
         assert connection.receive()["error"]["code"] == -32600
 

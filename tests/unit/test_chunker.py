@@ -1,12 +1,15 @@
 """The chunker: nothing is left out, nothing is too long, and it knows where it cut."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from clankersd.index.chunker import QUARTERS, chunk, size_of
 
-texts = st.text(st.sampled_from("ab \n#`漢字é\u0301\U0001f469\u200d\U0001f4bb") | st.characters(codec="utf-8"), max_size=600)
+letters = st.sampled_from("ab \n#`漢字é\u0301\U0001f469\u200d\U0001f4bb") | st.characters(codec="utf-8")
+texts = st.text(letters, max_size=600)
 limits = st.integers(8, 60)
 
 
@@ -49,7 +52,7 @@ def test_consecutive_chunks_overlap_by_whole_lines() -> None:
     text = "".join(f"line number {number}\n" for number in range(200))
     pieces = chunk(text, 100, 20)
     assert len(pieces) > 3
-    for before, after in zip(pieces, pieces[1:], strict=False):
+    for before, after in pairwise(pieces):
         shared = before.end_offset - after.start_offset
         assert 0 < shared <= 20 * QUARTERS
 

@@ -9,8 +9,11 @@ from clankers.ctl.command import Root, socket_option
 from clankers.ctl.completion import completion
 from clankers.ctl.config import config
 from clankers.ctl.db import db, jobs
+from clankers.ctl.index import index, reindex
 from clankers.ctl.logs import logs
+from clankers.ctl.model import model
 from clankers.ctl.query import query
+from clankers.ctl.search import search
 from clankers.ctl.service import service
 from clankers.ctl.sessions import session, sessions
 from clankers.ctl.stats import stats
@@ -30,6 +33,7 @@ def cli() -> None:
       clankers-ctl status
       clankers-ctl sessions --since 2d --project .
       clankers-ctl session 0199c5a2
+      clankers-ctl search "why does the login fail" --project .
       clankers-ctl query "SELECT source, count(*) FROM sessions GROUP BY source"
       clankers-ctl logs -f --level warn
 
@@ -43,7 +47,26 @@ def cli() -> None:
     """
 
 
-for command in (status, health, sessions, session, stats, query, logs, config, db, jobs, service, completion):
+COMMANDS = (
+    status,
+    health,
+    search,
+    sessions,
+    session,
+    stats,
+    query,
+    index,
+    reindex,
+    model,
+    logs,
+    config,
+    db,
+    jobs,
+    service,
+    completion,
+)
+
+for command in COMMANDS:
     cli.add_command(command)
 
 

@@ -84,10 +84,9 @@ class Queue:
 
     async def finish_pending(self, seconds: float) -> None:
         """Give the queue a moment to embed what has just been stored."""
-        if self._index.paused:
+        if self._index.paused or (self._idle.is_set() and not self._index.woken.is_set()):
             return
-        self._idle = anyio.Event()
-        self._index.wake()
+        self._work_begins()
         with anyio.move_on_after(seconds):
             await self._idle.wait()
 
@@ -102,6 +101,11 @@ class Queue:
         with anyio.move_on_after(seconds):
             await self._index.woken.wait()
         self._index.woken = anyio.Event()
+        self._work_begins()
+
+    def _work_begins(self) -> None:
+        if self._idle.is_set():
+            self._idle = anyio.Event()
 
     def _pause(self, reason: str) -> None:
         if reason != self._index.problem:

@@ -74,6 +74,10 @@ class Mirror:
         self._bits = np.zeros((1024, (dims + 63) // 64), np.uint64)
         self._halves = np.zeros((1024, dims), np.float16)
 
+    @property
+    def size(self) -> int:
+        return self._size
+
     def add(self, rows: list[tuple[int, bytes]]) -> None:
         """Take in vectors; one that is there already is replaced."""
         import numpy as np

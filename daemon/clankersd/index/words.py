@@ -1,6 +1,7 @@
 """Words: the other forms under which a text is found, and what a query asks for."""
 
 import re
+import unicodedata
 
 from clankersd.index.chunker import CJK
 
@@ -8,6 +9,7 @@ MOST_WORDS = 64
 MOST_QUERY = 10_000
 
 _WORD = re.compile(r"\w+")
+_APART = re.compile("\\w[\u0300-\u036f]+")
 _CAMEL = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 _HUMP = re.compile(r"[a-z0-9][A-Z]|[A-Z]{2,}[a-z]|[A-Za-z]\d|\d[A-Za-z]")
 _CJK_RUN = re.compile(f"[{CJK}]+")
@@ -48,10 +50,15 @@ def query_words(query: str) -> list[str]:
     Names in a path, parts of a snake_case name and humps of a camelCase name are words; CJK text is cut in twos.
     """
     words: dict[str, None] = {}
-    for word in _WORD.findall(query[:MOST_QUERY].replace("\x00", " ")):
+    for word in _WORD.findall(_together(query[:MOST_QUERY].replace("\x00", " "))):
         words.update(dict.fromkeys(_forms(word)))
     chosen = [word for word in words if word not in STOP_WORDS] or list(words)
     return chosen[:MOST_WORDS]
+
+
+def _together(text: str) -> str:
+    """Letters and accents that are written apart, as some file systems do, put together."""
+    return _APART.sub(lambda match: unicodedata.normalize("NFC", match[0]), text)
 
 
 def _forms(word: str) -> list[str]:

@@ -56,6 +56,11 @@ class Keywords:
     stems: set[str] = field(default_factory=set)
     note: str | None = None
 
+    @property
+    def size(self) -> int:
+        """How many places there are in all."""
+        return sum(len(places) for _, places in self.places)
+
 
 async def find_words(store: Store, query: str, names: set[str], eligible: Eligible, deadline: float) -> Keywords:
     """Where the query's rarest words stand among what is eligible, within the deadline. `names` are left out."""

@@ -1,8 +1,9 @@
 """The meaning half: the query's vector, and the vectors nearest to it."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
@@ -22,7 +23,12 @@ PENDING_SECONDS = 0.05
 LOAD_AT_ONCE = 5_000
 """Up to so many vectors are brought into memory while the search waits; more of them meanwhile."""
 
+SEARCH_AT_ONCE = 5_000
+"""Vectors. More of them are compared in a thread."""
+
 MOST_ROUNDS = 5
+
+T = TypeVar("T")
 
 _NEAR = """
     SELECT chunks.session_id, chunks.turn, min(chunks.id), chunks.tokens
@@ -65,7 +71,7 @@ async def compare(daemon: "Daemon", meaning: Meaning, rows: dict[int, dict[str, 
     turns = {chunk: (row["session_id"], row["turn"]) for chunk, row in rows.items() if row["turn"] is not None}
     near = await _neighbours(daemon, set(turns.values()), live.chunking.number)
     wanted = [*rows, *(chunk for chunk, _ in near.values())]
-    similar = await anyio.to_thread.run_sync(mirror.similarities, meaning.vector, wanted)
+    similar = mirror.similarities(meaning.vector, wanted)
     own = {chunk: similar[chunk] for chunk in rows if chunk in similar}
     return smooth(own, turns, near, similar)
 
@@ -100,14 +106,19 @@ async def _in_memory(daemon: "Daemon", mirror: Mirror, vector: Vector, eligible:
         rows = await daemon.store.read(lambda db: db.tuples(eligible.ids, eligible.params))
         allowed = [row[0] for row in rows]
     for _ in range(MOST_ROUNDS):
-        found = await anyio.to_thread.run_sync(mirror.nearest, vector, pool, allowed)
+        found = await in_thread_if(mirror.size > SEARCH_AT_ONCE, mirror.nearest, vector, pool, allowed)
         gone = await daemon.store.read(lambda db, found=found: _gone(db, found))  # type: ignore[misc]
         if not gone:
             return found
         mirror.discard(gone)
     everything = await daemon.store.read(lambda db: db.tuples("SELECT id FROM chunks"))
     mirror.keep_only([row[0] for row in everything])
-    return await anyio.to_thread.run_sync(mirror.nearest, vector, pool, allowed)
+    return await in_thread_if(mirror.size > SEARCH_AT_ONCE, mirror.nearest, vector, pool, allowed)
+
+
+async def in_thread_if(large: bool, work: Callable[..., T], *arguments: Any) -> T:
+    """The result of `work`, from a thread when there is much of it: reaching one costs a millisecond."""
+    return await anyio.to_thread.run_sync(work, *arguments) if large else work(*arguments)
 
 
 def _gone(db: Db, found: Found) -> list[int]:

@@ -40,9 +40,15 @@ def rank(
     for chunk, row in rows.items():
         parts = {"keyword": words.get(chunk, 0.0) / best}
         if weight:
-            parts["vector"] = max(0.0, (similar.get(chunk, low) - low) / ((high - low) or 1.0))
+            parts["vector"] = _scaled(similar.get(chunk), low, high)
         candidates.append(_candidate(chunk, row, parts, weight, names))
     return candidates
+
+
+def _scaled(value: float | None, low: float, high: float) -> float:
+    if value is None:
+        return 0.0
+    return (value - low) / (high - low) if high > low else 1.0
 
 
 def _candidate(chunk: int, row: dict[str, Any], parts: dict[str, float], weight: float, names: set[str]) -> Candidate:

@@ -18,15 +18,18 @@ from clankersd.rpc import handles
 from clankersd.search.conversation import Scored, score_words
 from clankersd.search.filters import Eligible, eligible
 from clankersd.search.keyword import Keywords, find_words
-from clankersd.search.meaning import Meaning, compare, find_meaning
+from clankersd.search.meaning import Meaning, compare, find_meaning, in_thread_if
 from clankersd.search.ranking import Candidate, diversify, named, rank, recency, without_names
 from clankersd.search.snippets import snippet
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon
 
-POOL = 200
+POOL = 100
 """Candidates of each half that are fused, and so the most that can be paged through."""
+
+SCORE_AT_ONCE = 2_000
+"""Places. Scoring more of them is left to a thread; fewer are done sooner than a thread is reached."""
 
 _ROWS = """
     SELECT chunks.id, chunks.chunk_id, chunks.source, chunks.text, chunks.created_at, chunks.session_id, chunks.turn,
@@ -111,7 +114,7 @@ async def _ask_both(daemon: "Daemon", asked: Asked) -> None:
 async def _rank(daemon: "Daemon", asked: Asked) -> list[Candidate]:
     """Everything that was found, best first."""
     average = await daemon.index.average_tokens()
-    scored = await anyio.to_thread.run_sync(score_words, asked.words, average)
+    scored = await in_thread_if(asked.words.size > SCORE_AT_ONCE, score_words, asked.words, average)
     words = await _chunks_of(daemon, scored, asked.allowed) if scored else {}
     rows = await _fetch(daemon, [*words, *(chunk for chunk, _ in asked.meaning.found)], asked.allowed)
     similar = await compare(daemon, asked.meaning, rows)

@@ -1,10 +1,12 @@
 """Snippets: the part of a text where most of the query stands, with what matched between « and »."""
 
 import re
+import unicodedata
 
 from clankersd.index.chunker import CJK
 
 LENGTH = 300
+SHORT = 2
 MARK, UNMARK = "«", "»"
 
 _CJK_WORD = re.compile(f"[{CJK}]")
@@ -12,7 +14,7 @@ _CJK_WORD = re.compile(f"[{CJK}]")
 
 def snippet(text: str, stems: set[str]) -> str:
     """About LENGTH characters of `text` around its densest matches, on one line."""
-    hits = [match.span() for match in _pattern(stems).finditer(text)] if stems else []
+    hits = [match.span() for match in _pattern(stems).finditer(_without_accents(text))] if stems else []
     start = _best_start(hits, len(text))
     end = min(start + LENGTH, len(text))
     start, end = _to_words(text, start, end)
@@ -23,10 +25,20 @@ def snippet(text: str, stems: set[str]) -> str:
 def _pattern(stems: set[str]) -> re.Pattern[str]:
     """Words that begin with a stem and are little longer, and CJK wherever it stands."""
     cjk = [re.escape(stem) for stem in stems if _CJK_WORD.search(stem)]
-    # The stem of "flaky" is "flaki": a last i may have been a y.
-    words = [re.escape(stem.removesuffix("i")) for stem in stems if not _CJK_WORD.search(stem)]
-    alternatives = [rf"(?<!\w)(?:{'|'.join(sorted(words))})\w{{0,4}}(?!\w)"] if words else []
+    words = [_beginning(_without_accents(stem)) for stem in stems if not _CJK_WORD.search(stem)]
+    alternatives = [rf"(?<!\w)(?:{'|'.join(sorted(words))})(?!\w)"] if words else []
     return re.compile("|".join(alternatives + sorted(cjk, key=len, reverse=True)), re.IGNORECASE)
+
+
+def _beginning(stem: str) -> str:
+    """The stem of "flaky" is "flaki": a last i may have been a y. Very short words have no endings."""
+    begins = re.escape(stem[:-1]) + "[iy]" if stem.endswith("i") else re.escape(stem)
+    return begins + (r"\w{0,4}" if len(stem) > SHORT else "")
+
+
+def _without_accents(text: str) -> str:
+    """As the index has it, letter for letter, so that places stay what they are."""
+    return text if text.isascii() else "".join(unicodedata.normalize("NFD", letter)[0] for letter in text)
 
 
 def _best_start(hits: list[tuple[int, int]], length: int) -> int:

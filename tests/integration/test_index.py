@@ -1,0 +1,673 @@
+"""The index follows what is stored: at once by words, moments later by meaning, and gone when it is deleted."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+import sqlite_vec
+from misbehaving import Answer, Request, Service, embeddings, say, served
+from support import DaemonProcess, RawConnection, running_daemon
+from writers import eventually
+
+MODES = ("keyword", "vector", "hybrid")
+
+
+def store(connection: RawConnection, name: str, text: str | None = None, session: str = "s", **more: Any) -> None:
+    message = {"id": name, "sessionId": session, "role": "user", **more}
+    assert connection.call("upsertMessage", message=message | ({} if text is None else {"textContent": text}))["ok"]
+
+
+def search(connection: RawConnection, query: str, **params: Any) -> dict[str, Any]:
+    return dict(connection.call("search", query=query, **params))
+
+
+def found(connection: RawConnection, query: str, mode: str = "keyword", **params: Any) -> list[str]:
+    """The messages, tool calls or files found, best first."""
+    hits = search(connection, query, mode=mode, **params)["hits"]
+    return [hit["ref"].get("messageId") or hit["ref"].get("toolId") or hit["ref"]["path"] for hit in hits]
+
+
+def holding(connection: RawConnection, word: str) -> set[str]:
+    """The messages whose own text has the word, not only a neighbour's."""
+    hits = search(connection, word, mode="keyword", limit=100)["hits"]
+    return {hit["ref"]["messageId"] for hit in hits if word in hit["text"].lower()}
+
+
+def status(connection: RawConnection) -> dict[str, Any]:
+    return dict(connection.call("index.status"))
+
+
+def settle(connection: RawConnection) -> dict[str, Any]:
+    """The status, once everything stored is cut and has its vector."""
+
+    def settled() -> dict[str, Any] | None:
+        now = status(connection)
+        return now if not now["backlog"] and not now["live"]["pending"] else None
+
+    return dict(eventually(settled, "the queue is empty"))
+
+
+def finish(connection: RawConnection, job: str) -> dict[str, Any]:
+    def finished() -> dict[str, Any] | None:
+        now = connection.call("job.status", id=job)
+        return now if now["state"] != "running" else None
+
+    return dict(eventually(finished, "the job is over", within=60))
+
+
+def reindex(connection: RawConnection, **params: Any) -> dict[str, Any]:
+    done = finish(connection, connection.call("reindex", **params)["jobId"])
+    assert done["state"] == "done", done
+    return done
+
+
+def configure(connection: RawConnection, key: str, value: Any) -> None:
+    connection.call("daemon.configure", key=key, value=value)
+
+
+@contextmanager
+def opened(database: Path) -> Iterator[apsw.Connection]:
+    """The file itself, as the daemon opens it, for a look inside."""
+    db = apsw.Connection(str(database))
+    try:
+        db.enable_load_extension(True)
+        db.load_extension(sqlite_vec.loadable_path())
+        yield db
+    finally:
+        db.close()
+
+
+def assert_nothing_is_left_over(database: Path) -> None:
+    """Words, vectors and queue speak of the same chunks as the table of chunks does."""
+    with opened(database) as db:
+        db.execute("INSERT INTO chunks_fts (chunks_fts, rank) VALUES ('integrity-check', 1)")
+        assert db.execute("SELECT count(*) FROM index_queue WHERE chunk NOT IN (SELECT id FROM chunks)").get == 0
+        tables = [name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE sql LIKE '%USING vec0%'")]
+        live = db.execute("SELECT id FROM index_generations WHERE state = 'live' AND dims IS NOT NULL").get
+        assert tables == ([f"chunk_vectors_{live}"] if live else [])
+        for table in tables:
+            assert db.execute(f"SELECT count(*) FROM {table} WHERE rowid NOT IN (SELECT id FROM chunks)").get == 0
+        assert db.execute("SELECT state FROM index_generations").fetchall() == [("live",)]
+        stale = "SELECT count(*) FROM chunks WHERE chunking NOT IN (SELECT chunking FROM index_generations)"
+        assert db.execute(stale).get == 0
+        assert db.execute("PRAGMA foreign_key_check").fetchall() == []
+        assert db.execute("PRAGMA integrity_check").get == "ok"
+
+
+# --- Coming in
+
+
+def test_text_is_found_by_words_as_soon_as_it_is_acknowledged(connection: RawConnection) -> None:
+    for number in range(30):
+        store(connection, f"m{number}", f"the quartz{number} oscillator", session=f"s{number}")
+        assert found(connection, f"quartz{number}") == [f"m{number}"]
+
+
+def test_text_is_found_by_meaning_moments_later(connection: RawConnection) -> None:
+    store(connection, "cat", "my kitten sleeps on the sofa", session="a")
+    store(connection, "tax", "the invoice for the quarterly accounting", session="b")
+    eventually(lambda: search(connection, "x", mode="hybrid")["pending"] == 0, "nothing is pending")
+    assert status(connection)["live"]["vectors"] == 2
+    answer = search(connection, "cats and dogs", mode="vector")
+    assert answer["hits"][0]["ref"]["messageId"] == "cat"
+    assert (answer["mode"], answer["degraded"]) == ("vector", None)
+
+
+def test_a_search_right_after_storing_waits_for_the_vector(connection: RawConnection) -> None:
+    """Not always, the budget is short, but it must be the rule when there is nothing else to do."""
+    store(connection, "first", "warm up the model")
+    settle(connection)
+    at_once = 0
+    for number in range(10):
+        store(connection, f"m{number}", f"note {number} about gardens", session=f"s{number}")
+        at_once += f"m{number}" in found(connection, f"note {number} about gardens", "vector")
+    assert at_once > 5
+
+
+def test_a_message_tells_where_it_comes_from(connection: RawConnection) -> None:
+    session = {"id": "s", "title": "Clocks", "projectPath": "/work/clocks"}
+    connection.call("upsertSession", session=session)
+    store(connection, "m", "the quartz oscillator", createdAt=1_700_000_000_000)
+    [hit] = search(connection, "quartz")["hits"]
+    assert hit["ref"] == {
+        "sessionId": "s", "sessionTitle": "Clocks", "messageId": "m", "role": "user", "projectPath": "/work/clocks",
+    }  # fmt: skip
+    assert (hit["source"], hit["createdAt"], hit["text"]) == ("sessions", 1_700_000_000_000, "the quartz oscillator")
+    assert hit["snippet"] == "the «quartz» oscillator"
+
+
+def test_a_message_is_found_by_its_day(connection: RawConnection) -> None:
+    store(connection, "spring", "we met", session="a", createdAt=1_684_152_000_000)
+    store(connection, "autumn", "we met", session="b", createdAt=1_700_000_000_000)
+    assert found(connection, "met in May 2023")[0] == "spring"
+    assert found(connection, "met in November 2023")[0] == "autumn"
+
+
+def test_a_partial_upsert_keeps_the_text(connection: RawConnection) -> None:
+    store(connection, "m", "the quartz oscillator")
+    [before] = search(connection, "quartz")["hits"]
+    store(connection, "m", completionTokens=12)
+    store(connection, "m", "", model="large")
+    [after] = search(connection, "quartz")["hits"]
+    assert after["chunkId"] == before["chunkId"]
+
+
+def test_changed_text_replaces_the_old(connection: RawConnection) -> None:
+    store(connection, "m", "the quartz oscillator")
+    settle(connection)
+    store(connection, "m", "the rubidium standard")
+    assert found(connection, "quartz") == []
+    assert found(connection, "rubidium") == ["m"]
+    assert settle(connection)["live"]["vectors"] == 1
+    [hit] = search(connection, "quartz", mode="vector")["hits"]
+    assert hit["text"] == "the rubidium standard"
+
+
+def test_a_message_that_grows_keeps_the_chunks_that_stay(connection: RawConnection) -> None:
+    """As a streamed answer does: what was cut before keeps its place and its vector."""
+    paragraphs = [" ".join(f"p{number}w{word}" for word in range(200)) for number in range(8)]
+    store(connection, "m", "\n\n".join(paragraphs[:4]))
+    before = {hit["chunkId"] for hit in search(connection, "p0w1", mode="keyword")["hits"]}
+    store(connection, "m", "\n\n".join(paragraphs))
+    assert {hit["chunkId"] for hit in search(connection, "p0w1", mode="keyword")["hits"]} == before
+    assert found(connection, "p7w199") == ["m"]
+
+
+def test_an_identical_replay_changes_nothing(connection: RawConnection) -> None:
+    texts = {f"m{number}": f"alpha beta {number} " + "gamma " * number * 50 for number in range(10)}
+    chunks = "SELECT id, chunk_id, turn, position, hash FROM chunks ORDER BY id"
+    for name, text in texts.items():
+        store(connection, name, text, createdAt=1_700_000_000_000)
+    settle(connection)
+    before = connection.call("query", sql=chunks)["rows"]
+    events = [
+        {"message": {"id": name, "sessionId": "s", "role": "user", "textContent": text, "createdAt": 1_700_000_000_000}}
+        for name, text in texts.items()
+    ]
+    assert connection.call("events.batch", events=events)["ok"]
+    assert connection.call("query", sql=chunks)["rows"] == before
+    assert status(connection)["live"]["pending"] == 0
+
+
+@pytest.mark.parametrize("role", ["system", "tool"])
+def test_what_no_person_said_is_not_indexed(connection: RawConnection, role: str) -> None:
+    store(connection, "hidden", "the quartz oscillator", role=role)
+    store(connection, "shown", "another oscillator", session="other")
+    settle(connection)
+    for mode in MODES:
+        assert found(connection, "quartz oscillator", mode) == ["shown"]
+
+
+def test_a_message_whose_role_is_learnt_later_is_indexed_by_it(connection: RawConnection) -> None:
+    connection.call("upsertMessage", message={"id": "m", "sessionId": "s", "textContent": "the quartz oscillator"})
+    store(connection, "m", role="assistant")
+    [hit] = search(connection, "quartz")["hits"]
+    assert hit["ref"]["role"] == "assistant"
+    store(connection, "m", role="system")
+    assert found(connection, "quartz") == []
+
+
+def test_tool_calls_are_indexed_only_when_asked_for(home: Path) -> None:
+    tool = {"id": "t", "sessionId": "s", "toolName": "Bash", "toolInput": "grep quartz", "toolOutput": "oscillator.c"}
+    with running_daemon(home) as daemon, daemon.connect() as connection:
+        connection.call("upsertTool", tool=tool)
+        settle(connection)
+        assert found(connection, "quartz") == []
+    with running_daemon(home, CLANKERS_INDEX_TOOLS="true") as daemon, daemon.connect() as connection:
+        reindex(connection)
+        assert found(connection, "quartz") == ["t"]
+        connection.call("upsertTool", tool=tool | {"id": "later", "toolInput": "grep rubidium"})
+        eventually(lambda: found(connection, "rubidium") == ["later"], "the new tool call is found")
+        connection.call("upsertTool", tool={"id": "later", "sessionId": "s", "toolName": "Bash", "toolOutput": "cesium"})
+        eventually(lambda: found(connection, "cesium") == ["later"], "its output is found")
+
+
+def test_a_very_long_message_is_found_soon_after(connection: RawConnection) -> None:
+    text = "\n".join(f"line {number} of a long report about granite" for number in range(3000)) + "\nthe quartz end"
+    assert len(text) > 100_000
+    store(connection, "long", text)
+    assert status(connection)["backlog"] <= 1
+    eventually(lambda: found(connection, "quartz") == ["long"], "the last line is found")
+    assert settle(connection)["backlog"] == 0
+    assert holding(connection, "granite") == {"long"}
+    assert "long" in found(connection, "a report about granite", "vector")
+
+
+def test_a_very_long_message_that_becomes_short_again_is_found_by_what_it_says_last(connection: RawConnection) -> None:
+    store(connection, "m", "quartz " * 20_000)
+    store(connection, "m", "rubidium at last")
+    settle(connection)
+    eventually(lambda: not found(connection, "quartz"), "the long text is gone")
+    assert found(connection, "rubidium") == ["m"]
+
+
+@pytest.mark.parametrize("text", ["\x00", "a\x00b quartz", "🐢" * 500 + " quartz", "e\u0301" * 600 + " quartz", " \n\t "])
+def test_odd_texts_are_stored_and_found(connection: RawConnection, text: str) -> None:
+    store(connection, "odd", text)
+    settle(connection)
+    assert found(connection, "quartz") == (["odd"] if "quartz" in text else [])
+
+
+@pytest.mark.parametrize("moment", [0, 1, 1e12, 253_402_300_799_999, 10**15])
+def test_a_message_of_any_moment_is_stored_and_found(connection: RawConnection, moment: float) -> None:
+    store(connection, "m", "the quartz oscillator", createdAt=moment)
+    assert found(connection, "quartz") == ["m"]
+
+
+# --- Going out
+
+
+def fill(connection: RawConnection) -> None:
+    for session in ("a", "b"):
+        connection.call("upsertSession", session={"id": session, "projectPath": f"/work/{session}"})
+        for number in range(20):
+            store(connection, f"{session}{number}", f"quartz {session} number {number}", session=session)
+
+
+def test_a_deleted_session_is_found_by_no_mode_at_once(daemon: DaemonProcess) -> None:
+    with daemon.connect() as connection:
+        fill(connection)
+        settle(connection)
+        assert any(name.startswith("a") for name in found(connection, "quartz", "vector", limit=100))
+        connection.call("session.delete", id="a")
+        for mode in MODES:
+            names = found(connection, "quartz a number", mode, limit=100)
+            assert {name[0] for name in names} == {"b"}
+        assert status(connection)["live"]["vectors"] == 20
+    daemon.stop()
+    assert_nothing_is_left_over(daemon.database)
+
+
+def test_a_session_deleted_before_it_has_vectors_leaves_nothing(daemon: DaemonProcess) -> None:
+    with daemon.connect() as connection:
+        fill(connection)
+        connection.call("session.delete", id="a")
+        connection.call("session.delete", id="b")
+        for mode in MODES:
+            assert found(connection, "quartz", mode) == []
+        settle(connection)
+    daemon.stop()
+    assert_nothing_is_left_over(daemon.database)
+    with opened(daemon.database) as db:
+        assert db.execute("SELECT count(*) FROM chunks").get == 0
+
+
+def test_deleting_while_vectors_are_made_leaves_nothing(daemon: DaemonProcess) -> None:
+    with daemon.connect() as connection:
+        for number in range(30):
+            store(connection, f"m{number}", f"quartz number {number} " * 50, session=f"s{number}")
+            if number % 2:
+                connection.call("session.delete", id=f"s{number}")
+        settle(connection)
+        for mode in MODES:
+            assert {int(name[1:]) % 2 for name in found(connection, "quartz number", mode, limit=100)} == {0}
+    daemon.stop()
+    assert_nothing_is_left_over(daemon.database)
+
+
+def test_a_deleted_file_is_found_by_no_mode(home: Path) -> None:
+    root = home / "work"
+    (root / "memory").mkdir(parents=True)
+    for name in ("one", "two"):
+        (root / "memory" / f"{name}.md").write_text(f"# {name}\n\nthe quartz oscillator {name}\n")
+    with running_daemon(home, CLANKERS_WATCH_ROOTS=str(root)) as daemon:
+        with daemon.connect() as connection:
+            eventually(lambda: len(found(connection, "quartz")) == 2, "both files are found")
+            settle(connection)
+            [hit] = [hit for hit in search(connection, "quartz")["hits"] if hit["ref"]["path"].endswith("one.md")]
+            assert (hit["source"], hit["ref"]["startLine"], hit["ref"]["endLine"]) == ("memory", 1, 3)
+            (root / "memory" / "one.md").unlink()
+            connection.call("index.sync")
+            for mode in MODES:
+                assert found(connection, "quartz one", mode) == [str(root / "memory" / "two.md")]
+        daemon.stop()
+        assert_nothing_is_left_over(daemon.database)
+
+
+def test_after_a_restart_deleted_text_is_found_by_no_mode(daemon: DaemonProcess) -> None:
+    """The vectors' trigger lives as long as the connection: every connection must have it."""
+    with daemon.connect() as connection:
+        fill(connection)
+        settle(connection)
+    daemon.stop()
+    daemon.close()
+    with daemon.start().connect() as connection:
+        connection.call("session.delete", id="a")
+        for mode in MODES:
+            assert {name[0] for name in found(connection, "quartz a number", mode, limit=100)} == {"b"}
+    daemon.stop()
+    assert_nothing_is_left_over(daemon.database)
+
+
+# --- Embedders that change
+
+
+def test_without_an_embedder_words_are_searched_and_it_says_so(home: Path) -> None:
+    with running_daemon(home, CLANKERS_EMBEDDER="none") as daemon, daemon.connect() as connection:
+        store(connection, "m", "the quartz oscillator")
+        answer = search(connection, "quartz")
+        assert [hit["ref"]["messageId"] for hit in answer["hits"]] == ["m"]
+        assert answer["mode"] == "keyword"
+        assert "none" in answer["degraded"]
+        assert answer["pending"] == 0
+        assert "none" in status(connection)["vectors"]
+        assert search(connection, "quartz", mode="keyword")["degraded"] is None
+        by_meaning = search(connection, "quartz", mode="vector")
+        assert by_meaning["hits"] == []
+        assert by_meaning["degraded"]
+
+
+def test_an_empty_index_follows_the_configuration_by_itself(home: Path) -> None:
+    with running_daemon(home) as daemon, daemon.connect() as connection:
+        for embedder in ("none", "static", "none", "static"):
+            configure(connection, "embedder", embedder)
+            assert status(connection)["live"]["provider"] == embedder
+        store(connection, "m", "the quartz oscillator")
+        assert settle(connection)["vectors"] == "ready"
+
+
+def test_another_embedder_pauses_vectors_until_the_index_is_built_anew(daemon: DaemonProcess) -> None:
+    with daemon.connect() as connection:
+        fill(connection)
+        settle(connection)
+        configure(connection, "embedder", "none")
+        assert_paused(connection)
+        store(connection, "late", "quartz late", session="late")
+        assert "late" in found(connection, "late")
+        configure(connection, "embedder", "static")
+        assert settle(connection)["vectors"] == "ready"  # nothing was lost, so nothing must be built
+        assert search(connection, "quartz late", mode="vector")["hits"][0]["ref"]["messageId"] == "late"
+        configure(connection, "embedder", "none")
+        reindex(connection)
+        assert "none" in status(connection)["vectors"]
+        assert status(connection)["live"]["vectors"] == 0
+        assert search(connection, "quartz")["mode"] == "keyword"
+        configure(connection, "embedder", "static")
+        assert_paused(connection)
+        reindex(connection)
+        now = settle(connection)
+        assert (now["vectors"], now["live"]["vectors"]) == ("ready", 41)
+        assert search(connection, "quartz late", mode="vector")["hits"][0]["ref"]["messageId"] == "late"
+    daemon.stop()
+    assert_nothing_is_left_over(daemon.database)
+
+
+def assert_paused(connection: RawConnection) -> None:
+    assert "reindex" in status(connection)["vectors"]
+    answer = search(connection, "quartz")
+    assert (answer["mode"], len(answer["hits"])) == ("keyword", 10)
+    assert "reindex" in answer["degraded"]
+
+
+class Switchable:
+    """A service that can be slow, or be away."""
+
+    def __init__(self) -> None:
+        self.away = False
+        self.dims = 4
+        self.go_on = threading.Event()
+        self.go_on.set()
+
+    def __call__(self, request: Request) -> Answer:
+        self.go_on.wait(30)
+        if self.away:
+            return say({"error": {"message": "come back later"}}, 401)
+        return embeddings(request, [vector(text, self.dims) for text in request.texts])
+
+
+def vector(text: str, dims: int) -> list[float]:
+    """By its first letters, so that like texts are alike."""
+    return [float(sum(ord(char) for char in text[place::dims]) % 97 + 1) for place in range(dims)]
+
+
+@contextmanager
+def remote(home: Path, behaviour: Switchable) -> Iterator[tuple[DaemonProcess, RawConnection, Service]]:
+    with served(behaviour) as service:
+        environ = {"CLANKERS_EMBEDDER": "openai", "CLANKERS_EMBEDDER_URL": service.url}
+        (home / "clankers.toml").write_text('embedder_model = "a"\n')
+        with running_daemon(home, **environ) as daemon, daemon.connect() as connection:
+            yield daemon, connection, service
+
+
+def embedded(service: Service) -> int:
+    return sum(len(request.texts) for request in service.requests)
+
+
+def test_going_back_to_a_model_embeds_nothing_again(home: Path) -> None:
+    with remote(home, Switchable()) as (_, connection, service):
+        fill(connection)
+        settle(connection)
+        assert embedded(service) == 40
+        configure(connection, "embedder_model", "b")
+        reindex(connection)
+        assert embedded(service) == 80
+        configure(connection, "embedder_model", "a")
+        reindex(connection)
+        assert embedded(service) == 80
+        now = status(connection)
+        assert (now["live"]["model"], now["live"]["vectors"], now["vectors"]) == ("a", 40, "ready")
+
+
+def test_the_same_text_is_embedded_once(home: Path) -> None:
+    with remote(home, Switchable()) as (_, connection, service):
+        for number in range(10):
+            store(connection, f"m{number}", "the same text", session=f"s{number}")
+            settle(connection)
+        assert embedded(service) == 1
+        assert status(connection)["live"]["vectors"] == 10
+
+
+def test_an_outage_pauses_the_vectors_alone_and_passes(home: Path) -> None:
+    behaviour = Switchable()
+    with remote(home, behaviour) as (_, connection, _):
+        store(connection, "before", "quartz before", session="before")
+        settle(connection)
+        behaviour.away = True
+        for number in range(5):
+            store(connection, f"m{number}", f"quartz number {number}", session=f"s{number}")
+        eventually(lambda: status(connection)["vectors"] != "ready", "the outage is noticed")
+        now = status(connection)
+        assert now["live"]["pending"] == 5
+        assert now["lastError"]
+        answer = search(connection, "quartz")
+        assert (answer["mode"], len(answer["hits"]), answer["pending"]) == ("keyword", 6, 5)
+        assert answer["degraded"]
+        behaviour.away = False
+        store(connection, "after", "quartz after", session="after")
+        now = settle(connection)
+        assert (now["vectors"], now["live"]["vectors"]) == ("ready", 7)
+        assert search(connection, "quartz after")["mode"] == "hybrid"
+
+
+def test_an_outage_is_over_even_when_what_waited_is_gone(home: Path) -> None:
+    behaviour = Switchable()
+    with remote(home, behaviour) as (_, connection, _):
+        store(connection, "before", "quartz before", session="before")
+        settle(connection)
+        behaviour.away = True
+        store(connection, "m", "quartz", session="s")
+        eventually(lambda: status(connection)["vectors"] != "ready", "the outage is noticed")
+        connection.call("session.delete", id="s")
+        behaviour.away = False
+        eventually(lambda: search(connection, "quartz")["mode"] == "hybrid", "vectors are searched again", within=20)
+
+
+def test_a_search_does_not_wait_for_an_embedder_that_hangs(home: Path) -> None:
+    behaviour = Switchable()
+    with remote(home, behaviour) as (_, connection, _):
+        store(connection, "m", "quartz")
+        settle(connection)
+        behaviour.go_on.clear()
+        try:
+            answer = search(connection, "quartz")
+        finally:
+            behaviour.go_on.set()
+        assert [hit["ref"]["messageId"] for hit in answer["hits"]] == ["m"]
+        assert answer["mode"] == "keyword"
+        assert "time ran out" in answer["degraded"]
+
+
+def test_a_model_that_has_other_dimensions_than_before_is_noticed(home: Path) -> None:
+    """The same name, another model behind it: its vectors fit nothing that is there."""
+    behaviour = Switchable()
+    with remote(home, behaviour) as (daemon, connection, _):
+        fill(connection)
+        settle(connection)
+        daemon.stop()
+        daemon.close()
+        behaviour.dims = 8
+        with daemon.start().connect() as again:
+            store(again, "late", "quartz late")
+            assert found(again, "quartz late", "hybrid")
+            eventually(lambda: status(again)["vectors"] != "ready", "it is noticed", within=20)
+            assert "dimensions" in status(again)["vectors"]
+            assert found(again, "late", "hybrid") == ["late"]
+            reindex(again)
+            assert status(again)["live"]["dims"] == 8
+            assert search(again, "quartz late")["mode"] == "hybrid"
+
+
+# --- Building anew
+
+
+def test_chunks_cut_anew_hold_the_same_text(home: Path) -> None:
+    text = "\n\n".join(" ".join(f"p{number}w{word}" for word in range(60)) for number in range(20))
+    with running_daemon(home) as daemon:
+        with daemon.connect() as connection:
+            store(connection, "long", text)
+            settle(connection)
+            before = status(connection)["chunks"]["sessions"]
+            configure(connection, "chunk_tokens", 64)
+            configure(connection, "chunk_overlap", 8)
+            assert "reindex" in status(connection)["vectors"]
+            assert found(connection, "p7w30") == ["long"]
+            done = reindex(connection)
+            now = settle(connection)
+            assert now["chunks"]["sessions"] == done["result"]["chunks"] > before
+            assert (now["live"]["chunkTokens"], now["vectors"]) == (64, "ready")
+            for number in range(20):
+                assert found(connection, f"p{number}w59") == ["long"]
+        daemon.stop()
+        assert_nothing_is_left_over(daemon.database)
+
+
+def test_after_cutting_anew_neighbours_are_still_neighbours(home: Path) -> None:
+    """The ids' order is not the conversation's."""
+    names = ["m5", "m1", "m4", "m2", "m3"]
+    with running_daemon(home) as daemon, daemon.connect() as connection:
+        for name in names:
+            store(connection, name, "quartz" if name == "m4" else f"word{name}")
+        before = found(connection, "quartz")
+        assert before == ["m4", "m2", "m3", "m1", "m5"]  # the match, then after it, then before it
+        configure(connection, "chunk_tokens", 64)
+        reindex(connection)
+        assert found(connection, "quartz") == before
+
+
+def test_what_is_stored_while_the_index_is_built_is_in_both(home: Path) -> None:
+    behaviour = Switchable()
+    with remote(home, behaviour) as (daemon, connection, service):
+        fill(connection)
+        settle(connection)
+        behaviour.go_on.clear()
+        configure(connection, "embedder_model", "b")
+        configure(connection, "chunk_tokens", 64)
+        job = connection.call("reindex")["jobId"]
+        eventually(lambda: len(service.requests) > 1 and status(connection)["building"], "the new index is being made")
+        store(connection, "late", "quartz late", session="late")
+        store(connection, "a0", "rubidium instead", session="a")
+        connection.call("session.delete", id="b")
+        assert found(connection, "late") == ["late"]
+        assert holding(connection, "rubidium") == {"a0"}
+        assert {name[0] for name in found(connection, "quartz", limit=100)} == {"a", "l"}
+        with pytest.raises(AssertionError, match="already"):
+            connection.call("reindex")
+        behaviour.go_on.set()
+        assert finish(connection, job)["state"] == "done"
+        settle(connection)
+        assert found(connection, "late") == ["late"]
+        assert holding(connection, "rubidium") == {"a0"}
+        assert len(holding(connection, "quartz")) == 20
+        assert status(connection)["live"]["vectors"] == 21
+        daemon.stop()
+        assert_nothing_is_left_over(daemon.database)
+
+
+def test_neighbours_are_neighbours_while_the_index_is_built(home: Path) -> None:
+    behaviour = Switchable()
+    with remote(home, behaviour) as (_, connection, service):
+        store(connection, "m1", "first")
+        settle(connection)
+        behaviour.go_on.clear()
+        configure(connection, "chunk_tokens", 64)
+        job = connection.call("reindex")["jobId"]
+        eventually(lambda: len(service.requests) > 1 and status(connection)["building"], "the new index is being made")
+        for number in range(2, 6):
+            store(connection, f"m{number}", "quartz" if number == 3 else f"word{number}")
+        during = found(connection, "quartz")
+        behaviour.go_on.set()
+        assert finish(connection, job)["state"] == "done"
+        assert during == found(connection, "quartz") == ["m3", "m4", "m5", "m2", "m1"]
+
+
+def test_a_cancelled_reindex_leaves_the_live_index(home: Path) -> None:
+    behaviour = Switchable()
+    with remote(home, behaviour) as (daemon, connection, service):
+        fill(connection)
+        live = settle(connection)["live"]
+        behaviour.go_on.clear()
+        configure(connection, "chunk_tokens", 64)
+        job = connection.call("reindex")["jobId"]
+        eventually(lambda: len(service.requests) > 1 and status(connection)["building"], "the new index is being made")
+        connection.call("job.cancel", id=job)
+        behaviour.go_on.set()
+        assert finish(connection, job)["state"] == "cancelled"
+        now = status(connection)
+        assert now["building"] is None
+        assert now["live"]["vectors"] == live["vectors"] == 40
+        assert len(found(connection, "quartz", limit=100)) == 40
+        configure(connection, "chunk_tokens", None)
+        assert settle(connection)["vectors"] == "ready"
+        assert search(connection, "quartz", limit=100)["mode"] == "hybrid"
+        daemon.stop()
+        assert_nothing_is_left_over(daemon.database)
+
+
+def test_a_reindex_ends_when_the_configuration_changes_under_it(home: Path) -> None:
+    behaviour = Switchable()
+    with remote(home, behaviour) as (_, connection, service):
+        fill(connection)
+        settle(connection)
+        behaviour.go_on.clear()
+        configure(connection, "embedder_model", "b")
+        job = connection.call("reindex")["jobId"]
+        eventually(lambda: len(service.requests) > 1 and status(connection)["building"], "the new index is being made")
+        configure(connection, "embedder_model", "a")
+        behaviour.go_on.set()
+        done = finish(connection, job)
+        assert done["state"] in ("failed", "cancelled")
+        assert settle(connection)["vectors"] == "ready"
+
+
+def test_reindex_may_name_the_embedder(connection: RawConnection) -> None:
+    fill(connection)
+    reindex(connection, embedder="none")
+    assert status(connection)["live"]["provider"] == "none"
+    reindex(connection, embedder="static")
+    assert status(connection)["live"]["vectors"] == 40
+
+
+def test_progress_of_a_reindex_goes_to_who_asked(connection: RawConnection) -> None:
+    fill(connection)
+    job = connection.call("reindex")["jobId"]
+    finish(connection, job)
+    connection.call("health")
+    told = [one["params"] for one in connection.notifications if one["method"] == "$/progress"]
+    assert {one["id"] for one in told} == {job}
+    assert told[-1]["state"] == "done"
+    assert json.dumps(told[-1]["result"])

@@ -1,0 +1,90 @@
+"""Snippets: the densest part of a text, with what matched between « and »."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clankersd.search.snippets import LENGTH, snippet
+
+MARKS = re.compile("[«»]")
+SLACK = 4  # an ellipsis and its space at either end
+
+
+@pytest.mark.parametrize(
+    ("text", "stems", "shown"),
+    [
+        ("Fix the parser now", {"parser"}, "Fix the «parser» now"),
+        ("a Parser and parsers", {"parser"}, "a «Parser» and «parsers»"),
+        ("the flaky test", {"flaki"}, "the «flaky» test"),
+        ("running, runs, ran", {"run"}, "«running», «runs», ran"),
+        ("rerun is not run", {"run"}, "rerun is not «run»"),
+        ("runtimeenvironment", {"run"}, "runtimeenvironment"),
+        ("今日は東京都に行く", {"東京"}, "今日は«東京»都に行く"),
+        ("東京 and Tokyo", {"東京", "tokyo"}, "«東京» and «Tokyo»"),
+        ("über Größe", {"größe"}, "über «Größe»"),
+        ("c++ (a.b) [x]*", {"b"}, "c++ (a.«b») [x]*"),
+        ("one\n  two\tthree", {"two"}, "one «two» three"),
+        ("nothing here", {"absent"}, "nothing here"),
+        ("nothing asked", set(), "nothing asked"),
+        ("", {"x"}, ""),
+    ],
+)
+def test_what_matched_is_marked(text: str, stems: set[str], shown: str) -> None:
+    assert snippet(text, stems) == shown
+
+
+def test_a_query_of_one_letter_marks_that_word_alone() -> None:
+    assert snippet("what did I say in it", {"i"}) == "what did «I» say in it"
+
+
+def test_an_accent_does_not_hide_a_match() -> None:
+    """The index knows words without their accents, so the stem has none."""
+    assert snippet("un café noir", {"cafe"}) == "un «café» noir"
+
+
+def test_the_densest_part_of_a_long_text_is_shown() -> None:
+    text = "needle " + "hay " * 500 + "needle in a needle with a needle " + "hay " * 500
+    shown = snippet(text, {"needl"})
+    assert shown.count("«needle»") == 3
+    assert shown.startswith("… ")
+    assert shown.endswith(" …")
+
+
+def test_a_match_at_the_very_end_is_shown() -> None:
+    shown = snippet("hay " * 500 + "needle", {"needl"})
+    assert shown.endswith("«needle»")
+    assert shown.startswith("… ")
+
+
+def test_a_long_text_without_a_match_is_shown_from_its_beginning() -> None:
+    shown = snippet("hay " * 500, {"needl"})
+    assert shown.startswith("hay ")
+    assert shown.endswith(" …")
+
+
+def test_words_are_not_cut_where_there_are_spaces() -> None:
+    text = " ".join(f"word{number:04}" for number in range(500))
+    shown = snippet(text, {"word0250"})
+    assert "«word0250»" in shown
+    assert all(re.fullmatch(r"word\d{4}", MARKS.sub("", word)) for word in shown.split() if word != "…")
+
+
+@given(
+    st.one_of(
+        st.text(max_size=2000),
+        st.lists(st.sampled_from(["alpha", "beta", "漢字", "🐢", "é", "\n", "a" * 500]), max_size=300).map(" ".join),
+    ),
+    st.sets(st.sampled_from(["alpha", "beta", "漢", "漢字", "i", "a", "é", "x.y", "🐢"])),
+)
+def test_any_snippet_is_short_balanced_and_made_of_its_text(text: str, stems: set[str]) -> None:
+    text = MARKS.sub("", text)
+    shown = snippet(text, stems)
+    bare = MARKS.sub("", shown)
+    assert len(bare) <= LENGTH + SLACK
+    assert "\n" not in shown
+    assert re.fullmatch("[^«»]*(«[^«»]+»[^«»]*)*", shown)  # balanced, not nested, never empty
+    kept = bare.removeprefix("… ") if not text.lstrip().startswith("…") else bare
+    kept = kept.removesuffix(" …") if not text.rstrip().endswith("…") else kept
+    assert kept in " ".join(text.split())

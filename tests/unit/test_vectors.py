@@ -1,0 +1,191 @@
+"""The copy of the vectors in memory, against brute force."""
+
+import threading
+from typing import Any
+
+import pytest
+
+np = pytest.importorskip("numpy")
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clankersd.index.vectors import CANDIDATES, Found, Mirror
+
+DIMS = 64
+
+
+def random_vectors(count: int, dims: int = DIMS, seed: int = 0) -> Any:
+    """Points in a space of few real dimensions, of length 1: as embeddings are, and unlike noise."""
+    space = np.random.default_rng(42).normal(size=(24, dims))
+    chance = np.random.default_rng(seed)
+    points = chance.normal(size=(count, 24)) @ space + chance.normal(size=(count, dims))
+    return (points / np.linalg.norm(points, axis=1, keepdims=True)).astype(np.float32)
+
+
+def rows(vectors: Any, first: int = 1) -> list[tuple[int, bytes]]:
+    return [(first + number, vector.tobytes()) for number, vector in enumerate(vectors)]
+
+
+def filled(vectors: Any) -> Mirror:
+    mirror = Mirror(1, vectors.shape[1])
+    for start in range(0, len(vectors), 700):  # over several growths
+        mirror.add(rows(vectors[start : start + 700], start + 1))
+    return mirror
+
+
+def brute_force(vectors: Any, query: Any, k: int, eligible: set[int] | None = None) -> list[int]:
+    """The ids, from 1 on, of the nearest."""
+    similarity = vectors.astype(np.float16).astype(np.float32) @ query
+    order = [int(place) + 1 for place in np.argsort(-similarity, kind="stable")]
+    return [one for one in order if eligible is None or one in eligible][:k]
+
+
+def ids(found: Found) -> list[int]:
+    return [chunk for chunk, _ in found]
+
+
+def test_of_few_vectors_the_nearest_are_exact() -> None:
+    vectors = random_vectors(2 * 10 * CANDIDATES)
+    mirror = filled(vectors)
+    for query in random_vectors(20, seed=1):
+        assert ids(mirror.nearest(query, 10, None)) == brute_force(vectors, query, 10)
+
+
+def test_of_many_vectors_nearly_all_of_the_nearest_are_found() -> None:
+    vectors = random_vectors(20_000, 256)
+    mirror = filled(vectors)
+    queries = random_vectors(40, 256, seed=1)
+    shares = [
+        len({*ids(mirror.nearest(query, 50, None))} & {*brute_force(vectors, query, 50)}) / 50 for query in queries
+    ]
+    assert np.mean(shares) >= 0.95
+
+
+def test_similarities_are_cosines_most_similar_first() -> None:
+    vectors = random_vectors(5000)
+    found = filled(vectors).nearest(vectors[123], 10, None)
+    assert found[0][0] == 124
+    assert found[0][1] == pytest.approx(1.0, abs=2e-3)
+    for chunk, similarity in found:
+        assert similarity == pytest.approx(float(vectors[chunk - 1] @ vectors[123]), abs=2e-3)
+    assert [similarity for _, similarity in found] == sorted((s for _, s in found), reverse=True)
+
+
+def test_among_few_eligible_the_nearest_are_exact_however_many_there_are() -> None:
+    vectors = random_vectors(5000)
+    mirror = filled(vectors)
+    eligible = {*range(1, 5001, 17)}
+    for query in random_vectors(10, seed=2):
+        assert ids(mirror.nearest(query, 10, sorted(eligible))) == brute_force(vectors, query, 10, eligible)
+
+
+def test_among_many_eligible_nearly_all_of_the_nearest_are_found_and_no_other() -> None:
+    vectors = random_vectors(5000)
+    mirror = filled(vectors)
+    eligible = {*range(1, 5001, 2)}
+    shares = []
+    for query in random_vectors(20, seed=2):
+        found = ids(mirror.nearest(query, 10, sorted(eligible)))
+        assert len(found) == 10
+        assert {*found} <= eligible
+        shares.append(len({*found} & {*brute_force(vectors, query, 10, eligible)}) / 10)
+    assert np.mean(shares) >= 0.9  # 64 dimensions are few for one bit each
+
+
+def test_what_is_not_there_is_not_eligible() -> None:
+    mirror = filled(random_vectors(10))
+    assert ids(mirror.nearest(random_vectors(1)[0], 10, [3, 99])) == [3]
+    assert mirror.nearest(random_vectors(1)[0], 10, []) == []
+
+
+def test_an_empty_one_finds_nothing() -> None:
+    mirror = Mirror(1, DIMS)
+    mirror.add([])
+    assert mirror.nearest(random_vectors(1)[0], 10, None) == []
+    assert mirror.similarities(random_vectors(1)[0], [1, 2]) == {}
+
+
+@pytest.mark.parametrize("count", [100, 5000])
+def test_a_discarded_one_is_not_found(count: int) -> None:
+    vectors = random_vectors(count)
+    mirror = filled(vectors)
+    query = vectors[0]
+    best = ids(mirror.nearest(query, 5, None))
+    mirror.discard(best)
+    assert not {*best} & {*ids(mirror.nearest(query, 20, None))}
+    assert not {*best} & {*ids(mirror.nearest(query, 20, [*range(1, count + 1)]))}
+    assert mirror.similarities(query, best) == {}
+    mirror.discard([*best, 999_999])  # once more, and one that never was
+
+
+@pytest.mark.parametrize("count", [100, 5000])
+def test_one_that_is_added_again_is_replaced(count: int) -> None:
+    vectors = random_vectors(count)
+    mirror = filled(vectors)
+    mirror.add([(1, (-vectors[0]).tobytes())])
+    assert 1 not in ids(mirror.nearest(vectors[0], 20, None))
+    found = mirror.nearest(-vectors[0], 20, None)
+    assert ids(found).count(1) == 1
+    assert found[0][0] == 1
+
+
+def test_only_what_is_kept_is_found() -> None:
+    vectors = random_vectors(5000)
+    mirror = filled(vectors)
+    mirror.discard([5])
+    mirror.keep_only([3, 5, 7, 9_999])
+    assert sorted(ids(mirror.nearest(vectors[0], 10, None))) == [3, 7]
+
+
+def test_dimensions_need_not_fill_a_word_of_bits() -> None:
+    vectors = random_vectors(3000, 100)
+    mirror = filled(vectors)
+    assert mirror.nearest(vectors[77], 1, None)[0][0] == 78
+
+
+def test_a_search_may_run_while_vectors_come_and_go() -> None:
+    vectors = random_vectors(30_000)
+    mirror = filled(vectors[:2000])
+    faults: list[BaseException] = []
+    over = threading.Event()
+
+    def search() -> None:
+        try:
+            while not over.is_set():
+                found = mirror.nearest(vectors[0], 10, None)
+                assert found[0][0] == 1
+                assert len(found) == len({*ids(found)}) == 10
+        except BaseException as fault:
+            faults.append(fault)
+
+    thread = threading.Thread(target=search)
+    thread.start()
+    for start in range(2000, 30_000, 100):
+        mirror.add(rows(vectors[start : start + 100], start + 1))
+        mirror.discard(range(start - 50, start))
+    over.set()
+    thread.join()
+    assert not faults
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["add", "discard", "keep"]), st.integers(0, 30), st.integers(0, 30))))
+def test_after_any_changes_it_holds_what_a_dictionary_would(changes: list[tuple[str, int, int]]) -> None:
+    mirror, model = Mirror(1, 8), dict[int, Any]()
+    for seed, (what, first, last) in enumerate(changes):
+        if what == "add":
+            vectors = random_vectors(max(0, last - first), 8, seed)
+            mirror.add(rows(vectors, first))
+            model |= dict(zip(range(first, last), vectors, strict=False))
+        elif what == "discard":
+            mirror.discard(range(first, last))
+            model = {one: vector for one, vector in model.items() if not first <= one < last}
+        else:
+            mirror.keep_only(range(first, last))
+            model = {one: vector for one, vector in model.items() if first <= one < last}
+    query = random_vectors(1, 8, 99)[0]
+    found = dict(mirror.nearest(query, 100, None))
+    assert found.keys() == model.keys()
+    for one, vector in model.items():
+        assert found[one] == pytest.approx(float(vector @ query), abs=5e-3)

@@ -1,0 +1,128 @@
+"""Words: how a text is found by other forms, and what a query asks for."""
+
+import apsw
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clankersd.index.words import MOST_WORDS, STOP_WORDS, count_words, other_forms, query_words
+
+NASTY = ['"', "'", "*", "^", "-", "(", ")", "NEAR(", " AND ", " OR ", " NOT ", "text:", "{a b}:", "\x00", "🐢", "漢字", "_"]
+any_text = st.one_of(st.text(), st.lists(st.one_of(st.sampled_from(NASTY), st.text(max_size=5))).map("".join))
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("parseHTTPResponse", ["parsehttpresponse", "parse", "http", "response"]),
+        ("getUserById2", ["getuserbyid2", "user", "id", "2"]),
+        ("XMLReader", ["xmlreader", "xml", "reader"]),
+        ("snake_case_name", ["snake", "case", "name"]),
+        ("__init__", ["init"]),
+        ("MAX_RETRY_COUNT", ["max", "retry", "count"]),
+        ("daemon/clankersd/index.py", ["daemon", "clankersd", "index", "py"]),
+        ("C:\\Users\\ada\\notes.md", ["c", "users", "ada", "notes", "md"]),
+        ("https://example.org/a-b?c=d", ["https", "example", "org", "b", "c"]),
+        ("utf8 x86_64", ["utf8", "utf", "8", "x86", "64", "x", "86"]),
+        ("Straße Ölçü", ["straße", "ölçü"]),
+    ],
+)
+def test_names_are_asked_for_whole_and_by_their_parts(query: str, words: list[str]) -> None:
+    assert query_words(query) == words
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("漢", ["漢"]),
+        ("漢字", ["漢字"]),
+        ("東京都庁", ["東京", "京都", "都庁"]),
+        ("日本語 and 中文", ["日本", "本語", "中文"]),
+        ("Python言語", ["言語", "python"]),
+        ("ひらがな", ["ひら", "らが", "がな"]),
+        ("カタカナ", ["カタ", "タカ", "カナ"]),
+    ],
+)
+def test_cjk_text_is_asked_for_in_twos_and_a_single_character_alone(query: str, words: list[str]) -> None:
+    assert query_words(query) == words
+
+
+def test_stop_words_are_dropped_beside_others_and_kept_when_there_is_nothing_else() -> None:
+    assert query_words("what is the plan for it") == ["plan"]
+    assert query_words("to be or not to be") == ["to", "be", "or", "not"]
+    assert query_words("The Who") == ["the", "who"]
+
+
+def test_a_word_is_asked_for_once_and_in_its_place() -> None:
+    assert query_words("zebra apple Zebra zebra") == ["zebra", "apple"]
+
+
+def test_operators_are_words_like_others() -> None:
+    assert query_words("foo NEAR bar") == ["foo", "near", "bar"]
+    assert query_words('"foo" NOT -bar* text:baz ^qux') == ["foo", "bar", "text", "baz", "qux"]
+
+
+def test_nothing_to_ask_for_is_no_words() -> None:
+    assert query_words("") == query_words(' \x00 *"()🐢 -^: ') == []
+
+
+def test_a_long_query_is_cut_to_what_can_be_asked() -> None:
+    words = query_words(" ".join(f"word{number}" for number in range(100_000)))
+    assert words[:1] == ["word0"]
+    assert len(words) == MOST_WORDS
+
+
+@pytest.mark.parametrize(
+    ("text", "forms"),
+    [
+        ("call parseConfigFile now", "parse config file"),
+        ("plain words only", ""),
+        ("snake_case", ""),  # the tokenizer parts it already
+        ("東京都", "東 京 都 東京 京都"),
+        ("readUtf8Line", "read utf 8 line"),
+    ],
+)
+def test_a_text_is_also_found_by_the_parts_of_its_names_and_its_cjk_ones_and_twos(text: str, forms: str) -> None:
+    assert sorted(other_forms(text).split()) == sorted(forms.split())
+
+
+@given(any_text)
+def test_any_text_has_words_that_are_never_syntax(text: str) -> None:
+    """Each is letters and digits, so that quoted it is one string to FTS5, whatever it says."""
+    for word in query_words(text):
+        assert word
+        assert word == word.lower() or not word.isascii()
+        assert not set(word) & set("\"'*^-():{}+ \x00_\n\t")
+    assert len(query_words(text)) <= MOST_WORDS
+    assert count_words(text) >= 1
+    assert "\x00" not in other_forms(text)
+
+
+@given(any_text)
+def test_any_text_can_be_matched_without_an_error(text: str) -> None:
+    db = apsw.Connection(":memory:")
+    db.execute("CREATE VIRTUAL TABLE t USING fts5 (text, tokenize = 'porter unicode61 remove_diacritics 2')")
+    for word in query_words(text):
+        db.execute("SELECT * FROM t WHERE t MATCH ?", (f'"{word}"',)).fetchall()
+    db.close()
+
+
+@given(st.text(st.characters(codec="utf-8", categories=["L", "N"]), min_size=1, max_size=12))
+def test_every_word_of_letters_and_digits_finds_itself(word: str) -> None:
+    """What stands in a text is found by asking for it as it stands there."""
+    db = apsw.Connection(":memory:")
+    db.execute("CREATE VIRTUAL TABLE t USING fts5 (text, extra, tokenize = 'porter unicode61 remove_diacritics 2')")
+    db.execute("INSERT INTO t VALUES (?, ?)", (word, other_forms(word)))
+    asked = query_words(word)
+    found = any(db.execute("SELECT 1 FROM t WHERE t MATCH ?", (f'"{one}"',)).fetchall() for one in asked)
+    db.close()
+    assert found, asked
+
+
+def test_an_accent_written_apart_is_part_of_its_word() -> None:
+    """As the tokenizer sees it; macOS writes file names so."""
+    assert query_words("re\u0301sume\u0301s") == query_words("r\u00e9sum\u00e9s")
+
+
+def test_stop_words_are_in_the_form_in_which_they_are_looked_up() -> None:
+    assert all(word == word.lower() and word.isalpha() for word in STOP_WORDS)
