@@ -3,9 +3,7 @@
 Everything is loaded on first use, so that `clankers.hook` pays for nothing but the standard library.
 """
 
-TYPE_CHECKING = (
-    False  # type checkers know the name; importing it from typing takes longer than sending an event
-)
+TYPE_CHECKING = False  # type checkers know the name; importing it from typing takes longer than sending an event
 
 if TYPE_CHECKING:
     from clankers.aio import AsyncClient

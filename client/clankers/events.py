@@ -45,9 +45,7 @@ class Events(Generic[Sent, SentBatch]):
         self.session = self._sender(SessionEvent, lambda event: UpsertSession(SCHEMA_VERSION, client, event))
         self.message = self._sender(MessageEvent, lambda event: UpsertMessage(SCHEMA_VERSION, client, event))
         self.tool = self._sender(ToolEvent, lambda event: UpsertTool(SCHEMA_VERSION, client, event))
-        self.error = self._sender(
-            SessionErrorEvent, lambda event: UpsertSessionError(SCHEMA_VERSION, client, event)
-        )
+        self.error = self._sender(SessionErrorEvent, lambda event: UpsertSessionError(SCHEMA_VERSION, client, event))
         self.compaction = self._sender(
             CompactionEvent, lambda event: UpsertCompactionEvent(SCHEMA_VERSION, client, event)
         )
@@ -57,9 +55,7 @@ class Events(Generic[Sent, SentBatch]):
         sent: SentBatch = self._send(EventsBatch([{_KEYS[type(event)]: event} for event in events]))
         return sent
 
-    def _sender(
-        self, event: Callable[Fields, Event], upsert: Callable[[Event], Method[Any]]
-    ) -> Callable[Fields, Sent]:
+    def _sender(self, event: Callable[Fields, Event], upsert: Callable[[Event], Method[Any]]) -> Callable[Fields, Sent]:
         def send(*args: Fields.args, **fields: Fields.kwargs) -> Sent:
             sent: Sent = self._send(upsert(event(*args, **fields)))
             return sent

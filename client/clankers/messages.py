@@ -30,9 +30,7 @@ class DaemonUnavailable(ConnectionError):
     @classmethod
     def midway(cls, request: Method[Any]) -> "DaemonUnavailable":
         """The connection was lost with the request under way."""
-        return cls(
-            f"clankersd hung up before it answered {request.method}: it may or may not have been done."
-        )
+        return cls(f"clankersd hung up before it answered {request.method}: it may or may not have been done.")
 
 
 class BadReply(Exception):

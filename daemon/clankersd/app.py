@@ -1,9 +1,10 @@
 """The daemon: the only place where its parts meet."""
 
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ FEATURES = (events, hooks, indexing, models, query, search, sessions, stats, sta
 """Importing a feature serves its methods."""
 
 DRAIN_SECONDS = 5.0
+RESTART_SECONDS = 5.0
 
 
 @dataclass
@@ -130,16 +132,8 @@ async def _serving(daemon: Daemon) -> AsyncIterator[None]:
     sockets, handed_over = listening_sockets(daemon.paths.socket)
     async with anyio.create_task_group() as services:
         daemon.background = services.start_soon
-        services.start_soon(daemon.store.run, name="commit")
-        services.start_soon(daemon.store.tend, name="tend")
-        services.start_soon(daemon.jobs.run, name="jobs")
-        services.start_soon(daemon.queue.run, name="embed")
-        services.start_soon(messages.work_off_backlog, daemon.index, name="cut")
-        services.start_soon(rebuild.sweep, daemon.index, name="sweep")
-        services.start_soon(daemon.files.run, name="files")
-        services.start_soon(hooks.replay_spool, daemon, daemon.paths.spool)
-        services.start_soon(log.clean_up_daily, daemon.log_file, lambda: daemon.config.log_retention_days)
-        services.start_soon(systemd.keep_watchdog_fed)
+        for name, service in _services(daemon).items():
+            services.start_soon(_keep_running, name, service)
         if handed_over:
             services.start_soon(_stop_when_idle, daemon)
         for listener in sockets:
@@ -157,6 +151,34 @@ async def _serving(daemon: Daemon) -> AsyncIterator[None]:
                 if not handed_over:
                     daemon.paths.socket.unlink(missing_ok=True)
             services.cancel_scope.cancel()
+
+
+def _services(daemon: Daemon) -> dict[str, Callable[[], Awaitable[None]]]:
+    """Everything that goes on in the background, by name."""
+    return {
+        "commit": daemon.store.run,
+        "tend": daemon.store.tend,
+        "jobs": daemon.jobs.run,
+        "embed": daemon.queue.run,
+        "cut": partial(messages.work_off_backlog, daemon.index),
+        "sweep": partial(rebuild.keep_swept, daemon.index),
+        "files": daemon.files.run,
+        "spool": partial(hooks.replay_spool, daemon, daemon.paths.spool),
+        "logs": partial(log.clean_up_daily, daemon.log_file, lambda: daemon.config.log_retention_days),
+        "watchdog": systemd.keep_watchdog_fed,
+    }
+
+
+async def _keep_running(name: str, service: Callable[[], Awaitable[None]]) -> None:
+    """Run a service; one that fails is noted and begun again, and takes nobody with it."""
+    while True:
+        try:
+            await service()
+        except Exception:
+            structlog.get_logger(component=name).exception("service failed")
+            await anyio.sleep(RESTART_SECONDS)
+        else:
+            return
 
 
 async def _stop_when_idle(daemon: Daemon) -> None:

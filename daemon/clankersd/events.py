@@ -29,7 +29,7 @@ from clankersd import clock
 from clankersd.db import Db
 from clankersd.db.upsert import GIVEN, HIGHEST, KEEP, upsert
 from clankersd.index.index import Index
-from clankersd.index.messages import index_message, index_tool_later
+from clankersd.index.messages import index_message, index_role, index_tool_later
 from clankersd.log import LEVELS
 from clankersd.rpc import handles
 
@@ -228,14 +228,16 @@ def message_change(index: Index, event: MessageEvent) -> Change:
     """Store a message, and make its text searchable in the same transaction."""
     row = _row(event, "message", "id", "session_id")
     store_message = _of_a_session(_MESSAGE, row)
-    if row["text_content"] is None:
-        return store_message
-    prepared = index.prepare(row["text_content"])
-    index.hears(row["role"])
+    text, role = row["text_content"], row["role"]
+    prepared = index.prepare(text) if text else None
+    index.hears(role)
 
     def store(db: Db) -> None:
         store_message(db)
-        index_message(db, row["id"], prepared)
+        if text:
+            index_message(db, row["id"], prepared)
+        elif role:
+            index_role(db, row["id"], role)
 
     return store
 

@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 @handles(IndexStatus)
 async def index_status(daemon: "Daemon", request: IndexStatus) -> IndexReport:
     index, queue, files = daemon.index, daemon.queue, daemon.files
-    measured = await daemon.store.read(_measure)
+    measured = await daemon.store.read(lambda db: _measure(db, index.live.chunking.number if index.live else 0))
     return IndexReport(
         vectors=index.paused or "ready",
         live=await _generation(daemon, index.live),
         building=await _generation(daemon, index.building),
         rate=round(queue.rate, 1),
-        last_error=queue.last_error,
+        last_error=index.last_error,
         in_memory=index.mirror is not None and index.mirror.complete,
         files=FilesStatus(
             mode=files.mode,  # type: ignore[arg-type]  # one of the three it knows
@@ -72,6 +72,7 @@ async def index_remove(daemon: "Daemon", request: IndexRemove) -> Synced:
 
 @handles(Reindex)
 async def reindex(daemon: "Daemon", request: Reindex) -> JobStarted:
+    daemon.jobs.refuse_second("reindex")  # before anything is changed for it
     if request.embedder is not None:
         await _choose_embedder(daemon, request)
 
@@ -92,8 +93,11 @@ async def _choose_embedder(daemon: "Daemon", request: Reindex) -> None:
         raise InvalidParams("invalid params: embedder is set by the environment or a flag, which beat the file")
 
 
-def _measure(db: Db) -> dict[str, Any]:
-    per_source = db.fetch("SELECT source, count(*) AS chunks FROM chunks GROUP BY source ORDER BY source")
+def _measure(db: Db, chunking: int) -> dict[str, Any]:
+    per_source = db.fetch(
+        "SELECT source, count(*) AS chunks FROM chunks WHERE chunking = :chunking GROUP BY source ORDER BY source",
+        {"chunking": chunking},
+    )
     return {
         "chunks": {row["source"]: row["chunks"] for row in per_source},
         "backlog": db.value("SELECT count(*) FROM index_backlog"),

@@ -1,6 +1,7 @@
 """Long work: begun by a request, answered with an id, watched and cancelled by it."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from clankersd.server import Peer
 
 NOTIFY_SECONDS = 0.1
+CANCEL_SECONDS = 5.0
 
 _SELECT = "SELECT id, kind, state, done, total, note, result_json, error, created_at, finished_at FROM jobs"
 _INSERT = "INSERT INTO jobs (id, kind, state, created_at) VALUES (:id, :kind, 'running', :created_at)"
@@ -59,12 +61,19 @@ class Progress:
 Work = Callable[[Progress], Awaitable[Any]]
 
 
+@dataclass
+class _Running:
+    job: Job
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    ended: anyio.Event = field(default_factory=anyio.Event)
+
+
 class Jobs:
     """The jobs that run now; those that ran are in the table."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._running: dict[str, tuple[Job, anyio.CancelScope]] = {}
+        self._running: dict[str, _Running] = {}
         self._tasks: anyio.abc.TaskGroup | None = None
 
     @property
@@ -79,11 +88,9 @@ class Jobs:
 
     async def start(self, kind: str, work: Work) -> str:
         """Begin `work` and return the job's id; only one of a kind may run."""
-        if any(job.kind == kind for job, _ in self._running.values()):
-            raise Conflict(f"a {kind} is running already: see clankers-ctl jobs")
+        self.refuse_second(kind)
         job = Job(clock.new_id(), kind, "running", 0, None, None, None, None, clock.now(), None)
-        scope = anyio.CancelScope()
-        self._running[job.id] = job, scope
+        running = self._running[job.id] = _Running(job)
         try:
             row = {"id": job.id, "kind": kind, "created_at": job.created_at}
             await self._store.write(lambda db: db.execute(_INSERT, row))
@@ -91,13 +98,18 @@ class Jobs:
             del self._running[job.id]
             raise
         assert self._tasks
-        self._tasks.start_soon(self._work, job, scope, work, current_peer.get())
+        self._tasks.start_soon(self._work, running, work, current_peer.get())
         return job.id
+
+    def refuse_second(self, kind: str) -> None:
+        """Raise Conflict while a job of this kind runs."""
+        if any(running.job.kind == kind for running in self._running.values()):
+            raise Conflict(f"a {kind} is running already: see clankers-ctl jobs")
 
     async def find(self, job_id: str) -> Job:
         """The job as it is now."""
         if job_id in self._running:
-            return self._running[job_id][0]
+            return self._running[job_id].job
         row = await self._store.read(lambda db: db.fetch_one(f"{_SELECT} WHERE id = :id", {"id": job_id}))
         if row is None:
             raise NotFound(f"job not found: {job_id}")
@@ -107,20 +119,24 @@ class Jobs:
         """Jobs, newest first."""
         order = "ORDER BY created_at DESC, id DESC LIMIT :limit"
         rows = await self._store.read(lambda db: db.fetch(f"{_SELECT} {order}", {"limit": limit}))
-        return [self._running[row["id"]][0] if row["id"] in self._running else _from_row(row) for row in rows]
+        return [self._running[row["id"]].job if row["id"] in self._running else _from_row(row) for row in rows]
 
     async def cancel(self, job_id: str) -> Job:
-        """Stop a running job."""
+        """Stop a running job, and wait a moment for its end."""
         job = await self.find(job_id)
         if job.state != "running":
             raise Conflict(f"job {job_id} is {job.state} already")
-        self._running[job_id][1].cancel()
+        running = self._running[job_id]
+        running.scope.cancel()
+        with anyio.move_on_after(CANCEL_SECONDS):
+            await running.ended.wait()
         return job
 
-    async def _work(self, job: Job, scope: anyio.CancelScope, work: Work, peer: "Peer | None") -> None:
+    async def _work(self, running: "_Running", work: Work, peer: "Peer | None") -> None:
+        job = running.job
         progress = Progress(job, peer)
         try:
-            with scope:
+            with running.scope:
                 job.result = await work(progress)
                 job.state = "done"
             if job.state == "running":
@@ -136,6 +152,7 @@ class Jobs:
         finally:
             with anyio.CancelScope(shield=True):
                 await self._finish(job, progress)
+                running.ended.set()
 
     async def _finish(self, job: Job, progress: Progress) -> None:
         job.finished_at = clock.now()

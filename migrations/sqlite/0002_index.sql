@@ -62,19 +62,20 @@ CREATE TABLE chunks (
     end_line     INTEGER NOT NULL,
     start_offset INTEGER NOT NULL,
     end_offset   INTEGER NOT NULL,
-    hash         TEXT NOT NULL,
-    text         TEXT NOT NULL,
-    header       TEXT NOT NULL DEFAULT '',
-    extra        TEXT NOT NULL DEFAULT '',
     tokens       INTEGER NOT NULL,
     created_at   INTEGER NOT NULL,
+    hash         TEXT NOT NULL,
+    header       TEXT NOT NULL DEFAULT '',
+    extra        TEXT NOT NULL DEFAULT '',
+    text         TEXT NOT NULL, -- last: what comes after a long text costs reading all of it
     CHECK ((message_id IS NOT NULL) + (tool_id IS NOT NULL) + (file_id IS NOT NULL) = 1)
 ) STRICT;
 
 CREATE INDEX idx_chunks_message ON chunks (message_id) WHERE message_id IS NOT NULL;
 CREATE INDEX idx_chunks_tool ON chunks (tool_id) WHERE tool_id IS NOT NULL;
-CREATE INDEX idx_chunks_file ON chunks (file_id) WHERE file_id IS NOT NULL;
-CREATE INDEX idx_chunks_turn ON chunks (session_id, turn);
+CREATE INDEX idx_chunks_file ON chunks (file_id, chunking) WHERE file_id IS NOT NULL;
+-- Wide enough that a session's chunks and a turn's neighbours are found without touching the texts.
+CREATE INDEX idx_chunks_turn ON chunks (session_id, turn, chunking, tokens);
 CREATE INDEX idx_chunks_role ON chunks (role) WHERE role IS NOT NULL;
 CREATE INDEX idx_chunks_created ON chunks (created_at);
 CREATE INDEX idx_chunks_chunking ON chunks (chunking, source);
@@ -133,9 +134,11 @@ CREATE INDEX idx_embedding_cache_updated_at ON embedding_cache (updated_at);
 -- What is stored but not cut into chunks yet: everything from before this migration, and texts too long to be
 -- cut while their sender waits.
 CREATE TABLE index_backlog (
-    kind  TEXT NOT NULL CHECK (kind IN ('message', 'tool')),
-    owner TEXT NOT NULL,
-    PRIMARY KEY (kind, owner)
-) STRICT, WITHOUT ROWID;
+    position INTEGER PRIMARY KEY,
+    kind     TEXT NOT NULL CHECK (kind IN ('message', 'tool')),
+    owner    TEXT NOT NULL,
+    UNIQUE (kind, owner)
+) STRICT;
 
-INSERT INTO index_backlog (kind, owner) SELECT 'message', id FROM messages WHERE text_content IS NOT NULL;
+INSERT INTO index_backlog (kind, owner)
+    SELECT 'message', id FROM messages WHERE text_content IS NOT NULL ORDER BY created_at, id;

@@ -89,9 +89,7 @@ class Root(click.Group):
         return list(self.commands)  # in the order of their use, not of the alphabet
 
     def invoke(self, ctx: click.Context) -> Any:
-        ctx.ensure_object(
-            Ctl
-        )  # so that commands write into this one, and it is known here what they were told
+        ctx.ensure_object(Ctl)  # so that commands write into this one, and it is known here what they were told
         try:
             return super().invoke(ctx)
         except DaemonUnavailable as error:
@@ -106,9 +104,7 @@ class Root(click.Group):
             fail(ctx, FAILED, error.format_message())
 
 
-def fail(
-    ctx: click.Context, exit_code: int, message: str, code: int | None = None, data: Any = None
-) -> NoReturn:
+def fail(ctx: click.Context, exit_code: int, message: str, code: int | None = None, data: Any = None) -> NoReturn:
     """End the program with an error."""
     if ctx.ensure_object(Ctl).json:
         print_json({"error": {"code": code, "message": message, "data": data}})

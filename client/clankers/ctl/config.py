@@ -66,8 +66,7 @@ def show(ctl: Ctl) -> None:
 
 def _print_settings(settings: Settings) -> None:
     rows = [
-        [setting.key, _text(setting.value), setting.origin, one_line(setting.help)]
-        for setting in settings.settings
+        [setting.key, _text(setting.value), setting.origin, one_line(setting.help)] for setting in settings.settings
     ]
     print_table(COLUMNS, rows)
     click.echo(f"File: {settings.path}", err=True)

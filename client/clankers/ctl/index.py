@@ -35,6 +35,9 @@ PATIENCE = 3600
 EVERY = 0.1
 """Seconds between two questions how far a job is."""
 
+SHORT = 30
+"""Characters. What a job does is said in fewer; more are a trouble it has."""
+
 SYNCED = [
     ("added", "green"),
     ("changed", "yellow"),
@@ -246,25 +249,40 @@ def _cancelled(ctl: Ctl, job_id: str) -> Job:
 
 
 def _watched(ctl: Ctl, job_id: str) -> Job:
-    if ctl.json or not sys.stderr.isatty():
+    if ctl.json:
         return _polled(ctl, job_id, lambda job: None)
+    out = console(stderr=True)
+    notes = _Notes(lambda note: out.print(note, style="yellow" if len(note) > SHORT else ""))
+    if not out.is_terminal:
+        return _polled(ctl, job_id, notes.see)
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # slow to load
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(elapsed_when_finished=True),
-    )
-    with Progress(*columns, console=console(stderr=True), transient=True) as progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=out, transient=True) as progress:
         task = progress.add_task("", total=None)
-        return _polled(
-            ctl,
-            job_id,
-            lambda job: progress.update(
-                task, completed=job.done, total=job.total, description=one_line(job.note or job.kind)
-            ),
-        )
+
+        def see(job: Job) -> None:
+            note = one_line(job.note or job.kind)
+            if len(note) > SHORT:  # a trouble, in a line of its own
+                notes.see(job)
+                note = "waiting"
+            progress.update(task, completed=job.done, total=job.total, description=note)
+
+        return _polled(ctl, job_id, see)
+
+
+class _Notes:
+    """Says each note of a job once."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._said: set[str] = set()
+
+    def see(self, job: Job) -> None:
+        note = one_line(job.note or "")
+        if note and note not in self._said:
+            self._said.add(note)
+            self._say(note)
 
 
 def _polled(ctl: Ctl, job_id: str, seen: Callable[[Job], Any]) -> Job:

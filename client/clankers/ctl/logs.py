@@ -28,9 +28,7 @@ EVERY = 0.25
 @click.command()
 @click.option("--follow", "-f", is_flag=True, help="Go on as lines are written, across midnight too.")
 @click.option("--lines", "-n", type=click.IntRange(0), default=50, show_default=True, help="How many lines.")
-@click.option(
-    "--level", type=click.Choice(list(SEVERITY)), default="debug", help="Only this level and worse."
-)
+@click.option("--level", type=click.Choice(list(SEVERITY)), default="debug", help="Only this level and worse.")
 @click.option("--log-path", type=click.Path(path_type=Path), metavar="FOLDER", help="Where the daemon logs.")
 @common
 def logs(ctl: Ctl, follow: bool, lines: int, level: str, log_path: Path | None) -> None:

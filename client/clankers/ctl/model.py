@@ -111,12 +111,12 @@ def use(ctl: Ctl, target: str, name: str | None, url: str | None, key_file: str 
         raise click.UsageError(f"--model, --url and --key-file are for {', '.join(REMOTE)}.")
     own = {"embedder_url": url, "embedder_key_file": key_file and absolute(key_file)}
     settings = _settings(ctl)
-    if chosen.in_use and not url and not key_file and ctl.call(IndexStatus()).vectors == "ready":
+    if chosen.in_use and not any(own.values()) and _is_ready(ctl, chosen):
         click.echo("That is in use already: `clankers-ctl reindex` builds its index anew.", err=True)
         if ctl.json:
             print_json(None)
         return
-    if not chosen.available and not chosen.in_use and not url and not key_file:
+    if not chosen.available and not chosen.in_use and not any(own.values()):
         raise click.ClickException(f"{chosen.embedder} cannot be used: {one_line(chosen.note)}")
     if not yes:
         _ask(ctl, chosen, url)
@@ -161,6 +161,10 @@ def _settings(ctl: Ctl) -> dict[str, Setting]:
                 f"{key} is set by the daemon's {settings[key].origin}, which beats what is set here: unset it there."
             )
     return settings
+
+
+def _is_ready(ctl: Ctl, chosen: Model) -> bool:
+    return chosen.embedder == "none" or ctl.call(IndexStatus()).vectors == "ready"
 
 
 def _ask(ctl: Ctl, chosen: Model, url: str | None) -> None:

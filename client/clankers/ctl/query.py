@@ -66,9 +66,7 @@ def distinct(names: Sequence[str]) -> list[str]:
 
 
 def _print_rows(answer: Rows) -> None:
-    columns = [
-        _column(name, [row[place] for row in answer.rows]) for place, name in enumerate(answer.columns)
-    ]
+    columns = [_column(name, [row[place] for row in answer.rows]) for place, name in enumerate(answer.columns)]
     cells = [[one_line(_text(value)) for value in row] for row in answer.rows]
     if fits(columns, cells):
         print_table(columns, cells)

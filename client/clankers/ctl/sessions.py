@@ -44,9 +44,7 @@ COLUMNS = [
 @project_option
 @click.option("--source", help="Only those of this harness, as claude-code.")
 @click.option("--status", help="Only those in this state, as active or ended.")
-@click.option(
-    "--since", metavar="TIME", callback=beginning, help="Only those begun since: 2h, 3d, today, 2025-01-31 …"
-)
+@click.option("--since", metavar="TIME", callback=beginning, help="Only those begun since: 2h, 3d, today, 2025-01-31 …")
 @click.option("--until", metavar="TIME", callback=end, help="Only those begun until.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many.")
 @click.option("--all", "everything", is_flag=True, help="All of them, not just the newest.")

@@ -21,18 +21,12 @@ MEASURES: dict[str, Measure] = {
 
 @click.command()
 @project_option
-@click.option(
-    "--since", metavar="TIME", callback=beginning, help="Only sessions begun since: 2h, 3d, 1w, today …"
-)
+@click.option("--since", metavar="TIME", callback=beginning, help="Only sessions begun since: 2h, 3d, 1w, today …")
 @click.option("--until", metavar="TIME", callback=end, help="Only sessions begun until.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=10, show_default=True, help="Rows per chart.")
-@click.option(
-    "--by", type=click.Choice(list(MEASURES)), help="What the bars show.  [default: tokens, if any]"
-)
+@click.option("--by", type=click.Choice(list(MEASURES)), help="What the bars show.  [default: tokens, if any]")
 @common
-def stats(
-    ctl: Ctl, project: str | None, since: int | None, until: int | None, limit: int, by: str | None
-) -> None:
+def stats(ctl: Ctl, project: str | None, since: int | None, until: int | None, limit: int, by: str | None) -> None:
     """Show what was used, by day, project, model and harness, and how the tools fared.
 
     \b

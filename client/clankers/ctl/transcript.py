@@ -52,11 +52,7 @@ def print_transcript(session: Session, entries: Iterable[TimelineEntry], full: b
 def _print_header(session: Session) -> None:
     counts = session.counts or SessionCounts()
     prompt, completion = session.prompt_tokens, session.completion_tokens
-    took = (
-        session.ended_at
-        and session.created_at
-        and f" (took {span((session.ended_at - session.created_at) / 1000)})"
-    )
+    took = session.ended_at and session.created_at and f" (took {span((session.ended_at - session.created_at) / 1000)})"
     console().print(one_line(session.title or session.id), style="bold")
     print_facts(
         [
@@ -141,7 +137,7 @@ def _from_to(before: int | None, after: int | None, what: str) -> str | None:
 def _heading(at: int, title: str, style: str, facts: Iterable[str | int | None]) -> "Text":
     from rich.text import Text  # slow to load
 
-    text = Text(local(at, "%H:%M:%S"), "dim").append("  ").append(title, style)
+    text = Text().append(local(at, "%H:%M:%S"), "dim").append("  ").append(title, style)
     said = " · ".join(one_line(str(fact)) for fact in facts if fact)
     return text.append(f"  {said}" if said else "", "dim")
 

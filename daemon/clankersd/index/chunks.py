@@ -82,8 +82,19 @@ def hash_of(text: str) -> str:
 
 def message_header(created_at: int) -> str:
     """What a message is also found by: its day, in words."""
-    moment = datetime.fromtimestamp(created_at / 1000, UTC).astimezone()
+    try:
+        moment = datetime.fromtimestamp(created_at / 1000, UTC).astimezone()
+    except (OverflowError, ValueError, OSError):
+        return ""  # beyond the year 9999: a mistake of the sender's, and no reason to lose the message
     return f"{moment.day} {moment:%B %Y}"
+
+
+def cut_tools_later(db: Db) -> None:
+    """Put every stored tool call into the backlog."""
+    db.execute(
+        "INSERT INTO index_backlog (kind, owner) SELECT 'tool', id FROM tools WHERE true ORDER BY created_at "
+        "ON CONFLICT DO NOTHING"
+    )
 
 
 def replace(db: Db, owner: Owner, prepared: Prepared) -> bool:
@@ -136,6 +147,9 @@ def _next_turn(db: Db, owner: Owner) -> int | None:
     """A message's place in its conversation; nothing else takes a turn."""
     if owner.column != "message_id":
         return None
+    known = db.value("SELECT turn FROM chunks WHERE message_id = :owner LIMIT 1", {"owner": owner.value})
+    if known is not None:
+        return int(known)  # the same in every way of cutting
     return int(db.value(_NEXT_TURN, {"session_id": owner.session_id}))
 
 

@@ -3,9 +3,10 @@
 import anyio
 import structlog
 
+from clankers_protocol.errors import DeadlineExceeded, StorageUnavailable
 from clankersd.db import Db, Store
 from clankersd.index import generations
-from clankersd.index.chunks import Chunking, Prepared, prepare
+from clankersd.index.chunks import Chunking, Prepared, cut_tools_later, prepare
 from clankersd.index.embedders import make_embedder
 from clankersd.index.embedders.base import Embedder, EmbedderSettings, EmbedderUnavailable
 from clankersd.index.generations import NOTHING, Generation, Wanted
@@ -27,6 +28,7 @@ class Index:
         self.store = store
         self.embedder: Embedder | None = None
         self.problem: str | None = None
+        self.last_error: str | None = None
         self.live: Generation | None = None
         self.building: Generation | None = None
         self.mirror: Mirror | None = None
@@ -38,16 +40,21 @@ class Index:
         store.on_open.append(self.attach)
 
     @property
+    def wanted(self) -> Wanted:
+        """What the index should be; of a remote model the dimensions are known only after its first vector."""
+        return Wanted(self.embedder.identity if self.embedder else NOTHING, *self._cut)
+
+    @property
     def paused(self) -> str | None:
         """Why there is no search by meaning just now; None when there is."""
         if self.live is None:
             return "the database is not open"
-        if difference := self.live.differs_from(self.wanted):
-            return f"{difference}: run clankers-ctl reindex"
-        if self.live.identity.provider == "none":
-            return "the embedder is set to none"
         if self.store.vec.version is None:
             return f"sqlite-vec is missing ({self.store.vec.problem})"
+        if self.embedder is None:
+            return self.problem or "the embedder is set to none"
+        if difference := self.live.differs_from(self.wanted):
+            return f"{difference}: run clankers-ctl reindex"
         return self.problem
 
     def chunkings(self) -> list[Chunking]:
@@ -89,6 +96,8 @@ class Index:
                 db.execute("UPDATE index_generations SET state = 'dropped' WHERE state = 'live'")
                 chunking = live.chunking.number if live and self.wanted.chunked_alike(live) else None
                 live = generations.create(db, self._makeable(), "live", chunking or generations.next_chunking(db))
+                if "tools" in live.sources:
+                    cut_tools_later(db)
             elif self.store.vec.version is not None:
                 generations.make_vectors(db, live)
             self.live = live
@@ -120,6 +129,15 @@ class Index:
         if live is None or live.identity.dims is None or self.mirror is not None:
             return
         self.mirror = mirror = Mirror(live.id, live.identity.dims)
+        try:
+            await self._fill(mirror, live)
+        except (StorageUnavailable, DeadlineExceeded) as error:
+            log.warning("vectors are not in memory", problem=error.message)
+        finally:
+            if not mirror.complete and self.mirror is mirror:
+                self.mirror = None
+
+    async def _fill(self, mirror: Mirror, live: Generation) -> None:
         rows = await self.store.read(lambda db: read_slice(db, live, 0))
         while rows:
             mirror.add(rows)
@@ -129,14 +147,13 @@ class Index:
         log.info("vectors are in memory", generation=live.id, vectors=self.vector_count)
 
     def _use(self, settings: EmbedderSettings, tokens: int, overlap: int, sources: tuple[str, ...]) -> None:
-        self.problem = None
+        self.problem = self.last_error = None
         try:
             self.embedder = make_embedder(settings)
         except EmbedderUnavailable as error:
             self.embedder, self.problem = None, error.reason
             log.warning("no embedder", problem=error.reason)
-        identity = self.embedder.identity if self.embedder else NOTHING
-        self.wanted = Wanted(identity, tokens, overlap, sources)
+        self._cut = tokens, overlap, sources
 
     def _makeable(self) -> Wanted:
         if self.store.vec.version is not None:

@@ -31,10 +31,20 @@ def index_message(db: Db, message_id: str, prepared: list[Prepared] | None) -> N
         db.execute(_LATER, {"kind": "message", "owner": message_id})
         return
     row = db.fetch_one("SELECT id, session_id, role, created_at FROM messages WHERE id = :id", {"id": message_id})
-    if row is None or row["role"] in NOT_INDEXED:
-        return
-    for one in prepared:
-        replace(db, _owner("message", row), one)
+    assert row
+    index_role(db, message_id, row["role"])
+    if row["role"] not in NOT_INDEXED:
+        for one in prepared:
+            replace(db, _owner("message", row), one)
+
+
+def index_role(db: Db, message_id: str, role: str | None) -> None:
+    """Let a role that is learnt later reach the message's chunks; those of some roles are not searched."""
+    if role in NOT_INDEXED:
+        db.execute("DELETE FROM chunks WHERE message_id = :id", {"id": message_id})
+    elif role is not None:
+        params = {"id": message_id, "role": role}
+        db.execute("UPDATE chunks SET role = :role WHERE message_id = :id AND role IS NOT :role", params)
 
 
 def index_tool_later(db: Db, tool_id: str) -> None:
@@ -57,7 +67,9 @@ async def cut_some(index: Index) -> int:
     """Cut some of the backlog, in threads; tells how many there were."""
     if index.live is None or index.store.problem:
         return 0
-    rows = await index.store.read(lambda db: db.fetch(f"SELECT kind, owner FROM index_backlog LIMIT {AT_ONCE}"))
+    rows = await index.store.read(
+        lambda db: db.fetch(f"SELECT kind, owner FROM index_backlog ORDER BY position LIMIT {AT_ONCE}")
+    )
     for row in rows:
         await recut(index, row["kind"], row["owner"])
     return len(rows)

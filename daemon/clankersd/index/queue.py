@@ -1,5 +1,6 @@
 """The index queue: chunks get their vectors, a batch at a time, from the cache or the embedder."""
 
+import json
 import time
 from collections import deque
 from typing import Any
@@ -27,12 +28,13 @@ _PENDING = """
 _CACHED = """
     SELECT hash, embedding FROM embedding_cache
     WHERE provider = :provider AND model = :model AND provider_key = :provider_key
-      AND hash IN (SELECT value FROM json_each(:hashes))
+      AND (:dims IS NULL OR dims = :dims) AND hash IN (SELECT value FROM json_each(:hashes))
 """
 _CACHE = """
     INSERT INTO embedding_cache (provider, model, provider_key, hash, embedding, dims, updated_at)
     VALUES (:provider, :model, :provider_key, :hash, :embedding, :dims, :now)
-    ON CONFLICT (provider, model, provider_key, hash) DO UPDATE SET updated_at = :now
+    ON CONFLICT (provider, model, provider_key, hash) DO UPDATE
+    SET embedding = :embedding, dims = :dims, updated_at = :now
 """
 _PRUNE = """
     DELETE FROM embedding_cache WHERE (provider, model, provider_key, hash) IN (
@@ -51,7 +53,6 @@ class Queue:
 
     def __init__(self, index: Index, cache_entries: int) -> None:
         self.cache_entries = cache_entries
-        self.last_error: str | None = None
         self.embedded = 0
         self.cached = 0
         self._index = index
@@ -73,6 +74,7 @@ class Queue:
             try:
                 while await self._some(self._index.live) or await self._some(self._index.building):
                     self._retry = FIRST_RETRY
+                await self._see_whether_it_is_over()
                 self._idle.set()
                 await self._wait(IDLE_SECONDS)
             except EmbedderUnavailable as error:
@@ -107,10 +109,16 @@ class Queue:
         if self._idle.is_set():
             self._idle = anyio.Event()
 
+    async def _see_whether_it_is_over(self) -> None:
+        """An outage ends even when nothing waits any more that would show it."""
+        if self._index.problem and self._index.embedder is not None:
+            await self._index.embedder.embed_query("is anybody there")
+            self._index.problem = None
+
     def _pause(self, reason: str) -> None:
         if reason != self._index.problem:
             log.warning("embedding paused", problem=reason)
-        self._index.problem = self.last_error = reason
+        self._index.problem = self._index.last_error = reason
         self._idle.set()
 
     def _backoff(self) -> float:
@@ -128,6 +136,8 @@ class Queue:
         known = await self._look_up(generation, [row["hash"] for row in rows])
         missing = {row["hash"]: row["text"] for row in rows if row["hash"] not in known}
         fresh, failed = await self._embed(missing)
+        if difference := generation.differs_from(self._index.wanted):
+            raise EmbedderUnavailable(f"{difference}: run clankers-ctl reindex", permanent=True)
         self._index.problem = None
         await self._store(generation, rows, known | fresh, fresh, failed)
         self.embedded += len(fresh)
@@ -138,9 +148,7 @@ class Queue:
         return len(rows)
 
     async def _look_up(self, generation: Generation, hashes: list[str]) -> dict[str, bytes]:
-        import msgspec
-
-        params = _key(generation) | {"hashes": msgspec.json.encode(hashes).decode()}
+        params = _key(generation) | {"dims": generation.identity.dims, "hashes": json.dumps(hashes)}
         rows = await self._index.store.read(lambda db: db.fetch(_CACHED, params))
         return {row["hash"]: row["embedding"] for row in rows}
 
@@ -179,7 +187,7 @@ class Queue:
         current = await self._index.store.write(store)
         self._take_over(current, ready)
         if refused:
-            self.last_error = refused[-1][1]
+            self._index.last_error = refused[-1][1]
 
     def _with_dims(self, db: Db, generation: Generation, ready: list[tuple[int, bytes]]) -> Generation:
         if generation.identity.dims is None and ready:

@@ -3,9 +3,10 @@
 import anyio
 import structlog
 
-from clankers_protocol.errors import Conflict
+from clankers_protocol.errors import Conflict, StorageUnavailable
 from clankersd.db import Db
 from clankersd.index import generations
+from clankersd.index.chunks import cut_tools_later
 from clankersd.index.files import FileSync
 from clankersd.index.generations import Generation
 from clankersd.index.index import Index
@@ -15,6 +16,7 @@ from clankersd.jobs import Progress
 
 SLICE = 200
 SWEEP = 500
+SWEEP_SECONDS = 60.0
 WATCH_SECONDS = 0.1
 
 log = structlog.get_logger(component="reindex")
@@ -24,6 +26,8 @@ async def rebuild(index: Index, queue: Queue, files: FileSync, progress: Progres
     """Build a whole new generation with the configured embedder, then publish it and drop the old one."""
     if index.problem and index.embedder is None:
         raise Conflict(f"there is nothing to build with: {index.problem}")
+    if index.embedder is not None and index.store.vec.version is None:
+        raise Conflict(f"vectors cannot be stored: sqlite-vec is missing ({index.store.vec.problem})")
     building = await index.store.write(lambda db: _begin(db, index))
     index.building = building
     try:
@@ -32,6 +36,7 @@ async def rebuild(index: Index, queue: Queue, files: FileSync, progress: Progres
             await _queue_all(index, building, progress)
         else:
             await _cut_all(index, files, progress)
+        index.wake()
         await _wait_for_vectors(index, queue, building, progress)
         return await _publish(index)
     except BaseException:
@@ -44,9 +49,19 @@ async def rebuild(index: Index, queue: Queue, files: FileSync, progress: Progres
             await sweep(index)
 
 
+async def keep_swept(index: Index) -> None:
+    """Remove what an earlier run left, at the start and now and then, for as long as the daemon lives."""
+    while True:
+        try:
+            await sweep(index)
+        except StorageUnavailable as error:
+            log.debug("sweeping waits", problem=error.message)
+        await anyio.sleep(SWEEP_SECONDS)
+
+
 async def sweep(index: Index) -> None:
     """Remove what dropped generations left, a little at a time."""
-    while index.store.problem is None and await index.store.write(lambda db: generations.sweep(db, SWEEP)):
+    while await index.store.write(lambda db: generations.sweep(db, SWEEP)):
         pass
 
 
@@ -78,7 +93,6 @@ async def _queue_all(index: Index, building: Generation, progress: Progress) -> 
     while last := await index.store.write(queue_slice):
         after = last
         await progress(0, None, "counting chunks")
-    index.wake()
 
 
 async def _cut_all(index: Index, files: FileSync, progress: Progress) -> None:
@@ -94,11 +108,7 @@ async def _cut_all(index: Index, files: FileSync, progress: Progress) -> None:
         index.wake()
         await progress(done, total, "cutting messages")
     if "tools" in index.wanted.sources:
-        await index.store.write(
-            lambda db: db.execute(
-                "INSERT INTO index_backlog (kind, owner) SELECT 'tool', id FROM tools WHERE true ON CONFLICT DO NOTHING"
-            )
-        )
+        await index.store.write(cut_tools_later)
     await files.recut(progress)
 
 
@@ -106,10 +116,12 @@ async def _wait_for_vectors(index: Index, queue: Queue, building: Generation, pr
     """The queue makes them; this watches it. An outage of the embedder only makes it longer."""
     total = 0
     while waiting := await _unfinished(index, queue, building):
+        if difference := building.differs_from(index.wanted):
+            raise Conflict(f"the configuration was changed meanwhile: {difference}")
         total = max(total, waiting)
         await progress(total - waiting, total, index.problem or "making vectors")
-        index.wake()
         await anyio.sleep(WATCH_SECONDS)
+    await progress(total, total)
 
 
 async def _unfinished(index: Index, queue: Queue, building: Generation) -> int:

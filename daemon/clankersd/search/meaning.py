@@ -60,6 +60,8 @@ async def find_meaning(daemon: "Daemon", query: str, eligible: Eligible, pool: i
         return Meaning(problem=f"searched by words alone: {error.reason}")
     except ItemFailed:
         return Meaning()  # a query without a meaning: punctuation, say
+    if problem := index.paused:  # its first vector may have told that it is another model
+        return Meaning(problem=f"searched by words alone: {problem}")
     return Meaning(await _nearest(daemon, vector, eligible, pool), vector)
 
 

@@ -1,0 +1,544 @@
+"""Embedders: which are listed, changing between them, and fetching one from a hub that misbehaves."""
+
+import hashlib
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import DaemonProcess, running_daemon
+
+from clankers import Client
+from clankers.ctl.hub import PullFailed, plan
+
+REPOSITORY = "/Snowflake/snowflake-arctic-embed-s/resolve/main/"
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "cat", "dog"]
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "clankers.ctl", *words]
+
+
+def ctl(
+    daemon: DaemonProcess, *words: str, typed: str = "", cwd: Path | None = None
+) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        command(*words),
+        env=daemon.environ | {"COLUMNS": ""},  # as wide as it needs to be
+        input=typed,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        cwd=cwd,
+    )
+
+
+def listed(daemon: DaemonProcess) -> dict[str, dict[str, Any]]:
+    """What model.list says, by the embedder, or by the folder's name."""
+    with daemon.connect() as connection:
+        models = connection.call("model.list")
+    return {Path(each["model"]).name if each["embedder"] == "onnx" else each["embedder"]: each for each in models}
+
+
+def settings(daemon: DaemonProcess) -> dict[str, Any]:
+    with daemon.connect() as connection:
+        found = connection.call("daemon.config")["settings"]
+    return {each["key"]: each["value"] for each in found if each["key"].startswith("embedder")}
+
+
+def tiny_model() -> bytes:
+    """An ONNX sentence encoder with six words and four dimensions."""
+    onnx = pytest.importorskip("onnx")
+    import numpy as np
+    from onnx import helper, numpy_helper
+
+    table = np.random.default_rng(7).normal(size=(len(WORDS), 4)).astype(np.float32)
+    names = ("input_ids", "attention_mask")
+    inputs = [helper.make_tensor_value_info(name, onnx.TensorProto.INT64, ["batch", "length"]) for name in names]
+    outputs = [helper.make_tensor_value_info("last_hidden_state", onnx.TensorProto.FLOAT, None)]
+    node = helper.make_node("Gather", ["table", "input_ids"], ["last_hidden_state"])
+    graph = helper.make_graph([node], "tiny", inputs, outputs, [numpy_helper.from_array(table, "table")])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    return bytes(made.SerializeToString())
+
+
+def tiny_tokenizer() -> bytes:
+    tokenizers = pytest.importorskip("tokenizers")
+    vocabulary = {word: number for number, word in enumerate(WORDS)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    return str(tokenizer.to_str()).encode()
+
+
+def put_model(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "model.onnx").write_bytes(tiny_model())
+    (folder / "tokenizer.json").write_bytes(tiny_tokenizer())
+    (folder / "config.json").write_text('{"hidden_size": 4}')
+    return folder
+
+
+def say_something(daemon: DaemonProcess) -> None:
+    with Client(daemon.socket_path, timeout=30) as client:
+        client.events.session("s1", title="Pets")
+        for number, text in enumerate(["a cat", "a dog", "cat and dog"]):
+            client.events.message(f"m{number}", "s1", role="user", text_content=text)
+    deadline = time.monotonic() + 30
+    with daemon.connect() as connection:
+        while (report := connection.call("index.status"))["backlog"] or report["live"]["pending"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
+@pytest.fixture
+def pets(daemon: DaemonProcess) -> DaemonProcess:
+    say_something(daemon)
+    return daemon
+
+
+# model.list
+
+
+def test_every_embedder_is_listed_with_what_it_lacks(home: Path):
+    with running_daemon(home, OPENAI_API_KEY="", GEMINI_API_KEY="", GOOGLE_API_KEY="") as daemon:
+        models = listed(daemon)
+
+    assert list(models) == ["static", "", "openai", "ollama", "gemini", "none"]
+    assert models["static"]["inUse"]
+    assert (models["static"]["available"], models["static"]["dims"]) == (True, 256)
+    assert not models[""]["available"]
+    assert "clankers-ctl model pull" in models[""]["note"]
+    assert "OPENAI_API_KEY" in models["openai"]["note"]
+    assert not models["gemini"]["available"]
+    assert models["ollama"]["available"]
+    assert [name for name, model in models.items() if model["inUse"]] == ["static"]
+
+
+def test_a_key_makes_a_service_available_and_is_not_shown(home: Path):
+    with running_daemon(home, OPENAI_API_KEY="sk-secret") as daemon:
+        openai = listed(daemon)["openai"]
+
+    assert openai["available"]
+    assert openai["note"] == "sends your texts to api.openai.com"
+
+
+def test_a_service_is_listed_as_it_is_configured(home: Path):
+    key = home / "key"
+    key.write_text("sk-secret")
+    key.chmod(0o644)
+    configured = {"CLANKERS_EMBEDDER_MODEL": "mine", "CLANKERS_EMBEDDER_KEY_FILE": str(key)}
+    with running_daemon(home, CLANKERS_EMBEDDER="openai", **configured) as daemon:
+        openai = listed(daemon)["openai"]
+        key.chmod(0o600)
+        corrected = listed(daemon)["openai"]
+
+    assert (openai["model"], openai["inUse"], openai["available"]) == ("mine", True, False)
+    assert "chmod 600" in openai["note"]
+    assert corrected["available"]
+
+
+def test_folders_of_models_are_found_and_what_is_wrong_with_them_is_said(daemon: DaemonProcess):
+    models = daemon.data / "models"
+    put_model(models / "good")
+    (put_model(models / "bad") / "tokenizer.json").unlink()
+    put_model(models / ".half.unfinished")
+    (models / "a-file").write_text("")
+    found = listed(daemon)
+
+    assert (found["good"]["available"], found["good"]["dims"]) == (True, 4)
+    assert found["good"]["model"] == str(models / "good")
+    assert not found["bad"]["available"]
+    assert "tokenizer.json" in found["bad"]["note"]
+    assert not found.keys() & {"", ".half.unfinished", "a-file"}
+
+
+def test_the_configured_folder_is_listed_wherever_it_is(home: Path):
+    folder = put_model(home / "elsewhere")
+    with running_daemon(home, CLANKERS_EMBEDDER="onnx", CLANKERS_EMBEDDER_MODEL=str(folder)) as daemon:
+        model = listed(daemon)["elsewhere"]
+
+    assert (model["inUse"], model["available"]) == (True, True)
+
+
+def test_an_embedder_in_use_that_fails_is_not_available(home: Path):
+    with running_daemon(home, CLANKERS_EMBEDDER="onnx", CLANKERS_EMBEDDER_MODEL="/no/such/folder") as daemon:
+        model = listed(daemon)["folder"]
+
+    assert (model["inUse"], model["available"]) == (True, False)
+    assert "/no/such/folder" in model["note"]
+
+
+def test_the_list_reads_well(daemon: DaemonProcess):
+    put_model(daemon.data / "models" / "tiny")
+    lines = ctl(daemon, "model", "list").stdout.splitlines()
+
+    assert lines[0].split() == ["Embedder", "Model", "Dims", "Note"]
+    assert lines[1].split()[:4] == ["●", "static", "l2_supercat_256", "256"]
+    assert lines[2].split()[:4] == ["○", "onnx", "tiny", "4"]
+
+
+# model use
+
+
+def test_a_model_is_used_by_its_name(pets: DaemonProcess):
+    folder = put_model(pets.data / "models" / "tiny")
+    done = ctl(pets, "model", "use", "tiny", typed="y\n")
+
+    assert done.returncode == 0, done.stderr
+    assert "3 chunks will be embedded again" in done.stderr
+    assert done.stdout.startswith("Now in use: onnx tiny.\n3 chunks indexed anew")
+    assert settings(pets)["embedder_model"] == str(folder)
+    assert listed(pets)["tiny"]["inUse"]
+    with pets.connect() as connection:
+        assert connection.call("search", query="cat")["mode"] == "hybrid"
+
+
+def test_a_folder_is_used_by_its_path(pets: DaemonProcess, home: Path):
+    folder = put_model(home / "models" / "own")
+
+    assert ctl(pets, "model", "use", "models/own", "--yes", cwd=home).returncode == 0
+    assert settings(pets)["embedder_model"] == str(folder)
+
+
+def test_no_is_an_answer(pets: DaemonProcess):
+    done = ctl(pets, "model", "use", "none", typed="n\n")
+
+    assert done.returncode == 1
+    assert settings(pets)["embedder"] == "static"
+
+
+def test_what_is_in_use_is_left_alone(pets: DaemonProcess):
+    done = ctl(pets, "model", "use", "static")
+
+    assert done.returncode == 0
+    assert "in use already" in done.stderr
+    with pets.connect() as connection:
+        assert connection.call("job.list") == []
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["bge-small"], 1, "clankers-ctl model pull bge-small"),
+        (["magic"], 1, "'magic' is no embedder"),
+        (["/"], 1, "no *.onnx"),
+        (["onnx"], 2, "Say which model"),
+        (["static", "--url", "http://127.0.0.1:1"], 2, "--url"),
+        (["openai", "--key-file", "/no/such/file"], 2, "/no/such/file"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_used_is_refused(pets: DaemonProcess, words: list[str], code: int, said: str):
+    done = ctl(pets, "model", "use", *words, "--yes")
+
+    assert (done.returncode, done.stdout) == (code, "")
+    assert said in done.stderr
+    assert settings(pets)["embedder"] == "static"
+
+
+def test_a_service_without_its_key_is_refused(home: Path):
+    with running_daemon(home, OPENAI_API_KEY="") as daemon:
+        done = ctl(daemon, "model", "use", "openai", "--yes")
+
+    assert done.returncode == 1
+    assert "OPENAI_API_KEY" in done.stderr
+
+
+def test_an_embedder_set_by_the_environment_is_not_changed(home: Path):
+    with running_daemon(home, CLANKERS_EMBEDDER="none") as daemon:
+        done = ctl(daemon, "model", "use", "static", "--yes")
+
+    assert done.returncode == 1
+    assert "environment" in done.stderr
+    assert not (home / "clankers.toml").exists()
+
+
+def test_one_embedders_address_and_key_are_not_left_to_the_next(pets: DaemonProcess, home: Path):
+    for key, value in {"embedder_url": "http://127.0.0.1:9", "embedder_key_file": "/a", "embedder_dims": 5}.items():
+        with pets.connect() as connection:
+            connection.call("daemon.configure", key=key, value=value)
+    put_model(pets.data / "models" / "tiny")
+
+    assert ctl(pets, "model", "use", "tiny", "--yes").returncode == 0
+    assert settings(pets)["embedder_url"] == ""
+    assert settings(pets)["embedder_key_file"] == ""
+    assert settings(pets)["embedder_dims"] == 0
+
+
+def test_an_interrupt_leaves_all_as_it_was(pets: DaemonProcess):
+    before = settings(pets)
+    words = command("model", "use", "ollama", "--url", "http://127.0.0.1:9", "--model", "mine", "--yes")
+    with subprocess.Popen(words, env=pets.environ, stderr=subprocess.PIPE, text=True) as process:
+        with pets.connect() as connection:
+            deadline = time.monotonic() + 30
+            while not any(job["state"] == "running" for job in connection.call("job.list")):
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            assert settings(pets)["embedder_model"] == "mine"
+        process.send_signal(signal.SIGINT)
+        assert process.stderr
+        said = process.stderr.read()
+        assert process.wait(30) == 1
+
+    assert "Still in use: static" in said
+    assert settings(pets) == before
+    with pets.connect() as connection:
+        assert connection.call("index.status")["vectors"] == "ready"
+
+
+# model pull
+
+
+@dataclass
+class Answer:
+    """What a hub answers with; `cut` promises so many more bytes than it sends, `silent` names no length."""
+
+    body: bytes = b""
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    cut: int = 0
+    silent: bool = False
+
+
+class Hub(ThreadingHTTPServer):
+    """Serves files under REPOSITORY, and knows what it was asked for."""
+
+    def __init__(self, files: dict[str, Answer]) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.files = files
+        self.asked: list[str] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Hub
+
+    def do_GET(self) -> None:  # the name it must have
+        name = self.path.removeprefix(REPOSITORY)
+        self.server.asked.append(name)
+        answer = self.server.files.get(name, Answer(b"Entry not found", 404))
+        self.send_response(answer.status)
+        if not answer.silent:
+            self.send_header("Content-Length", str(len(answer.body) + answer.cut))
+        for header, value in answer.headers.items():
+            self.send_header(header, value)
+        self.end_headers()
+        self.wfile.write(answer.body)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def arctic(**other: Answer) -> dict[str, Answer]:
+    """The files of a good repository."""
+    return {
+        "config.json": Answer(b'{"hidden_size": 4}'),
+        "tokenizer.json": Answer(tiny_tokenizer()),
+        "1_Pooling/config.json": Answer(b'{"pooling_mode_cls_token": true, "word_embedding_dimension": 4}'),
+        "onnx/model.onnx": Answer(tiny_model()),
+    } | other
+
+
+@contextmanager
+def serving(files: dict[str, Answer]) -> Iterator[Hub]:
+    hub = Hub(files)
+    thread = threading.Thread(target=hub.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield hub
+    finally:
+        hub.shutdown()
+        thread.join()
+        hub.server_close()
+
+
+@pytest.fixture
+def down(home: Path) -> DaemonProcess:
+    """A daemon that was never started: fetching a model needs none."""
+    return DaemonProcess(home)
+
+
+def pull(daemon: DaemonProcess, hub: Hub, *words: str, typed: str = "") -> "subprocess.CompletedProcess[str]":
+    return ctl(daemon, "model", "pull", "arctic-embed-s", "--from", hub.url, *words, typed=typed)
+
+
+def test_a_model_is_fetched_after_a_yes(down: DaemonProcess):
+    folder = down.data / "models" / "arctic-embed-s"
+    with serving(arctic()) as hub:
+        refused = pull(down, hub, typed="n\n")
+        assert (refused.returncode, hub.asked, folder.exists()) == (1, [], False)
+        assert f"{hub.url}{REPOSITORY}" in refused.stderr
+        assert str(folder) in refused.stderr
+        done = pull(down, hub, typed="y\n")
+
+    assert done.returncode == 0, done.stderr
+    assert (folder / "model.onnx").read_bytes() == tiny_model()
+    assert (folder / "1_Pooling" / "config.json").is_file()
+    assert not (folder / "tokenizer_config.json").exists()
+    assert hashlib.sha256(tiny_model()).hexdigest() in done.stdout
+    assert "clankers-ctl model use arctic-embed-s" in done.stdout
+    assert [path.name for path in folder.parent.iterdir()] == ["arctic-embed-s"]
+    assert folder.parent.stat().st_mode & 0o077 == 0
+
+
+def test_what_was_announced_is_all_that_is_asked_for(down: DaemonProcess):
+    with serving(arctic()) as hub:
+        said = pull(down, hub, "--yes").stderr
+
+    assert all(f"  {name}" in said for name in hub.asked)
+
+
+def test_a_fetched_model_can_be_used(pets: DaemonProcess):
+    with serving(arctic()) as hub:
+        assert pull(pets, hub, "--yes").returncode == 0
+
+    assert listed(pets)["arctic-embed-s"]["note"].startswith("snowflake-arctic-embed-s,")
+    assert ctl(pets, "model", "use", "arctic-embed-s", "--yes").returncode == 0
+
+
+def test_a_model_is_known_by_its_own_name_however_short_the_folders(down: DaemonProcess):
+    with serving(arctic()) as hub:
+        pull(down, hub, "--yes")
+    facts = json.loads((down.data / "models" / "arctic-embed-s" / "clankers.json").read_text())
+
+    assert facts["name"] == "snowflake-arctic-embed-s"
+    assert facts["source"].endswith(REPOSITORY)
+    assert facts["sha256"]["model.onnx"] == hashlib.sha256(tiny_model()).hexdigest()
+
+
+def test_weights_apart_and_weights_in_8_bits_are_fetched(down: DaemonProcess):
+    weights = {"onnx/model_int8.onnx": Answer(tiny_model()), "onnx/model_int8.onnx_data": Answer(b"numbers")}
+    with serving(arctic(**weights)) as hub:
+        done = pull(down, hub, "--yes", "--quantized", "--json")
+
+    assert done.returncode == 0, done.stderr
+    assert "onnx/model.onnx" not in hub.asked
+    told = {file["path"]: file["size"] for file in json.loads(done.stdout)["files"]}
+    assert told["model_int8.onnx_data"] == 7
+    assert told["model.onnx"] == len(tiny_model())
+
+
+def test_a_model_that_is_here_is_not_fetched_again(down: DaemonProcess):
+    with serving(arctic()) as hub:
+        pull(down, hub, "--yes")
+        before = len(hub.asked)
+        done = pull(down, hub, "--yes")
+
+    assert done.returncode == 0
+    assert len(hub.asked) == before
+    assert "clankers-ctl model use arctic-embed-s" in done.stdout
+
+
+def test_large_files_may_lie_elsewhere_and_are_checked_against_their_promise(down: DaemonProcess):
+    def moved(sha256: str) -> dict[str, Answer]:
+        headers = {"Location": f"{REPOSITORY}stored", "X-Linked-Etag": f'"{sha256}"'}
+        return arctic(**{"onnx/model.onnx": Answer(b"", 302, headers), "stored": Answer(tiny_model())})
+
+    with serving(moved("0" * 64)) as hub:
+        refused = pull(down, hub, "--yes")
+    with serving(moved(hashlib.sha256(tiny_model()).hexdigest())) as hub:
+        done = pull(down, hub, "--yes")
+
+    assert refused.returncode == 1
+    assert "not what the hub promised" in refused.stderr
+    assert done.returncode == 0, done.stderr
+
+
+LARGE = b"\x08" + bytes(3 * 2**20)
+
+
+@pytest.mark.parametrize(
+    ("other", "words", "said"),
+    [
+        ({"onnx/model.onnx": Answer(LARGE[: 2**20], cut=2**20)}, [], "broke off after 1.0 MiB"),
+        ({"onnx/model.onnx": Answer(status=404)}, [], "has no onnx/model.onnx and no model.onnx"),
+        ({"tokenizer.json": Answer(status=404)}, [], "has no tokenizer.json"),
+        ({"tokenizer_config.json": Answer(status=500)}, [], "500"),
+        ({"config.json": Answer(status=401)}, [], "private"),
+        ({"onnx/model.onnx": Answer(LARGE)}, ["--max-size", "1"], "--max-size"),
+        ({"onnx/model.onnx": Answer(tiny_model(), silent=True)}, [], "how long it is"),
+        ({"onnx/model.onnx": Answer(tiny_model(), cut=-3)}, [], ""),
+        ({"onnx/model.onnx": Answer(b"<html>Please log in</html>")}, [], "is not an ONNX model"),
+        ({"onnx/model.onnx": Answer(b"version https://git-lfs.github.com/spec/v1")}, [], "is not an ONNX model"),
+        ({"tokenizer.json": Answer(b"<html>")}, [], "is not JSON"),
+        ({"config.json": Answer(b"", 302, {"Location": f"{REPOSITORY}config.json"})}, [], "redirect"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_of_a_hub_that_misbehaves_nothing_is_left(
+    down: DaemonProcess, other: dict[str, Answer], words: list[str], said: str
+):
+    if any(answer.cut < 0 for answer in other.values()):  # it sends more than it said: known by the promised size
+        other["onnx/model.onnx"].headers["X-Linked-Size"] = str(len(tiny_model()))
+        said = "not what the hub promised"
+    with serving(arctic(**other)) as hub:
+        done = pull(down, hub, "--yes", *words)
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert said.lower() in done.stderr.lower()
+    assert list((down.data / "models").iterdir()) == []
+
+
+def test_a_hub_that_is_away_is_said_to_be(down: DaemonProcess):
+    done = ctl(down, "model", "pull", "minilm", "--from", "http://127.0.0.1:9", "--yes", "--json")
+
+    assert done.returncode == 1
+    assert "127.0.0.1 cannot be reached" in json.loads(done.stdout)["error"]["message"]
+
+
+def test_what_a_killed_process_left_is_cleared(down: DaemonProcess):
+    left = down.data / "models" / ".arctic-embed-s.unfinished"
+    (left / "1_Pooling").mkdir(parents=True)
+    (left / "model.onnx").write_bytes(b"half")
+    with serving(arctic()) as hub:
+        done = pull(down, hub, "--yes")
+
+    assert done.returncode == 0, done.stderr
+    assert not left.exists()
+
+
+def test_an_interrupted_fetch_leaves_nothing(down: DaemonProcess):
+    begun, over = threading.Event(), threading.Event()
+
+    class Slow(dict[str, Answer]):
+        def get(self, name: str, default: Any = None) -> Any:
+            if name == "onnx/model.onnx":
+                begun.set()
+                over.wait(30)
+            return super().get(name, default)
+
+    with serving(Slow(arctic())) as hub:
+        words = command("model", "pull", "arctic-embed-s", "--from", hub.url, "--yes")
+        with subprocess.Popen(words, env=down.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            assert begun.wait(30)
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=30)
+            assert process.returncode == 1
+        over.set()
+
+    assert list((down.data / "models").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["nonsense", "../x", "a/../b", "/etc/passwd", "a/.hidden", "a/b/c", "", "ä/b"])
+def test_a_name_cannot_lead_elsewhere(name: str, tmp_path: Path):
+    with pytest.raises(PullFailed):
+        plan(name, tmp_path, "https://hub.example.org", False, 1)
+
+
+@pytest.mark.parametrize("base", ["", "hub.example.org", "file:///etc", "ftp://hub.example.org"])
+def test_a_hub_is_at_an_address_of_the_web(base: str, tmp_path: Path):
+    with pytest.raises(PullFailed):
+        plan("minilm", tmp_path, base, False, 1)

@@ -1,0 +1,508 @@
+"""Search over the socket: any question is answered, filters mean what they say, and every answer is honest."""
+
+import itertools
+import json
+import math
+import random
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support import RawConnection, running_daemon
+from writers import eventually
+
+INVALID = -32602
+DAY = 86_400_000
+BEGAN = 1_700_000_000_000
+WORDS = "amber basalt cobalt dolomite erbium feldspar gallium halite indium jasper krypton".split()
+ROLES = ["user", "assistant", "Ada"]
+
+
+@pytest.fixture(scope="module")
+def home() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="clk-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(scope="module")
+def documents(home: Path) -> list[dict[str, Any]]:
+    """What is stored, as a list that can be searched in Python."""
+    chance = random.Random(7)
+    made = []
+    for number in range(84):  # with the files fewer than are fused, so that all of them can be paged through
+        session = f"s{number % 12}"
+        meta = [None, {"kind": "plan", "n": 1}, {"kind": "note", "n": 2.5, "done": True}, {"n": number}][number % 4]
+        made.append({
+            "id": f"m{number}", "session": session, "project": f"/work/{number % 3}", "role": ROLES[number % 3],
+            "created": BEGAN + number * DAY, "meta": meta or {}, "source": "sessions", "path": None,
+            "text": f"mineral {' '.join(chance.sample(WORDS, 3))} sample {number}",
+        })  # fmt: skip
+    for number in range(6):
+        path = home / "work" / "memory" / f"note{number}.md"
+        made.append({
+            "id": str(path), "session": None, "project": str(home / "work"), "role": None, "created": None,
+            "meta": {}, "source": "memory", "path": str(path), "text": f"mineral {WORDS[number]} in a file {number}",
+        })  # fmt: skip
+    return made
+
+
+@pytest.fixture(scope="module")
+def connection(home: Path, documents: list[dict[str, Any]]) -> Iterator[RawConnection]:
+    """A daemon with all of that, whole."""
+    (home / "work" / "memory").mkdir(parents=True)
+    events: list[dict[str, Any]] = []
+    for one in documents:
+        if one["path"]:
+            Path(one["path"]).write_text(one["text"])
+            continue
+        session = {"id": one["session"], "projectPath": one["project"], "title": f"Session {one['session']}"}
+        message = {
+            "id": one["id"], "sessionId": one["session"], "role": one["role"], "textContent": one["text"],
+            "createdAt": one["created"], "metadata": one["meta"] or None,
+        }  # fmt: skip
+        events += [{"session": session}, {"message": message}]
+    with (
+        running_daemon(home, CLANKERS_WATCH_ROOTS=str(home / "work")) as daemon,
+        daemon.connect() as connection,
+    ):
+        assert connection.call("events.batch", events=events)["ok"]
+        eventually(lambda: connection.call("index.status")["live"]["vectors"] == len(documents), "all have vectors")
+        yield connection
+
+
+def search(connection: RawConnection, query: str = "mineral", **params: Any) -> dict[str, Any]:
+    return dict(connection.call("search", query=query, **params))
+
+
+def names(answer: dict[str, Any]) -> list[str]:
+    return [hit["ref"].get("messageId") or hit["ref"]["path"] for hit in answer["hits"]]
+
+
+def everything(connection: RawConnection, **params: Any) -> set[str]:
+    """All that is found, over all pages."""
+    found: list[str] = []
+    cursor = None
+    while True:
+        answer = search(connection, **params, **({"cursor": cursor} if cursor else {}), limit=100)
+        found += names(answer)
+        cursor = answer["cursor"]
+        if cursor is None:
+            assert len(found) == len({*found})
+            return {*found}
+
+
+def refused(connection: RawConnection, **params: Any) -> str:
+    reply = connection.request("search", {"query": "mineral"} | params)
+    assert reply.get("error", {}).get("code") == INVALID, reply
+    return str(reply["error"]["message"])
+
+
+# --- Any text is a question
+
+HOSTILE = [
+    '"', '"""', '"amber', "amber*", "^amber", "-amber", "amber -basalt", "amber AND", "OR", "NOT", "AND AND AND",
+    "NEAR(amber basalt, 2)", "NEAR(", "amber NEAR basalt", "text:amber", "header : amber", "{text header}: amber",
+    "- text : amber", "amber + basalt", "(amber", "amber)", "()", "amber AND (basalt OR", "a\x00b", "\x00", "amber\x00",
+    "'; DROP TABLE chunks; --", "%", "_", "*", ":", "\\", "\n", "🐢", "🐢 amber", "\ufffd", "\u200b", "\u202eamber",
+    "rank", "chunks_fts", "rowid:1", "?1", ":stem", "$", "x" * 5000, "a", "x1", "漢", "漢字", "東京都庁", "ﬁ", "İ", "ß", "ſ",
+    "e\u0301", "١٢٣", "हिन्दी", "ไทย", "ᾳ", "\ue000", "\U0001f9d1\u200d\U0001f680",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", ["keyword", "vector", "hybrid"])
+def test_no_question_is_an_error(connection: RawConnection, mode: str) -> None:
+    for query in HOSTILE:
+        reply = connection.request("search", {"query": query, "mode": mode, "explain": True})
+        assert "error" not in reply, query
+        scores = [hit["score"] for hit in reply["result"]["hits"]]
+        assert scores == sorted(scores, reverse=True)
+        assert all(0 <= score <= 1 for score in scores)
+
+
+@given(st.text(min_size=1, max_size=200))
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_text_whatever_is_an_error(connection: RawConnection, text: str) -> None:
+    assert "error" not in connection.request("search", {"query": text})
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "amber NOT basalt", "amber -basalt", "amber AND basalt", "basalt AND NOT amber", '"amber basalt"',
+        "NEAR(amber basalt, 1)", "text:amber basalt", "^amber ^basalt", "amber + basalt", "{header} : amber basalt",
+    ],
+)  # fmt: skip
+def test_nothing_in_a_question_is_syntax(connection: RawConnection, query: str, documents: list[dict[str, Any]]) -> None:
+    """Whatever stands between them, both words are asked for and either is enough."""
+    wanted = {one["id"] for one in documents if "amber" in one["text"] or "basalt" in one["text"]}
+    assert wanted <= everything(connection, query=query, mode="keyword")
+
+
+def test_a_prefix_star_is_no_wildcard(connection: RawConnection) -> None:
+    assert names(search(connection, "ambe*", mode="keyword")) == []
+
+
+def test_a_hundred_kilobytes_are_a_question(connection: RawConnection) -> None:
+    for mode in ("keyword", "hybrid"):
+        answer = search(connection, "jasper " + "lorem ipsum dolor " * 6000, mode=mode)
+        assert "jasper" in answer["hits"][0]["text"]
+    assert search(connection, "x" * 100_000)["degraded"] is None
+
+
+def test_an_empty_question_and_too_long_a_one_are_refused(connection: RawConnection) -> None:
+    assert "query" in refused(connection, query="")
+    assert "query" in refused(connection, query="x" * 1_000_001)
+
+
+def test_short_and_cjk_questions_find_what_holds_them(home: Path) -> None:
+    texts = {
+        "go": "we wrote it in go", "c": "the C compiler", "r2": "stored in r2", "jp": "東京都庁で会議があった",
+        "cn": "我们讨论了数据库设计", "kr": "데이터베이스 설계", "mixed": "Python言語のテスト", "id": "call parseHttpResponse(x)",
+        "snake": "set max_retry_count", "path": "see daemon/clankersd/index/words.py", "de": "Größe und Straße",
+        "tr": "İstanbul", "fr": "un café crème", "i": "I think so",
+    }  # fmt: skip
+    questions = {
+        "go": "go", "C": "c", "r2": "r2", "京": "jp", "東京": "jp", "都庁": "jp", "会議": "jp", "東京都庁": "jp",
+        "数据库": "cn", "设计": "cn", "데이터베이스": "kr", "言語": "mixed", "Python": "mixed", "HTTP response": "id",
+        "parsehttpresponse": "id", "parse_http": "id", "retry": "snake", "maxRetryCount": "snake", "words.py": "path",
+        "clankersd/index": "path", "größe": "de", "Grosse STRASSE strase straße": "de", "istanbul": "tr",
+        "İSTANBUL": "tr", "cafe creme": "fr", "cafe\u0301": "fr", "I": "i",
+    }  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="clk-") as folder, running_daemon(Path(folder)) as daemon:
+        with daemon.connect() as own:
+            for name, text in texts.items():
+                message = {"id": name, "sessionId": f"s-{name}", "role": "user", "textContent": text}
+                own.call("upsertMessage", message=message)
+            wrong = {
+                query: names(search(own, query, mode="keyword"))
+                for query, name in questions.items()
+                if names(search(own, query, mode="keyword"))[:1] != [name]
+            }
+    assert wrong == {}
+
+
+# --- Filters
+
+SPECIAL: dict[str, Callable[[dict[str, Any]], Any]] = {"meta.kind": lambda one: one["meta"].get("kind")}
+
+
+def value_of(one: dict[str, Any], field: str) -> Any:
+    if field.startswith("meta."):
+        return one["meta"].get(field[5:])
+    return one[field]
+
+
+def holds(one: dict[str, Any], condition: dict[str, Any]) -> bool:
+    """What a filter means, in Python."""
+    mine, op, value = value_of(one, condition["field"]), condition["op"], condition["value"]
+    tests: dict[str, Callable[[], bool]] = {
+        "eq": lambda: mine == value,
+        "ne": lambda: mine != value,
+        "in": lambda: mine in value,
+        "notIn": lambda: mine not in value,
+        "before": lambda: mine < value,
+        "after": lambda: mine > value,
+        "notBefore": lambda: mine >= value,
+        "notAfter": lambda: mine <= value,
+    }
+    return tests[op]()
+
+
+VALUES: dict[str, list[Any]] = {
+    "source": ["sessions", "memory", "none"],
+    "role": ["user", "assistant", "Ada", "ada"],
+    "session": ["s1", "s2", "s11", "nobody"],
+    "project": ["/work/0", "/work/1", "/nowhere"],
+    "meta.kind": ["plan", "note", 1, "'; --"],
+    "meta.n": [1, 2.5, 7, "7"],
+    "meta.done": [True],
+    "meta.absent": ["x"],
+}
+of_text = st.sampled_from([*VALUES]).flatmap(
+    lambda field: st.one_of(
+        st.builds(dict, field=st.just(field), op=st.sampled_from(["eq", "ne"]), value=st.sampled_from(VALUES[field])),
+        st.builds(
+            dict,
+            field=st.just(field),
+            op=st.sampled_from(["in", "notIn"]),
+            value=st.lists(st.sampled_from(VALUES[field]), min_size=1, max_size=3),
+        ),
+    )
+)
+of_time = st.builds(
+    dict,
+    field=st.just("created"),
+    op=st.sampled_from(["before", "after", "notBefore", "notAfter"]),
+    value=st.integers(-1, 85).map(lambda day: BEGAN + day * DAY),
+)
+
+
+@given(st.lists(st.one_of(of_text, of_time), min_size=1, max_size=3), st.sampled_from(["keyword", "vector", "hybrid"]))
+@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_filters_mean_what_they_say(
+    connection: RawConnection, documents: list[dict[str, Any]], filters: list[dict[str, Any]], mode: str
+) -> None:
+    made = made_at(connection, documents)
+    wanted = {one["id"] for one in made if all(holds(one, condition) for condition in filters)}
+    assert everything(connection, filters=filters, mode=mode) == wanted
+
+
+def made_at(connection: RawConnection, documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The documents with the moments that files were given when they were found."""
+    if any(one["created"] is None for one in documents):
+        hits = search(connection, sources=["memory"], limit=100)["hits"]
+        moments = {hit["ref"]["path"]: hit["createdAt"] for hit in hits}
+        for one in documents:
+            one["created"] = one["created"] or moments[one["id"]]
+    return documents
+
+
+def test_a_file_is_filtered_by_its_path(connection: RawConnection, documents: list[dict[str, Any]]) -> None:
+    path = documents[-1]["path"]
+    assert everything(connection, filters=[{"field": "path", "op": "eq", "value": path}]) == {path}
+    others = everything(connection, filters=[{"field": "path", "op": "notIn", "value": [path]}])
+    assert others == {one["id"] for one in documents} - {path}
+
+
+@pytest.mark.parametrize("mode", ["keyword", "vector", "hybrid"])
+def test_each_parameter_narrows_the_search(
+    connection: RawConnection, documents: list[dict[str, Any]], mode: str
+) -> None:
+    messages = [one for one in documents if one["source"] == "sessions"]
+    [project] = [one["id"] for one in connection.call("project.list") if one["path"] == "/work/1"]
+    middle = BEGAN + 60 * DAY
+
+    def ids(test: Callable[[dict[str, Any]], bool], among: list[dict[str, Any]] = messages) -> set[str]:
+        return {one["id"] for one in among if test(one)}
+
+    files = ids(lambda one: one["source"] == "memory", documents)
+    assert everything(connection, mode=mode, sources=["memory"]) == files
+    assert everything(connection, mode=mode, sources=["memory", "sessions"]) == ids(lambda one: True, documents)
+    assert everything(connection, mode=mode, sessionId="s3") == ids(lambda one: one["session"] == "s3")
+    assert everything(connection, mode=mode, project="/work/1") == ids(lambda one: one["project"] == "/work/1")
+    assert everything(connection, mode=mode, project="/work/1/") == ids(lambda one: one["project"] == "/work/1")
+    assert everything(connection, mode=mode, project=project) == ids(lambda one: one["project"] == "/work/1")
+    assert everything(connection, mode=mode, project="/work") == set()
+    assert everything(connection, mode=mode, sessionId="nobody") == set()
+    assert everything(connection, mode=mode, since=middle, until=middle + DAY) == ids(lambda o: o["created"] == middle)
+    assert everything(connection, mode=mode, since=middle / 1000, until=(middle + DAY) / 1000) == {"m60"}  # seconds
+    both = everything(connection, mode=mode, project="/work/1", sources=["memory"])
+    assert both == set()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"field": "colour", "op": "eq", "value": "x"}, "colour"),
+        ({"field": "chunks.text", "op": "eq", "value": "x"}, "chunks.text"),
+        ({"field": "", "op": "eq", "value": "x"}, "''"),
+        ({"field": "Role", "op": "eq", "value": "x"}, "Role"),
+        ({"field": "meta.", "op": "eq", "value": "x"}, "meta."),
+        ({"field": "meta.a b", "op": "eq", "value": "x"}, "meta.a b"),
+        ({"field": "meta.a') OR 1 --", "op": "eq", "value": "x"}, "meta.a"),
+        ({"field": "meta.a\n", "op": "eq", "value": "x"}, "meta.a"),
+        ({"field": "meta." + "k" * 65, "op": "eq", "value": "x"}, "meta.k"),
+        ({"field": "role", "op": "in", "value": []}, "role"),
+        ({"field": "role", "op": "notIn", "value": []}, "role"),
+        ({"field": "role", "op": "in", "value": "user"}, "role"),
+        ({"field": "role", "op": "eq", "value": ["user"]}, "role"),
+        ({"field": "role", "op": "before", "value": 1}, "role"),
+        ({"field": "created", "op": "eq", "value": 1}, "created"),
+        ({"field": "created", "op": "in", "value": [1]}, "created"),
+        ({"field": "created", "op": "before", "value": "yesterday"}, "created"),
+        ({"field": "created", "op": "before", "value": True}, "created"),
+        ({"field": "role", "op": "like", "value": "u%"}, "op"),
+        ({"field": "role", "op": "eq"}, "value"),
+        ({"field": "role", "op": "eq", "value": None}, "value"),
+        ({"field": "role", "op": "eq", "value": "user", "not": True}, "not"),
+    ],
+)
+def test_a_wrong_filter_is_refused_by_its_name(connection: RawConnection, wrong: dict[str, Any], named: str) -> None:
+    assert named in refused(connection, filters=[wrong])
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"sources": []}, {"sources": ["elsewhere"]}, {"limit": 0}, {"limit": 101}, {"mode": "magic"}, {"minScore": 2},
+        {"halfLifeDays": 0}, {"diversity": -0.1}, {"cursor": "nonsense"}, {"since": "now"}, {"unknown": 1},
+        {"filters": [{"field": "role", "op": "eq", "value": "user"}] * 33},
+    ],
+)  # fmt: skip
+def test_a_wrong_parameter_is_refused_by_its_name(connection: RawConnection, params: dict[str, Any]) -> None:
+    assert next(iter(params)) in refused(connection, **params)
+
+
+@pytest.mark.parametrize("value", [10**30, -(10**30), 2**63, ["user"] * 40_000, ["user", 2**64]])
+def test_a_filter_with_values_beyond_the_database_is_no_internal_error(connection: RawConnection, value: Any) -> None:
+    op = "in" if isinstance(value, list) else "ne"
+    reply = connection.request("search", {"query": "amber", "filters": [{"field": "meta.n", "op": op, "value": value}]})
+    assert reply.get("error", {"code": INVALID})["code"] == INVALID, reply
+
+
+@pytest.mark.parametrize("mode", ["vector", "hybrid", "keyword"])
+def test_a_filtered_search_returns_all_it_can(connection: RawConnection, mode: str) -> None:
+    """Filtered before the nearest are chosen, not after."""
+    answer = search(connection, "file", mode=mode, limit=10, filters=[{"field": "session", "op": "eq", "value": "s5"}])
+    assert len(answer["hits"]) == (0 if mode == "keyword" else 10)
+
+
+# --- Pages
+
+
+@pytest.mark.parametrize("mode", ["keyword", "vector", "hybrid"])
+@pytest.mark.parametrize("limit", [7, 50])
+def test_pages_cover_everything_once_and_in_order(connection: RawConnection, mode: str, limit: int) -> None:
+    whole = []
+    for part in (search(connection, mode=mode, limit=100), None):
+        if part:
+            whole += names(part)
+            if part["cursor"]:
+                whole += names(search(connection, mode=mode, limit=100, cursor=part["cursor"]))
+    paged, cursor = [], None
+    for _ in range(100):
+        answer = search(connection, mode=mode, limit=limit, **({"cursor": cursor} if cursor else {}))
+        paged += names(answer)
+        cursor = answer["cursor"]
+        if cursor is None:
+            break
+        assert len(answer["hits"]) == limit
+    assert paged == whole
+    assert len(paged) == len({*paged}) == 90
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"query": "amber"}, {"mode": "keyword"}, {"project": "/work/1"}, {"diversity": 0.5}, {"since": 1}, {"minScore": 0.1}],
+)
+def test_the_cursor_of_another_search_is_refused(connection: RawConnection, other: dict[str, Any]) -> None:
+    cursor = search(connection)["cursor"]
+    assert "cursor" in refused(connection, **other, cursor=cursor)
+
+
+def test_a_cursor_may_be_used_with_another_limit(connection: RawConnection) -> None:
+    first = search(connection, limit=5)
+    assert len(search(connection, limit=50, cursor=first["cursor"])["hits"]) == 50
+
+
+# --- Ranking
+
+
+def test_the_score_is_explained(connection: RawConnection) -> None:
+    for mode, parts in (("keyword", {"keyword"}), ("hybrid", {"keyword", "vector"}), ("vector", {"vector"})):
+        for hit in search(connection, "amber basalt", mode=mode, explain=True)["hits"]:
+            assert parts <= hit["components"].keys()
+            if hit["ref"].get("role") == "assistant":
+                assert hit["components"]["role"] < 1
+        assert all(hit["components"] is None for hit in search(connection, "amber", mode=mode)["hits"])
+
+
+def test_a_hit_by_words_is_never_lost_to_the_floor(connection: RawConnection, documents: list[dict[str, Any]]) -> None:
+    wanted = {one["id"] for one in documents if "amber" in one["text"]}
+    for mode in ("keyword", "hybrid"):
+        assert wanted <= everything(connection, query="amber mineral", mode=mode, minScore=1)
+    few = search(connection, "amber", mode="vector", minScore=0.9, limit=100)["hits"]
+    assert 0 < len(few) < 50
+    assert all(hit["score"] >= 0.9 for hit in few)
+
+
+def test_what_is_old_counts_half_after_each_half_life(connection: RawConnection) -> None:
+    plain = {hit["chunkId"]: hit for hit in search(connection, "amber", mode="keyword", limit=100)["hits"]}
+    aged = search(connection, "amber", mode="keyword", limit=100, halfLifeDays=365, explain=True)["hits"]
+    assert len(aged) == len(plain)
+    [factor] = {round(math.log2(hit["components"]["recency"]) * 365 + (hit["createdAt"] - BEGAN) / -DAY, 1) for hit in aged[:1]}
+    for hit in aged:
+        assert hit["score"] == pytest.approx(plain[hit["chunkId"]]["score"] * hit["components"]["recency"], abs=2e-6)
+        age = -math.log2(hit["components"]["recency"]) * 365  # days
+        assert age == pytest.approx(-factor - (hit["createdAt"] - BEGAN) / DAY, abs=0.2) or age == 0
+    order = [hit["createdAt"] for hit in search(connection, "amber", mode="keyword", limit=100, halfLifeDays=1)["hits"]]
+    assert order[:5] == sorted(order[:5], reverse=True)
+
+
+def test_diversity_makes_room_for_what_is_unlike() -> None:
+    like = "the amber deployment failed on the staging server again"
+    with tempfile.TemporaryDirectory(prefix="clk-") as folder, running_daemon(Path(folder)) as daemon:
+        with daemon.connect() as own:
+            texts = [f"{like} {number}" for number in range(5)] + ["an amber necklace was found in the drawer of my aunt"]
+            for number, text in enumerate(texts):
+                message = {"id": f"m{number}", "sessionId": f"s{number}", "role": "user", "textContent": text}
+                own.call("upsertMessage", message=message)
+            question = {"query": "amber deployment staging", "mode": "keyword", "explain": True}
+            assert names(search(own, **question)).index("m5") == 5
+            varied = search(own, **question, diversity=0.5)
+            assert names(varied).index("m5") == 1
+            assert all("likeness" in hit["components"] for hit in varied["hits"])
+
+
+def test_a_neighbour_of_a_match_is_found_after_it() -> None:
+    turns = ["Which tool shall we use for the backup?", "Restic, since it is encrypted.", "Fine.", "Then lunch."]
+    with tempfile.TemporaryDirectory(prefix="clk-") as folder, running_daemon(Path(folder)) as daemon:
+        with daemon.connect() as own:
+            for number, text in enumerate(turns):
+                message = {"id": f"m{number}", "sessionId": "s", "role": "user", "textContent": text}
+                own.call("upsertMessage", message=message)
+            assert names(search(own, "backup tool", mode="keyword")) == ["m0", "m1", "m2", "m3"]
+
+
+def test_who_is_named_in_the_question_is_preferred(connection: RawConnection) -> None:
+    answer = search(connection, "what did Ada say about amber", mode="keyword", limit=100, explain=True)
+    assert answer["hits"][0]["ref"]["role"] == "Ada"
+    speakers = {hit["ref"].get("role"): hit["components"]["speaker"] for hit in answer["hits"]}
+    assert speakers["Ada"] == 1
+    assert speakers["user"] == 0
+
+
+def test_snippets_mark_what_matched(connection: RawConnection) -> None:
+    for hit in search(connection, "amber", mode="hybrid", limit=100)["hits"]:
+        assert ("«amber»" in hit["snippet"]) == ("amber" in hit["text"])
+
+
+# --- Answers in general
+
+
+def test_each_mode_says_what_it_did(connection: RawConnection) -> None:
+    for mode in ("keyword", "vector", "hybrid"):
+        answer = search(connection, "amber", mode=mode)
+        assert (answer["mode"], answer["pending"], answer["degraded"]) == (mode, 0, None)
+        assert answer["tookMs"] > 0
+        assert answer["hits"]
+
+
+def test_a_question_without_a_meaning_is_answered_by_its_words(connection: RawConnection) -> None:
+    answer = search(connection, "?!", mode="hybrid")
+    assert answer["mode"] in ("hybrid", "keyword")
+
+
+def test_the_same_question_has_the_same_answer(connection: RawConnection) -> None:
+    for mode, query in itertools.product(("keyword", "vector", "hybrid"), ("amber", "mineral basalt")):
+        first = search(connection, query, mode=mode)["hits"]
+        assert search(connection, query, mode=mode)["hits"] == first
+
+
+def test_searching_writes_nothing(connection: RawConnection) -> None:
+    before = connection.call("daemon.status")["queue"]["writes"]
+    for mode in ("keyword", "vector", "hybrid"):
+        search(connection, "amber", mode=mode)
+    assert connection.call("daemon.status")["queue"]["writes"] == before
+
+
+def test_answers_are_plain_json(connection: RawConnection) -> None:
+    answer = search(connection, "amber", explain=True)
+    assert json.loads(json.dumps(answer, allow_nan=False)) == answer
+
+
+def test_a_search_that_has_no_time_answers_with_what_it_has() -> None:
+    with tempfile.TemporaryDirectory(prefix="clk-") as folder, running_daemon(Path(folder)) as daemon:
+        with daemon.connect() as own:
+            for number in range(200):
+                message = {"id": f"m{number}", "sessionId": "s", "role": "user", "textContent": f"amber {number}"}
+                own.call("upsertMessage", message=message)
+            own.call("daemon.configure", key="search_seconds", value=0.0001)
+            assert search(own, "amber")["degraded"]
+            own.call("daemon.configure", key="search_seconds", value=None)
+            eventually(lambda: search(own, "amber")["degraded"] is None, "it has time again")
+            eventually(lambda: own.call("index.status")["inMemory"], "the vectors are in memory")
