@@ -71,13 +71,14 @@ CREATE TABLE chunks (
     CHECK ((message_id IS NOT NULL) + (tool_id IS NOT NULL) + (file_id IS NOT NULL) = 1)
 ) STRICT;
 
-CREATE INDEX idx_chunks_message ON chunks (message_id) WHERE message_id IS NOT NULL;
-CREATE INDEX idx_chunks_tool ON chunks (tool_id) WHERE tool_id IS NOT NULL;
-CREATE INDEX idx_chunks_file ON chunks (file_id, chunking) WHERE file_id IS NOT NULL;
+-- Each has the chunking too, or the planner would rather look at every chunk of the chunking.
+CREATE INDEX idx_chunks_message ON chunks (message_id, chunking, position) WHERE message_id IS NOT NULL;
+CREATE INDEX idx_chunks_tool ON chunks (tool_id, chunking, position) WHERE tool_id IS NOT NULL;
+CREATE INDEX idx_chunks_file ON chunks (file_id, chunking, position) WHERE file_id IS NOT NULL;
 -- Wide enough that a session's chunks and a turn's neighbours are found without touching the texts.
 CREATE INDEX idx_chunks_turn ON chunks (session_id, turn, chunking, tokens);
-CREATE INDEX idx_chunks_role ON chunks (role) WHERE role IS NOT NULL;
-CREATE INDEX idx_chunks_created ON chunks (created_at);
+CREATE INDEX idx_chunks_role ON chunks (role, chunking) WHERE role IS NOT NULL;
+CREATE INDEX idx_chunks_created ON chunks (created_at, chunking);
 CREATE INDEX idx_chunks_chunking ON chunks (chunking, source);
 
 CREATE VIRTUAL TABLE chunks_fts USING fts5 (

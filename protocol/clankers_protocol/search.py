@@ -5,8 +5,9 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta
 
 from clankers_protocol.admin import JobStarted
-from clankers_protocol.wire import Cursor, Id, Method, Time, Wire
+from clankers_protocol.wire import MAX_INTEGER, Cursor, Id, Method, Time, Wire
 
+Value = str | Annotated[int, Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)] | float | bool
 Source = Literal["memory", "sessions"]
 Mode = Literal["hybrid", "keyword", "vector"]
 
@@ -21,7 +22,7 @@ class Filter(Wire, forbid_unknown_fields=True):
 
     field: str
     op: Literal["eq", "ne", "in", "notIn", "before", "after", "notBefore", "notAfter"]
-    value: str | int | float | bool | list[str | int | float | bool]
+    value: Value | Annotated[list[Value], Meta(max_length=1000)]
 
 
 class Ref(Wire, omit_defaults=True):

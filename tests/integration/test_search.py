@@ -347,8 +347,8 @@ def test_a_filter_with_values_beyond_the_database_is_no_internal_error(connectio
 @pytest.mark.parametrize("mode", ["vector", "hybrid", "keyword"])
 def test_a_filtered_search_returns_all_it_can(connection: RawConnection, mode: str) -> None:
     """Filtered before the nearest are chosen, not after."""
-    answer = search(connection, "file", mode=mode, limit=10, filters=[{"field": "session", "op": "eq", "value": "s5"}])
-    assert len(answer["hits"]) == (0 if mode == "keyword" else 10)
+    answer = search(connection, "file", mode=mode, limit=7, filters=[{"field": "session", "op": "eq", "value": "s5"}])
+    assert len(answer["hits"]) == (0 if mode == "keyword" else 7)
 
 
 # --- Pages

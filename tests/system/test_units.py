@@ -19,7 +19,8 @@ from click.testing import CliRunner
 from support import DaemonProcess, RawConnection
 from writers import eventually
 
-from clankers.ctl.service import LABEL, service
+from clankers.ctl.managers import LABEL
+from clankers.ctl.service import service
 
 UNITS = ("clankersd.socket", "clankersd.service")
 

@@ -11,7 +11,7 @@ import structlog
 from clankersd import clock
 from clankersd.db import Db
 from clankersd.index import generations, vectors
-from clankersd.index.embedders.base import EmbedderUnavailable, ItemFailed
+from clankersd.index.embedders.base import Embedder, EmbedderUnavailable, ItemFailed
 from clankersd.index.generations import Generation
 from clankersd.index.index import Index
 
@@ -127,7 +127,8 @@ class Queue:
 
     async def _some(self, generation: Generation | None) -> int:
         """Embed a batch of this generation; tells how many there were."""
-        if generation is None or not self._index.serves(generation):
+        embedder = self._index.embedder
+        if generation is None or embedder is None or not self._index.serves(generation):
             return 0
         params = {"generation": generation.id, "attempts": ATTEMPTS, "limit": BATCH}
         rows = await self._index.store.read(lambda db: db.fetch(_PENDING, params))
@@ -135,7 +136,9 @@ class Queue:
             return 0
         known = await self._look_up(generation, [row["hash"] for row in rows])
         missing = {row["hash"]: row["text"] for row in rows if row["hash"] not in known}
-        fresh, failed = await self._embed(missing)
+        fresh, failed = await _embed(embedder, missing)
+        if self._index.embedder is not embedder:
+            return len(rows)  # it was exchanged meanwhile: these vectors belong to nobody
         if difference := generation.differs_from(self._index.wanted):
             raise EmbedderUnavailable(f"{difference}: run clankers-ctl reindex", permanent=True)
         self._index.problem = None
@@ -151,19 +154,6 @@ class Queue:
         params = _key(generation) | {"dims": generation.identity.dims, "hashes": json.dumps(hashes)}
         rows = await self._index.store.read(lambda db: db.fetch(_CACHED, params))
         return {row["hash"]: row["embedding"] for row in rows}
-
-    async def _embed(self, missing: dict[str, str]) -> tuple[dict[str, bytes], dict[str, str]]:
-        if not missing:
-            return {}, {}
-        assert self._index.embedder
-        outcomes = await self._index.embedder.embed(list(missing.values()))
-        fresh, failed = {}, {}
-        for digest, outcome in zip(missing, outcomes, strict=True):
-            if isinstance(outcome, ItemFailed):
-                failed[digest] = outcome.reason
-            else:
-                fresh[digest] = outcome.astype("<f4").tobytes()
-        return fresh, failed
 
     async def _store(
         self, generation: Generation, rows: list[dict[str, Any]], known: dict[str, bytes], fresh: dict[str, bytes],
@@ -212,6 +202,18 @@ class Queue:
             index.building = generation
         if index.mirror is not None and index.mirror.generation == generation.id:
             index.mirror.add(ready)
+
+
+async def _embed(embedder: Embedder, missing: dict[str, str]) -> tuple[dict[str, bytes], dict[str, str]]:
+    """The vectors of texts, and why some have none, both by the text's hash."""
+    outcomes = await embedder.embed(list(missing.values())) if missing else []
+    fresh, failed = {}, {}
+    for digest, outcome in zip(missing, outcomes, strict=True):
+        if isinstance(outcome, ItemFailed):
+            failed[digest] = outcome.reason
+        else:
+            fresh[digest] = outcome.astype("<f4").tobytes()
+    return fresh, failed
 
 
 def _key(generation: Generation) -> dict[str, Any]:

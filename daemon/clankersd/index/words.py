@@ -33,15 +33,23 @@ def count_words(text: str) -> int:
 
 
 def other_forms(text: str) -> str:
-    """What else a text should be found by: the parts of its camelCase names, its CJK text in ones and twos."""
+    """What else a text is found by: the parts of its camelCase names, its CJK text in ones and twos."""
     forms: dict[str, None] = {}
-    for word in _WORD.findall(text) if _HUMP.search(text) else ():
-        if _HUMP.search(word):
-            forms.update(dict.fromkeys(part.lower() for part in _CAMEL.findall(word)))
-    for run in _CJK_RUN.findall(text):
-        forms.update(dict.fromkeys(run))
-        forms.update(dict.fromkeys(run[at : at + 2] for at in range(len(run) - 1)))
+    if _HUMP.search(text) or _CJK_RUN.search(text):
+        for word in _WORD.findall(text):
+            forms.update(dict.fromkeys(_parts(word)))
     return " ".join(forms)
+
+
+def _parts(word: str) -> list[str]:
+    runs = _CJK_RUN.findall(word)
+    parts = [part for run in runs for part in (*run, *(run[at : at + 2] for at in range(len(run) - 1)))]
+    rest = _CJK_RUN.sub(" ", word).replace("_", " ")
+    if runs:
+        parts += rest.lower().split()
+    if _HUMP.search(rest):
+        parts += [part.lower() for part in _CAMEL.findall(rest)]
+    return parts
 
 
 def query_words(query: str) -> list[str]:

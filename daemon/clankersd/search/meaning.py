@@ -51,17 +51,17 @@ async def find_meaning(daemon: "Daemon", query: str, eligible: Eligible, pool: i
     """The eligible chunks nearest to the query in meaning."""
     index = daemon.index
     if problem := index.paused:
-        return Meaning(problem=f"searched by words alone: {problem}")
+        return Meaning(problem=f"not searched by meaning: {problem}")
     await daemon.queue.finish_pending(PENDING_SECONDS)
     assert index.embedder
     try:
         vector = await index.embedder.embed_query(query)
     except EmbedderUnavailable as error:
-        return Meaning(problem=f"searched by words alone: {error.reason}")
+        return Meaning(problem=f"not searched by meaning: {error.reason}")
     except ItemFailed:
         return Meaning()  # a query without a meaning: punctuation, say
     if problem := index.paused:  # its first vector may have told that it is another model
-        return Meaning(problem=f"searched by words alone: {problem}")
+        return Meaning(problem=f"not searched by meaning: {problem}")
     return Meaning(await _nearest(daemon, vector, eligible, pool), vector)
 
 

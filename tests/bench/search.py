@@ -1,0 +1,329 @@
+"""`make bench-search`: how long a search takes, beside what numpy and FTS5 alone take for the same question.
+
+Messages of a Zipf vocabulary go in by events.batch; then the same questions are asked in each mode, alone and while
+events are being written. Trust the ratios. Exits 1 when a bar is missed.
+"""
+
+import argparse
+import json
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import apsw
+import numpy as np
+import sqlite_vec
+from rich.console import Console
+from rich.table import Table
+from tests.bench.__main__ import cpu_seconds, real_disk, rss
+from tests.support import DaemonProcess, RawConnection, running_daemon
+
+VOCABULARY = 50_000
+PER_SESSION = 40
+PROJECTS = 20
+BATCH = 1000
+QUESTIONS = 150
+POOL = 200
+WRITING_SECONDS = 5.0
+WRITES_PER_SECOND = 100
+MODES = ("hybrid", "keyword", "vector")
+
+console = Console(highlight=False, width=110)
+
+
+# --- What is searched
+
+
+class Texts:
+    """Messages of 20 to 120 words, as frequent as words of a language are, and questions about them."""
+
+    def __init__(self, seed: int = 5) -> None:
+        self._chance = random.Random(seed)
+        self._words = [self._word(number) for number in range(VOCABULARY)]
+        self._weights = list(accumulate(1 / (rank + 2.7) for rank in range(VOCABULARY)))
+        self._topics = [self._chance.sample(range(200, VOCABULARY), 60) for _ in range(400)]
+        self._samples: list[list[str]] = []
+
+    def _word(self, number: int) -> str:
+        syllables = ["ka", "to", "mi", "ren", "sul", "vor", "pe", "dan", "lis", "gor", "ne", "ba", "chu", "fi", "wex", "or"]
+        word = ""
+        while number or not word:
+            number, digit = divmod(number, len(syllables))
+            word += syllables[digit]
+        return word
+
+    def message(self, topic: int) -> str:
+        """A third of the words are of the session's topic."""
+        length = self._chance.randint(20, 120)
+        words = self._chance.choices(self._words, cum_weights=self._weights, k=length)
+        for place in range(0, length, 3):
+            words[place] = self._words[self._chance.choice(self._topics[topic])]
+        if self._chance.random() < 0.01:
+            self._samples.append(words)
+        return " ".join(words)
+
+    def events(self, first: int, last: int) -> Iterator[dict[str, Any]]:
+        for number in range(first, last):
+            session = number // PER_SESSION
+            if number % PER_SESSION == 0:
+                yield {"session": {"id": f"s{session}", "projectPath": f"/work/p{session % PROJECTS}"}}
+            yield {
+                "message": {
+                    "id": f"m{number}", "sessionId": f"s{session}", "role": ("user", "assistant")[number % 2],
+                    "textContent": self.message(session % len(self._topics)),
+                    "createdAt": 1_700_000_000_000 + number * 60_000,
+                }
+            }  # fmt: skip
+
+    def questions(self, count: int) -> list[str]:
+        """3 to 12 words that stand together in a message, the common ones too."""
+        chance = random.Random(9)
+        found = []
+        for _ in range(count):
+            words = chance.choice(self._samples)
+            length = chance.randint(3, 12)
+            start = chance.randrange(max(1, len(words) - length))
+            found.append(" ".join(words[start : start + length]))
+        return found
+
+
+# --- Measuring
+
+
+@dataclass
+class Times:
+    """Milliseconds."""
+
+    what: str
+    p50: float
+    p99: float
+
+
+def timed(what: str, questions: list[str], ask: Callable[[str], Any]) -> Times:
+    for question in questions[:10]:
+        ask(question)  # warm
+    taken = []
+    for question in questions:
+        began = time.perf_counter()
+        ask(question)
+        taken.append((time.perf_counter() - began) * 1000)
+    taken.sort()
+    return Times(what, statistics.median(taken), taken[len(taken) * 99 // 100])
+
+
+def load(connection: RawConnection, texts: Texts, first: int, last: int) -> tuple[float, float]:
+    """Store messages; seconds until all are stored, and until all have their vector."""
+    began = time.perf_counter()
+    batch: list[dict[str, Any]] = []
+    for event in texts.events(first, last):
+        batch.append(event)
+        if len(batch) >= BATCH:
+            assert connection.call("events.batch", events=batch)["ok"]
+            batch = []
+    assert connection.call("events.batch", events=batch)["ok"]
+    stored = time.perf_counter() - began
+    while connection.call("index.status")["live"]["pending"]:
+        time.sleep(0.2)
+    return stored, time.perf_counter() - began
+
+
+WRITER = """
+import json, sys, time
+from tests.support import RawConnection
+from pathlib import Path
+socket, seconds, per_second = Path(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
+text = sys.argv[4]
+taken = []
+with RawConnection(socket) as connection:
+    began = time.perf_counter()
+    while (now := time.perf_counter()) - began < seconds:
+        name = f"w{time.time_ns()}"
+        message = {"id": name, "sessionId": "writing", "role": "user", "textContent": text + name}
+        connection.call("upsertMessage", message=message)
+        taken.append(time.perf_counter() - now)
+        time.sleep(max(0, len(taken) / per_second - (time.perf_counter() - began)))
+print(json.dumps(sorted(taken)))
+"""
+
+
+def writing(daemon: DaemonProcess, text: str, seconds: float) -> "subprocess.Popen[str]":
+    """A process that stores messages at a steady rate, and prints what each took."""
+    command = [sys.executable, "-c", WRITER, str(daemon.socket_path), str(seconds), str(WRITES_PER_SECOND), text]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def upserts(process: "subprocess.Popen[str]", what: str) -> Times:
+    out, _ = process.communicate()
+    taken = [seconds * 1000 for seconds in json.loads(out)]
+    return Times(what, statistics.median(taken), taken[len(taken) * 99 // 100])
+
+
+# --- What it is compared with
+
+
+def copied(daemon: DaemonProcess, folder: Path) -> apsw.Connection:
+    """A copy of the database, read only, with nobody else at it."""
+    path = folder / "copy.db"
+    source = apsw.Connection(str(daemon.database), flags=apsw.SQLITE_OPEN_READONLY)
+    source.execute("VACUUM INTO ?", (str(path),))
+    source.close()
+    db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    db.enable_load_extension(True)
+    db.load_extension(sqlite_vec.loadable_path())
+    db.execute("PRAGMA mmap_size = 4000000000")
+    return db
+
+
+def all_vectors(db: apsw.Connection) -> Any:
+    [(table,)] = db.execute("SELECT name FROM sqlite_schema WHERE sql LIKE '%USING vec0%'")
+    rows = db.execute(f"SELECT embedding FROM {table}")
+    return np.frombuffer(b"".join(blob for (blob,) in rows), np.float32).reshape(-1, 256).copy()
+
+
+def bare_numpy(vectors: Any, questions: list[str]) -> Times:
+    """The dot product with everything, and the best of it; the question's vector is given."""
+    chance = np.random.default_rng(3)
+    queries = {question: vectors[chance.integers(len(vectors))] for question in questions}
+
+    def nearest(question: str) -> Any:
+        similarity = vectors @ queries[question]
+        best = np.argpartition(-similarity, POOL)[:POOL]
+        return best[np.argsort(-similarity[best])]
+
+    return timed("numpy: dot product with all, float32", questions, nearest)
+
+
+def bare_fts(db: apsw.Connection, questions: list[str]) -> Times:
+    """Any of the words, ranked by bm25."""
+    sql = "SELECT rowid FROM chunks_fts WHERE chunks_fts MATCH ? ORDER BY rank LIMIT ?"
+
+    def match(question: str) -> Any:
+        return db.execute(sql, (" OR ".join(f'"{word}"' for word in question.split()), POOL)).fetchall()
+
+    return timed("FTS5: all words with OR, bm25", questions, match)
+
+
+def recall(db: apsw.Connection, connection: RawConnection, vectors: Any, questions: list[str]) -> None:
+    """Nothing here yet knows the query's vector but the daemon: a message's own text is its own nearest."""
+    rows = db.execute("SELECT chunk_id, text FROM chunks ORDER BY random() LIMIT 50").fetchall()
+    hits = [connection.call("search", query=text, mode="vector", limit=10)["hits"] for _, text in rows]
+    first = sum(any(hit["chunkId"] == name for hit in found) for (name, _), found in zip(rows, hits, strict=True))
+    console.print(f"of {len(rows)} messages asked for by their own text, {first} are among the first ten by meaning")
+
+
+# --- The whole
+
+
+def measure(daemon: DaemonProcess, connection: RawConnection, texts: Texts, folder: Path, chunks: int) -> bool:
+    """Print the table of one size; tells whether its bars are met."""
+    assert daemon.process
+    questions = texts.questions(QUESTIONS)
+    shown: list[Times] = []
+
+    def ask(mode: str, **params: Any) -> Callable[[str], Any]:
+        return lambda question: connection.call("search", query=question, mode=mode, **params)
+
+    before = cpu_seconds(daemon.process.pid)
+    alone = {mode: timed(f"search, {mode}", questions, ask(mode)) for mode in MODES}
+    cpu = (cpu_seconds(daemon.process.pid) - before) / (len(MODES) * (len(questions) + 10))
+    shown += alone.values()
+    shown.append(timed("search, hybrid, one project of 20", questions, ask("hybrid", project="/work/p3")))
+    shown.append(timed("search, vector, one project of 20", questions, ask("vector", project="/work/p3")))
+    shown.append(timed("search, vector, all but a role", questions[:50], ask("vector", filters=[NOT_TOOL])))
+    quiet = upserts(writing(daemon, questions[0] * 6, WRITING_SECONDS), "upsert, nobody searching")
+    for mode in MODES:
+        process = writing(daemon, questions[0] * 6, WRITING_SECONDS)
+        time.sleep(0.5)
+        enough = questions[: 40 if alone[mode].p50 > 20 else QUESTIONS]
+        shown.append(timed(f"search, {mode}, {WRITES_PER_SECOND} upserts a second", enough, ask(mode)))
+        process.kill()
+        process.wait()
+    busy = searched_upserts(daemon, connection, questions)
+    db = copied(daemon, folder)
+    vectors = all_vectors(db)
+    dot, fts = bare_numpy(vectors, questions), bare_fts(db, questions)
+    recall(db, connection, vectors, questions)
+    db.close()
+    (folder / "copy.db").unlink()
+    table(f"{chunks:,} chunks", [*shown, quiet, busy, dot, fts])
+    console.print(f"CPU per search {cpu * 1e3:.1f} ms; the daemon has {rss(daemon.process.pid) / 1e6:.0f} MB")
+    return judge(alone, quiet, busy, dot, fts) if chunks >= 100_000 else True
+
+
+NOT_TOOL = {"field": "role", "op": "ne", "value": "tool"}
+
+
+def searched_upserts(daemon: DaemonProcess, connection: RawConnection, questions: list[str]) -> Times:
+    """What an upsert takes while another client searches without a pause."""
+    process = writing(daemon, questions[0] * 6, WRITING_SECONDS)
+    number = 0
+    while process.poll() is None:
+        connection.call("search", query=questions[number % len(questions)])
+        number += 1
+    return upserts(process, "upsert, while somebody searches")
+
+
+def table(title: str, rows: list[Times]) -> None:
+    shown = Table(title=title, title_justify="left")
+    for name in ("", "p50 ms", "p99 ms"):
+        shown.add_column(name, justify="right" if name else "left")
+    for row in rows:
+        shown.add_row(row.what, f"{row.p50:.2f}", f"{row.p99:.2f}")
+    console.print(shown)
+
+
+def judge(alone: dict[str, Times], quiet: Times, busy: Times, dot: Times, fts: Times) -> bool:
+    bars = [
+        ("vector p50 / numpy's dot product", alone["vector"].p50, dot.p50),
+        ("keyword p50 / a third of FTS5's OR", alone["keyword"].p50, fts.p50 / 3),
+        ("hybrid p50 / both bars and 5 ms", alone["hybrid"].p50, dot.p50 + fts.p50 / 3 + 5),
+        ("upsert p99 while searching / twice alone", busy.p99, 2 * quiet.p99),
+    ]
+    for what, figure, bar in bars:
+        verdict = "ok  " if figure <= bar else "MISS"
+        console.print(f"{verdict}  {what}: {figure:.2f} ms of {bar:.2f} ms, {figure / bar:.2f}")
+    return all(figure <= bar for _, figure, bar in bars)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--million", action="store_true", help="a million chunks too; takes long")
+    parser.add_argument("--most", type=int, default=100_000, help="the largest size")
+    parser.add_argument("--pause", action="store_true", help="wait for Enter before measuring, to attach a profiler")
+    given = parser.parse_args()
+    sizes = [size for size in (10_000, 100_000, 1_000_000) if size <= (1_000_000 if given.million else given.most)]
+    met, texts, stored = True, Texts(), 0
+    with tempfile.TemporaryDirectory(prefix="clk-", dir=real_disk()) as name:
+        folder = Path(name)
+        environ = {"CLANKERS_EMBEDDER": "static", "CLANKERS_SEARCH_SECONDS": "30"}
+        with running_daemon(folder, **environ) as daemon, daemon.connect(timeout=600) as connection:
+            for size in sizes:
+                began = time.perf_counter()
+                storing, indexing = load(connection, texts, stored, size)
+                connection.call("search", query="warm up", mode="vector")
+                while not connection.call("index.status")["inMemory"]:
+                    time.sleep(0.1)
+                new = size - stored
+                console.print(
+                    f"\n{new:,} messages stored in {storing:.1f} s ({new / storing:,.0f}/s), "
+                    f"with vectors after {indexing:.1f} s ({new / indexing:,.0f}/s)"
+                )
+                stored = size
+                if given.pause:
+                    assert daemon.process
+                    console.input(f"daemon {daemon.process.pid}: Enter to go on ")
+                met &= measure(daemon, connection, texts, folder, size)
+                console.print(f"this size took {time.perf_counter() - began:.0f} s")
+    raise SystemExit(0 if met else 1)
+
+
+if __name__ == "__main__":
+    main()
