@@ -53,7 +53,24 @@ class Texts:
         self._samples: list[list[str]] = []
 
     def _word(self, number: int) -> str:
-        syllables = ["ka", "to", "mi", "ren", "sul", "vor", "pe", "dan", "lis", "gor", "ne", "ba", "chu", "fi", "wex", "or"]
+        syllables = [
+            "ka",
+            "to",
+            "mi",
+            "ren",
+            "sul",
+            "vor",
+            "pe",
+            "dan",
+            "lis",
+            "gor",
+            "ne",
+            "ba",
+            "chu",
+            "fi",
+            "wex",
+            "or",
+        ]
         word = ""
         while number or not word:
             number, digit = divmod(number, len(syllables))

@@ -526,5 +526,5 @@ def test_an_interrupt_cancels_a_reindex(home: Path, down: DaemonProcess):
             said = process.stderr.read()
             assert process.wait(30) == 1
 
-    assert cancelled.is_set()
+    assert cancelled.is_set(), said
     assert "reindex cancelled" in said

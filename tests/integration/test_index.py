@@ -224,14 +224,18 @@ def test_tool_calls_are_indexed_only_when_asked_for(home: Path) -> None:
         assert found(connection, "quartz") == ["t"]
         connection.call("upsertTool", tool=tool | {"id": "later", "toolInput": "grep rubidium"})
         eventually(lambda: found(connection, "rubidium") == ["later"], "the new tool call is found")
-        connection.call("upsertTool", tool={"id": "later", "sessionId": "s", "toolName": "Bash", "toolOutput": "cesium"})
+        connection.call(
+            "upsertTool", tool={"id": "later", "sessionId": "s", "toolName": "Bash", "toolOutput": "cesium"}
+        )
         eventually(lambda: found(connection, "cesium") == ["later"], "its output is found")
 
 
 def test_the_first_thing_ever_indexed_may_be_a_tool_call_from_before(home: Path) -> None:
     """An index without a chunk is replaced by itself when the configuration changes; what was stored must come in."""
     with running_daemon(home) as daemon, daemon.connect() as connection:
-        connection.call("upsertTool", tool={"id": "t", "sessionId": "s", "toolName": "Bash", "toolInput": "grep quartz"})
+        connection.call(
+            "upsertTool", tool={"id": "t", "sessionId": "s", "toolName": "Bash", "toolInput": "grep quartz"}
+        )
         configure(connection, "index_tools", True)
         reindex(connection)
         assert found(connection, "quartz") == ["t"]
@@ -256,7 +260,9 @@ def test_a_very_long_message_that_becomes_short_again_is_found_by_what_it_says_l
     assert found(connection, "rubidium") == ["m"]
 
 
-@pytest.mark.parametrize("text", ["\x00", "a\x00b quartz", "🐢" * 500 + " quartz", "e\u0301" * 600 + " quartz", " \n\t "])
+@pytest.mark.parametrize(
+    "text", ["\x00", "a\x00b quartz", "🐢" * 500 + " quartz", "e\u0301" * 600 + " quartz", " \n\t "]
+)
 def test_odd_texts_are_stored_and_found(connection: RawConnection, text: str) -> None:
     store(connection, "odd", text)
     settle(connection)

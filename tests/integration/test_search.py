@@ -6,6 +6,7 @@ import math
 import random
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from writers import eventually
 INVALID = -32602
 DAY = 86_400_000
 BEGAN = 1_700_000_000_000
-WORDS = "amber basalt cobalt dolomite erbium feldspar gallium halite indium jasper krypton".split()
+WORDS = ["amber", "basalt", "cobalt", "dolomite", "erbium", "feldspar", "gallium", "halite", "jasper", "krypton"]
 ROLES = ["user", "assistant", "Ada"]
 
 
@@ -74,6 +75,17 @@ def connection(home: Path, documents: list[dict[str, Any]]) -> Iterator[RawConne
         yield connection
 
 
+@contextmanager
+def fresh() -> Iterator[RawConnection]:
+    """A daemon with nothing in it."""
+    with (
+        tempfile.TemporaryDirectory(prefix="clk-") as folder,
+        running_daemon(Path(folder)) as daemon,
+        daemon.connect() as connection,
+    ):
+        yield connection
+
+
 def search(connection: RawConnection, query: str = "mineral", **params: Any) -> dict[str, Any]:
     return dict(connection.call("search", query=query, **params))
 
@@ -108,8 +120,8 @@ HOSTILE = [
     "NEAR(amber basalt, 2)", "NEAR(", "amber NEAR basalt", "text:amber", "header : amber", "{text header}: amber",
     "- text : amber", "amber + basalt", "(amber", "amber)", "()", "amber AND (basalt OR", "a\x00b", "\x00", "amber\x00",
     "'; DROP TABLE chunks; --", "%", "_", "*", ":", "\\", "\n", "🐢", "🐢 amber", "\ufffd", "\u200b", "\u202eamber",
-    "rank", "chunks_fts", "rowid:1", "?1", ":stem", "$", "x" * 5000, "a", "x1", "漢", "漢字", "東京都庁", "ﬁ", "İ", "ß", "ſ",
-    "e\u0301", "١٢٣", "हिन्दी", "ไทย", "ᾳ", "\ue000", "\U0001f9d1\u200d\U0001f680",
+    "rank", "chunks_fts", "rowid:1", "?1", ":stem", "$", "x" * 5000, "a", "x1", "漢", "漢字", "東京都庁", "ﬁ", "İ",
+    "ß", "ſ", "e\u0301", "١٢٣", "हिन्दी", "ไทย", "ᾳ", "\ue000", "\U0001f9d1\u200d\U0001f680",
 ]  # fmt: skip
 
 
@@ -136,7 +148,9 @@ def test_no_text_whatever_is_an_error(connection: RawConnection, text: str) -> N
         "NEAR(amber basalt, 1)", "text:amber basalt", "^amber ^basalt", "amber + basalt", "{header} : amber basalt",
     ],
 )  # fmt: skip
-def test_nothing_in_a_question_is_syntax(connection: RawConnection, query: str, documents: list[dict[str, Any]]) -> None:
+def test_nothing_in_a_question_is_syntax(
+    connection: RawConnection, query: str, documents: list[dict[str, Any]]
+) -> None:
     """Whatever stands between them, both words are asked for and either is enough."""
     wanted = {one["id"] for one in documents if "amber" in one["text"] or "basalt" in one["text"]}
     assert wanted <= everything(connection, query=query, mode="keyword")
@@ -158,12 +172,12 @@ def test_an_empty_question_and_too_long_a_one_are_refused(connection: RawConnect
     assert "query" in refused(connection, query="x" * 1_000_001)
 
 
-def test_short_and_cjk_questions_find_what_holds_them(home: Path) -> None:
+def test_short_and_cjk_questions_find_what_holds_them() -> None:
     texts = {
         "go": "we wrote it in go", "c": "the C compiler", "r2": "stored in r2", "jp": "東京都庁で会議があった",
-        "cn": "我们讨论了数据库设计", "kr": "데이터베이스 설계", "mixed": "Python言語のテスト", "id": "call parseHttpResponse(x)",
-        "snake": "set max_retry_count", "path": "see daemon/clankersd/index/words.py", "de": "Größe und Straße",
-        "tr": "İstanbul", "fr": "un café crème", "i": "I think so",
+        "cn": "我们讨论了数据库设计", "kr": "데이터베이스 설계", "mixed": "Python言語のテスト",
+        "id": "call parseHttpResponse(x)", "snake": "set max_retry_count", "path": "see clankersd/index/words.py",
+        "de": "Größe und Straße", "tr": "İstanbul", "fr": "un café crème", "i": "I think so",
     }  # fmt: skip
     questions = {
         "go": "go", "C": "c", "r2": "r2", "京": "jp", "東京": "jp", "都庁": "jp", "会議": "jp", "東京都庁": "jp",
@@ -172,22 +186,19 @@ def test_short_and_cjk_questions_find_what_holds_them(home: Path) -> None:
         "clankersd/index": "path", "größe": "de", "Grosse STRASSE strase straße": "de", "istanbul": "tr",
         "İSTANBUL": "tr", "cafe creme": "fr", "cafe\u0301": "fr", "I": "i",
     }  # fmt: skip
-    with tempfile.TemporaryDirectory(prefix="clk-") as folder, running_daemon(Path(folder)) as daemon:
-        with daemon.connect() as own:
-            for name, text in texts.items():
-                message = {"id": name, "sessionId": f"s-{name}", "role": "user", "textContent": text}
-                own.call("upsertMessage", message=message)
-            wrong = {
-                query: names(search(own, query, mode="keyword"))
-                for query, name in questions.items()
-                if names(search(own, query, mode="keyword"))[:1] != [name]
-            }
+    with fresh() as own:
+        for name, text in texts.items():
+            message = {"id": name, "sessionId": f"s-{name}", "role": "user", "textContent": text}
+            own.call("upsertMessage", message=message)
+        wrong = {
+            query: names(search(own, query, mode="keyword"))
+            for query, name in questions.items()
+            if names(search(own, query, mode="keyword"))[:1] != [name]
+        }
     assert wrong == {}
 
 
 # --- Filters
-
-SPECIAL: dict[str, Callable[[dict[str, Any]], Any]] = {"meta.kind": lambda one: one["meta"].get("kind")}
 
 
 def value_of(one: dict[str, Any], field: str) -> Any:
@@ -377,7 +388,14 @@ def test_pages_cover_everything_once_and_in_order(connection: RawConnection, mod
 
 @pytest.mark.parametrize(
     "other",
-    [{"query": "amber"}, {"mode": "keyword"}, {"project": "/work/1"}, {"diversity": 0.5}, {"since": 1}, {"minScore": 0.1}],
+    [
+        {"query": "amber"},
+        {"mode": "keyword"},
+        {"project": "/work/1"},
+        {"diversity": 0.5},
+        {"since": 1},
+        {"minScore": 0.1},
+    ],
 )
 def test_the_cursor_of_another_search_is_refused(connection: RawConnection, other: dict[str, Any]) -> None:
     cursor = search(connection)["cursor"]
@@ -414,7 +432,9 @@ def test_what_is_old_counts_half_after_each_half_life(connection: RawConnection)
     plain = {hit["chunkId"]: hit for hit in search(connection, "amber", mode="keyword", limit=100)["hits"]}
     aged = search(connection, "amber", mode="keyword", limit=100, halfLifeDays=365, explain=True)["hits"]
     assert len(aged) == len(plain)
-    [factor] = {round(math.log2(hit["components"]["recency"]) * 365 + (hit["createdAt"] - BEGAN) / -DAY, 1) for hit in aged[:1]}
+    [factor] = {
+        round(math.log2(hit["components"]["recency"]) * 365 + (hit["createdAt"] - BEGAN) / -DAY, 1) for hit in aged[:1]
+    }
     for hit in aged:
         assert hit["score"] == pytest.approx(plain[hit["chunkId"]]["score"] * hit["components"]["recency"], abs=2e-6)
         age = -math.log2(hit["components"]["recency"]) * 365  # days
@@ -425,27 +445,25 @@ def test_what_is_old_counts_half_after_each_half_life(connection: RawConnection)
 
 def test_diversity_makes_room_for_what_is_unlike() -> None:
     like = "the amber deployment failed on the staging server again"
-    with tempfile.TemporaryDirectory(prefix="clk-") as folder, running_daemon(Path(folder)) as daemon:
-        with daemon.connect() as own:
-            texts = [f"{like} {number}" for number in range(5)] + ["an amber necklace was found in the drawer of my aunt"]
-            for number, text in enumerate(texts):
-                message = {"id": f"m{number}", "sessionId": f"s{number}", "role": "user", "textContent": text}
-                own.call("upsertMessage", message=message)
-            question = {"query": "amber deployment staging", "mode": "keyword", "explain": True}
-            assert names(search(own, **question)).index("m5") == 5
-            varied = search(own, **question, diversity=0.5)
-            assert names(varied).index("m5") == 1
-            assert all("likeness" in hit["components"] for hit in varied["hits"])
+    with fresh() as own:
+        texts = [f"{like} {number}" for number in range(5)] + ["an amber necklace was found in the drawer of my aunt"]
+        for number, text in enumerate(texts):
+            message = {"id": f"m{number}", "sessionId": f"s{number}", "role": "user", "textContent": text}
+            own.call("upsertMessage", message=message)
+        question = {"query": "amber deployment staging", "mode": "keyword", "explain": True}
+        assert names(search(own, **question)).index("m5") == 5
+        varied = search(own, **question, diversity=0.5)
+        assert names(varied).index("m5") == 1
+        assert all("likeness" in hit["components"] for hit in varied["hits"])
 
 
 def test_a_neighbour_of_a_match_is_found_after_it() -> None:
     turns = ["Which tool shall we use for the backup?", "Restic, since it is encrypted.", "Fine.", "Then lunch."]
-    with tempfile.TemporaryDirectory(prefix="clk-") as folder, running_daemon(Path(folder)) as daemon:
-        with daemon.connect() as own:
-            for number, text in enumerate(turns):
-                message = {"id": f"m{number}", "sessionId": "s", "role": "user", "textContent": text}
-                own.call("upsertMessage", message=message)
-            assert names(search(own, "backup tool", mode="keyword")) == ["m0", "m1", "m2", "m3"]
+    with fresh() as own:
+        for number, text in enumerate(turns):
+            message = {"id": f"m{number}", "sessionId": "s", "role": "user", "textContent": text}
+            own.call("upsertMessage", message=message)
+        assert names(search(own, "backup tool", mode="keyword")) == ["m0", "m1", "m2", "m3"]
 
 
 def test_who_is_named_in_the_question_is_preferred(connection: RawConnection) -> None:
@@ -496,13 +514,12 @@ def test_answers_are_plain_json(connection: RawConnection) -> None:
 
 
 def test_a_search_that_has_no_time_answers_with_what_it_has() -> None:
-    with tempfile.TemporaryDirectory(prefix="clk-") as folder, running_daemon(Path(folder)) as daemon:
-        with daemon.connect() as own:
-            for number in range(200):
-                message = {"id": f"m{number}", "sessionId": "s", "role": "user", "textContent": f"amber {number}"}
-                own.call("upsertMessage", message=message)
-            own.call("daemon.configure", key="search_seconds", value=0.0001)
-            assert search(own, "amber")["degraded"]
-            own.call("daemon.configure", key="search_seconds", value=None)
-            eventually(lambda: search(own, "amber")["degraded"] is None, "it has time again")
-            eventually(lambda: own.call("index.status")["inMemory"], "the vectors are in memory")
+    with fresh() as own:
+        for number in range(200):
+            message = {"id": f"m{number}", "sessionId": "s", "role": "user", "textContent": f"amber {number}"}
+            own.call("upsertMessage", message=message)
+        own.call("daemon.configure", key="search_seconds", value=0.0001)
+        assert search(own, "amber")["degraded"]
+        own.call("daemon.configure", key="search_seconds", value=None)
+        eventually(lambda: search(own, "amber")["degraded"] is None, "it has time again")
+        eventually(lambda: own.call("index.status")["inMemory"], "the vectors are in memory")

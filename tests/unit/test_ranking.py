@@ -8,8 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-pytest.importorskip("numpy")
-
 from clankersd.search.conversation import AFTER, BEFORE, FADE, SIMILAR_NEAR, score_words, smooth
 from clankersd.search.keyword import Keywords, Place, Term
 from clankersd.search.ranking import (

@@ -3,10 +3,8 @@
 import threading
 from typing import Any
 
+import numpy as np
 import pytest
-
-np = pytest.importorskip("numpy")
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -7,7 +7,25 @@ from hypothesis import strategies as st
 
 from clankersd.index.words import MOST_WORDS, STOP_WORDS, count_words, other_forms, query_words
 
-NASTY = ['"', "'", "*", "^", "-", "(", ")", "NEAR(", " AND ", " OR ", " NOT ", "text:", "{a b}:", "\x00", "🐢", "漢字", "_"]
+NASTY = [
+    '"',
+    "'",
+    "*",
+    "^",
+    "-",
+    "(",
+    ")",
+    "NEAR(",
+    " AND ",
+    " OR ",
+    " NOT ",
+    "text:",
+    "{a b}:",
+    "\x00",
+    "🐢",
+    "漢字",
+    "_",
+]
 any_text = st.one_of(st.text(), st.lists(st.one_of(st.sampled_from(NASTY), st.text(max_size=5))).map("".join))
 
 
@@ -23,7 +41,7 @@ any_text = st.one_of(st.text(), st.lists(st.one_of(st.sampled_from(NASTY), st.te
         ("daemon/clankersd/index.py", ["daemon", "clankersd", "index", "py"]),
         ("C:\\Users\\ada\\notes.md", ["c", "users", "ada", "notes", "md"]),
         ("https://example.org/a-b?c=d", ["https", "example", "org", "b", "c"]),
-        ("utf8 x86_64", ["utf8", "utf", "8", "x86", "64", "x", "86"]),
+        ("utf8 x86_64", ["utf8", "x86", "64"]),
         ("Straße Ölçü", ["straße", "ölçü"]),
     ],
 )

@@ -4,6 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
@@ -234,10 +235,10 @@ def print_reindexed(ctl: Ctl, job: Job) -> None:
 def finished(ctl: Ctl, request: Method[JobStarted]) -> Job:
     """The job that `request` begins, once it has ended; Ctrl-C cancels it."""
     started = ctl.call(request)
-    try:
+    with suppress(KeyboardInterrupt):
         return _watched(ctl, started.job_id)
-    except KeyboardInterrupt:
-        return _cancelled(ctl, started.job_id)
+    # Not while the interrupt is handled: until it is forgotten, what it fell into may still hold the connection.
+    return _cancelled(ctl, started.job_id)
 
 
 def _cancelled(ctl: Ctl, job_id: str) -> Job:

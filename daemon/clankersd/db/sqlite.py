@@ -17,6 +17,7 @@ import apsw
 T = TypeVar("T")
 
 BUSY_TIMEOUT_MS = 5000
+CACHE_KIB = 32 * 1024  # SQLite has 2 MiB by itself, and reads the index from the disk over and over
 SQLITE_VERSION = apsw.sqlite_lib_version()
 
 _NOTHING: Mapping[str, Any] = {}
@@ -108,6 +109,7 @@ def _open(path: Path, durability: str) -> apsw.Connection:
         # Before the first table, or never: it lets `db vacuum` give pages back in small steps.
         raw.pragma("auto_vacuum", "incremental")
         _set(raw, "journal_mode", "wal", "wal")
+        raw.pragma("cache_size", -CACHE_KIB)
         _set(raw, "foreign_keys", 1, 1)
         _set(raw, "journal_size_limit", 64 * 1024 * 1024, 64 * 1024 * 1024)
         set_durability(raw, durability)

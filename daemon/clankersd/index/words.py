@@ -11,7 +11,7 @@ MOST_QUERY = 10_000
 _WORD = re.compile(r"\w+")
 _APART = re.compile("\\w[\u0300-\u036f]+")
 _CAMEL = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
-_HUMP = re.compile(r"[a-z0-9][A-Z]|[A-Z]{2,}[a-z]|[A-Za-z]\d|\d[A-Za-z]")
+_HUMP = re.compile(r"[a-z][A-Z]|[A-Z]{2,}[a-z]")
 _CJK_RUN = re.compile(f"[{CJK}]+")
 
 # "may" is a month as well. The pieces of "don't" and "it's" stand alone, as the tokenizer leaves them.
@@ -35,9 +35,10 @@ def count_words(text: str) -> int:
 def other_forms(text: str) -> str:
     """What else a text is found by: the parts of its camelCase names, its CJK text in ones and twos."""
     forms: dict[str, None] = {}
-    if _HUMP.search(text) or _CJK_RUN.search(text):
+    if _HUMP.search(text) or not text.isascii():
         for word in _WORD.findall(text):
-            forms.update(dict.fromkeys(_parts(word)))
+            if _HUMP.search(word) or not word.isascii():
+                forms.update(dict.fromkeys(_parts(word)))
     return " ".join(forms)
 
 

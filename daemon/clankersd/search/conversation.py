@@ -55,9 +55,9 @@ def score_words(words: Keywords, average: float) -> Scored | None:
     own: dict[int, tuple[float, int]] = {}
     for term, places in words.places:
         if places:
-            keys, scores, chunks = _own_scores(places, numbers, max(SHORT, average))
-            _remember_best(own, keys, scores * term.rarity, chunks)
-            parts.append(_spread(keys, scores, places, term.rarity, numbers))
+            here = _own_scores(places, numbers, max(SHORT, average))
+            _remember_best(own, here.keys, here.scores * term.rarity, here.chunks)
+            parts.append(_spread(here, term.rarity))
     if not parts:
         return None
     keys, totals = _reduce(np.concatenate([k for k, _ in parts]), np.concatenate([s for _, s in parts]), np.add)
@@ -74,30 +74,39 @@ def _key(place: Place, numbers: dict[str, int]) -> int:
     return numbers.setdefault(session, len(numbers) + 1) * _TURNS + turn
 
 
-def _own_scores(places: list[Place], numbers: dict[str, int], reference: float) -> "tuple[Array, Array, Array]":
-    """One score for each chunk a word stands in: often is better than once, long is worse than not."""
+@dataclass(frozen=True)
+class _Own:
+    """One word in each chunk it stands in: the chunk, its key, its score there, and how much it tells others."""
+
+    chunks: "Array"
+    keys: "Array"
+    scores: "Array"
+    told: "Array"
+
+
+def _own_scores(places: list[Place], numbers: dict[str, int], reference: float) -> _Own:
+    """A score for each chunk a word stands in: often is better than once, long is worse than not."""
     import numpy as np
 
-    found: dict[int, list[float]] = {}
-    for place in places:
-        entry = found.setdefault(place[0], [0.0, 0.0, place[4], _key(place, numbers)])
-        entry[1 if place[1] == "header" else 0] += 1
-    table = np.array(list(found.values()))
-    times, in_header, tokens = table[:, 0], table[:, 1], table[:, 2]
+    raw = np.array([place[0] for place in places], np.int64)
+    chunks, first, which = np.unique(raw, return_index=True, return_inverse=True)
+    in_text = np.array([place[1] != "header" for place in places])
+    times = np.bincount(which[in_text], minlength=len(chunks)).astype(np.float64)
+    in_header = np.bincount(which[~in_text], minlength=len(chunks)) > 0
+    keys = np.array([_key(places[at], numbers) for at in first.tolist()], np.int64)
+    tokens = np.array([places[at][4] for at in first.tolist()], np.float64)
     norm = K1 * (1 - B + B * np.maximum(tokens, reference) / reference)
-    scores = np.maximum(times * (K1 + 1) / (times + norm), in_header > 0)
-    return table[:, 3].astype(np.int64), scores, np.array(list(found), np.int64)
+    by_text = times * (K1 + 1) / (times + norm)
+    return _Own(chunks, keys, np.maximum(by_text, in_header), by_text * np.minimum(1.0, FADE / tokens))
 
 
-def _spread(keys: "Array", scores: "Array", places: list[Place], rarity: float, numbers: dict[str, int]) -> Any:
+def _spread(own: _Own, rarity: float) -> "tuple[Array, Array]":
     """The word's score for every turn it stands in or near: the best of its own and its neighbours'."""
     import numpy as np
 
-    text = {_key(place, numbers): min(1.0, FADE / place[4]) for place in places if place[1] != "header"}
-    fading = np.array([text.get(key, 0.0) for key in keys.tolist()])
-    turns = keys >= 0
-    sources, told = keys[turns], (scores * fading)[turns]
-    all_keys, all_scores = [keys], [scores]
+    turns = own.keys >= 0
+    sources, told = own.keys[turns], own.told[turns]
+    all_keys, all_scores = [own.keys], [own.scores]
     for distance, (before, after) in enumerate(zip(BEFORE, AFTER, strict=True), 1):
         all_keys += [sources + distance, sources - distance]
         all_scores += [told * before, told * after]

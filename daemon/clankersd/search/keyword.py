@@ -12,8 +12,12 @@ from clankersd.index.words import query_words
 from clankersd.search.filters import Eligible
 
 MOST_TERMS = 12
-MOST_ROWS = 8_000
+MOST_ROWS = 5_000
 """How many places are looked at in all: tens of thousands would hold the connection too long."""
+
+MOST_REMEMBERED = 20_000
+WORTH_REMEMBERING = 200
+"""A rarer word is counted anew each time, in no time: it may have just been stored."""
 
 _TOKENIZER = ("porter", ["unicode61", "remove_diacritics", "2"])
 # CROSS JOIN, here and elsewhere: it keeps the order, and the order is what makes it fast.
@@ -62,9 +66,11 @@ class Keywords:
         return sum(len(places) for _, places in self.places)
 
 
-async def find_words(store: Store, query: str, names: set[str], eligible: Eligible, deadline: float) -> Keywords:
+async def find_words(
+    store: Store, query: str, names: set[str], frequencies: "Frequencies", eligible: Eligible, deadline: float
+) -> Keywords:
     """Where the query's rarest words stand among what is eligible, within the deadline. `names` are left out."""
-    terms = await store.read(lambda db: _terms(db, query_words(query), names))
+    terms = await store.read(lambda db: _terms(db, query_words(query), names, frequencies))
     found = Keywords(stems={term.stem for term in terms})
     left = MOST_ROWS
     for term in terms[:MOST_TERMS]:
@@ -82,15 +88,32 @@ async def find_words(store: Store, query: str, names: set[str], eligible: Eligib
     return found
 
 
-def _terms(db: Db, words: list[str], names: set[str]) -> list[Term]:
+class Frequencies:
+    """In how many chunks a word stands, remembered until many more chunks are there: counting walks through them."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, int] = {}
+        self._asked_at = 0
+
+    def of(self, db: Db, stem: str, chunks: int) -> int:
+        """How many chunks hold the stem, of about `chunks`."""
+        if abs(chunks - self._asked_at) > max(100, self._asked_at // 50) or len(self._known) > MOST_REMEMBERED:
+            self._known, self._asked_at = {}, chunks
+        known = self._known.get(stem, 0)
+        if known < WORTH_REMEMBERING:
+            known = db.value("SELECT doc FROM chunks_vocabulary WHERE term = :stem", {"stem": stem}) or 0
+            self._known[stem] = known
+        return known
+
+
+def _terms(db: Db, words: list[str], names: set[str], frequencies: Frequencies) -> list[Term]:
     """The words that stand anywhere, rarest first; names only when there is nothing else."""
     tokenize = db.raw.fts5_tokenizer(_TOKENIZER[0], _TOKENIZER[1])
     chunks = db.value("SELECT max(id) FROM chunks") or 0
     terms: dict[str, Term] = {}
     for word in [word for word in words if word not in names] or words:
         for stem in _stems(tokenize, word):
-            frequency = db.value("SELECT doc FROM chunks_vocabulary WHERE term = :stem", {"stem": stem})
-            if frequency:
+            if frequency := frequencies.of(db, stem, chunks):
                 terms.setdefault(stem, Term(word, stem, frequency, max(chunks, frequency)))
     return sorted(terms.values(), key=lambda term: term.frequency)
 

@@ -17,7 +17,7 @@ from clankersd.db.paging import decode_cursor, encode_cursor
 from clankersd.rpc import handles
 from clankersd.search.conversation import Scored, score_words
 from clankersd.search.filters import Eligible, eligible
-from clankersd.search.keyword import Keywords, find_words
+from clankersd.search.keyword import Frequencies, Keywords, find_words
 from clankersd.search.meaning import Meaning, compare, find_meaning, in_thread_if
 from clankersd.search.ranking import Candidate, diversify, named, rank, recency, without_names
 from clankersd.search.snippets import snippet
@@ -48,6 +48,9 @@ _AT_TURNS = """
       ON chunks.session_id = json_each.value ->> 0 AND chunks.turn = json_each.value ->> 1
     WHERE {condition} GROUP BY 1, 2
 """
+
+
+_frequencies = Frequencies()
 
 
 @dataclass
@@ -92,7 +95,7 @@ async def _ask_both(daemon: "Daemon", asked: Asked) -> None:
     async def words() -> None:
         try:
             asked.words = await find_words(
-                daemon.store, asked.request.query, asked.names, asked.allowed, asked.deadline
+                daemon.store, asked.request.query, asked.names, _frequencies, asked.allowed, asked.deadline
             )
         except DeadlineExceeded:
             asked.words.note = "time ran out before all words were looked up"
@@ -122,7 +125,7 @@ async def _rank(daemon: "Daemon", asked: Asked) -> list[Candidate]:
     if asked.request.half_life_days:
         recency(found, clock.now(), asked.request.half_life_days)
     found = [one for one in found if one.by_words or one.score >= asked.request.min_score]
-    found.sort(key=lambda one: (-one.score, one.chunk))
+    found.sort(key=lambda one: (-one.score, -one.row["created_at"], one.chunk))
     return diversify(found, asked.request.diversity) if asked.request.diversity else found
 
 
