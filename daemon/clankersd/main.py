@@ -32,6 +32,8 @@ def main() -> None:
     """Run the daemon until it is told to stop."""
     options = _parser().parse_args()
     os.umask(0o077)
+    # numpy's threads would fight with ours for the cores: one search is quicker with one of them.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     flags = {"log_level": options.log_level} if options.log_level else {}
     try:
         anyio.run(_run, _paths(options), flags, backend_options={"use_uvloop": True})

@@ -66,9 +66,7 @@ def test_an_answer_is_typed(daemon: DaemonProcess):
     assert report.ok
 
 
-def test_the_socket_of_this_user_is_found_without_being_told(
-    daemon: DaemonProcess, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_socket_of_this_user_is_found_without_being_told(daemon: DaemonProcess, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CLANKERS_DATA_PATH", str(daemon.home))
     monkeypatch.delenv("CLANKERS_SOCKET_PATH", raising=False)
 
@@ -137,9 +135,7 @@ def test_a_batch_stores_the_good_events_and_reports_the_bad_one(daemon: DaemonPr
 
 def test_threads_share_a_client(daemon: DaemonProcess):
     with Client(daemon.socket_path, timeout=30) as client:
-        threads = [
-            threading.Thread(target=client.events.session, args=(f"s{number}",)) for number in range(20)
-        ]
+        threads = [threading.Thread(target=client.events.session, args=(f"s{number}",)) for number in range(20)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -239,9 +235,7 @@ def test_anything_is_sent_again_when_the_connection_was_lost_while_idle(home: Pa
 
 def test_a_daemon_that_refuses_the_connection_is_heard(home: Path):
     def refuse(peer: Peer) -> None:
-        peer.send(
-            {"jsonrpc": "2.0", "id": None, "error": {"code": Overloaded.code, "message": "256 are enough"}}
-        )
+        peer.send({"jsonrpc": "2.0", "id": None, "error": {"code": Overloaded.code, "message": "256 are enough"}})
 
     with (
         played(home / "s", refuse),

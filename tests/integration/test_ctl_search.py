@@ -1,12 +1,9 @@
 """`clankers-ctl search`, `index` and `reindex` as one runs them; and that the manual names every command."""
 
 import json
-import os
-import pty
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -17,6 +14,7 @@ from typing import Any
 
 import click
 import pytest
+from commands import command, ctl, on_a_terminal
 from fake_daemon import Peer, played
 from rich.cells import cell_len
 from support import DaemonProcess, running_daemon
@@ -41,53 +39,6 @@ ASKING = [
     ["model", "use", "static", "--yes"],
 ]
 """The commands that need the daemon."""
-
-
-class Ran:
-    """What a command left behind."""
-
-    def __init__(self, done: "subprocess.CompletedProcess[str]") -> None:
-        self.code = done.returncode
-        self.out = done.stdout
-        self.err = done.stderr
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-def command(*words: str) -> list[str]:
-    return [sys.executable, "-m", "clankers.ctl", *words]
-
-
-def ctl(daemon: DaemonProcess, *words: str, typed: str = "", cwd: Path | None = None, **environ: str) -> Ran:
-    return Ran(
-        subprocess.run(
-            command(*words),
-            env=daemon.environ | {"COLUMNS": ""} | environ,  # as wide as it needs to be
-            input=typed,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-            cwd=cwd,
-        )
-    )
-
-
-def on_a_terminal(daemon: DaemonProcess, *words: str, **environ: str) -> str:
-    """What the command writes when it has a terminal."""
-    ours, theirs = pty.openpty()
-    known = {"TERM": "xterm-256color", "COLUMNS": ""} | environ
-    process = subprocess.Popen(command(*words), env=daemon.environ | known, stdout=theirs, stderr=theirs)
-    os.close(theirs)
-    written = b""
-    with suppress(OSError):  # how Linux says that the other end is closed
-        while data := os.read(ours, 65536):
-            written += data
-    process.wait(30)
-    os.close(ours)
-    return written.decode()
 
 
 def fill(daemon: DaemonProcess) -> None:

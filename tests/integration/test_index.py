@@ -62,7 +62,7 @@ def finish(connection: RawConnection, job: str) -> dict[str, Any]:
 
 def reindex(connection: RawConnection, **params: Any) -> dict[str, Any]:
     done = finish(connection, connection.call("reindex", **params)["jobId"])
-    assert done["state"] == "done", done
+    assert done["state"] == "done", done["error"]
     return done
 
 
@@ -130,12 +130,12 @@ def test_a_search_right_after_storing_waits_for_the_vector(connection: RawConnec
 
 
 def test_a_message_tells_where_it_comes_from(connection: RawConnection) -> None:
-    session = {"id": "s", "title": "Clocks", "projectPath": "/work/clocks"}
+    session = {"id": "s", "title": "Clocks", "projectPath": "/home/me/clocks"}
     connection.call("upsertSession", session=session)
     store(connection, "m", "the quartz oscillator", createdAt=1_700_000_000_000)
     [hit] = search(connection, "quartz")["hits"]
     assert hit["ref"] == {
-        "sessionId": "s", "sessionTitle": "Clocks", "messageId": "m", "role": "user", "projectPath": "/work/clocks",
+        "sessionId": "s", "sessionTitle": "Clocks", "messageId": "m", "role": "user", "projectPath": "/home/me/clocks",
     }  # fmt: skip
     assert (hit["source"], hit["createdAt"], hit["text"]) == ("sessions", 1_700_000_000_000, "the quartz oscillator")
     assert hit["snippet"] == "the «quartz» oscillator"
@@ -192,6 +192,14 @@ def test_an_identical_replay_changes_nothing(connection: RawConnection) -> None:
     assert connection.call("events.batch", events=events)["ok"]
     assert connection.call("query", sql=chunks)["rows"] == before
     assert status(connection)["live"]["pending"] == 0
+
+
+@pytest.mark.parametrize("owner", ["message", "tool", "file"])
+def test_an_owners_chunks_are_found_without_looking_at_all_others(connection: RawConnection, owner: str) -> None:
+    """Every upsert asks for them: by another index it would read the whole table."""
+    sql = f"EXPLAIN QUERY PLAN SELECT hash FROM chunks WHERE {owner}_id = 'x' AND chunking = 1 ORDER BY position"
+    [plan] = [row[3] for row in connection.call("query", sql=sql)["rows"] if "chunks" in row[3]]
+    assert f"USING INDEX idx_chunks_{owner} " in plan
 
 
 @pytest.mark.parametrize("role", ["system", "tool"])
@@ -280,7 +288,7 @@ def test_a_message_of_any_moment_is_stored_and_found(connection: RawConnection, 
 
 def fill(connection: RawConnection) -> None:
     for session in ("a", "b"):
-        connection.call("upsertSession", session={"id": session, "projectPath": f"/work/{session}"})
+        connection.call("upsertSession", session={"id": session, "projectPath": f"/home/me/{session}"})
         for number in range(20):
             store(connection, f"{session}{number}", f"quartz {session} number {number}", session=session)
 

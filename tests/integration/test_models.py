@@ -285,9 +285,10 @@ def test_an_interrupt_leaves_all_as_it_was(pets: DaemonProcess):
                 assert time.monotonic() < deadline
                 time.sleep(0.02)
             assert settings(pets)["embedder_model"] == "mine"
-        process.send_signal(signal.SIGINT)
         assert process.stderr
-        said = process.stderr.read()
+        said = process.stderr.readline()  # it watches the job, and says what it sees
+        process.send_signal(signal.SIGINT)
+        said += process.stderr.read()
         assert process.wait(30) == 1
 
     assert "Still in use: static" in said

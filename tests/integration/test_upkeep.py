@@ -72,9 +72,7 @@ def test_a_job_that_a_kill_interrupted_is_not_running_after_the_next_start(daemo
     assert "stopped" in job["error"]
 
 
-def test_rolling_back_refuses_events_until_the_schema_is_back(
-    daemon: DaemonProcess, connection: RawConnection
-) -> None:
+def test_rolling_back_refuses_events_until_the_schema_is_back(daemon: DaemonProcess, connection: RawConnection) -> None:
     connection.call("upsertSession", session={"id": "s"})
     rolled = connection.call("db.rollback")
     assert rolled["toVersion"] == rolled["fromVersion"] - 1

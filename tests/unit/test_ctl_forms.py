@@ -78,11 +78,7 @@ def test_a_bar_shows_eighths_and_anything_above_nothing():
     assert bar(0.0001, 10) == "▏"
 
 
-@given(
-    st.lists(
-        st.tuples(st.integers(1, 60), st.none() | st.integers(1, 30), st.booleans()), min_size=1, max_size=8
-    )
-)
+@given(st.lists(st.tuples(st.integers(1, 60), st.none() | st.integers(1, 30), st.booleans()), min_size=1, max_size=8))
 def test_columns_fit_wherever_they_can(shapes: list[tuple[int, int | None, bool]]):
     columns = [Column("", least=least, optional=optional) for _, least, optional in shapes]
     natural = [width for width, _, _ in shapes]

@@ -8,8 +8,9 @@ import click
 from clankers.ctl.command import Root, socket_option
 from clankers.ctl.completion import completion
 from clankers.ctl.config import config
-from clankers.ctl.db import db, jobs
+from clankers.ctl.db import db
 from clankers.ctl.index import index, reindex
+from clankers.ctl.jobs import jobs
 from clankers.ctl.logs import logs
 from clankers.ctl.model import model
 from clankers.ctl.query import query

@@ -2,19 +2,16 @@
 
 import os
 import sys
-import time
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Literal, cast, get_args
 
 import click
 
 from clankers.ctl.command import FAILED, PROBLEM, Ctl, common
 from clankers.ctl.human import local, several, span
-from clankers.ctl.output import bar, console, one_line, print_facts, print_json
-from clankers_protocol.admin import Job, JobCancel, JobStarted, JobStatus
-from clankers_protocol.errors import Conflict
+from clankers.ctl.jobs import finished
+from clankers.ctl.output import bar, one_line, print_facts, print_json
+from clankers_protocol.admin import Job
 from clankers_protocol.search import (
     FilesStatus,
     GenerationStatus,
@@ -26,18 +23,11 @@ from clankers_protocol.search import (
     Reindex,
     Synced,
 )
-from clankers_protocol.wire import Method
 
 Embedder = Literal["static", "onnx", "openai", "ollama", "gemini", "none"]
 
 PATIENCE = 3600
 """Seconds that comparing the files may take: there may be many, on a slow disk."""
-
-EVERY = 0.1
-"""Seconds between two questions how far a job is."""
-
-SHORT = 30
-"""Characters. What a job does is said in fewer; more are a trouble it has."""
 
 SYNCED = [
     ("added", "green"),
@@ -230,66 +220,3 @@ def print_reindexed(ctl: Ctl, job: Job) -> None:
             err=True,
         )
     sys.exit(PROBLEM if failed else 0)
-
-
-def finished(ctl: Ctl, request: Method[JobStarted]) -> Job:
-    """The job that `request` begins, once it has ended; Ctrl-C cancels it."""
-    started = ctl.call(request)
-    with suppress(KeyboardInterrupt):
-        return _watched(ctl, started.job_id)
-    # Not while the interrupt is handled: until it is forgotten, what it fell into may still hold the connection.
-    return _cancelled(ctl, started.job_id)
-
-
-def _cancelled(ctl: Ctl, job_id: str) -> Job:
-    try:
-        job = ctl.call(JobCancel(job_id))
-    except Conflict:  # it has just ended by itself
-        job = ctl.call(JobStatus(job_id))
-    return job if job.state != "running" else _polled(ctl, job_id, lambda _: None)
-
-
-def _watched(ctl: Ctl, job_id: str) -> Job:
-    if ctl.json:
-        return _polled(ctl, job_id, lambda job: None)
-    out = console(stderr=True)
-    notes = _Notes(lambda note: out.print(note, style="yellow" if len(note) > SHORT else ""))
-    if not out.is_terminal:
-        return _polled(ctl, job_id, notes.see)
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # slow to load
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=out, transient=True) as progress:
-        task = progress.add_task("", total=None)
-
-        def see(job: Job) -> None:
-            note = one_line(job.note or job.kind)
-            if len(note) > SHORT:  # a trouble, in a line of its own
-                notes.see(job)
-                note = "waiting"
-            progress.update(task, completed=job.done, total=job.total, description=note)
-
-        return _polled(ctl, job_id, see)
-
-
-class _Notes:
-    """Says each note of a job once."""
-
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
-        self._said: set[str] = set()
-
-    def see(self, job: Job) -> None:
-        note = one_line(job.note or "")
-        if note and note not in self._said:
-            self._said.add(note)
-            self._say(note)
-
-
-def _polled(ctl: Ctl, job_id: str, seen: Callable[[Job], Any]) -> Job:
-    while True:
-        job = ctl.call(JobStatus(job_id))
-        seen(job)
-        if job.state != "running":
-            return job
-        time.sleep(EVERY)

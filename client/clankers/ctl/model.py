@@ -13,7 +13,8 @@ import click
 from clankers.ctl.command import Ctl, common
 from clankers.ctl.hub import HUB, KNOWN, Fetched, Pull, PullFailed, Seen, fetch, plan
 from clankers.ctl.human import several, size
-from clankers.ctl.index import Embedder, absolute, finished, print_reindexed
+from clankers.ctl.index import Embedder, absolute, print_reindexed
+from clankers.ctl.jobs import finished
 from clankers.ctl.output import Column, console, one_line, print_json, print_table
 from clankers_protocol.admin import DaemonConfig, DaemonConfigure, Setting
 from clankers_protocol.paths import default_paths

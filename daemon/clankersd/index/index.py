@@ -29,6 +29,8 @@ class Index:
         self.embedder: Embedder | None = None
         self.problem: str | None = None
         self.last_error: str | None = None
+        self.hopeless = False
+        """Whether the problem stays until somebody changes something."""
         self.live: Generation | None = None
         self.building: Generation | None = None
         self.mirror: Mirror | None = None
@@ -72,6 +74,10 @@ class Index:
         """Remember who speaks: a query may name them."""
         if role and len(self.speakers) < MOST_SPEAKERS:
             self.speakers.add(role)
+
+    def recovered(self) -> None:
+        """The embedder works."""
+        self.problem, self.hopeless = None, False
 
     def wake(self) -> None:
         """There is something new to cut or to embed."""
@@ -147,7 +153,8 @@ class Index:
         log.info("vectors are in memory", generation=live.id, vectors=self.vector_count)
 
     def _use(self, settings: EmbedderSettings, tokens: int, overlap: int, sources: tuple[str, ...]) -> None:
-        self.problem = self.last_error = None
+        self.recovered()
+        self.last_error = None
         try:
             self.embedder = make_embedder(settings)
         except EmbedderUnavailable as error:

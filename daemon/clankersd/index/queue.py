@@ -58,6 +58,7 @@ class Queue:
         self._index = index
         self._idle = anyio.Event()
         self._retry = FIRST_RETRY
+        self._since_pruned = cache_entries  # the last run may have left too many
         self._finished: deque[tuple[float, int]] = deque()
 
     @property
@@ -78,7 +79,7 @@ class Queue:
                 self._idle.set()
                 await self._wait(IDLE_SECONDS)
             except EmbedderUnavailable as error:
-                self._pause(error.reason)
+                self._pause(error)
                 await self._wait(LAST_RETRY if error.permanent else error.retry_after or self._backoff())
             except Exception:
                 log.exception("queue stumbled")
@@ -94,7 +95,7 @@ class Queue:
 
     async def pending(self, generation: Generation | None) -> int:
         """How many chunks wait for their vector in this generation."""
-        if generation is None:
+        if generation is None or (self._idle.is_set() and not self._index.woken.is_set() and not self._index.paused):
             return 0
         sql = "SELECT count(*) FROM index_queue WHERE generation = :id AND attempts < :attempts"
         return await self._index.store.read(lambda db: int(db.value(sql, {"id": generation.id, "attempts": ATTEMPTS})))
@@ -113,12 +114,13 @@ class Queue:
         """An outage ends even when nothing waits any more that would show it."""
         if self._index.problem and self._index.embedder is not None:
             await self._index.embedder.embed_query("is anybody there")
-            self._index.problem = None
+            self._index.recovered()
 
-    def _pause(self, reason: str) -> None:
-        if reason != self._index.problem:
-            log.warning("embedding paused", problem=reason)
-        self._index.problem = self._index.last_error = reason
+    def _pause(self, error: EmbedderUnavailable) -> None:
+        if error.reason != self._index.problem:
+            log.warning("embedding paused", problem=error.reason)
+        self._index.problem = self._index.last_error = error.reason
+        self._index.hopeless = error.permanent
         self._idle.set()
 
     def _backoff(self) -> float:
@@ -139,9 +141,9 @@ class Queue:
         fresh, failed = await _embed(embedder, missing)
         if self._index.embedder is not embedder:
             return len(rows)  # it was exchanged meanwhile: these vectors belong to nobody
-        if difference := generation.differs_from(self._index.wanted):
-            raise EmbedderUnavailable(f"{difference}: run clankers-ctl reindex", permanent=True)
-        self._index.problem = None
+        if generation.differs_from(self._index.wanted):
+            return 0  # its first vector told that it is another model: `paused` says so
+        self._index.recovered()
         await self._store(generation, rows, known | fresh, fresh, failed)
         self.embedded += len(fresh)
         self.cached += len(known)
@@ -189,9 +191,11 @@ class Queue:
         for digest, embedding in fresh.items():
             row = {"hash": digest, "embedding": embedding, "dims": len(embedding) // 4, "now": now}
             db.execute(_CACHE, _key(generation) | row)
-        excess = db.value("SELECT count(*) FROM embedding_cache") - self.cache_entries if fresh else 0
-        if excess > self.cache_entries // 100:  # not one by one
-            db.execute(_PRUNE, {"excess": excess})
+        self._since_pruned += len(fresh)
+        if self._since_pruned > self.cache_entries // 100:  # not each time: counting walks through all of them
+            excess = db.value("SELECT count(*) FROM embedding_cache") - self.cache_entries
+            db.execute(_PRUNE, {"excess": max(excess, 0)})
+            self._since_pruned = 0
 
     def _take_over(self, generation: Generation, ready: list[tuple[int, bytes]]) -> None:
         index = self._index

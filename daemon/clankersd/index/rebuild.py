@@ -118,6 +118,8 @@ async def _wait_for_vectors(index: Index, queue: Queue, building: Generation, pr
     while waiting := await _unfinished(index, queue, building):
         if difference := building.differs_from(index.wanted):
             raise Conflict(f"the configuration was changed meanwhile: {difference}")
+        if index.problem and index.hopeless:
+            raise Conflict(f"no vectors can be made: {index.problem}")
         total = max(total, waiting)
         await progress(total - waiting, total, index.problem or "making vectors")
         await anyio.sleep(WATCH_SECONDS)

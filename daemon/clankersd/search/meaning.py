@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
-from clankersd.db import Db
 from clankersd.index import vectors
 from clankersd.index.embedders.base import EmbedderUnavailable, ItemFailed, Vector
 from clankersd.index.vectors import Found, Mirror
@@ -25,8 +24,6 @@ LOAD_AT_ONCE = 5_000
 
 SEARCH_AT_ONCE = 5_000
 """Vectors. More of them are compared in a thread."""
-
-MOST_ROUNDS = 5
 
 T = TypeVar("T")
 
@@ -102,31 +99,26 @@ async def _nearest(daemon: "Daemon", vector: Vector, eligible: Eligible, pool: i
 
 
 async def _in_memory(daemon: "Daemon", mirror: Mirror, vector: Vector, eligible: Eligible, pool: int) -> Found:
-    """Search the copy in memory; what turns out to be deleted is forgotten and the search is done again."""
     allowed = None
     if not eligible.everything:
         rows = await daemon.store.read(lambda db: db.tuples(eligible.ids, eligible.params))
         allowed = [row[0] for row in rows]
-    for _ in range(MOST_ROUNDS):
-        found = await in_thread_if(mirror.size > SEARCH_AT_ONCE, mirror.nearest, vector, pool, allowed)
-        gone = await daemon.store.read(lambda db, found=found: _gone(db, found))  # type: ignore[misc]
-        if not gone:
-            return found
-        mirror.discard(gone)
-    everything = await daemon.store.read(lambda db: db.tuples("SELECT id FROM chunks"))
-    mirror.keep_only([row[0] for row in everything])
     return await in_thread_if(mirror.size > SEARCH_AT_ONCE, mirror.nearest, vector, pool, allowed)
+
+
+async def without_the_gone(daemon: "Daemon", meaning: Meaning, gone: list[int], eligible: Eligible, pool: int) -> None:
+    """Forget chunks that turned out to be deleted, and search again for others in their place."""
+    mirror = daemon.index.mirror
+    if mirror is None or meaning.vector is None:
+        meaning.found = [(chunk, score) for chunk, score in meaning.found if chunk not in set(gone)]
+        return
+    mirror.discard(gone)
+    if len(gone) * 2 > len(meaning.found):  # much was deleted at once: see what is left
+        everything = await daemon.store.read(lambda db: db.tuples("SELECT id FROM chunks"))
+        mirror.keep_only([row[0] for row in everything])
+    meaning.found = await _nearest(daemon, meaning.vector, eligible, pool)
 
 
 async def in_thread_if(large: bool, work: Callable[..., T], *arguments: Any) -> T:
     """The result of `work`, from a thread when there is much of it: reaching one costs a millisecond."""
     return await anyio.to_thread.run_sync(work, *arguments) if large else work(*arguments)
-
-
-def _gone(db: Db, found: Found) -> list[int]:
-    ids = json.dumps([chunk for chunk, _ in found])
-    there = {
-        row[0]
-        for row in db.tuples("SELECT id FROM chunks WHERE id IN (SELECT value FROM json_each(:ids))", {"ids": ids})
-    }
-    return [chunk for chunk, _ in found if chunk not in there]

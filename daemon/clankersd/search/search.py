@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import msgspec
 
-from clankers_protocol.errors import DeadlineExceeded, InvalidParams
+from clankers_protocol.errors import DeadlineExceeded, InvalidParams, RpcError, StorageUnavailable
 from clankers_protocol.search import Hit, Mode, Ref, Search, SearchResult
 from clankersd import clock
 from clankersd.db import Db
@@ -18,7 +18,7 @@ from clankersd.rpc import handles
 from clankersd.search.conversation import Scored, score_words
 from clankersd.search.filters import Eligible, eligible
 from clankersd.search.keyword import Frequencies, Keywords, find_words
-from clankersd.search.meaning import Meaning, compare, find_meaning, in_thread_if
+from clankersd.search.meaning import Meaning, compare, find_meaning, in_thread_if, without_the_gone
 from clankersd.search.ranking import Candidate, diversify, named, rank, recency, without_names
 from clankersd.search.snippets import snippet
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 POOL = 100
 """Candidates of each half that are fused, and so the most that can be paged through."""
 
+MOST_ROUNDS = 4
 SCORE_AT_ONCE = 2_000
 """Places. Scoring more of them is left to a thread; fewer are done sooner than a thread is reached."""
 
@@ -91,6 +92,7 @@ async def search(daemon: "Daemon", request: Search) -> SearchResult:
 
 async def _ask_both(daemon: "Daemon", asked: Asked) -> None:
     """Both halves at the same time; each may come back empty with its reason."""
+    failures: list[RpcError] = []  # out of a task group they would come wrapped
 
     async def words() -> None:
         try:
@@ -99,11 +101,16 @@ async def _ask_both(daemon: "Daemon", asked: Asked) -> None:
             )
         except DeadlineExceeded:
             asked.words.note = "time ran out before all words were looked up"
+        except StorageUnavailable as error:
+            failures.append(error)
 
     async def meaning() -> None:
         query = without_names(asked.request.query, asked.names)
         with anyio.CancelScope(deadline=asked.deadline) as scope:
-            asked.meaning = await find_meaning(daemon, query, asked.allowed, POOL)
+            try:
+                asked.meaning = await find_meaning(daemon, query, asked.allowed, POOL)
+            except (StorageUnavailable, DeadlineExceeded) as error:
+                failures.append(error)
         if scope.cancelled_caught:
             asked.meaning = Meaning(problem="time ran out before meanings were compared")
 
@@ -112,6 +119,8 @@ async def _ask_both(daemon: "Daemon", asked: Asked) -> None:
             tasks.start_soon(words)
         if asked.request.mode != "keyword":
             tasks.start_soon(meaning)
+    if failures:
+        raise failures[0]
 
 
 async def _rank(daemon: "Daemon", asked: Asked) -> list[Candidate]:
@@ -119,7 +128,7 @@ async def _rank(daemon: "Daemon", asked: Asked) -> list[Candidate]:
     average = await daemon.index.average_tokens()
     scored = await in_thread_if(asked.words.size > SCORE_AT_ONCE, score_words, asked.words, average)
     words = await _chunks_of(daemon, scored, asked.allowed) if scored else {}
-    rows = await _fetch(daemon, [*words, *(chunk for chunk, _ in asked.meaning.found)], asked.allowed)
+    rows = await _fetch_both(daemon, asked, words)
     similar = await compare(daemon, asked.meaning, rows)
     found = rank(rows, words, similar, _weight(daemon, asked), asked.names)
     if asked.request.half_life_days:
@@ -149,6 +158,17 @@ async def _chunks_of(daemon: "Daemon", scored: Scored, allowed: Eligible) -> dic
         if chunk is not None:
             found[chunk] = score
     return dict(list(found.items())[:POOL])
+
+
+async def _fetch_both(daemon: "Daemon", asked: Asked, words: dict[int, float]) -> dict[int, dict[str, Any]]:
+    """The rows of everything that was found. What is gone by now is searched for no more."""
+    for _ in range(MOST_ROUNDS):
+        rows = await _fetch(daemon, [*words, *(chunk for chunk, _ in asked.meaning.found)], asked.allowed)
+        gone = [chunk for chunk, _ in asked.meaning.found if chunk not in rows]
+        if not gone:
+            break
+        await without_the_gone(daemon, asked.meaning, gone, asked.allowed, POOL)
+    return rows
 
 
 async def _fetch(daemon: "Daemon", ids: list[int], allowed: Eligible) -> dict[int, dict[str, Any]]:
