@@ -90,19 +90,23 @@ CREATE VIRTUAL TABLE chunks_fts USING fts5 (
 CREATE VIRTUAL TABLE chunks_vocabulary USING fts5vocab (chunks_fts, row);
 CREATE VIRTUAL TABLE chunks_instances USING fts5vocab (chunks_fts, instance);
 
+-- The words of new chunks are indexed together at the end of their transaction (index/chunks.py), not by a trigger:
+-- each statement between two rows would make FTS5 write out what it has gathered, which costs more than the rest of
+-- the event. A chunk whose words are not indexed yet has no row in chunks_fts_docsize; the other triggers look there.
 CREATE TRIGGER chunks_ai AFTER INSERT ON chunks BEGIN
-    INSERT INTO chunks_fts (rowid, text, header, extra) VALUES (NEW.id, NEW.text, NEW.header, NEW.extra);
     INSERT INTO index_queue (generation, chunk)
         SELECT id, NEW.id FROM index_generations
         WHERE chunking = NEW.chunking AND state IN ('live', 'building') AND provider <> 'none';
 END;
 
-CREATE TRIGGER chunks_ad AFTER DELETE ON chunks BEGIN
+CREATE TRIGGER chunks_ad AFTER DELETE ON chunks
+WHEN EXISTS (SELECT 1 FROM chunks_fts_docsize WHERE id = OLD.id) BEGIN
     INSERT INTO chunks_fts (chunks_fts, rowid, text, header, extra)
     VALUES ('delete', OLD.id, OLD.text, OLD.header, OLD.extra);
 END;
 
-CREATE TRIGGER chunks_au AFTER UPDATE OF text, header, extra ON chunks BEGIN
+CREATE TRIGGER chunks_au AFTER UPDATE OF text, header, extra ON chunks
+WHEN EXISTS (SELECT 1 FROM chunks_fts_docsize WHERE id = OLD.id) BEGIN
     INSERT INTO chunks_fts (chunks_fts, rowid, text, header, extra)
     VALUES ('delete', OLD.id, OLD.text, OLD.header, OLD.extra);
     INSERT INTO chunks_fts (rowid, text, header, extra) VALUES (NEW.id, NEW.text, NEW.header, NEW.extra);

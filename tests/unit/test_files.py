@@ -224,6 +224,11 @@ def empty_index() -> Db:
 
 
 def replace_with(db: Db, paragraphs: list[str], path: str = "a") -> bool:
+    with db.transaction():
+        return replace_inside(db, paragraphs, path)
+
+
+def replace_inside(db: Db, paragraphs: list[str], path: str) -> bool:
     return replace(db, Owner("file_id", 1, "memory", path, 7, header=path), prepare("\n".join(paragraphs), CHUNKING))
 
 
@@ -238,6 +243,21 @@ def test_after_any_changes_the_chunks_are_those_of_the_last_text(versions: list[
     assert changed.fetch(rows) == fresh.fetch(rows)
     changed.execute("INSERT INTO chunks_fts (chunks_fts, rank) VALUES ('integrity-check', 1)")
     assert replace_with(changed, *versions[-1]) is False
+
+
+@given(st.lists(st.tuples(PARAGRAPHS, st.sampled_from("ab")), min_size=1, max_size=4), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_many_changes_in_one_transaction_leave_the_words_of_the_last(
+    versions: list[tuple[list[str], str]], deleted: bool
+) -> None:
+    db = empty_index()
+    with db.transaction():
+        for paragraphs, path in versions:
+            replace_inside(db, paragraphs, path)
+        if deleted:
+            db.execute("DELETE FROM files")
+    db.execute("INSERT INTO chunks_fts (chunks_fts, rank) VALUES ('integrity-check', 1)")
+    assert db.value("SELECT count(*) FROM chunks_fts_docsize") == db.value("SELECT count(*) FROM chunks")
 
 
 @given(PARAGRAPHS, PARAGRAPHS)

@@ -34,7 +34,7 @@ def test_the_chunks_of_an_owner_are_found_by_their_owner(db: Db, owner: str) -> 
         (Search("q", project="/p"), "idx_chunks_turn"),
         (Search("q", session_id="s"), "idx_chunks_turn"),
         (Search("q", since=5), "idx_chunks_created"),
-        (Search("q", filters=[Filter("role", "eq", "user")]), "idx_chunks_role"),
+        (Search("q", filters=[Filter("role", "eq", "Ada")]), "idx_chunks_role"),
         (Search("q", sources=["memory"]), "idx_chunks_chunking"),
     ],
 )

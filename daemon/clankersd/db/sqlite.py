@@ -28,6 +28,7 @@ class Db:
 
     def __init__(self, raw: apsw.Connection) -> None:
         self.raw = raw
+        self._finishing: dict[Callable[[Db], None], None] = {}
 
     def execute(self, sql: str, params: Mapping[str, Any] = _NOTHING) -> None:
         """Run a statement for its effect."""
@@ -64,11 +65,19 @@ class Db:
         self.execute("BEGIN IMMEDIATE")
         try:
             yield
+            for finish in self._finishing:
+                finish(self)
             self.execute("COMMIT")
         except BaseException:
             if self.raw.in_transaction:  # a full disk or a damaged file has ended it already
                 self.execute("ROLLBACK")
             raise
+        finally:
+            self._finishing.clear()
+
+    def before_commit(self, finish: "Callable[[Db], None]") -> None:
+        """Run `finish` once at the end of this transaction, however often it is asked for."""
+        self._finishing[finish] = None
 
     def stop_at(self, deadline: float | None) -> None:
         """Interrupt whatever still runs at `deadline` (of time.monotonic); None lifts it."""

@@ -28,6 +28,8 @@ RETRY_SECONDS = 2.0
 CHECKPOINT_PAGES = 1000  # when nothing waits
 CHECKPOINT_PAGES_BUSY = 16_000  # 64 MiB: even while writes wait
 IDLE_SECONDS = 1.0
+RUSH_CHANGES = 4
+RUSH_SECONDS = 0.2
 
 log = structlog.get_logger(component="store")
 
@@ -79,6 +81,7 @@ class Store:
         self._damaged = False
         self._behind = False
         self._wal_pages = 0
+        self._last_rush = 0.0
         self._reading = False  # in the connection's thread, whether or not anybody still waits for it
         self._waiting: deque[tuple[Callable[[Db], Any], asyncio.Future[Any]]] = deque()
         self._woken = anyio.Event()
@@ -87,6 +90,11 @@ class Store:
     def waiting(self) -> int:
         """Writes that are not yet committed."""
         return len(self._waiting)
+
+    @property
+    def busy(self) -> bool:
+        """Whether events are coming in just now, more than one now and then."""
+        return self.waiting > 0 or self._last_rush > time.monotonic() - RUSH_SECONDS
 
     # -- for features
 
@@ -290,6 +298,8 @@ class Store:
         self.written.writes += changes
         self.written.commits += 1
         self.written.largest_commit = max(self.written.largest_commit, changes)
+        if changes > RUSH_CHANGES:
+            self._last_rush = time.monotonic()
         self.problem = None
 
     async def _woken_within(self, seconds: float | None) -> bool:

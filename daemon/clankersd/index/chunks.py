@@ -22,6 +22,11 @@ _INSERT = """
     VALUES (:chunk_id, :chunking, :source, :message_id, :tool_id, :file_id, :session_id, :turn, :role, :position,
             :start_line, :end_line, :start_offset, :end_offset, :hash, :text, :header, :extra, :tokens, :created_at)
 """
+_INDEX_WORDS = """
+    INSERT INTO chunks_fts (rowid, text, header, extra)
+    SELECT id, text, header, extra FROM chunks
+    WHERE id > (SELECT coalesce(max(id), 0) FROM chunks_fts_docsize) ORDER BY id
+"""
 _PLACE = "chunk_id, role, position, start_line, end_line, start_offset, end_offset, created_at"
 """What may change of a chunk while its text stays."""
 
@@ -114,7 +119,14 @@ def replace(db: Db, owner: Owner, prepared: Prepared) -> bool:
         _move(db, moved)
     for row in new:
         db.execute(_INSERT, row)
+    if new:
+        db.before_commit(index_words)
     return bool(gone or moved or new)
+
+
+def index_words(db: Db) -> None:
+    """Make the words of chunks that came in this transaction searchable, all at once."""
+    db.execute(_INDEX_WORDS)
 
 
 def _compare(stored: list[Row], rows: list[Row]) -> tuple[list[int], list[Moved], list[Row]]:

@@ -108,7 +108,9 @@ class Index:
                 generations.make_vectors(db, live)
             self.live = live
         self.vector_count = count(db, live) if self.store.vec.version else 0
-        rows = db.tuples(f"SELECT DISTINCT role FROM chunks WHERE role IS NOT NULL LIMIT {MOST_SPEAKERS}")
+        rows = db.tuples(
+            f"SELECT DISTINCT role FROM chunks WHERE role NOT IN ('user', 'assistant', 'tool') LIMIT {MOST_SPEAKERS}"
+        )
         self.speakers = {row[0] for row in rows}
 
     async def change(self, settings: EmbedderSettings, tokens: int, overlap: int, sources: tuple[str, ...]) -> None:

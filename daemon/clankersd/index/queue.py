@@ -20,6 +20,10 @@ ATTEMPTS = 3
 IDLE_SECONDS = 30.0
 FIRST_RETRY, LAST_RETRY = 5.0, 300.0
 RATE_SECONDS = 30.0
+GIVE_WAY = 4
+"""While events come in, embedding pauses for so many times as long as it worked: they have the right of way."""
+
+MOST_PAUSE = 0.5
 
 _PENDING = """
     SELECT chunk, text, hash FROM index_queue JOIN chunks ON chunks.id = chunk
@@ -133,6 +137,7 @@ class Queue:
         if generation is None or embedder is None or not self._index.serves(generation):
             return 0
         params = {"generation": generation.id, "attempts": ATTEMPTS, "limit": BATCH}
+        began = time.monotonic()
         rows = await self._index.store.read(lambda db: db.fetch(_PENDING, params))
         if not rows:
             return 0
@@ -150,6 +155,8 @@ class Queue:
         self._finished.append((time.monotonic(), len(rows)))
         while self._finished[0][0] < time.monotonic() - RATE_SECONDS:
             self._finished.popleft()
+        if self._index.store.busy:
+            await anyio.sleep(min((time.monotonic() - began) * GIVE_WAY, MOST_PAUSE))
         return len(rows)
 
     async def _look_up(self, generation: Generation, hashes: list[str]) -> dict[str, bytes]:
