@@ -22,6 +22,9 @@ from tests.bench.baselines import commit_loop
 from tests.bench.load import BATCH
 from tests.support import DaemonProcess, running_daemon
 
+NO_EMBEDDER = {"CLANKERS_EMBEDDER": "none"}
+"""The write path is measured by itself: vectors are made in the background, and bench-indexing measures them."""
+
 SECONDS = 3.0
 STARTS = 7
 TURNS = 3
@@ -175,7 +178,7 @@ def measure_grouping(grouped: DaemonProcess, folder: Path) -> tuple[Row, Row]:
     """64 connections with group commit and without, in turns, so that the machine's moods touch both."""
     home = folder / "ungrouped"
     home.mkdir()
-    ungrouped = UngroupedDaemon(home)
+    ungrouped = UngroupedDaemon(home, **NO_EMBEDDER)
     together, apart = [], []
     try:
         ungrouped.start()
@@ -243,7 +246,7 @@ def main() -> int:
         first_start, start = measure_starts(folder)
         home = folder / "home"
         home.mkdir()
-        with running_daemon(home) as daemon:
+        with running_daemon(home, **NO_EMBEDDER) as daemon:
             assert daemon.process
             idle = rss(daemon.process.pid)
             alone, eight, *rest = measure_daemon(daemon)

@@ -20,6 +20,7 @@ ATTEMPTS = 3
 IDLE_SECONDS = 30.0
 FIRST_RETRY, LAST_RETRY = 5.0, 300.0
 RATE_SECONDS = 30.0
+GATHER_SECONDS = 0.2
 GIVE_WAY = 4
 """While events come in, embedding pauses for so many times as long as it worked: they have the right of way."""
 
@@ -61,6 +62,7 @@ class Queue:
         self.cached = 0
         self._index = index
         self._idle = anyio.Event()
+        self._hurried = anyio.Event()
         self._retry = FIRST_RETRY
         self._since_pruned = cache_entries  # the last run may have left too many
         self._finished: deque[tuple[float, int]] = deque()
@@ -94,6 +96,7 @@ class Queue:
         if self._index.paused or (self._idle.is_set() and not self._index.woken.is_set()):
             return
         self._work_begins()
+        self._hurried.set()
         with anyio.move_on_after(seconds):
             await self._idle.wait()
 
@@ -107,7 +110,9 @@ class Queue:
     async def _wait(self, seconds: float) -> None:
         with anyio.move_on_after(seconds):
             await self._index.woken.wait()
-        self._index.woken = anyio.Event()
+            with anyio.move_on_after(GATHER_SECONDS):  # more may come: many at once cost little more than one
+                await self._hurried.wait()
+        self._index.woken, self._hurried = anyio.Event(), anyio.Event()
         self._work_begins()
 
     def _work_begins(self) -> None:
