@@ -168,27 +168,12 @@ class Peer:
                 await self._take(body, requests)
 
     async def _receive(self) -> bytes:
-        """What comes next. Straight from the socket: the stream's own way costs a turn of the loop each time."""
-        while True:
-            try:
-                data = self.socket.recv(READ_BYTES)
-            except BlockingIOError:
-                await self._wait_for_data()
-            else:
-                if not data:
-                    raise anyio.EndOfStream
-                if len(data) == READ_BYTES:
-                    await anyio.lowlevel.checkpoint()  # a flood must not drown the others
-                return data
-
-    async def _wait_for_data(self) -> None:
         if not self._decoder.partial:
-            await anyio.wait_readable(self.socket)
-            return
+            return await self._stream.receive(READ_BYTES)
         if self._frame_deadline is None:
             self._frame_deadline = anyio.current_time() + FRAME_SECONDS
         with anyio.fail_after(self._frame_deadline - anyio.current_time()):
-            await anyio.wait_readable(self.socket)
+            return await self._stream.receive(READ_BYTES)
 
     async def _take(self, body: bytes, requests: anyio.abc.TaskGroup) -> None:
         """Start serving what a frame holds. Tasks start in the order they are made and a write is queued

@@ -105,11 +105,11 @@ def cut_tools_later(db: Db) -> None:
 def replace(db: Db, owner: Owner, prepared: Prepared) -> bool:
     """Make `prepared` the owner's chunks; tells whether anything changed. A chunk whose text is still there stays,
     and its vector with it."""
-    stored = db.fetch(
-        f"SELECT id, turn, hash, header, {_PLACE} FROM chunks "
-        f"WHERE {owner.column} = :owner AND chunking = :chunking ORDER BY position",
-        {"owner": owner.value, "chunking": prepared.chunking.number},
-    )
+    own = {"owner": owner.value, "chunking": prepared.chunking.number}
+    here = f"FROM chunks WHERE {owner.column} = :owner AND chunking = :chunking"
+    # Nearly always nothing is stored yet, and asking only that is much cheaper.
+    known = db.value(f"SELECT 1 {here} LIMIT 1", own)
+    stored = db.fetch(f"SELECT id, turn, hash, header, {_PLACE} {here} ORDER BY position", own) if known else []
     turn = stored[0]["turn"] if stored else _next_turn(db, owner)
     rows = [_row(owner, prepared, position, turn) for position in range(len(prepared.chunks))]
     gone, moved, new = _compare(stored, rows)
