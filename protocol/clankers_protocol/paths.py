@@ -41,7 +41,5 @@ def default_paths(environ: Mapping[str, str] = os.environ) -> Paths:
         database=chosen("CLANKERS_DB_PATH", data / "clankers.db"),
         socket=chosen("CLANKERS_SOCKET_PATH", data / SOCKET_NAME),
         logs=chosen("CLANKERS_LOG_PATH", data / "logs"),
-        config=chosen(
-            "CLANKERS_CONFIG_PATH", platformdirs.user_config_path("clankers", False) / "clankers.toml"
-        ),
+        config=chosen("CLANKERS_CONFIG_PATH", platformdirs.user_config_path("clankers", False) / "clankers.toml"),
     )

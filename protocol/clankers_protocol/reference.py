@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from clankers_protocol import PROTOCOL
-from clankers_protocol.errors import ERRORS, RpcError
+from clankers_protocol.errors import ERRORS
 from clankers_protocol.wire import Method, methods, result_type
 
 _HEAD = """\
@@ -99,8 +99,7 @@ def _type_section(name: str, part: dict[str, Any]) -> str:
 def _object(schema: dict[str, Any]) -> str:
     required = schema.get("required", ())
     fields = [
-        f"{name}{'' if name in required else '?'}: {_type(part)}"
-        for name, part in schema.get("properties", {}).items()
+        f"{name}{'' if name in required else '?'}: {_type(part)}" for name, part in schema.get("properties", {}).items()
     ]
     if not fields:
         return "{}" if schema.get("title") != "Discover" else ""
@@ -133,14 +132,8 @@ def _type(schema: dict[str, Any]) -> str:
 
 
 def _error_table() -> str:
-    rows = [
-        f"| {code} | {_error_name(error)} | {_summary(error)} |" for code, error in sorted(ERRORS.items())
-    ]
+    rows = [f"| {code} | {error.__name__} | {_summary(error)} |" for code, error in sorted(ERRORS.items())]
     return "\n".join(["| code | error | meaning |", "|---|---|---|", *rows]) + "\n"
-
-
-def _error_name(error: type[RpcError]) -> str:
-    return error.__name__
 
 
 if __name__ == "__main__":

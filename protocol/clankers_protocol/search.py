@@ -194,5 +194,3 @@ class ModelList(Method[list[Model]]):
     """The embedders that are there, and what the others lack."""
 
     method: ClassVar[str] = "model.list"
-
-

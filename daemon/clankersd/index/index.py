@@ -38,6 +38,7 @@ class Index:
         self.speakers: set[str] = set()
         self._average: tuple[float, float] | None = None
         self.woken = anyio.Event()
+        self.renewed = anyio.Event()
         self._use(settings, tokens, overlap, sources)
         store.on_open.append(self.attach)
 
@@ -117,6 +118,8 @@ class Index:
         """Apply changed settings; an index made with others is kept, and says so."""
         old = self.embedder
         self._use(settings, tokens, overlap, sources)
+        self.renewed.set()
+        self.renewed = anyio.Event()
         if old is not None:
             await old.close()
         if self.live is not None and self.paused and self.building is None:

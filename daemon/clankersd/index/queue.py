@@ -18,7 +18,7 @@ from clankersd.index.index import Index
 BATCH = 64
 ATTEMPTS = 3
 IDLE_SECONDS = 30.0
-FIRST_RETRY, LAST_RETRY = 5.0, 300.0
+LEAST_RETRY, FIRST_RETRY, LAST_RETRY = 1.0, 5.0, 300.0
 RATE_SECONDS = 30.0
 GATHER_SECONDS = 0.2
 GIVE_WAY = 4
@@ -86,7 +86,8 @@ class Queue:
                 await self._wait(IDLE_SECONDS)
             except EmbedderUnavailable as error:
                 self._pause(error)
-                await self._wait(LAST_RETRY if error.permanent else error.retry_after or self._backoff())
+                await self._rest(max(error.retry_after or 0.0, LEAST_RETRY))
+                await self._wait(LAST_RETRY if error.permanent else self._backoff())
             except Exception:
                 log.exception("queue stumbled")
                 await self._wait(self._backoff())
@@ -114,6 +115,11 @@ class Queue:
                 await self._hurried.wait()
         self._index.woken, self._hurried = anyio.Event(), anyio.Event()
         self._work_begins()
+
+    async def _rest(self, seconds: float) -> None:
+        """Leave a service in peace that asked for it, whatever comes in; only new settings end the rest."""
+        with anyio.move_on_after(seconds):
+            await self._index.renewed.wait()
 
     def _work_begins(self) -> None:
         if self._idle.is_set():
