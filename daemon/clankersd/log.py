@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import anyio
 import msgspec
@@ -30,7 +30,7 @@ class DailyFile:
     def write(self, line: bytes) -> None:
         try:
             self._current().write(line + b"\n")
-        except OSError:  # a full disk must not end the daemon; `daemon.status` would be the next to say so
+        except OSError:  # a full disk must not end the daemon; `health` says what is wrong with it
             self.dropped += 1
             self._until = 0.0
 
@@ -81,7 +81,7 @@ def configure(file: DailyFile, level: str) -> None:
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
             _to_file(file),
-            _to_terminal() if sys.stderr.isatty() else _drop,
+            structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else _drop,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
@@ -104,10 +104,6 @@ def _to_file(file: DailyFile) -> Callable[[WrappedLogger, str, EventDict], Event
         return event
 
     return write
-
-
-def _to_terminal() -> Any:
-    return structlog.dev.ConsoleRenderer()
 
 
 def _drop(_logger: WrappedLogger, _name: str, _event: EventDict) -> EventDict:

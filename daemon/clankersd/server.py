@@ -24,8 +24,6 @@ IN_FLIGHT = 64
 READ_BYTES = 64 * 1024
 DECODE_IN_THREAD = 1024 * 1024
 
-Accept = Callable[[], Awaitable[SocketStream]]
-
 log = structlog.get_logger(component="server")
 
 GONE = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream, OSError)
@@ -63,10 +61,6 @@ class Server:
                 for peer in self._peers:
                     peer.reading.cancel()
                 await self._empty.wait()
-
-    async def wait_until_empty(self) -> None:
-        """Return once no client is connected."""
-        await self._empty.wait()
 
     async def _accept(self, listener: anyio.abc.SocketListener) -> SocketStream | None:
         try:

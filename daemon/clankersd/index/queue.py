@@ -58,8 +58,6 @@ class Queue:
 
     def __init__(self, index: Index, cache_entries: int) -> None:
         self.cache_entries = cache_entries
-        self.embedded = 0
-        self.cached = 0
         self._index = index
         self._idle = anyio.Event()
         self._hurried = anyio.Event()
@@ -161,8 +159,6 @@ class Queue:
             return 0  # its first vector told that it is another model: `paused` says so
         self._index.recovered()
         await self._store(generation, rows, known | fresh, fresh, failed)
-        self.embedded += len(fresh)
-        self.cached += len(known)
         self._finished.append((time.monotonic(), len(rows)))
         while self._finished[0][0] < time.monotonic() - RATE_SECONDS:
             self._finished.popleft()
