@@ -20,7 +20,7 @@ from clankers_protocol.search import (
 )
 from clankersd.config import ConfigError, write_setting
 from clankersd.db import Db
-from clankersd.index import vectors
+from clankersd.index import generations, vectors
 from clankersd.index.files import SyncReport
 from clankersd.index.generations import Generation
 from clankersd.index.queue import ATTEMPTS
@@ -35,11 +35,10 @@ if TYPE_CHECKING:
 @handles(IndexStatus)
 async def index_status(daemon: "Daemon", request: IndexStatus) -> IndexReport:
     index, queue, files = daemon.index, daemon.queue, daemon.files
-    measured = await daemon.store.read(lambda db: _measure(db, index.live.chunking.number if index.live else 0))
+    with_vectors = daemon.store.vec.version is not None
+    measured = await daemon.store.read(lambda db: _measure(db, with_vectors))
     return IndexReport(
         vectors=index.paused or "ready",
-        live=await _generation(daemon, index.live),
-        building=await _generation(daemon, index.building),
         rate=round(queue.rate, 1),
         last_error=index.last_error,
         in_memory=index.mirror is not None and index.mirror.complete,
@@ -93,12 +92,16 @@ async def _choose_embedder(daemon: "Daemon", request: Reindex) -> None:
         raise InvalidParams("invalid params: embedder is set by the environment or a flag, which beat the file")
 
 
-def _measure(db: Db, chunking: int) -> dict[str, Any]:
+def _measure(db: Db, with_vectors: bool) -> dict[str, Any]:
+    """What is in the database, as it was at one moment."""
+    live, building = generations.in_state(db, "live"), generations.in_state(db, "building")
     per_source = db.fetch(
         "SELECT source, count(*) AS chunks FROM chunks WHERE chunking = :chunking GROUP BY source ORDER BY source",
-        {"chunking": chunking},
+        {"chunking": live.chunking.number if live else 0},
     )
     return {
+        "live": live and _generation(db, live, with_vectors),
+        "building": building and _generation(db, building, with_vectors),
         "chunks": {row["source"]: row["chunks"] for row in per_source},
         "backlog": db.value("SELECT count(*) FROM index_backlog"),
         "cache_entries": db.value("SELECT count(*) FROM embedding_cache"),
@@ -106,17 +109,9 @@ def _measure(db: Db, chunking: int) -> dict[str, Any]:
     }
 
 
-async def _generation(daemon: "Daemon", generation: Generation | None) -> GenerationStatus | None:
-    if generation is None:
-        return None
+def _generation(db: Db, generation: Generation, with_vectors: bool) -> GenerationStatus:
     own = {"id": generation.id, "attempts": ATTEMPTS}
-
-    def measure(db: Db) -> tuple[int, int, int]:
-        waiting = "SELECT count(*) FROM index_queue WHERE generation = :id AND attempts"
-        made = vectors.count(db, generation) if daemon.store.vec.version else 0
-        return made, db.value(f"{waiting} < :attempts", own), db.value(f"{waiting} >= :attempts", own)
-
-    made, pending, failed = await daemon.store.read(measure)
+    waiting = "SELECT count(*) FROM index_queue WHERE generation = :id AND attempts"
     identity = generation.identity
     return GenerationStatus(
         provider=identity.provider,
@@ -124,9 +119,9 @@ async def _generation(daemon: "Daemon", generation: Generation | None) -> Genera
         dims=identity.dims,
         chunk_tokens=generation.chunk_tokens,
         chunk_overlap=generation.overlap,
-        vectors=made,
-        pending=pending,
-        failed=failed,
+        vectors=vectors.count(db, generation) if with_vectors else 0,
+        pending=db.value(f"{waiting} < :attempts", own),
+        failed=db.value(f"{waiting} >= :attempts", own),
     )
 
 
