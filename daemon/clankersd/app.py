@@ -11,7 +11,6 @@ from typing import Any
 
 import anyio
 import structlog
-from anyio.abc import SocketListener
 
 from clankers_protocol.paths import Paths
 from clankersd import config, events, hooks, indexing, log, models, query, sessions, stats, status, systemd, upkeep
@@ -137,7 +136,7 @@ async def _serving(daemon: Daemon) -> AsyncIterator[None]:
         if handed_over:
             services.start_soon(_stop_when_idle, daemon)
         for listener in sockets:
-            services.start_soon(daemon.server.serve, await SocketListener.from_socket(listener))
+            await daemon.server.listen(listener)
         structlog.get_logger(component="daemon").info(
             "ready", version=daemon.version, socket=str(daemon.paths.socket), problem=daemon.store.problem
         )

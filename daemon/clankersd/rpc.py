@@ -55,6 +55,16 @@ class _Served(dict[str, Serve]):
 served = _Served()
 
 
+class _Anything(inspect.Signature):
+    """What `serve` takes. jsonrpcserver binds the arguments anew for each call, and they always fit."""
+
+    def bind(self, *args: Any, **kwargs: Any) -> Any:
+        return None
+
+
+_ANYTHING = _Anything()
+
+
 def handles(method: type[M]) -> Callable[[Handler[M]], Handler[M]]:
     """Serve `method` with the function below."""
 
@@ -69,7 +79,7 @@ def handles(method: type[M]) -> Callable[[Handler[M]], Handler[M]]:
                 log.exception("method failed", method=method.method, error_id=error_id)
                 return Error(InternalError.code, f"internal error {error_id}: see the daemon's log")
 
-        serve.__signature__ = inspect.signature(serve)  # type: ignore[attr-defined]  # or it is found anew per call
+        serve.__signature__ = _ANYTHING  # type: ignore[attr-defined]
         served[method.method] = serve
         return handler
 

@@ -1,15 +1,16 @@
 """The socket: connections, frames, limits. What a connection does can only end that connection."""
 
+import asyncio
 import os
 import socket
 import struct
 import sys
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 import structlog
-from anyio.abc import SocketAttribute, SocketStream
 
 from clankers_protocol.errors import InvalidRequest, Overloaded, ParseError, RpcError
 from clankers_protocol.framing import Decoder, FramingError, frame
@@ -21,12 +22,11 @@ if TYPE_CHECKING:
 FRAME_SECONDS = 30.0
 SEND_SECONDS = 30.0
 IN_FLIGHT = 64
-READ_BYTES = 64 * 1024
 DECODE_IN_THREAD = 1024 * 1024
 
-log = structlog.get_logger(component="server")
+Reply = Callable[[bytes | None], Awaitable[None]]
 
-GONE = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream, OSError)
+log = structlog.get_logger(component="server")
 
 
 class Server:
@@ -35,172 +35,263 @@ class Server:
     def __init__(self, daemon: "Daemon") -> None:
         self._daemon = daemon
         self._peers: set[Peer] = set()
-        self._accepting = anyio.CancelScope()
-        self._empty = anyio.Event()
-        self._empty.set()
+        self._requests: set[asyncio.Task[None]] = set()
+        self._listening: list[asyncio.Server] = []
+        self._draining = False
+        self._quiet = asyncio.Event()
 
     @property
     def connections(self) -> int:
         return len(self._peers)
 
-    async def serve(self, listener: anyio.abc.SocketListener) -> None:
-        """Accept and converse until `drain`."""
-        async with anyio.create_task_group() as conversations:
-            with self._accepting:
-                while True:
-                    stream = await self._accept(listener)
-                    if stream is not None:
-                        conversations.start_soon(self._converse, stream)
-            await listener.aclose()
+    async def listen(self, listener: socket.socket) -> None:
+        """Accept on this socket from now on."""
+        loop = asyncio.get_running_loop()
+        self._listening.append(await loop.create_server(lambda: Peer(self._daemon, self), sock=listener))
 
     async def drain(self, seconds: float) -> None:
         """Accept nothing more, read nothing more, and let what is in flight finish within `seconds`."""
-        self._accepting.cancel()
+        self._draining = True
+        for listening in self._listening:
+            listening.close()
+        for peer in list(self._peers):
+            peer.hear_no_more()
+        self._see_whether_quiet()
         with anyio.move_on_after(seconds):
-            while self._peers:
-                for peer in self._peers:
-                    peer.reading.cancel()
-                await self._empty.wait()
+            await self._quiet.wait()
+        for request in self._requests:
+            request.cancel()
+        for peer in list(self._peers):
+            peer.hang_up()
 
-    async def _accept(self, listener: anyio.abc.SocketListener) -> SocketStream | None:
-        try:
-            stream = await listener.accept()
-        except OSError as error:  # out of file descriptors: those in use will be given back
-            log.error("cannot accept", error=str(error))
-            await anyio.sleep(0.2)
-            return None
-        return stream
-
-    async def _converse(self, stream: SocketStream) -> None:
-        peer = Peer(self._daemon, stream)
+    def come(self, peer: "Peer") -> RpcError | None:
+        """There is a new connection; tells why it may not stay."""
         self._peers.add(peer)
-        if self._empty.is_set():
-            self._empty = anyio.Event()
-        try:
-            async with stream:
-                if await self._admit(peer):
-                    await peer.converse()
-        except GONE as error:
-            log.debug("connection lost", error=repr(error))
-        except Exception:
-            log.exception("connection failed")
-        finally:
-            self._peers.discard(peer)
-            if not self._peers:
-                self._empty.set()
-
-    async def _admit(self, peer: "Peer") -> bool:
-        if self._accepting.cancel_called:
-            return False
+        if self._draining:
+            return Overloaded("overloaded: the daemon is stopping")
         uid = peer_uid(peer.socket)
         if uid is not None and uid != os.getuid():
             log.warning("refused a peer of another user", uid=uid)
-            return False
+            return InvalidRequest("invalid request: this daemon serves another user")
         most = self._daemon.config.max_connections
         if len(self._peers) > most:
             log.warning("refused a connection", limit=most)
-            await peer.send(rpc.error_reply(Overloaded(f"overloaded: {most} connections are open already")))
-            return False
-        return True
+            return Overloaded(f"overloaded: {most} connections are open already")
+        return None
+
+    def gone(self, peer: "Peer") -> None:
+        """That connection is no more."""
+        self._peers.discard(peer)
+        self._see_whether_quiet()
+
+    def run(self, work: Coroutine[Any, Any, None], when_done: Callable[[], None]) -> None:
+        """Serve a request beside all others."""
+
+        def done(task: asyncio.Task[None]) -> None:
+            self._requests.discard(task)
+            if not task.cancelled() and (error := task.exception()):
+                log.error("request failed", exc_info=error)
+            when_done()
+            self._see_whether_quiet()
+
+        task = asyncio.get_running_loop().create_task(work)
+        self._requests.add(task)
+        task.add_done_callback(done)
+
+    def _see_whether_quiet(self) -> None:
+        if self._draining and not (self._peers or self._requests):
+            self._quiet.set()
 
 
-class Peer:
-    """One connection."""
+class Peer(asyncio.Protocol):
+    """One connection.
 
-    def __init__(self, daemon: "Daemon", stream: SocketStream) -> None:
-        self.reading = anyio.CancelScope()
+    A transport and callbacks instead of a stream and a task that reads it: for requests as small as an
+    event, waking that task costs as much as serving them.
+    """
+
+    def __init__(self, daemon: "Daemon", server: Server) -> None:
         self._daemon = daemon
-        self._stream = stream
-        self.socket = stream.extra(SocketAttribute.raw_socket)  # noqa: S610  # nothing of Django's
-        self._sending = anyio.Lock(fast_acquire=True)
-        self._free = anyio.Semaphore(IN_FLIGHT, fast_acquire=True)
+        self._server = server
         self._decoder = Decoder()
-        self._frame_deadline: float | None = None
+        self._bodies: deque[bytes] = deque()
+        self._waiting: deque[tuple[Any, Reply]] = deque()
+        self._decoding = False
+        self._in_flight = 0
+        self._ended = False
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._frame_timer: asyncio.TimerHandle | None = None
 
-    async def converse(self) -> None:
-        """Serve requests as they come, side by side; leave when the peer has no more and all are answered."""
-        rpc.current_peer.set(self)
-        async with anyio.create_task_group() as requests:
-            with self.reading:
-                try:
-                    await self._read(requests)
-                except (FramingError, TimeoutError) as error:
-                    message = str(error) or f"a frame must be complete within {FRAME_SECONDS:g} s"
-                    await self.send(rpc.error_reply(ParseError(f"parse error: {message}")))
-                except GONE:
-                    pass  # no more requests; those in flight are still answered
+    # -- what the transport tells
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=0)  # what the peer does not read, its requests wait for
+        self.socket: socket.socket = transport.get_extra_info("socket")
+        if refusal := self._server.come(self):
+            self._say(rpc.error_reply(refusal))
+            self._transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            before = len(self._bodies)
+            self._bodies.extend(self._decoder.feed(data))
+        except FramingError as error:
+            self._go_on()
+            self._refuse(str(error))
+            return
+        self._time_frame(len(self._bodies) > before)
+        self._go_on()
+
+    def eof_received(self) -> bool:
+        self._ended = True
+        self._leave_when_done()
+        return True  # the other half may still take our replies
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if error is not None:
+            log.debug("connection lost", error=repr(error))
+        self._ended = True
+        self._writable.set()
+        self._time_frame(True)
+        self._server.gone(self)
+
+    # -- what others ask for
 
     async def send(self, body: bytes) -> None:
         """Send one message; a peer that is gone or does not read only ends itself."""
-        data = frame(body)
-        try:
-            async with self._sending:
-                sent = self._send_now(data)
-                if sent == len(data):
-                    return
-                with anyio.fail_after(SEND_SECONDS):
-                    await self._stream.send(data[sent:])
-        except (*GONE, TimeoutError) as error:
-            log.debug("reply lost", error=repr(error))
-            self.reading.cancel()
-
-    def _send_now(self, data: bytes) -> int:
-        """How much the socket takes without waiting: nearly always all of it, without a turn of the loop."""
-        try:
-            return self.socket.send(data)
-        except BlockingIOError:
-            return 0
+        self._say(body)
+        if self._writable.is_set():
+            return
+        with anyio.move_on_after(SEND_SECONDS) as scope:
+            await self._writable.wait()
+        if scope.cancelled_caught:
+            log.debug("reply lost", error="the peer does not read")
+            self.hang_up()
 
     async def notify(self, method: str, params: Any) -> None:
         """Tell the peer something it did not ask for."""
         await self.send(rpc.notification(method, params))
 
-    async def _read(self, requests: anyio.abc.TaskGroup) -> None:
-        while True:
-            for body in self._decoder.feed(await self._receive()):
-                self._frame_deadline = None
-                await self._take(body, requests)
+    def hear_no_more(self) -> None:
+        """Take no more requests; what is in flight is still answered."""
+        self._ended = True
+        self._transport.pause_reading()
+        self._waiting.clear()
+        self._bodies.clear()
+        self._leave_when_done()
 
-    async def _receive(self) -> bytes:
-        if not self._decoder.partial:
-            return await self._stream.receive(READ_BYTES)
-        if self._frame_deadline is None:
-            self._frame_deadline = anyio.current_time() + FRAME_SECONDS
-        with anyio.fail_after(self._frame_deadline - anyio.current_time()):
-            return await self._stream.receive(READ_BYTES)
+    def hang_up(self) -> None:
+        """Leave at once."""
+        self._transport.abort()
 
-    async def _take(self, body: bytes, requests: anyio.abc.TaskGroup) -> None:
-        """Start serving what a frame holds. Tasks start in the order they are made and a write is queued
-        before its task first waits, so writes of one connection keep their order."""
+    # -- from bytes to tasks
+
+    def _go_on(self) -> None:
+        """Start what may be started, in order; read on when nothing is left over.
+
+        Tasks run in the order they are made and a write is queued before its task first waits, so writes of
+        one connection keep their order.
+        """
+        while self._in_flight < IN_FLIGHT:
+            if self._waiting:
+                self._start(*self._waiting.popleft())
+            elif self._bodies and not self._decoding:
+                self._open(self._bodies.popleft())
+            else:
+                break
+        behind = bool(self._waiting or self._bodies or self._decoding)
+        if behind == self._transport.is_reading() and not self._ended:
+            (self._transport.pause_reading if behind else self._transport.resume_reading)()
+        self._leave_when_done()
+
+    def _open(self, body: bytes) -> None:
+        if len(body) >= DECODE_IN_THREAD:
+            self._decoding = True
+            self._spawn(self._decode_apart(body))
+            return
         try:
-            message = await _decode(body)
+            self._take(rpc.decode(body))
+        except ParseError as error:
+            self._say(rpc.error_reply(error))
+
+    async def _decode_apart(self, body: bytes) -> None:
+        try:
+            self._take(await anyio.to_thread.run_sync(rpc.decode, body))
         except ParseError as error:
             await self.send(rpc.error_reply(error))
-            return
+        finally:
+            self._decoding = False
+
+    def _take(self, message: Any) -> None:
+        """Queue what a frame holds."""
         if not isinstance(message, list):
-            await self._start(requests, message, self._reply)
+            self._waiting.append((message, self._reply))
         elif refusal := _refuse_batch(message):
-            await self.send(rpc.error_reply(refusal))
+            self._say(rpc.error_reply(refusal))
         else:
             batch = _Batch(len(message), self.send)
-            for request in message:
-                await self._start(requests, request, batch.add)
+            self._waiting.extend((request, batch.add) for request in message)
 
-    async def _start(
-        self, requests: anyio.abc.TaskGroup, request: Any, reply: Callable[[bytes | None], Awaitable[None]]
-    ) -> None:
-        await self._free.acquire()
-        requests.start_soon(self._serve, request, reply)
+    def _start(self, request: Any, reply: Reply) -> None:
+        self._spawn(self._serve(request, reply))
 
-    async def _serve(self, request: Any, reply: Callable[[bytes | None], Awaitable[None]]) -> None:
-        try:
-            await reply(await rpc.answer(self._daemon, request))
-        finally:
-            self._free.release()
+    async def _serve(self, request: Any, reply: Reply) -> None:
+        rpc.current_peer.set(self)
+        await reply(await rpc.answer(self._daemon, request))
 
     async def _reply(self, body: bytes | None) -> None:
         if body is not None:
             await self.send(body)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self._in_flight += 1
+        self._server.run(work, self._done)
+
+    def _done(self) -> None:
+        self._in_flight -= 1
+        self._go_on()
+
+    # -- ends
+
+    def _say(self, body: bytes) -> None:
+        if self._transport.is_closing():
+            log.debug("reply lost", error="the peer is gone")
+        else:
+            self._transport.write(frame(body))
+
+    def _leave_when_done(self) -> None:
+        if self._ended and not (self._in_flight or self._waiting or self._bodies):
+            self._transport.close()  # once everything written is sent
+
+    def _refuse(self, problem: str) -> None:
+        """The bytes make no sense any more: say so, answer what came before, and leave."""
+        self._say(rpc.error_reply(ParseError(f"parse error: {problem}")))
+        self._ended = True
+        self._transport.pause_reading()
+        self._leave_when_done()
+
+    def _time_frame(self, completed: bool) -> None:
+        """A frame that has begun must end in time."""
+        if completed and self._frame_timer is not None:
+            self._frame_timer.cancel()
+            self._frame_timer = None
+        if self._decoder.partial and self._frame_timer is None and not self._ended:
+            self._frame_timer = asyncio.get_running_loop().call_later(FRAME_SECONDS, self._frame_is_late)
+
+    def _frame_is_late(self) -> None:
+        self._frame_timer = None
+        if self._transport.is_reading():
+            self._refuse(f"a frame must be complete within {FRAME_SECONDS:g} s")
+        else:  # it is us who do not read
+            self._time_frame(completed=False)
 
 
 class _Batch:
@@ -225,12 +316,6 @@ def _refuse_batch(batch: list[Any]) -> RpcError | None:
     if len(batch) > rpc.MAX_BATCH:
         return InvalidRequest(f"invalid request: a batch may hold {rpc.MAX_BATCH} requests, this one {len(batch)}")
     return None
-
-
-async def _decode(body: bytes) -> Any:
-    if len(body) < DECODE_IN_THREAD:
-        return rpc.decode(body)
-    return await anyio.to_thread.run_sync(rpc.decode, body)
 
 
 def peer_uid(raw: socket.socket) -> int | None:

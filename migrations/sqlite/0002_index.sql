@@ -77,6 +77,8 @@ CREATE INDEX idx_chunks_tool ON chunks (tool_id, chunking, position) WHERE tool_
 CREATE INDEX idx_chunks_file ON chunks (file_id, chunking, position) WHERE file_id IS NOT NULL;
 -- Wide enough that a session's chunks and a turn's neighbours are found without touching the texts.
 CREATE INDEX idx_chunks_turn ON chunks (session_id, turn, chunking, tokens);
+-- Where a word stands, likewise: thousands of them are looked up for one question.
+CREATE INDEX idx_chunks_place ON chunks (id, chunking, session_id, turn, tokens);
 CREATE INDEX idx_chunks_role ON chunks (role, chunking) WHERE role IS NOT NULL;
 CREATE INDEX idx_chunks_created ON chunks (created_at, chunking);
 CREATE INDEX idx_chunks_chunking ON chunks (chunking, source);

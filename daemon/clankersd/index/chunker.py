@@ -60,7 +60,7 @@ def chunk(text: str, tokens: int = TOKENS, overlap: int = OVERLAP) -> list[Chunk
 
 def size_of(text: str) -> int:
     """How long a text is, in quarters of a token."""
-    return len(text) + (QUARTERS - 1) * len(_CJK_CHARACTER.findall(text))
+    return len(text) if text.isascii() else len(text) + (QUARTERS - 1) * len(_CJK_CHARACTER.findall(text))
 
 
 def _pieces(text: str, limit: int) -> Iterator[_Piece]:

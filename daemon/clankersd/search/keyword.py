@@ -1,6 +1,8 @@
 """The keyword half: where each word of the query stands, the rarest words first, so that no question is expensive."""
 
 import math
+import time
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +17,9 @@ MOST_TERMS = 12
 MOST_ROWS = 4_000
 """How many places are looked at in all: tens of thousands would hold the connection too long."""
 
+SLICE_SECONDS = 0.003
+"""For how long the words of one query may hold the connection before others get their turn."""
+
 MOST_REMEMBERED = 20_000
 WORTH_REMEMBERING = 200
 """A rarer word is counted anew each time, in no time: it may have just been stored."""
@@ -24,7 +29,7 @@ _TOKENIZER = ("porter", ["unicode61", "remove_diacritics", "2"])
 _FIELDS = "chunks.id, {column}, chunks.session_id, chunks.turn, chunks.tokens"
 _PLACES = f"""
     SELECT {_FIELDS.format(column="chunks_instances.col")}
-    FROM chunks_instances CROSS JOIN chunks ON chunks.id = chunks_instances.doc
+    FROM chunks_instances CROSS JOIN chunks {{index}} ON chunks.id = chunks_instances.doc
     WHERE chunks_instances.term = :stem AND {{condition}}
 """
 _NEWEST = f"""
@@ -60,31 +65,52 @@ class Keywords:
     stems: set[str] = field(default_factory=set)
     note: str | None = None
 
+    left: int = MOST_ROWS
+
     @property
     def size(self) -> int:
         """How many places there are in all."""
         return sum(len(places) for _, places in self.places)
+
+    def has_room_for(self, term: Term) -> bool:
+        """Terms come rarest first: those for which there is no room would cost the most and tell the least."""
+        return not self.places or term.frequency <= self.left
+
+    def add(self, term: Term, places: list[Place]) -> None:
+        if term.frequency > MOST_ROWS:
+            self.note = f"of {term.frequency:,} matches of {term.word!r} only the newest {MOST_ROWS:,} were ranked"
+        self.places.append((term, places))
+        self.left -= term.frequency
 
 
 async def find_words(
     store: Store, query: str, names: set[str], frequencies: "Frequencies", eligible: Eligible, deadline: float
 ) -> Keywords:
     """Where the query's rarest words stand among what is eligible, within the deadline. `names` are left out."""
-    terms = await store.read(lambda db: _terms(db, query_words(query), names, frequencies))
-    found = Keywords(stems={term.stem for term in terms})
-    left = MOST_ROWS
-    for term in terms[:MOST_TERMS]:
+    found = Keywords()
+    terms: deque[Term] = deque()
+
+    def begin(db: Db) -> None:
+        known = _terms(db, query_words(query), names, frequencies)
+        found.stems.update(term.stem for term in known)
+        terms.extend(known[:MOST_TERMS])
+        look_up(db)
+
+    def look_up(db: Db) -> None:
+        """As much as others will not notice; a trip to the connection's thread for each word would cost more."""
+        until = time.monotonic() + SLICE_SECONDS
+        while terms and found.has_room_for(terms[0]) and time.monotonic() < until:
+            found.add(terms[0], _look_up(db, terms[0], eligible))
+            terms.popleft()
+
+    step = begin
+    while step is begin or (terms and found.has_room_for(terms[0])):
         seconds = deadline - anyio.current_time()
         if seconds <= 0:
             found.note = "time ran out before all words were looked up"
             break
-        if found.places and term.frequency > left:
-            break  # the words left are the commonest: they would cost the most and tell the least
-        if term.frequency > MOST_ROWS:
-            found.note = f"of {term.frequency:,} matches of {term.word!r} only the newest {MOST_ROWS:,} were ranked"
-        places = await store.read(lambda db, term=term: _look_up(db, term, eligible), seconds)  # type: ignore[misc]
-        found.places.append((term, places))
-        left -= term.frequency
+        await store.read(step, seconds)
+        step = look_up
     return found
 
 
@@ -124,6 +150,9 @@ def _stems(tokenize: Any, word: str) -> list[str]:
 
 def _look_up(db: Db, term: Term, eligible: Eligible) -> list[Place]:
     if term.frequency <= MOST_ROWS:
-        return db.tuples(_PLACES.format(condition=eligible.condition), eligible.params | {"stem": term.stem})
+        # The planner would go by the id, to the rows with their texts.
+        index = "INDEXED BY idx_chunks_place" if eligible.everything else ""
+        sql = _PLACES.format(index=index, condition=eligible.condition)
+        return db.tuples(sql, eligible.params | {"stem": term.stem})
     params = eligible.params | {"word": f'"{term.word}"', "most": MOST_ROWS}
     return db.tuples(_NEWEST.format(condition=eligible.condition), params)
