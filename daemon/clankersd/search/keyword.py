@@ -14,7 +14,7 @@ from clankersd.index.words import query_words
 from clankersd.search.filters import Eligible
 
 MOST_TERMS = 12
-MOST_ROWS = 4_000
+MOST_ROWS = 3_000
 """How many places are looked at in all: tens of thousands would hold the connection too long."""
 
 SLICE_SECONDS = 0.003
