@@ -68,7 +68,7 @@ CREATE TABLE chunks (
     header       TEXT NOT NULL DEFAULT '',
     extra        TEXT NOT NULL DEFAULT '',
     text         TEXT NOT NULL, -- last: what comes after a long text costs reading all of it
-    CHECK ((message_id IS NOT NULL) + (tool_id IS NOT NULL) + (file_id IS NOT NULL) = 1)
+    CHECK ((message_id IS NOT NULL) + (tool_id IS NOT NULL) + (file_id IS NOT NULL) <= 1) -- later owners: later columns
 ) STRICT;
 
 -- Each has the chunking too, or the planner would rather look at every chunk of the chunking.

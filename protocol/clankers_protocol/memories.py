@@ -1,0 +1,541 @@
+"""Long-term memories: what is known, since when, how strongly, and who may see it."""
+
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from clankers_protocol.admin import JobStarted
+from clankers_protocol.search import Mode
+from clankers_protocol.wire import Cursor, Id, Limit, Method, Time, Wire
+
+Result = TypeVar("Result")
+
+MAX_CONTENT = 100_000
+
+Sector = Literal["episodic", "semantic", "procedural", "emotional", "reflective"]
+Tier = Literal["session", "project", "global"]
+Usage = Literal["created", "recalled", "updated", "reinforced"]
+State = Literal["current", "superseded", "expired", "archived", "deleted"]
+Content = Annotated[str, Meta(min_length=1, max_length=MAX_CONTENT)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Scope = Annotated[str, Meta(max_length=120, pattern=r"^(global|(agent|project|user|custom):[A-Za-z0-9._:-]{1,100})$")]
+"""Who a memory is for: `global`, or `agent:`, `project:`, `user:` or `custom:` and a name."""
+
+Name = Annotated[str, Meta(max_length=100, pattern=r"^[A-Za-z0-9._:-]{1,100}$")]
+Category = Annotated[str, Meta(max_length=64, pattern=r"^[a-z][a-z0-9_-]{0,63}$")]
+MemoryId = Annotated[str, Meta(min_length=1, max_length=128)]
+"""An id, or the first 8 or more characters of one, when only one memory's id begins so."""
+
+Words = Annotated[list[Annotated[str, Meta(min_length=1, max_length=200)]], Meta(max_length=100)]
+Paths = Annotated[list[Annotated[str, Meta(min_length=1, max_length=4096)]], Meta(max_length=100)]
+
+
+class Memory(Wire):
+    """A memory as stored. `salience` is what it is now: it fades with time, faster in some sectors, slower for what
+    is important; `state` says why it is not found, when it is not `current`."""
+
+    id: str
+    content: str
+    summary: str | None
+    sector: Sector
+    tier: Tier
+    category: str
+    scope: str
+    project_id: str | None
+    project_path: str | None
+    importance: float
+    confidence: float
+    salience: float
+    access_count: int
+    pinned: bool
+    tags: list[str]
+    concepts: list[str]
+    files: list[str]
+    metadata: dict[str, Any] | None
+    state: State
+    superseded_by: str | None
+    created_at: int
+    updated_at: int
+    last_accessed: int
+    valid_from: int
+    valid_until: int | None
+    expires_at: int | None
+    archived_at: int | None
+    deleted_at: int | None
+    source_session_id: str | None
+    source_message_id: str | None
+
+
+class Scoped(Method[Result], Generic[Result], kw_only=True):
+    """What every method on memories takes: who asks.
+
+    `scopes` are the scopes the caller may touch, and an empty list is none of them. Without it they are `global`,
+    `agent:<agent>` and the project's own (`project` is a path or an id). A memory outside of them does not exist for
+    this call.
+    """
+
+    scopes: Annotated[list[Scope], Meta(max_length=100)] | None = None
+    agent: Name | None = None
+    project: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
+
+
+class Added(Wire):
+    """`outcome` is `created`; `duplicate` when it was known, and is now known better; or `superseded` when it took
+    the place of `replaced`. `note` says what could not be checked."""
+
+    memory: Memory
+    outcome: Literal["created", "duplicate", "superseded"]
+    replaced: str | None = None
+    note: str | None = None
+
+
+class MemoryAdd(Scoped[Added]):
+    """Remember something.
+
+    What is known already is made stronger instead; what nearly says the same, in the same category and scope, takes
+    the older one's place. `force` stores it whatever is known. `supersedes` names a memory that is no longer true.
+    Without `sector` it is found from the text; without `scope` it is the project's, else the agent's, else `global`.
+    """
+
+    method: ClassVar[str] = "memory.add"
+    content: Content
+    summary: Annotated[str, Meta(max_length=10_000)] | None = None
+    sector: Sector | None = None
+    tier: Tier | None = None
+    category: Category | None = None
+    scope: Scope | None = None
+    importance: Share = 0.5
+    confidence: Share = 0.5
+    pinned: bool = False
+    tags: Words = msgspec.field(default_factory=list)
+    concepts: Words | None = None
+    files: Paths = msgspec.field(default_factory=list)
+    metadata: dict[str, Any] | None = None
+    valid_from: Time | None = None
+    valid_until: Time | None = None
+    expires_at: Time | None = None
+    session_id: Id | None = None
+    message_id: Id | None = None
+    supersedes: MemoryId | None = None
+    force: bool = False
+
+
+class MemoryGet(Scoped[Memory]):
+    """One memory, in whatever state. With `asOf` as it was then."""
+
+    method: ClassVar[str] = "memory.get"
+    id: MemoryId
+    as_of: Time | None = None
+
+
+class MemoryPage(Wire):
+    """Memories in the order asked for; `cursor` asks for the next page and is null on the last one."""
+
+    memories: list[Memory]
+    cursor: str | None = None
+
+
+class Selection(Scoped[Result], Generic[Result], kw_only=True):
+    """Which memories: all given conditions must hold. `query` is words that must all stand in it."""
+
+    query: Annotated[str, Meta(min_length=1, max_length=10_000)] | None = None
+    sector: Sector | None = None
+    tier: Tier | None = None
+    category: Category | None = None
+    tag: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
+    entity: Id | None = None
+    session_id: Id | None = None
+    pinned: bool | None = None
+    min_salience: Share | None = None
+    created_after: Time | None = None
+    created_before: Time | None = None
+
+
+class MemoryList(Selection[MemoryPage]):
+    """Memories without a question: the newest first, or sorted otherwise. With `asOf` those that were known and
+    true then; `include` adds states beside `current`."""
+
+    method: ClassVar[str] = "memory.list"
+    include: Annotated[list[State], Meta(max_length=5)] = msgspec.field(default_factory=list)
+    as_of: Time | None = None
+    sort: Literal["created", "updated", "salience", "importance", "accessed"] = "created"
+    limit: Limit = 50
+    cursor: Cursor | None = None
+
+
+class MemoryHit(Wire):
+    """A memory that was found, and why. In `snippet` what matched stands between « and »."""
+
+    memory: Memory
+    score: float
+    snippet: str
+    components: dict[str, float] | None = None
+
+
+class MemoryHits(Wire):
+    """As the answer of `search`, with whole memories."""
+
+    hits: list[MemoryHit]
+    mode: Mode
+    pending: int
+    degraded: str | None
+    took_ms: float
+    cursor: str | None = None
+
+
+class MemorySearch(Selection[MemoryHits], kw_only=True):
+    """Find memories by words and by meaning, best first, ranked by how well they fit and by how strong, important
+    and recent they are. Reading does not strengthen: `memory.touch` does."""
+
+    method: ClassVar[str] = "memory.search"
+    query: Annotated[str, Meta(min_length=1, max_length=10_000)]
+    include: Annotated[list[State], Meta(max_length=5)] = msgspec.field(default_factory=list)
+    as_of: Time | None = None
+    mode: Mode = "hybrid"
+    min_score: Share = 0.0
+    limit: Annotated[int, Meta(ge=1, le=100)] = 10
+    explain: bool = False
+    cursor: Cursor | None = None
+
+
+class MemoryUpdate(Scoped[Memory]):
+    """Correct a memory in place; what is not given stays. What it said before is in its history.
+
+    Something that is no longer true is not corrected but superseded: `memory.add` with `supersedes`.
+    """
+
+    method: ClassVar[str] = "memory.update"
+    id: MemoryId
+    content: Content | None = None
+    summary: Annotated[str, Meta(max_length=10_000)] | None = None
+    sector: Sector | None = None
+    tier: Tier | None = None
+    category: Category | None = None
+    importance: Share | None = None
+    confidence: Share | None = None
+    tags: Words | None = None
+    concepts: Words | None = None
+    files: Paths | None = None
+    metadata: dict[str, Any] | None = None
+    valid_from: Time | None = None
+    valid_until: Time | None = None
+    expires_at: Time | None = None
+    session_id: Id | None = None
+    reason: Annotated[str, Meta(max_length=1000)] | None = None
+
+
+class Changed(Wire):
+    """How many memories a change reached, and which."""
+
+    count: int
+    ids: list[str]
+
+
+class MemoryDelete(Scoped[Changed]):
+    """Forget a memory: it is found no more, and can be restored until it is purged."""
+
+    method: ClassVar[str] = "memory.delete"
+    id: MemoryId
+    reason: Annotated[str, Meta(max_length=1000)] | None = None
+
+
+class MemoryRestore(Scoped[Memory]):
+    """Bring a forgotten or archived memory back."""
+
+    method: ClassVar[str] = "memory.restore"
+    id: MemoryId
+
+
+class MemoryPurge(Scoped[Changed]):
+    """Remove a memory for good, with its history, links and index. It need not have been forgotten first."""
+
+    method: ClassVar[str] = "memory.purge"
+    id: MemoryId
+
+
+class MemoryBulkDelete(Selection[Changed]):
+    """Forget every memory that the conditions select; at least one is needed, and `scopes` alone counts when given.
+    `dryRun` only tells which."""
+
+    method: ClassVar[str] = "memory.bulkDelete"
+    purge: bool = False
+    dry_run: bool = False
+
+
+class MemoryStats(Wire):
+    """Memories counted; `salience` is the mean of what is current."""
+
+    total: int
+    current: int
+    superseded: int
+    expired: int
+    archived: int
+    deleted: int
+    pinned: int
+    by_sector: dict[str, int]
+    by_tier: dict[str, int]
+    by_category: dict[str, int]
+    by_scope: dict[str, int]
+    entities: int
+    relations: int
+    salience: float | None
+    oldest: int | None
+    newest: int | None
+
+
+class MemoryStatsOf(Scoped[MemoryStats]):
+    """How much is remembered, and of what kind."""
+
+    method: ClassVar[str] = "memory.stats"
+
+
+class MemoryRecord(Wire, forbid_unknown_fields=True):
+    """A memory from elsewhere, with its id and times. Importance may come on a scale of 1 to 5."""
+
+    id: MemoryId
+    content: Content
+    created_at: Time
+    summary: Annotated[str, Meta(max_length=10_000)] | None = None
+    sector: Sector | None = None
+    tier: Tier | None = None
+    category: Category | None = None
+    scope: Scope = "global"
+    project_path: Annotated[str, Meta(max_length=4096)] | None = None
+    importance: Annotated[float, Meta(ge=0, le=5)] = 0.5
+    confidence: Share = 0.5
+    salience: Share = 1.0
+    salience_at: Time | None = None
+    access_count: Annotated[int, Meta(ge=0, le=10**9)] = 0
+    pinned: bool = False
+    tags: Words = msgspec.field(default_factory=list)
+    concepts: Words | None = None
+    files: Paths = msgspec.field(default_factory=list)
+    metadata: dict[str, Any] | None = None
+    updated_at: Time | None = None
+    last_accessed: Time | None = None
+    valid_from: Time | None = None
+    valid_until: Time | None = None
+    closed_at: Time | None = None
+    expires_at: Time | None = None
+    archived_at: Time | None = None
+    deleted_at: Time | None = None
+    source_session_id: Id | None = None
+    source_message_id: Id | None = None
+
+
+class Imported(Wire):
+    """`unchanged` were there with the same id; `refused` says why, by id."""
+
+    created: int
+    unchanged: int
+    refused: dict[str, str]
+
+
+class MemoryImport(Scoped[Imported]):
+    """Take memories over as they are: ids and times are kept, and what is there stays as it is. One that cannot be
+    taken fails alone."""
+
+    method: ClassVar[str] = "memory.import"
+    memories: Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=1000)]
+
+
+class RecordPage(Wire):
+    """Everything `memory.import` wants to know, oldest first."""
+
+    memories: list[MemoryRecord]
+    cursor: str | None = None
+
+
+class MemoryExport(Scoped[RecordPage]):
+    """Every memory in every state, to be imported elsewhere."""
+
+    method: ClassVar[str] = "memory.export"
+    limit: Limit = 200
+    cursor: Cursor | None = None
+
+
+class Has(Wire):
+    has: bool
+    id: str | None = None
+
+
+class MemoryHas(Scoped[Has]):
+    """Whether there is a memory with this id, or one that says exactly this."""
+
+    method: ClassVar[str] = "memory.has"
+    id: MemoryId | None = None
+    content: Content | None = None
+
+
+class MemoryReinforce(Scoped[Memory]):
+    """Make a memory stronger: by `amount` of what is missing to 1."""
+
+    method: ClassVar[str] = "memory.reinforce"
+    id: MemoryId
+    amount: Annotated[float, Meta(gt=0, le=1)] = 0.1
+    session_id: Id | None = None
+
+
+class MemoryDeemphasize(Scoped[Memory]):
+    """Make a memory weaker by `amount`; it never quite vanishes."""
+
+    method: ClassVar[str] = "memory.deemphasize"
+    id: MemoryId
+    amount: Annotated[float, Meta(gt=0, le=1)] = 0.2
+
+
+class MemoryPin(Scoped[Memory]):
+    """Keep a memory from fading, or no longer."""
+
+    method: ClassVar[str] = "memory.pin"
+    id: MemoryId
+    pinned: bool = True
+
+
+class LogEntry(Wire):
+    """What happened to a memory, by whom and why; `before` is what it replaced."""
+
+    memory_id: str
+    at: int
+    action: str
+    by: str
+    reason: str | None
+    before: dict[str, Any] | None
+
+
+class History(Wire):
+    """The versions of a memory from the oldest to the one that holds now, and what happened to all of them."""
+
+    versions: list[Memory]
+    log: list[LogEntry]
+
+
+class MemoryHistory(Scoped[History]):
+    """How a memory came to say what it says."""
+
+    method: ClassVar[str] = "memory.history"
+    id: MemoryId
+
+
+class MemoryTimeline(Scoped[MemoryPage]):
+    """What was learnt shortly before and after a memory or a moment, oldest first."""
+
+    method: ClassVar[str] = "memory.timeline"
+    id: MemoryId | None = None
+    at: Time | None = None
+    before: Annotated[int, Meta(ge=0, le=100)] = 5
+    after: Annotated[int, Meta(ge=0, le=100)] = 5
+
+
+class MemoryTouch(Scoped[Changed]):
+    """Record that memories were used; `recalled` and `reinforced` count as an access."""
+
+    method: ClassVar[str] = "memory.touch"
+    ids: Annotated[list[MemoryId], Meta(min_length=1, max_length=100)]
+    session_id: Id
+    usage: Usage = "recalled"
+
+
+class MemoryPromote(Scoped[Memory]):
+    """Give a memory a wider tier, and with it, when given, another scope that the caller may touch."""
+
+    method: ClassVar[str] = "memory.promote"
+    id: MemoryId
+    tier: Literal["project", "global"]
+    scope: Scope | None = None
+    reason: Annotated[str, Meta(max_length=1000)] | None = None
+
+
+class Related(Wire):
+    """A memory near another one: `via` a relation, an entity they share, or their meaning."""
+
+    memory: Memory
+    via: Literal["relation", "entity", "similarity"]
+    detail: str
+    score: float
+
+
+class MemoryRelated(Scoped[list[Related]]):
+    """What belongs to a memory, strongest first."""
+
+    method: ClassVar[str] = "memory.related"
+    id: MemoryId
+    limit: Annotated[int, Meta(ge=1, le=100)] = 10
+
+
+class Context(Wire):
+    """`text` is ready to be put into a prompt, empty when there is nothing to say; `ids` are the memories in it."""
+
+    text: str
+    ids: list[str]
+    left_out: int
+    degraded: str | None
+
+
+class MemoryContext(Scoped[Context]):
+    """A bounded block for a prompt: the memories that fit `query` best, or without one the pinned and strongest,
+    each said once. It is labelled as recalled data, not instructions."""
+
+    method: ClassVar[str] = "memory.context"
+    query: Annotated[str, Meta(min_length=1, max_length=10_000)] | None = None
+    max_characters: Annotated[int, Meta(ge=200, le=100_000)] = 4000
+    limit: Annotated[int, Meta(ge=1, le=100)] = 15
+    exclude: Annotated[list[MemoryId], Meta(max_length=1000)] = msgspec.field(default_factory=list)
+    session_id: Id | None = None
+
+
+class Maintained(Wire):
+    """What maintenance did, or would do: each with its reason."""
+
+    promoted: int
+    archived: int
+    merged: int
+    expired: int
+    entities_dropped: int
+    changes: list[LogEntry]
+    dry_run: bool
+
+
+class MemoryMaintain(Method[Maintained]):
+    """Look after all memories now: promote what is used, archive what has faded, merge what says the same, drop
+    entities nothing refers to. Every change is in the history of its memory."""
+
+    method: ClassVar[str] = "memory.maintain"
+    dry_run: bool = False
+
+
+class Candidate(Wire):
+    """Something a session said that may be worth remembering, and the rule or model that noticed it."""
+
+    content: str
+    category: str
+    sector: Sector
+    importance: float
+    confidence: float
+    rule: str
+    message_id: str | None
+    memory_id: str | None = None
+    outcome: str | None = None
+
+
+class Extraction(Wire):
+    candidates: list[Candidate]
+    read_messages: int
+    note: str | None
+
+
+class MemoryExtract(Scoped[Extraction]):
+    """Look for memories in a captured session, by rules or by the configured model. `dryRun` stores nothing."""
+
+    method: ClassVar[str] = "memory.extract"
+    session_id: Id
+    by: Literal["rules", "model"] | None = None
+    dry_run: bool = False
+
+
+class MemorySummarize(Method[JobStarted]):
+    """Let the configured model sum up a session, as a job; the summary is kept with the session."""
+
+    method: ClassVar[str] = "memory.summarize"
+    session_id: Id
