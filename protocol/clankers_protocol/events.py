@@ -169,11 +169,15 @@ class EventsBatch(Method[BatchOutcome]):
 
 
 class HookEvent(Method[Ok]):
-    """One event as a harness's hook got it. `generic` events are those of `events.batch`."""
+    """One event as a harness's hook got it. `generic` events are those of `events.batch`.
+
+    `at` is when the hook got it: harnesses do not say, and an event may have been kept for days.
+    """
 
     method: ClassVar[str] = "hook.event"
     harness: str
     event: dict[str, Any]
+    at: Time | None = None
 
 
 class LogEntry(Wire):
