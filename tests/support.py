@@ -83,6 +83,7 @@ class DaemonProcess:
             **{k: v for k, v in os.environ.items() if not k.startswith("CLANKERS_")},
             "CLANKERS_DATA_PATH": str(home),
             "CLANKERS_CONFIG_PATH": str(home / "clankers.toml"),
+            "CLANKERS_HOOK_AUTOSTART": "false",  # a daemon that a test did not start would outlive it
             **environ,
         }
         self.process: subprocess.Popen[bytes] | None = None

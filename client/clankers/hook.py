@@ -1,7 +1,8 @@
 """`clankers-hook HARNESS`: hand one event from stdin to the daemon, or keep it, and exit 0 whatever happens.
 
-A harness waits for this process, so it imports next to nothing, sends the event unread (the daemon reads
-it), waits no longer than its budget, and never prints.
+A harness waits for this process, so it imports next to nothing, sends the event unread (the daemon reads it), waits
+no longer than its budget, and prints nothing but what `--recall` brings back for the harness. An event that the
+daemon has not acknowledged, for whatever reason, goes into the spool: the daemon decides what becomes of it there.
 """
 
 import _socket
@@ -11,21 +12,37 @@ import time
 
 from clankers.spool import keep
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal as _signal
+    from collections.abc import Callable, Mapping
+else:
+    import _signal  # `signal` itself loads enum, and takes as long as all the rest
+
 BUDGET_SECONDS = 0.2
-LARGEST_EVENT = 31 * 1024 * 1024
+RECALL_SECONDS = 1.0
+READ_SECONDS = 5  # a harness that never closes our stdin must not be kept waiting
+LARGEST_FRAME = 31 * 1024 * 1024  # the daemon takes 32 MiB; what is larger reaches it through the spool
+LARGEST_EVENT = 192 * 1024 * 1024
 LARGEST_LOG = 1024 * 1024
+
+
+class Interrupted(Exception):
+    """The harness, or our own alarm, says that it is time to go."""
 
 
 def main() -> None:
     """Send or spool one event."""
     try:
-        _deliver(sys.argv[1] if len(sys.argv) > 1 else "generic", sys.stdin.buffer.read(LARGEST_EVENT + 1))
-    except Exception as error:  # nothing of ours may reach the harness
-        _note(f"event lost: {type(error).__name__}: {error}")
+        words = sys.argv[1:]
+        names = [word for word in words if not word.startswith("-")] or ["generic"]
+        _deliver(names[0], _read(), recall="--recall" in words)
+    except BaseException as error:  # nothing of ours may reach the harness
+        note(f"event lost: {type(error).__name__}: {error}")
     os._exit(0)  # without the interpreter's farewell
 
 
-def data_folder(environ: "os._Environ[str] | dict[str, str]" = os.environ) -> str:
+def data_folder(environ: "Mapping[str, str]" = os.environ) -> str:
     """Where the daemon keeps its files; clankers_protocol.paths says the same, at the price of an import."""
     root = environ.get("CLANKERS_DATA_PATH") or environ.get("XDG_DATA_HOME", "").strip()
     if not root:
@@ -34,54 +51,161 @@ def data_folder(environ: "os._Environ[str] | dict[str, str]" = os.environ) -> st
     return f"{os.path.expanduser(root)}/clankers"
 
 
-def socket_path(environ: "os._Environ[str] | dict[str, str]" = os.environ) -> str:
+def socket_path(environ: "Mapping[str, str]" = os.environ) -> str:
     """Where the daemon listens."""
     given = environ.get("CLANKERS_SOCKET_PATH")
     return os.path.expanduser(given) if given else f"{data_folder(environ)}/dxta-clankers.sock"
 
 
-def _deliver(harness: str, event: bytes) -> None:
-    if not event.strip():
-        return
+def config_path(environ: "Mapping[str, str]" = os.environ) -> str:
+    """Where the settings are."""
+    if given := environ.get("CLANKERS_CONFIG_PATH"):
+        return os.path.expanduser(given)
+    home = environ.get("HOME") or os.path.expanduser("~")
+    beside = f"{home}/Library/Application Support" if sys.platform == "darwin" else f"{home}/.config"
+    return f"{environ.get('XDG_CONFIG_HOME', '').strip() or beside}/clankers/clankers.toml"
+
+
+def setting(name: str, environ: "Mapping[str, str]" = os.environ) -> str:
+    """What the environment or else the file says of a setting; empty when neither does.
+
+    The settings are a flat list of `key = value`, so that this much of TOML is enough, and costs no import.
+    """
+    if given := environ.get(f"CLANKERS_{name.upper()}"):
+        return given
+    try:
+        with open(config_path(environ), encoding="utf-8") as file:
+            lines = [line.partition("=") for line in file]
+    except (OSError, ValueError):
+        return ""
+    return next((value.partition("#")[0].strip(" \t\n'\"") for key, _, value in lines if key.strip() == name), "")
+
+
+def _read() -> bytes:
+    """The event, or as much of it as came before its time was up."""
+    _on_signals(_interrupt)
+    _signal.alarm(READ_SECONDS)
+    pieces: list[bytes] = []
+    length = 0
+    try:
+        while length <= LARGEST_EVENT and (piece := os.read(0, 1024 * 1024)):
+            pieces.append(piece)
+            length += len(piece)
+    except Interrupted:
+        note("interrupted while reading")
+    _signal.alarm(0)
+    return b"".join(pieces)
+
+
+def _on_signals(action: "Callable[[int, object], None] | int") -> None:
+    for number in (_signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP, _signal.SIGALRM):
+        _signal.signal(number, action)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    """Told to go: stop waiting, keep the event, and be told no more."""
+    _on_signals(_signal.SIG_IGN)
+    raise Interrupted
+
+
+def _deliver(harness: str, event: bytes, *, recall: bool) -> None:
+    event = event.strip()
     if len(event) > LARGEST_EVENT:
-        _note(f"event lost: larger than {LARGEST_EVENT} bytes")
-        return
-    name = "".join(letter for letter in harness if letter.isalnum() or letter in "-_")
-    params = b'{"harness":"%b","event":%b}' % (name.encode(), event.strip())
-    reply = _ask(b'{"jsonrpc":"2.0","id":1,"method":"hook.event","params":%b}' % params)
-    if reply is None or b'"code":5' in reply:  # not there, too slow, or not able to store just now
-        keep(f"{data_folder()}/spool", params)
-    elif b'"error"' in reply[:64]:
-        _note(f"event refused: {reply.decode(errors='replace')[:500]}")
+        note(f"event lost: larger than {LARGEST_EVENT} bytes")
+    elif event:
+        name = "".join(letter for letter in harness if letter.isalnum() or letter in "-_").encode()
+        params = b'{"harness":"%b","at":%d,"event":%b}' % (name, time.time_ns() // 1_000_000, event)
+        question = b'{"harness":"%b","event":%b}' % (name, event) if recall else b""
+        _send_or_keep(params, question)
 
 
-def _ask(body: bytes) -> bytes | None:
-    """The daemon's reply, or None when there is none within the budget."""
-    deadline = time.monotonic() + BUDGET_SECONDS
+def _send_or_keep(params: bytes, question: bytes) -> None:
+    nobody_there = False
+    try:
+        if len(params) + len(question) < LARGEST_FRAME and _exchange(params, question):
+            return
+    except (FileNotFoundError, ConnectionRefusedError):
+        nobody_there = True
+    except (OSError, Interrupted):
+        pass  # busy, or we are
+    except Exception as error:
+        note(f"not understood: {type(error).__name__}: {error}")
+    _on_signals(_signal.SIG_IGN)  # so near the end nothing is gained by stopping
+    keep(f"{data_folder()}/spool", params)
+    if nobody_there:
+        from clankers.autostart import start_daemon
+
+        start_daemon()
+
+
+def _exchange(params: bytes, question: bytes) -> bool:
+    """Whether the daemon has acknowledged the event; what it recalls is printed."""
+    frames, patience = _frame(1, b"hook.event", params), BUDGET_SECONDS
+    if question:
+        frames += _frame(2, b"recall.hook", question)
+        patience = max(patience, _seconds(setting("recall_seconds")))
+    replies = _converse(frames, 2 if question else 1, patience)
+    for reply in replies:
+        if reply.endswith(b'"id":2}') and b'"output":{' in reply:
+            _print_output(reply)
+    return any(reply.endswith(b'"id":1}') and b'"result":' in reply[:40] for reply in replies)
+
+
+def _seconds(given: str) -> float:
+    try:
+        return float(given)
+    except ValueError:
+        return RECALL_SECONDS
+
+
+def _frame(number: int, method: bytes, params: bytes) -> bytes:
+    body = b'{"jsonrpc":"2.0","id":%d,"method":"%b","params":%b}' % (number, method, params)
+    return b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+
+
+def _converse(frames: bytes, wanted: int, patience: float) -> list[bytes]:
+    """The replies that come in time, in any order; raises OSError when the frames cannot be sent."""
+    start = time.monotonic()
     connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    replies: list[bytes] = []
+    received = b""
     try:
         connection.settimeout(BUDGET_SECONDS)
         connection.connect(socket_path())
-        connection.sendall(b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
-        return _reply(connection, deadline)
-    except OSError:
-        return None
+        connection.settimeout(max(start + BUDGET_SECONDS - time.monotonic(), 0.01))
+        connection.sendall(frames)
+        try:
+            while len(replies) < wanted:
+                connection.settimeout(max(start + patience - time.monotonic(), 0.001))
+                piece = connection.recv(65536)
+                if not piece:
+                    break
+                received = _take_replies(received + piece, replies)
+        except (OSError, Interrupted):
+            pass  # what has come so far counts
     finally:
         connection.close()
+    return replies
 
 
-def _reply(connection: _socket.socket, deadline: float) -> bytes | None:
-    received = b""
-    while b"}" not in received[-1:]:
-        connection.settimeout(max(deadline - time.monotonic(), 0.001))
-        piece = connection.recv(65536)
-        if not piece:
-            return None
-        received += piece
-    return received.partition(b"\r\n\r\n")[2]
+def _take_replies(received: bytes, replies: list[bytes]) -> bytes:
+    """Put whole replies into the list; returns the beginning of the next."""
+    while True:
+        header, separator, rest = received.partition(b"\r\n\r\n")
+        length = int(header.rpartition(b":")[2]) if separator else 0
+        if not separator or len(rest) < length:
+            return received
+        replies.append(rest[:length])
+        received = rest[length:]
 
 
-def _note(text: str) -> None:
+def _print_output(reply: bytes) -> None:
+    import json  # slow to load, and only needed when there is something to say
+
+    os.write(1, json.dumps(json.loads(reply)["result"]["output"]).encode())
+
+
+def note(text: str) -> None:
     """Say it in a file: nothing may be printed."""
     try:
         folder = os.environ.get("CLANKERS_LOG_PATH") or f"{data_folder()}/logs"
@@ -91,7 +215,7 @@ def _note(text: str) -> None:
         flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if fresh else os.O_APPEND)
         descriptor = os.open(path, flags, 0o600)
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        os.write(descriptor, f"{stamp} {text}\n".encode())
+        os.write(descriptor, f"{stamp} {text}\n".encode(errors="replace"))
         os.close(descriptor)
     except OSError:
         pass

@@ -1,9 +1,9 @@
 """Events kept on disk while the daemon is away. Standard library only, and as little of it as possible.
 
-One file an event, named by the time it was kept, so that their order is the order of their names. A file is
-complete or absent: it is written under another name, synced, and renamed. The daemon replays and removes
-them. When the folder is full the oldest events are kept and new ones are refused: what is there already
-belongs to sessions that began first.
+One file an event, named by the time it was kept, so that their order is the order of their names; the name also
+tells its size, so that the spool can be measured by listing it. A file is complete or absent: it is written under
+another name, synced, and renamed. The daemon replays and removes them. When the folder is full the oldest events
+are kept and new ones are refused: what is there already belongs to sessions that began first.
 """
 
 import os
@@ -19,9 +19,9 @@ class SpoolFull(Exception):
 def keep(folder: str, event: bytes) -> str:
     """Put `event` into the spool; returns its path once it is safe on the disk."""
     os.makedirs(folder, mode=0o700, exist_ok=True)
-    if _size(folder) + len(event) > MOST_BYTES:
+    if size(folder) + len(event) > MOST_BYTES:
         raise SpoolFull(f"the spool holds {MOST_BYTES} bytes: start the daemon to empty it")
-    name = f"{time.time_ns():020}-{os.getpid()}"
+    name = f"{time.time_ns():020}-{os.getpid()}-{len(event)}"
     path, unfinished = f"{folder}/{name}.json", f"{folder}/{name}.unfinished"
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
@@ -39,9 +39,14 @@ def keep(folder: str, event: bytes) -> str:
     return path
 
 
-def _size(folder: str) -> int:
-    with os.scandir(folder) as entries:
-        return sum(entry.stat().st_size for entry in entries if entry.is_file())
+def size(folder: str) -> int:
+    """How many bytes the events of the spool have, as their names tell."""
+    return sum(map(_said, os.listdir(folder)))
+
+
+def _said(name: str) -> int:
+    number = name.rpartition("-")[2].partition(".")[0]
+    return int(number) if number.isdecimal() else 0
 
 
 def _sync(folder: str) -> None:

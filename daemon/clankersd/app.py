@@ -25,6 +25,7 @@ from clankersd.jobs import Jobs
 from clankersd.search import search
 from clankersd.server import Server
 from clankersd.sockets import listening_sockets, only_instance
+from clankersd.spool import Spool
 
 FEATURES = (events, hooks, indexing, models, query, search, sessions, stats, status, upkeep)
 """Importing a feature serves its methods."""
@@ -47,6 +48,7 @@ class Daemon:
     queue: Queue
     files: FileSync
     server: Server = field(init=False)
+    spool: Spool = field(init=False)
     background: Callable[..., Any] = field(init=False)
     stopping: anyio.Event = field(default_factory=anyio.Event)
     started: float = field(default_factory=time.monotonic)
@@ -54,6 +56,7 @@ class Daemon:
 
     def __post_init__(self) -> None:
         self.server = Server(self)
+        self.spool = Spool(self, self.paths.spool)
 
     @property
     def config(self) -> Config:
@@ -162,7 +165,7 @@ def _services(daemon: Daemon) -> dict[str, Callable[[], Awaitable[None]]]:
         "cut": partial(messages.work_off_backlog, daemon.index),
         "sweep": partial(rebuild.keep_swept, daemon.index),
         "files": daemon.files.run,
-        "spool": partial(hooks.replay_spool, daemon, daemon.paths.spool),
+        "spool": daemon.spool.run,
         "logs": partial(log.clean_up_daily, daemon.log_file, lambda: daemon.config.log_retention_days),
         "watchdog": systemd.keep_watchdog_fed,
     }

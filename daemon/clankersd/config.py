@@ -64,6 +64,9 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
     ] = 1500
     watch_poll: Annotated[bool, Meta(description="Look for changes by polling, where events do not arrive.")] = False
     sync_minutes: Annotated[float, Meta(ge=0, description="Compare all files every so often; 0 is never.")] = 0
+    hook_autostart: Annotated[
+        bool, Meta(description="Whether a hook starts the daemon when nobody listens and no service keeps it.")
+    ] = True
     max_connections: Annotated[int, Meta(ge=1, le=4096, description="How many clients may be connected at once.")] = 256
     idle_exit_seconds: Annotated[
         float,

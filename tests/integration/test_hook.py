@@ -91,11 +91,11 @@ def test_nowhere_to_write_is_survived_in_silence(home: Path) -> None:
 
 
 def test_a_full_spool_keeps_the_oldest_and_refuses(home: Path) -> None:
-    with (home / "big.json").open("wb") as big:
-        big.truncate(MOST_BYTES)
+    first = keep(str(home), b"{}")
+    (home / f"2-1-{MOST_BYTES - 3}.json").touch()  # a name tells the size
     with pytest.raises(SpoolFull):
         keep(str(home), b"{}")
-    assert [path.name for path in home.iterdir()] == ["big.json"]
+    assert sorted(path.name for path in home.iterdir()) == sorted([Path(first).name, f"2-1-{MOST_BYTES - 3}.json"])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,73 @@
+"""The hook starts a daemon that nobody else will: detached, at most one, and without waiting for it."""
+
+import fcntl
+import os
+import signal
+import sys
+import time
+
+from clankers.hook import data_folder, note, setting
+
+AGAIN_SECONDS = 30.0
+"""A daemon that cannot start must not be started by every event."""
+
+PASSED_ON = ("HOME", "PATH", "USER", "LOGNAME", "LANG", "TMPDIR", "SSL_CERT_FILE")
+"""Besides LC_, XDG_ and CLANKERS_ variables: the harness's own, keys among them, are none of the daemon's business."""
+
+
+def start_daemon() -> None:
+    """Start `clankersd`, unless the settings forbid it, a service manager keeps it, or one was started just now."""
+    if setting("hook_autostart").lower() in ("false", "0", "off", "no") or _is_a_service():
+        return
+    try:
+        with open(f"{data_folder()}/autostart.lock", "a+b") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _fresh(lock.fileno()):
+                return
+            os.truncate(lock.fileno(), 0)
+            lock.write(b"%d\n" % time.time_ns())
+            lock.flush()
+            if os.fork() == 0:
+                _become_the_daemon()
+    except BlockingIOError:
+        pass  # another hook is at it
+    except OSError as error:
+        note(f"the daemon cannot be started: {error}")
+
+
+def _is_a_service() -> bool:
+    """Whether systemd or launchd has our unit, and so decides when the daemon runs."""
+    home = os.path.expanduser("~")
+    if sys.platform == "darwin":
+        return os.path.exists(f"{home}/Library/LaunchAgents/dev.clankers.clankersd.plist")
+    units = f"{os.environ.get('XDG_CONFIG_HOME') or f'{home}/.config'}/systemd/user"
+    return os.path.exists("/run/systemd/system") and os.path.exists(f"{units}/clankersd.socket")
+
+
+def _fresh(lock: int) -> bool:
+    """Whether the lock was last taken a moment ago; a clock that was set back does not keep it so."""
+    before = os.pread(lock, 32, 0).strip()
+    return before.isdigit() and 0 <= time.time_ns() - int(before) < AGAIN_SECONDS * 1e9
+
+
+def _become_the_daemon() -> None:
+    """In the child: nothing of the harness stays, neither its terminal, files, folder, signals nor environment."""
+    try:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM):
+            signal.signal(number, signal.SIG_DFL)
+        os.setsid()
+        os.chdir("/")
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(nothing, stream)
+        os.closerange(3, min(os.sysconf("SC_OPEN_MAX"), 65536))
+        environ = {
+            name: value
+            for name, value in os.environ.items()
+            if name in PASSED_ON or name.startswith(("LC_", "XDG_", "CLANKERS_"))
+        }
+        os.execve(sys.executable, [sys.executable, "-P", "-m", "clankersd"], environ)  # noqa: S606  # our own
+    except BaseException as error:
+        note(f"the daemon cannot be started: {type(error).__name__}: {error}")
+    finally:
+        os._exit(1)
