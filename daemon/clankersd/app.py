@@ -22,12 +22,13 @@ from clankersd.index.files import FileSync, WatchSettings
 from clankersd.index.index import Index
 from clankersd.index.queue import Queue
 from clankersd.jobs import Jobs
+from clankersd.recall import recall, whole
 from clankersd.search import search
 from clankersd.server import Server
 from clankersd.sockets import listening_sockets, only_instance
 from clankersd.spool import Spool
 
-FEATURES = (events, hooks, indexing, models, query, search, sessions, stats, status, upkeep)
+FEATURES = (events, hooks, indexing, models, query, recall, search, sessions, stats, status, upkeep, whole)
 """Importing a feature serves its methods."""
 
 DRAIN_SECONDS = 5.0

@@ -64,6 +64,16 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
     ] = 1500
     watch_poll: Annotated[bool, Meta(description="Look for changes by polling, where events do not arrive.")] = False
     sync_minutes: Annotated[float, Meta(ge=0, description="Compare all files every so often; 0 is never.")] = 0
+    recall: Annotated[
+        Literal["off", "minimal", "full"],
+        Meta(description="What agents are told: nothing; at a session's start the pinned and the recent; or all."),
+    ] = "full"
+    recall_characters: Annotated[
+        int, Meta(ge=500, le=9000, description="How long a text for an agent's context may be.")
+    ] = 2000
+    recall_seconds: Annotated[
+        float, Meta(gt=0, le=60, description="After so long a prompt goes on without what could be recalled.")
+    ] = 1
     hook_autostart: Annotated[
         bool, Meta(description="Whether a hook starts the daemon when nobody listens and no service keeps it.")
     ] = True

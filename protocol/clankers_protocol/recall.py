@@ -4,7 +4,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
-from clankers_protocol.wire import Id, Limit, Method, Wire
+from clankers_protocol.wire import MAX_INTEGER, Id, Limit, Method, Wire
 
 RecallKind = Literal["start", "prompt"]
 
@@ -66,3 +66,27 @@ class SessionInjections(Method[list[Injection]]):
     method: ClassVar[str] = "session.injections"
     session_id: Id
     limit: Limit = 1000
+
+
+class Whole(Wire):
+    """A part of the whole text of something that was found: `characters` is how long all of it is, `nextOffset` asks
+    for what follows and is null at the end."""
+
+    id: str
+    kind: Literal["session", "message", "tool", "chunk"]
+    about: str
+    session_id: str | None
+    created_at: int
+    text: str
+    characters: int
+    next_offset: int | None = None
+
+
+class RecallGet(Method[Whole]):
+    """The whole text behind an id that recall or `search` named: a message, a tool call, a chunk; of a session what
+    it came to, or how it began and ended. Memories have `memory.get`."""
+
+    method: ClassVar[str] = "recall.get"
+    id: Annotated[str, Meta(min_length=1, max_length=1024)]
+    offset: Annotated[int, Meta(ge=0, le=MAX_INTEGER)] = 0
+    characters: Annotated[int, Meta(ge=100, le=1_000_000)] = 10_000
