@@ -22,6 +22,11 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 Scope = Annotated[str, Meta(max_length=120, pattern=r"^(global|(agent|project|user|custom):[A-Za-z0-9._:-]{1,100})$")]
 """Who a memory is for: `global`, or `agent:`, `project:`, `user:` or `custom:` and a name."""
 
+Reach = Annotated[
+    str, Meta(max_length=120, pattern=r"^(\*|global|(agent|project|user|custom):[A-Za-z0-9._:-]{1,100})$")
+]
+"""A scope that a caller may touch; `*` is all of them, for the owner's own tools."""
+
 Name = Annotated[str, Meta(max_length=100, pattern=r"^[A-Za-z0-9._:-]{1,100}$")]
 Category = Annotated[str, Meta(max_length=64, pattern=r"^[a-z][a-z0-9_-]{0,63}$")]
 MemoryId = Annotated[str, Meta(min_length=1, max_length=128)]
@@ -75,7 +80,7 @@ class Scoped(Method[Result], Generic[Result], kw_only=True):
     this call.
     """
 
-    scopes: Annotated[list[Scope], Meta(max_length=100)] | None = None
+    scopes: Annotated[list[Reach], Meta(max_length=100)] | None = None
     agent: Name | None = None
     project: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
 

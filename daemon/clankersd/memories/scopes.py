@@ -10,22 +10,24 @@ from clankersd.db import Db
 from clankersd.projects import project_id
 
 GLOBAL = "global"
+EVERY = "*"
+
+IN_SCOPE = "(:every_scope OR memories.scope IN (SELECT value FROM json_each(:scopes)))"
+"""A condition on memories; its parameters are `Allowed.params`."""
 
 
 @dataclass(frozen=True)
 class Allowed:
-    """The scopes of one call."""
+    """The scopes that one call may touch."""
 
     scopes: tuple[str, ...]
 
     @property
     def params(self) -> dict[str, Any]:
-        """What `IN_SCOPE` wants to know."""
-        return {"scopes": json.dumps(self.scopes)}
+        return {"every_scope": EVERY in self.scopes, "scopes": json.dumps(self.scopes)}
 
-
-IN_SCOPE = "memories.scope IN (SELECT value FROM json_each(:scopes))"
-"""A condition on memories; its parameter comes from `Allowed.params`."""
+    def __contains__(self, scope: str) -> bool:
+        return EVERY in self.scopes or scope in self.scopes
 
 
 def allowed(db: Db, request: Scoped[Any]) -> Allowed:
@@ -40,8 +42,14 @@ def allowed(db: Db, request: Scoped[Any]) -> Allowed:
     return Allowed(tuple(own))
 
 
-def require(scope: str, permitted: Allowed) -> str:
-    """The scope itself, when the caller may write into it."""
-    if scope not in permitted.scopes:
-        raise InvalidParams(f"invalid params: {scope} is not one of the caller's scopes - at `$.scope`")
-    return scope
+def scope_to_write(request: Scoped[Any], wanted: str | None, own_project: str | None) -> str:
+    """Where a new memory goes: into the scope that is wanted, else the project's, the agent's, the global one."""
+    own = {"project": own_project and f"project:{own_project}", "agent": request.agent and f"agent:{request.agent}"}
+    if wanted is None:
+        wanted = own["project"] or own["agent"] or GLOBAL
+    kind = wanted.partition(":")[0]
+    named = request.scopes is not None and wanted not in Allowed(tuple(request.scopes))
+    somebody_elses = request.scopes is None and own.get(kind) not in (None, wanted)
+    if named or somebody_elses:
+        raise InvalidParams(f"invalid params: {wanted} is not one of the caller's scopes - at `$.scope`")
+    return wanted
