@@ -20,6 +20,7 @@ def start_daemon() -> None:
     if setting("hook_autostart").lower() in ("false", "0", "off", "no") or _is_a_service():
         return
     try:
+        os.makedirs(data_folder(), mode=0o700, exist_ok=True)
         with open(f"{data_folder()}/autostart.lock", "a+b") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _fresh(lock.fileno()):

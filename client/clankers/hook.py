@@ -3,6 +3,7 @@
 A harness waits for this process, so it imports next to nothing, sends the event unread (the daemon reads it), waits
 no longer than its budget, and prints nothing but what `--recall` brings back for the harness. An event that the
 daemon has not acknowledged, for whatever reason, goes into the spool: the daemon decides what becomes of it there.
+With `--start` it reads nothing, and only starts the daemon where the settings let it.
 """
 
 import _socket
@@ -36,7 +37,10 @@ def main() -> None:
     try:
         words = sys.argv[1:]
         names = [word for word in words if not word.startswith("-")] or ["generic"]
-        _deliver(names[0], _read(), recall="--recall" in words)
+        if "--start" in words:
+            _start_daemon()
+        else:
+            _deliver(names[0], _read(), recall="--recall" in words)
     except BaseException as error:  # nothing of ours may reach the harness
         note(f"event lost: {type(error).__name__}: {error}")
     os._exit(0)  # without the interpreter's farewell
@@ -133,9 +137,13 @@ def _send_or_keep(params: bytes, question: bytes) -> None:
     _on_signals(_signal.SIG_IGN)  # so near the end nothing is gained by stopping
     keep(f"{data_folder()}/spool", params)
     if nobody_there:
-        from clankers.autostart import start_daemon
+        _start_daemon()
 
-        start_daemon()
+
+def _start_daemon() -> None:
+    from clankers.autostart import start_daemon  # rarely needed
+
+    start_daemon()
 
 
 def _exchange(params: bytes, question: bytes) -> bool:

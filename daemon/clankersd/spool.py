@@ -49,7 +49,7 @@ class Spool:
 
     async def catch_up(self) -> None:
         """Store all that is kept and can be stored: before what came later, so that it does not undo that."""
-        if self._is_empty():  # nearly always: this is asked for every event
+        if self._is_empty() and not self._turn.locked():  # nearly always: this is asked for every event
             return
         async with self._turn:
             try:
