@@ -75,6 +75,7 @@ class Daemon:
         if watch_settings(new) != watch_settings(old):
             await self.files.change(watch_settings(new))
         self.queue.cache_entries = new.embedding_cache_entries
+        self.index.longest_tool_output = new.tool_output_characters
         log.configure(self.log_file, loaded.config.log_level)
         structlog.get_logger(component="daemon").info("configuration reloaded")
 
@@ -117,6 +118,7 @@ async def running(paths: Paths, flags: Mapping[str, Any]) -> AsyncIterator[Daemo
     with only_instance(paths.database):
         store = Store(paths.database, paths.backups, loaded.config.durability)
         index = Index(store, *index_settings(loaded.config))
+        index.longest_tool_output = loaded.config.tool_output_characters
         queue = Queue(index, loaded.config.embedding_cache_entries)
         files = FileSync(index, watch_settings(loaded.config))
         daemon = Daemon(paths, loaded, flags, log_file, store, Jobs(store), index, queue, files)

@@ -77,6 +77,12 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
     hook_autostart: Annotated[
         bool, Meta(description="Whether a hook starts the daemon when nobody listens and no service keeps it.")
     ] = True
+    tool_output_characters: Annotated[
+        int, Meta(ge=100, le=10_000_000, description="How much of a tool's output is kept.")
+    ] = 10_240
+    transcript_folders: Annotated[
+        list[str], Meta(description="Further folders that harnesses keep transcripts in, such as a CLAUDE_CONFIG_DIR.")
+    ] = msgspec.field(default_factory=list)
     max_connections: Annotated[int, Meta(ge=1, le=4096, description="How many clients may be connected at once.")] = 256
     idle_exit_seconds: Annotated[
         float,

@@ -25,13 +25,14 @@ from clankers_protocol.events import (
     UpsertTool,
 )
 from clankers_protocol.wire import Ok, Wire
-from clankersd import clock
+from clankersd import clock, privacy
 from clankersd.db import Db
-from clankersd.db.upsert import GIVEN, HIGHEST, KEEP, upsert
+from clankersd.db.upsert import FILL, GIVEN, HIGHEST, KEEP, upsert
 from clankersd.index.index import Index
 from clankersd.index.messages import index_message, index_role, index_tool_later
 from clankersd.log import LEVELS
 from clankersd.projects import project_row, store_project
+from clankersd.redaction import capped, count_redactions, redact, redact_all
 from clankersd.rpc import handles
 
 if TYPE_CHECKING:
@@ -130,10 +131,42 @@ _COMPACTION = upsert(
     tokens_after=GIVEN,
     messages_before=GIVEN,
     messages_after=GIVEN,
+    cause=GIVEN,
+    summary=GIVEN,
     created_at=KEEP,
 )
 
+# A transcript is the last word on whether a tool succeeded; of the rest, what a hook told first is more exact.
+_TOOL_FILLED = upsert(
+    "tools",
+    insert=_FIRST_SEEN,
+    session_id=KEEP,
+    message_id=GIVEN,
+    tool_name=KEEP,
+    tool_input=FILL,
+    tool_output=FILL,
+    file_path=FILL,
+    success=GIVEN,
+    error_message="CASE :success WHEN 1 THEN NULL ELSE COALESCE({table}.{column}, :{column}) END",
+    duration_ms=FILL,
+    created_at=KEEP,
+)
+
+_REDACTED: dict[str, Callable[[Any], tuple[Any, dict[str, int]]]] = {
+    "title": redact,
+    "text_content": redact,
+    "tool_input": redact,
+    "tool_output": redact,
+    "error_message": redact,
+    "summary": redact,
+    "user_prompt": redact,
+    "context": redact_all,
+    "metadata": redact_all,
+}
+
 Change = Callable[[Db], None]
+Settle = Callable[[Db, dict[str, Any]], str | None]
+"""Says by which id a message is stored; None when it is stored elsewhere already."""
 
 
 @handles(UpsertSession)
@@ -198,45 +231,58 @@ async def log_write(daemon: "Daemon", request: LogWrite) -> Ok:  # every handler
 
 
 def session_change(_index: Index, event: SessionEvent) -> Change:
-    """Store a session and the project it ran in."""
+    """Store a session and the project it ran in; nothing of one whose project does not want to be captured."""
     row = _row(event, "session", "id")
     row["title"] = None if row["title"] == UNTITLED else row["title"]
     row["context_json"] = row.pop("context")
     path = row["project_path"]
     row["project_path"] = path = path and (path.rstrip("/") or "/")
+    if path and privacy.declines(path):
+        return privacy.decline(row["id"], row["now"])
     project = project_row(path, row["project_name"]) if path else None
     row["project_root"] = project and project["path"]
 
     def store(db: Db) -> None:
         if project:
+            privacy.welcome(db, row["id"])
             store_project(db, project)
+        elif privacy.declined(db, row["id"]):
+            return
         db.execute(_SESSION, row)
+        count_redactions(db, row["redacted"], row["now"])
 
     return store
 
 
-def message_change(index: Index, event: MessageEvent) -> Change:
+def message_change(index: Index, event: MessageEvent, settle: Settle | None = None) -> Change:
     """Store a message, and make its text searchable in the same transaction."""
     row = _row(event, "message", "id", "session_id")
-    store_message = _of_a_session(_MESSAGE, row)
     text, role = row["text_content"], row["role"]
     prepared = index.prepare(text) if text else None
     index.hears(role)
 
     def store(db: Db) -> None:
-        store_message(db)
+        if not _heard_of(db, row):
+            return
+        message = settle(db, row) if settle else row["id"]
+        if message is None:
+            return
+        db.execute(_MESSAGE, {**row, "id": message})
+        count_redactions(db, row["redacted"], row["now"])
         if text:
-            index_message(db, row["id"], prepared)
+            index_message(db, message, prepared)
         elif role:
-            index_role(db, row["id"], role)
+            index_role(db, message, role)
 
     return store
 
 
-def tool_change(index: Index, event: ToolEvent) -> Change:
+def tool_change(index: Index, event: ToolEvent, statement: str = _TOOL) -> Change:
     """Store a tool call, to be searchable soon where the configuration says so."""
-    row = _row(event, "tool", "id", "session_id", "tool_name")
-    store_tool = _of_a_session(_TOOL, row)
+    cut = capped(event.tool_output, index.longest_tool_output)
+    row = _row(msgspec.structs.replace(event, tool_output=cut), "tool", "id", "session_id", "tool_name")
+    row["tool_output"] = capped(row["tool_output"], index.longest_tool_output, slack=0)
+    store_tool = _of_a_session(statement, row)
     if "tools" not in index.wanted.sources:
         return store_tool
 
@@ -247,29 +293,46 @@ def tool_change(index: Index, event: ToolEvent) -> Change:
     return store
 
 
+def tool_filled_in(index: Index, event: ToolEvent) -> Change:
+    """Store what a transcript tells of a tool call: it adds to what the hooks told."""
+    return tool_change(index, event, _TOOL_FILLED)
+
+
 def error_change(_index: Index, event: SessionErrorEvent) -> Change:
     """Store an error of a session."""
     return _of_a_session(_ERROR, _row(event, "session error", "id", "session_id"))
 
 
-def compaction_change(_index: Index, event: CompactionEvent) -> Change:
+def compaction_change(_index: Index, event: CompactionEvent, settle: Settle | None = None) -> Change:
     """Store a compaction."""
-    return _of_a_session(_COMPACTION, _row(event, "compaction event", "id", "session_id"))
+    return _of_a_session(_COMPACTION, _row(event, "compaction event", "id", "session_id"), settle)
 
 
-def _of_a_session(statement: str, row: dict[str, Any]) -> Change:
-    heard_of = {key: row.get(key) for key in ("session_id", "source", "created_at", "now")}
-
+def _of_a_session(statement: str, row: dict[str, Any], settle: Settle | None = None) -> Change:
     def store(db: Db) -> None:
-        db.execute(_HEARD_OF, heard_of)
-        db.execute(statement, row)
+        if not _heard_of(db, row):
+            return
+        found = settle(db, row) if settle else row["id"]
+        if found is not None:
+            db.execute(statement, {**row, "id": found})
+            count_redactions(db, row["redacted"], row["now"])
 
     return store
 
 
+def _heard_of(db: Db, row: dict[str, Any]) -> bool:
+    """Make sure there is a session to belong to; False for one that is not to be captured."""
+    if privacy.declined(db, row["session_id"]):
+        return False
+    db.execute(_HEARD_OF, {key: row.get(key) for key in ("session_id", "source", "created_at", "now")})
+    return True
+
+
 def _row(event: Wire, what: str, *required: str) -> dict[str, Any]:
-    """The event as parameters: nothing empty, times in milliseconds, objects as JSON."""
-    row = {name: _plain(value) for name, value in msgspec.structs.asdict(event).items()}
+    """The event as parameters: no secrets, nothing empty, times in milliseconds, objects as JSON."""
+    given = msgspec.structs.asdict(event)
+    redacted = _redact(given)
+    row = {name: _plain(value) for name, value in given.items()}
     for name in required:
         if row[name] is None:
             field = msgspec.structs.fields(event)[event.__struct_fields__.index(name)].encode_name
@@ -280,7 +343,19 @@ def _row(event: Wire, what: str, *required: str) -> dict[str, Any]:
     if row.get("duration_ms") is not None:
         row["duration_ms"] = round(row["duration_ms"])
     row["now"] = clock.now()
+    row["redacted"] = redacted
     return row
+
+
+def _redact(given: dict[str, Any]) -> dict[str, int]:
+    """Take the secrets out of an event's texts; tells how many of which kind there were."""
+    counts: dict[str, int] = {}
+    for name, clean in _REDACTED.items():
+        if value := given.get(name):
+            given[name], found = clean(value)
+            for kind, count in found.items():
+                counts[kind] = counts.get(kind, 0) + count
+    return counts
 
 
 def _plain(value: Any) -> Any:

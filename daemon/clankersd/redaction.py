@@ -10,7 +10,16 @@ from collections.abc import Iterator
 from math import log2
 from typing import NamedTuple
 
+from clankersd.db import Db
+
 MARK = b"[redacted:"
+SLACK = 4096
+"""Characters that are read beyond a cut: a secret that the cut goes through must be seen whole."""
+
+_COUNT = """
+    INSERT INTO redactions (kind, count, last_at) VALUES (:kind, :count, :now)
+    ON CONFLICT (kind) DO UPDATE SET count = count + :count, last_at = :now
+"""
 
 
 class _Found(NamedTuple):
@@ -44,6 +53,21 @@ def redact_all(value: object) -> tuple[object, dict[str, int]]:
         return [walk(each) for each in inner] if isinstance(inner, list) else inner
 
     return walk(value), dict(counts)
+
+
+def capped(text: str | None, characters: int, slack: int = SLACK) -> str | None:
+    """The text's beginning, with a mark where it was cut. A cut that others made just beyond stays as it is."""
+    if text is None or len(text) <= characters + max(slack, 64):
+        return text
+    if slack:
+        return text[: characters + slack]
+    return f"{text[:characters]}\n… [truncated]"
+
+
+def count_redactions(db: Db, counts: dict[str, int], now: int) -> None:
+    """Remember how often something was taken out."""
+    for kind, count in counts.items():
+        db.execute(_COUNT, {"kind": kind, "count": count, "now": now})
 
 
 def _keyed(key: object, value: object, counts: Counter[str]) -> object:
@@ -307,7 +331,9 @@ _NO_SECRET = re.compile(
     rb"file|filename|image|data|base64|src|href|content|body|key_?id|fingerprint|version|slug|name|resolved|snapshot)"
     rb"[\"'`\\\]]*\s*[=:]\s?\\?[\"'`]?\Z"
 )
-_KNOWN_IDS = re.compile(rb"(?:toolu|msg|req|call|chatcmpl|resp|ses|evt|prt|run|asst|thread|step|file|org|sha\d{1,3})[_-]")
+_KNOWN_IDS = re.compile(
+    rb"(?:toolu|msg|req|call|chatcmpl|resp|ses|evt|prt|run|asst|thread|step|file|org|sha\d{1,3})[_-]"
+)
 
 
 def _random_value(data: bytes, start: int, end: int) -> Iterator[_Found]:

@@ -58,7 +58,8 @@ _TOOL = """
 """
 _ERROR = "SELECT id, session_id, error_type, error_message, created_at FROM session_errors"
 _COMPACTION = """
-    SELECT id, session_id, tokens_before, tokens_after, messages_before, messages_after, created_at
+    SELECT id, session_id, tokens_before, tokens_after, messages_before, messages_after, cause, summary,
+           created_at
     FROM compaction_events
 """
 _COUNTS = """

@@ -5,7 +5,9 @@ ALTER TABLE compaction_events ADD COLUMN cause TEXT;
 ALTER TABLE compaction_events ADD COLUMN summary TEXT;
 
 -- How far each transcript has been read. device, inode and head (a digest of the beginning) tell whether it is still the
--- same file. A session that is deleted leaves its row here: it must not come back by being read again.
+-- same file; state is what the lines before read_to say of those after. wanted_at is when to look at it next, and looks
+-- how often more: harnesses write what they have done a moment after they tell of it. A session that is deleted leaves
+-- its row here: it must not come back by being read again.
 CREATE TABLE transcripts (
     path       TEXT PRIMARY KEY NOT NULL,
     harness    TEXT NOT NULL,
@@ -16,10 +18,13 @@ CREATE TABLE transcripts (
     head       TEXT NOT NULL DEFAULT '',
     lines      INTEGER NOT NULL DEFAULT 0,
     malformed  INTEGER NOT NULL DEFAULT 0,
-    read_at    INTEGER NOT NULL
+    state      TEXT NOT NULL DEFAULT '{}',
+    read_at    INTEGER,
+    wanted_at  INTEGER,
+    looks      INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 
-CREATE INDEX idx_transcripts_read ON transcripts (read_at);
+CREATE INDEX idx_transcripts_wanted ON transcripts (wanted_at) WHERE wanted_at IS NOT NULL;
 
 -- A hook tells of a message before the transcript does, and knows another id of it. line_id is the transcript's, null
 -- until it has told; digest is of the text. So the same message is stored once, whoever is first, and one that a forked

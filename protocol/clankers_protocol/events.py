@@ -82,7 +82,7 @@ class SessionErrorEvent(Wire):
 
 
 class CompactionEvent(Wire):
-    """A session's context was compacted."""
+    """A session's context was compacted: by whom (`cause`: "manual" or "auto") and into what."""
 
     id: Id = ""
     session_id: Id = ""
@@ -90,6 +90,8 @@ class CompactionEvent(Wire):
     tokens_after: Count | None = None
     messages_before: Count | None = None
     messages_after: Count | None = None
+    cause: str | None = None
+    summary: str | None = None
     created_at: Time | None = None
 
 

@@ -90,6 +90,8 @@ class Compaction(Wire):
     tokens_after: int | None = None
     messages_before: int | None = None
     messages_after: int | None = None
+    cause: str | None = None
+    summary: str | None = None
     created_at: int | None = None
 
 

@@ -10,6 +10,9 @@ KEEP = "{table}.{column}"
 GIVEN = "COALESCE(:{column}, {table}.{column})"
 """What is given replaces, what is absent does not."""
 
+FILL = "COALESCE({table}.{column}, :{column})"
+"""What is given is taken where nothing is stored."""
+
 HIGHEST = "MAX(COALESCE(:{column}, {table}.{column}), COALESCE({table}.{column}, :{column}))"
 """Counters never go backwards."""
 

@@ -36,6 +36,7 @@ class Index:
         self.mirror: Mirror | None = None
         self.vector_count = 0
         self.speakers: set[str] = set()
+        self.longest_tool_output = 10_240
         self._average: tuple[float, float] | None = None
         self.woken = anyio.Event()
         self.renewed = anyio.Event()

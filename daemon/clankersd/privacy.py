@@ -1,0 +1,50 @@
+"""Projects that do not want to be captured: a file called .clankers-ignore in their folder, or in one above it."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from clankersd.db import Db
+
+MARKER = ".clankers-ignore"
+REMEMBER_SECONDS = 5.0
+MOST_REMEMBERED = 10_000
+
+_DECLINE = "INSERT INTO opted_out (session_id, at) VALUES (:id, :now) ON CONFLICT (session_id) DO NOTHING"
+
+_declined: dict[str, tuple[bool, float]] = {}
+
+
+def declines(path: str) -> bool:
+    """Whether the project at this path does not want to be captured."""
+    known = _declined.get(path)
+    if known and known[1] > time.monotonic():
+        return known[0]
+    if len(_declined) > MOST_REMEMBERED:
+        _declined.clear()
+    found = path.startswith("/") and any(
+        os.path.lexists(folder / MARKER)  # noqa: PTH110  # Path.exists would follow a link, and raise where we may not look
+        for folder in (Path(path), *Path(path).parents)
+    )
+    _declined[path] = found, time.monotonic() + REMEMBER_SECONDS
+    return found
+
+
+def decline(session_id: str, now: int) -> Callable[[Db], None]:
+    """Store nothing of this session from now on: what follows names the session alone."""
+
+    def store(db: Db) -> None:
+        db.execute(_DECLINE, {"id": session_id, "now": now})
+
+    return store
+
+
+def declined(db: Db, session_id: str) -> bool:
+    """Whether nothing of this session is to be stored."""
+    return db.value("SELECT 1 FROM opted_out WHERE session_id = :id", {"id": session_id}) is not None
+
+
+def welcome(db: Db, session_id: str) -> None:
+    """The project of this session wants to be captured, again."""
+    db.execute("DELETE FROM opted_out WHERE session_id = :id", {"id": session_id})
