@@ -10,6 +10,7 @@ from clankers_protocol.search import Filter, Hit, Search, SearchResult, Source
 from clankersd import clock
 from clankersd.db import Db
 from clankersd.index.words import query_words
+from clankersd.projects import project_id
 from clankersd.recall.block import Item, day
 from clankersd.search.search import search
 
@@ -31,10 +32,6 @@ MOST_IN_COMMON = 3
 
 MEMORIES, SESSIONS, RELATED = "Memories", "Recent sessions in this project", "Related to this prompt"
 
-_PROJECT = """
-    SELECT coalesce((SELECT project_id FROM sessions WHERE id = :session),
-                    (SELECT id FROM projects WHERE path = :project OR id = :project))
-"""
 _CURRENT = """
     memories.is_deleted = 0 AND memories.archived_at IS NULL AND memories.valid_from <= :now
     AND (memories.valid_until IS NULL OR memories.valid_until > :now)
@@ -63,8 +60,8 @@ _MARKED = re.compile("«([^»]+)»")
 
 def project_of(db: Db, session: str, project: str | None) -> str | None:
     """The id of the project a session is in, or of the given path or id."""
-    path = (project.rstrip("/") or "/") if project else None
-    return db.value(_PROJECT, {"session": session, "project": path})  # type: ignore[no-any-return]
+    known = db.value("SELECT project_id FROM sessions WHERE id = :id", {"id": session})
+    return known or (project_id(db, project) if project else None)
 
 
 def recent_sessions(db: Db, project: str | None, session: str, *, titles_only: bool) -> list[Item]:

@@ -1,0 +1,221 @@
+"""`clankers-mcp` through the SDK's own client, over standard input and output."""
+
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from fake_daemon import Peer, played
+from mcp import Client, StdioServerParameters
+from support import DaemonProcess, RawConnection
+
+from clankers.mcp.server import described
+from clankers.mcp.tools import TOOLS
+from clankers_protocol.memories import Memory
+
+pytestmark = pytest.mark.anyio
+
+T0 = 1_700_000_000_000
+MEMORY = Memory(
+    **dict.fromkeys(Memory.__struct_fields__)
+    | dict.fromkeys(("importance", "confidence", "salience"), 0.5)
+    | dict.fromkeys(("created_at", "updated_at", "last_accessed", "valid_from"), T0)
+    | {"tags": [], "concepts": [], "files": []}
+    | {
+        "id": "0192aaaa-memory",
+        "content": "Invoices are rounded with Decimal.",
+        "sector": "semantic",
+        "tier": "project",
+    }
+    | {"category": "decision", "scope": "project:p", "state": "current", "pinned": False, "access_count": 0}  # type: ignore[arg-type]
+)
+
+
+@asynccontextmanager
+async def agent(socket: Path, project: Path) -> AsyncIterator[Client]:
+    """An agent whose harness started the server in a project."""
+    server = StdioServerParameters(
+        command=sys.executable,
+        args=["-m", "clankers.mcp"],
+        env={"CLANKERS_SOCKET_PATH": str(socket)},
+        cwd=project,
+    )
+    async with Client(server) as client:
+        yield client
+
+
+async def use(client: Client, tool: str, **arguments: Any) -> str:
+    """What a tool says; one that fails fails the test."""
+    result = await client.call_tool(tool, arguments)
+    assert not result.is_error, result.content
+    return str(result.content[0].text)  # type: ignore[union-attr]
+
+
+async def fail(client: Client, tool: str, **arguments: Any) -> str:
+    result = await client.call_tool(tool, arguments)
+    assert result.is_error
+    return str(result.content[0].text)  # type: ignore[union-attr]
+
+
+@pytest.fixture
+def project(connection: RawConnection, home: Path) -> Path:
+    """A folder in which one session worked, and another folder's session beside it."""
+    folder = home / "shop"
+    folder.mkdir()
+    events = [
+        {"session": {"id": "session-1", "projectPath": str(folder), "title": "Invoices", "createdAt": T0}},
+        said("m-1", "session-1", "user", "The invoice exporter rounds cents wrongly.", 1),
+        said("m-2", "session-1", "assistant", "Rounding of invoices uses Decimal now. " * 400, 2),
+        tool("t-1", "session-1", "make test", 3, success=False, errorMessage="no rule"),
+        {"session": {"id": "session-2", "projectPath": "/elsewhere", "title": "Other", "createdAt": T0 + 9}},
+        said("m-3", "session-2", "user", "The invoice exporter of another shop.", 10),
+    ]
+    events += [
+        said(f"many-{number}", "session-1", "user", f"invoice number {number}", 20 + number) for number in range(30)
+    ]
+    assert connection.call("events.batch", events=events)["ok"]
+    return folder
+
+
+def said(id_: str, session: str, role: str, text: str, at: int) -> dict[str, Any]:
+    return {"message": {"id": id_, "sessionId": session, "role": role, "textContent": text, "createdAt": T0 + at}}
+
+
+def tool(id_: str, session: str, given: str, at: int, **fields: Any) -> dict[str, Any]:
+    known = {"id": id_, "sessionId": session, "toolName": "Bash", "toolInput": given, "createdAt": T0 + at}
+    return {"tool": known | fields}
+
+
+def test_six_tools_cost_less_than_1500_tokens() -> None:
+    listed = [described(one).model_dump(mode="json", by_alias=True, exclude_none=True) for one in TOOLS.values()]
+    assert sorted(TOOLS) == ["forget", "get", "remember", "search", "status", "timeline"]
+    assert len(json.dumps(listed)) / 4 < 1500
+
+
+async def test_every_tool_arrives_described(daemon: DaemonProcess, project: Path) -> None:
+    async with agent(daemon.socket_path, project) as client:
+        tools = (await client.list_tools()).tools
+    assert [one.name for one in tools] == list(TOOLS)
+    assert all(one.description and one.input_schema["type"] == "object" for one in tools)
+
+
+async def test_a_search_gives_ids_and_snippets_of_this_project(daemon: DaemonProcess, project: Path) -> None:
+    async with agent(daemon.socket_path, project) as client:
+        found = await use(client, "search", query="rounding cents invoice exporter")
+        assert "- m-1 2023-11-14 user, Invoices (session-1): The «invoice» «exporter»" in found
+        assert "m-3" not in found
+        assert "m-3" in await use(client, "search", query="invoice exporter", everywhere=True)
+        assert await use(client, "search", query="invoice", since="1d") == (
+            "Nothing was found in this project: try everywhere."
+        )
+
+
+async def test_a_search_is_paged_and_bounded(daemon: DaemonProcess, project: Path) -> None:
+    async with agent(daemon.socket_path, project) as client:
+        first = await use(client, "search", query="invoice number", limit=20)
+        lines, _, cursor = first.rpartition("\nMore: cursor ")
+        assert len(lines.splitlines()) == 20
+        second = await use(client, "search", query="invoice number", limit=20, cursor=cursor)
+        assert not set(lines.splitlines()) & set(second.splitlines())
+        assert len(first) < 12_000
+
+
+async def test_the_whole_text_comes_by_id_in_parts(daemon: DaemonProcess, project: Path) -> None:
+    async with agent(daemon.socket_path, project) as client:
+        first = await use(client, "get", id="m-2")
+        assert first.startswith("message m-2: assistant in Invoices, ")
+        assert first.endswith("… 15600 characters in all; go on with offset 6000")
+        assert (await use(client, "get", id="m-2", offset=15_561)).endswith("Rounding of invoices uses Decimal now. ")
+        assert "make test\nno rule" in await use(client, "get", id="t-1")
+
+
+async def test_a_timeline_of_a_session_and_of_the_project(daemon: DaemonProcess, project: Path) -> None:
+    async with agent(daemon.socket_path, project) as client:
+        happened = await use(client, "timeline", id="session-1")
+        first = ["- m-1", "- m-2", "- t-1"]
+        assert [line[:5] for line in happened.splitlines()[:3]] == first
+        assert "Bash FAILED: make test" in happened
+        cursor = happened.rpartition("More: cursor ")[2]
+        assert "many-29" in await use(client, "timeline", id="session-1", cursor=cursor)
+        sessions = await use(client, "timeline")
+        assert "session-1" in sessions
+        assert "session-2" not in sessions
+        assert "session-2" in await use(client, "timeline", everywhere=True)
+
+
+async def test_status_says_what_is_held_and_what_a_session_was_told(
+    daemon: DaemonProcess, connection: RawConnection, project: Path
+) -> None:
+    event = {"kind": "start", "sessionId": "session-9", "project": str(project)}
+    told = connection.call("recall.hook", harness="generic", event=event)["output"]["text"]
+    async with agent(daemon.socket_path, project) as client:
+        status = await use(client, "status", session="session-9")
+    assert "works" in status
+    assert "2 sessions" in status
+    assert f"Recalled into session session-9: 1 times, {len(told)} characters." in status
+
+
+async def test_what_is_wrong_is_said_and_ends_nothing(daemon: DaemonProcess, project: Path) -> None:
+    async with agent(daemon.socket_path, project) as client:
+        assert "limit" in await fail(client, "search", query="x", limit=99)
+        assert "unknown field" in await fail(client, "search", query="x", colour="red")
+        assert "is no time" in await fail(client, "search", query="x", since="soon")
+        assert "There is no tool dance" in await fail(client, "dance")
+        assert "failed" in await fail(client, "get", id="no such id")
+        assert "works" in await use(client, "status")
+
+
+async def test_with_the_daemon_down_every_tool_says_so_and_works_again_after(
+    daemon: DaemonProcess, project: Path
+) -> None:
+    daemon.stop()
+    needed = {"search": {"query": "x"}, "get": {"id": "x"}, "remember": {"content": "x"}, "forget": {"id": "12345678"}}
+    async with agent(daemon.socket_path, project) as client:
+        for name in TOOLS:
+            said = await fail(client, name, **needed.get(name, {}))
+            assert f"The memory cannot be reached, so {name} did nothing: clankersd does not answer on" in said
+        daemon.close()
+        daemon.start()
+        assert "works" in await use(client, "status")
+        daemon.kill()
+        assert "cannot be reached" in await fail(client, "status")
+
+
+async def test_remembering_and_forgetting_as_the_contract_has_it(home: Path) -> None:
+    asked: list[dict[str, Any]] = []
+    results = {
+        "memory.add": {
+            "memory": msgspec.to_builtins(MEMORY),
+            "outcome": "created",
+            "replaced": "0192old",
+            "note": None,
+        },
+        "memory.delete": {"count": 1, "ids": ["0192aaaa-memory"]},
+        "memory.get": msgspec.to_builtins(MEMORY),
+        "memory.timeline": {"memories": [msgspec.to_builtins(MEMORY)], "cursor": None},
+    }
+
+    def answer(peer: Peer) -> None:
+        for request in peer.requests():
+            asked.append(request)
+            if request["method"] in results:
+                peer.answer(request, results[request["method"]])
+            else:
+                missing = {"code": 4004, "message": "not there"}
+                peer.send({"jsonrpc": "2.0", "id": request["id"], "error": missing})
+
+    with played(home / "s", answer):
+        async with agent(home / "s", home) as client:
+            kept = await use(client, "remember", content="Invoices use Decimal.", category="decision", pinned=True)
+            assert kept == "Remembered: 0192aaaa-memory, instead of 0192old."
+            assert "Invoices are rounded" in await use(client, "get", id="0192aaaa-memory")
+            assert "memory (decision): Invoices" in await use(client, "timeline", id="0192aaaa-memory")
+            assert await use(client, "forget", id="0192aaaa", reason="wrong") == "Forgotten: 0192aaaa-memory."
+    added = asked[0]["params"]
+    assert (added["content"], added["category"], added["pinned"]) == ("Invoices use Decimal.", "decision", True)
+    assert added["project"] == str(home)
+    assert asked[-1]["params"]["reason"] == "wrong"
