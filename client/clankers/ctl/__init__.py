@@ -13,6 +13,7 @@ from clankers.ctl.index import index, reindex
 from clankers.ctl.jobs import jobs
 from clankers.ctl.logs import logs
 from clankers.ctl.model import model
+from clankers.ctl.plugin import plugin
 from clankers.ctl.query import query
 from clankers.ctl.search import search
 from clankers.ctl.service import service
@@ -63,6 +64,7 @@ COMMANDS = (
     config,
     db,
     jobs,
+    plugin,
     service,
     completion,
 )

@@ -20,6 +20,7 @@ import path from "node:path"
 
 const HOOK = ["clankers-hook"] // `clankers-ctl plugin install` writes full paths here
 const MCP = ["clankers-mcp"]
+const ENVIRONMENT = {} // and here the variables that say where the daemon is, if it is not in its usual place
 
 const CONNECT_MS = 200
 const REPLY_MS = 5000
@@ -69,15 +70,19 @@ const COMMANDS = {
 
 // --- Where things are: as clankers.hook has it
 
+function variable(name) {
+  return process.env[name] || ENVIRONMENT[name]
+}
+
 function dataFolder() {
-  const given = process.env.CLANKERS_DATA_PATH || (process.env.XDG_DATA_HOME || "").trim()
+  const given = variable("CLANKERS_DATA_PATH") || (variable("XDG_DATA_HOME") || "").trim()
   const home = process.env.HOME || os.homedir()
   const usual = process.platform === "darwin" ? `${home}/Library/Application Support` : `${home}/.local/share`
   return path.join(expand(given || usual), "clankers")
 }
 
 function socketPath() {
-  const given = process.env.CLANKERS_SOCKET_PATH
+  const given = variable("CLANKERS_SOCKET_PATH")
   return given ? expand(given) : path.join(dataFolder(), "dxta-clankers.sock")
 }
 
@@ -88,7 +93,7 @@ function expand(name) {
 /** Says it in a file: a terminal program must not be written into. */
 function note(text) {
   try {
-    const folder = process.env.CLANKERS_LOG_PATH || path.join(dataFolder(), "logs")
+    const folder = variable("CLANKERS_LOG_PATH") || path.join(dataFolder(), "logs")
     fs.mkdirSync(folder, { recursive: true, mode: 0o700 })
     const file = path.join(folder, "hook.log")
     const large = fs.existsSync(file) && fs.statSync(file).size > LARGEST_LOG
@@ -516,7 +521,7 @@ export const ClankersPlugin = async ({ directory, worktree } = {}) => {
 
   function onConfig(config) {
     config.mcp ??= {}
-    config.mcp.clankers ??= { type: "local", command: MCP, enabled: true }
+    config.mcp.clankers ??= { type: "local", command: MCP, environment: ENVIRONMENT, enabled: true }
     config.command ??= {}
     for (const [name, command] of Object.entries(COMMANDS)) config.command[name] ??= command
   }
