@@ -5,6 +5,7 @@ from io import TextIOWrapper
 
 import click
 
+from clankers.ctl.capture import capture
 from clankers.ctl.command import Root, socket_option
 from clankers.ctl.completion import completion
 from clankers.ctl.config import config
@@ -15,6 +16,7 @@ from clankers.ctl.logs import logs
 from clankers.ctl.model import model
 from clankers.ctl.plugin import plugin
 from clankers.ctl.query import query
+from clankers.ctl.recall import recall
 from clankers.ctl.search import search
 from clankers.ctl.service import service
 from clankers.ctl.sessions import session, sessions
@@ -57,6 +59,8 @@ COMMANDS = (
     session,
     stats,
     query,
+    recall,
+    capture,
     index,
     reindex,
     model,
