@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test check lint types pytest bench bench-search bench-indexing bench-retrieval docs format build clean dev
+.PHONY: run test check lint types pytest bench bench-hook bench-search bench-indexing bench-retrieval docs format build clean dev
 
 run: $(VENV)/installed
 	CLANKERS_DATA_PATH=$(CURDIR)/.scratch CLANKERS_CONFIG_PATH=$(CURDIR)/.scratch/clankers.toml $(BIN)/clankersd
@@ -35,6 +35,9 @@ pytest: $(VENV)/installed
 
 bench: $(VENV)/installed
 	$(BIN)/python -m tests.bench
+
+bench-hook: $(VENV)/installed
+	$(BIN)/python -m tests.bench.hook
 
 bench-search: $(VENV)/installed
 	$(BIN)/python -m tests.bench.search

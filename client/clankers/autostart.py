@@ -1,12 +1,10 @@
 """The hook starts a daemon that nobody else will: detached, at most one, and without waiting for it."""
 
-import fcntl
 import os
-import signal
 import sys
 import time
 
-from clankers.hook import data_folder, note, setting
+from clankers.hook import data_folder, forget_signals, note, setting
 
 AGAIN_SECONDS = 30.0
 """A daemon that cannot start must not be started by every event."""
@@ -21,17 +19,10 @@ def start_daemon() -> None:
         return
     try:
         os.makedirs(data_folder(), mode=0o700, exist_ok=True)
-        with open(f"{data_folder()}/autostart.lock", "a+b") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _fresh(lock.fileno()):
-                return
-            os.truncate(lock.fileno(), 0)
-            lock.write(b"%d\n" % time.time_ns())
-            lock.flush()
-            if os.fork() == 0:
-                _become_the_daemon()
-    except BlockingIOError:
-        pass  # another hook is at it
+        lock = os.open(f"{data_folder()}/autostart.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        if not _was_just_taken(lock) and _take(lock) and os.fork() == 0:
+            _become_the_daemon()
+        os.close(lock)
     except OSError as error:
         note(f"the daemon cannot be started: {error}")
 
@@ -45,17 +36,31 @@ def _is_a_service() -> bool:
     return os.path.exists("/run/systemd/system") and os.path.exists(f"{units}/clankersd.socket")
 
 
-def _fresh(lock: int) -> bool:
-    """Whether the lock was last taken a moment ago; a clock that was set back does not keep it so."""
+def _was_just_taken(lock: int) -> bool:
+    """Whether a daemon was started a moment ago; a clock that was set back does not make it so."""
     before = os.pread(lock, 32, 0).strip()
     return before.isdigit() and 0 <= time.time_ns() - int(before) < AGAIN_SECONDS * 1e9
+
+
+def _take(lock: int) -> bool:
+    """Whether it is us who may start the daemon: of several hooks at once only one."""
+    import fcntl  # rarely needed
+
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    if _was_just_taken(lock):
+        return False
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, b"%d\n" % time.time_ns(), 0)
+    return True
 
 
 def _become_the_daemon() -> None:
     """In the child: nothing of the harness stays, neither its terminal, files, folder, signals nor environment."""
     try:
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM):
-            signal.signal(number, signal.SIG_DFL)
+        forget_signals()
         os.setsid()
         os.chdir("/")
         nothing = os.open(os.devnull, os.O_RDWR)

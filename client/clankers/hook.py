@@ -106,6 +106,11 @@ def _on_signals(action: "Callable[[int, object], None] | int") -> None:
         _signal.signal(number, action)
 
 
+def forget_signals() -> None:
+    """Back to what signals do by themselves, for a program that comes after us."""
+    _on_signals(_signal.SIG_DFL)
+
+
 def _interrupt(number: int, frame: object) -> None:
     """Told to go: stop waiting, keep the event, and be told no more."""
     _on_signals(_signal.SIG_IGN)
