@@ -1,0 +1,224 @@
+"""The real harnesses, from the npm registry, on a machine of their own: a home, a project, a daemon, a mock model."""
+
+import fcntl
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+from e2e.mock_model import MockModel, Reply, mock_model
+from support import DaemonProcess
+
+INSTALL_SECONDS = 400
+RUN_SECONDS = 100
+PLUGINS = Path(__file__).parents[2] / "client" / "plugins"
+PROGRAMS = Path(sys.executable).parent
+"""Where clankers-hook, clankers-mcp and clankers-ctl are installed."""
+
+CACHE = Path(os.environ.get("CLANKERS_E2E_CACHE") or Path.home() / ".cache" / "clankers-e2e")
+
+
+def claude_binary() -> Path:
+    return _binary("@anthropic-ai/claude-code@2.1.325", f"@anthropic-ai/claude-code-{_platform()}/claude")
+
+
+def opencode_binary() -> Path:
+    return _binary("opencode-ai@1.18.33", f"opencode-{_platform()}/bin/opencode")
+
+
+def _platform() -> str:
+    machine = {"x86_64": "x64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+    return f"{sys.platform}-{machine}"
+
+
+def _binary(package: str, inside: str) -> Path:
+    """The harness's program, installed once into a cache; where it cannot be had the test is skipped."""
+    folder = CACHE / package.replace("/", "-")
+    program = folder / "node_modules" / inside
+    if not program.exists():
+        npm = shutil.which("npm") or _cannot("npm is not installed")
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "lock").open("w") as lock:  # the other half of the suite may want it at the same time
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not program.exists():
+                _install(npm, package, folder)
+    return program if program.exists() else _cannot(f"{package} has no program for {_platform()}")
+
+
+def _install(npm: str, package: str, folder: Path) -> None:
+    # --force: it asks for a newer node than many have, and its program is not run by node at all.
+    command = [
+        npm,
+        "install",
+        "--force",
+        "--no-audit",
+        "--no-fund",
+        "--ignore-scripts",
+        "--prefix",
+        str(folder),
+        package,
+    ]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        _cannot(f"npm took too long to install {package}")
+    if done.returncode:
+        _cannot(f"npm could not install {package}: {done.stderr.strip()[-300:]}")
+
+
+def _cannot(why: str) -> NoReturn:
+    """Skip; or fail, where somebody has said that the harnesses must be there."""
+    if os.environ.get("CLANKERS_E2E") == "required":
+        pytest.fail(why)
+    pytest.skip(f"the real harness cannot be had: {why}")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A home with a project in it, a daemon (which may be down), and the model the harnesses talk to."""
+
+    home: Path
+    daemon: DaemonProcess
+    model: MockModel
+
+    @property
+    def project(self) -> Path:
+        return self.home / "project"
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """What harnesses, hooks and the daemon share."""
+        return {
+            "PATH": f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}",
+            "HOME": str(self.home),
+            "TMPDIR": str(self.home / "tmp"),
+            **{name: value for name, value in self.daemon.environ.items() if name.startswith("CLANKERS_")},
+        }
+
+    def run(self, command: Sequence[str | Path], environ: Mapping[str, str], given: str = "") -> list[dict[str, Any]]:
+        """Run a harness in the project to its end: the events it printed."""
+        done = subprocess.run(
+            command,
+            cwd=self.project,
+            env=self.environ | environ,
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=RUN_SECONDS,
+            check=False,
+        )
+        assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+@contextmanager
+def machine(scripts: Callable[[Path], Mapping[str, Sequence[Reply]]]) -> Iterator[Machine]:
+    """A machine whose daemon is not started yet, and gone with the block; `scripts` are told where the project is."""
+    with tempfile.TemporaryDirectory(prefix="clk-", ignore_cleanup_errors=True) as folder:
+        home = Path(folder)
+        _make_project(home)
+        daemon = DaemonProcess(home, HOME=str(home), CLANKERS_HOOK_AUTOSTART="false")
+        with mock_model(scripts(home / "project")) as model:
+            try:
+                yield Machine(home, daemon, model)
+            finally:
+                daemon.close()
+
+
+def _make_project(home: Path) -> None:
+    """A repository with a commit: OpenCode takes one without for no project at all."""
+    for folder in ("project", "tmp"):
+        (home / folder).mkdir()
+    commit = [
+        "git",
+        "-c",
+        "user.name=t",
+        "-c",
+        "user.email=t@example.com",
+        "commit",
+        "-q",
+        "--allow-empty",
+        "-m",
+        "first",
+    ]
+    for command in (["git", "init", "-q"], commit):
+        subprocess.run(command, cwd=home / "project", check=True)
+
+
+@dataclass(frozen=True)
+class ClaudeCode:
+    """Claude Code with our plugin."""
+
+    machine: Machine
+    binary: Path
+
+    def run(self, *prompts: str, options: Sequence[str] = ()) -> str:
+        """One process that is given the prompts one after the other: its session's id."""
+        asked = [{"type": "user", "message": {"role": "user", "content": prompt}} for prompt in prompts]
+        command = [self.binary, "-p", "--input-format", "stream-json", "--output-format", "stream-json", "--verbose"]
+        command += ["--dangerously-skip-permissions", "--plugin-dir", PLUGINS / "claude-code", *options]
+        events = self.machine.run(command, self._environ(), "".join(json.dumps(line) + "\n" for line in asked))
+        return str(next(event["session_id"] for event in events if event.get("subtype") == "init"))
+
+    def _environ(self) -> dict[str, str]:
+        quiet = ["CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "DISABLE_TELEMETRY", "DISABLE_ERROR_REPORTING"]
+        return {
+            "ANTHROPIC_BASE_URL": self.machine.model.url,
+            "ANTHROPIC_API_KEY": "sk-ant-dummy-not-a-key",
+            "CLAUDE_CODE_MAX_RETRIES": "0",
+            **dict.fromkeys([*quiet, "DISABLE_AUTOUPDATER", "IS_SANDBOX"], "1"),
+        }
+
+
+@dataclass(frozen=True)
+class OpenCode:
+    """OpenCode with our plugin, as `clankers-ctl plugin install` leaves it."""
+
+    machine: Machine
+    binary: Path
+
+    def set_up(self) -> "OpenCode":
+        models = {name: {"limit": {"context": 100_000, "output": 4_000}} for name in ("mock-model", "mock-small")}
+        provider = {
+            "npm": "@ai-sdk/openai-compatible",
+            "options": {"baseURL": f"{self.machine.model.url}/v1", "apiKey": "dummy"},
+            "models": models,
+        }
+        wanted = {
+            "model": "mock/mock-model",
+            "small_model": "mock/mock-small",
+            "autoupdate": False,
+            "share": "disabled",
+        }
+        settings = self.machine.home / ".config" / "opencode" / "opencode.json"
+        settings.parent.mkdir(parents=True)
+        settings.write_text(json.dumps(wanted | {"provider": {"mock": provider}}))
+        self.machine.run([PROGRAMS / "clankers-ctl", "plugin", "install", "opencode"], self._environ())
+        return self
+
+    def run(self, prompt: str, options: Sequence[str] = ()) -> str:
+        """One run with a prompt: its session's id."""
+        command = [self.binary, "run", prompt, "--format", "json", *options]
+        events = self.machine.run(command, self._environ())
+        return str(events[0]["sessionID"])
+
+    def _environ(self) -> dict[str, str]:
+        home = self.machine.home
+        # Without these it tries for a minute to fetch what it can do without.
+        off = ("AUTOUPDATE", "MODELS_FETCH", "LSP_DOWNLOAD", "DEFAULT_PLUGINS", "SHARE")
+        return {
+            "XDG_CONFIG_HOME": str(home / ".config"),
+            **{f"XDG_{name.upper()}_HOME": str(home / name) for name in ("data", "cache", "state")},
+            **{f"OPENCODE_DISABLE_{name}": "1" for name in off},
+            "npm_config_fetch_retries": "0",
+            "npm_config_offline": "true",
+        }
