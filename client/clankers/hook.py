@@ -159,9 +159,15 @@ def _exchange(params: bytes, question: bytes) -> bool:
         patience = max(patience, _seconds(setting("recall_seconds")))
     replies = _converse(frames, 2 if question else 1, patience)
     for reply in replies:
-        if reply.endswith(b'"id":2}') and b'"output":{' in reply:
+        if _is_reply_to(2, reply) and b"null" not in reply[:48]:
             _print_output(reply)
-    return any(reply.endswith(b'"id":1}') and b'"result":' in reply[:40] for reply in replies)
+    return any(_is_reply_to(1, reply) and b'"result"' in reply[:48] for reply in replies)
+
+
+def _is_reply_to(number: int, reply: bytes) -> bool:
+    """By its first or last member: reading all of it would take longer than everything else."""
+    first, last = reply[:48].replace(b" ", b""), reply[-16:].replace(b" ", b"")
+    return last.endswith(b'"id":%d}' % number) or b'"id":%d,' % number in first
 
 
 def _seconds(given: str) -> float:
@@ -215,7 +221,8 @@ def _take_replies(received: bytes, replies: list[bytes]) -> bytes:
 def _print_output(reply: bytes) -> None:
     import json  # slow to load, and only needed when there is something to say
 
-    os.write(1, json.dumps(json.loads(reply)["result"]["output"]).encode())
+    if output := json.loads(reply)["result"]["output"]:
+        os.write(1, json.dumps(output).encode())
 
 
 def note(text: str) -> None:

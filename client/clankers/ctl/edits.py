@@ -169,7 +169,7 @@ def without(content: dict[str, Any], *keys: str) -> None:
 def parsed(path: Path) -> dict[str, Any]:
     """What a JSON file holds; nothing, when it is not there. Anything but an object ends the command."""
     content = _content(path)
-    found = _json(content) if content and content.strip() else {}
+    found = _json(content or b"")
     if not isinstance(found, dict):
         raise click.ClickException(f"{path} is not a JSON object: mend it first. Nothing was changed.")
     return found
@@ -184,7 +184,7 @@ def _content(path: Path) -> bytes | None:
 
 def _json(content: bytes) -> Any:
     try:
-        return json.loads(content)
+        return json.loads(content) if content.strip() else {}
     except ValueError:
         return None
 

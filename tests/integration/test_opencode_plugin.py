@@ -1,0 +1,351 @@
+"""The OpenCode plugin, driven as OpenCode does, against a daemon that listens, hangs, refuses or is not there."""
+
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_daemon import Peer, Script, played
+from support import DaemonProcess
+from writers import eventually
+
+SOURCE = Path(__file__).parents[2] / "client" / "plugins" / "opencode" / "clankers.js"
+DRIVER = Path(__file__).parents[1] / "opencode" / "driver.mjs"
+NODE = shutil.which("node")
+
+pytestmark = pytest.mark.skipif(NODE is None, reason="there is no node to run the plugin with")
+
+Step = dict[str, Any]
+
+
+class OpenCode:
+    """OpenCode with the plugin in it."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.environ = DaemonProcess(home).environ
+        self.plugin = home / "clankers.mjs"  # node takes a .js file for CommonJS; Bun does not
+        self.plugin.write_bytes(SOURCE.read_bytes().replace(b'["clankers-hook"]', b'["true"]'))
+        self.socket = home / "clankers" / "dxta-clankers.sock"
+        self.socket.parent.mkdir()
+
+    def start(self) -> "subprocess.Popen[str]":
+        assert NODE
+        return subprocess.Popen(
+            [NODE, str(DRIVER), str(self.plugin)], env=self.environ, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    def plays(self, *steps: Step) -> list[Any]:
+        """What the hooks of these steps print; OpenCode must see no error."""
+        process = self.start()
+        out, err = process.communicate("".join(f"{json.dumps(step)}\n" for step in steps), timeout=60)
+        assert (process.returncode, err) == (0, "")
+        return [json.loads(line) for line in out.splitlines()]
+
+    def kept(self) -> list[dict[str, Any]]:
+        """The events in the spool, in order."""
+        paths = sorted((self.home / "clankers" / "spool").glob("*.json"))
+        requests = [json.loads(path.read_bytes()) for path in paths]
+        assert all(request["harness"] == "opencode" and request["at"] > 1e12 for request in requests)
+        return [request["event"] for request in requests]
+
+    def log(self) -> str:
+        log = self.home / "clankers" / "logs" / "hook.log"
+        return log.read_text() if log.exists() else ""
+
+    @contextmanager
+    def daemon(self, *scripts: Script) -> Iterator[None]:
+        with played(self.socket, *scripts):
+            yield
+
+
+@pytest.fixture
+def opencode(home: Path) -> OpenCode:
+    return OpenCode(home)
+
+
+def storing(seen: list[dict[str, Any]], recalled: str | None = None) -> Script:
+    """A daemon that acknowledges everything, and recalls this."""
+
+    def script(peer: Peer) -> None:
+        for request in peer.requests():
+            if request["method"] == "recall.hook":
+                seen.append(request)
+                peer.answer(request, {"output": {"text": recalled} if recalled else None})
+            else:
+                seen.append(request["params"]["event"])
+                peer.answer(request, {"ok": True})
+
+    return script
+
+
+DISPOSE: Step = {"hook": "dispose"}
+IDLE: Step = {"event": {"id": "e9", "type": "session.idle", "properties": {"sessionID": "s"}}}
+
+
+def info(number: str, role: str = "assistant", **more: Any) -> Step:
+    message = {"id": number, "role": role, "sessionID": "s", "time": {"created": 1}} | more
+    return {"event": {"id": "e", "type": "message.updated", "properties": {"sessionID": "s", "info": message}}}
+
+
+def part(number: str, message: str, **more: Any) -> Step:
+    body = {"id": number, "messageID": message, "sessionID": "s", "type": "text"} | more
+    return {"event": {"id": "e", "type": "message.part.updated", "properties": {"sessionID": "s", "part": body}}}
+
+
+def delta(number: str, message: str, text: str) -> Step:
+    properties = {"sessionID": "s", "messageID": message, "partID": number, "field": "text", "delta": text}
+    return {"event": {"id": "e", "type": "message.part.delta", "properties": properties}}
+
+
+def tool(number: str, status: str, **state: Any) -> Step:
+    body = {"type": "tool", "tool": "bash", "callID": f"call {number}", "state": {"status": status} | state}
+    return part(number, "a", **body)
+
+
+def prompt(number: str = "u", text: str = "do it", **more: Any) -> Step:
+    message = {"id": number, "role": "user", "sessionID": "s", "time": {"created": 1}}
+    spoken = {"id": f"p-{number}", "messageID": number, "sessionID": "s", "type": "text", "text": text}
+    return {
+        "hook": "chat.message",
+        "input": {"sessionID": "s"},
+        "output": {"message": message, "parts": [spoken, *more.get("parts", [])]},
+    }
+
+
+def texts(events: list[dict[str, Any]]) -> dict[str, str]:
+    """The text of each message, as last sent."""
+    return {
+        event["properties"]["info"]["id"]: "|".join(part.get("text", "") for part in event["properties"]["parts"])
+        for event in events
+        if event.get("type") == "clankers.message"
+    }
+
+
+def types(events: list[dict[str, Any]]) -> list[str]:
+    return [event["type"] for event in events if "type" in event]
+
+
+def test_messages_are_put_together_from_their_parts(opencode: OpenCode) -> None:
+    seen: list[dict[str, Any]] = []
+    with opencode.daemon(storing(seen)):
+        opencode.plays(
+            prompt("u", "create a file"),
+            info("a"),
+            part("p1", "a", text=""),
+            delta("p1", "a", "I will "),
+            delta("p1", "a", "look."),
+            part("p1", "a", text="I will look."),
+            part("p0", "a", type="step-start"),
+            part("p2", "a", text="Done."),
+            info("a", time={"created": 1, "completed": 2}, tokens={"input": 5}),
+            IDLE,
+            DISPOSE,
+        )
+    assert texts(seen) == {"u": "create a file", "a": "I will look.|Done."}
+    last = [event for event in seen if event.get("type") == "clankers.message"][-1]["properties"]
+    assert (last["sessionID"], last["info"]["tokens"]) == ("s", {"input": 5})
+    assert opencode.kept() == []
+
+
+def test_the_last_message_is_not_lost_when_opencode_ends_at_once(opencode: OpenCode) -> None:
+    seen: list[dict[str, Any]] = []
+    with opencode.daemon(storing(seen)):
+        opencode.plays(info("a"), part("p", "a", text=""), delta("p", "a", "half a sent"), DISPOSE)
+    assert texts(seen) == {"a": "half a sent"}
+
+
+def test_without_dispose_what_was_not_acknowledged_is_kept_at_exit(opencode: OpenCode) -> None:
+    opencode.plays(prompt("u", "hello"), {"exit": True})
+    assert texts(opencode.kept()) == {"u": "hello"}
+
+
+def test_a_message_that_changes_later_is_sent_again(opencode: OpenCode) -> None:
+    done = {"created": 1, "completed": 2}
+    seen: list[dict[str, Any]] = []
+    with opencode.daemon(storing(seen)):
+        opencode.plays(
+            info("a", time=done), part("p", "a", text="first"), IDLE, part("p", "a", text="second"), IDLE, DISPOSE
+        )
+    assert texts(seen) == {"a": "second"}
+
+
+def test_what_has_not_changed_is_not_sent_again(opencode: OpenCode) -> None:
+    done = info("a", time={"created": 1, "completed": 2})
+    seen: list[dict[str, Any]] = []
+    with opencode.daemon(storing(seen)):
+        opencode.plays(part("p", "a", text="once"), done, done, IDLE, IDLE, DISPOSE)
+    assert types(seen).count("clankers.message") == 1
+
+
+def test_tools_are_sent_when_they_end_failed_ones_too(opencode: OpenCode) -> None:
+    seen: list[dict[str, Any]] = []
+    with opencode.daemon(storing(seen)):
+        opencode.plays(
+            tool("t1", "pending"),
+            tool("t1", "running", input={"command": "ls"}),
+            tool("t1", "completed", input={"command": "ls"}, output="notes.txt", attachments=[{"url": "data:,x"}]),
+            tool("t2", "running"),
+            tool("t2", "error", error="File not found"),
+            tool("t3", "running", input={"command": "sleep 100"}),
+            DISPOSE,
+        )
+    states = [event["properties"]["part"]["state"] for event in seen]
+    assert [state["status"] for state in states] == ["completed", "error", "running"]
+    assert "attachments" not in states[0]
+    assert states[1]["error"] == "File not found"
+
+
+def test_session_events_go_as_they_are_and_noise_does_not(opencode: OpenCode) -> None:
+    def event(kind: str, **properties: Any) -> Step:
+        return {"event": {"id": kind, "type": kind, "properties": properties}}
+
+    wanted = [
+        event("session.created", sessionID="s", info={"id": "s", "title": "New", "path": ""}),
+        event("session.error", sessionID="s", error={"name": "APIError", "data": {"message": "no"}}),
+        event("session.compacted", sessionId="s"),
+        event("session.idle", session_id="s"),
+        event("session.deleted", info={"id": "s"}),
+    ]
+    noise = [
+        event("plugin.added"),
+        event("session.status", sessionID="s"),
+        event("file.edited", file="x"),
+        event("new"),
+    ]
+    seen: list[dict[str, Any]] = []
+    with opencode.daemon(storing(seen)):
+        opencode.plays(*[step for pair in zip(wanted, [*noise, noise[0]], strict=True) for step in pair], DISPOSE)
+    assert seen == [step["event"] for step in wanted]
+
+
+def test_while_the_daemon_is_away_events_are_kept_in_order(opencode: OpenCode) -> None:
+    opencode.plays(
+        *[prompt(f"u{number}", f"prompt {number}") for number in range(20)], tool("t", "completed"), IDLE, DISPOSE
+    )
+    kept = opencode.kept()
+    assert list(texts(kept)) == [f"u{number}" for number in range(20)]
+    assert types(kept)[-2:] == ["message.part.updated", "session.idle"]
+    names = [path.name for path in (opencode.home / "clankers" / "spool").iterdir()]
+    assert all(name.endswith(".json") for name in names)
+
+
+def test_a_daemon_that_comes_back_gets_what_happens_then(opencode: OpenCode) -> None:
+    process = opencode.start()
+    assert process.stdin
+    process.stdin.write(json.dumps(prompt("u1")) + "\n")
+    process.stdin.flush()
+    eventually(opencode.kept, "an event is in the spool")
+    assert list(texts(opencode.kept())) == ["u1"]
+    seen: list[dict[str, Any]] = []
+    with opencode.daemon(storing(seen), storing(seen)):
+        number = 1
+        while not texts(seen):  # for a moment after a failure it does not try again
+            number += 1
+            process.stdin.write(json.dumps(prompt(f"u{number}")) + "\n")
+            process.stdin.flush()
+            time.sleep(0.1)
+        process.communicate(json.dumps(DISPOSE) + "\n", timeout=60)
+    everything = texts(opencode.kept()) | texts(seen)
+    assert set(everything) == {f"u{each}" for each in range(1, number + 1)}
+
+
+def test_a_hung_daemon_delays_no_hook_and_loses_nothing(opencode: OpenCode) -> None:
+    def silent(peer: Peer) -> None:
+        peer.wait_for_the_end()
+
+    with opencode.daemon(silent, silent):
+        opencode.plays(prompt("u"), tool("t", "completed"), DISPOSE)
+    assert types(opencode.kept()) == ["clankers.message", "message.part.updated"]
+
+
+def refuse(peer: Peer) -> None:
+    for request in peer.requests():
+        peer.send({"jsonrpc": "2.0", "id": request["id"], "error": {"code": 5001, "message": "disk full"}})
+
+
+def babble(peer: Peer) -> None:
+    peer.receive()
+    peer.send_bytes(b"what?\r\n\r\n{]")
+
+
+@pytest.mark.parametrize("script", [refuse, babble, Peer.hang_up])
+def test_a_daemon_that_does_not_acknowledge_gets_it_through_the_spool(opencode: OpenCode, script: Script) -> None:
+    with opencode.daemon(script):
+        opencode.plays(IDLE, DISPOSE)
+    assert types(opencode.kept()) == ["session.idle"]
+
+
+def test_what_is_recalled_goes_beside_its_prompt_into_each_request(opencode: OpenCode) -> None:
+    seen: list[dict[str, Any]] = []
+    request = {
+        "hook": "experimental.chat.messages.transform",
+        "input": {},
+        "output": {
+            "messages": [
+                {"info": {"id": "u"}, "parts": [{"id": "p-u", "type": "text", "text": "do it"}]},
+                {"info": {"id": "other"}, "parts": []},
+            ]
+        },
+        "print": True,
+    }
+    attached = {"id": "x", "messageID": "u", "type": "text", "text": "a file", "synthetic": True}
+    with opencode.daemon(storing(seen, "last time it was the cache")):
+        process = opencode.start()
+        assert process.stdin
+        assert process.stdout
+        added: list[Any] = []
+        process.stdin.write(json.dumps(prompt("u", "do it", parts=[attached])) + "\n")
+        while len(added) < 2:  # the answer is not waited for, so that it may come with the next request
+            process.stdin.write(json.dumps(request) + "\n")
+            process.stdin.flush()
+            first, other = json.loads(process.stdout.readline())["messages"]
+            added = first["parts"]
+            assert other["parts"] == []
+        process.communicate(json.dumps(DISPOSE) + "\n", timeout=60)
+    assert (added[1]["text"], added[1]["synthetic"]) == ("last time it was the cache", True)
+    (question,) = [each for each in seen if each.get("method") == "recall.hook"]
+    assert question["params"]["event"] == {
+        "hook_event_name": "chat.message", "sessionID": "s", "messageID": "u", "cwd": "/home/user/proj",
+        "prompt": "do it", "compacted": False,
+    }  # fmt: skip
+    assert "last time" not in json.dumps([each for each in seen if "type" in each])
+
+
+def test_nonsense_throws_nothing(opencode: OpenCode) -> None:
+    strange: list[Any] = [
+        None, {}, {"type": "message.updated"}, {"type": "message.updated", "properties": {"info": None}},
+        {"type": "message.part.updated", "properties": {"part": {"id": 1, "messageID": {}, "type": "text"}}},
+        {"type": "message.part.updated", "properties": {"part": {"type": "tool"}}},
+        {"type": "message.part.delta", "properties": {}}, {"type": "session.idle"}, {"type": 5, "properties": 5},
+    ]  # fmt: skip
+    opencode.plays(
+        *[{"event": event} for event in strange],
+        {"hook": "chat.message"},
+        {"hook": "chat.message", "input": {}, "output": {"message": {}, "parts": [{}]}},
+        {"hook": "experimental.chat.messages.transform", "input": {}, "output": {"messages": [{}]}},
+        {"hook": "config", "input": None},
+        DISPOSE,
+    )
+
+
+def test_nowhere_to_write_throws_nothing(opencode: OpenCode) -> None:
+    (opencode.home / "clankers" / "spool").write_text("in the way")
+    opencode.plays(prompt("u"), IDLE, DISPOSE)
+    assert "EEXIST" in opencode.log() or "ENOTDIR" in opencode.log()
+
+
+def test_it_brings_the_mcp_server_and_commands_and_leaves_the_owners_own_alone(opencode: OpenCode) -> None:
+    mine = {"description": "mine", "template": "mine"}
+    (config,) = opencode.plays(
+        {"hook": "config", "input": {"command": {"recall": mine}}, "print": True}, DISPOSE
+    )  # fmt: skip
+    assert config["mcp"]["clankers"]["command"] == ["clankers-mcp"]
+    assert config["command"]["recall"] == mine
+    assert set(config["command"]) == {"recall", "remember", "forget", "memory-status"}
