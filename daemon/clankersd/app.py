@@ -13,7 +13,22 @@ import anyio
 import structlog
 
 from clankers_protocol.paths import Paths
-from clankersd import config, events, hooks, indexing, log, models, query, sessions, stats, status, systemd, upkeep
+from clankersd import (
+    capture,
+    config,
+    events,
+    hooks,
+    imports,
+    indexing,
+    log,
+    models,
+    query,
+    sessions,
+    stats,
+    status,
+    systemd,
+    upkeep,
+)
 from clankersd.config import Config, Loaded
 from clankersd.db import Store
 from clankersd.index import rebuild, texts
@@ -27,8 +42,24 @@ from clankersd.search import search
 from clankersd.server import Server
 from clankersd.sockets import listening_sockets, only_instance
 from clankersd.spool import Spool
+from clankersd.transcripts import Transcripts
 
-FEATURES = (events, hooks, indexing, models, query, recall, search, sessions, stats, status, upkeep, whole)
+FEATURES = (
+    capture,
+    events,
+    hooks,
+    imports,
+    indexing,
+    models,
+    query,
+    recall,
+    search,
+    sessions,
+    stats,
+    status,
+    upkeep,
+    whole,
+)
 """Importing a feature serves its methods."""
 
 DRAIN_SECONDS = 5.0
@@ -50,6 +81,7 @@ class Daemon:
     files: FileSync
     server: Server = field(init=False)
     spool: Spool = field(init=False)
+    transcripts: Transcripts = field(init=False)
     background: Callable[..., Any] = field(init=False)
     stopping: anyio.Event = field(default_factory=anyio.Event)
     started: float = field(default_factory=time.monotonic)
@@ -58,6 +90,7 @@ class Daemon:
     def __post_init__(self) -> None:
         self.server = Server(self)
         self.spool = Spool(self, self.paths.spool)
+        self.transcripts = Transcripts(self)
 
     @property
     def config(self) -> Config:
@@ -169,6 +202,7 @@ def _services(daemon: Daemon) -> dict[str, Callable[[], Awaitable[None]]]:
         "sweep": partial(rebuild.keep_swept, daemon.index),
         "files": daemon.files.run,
         "spool": daemon.spool.run,
+        "transcripts": daemon.transcripts.run,
         "logs": partial(log.clean_up_daily, daemon.log_file, lambda: daemon.config.log_retention_days),
         "watchdog": systemd.keep_watchdog_fed,
     }

@@ -24,7 +24,7 @@ def declines(path: str) -> bool:
     if len(_declined) > MOST_REMEMBERED:
         _declined.clear()
     found = path.startswith("/") and any(
-        os.path.lexists(folder / MARKER)  # noqa: PTH110  # Path.exists would follow a link, and raise where we may not look
+        os.path.lexists(folder / MARKER)  # Path.exists would follow a link, and raise where we may not look
         for folder in (Path(path), *Path(path).parents)
     )
     _declined[path] = found, time.monotonic() + REMEMBER_SECONDS

@@ -7,6 +7,7 @@ reading memory. A mark stands where a secret was; what is marked is left alone t
 import re
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 from math import log2
 from typing import NamedTuple
 
@@ -183,7 +184,7 @@ _FORMATS: tuple[_Format, ...] = (
 
 # -- keys, by their format or by looking like nothing else
 
-_TOKEN = bytes(97 if chr(byte).isalnum() and byte < 128 or byte in b"_-./+" else 32 for byte in range(256))
+_TOKEN = bytes(97 if (chr(byte).isalnum() and byte < 128) or byte in b"_-./+" else 32 for byte in range(256))
 _DIGIT = re.compile(rb"[0-9]")
 
 
@@ -264,7 +265,7 @@ def _value_of(data: bytes, word: bytes, start: int, end: int) -> _Found | None:
         return None
     option = name.startswith(b"--")
     how = binding[0].strip(b" \t\"'`\\]")
-    if how == b"is" and word != b"pass" or (not how and not option):
+    if (how == b"is" and word != b"pass") or (not how and not option):
         return None
     kind = "password" if word in (b"pass", b"pwd") else "secret"
     if quoted := _QUOTED.match(data, binding.end()):
@@ -351,7 +352,7 @@ def _random(value: bytes) -> bool:
     if len(value) < 16 or _HEX.fullmatch(value):
         return False
     kinds = [_KIND[byte] for byte in value]
-    changes = sum(a != b for a, b in zip(kinds, kinds[1:], strict=False)) / len(value)
+    changes = sum(a != b for a, b in pairwise(kinds)) / len(value)
     if kinds.count("0") < 2 or changes < 0.3:
         return False
     return _entropy(value) >= (3.5 if "A" in kinds and "a" in kinds else 4.0)

@@ -4,17 +4,15 @@
 ALTER TABLE compaction_events ADD COLUMN cause TEXT;
 ALTER TABLE compaction_events ADD COLUMN summary TEXT;
 
--- How far each transcript has been read. device, inode and head (a digest of the beginning) tell whether it is still the
--- same file; state is what the lines before read_to say of those after. wanted_at is when to look at it next, and looks
--- how often more: harnesses write what they have done a moment after they tell of it. A session that is deleted leaves
--- its row here: it must not come back by being read again.
+-- How far each transcript has been read. head, a digest of the beginning, tells whether it is still the same file; state
+-- is what the lines before read_to say of those after. wanted_at is when to look at it next, and looks how often more:
+-- harnesses write what they have done a moment after they tell of it. A session that is deleted leaves its row here: it
+-- must not come back by being read again.
 CREATE TABLE transcripts (
     path       TEXT PRIMARY KEY NOT NULL,
     harness    TEXT NOT NULL,
     session_id TEXT,
     read_to    INTEGER NOT NULL DEFAULT 0,
-    device     INTEGER NOT NULL DEFAULT 0,
-    inode      INTEGER NOT NULL DEFAULT 0,
     head       TEXT NOT NULL DEFAULT '',
     lines      INTEGER NOT NULL DEFAULT 0,
     malformed  INTEGER NOT NULL DEFAULT 0,

@@ -11,10 +11,11 @@ Importable = Literal["claude-code", "opencode"]
 class HarnessCapture(Wire):
     """What came from one harness.
 
-    `state` is "alive" when the newest thing the harness did has reached us, "dead" when its own files changed well
-    after the last event we got, "quiet" when it has been silent since its last event, "never" when nothing came and
-    it shows no sign of use. `explanation` says so in a sentence, with what to do about it. `ignored` counts events
-    that carry nothing to keep, `optedOut` those of projects that do not want to be captured.
+    `state` is "alive" when something came within a day, "quiet" when it is longer ago and the harness was not used
+    since, "dead" when its own files changed well after the last event we got, "never" when nothing ever came.
+    `explanation` says so in a sentence, with what to do about it. `ignored` counts events that carry nothing to keep,
+    `optedOut` those of projects that do not want to be captured. `lastActivityAt` is when the harness's own files
+    changed last, where they can be seen.
     """
 
     harness: str

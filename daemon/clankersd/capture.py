@@ -1,0 +1,135 @@
+"""Whether what harnesses do arrives here, and what was kept out of it."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from clankers_protocol.capture import (
+    CaptureReport,
+    CaptureStatus,
+    HarnessCapture,
+    RejectedEvent,
+    SpoolDepth,
+    TranscriptReading,
+)
+from clankersd import clock
+from clankersd.db import Db
+from clankersd.harnesses import READERS
+from clankersd.rpc import handles
+from clankersd.transcripts import folders
+
+if TYPE_CHECKING:
+    from clankersd.app import Daemon
+
+DEAD_AFTER_MS = 10 * 60_000
+"""A harness writes its own files within moments of telling us; so long after, it no longer tells."""
+
+ALIVE_MS = 24 * 3_600_000
+NEWEST_REJECTED = 5
+PLUGINS = ("claude-code", "opencode")
+
+_COUNTS = "SELECT * FROM capture_counts"
+_STORED = "SELECT source AS harness, max(updated_at) AS at FROM sessions WHERE source IS NOT NULL GROUP BY source"
+_TRANSCRIPTS = """
+    SELECT count(*) AS files, coalesce(sum(lines), 0) AS lines, coalesce(sum(malformed), 0) AS malformed,
+           max(read_at) AS last_read_at
+    FROM transcripts WHERE read_at IS NOT NULL
+"""
+
+
+@handles(CaptureStatus)
+async def capture_status(daemon: "Daemon", request: CaptureStatus) -> CaptureReport:
+    spool = await anyio.to_thread.run_sync(_spool, daemon.paths.spool)
+    activity = await anyio.to_thread.run_sync(_activity, daemon.config.transcript_folders)
+    known, transcripts, redacted = await daemon.store.read(_known)
+    names = sorted({*READERS, *known})
+    harnesses = [_harness(name, known.get(name, {}), activity.get(name)) for name in names]
+    dead = any(harness.state == "dead" for harness in harnesses)
+    return CaptureReport(not dead and not spool.rejected, harnesses, spool, transcripts, redacted)
+
+
+def _known(db: Db) -> tuple[dict[str, dict[str, Any]], TranscriptReading, dict[str, int]]:
+    known: dict[str, dict[str, Any]] = {row["harness"]: row for row in db.fetch(_COUNTS)}
+    for row in db.fetch(_STORED):  # plugins that send upserts are heard of by what they store
+        counted = known.setdefault(row["harness"], {})
+        counted.setdefault("last_event_at", row["at"])
+    transcripts = db.fetch_one(_TRANSCRIPTS)
+    assert transcripts
+    redacted = {row["kind"]: row["count"] for row in db.fetch("SELECT kind, count FROM redactions ORDER BY kind")}
+    return known, TranscriptReading(**transcripts), redacted
+
+
+def _harness(name: str, row: dict[str, Any], activity: int | None) -> HarnessCapture:
+    state, explanation = _state(name, row.get("last_event_at"), activity)
+    facts: dict[str, Any] = {key: row.get(key) or 0 for key in ("events", "ignored", "opted_out", "refused")}
+    for key in ("last_event", "last_event_at", "last_session_id", "last_refusal", "last_refused_at"):
+        facts[key] = row.get(key)
+    return HarnessCapture(name, state, explanation, last_activity_at=activity, **facts)
+
+
+def _state(name: str, last: int | None, activity: int | None) -> tuple[Any, str]:
+    install = f": clankers-ctl plugin install {name}" if name in PLUGINS else ""
+    if last is None:
+        seen = f"{name} is used here, but nothing has come from it" if activity else f"nothing has come from {name}"
+        return "never", f"{seen}{install}" if activity else seen
+    if activity and activity > last + DEAD_AFTER_MS:
+        minutes = (activity - last) // 60_000
+        check = f": see clankers-ctl plugin status {name}, and hook.log beside the daemon's log" if install else ""
+        return "dead", f"{name} was used {minutes:,} minutes after its last event: its hooks no longer reach us{check}"
+    if clock.now() - last < ALIVE_MS:
+        return "alive", f"events come from {name}"
+    return "quiet", f"nothing has come from {name} for a while, and it was not used since"
+
+
+def _spool(folder: Path) -> SpoolDepth:
+    waiting = sorted(_files(folder, ".json"))
+    rejected = sorted(_files(folder / "rejected", ".json"), key=lambda each: each[1])
+    return SpoolDepth(
+        waiting=len(waiting),
+        bytes=sum(size for _, _, size in waiting),
+        oldest_at=min((at for _, at, _ in waiting), default=None),
+        rejected=len(rejected),
+        newest=[RejectedEvent(name, size, at) for name, at, size in reversed(rejected[-NEWEST_REJECTED:])],
+    )
+
+
+def _files(folder: Path, suffix: str) -> Iterator[tuple[str, int, int]]:
+    """Name, time and size of what lies in a folder; nothing where there is none."""
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.endswith(suffix) and entry.is_file(follow_symlinks=False):
+                    found = entry.stat(follow_symlinks=False)
+                    yield entry.name, round(found.st_mtime * 1000), found.st_size
+    except OSError:
+        return
+
+
+def _activity(further: list[str]) -> dict[str, int]:
+    """When each harness's own files changed last."""
+    seen = {
+        "claude-code": [
+            at
+            for root in folders("claude-code", further)
+            for project in _subfolders(root / "projects")
+            for _, at, _ in _files(project, ".jsonl")
+        ],
+        "opencode": [
+            at
+            for root in folders("opencode", further)
+            for name, at, _ in (*_files(root, ".db"), *_files(root, ".db-wal"))
+            if name.startswith("opencode")
+        ],
+    }
+    return {name: max(moments) for name, moments in seen.items() if moments}
+
+
+def _subfolders(folder: Path) -> list[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            return [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []

@@ -1,0 +1,70 @@
+"""Codex CLI: its hooks are shaped like Claude Code's, with a turn's id for a prompt's; `notify` tells of a turn."""
+
+from typing import Any
+
+from clankers_protocol.events import MessageEvent, SessionEvent
+from clankersd.harnesses import claude_code, told
+from clankersd.harnesses.told import Fact, Told, text
+
+HARNESS = "codex"
+PROVIDER = "openai"
+_SAME = ("SessionStart", "PreToolUse", "PostToolUse", "PostCompact", "SessionEnd")
+
+
+def read(event: dict[str, Any], at: int) -> Told:
+    """What an event tells."""
+    if text(event, "type") == "agent-turn-complete":
+        return _turn(event, at)
+    name, session_id = text(event, "hook_event_name") or "", text(event, "session_id") or ""
+    result = Told(name, session_id, text(event, "cwd"))
+    turn = text(event, "turn_id") or ""
+    if not session_id:
+        return result
+    if name in _SAME:
+        result.facts = [*claude_code.read(event, at).facts, told.session(_session(event))]
+    elif name == "UserPromptSubmit" and (prompt := text(event, "prompt")):
+        result.facts = _prompt(event, session_id, turn, prompt, at)
+    elif name == "Stop" and (answer := text(event, "last_assistant_message")):
+        result.facts = [told.message(_said(session_id, turn, "answer", answer, at))]
+    return result
+
+
+def _prompt(event: dict[str, Any], session_id: str, turn: str, prompt: str, at: int) -> list[Fact]:
+    return [
+        told.session(_session(event)),
+        told.opened(session_id, at),
+        told.message(_said(session_id, turn, "prompt", prompt, at)),
+        told.first_prompt(session_id, prompt),
+    ]
+
+
+def _turn(event: dict[str, Any], at: int) -> Told:
+    session_id, turn = text(event, "thread-id") or text(event, "thread_id") or "", text(event, "turn-id") or ""
+    result = Told("agent-turn-complete", session_id, text(event, "cwd"))
+    if not session_id:
+        return result
+    asked = event.get("input-messages")
+    prompt = "\n".join(each for each in asked if isinstance(each, str)) if isinstance(asked, list) else ""
+    if prompt.strip():
+        result.facts = _prompt({**event, "session_id": session_id}, session_id, turn, prompt, at)
+    if answer := text(event, "last-assistant-message"):
+        result.facts.append(told.message(_said(session_id, turn, "answer", answer, at)))
+    return result
+
+
+def _said(session_id: str, turn: str, kind: str, words: str, at: int) -> MessageEvent:
+    """Codex gives messages no id: a turn has one prompt and one answer, told of by hook and by `notify` alike."""
+    message_id = f"{session_id}-{turn}-{kind}-{told.digest(words)[:12]}"
+    role = "user" if kind == "prompt" else "assistant"
+    return MessageEvent(message_id, session_id, role, words, source=HARNESS, created_at=at)
+
+
+def _session(event: dict[str, Any]) -> SessionEvent:
+    return SessionEvent(
+        text(event, "session_id") or "",
+        project_path=text(event, "cwd"),
+        model=text(event, "model"),
+        provider=PROVIDER,
+        source=HARNESS,
+        permission_mode=text(event, "permission_mode"),
+    )
