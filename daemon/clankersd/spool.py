@@ -73,6 +73,7 @@ class Spool:
             for path, change in kept:
                 tasks.start_soon(self._replay, path, change, dealt_with)
         self._daemon.index.wake()
+        self._daemon.transcripts.wake()
         return len(dealt_with)
 
     async def _replay(self, path: Path, change: Change | RpcError, dealt_with: list[Path]) -> None:

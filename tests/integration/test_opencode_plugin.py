@@ -222,7 +222,7 @@ def test_session_events_go_as_they_are_and_noise_does_not(opencode: OpenCode) ->
     seen: list[dict[str, Any]] = []
     with opencode.daemon(storing(seen)):
         opencode.plays(*[step for pair in zip(wanted, [*noise, noise[0]], strict=True) for step in pair], DISPOSE)
-    assert seen == [step["event"] for step in wanted]
+    assert seen == [step["event"] | {"directory": "/home/user/proj"} for step in wanted]
 
 
 def test_while_the_daemon_is_away_events_are_kept_in_order(opencode: OpenCode) -> None:

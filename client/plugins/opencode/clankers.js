@@ -1,7 +1,8 @@
 // clankers for OpenCode: hands what happens in your sessions to the clankers daemon on this machine, and puts what it
 // recalls beside your prompts. One file, no dependencies, for OpenCode's own runtime (Bun; Node works too).
 //
-// What is sent, each as one `hook.event` request {harness: "opencode", at, event}:
+// What is sent, each as one `hook.event` request {harness: "opencode", at, event}, with the project's `directory` in
+// each event:
 //   - bus events as they are, {id, type, properties}: session.created, .updated, .deleted, .error, .compacted and
 //     .idle, and message.part.updated of tool parts that are completed or failed (a tool that throws has no
 //     tool.execute.after; only its part tells). Tools still running at the end are sent as they stand.
@@ -266,16 +267,19 @@ function startDaemon() {
 /** Events on their way to the daemon, in order; each ends up stored or kept. */
 class Outbox {
   #daemon
+  #directory
   #queue = []
   #sending = null
 
-  constructor(daemon) {
+  constructor(daemon, directory) {
     this.#daemon = daemon
+    this.#directory = directory
   }
 
   /** Sends an event soon. One with the same key that has not left yet is replaced: it has been overtaken. */
   put(event, key = null) {
-    const item = { key, params: JSON.stringify({ harness: "opencode", at: Date.now(), event }) }
+    const told = { ...event, directory: this.#directory }
+    const item = { key, params: JSON.stringify({ harness: "opencode", at: Date.now(), event: told }) }
     const overtaken = key === null ? -1 : this.#queue.findIndex((other) => other.key === key)
     if (overtaken >= 0) this.#queue[overtaken] = item
     else this.#queue.push(item)
@@ -455,7 +459,7 @@ class Tools {
 
 export const ClankersPlugin = async ({ directory, worktree } = {}) => {
   const daemon = new Daemon()
-  const outbox = new Outbox(daemon)
+  const outbox = new Outbox(daemon, directory ?? worktree)
   const messages = new Messages(outbox)
   const tools = new Tools(outbox)
   const recalled = new Map() // by the id of the user's message it belongs to

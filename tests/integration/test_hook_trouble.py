@@ -1,0 +1,359 @@
+"""`clankers-hook` when things go wrong: exit 0, silence, and nothing lost that could be kept."""
+
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_daemon import Peer, played
+from support import DaemonProcess, running_daemon
+from writers import eventually
+
+from clankers.ctl.plugin import hook_command
+from clankers.hook import LARGEST_LOG, setting
+from clankers.spool import keep
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="looks at the process through /proc")
+
+EVENT = {"message": {"id": "m", "sessionId": "s", "role": "user", "textContent": "hello"}}
+PROMPT = {"hook_event_name": "UserPromptSubmit", "session_id": "s", "prompt": "hello"}
+
+
+def hook(environ: dict[str, str], event: Any, *words: str, **more: Any) -> bytes:
+    """What the hook prints; it must exit 0 and say nothing on stderr, whatever happens."""
+    body = event if isinstance(event, bytes) else json.dumps(event).encode()
+    done = subprocess.run(
+        [*hook_command(), *(words or ("generic",))], input=body, env=environ, capture_output=True, timeout=60, **more
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    return done.stdout
+
+
+def spooled(home: Path) -> list[Path]:
+    return sorted((home / "clankers" / "spool").glob("*.json"))
+
+
+def rejected(home: Path) -> list[Path]:
+    return sorted((home / "clankers" / "spool" / "rejected").glob("*"))
+
+
+@contextmanager
+def hung(home: Path) -> Iterator[None]:
+    """A daemon that accepts and never answers."""
+    (home / "clankers").mkdir(exist_ok=True)
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(home / "clankers" / "dxta-clankers.sock"))
+        silent.listen(10)
+        yield
+
+
+# --- What goes into the spool
+
+
+@pytest.mark.parametrize("event", [b"{not json", b"[1]", b'{"message": {"id": 5}}'])
+def test_what_the_daemon_refuses_is_set_aside_for_its_owner(daemon: DaemonProcess, event: bytes) -> None:
+    assert hook(daemon.environ, event) == b""
+    eventually(lambda: rejected(daemon.home), "the event is set aside")
+    (aside,) = rejected(daemon.home)
+    assert event in aside.read_bytes()
+
+
+def test_an_event_too_large_for_a_frame_reaches_the_database_through_the_spool(daemon: DaemonProcess) -> None:
+    tool = {"id": "t", "sessionId": "s", "toolName": "Bash", "toolOutput": "x" * 50_000_000, "success": True}
+    hook(daemon.environ, {"tool": tool})
+    eventually(lambda: not spooled(daemon.home), "the spool is replayed")
+    assert rejected(daemon.home) == []
+    with daemon.connect() as connection:
+        assert connection.call("session.get", id="s")["counts"]["tools"] == 1
+
+
+@linux
+def test_killed_while_it_waits_it_keeps_the_event(home: Path) -> None:
+    environ = patient(home, "60")
+    with hung(home):
+        process = subprocess.Popen([*hook_command(), "claude-code", "--recall"], env=environ, stdin=subprocess.PIPE)
+        assert process.stdin
+        process.stdin.write(json.dumps(PROMPT).encode())
+        process.stdin.close()
+        eventually(lambda: _catches(process.pid, signal.SIGTERM), "the hook listens to signals")
+        while process.poll() is None:  # until it waits for the reply; before that there is nothing to keep
+            process.send_signal(signal.SIGTERM)
+            time.sleep(0.01)
+    assert process.returncode == 0
+    assert json.loads(spooled(home)[0].read_bytes())["event"] == PROMPT
+
+
+def _catches(pid: int, number: signal.Signals) -> bool:
+    caught = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("SigCgt"))
+    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
+
+
+@linux
+def test_killed_while_it_reads_it_keeps_what_it_has(home: Path) -> None:
+    environ = DaemonProcess(home).environ
+    process = subprocess.Popen([*hook_command(), "generic"], env=environ, stdin=subprocess.PIPE)
+    assert process.stdin
+    process.stdin.write(json.dumps(EVENT).encode())
+    process.stdin.flush()
+    eventually(lambda: _catches(process.pid, signal.SIGTERM) and _has_read_all(process), "all of it is read")
+    process.send_signal(signal.SIGTERM)  # the harness never closes our stdin
+    assert process.wait(30) == 0
+    process.stdin.close()
+    assert json.loads(spooled(home)[0].read_bytes())["event"] == EVENT
+
+
+def _has_read_all(process: "subprocess.Popen[bytes]") -> bool:
+    import array
+    import fcntl
+    import termios
+
+    assert process.stdin
+    waiting = array.array("i", [0])
+    fcntl.ioctl(process.stdin, termios.FIONREAD, waiting)
+    return waiting[0] == 0
+
+
+def test_a_full_disk_is_survived_in_silence_and_leaves_no_fragments(home: Path) -> None:
+    def no_room() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+    assert hook(DaemonProcess(home).environ, EVENT, preexec_fn=no_room) == b""
+    assert list((home / "clankers" / "spool").iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_is_survived_in_silence(home: Path) -> None:
+    (home / "clankers").write_text("a file where the folder should be")
+    assert hook(DaemonProcess(home).environ, EVENT) == b""
+
+
+def test_a_daemon_that_talks_nonsense_gets_the_event_through_the_spool(home: Path) -> None:
+    (home / "clankers").mkdir()
+
+    def babble(peer: Peer) -> None:
+        peer.receive()
+        peer.send_bytes(b"HTTP/1.1 200 OK\r\nContent-Length: two\r\n\r\n{}")
+
+    with played(home / "clankers" / "dxta-clankers.sock", babble):
+        hook(DaemonProcess(home).environ, EVENT)
+    assert len(spooled(home)) == 1
+
+
+def test_a_daemon_that_hangs_up_gets_the_event_through_the_spool(home: Path) -> None:
+    (home / "clankers").mkdir()
+    with played(home / "clankers" / "dxta-clankers.sock", lambda peer: peer.hang_up()):
+        hook(DaemonProcess(home).environ, EVENT)
+    assert len(spooled(home)) == 1
+
+
+def test_the_log_is_capped(home: Path) -> None:
+    log = home / "clankers" / "logs" / "hook.log"
+    log.parent.mkdir(parents=True)
+    log.write_bytes(b"x" * (LARGEST_LOG + 1))
+    (home / "clankers" / "spool").write_text("in the way")
+    hook(DaemonProcess(home).environ, EVENT)
+    assert "event lost" in log.read_text()
+    assert log.stat().st_size < 1000
+
+
+# --- What comes out of it
+
+
+def params(event: Any) -> bytes:
+    return json.dumps({"harness": "generic", "event": event}).encode()
+
+
+def test_what_was_kept_is_stored_before_what_comes_live(daemon: DaemonProcess) -> None:
+    spool = str(daemon.home / "clankers" / "spool")
+    for number in range(300):
+        keep(spool, params({"session": {"id": "s", "title": f"old {number}"}}))
+    with daemon.connect() as connection:
+        connection.call("hook.event", harness="generic", event={"session": {"id": "s", "title": "new"}})
+        assert spooled(daemon.home) == []
+        assert connection.call("session.get", id="s")["title"] == "new"
+
+
+def test_an_event_stored_live_and_kept_too_is_stored_once(daemon: DaemonProcess) -> None:
+    hook(daemon.environ, EVENT)
+    keep(str(daemon.home / "clankers" / "spool"), params(EVENT))
+    eventually(lambda: not spooled(daemon.home), "the spool is replayed")
+    with daemon.connect() as connection:
+        assert connection.call("session.get", id="s")["counts"]["messages"] == 1
+
+
+def test_what_a_killed_hook_left_unfinished_is_stored_if_it_is_whole(home: Path) -> None:
+    spool = home / "clankers" / "spool"
+    spool.mkdir(parents=True)
+    long_ago = time.time() - 3600
+    for name, content in (("1-1-9.unfinished", params(EVENT)), ("2-1-9.unfinished", params(EVENT)[:30])):
+        (spool / name).write_bytes(content)
+        os.utime(spool / name, (long_ago, long_ago))
+    (spool / "3-1-9.unfinished").write_bytes(b'{"harness":"gen')  # by a hook that is at it right now
+    with running_daemon(home) as daemon:
+        eventually(lambda: rejected(home), "the fragment is set aside")
+        with daemon.connect() as connection:
+            assert connection.call("session.get", id="s")["counts"]["messages"] == 1
+    assert [path.name for path in rejected(home)] == ["2-1-9.json"]
+    assert [path.name for path in spool.glob("*.unfinished")] == ["3-1-9.unfinished"]
+
+
+# --- Recall
+
+
+def patient(home: Path, seconds: str = "30") -> dict[str, str]:
+    """On a slow machine, too, the answer comes in time."""
+    return DaemonProcess(home).environ | {"CLANKERS_RECALL_SECONDS": seconds}
+
+
+def answer_both(output: dict[str, Any] | None) -> Callable[[Peer], None]:
+    def script(peer: Peer) -> None:
+        event, question = peer.receive(), peer.receive()
+        assert (event["method"], question["method"]) == ("hook.event", "recall.hook")
+        assert event["params"]["event"] == question["params"]["event"] == PROMPT
+        peer.answer(question, {"output": output})  # replies may come in any order
+        peer.answer(event, {"ok": True})
+
+    return script
+
+
+def test_what_is_recalled_is_printed_as_the_harness_wants_it(home: Path) -> None:
+    (home / "clankers").mkdir()
+    output = {"hookSpecificOutput": {"hookEventName": "UserPromptSubmit", "additionalContext": 'näive "id":1}'}}
+    with played(home / "clankers" / "dxta-clankers.sock", answer_both(output)):
+        printed = hook(patient(home), PROMPT, "claude-code", "--recall")
+    assert json.loads(printed) == output
+    assert spooled(home) == []
+
+
+def test_nothing_to_recall_is_silence(home: Path) -> None:
+    (home / "clankers").mkdir()
+    with played(home / "clankers" / "dxta-clankers.sock", answer_both(None)):
+        assert hook(patient(home), PROMPT, "claude-code", "--recall") == b""
+    assert spooled(home) == []
+
+
+def test_recall_that_takes_too_long_is_not_waited_for_and_the_event_is_stored(home: Path) -> None:
+    (home / "clankers").mkdir()
+    gone = threading.Event()
+
+    def slow(peer: Peer) -> None:
+        peer.answer(peer.receive(), {"ok": True})
+        peer.receive()
+        gone.wait(30)
+
+    with played(home / "clankers" / "dxta-clankers.sock", slow):
+        assert hook(patient(home, "2"), PROMPT, "claude-code", "--recall") == b""
+        gone.set()
+    assert spooled(home) == []
+
+
+def test_a_hung_daemon_keeps_nobody_and_loses_nothing(home: Path) -> None:
+    with hung(home):
+        assert hook(DaemonProcess(home).environ, PROMPT, "claude-code", "--recall") == b""
+    assert len(spooled(home)) == 1
+
+
+@pytest.mark.parametrize(
+    ("environ", "file", "value"),
+    [
+        ({}, None, ""),
+        ({}, "recall_seconds = 0.5  # half\n", "0.5"),
+        ({}, '# recall_seconds = 9\nlog_level = "info"\n', ""),
+        ({}, "recall_seconds='3'", "3"),
+        ({"CLANKERS_RECALL_SECONDS": "2"}, "recall_seconds = 0.5\n", "2"),
+        ({}, b"\xff\xfe recall_seconds = 1", ""),
+    ],
+)
+def test_the_hook_reads_its_settings_itself(
+    home: Path, environ: dict[str, str], file: str | bytes | None, value: str
+) -> None:
+    if file is not None:
+        (home / "c.toml").write_bytes(file if isinstance(file, bytes) else file.encode())
+    assert setting("recall_seconds", environ | {"CLANKERS_CONFIG_PATH": str(home / "c.toml")}) == value
+
+
+# --- Starting the daemon
+
+
+@contextmanager
+def autostarting(home: Path) -> Iterator[DaemonProcess]:
+    """A place where hooks may start the daemon; whatever they have started is gone after the block."""
+    daemon = DaemonProcess(
+        home, CLANKERS_HOOK_AUTOSTART="true", CLANKERS_EMBEDDER="none", HOME=str(home), SECRET_TOKEN="harness's own"
+    )
+    daemon.environ.pop("XDG_CONFIG_HOME", None)
+    try:
+        yield daemon
+    finally:
+        lock = home / "clankers" / "clankers.db.lock"
+        if lock.exists() and (pid := lock.read_text().strip()):
+            os.kill(int(pid), signal.SIGTERM)
+            eventually(lambda: not Path(f"/proc/{pid}").exists() or _is_dead(int(pid)), "the daemon has ended")
+
+
+def _is_dead(pid: int) -> bool:
+    try:
+        return ") Z " in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return True
+
+
+@linux
+def test_hooks_that_find_nobody_start_one_daemon_that_is_nobodys_child(home: Path) -> None:
+    with autostarting(home) as daemon:
+        events = [{"message": {"id": f"m{number}", "sessionId": "s", "role": "user"}} for number in range(8)]
+        threads = [threading.Thread(target=hook, args=(daemon.environ, event)) for event in events]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        eventually(daemon.socket_path.exists, "a daemon listens")
+        eventually(lambda: not spooled(home), "the spool is replayed")
+        with daemon.connect() as connection:
+            assert connection.call("session.get", id="s")["counts"]["messages"] == 8
+            pid = connection.call("daemon.status")["pid"]
+        assert os.getsid(pid) == pid
+        assert {Path(f"/proc/{pid}/fd/{stream}").readlink() for stream in range(3)} == {Path(os.devnull)}
+        assert Path(f"/proc/{pid}/cwd").readlink() == Path("/")
+        assert b"SECRET_TOKEN" not in Path(f"/proc/{pid}/environ").read_bytes()
+        assert int((home / "clankers" / "clankers.db.lock").read_text()) == pid
+
+
+def test_a_daemon_that_was_just_started_is_not_started_again(home: Path) -> None:
+    with autostarting(home) as daemon:
+        lock = home / "clankers" / "autostart.lock"
+        lock.parent.mkdir()
+        lock.write_text(f"{time.time_ns()}\n")
+        hook(daemon.environ, EVENT)
+        assert not (home / "clankers" / "clankers.db.lock").exists()
+        assert len(spooled(home)) == 1
+
+
+@pytest.mark.parametrize("how", ["environment", "file"])
+def test_autostart_can_be_switched_off(home: Path, how: str) -> None:
+    with autostarting(home) as daemon:
+        environ = dict(daemon.environ)
+        if how == "environment":
+            environ["CLANKERS_HOOK_AUTOSTART"] = "false"
+        else:
+            del environ["CLANKERS_HOOK_AUTOSTART"]
+            (home / "clankers.toml").write_text("hook_autostart = false\n")
+        hook(environ, EVENT)
+        hook(environ, b"", "opencode", "--start")
+        assert not (home / "clankers" / "autostart.lock").exists()
+
+
+def test_the_daemon_can_be_started_without_an_event(home: Path) -> None:
+    with autostarting(home) as daemon:
+        hook(daemon.environ, b"", "opencode", "--start")
+        eventually(daemon.socket_path.exists, "a daemon listens")
+        assert spooled(home) == []
