@@ -45,7 +45,7 @@ log = structlog.get_logger(component="import")
 @handles(ImportStart)
 async def import_start(daemon: "Daemon", request: ImportStart) -> JobStarted:
     work = _Import(daemon, request)
-    return JobStarted(await daemon.jobs.start("import", work.run))
+    return JobStarted(await daemon.jobs.start("history import", work.run))
 
 
 class _DryRun(Exception):

@@ -10,6 +10,7 @@ from clankers.ctl.command import Root, socket_option
 from clankers.ctl.completion import completion
 from clankers.ctl.config import config
 from clankers.ctl.db import db
+from clankers.ctl.imports import import_
 from clankers.ctl.index import index, reindex
 from clankers.ctl.jobs import jobs
 from clankers.ctl.logs import logs
@@ -61,6 +62,7 @@ COMMANDS = (
     query,
     recall,
     capture,
+    import_,
     index,
     reindex,
     model,

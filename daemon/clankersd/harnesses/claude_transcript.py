@@ -151,7 +151,8 @@ class ClaudeReading:
         said = self._said(open_)
         answers = open_.texts and not open_.tools and not line.get("isSidechain")
         prompt_id = str(open_.before.get("promptId") or "")
-        self.facts.append(told.message(said, told.by_transcript("answer", prompt_id, open_.id) if answers else None))
+        settle = told.by_transcript("answer", prompt_id, open_.id) if answers else told.where_it_was_said
+        self.facts.append(told.message(said, settle))
         for call in open_.tools:
             call.message_id = open_.id
             self.facts.append(told.tool_of_transcript(call))

@@ -298,6 +298,12 @@ def by_transcript(kind: str, prompt_id: str, line_id: str) -> Settle:
     return settle
 
 
+def where_it_was_said(db: Db, row: dict[str, Any]) -> str | None:
+    """The id of a message that only a transcript tells of: none when it belongs to another session."""
+    owner = db.value("SELECT session_id FROM messages WHERE id = :id", {"id": row["id"]})
+    return str(row["id"]) if owner in (None, row["session_id"]) else None
+
+
 def _told(row: dict[str, Any], kind: str, prompt_id: str) -> dict[str, Any]:
     words = "" if kind == "compaction" else digest(row.get("text_content"))
     return {"session": row["session_id"], "prompt": prompt_id, "kind": kind, "digest": words}

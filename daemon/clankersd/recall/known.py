@@ -53,7 +53,8 @@ _RECENT = """
         SELECT text_content FROM messages WHERE session_id = sessions.id AND role = 'user' AND text_content <> ''
         ORDER BY created_at, messages.id LIMIT 1
     )) AS prompt
-    FROM sessions WHERE project_id = :project AND id <> :session ORDER BY created_at DESC LIMIT :limit
+    FROM sessions WHERE project_id = :project AND id <> :session AND metadata ->> '$.parentId' IS NULL
+    ORDER BY created_at DESC LIMIT :limit
 """
 _MARKED = re.compile("«([^»]+)»")
 

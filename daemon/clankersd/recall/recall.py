@@ -17,7 +17,7 @@ from clankers_protocol.recall import (
     RecallPreview,
     SessionInjections,
 )
-from clankersd import clock
+from clankersd import clock, privacy
 from clankersd.db import Db
 from clankersd.recall.block import Block, Item
 from clankersd.recall.harnesses import Occasion, occasion
@@ -50,9 +50,12 @@ _TOLD = """
         (SELECT max(id) FROM injections WHERE session_id = :session AND trigger_event = 'compact'), 0)
 """
 _BEGUN = "SELECT 1 FROM injections WHERE session_id = :session AND kind = 'start'"
+_SUBAGENT = "SELECT metadata ->> '$.parentId' IS NOT NULL FROM sessions WHERE id = :session"
+# A compaction is noted even when nothing is told, if there is anything that it made the harness forget.
 _RECORD = """
     INSERT INTO injections (session_id, at, kind, trigger_event, characters, ids_json, text)
-    VALUES (:session, :at, :kind, :trigger, :characters, :ids, :text)
+    SELECT :session, :at, :kind, :trigger, :characters, :ids, :text
+    WHERE :characters > 0 OR EXISTS (SELECT 1 FROM injections WHERE session_id = :session)
 """
 _INJECTIONS = """
     SELECT at, kind, characters, ids_json AS ids, text FROM injections
@@ -62,12 +65,16 @@ _INJECTIONS = """
 
 @dataclass(frozen=True)
 class Asked:
-    """Who is to be told: a session in a project (its id), and what it was told before."""
+    """Who is to be told: a session in a project (its id), what it was told before, and what this occasion is for it.
+
+    A harness that has no event for it is told of the start with its first prompt."""
 
     session: str
     project: str | None
     scopes: list[str]
     told: frozenset[str]
+    kinds: list[RecallKind]
+    subagent: bool
 
 
 @handles(RecallHook)
@@ -75,17 +82,18 @@ async def recall_hook(daemon: "Daemon", request: RecallHook) -> HookOutput:
     at = occasion(request.harness, request.event)
     if at is None:
         return HookOutput()
-    kinds = await daemon.store.read(lambda db: _kinds(db, at))
-    found = await _recall(daemon, at, kinds)
+    # Asked where writes are: the session itself may be on its way, on the same connection.
+    asked = await daemon.store.write(lambda db: _asked(db, at))
+    found = await _recall(daemon, at, asked)
     if found.text or at.trigger == "compact":
-        await daemon.store.write(lambda db: _record(db, at, kinds[0], found))
+        await daemon.store.write(lambda db: _record(db, at, asked.kinds[0], found))
     return HookOutput(at.told_as(found.text) if found.text else None)
 
 
 @handles(RecallPreview)
 async def recall_preview(daemon: "Daemon", request: RecallPreview) -> Recall:
     at = Occasion(None, request.kind, request.session_id or "", request.project, request.query or "", request.kind)
-    return await _recall(daemon, at, [request.kind])
+    return await _recall(daemon, at, await daemon.store.read(lambda db: _asked(db, at)))
 
 
 @handles(SessionInjections)
@@ -99,33 +107,32 @@ async def session_injections(daemon: "Daemon", request: SessionInjections) -> li
     return await daemon.store.read(injections)
 
 
-def _kinds(db: Db, at: Occasion) -> list[RecallKind]:
-    """What this occasion is: a harness that has no event for it is told of the start with its first prompt."""
-    begun = at.trigger != "compact" and db.value(_BEGUN, {"session": at.session})
-    return ["start", "prompt"] if at.starts_with_prompt and not begun else [at.kind]
-
-
 def _record(db: Db, at: Occasion, kind: RecallKind, found: Recall) -> None:
     row = {"kind": kind, "trigger": at.trigger, "characters": found.characters, "text": found.text}
     db.execute(_RECORD, row | {"session": at.session, "at": clock.now(), "ids": json.dumps(found.ids)})
 
 
-async def _recall(daemon: "Daemon", at: Occasion, kinds: list[RecallKind]) -> Recall:
+async def _recall(daemon: "Daemon", at: Occasion, asked: Asked) -> Recall:
     """What is told on this occasion, or why nothing is."""
-    mode = daemon.config.recall
-    if mode == "off":
-        return _nothing("recall is off: see the setting `recall`")
-    asked = await daemon.store.read(lambda db: _asked(db, at))
-    block = Block(min(daemon.config.recall_characters, MINIMAL_CHARACTERS if mode == "minimal" else MOST_CHARACTERS))
-    reasons: list[str] = []
+    if refusal := _refusal(daemon, at, asked):
+        return _nothing(refusal)
+    most = MINIMAL_CHARACTERS if daemon.config.recall == "minimal" else MOST_CHARACTERS
+    block, reasons = Block(min(daemon.config.recall_characters, most)), list[str]()
     with anyio.move_on_after(daemon.config.recall_seconds * OWN_SHARE) as scope:
-        for kind in kinds:
-            choose = _CHOICES[kind]
-            items, reason = await choose(daemon, at, asked)
+        for kind in asked.kinds:
+            items, reason = await _CHOICES[kind](daemon, at, asked)
             reasons.append(_fill(block, items, asked.told) or reason)
     if scope.cancelled_caught:
         reasons.append("it took too long: see the setting `recall_seconds`")
     return Recall(block.text, block.ids, len(block.text)) if block.ids else _nothing(reasons[-1])
+
+
+def _refusal(daemon: "Daemon", at: Occasion, asked: Asked) -> str | None:
+    if daemon.config.recall == "off":
+        return "recall is off: see the setting `recall`"
+    if at.project and privacy.declines(at.project):
+        return f"the project wants no part in it: there is a {privacy.MARKER}"
+    return "it is a subagent's session: its agent knows what to tell it" if asked.subagent else None
 
 
 def _nothing(reason: str) -> Recall:
@@ -143,7 +150,15 @@ def _fill(block: Block, items: list[Item], told: frozenset[str]) -> str:
 def _asked(db: Db, at: Occasion) -> Asked:
     project = project_of(db, at.session, at.project)
     told = [] if at.trigger == "compact" else db.tuples(_TOLD, {"session": at.session})
-    return Asked(at.session, project, scopes_of(at.harness, project), frozenset(row[0] for row in told))
+    begun = at.trigger != "compact" and db.value(_BEGUN, {"session": at.session})
+    return Asked(
+        session=at.session,
+        project=project,
+        scopes=scopes_of(at.harness, project),
+        told=frozenset(row[0] for row in told),
+        kinds=["start", "prompt"] if at.starts_with_prompt and not begun else [at.kind],
+        subagent=bool(db.value(_SUBAGENT, {"session": at.session})),
+    )
 
 
 Choice = Callable[["Daemon", Occasion, Asked], Awaitable[tuple[list[Item], str]]]
