@@ -204,6 +204,21 @@ def test_off_is_off(home: Path) -> None:
         assert "recall is off" in connection.call("recall.preview", kind="start", project=PROJECT)["reason"]
 
 
+def test_a_project_that_declines_is_told_nothing(connection: RawConnection, home: Path) -> None:
+    (home / ".clankers-ignore").touch()
+    session(connection, "old", 1, summary="Moved checkout.")
+    assert start(connection)
+    assert start(connection, session="private", cwd=str(home)) == ""
+    preview = connection.call("recall.preview", kind="start", project=str(home))
+    assert preview["reason"] == "the project wants no part in it: there is a .clankers-ignore"
+
+
+def test_subagents_are_neither_told_nor_told_of(history: RawConnection) -> None:
+    session(history, "child", 7000, summary="Looked around.", metadata={"parentId": "old-3"})
+    assert start(history, session="child") == ""
+    assert "child" not in start(history)
+
+
 def test_minimal_is_a_few_lines_at_the_start(home: Path) -> None:
     with running_daemon(home, CLANKERS_RECALL="minimal") as daemon, daemon.connect() as connection:
         session(connection, "old", 1, title="Checkout", summary="Moved checkout to the payments service. " * 20)
