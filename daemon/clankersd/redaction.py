@@ -185,19 +185,23 @@ _FORMATS: tuple[_Format, ...] = (
 # -- keys, by their format or by looking like nothing else
 
 _TOKEN = bytes(97 if (chr(byte).isalnum() and byte < 128) or byte in b"_-./+" else 32 for byte in range(256))
+LONGEST_KEY = 4096
 _DIGIT = re.compile(rb"[0-9]")
+_PREFIX = re.compile(b"|".join(re.escape(needle) for needle, _, _ in _FORMATS))
 
 
 def _keys(data: bytes, runs: bytes) -> Iterator[_Found]:
-    """Looks only at the few places that have a long run of letters and digits, with a digit among them."""
+    """Looks only at the few places that have a long run of letters and digits."""
     tokens = data.translate(_TOKEN)
     at = runs.find(_RUN)
     while at >= 0:
         start, end = tokens.rfind(b" ", 0, at) + 1, tokens.find(b" ", at)
         end = end if end >= 0 else len(data)
-        if _DIGIT.search(data, start, end):
-            yield from _formatted(data, start, end)
-            yield from _random_value(data, start, end)
+        seen = min(end, at + LONGEST_KEY)
+        if _PREFIX.search(data, max(start - 12, 0), seen):
+            yield from _formatted(data, start, seen)
+        if _DIGIT.search(data, start, seen):
+            yield from _random_value(data, start)
         at = runs.find(_RUN, end)
 
 
@@ -337,7 +341,7 @@ _KNOWN_IDS = re.compile(
 )
 
 
-def _random_value(data: bytes, start: int, end: int) -> Iterator[_Found]:
+def _random_value(data: bytes, start: int) -> Iterator[_Found]:
     value = _VALUE.match(data, start)
     if value is None or not _ASSIGNED.search(data, max(0, start - 4), start):
         return

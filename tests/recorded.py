@@ -1,0 +1,80 @@
+"""What real harnesses sent, recorded: payloads, transcripts and event streams that lie beside the project, if they do."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FIXTURES = Path(__file__).resolve().parents[2] / "shared" / "fixtures"
+CLAUDE = FIXTURES / "claude-code"
+OPENCODE = FIXTURES / "opencode"
+
+needs_fixtures = pytest.mark.skipif(
+    not FIXTURES.is_dir(), reason="the recorded payloads (../shared/fixtures) are not on this machine"
+)
+
+PHASES = (
+    "basic", "resume", "fork", "compact", "aftercompact", "parallel", "perm", "subagent", "mcp", "slash", "clear",
+    "apierror", "autocompact", "stopfailure", "interactive",
+)  # fmt: skip
+"""In the order they were recorded: later ones go on with earlier sessions."""
+
+RECORDED_HOME = "/home/user"
+
+
+def claude_events(home: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every recorded payload by its file's name, with the transcripts where `home` has them."""
+    for phase in PHASES:
+        for path in sorted(CLAUDE.glob(f"{phase}-*.json")):
+            event = json.loads(path.read_text("utf-8"))
+            for key in ("transcript_path", "agent_transcript_path"):
+                if key in event:
+                    event[key] = event[key].replace(f"{RECORDED_HOME}/.claude", f"{home}/.claude")
+            yield path.name, event
+
+
+def put_transcripts(home: Path) -> Path:
+    """Lay the recorded transcripts where Claude Code would have written them."""
+    folder = home / ".claude" / "projects" / "-home-user-proj"
+    folder.mkdir(parents=True)
+    for path in sorted((CLAUDE / "transcripts").glob("*/*")):
+        if path.is_dir():
+            shutil.copytree(path, folder / path.name)
+        else:
+            shutil.copy(path, folder / path.name)
+    return folder
+
+
+def opencode_events(stream: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """A recorded stream as the plugin sends it: when, and events of the bus or messages put together from their parts."""
+    at = 0
+    infos: dict[str, dict[str, Any]] = {}
+    parts: dict[str, dict[str, dict[str, Any]]] = {}
+    for line in stream.read_text("utf-8").splitlines():
+        entry = json.loads(line)
+        at = entry["t"]
+        event = entry.get("event") or {}
+        kind, properties = event.get("type", ""), event.get("properties", {})
+        if kind.startswith("session."):
+            yield at, event
+        elif kind == "message.part.updated":
+            part = properties["part"]
+            parts.setdefault(part["messageID"], {})[part["id"]] = part
+            if part["type"] == "tool":
+                yield at, event
+        elif kind == "message.updated":
+            infos[properties["info"]["id"]] = properties["info"]
+            if "completed" in properties["info"].get("time", {}):
+                yield at, _assembled(properties["info"], parts)
+    for info in infos.values():  # as at the plugin's end: all of it, once more
+        yield at, _assembled(info, parts)
+
+
+def _assembled(info: dict[str, Any], parts: dict[str, dict[str, dict[str, Any]]]) -> dict[str, Any]:
+    own = [
+        part for part in parts.get(info["id"], {}).values() if part["type"] not in ("tool", "step-start", "step-finish")
+    ]
+    return {"type": "clankers.message", "properties": {"sessionID": info["sessionID"], "info": info, "parts": own}}

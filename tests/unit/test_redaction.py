@@ -1,0 +1,225 @@
+"""Secrets are found and marked; what only looks like one is left alone. Both rates are measured on a made corpus."""
+
+import base64
+import json
+import random
+import string
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clankersd.redaction import capped, redact, redact_all
+
+LETTERS = string.ascii_letters + string.digits
+SEED = 20_260
+A_KIND = 60
+"""So many of each kind are made."""
+
+
+def pick(dice: random.Random, length: int, among: str = LETTERS) -> str:
+    return "".join(dice.choice(among) for _ in range(length))
+
+
+def pem(dice: random.Random) -> str:
+    body = "\n".join(pick(dice, 64, LETTERS + "+/") for _ in range(6))
+    return f"-----BEGIN RSA PRIVATE KEY-----\n{body}\n-----END RSA PRIVATE KEY-----"
+
+
+def password(dice: random.Random) -> str:
+    word = dice.choice(["hunter", "Tr0ub4dor", "correct", "sommer", "qwertz", "dragon"])
+    return f"{word}{dice.randint(10, 9999)}{dice.choice(['!', '', '#', '_x', '%'])}"
+
+
+def jwt(dice: random.Random) -> str:
+    parts = (json.dumps({"alg": "HS256"}), json.dumps({"sub": dice.randint(1, 10**9)}))
+    encoded = [base64.urlsafe_b64encode(part.encode()).decode().rstrip("=") for part in parts]
+    return ".".join([*encoded, pick(dice, 43, LETTERS + "_-")])
+
+
+SECRETS: dict[str, Callable[[random.Random], str]] = {
+    "openai": lambda d: f"sk-proj-{pick(d, 48)}",
+    "anthropic": lambda d: f"sk-ant-api03-{pick(d, 80, LETTERS + '_-')}",
+    "github": lambda d: f"{d.choice(['ghp', 'gho', 'ghs'])}_{pick(d, 36)}",
+    "github-pat": lambda d: f"github_pat_{pick(d, 22)}_{pick(d, 59)}",
+    "gitlab": lambda d: f"glpat-{pick(d, 20, LETTERS)}",
+    "slack": lambda d: f"xoxb-{pick(d, 12, '0123456789')}-{pick(d, 12, '0123456789')}-{pick(d, 24)}",
+    "aws-id": lambda d: f"AKIA{pick(d, 16, string.ascii_uppercase + string.digits)}",
+    "google": lambda d: f"AIza{pick(d, 35, LETTERS + '_-')}",
+    "stripe": lambda d: f"sk_live_{pick(d, 24)}",
+    "npm": lambda d: f"npm_{pick(d, 36)}",
+    "hugging-face": lambda d: f"hf_{pick(d, 34)}",
+    "sendgrid": lambda d: f"SG.{pick(d, 22)}.{pick(d, 43)}",
+    "jwt": jwt,
+    "private-key": pem,
+}
+"""The secret itself: whatever stands around it, nothing of it may be left."""
+
+AROUND = (
+    "{}",
+    "use {} from now on",
+    'export KEY="{}"',
+    '{{"command": "curl -H \'x-api-key: {}\' localhost"}}',
+    "the output was:\n{}\nand that is all",
+    "client = Client(api_key='{}')",
+)
+
+NAMED: dict[str, Callable[[random.Random], tuple[str, str]]] = {
+    "env-password": lambda d: ("DB_PASSWORD={}", password(d)),
+    "env-secret": lambda d: ("export SESSION_SECRET={}", pick(d, 32)),
+    "env-file": lambda d: ("PORT=80\nJWT_SECRET='{}'\nDEBUG=1", pick(d, 24)),
+    "aws-secret": lambda d: ("aws_secret_access_key = {}", pick(d, 40, LETTERS + "+/")),
+    "yaml": lambda d: ("database:\n  user: me\n  password: {}\n", password(d)),
+    "json": lambda d: ('{{"user": "me", "password": "{}"}}', password(d)),
+    "escaped-json": lambda d: (r'{{"body": "{{\"apiKey\": \"{}\"}}"}}', pick(d, 24)),
+    "python": lambda d: ('API_KEY = "{}"', pick(d, 32, string.hexdigits.lower())),
+    "option": lambda d: ("mysql --user me --password={} shop", password(d)),
+    "option-apart": lambda d: ("deploy --token {} now", pick(d, 32)),
+    "bearer": lambda d: ("Authorization: Bearer {}", pick(d, 30, LETTERS + "._-")),
+    "basic": lambda d: ('-H "Authorization: Basic {}"', base64.b64encode(f"me:{password(d)}".encode()).decode()),
+    "postgres": lambda d: ("postgres://me:{}@db.local:5432/shop", password(d).replace("#", "").replace("%", "")),
+    "redis": lambda d: ("REDIS_URL=redis://:{}@cache:6379/0", pick(d, 20)),
+    "entropy": lambda d: ("SIGNING_SALT={}", pick(d, 40)),
+    "entropy-yaml": lambda d: ('  upstream_credential_value: "{}"', pick(d, 32)),
+    "said": lambda d: ("my password is {} by the way", password(d)),
+    "private": lambda d: ("before <private>{}</private> after", pick(d, 12)),
+}
+"""A text with a secret that its surroundings tell of."""
+
+
+def corpus() -> list[tuple[str, str, str]]:
+    """Kind, text and the secret in it."""
+    dice = random.Random(SEED)
+    made = []
+    for kind, secret in SECRETS.items():
+        for number in range(A_KIND):
+            value = secret(dice)
+            made.append((kind, AROUND[number % len(AROUND)].format(value), value))
+    for kind, make in NAMED.items():
+        for _ in range(A_KIND):
+            form, value = make(dice)
+            made.append((kind, form.format(value), value))
+    return made
+
+
+HARMLESS: dict[str, Callable[[random.Random], str]] = {
+    "sha": lambda d: f"commit {pick(d, 40, '0123456789abcdef')}\nAuthor: me",
+    "short-sha": lambda d: f"fixed in {pick(d, 9, '0123456789abcdef')}",
+    "sha256": lambda d: f"sha256:{pick(d, 64, '0123456789abcdef')}",
+    "checksum": lambda d: f"checksum = {pick(d, 32, '0123456789abcdef')}",
+    "uuid": lambda d: f'"id": "{uuid.UUID(int=d.getrandbits(128))}"',
+    "session-id": lambda d: f"session_id={uuid.UUID(int=d.getrandbits(128))}",
+    "tool-id": lambda d: f'"tool_use_id": "toolu_{pick(d, 24)}"',
+    "integrity": lambda d: f'"integrity": "sha512-{base64.b64encode(d.randbytes(64)).decode()}"',
+    "image": lambda d: f"![x](data:image/png;base64,{base64.b64encode(d.randbytes(400)).decode()})",
+    "image-json": lambda d: json.dumps({"type": "image", "data": base64.b64encode(d.randbytes(300)).decode()}),
+    "camel": lambda d: f"handler: {''.join(pick(d, 6, string.ascii_lowercase).title() for _ in range(5))}2",
+    "path": lambda d: (
+        f"see /home/me/{pick(d, 9, string.ascii_lowercase)}/src/{pick(d, 12, string.ascii_lowercase)}.py:12"
+    ),
+    "url": lambda d: f"https://example.org/{pick(d, 12)}/page?id={d.randint(1, 10**9)}",
+    "port": lambda d: f"listening on http://127.0.0.1:{d.randint(1024, 65535)}/v1",
+    "code-token": lambda d: f"token = next(tokens); max_tokens={d.randint(1, 9999)}; key = row['key']",
+    "code-call": lambda d: 'password = getpass.getpass("Password: ")\nsecret = os.environ["APP_SECRET"]',
+    "annotation": lambda d: "def login(user: str, password: str, token: str | None = None) -> Token: ...",
+    "reference": lambda d: 'API_KEY=$OPENAI_API_KEY PASSWORD="${DB_PASSWORD}" run --token "$(cat token)"',
+    "placeholder": lambda d: 'api_key="your-api-key-here" password=<password> postgres://user:${PASS}@host/db',
+    "prose": lambda d: "The password is required, and the token must be refreshed: a key question of authentication.",
+    "question": lambda d: "Why does the test of the secret store fail? Its key is not found.",
+    "date": lambda d: f"2026-11-{d.randint(1, 28):02}T08:{d.randint(0, 59):02}:12.{d.randint(100, 999)}Z key=value",
+    "yaml-secret": lambda d: "secretName: my-app-tls\nsecretKeyRef:\n  name: db\n  key: password",
+    "lock": lambda d: f'name = "attrs"\nversion = "25.{d.randint(1, 9)}.0"\nfiles = ["attrs-25.whl"]',
+    "base64-body": lambda d: f"content: {base64.b64encode(d.randbytes(90)).decode()}",
+    "snake": lambda d: f"def test_{'_'.join(pick(d, 7, string.ascii_lowercase) for _ in range(6))}(): pass",
+}
+
+
+def harmless() -> list[tuple[str, str]]:
+    dice = random.Random(SEED)
+    made = [(kind, make(dice)) for kind, make in HARMLESS.items() for _ in range(A_KIND)]
+    for path in sorted((Path(__file__).parents[2] / "daemon").rglob("*.py")):  # code as it is written
+        lines = path.read_text("utf-8").splitlines()
+        made += [(path.name, "\n".join(lines[at : at + 20])) for at in range(0, len(lines), 20)]
+    return made
+
+
+def test_secrets_are_caught() -> None:
+    missed = [(kind, text) for kind, text, secret in corpus() if secret in redact(text)[0]]
+    caught = 1 - len(missed) / len(corpus())
+    assert caught >= 0.98, f"{caught:.1%} caught; missed {missed[:10]}"
+
+
+def test_what_is_no_secret_is_left_alone() -> None:
+    alarms = [(kind, redact(text)[0]) for kind, text in harmless() if redact(text)[1]]
+    rate = len(alarms) / len(harmless())
+    assert rate <= 0.01, f"{rate:.1%} false alarms: {alarms[:10]}"
+
+
+@pytest.mark.parametrize(
+    ("text", "redacted"),
+    [
+        ("DB_PASSWORD=hunter2x", "DB_PASSWORD=[redacted:password]"),
+        ("a\n<private>never mind</private>\nb", "a\n[redacted:private]\nb"),
+        ("<PRIVATE>until the end", "[redacted:private]"),
+        ("redis://:p4ssw0rd@cache/0", "redis://:[redacted:url-password]@cache/0"),
+        ('{"a":"export TOKEN=abc123def456ghi7\\nls"}', '{"a":"export TOKEN=[redacted:secret]\\nls"}'),
+        ("Größe: ü PASSWORT_PASSWORD=geheim99ß ok", "Größe: ü PASSWORT_PASSWORD=[redacted:password] ok"),
+        ("nothing to see", "nothing to see"),
+        ("", ""),
+    ],
+)
+def test_a_mark_stands_where_the_secret_was(text: str, redacted: str) -> None:
+    assert redact(text)[0] == redacted
+
+
+def test_what_was_taken_out_is_counted_by_kind() -> None:
+    _, counts = redact("PASSWORD=hunter2x\nSECRET_TOKEN=hunter2xhunter2xh\n<private>x</private>\nDB_PASSWORD=hunter3x")
+    assert counts == {"password": 2, "secret": 1, "private": 1}
+
+
+def test_redacting_twice_changes_nothing() -> None:
+    for _, text, _ in corpus():
+        once, _ = redact(text)
+        assert redact(once) == (once, {}), text
+
+
+def test_a_redacted_tool_input_is_still_json() -> None:
+    dice = random.Random(SEED)
+    for make in NAMED.values():
+        form, value = make(dice)
+        text = json.dumps({"command": form.format(value), "description": 'it\'s "so"'})
+        json.loads(redact(text)[0])
+
+
+def test_objects_are_redacted_by_key_and_by_value() -> None:
+    value = {"password": "hunter2", "nested": [{"note": "TOKEN=abc123def456ghi7"}], "count": 3, "title": "a plan"}
+    cleaned, counts = redact_all(value)
+    assert cleaned == {
+        "password": "[redacted:password]",
+        "nested": [{"note": "TOKEN=[redacted:secret]"}],
+        "count": 3,
+        "title": "a plan",
+    }
+    assert counts == {"password": 1, "secret": 1}
+
+
+@given(st.text())
+def test_any_text_is_survived(text: str) -> None:
+    cleaned, counts = redact(text)
+    assert counts or cleaned == text
+
+
+@given(st.text(alphabet="pasword=:\"' \\\nkeytoken<>/@[]{}$x1é", max_size=200))
+def test_texts_full_of_names_are_survived(text: str) -> None:
+    cleaned, counts = redact(text)
+    assert counts or cleaned == text
+    assert redact(cleaned)[0] == cleaned
+
+
+def test_a_long_text_is_cut_with_a_mark_and_one_that_fits_is_not() -> None:
+    assert capped("x" * 50, 100, slack=0) == "x" * 50
+    assert capped("x" * 1000, 100, slack=0) == "x" * 100 + "\n… [truncated]"
+    assert capped(None, 100) is None
