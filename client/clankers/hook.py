@@ -1,4 +1,4 @@
-"""`clankers-hook HARNESS`: hand one event from stdin to the daemon, or keep it, and exit 0 whatever happens.
+"""`clankers-hook HARNESS [EVENT]`: hand one event, else from stdin, to the daemon, or keep it, and exit 0 anyway.
 
 A harness waits for this process, so it imports next to nothing, sends the event unread (the daemon reads it), waits
 no longer than its budget, and prints nothing but what `--recall` brings back for the harness. An event that the
@@ -36,11 +36,12 @@ def main() -> None:
     """Send or spool one event."""
     try:
         words = sys.argv[1:]
-        names = [word for word in words if not word.startswith("-")] or ["generic"]
+        names = [word for word in words if not word.startswith(("-", "{"))] or ["generic"]
+        given = next((word for word in words if word.startswith("{")), None)  # Codex's `notify` has it so
         if "--start" in words:
             _start_daemon()
         else:
-            _deliver(names[0], _read(), recall="--recall" in words)
+            _deliver(names[0], _read() if given is None else os.fsencode(given), recall="--recall" in words)
     except BaseException as error:  # nothing of ours may reach the harness
         note(f"event lost: {type(error).__name__}: {error}")
     os._exit(0)  # without the interpreter's farewell

@@ -165,6 +165,15 @@ def test_the_log_is_capped(home: Path) -> None:
     assert log.stat().st_size < 1000
 
 
+def test_an_event_may_be_an_argument(home: Path) -> None:
+    """Then stdin, which may be a terminal, is not read."""
+    event = {"type": "agent-turn-complete", "thread-id": "é"}
+    hook(DaemonProcess(home).environ, b"{}", "codex", json.dumps(event))
+    (kept,) = spooled(home)
+    sent = json.loads(kept.read_bytes())
+    assert (sent["harness"], sent["event"]) == ("codex", event)
+
+
 # --- What comes out of it
 
 

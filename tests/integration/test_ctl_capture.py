@@ -1,0 +1,97 @@
+"""`clankers-ctl capture status` and `recall`, and the manual of how harnesses are wired."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import Ran, ctl
+from support import DaemonProcess
+from writers import eventually
+
+from clankers.spool import keep
+
+MANUAL = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text()
+EXAMPLES = re.findall(r"<<'EVENT'\n(.*?)\nEVENT", MANUAL, re.DOTALL)
+SETTINGS = re.findall(r"```json\n(.*?)```", MANUAL, re.DOTALL)
+
+
+def tell(daemon: DaemonProcess, harness: str, event: dict[str, Any]) -> None:
+    with daemon.connect() as connection:
+        connection.call("hook.event", harness=harness, event=event)
+
+
+def standing(daemon: DaemonProcess, harness: str) -> dict[str, Any]:
+    found = ctl(daemon, "capture", "status", "--json").json["harnesses"]
+    return dict(next(each for each in found if each["harness"] == harness))
+
+
+def line(ran: Ran, beginning: str) -> str:
+    return next(each for each in ran.out.splitlines() if each.startswith(beginning))
+
+
+def test_capture_status_shows_the_last_event_of_a_harness(daemon: DaemonProcess) -> None:
+    tell(daemon, "generic", {"message": {"id": "m", "sessionId": "s", "role": "user", "textContent": "hello"}})
+    stop = {"hook_event_name": "Stop", "session_id": "c", "cwd": "/src", "last_assistant_message": "done"}
+    tell(daemon, "claude-code", stop)
+    ran = ctl(daemon, "capture", "status")
+    assert ran.code == 0
+    assert line(ran, "claude-code ").split()[:3] == ["claude-code", "alive", "Stop"]
+    assert line(ran, "spool").split() == ["spool", "empty"]
+    assert standing(daemon, "claude-code")["lastSessionId"] == "c"
+
+
+def test_capture_status_exits_4_while_events_are_rejected(daemon: DaemonProcess) -> None:
+    keep(str(daemon.home / "clankers" / "spool"), b"{not json")
+    eventually(lambda: ctl(daemon, "capture", "status").code == 4, "the event is set aside")
+    ran = ctl(daemon, "capture", "status")
+    assert "1 event that cannot be stored" in line(ran, "rejected")
+    for rejected in (daemon.home / "clankers" / "spool" / "rejected").iterdir():
+        rejected.unlink()
+    assert ctl(daemon, "capture", "status").code == 0
+
+
+def test_recall_shows_what_an_agent_would_be_told(daemon: DaemonProcess) -> None:
+    project = daemon.home / "shop"
+    project.mkdir()
+    tell(daemon, "generic", {"session": {"id": "s", "projectPath": str(project), "title": "Login"}})
+    said = "The login cookie lacks the Secure attribute on Safari, so that the session is lost."
+    tell(daemon, "generic", {"message": {"id": "m", "sessionId": "s", "role": "assistant", "textContent": said}})
+
+    at_the_start = ctl(daemon, "recall", cwd=project)
+    assert "[s]" in at_the_start.out
+    with_a_prompt = ctl(daemon, "recall", "why", "does the login cookie fail on Safari?", "--project", str(project))
+    assert "Secure attribute" in with_a_prompt.out
+    assert re.search(r"\d+ characters from \d+ item", with_a_prompt.err)
+    answer = ctl(daemon, "recall", "why does the login cookie fail on Safari?", "--json", cwd=project).json
+    assert answer["characters"] == len(answer["text"])
+
+
+def test_recall_says_why_there_is_nothing_to_tell(daemon: DaemonProcess) -> None:
+    ran = ctl(daemon, "recall", "yes")
+    assert (ran.code, ran.out) == (0, "")
+    assert ran.err.startswith("Nothing would be told: ")
+
+
+@pytest.mark.parametrize("words", [["capture", "status"], ["recall", "why?"]], ids=" ".join)
+def test_without_a_daemon_they_exit_3(home: Path, words: list[str]) -> None:
+    assert ctl(DaemonProcess(home), *words).code == 3
+
+
+def test_the_manual_has_an_example_of_each_kind_and_all_are_stored(daemon: DaemonProcess) -> None:
+    events = [json.loads(example) for example in EXAMPLES]
+    assert [next(iter(event)) for event in events] == ["session", "message", "tool", "sessionError", "compactionEvent"]
+    for event in events:
+        tell(daemon, "generic", event)
+    with daemon.connect() as connection:
+        counts = connection.call("session.get", id="s1")["counts"]
+    assert [counts[kind] for kind in ("messages", "tools", "errors", "compactions")] == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("example", SETTINGS)
+def test_the_settings_in_the_manual_name_a_harness_we_know(daemon: DaemonProcess, example: str) -> None:
+    for event, (group,) in json.loads(example)["hooks"].items():
+        program, harness, *flags = group["hooks"][0]["command"].split()
+        assert (program, set(flags) <= {"--recall"}) == ("clankers-hook", True)
+        tell(daemon, harness, {"hook_event_name": event, "session_id": "s", "cwd": "/src"})
