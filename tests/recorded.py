@@ -1,4 +1,4 @@
-"""What real harnesses sent, recorded: payloads, transcripts and event streams that lie beside the project, if they do."""
+"""What real harnesses sent, recorded: payloads, transcripts and streams that lie beside the project, if they do."""
 
 import json
 import shutil
@@ -49,7 +49,7 @@ def put_transcripts(home: Path) -> Path:
 
 
 def opencode_events(stream: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """A recorded stream as the plugin sends it: when, and events of the bus or messages put together from their parts."""
+    """A recorded stream as the plugin sends it: when, and an event of the bus or a message put together from parts."""
     at = 0
     infos: dict[str, dict[str, Any]] = {}
     parts: dict[str, dict[str, dict[str, Any]]] = {}

@@ -72,7 +72,8 @@ _ROWS = """
            (SELECT count(*) FROM session_errors WHERE session_id = s.id) AS errors,
            (SELECT count(*) FROM compaction_events WHERE session_id = s.id) AS compactions,
            max((SELECT total(prompt_tokens) FROM messages WHERE session_id = s.id), coalesce(s.prompt_tokens, 0)),
-           max((SELECT total(completion_tokens) FROM messages WHERE session_id = s.id), coalesce(s.completion_tokens, 0)),
+           max((SELECT total(completion_tokens) FROM messages WHERE session_id = s.id),
+               coalesce(s.completion_tokens, 0)),
            s.id
     FROM sessions AS s
 """

@@ -17,6 +17,7 @@ from clankersd.index.index import Index
 HARNESS = "opencode"
 SAME_ERROR_MS = 60_000
 _UNTITLED = re.compile(r"(?:New|Child) session - \d{4}-")
+_FORK = re.compile(r"\(fork #\d+\)\s*\Z")
 
 
 def read(event: dict[str, Any], at: int) -> Told:
@@ -49,13 +50,16 @@ def session_facts(info: dict[str, Any], session_id: str) -> list[Fact]:
         source=HARNESS,
         created_at=number(when, "created"),
         updated_at=number(when, "updated"),
-        **_usage(info),
     )
-    cost = info.get("cost")
-    event.cost = float(cost) if isinstance(cost, int | float) and cost > 0 else None
     facts = [told.session(event)]
     if parent := text(info, "parentID"):
         facts.append(told.noted(session_id, parentId=parent, agent=text(info, "agent")))
+    if title and _FORK.search(title):
+        facts.append(told.noted(session_id, startedBy="fork"))
+    usage, cost = _usage(info), info.get("cost")
+    if usage["prompt_tokens"] or usage["completion_tokens"]:
+        spent = float(cost) if isinstance(cost, int | float) and cost > 0 else 0.0
+        facts.append(told.used(session_id, usage["prompt_tokens"] or 0, usage["completion_tokens"] or 0, spent))
     return facts
 
 
@@ -157,7 +161,7 @@ def tool_facts(part: dict[str, Any], session_id: str, at: int | None) -> list[Fa
         duration_ms=ended - began if began and ended and ended >= began else None,
         created_at=began or at,
     )
-    return [told.tool(call)]
+    return _said_here([told.tool(call)], session_id, began)
 
 
 def _message(_event: dict[str, Any], properties: dict[str, Any], session_id: str, at: int) -> list[Fact]:
@@ -170,15 +174,55 @@ def message_facts(info: dict[str, Any], parts: list[dict[str, Any]], session_id:
     if not message_id or role not in ("user", "assistant"):
         return []
     words = "\n\n".join(part["text"] for part in parts if _is_said(part)) or None
-    if role == "user":
-        return _asked(info, parts, session_id, words)
+    facts = (_asked if role == "user" else _answered)(info, parts, session_id, words)
+    return _said_here(facts, session_id, number(record(info, "time"), "created"))
+
+
+def _answered(info: dict[str, Any], _parts: list[dict[str, Any]], session_id: str, words: str | None) -> list[Fact]:
     facts = [told.message(_answer(info, session_id, None if info.get("summary") is True else words))]
     if info.get("summary") is True:
         facts += _summary(info, session_id, words)
     if problem := record(info, "error"):
         at = number(record(info, "time"), "completed") or number(record(info, "time"), "created")
-        facts.append(error_fact(f"{message_id}-error", session_id, problem, at))
+        facts.append(error_fact(f"{info['id']}-error", session_id, problem, at))
     return facts
+
+
+def _said_here(facts: list[Fact], session_id: str, at: int | None) -> list[Fact]:
+    """A fork begins with copies of what was said before it, under new ids: older than the session, and stored once."""
+
+    def unless_copied(fact: Fact) -> Fact:
+        def build(index: Index) -> Change:
+            keep = fact(index)
+
+            def store(db: Db) -> None:
+                if not _is_copy(db, session_id, at):
+                    keep(db)
+
+            return store
+
+        return build
+
+    return [unless_copied(fact) for fact in facts]
+
+
+_OLDER = "SELECT 1 FROM sessions WHERE id = :id AND created_guessed = 0 AND created_at > :at"
+_FORKED = """
+    UPDATE sessions SET prompt_tokens = NULL, completion_tokens = NULL, cost = NULL, metadata = json_patch(
+        COALESCE(metadata, '{}'), json_object('startedBy', 'fork', 'forkedFrom', (
+            SELECT messages.session_id FROM sessions AS other
+            JOIN messages ON messages.session_id = other.id AND messages.created_at = :at
+            WHERE other.source = 'opencode' AND other.project_path = sessions.project_path AND other.id <> :id
+            LIMIT 1)))
+    WHERE id = :id AND metadata ->> '$.forkedFrom' IS NULL
+"""
+
+
+def _is_copy(db: Db, session_id: str, at: int | None) -> bool:
+    if at is None or not db.value(_OLDER, {"id": session_id, "at": at}):
+        return False
+    db.execute(_FORKED, {"id": session_id, "at": at})
+    return True
 
 
 def _is_said(part: dict[str, Any]) -> bool:
