@@ -22,11 +22,13 @@ from clankersd.index.files import FileSync, WatchSettings
 from clankersd.index.index import Index
 from clankersd.index.queue import Queue
 from clankersd.jobs import Jobs
+from clankersd.memories import adding, changing, entities, finding, graph, importing, maintenance, reading, relations
 from clankersd.search import search
 from clankersd.server import Server
 from clankersd.sockets import listening_sockets, only_instance
 
-FEATURES = (events, hooks, indexing, models, query, search, sessions, stats, status, upkeep)
+MEMORIES = (adding, changing, entities, finding, graph, importing, maintenance, reading, relations)
+FEATURES = (*MEMORIES, events, hooks, indexing, models, query, search, sessions, stats, status, upkeep)
 """Importing a feature serves its methods."""
 
 DRAIN_SECONDS = 5.0
@@ -162,6 +164,7 @@ def _services(daemon: Daemon) -> dict[str, Callable[[], Awaitable[None]]]:
         "cut": partial(texts.work_off_backlog, daemon.index),
         "sweep": partial(rebuild.keep_swept, daemon.index),
         "files": daemon.files.run,
+        "maintain": partial(maintenance.keep_maintained, daemon),
         "spool": partial(hooks.replay_spool, daemon, daemon.paths.spool),
         "logs": partial(log.clean_up_daily, daemon.log_file, lambda: daemon.config.log_retention_days),
         "watchdog": systemd.keep_watchdog_fed,

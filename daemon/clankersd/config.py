@@ -50,6 +50,30 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
     search_seconds: Annotated[
         float, Meta(gt=0, le=60, description="After so long a search answers with what it has.")
     ] = 2
+    memory_salience_weight: Annotated[
+        float, Meta(ge=0, le=0.3, description="How much a memory's strength moves its place in a search.")
+    ] = 0.2
+    memory_importance_weight: Annotated[
+        float, Meta(ge=0, le=0.3, description="How much a memory's importance moves its place in a search.")
+    ] = 0.1
+    memory_recency_weight: Annotated[
+        float, Meta(ge=0, le=0.3, description="How much it moves a memory's place when it was used last.")
+    ] = 0.1
+    memory_outdated_factor: Annotated[
+        float, Meta(ge=0, le=1, description="What the score of a superseded or expired memory is multiplied by.")
+    ] = 0.5
+    memory_pinned_factor: Annotated[
+        float, Meta(ge=1, le=2, description="What the score of a pinned memory is multiplied by.")
+    ] = 1.25
+    memory_archive_below: Annotated[
+        float, Meta(ge=0, le=1, description="Memories that have faded below this are archived; 0 archives none.")
+    ] = 0.1
+    memory_promote_uses: Annotated[
+        int, Meta(ge=1, le=1000, description="A session's memory that was used so often becomes the project's.")
+    ] = 2
+    maintain_hours: Annotated[
+        float, Meta(ge=0, le=8760, description="Look after all memories every so often; 0 is only when asked.")
+    ] = 24
     watch_roots: Annotated[
         list[str], Meta(description="Workspaces whose MEMORY.md, memory.md and memory/**/*.md are indexed.")
     ] = msgspec.field(default_factory=list)
