@@ -196,7 +196,8 @@ class MemorySearch(Selection[MemoryHits], kw_only=True):
 
 
 class MemoryUpdate(Scoped[Memory]):
-    """Correct a memory in place; what is not given stays. What it said before is in its history.
+    """Correct a memory in place; what is not given stays, and what `clear` names is emptied. What it said before is in
+    its history.
 
     Something that is no longer true is not corrected but superseded: `memory.add` with `supersedes`.
     """
@@ -217,6 +218,9 @@ class MemoryUpdate(Scoped[Memory]):
     valid_from: Time | None = None
     valid_until: Time | None = None
     expires_at: Time | None = None
+    clear: Annotated[list[Literal["summary", "validUntil", "expiresAt", "metadata"]], Meta(max_length=4)] = (
+        msgspec.field(default_factory=list)
+    )
     session_id: Id | None = None
     reason: Annotated[str, Meta(max_length=1000)] | None = None
 
@@ -318,6 +322,7 @@ class MemoryRecord(Wire, forbid_unknown_fields=True):
     deleted_at: Time | None = None
     source_session_id: Id | None = None
     source_message_id: Id | None = None
+    supersedes: Annotated[list[MemoryId], Meta(max_length=1000)] = msgspec.field(default_factory=list)
 
 
 class Imported(Wire):

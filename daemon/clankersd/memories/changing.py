@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 _PLAIN = ("summary", "sector", "tier", "category", "importance", "confidence")
 _TIMES = ("valid_from", "valid_until", "expires_at")
+_CLEARED = {"summary": "summary", "validUntil": "valid_until", "expiresAt": "expires_at", "metadata": "metadata"}
 
 
 @handles(MemoryUpdate)
@@ -94,6 +95,7 @@ def _correct(db: Db, row: Row, request: MemoryUpdate, drafted: Draft | None, now
 def _corrections(row: Row, request: MemoryUpdate, drafted: Draft | None) -> Row:
     values: Row = {name: value for name in _PLAIN if (value := getattr(request, name)) is not None}
     values |= {name: clock.moment(value) for name in _TIMES if (value := getattr(request, name)) is not None}
+    values |= dict.fromkeys(_CLEARED[name] for name in request.clear)
     if request.metadata is not None:
         values["metadata"] = as_json(request.metadata)
     if drafted:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 LONGEST_NAME = 6
 """Words. A name of more of them is not noticed in a text; an ideograph is a word."""
 
-MOST_READ = 20_000
+MOST_READ = 10_000
 """Characters. What a text names beyond them is not noticed."""
 
 SHORTEST_NAME = 2
@@ -284,11 +284,11 @@ def mentionable(text: str) -> set[str]:
     plain = name_key(text[:MOST_READ])
     places = [(match.start(), match.end()) for match in _WORD.finditer(plain)]
     found = {
-        plain[begin:end]
-        for number, (begin, _) in enumerate(places)
-        for _, end in places[number : number + LONGEST_NAME]
+        plain[begin:end] for here, (begin, _) in enumerate(places) for _, end in places[here : here + LONGEST_NAME]
     }
-    found |= {word.lstrip(_OPENING).rstrip(_CLOSING) for word in plain.split()}  # c++, .env, @scope/package
+    tokens = [token.lstrip(_OPENING).rstrip(_CLOSING) for token in plain.split()]  # c++, .env, @scope/package
+    spans = ((here, there) for here in range(len(tokens)) for there in range(here + 1, here + 1 + LONGEST_NAME))
+    found |= {" ".join(tokens[here:there]) for here, there in spans}
     return {key for key in found if len(key) >= SHORTEST_NAME}
 
 
@@ -335,7 +335,7 @@ def _differs(request: EntityUpsert, stored: Row, wanted: Row) -> bool:
 def _refuse_shared(db: Db, entity_id: str, permitted: Allowed, field: str) -> None:
     sql = f"SELECT 1 FROM entities WHERE id = :id AND {_SHARED}"
     if db.value(sql, permitted.params | {"id": entity_id}):
-        raise Conflict(f"memories outside the caller's scopes speak of entity {entity_id} too - at `$.{field}`")
+        raise Conflict(f"memories outside the caller's scopes speak of it too - at `$.{field}`")
 
 
 def _asked_for(db: Db, request: EntityGet, permitted: Allowed) -> str:

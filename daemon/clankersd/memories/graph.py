@@ -65,7 +65,7 @@ _EDGES = """
     GROUP BY 1, 2, 3
     UNION ALL SELECT link.memory_id, link.entity_id, link.role, 1.0 FROM memory_entities AS link
     WHERE link.memory_id IN (SELECT value FROM json_each(:memories))
-      AND link.entity_id IN (SELECT value FROM json_each(:entities)) AND {links}
+      AND +link.entity_id IN (SELECT value FROM json_each(:entities)) AND {links}
     ORDER BY 1, 2, 3
 """
 _RELATED = f"""

@@ -9,9 +9,10 @@ from clankers_protocol.memories import Imported, MemoryImport, MemoryRecord
 from clankersd import clock
 from clankersd.db import Db
 from clankersd.memories.drafts import Draft, draft, list_columns, store_row, text_columns
-from clankersd.memories.rows import Row, as_json, note
+from clankersd.memories.rows import SELECT, Row, as_json, note
 from clankersd.memories.scopes import allowed
 from clankersd.memories.sectors import classify
+from clankersd.memories.versions import link
 from clankersd.projects import project_id, project_row, store_project
 from clankersd.rpc import handles
 
@@ -76,6 +77,10 @@ def _store(db: Db, record: MemoryRecord, drafted: Draft) -> None:
     row = _row(db, record, drafted)
     store_row(db, row, drafted.prepared)
     note(db, row["id"], "imported", "user")
+    for old in record.supersedes:
+        superseded = db.fetch_one(f"{SELECT} WHERE memories.id = :id", {"id": old, "now": clock.now()})
+        if superseded and superseded["scope"] == row["scope"] and not superseded["superseded_by"]:
+            link(db, row["id"], old, row["created_at"], "system")
     if row["deleted_at"]:
         note(db, row["id"], "deleted", "user", "it was forgotten where it came from", at=row["deleted_at"])
 
@@ -86,7 +91,11 @@ def _row(db: Db, record: MemoryRecord, drafted: Draft) -> Row:
     created = times["created_at"] or clock.now()
     for name in ("updated_at", "last_accessed", "valid_from", "salience_at"):
         times[name] = times[name] or created
-    row = {name: value for name, value in given.items() if name not in ("tags", "concepts", "files", "project_path")}
+    row = {
+        name: value
+        for name, value in given.items()
+        if name not in ("tags", "concepts", "files", "project_path", "supersedes")
+    }
     return {
         **row,
         **times,

@@ -32,7 +32,7 @@ SLICE = 100
 REST_DAYS = 7
 """What was used or made within so many days is not archived, and an entity made within them not dropped."""
 
-LOOK_SECONDS = 60.0
+LOOK_SECONDS = 5.0
 HOUR_MS = 3_600_000
 
 _SINCE = "SELECT at FROM memory_upkeep WHERE what = 'maintained'"

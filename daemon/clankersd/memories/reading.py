@@ -28,8 +28,8 @@ from clankersd.db.paging import decode_cursor, encode_cursor
 from clankersd.memories.likeness import content_hash
 from clankersd.memories.rows import AS_OF, CURRENT, SALIENCE, SELECT, STATE, Row, find, log_of, to_memories, to_memory
 from clankersd.memories.scopes import IN_SCOPE, allowed
-from clankersd.memories.selection import in_states, selection, words
-from clankersd.memories.versions import chain_of
+from clankersd.memories.selection import in_states, of_project, selection, words
+from clankersd.memories.versions import chain_of, superseded_by
 from clankersd.rpc import handles
 
 if TYPE_CHECKING:
@@ -45,15 +45,16 @@ _SORT = {
 _COUNTS = f"""
     SELECT {STATE} AS state, sector, tier, category, scope, count(*) AS count, sum(pinned) AS pinned,
            sum({SALIENCE}) AS salience, min(created_at) AS oldest, max(created_at) AS newest
-    FROM memories WHERE {IN_SCOPE} GROUP BY 1, 2, 3, 4, 5
+    FROM memories WHERE {IN_SCOPE} AND {{narrowed}} GROUP BY 1, 2, 3, 4, 5
 """
 _LINKED_ENTITIES = f"""
-    SELECT count(DISTINCT entity_id) FROM memory_entities JOIN memories ON memories.id = memory_id WHERE {IN_SCOPE}
+    SELECT count(DISTINCT entity_id) FROM memory_entities JOIN memories ON memories.id = memory_id
+    WHERE {IN_SCOPE} AND {{narrowed}}
 """
 _RELATIONS = f"""
     SELECT count(*) FROM memory_relationships
-    WHERE valid_until IS NULL AND source_memory_id IN (SELECT id FROM memories WHERE {IN_SCOPE})
-      AND target_memory_id IN (SELECT id FROM memories WHERE {IN_SCOPE})
+    WHERE valid_until IS NULL AND source_memory_id IN (SELECT id FROM memories WHERE {IN_SCOPE} AND {{narrowed}})
+      AND target_memory_id IN (SELECT id FROM memories WHERE {IN_SCOPE} AND {{narrowed}})
 """
 
 
@@ -164,8 +165,11 @@ async def memory_timeline(daemon: "Daemon", request: MemoryTimeline) -> MemoryPa
 async def memory_stats(daemon: "Daemon", request: MemoryStatsOf) -> MemoryStats:
     def count(db: Db) -> MemoryStats:
         params = allowed(db, request).params | {"now": clock.now()}
-        entities, relations = db.value(_LINKED_ENTITIES, params), db.value(_RELATIONS, params)
-        return _stats(db.fetch(_COUNTS, params), entities, relations)
+        narrowed = " AND ".join(of_project(db, request, params)) or "1"
+        entities, relations = (
+            db.value(sql.format(narrowed=narrowed), params) for sql in (_LINKED_ENTITIES, _RELATIONS)
+        )
+        return _stats(db.fetch(_COUNTS.format(narrowed=narrowed), params), entities, relations)
 
     return await daemon.store.read(count)
 
@@ -205,21 +209,22 @@ async def memory_export(daemon: "Daemon", request: MemoryExport) -> RecordPage:
     def page(db: Db) -> RecordPage:
         params: dict[str, Any] = allowed(db, request).params | {"now": clock.now(), "limit": request.limit + 1}
         at, after = decode_cursor(request.cursor, int, str) if request.cursor else (-1, "")
+        narrowed = " AND ".join([IN_SCOPE, *of_project(db, request, params)])
         rows = db.fetch(
-            f"{SELECT} WHERE {IN_SCOPE} AND (memories.created_at, memories.id) > (:at, :after) "
+            f"{SELECT} WHERE {narrowed} AND (memories.created_at, memories.id) > (:at, :after) "
             "ORDER BY memories.created_at, memories.id LIMIT :limit",
             params | {"at": at, "after": after},
         )
         shown = rows[: request.limit]
         more = len(rows) > len(shown)
         cursor = encode_cursor(shown[-1]["created_at"], shown[-1]["id"]) if more else None
-        return RecordPage([_record(row) for row in shown], cursor)
+        return RecordPage([_record(db, row) for row in shown], cursor)
 
     return await daemon.store.read(page)
 
 
-def _record(row: Row) -> MemoryRecord:
+def _record(db: Db, row: Row) -> MemoryRecord:
     memory = to_memory(row, row["salience_at"])
     facts = {name: getattr(memory, name) for name in MemoryRecord.__struct_fields__ if hasattr(memory, name)}
     facts |= {name: row[name] for name in ("salience", "salience_at")}
-    return MemoryRecord(**facts)
+    return MemoryRecord(**facts, supersedes=superseded_by(db, row["id"]))

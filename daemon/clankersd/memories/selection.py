@@ -8,7 +8,7 @@ from clankersd import clock
 from clankersd.db import Db
 from clankersd.index.chunker import CJK
 from clankersd.memories.rows import AS_OF, CURRENT, SALIENCE, STATE
-from clankersd.memories.scopes import IN_SCOPE, allowed
+from clankersd.memories.scopes import IN_SCOPE, Asks, allowed
 from clankersd.projects import project_id
 
 _WORD = re.compile(r"\w+")
@@ -38,10 +38,15 @@ def selection(db: Db, request: Selection[Any], now: int) -> tuple[list[str], dic
         if value is not None:
             conditions.append(test)
             params[name] = clock.moment(value) if name.startswith("created_") else value
-    if request.scopes is not None and request.project:
-        conditions.append("memories.project_id = :project_id")
-        params["project_id"] = project_id(db, request.project)
-    return conditions, params
+    return [*conditions, *of_project(db, request, params)], params
+
+
+def of_project(db: Db, request: Asks, params: dict[str, Any]) -> list[str]:
+    """Beside scopes that are named, a project narrows what is selected."""
+    if request.scopes is None or not request.project:
+        return []
+    params["project_id"] = project_id(db, request.project)
+    return ["memories.project_id = :project_id"]
 
 
 def limits(request: Selection[Any]) -> bool:

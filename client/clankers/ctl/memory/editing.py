@@ -73,7 +73,7 @@ def _plain_name(memory_id: str) -> str:
 def _keep(memory: Memory, text: str, path: Path) -> None:
     """Throw an untouched draft away; say where any other is."""
     try:
-        untouched = path.read_text("utf-8") == text
+        untouched = path.read_bytes().decode() == text
     except (OSError, ValueError):
         untouched = False
     if untouched and path.parent == _drafts():
@@ -105,7 +105,7 @@ def _ask(problem: str) -> bool:
 
 def _send(ctl: Ctl, memory: Memory, before: str, path: Path) -> Memory | None:
     try:
-        text = path.read_text("utf-8")
+        text = path.read_bytes().decode()  # every byte as it is: the memory may hold any kind of line end
     except ValueError as error:
         raise Mistake("it is not UTF-8") from error
     update = changes(memory, before, text)

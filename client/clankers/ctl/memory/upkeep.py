@@ -37,7 +37,8 @@ def maintain(ctl: Ctl, dry_run: bool) -> None:
         return
     if done.changes:
         print_log(done.changes)
-    click.echo(f"{'Would be: ' if done.dry_run else ''}{_counted(done)}.")
+    told = _counted(done)
+    click.echo(f"{'Would be: ' if done.dry_run else ''}{told}." if told else "Nothing to do.")
 
 
 def _counted(done: Maintained) -> str:
@@ -50,7 +51,7 @@ def _counted(done: Maintained) -> str:
     told = [f"{count:,} {name}" for name, count in counts.items() if count]
     dropped = done.entities_dropped
     told += [f"{dropped:,} entit{'y' if dropped == 1 else 'ies'} dropped"] if dropped else []
-    return ", ".join(told) or "nothing to do"
+    return ", ".join(told)
 
 
 @click.command()
