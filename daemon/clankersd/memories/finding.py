@@ -57,11 +57,10 @@ async def _ask(daemon: "Daemon", request: MemorySearch) -> Asked:
         [_, *further], params = selection(db, request, now)
         state = in_states(request.include, clock.moment(request.as_of), params)
         visible = Visible(allowed(db, request), " AND ".join([state, *further]), params)
-        # What is selected beside scope and state is little enough to be looked up first.
         ids = f"SELECT memories.id FROM memories WHERE {' AND '.join([IN_SCOPE, *further])}"
         return visible, f"chunks.memory_id IN ({ids})" if further else None
 
-    visible, further = await daemon.store.read(conditions)
+    visible, among = await daemon.store.read(conditions)
     inner = Search(
         query=request.query,
         sources=["memories"],
@@ -69,7 +68,7 @@ async def _ask(daemon: "Daemon", request: MemorySearch) -> Asked:
         min_score=request.min_score,
         explain=request.explain,
     )
-    return ask(daemon, inner, visible, further)
+    return ask(daemon, inner, visible, among)
 
 
 def _one_each(candidates: "list[Candidate]") -> "list[Candidate]":

@@ -26,7 +26,19 @@ from clankersd.db import Db
 from clankersd.db.ids import whole_id
 from clankersd.db.paging import decode_cursor, encode_cursor
 from clankersd.memories.likeness import content_hash
-from clankersd.memories.rows import AS_OF, CURRENT, SALIENCE, SELECT, STATE, Row, find, log_of, to_memories, to_memory
+from clankersd.memories.rows import (
+    AS_OF,
+    CURRENT,
+    SALIENCE,
+    SELECT,
+    STATE,
+    Row,
+    find,
+    get,
+    log_of,
+    to_memories,
+    to_memory,
+)
 from clankersd.memories.scopes import IN_SCOPE, allowed
 from clankersd.memories.selection import in_states, of_project, selection, words
 from clankersd.memories.versions import chain_of, superseded_by
@@ -42,6 +54,10 @@ _SORT = {
     "importance": "memories.importance",
     "accessed": "memories.last_accessed",
 }
+_KEYS = """
+    SELECT memories.id, {sort} AS sort_key FROM memories WHERE {conditions}
+    ORDER BY sort_key DESC, memories.id DESC LIMIT :limit
+"""
 _COUNTS = f"""
     SELECT {STATE} AS state, sector, tier, category, scope, count(*) AS count, sum(pinned) AS pinned,
            sum({SALIENCE}) AS salience, min(created_at) AS oldest, max(created_at) AS newest
@@ -62,7 +78,7 @@ _RELATIONS = f"""
 async def memory_get(daemon: "Daemon", request: MemoryGet) -> Memory:
     as_of = clock.moment(request.as_of)
 
-    def get(db: Db) -> Memory:
+    def one(db: Db) -> Memory:
         now = clock.now()
         row = find(db, request.id, allowed(db, request), now)
         if as_of is not None and not db.value(
@@ -72,7 +88,7 @@ async def memory_get(daemon: "Daemon", request: MemoryGet) -> Memory:
         [memory] = to_memories(db, [row], now, as_of)
         return memory
 
-    return await daemon.store.read(get)
+    return await daemon.store.read(one)
 
 
 @handles(MemoryList)
@@ -88,12 +104,13 @@ async def memory_list(daemon: "Daemon", request: MemoryList) -> MemoryPage:
         if key is not None:
             conditions.append(f"({sort}, memories.id) < (:key, :after)")
             params |= {"key": key, "after": after}
-        sql = f"{SELECT.replace('SELECT', f'SELECT {sort} AS sort_key,', 1)} WHERE {' AND '.join(conditions)}"
-        order = f"ORDER BY {sort} DESC, memories.id DESC LIMIT :limit"
-        rows = db.fetch(f"{sql} {order}", params | {"limit": request.limit + 1})
-        shown = rows[: request.limit]
-        cursor = encode_cursor(now, float(shown[-1]["sort_key"]), shown[-1]["id"]) if len(rows) > len(shown) else None
-        return MemoryPage(to_memories(db, shown, now, clock.moment(request.as_of)), cursor)
+        keys = db.tuples(
+            _KEYS.format(sort=sort, conditions=" AND ".join(conditions)), params | {"limit": request.limit + 1}
+        )
+        shown = keys[: request.limit]
+        rows = [get(db, memory_id, now) for memory_id, _ in shown]
+        cursor = encode_cursor(now, float(shown[-1][1]), shown[-1][0]) if len(keys) > len(shown) else None
+        return MemoryPage(to_memories(db, rows, now, clock.moment(request.as_of)), cursor)
 
     return await daemon.store.read(page)
 

@@ -91,12 +91,12 @@ async def search(daemon: "Daemon", request: Search) -> SearchResult:
     )
 
 
-def ask(daemon: "Daemon", request: Search, visible: Visible, further: str | None = None) -> Asked:
-    """A search ready to be made; `further` is one more condition on chunks."""
+def ask(daemon: "Daemon", request: Search, visible: Visible, among: str | None = None) -> Asked:
+    """A search ready to be made; `among` is a quick way to the chunks that may be found."""
     live = daemon.index.live
     return Asked(
         request,
-        eligible(request, live.chunking.number if live else 0, visible, further),
+        eligible(request, live.chunking.number if live else 0, visible, among),
         named(request.query, daemon.index.speakers),
         anyio.current_time() + daemon.config.search_seconds,
     )
