@@ -37,6 +37,7 @@ from clankersd.index.files import FileSync, WatchSettings
 from clankersd.index.index import Index
 from clankersd.index.queue import Queue
 from clankersd.jobs import Jobs
+from clankersd.memories import adding, changing, entities, finding, graph, importing, maintenance, reading, relations
 from clankersd.recall import recall, whole
 from clankersd.search import search
 from clankersd.server import Server
@@ -44,7 +45,9 @@ from clankersd.sockets import listening_sockets, only_instance
 from clankersd.spool import Spool
 from clankersd.transcripts import Transcripts
 
+MEMORIES = (adding, changing, entities, finding, graph, importing, maintenance, reading, relations)
 FEATURES = (
+    *MEMORIES,
     capture,
     events,
     hooks,
@@ -201,6 +204,7 @@ def _services(daemon: Daemon) -> dict[str, Callable[[], Awaitable[None]]]:
         "cut": partial(texts.work_off_backlog, daemon.index),
         "sweep": partial(rebuild.keep_swept, daemon.index),
         "files": daemon.files.run,
+        "maintain": partial(maintenance.keep_maintained, daemon),
         "spool": daemon.spool.run,
         "transcripts": daemon.transcripts.run,
         "logs": partial(log.clean_up_daily, daemon.log_file, lambda: daemon.config.log_retention_days),

@@ -14,6 +14,7 @@ from clankers.ctl.imports import import_
 from clankers.ctl.index import index, reindex
 from clankers.ctl.jobs import jobs
 from clankers.ctl.logs import logs
+from clankers.ctl.memory import memory
 from clankers.ctl.model import model
 from clankers.ctl.plugin import plugin
 from clankers.ctl.query import query
@@ -56,6 +57,7 @@ COMMANDS = (
     status,
     health,
     search,
+    memory,
     sessions,
     session,
     stats,

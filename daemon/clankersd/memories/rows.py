@@ -37,10 +37,23 @@ CURRENT = """
 """
 """The state 'current', as a condition that is quick to check."""
 
-AS_OF = """
-    memories.created_at <= :as_of AND memories.valid_from <= :as_of
-    AND NOT (memories.valid_until IS NOT NULL AND memories.valid_until <= :as_of AND memories.closed_at <= :as_of)
-    AND (memories.expires_at IS NULL OR memories.expires_at > :as_of)
+
+def _then(column: str) -> str:
+    """What a column held at `:as_of`: what the first later change replaced, or what it holds now."""
+    return f"""iif(
+        EXISTS (SELECT 1 FROM memory_log AS later WHERE later.memory_id = memories.id AND later.at > :as_of
+                AND json_type(later.before_json, '$.{column}') IS NOT NULL),
+        (SELECT json_extract(later.before_json, '$.{column}') FROM memory_log AS later
+         WHERE later.memory_id = memories.id AND later.at > :as_of
+           AND json_type(later.before_json, '$.{column}') IS NOT NULL ORDER BY later.at, later.id LIMIT 1),
+        memories.{column}
+    )"""
+
+
+AS_OF = f"""
+    memories.created_at <= :as_of AND {_then("valid_from")} <= :as_of
+    AND coalesce({_then("valid_until")}, :as_of + 1) > :as_of
+    AND coalesce({_then("expires_at")}, :as_of + 1) > :as_of
     AND 'deleted' IS NOT (
         SELECT action FROM memory_log WHERE memory_id = memories.id AND action IN ('deleted', 'restored')
           AND at <= :as_of ORDER BY at DESC, id DESC LIMIT 1
@@ -67,8 +80,12 @@ _LOG = """
 
 def find(db: Db, given: str, permitted: Allowed, now: int | None = None) -> Row:
     """The memory with this id, or the only one whose id begins so, in whatever state; raises NotFound."""
-    memory_id = whole_id(db, given, "memories", "memory", IN_SCOPE, permitted.params)
-    row = db.fetch_one(f"{SELECT} WHERE memories.id = :id", {"id": memory_id, "now": now or clock.now()})
+    return get(db, whole_id(db, given, "memories", "memory", IN_SCOPE, permitted.params), now or clock.now())
+
+
+def get(db: Db, memory_id: str, now: int) -> Row:
+    """The memory with this id, which is there."""
+    row = db.fetch_one(f"{SELECT} WHERE memories.id = :id", {"id": memory_id, "now": now})
     assert row
     return row
 
@@ -145,12 +162,12 @@ def as_json(value: Any) -> str | None:
 
 
 def _as_it_was(db: Db, row: Row, as_of: int) -> Row:
-    """Undo the corrections that came later."""
+    """Undo the changes that came later."""
     later = db.fetch(
-        "SELECT before_json FROM memory_log WHERE memory_id = :id AND at > :as_of AND action = 'updated' "
+        "SELECT before_json FROM memory_log WHERE memory_id = :id AND at > :as_of AND before_json IS NOT NULL "
         "ORDER BY at DESC, id DESC",
         {"id": row["id"], "as_of": as_of},
     )
     for entry in later:
         row = row | json.loads(entry["before_json"])
-    return row
+    return row | {"state": "current", "superseded_by": None, "deleted_at": None, "archived_at": None}

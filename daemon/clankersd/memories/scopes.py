@@ -2,10 +2,9 @@
 
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from clankers_protocol.errors import InvalidParams
-from clankers_protocol.memories import Scoped
 from clankersd.db import Db
 from clankersd.projects import project_id
 
@@ -30,19 +29,30 @@ class Allowed:
         return EVERY in self.scopes or scope in self.scopes
 
 
-def allowed(db: Db, request: Scoped[Any]) -> Allowed:
+class Asks(Protocol):
+    """A request that says who asks."""
+
+    scopes: list[str] | None
+    agent: str | None
+    project: str | None
+
+
+def allowed(db: Db, request: Asks) -> Allowed:
     """The scopes the caller named, or its own and the global one."""
+    permitted = own_scopes(request)
+    if request.scopes is None and request.project and (known := project_id(db, request.project)):
+        return Allowed((*permitted.scopes, f"project:{known}"))
+    return permitted
+
+
+def own_scopes(request: Asks) -> Allowed:
+    """The same, but for the project's, which only the database knows."""
     if request.scopes is not None:
         return Allowed(tuple(dict.fromkeys(request.scopes)))
-    own = [GLOBAL]
-    if request.agent:
-        own.append(f"agent:{request.agent}")
-    if request.project and (known := project_id(db, request.project)):
-        own.append(f"project:{known}")
-    return Allowed(tuple(own))
+    return Allowed((GLOBAL, f"agent:{request.agent}") if request.agent else (GLOBAL,))
 
 
-def scope_to_write(request: Scoped[Any], wanted: str | None, own_project: str | None) -> str:
+def scope_to_write(request: Asks, wanted: str | None, own_project: str | None) -> str:
     """Where a new memory goes: into the scope that is wanted, else the project's, the agent's, the global one."""
     own = {"project": own_project and f"project:{own_project}", "agent": request.agent and f"agent:{request.agent}"}
     if wanted is None:
