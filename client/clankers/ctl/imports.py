@@ -16,9 +16,7 @@ from clankers_protocol.capture import Importable, ImportStart, ImportSummary
 
 @click.command(name="import")
 @click.argument("harness", type=click.Choice(get_args(Importable)))
-@click.option(
-    "--since", metavar="TIME", callback=beginning, help="Only what went on since: 2h, 3d, 1w, today …"
-)
+@click.option("--since", metavar="TIME", callback=beginning, help="Only what went on since: 2h, 3d, 1w, today …")
 @click.option("--dry-run", is_flag=True, help="Only tell what would come in.")
 @common
 def import_(ctl: Ctl, harness: str, since: int | None, dry_run: bool) -> None:
