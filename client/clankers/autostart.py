@@ -4,7 +4,8 @@ import os
 import sys
 import time
 
-from clankers.hook import data_folder, forget_signals, note, setting
+from clankers.hook import data_folder, forget_signals, note, open_log, setting
+from clankers.spool import make_folder
 
 AGAIN_SECONDS = 30.0
 """A daemon that cannot start must not be started by every event."""
@@ -18,7 +19,7 @@ def start_daemon() -> None:
     if setting("hook_autostart").lower() in ("false", "0", "off", "no") or _is_a_service():
         return
     try:
-        os.makedirs(data_folder(), mode=0o700, exist_ok=True)
+        make_folder(data_folder())
         lock = os.open(f"{data_folder()}/autostart.lock", os.O_RDWR | os.O_CREAT, 0o600)
         if not _was_just_taken(lock) and _take(lock) and os.fork() == 0:
             _become_the_daemon()
@@ -64,8 +65,9 @@ def _become_the_daemon() -> None:
         os.setsid()
         os.chdir("/")
         nothing = os.open(os.devnull, os.O_RDWR)
-        for stream in (0, 1, 2):
-            os.dup2(nothing, stream)
+        os.dup2(nothing, 0)
+        os.dup2(nothing, 1)
+        os.dup2(open_log(), 2)  # where it says why it cannot start
         os.closerange(3, min(os.sysconf("SC_OPEN_MAX"), 65536))
         environ = {
             name: value

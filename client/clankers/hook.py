@@ -11,7 +11,7 @@ import os
 import sys
 import time
 
-from clankers.spool import keep
+from clankers.spool import keep, make_folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -229,14 +229,18 @@ def _print_output(reply: bytes) -> None:
 def note(text: str) -> None:
     """Say it in a file: nothing may be printed."""
     try:
-        folder = os.environ.get("CLANKERS_LOG_PATH") or f"{data_folder()}/logs"
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        path = f"{folder}/hook.log"
-        fresh = not os.path.exists(path) or os.path.getsize(path) > LARGEST_LOG
-        flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if fresh else os.O_APPEND)
-        descriptor = os.open(path, flags, 0o600)
+        descriptor = open_log()
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         os.write(descriptor, f"{stamp} {text}\n".encode(errors="replace"))
         os.close(descriptor)
     except OSError:
         pass
+
+
+def open_log() -> int:
+    """The hooks' log, begun anew when it has grown too large."""
+    folder = os.environ.get("CLANKERS_LOG_PATH") or f"{data_folder()}/logs"
+    make_folder(folder)
+    path = f"{folder}/hook.log"
+    large = os.path.exists(path) and os.path.getsize(path) > LARGEST_LOG
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | (os.O_TRUNC if large else 0), 0o600)

@@ -18,7 +18,7 @@ class SpoolFull(Exception):
 
 def keep(folder: str, event: bytes) -> str:
     """Put `event` into the spool; returns its path once it is safe on the disk."""
-    os.makedirs(folder, mode=0o700, exist_ok=True)
+    make_folder(folder)
     if size(folder) + len(event) > MOST_BYTES:
         raise SpoolFull(f"the spool holds {MOST_BYTES} bytes: start the daemon to empty it")
     name = f"{time.time_ns():020}-{os.getpid()}-{len(event)}"
@@ -37,6 +37,17 @@ def keep(folder: str, event: bytes) -> str:
     os.rename(unfinished, path)
     _sync(folder)
     return path
+
+
+def make_folder(folder: str) -> None:
+    """Make a folder and the one it is in, for nobody else to look into."""
+    try:
+        os.mkdir(folder, 0o700)
+    except FileExistsError:
+        pass
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(folder), mode=0o700, exist_ok=True)
+        os.mkdir(folder, 0o700)
 
 
 def size(folder: str) -> int:

@@ -174,6 +174,13 @@ def test_an_event_may_be_an_argument(home: Path) -> None:
     assert (sent["harness"], sent["event"]) == ("codex", event)
 
 
+def test_what_it_keeps_is_for_nobody_else_to_see(home: Path) -> None:
+    hook(DaemonProcess(home, CLANKERS_DATA_PATH=str(home / "new")).environ, EVENT)
+    (event,) = (home / "new").rglob("*.json")
+    places = [home / "new" / "clankers", home / "new" / "clankers" / "spool", event]
+    assert [oct(place.stat().st_mode & 0o777) for place in places] == ["0o700", "0o700", "0o600"]
+
+
 # --- What comes out of it
 
 
@@ -331,10 +338,20 @@ def test_hooks_that_find_nobody_start_one_daemon_that_is_nobodys_child(home: Pat
             assert connection.call("session.get", id="s")["counts"]["messages"] == 8
             pid = connection.call("daemon.status")["pid"]
         assert os.getsid(pid) == pid
-        assert {Path(f"/proc/{pid}/fd/{stream}").readlink() for stream in range(3)} == {Path(os.devnull)}
+        streams = [Path(f"/proc/{pid}/fd/{stream}").readlink() for stream in range(3)]
+        assert streams == [Path(os.devnull), Path(os.devnull), home / "clankers" / "logs" / "hook.log"]
         assert Path(f"/proc/{pid}/cwd").readlink() == Path("/")
         assert b"SECRET_TOKEN" not in Path(f"/proc/{pid}/environ").read_bytes()
         assert int((home / "clankers" / "clankers.db.lock").read_text()) == pid
+
+
+def test_why_a_daemon_could_not_be_started_is_in_the_log(home: Path) -> None:
+    with autostarting(home) as daemon:
+        (home / "clankers.toml").write_text("no_such_setting = 1\n")
+        hook(daemon.environ, EVENT)
+        log = home / "clankers" / "logs" / "hook.log"
+        eventually(lambda: log.exists() and "no_such_setting" in log.read_text(), "the reason is told")
+    assert len(spooled(home)) == 1
 
 
 def test_a_daemon_that_was_just_started_is_not_started_again(home: Path) -> None:

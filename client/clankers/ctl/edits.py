@@ -139,7 +139,8 @@ class Edits:
 
     def _make_folder(self, folder: Path) -> None:
         missing = [each for each in (folder, *folder.parents) if not each.exists()]
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for each in reversed(missing):
+            each.mkdir(mode=0o700, exist_ok=True)
         self._made += [str(each) for each in missing if str(each) not in self._made]
 
     def _say(self, action: str, path: Path, detail: str = "") -> None:

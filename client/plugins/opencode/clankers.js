@@ -117,34 +117,49 @@ function quietly(action) {
 
 let lastName = 0n
 
-/** Keeps one event on disk, complete or not at all. Synchronous: it takes a moment, and only when the daemon is away. */
-function keep(params) {
-  const body = Buffer.from(params)
-  const folder = path.join(dataFolder(), "spool")
-  fs.mkdirSync(folder, { recursive: true, mode: 0o700 })
-  if (spooled(folder) + body.length > MOST_SPOOLED) throw new Error("event lost: the spool is full")
+/** Where the next event is kept: the order of the names is the order of the events. */
+function nextName(folder, length) {
   const now = BigInt(Date.now()) * 1000000n
-  lastName = now > lastName ? now : lastName + 1n // the order of the names is the order of the events
-  const name = path.join(folder, `${String(lastName).padStart(20, "0")}-${process.pid}-${body.length}`)
-  const file = fs.openSync(`${name}.unfinished`, "wx", 0o600)
-  try {
-    for (let done = 0; done < body.length; ) done += fs.writeSync(file, body, done)
-    fs.fsyncSync(file)
-  } catch (error) {
-    fs.unlinkSync(`${name}.unfinished`)
-    throw error
-  } finally {
-    fs.closeSync(file)
-  }
-  fs.renameSync(`${name}.unfinished`, `${name}.json`)
-  const parent = fs.openSync(folder, "r")
-  fs.fsyncSync(parent)
-  fs.closeSync(parent)
+  lastName = now > lastName ? now : lastName + 1n
+  return path.join(folder, `${String(lastName).padStart(20, "0")}-${process.pid}-${length}`)
 }
 
-function spooled(folder) {
-  const sizes = fs.readdirSync(folder).map((name) => Number(/-(\d+)\.\w+$/.exec(name)?.[1] ?? 0))
-  return sizes.reduce((sum, size) => sum + size, 0)
+function checkRoom(names, length) {
+  const sizes = names.map((name) => Number(/-(\d+)\.\w+$/.exec(name)?.[1] ?? 0))
+  if (sizes.reduce((sum, size) => sum + size, length) > MOST_SPOOLED) throw new Error("event lost: the spool is full")
+}
+
+/** Keeps one event on disk, complete or not at all. */
+async function keep(params) {
+  const body = Buffer.from(params)
+  const folder = path.join(dataFolder(), "spool")
+  const name = nextName(folder, body.length)
+  await fs.promises.mkdir(folder, { recursive: true, mode: 0o700 })
+  checkRoom(await fs.promises.readdir(folder), body.length)
+  const file = await fs.promises.open(`${name}.unfinished`, "wx", 0o600)
+  try {
+    await file.writeFile(body)
+    await file.sync()
+  } catch (error) {
+    await fs.promises.unlink(`${name}.unfinished`)
+    throw error
+  } finally {
+    await file.close()
+  }
+  await fs.promises.rename(`${name}.unfinished`, `${name}.json`)
+  const parent = await fs.promises.open(folder, "r")
+  await parent.sync().finally(() => parent.close())
+}
+
+/** The same for the very end, when nothing can be waited for. */
+function keepAtOnce(params) {
+  const body = Buffer.from(params)
+  const folder = path.join(dataFolder(), "spool")
+  const name = nextName(folder, body.length)
+  fs.mkdirSync(folder, { recursive: true, mode: 0o700 })
+  checkRoom(fs.readdirSync(folder), body.length)
+  fs.writeFileSync(`${name}.unfinished`, body, { flag: "wx", mode: 0o600, flush: true })
+  fs.renameSync(`${name}.unfinished`, `${name}.json`)
 }
 
 // --- The connection
@@ -297,7 +312,7 @@ class Outbox {
 
   /** Keeps everything that has not been acknowledged; for the very end. */
   keepAll() {
-    for (const item of this.#queue.splice(0)) this.#keep(item)
+    for (const item of this.#queue.splice(0)) quietly(keepAtOnce)(item.params)
   }
 
   async #work() {
@@ -306,27 +321,22 @@ class Outbox {
       for (const item of batch) item.key = null // on its way: no longer to be replaced
       const stored = await Promise.all(batch.map((item) => this.#send(item)))
       for (const [place, item] of batch.entries()) {
-        const at = this.#queue.indexOf(item)
-        if (at < 0) continue // kept in the meantime
-        this.#queue.splice(at, 1)
-        if (!stored[place]) this.#keep(item)
+        if (!this.#queue.includes(item)) continue // kept in the meantime
+        if (!stored[place]) await keep(item.params).catch((error) => note(`${error}`))
+        this.#queue = this.#queue.filter((other) => other !== item)
       }
     }
     this.#sending = null
   }
 
   async #send(item) {
-    if (item.params.length > LARGEST_FRAME) return false
+    if (Buffer.byteLength(item.params) > LARGEST_FRAME) return false
     try {
       await this.#daemon.request("hook.event", item.params)
       return true
     } catch {
       return false
     }
-  }
-
-  #keep(item) {
-    quietly(keep)(item.params)
   }
 }
 
