@@ -157,6 +157,7 @@ _REDACTED: dict[str, Callable[[Any], tuple[Any, dict[str, int]]]] = {
     "text_content": redact,
     "tool_input": redact,
     "tool_output": redact,
+    "error_type": redact,
     "error_message": redact,
     "summary": redact,
     "user_prompt": redact,

@@ -7,7 +7,7 @@ from clankers_protocol.memories import Added, MemoryAdd
 from clankersd import clock
 from clankersd.db import Db
 from clankersd.index.index import Index
-from clankersd.memories.drafts import Draft, draft, list_columns, store_row, text_columns
+from clankersd.memories.drafts import Draft, draft, list_columns, store_row, text_columns, without_secrets
 from clankersd.memories.duplicates import Match, Text, find_match
 from clankersd.memories.rows import (
     Row,
@@ -27,6 +27,7 @@ from clankersd.memories.strength import reinforced
 from clankersd.memories.versions import supersede
 from clankersd.projects import project_id as known_project
 from clankersd.projects import project_row, store_project
+from clankersd.redaction import count_redactions
 from clankersd.rpc import handles
 
 if TYPE_CHECKING:
@@ -45,8 +46,17 @@ async def memory_add(daemon: "Daemon", request: MemoryAdd) -> Added:
 async def add_memory(daemon: "Daemon", request: MemoryAdd, by: str = "user") -> Added:
     """Remember what is asked, once: also when two ask at the same time."""
     _check(request)
+    request, secrets = without_secrets(request)
     drafted = await draft(daemon.index, request.content, compare=not request.force)
-    added = await daemon.store.write(lambda db: _add(db, daemon.index, request, drafted, by))
+
+    def add(db: Db) -> Added:
+        count_redactions(db, secrets, clock.now())
+        return _add(db, daemon.index, request, drafted, by)
+
+    added = await daemon.store.write(add)
+    if secrets:
+        kinds = "secrets were taken out: " + ", ".join(sorted(secrets))
+        added.note = f"{added.note}; {kinds}" if added.note else kinds
     daemon.index.wake()
     return added
 

@@ -24,7 +24,7 @@ from clankersd import clock
 from clankersd.db import Db
 from clankersd.index.texts import cut_later, recut
 from clankersd.index.vectors import label_of
-from clankersd.memories.drafts import Draft, draft, index_memory, list_columns, mention, text_columns
+from clankersd.memories.drafts import Draft, draft, index_memory, list_columns, mention, text_columns, without_secrets
 from clankersd.memories.rows import (
     CURRENT,
     Row,
@@ -42,6 +42,7 @@ from clankersd.memories.scopes import allowed, scope_to_write
 from clankersd.memories.selection import limits, selection, words
 from clankersd.memories.strength import deemphasized, reinforced
 from clankersd.memories.versions import settle_restored
+from clankersd.redaction import count_redactions
 from clankersd.rpc import handles
 
 if TYPE_CHECKING:
@@ -56,10 +57,12 @@ _CLEARED = {"summary": "summary", "validUntil": "valid_until", "expiresAt": "exp
 async def memory_update(daemon: "Daemon", request: MemoryUpdate) -> Memory:
     if request.content is not None and not request.content.strip():
         raise InvalidParams("invalid params: there is nothing in it to remember - at `$.content`")
+    request, secrets = without_secrets(request)
     drafted = await draft(daemon.index, request.content, compare=False) if request.content else None
 
     def update(db: Db) -> Memory:
         now = clock.now()
+        count_redactions(db, secrets, now)
         if request.session_id:
             require_session(db, request.session_id)
         row = _changeable(db, request, request.id, now)

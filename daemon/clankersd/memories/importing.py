@@ -1,5 +1,6 @@
 """`memory.import`: memories from elsewhere, with the ids and times they had."""
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -8,12 +9,13 @@ from clankers_protocol.errors import InvalidParams, RpcError
 from clankers_protocol.memories import Imported, MemoryImport, MemoryRecord
 from clankersd import clock
 from clankersd.db import Db
-from clankersd.memories.drafts import Draft, draft, list_columns, store_row, text_columns
+from clankersd.memories.drafts import Draft, draft, list_columns, store_row, text_columns, without_secrets
 from clankersd.memories.rows import SELECT, Row, as_json, note
 from clankersd.memories.scopes import allowed
 from clankersd.memories.sectors import classify
 from clankersd.memories.versions import link
 from clankersd.projects import project_id, project_row, store_project
+from clankersd.redaction import count_redactions
 from clankersd.rpc import handles
 
 if TYPE_CHECKING:
@@ -31,14 +33,21 @@ _TIMES = (
 @handles(MemoryImport)
 async def memory_import(daemon: "Daemon", request: MemoryImport) -> Imported:
     refused: dict[str, str] = {}
+    secrets: Counter[str] = Counter()
     read: list[tuple[MemoryRecord, Draft]] = []
     for number, given in enumerate(request.memories):
         try:
-            record = _read(given)
+            record, found = without_secrets(_read(given))
+            secrets.update(found)
             read.append((record, await draft(daemon.index, record.content, compare=False)))
         except RpcError as error:
             refused[str(given.get("id") or f"number {number + 1}")] = error.message
-    created = await daemon.store.write(lambda db: _store_all(db, request, read, refused)) if read else 0
+
+    def store(db: Db) -> int:
+        count_redactions(db, secrets, clock.now())
+        return _store_all(db, request, read, refused)
+
+    created = await daemon.store.write(store) if read else 0
     daemon.index.wake()
     return Imported(created, len(request.memories) - created - len(refused), refused)
 
