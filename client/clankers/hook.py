@@ -38,7 +38,9 @@ def main() -> None:
         words = sys.argv[1:]
         names = [word for word in words if not word.startswith(("-", "{"))] or ["generic"]
         given = next((word for word in words if word.startswith("{")), None)  # Codex's `notify` has it so
-        if "--start" in words:
+        if "--help" in words:
+            os.write(1, str(__doc__).encode())
+        elif "--start" in words:
             _start_daemon()
         else:
             _deliver(names[0], _read() if given is None else os.fsencode(given), recall="--recall" in words)
@@ -99,6 +101,7 @@ def _read() -> bytes:
     except Interrupted:
         note("interrupted while reading")
     _signal.alarm(0)
+    _on_signals(_signal.SIG_IGN)  # only waiting is worth interrupting
     return b"".join(pieces)
 
 
@@ -140,7 +143,6 @@ def _send_or_keep(params: bytes, question: bytes) -> None:
         pass  # busy, or we are
     except Exception as error:
         note(f"not understood: {type(error).__name__}: {error}")
-    _on_signals(_signal.SIG_IGN)  # so near the end nothing is gained by stopping
     keep(f"{data_folder()}/spool", params)
     if nobody_there:
         _start_daemon()
@@ -187,24 +189,30 @@ def _converse(frames: bytes, wanted: int, patience: float) -> list[bytes]:
     """The replies that come in time, in any order; raises OSError when the frames cannot be sent."""
     start = time.monotonic()
     connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
-    replies: list[bytes] = []
-    received = b""
     try:
+        _on_signals(_interrupt)
         connection.settimeout(BUDGET_SECONDS)
         connection.connect(socket_path())
         connection.settimeout(max(start + BUDGET_SECONDS - time.monotonic(), 0.01))
         connection.sendall(frames)
-        try:
-            while len(replies) < wanted:
-                connection.settimeout(max(start + patience - time.monotonic(), 0.001))
-                piece = connection.recv(65536)
-                if not piece:
-                    break
-                received = _take_replies(received + piece, replies)
-        except (OSError, Interrupted):
-            pass  # what has come so far counts
+        return _replies(connection, wanted, start + patience)
     finally:
+        _on_signals(_signal.SIG_IGN)
         connection.close()
+
+
+def _replies(connection: _socket.socket, wanted: int, deadline: float) -> list[bytes]:
+    replies: list[bytes] = []
+    received = b""
+    try:
+        while len(replies) < wanted:
+            connection.settimeout(max(deadline - time.monotonic(), 0.001))
+            piece = connection.recv(65536)
+            if not piece:
+                break
+            received = _take_replies(received + piece, replies)
+    except (OSError, Interrupted):
+        pass  # what has come so far counts
     return replies
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from fake_daemon import Peer, Script, played
+from recorded import OPENCODE, needs_fixtures, opencode_events
 from support import DaemonProcess
 from writers import eventually
 
@@ -349,3 +350,38 @@ def test_it_brings_the_mcp_server_and_commands_and_leaves_the_owners_own_alone(o
     assert config["mcp"]["clankers"]["command"] == ["clankers-mcp"]
     assert config["command"]["recall"] == mine
     assert set(config["command"]) == {"recall", "remember", "forget", "memory-status"}
+
+
+def steps(stream: Path) -> list[Step]:
+    """A recorded stream, told as OpenCode told it."""
+    entries = [json.loads(line) for line in stream.read_text().splitlines()]
+    told = [
+        {"event": entry["event"]}
+        if entry["kind"] == "event"
+        else {"hook": entry["name"], "input": entry.get("input"), "output": entry.get("output")}
+        for entry in entries
+        if entry["kind"] in ("event", "hook") and entry.get("name") not in ("config", "dispose")
+    ]
+    return [*told, DISPOSE]
+
+
+def tools_of(events: list[dict[str, Any]]) -> dict[str, str]:
+    """How each tool ended."""
+    found = [event["properties"]["part"] for event in events if event.get("type") == "message.part.updated"]
+    return {part["id"]: part["state"]["status"] for part in found}
+
+
+@needs_fixtures
+@pytest.mark.parametrize("name", sorted(path.stem for path in OPENCODE.glob("streams/*.jsonl")))
+def test_of_a_recorded_stream_every_message_and_tool_is_sent_whole(opencode: OpenCode, name: str) -> None:
+    stream = OPENCODE / "streams" / f"{name}.jsonl"
+    expected = [event for _, event in opencode_events(stream)]
+    seen: list[dict[str, Any]] = []
+    with opencode.daemon(storing(seen)):
+        opencode.plays(*steps(stream))
+    sent = [event for event in seen if "type" in event]
+    assert texts(sent) == texts(expected)
+    assert tools_of(sent) == tools_of(expected)
+    kinds = {"session.created", "session.error", "session.compacted", "session.deleted", "session.idle"}
+    assert [kind for kind in types(sent) if kind in kinds] == [kind for kind in types(expected) if kind in kinds]
+    assert "Error" not in opencode.log()
