@@ -8,15 +8,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-from e2e.mock_model import MockModel, Reply, mock_model
-from support import DaemonProcess
+from e2e.mock_model import MockModel, Reply, Said, mock_model
+from support import DaemonProcess, RawConnection
 
 INSTALL_SECONDS = 400
 RUN_SECONDS = 100
@@ -118,6 +118,42 @@ class Machine:
         )
         assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
         return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+class Stored:
+    """What the daemon holds, as the checks look at it."""
+
+    def __init__(self, connection: RawConnection) -> None:
+        self.connection = connection
+
+    def prompts(self, session: str) -> list[str]:
+        return [one["textContent"] for one in self._messages(session, "user")]
+
+    def answers(self, session: str) -> list[tuple[str, int, int]]:
+        """What the model said in a session, each with its tokens, sorted: the order is not what is compared."""
+        said = self._messages(session, "assistant")
+        return sorted((one["textContent"] or "", one["promptTokens"], one["completionTokens"]) for one in said)
+
+    def tools(self, session: str) -> list[dict[str, Any]]:
+        return list(self.connection.call("tool.list", sessionId=session)["tools"])
+
+    def tokens(self) -> tuple[int, int]:
+        """Of all sessions together."""
+        totals = self.connection.call("stats")["totals"]
+        return totals["promptTokens"], totals["completionTokens"]
+
+    def _messages(self, session: str, role: str) -> list[dict[str, Any]]:
+        return list(self.connection.call("message.list", sessionId=session, role=role)["messages"])
+
+
+def answers(said: Iterable[Said]) -> list[tuple[str, int, int]]:
+    """What the mock says it said, as `Stored.answers` has it."""
+    return sorted((one.reply.text, one.prompt_tokens, one.completion_tokens) for one in said)
+
+
+def tokens(said: Iterable[Said]) -> tuple[int, int]:
+    said = list(said)
+    return sum(one.prompt_tokens for one in said), sum(one.completion_tokens for one in said)
 
 
 @contextmanager
