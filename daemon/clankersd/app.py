@@ -16,7 +16,7 @@ from clankers_protocol.paths import Paths
 from clankersd import config, events, hooks, indexing, log, models, query, sessions, stats, status, systemd, upkeep
 from clankersd.config import Config, Loaded
 from clankersd.db import Store
-from clankersd.index import messages, rebuild
+from clankersd.index import rebuild, texts
 from clankersd.index.embedders.base import EmbedderSettings
 from clankersd.index.files import FileSync, WatchSettings
 from clankersd.index.index import Index
@@ -159,7 +159,7 @@ def _services(daemon: Daemon) -> dict[str, Callable[[], Awaitable[None]]]:
         "tend": daemon.store.tend,
         "jobs": daemon.jobs.run,
         "embed": daemon.queue.run,
-        "cut": partial(messages.work_off_backlog, daemon.index),
+        "cut": partial(texts.work_off_backlog, daemon.index),
         "sweep": partial(rebuild.keep_swept, daemon.index),
         "files": daemon.files.run,
         "spool": partial(hooks.replay_spool, daemon, daemon.paths.spool),

@@ -31,6 +31,7 @@ from clankersd.db.upsert import GIVEN, HIGHEST, KEEP, upsert
 from clankersd.index.index import Index
 from clankersd.index.messages import index_message, index_role, index_tool_later
 from clankersd.log import LEVELS
+from clankersd.projects import project_row, store_project
 from clankersd.rpc import handles
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ UNTITLED = "Untitled Session"
 """What the original plugins send before there is a title: as good as none."""
 
 _TIMES = ("created_at", "updated_at", "ended_at", "completed_at")
-_PROJECT_OF_PATH = "(SELECT id FROM projects WHERE path = :project_path)"
+_PROJECT_OF_PATH = "(SELECT id FROM projects WHERE path = :project_root)"
 _FIRST_SEEN = {"created_at": "COALESCE(:created_at, :now)"}
 
 _SESSION = upsert(
@@ -76,12 +77,6 @@ _SESSION = upsert(
     chat_id=GIVEN,
     metadata=GIVEN,
 )
-
-_PROJECT = """
-    INSERT INTO projects (id, path, name, created_at, updated_at)
-    VALUES (:id, :path, :name, :now, :now)
-    ON CONFLICT (path) DO UPDATE SET name = :name, updated_at = :now WHERE :name <> COALESCE(name, '')
-"""
 
 # A session that is only heard of so far; or, of a known one, that something happened in it.
 _HEARD_OF = """
@@ -209,16 +204,12 @@ def session_change(_index: Index, event: SessionEvent) -> Change:
     row["context_json"] = row.pop("context")
     path = row["project_path"]
     row["project_path"] = path = path and (path.rstrip("/") or "/")
-    project = {
-        "id": clock.new_id(),
-        "path": path,
-        "name": row["project_name"] or _last_part(path),
-        "now": row["now"],
-    }
+    project = project_row(path, row["project_name"]) if path else None
+    row["project_root"] = project and project["path"]
 
     def store(db: Db) -> None:
-        if path:
-            db.execute(_PROJECT, project)
+        if project:
+            store_project(db, project)
         db.execute(_SESSION, row)
 
     return store
@@ -298,10 +289,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return msgspec.json.encode(value).decode() if value else None
     return value
-
-
-def _last_part(path: str | None) -> str | None:
-    return path.rpartition("/")[2] or path if path else None
 
 
 _KINDS: dict[str, tuple[type[Wire], Callable[[Index, Any], Change]]] = {

@@ -142,7 +142,7 @@ CREATE INDEX idx_embedding_cache_updated_at ON embedding_cache (updated_at);
 -- cut while their sender waits.
 CREATE TABLE index_backlog (
     position INTEGER PRIMARY KEY,
-    kind     TEXT NOT NULL CHECK (kind IN ('message', 'tool')),
+    kind     TEXT NOT NULL,
     owner    TEXT NOT NULL,
     UNIQUE (kind, owner)
 ) STRICT;

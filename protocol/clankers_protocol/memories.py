@@ -16,7 +16,7 @@ MAX_CONTENT = 100_000
 Sector = Literal["episodic", "semantic", "procedural", "emotional", "reflective"]
 Tier = Literal["session", "project", "global"]
 Usage = Literal["created", "recalled", "updated", "reinforced"]
-State = Literal["current", "superseded", "expired", "archived", "deleted"]
+State = Literal["current", "upcoming", "superseded", "expired", "archived", "deleted"]
 Content = Annotated[str, Meta(min_length=1, max_length=MAX_CONTENT)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Scope = Annotated[str, Meta(max_length=120, pattern=r"^(global|(agent|project|user|custom):[A-Za-z0-9._:-]{1,100})$")]
@@ -157,7 +157,7 @@ class MemoryList(Selection[MemoryPage]):
     true then; `include` adds states beside `current`."""
 
     method: ClassVar[str] = "memory.list"
-    include: Annotated[list[State], Meta(max_length=5)] = msgspec.field(default_factory=list)
+    include: Annotated[list[State], Meta(max_length=6)] = msgspec.field(default_factory=list)
     as_of: Time | None = None
     sort: Literal["created", "updated", "salience", "importance", "accessed"] = "created"
     limit: Limit = 50
@@ -190,7 +190,7 @@ class MemorySearch(Selection[MemoryHits], kw_only=True):
 
     method: ClassVar[str] = "memory.search"
     query: Annotated[str, Meta(min_length=1, max_length=10_000)]
-    include: Annotated[list[State], Meta(max_length=5)] = msgspec.field(default_factory=list)
+    include: Annotated[list[State], Meta(max_length=6)] = msgspec.field(default_factory=list)
     as_of: Time | None = None
     mode: Mode = "hybrid"
     min_score: Share = 0.0

@@ -5,23 +5,25 @@ import json
 from collections import deque
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from clankersd.db import Db
 from clankersd.index.chunker import Chunk, chunk
 from clankersd.index.words import count_words, other_forms
 
-OwnerColumn = Literal["message_id", "tool_id", "file_id"]
+OwnerColumn = Literal["message_id", "tool_id", "file_id", "memory_id"]
+OWNERS: tuple[OwnerColumn, ...] = get_args(OwnerColumn)
 Row = dict[str, Any]
 Moved = tuple[Row, Row]
 """A chunk as it is stored, and as it shall be."""
 
-_INSERT = """
-    INSERT INTO chunks (chunk_id, chunking, source, message_id, tool_id, file_id, session_id, turn, role, position,
+_INSERT_OF = """
+    INSERT INTO chunks (chunk_id, chunking, source, {owner}, session_id, turn, role, position,
                         start_line, end_line, start_offset, end_offset, hash, text, header, extra, tokens, created_at)
-    VALUES (:chunk_id, :chunking, :source, :message_id, :tool_id, :file_id, :session_id, :turn, :role, :position,
+    VALUES (:chunk_id, :chunking, :source, :owner, :session_id, :turn, :role, :position,
             :start_line, :end_line, :start_offset, :end_offset, :hash, :text, :header, :extra, :tokens, :created_at)
 """
+_INSERT = {owner: _INSERT_OF.format(owner=owner) for owner in OWNERS}
 _INDEX_WORDS = """
     INSERT INTO chunks_fts (rowid, text, header, extra)
     SELECT id, text, header, extra FROM chunks
@@ -118,7 +120,7 @@ def replace(db: Db, owner: Owner, prepared: Prepared) -> bool:
     if moved:
         _move(db, moved)
     for row in new:
-        db.execute(_INSERT, row)
+        db.execute(_INSERT[owner.column], row)
     if new:
         db.before_commit(index_words)
     return bool(gone or moved or new)
@@ -173,8 +175,7 @@ def _row(owner: Owner, prepared: Prepared, position: int, turn: int | None) -> R
         "chunk_id": hash_of(name),
         "chunking": prepared.chunking.number,
         "source": owner.source,
-        "message_id": None, "tool_id": None, "file_id": None,
-        owner.column: owner.value,
+        "owner": owner.value,
         "session_id": owner.session_id,
         "turn": turn,
         "role": owner.role,
@@ -189,4 +190,4 @@ def _row(owner: Owner, prepared: Prepared, position: int, turn: int | None) -> R
         "tokens": prepared.tokens[position],
         "extra": prepared.extras[position],
         "created_at": owner.created_at,
-    }  # fmt: skip
+    }

@@ -10,8 +10,8 @@ from clankersd.index.chunks import cut_tools_later
 from clankersd.index.files import FileSync
 from clankersd.index.generations import Generation
 from clankersd.index.index import Index
-from clankersd.index.messages import recut
 from clankersd.index.queue import ATTEMPTS, Queue
+from clankersd.index.texts import KINDS, recut
 from clankersd.jobs import Progress
 
 SLICE = 200
@@ -97,19 +97,23 @@ async def _queue_all(index: Index, building: Generation, progress: Progress) -> 
 
 async def _cut_all(index: Index, files: FileSync, progress: Progress) -> None:
     """Cut everything anew; what comes in meanwhile is cut for both indexes by those who store it."""
-    sql = "SELECT id FROM messages WHERE id > :after AND text_content IS NOT NULL ORDER BY id LIMIT :limit"
-    total = await index.store.read(lambda db: int(db.value("SELECT count(*) FROM messages")))
-    done, params = 0, {"after": "", "limit": SLICE}
-    while rows := await index.store.read(lambda db: db.fetch(sql, params)):
-        for row in rows:
-            await recut(index, "message", row["id"])
-        done += len(rows)
-        params["after"] = rows[-1]["id"]
-        index.wake()
-        await progress(done, total, "cutting messages")
+    for name, kind in KINDS.items():
+        if kind.all_after:
+            await _cut_kind(index, name, kind.all_after, progress)
     if "tools" in index.wanted.sources:
         await index.store.write(cut_tools_later)
     await files.recut(progress)
+
+
+async def _cut_kind(index: Index, name: str, all_after: str, progress: Progress) -> None:
+    done, params = 0, {"after": "", "limit": SLICE}
+    while rows := await index.store.read(lambda db: db.fetch(all_after, params)):
+        for row in rows:
+            await recut(index, name, row["id"])
+        done += len(rows)
+        params["after"] = rows[-1]["id"]
+        index.wake()
+        await progress(done, None, f"cutting: {name}")
 
 
 async def _wait_for_vectors(index: Index, queue: Queue, building: Generation, progress: Progress) -> None:

@@ -1,0 +1,80 @@
+"""Texts that are stored elsewhere and searched here: how each kind is found again, to be cut anew or later."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+import structlog
+
+from clankersd.db import Db
+from clankersd.index.chunks import Owner, Prepared, prepare, replace
+from clankersd.index.index import Index
+
+AT_ONCE = 50
+
+_LATER = "INSERT INTO index_backlog (kind, owner) VALUES (:kind, :owner) ON CONFLICT DO NOTHING"
+_DONE = "DELETE FROM index_backlog WHERE kind = :kind AND owner = :owner"
+
+log = structlog.get_logger(component="index")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of text. `select` gives the row of `:id` with its `text`, or none when it is not to be searched;
+    `all_after` the next ids after `:after`, at most `:limit`; without it a reindex leaves the kind to the backlog."""
+
+    select: str
+    owner: Callable[[dict[str, Any]], Owner]
+    all_after: str | None = None
+
+
+KINDS: dict[str, Kind] = {}
+"""By the name they have in the backlog; each feature adds its own when it is imported."""
+
+
+def cut_later(db: Db, kind: str, owner: str) -> None:
+    """Have a text cut soon after the transaction that stores it."""
+    db.execute(_LATER, {"kind": kind, "owner": owner})
+
+
+async def work_off_backlog(index: Index) -> None:
+    """Cut what is stored but not cut, for as long as the daemon lives."""
+    while True:
+        try:
+            while await cut_some(index):
+                index.wake()
+        except Exception:
+            log.exception("backlog stumbled")
+        await anyio.sleep(1.0)
+
+
+async def cut_some(index: Index) -> int:
+    """Cut some of the backlog, in threads; tells how many there were."""
+    if index.live is None or index.store.problem:
+        return 0
+    rows = await index.store.read(
+        lambda db: db.fetch(f"SELECT kind, owner FROM index_backlog ORDER BY position LIMIT {AT_ONCE}")
+    )
+    for row in rows:
+        await recut(index, row["kind"], row["owner"])
+    return len(rows)
+
+
+async def recut(index: Index, kind: str, owner: str) -> None:
+    """Cut one text anew for every index, from what is stored now."""
+    select, owner_of = KINDS[kind].select, KINDS[kind].owner
+    stored = await index.store.read(lambda db: db.fetch_one(select, {"id": owner}))
+    prepared: list[Prepared] = []
+    if stored and stored["text"]:
+        text = stored["text"]
+        prepared = [await anyio.to_thread.run_sync(prepare, text, chunking) for chunking in index.chunkings()]
+
+    def store(db: Db) -> None:
+        current = db.fetch_one(select, {"id": owner})
+        for one in prepared if current else ():
+            replace(db, owner_of(current), one)  # type: ignore[arg-type]  # it is there, or prepared is not used
+        if current is None or stored is None or current["text"] == stored["text"]:
+            db.execute(_DONE, {"kind": kind, "owner": owner})
+
+    await index.store.write(store)

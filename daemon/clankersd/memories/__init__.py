@@ -1,0 +1,1 @@
+"""Long-term memories: what is known, how strongly, since when, and for whom."""

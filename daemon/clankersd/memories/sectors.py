@@ -1,0 +1,56 @@
+"""What kind of memory a text is, found from its words when nobody says."""
+
+import re
+
+DEFAULT = "semantic"
+MOST_CONCEPTS = 20
+SHORTEST, LONGEST = 3, 49
+
+BOOST = {"reflective": 1.2, "semantic": 1.1, "procedural": 1.0, "emotional": 0.9, "episodic": 0.8}
+"""What a sector adds to how well a memory fits a question."""
+
+OF_CATEGORY = {
+    "preference": "emotional", "codebase": "semantic", "fact": "semantic", "entity": "semantic",
+    "decision": "reflective", "gotcha": "procedural", "pattern": "procedural", "fix": "procedural",
+    "turn_summary": "reflective", "task_completion": "episodic", "event": "episodic",
+}  # fmt: skip
+"""The sector of a category, where it has one."""
+
+# In the order in which a tie is decided.
+_SIGNS = {
+    "emotional": r"\b(prefers?|likes?|loves?|hates?|dislikes?|annoy\w*|frustrat\w*|happy|unhappy|enjoys?|favou?rite"
+    r"|tired of|sick of|glad|worried|wants?)\b",
+    "reflective": r"\b(decid\w+|because|lesson|learn(ed|t)|reali[sz]\w+|insight|turns out|trade-?offs?|should have"
+    r"|instead of|conclu\w+|in hindsight|rationale|chose|favou?rs)\b",
+    "episodic": r"\b(yesterday|today|tomorrow|last (week|month|night|time)|asked|said|told|happened|met|discussed"
+    r"|(mon|tues|wednes|thurs|fri|satur|sun)day|on 20\d\d-\d\d-\d\d|finished|completed|this (morning|afternoon))\b",
+    "procedural": r"\b(run|runs|use|install|deploy\w*|build|how to|steps?|first|then|execute|command|configure|set up"
+    r"|restart|must be run|workflow|before committing|make sure)\b|`[^`]+`|\$ ",
+    "semantic": r"\b(is|are|has|have|contains?|located|lives in|means|consists|stores?|supports?|listens|version)\b",
+}
+_PATTERNS = {sector: re.compile(signs, re.IGNORECASE) for sector, signs in _SIGNS.items()}
+_CONCEPT = re.compile(
+    r"`([^`\n]+)`"  # code
+    r"|((?:[\w.-]+/)+[\w.-]+\.\w+)"  # paths
+    r"|\b([A-Z][a-z0-9]+(?:[A-Z][a-z0-9]+)+)\b"  # CamelCase
+    r"|\b([a-z0-9]+(?:_[a-z0-9]+)+)\b"  # snake_case
+)
+
+
+def classify(content: str, category: str | None = None) -> str:
+    """The sector of a text: its category's, or the one whose signs it shows most."""
+    if category in OF_CATEGORY:
+        return OF_CATEGORY[category]
+    counts = {sector: len(pattern.findall(content)) for sector, pattern in _PATTERNS.items()}
+    best = max(counts.values())
+    return next(sector for sector, count in counts.items() if count == best) if best else DEFAULT
+
+
+def concepts(content: str) -> list[str]:
+    """Names in a text that it may be looked for by: code, paths, CamelCase, snake_case."""
+    found: dict[str, None] = {}
+    for match in _CONCEPT.finditer(content):
+        name = next(group for group in match.groups() if group)
+        if SHORTEST <= len(name) <= LONGEST:
+            found[name] = None
+    return list(found)[:MOST_CONCEPTS]

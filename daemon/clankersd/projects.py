@@ -1,0 +1,100 @@
+"""Projects: a path belongs to the git repository around it, whatever the folder is called; worktrees to their own."""
+
+import os
+import stat
+import time
+from pathlib import Path
+from typing import Any
+
+from clankersd import clock
+from clankersd.db import Db
+
+REMEMBER_SECONDS = 60.0
+MOST_REMEMBERED = 10_000
+LONGEST_GIT_FILE = 4096
+
+_PROJECT = """
+    INSERT INTO projects (id, path, name, created_at, updated_at)
+    VALUES (:id, :path, :name, :now, :now)
+    ON CONFLICT (path) DO UPDATE SET name = :name, updated_at = :now WHERE :name <> COALESCE(name, '')
+"""
+
+_roots: dict[str, tuple[str, float]] = {}
+
+
+def root_of(path: str) -> str:
+    """The path that names the project: the repository's, or the path itself when it is in none.
+
+    Only the folders above are looked at, and a file called .git is read: nothing else of a client's path is opened.
+    """
+    path = path.rstrip("/") or "/"
+    known = _roots.get(path)
+    if known and known[1] > time.monotonic():
+        return known[0]
+    if len(_roots) > MOST_REMEMBERED:
+        _roots.clear()
+    root = _find_root(path)
+    _roots[path] = root, time.monotonic() + REMEMBER_SECONDS
+    return root
+
+
+def project_row(path: str, name: str | None = None) -> dict[str, Any]:
+    """The project of a path, ready for `store_project`."""
+    root = root_of(path)
+    return {"id": clock.new_id(), "path": root, "name": name or _last_part(root), "now": clock.now()}
+
+
+def store_project(db: Db, project: dict[str, Any]) -> None:
+    """Make sure the project is there."""
+    db.execute(_PROJECT, project)
+
+
+def project_id(db: Db, given: str) -> str | None:
+    """The id of a project, from its id or a path in it."""
+    path = root_of(given) if given.startswith("/") else given
+    sql = "SELECT id FROM projects WHERE path = :path OR id = :given"
+    return db.value(sql, {"path": path, "given": given})  # type: ignore[no-any-return]
+
+
+def _find_root(path: str) -> str:
+    if not path.startswith("/"):
+        return path
+    for folder in (Path(path), *Path(path).parents):
+        try:
+            found = os.lstat(folder / ".git")
+        except OSError:
+            continue
+        if stat.S_ISDIR(found.st_mode):
+            return str(folder)
+        if stat.S_ISREG(found.st_mode):
+            return str(_of_worktree(folder) or folder)
+    return path
+
+
+def _of_worktree(folder: Path) -> Path | None:
+    """The repository that a worktree belongs to; None for a submodule, which is a project of its own."""
+    link = _read(folder / ".git")
+    if not link.startswith("gitdir:"):
+        return None
+    own = (folder / link.removeprefix("gitdir:").strip()).resolve()
+    if own.parent.name != "worktrees":
+        return None
+    shared = (own / (_read(own / "commondir").strip() or "../..")).resolve()
+    return shared.parent if shared.name == ".git" else shared
+
+
+def _read(path: Path) -> str:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return ""
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return ""
+        return os.read(descriptor, LONGEST_GIT_FILE).decode(errors="replace")
+    finally:
+        os.close(descriptor)
+
+
+def _last_part(path: str) -> str:
+    return path.rpartition("/")[2] or path
