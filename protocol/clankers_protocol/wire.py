@@ -48,7 +48,7 @@ class Ok(Wire):
 
 def methods() -> dict[str, type[Method[Any]]]:
     """Every declared method by its name on the wire."""
-    from clankers_protocol import admin, entities, events, memories, search, sessions  # noqa: F401  # declaring is importing
+    from clankers_protocol import admin, documents, entities, events, memories, search, sessions  # noqa: F401  # declaring is importing
 
     return {declared.method: declared for declared in _leaves(Method)}
 
