@@ -13,7 +13,21 @@ import anyio
 import structlog
 
 from clankers_protocol.paths import Paths
-from clankersd import config, events, hooks, indexing, log, models, query, sessions, stats, status, systemd, upkeep
+from clankersd import (
+    client_config,
+    config,
+    events,
+    hooks,
+    indexing,
+    log,
+    models,
+    query,
+    sessions,
+    stats,
+    status,
+    systemd,
+    upkeep,
+)
 from clankersd.config import Config, Loaded
 from clankersd.db import Store
 from clankersd.index import rebuild, texts
@@ -25,8 +39,9 @@ from clankersd.jobs import Jobs
 from clankersd.search import search
 from clankersd.server import Server
 from clankersd.sockets import listening_sockets, only_instance
+from clankersd.subscriptions import Hub
 
-FEATURES = (events, hooks, indexing, models, query, search, sessions, stats, status, upkeep)
+FEATURES = (client_config, events, hooks, indexing, models, query, search, sessions, stats, status, upkeep)
 """Importing a feature serves its methods."""
 
 DRAIN_SECONDS = 5.0
@@ -42,6 +57,7 @@ class Daemon:
     flags: Mapping[str, Any]
     log_file: log.DailyFile
     store: Store
+    hub: Hub
     jobs: Jobs
     index: Index
     queue: Queue
@@ -115,7 +131,8 @@ async def running(paths: Paths, flags: Mapping[str, Any]) -> AsyncIterator[Daemo
         index = Index(store, *index_settings(loaded.config))
         queue = Queue(index, loaded.config.embedding_cache_entries)
         files = FileSync(index, watch_settings(loaded.config))
-        daemon = Daemon(paths, loaded, flags, log_file, store, Jobs(store), index, queue, files)
+        hub = Hub(store)
+        daemon = Daemon(paths, loaded, flags, log_file, store, hub, Jobs(store, hub), index, queue, files)
         await store.open()
         try:
             async with _serving(daemon):
@@ -158,6 +175,7 @@ def _services(daemon: Daemon) -> dict[str, Callable[[], Awaitable[None]]]:
         "commit": daemon.store.run,
         "tend": daemon.store.tend,
         "jobs": daemon.jobs.run,
+        "subscriptions": daemon.hub.run,
         "embed": daemon.queue.run,
         "cut": partial(texts.work_off_backlog, daemon.index),
         "sweep": partial(rebuild.keep_swept, daemon.index),

@@ -1,6 +1,7 @@
 """Capture: what plugins send becomes rows. Absent or empty never overwrites; replays change nothing."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -24,6 +25,7 @@ from clankers_protocol.events import (
     UpsertSessionError,
     UpsertTool,
 )
+from clankers_protocol.subscriptions import ChangeKind
 from clankers_protocol.wire import Ok, Wire
 from clankersd import clock
 from clankersd.db import Db
@@ -33,6 +35,7 @@ from clankersd.index.messages import index_message, index_role, index_tool_later
 from clankersd.log import LEVELS
 from clankersd.projects import project_row, store_project
 from clankersd.rpc import handles
+from clankersd.subscriptions import Hub
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon
@@ -133,37 +136,57 @@ _COMPACTION = upsert(
     created_at=KEEP,
 )
 
-Change = Callable[[Db], None]
+
+@dataclass(frozen=True)
+class Change:
+    """What an event changes, and of what its subscribers are told once that is committed."""
+
+    store: Callable[[Db], None]
+    news: tuple[ChangeKind, str] | None = None
+
+    def __call__(self, db: Db) -> None:
+        self.store(db)
+
+    def announce(self, hub: Hub) -> None:
+        """Tell subscribers; to be called after the commit."""
+        if self.news:
+            hub.publish(self.news[0], "stored", self.news[1])
+
+
+async def keep(daemon: "Daemon", change: Change) -> None:
+    """Store what an event changes, and let it be known."""
+    await daemon.store.write(change)
+    change.announce(daemon.hub)
 
 
 @handles(UpsertSession)
 async def upsert_session(daemon: "Daemon", request: UpsertSession) -> Ok:
-    await daemon.store.write(session_change(daemon.index, request.session))
+    await keep(daemon, session_change(daemon.index, request.session))
     return Ok()
 
 
 @handles(UpsertMessage)
 async def upsert_message(daemon: "Daemon", request: UpsertMessage) -> Ok:
-    await daemon.store.write(message_change(daemon.index, request.message))
+    await keep(daemon, message_change(daemon.index, request.message))
     daemon.index.wake()
     return Ok()
 
 
 @handles(UpsertTool)
 async def upsert_tool(daemon: "Daemon", request: UpsertTool) -> Ok:
-    await daemon.store.write(tool_change(daemon.index, request.tool))
+    await keep(daemon, tool_change(daemon.index, request.tool))
     return Ok()
 
 
 @handles(UpsertSessionError)
 async def upsert_session_error(daemon: "Daemon", request: UpsertSessionError) -> Ok:
-    await daemon.store.write(error_change(daemon.index, request.session_error))
+    await keep(daemon, error_change(daemon.index, request.session_error))
     return Ok()
 
 
 @handles(UpsertCompactionEvent)
 async def upsert_compaction_event(daemon: "Daemon", request: UpsertCompactionEvent) -> Ok:
-    await daemon.store.write(compaction_change(daemon.index, request.compaction_event))
+    await keep(daemon, compaction_change(daemon.index, request.compaction_event))
     return Ok()
 
 
@@ -179,6 +202,8 @@ async def events_batch(daemon: "Daemon", request: EventsBatch) -> BatchOutcome:
     if changes:
         await daemon.store.write(store_all)
         daemon.index.wake()
+        for change in changes:
+            change.announce(daemon.hub)
     return BatchOutcome(ok=len(changes) == len(read), outcomes=[_outcome(change) for change in read])
 
 
@@ -212,7 +237,7 @@ def session_change(_index: Index, event: SessionEvent) -> Change:
             store_project(db, project)
         db.execute(_SESSION, row)
 
-    return store
+    return Change(store, ("session", row["id"]))
 
 
 def message_change(index: Index, event: MessageEvent) -> Change:
@@ -230,7 +255,7 @@ def message_change(index: Index, event: MessageEvent) -> Change:
         elif role:
             index_role(db, row["id"], role)
 
-    return store
+    return Change(store, ("message", row["id"]))
 
 
 def tool_change(index: Index, event: ToolEvent) -> Change:
@@ -244,7 +269,7 @@ def tool_change(index: Index, event: ToolEvent) -> Change:
         store_tool(db)
         index_tool_later(db, row["id"])
 
-    return store
+    return Change(store)
 
 
 def error_change(_index: Index, event: SessionErrorEvent) -> Change:
@@ -264,7 +289,7 @@ def _of_a_session(statement: str, row: dict[str, Any]) -> Change:
         db.execute(_HEARD_OF, heard_of)
         db.execute(statement, row)
 
-    return store
+    return Change(store)
 
 
 def _row(event: Wire, what: str, *required: str) -> dict[str, Any]:

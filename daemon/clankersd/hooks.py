@@ -11,7 +11,7 @@ from clankers_protocol.errors import InvalidParams, ParseError, RpcError, Storag
 from clankers_protocol.events import HookEvent
 from clankers_protocol.wire import Ok
 from clankersd import rpc
-from clankersd.events import Change, read_event
+from clankersd.events import Change, keep, read_event
 from clankersd.index.index import Index
 from clankersd.rpc import handles
 
@@ -26,7 +26,7 @@ log = structlog.get_logger(component="hooks")
 
 @handles(HookEvent)
 async def hook_event(daemon: "Daemon", request: HookEvent) -> Ok:
-    await daemon.store.write(change_of(daemon.index, request))
+    await keep(daemon, change_of(daemon.index, request))
     daemon.index.wake()
     return Ok()
 
@@ -64,7 +64,7 @@ async def _replay(daemon: "Daemon", path: Path, change: Change | RpcError, dealt
     try:
         if isinstance(change, RpcError):
             raise change
-        await daemon.store.write(change)
+        await keep(daemon, change)
         path.unlink(missing_ok=True)  # noqa: ASYNC240  # a millisecond at most, and only after an outage
     except StorageUnavailable as error:
         log.debug("spool waits", problem=error.message)

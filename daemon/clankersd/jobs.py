@@ -13,6 +13,7 @@ from clankers_protocol.errors import Conflict, NotFound, RpcError
 from clankersd import clock
 from clankersd.db import Db, Store
 from clankersd.rpc import current_peer, handles
+from clankersd.subscriptions import Hub
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon
@@ -71,8 +72,9 @@ class _Running:
 class Jobs:
     """The jobs that run now; those that ran are in the table."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, hub: Hub) -> None:
         self._store = store
+        self._hub = hub
         self._running: dict[str, _Running] = {}
         self._tasks: anyio.abc.TaskGroup | None = None
 
@@ -99,6 +101,7 @@ class Jobs:
             raise
         assert self._tasks
         self._tasks.start_soon(self._work, running, work, current_peer.get())
+        self._hub.publish("job", "started", job.id, kind=kind, state=job.state)
         return job.id
 
     def refuse_second(self, kind: str) -> None:
@@ -114,6 +117,13 @@ class Jobs:
         if row is None:
             raise NotFound(f"job not found: {job_id}")
         return _from_row(row)
+
+    async def ended(self, job_id: str) -> Job:
+        """The job once it is over."""
+        if running := self._running.get(job_id):
+            await running.ended.wait()
+            return running.job
+        return await self.find(job_id)
 
     async def newest(self, limit: int) -> list[Job]:
         """Jobs, newest first."""
@@ -165,6 +175,7 @@ class Jobs:
         except RpcError as error:
             log.error("job's end not recorded", job_id=job.id, error=error.message)
         del self._running[job.id]
+        self._hub.publish("job", job.state, job.id, kind=job.kind, state=job.state, error=job.error)
         await progress.tell()
 
     async def _close_interrupted(self) -> None:

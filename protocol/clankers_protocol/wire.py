@@ -48,7 +48,20 @@ class Ok(Wire):
 
 def methods() -> dict[str, type[Method[Any]]]:
     """Every declared method by its name on the wire."""
-    from clankers_protocol import admin, documents, entities, events, memories, search, sessions  # noqa: F401  # declaring is importing
+    from clankers_protocol import (  # noqa: F401  # declaring is importing
+        admin,
+        client_config,
+        documents,
+        entities,
+        events,
+        memories,
+        schedules,
+        search,
+        sessions,
+        skills,
+        subscriptions,
+        threads,
+    )
 
     return {declared.method: declared for declared in _leaves(Method)}
 
