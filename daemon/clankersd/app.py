@@ -26,22 +26,46 @@ from clankersd import (
     stats,
     status,
     systemd,
+    threads,
     upkeep,
 )
 from clankersd.config import Config, Loaded
 from clankersd.db import Store
+from clankersd.documents import documents, graph, ingest
+from clankersd.documents.ingest import Documents
 from clankersd.index import rebuild, texts
 from clankersd.index.embedders.base import EmbedderSettings
 from clankersd.index.files import FileSync, WatchSettings
 from clankersd.index.index import Index
 from clankersd.index.queue import Queue
 from clankersd.jobs import Jobs
-from clankersd.search import search
+from clankersd.schedule import actions, scheduler
+from clankersd.schedule.scheduler import Scheduler
+from clankersd.search import chunks, search
 from clankersd.server import Server
 from clankersd.sockets import listening_sockets, only_instance
 from clankersd.subscriptions import Hub
 
-FEATURES = (client_config, events, hooks, indexing, models, query, search, sessions, stats, status, upkeep)
+FEATURES = (
+    actions,
+    chunks,
+    client_config,
+    documents,
+    events,
+    graph,
+    hooks,
+    indexing,
+    ingest,
+    models,
+    query,
+    scheduler,
+    search,
+    sessions,
+    stats,
+    status,
+    threads,
+    upkeep,
+)
 """Importing a feature serves its methods."""
 
 DRAIN_SECONDS = 5.0
@@ -62,7 +86,9 @@ class Daemon:
     index: Index
     queue: Queue
     files: FileSync
+    documents: Documents = field(default_factory=Documents)
     server: Server = field(init=False)
+    scheduler: Scheduler = field(init=False)
     background: Callable[..., Any] = field(init=False)
     stopping: anyio.Event = field(default_factory=anyio.Event)
     started: float = field(default_factory=time.monotonic)
@@ -70,6 +96,7 @@ class Daemon:
 
     def __post_init__(self) -> None:
         self.server = Server(self)
+        self.scheduler = Scheduler(self)
 
     @property
     def config(self) -> Config:
@@ -176,10 +203,13 @@ def _services(daemon: Daemon) -> dict[str, Callable[[], Awaitable[None]]]:
         "tend": daemon.store.tend,
         "jobs": daemon.jobs.run,
         "subscriptions": daemon.hub.run,
+        "schedule": daemon.scheduler.run,
         "embed": daemon.queue.run,
         "cut": partial(texts.work_off_backlog, daemon.index),
         "sweep": partial(rebuild.keep_swept, daemon.index),
         "files": daemon.files.run,
+        "documents": daemon.documents.worker.run,
+        "ingest": partial(ingest.resume, daemon),
         "spool": partial(hooks.replay_spool, daemon, daemon.paths.spool),
         "logs": partial(log.clean_up_daily, daemon.log_file, lambda: daemon.config.log_retention_days),
         "watchdog": systemd.keep_watchdog_fed,
@@ -204,7 +234,7 @@ async def _stop_when_idle(daemon: Daemon) -> None:
     while True:
         await anyio.sleep(0.2)
         limit = daemon.config.idle_exit_seconds
-        if daemon.server.connections or daemon.jobs.running or not limit:
+        if daemon.server.connections or daemon.jobs.running or daemon.scheduler.coming or not limit:
             quiet_since = anyio.current_time()
         elif anyio.current_time() - quiet_since >= limit:
             structlog.get_logger(component="daemon").info("idle", seconds=limit)

@@ -64,7 +64,13 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
     ] = 1500
     watch_poll: Annotated[bool, Meta(description="Look for changes by polling, where events do not arrive.")] = False
     sync_minutes: Annotated[float, Meta(ge=0, description="Compare all files every so often; 0 is never.")] = 0
+    document_megabytes: Annotated[int, Meta(ge=1, le=1024, description="How large a document may be.")] = 50
+    document_seconds: Annotated[int, Meta(ge=1, le=3600, description="How long taking one apart may take.")] = 120
     max_connections: Annotated[int, Meta(ge=1, le=4096, description="How many clients may be connected at once.")] = 256
+    schedule_lease_seconds: Annotated[
+        float,
+        Meta(ge=0.1, le=86_400, description="How long a client has to acknowledge a scheduled action it was handed."),
+    ] = 60
     idle_exit_seconds: Annotated[
         float,
         Meta(ge=0, description="Exit after so long without a client, when socket-activated; 0 is never."),

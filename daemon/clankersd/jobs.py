@@ -77,6 +77,7 @@ class Jobs:
         self._hub = hub
         self._running: dict[str, _Running] = {}
         self._tasks: anyio.abc.TaskGroup | None = None
+        self.ready = anyio.Event()
 
     @property
     def running(self) -> int:
@@ -86,6 +87,7 @@ class Jobs:
         """Host the jobs, for as long as the daemon lives."""
         await self._close_interrupted()
         async with anyio.create_task_group() as self._tasks:
+            self.ready.set()
             await anyio.sleep_forever()
 
     async def start(self, kind: str, work: Work) -> str:

@@ -8,7 +8,7 @@ from clankers_protocol.admin import JobStarted
 from clankers_protocol.wire import MAX_INTEGER, Cursor, Id, Method, Time, Wire
 
 Value = str | Annotated[int, Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)] | float | bool
-Source = Literal["memory", "sessions", "documents"]
+Source = Literal["memory", "sessions", "documents", "skills"]
 Mode = Literal["hybrid", "keyword", "vector"]
 Relation = Literal[
     "references", "elaborates", "depends_on", "contradicts", "part_of", "similar_to", "sequence", "caused_by"
@@ -39,6 +39,7 @@ class Ref(Wire, omit_defaults=True):
     session_title: str | None = None
     message_id: str | None = None
     tool_id: str | None = None
+    skill_id: str | None = None
     role: str | None = None
     path: str | None = None
     start_line: int | None = None

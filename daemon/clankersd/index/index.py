@@ -80,6 +80,13 @@ class Index:
         """The embedder works."""
         self.problem, self.hopeless = None, False
 
+    def gained(self, generation: Generation, ready: list[tuple[int, bytes]]) -> None:
+        """Vectors were stored in this generation."""
+        if self.live and self.live.id == generation.id:
+            self.vector_count += len(ready)
+        if self.mirror is not None and self.mirror.generation == generation.id:
+            self.mirror.add(ready)
+
     def wake(self) -> None:
         """There is something new to cut or to embed."""
         self.woken.set()
