@@ -97,7 +97,7 @@ _TESTS = {"chat_id": "session_id IN (SELECT id FROM sessions WHERE chat_id = :ch
 @handles(SessionGet)
 async def get_session(daemon: "Daemon", request: SessionGet) -> Session:
     def get(db: Db) -> Session:
-        session_id = _resolve(db, request.id)
+        session_id = resolve(db, request.id)
         row = db.fetch_one(f"{_SESSION} WHERE id = :id", {"id": session_id})
         assert row
         return _session(row, _counts(db, session_id))
@@ -281,7 +281,7 @@ def _next_cursor(rows: list[dict[str, Any]], shown: list[dict[str, Any]]) -> str
     return encode_cursor(shown[-1]["created_at"], shown[-1]["id"]) if len(rows) > len(shown) else None
 
 
-def _resolve(db: Db, given: str) -> str:
+def resolve(db: Db, given: str) -> str:
     """The whole id of a session, from the id itself or a unique beginning of it."""
     if db.value("SELECT 1 FROM sessions WHERE id = :id", {"id": given}):
         return given
