@@ -14,11 +14,14 @@ from clankers.ctl.jobs import jobs
 from clankers.ctl.logs import logs
 from clankers.ctl.model import model
 from clankers.ctl.query import query
+from clankers.ctl.schedules import schedule
 from clankers.ctl.search import search
 from clankers.ctl.service import service
 from clankers.ctl.sessions import session, sessions
+from clankers.ctl.skills import skill
 from clankers.ctl.stats import stats
 from clankers.ctl.status import health, status
+from clankers.ctl.threads import thread
 
 
 @click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"]})
@@ -54,6 +57,9 @@ COMMANDS = (
     search,
     sessions,
     session,
+    thread,
+    skill,
+    schedule,
     stats,
     query,
     index,

@@ -37,7 +37,7 @@ AT_ONCE = 100
     "sources",
     multiple=True,
     type=click.Choice(get_args(Source)),
-    help="Only in memory files, or only in sessions.",
+    help="Only in this source; may be given twice.",
 )
 @click.option("--session", metavar="ID", help="Only in this session.")
 @click.option("--since", metavar="TIME", callback=beginning, help="Only what was said since: 2h, 3d, today …")
@@ -209,6 +209,9 @@ def _heading(hit: Hit, number: str, width: int) -> "Text":
 def where(hit: Hit) -> str:
     """What a hit is a part of: a file with its lines, or a session by its title."""
     ref = hit.ref
+    if ref.skill_id is not None:
+        name, _, _ = hit.text.partition("\n")
+        return one_line(f"skill {name}")
     if ref.path is None:
         return one_line(ref.session_title or "Untitled session")
     lines = "" if ref.start_line is None else f":{ref.start_line}"
