@@ -219,10 +219,11 @@ class ScoredChunk(Wire):
 
 
 class ChunksFound(Wire):
-    """`mode` is how it was searched; `degraded` says what is missing and why."""
+    """`mode` is how it was searched; `pending` chunks have no vector yet; `degraded` says what is missing and why."""
 
     hits: list[ScoredChunk]
     mode: Mode
+    pending: int
     degraded: str | None
 
 

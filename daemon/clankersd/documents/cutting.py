@@ -73,7 +73,7 @@ def by_meaning(text: str, sentences: list[Piece], likeness: list[float], tokens:
     """Where neighbouring sentences are least alike; `likeness` is that of each sentence with the next."""
     if not sentences:
         return []
-    threshold = sorted(likeness)[len(likeness) * SEPARATION // 100] if likeness else 0.0
+    threshold = _percentile(sorted(likeness)) if likeness else 0.0
     opened = [sentences[0]]
     for piece, alike in zip(sentences[1:], likeness, strict=True):
         opened.append(Piece(piece.start, piece.end, piece.size, alike < threshold))
@@ -83,6 +83,13 @@ def by_meaning(text: str, sentences: list[Piece], likeness: list[float], tokens:
         spans += pack(text, opened[begin:at], tokens, 0)
         begin = at
     return spans
+
+
+def _percentile(values: list[float]) -> float:
+    """Below which so many per cent of the values lie, between two of them where need be."""
+    place = (len(values) - 1) * SEPARATION / 100
+    low, part = int(place), place % 1
+    return values[low] + (part * (values[low + 1] - values[low]) if part else 0.0)
 
 
 def pieces(text: str, start: int, end: int, tokens: int) -> list[Piece]:

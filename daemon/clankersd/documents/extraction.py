@@ -99,15 +99,19 @@ def open_regular(path: str, largest: int) -> BinaryIO:
         if stat.S_ISLNK(os.lstat(path).st_mode):
             raise Refused("it is a link: name the file itself") from error
         raise
-    file = os.fdopen(opened, "rb")
-    status = os.fstat(opened)
+    try:
+        _check(os.fstat(opened), largest)
+        return os.fdopen(opened, "rb")
+    except BaseException:
+        os.close(opened)
+        raise
+
+
+def _check(status: os.stat_result, largest: int) -> None:
     if not stat.S_ISREG(status.st_mode):
-        file.close()
         raise Refused("it is not a regular file")
     if status.st_size > largest:
-        file.close()
         raise Refused(f"it is larger than {largest // 1024 // 1024} MiB: see document_megabytes")
-    return file
 
 
 def digest_of(file: BinaryIO) -> str:

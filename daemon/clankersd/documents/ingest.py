@@ -116,7 +116,8 @@ async def _take_in(daemon: "Daemon", request: Ingest, task: Task, source: str, b
         found = db.value("SELECT id FROM documents WHERE source = :source AND checksum = :checksum", known)
         if found is None:
             return None
-        return Ingested(document(db, found), "updated" if change(db, found, changes) else "unchanged")
+        changed = change(db, found, changes)
+        return Ingested(document(db, found), "updated" if changed else "unchanged")
 
     if found := await daemon.store.write(unchanged):
         return found

@@ -24,6 +24,9 @@ from clankersd.search.search import ask, asked_for
 if TYPE_CHECKING:
     from clankersd.app import Daemon
 
+MOST_NEIGHBOURS = 4096
+"""More are not to be had of vec0."""
+
 _CHUNK = """
     shown.id, shown.document_id, shown.parent_id, shown.chunk_index AS "index", shown.content, shown.start_offset,
     shown.end_offset, shown.start_line, shown.end_line, shown.metadata
@@ -49,7 +52,7 @@ async def search_chunks(daemon: "Daemon", request: ChunkSearch) -> ChunksFound:
     else:
         vector, problem = await _vector_of(daemon, str(request.query))
     hits = [] if vector is None else await _nearest(daemon, vector, allowed, request.limit)
-    return ChunksFound(hits, "vector", problem)
+    return ChunksFound(hits, "vector", await daemon.queue.pending(daemon.index.live), problem)
 
 
 @handles(ChunkSearchKeyword)
@@ -57,7 +60,7 @@ async def search_chunks_by_words(daemon: "Daemon", request: ChunkSearchKeyword) 
     asked = asked_for(daemon, _search(request.query, request.filters))
     candidates = await ask(daemon, asked)
     hits = await _scored(daemon, [(one.chunk, one.score) for one in candidates])
-    return ChunksFound(hits[: request.limit], "keyword", asked.words.note)
+    return ChunksFound(hits[: request.limit], "keyword", 0, asked.words.note)
 
 
 @handles(ChunkGet)
@@ -97,9 +100,9 @@ async def _nearest(daemon: "Daemon", vector: Vector, allowed: Eligible, limit: i
     while True:
         found = await nearest_exactly(daemon, vector, allowed, wanted)
         hits = await _scored(daemon, found)
-        if len(hits) >= limit or len(found) < wanted:
+        if len(hits) >= limit or len(found) < wanted or wanted == MOST_NEIGHBOURS:
             return hits[:limit]
-        wanted *= 4
+        wanted = min(wanted * 4, MOST_NEIGHBOURS)
 
 
 async def _scored(daemon: "Daemon", found: Found) -> list[ScoredChunk]:
