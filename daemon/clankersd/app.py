@@ -164,12 +164,23 @@ async def running(paths: Paths, flags: Mapping[str, Any]) -> AsyncIterator[Daemo
         daemon = Daemon(paths, loaded, flags, log_file, store, hub, Jobs(store, hub), index, queue, files)
         await store.open()
         try:
-            async with _serving(daemon):
+            async with _committing(store), _serving(daemon):
                 yield daemon
         finally:
             await store.close()
             structlog.get_logger(component="daemon").info("stopped")
             log_file.close()
+
+
+@asynccontextmanager
+async def _committing(store: Store) -> AsyncIterator[None]:
+    """Writes are committed until everybody who writes has ended: a job writes down its own end."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_keep_running, "commit", store.run)
+        try:
+            yield
+        finally:
+            tasks.cancel_scope.cancel()
 
 
 @asynccontextmanager
@@ -201,7 +212,6 @@ async def _serving(daemon: Daemon) -> AsyncIterator[None]:
 def _services(daemon: Daemon) -> dict[str, Callable[[], Awaitable[None]]]:
     """Everything that goes on in the background, by name."""
     return {
-        "commit": daemon.store.run,
         "tend": daemon.store.tend,
         "jobs": daemon.jobs.run,
         "subscriptions": daemon.hub.run,
