@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test check lint types pytest bench bench-search bench-indexing bench-retrieval docs format build clean dev
+.PHONY: run test check lint types pytest bench bench-search bench-indexing bench-retrieval bench-memory docs format build clean dev
 
 run: $(VENV)/installed
 	CLANKERS_DATA_PATH=$(CURDIR)/.scratch CLANKERS_CONFIG_PATH=$(CURDIR)/.scratch/clankers.toml $(BIN)/clankersd
@@ -45,6 +45,9 @@ bench-indexing: $(VENV)/installed
 # DATA is a LoCoMo file; ONNX a folder with an ONNX sentence encoder, to be measured too.
 bench-retrieval: $(VENV)/installed
 	$(BIN)/python -m tests.bench.retrieval $(DATA) $(if $(ONNX),--onnx $(ONNX))
+
+bench-memory: $(VENV)/installed
+	$(BIN)/python -m tests.bench.memory
 
 docs: $(VENV)/installed
 	$(BIN)/python -m clankers_protocol.reference > docs/rpc.md

@@ -40,6 +40,8 @@ from clankersd.index.files import FileSync, WatchSettings
 from clankersd.index.index import Index
 from clankersd.index.queue import Queue
 from clankersd.jobs import Jobs
+from clankersd.memories import adding, changing, entities, finding, importing, maintenance, reading, relations
+from clankersd.memories import graph as memory_graph
 from clankersd.schedule import actions, scheduler
 from clankersd.schedule.scheduler import Scheduler
 from clankersd.search import chunks, search
@@ -47,7 +49,9 @@ from clankersd.server import Server
 from clankersd.sockets import listening_sockets, only_instance
 from clankersd.subscriptions import Hub
 
+MEMORIES = (adding, changing, entities, finding, importing, maintenance, memory_graph, reading, relations)
 FEATURES = (
+    *MEMORIES,
     actions,
     chunks,
     client_config,
@@ -222,6 +226,7 @@ def _services(daemon: Daemon) -> dict[str, Callable[[], Awaitable[None]]]:
         "files": daemon.files.run,
         "documents": daemon.documents.worker.run,
         "ingest": partial(ingest.resume, daemon),
+        "maintain": partial(maintenance.keep_maintained, daemon),
         "spool": partial(hooks.replay_spool, daemon, daemon.paths.spool),
         "logs": partial(log.clean_up_daily, daemon.log_file, lambda: daemon.config.log_retention_days),
         "watchdog": systemd.keep_watchdog_fed,

@@ -50,6 +50,61 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
     search_seconds: Annotated[
         float, Meta(gt=0, le=60, description="After so long a search answers with what it has.")
     ] = 2
+    memory_salience_weight: Annotated[
+        float, Meta(ge=0, le=0.3, description="How much a memory's strength moves its place in a search.")
+    ] = 0.2
+    memory_importance_weight: Annotated[
+        float, Meta(ge=0, le=0.3, description="How much a memory's importance moves its place in a search.")
+    ] = 0.1
+    memory_recency_weight: Annotated[
+        float, Meta(ge=0, le=0.3, description="How much it moves a memory's place when it was used last.")
+    ] = 0.1
+    memory_outdated_factor: Annotated[
+        float, Meta(ge=0, le=1, description="What the score of a superseded or expired memory is multiplied by.")
+    ] = 0.5
+    memory_pinned_factor: Annotated[
+        float, Meta(ge=1, le=2, description="What the score of a pinned memory is multiplied by.")
+    ] = 1.25
+    memory_archive_below: Annotated[
+        float, Meta(ge=0, le=1, description="Memories that have faded below this are archived; 0 archives none.")
+    ] = 0.1
+    memory_promote_uses: Annotated[
+        int, Meta(ge=1, le=1000, description="A session's memory that was used so often becomes the project's.")
+    ] = 2
+    maintain_hours: Annotated[
+        float, Meta(ge=0, le=8760, description="Look after all memories every so often; 0 is only when asked.")
+    ] = 24
+    extract: Annotated[
+        Literal["off", "rules", "model"],
+        Meta(description="Whether memories are drawn from sessions; only model sends anything, to chat_url."),
+    ] = "off"
+    extract_quiet_minutes: Annotated[
+        float, Meta(gt=0, le=1440, description="How long a session must rest before memories are drawn from it.")
+    ] = 10
+    extract_days: Annotated[
+        float, Meta(gt=0, le=3650, description="Sessions that have rested for longer than this are left alone.")
+    ] = 7
+    extract_memories: Annotated[
+        int, Meta(ge=1, le=50, description="How many memories one reading of a session may bring.")
+    ] = 5
+    chat_url: Annotated[
+        str, Meta(description="The base URL of an OpenAI-compatible chat service, for extract and summaries.")
+    ] = ""
+    chat_model: Annotated[str, Meta(description="The chat service's model.")] = ""
+    chat_key_file: Annotated[str, Meta(description="A file (mode 0600) with the chat service's API key.")] = ""
+    chat_seconds: Annotated[float, Meta(gt=0, le=600, description="How long the chat service may take to answer.")] = 60
+    chat_messages: Annotated[
+        int, Meta(ge=2, le=1000, description="How many messages one question to the chat service may hold.")
+    ] = 60
+    chat_characters: Annotated[
+        int, Meta(ge=1000, le=400_000, description="How many characters one question to the chat service may hold.")
+    ] = 24_000
+    chat_calls_per_hour: Annotated[
+        int, Meta(ge=0, le=10_000, description="How often the chat service may be asked in an hour, in all.")
+    ] = 20
+    chat_calls_per_session: Annotated[
+        int, Meta(ge=0, le=1000, description="How often the chat service may be asked about one session, ever.")
+    ] = 10
     watch_roots: Annotated[
         list[str], Meta(description="Workspaces whose MEMORY.md, memory.md and memory/**/*.md are indexed.")
     ] = msgspec.field(default_factory=list)

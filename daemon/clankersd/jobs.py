@@ -1,6 +1,7 @@
 """Long work: begun by a request, answered with an id, watched and cancelled by it."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +24,15 @@ NOTIFY_SECONDS = 0.1
 CANCEL_SECONDS = 5.0
 
 _SELECT = "SELECT id, kind, state, done, total, note, result_json, error, created_at, finished_at FROM jobs"
-_INSERT = "INSERT INTO jobs (id, kind, state, created_at) VALUES (:id, :kind, 'running', :created_at)"
+_INSERT = "INSERT INTO jobs (id, kind, state, note, created_at) VALUES (:id, :kind, 'running', :note, :created_at)"
 _FINISH = """
     UPDATE jobs SET state = :state, done = :done, total = :total, note = :note, result_json = :result_json,
                     error = :error, finished_at = :finished_at
     WHERE id = :id
+"""
+_COUNT = """
+    SELECT count(*) FROM jobs
+    WHERE kind = :kind AND created_at > :since AND (:note IS NULL OR note = :note) AND (:state IS NULL OR state = :state)
 """
 _INTERRUPTED = """
     UPDATE jobs SET state = 'failed', error = 'the daemon stopped while it ran', finished_at = :now
@@ -93,18 +98,52 @@ class Jobs:
     async def start(self, kind: str, work: Work) -> str:
         """Begin `work` and return the job's id; only one of a kind may run."""
         self.refuse_second(kind)
-        job = Job(clock.new_id(), kind, "running", 0, None, None, None, None, clock.now(), None)
+        running = await self._begin(kind, None)
+        assert self._tasks
+        self._tasks.start_soon(self._work, running, work, current_peer.get())
+        return running.job.id
+
+    @asynccontextmanager
+    async def counted(self, kind: str, note: str) -> AsyncIterator[Job]:
+        """Write down what the block does as a job, before it is done: so that it counts whatever comes of it.
+
+        Cancelled, the block ends early and the job says so.
+        """
+        running = await self._begin(kind, note)
+        job = running.job
+        try:
+            with running.scope:
+                yield job
+                job.state = "done"
+            if job.state == "running":
+                job.state = "cancelled"
+        except Exception as error:
+            job.state, job.error = "failed", str(error)
+            raise
+        except BaseException:  # the daemon stops
+            job.state, job.error = "failed", "the daemon stopped while it ran"
+            raise
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._finish(job, Progress(job, None))
+                running.ended.set()
+
+    async def count(self, kind: str, since: int, note: str | None = None, state: str | None = None) -> int:
+        """How many jobs of a kind there were since then; those with this note, or in this state."""
+        params = {"kind": kind, "since": since, "note": note, "state": state}
+        return int(await self._store.read(lambda db: db.value(_COUNT, params)))
+
+    async def _begin(self, kind: str, note: str | None) -> "_Running":
+        job = Job(clock.new_id(), kind, "running", 0, None, note, None, None, clock.now(), None)
         running = self._running[job.id] = _Running(job)
         try:
-            row = {"id": job.id, "kind": kind, "created_at": job.created_at}
+            row = {"id": job.id, "kind": kind, "note": note, "created_at": job.created_at}
             await self._store.write(lambda db: db.execute(_INSERT, row))
         except BaseException:
             del self._running[job.id]
             raise
-        assert self._tasks
-        self._tasks.start_soon(self._work, running, work, current_peer.get())
         self._hub.publish("job", "started", job.id, kind=kind, state=job.state)
-        return job.id
+        return running
 
     def refuse_second(self, kind: str) -> None:
         """Raise Conflict while a job of this kind runs."""

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from clankers_protocol.errors import Conflict, InvalidParams, NotFound
+from clankers_protocol.errors import InvalidParams, NotFound
 from clankers_protocol.sessions import (
     Compaction,
     Deleted,
@@ -31,13 +31,13 @@ from clankers_protocol.sessions import (
 )
 from clankersd.clock import moment
 from clankersd.db import Db
+from clankersd.db.ids import whole_id
 from clankersd.db.paging import decode_cursor, encode_cursor
 from clankersd.rpc import handles
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon
 
-SHORTEST_PREFIX = 8
 PAGE_CHARACTERS = 4 * 1024 * 1024
 
 _SESSION = """
@@ -97,7 +97,7 @@ _TESTS = {"chat_id": "session_id IN (SELECT id FROM sessions WHERE chat_id = :ch
 @handles(SessionGet)
 async def get_session(daemon: "Daemon", request: SessionGet) -> Session:
     def get(db: Db) -> Session:
-        session_id = resolve(db, request.id)
+        session_id = whole_id(db, request.id, "sessions", "session")
         row = db.fetch_one(f"{_SESSION} WHERE id = :id", {"id": session_id})
         assert row
         return _session(row, _counts(db, session_id))
@@ -279,22 +279,6 @@ def _that_fit(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _next_cursor(rows: list[dict[str, Any]], shown: list[dict[str, Any]]) -> str | None:
     return encode_cursor(shown[-1]["created_at"], shown[-1]["id"]) if len(rows) > len(shown) else None
-
-
-def resolve(db: Db, given: str) -> str:
-    """The whole id of a session, from the id itself or a unique beginning of it."""
-    if db.value("SELECT 1 FROM sessions WHERE id = :id", {"id": given}):
-        return given
-    if len(given) < SHORTEST_PREFIX:
-        raise NotFound(f"session not found: {given}")
-    bounds = {"first": given, "last": given + "\U0010ffff"}
-    found = db.fetch("SELECT id FROM sessions WHERE id >= :first AND id < :last ORDER BY id LIMIT 6", bounds)
-    if not found:
-        raise NotFound(f"session not found: {given}")
-    if len(found) > 1:
-        ids = [row["id"] for row in found]
-        raise Conflict(f"{given} is the beginning of several sessions: {', '.join(ids)}", {"ids": ids})
-    return str(found[0]["id"])
 
 
 def _require(db: Db, session_id: str) -> None:

@@ -36,7 +36,7 @@ from clankersd.index.chunks import Owner, replace
 from clankersd.index.index import Index
 from clankersd.index.texts import KINDS, Kind, cut_later
 from clankersd.rpc import handles
-from clankersd.search.filters import eligible
+from clankersd.search.filters import eligible, without_memories
 from clankersd.search.owners import Question, find_owners, narrowed
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ async def delete(daemon: "Daemon", request: SkillDelete) -> SkillDeleted:
 async def search(daemon: "Daemon", request: SkillSearch) -> FoundSkills:
     live = daemon.index.live
     allowed = narrowed(
-        eligible(Search(query="", sources=["skills"]), live.chunking.number if live else 0),
+        eligible(Search(query="", sources=["skills"]), live.chunking.number if live else 0, without_memories()),
         tags=(
             f"chunks.skill_id IN (SELECT id FROM skills WHERE {_HAS_TAGS})",
             None if request.tags is None else json.dumps(request.tags),

@@ -25,10 +25,11 @@ from clankers_protocol.threads import (
 )
 from clankersd import clock, sessions
 from clankersd.db import Db
+from clankersd.db.ids import whole_id
 from clankersd.db.paging import decode_cursor, encode_cursor
 from clankersd.events import keep, message_change, session_change
 from clankersd.rpc import handles
-from clankersd.search.filters import eligible
+from clankersd.search.filters import eligible, without_memories
 from clankersd.search.owners import Best, Question, find_owners, narrowed
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ async def create(daemon: "Daemon", request: ThreadCreate) -> Thread:
 
 @handles(ThreadGet)
 async def get(daemon: "Daemon", request: ThreadGet) -> Thread:
-    return await daemon.store.read(lambda db: _get(db, sessions.resolve(db, request.id)))
+    return await daemon.store.read(lambda db: _get(db, whole_id(db, request.id, "sessions", "session")))
 
 
 @handles(ThreadList)
@@ -142,7 +143,7 @@ async def search_messages(daemon: "Daemon", request: MessageSearch) -> FoundMess
         until=request.until,
     )
     allowed = narrowed(
-        eligible(asked, live.chunking.number if live else 0),
+        eligible(asked, live.chunking.number if live else 0, without_memories()),
         source=("chunks.source = :source AND chunks.message_id IS NOT NULL", "sessions"),
         role=("chunks.role = :role", request.role),
         chat_id=(_IN_CHAT, request.chat_id),

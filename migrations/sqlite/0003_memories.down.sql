@@ -1,8 +1,10 @@
 -- Without long-term memories: they are gone, but for the backup that is made first.
 DROP TABLE extractions;
+DROP TABLE memory_upkeep;
 DELETE FROM chunks WHERE memory_id IS NOT NULL;
 DROP INDEX idx_chunks_place;
 DROP INDEX idx_chunks_memory;
+ALTER TABLE chunks DROP COLUMN scope;
 ALTER TABLE chunks DROP COLUMN memory_id;
 CREATE INDEX idx_chunks_place ON chunks (id, chunking, session_id, turn, tokens);
 DROP TRIGGER index_generations_au;

@@ -1,9 +1,9 @@
 -- Long-term memories: what is known, since when, how strongly, and how it hangs together.
 
 -- number is for memories_fts and for joins; id is what others know. salience is what it was at salience_at: what it
--- is now is computed, never written back. valid_from to valid_until is when it is true, closed_at when we learnt that
--- it no longer is; created_at and the log tell when we knew it. simhash_0 to simhash_3 are its simhash in quarters,
--- so that near duplicates are found by an index.
+-- is now is computed, never written back. valid_from to valid_until is when it is true; created_at and
+-- the log, which keeps what every change replaced, tell what of it we knew when. simhash_0 to simhash_3 are its simhash
+-- in quarters, so that near duplicates are found by an index.
 CREATE TABLE memories (
     number            INTEGER PRIMARY KEY,
     id                TEXT NOT NULL UNIQUE,
@@ -31,7 +31,6 @@ CREATE TABLE memories (
     updated_at        INTEGER NOT NULL,
     valid_from        INTEGER NOT NULL,
     valid_until       INTEGER,
-    closed_at         INTEGER,
     expires_at        INTEGER,
     archived_at       INTEGER,
     is_deleted        INTEGER NOT NULL DEFAULT 0 CHECK (is_deleted IN (0, 1)),
@@ -184,12 +183,19 @@ INSERT INTO embedding_models (id, name, provider, dimensions, is_active, created
     SELECT provider || ':' || model, model, provider, dims, max(state = 'live'), min(created_at)
     FROM index_generations WHERE dims IS NOT NULL GROUP BY provider, model;
 
--- Memories own chunks too.
+-- Memories own chunks too; these carry their scope, so that a search need not ask for each.
 ALTER TABLE chunks ADD COLUMN memory_id TEXT REFERENCES memories (id) ON DELETE CASCADE;
+ALTER TABLE chunks ADD COLUMN scope TEXT;
 
 CREATE INDEX idx_chunks_memory ON chunks (memory_id, chunking, position) WHERE memory_id IS NOT NULL;
 DROP INDEX idx_chunks_place;
-CREATE INDEX idx_chunks_place ON chunks (id, chunking, session_id, turn, tokens, memory_id);
+CREATE INDEX idx_chunks_place ON chunks (id, chunking, session_id, turn, tokens, source, memory_id, scope);
+
+-- When memories were last looked after.
+CREATE TABLE memory_upkeep (
+    what TEXT PRIMARY KEY NOT NULL,
+    at   INTEGER NOT NULL
+) STRICT;
 
 -- Up to which message each session was read for memories.
 CREATE TABLE extractions (

@@ -1,4 +1,4 @@
-"""Settings that clients keep with the daemon. Its own are `daemon.settings` and `daemon.configure`."""
+"""Settings that clients keep with the daemon. Its own are `daemon.config` and `daemon.configure`."""
 
 from typing import Annotated, Any, ClassVar
 

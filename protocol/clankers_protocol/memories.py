@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from clankers_protocol.admin import JobStarted
 from clankers_protocol.search import Mode
-from clankers_protocol.wire import Cursor, Id, Limit, Method, Time, Wire
+from clankers_protocol.wire import Cursor, Id, Limit, Method, Name, Reach, Scope, Time, Wire
 
 Result = TypeVar("Result")
 
@@ -19,10 +19,6 @@ Usage = Literal["created", "recalled", "updated", "reinforced"]
 State = Literal["current", "upcoming", "superseded", "expired", "archived", "deleted"]
 Content = Annotated[str, Meta(min_length=1, max_length=MAX_CONTENT)]
 Share = Annotated[float, Meta(ge=0, le=1)]
-Scope = Annotated[str, Meta(max_length=120, pattern=r"^(global|(agent|project|user|custom):[A-Za-z0-9._:-]{1,100})$")]
-"""Who a memory is for: `global`, or `agent:`, `project:`, `user:` or `custom:` and a name."""
-
-Name = Annotated[str, Meta(max_length=100, pattern=r"^[A-Za-z0-9._:-]{1,100}$")]
 Category = Annotated[str, Meta(max_length=64, pattern=r"^[a-z][a-z0-9_-]{0,63}$")]
 MemoryId = Annotated[str, Meta(min_length=1, max_length=128)]
 """An id, or the first 8 or more characters of one, when only one memory's id begins so."""
@@ -70,12 +66,12 @@ class Memory(Wire):
 class Scoped(Method[Result], Generic[Result], kw_only=True):
     """What every method on memories takes: who asks.
 
-    `scopes` are the scopes the caller may touch, and an empty list is none of them. Without it they are `global`,
-    `agent:<agent>` and the project's own (`project` is a path or an id). A memory outside of them does not exist for
-    this call.
+    `scopes` are the scopes the caller may touch, and an empty list is none of them; a `project` beside it then narrows
+    what is selected. Without `scopes` they are `global`, `agent:<agent>` and the project's own (`project` is a path or
+    an id). A memory outside of them does not exist for this call.
     """
 
-    scopes: Annotated[list[Scope], Meta(max_length=100)] | None = None
+    scopes: Annotated[list[Reach], Meta(max_length=100)] | None = None
     agent: Name | None = None
     project: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
 
@@ -200,7 +196,8 @@ class MemorySearch(Selection[MemoryHits], kw_only=True):
 
 
 class MemoryUpdate(Scoped[Memory]):
-    """Correct a memory in place; what is not given stays. What it said before is in its history.
+    """Correct a memory in place; what is not given stays, and what `clear` names is emptied. What it said before is in
+    its history.
 
     Something that is no longer true is not corrected but superseded: `memory.add` with `supersedes`.
     """
@@ -221,6 +218,9 @@ class MemoryUpdate(Scoped[Memory]):
     valid_from: Time | None = None
     valid_until: Time | None = None
     expires_at: Time | None = None
+    clear: Annotated[list[Literal["summary", "validUntil", "expiresAt", "metadata"]], Meta(max_length=4)] = (
+        msgspec.field(default_factory=list)
+    )
     session_id: Id | None = None
     reason: Annotated[str, Meta(max_length=1000)] | None = None
 
@@ -268,6 +268,7 @@ class MemoryStats(Wire):
 
     total: int
     current: int
+    upcoming: int
     superseded: int
     expired: int
     archived: int
@@ -316,12 +317,12 @@ class MemoryRecord(Wire, forbid_unknown_fields=True):
     last_accessed: Time | None = None
     valid_from: Time | None = None
     valid_until: Time | None = None
-    closed_at: Time | None = None
     expires_at: Time | None = None
     archived_at: Time | None = None
     deleted_at: Time | None = None
     source_session_id: Id | None = None
     source_message_id: Id | None = None
+    supersedes: Annotated[list[MemoryId], Meta(max_length=1000)] = msgspec.field(default_factory=list)
 
 
 class Imported(Wire):
@@ -506,7 +507,12 @@ class MemoryMaintain(Method[Maintained]):
 
 
 class Candidate(Wire):
-    """Something a session said that may be worth remembering, and the rule or model that noticed it."""
+    """Something a session said that may be worth remembering, and the rule or model that noticed it.
+
+    `outcome` is what became of it: `created`, `duplicate` or `superseded` as for `memory.add`, `known` when this very
+    message has been learnt from before, `confirmed` when it says what the memory `memoryId` says, or null when nothing
+    was stored.
+    """
 
     content: str
     category: str
@@ -515,18 +521,29 @@ class Candidate(Wire):
     confidence: float
     rule: str
     message_id: str | None
+    files: list[str] = msgspec.field(default_factory=list)
+    supersedes: str | None = None
     memory_id: str | None = None
-    outcome: str | None = None
+    outcome: Literal["created", "duplicate", "superseded", "confirmed", "known"] | None = None
 
 
 class Extraction(Wire):
+    """What was found in how many messages, and what of the model that cost; `note` says what was left out and why."""
+
     candidates: list[Candidate]
+    by: Literal["rules", "model"]
     read_messages: int
+    calls: int
+    tokens: int
     note: str | None
 
 
 class MemoryExtract(Scoped[Extraction]):
-    """Look for memories in a captured session, by rules or by the configured model. `dryRun` stores nothing."""
+    """Look for memories in a captured session, by rules or by the configured model. `dryRun` stores nothing.
+
+    Without `by` it is as the configuration says (`extract`), and by rules while that is off. Only with `model` is
+    anything sent anywhere: to the chat endpoint of the configuration.
+    """
 
     method: ClassVar[str] = "memory.extract"
     session_id: Id

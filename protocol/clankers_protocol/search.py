@@ -5,10 +5,10 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta
 
 from clankers_protocol.admin import JobStarted
-from clankers_protocol.wire import MAX_INTEGER, Cursor, Id, Method, Time, Wire
+from clankers_protocol.wire import MAX_INTEGER, Cursor, Id, Method, Name, Reach, Time, Wire
 
 Value = str | Annotated[int, Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)] | float | bool
-Source = Literal["memory", "sessions", "documents", "skills"]
+Source = Literal["memory", "sessions", "memories", "documents", "skills"]
 Mode = Literal["hybrid", "keyword", "vector"]
 Relation = Literal[
     "references", "elaborates", "depends_on", "contradicts", "part_of", "similar_to", "sequence", "caused_by"
@@ -44,6 +44,7 @@ class Ref(Wire, omit_defaults=True):
     path: str | None = None
     start_line: int | None = None
     end_line: int | None = None
+    memory_id: str | None = None
     project_path: str | None = None
     document_id: str | None = None
     document_title: str | None = None
@@ -109,12 +110,18 @@ class Search(Method[SearchResult]):
 
     The query is plain text: nothing in it is syntax. A hit by words is never lost to `minScore`.
     `halfLifeDays` lets older text count less, `diversity` (0 to 1) lets like hits make room for others.
+
+    Of long-term memories those of `scopes` are found; without it the global ones, the `agent`'s and the project's.
+    With `asOf` they are those that were known and true then.
     """
 
     method: ClassVar[str] = "search"
     query: Annotated[str, Meta(min_length=1, max_length=1_000_000)]
     sources: Annotated[list[Source], Meta(min_length=1)] | None = None
     project: str | None = None
+    scopes: Annotated[list[Reach], Meta(max_length=100)] | None = None
+    agent: Name | None = None
+    as_of: Time | None = None
     session_id: Id | None = None
     since: Time | None = None
     until: Time | None = None

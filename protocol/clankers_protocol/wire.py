@@ -21,6 +21,14 @@ Duration = Time
 Id = Annotated[str, Meta(max_length=1024)]
 Limit = Annotated[int, Meta(ge=1, le=1000)]
 Cursor = Annotated[str, Meta(max_length=4096)]
+Name = Annotated[str, Meta(max_length=100, pattern=r"^[A-Za-z0-9._:-]{1,100}$")]
+Scope = Annotated[str, Meta(max_length=120, pattern=r"^(global|(agent|project|user|custom):[A-Za-z0-9._:-]{1,100})$")]
+"""Who a memory is for: `global`, or `agent:`, `project:`, `user:` or `custom:` and a name."""
+
+Reach = Annotated[
+    str, Meta(max_length=120, pattern=r"^(\*|global|(agent|project|user|custom):[A-Za-z0-9._:-]{1,100})$")
+]
+"""A scope that a caller may touch; `*` is all of them, for the owner's own tools."""
 
 
 class Wire(msgspec.Struct, rename="camel", omit_defaults=False):

@@ -1,265 +1,436 @@
-"""The graph between chunks: kept strict, followed far enough, and never lost in circles."""
+"""The graph over the socket: neighbours as a naive walk finds them, chains with one head, and what belongs together."""
 
-from collections.abc import Iterator
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-import apsw
 import pytest
-from support import DaemonProcess, RawConnection, running_daemon
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support import RawConnection, running_daemon
+from writers import eventually
 
-from clankers_protocol.search import Relation
+NOT_FOUND, CONFLICT = 4004, 4009
+EVERYTHING = {"scopes": ["*"]}
+TYPES = ["CONTRADICTS", "RELATED_TO", "BUILDS_ON"]
+SCOPES = ["a", "b"]
 
+Add = Callable[..., str]
+Place = tuple[str, str]
 
-@pytest.fixture
-def graph(shared_daemon: DaemonProcess) -> Iterator[RawConnection]:
-    """Two documents of five chunks, unlinked: a0 … a4 and b0 … b4."""
-    with shared_daemon.connect() as connection:
-        for name in "ab":
-            chunks = [{"id": f"{name}{n}", "content": f"Text {name}{n} on its own."} for n in range(5)]
-            connection.call("document.store", id=name, source=name, chunks=chunks, sequence=False)
-        yield connection
-        for name in "ab":
-            connection.request("document.delete", {"id": name})
-
-
-def edge(source: str, target: str, relation: str = "references", weight: float = 1.0, **more: Any) -> dict[str, Any]:
-    return {"sourceId": source, "targetId": target, "relation": relation, "weight": weight, **more}
+_numbers = count()
 
 
-def store(connection: RawConnection, *edges: dict[str, Any]) -> dict[str, int]:
-    return dict(connection.call("graph.storeEdges", edges=list(edges)))
-
-
-def reached(connection: RawConnection, *ids: str, **options: Any) -> dict[str, float]:
-    return {one["chunkId"]: one["score"] for one in connection.call("graph.traverse", ids=list(ids), **options)}
-
-
-def test_edges_lead_out_and_in(graph: RawConnection) -> None:
-    store(graph, edge("a0", "a1", description="see there"), edge("a0", "b1", "elaborates", 0.4), edge("a2", "a1"))
-    out = graph.call("graph.getEdges", ids=["a0"])
-    assert [(one["targetId"], one["weight"], one["description"]) for one in out] == [
-        ("a1", 1.0, "see there"),
-        ("b1", 0.4, None),
-    ]
-    assert {one["sourceId"] for one in graph.call("graph.incoming", ids=["a1"])} == {"a0", "a2"}
-    assert [one["targetId"] for one in graph.call("graph.getEdges", ids=["a0"], relations=["elaborates"])] == ["b1"]
-    assert graph.call("graph.getEdges", ids=["b4"]) == []
-    assert len(graph.call("graph.getEdges", ids=["a0", "a2"], limit=2)) == 2
-
-
-def test_of_the_same_pair_and_relation_the_strongest_is_kept(graph: RawConnection) -> None:
-    assert store(graph, edge("a0", "a1", weight=0.5, description="first")) == {
-        "stored": 1,
-        "strengthened": 0,
-        "kept": 0,
-    }
-    assert store(graph, edge("a0", "a1", weight=0.3)) == {"stored": 0, "strengthened": 0, "kept": 1}
-    assert store(graph, edge("a0", "a1", weight=0.9), edge("a0", "a1", weight=0.7)) == {
-        "stored": 0,
-        "strengthened": 1,
-        "kept": 1,
-    }
-    store(graph, edge("a0", "a1", "similar_to", 0.2), edge("a1", "a0", weight=0.1))
-    out = graph.call("graph.getEdges", ids=["a0"])
-    assert [(one["relation"], one["weight"], one["description"]) for one in out] == [
-        ("references", 0.9, "first"), ("similar_to", 0.2, None),
-    ]  # fmt: skip
-
-
-def test_all_eight_relations_are_known(graph: RawConnection) -> None:
-    relations = get_args(Relation)
-    assert len(relations) == 8
-    assert store(graph, *(edge("a0", "a1", relation) for relation in relations))["stored"] == 8
-
-
-@pytest.mark.parametrize(
-    ("bad", "says"),
-    [
-        (edge("a0", "a0"), "$.edges[1].targetId"),
-        (edge("a0", "nobody"), "$.edges[1].targetId"),
-        (edge("nobody", "a0"), "$.edges[1].sourceId"),
-        (edge("a0", "a1", "likes"), "$.edges[1].relation"),
-        (edge("a0", "a1", weight=0), "$.edges[1].weight"),
-        (edge("a0", "a1", weight=1.01), "$.edges[1].weight"),
-        (edge("a0", "a1", weight=-0.5), "$.edges[1].weight"),
-        (edge("a0", "a1", nonsense=1), "nonsense"),
-    ],
-)
-def test_one_bad_edge_refuses_all(graph: RawConnection, bad: dict[str, Any], says: str) -> None:
-    reply = graph.request("graph.storeEdges", {"edges": [edge("a3", "a4"), bad]})
-    assert reply["error"]["code"] == -32602
-    assert says in reply["error"]["message"]
-    assert graph.call("graph.getEdges", ids=["a3", "a0"]) == []
-
-
-@pytest.mark.parametrize(
-    ("method", "params", "says"),
-    [
-        ("graph.storeEdges", {"edges": []}, "$.edges"),
-        ("graph.getEdges", {"ids": []}, "$.ids"),
-        ("graph.getEdges", {"ids": ["a0"], "relations": []}, "$.relations"),
-        ("graph.incoming", {"ids": ["a0"], "relations": ["likes"]}, "$.relations"),
-        ("graph.traverse", {"ids": ["a0", "nobody"]}, "$.ids[1]"),
-        ("graph.traverse", {"ids": ["a0"], "hops": 6}, "$.hops"),
-        ("graph.traverse", {"ids": ["a0"], "decay": 0}, "$.decay"),
-        ("graph.traverse", {"ids": ["a0"], "direction": "up"}, "$.direction"),
-        ("graph.prune", {"minWeight": 2}, "$.minWeight"),
-        ("search", {"query": "a", "graph": {"hops": 0}}, "$.graph.hops"),
-        ("search", {"query": "a", "graph": {"relations": []}}, "$.graph.relations"),
-        ("search", {"query": "a", "graph": {"depth": 1}}, "depth"),
-    ],
-)
-def test_bad_questions_are_refused(graph: RawConnection, method: str, params: dict[str, Any], says: str) -> None:
-    reply = graph.request(method, params)
-    assert reply["error"]["code"] == -32602
-    assert says in reply["error"]["message"]
-
-
-def test_a_walk_goes_as_far_as_it_may_and_fades(graph: RawConnection) -> None:
-    store(graph, edge("a0", "a1", weight=0.8), edge("a1", "a2"), edge("a2", "a3"))
-    assert reached(graph, "a0", hops=1, decay=0.5) == {"a1": 0.4}
-    assert reached(graph, "a0", hops=3, decay=0.5) == {"a1": 0.4, "a2": 0.2, "a3": 0.1}
-    assert reached(graph, "a0", hops=3, decay=0.5, minScore=0.15) == {"a1": 0.4, "a2": 0.2}
-    assert reached(graph, "a0", hops=3, decay=0.5, limit=1) == {"a1": 0.4}
-    (way,) = [one for one in graph.call("graph.traverse", ids=["a0"], hops=2) if one["chunkId"] == "a2"]
-    assert way["hops"] == 2
-    assert way["documentId"] == "a"
-    assert [(step["fromId"], step["toId"], step["backwards"]) for step in way["way"]] == [
-        ("a0", "a1", False), ("a1", "a2", False),
-    ]  # fmt: skip
-
-
-def test_a_walk_respects_direction_and_relations(graph: RawConnection) -> None:
-    store(graph, edge("a0", "a1"), edge("a2", "a0"), edge("a0", "a3", "contradicts"))
-    assert set(reached(graph, "a0", direction="out", hops=1)) == {"a1", "a3"}
-    assert set(reached(graph, "a0", direction="in", hops=1)) == {"a2"}
-    assert set(reached(graph, "a0", direction="both", hops=1)) == {"a1", "a2", "a3"}
-    assert set(reached(graph, "a0", relations=["contradicts"])) == {"a3"}
-    (back,) = graph.call("graph.traverse", ids=["a0"], direction="in", hops=1)
-    assert back["way"][0]["backwards"] is True
-
-
-def test_circles_end_and_the_best_way_counts(graph: RawConnection) -> None:
-    store(graph, edge("a0", "a1"), edge("a1", "a2"), edge("a2", "a0"), edge("a0", "a2", "similar_to", 0.3))
-    found = reached(graph, "a0", hops=5, decay=0.9, direction="out")
-    assert found == {"a1": 0.9, "a2": 0.81}  # by way of a1, not straight
-
-
-def test_pruning_removes_the_weak_and_the_surplus_but_not_what_ingesting_made(graph: RawConnection) -> None:
-    store(graph, *(edge("a0", f"b{n}", weight=0.1 * (n + 1)) for n in range(5)))
-    graph.call("document.store", id="c", chunks=[{"id": "c0", "content": "x"}, {"id": "c1", "content": "y"}])
-    asked = {"minWeight": 0.25, "mostPerChunk": 2}
-    wanted = {"orphans": 0, "weak": 2, "surplus": 1}
-    assert graph.call("graph.prune", **asked, dryRun=True) == wanted | {"dryRun": True}
-    assert len(graph.call("graph.getEdges", ids=["a0"])) == 5
-    assert graph.call("graph.prune", **asked) == wanted | {"dryRun": False}
-    assert [one["targetId"] for one in graph.call("graph.getEdges", ids=["a0"])] == ["b4", "b3"]
-    assert len(graph.call("graph.getEdges", ids=["c0"])) == 1
-    assert graph.call("graph.prune") == {"orphans": 0, "weak": 0, "surplus": 0, "dryRun": False}
-    graph.call("document.delete", id="c")
-
-
-def test_edges_go_with_their_chunks(graph: RawConnection) -> None:
-    store(graph, edge("a0", "b0"), edge("b0", "a1"))
-    graph.call("document.delete", id="b")
-    assert graph.call("graph.getEdges", ids=["a0"]) == []
-    assert graph.call("graph.incoming", ids=["a1"]) == []
-    assert graph.call("query", sql="SELECT count(*) FROM chunk_edges")["rows"] == [[0]]
-
-
-def test_orphans_that_a_foreign_hand_left_are_pruned(home: Path) -> None:
-    with running_daemon(home) as daemon:
-        with daemon.connect() as connection:
-            chunks = [{"id": f"c{n}", "content": f"chunk {n}"} for n in range(3)]
-            connection.call("document.store", chunks=chunks, source="s")
-        daemon.stop()
-        daemon.close()
-        db = apsw.Connection(str(daemon.database))
-        db.execute("PRAGMA foreign_keys = OFF; DELETE FROM document_chunks WHERE id = 'c2'")
-        db.close()
-        with daemon.start().connect() as connection:
-            assert connection.call("graph.prune")["orphans"] == 1
-            assert len(connection.call("graph.getEdges", ids=["c0", "c1"])) == 1
-
-
-# -- search along the graph
+@pytest.fixture(scope="module")
+def connection() -> Iterator[RawConnection]:
+    with (
+        tempfile.TemporaryDirectory(prefix="clk-") as folder,
+        running_daemon(Path(folder)) as daemon,
+        daemon.connect() as raw,
+    ):
+        yield raw
 
 
 @pytest.fixture
-def linked(graph: RawConnection) -> RawConnection:
-    """One chunk that the words find, and others that only the graph leads to."""
-    texts = {
-        "q0": "The zeppelin landed at dawn.",
-        "q1": "Mooring took an hour.",
-        "q2": "Tea was served.",
-        "q3": "It rained.",
+def add(connection: RawConnection) -> Add:
+    return partial(remember, connection)
+
+
+def remember(connection: RawConnection, text: str = "something", scope: str = "global", **fields: Any) -> str:
+    given = {"content": f"{text} n{next(_numbers)}", "scope": scope, "force": True} | EVERYTHING | fields
+    return str(connection.call("memory.add", **given)["memory"]["id"])
+
+
+def relate(connection: RawConnection, source: str, target: str, kind: str = "RELATED_TO", **fields: Any) -> Any:
+    return connection.call("relation.add", source=source, target=target, type=kind, **EVERYTHING | fields)
+
+
+def hops(graph: dict[str, Any]) -> dict[str, int]:
+    return {node["id"]: node["hops"] for node in graph["nodes"]}
+
+
+# -- neighbours
+
+
+def test_neighbours_come_nearest_first_and_cycles_end(connection: RawConnection, add: Add) -> None:
+    one, two, three, four = (add() for _ in range(4))
+    for source, target in ((one, two), (two, three), (three, one), (four, three)):
+        relate(connection, source, target)
+    assert hops(connection.call("graph.neighbors", id=one)) == {one: 0, two: 1, three: 1}
+    graph = connection.call("graph.neighbors", id=one[:-3], hops=6)
+    assert hops(graph) == {one: 0, two: 1, three: 1, four: 2}
+    assert len(graph["edges"]) == 4
+    assert not graph["truncated"]
+
+
+def test_a_graph_goes_through_entities_unless_told_not_to(connection: RawConnection, add: Add) -> None:
+    name = f"shared{next(_numbers)}thing"
+    entity = connection.call("entity.upsert", name=name, type="concept")["id"]
+    one, two = add(f"{name} here"), add(f"and {name} there")
+    around = connection.call("graph.neighbors", id=one, hops=2)
+    assert hops(around) == {one: 0, entity: 1, two: 2}
+    [node] = [node for node in around["nodes"] if node["kind"] == "entity"]
+    assert (node["label"], node["entity"]["memories"], node["memory"]) == (name, 2, None)
+    assert hops(connection.call("graph.neighbors", id=one, hops=2, throughEntities=False)) == {one: 0}
+    from_entity = connection.call("graph.neighbors", id=entity, hops=2, throughEntities=False)
+    assert hops(from_entity) == {entity: 0, one: 1, two: 1}
+    assert {(edge["source"], edge["target"], edge["type"]) for edge in from_entity["edges"]} == {
+        (one, entity, "context"),
+        (two, entity, "context"),
     }
-    chunks = [{"id": name, "content": text, "metadata": {"kept": name != "q3"}} for name, text in texts.items()]
-    graph.call("document.store", id="q", source="q", title="Journey", chunks=chunks, sequence=False)
-    store(
-        graph,
-        edge("q0", "q1", "caused_by", 0.8),
-        edge("q1", "q2", "elaborates", 0.5),
-        edge("q0", "q3"),
-        edge("q2", "q0"),
-    )
-    return graph
 
 
-@pytest.fixture(autouse=True)
-def without_q(shared_daemon: DaemonProcess) -> Iterator[None]:
-    yield
-    with shared_daemon.connect() as connection:
-        connection.request("document.delete", {"id": "q"})
+def test_what_holds_no_more_is_shown_when_asked_for(connection: RawConnection, add: Add) -> None:
+    old, new, aside = add(), add(), add()
+    closed = relate(connection, aside, new)
+    time.sleep(0.003)  # so that it held for a while
+    connection.call("relation.close", id=closed["id"])
+    relate(connection, new, old, "SUPERSEDES")
+    assert hops(connection.call("graph.neighbors", id=new)) == {new: 0}
+    assert hops(connection.call("graph.neighbors", id=new, includeClosed=True)) == {new: 0, old: 1, aside: 1}
+    chain = connection.call("graph.neighbors", id=new, includeClosed=True, types=["SUPERSEDES"])
+    assert hops(chain) == {new: 0, old: 1}
+    connection.call("memory.delete", id=aside)
+    assert aside not in hops(connection.call("graph.neighbors", id=new, includeClosed=True))
 
 
-def hits(connection: RawConnection, graph: dict[str, Any] | None, **params: Any) -> dict[str, dict[str, Any]]:
-    asked = {"query": "zeppelin", "mode": "keyword", "sources": ["documents"], "graph": graph, **params}
-    return {hit["ref"]["documentChunkId"]: hit for hit in connection.call("search", **asked)["hits"]}
+def test_a_graph_as_of_a_time_is_what_was_known_then(connection: RawConnection, add: Add) -> None:
+    one, two, three = add("first"), add(), add()
+    made = relate(connection, one, two)
+    time.sleep(0.003)
+    connection.call("memory.update", id=one, content="corrected since")
+    connection.call("relation.close", id=made["id"])
+    later = relate(connection, one, three)
+    then = connection.call("graph.neighbors", id=one, asOf=made["createdAt"])
+    assert hops(then) == {one: 0, two: 1}
+    assert then["nodes"][0]["label"].startswith("first")
+    assert hops(connection.call("graph.neighbors", id=one, asOf=later["createdAt"])) == {one: 0, three: 1}
+    assert hops(connection.call("graph.neighbors", id=one)) == {one: 0, three: 1}
 
 
-def test_search_follows_the_graph_only_when_asked(linked: RawConnection) -> None:
-    assert set(hits(linked, None)) == {"q0"}
-    found = hits(linked, {"hops": 2, "decay": 0.5, "direction": "out"}, explain=True)
-    assert {name: round(hit["score"] / found["q0"]["score"], 4) for name, hit in found.items()} == {
-        "q0": 1.0, "q3": 0.5, "q1": 0.4, "q2": 0.1,
-    }  # fmt: skip
-    assert found["q0"]["way"] is None
-    assert [(step["fromId"], step["relation"], step["toId"]) for step in found["q2"]["way"]] == [
-        ("q0", "caused_by", "q1"), ("q1", "elaborates", "q2"),
-    ]  # fmt: skip
-    assert found["q2"]["components"]["graph"] == pytest.approx(found["q2"]["score"], abs=1e-5)
+def test_labels_are_one_short_line(connection: RawConnection, add: Add) -> None:
+    long = connection.call("graph.neighbors", id=add("many\n\nwords " * 50))["nodes"][0]["label"]
+    assert (len(long), long[-1], "\n" in long) == (80, "…", False)
+    assert connection.call("graph.neighbors", id=add(summary="In short"))["nodes"][0]["label"] == "In short"
 
 
-def test_search_along_the_graph_respects_hops_direction_and_relations(linked: RawConnection) -> None:
-    assert set(hits(linked, {"direction": "out"})) == {"q0", "q1", "q3"}
-    assert set(hits(linked, {"direction": "in"})) == {"q0", "q2"}
-    assert set(hits(linked, {"relations": ["caused_by"]})) == {"q0", "q1"}
-    assert set(hits(linked, {"seeds": 1, "hops": 5})) == {"q0", "q1", "q2", "q3"}
+def test_a_graph_of_long_memories_fits_a_reply(connection: RawConnection, add: Add) -> None:
+    middle, *others = (add("x" * 99_000) for _ in range(50))
+    for other in others:
+        relate(connection, middle, other)
+    graph = connection.call("graph.neighbors", id=middle)
+    assert graph["truncated"]
+    assert 30 < len(graph["nodes"]) < 50
+    assert len(graph["edges"]) == len(graph["nodes"]) - 1
 
 
-def test_what_the_graph_leads_to_must_pass_the_filters_too(linked: RawConnection) -> None:
-    filters = [{"field": "meta.kept", "op": "eq", "value": True}]
-    assert set(hits(linked, {"hops": 2}, filters=filters)) == {"q0", "q1", "q2"}
-    assert set(hits(linked, {"hops": 2, "direction": "out"}, minScore=0.6)) == {"q0", "q3"}
+def test_the_beginning_of_a_memory_and_an_entity_is_ambiguous(connection: RawConnection) -> None:
+    record = {"id": "ambiguous-memory", "content": "an ambiguous one", "createdAt": 1_700_000_000_000}
+    connection.call("memory.import", memories=[record])
+    connection.call("entity.upsert", id="ambiguous-entity", name="ambiguous", type="concept")
+    reply = connection.request("graph.neighbors", {"id": "ambiguous"})
+    assert reply["error"]["code"] == CONFLICT
+    assert reply["error"]["data"] == {"ids": ["ambiguous-memory", "ambiguous-entity"]}
+    assert connection.call("graph.neighbors", id="ambiguous-entity")["nodes"][0]["kind"] == "entity"
+    assert connection.call("graph.neighbors", id="ambiguous-m")["nodes"][0]["kind"] == "memory"
 
 
-def test_a_search_without_documents_is_not_hurt_by_the_graph(linked: RawConnection) -> None:
-    linked.call(
-        "upsertMessage", message={"id": "zm", "sessionId": "zs", "role": "user", "textContent": "zeppelin talk"}
-    )
-    found = linked.call("search", query="zeppelin", sources=["sessions"], graph={})["hits"]
-    assert [hit["ref"]["messageId"] for hit in found] == ["zm"]
-    linked.call("session.delete", id="zs")
+@dataclass
+class Model:
+    """The graph as plain lists, walked node by node."""
+
+    tag: str
+    scopes: dict[str, str] = field(default_factory=dict)
+    states: dict[str, str] = field(default_factory=dict)
+    entities: list[str] = field(default_factory=list)
+    relations: list[tuple[str, str, str, bool]] = field(default_factory=list)
+    links: set[tuple[str, str]] = field(default_factory=set)
+
+    def neighbours(self, start: Place, asked: dict[str, Any]) -> tuple[list[tuple[Place, int]], bool]:
+        found = {start: 0}
+        border = [start]
+        for hop in range(1, asked["hops"] + 1):
+            near = {other for place in border for other in self._next_to(place, asked)} - found.keys()
+            border = sorted(near, key=lambda place: (place[0] == "entity", place[1]))
+            found |= dict.fromkeys(border, hop)
+        return list(found.items())[: asked["limit"]], len(found) > asked["limit"]
+
+    def edges(self, shown: set[Place], asked: dict[str, Any]) -> set[tuple[str, str, str]]:
+        ids = {id_ for _, id_ in shown}
+        held = {
+            (source, target, kind)
+            for source, target, kind, closed in self.relations
+            if self._holds(kind, closed, asked)
+        }
+        linked = {(memory, entity, "context") for memory, entity in self.links}
+        return {edge for edge in held | linked if {edge[0], edge[1]} <= ids}
+
+    def _next_to(self, place: Place, asked: dict[str, Any]) -> Iterator[Place]:
+        kind, id_ = place
+        for memory, entity in self.links:
+            if kind == "entity" and entity == id_ and self._there(memory, asked):
+                yield "memory", memory
+            if kind == "memory" and memory == id_ and asked["throughEntities"]:
+                yield "entity", entity
+        for source, target, relation, closed in self.relations:
+            if kind == "memory" and id_ in (source, target) and self._holds(relation, closed, asked):
+                other = target if id_ == source else source
+                if self._there(other, asked):
+                    yield "memory", other
+
+    def _there(self, memory: str, asked: dict[str, Any]) -> bool:
+        states = ("current", "archived") if asked["includeClosed"] else ("current",)
+        return self.scopes[memory] in asked["scopes"] and self.states[memory] in states
+
+    @staticmethod
+    def _holds(kind: str, closed: bool, asked: dict[str, Any]) -> bool:
+        return kind in (asked["types"] or TYPES) and (asked["includeClosed"] or not closed)
 
 
-def test_neighbours_of_a_hit_are_found_after_ingesting(shared_daemon: DaemonProcess) -> None:
-    text = "\n\n".join(f"Part {n}. {'Filler words stand here. ' * 14}{'The dirigible.' * (n == 3)}" for n in range(7))
-    with shared_daemon.connect() as connection:
-        document = connection.call("document.ingest", text=text, source="parts", chunkTokens=100, overlap=0)["document"]
-        found = hits(connection, {"hops": 1}, query="dirigible")
-        ways = {hit["ref"]["startLine"]: hit["way"] for hit in found.values()}
-        assert ways.pop(7) is None
-        assert {line: way[0]["relation"] for line, way in ways.items()} == {5: "sequence", 9: "sequence"}
-        connection.call("document.delete", id=document["id"])
+MEMORY = st.tuples(st.sampled_from(SCOPES), st.sampled_from(["current", "current", "current", "deleted", "archived"]))
+RELATION = st.tuples(st.integers(0, 6), st.integers(0, 6), st.sampled_from(TYPES), st.booleans())
+QUESTION = st.fixed_dictionaries({
+    "start": st.integers(0, 9),
+    "hops": st.integers(1, 6),
+    "limit": st.integers(1, 12),
+    "types": st.none() | st.lists(st.sampled_from(TYPES), min_size=1, unique=True),
+    "throughEntities": st.booleans(),
+    "includeClosed": st.booleans(),
+    "scopes": st.lists(st.sampled_from(SCOPES), unique=True),
+})  # fmt: skip
+
+
+def build(connection: RawConnection, memories: Any, entities: int, relations: Any, links: Any) -> Model:
+    """Store a graph, and keep it as a model."""
+    model = Model(f"g{next(_numbers)}")
+    ids = [f"{model.tag}-memory-{next(_numbers)}" for _ in memories]
+    records = []
+    for id_, (scope, state) in zip(ids, memories, strict=True):
+        model.scopes[id_], model.states[id_] = f"custom:{model.tag}{scope}", state
+        record = {"id": id_, "content": f"memory {id_}", "createdAt": 1_700_000_000_000, "scope": model.scopes[id_]}
+        records.append(record | ({"archivedAt": 1_700_000_000_001} if state == "archived" else {}))
+    assert connection.call("memory.import", memories=records, **EVERYTHING)["refused"] == {}
+    for _ in range(entities):
+        name = f"{model.tag} entity {next(_numbers)}"
+        model.entities.append(connection.call("entity.upsert", name=name, type="concept", **EVERYTHING)["id"])
+    for memory, entity in links:
+        if memory < len(ids) and entity < entities:
+            connection.call("entity.link", memoryId=ids[memory], entityId=model.entities[entity], **EVERYTHING)
+            model.links.add((ids[memory], model.entities[entity]))
+    known = set()
+    for source, target, kind, closed in relations:
+        if source != target and max(source, target) < len(ids) and (source, target, kind) not in known:
+            known.add((source, target, kind))
+            made = relate(connection, ids[source], ids[target], kind)
+            if closed:
+                connection.call("relation.close", id=made["id"], at=made["validFrom"], **EVERYTHING)
+            model.relations.append((ids[source], ids[target], kind, closed))
+    for id_, state in model.states.items():
+        if state == "deleted":
+            connection.call("memory.delete", id=id_, **EVERYTHING)
+    return model
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    memories=st.lists(MEMORY, min_size=1, max_size=7),
+    entities=st.integers(0, 3),
+    relations=st.lists(RELATION, max_size=12),
+    links=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 2)), max_size=8),
+    questions=st.lists(QUESTION, min_size=1, max_size=5),
+)
+def test_neighbours_are_what_a_naive_walk_finds(
+    connection: RawConnection, memories: Any, entities: int, relations: Any, links: Any, questions: Any
+) -> None:
+    model = build(connection, memories, entities, relations, links)
+    places = [("memory", id_) for id_ in model.scopes] + [("entity", id_) for id_ in model.entities]
+    for question in questions:
+        start = places[question["start"] % len(places)]
+        asked = question | {"scopes": [f"custom:{model.tag}{name}" for name in question["scopes"]]}
+        del asked["start"]
+        reply = connection.request("graph.neighbors", {"id": start[1]} | asked)
+        if not visible(model, start, asked["scopes"]):
+            assert reply["error"]["code"] == NOT_FOUND
+            continue
+        expected, truncated = model.neighbours(start, asked)
+        graph = reply["result"]
+        assert [((node["kind"], node["id"]), node["hops"]) for node in graph["nodes"]] == expected
+        assert graph["truncated"] == truncated
+        found = [(edge["source"], edge["target"], edge["type"]) for edge in graph["edges"]]
+        assert found == sorted(model.edges({place for place, _ in expected}, asked))
+
+
+def visible(model: Model, place: Place, scopes: list[str]) -> bool:
+    kind, id_ = place
+    if kind == "memory":
+        return model.scopes[id_] in scopes
+    speaking = {model.scopes[memory] for memory, entity in model.links if entity == id_}
+    return bool(scopes) and (not speaking or bool(speaking & set(scopes)))
+
+
+# -- chains of versions
+
+
+class Chains:
+    """Memories that supersede each other, and what must be so whatever is asked for."""
+
+    def __init__(self, connection: RawConnection) -> None:
+        self.connection = connection
+        self.scopes = {"scopes": [f"custom:chains{next(_numbers)}"]}
+        self.ids: list[str] = []
+        self.add()
+
+    def add(self, supersedes: str | None = None) -> None:
+        given = {"content": f"version n{next(_numbers)}", "scope": self.scopes["scopes"][0], "force": True}
+        reply = self.connection.request("memory.add", given | {"supersedes": supersedes} | self.scopes)
+        if "result" in reply:
+            self.ids.append(reply["result"]["memory"]["id"])
+        else:
+            assert reply["error"]["code"] == CONFLICT, reply
+
+    def supersede(self, source: str, target: str) -> None:
+        given = {"source": source, "target": target, "type": "SUPERSEDES"} | self.scopes
+        reply = self.connection.request("relation.add", given)
+        assert "result" in reply or source == target or reply["error"]["code"] == CONFLICT, reply
+
+    def do(self, action: str, id_: str) -> None:
+        self.connection.call(f"memory.{action}", id=id_, **self.scopes)
+
+    def check(self) -> None:
+        memories = {id_: self.connection.call("memory.get", id=id_, **self.scopes) for id_ in self.ids}
+        listed = self.connection.call("relation.list", includeClosed=True, limit=1000, **self.scopes)["relations"]
+        held = [(one["source"], one["target"]) for one in listed if one["validUntil"] is None]
+        kept = {id_ for id_, memory in memories.items() if memory["deletedAt"] is None}
+        for id_ in self.ids:
+            assert id_ not in self._older(id_, held), "a cycle"
+            successors = [source for source, target in held if target == id_ and source in kept]
+            assert len(successors) <= 1, "two successors"
+            assert memories[id_]["supersededBy"] == (successors[0] if successors else None)
+            if id_ in kept:
+                assert (memories[id_]["state"] == "superseded") == bool(successors)
+        for versions in self._chains(held, kept):
+            assert len([id_ for id_ in versions if memories[id_]["supersededBy"] is None]) == 1, "one head"
+
+    @staticmethod
+    def _older(id_: str, held: list[tuple[str, str]]) -> set[str]:
+        found: set[str] = set()
+        border = {id_}
+        while border := {target for source, target in held if source in border} - found:
+            found |= border
+        return found
+
+    @staticmethod
+    def _chains(held: list[tuple[str, str]], kept: set[str]) -> list[set[str]]:
+        """The memories that are there, those that supersede each other together."""
+        chains = [{id_} for id_ in kept]
+        for source, target in held:
+            if source in kept and target in kept:
+                joined = [chain for chain in chains if source in chain or target in chain]
+                chains = [chain for chain in chains if chain not in joined] + [set().union(*joined)]
+        return chains
+
+
+ACTIONS = st.lists(
+    st.tuples(
+        st.sampled_from(["add", "replace", "supersede", "supersede", "supersede", "delete", "restore"]),
+        st.integers(0, 20),
+        st.integers(0, 20),
+    ),
+    max_size=14,
+)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(actions=ACTIONS)
+def test_chains_have_one_head_and_no_cycle(connection: RawConnection, actions: list[tuple[str, int, int]]) -> None:
+    chains = Chains(connection)
+    for action, first, second in actions:
+        one, other = (chains.ids[number % len(chains.ids)] for number in (first, second))
+        if action == "add":
+            chains.add()
+        elif action == "replace":
+            chains.add(supersedes=one)
+        elif action == "supersede":
+            chains.supersede(one, other)
+        else:
+            chains.do(action, one)
+    chains.check()
+
+
+def test_a_chain_closed_through_a_forgotten_memory_is_no_cycle(connection: RawConnection) -> None:
+    chains = Chains(connection)
+    chains.add(supersedes=chains.ids[0])
+    chains.add(supersedes=chains.ids[1])
+    oldest, middle, newest = chains.ids
+    chains.do("delete", middle)
+    chains.supersede(oldest, newest)
+    chains.do("restore", middle)
+    chains.check()
+
+
+# -- what belongs to a memory
+
+
+def test_related_memories_come_by_relation_entity_and_meaning(connection: RawConnection, add: Add) -> None:
+    name = f"widget{next(_numbers)}"
+    connection.call("entity.upsert", name=name, type="technology")
+    one = add(f"The canteen serves lunch at twelve and has a {name}")
+    by_relation, by_entity = add("zebra"), add(f"unlike anything: {name}")
+    by_meaning = add("Lunch in the canteen is served at twelve")
+    superseded, successor = add("quagga"), add("okapi")
+    relate(connection, by_relation, one, "CONTRADICTS", confidence=0.9)
+    relate(connection, one, superseded, "BUILDS_ON")
+    relate(connection, successor, superseded, "SUPERSEDES")
+
+    def related() -> dict[str, tuple[str, str]]:
+        found = connection.call("memory.related", id=one, limit=100)
+        scores = [one["score"] for one in found]
+        assert scores == sorted(scores, reverse=True)
+        assert all(0 < score <= 1 for score in scores)
+        return {one["memory"]["id"]: (one["via"], one["detail"]) for one in found}
+
+    eventually(lambda: by_meaning in related(), "its vector is there")
+    found = related()
+    assert found[by_relation] == ("relation", "that CONTRADICTS this")
+    assert found[by_entity] == ("entity", name)
+    assert found[by_meaning][0] == "similarity"
+    assert found.keys() & {one, superseded, successor} == set()
+    assert len(connection.call("memory.related", id=one, limit=1)) == 1
+
+
+def test_an_entity_everything_speaks_of_relates_little(connection: RawConnection, add: Add) -> None:
+    common, rare = f"common{next(_numbers)}", f"rare{next(_numbers)}"
+    for name in (common, rare):
+        connection.call("entity.upsert", name=name, type="technology")
+    one, by_rare, by_both = add(f"{common} {rare}"), add(f"kiwi {rare}"), add(f"emu {common} {rare}")
+    for _ in range(9):
+        add(f"moa {common}")
+    found = connection.call("memory.related", id=one, limit=100)
+    score = {one["memory"]["id"]: one["score"] for one in found if one["via"] == "entity"}
+    assert score[by_both] > score[by_rare] > max(score[id_] for id_ in score.keys() - {by_both, by_rare})
+
+
+def test_similar_memories_of_other_scopes_are_not_related(connection: RawConnection, add: Add) -> None:
+    text = "Invoices are printed on yellow paper every Friday"
+    mine, own, theirs = add(text, "custom:mine"), add(f"{text} morning", "custom:mine"), add(text, "custom:theirs")
+
+    def related(**scopes: Any) -> set[str]:
+        return {one["memory"]["id"] for one in connection.call("memory.related", id=mine, limit=100, **scopes)}
+
+    eventually(lambda: {own, theirs} <= related(**EVERYTHING), "their vectors are there")
+    assert own in related(scopes=["custom:mine"])
+    assert theirs not in related(scopes=["custom:mine"])
+
+
+def test_without_vectors_relations_and_entities_remain(home: Path) -> None:
+    with running_daemon(home, CLANKERS_EMBEDDER="none") as daemon, daemon.connect() as connection:
+        one, other = remember(connection, "the same words"), remember(connection, "the same words")
+        assert connection.call("memory.related", id=one) == []
+        relate(connection, one, other, "CONFIRMS")
+        [found] = connection.call("memory.related", id=one)
+        assert (found["memory"]["id"], found["via"], found["detail"]) == (other, "relation", "this CONFIRMS that")

@@ -8,7 +8,9 @@ import pytest
 from clankers_protocol.search import Filter, Search
 from clankersd.db.migrations import migrate
 from clankersd.db.sqlite import Db
-from clankersd.search.filters import eligible
+from clankersd.memories.rows import CURRENT
+from clankersd.memories.scopes import Allowed
+from clankersd.search.filters import Visible, eligible
 
 
 @pytest.fixture
@@ -39,7 +41,8 @@ def test_the_chunks_of_an_owner_are_found_by_their_owner(db: Db, owner: str) -> 
     ],
 )
 def test_what_a_filter_leaves_is_found_by_an_index(db: Db, request_: Search, index: str) -> None:
-    allowed = eligible(request_, 1)
+    visible = Visible(Allowed(("global",)), CURRENT, {"now": 1})
+    allowed = eligible(request_, 1, visible)
     shown = plan(db, allowed.ids, allowed.params)
     assert index in shown
     assert "SCAN chunks" not in shown

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clankersd.index.vectors import CANDIDATES, Found, Mirror
+from clankersd.index.vectors import CANDIDATES, Found, Labelled, Mirror
 
 DIMS = 64
 
@@ -21,8 +21,8 @@ def random_vectors(count: int, dims: int = DIMS, seed: int = 0) -> Any:
     return (points / np.linalg.norm(points, axis=1, keepdims=True)).astype(np.float32)
 
 
-def rows(vectors: Any, first: int = 1) -> list[tuple[int, bytes]]:
-    return [(first + number, vector.tobytes()) for number, vector in enumerate(vectors)]
+def rows(vectors: Any, first: int = 1) -> list[Labelled]:
+    return [(first + number, vector.tobytes(), "sessions") for number, vector in enumerate(vectors)]
 
 
 def filled(vectors: Any) -> Mirror:
@@ -121,7 +121,7 @@ def test_a_discarded_one_is_not_found(count: int) -> None:
 def test_one_that_is_added_again_is_replaced(count: int) -> None:
     vectors = random_vectors(count)
     mirror = filled(vectors)
-    mirror.add([(1, (-vectors[0]).tobytes())])
+    mirror.add([(1, (-vectors[0]).tobytes(), "sessions")])
     assert 1 not in ids(mirror.nearest(vectors[0], 20, None))
     found = mirror.nearest(-vectors[0], 20, None)
     assert ids(found).count(1) == 1
@@ -187,3 +187,17 @@ def test_after_any_changes_it_holds_what_a_dictionary_would(changes: list[tuple[
     assert found.keys() == model.keys()
     for one, vector in model.items():
         assert found[one] == pytest.approx(float(vector @ query), abs=5e-3)
+
+
+def test_only_rows_with_a_fitting_label_are_found() -> None:
+    import numpy as np
+
+    chance = np.random.default_rng(8)
+    some = chance.normal(size=(300, 32)).astype(np.float32)
+    mirror = Mirror(1, 32)
+    labels = ["sessions", "memories global", "memories agent:a"]
+    mirror.add([(number, vector.tobytes(), labels[number % 3]) for number, vector in enumerate(some)])
+    found = ids(mirror.nearest(some[1], 300, None, lambda label: label.endswith("global")))
+    assert set(found) == {number for number in range(300) if number % 3 == 1}
+    mirror.relabel([1], "memories agent:a")
+    assert 1 not in ids(mirror.nearest(some[1], 300, None, lambda label: label.endswith("global")))

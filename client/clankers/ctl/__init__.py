@@ -12,6 +12,7 @@ from clankers.ctl.db import db
 from clankers.ctl.index import index, reindex
 from clankers.ctl.jobs import jobs
 from clankers.ctl.logs import logs
+from clankers.ctl.memory import memory
 from clankers.ctl.model import model
 from clankers.ctl.query import query
 from clankers.ctl.schedules import schedule
@@ -55,6 +56,7 @@ COMMANDS = (
     status,
     health,
     search,
+    memory,
     sessions,
     session,
     thread,

@@ -63,7 +63,7 @@ json_option = click.option(
 )
 
 
-def _folder(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+def folder(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
     """A folder as sessions name it; anything else is taken for a project's id."""
     return str(Path(os.path.abspath(value))) if value and Path(value).is_dir() else value  # noqa: PTH100  # `..` goes, symlinks stay
 
@@ -71,7 +71,7 @@ def _folder(_: click.Context, __: click.Parameter, value: str | None) -> str | N
 project_option = click.option(
     "--project",
     metavar="FOLDER",
-    callback=_folder,
+    callback=folder,
     help="Only sessions in this folder (or project, by its id).",
 )
 

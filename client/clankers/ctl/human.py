@@ -32,6 +32,14 @@ def end(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
     return None if value is None else _milliseconds(value, whole_day=True)
 
 
+def ahead(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
+    """Reads what is to come: 2w is in two weeks, a day is meant to its end."""
+    if value and (match := re.fullmatch(r"(?:in )?(\d+)\s*([smhdw])", value)):
+        length = timedelta(**{_UNITS[match[2]]: int(match[1])})
+        return int((datetime.now().astimezone() + length).timestamp() * 1000)
+    return None if value is None else _milliseconds(value, whole_day=True)
+
+
 def _milliseconds(text: str, *, whole_day: bool) -> int:
     try:
         return int(moment(text, datetime.now().astimezone(), whole_day=whole_day).timestamp() * 1000)

@@ -104,6 +104,7 @@ def search(
         query=" ".join(words),
         sources=list(sources) or None,
         project=project,
+        scopes=["*"],  # the owner's own
         session_id=session and ctl.call(SessionGet(session)).id,
         since=since,
         until=until,
@@ -145,7 +146,7 @@ def _print_result(request: Search, found: SearchResult, first: int) -> None:
     if found.hits:
         _print_hits(found.hits, first)
         if request.explain:
-            _print_components(found.hits, first)
+            print_components([(where(hit), hit.score, hit.components or {}) for hit in found.hits], first)
         click.echo()
         click.secho(_summary(found), dim=True)
     elif first > 1:
@@ -191,7 +192,7 @@ def _print_hits(hits: Sequence[Hit], first: int) -> None:
             out.print()
         session = next(ids) if hit.ref.session_id else None
         out.print(_heading(hit, f"{number}.".ljust(margin), width))
-        for block in (_origin(hit, session), _snippet(hit.snippet, out)):
+        for block in (_origin(hit, session), marked(hit.snippet, out)):
             for line in block.wrap(out, width - margin, overflow="fold"):
                 line.rstrip()
                 out.print(" " * margin, line, sep="")
@@ -207,17 +208,20 @@ def _heading(hit: Hit, number: str, width: int) -> "Text":
 
 
 def where(hit: Hit) -> str:
-    """What a hit is a part of: a file with its lines, or a session by its title."""
+    """What a hit is a part of: a memory, a skill, a document or file with its lines, or a session by its title."""
     ref = hit.ref
+    if ref.memory_id is not None:
+        return f"Memory {one_line(ref.memory_id)}"
     if ref.skill_id is not None:
         name, _, _ = hit.text.partition("\n")
         return one_line(f"skill {name}")
-    if ref.path is None:
+    path = ref.document_source or ref.path
+    if path is None:
         return one_line(ref.session_title or "Untitled session")
     lines = "" if ref.start_line is None else f":{ref.start_line}"
     if ref.end_line is not None and ref.end_line != ref.start_line:
         lines += f"-{ref.end_line}"
-    return one_line(_home(ref.path)) + lines
+    return one_line(_home(path)) + lines
 
 
 def _origin(hit: Hit, session: str | None) -> "Text":
@@ -240,7 +244,7 @@ def _home(path: str) -> str:
     return f"~{path.removeprefix(home)}" if path.startswith(f"{home}/") else path
 
 
-def _snippet(snippet: str, out: "Console") -> "Text":
+def marked(snippet: str, out: "Console") -> "Text":
     """On a terminal what matched stands out; elsewhere it keeps its marks."""
     from rich.text import Text  # slow to load
 
@@ -254,8 +258,9 @@ def _snippet(snippet: str, out: "Console") -> "Text":
     return text.append(shown[at:])
 
 
-def _print_components(hits: Sequence[Hit], first: int) -> None:
-    names = list(dict.fromkeys(name for hit in hits for name in hit.components or {}))
+def print_components(scored: Sequence[tuple[str, float, dict[str, float]]], first: int) -> None:
+    """What each score is made of: a table of where, how much, and the parts."""
+    names = list(dict.fromkeys(name for _, _, parts in scored for name in parts))
     columns = [
         Column("#", right=True, style="dim"),
         Column("Score", right=True, style="cyan"),
@@ -265,11 +270,11 @@ def _print_components(hits: Sequence[Hit], first: int) -> None:
     rows = [
         [
             str(number),
-            f"{hit.score:.3f}",
-            *("–" if (part := (hit.components or {}).get(name)) is None else f"{part:.3f}" for name in names),
-            where(hit),
+            f"{score:.3f}",
+            *("–" if (part := parts.get(name)) is None else f"{part:.3f}" for name in names),
+            place,
         ]
-        for number, hit in enumerate(hits, first)
+        for number, (place, score, parts) in enumerate(scored, first)
     ]
     click.echo()
     print_table(columns, rows)

@@ -102,9 +102,8 @@ def _print_sessions(page: SessionPage) -> None:
         click.echo("There are more: --limit N or --all shows them.", err=True)
 
 
-def shortened(ids: list[str]) -> list[str]:
-    """The ids cut to 8 characters, or to as many more as tell them apart."""
-    length = 8
+def shortened(ids: list[str], length: int = 8) -> list[str]:
+    """The ids cut to so many characters, or to as many more as tell them apart."""
     while len({name[:length] for name in ids}) < len(set(ids)):
         length += 1
     return [name[:length] for name in ids]
@@ -127,7 +126,7 @@ def _row(shown: str, session: Session) -> list[str]:
     ]
 
 
-def _session_ids(ctx: click.Context, _: click.Parameter | None, incomplete: str) -> list[str]:
+def session_ids(ctx: click.Context, _: click.Parameter | None, incomplete: str) -> list[str]:
     """The newest sessions' ids that begin like this, for the shell to complete."""
     with suppress(Exception):  # a shell has no use for an error while someone types
         page = ctx.ensure_object(Ctl).call(SessionList(limit=100), timeout=1)
@@ -145,7 +144,7 @@ class SessionGroup(click.Group):
         return super().parse_args(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        ids = _session_ids(ctx, None, incomplete)
+        ids = session_ids(ctx, None, incomplete)
         return [*super().shell_complete(ctx, incomplete), *map(CompletionItem, ids)]
 
 
@@ -164,7 +163,7 @@ def session() -> None:
 
 
 @session.command()
-@click.argument("id", shell_complete=_session_ids)
+@click.argument("id", shell_complete=session_ids)
 @click.option("--full", is_flag=True, help="Whole tool inputs and outputs, not just their first lines.")
 @common
 def show(ctl: Ctl, id: str, full: bool) -> None:  # noqa: A002  # the name on the command line
@@ -195,7 +194,7 @@ def entries_of(ctl: Ctl, session_id: str) -> Iterator[TimelineEntry]:
 
 
 @session.command()
-@click.argument("id", shell_complete=_session_ids)
+@click.argument("id", shell_complete=session_ids)
 @click.option("--dry-run", is_flag=True, help="Say what would be deleted; delete nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @common

@@ -21,12 +21,14 @@ from clankers_protocol.documents import (
 from clankers_protocol.errors import InvalidParams, NotFound
 from clankersd import clock
 from clankersd.db import Db
+from clankersd.db.ids import whole_id
 from clankersd.db.paging import decode_cursor, encode_cursor
 from clankersd.documents.ingest import PART, parts_of
 from clankersd.documents.known import Changes, change, checked_metadata, project_of
 from clankersd.documents.records import Record
 from clankersd.documents.storing import (
     DOCUMENT,
+    SOURCE,
     Header,
     add,
     add_part,
@@ -36,7 +38,6 @@ from clankersd.documents.storing import (
     finish,
     keep_vectors,
     record_of,
-    resolve,
 )
 from clankersd.index.chunks import hash_of
 from clankersd.projects import root_of
@@ -100,7 +101,7 @@ async def _store(
 
     ingested, kept = await daemon.store.write(store)
     if kept and live:
-        daemon.index.gained(live, kept)
+        daemon.index.gained(live, [(number, vector, SOURCE) for number, vector in kept])
     daemon.index.wake()
     return ingested
 
@@ -191,7 +192,7 @@ async def get_document(daemon: "Daemon", request: DocumentGet) -> DocumentText:
 
 def _id_of(db: Db, request: DocumentGet) -> str:
     if request.id is not None:
-        return resolve(db, request.id)
+        return whole_id(db, request.id, "documents", "document")
     found = db.value("SELECT id FROM documents WHERE source = :source", {"source": request.source})
     if found is None:
         raise NotFound(f"document not found: {request.source}")

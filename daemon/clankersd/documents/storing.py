@@ -21,7 +21,6 @@ from clankersd.index.generations import Generation
 from clankersd.index.texts import KINDS, Kind
 from clankersd.index.words import count_words, other_forms
 
-SHORTEST_PREFIX = 8
 SOURCE = "documents"
 
 DOCUMENT = """
@@ -184,20 +183,6 @@ def title_changed(db: Db, document_id: str, title: str) -> None:
     source = db.value("SELECT source FROM documents WHERE id = :id", {"id": document_id})
     params = {"id": document_id, "header": _header(title, source)}
     db.execute(f"UPDATE chunks SET header = :header WHERE document_chunk_id IN ({_OWN})", params)
-
-
-def resolve(db: Db, given: str) -> str:
-    """The whole id of a document, from the id itself or a unique beginning of it."""
-    if db.value("SELECT 1 FROM documents WHERE id = :id", {"id": given}):
-        return given
-    bounds = {"first": given, "last": given + "\U0010ffff"}
-    sql = "SELECT id FROM documents WHERE id >= :first AND id < :last ORDER BY id LIMIT 6"
-    found = [row["id"] for row in db.fetch(sql, bounds)] if len(given) >= SHORTEST_PREFIX else []
-    if not found:
-        raise NotFound(f"document not found: {given}")
-    if len(found) > 1:
-        raise Conflict(f"{given} is the beginning of several documents: {', '.join(found)}", {"ids": found})
-    return str(found[0])
 
 
 def document(db: Db, document_id: str) -> Document:

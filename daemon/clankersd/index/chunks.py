@@ -19,9 +19,11 @@ Moved = tuple[Row, Row]
 
 _INSERT_OF = """
     INSERT INTO chunks (chunk_id, chunking, source, {owner}, session_id, turn, role, position,
-                        start_line, end_line, start_offset, end_offset, hash, text, header, extra, tokens, created_at)
+                        start_line, end_line, start_offset, end_offset, hash, text, header, extra, tokens, created_at,
+                        scope)
     VALUES (:chunk_id, :chunking, :source, :owner, :session_id, :turn, :role, :position,
-            :start_line, :end_line, :start_offset, :end_offset, :hash, :text, :header, :extra, :tokens, :created_at)
+            :start_line, :end_line, :start_offset, :end_offset, :hash, :text, :header, :extra, :tokens, :created_at,
+            :scope)
 """
 _INSERT = {owner: _INSERT_OF.format(owner=owner) for owner in OWNERS}
 _INDEX_WORDS = """
@@ -29,7 +31,7 @@ _INDEX_WORDS = """
     SELECT id, text, header, extra FROM chunks
     WHERE id > (SELECT coalesce(max(id), 0) FROM chunks_fts_docsize) ORDER BY id
 """
-_PLACE = "chunk_id, role, position, start_line, end_line, start_offset, end_offset, created_at"
+_PLACE = "chunk_id, role, position, start_line, end_line, start_offset, end_offset, created_at, scope"
 """What may change of a chunk while its text stays."""
 
 _MOVE = f"UPDATE chunks SET {', '.join(f'{name} = :{name}' for name in _PLACE.split(', '))} WHERE id = :id"
@@ -69,6 +71,7 @@ class Owner:
     session_id: str | None = None
     role: str | None = None
     header: str = field(default="")
+    scope: str | None = None
 
 
 def prepare(text: str, chunking: Chunking) -> Prepared:
@@ -190,4 +193,5 @@ def _row(owner: Owner, prepared: Prepared, position: int, turn: int | None) -> R
         "tokens": prepared.tokens[position],
         "extra": prepared.extras[position],
         "created_at": owner.created_at,
+        "scope": owner.scope,
     }

@@ -26,8 +26,8 @@ GIVE_WAY = 4
 
 MOST_PAUSE = 0.5
 
-_PENDING = """
-    SELECT chunk, text, hash FROM index_queue JOIN chunks ON chunks.id = chunk
+_PENDING = f"""
+    SELECT chunk, text, hash, {vectors.LABEL} AS label FROM index_queue JOIN chunks ON chunks.id = chunk
     WHERE generation = :generation AND attempts < :attempts ORDER BY chunk LIMIT :limit
 """
 _CACHED = """
@@ -191,7 +191,8 @@ class Queue:
             return current
 
         current = await self._index.store.write(store)
-        self._take_over(current, ready)
+        labels = {row["chunk"]: row["label"] for row in rows}
+        self._take_over(current, [(chunk, blob, labels[chunk]) for chunk, blob in ready])
         if refused:
             self._index.last_error = refused[-1][1]
 
@@ -211,7 +212,7 @@ class Queue:
             db.execute(_PRUNE, {"excess": max(excess, 0)})
             self._since_pruned = 0
 
-    def _take_over(self, generation: Generation, ready: list[tuple[int, bytes]]) -> None:
+    def _take_over(self, generation: Generation, ready: list[vectors.Labelled]) -> None:
         index = self._index
         if index.live and index.live.id == generation.id:
             index.live = generation

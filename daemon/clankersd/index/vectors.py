@@ -1,6 +1,6 @@
 """Vectors: durable in vec0, and above a size searched in a compact copy in memory, in a thread."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from clankersd.db import Db
@@ -14,6 +14,9 @@ SLICE = 2_000
 
 Found = list[tuple[int, float]]
 """Chunks and how similar they are, most similar first."""
+
+Fits = Callable[[str], bool]
+"""Whether chunks with this label may be found."""
 
 
 def insert(db: Db, generation: Generation, rows: list[tuple[int, bytes]]) -> None:
@@ -42,7 +45,18 @@ def nearest(db: Db, generation: Generation, query: bytes, k: int, eligible: str,
     return [(row["rowid"], 1.0 - row["distance"]) for row in rows]
 
 
-def read_slice(db: Db, generation: Generation, after: int) -> list[tuple[int, bytes]]:
+Labelled = tuple[int, bytes, str]
+"""A chunk, its vector, and its source with, for a memory, its scope: what most searches are narrowed by."""
+
+LABEL = "chunks.source || coalesce(' ' || chunks.scope, '')"
+
+
+def label_of(source: str, scope: str | None) -> str:
+    """What LABEL is for a chunk of this source and scope."""
+    return f"{source} {scope}" if scope else source
+
+
+def read_slice(db: Db, generation: Generation, after: int) -> list[Labelled]:
     """Some vectors, in the order of their chunks."""
     ids = db.fetch(
         f"SELECT rowid AS id FROM {generation.vectors}_rowids WHERE rowid > :after ORDER BY rowid LIMIT {SLICE}",
@@ -50,11 +64,12 @@ def read_slice(db: Db, generation: Generation, after: int) -> list[tuple[int, by
     )
     if not ids:
         return []
-    rows = db.fetch(
-        f"SELECT rowid AS id, embedding FROM {generation.vectors} WHERE rowid BETWEEN :first AND :last",
-        {"first": ids[0]["id"], "last": ids[-1]["id"]},
-    )
-    return [(row["id"], row["embedding"]) for row in rows]
+    sql = f"""
+        SELECT vectors.rowid, vectors.embedding, {LABEL}
+        FROM {generation.vectors} AS vectors CROSS JOIN chunks ON chunks.id = vectors.rowid
+        WHERE vectors.rowid BETWEEN :first AND :last
+    """
+    return db.tuples(sql, {"first": ids[0]["id"], "last": ids[-1]["id"]})
 
 
 class Mirror:
@@ -73,6 +88,8 @@ class Mirror:
         self._place: dict[int, int] = {}
         self._ids = np.zeros(1024, np.int64)
         self._alive = np.zeros(1024, np.bool_)
+        self._labels = np.zeros(1024, np.int32)
+        self._numbers: dict[str, int] = {}
         self._bits = np.zeros((1024, (dims + 63) // 64), np.uint64)
         self._halves = np.zeros((1024, dims), np.float16)
 
@@ -80,20 +97,21 @@ class Mirror:
     def size(self) -> int:
         return self._size
 
-    def add(self, rows: list[tuple[int, bytes]]) -> None:
+    def add(self, rows: list[Labelled]) -> None:
         """Take in vectors; one that is there already is replaced."""
         import numpy as np
 
         if not rows:
             return
-        ids = [chunk for chunk, _ in rows]
-        matrix = np.frombuffer(b"".join(blob for _, blob in rows), np.float32).reshape(len(rows), -1)
+        ids = [chunk for chunk, _, _ in rows]
+        matrix = np.frombuffer(b"".join(blob for _, blob, _ in rows), np.float32).reshape(len(rows), -1)
         self.discard(ids)
         self._grow(self._size + len(rows))
         place = slice(self._size, self._size + len(rows))
         self._ids[place] = ids
         self._halves[place] = matrix
         self._bits[place] = _signs(matrix, self._bits.shape[1])
+        self._labels[place] = [self._number(label) for _, _, label in rows]
         self._alive[place] = True
         self._place.update(zip(ids, range(self._size, self._size + len(rows)), strict=True))
         self._size += len(rows)
@@ -103,6 +121,10 @@ class Mirror:
         rows = self._rows_of(ids)
         self._alive[rows] = False
 
+    def relabel(self, ids: Iterable[int], label: str) -> None:
+        """Chunks that got another scope."""
+        self._labels[self._rows_of(ids)] = self._number(label)
+
     def keep_only(self, ids: Iterable[int]) -> None:
         """Forget every chunk that is not among these."""
         rows = self._rows_of(ids)
@@ -110,14 +132,14 @@ class Mirror:
         self._alive[:] = False
         self._alive[rows] = alive[rows]
 
-    def nearest(self, query: Vector, k: int, eligible: Iterable[int] | None) -> Found:
-        """The `k` nearest of the eligible chunks (all, when None). Runs in a thread."""
+    def nearest(self, query: Vector, k: int, eligible: Iterable[int] | None, fits: Fits | None = None) -> Found:
+        """The `k` nearest of the eligible chunks (all, when None), of those whose label fits. Runs in a thread."""
         import numpy as np
 
         size = self._size
         rows: Any
         if eligible is None:
-            rows = np.flatnonzero(self._alive[:size].copy())  # it may change while it is counted
+            rows = np.flatnonzero(self._fitting(fits, size))
         else:
             rows = self._rows_of(eligible)
             rows = rows[self._alive[rows]]
@@ -135,6 +157,22 @@ class Mirror:
         rows = rows[self._alive[rows]]
         similarity = self._halves[rows].astype(np.float32) @ query
         return dict(zip(self._ids[rows].tolist(), similarity.tolist(), strict=True))
+
+    def _fitting(self, fits: "Fits | None", size: int) -> Any:
+        """For each row whether it is there and its label fits; a copy, since rows may go while they are counted."""
+        import numpy as np
+
+        alive = self._alive[:size].copy()
+        numbers = dict(self._numbers)
+        chosen = [number for label, number in numbers.items() if fits is None or fits(label)]
+        if len(chosen) == len(numbers):
+            return alive
+        table = np.zeros(len(numbers), np.bool_)
+        table[chosen] = True
+        return alive & table[self._labels[:size]]
+
+    def _number(self, label: str) -> int:
+        return self._numbers.setdefault(label, len(self._numbers))
 
     def _rows_of(self, ids: Iterable[int]) -> Any:
         """The rows of the given chunks, of those that are here."""
@@ -157,7 +195,7 @@ class Mirror:
         if needed <= len(self._ids):
             return
         length = max(needed, len(self._ids) * 2)
-        for name in ("_ids", "_alive", "_bits", "_halves"):
+        for name in ("_ids", "_alive", "_labels", "_bits", "_halves"):
             old = getattr(self, name)
             new = np.zeros((length, *old.shape[1:]), old.dtype)
             new[: self._size] = old[: self._size]

@@ -17,9 +17,9 @@ from clankersd.db import Db
 from clankersd.index.embedders.base import EmbedderUnavailable, ItemFailed, Vector
 from clankersd.index.vectors import Found
 from clankersd.rpc import handles
-from clankersd.search.filters import Eligible, eligible
+from clankersd.search.filters import Eligible, eligible, without_memories
 from clankersd.search.meaning import PENDING_SECONDS, given_vector, nearest_exactly
-from clankersd.search.search import ask, asked_for
+from clankersd.search.search import ask, find
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon
@@ -57,8 +57,8 @@ async def search_chunks(daemon: "Daemon", request: ChunkSearch) -> ChunksFound:
 
 @handles(ChunkSearchKeyword)
 async def search_chunks_by_words(daemon: "Daemon", request: ChunkSearchKeyword) -> ChunksFound:
-    asked = asked_for(daemon, _search(request.query, request.filters))
-    candidates = await ask(daemon, asked)
+    asked = ask(daemon, _search(request.query, request.filters), without_memories())
+    candidates = await find(daemon, asked)
     hits = await _scored(daemon, [(one.chunk, one.score) for one in candidates])
     return ChunksFound(hits[: request.limit], "keyword", 0, asked.words.note)
 
@@ -76,7 +76,7 @@ def _search(query: str, filters: list[Filter] | None) -> Search:
 
 def _allowed(daemon: "Daemon", filters: list[Filter] | None) -> Eligible:
     live = daemon.index.live
-    return eligible(_search("-", filters), live.chunking.number if live else 0)
+    return eligible(_search("-", filters), live.chunking.number if live else 0, without_memories())
 
 
 async def _vector_of(daemon: "Daemon", query: str) -> tuple[Vector | None, str | None]:

@@ -6,12 +6,19 @@ from typing import Any
 
 from clankers_protocol.errors import InvalidParams
 from clankers_protocol.search import Filter, Search
+from clankersd import clock
 from clankersd.clock import moment
+from clankersd.index.vectors import Fits
+from clankersd.memories.scopes import Allowed
 
 _PROJECT = """(
     chunks.session_id IN (SELECT id FROM sessions WHERE project_path = :project OR project_id = :project)
     OR chunks.file_id IN (
         SELECT files.id FROM files JOIN projects ON projects.id = files.project_id
+        WHERE projects.path = :project OR projects.id = :project
+    )
+    OR chunks.memory_id IN (
+        SELECT memories.id FROM memories JOIN projects ON projects.id = memories.project_id
         WHERE projects.path = :project OR projects.id = :project
     )
     OR chunks.document_chunk_id IN (
@@ -57,41 +64,77 @@ _TIMES = {"before": "<", "after": ">", "notBefore": ">=", "notAfter": "<="}
 
 
 @dataclass(frozen=True)
+class Visible:
+    """Which memories may be found: those of these scopes that meet the condition."""
+
+    allowed: Allowed
+    condition: str
+    params: dict[str, Any]
+
+    def sql(self) -> str:
+        """As a condition on chunks; chunks of anything else meet it."""
+        scoped = "(:every_scope OR chunks.scope IN (SELECT value FROM json_each(:scopes)))"
+        known = f"EXISTS (SELECT 1 FROM memories WHERE memories.id = chunks.memory_id AND {self.condition})"
+        return f"(chunks.memory_id IS NULL OR ({scoped} AND {known}))"
+
+
+def without_memories() -> Visible:
+    """For a search in something else."""
+    return Visible(Allowed(()), "0", {"as_of": None, "now": clock.now()})
+
+
+@dataclass(frozen=True)
 class Eligible:
-    """A condition, and its parameters; `everything` when nothing is left out."""
+    """A condition, and its parameters. Unless it is `narrow` it only asks for a source and a scope, which `fits` tells
+    from a chunk's label. `among` is a quick way to all that may meet it."""
 
     condition: str
     params: dict[str, Any]
-    everything: bool
+    narrow: bool
+    fits: Fits
+    among: str | None = None
 
     @property
     def ids(self) -> str:
         """The eligible chunks as a subquery."""
-        return f"SELECT chunks.id FROM chunks WHERE {self.condition}"
+        among = f"{self.among} AND " if self.among else ""
+        return f"SELECT chunks.id FROM chunks WHERE {among}{self.condition}"
 
 
-def eligible(request: Search, chunking: int) -> Eligible:
-    """What the request's filters leave, all of them together."""
-    params: dict[str, Any] = {"chunking": chunking}
+def eligible(request: Search, chunking: int, visible: Visible, among: str | None = None) -> Eligible:
+    """What the request's filters leave, all of them together; `among` where a quick way to it is known."""
+    params: dict[str, Any] = {"chunking": chunking} | visible.allowed.params | visible.params
+    conditions = _conditions(request, params)
+    narrow = bool(conditions or among)
+    if request.sources is not None:
+        conditions.append(_one_of("chunks.source", "source", list(request.sources), params))
+    conditions.append(visible.sql())
+    # The plus keeps the planner from going through every chunk of the chunking when something narrower is asked for.
+    cut = f"{'+' if narrow else ''}chunks.chunking = :chunking"
+    return Eligible(" AND ".join([cut, *conditions]), params, narrow, _fits(request, visible.allowed), among)
+
+
+def _conditions(request: Search, params: dict[str, Any]) -> list[str]:
     conditions: list[str] = []
     given: dict[str, tuple[str, Any]] = {
         "session_id": ("chunks.session_id = :session_id", request.session_id),
         "since": ("chunks.created_at >= :since", moment(request.since)),
         "until": ("chunks.created_at < :until", moment(request.until)),
+        "project": (_PROJECT, request.project and (request.project.rstrip("/") or "/")),
     }
     for name, (test, value) in given.items():
         if value is not None:
             conditions.append(test)
             params[name] = value
-    if request.project is not None:
-        conditions.append(_PROJECT)
-        params["project"] = request.project.rstrip("/") or "/"
-    if request.sources is not None:
-        conditions.append(_one_of("chunks.source", "source", list(request.sources), params))
-    conditions += [_condition(one, f"filter{number}", params) for number, one in enumerate(request.filters or [])]
-    # The plus keeps the planner from going through every chunk of the chunking when something narrower is asked for.
-    narrow = "+" if len(conditions) > (request.sources is not None) else ""
-    return Eligible(" AND ".join([f"{narrow}chunks.chunking = :chunking", *conditions]), params, not conditions)
+    return conditions + [_condition(one, f"filter{number}", params) for number, one in enumerate(request.filters or [])]
+
+
+def _fits(request: Search, permitted: Allowed) -> Fits:
+    def fits(label: str) -> bool:
+        source, _, scope = label.partition(" ")
+        return (request.sources is None or source in request.sources) and (not scope or scope in permitted)
+
+    return fits
 
 
 def _condition(one: Filter, name: str, params: dict[str, Any]) -> str:

@@ -117,7 +117,8 @@ async def find_words(
 class Frequencies:
     """In how many chunks a word stands, remembered until many more chunks are there: counting walks through them."""
 
-    def __init__(self) -> None:
+    def __init__(self, vocabulary: str = "chunks_vocabulary") -> None:
+        self._sql = f"SELECT doc FROM {vocabulary} WHERE term = :stem"
         self._known: dict[str, int] = {}
         self._asked_at = 0
 
@@ -127,7 +128,7 @@ class Frequencies:
             self._known, self._asked_at = {}, chunks
         known = self._known.get(stem, 0)
         if known < WORTH_REMEMBERING:
-            known = db.value("SELECT doc FROM chunks_vocabulary WHERE term = :stem", {"stem": stem}) or 0
+            known = db.value(self._sql, {"stem": stem}) or 0
             self._known[stem] = known
         return known
 
@@ -144,6 +145,16 @@ def _terms(db: Db, words: list[str], names: set[str], frequencies: Frequencies) 
     return sorted(terms.values(), key=lambda term: term.frequency)
 
 
+def stems_of(db: Db, text: str, most: int) -> dict[str, str]:
+    """The first different words of a text, each with its stem."""
+    tokenize = db.raw.fts5_tokenizer(_TOKENIZER[0], _TOKENIZER[1])
+    found: dict[str, str] = {}
+    for word in query_words(text)[:most]:
+        for stem in _stems(tokenize, word):
+            found.setdefault(word, stem)
+    return found
+
+
 def _stems(tokenize: Any, word: str) -> list[str]:
     return [token[2] for token in tokenize(word.encode(), apsw.FTS5_TOKENIZE_QUERY, None)]
 
@@ -151,7 +162,7 @@ def _stems(tokenize: Any, word: str) -> list[str]:
 def _look_up(db: Db, term: Term, eligible: Eligible) -> list[Place]:
     if term.frequency <= MOST_ROWS:
         # The planner would go by the id, to the rows with their texts.
-        index = "INDEXED BY idx_chunks_place" if eligible.everything else ""
+        index = "" if eligible.narrow else "INDEXED BY idx_chunks_place"
         sql = _PLACES.format(index=index, condition=eligible.condition)
         return db.tuples(sql, eligible.params | {"stem": term.stem})
     params = eligible.params | {"word": f'"{term.word}"', "most": MOST_ROWS}

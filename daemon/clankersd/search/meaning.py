@@ -37,6 +37,9 @@ _NEAR = """
 """
 
 
+_STILL_THERE = "SELECT id FROM chunks WHERE id IN (SELECT value FROM json_each(:ids))"
+
+
 @dataclass
 class Meaning:
     """Chunks by similarity, most similar first; `problem` says why there are none."""
@@ -44,6 +47,7 @@ class Meaning:
     found: Found = field(default_factory=list)
     vector: Vector | None = None
     problem: str | None = None
+    hidden: set[int] = field(default_factory=set)
 
 
 async def find_meaning(daemon: "Daemon", query: str, eligible: Eligible, pool: int) -> Meaning:
@@ -140,23 +144,29 @@ async def _load_mirror(daemon: "Daemon") -> None:
 
 async def _in_memory(daemon: "Daemon", mirror: Mirror, vector: Vector, eligible: Eligible, pool: int) -> Found:
     allowed = None
-    if not eligible.everything:
+    if eligible.narrow:
         rows = await daemon.store.read(lambda db: db.tuples(eligible.ids, eligible.params))
         allowed = [row[0] for row in rows]
-    return await in_thread_if(mirror.size > SEARCH_AT_ONCE, mirror.nearest, vector, pool, allowed)
+    return await in_thread_if(mirror.size > SEARCH_AT_ONCE, mirror.nearest, vector, pool, allowed, eligible.fits)
 
 
-async def without_the_gone(daemon: "Daemon", meaning: Meaning, gone: list[int], eligible: Eligible, pool: int) -> None:
-    """Forget chunks that turned out to be deleted, and search again for others in their place."""
+async def replace_missing(daemon: "Daemon", meaning: Meaning, missing: set[int], eligible: Eligible, pool: int) -> None:
+    """Search again for others in the place of chunks that are deleted by now, or are memories that hold no more.
+
+    The deleted are forgotten for good; the others only make the search look further."""
     mirror = daemon.index.mirror
     if mirror is None or meaning.vector is None:
-        meaning.found = [(chunk, score) for chunk, score in meaning.found if chunk not in set(gone)]
+        meaning.found = [(chunk, score) for chunk, score in meaning.found if chunk not in missing]
         return
+    hidden = await daemon.store.read(lambda db: db.tuples(_STILL_THERE, {"ids": json.dumps(sorted(missing))}))
+    gone = missing - {row[0] for row in hidden}
     mirror.discard(gone)
     if len(gone) * 2 > len(meaning.found):  # much was deleted at once: see what is left
         everything = await daemon.store.read(lambda db: db.tuples("SELECT id FROM chunks"))
         mirror.keep_only([row[0] for row in everything])
-    meaning.found = await _nearest(daemon, meaning.vector, eligible, pool)
+    meaning.hidden |= missing - gone
+    found = await _nearest(daemon, meaning.vector, eligible, pool + 2 * len(meaning.hidden))
+    meaning.found = [(chunk, score) for chunk, score in found if chunk not in meaning.hidden][:pool]
 
 
 async def in_thread_if(large: bool, work: Callable[..., T], *arguments: Any) -> T:

@@ -2,7 +2,7 @@
 
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
@@ -13,7 +13,7 @@ from clankersd.db import Db
 from clankersd.search.filters import Eligible
 from clankersd.search.meaning import PENDING_SECONDS, given_vector, nearest_exactly
 from clankersd.search.ranking import named
-from clankersd.search.search import Asked, ask, missing, mode_of
+from clankersd.search.search import Asked, degraded, find, mode_of
 from clankersd.search.snippets import snippet
 
 if TYPE_CHECKING:
@@ -65,11 +65,11 @@ async def find_owners(daemon: "Daemon", question: Question, allowed: Eligible) -
     started = time.perf_counter()
     if question.embedding is not None:
         vector = given_vector(daemon, question.embedding)
-        best, mode, degraded = await _by_vector(daemon, question, vector, allowed), "vector", daemon.index.paused
+        best, mode, problem = await _by_vector(daemon, question, vector, allowed), "vector", daemon.index.paused
     else:
-        best, mode, degraded = await _by_text(daemon, question, allowed)
+        best, mode, problem = await _by_text(daemon, question, allowed)
     pending = await daemon.queue.pending(daemon.index.live)
-    return Answer(best, mode, pending, degraded, round((time.perf_counter() - started) * 1000, 2))  # type: ignore[arg-type]  # one of the three
+    return Answer(best, mode, pending, problem, round((time.perf_counter() - started) * 1000, 2))  # type: ignore[arg-type]  # one of the three
 
 
 def narrowed(allowed: Eligible, **conditions: tuple[str, Any]) -> Eligible:
@@ -78,7 +78,7 @@ def narrowed(allowed: Eligible, **conditions: tuple[str, Any]) -> Eligible:
     given = {name: one for name, one in conditions.items() if one[1] is not None}
     tests = [allowed.condition, *(test for test, _ in given.values())]
     params = allowed.params | {name: value for name, (_, value) in given.items()}
-    return Eligible(" AND ".join(tests), params, allowed.everything and not given)
+    return replace(allowed, condition=" AND ".join(tests), params=params, narrow=allowed.narrow or bool(given))
 
 
 async def _by_text(daemon: "Daemon", question: Question, allowed: Eligible) -> tuple[list[Best], Mode, str | None]:
@@ -86,11 +86,11 @@ async def _by_text(daemon: "Daemon", question: Question, allowed: Eligible) -> t
     names = named(request.query, daemon.index.speakers) if question.owner == "message_id" else set()
     asked = Asked(request, allowed, names, anyio.current_time() + daemon.config.search_seconds)
     best: dict[str, Best] = {}
-    for candidate in await ask(daemon, asked):
+    for candidate in await find(daemon, asked):
         owner = candidate.row[question.owner]
         text = snippet(candidate.row["text"], asked.words.stems)
         best.setdefault(owner, Best(owner, round(candidate.score, 6), text))
-    return list(best.values())[: question.limit], mode_of(asked), missing(daemon, asked)
+    return list(best.values())[: question.limit], mode_of(asked), degraded(daemon, asked)
 
 
 async def _by_vector(daemon: "Daemon", question: Question, vector: "Vector", allowed: Eligible) -> list[Best]:

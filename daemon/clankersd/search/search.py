@@ -12,14 +12,18 @@ import msgspec
 from clankers_protocol.errors import DeadlineExceeded, InvalidParams, RpcError, StorageUnavailable
 from clankers_protocol.search import Hit, Mode, Ref, Search, SearchResult
 from clankersd import clock
+from clankersd.clock import moment
 from clankersd.db import Db
 from clankersd.db.paging import decode_cursor, encode_cursor
+from clankersd.memories.ranking import Weights, components, factor
+from clankersd.memories.rows import AS_OF, CURRENT, STATE
+from clankersd.memories.scopes import allowed, own_scopes
 from clankersd.rpc import handles
 from clankersd.search.conversation import Scored, score_words
-from clankersd.search.filters import Eligible, eligible
+from clankersd.search.filters import Eligible, Visible, eligible
 from clankersd.search.graph import join, reach
 from clankersd.search.keyword import Frequencies, Keywords, find_words
-from clankersd.search.meaning import Meaning, compare, find_meaning, in_thread_if, without_the_gone
+from clankersd.search.meaning import Meaning, compare, find_meaning, in_thread_if, replace_missing
 from clankersd.search.ranking import Candidate, diversify, named, rank, recency, without_names, without_siblings
 from clankersd.search.snippets import snippet
 
@@ -33,24 +37,27 @@ MOST_ROUNDS = 4
 SCORE_AT_ONCE = 2_000
 """Places. Scoring more of them is left to a thread; fewer are done sooner than a thread is reached."""
 
-_ROWS = """
+_ROWS = f"""
     SELECT chunks.id, chunks.chunk_id, chunks.source, chunks.text, chunks.created_at, chunks.session_id, chunks.turn,
            chunks.tokens, chunks.message_id, chunks.tool_id, chunks.skill_id, chunks.role,
-           chunks.start_line, chunks.end_line,
-           files.path, sessions.title AS session_title, chunks.document_chunk_id, own.parent_id,
-           own.document_id, documents.title AS document_title, documents.source AS document_source,
-           parent.content AS parent_text, coalesce(parent.start_line, own.start_line) AS document_start_line,
-           coalesce(parent.end_line, own.end_line) AS document_end_line,
-           coalesce(sessions.project_path, projects.path, document_projects.path) AS project_path
+           chunks.start_line, chunks.end_line, files.path, sessions.title AS session_title,
+           coalesce(sessions.project_path, projects.path) AS project_path,
+           chunks.memory_id, memories.salience, memories.salience_at, memories.sector, memories.importance,
+           memories.access_count, memories.last_accessed, memories.pinned,
+           iif(chunks.memory_id IS NULL, NULL, {STATE}) AS state,
+           chunks.document_chunk_id, own.parent_id, own.document_id, documents.title AS document_title,
+           documents.source AS document_source, parent.content AS parent_text,
+           coalesce(parent.start_line, own.start_line) AS document_start_line,
+           coalesce(parent.end_line, own.end_line) AS document_end_line
     FROM json_each(:ids) CROSS JOIN chunks ON chunks.id = json_each.value
     LEFT JOIN sessions ON sessions.id = chunks.session_id
     LEFT JOIN files ON files.id = chunks.file_id
-    LEFT JOIN projects ON projects.id = files.project_id
+    LEFT JOIN memories ON memories.id = chunks.memory_id
     LEFT JOIN document_chunks AS own ON own.id = chunks.document_chunk_id
     LEFT JOIN document_chunks AS parent ON parent.id = own.parent_id
     LEFT JOIN documents ON documents.id = own.document_id
-    LEFT JOIN projects AS document_projects ON document_projects.id = documents.project_id
-    WHERE {condition}
+    LEFT JOIN projects ON projects.id = coalesce(files.project_id, memories.project_id, documents.project_id)
+    WHERE {{condition}}
 """
 _AT_TURNS = """
     SELECT chunks.session_id, chunks.turn, min(chunks.id)
@@ -59,8 +66,8 @@ _AT_TURNS = """
     WHERE {condition} GROUP BY 1, 2
 """
 _REF = (
-    "session_id", "session_title", "message_id", "tool_id", "skill_id", "role", "path", "project_path", "document_id",
-    "document_title", "document_source",
+    "session_id", "session_title", "message_id", "tool_id", "skill_id", "role", "path", "memory_id", "project_path",
+    "document_id", "document_title", "document_source",
 )  # fmt: skip
 
 _frequencies = Frequencies()
@@ -81,35 +88,45 @@ class Asked:
 @handles(Search)
 async def search(daemon: "Daemon", request: Search) -> SearchResult:
     started = time.perf_counter()
-    offset = _offset(request)
-    asked = asked_for(daemon, request)
-    candidates = await ask(daemon, asked)
+    offset = page_offset(request)
+    asked = ask(daemon, request, await _visible(daemon, request))
+    candidates = await find(daemon, asked)
     more = len(candidates) > offset + request.limit
     return SearchResult(
         hits=[_hit(asked, candidate) for candidate in candidates[offset : offset + request.limit]],
         mode=mode_of(asked),
         pending=await daemon.queue.pending(daemon.index.live),
-        degraded=missing(daemon, asked),
+        degraded=degraded(daemon, asked),
         took_ms=round((time.perf_counter() - started) * 1000, 2),
-        cursor=encode_cursor(offset + request.limit, _fingerprint(request)) if more else None,
+        cursor=encode_cursor(offset + request.limit, fingerprint(request)) if more else None,
     )
 
 
-async def ask(daemon: "Daemon", asked: Asked) -> list[Candidate]:
+def ask(daemon: "Daemon", request: Search, visible: Visible, among: str | None = None) -> Asked:
+    """A search ready to be made; `among` is a quick way to the chunks that may be found."""
+    live = daemon.index.live
+    return Asked(
+        request,
+        eligible(request, live.chunking.number if live else 0, visible, among),
+        named(request.query, daemon.index.speakers),
+        anyio.current_time() + daemon.config.search_seconds,
+    )
+
+
+async def find(daemon: "Daemon", asked: Asked) -> list[Candidate]:
     """Everything that fits, best first."""
     await _ask_both(daemon, asked)
     return await _rank(daemon, asked)
 
 
-def asked_for(daemon: "Daemon", request: Search) -> Asked:
-    """A search that begins now; raises InvalidParams for filters that make no sense."""
-    live = daemon.index.live
-    return Asked(
-        request,
-        eligible(request, live.chunking.number if live else 0),
-        named(request.query, daemon.index.speakers),
-        anyio.current_time() + daemon.config.search_seconds,
-    )
+async def _visible(daemon: "Daemon", request: Search) -> Visible:
+    """The memories that the request may find."""
+    if request.scopes is None and request.project:
+        permitted = await daemon.store.read(lambda db: allowed(db, request))
+    else:
+        permitted = own_scopes(request)
+    as_of = moment(request.as_of)
+    return Visible(permitted, AS_OF if as_of else CURRENT, {"as_of": as_of, "now": clock.now()})
 
 
 async def _ask_both(daemon: "Daemon", asked: Asked) -> None:
@@ -155,6 +172,7 @@ async def _rank(daemon: "Daemon", asked: Asked) -> list[Candidate]:
     found = rank(rows, words, similar, _weight(daemon, asked), asked.names)
     if asked.request.half_life_days:
         recency(found, clock.now(), asked.request.half_life_days)
+    _weigh_memories(found, Weights.of(daemon.config), asked.allowed.params["now"])
     found.sort(key=_order)
     if asked.request.graph:
         found = await _widen(daemon, asked, found)
@@ -173,6 +191,14 @@ async def _widen(daemon: "Daemon", asked: Asked, found: list[Candidate]) -> list
     ways = await reach(daemon, asked.request.graph, asked.allowed, found)
     missing = ways.keys() - {one.chunk for one in found}
     return join(found, ways, await _fetch(daemon, list(missing), asked.allowed) if missing else {})
+
+
+def _weigh_memories(found: list[Candidate], weights: Weights, now: int) -> None:
+    for candidate in found:
+        if candidate.row["memory_id"] is not None:
+            parts = components(candidate.row, now)
+            candidate.score *= factor(candidate.row, parts, weights)
+            candidate.components |= parts
 
 
 def _weight(daemon: "Daemon", asked: Asked) -> float:
@@ -201,10 +227,10 @@ async def _fetch_both(daemon: "Daemon", asked: Asked, words: dict[int, float]) -
     """The rows of everything that was found. What is gone by now is searched for no more."""
     for _ in range(MOST_ROUNDS):
         rows = await _fetch(daemon, [*words, *(chunk for chunk, _ in asked.meaning.found)], asked.allowed)
-        gone = [chunk for chunk, _ in asked.meaning.found if chunk not in rows]
-        if not gone:
+        missing = {chunk for chunk, _ in asked.meaning.found if chunk not in rows}
+        if not missing:
             break
-        await without_the_gone(daemon, asked.meaning, gone, asked.allowed, POOL)
+        await replace_missing(daemon, asked.meaning, missing, asked.allowed, POOL)
     return rows
 
 
@@ -231,7 +257,7 @@ def _hit(asked: Asked, candidate: Candidate) -> Hit:
     return Hit(
         chunk_id=row["chunk_id"],
         source=row["source"],
-        score=round(candidate.score, 6),
+        score=round(min(1.0, candidate.score), 6),
         text=row["parent_text"] or row["text"],
         snippet=snippet(row["text"], asked.words.stems),
         created_at=row["created_at"],
@@ -248,7 +274,7 @@ def mode_of(asked: Asked) -> Mode:
     return "keyword" if asked.meaning.problem else "hybrid"
 
 
-def missing(daemon: "Daemon", asked: Asked) -> str | None:
+def degraded(daemon: "Daemon", asked: Asked) -> str | None:
     """What is missing from the answer, and why."""
     notes = [asked.words.note, asked.meaning.problem]
     if daemon.files.dirty:
@@ -256,15 +282,17 @@ def missing(daemon: "Daemon", asked: Asked) -> str | None:
     return "; ".join(note for note in notes if note) or None
 
 
-def _fingerprint(request: Search) -> str:
+def fingerprint(request: msgspec.Struct) -> str:
+    """What must not change from page to page."""
     asked = msgspec.structs.replace(request, cursor=None, limit=1, explain=False)
     return hashlib.sha256(msgspec.json.encode(asked)).hexdigest()[:16]
 
 
-def _offset(request: Search) -> int:
+def page_offset(request: Any) -> int:
+    """Where the page begins that a cursor asks for."""
     if not request.cursor:
         return 0
-    offset, fingerprint = decode_cursor(request.cursor, int, str)
-    if fingerprint != _fingerprint(request) or not 0 <= offset <= 2 * POOL:
+    offset, asked = decode_cursor(request.cursor, int, str)
+    if asked != fingerprint(request) or not 0 <= offset <= 2 * POOL:
         raise InvalidParams("invalid params: the cursor belongs to another search - at `$.cursor`")
     return int(offset)

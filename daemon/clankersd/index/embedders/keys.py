@@ -21,11 +21,13 @@ class Key:
     secret: str = field(repr=False)
 
 
-def find_key(file: str, variables: tuple[str, ...], environ: Mapping[str, str] = os.environ) -> Key | None:
-    """The file's key if one is named, else that of the first variable which is set."""
+def find_key(
+    file: str, variables: tuple[str, ...], environ: Mapping[str, str] = os.environ, own: str = ANY_PROVIDER
+) -> Key | None:
+    """The file's key if one is named, else that of the first variable which is set, `own` before all others."""
     if file:
         return _checked(file, _read(Path(file).expanduser()))
-    for variable in (ANY_PROVIDER, *variables):
+    for variable in (own, *variables):
         if environ.get(variable):
             return _checked(variable, environ[variable])
     return None

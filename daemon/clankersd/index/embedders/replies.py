@@ -60,6 +60,7 @@ class Names:
     service: str
     wrong_key: str
     missing_model: str
+    url: str = "the embedder's url"
 
 
 def check(reply: Reply, names: Names) -> None:
@@ -80,7 +81,7 @@ def check(reply: Reply, names: Names) -> None:
     if status in (408, 425, 429, 502, 503, 504, 529):
         raise Passing(said, retry_after=reply.retry_after)
     if 300 <= status < 400:
-        raise EmbedderUnavailable(f"{names.service} sends us elsewhere: set the embedder's url", permanent=True)
+        raise EmbedderUnavailable(f"{names.service} sends us elsewhere: set {names.url}", permanent=True)
     if status >= 500 or status < 300:
         raise Passing(said, retry_after=reply.retry_after, suspect=True)
     raise EmbedderUnavailable(said, permanent=True)

@@ -1,0 +1,48 @@
+"""Files that appear whole and for their owner alone, and how far a long reading or writing is."""
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+import click
+
+from clankers.ctl.command import Ctl
+from clankers.ctl.output import console
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[TextIO]:
+    """A file that has its name when the block ends, mode 0600; unless all went well, all is as it was."""
+    if path.exists() and not path.is_file():
+        raise click.ClickException(f"{path} is there and is no file.")
+    try:
+        descriptor, unfinished = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.resolve().parent)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
+                yield file
+                file.flush()
+                os.fsync(descriptor)
+            Path(unfinished).replace(path.resolve())
+        except BaseException:
+            Path(unfinished).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise click.ClickException(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+@contextmanager
+def progress(ctl: Ctl, what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal, else nothing; it is told how much is done."""
+    if ctl.json or not sys.stderr.isatty():
+        yield lambda done: None
+        return
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn  # slow to load
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda done: bar.update(task, completed=done)

@@ -1,0 +1,289 @@
+"""`clankers-ctl memory list`, `search`, `show`, `related` and `context`."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import click
+import msgspec
+
+from clankers.ctl.command import Ctl, common, folder
+from clankers.ctl.human import local, several, span
+from clankers.ctl.memory.options import (
+    EVERYTHING,
+    as_of_option,
+    conditions,
+    id_argument,
+    include_option,
+    query_option,
+    scope_option,
+    selected,
+)
+from clankers.ctl.memory.showing import memories, print_memories, print_memory, said, scope, short_ids
+from clankers.ctl.output import Column, console, one_line, plain, print_json, print_table
+from clankers.ctl.search import MODES, marked, print_components
+from clankers.ctl.transcript import WIDEST
+from clankers_protocol.memories import (
+    Memory,
+    MemoryContext,
+    MemoryGet,
+    MemoryHit,
+    MemoryHits,
+    MemoryList,
+    MemoryPage,
+    MemoryRelated,
+    MemorySearch,
+    Related,
+    State,
+)
+from clankers_protocol.search import Mode
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+Sort = Literal["created", "updated", "salience", "importance", "accessed"]
+AT_ONCE = 100
+
+
+@click.command(name="list")
+@query_option
+@conditions
+@include_option
+@as_of_option
+@click.option("--sort", type=click.Choice(get_args(Sort)), default="created", show_default=True, help="By what.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many.")
+@click.option("--all", "everything", is_flag=True, help="All of them, not just the first.")
+@common
+def list_(
+    ctl: Ctl, include: list[State], as_of: int | None, sort: Sort, limit: int, everything: bool, **given: Any
+) -> None:
+    """List memories, newest first; ★ are pinned.
+
+    \b
+    Examples:
+      clankers-ctl memory list --project . --category decision
+      clankers-ctl memory list --sort salience --limit 50
+      clankers-ctl memory list --include deleted --include archived
+      clankers-ctl memory list --as-of 2025-01-31 --all --json
+    """
+    most = AT_ONCE if everything else limit
+    request = MemoryList(**selected(ctl, given), include=include, as_of=as_of, sort=sort, limit=most)
+    page = _all_memories(ctl, request) if everything else ctl.call(request)
+    if ctl.json:
+        print_json(page)
+    elif not page.memories:
+        click.echo("No memories.", err=True)
+    else:
+        print_memories(page.memories)
+        if page.cursor:
+            click.echo("There are more: --limit N or --all shows them.", err=True)
+
+
+def _all_memories(ctl: Ctl, request: MemoryList) -> MemoryPage:
+    page = ctl.call(request)
+    found = page.memories
+    while page.cursor:
+        page = ctl.call(msgspec.structs.replace(request, cursor=page.cursor))
+        found += page.memories
+    return MemoryPage(found)
+
+
+@click.command()
+@click.argument("words", nargs=-1, required=True)
+@conditions
+@include_option
+@as_of_option
+@click.option("--limit", type=click.IntRange(1, 100), default=10, show_default=True, help="How many.")
+@click.option(
+    "--mode",
+    type=click.Choice(get_args(Mode)),
+    default="hybrid",
+    show_default=True,
+    help="By words (keyword), by meaning (vector) or both.",
+)
+@click.option("--min-score", type=click.FloatRange(0, 1), default=0.0, help="Leave out hits below.")
+@click.option("--explain", is_flag=True, help="Show what each score is made of.")
+@common
+def search(
+    ctl: Ctl,
+    words: tuple[str, ...],
+    include: list[State],
+    as_of: int | None,
+    limit: int,
+    mode: Mode,
+    min_score: float,
+    explain: bool,
+    **given: Any,
+) -> None:
+    """Find memories by words and by meaning, best first: those that fit, and are strong, important and recent.
+
+    \b
+    Examples:
+      clankers-ctl memory search which database do we use
+      clankers-ctl memory search deploy --project . --explain
+      clankers-ctl memory search port --include superseded --json | jq '.hits[].memory.content'
+    """
+    request = MemorySearch(
+        query=" ".join(words),
+        include=include,
+        as_of=as_of,
+        limit=limit,
+        mode=mode,
+        min_score=min_score,
+        explain=explain,
+        **selected(ctl, given),
+    )
+    found = ctl.call(request)
+    if ctl.json:
+        print_json(found)
+    else:
+        _print_hits(found, request)
+
+
+def _print_hits(found: MemoryHits, request: MemorySearch) -> None:
+    if found.hits:
+        _print_each(found.hits)
+        if request.explain:
+            print_components([(said(hit.memory), hit.score, hit.components or {}) for hit in found.hits], 1)
+        how = f"by {MODES[found.mode]} in {span(found.took_ms / 1000)}"
+        click.echo()
+        click.secho(f"{several(len(found.hits), 'hit')} {how}", dim=True)
+    else:
+        click.echo(f"No memory is found for “{one_line(request.query)}”.", err=True)
+    if found.cursor:
+        click.echo("There are more: --limit N shows them.", err=True)
+    if found.degraded:
+        click.secho(f"Incomplete: {one_line(found.degraded)}.", fg="yellow", err=True)
+
+
+def _print_each(hits: Sequence[MemoryHit]) -> None:
+    from rich.text import Text  # slow to load
+
+    out = console()
+    width = min(out.width, WIDEST) if out.is_terminal else out.width
+    margin = len(str(len(hits))) + 2
+    for number, (hit, shown) in enumerate(zip(hits, short_ids([hit.memory for hit in hits]), strict=True), 1):
+        if number > 1:
+            out.print()
+        heading = Text().append(f"{hit.score:.3f}  ", "cyan").append(one_line(shown), "bold")
+        blocks = (heading.append(_facts(hit.memory), "dim"), marked(hit.snippet, out))
+        _print_item(f"{number}.".ljust(margin), blocks, width)
+
+
+def _print_item(number: str, blocks: Sequence["Text"], width: int) -> None:
+    """Blocks of text that hang below a number."""
+    from rich.text import Text  # slow to load
+
+    out = console()
+    lead = Text(number, "dim")
+    for block in blocks:
+        for line in block.wrap(out, width - len(number), overflow="fold"):
+            line.rstrip()
+            out.print(lead, line, sep="")
+            lead = Text(" " * len(number))
+
+
+def _facts(memory: Memory) -> str:
+    facts = [memory.sector, memory.category, scope(memory), local(memory.created_at)]
+    facts += [memory.state] if memory.state != "current" else []
+    return "  " + " · ".join(map(one_line, facts))
+
+
+@click.command()
+@id_argument
+@as_of_option
+@common
+def show(ctl: Ctl, id: str, as_of: int | None) -> None:  # noqa: A002  # the name on the command line
+    """Show all about a memory, in whatever state it is.
+
+    \b
+    Examples:
+      clankers-ctl memory show 0199c5a2-1b3c
+      clankers-ctl memory show 0199c5a2-1b3c --as-of 3d
+    """
+    memory = ctl.call(MemoryGet(id=id, as_of=as_of, scopes=EVERYTHING))
+    if ctl.json:
+        print_json(memory)
+    else:
+        print_memory(memory)
+
+
+@click.command()
+@id_argument
+@click.option("--limit", type=click.IntRange(1, 100), default=10, show_default=True, help="How many.")
+@common
+def related(ctl: Ctl, id: str, limit: int) -> None:  # noqa: A002
+    """Show what belongs to a memory: by a relation, by an entity they share, or by what they mean.
+
+    \b
+    Examples:
+      clankers-ctl memory related 0199c5a2-1b3c
+    """
+    found = ctl.call(MemoryRelated(id=id, limit=limit, scopes=EVERYTHING))
+    if ctl.json:
+        print_json(found)
+    elif not found:
+        click.echo("Nothing belongs to it.", err=True)
+    else:
+        columns = [
+            Column("Score", right=True, style="cyan"),
+            Column("Id", style="cyan"),
+            Column("Memory", least=24),
+            Column("Via", optional=True, least=16),
+        ]
+        ids = short_ids([each.memory for each in found])
+        print_table(columns, [_related_row(each, shown) for each, shown in zip(found, ids, strict=True)])
+
+
+def _related_row(each: Related, shown: str) -> list[str]:
+    via = f"{each.via}: {each.detail}" if each.detail else each.via
+    return [f"{each.score:.3f}", one_line(shown), said(each.memory), one_line(via)]
+
+
+@click.command()
+@click.argument("words", nargs=-1)
+@click.option(
+    "--project", metavar="FOLDER", default=".", callback=folder, help="Whose prompt.  [default: the folder you are in]"
+)
+@click.option("--agent", metavar="NAME", help="An agent that has memories of its own.")
+@scope_option
+@click.option("--max-characters", type=click.IntRange(200, 100_000), default=4000, show_default=True, help="How long.")
+@click.option("--limit", type=click.IntRange(1, 100), default=15, show_default=True, help="How many memories.")
+@common
+def context(
+    ctl: Ctl,
+    words: tuple[str, ...],
+    project: str,
+    agent: str | None,
+    scopes: list[str],
+    max_characters: int,
+    limit: int,
+) -> None:
+    """Print what would be put into a prompt: the memories that fit the words, or the pinned and strongest ones.
+
+    It is what an agent in this project would get, so only its memories and the global ones, unless --scope says
+    otherwise.
+
+    \b
+    Examples:
+      clankers-ctl memory context
+      clankers-ctl memory context fix the login test --project ~/src/shop
+      clankers-ctl memory context --scope '*' --max-characters 1000
+    """
+    request = MemoryContext(
+        query=" ".join(words) or None,
+        project=project,
+        agent=agent,
+        scopes=None if scopes is EVERYTHING else scopes,
+        max_characters=max_characters,
+        limit=limit,
+    )
+    found = ctl.call(request)
+    if ctl.json:
+        print_json(found)
+        return
+    if found.text:
+        click.echo(plain(found.text))
+    left_out = f", {found.left_out:,} left out" if found.left_out else ""
+    click.echo(f"{memories(len(found.ids))} in {len(found.text):,} characters{left_out}.", err=True)
+    if found.degraded:
+        click.secho(f"Incomplete: {one_line(found.degraded)}.", fg="yellow", err=True)

@@ -1,0 +1,163 @@
+"""`clankers-ctl memory export` and `import`."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+import click
+import msgspec
+
+from clankers.ctl.command import PROBLEM, Ctl, common
+from clankers.ctl.memory.files import progress, whole_file
+from clankers.ctl.memory.foreign import Entry, adopted, entries
+from clankers.ctl.memory.options import EVERYTHING, project_option, scope_option
+from clankers.ctl.memory.showing import memories
+from clankers.ctl.output import one_line, print_json
+from clankers_protocol.memories import MemoryExport, MemoryImport, MemoryRecord, MemoryStatsOf
+
+PAGE = 50
+"""Memories that are exported at once: the largest still fit into a frame."""
+
+MOST, MOST_BYTES = 200, 4 * 2**20
+"""What is imported at once."""
+
+PATIENCE = 120
+"""Seconds that one such part may take."""
+
+STDOUT = "-"
+
+
+# -- export
+
+
+@click.command()
+@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
+@project_option
+@scope_option
+@common
+def export(ctl: Ctl, file: str, project: str | None, scopes: list[str]) -> None:
+    """Write all memories, in every state, into a file: one as JSON in each line. With - to standard output.
+
+    The file appears whole or not at all, and only you can read it.
+
+    \b
+    Examples:
+      clankers-ctl memory export memories.jsonl
+      clankers-ctl memory export - --scope global | jq .content
+    """
+    if file == STDOUT:
+        for _ in _write(ctl, sys.stdout, project, scopes):
+            pass
+        return
+    total = ctl.call(MemoryStatsOf(scopes=scopes, project=project)).total
+    count = 0
+    with whole_file(Path(file)) as lines, progress(ctl, "exporting", total) as seen:
+        for count in _write(ctl, lines, project, scopes):
+            seen(count)
+    if ctl.json:
+        print_json({"path": str(Path(file).absolute()), "memories": count})
+    else:
+        click.echo(f"{memories(count)} exported to {file}.")
+
+
+def _write(ctl: Ctl, lines: TextIO, project: str | None, scopes: list[str]) -> Iterator[int]:
+    """Tells after each page how many are written."""
+    request = MemoryExport(scopes=scopes, project=project, limit=PAGE)
+    count = 0
+    while True:
+        page = ctl.call(request, timeout=PATIENCE)
+        lines.writelines(msgspec.json.encode(record).decode() + "\n" for record in page.memories)
+        count += len(page.memories)
+        yield count
+        if page.cursor is None:
+            return
+        request = msgspec.structs.replace(request, cursor=page.cursor)
+
+
+# -- import
+
+
+@dataclass
+class Outcome:
+    """What became of a file's memories; `refused` says where and why."""
+
+    created: int = 0
+    unchanged: int = 0
+    refused: list[tuple[str, str]] = field(default_factory=list)
+
+
+@click.command(name="import")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@common
+def import_(ctl: Ctl, file: Path) -> None:
+    """Take over memories that were exported, with their ids and times. What is there stays as it is.
+
+    Each line of the file is a memory. A line that cannot be taken fails alone and is told with its number; the exit
+    code is then 4. Exports of mem0, OpenMemory and mcp-memory-service (JSON) are taken as well.
+
+    \b
+    Examples:
+      clankers-ctl memory import memories.jsonl
+      clankers-ctl memory import mem0.json --json | jq .refused
+    """
+    outcome = Outcome()
+    try:
+        with progress(ctl, "importing", file.stat().st_size) as seen:
+            for batch in _batches(file, outcome):
+                _send(ctl, batch, outcome)
+                seen(batch[-1].end)
+    except OSError as error:
+        raise click.ClickException(f"{file} cannot be read: {error.strerror or error}") from error
+    _print_outcome(ctl, outcome)
+
+
+def _batches(file: Path, outcome: Outcome) -> Iterator[list[Entry]]:
+    batch: list[Entry] = []
+    size = 0
+    for entry in entries(file):
+        if (reason := _refusal(entry)) is not None:
+            outcome.refused.append((entry.where, reason))
+            continue
+        if batch and (len(batch) == MOST or size + entry.size > MOST_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(entry)
+        size += entry.size
+    if batch:
+        yield batch
+
+
+def _refusal(entry: Entry) -> str | None:
+    """Why the entry is no memory; else it is made one of ours."""
+    if entry.problem:
+        return entry.problem
+    try:
+        entry.record = adopted(entry.record)
+        msgspec.convert(entry.record, MemoryRecord)
+    except msgspec.ValidationError as error:
+        return str(error)
+    return None
+
+
+def _send(ctl: Ctl, batch: list[Entry], outcome: Outcome) -> None:
+    records: list[dict[str, Any]] = [entry.record for entry in batch]
+    done = ctl.call(MemoryImport(memories=records, scopes=EVERYTHING), timeout=PATIENCE)
+    outcome.created += done.created
+    outcome.unchanged += done.unchanged
+    places = {entry.record["id"]: entry.where for entry in batch}
+    outcome.refused += [(places.get(given, given), reason) for given, reason in done.refused.items()]
+
+
+def _print_outcome(ctl: Ctl, outcome: Outcome) -> None:
+    if ctl.json:
+        refused = [{"where": where, "reason": reason} for where, reason in outcome.refused]
+        print_json({"created": outcome.created, "unchanged": outcome.unchanged, "refused": refused})
+    else:
+        known = f", {outcome.unchanged:,} were there already" if outcome.unchanged else ""
+        failed = f", {len(outcome.refused):,} refused" if outcome.refused else ""
+        click.echo(f"{memories(outcome.created)} imported{known}{failed}.")
+        for where, reason in outcome.refused:
+            click.secho(f"  {where}: {one_line(reason)}", fg="red", err=True)
+    sys.exit(PROBLEM if outcome.refused else 0)

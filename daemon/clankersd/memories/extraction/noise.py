@@ -1,0 +1,111 @@
+"""What is not worth remembering, whoever asks: talk, questions, anger, code, secrets, orders to a model."""
+
+import re
+
+from clankersd.index.words import STOP_WORDS
+from clankersd.memories.extraction.texts import SECRET, ideographs
+
+FEWEST_WORDS = 3
+FEWEST_IDEOGRAPHS = 5
+MOST_SYMBOLS = 0.18
+LONGEST_WORD = 80
+
+_POLITE = (
+    "hi|hello|hey|yo|good (?:morning|evening|afternoon|night)|thanks?|thank you|thx|cheers|please|ok(?:ay)?|sure|yes|yeah"
+    "|yep|no|nope|great|perfect|cool|nice|awesome|excellent|wonderful|lgtm|sounds good|looks good|got it|well done|done"
+    "|good job|so much|very much|a lot|there|all|again|team|everyone|bye|see you|you too|go ahead|continue|go on"
+    "|hallo|moin|servus|grüß (?:dich|gott)|guten (?:tag|morgen|abend)|danke|schön|dir|sehr|vielen dank|bitte|ja|nein"
+    "|gut|super|passt|alles klar|genau|zusammen|tschüss|weiter|mach weiter"
+    "|你好|您好|嗨|早上好|晚上好|大家好|谢谢你?|多谢|感谢|非常|好的?|行|可以|没问题|不客气|收到|继续|再见|辛苦了|对|是的"
+)
+_NOISE = {
+    "envelope": r"<[a-z][\w-]*(?:\s[^>]*)?>.*</|^\[(?:request interrupted|image|pasted text|tool)"
+    r"|caveat: the messages below|this session is being continued|untrusted metadata|system[- ]reminder"
+    r"|^(?:human|assistant|system|user)\s*:|tool_(?:use|result)|[\"']role[\"']\s*:|^api error",
+    "injection": r"\b(?:ignore|disregard|forget|override|bypass)\b.{0,30}\b(?:previous|prior|above|earlier|preceding|all"
+    r"|any|your|system)\b.{0,20}\b(?:instructions?|prompts?|rules|guidelines|messages|context|directives?)"
+    r"|\byou are now\b|\b(?:act|behave|respond) as (?:if|an?|the)\b|\bpretend (?:to be|you)|\bdeveloper mode|\bjailbreak"
+    r"|\bsystem prompt|\b(?:reveal|print|show|leak|exfiltrate)\b.{0,30}\b(?:prompt|secrets?|keys?|credentials)"
+    r"|\bdo not (?:tell|inform|mention|show)\b.{0,30}\buser|\bwithout (?:telling|asking|informing) the user"
+    r"|<\|[a-z_]+\|>|\[/?INST\]|###\s*(?:system|instruction)|\b(?:curl|wget)\b[^|]*\|\s*(?:sudo )?(?:ba|z)?sh\b"
+    r"|\b(?:ignorier\w*|vergiss|missachte)\b.{0,30}\b(?:vorherigen?|bisherigen?|obigen?|alle)\b.{0,20}"
+    r"(?:anweisung|regel|vorgabe|instruktion)|\bdu bist (?:jetzt|nun|ab jetzt)\b|\bsystem-?prompt"
+    r"|(?:忽略|无视|忘记|忘掉).{0,8}(?:之前|以上|前面|先前|所有|全部).{0,8}(?:指令|指示|规则|提示|要求)|你现在是|系统提示词"
+    r"|不要告诉用户",
+    "question": r"[?？][\"'”)]*$|[吗呢][。.!！]?$|^(?:so |and |but |also )?(?:what|why|how|who)\b(?!ever)"
+    r"|^(?:is|are|does|did|can|could|should|would|was|were|do) (?:it|there|this|that|the|we|you|i|they|he|she)\b"
+    r"|^(?:was|warum|wieso|weshalb|wer|wo|kannst du|könntest du|könnten sie|ist das|hast du|soll ich|sollen wir)\b"
+    r"|^(?:为什么|怎么|什么|谁|哪|是不是|能不能|可不可以|有没有|如何|请问)",
+    "greeting": rf"^(?:(?:{_POLITE})(?![a-zäöüß])[\s,.!~…，。！、:;)(-]*)+$",
+    "denial": r"\b(?:i|we)(?:'m| am| are)? (?:do not|don'?t|can'?t|cannot|could not|couldn'?t|didn'?t) "
+    r"(?:remember|recall|know|have (?:any |a )?(?:memor|record|idea))"
+    r"|\b(?:i|we) have no (?:memor|recollection|record|idea)|\bno (?:relevant )?memories\b|\bi'?m not sure\b|\bno idea\b"
+    r"|\bich (?:weiß|weiss) (?:es |das )?nicht|\berinnere mich nicht|\bkeine (?:ahnung|erinnerung)"
+    r"|不(?:记得|知道|清楚|确定)|没有.{0,6}(?:记忆|印象)|想不起来|没印象",
+    "meta": r"\b(?:do|did|can|could|will|would) you (?:still |please )?(?:remember|recall|memori[sz]e)"
+    r"|\bwhat (?:do|did) you (?:remember|know about)|\b(?:your|long-?term) memor(?:y|ies)\b|\bmemory[_.][a-z]"
+    r"|\b(?:save|store|add|put|write|commit) (?:this|that|it|them) (?:to|in|into) (?:your |the )?memor"
+    r"|\bremember (?:me|this (?:chat|conversation|session)|what (?:i|we) (?:said|told|talked))\b"
+    r"|\b(?:erinnerst du dich|kannst du dich (?:daran )?erinnern|hast du (?:dir )?(?:das )?gemerkt|dein\w* gedächtnis)"
+    r"|你还?记得|记忆(?:里|库|系统|功能|中)|(?:保存|存|写)(?:到|进|入)记忆|我(?:刚才)?说了什么",
+    "frustration": r"\b(?:wtf|ffs|f+u+c+k\w*|shit\w*|damn\w*|bullshit|crap|stupid|idiot\w*|useless|moron\w*"
+    r"|you (?:always|never|keep|constantly) (?!must|should)|stop (?:doing|breaking|changing|ignoring|messing)"
+    r"|how many times|i (?:already|just) (?:told|said)|i never (?:said|asked|told|wanted)|are you (?:kidding|serious)"
+    r"|(?:this|that) is (?:ridiculous|insane|wrong again|terrible|hopeless)|never ?mind|forget it)\b|!!!"
+    r"|\b(?:verdammt\w*|schei(?:ß|ss)\w*|so ein mist|blödsinn|nervt|wie oft (?:denn )?noch|vergiss es(?! nicht)"
+    r"|du \w+ (?:immer|ständig|dauernd|schon wieder))\b"
+    r"|妈的|他妈|卧槽|操你|垃圾(?!回收|收集)|傻逼|蠢|烦死|气死|受够了|你(?:怎么|为什么)?(?:又|总是|老是)|算了|说了多少遍",
+}
+_PATTERNS = {reason: re.compile(signs, re.IGNORECASE) for reason, signs in _NOISE.items()}
+_CODE = re.compile(
+    r"^(?:import [\w.]+;?$|from [\w.]+ import |def \w+\(|class \w+[(:{]|(?:async )?function\b|(?:const|let|var) \w+ ?="
+    r"|return\b.*;$|#include|package \w+;|fn \w+|pub |SELECT .+ FROM |INSERT INTO |CREATE TABLE |diff --git|Traceback"
+    r"|at \S+\(.*:\d+\)|File \".*\", line \d+|npm ERR!|error(?:\[E\d+\])?:|\d{4}-\d\d-\d\d[T ]\d\d:\d\d"
+    r"|[\[{]\s*[\"'\[{]|\w+\(.*\);?$)"
+)
+_INLINE = re.compile(r"`[^`]*`")
+_SYMBOL = re.compile(r"[{}\[\]();=<>|&$#@\\+*^~]")
+_WORD = re.compile(r"[^\W\d_][\w'’-]*|\d[\w.]*")
+# Words that only point at something which stands elsewhere.
+_POINTING = STOP_WORDS | frozenset(
+    """that's it's let's don't use using go do try keep stick pick take make option first second third last next
+    previous approach way thing stuff version before later instead always never remember note please ok okay fine good
+    better prefer works work working still right wrong correct actually really maybe think guess want need
+    das dies diese dieser dieses es so den die der ein eine einen nimm nehmen machen mach wie vorher lieber immer nie
+    bitte uns wir ich ist sind und""".split()  # noqa: SIM905  # as a text it can be read
+)
+_POINTING_IDEOGRAPHS = re.compile(r"[这那就用它个吧了的请记住别忘以后第一二三种方案法样做选是要不也都我们你]")
+
+
+def noise(text: str) -> str | None:
+    """Why the text is not worth remembering; None when it may be."""
+    if SECRET.search(text):
+        return "secret"
+    for reason, signs in _PATTERNS.items():
+        if signs.search(text):
+            return reason
+    if _is_code(text):
+        return "code"
+    return None if _says_something(text) else "vague"
+
+
+def is_dangerous(text: str) -> str | None:
+    """Why the text must not be stored, whatever it is about: a secret, an order to a model, somebody's envelope."""
+    reason = noise(text)
+    return reason if reason in ("secret", "injection", "envelope") else None
+
+
+def _is_code(text: str) -> bool:
+    if _CODE.search(text) or any(len(word) > LONGEST_WORD for word in text.split()):
+        return True
+    prose = _INLINE.sub("", text)
+    return len(_SYMBOL.findall(prose)) > MOST_SYMBOLS * max(1, len(prose.replace(" ", "")))
+
+
+def _says_something(text: str) -> bool:
+    """Whether a stranger who reads only this learns something."""
+    if ideographs(text) >= FEWEST_IDEOGRAPHS:
+        return len(_POINTING_IDEOGRAPHS.sub("", text)) >= 3
+    words = _WORD.findall(text)
+    telling = [word for word in words if word.lower().replace("’", "'") not in _POINTING]
+    return len(words) >= FEWEST_WORDS and bool(telling)

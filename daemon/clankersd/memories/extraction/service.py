@@ -1,0 +1,450 @@
+"""Memories drawn from sessions: in the background once a session rests, or when somebody asks; never while it is captured.
+
+A session is marked as read after what it brought is stored. Dying in between makes one part of one session be read
+again, which changes nothing: what a session has brought or confirmed once does not count again.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import anyio
+import structlog
+
+from clankers_protocol.admin import JobStarted
+from clankers_protocol.entities import RelationAdd
+from clankers_protocol.errors import Conflict, InvalidParams, NotFound, RpcError, StorageUnavailable
+from clankers_protocol.events import SessionEvent
+from clankers_protocol.memories import (
+    Candidate,
+    Extraction,
+    Memory,
+    MemoryAdd,
+    MemoryExtract,
+    MemorySearch,
+    MemorySummarize,
+    Scoped,
+)
+from clankersd.db import Db
+from clankersd.events import session_change
+from clankersd.jobs import Progress
+from clankersd.memories.adding import add_memory
+from clankersd.memories.extraction import model, rules
+from clankersd.memories.extraction.chat import Chat, ChatRefused, ChatUnavailable, SessionSpent, chat_settings
+from clankersd.memories.extraction.model import Found
+from clankersd.memories.extraction.reading import (
+    BEGINNING,
+    MOST_MESSAGES,
+    Learnt,
+    Reading,
+    find_session,
+    learnt,
+    mark,
+    read,
+    read_until,
+    waiting,
+)
+from clankersd.memories.finding import memory_search
+from clankersd.memories.relations import add_relation
+from clankersd.memories.scopes import scope_to_write
+from clankersd.projects import project_id
+from clankersd.rpc import handles
+
+if TYPE_CHECKING:
+    from clankersd.app import Daemon
+
+By = Literal["rules", "model"]
+
+BY = "extraction"
+LOOK_SECONDS = 15.0
+NEAREST = 4
+GIVE_UP_AFTER = 2
+"""Questions about one part of a session that come to nothing, before it is let go."""
+
+FIRST_PAUSE = 60.0
+LONGEST_PAUSE = 3600.0
+
+_ASKED_FOR = ("remember", "from-now-on")
+"""Rules for what somebody wants to be remembered: however much of it there is."""
+
+log = structlog.get_logger(component="extract")
+
+
+class Extractor:
+    """Reads sessions for memories, each by one reader at a time."""
+
+    def __init__(self, daemon: "Daemon") -> None:
+        self._daemon = daemon
+        self._in_hand: set[str] = set()
+        self._later: dict[str, float] = {}
+        self._chat: Chat | None = None
+        self._paused_until = 0.0
+        self._pause = FIRST_PAUSE
+
+    # -- in the background
+
+    async def run(self) -> None:
+        """Read what has come to rest, for as long as the daemon lives; nothing while `extract` is off."""
+        while True:
+            try:
+                if self._daemon.config.extract != "off":
+                    await self.read_waiting(self._daemon.config.extract)
+            except StorageUnavailable as error:
+                log.debug("waits", problem=error.message)
+            quiet = self._daemon.config.extract_quiet_minutes * 60
+            await anyio.sleep(min(LOOK_SECONDS, max(0.2, quiet / 2)))
+
+    async def read_waiting(self, by: By) -> None:
+        """Read the sessions that have rested, as far as the model can be asked."""
+        config = self._daemon.config
+        if by == "model" and not await self._may_ask():
+            return
+        ids = await self._daemon.store.read(lambda db: waiting(db, config.extract_quiet_minutes, config.extract_days))
+        for session_id in ids:
+            if anyio.current_time() < self._later.get(session_id, 0):
+                continue
+            self._later.pop(session_id, None)
+            try:
+                with self._only_reader(session_id):
+                    await self._read_new(session_id, by)
+            except ChatUnavailable as trouble:
+                self._rest(trouble)
+                return
+            except (Conflict, NotFound) as error:  # somebody else reads it, or it is gone
+                log.debug("session skipped", session_id=session_id, problem=error.message)
+
+    async def _may_ask(self) -> bool:
+        """Whether the model may be asked again after trouble, or because the owner changed something."""
+        if self._chat and self._chat.settings != chat_settings(self._daemon.config):
+            self._paused_until, self._pause = 0.0, FIRST_PAUSE
+        if anyio.current_time() < self._paused_until:
+            return False
+        try:
+            await self._open_chat()
+        except ChatUnavailable as trouble:
+            self._rest(trouble)
+            return False
+        return True
+
+    def _rest(self, trouble: ChatUnavailable) -> None:
+        seconds = LONGEST_PAUSE if trouble.permanent else max(self._pause, trouble.retry_after or 0)
+        self._paused_until = anyio.current_time() + min(seconds, LONGEST_PAUSE)
+        self._pause = min(self._pause * 2, LONGEST_PAUSE)
+        log.warning("model not asked for a while", seconds=round(seconds), problem=trouble.reason)
+
+    async def _read_new(self, session_id: str, by: By) -> None:
+        """Everything of a session that was not read yet, part by part."""
+        after, read_at = await self._daemon.store.read(lambda db: read_until(db, session_id))
+        who = _Asker()
+        while True:
+            reading = await self._read(session_id, after, by)
+            if not reading.messages:
+                return
+            found = await self._found_or_given_up(reading, by, read_at)
+            if found is None:
+                self._later[session_id] = anyio.current_time() + self._daemon.config.extract_quiet_minutes * 60
+                return
+            await self._settle(reading, found, who, keep=True)
+            self._report(reading, found, by)
+            after = reading.until
+            await self._mark(session_id, after)
+            if not reading.more:
+                return
+
+    async def _found_or_given_up(self, reading: Reading, by: By, read_at: int) -> Found | None:
+        """What there is; without the model when it cannot make anything of this part; None to try again later."""
+        try:
+            found = await self._find(reading, by)
+        except ChatRefused as refusal:
+            assert self._chat
+            spent = isinstance(refusal, SessionSpent)
+            if not spent and await self._chat.failures(reading.session_id, read_at) < GIVE_UP_AFTER:
+                log.warning("model's answer refused", session_id=reading.session_id, problem=refusal.reason)
+                return None
+            found = Found(_of_tools(reading), notes=[f"not read by the model: {refusal.reason}"])
+        else:
+            self._pause = FIRST_PAUSE
+        return found
+
+    def _report(self, reading: Reading, found: Found, by: By) -> None:
+        stored = sum(1 for one in found.candidates if one.outcome in ("created", "superseded"))
+        log.info(
+            "session read", session_id=reading.session_id, by=by, messages=len(reading.messages),
+            memories=stored, calls=found.calls, tokens=found.tokens, notes=found.notes or None,
+        )  # fmt: skip
+
+    # -- when somebody asks
+
+    async def extract(self, request: MemoryExtract, by: By) -> Extraction:
+        """All of a session, from its first message on."""
+        session = await self._daemon.store.read(lambda db: _permitted(db, request))
+        who = _Asker(request.scopes, request.agent)
+        extraction = Extraction([], by, 0, 0, 0, None)
+        notes: dict[str, None] = {}
+        with self._only_reader(session["id"]):
+            async for reading, found in self._parts(session["id"], by, notes):
+                await self._settle(reading, found, who, keep=not request.dry_run)
+                if not request.dry_run and by == self._daemon.config.extract:
+                    await self._mark(session["id"], reading.until)
+                extraction.candidates += found.candidates
+                extraction.read_messages += len(reading.messages)
+                extraction.calls += found.calls
+                extraction.tokens += found.tokens
+                notes |= dict.fromkeys(found.notes)
+        extraction.note = "; ".join(notes) or None
+        return extraction
+
+    async def _parts(self, session_id: str, by: By, notes: dict[str, None]) -> Any:
+        """Each part of a session with what is in it; trouble with the model after the first part only ends it."""
+        after, first = BEGINNING, True
+        while True:
+            reading = await self._read(session_id, after, by)
+            if not reading.messages:
+                return
+            try:
+                found = await self._find(reading, by)
+            except (ChatRefused, ChatUnavailable) as trouble:
+                if first:
+                    raise Conflict(trouble.reason) from trouble
+                notes[f"not read to its end: {trouble.reason}"] = None
+                return
+            yield reading, found
+            if not reading.more:
+                return
+            after, first = reading.until, False
+
+    async def summarize(self, session_id: str, progress: Progress) -> dict[str, Any]:
+        """Let the model sum a session up, and keep that with the session."""
+        config = self._daemon.config
+        reading = await self._daemon.store.read(lambda db: read(db, session_id, BEGINNING, MOST_MESSAGES * 20))
+        await progress(0, 1, "asking the model")
+        try:
+            chat = await self._open_chat()
+            spoken = [one for one in reading.messages if one.role in ("user", "assistant")]
+            summary, tokens = await model.summarize(
+                chat, session_id, spoken, config.chat_messages, config.chat_characters
+            )
+        except (ChatRefused, ChatUnavailable) as trouble:
+            raise Conflict(trouble.reason) from trouble
+        change = session_change(self._daemon.index, SessionEvent(id=session_id, summary=summary))
+
+        def keep(db: Db) -> None:
+            find_session(db, session_id)  # one that was deleted meanwhile stays so
+            change(db)
+
+        await self._daemon.store.write(keep)
+        await progress(1, 1)
+        return {"sessionId": session_id, "summary": summary, "tokens": tokens}
+
+    async def open_chat_or_refuse(self) -> None:
+        """Raise Conflict when no model can be asked at all."""
+        try:
+            await self._open_chat()
+        except ChatUnavailable as trouble:
+            raise Conflict(trouble.reason) from trouble
+
+    # -- both
+
+    @contextmanager
+    def _only_reader(self, session_id: str) -> Iterator[None]:
+        if session_id in self._in_hand:
+            raise Conflict(f"session {session_id} is being read for memories just now: try again")
+        self._in_hand.add(session_id)
+        try:
+            yield
+        finally:
+            self._in_hand.discard(session_id)
+
+    async def _open_chat(self) -> Chat:
+        """The model of the configuration as it is now; raises ChatUnavailable."""
+        settings = chat_settings(self._daemon.config)
+        if self._chat is None or self._chat.settings != settings:
+            old, self._chat = self._chat, Chat(settings, self._daemon.jobs)
+            if old:
+                await old.close()
+        return self._chat
+
+    async def _read(self, session_id: str, after: tuple[int, str], by: By) -> Reading:
+        config = self._daemon.config
+        most = config.chat_messages if by == "model" else MOST_MESSAGES
+        reading = await self._daemon.store.read(lambda db: read(db, session_id, after, most))
+        if by == "rules" or not reading.messages:
+            return reading
+        return _first(reading, model.that_fit(reading.messages, most, config.chat_characters))
+
+    async def _find(self, reading: Reading, by: By) -> Found:
+        """Candidates; raises ChatRefused or ChatUnavailable."""
+        most = self._daemon.config.extract_memories
+        if by == "rules":
+            said = await anyio.to_thread.run_sync(rules.candidates, reading.messages)
+            found = Found(said)
+        else:
+            chat = await self._open_chat()
+            found = await model.find_memories(chat, reading.session_id, reading.messages, most)
+        found.candidates += _of_tools(reading)
+        left_out = len(found.candidates)
+        found.candidates = _strongest(found.candidates, most)
+        if left_out := left_out - len(found.candidates):
+            found.notes.append(f"{left_out} weaker candidates were left out")
+        return found
+
+    async def _settle(self, reading: Reading, found: Found, who: "_Asker", keep: bool) -> None:
+        """Tell what is new from what the session has said before, and keep it."""
+        before = await self._daemon.store.read(lambda db: learnt(db, reading.session_id))
+        fresh = [one for one in found.candidates if not _is_known(one, before)]
+        scope = who.scope(reading.project_id)
+        verdicts = await self._compare(reading, fresh, found, scope)
+        for position, candidate in enumerate(fresh):
+            verdict, known = verdicts.get(position, (None, None))
+            if verdict and known:
+                _judge(candidate, verdict, known)
+            if keep:
+                await self._keep(reading, candidate, who, verdict, known, found)
+
+    async def _compare(
+        self, reading: Reading, fresh: list[Candidate], found: Found, scope: str
+    ) -> dict[int, tuple[str, Memory]]:
+        """What the model thinks of its own candidates beside what is known in their scope."""
+        known: dict[int, list[Memory]] = {}
+        for position, candidate in enumerate(fresh):
+            if candidate.rule == model.RULE:
+                near = await memory_search(
+                    self._daemon, MemorySearch(query=candidate.content, scopes=[scope], limit=NEAREST)
+                )
+                if near.hits:
+                    known[position] = [hit.memory for hit in near.hits]
+        if not known:
+            return {}
+        try:
+            verdicts = await model.compare(await self._open_chat(), reading.session_id, fresh, known, found)
+        except (ChatRefused, ChatUnavailable) as trouble:
+            found.notes.append(f"not compared with what is known: {trouble.reason}")
+            return {}
+        return {position: (verdict.verdict, memory) for position, (verdict, memory) in verdicts.items()}
+
+    async def _keep(
+        self, reading: Reading, candidate: Candidate, who: "_Asker", verdict: str | None, known: Memory | None,
+        found: Found,
+    ) -> None:  # fmt: skip
+        try:
+            if verdict == "confirms" and known:
+                repeated = replace_content(candidate, known)
+                await add_memory(self._daemon, who.request(reading, repeated), by=BY)
+                candidate.outcome, candidate.memory_id = "confirmed", known.id
+                return
+            added = await add_memory(self._daemon, who.request(reading, candidate), by=BY)
+            candidate.outcome, candidate.memory_id = added.outcome, added.memory.id
+            if verdict and known and not candidate.supersedes and added.outcome == "created":
+                await self._link(added.memory, known, candidate)
+        except StorageUnavailable:
+            raise
+        except RpcError as error:  # what it would replace is gone, the session is: it alone is lost
+            found.notes.append(f"not stored: {error.message}")
+
+    async def _link(self, new: Memory, old: Memory, candidate: Candidate) -> None:
+        await add_relation(
+            self._daemon,
+            RelationAdd(
+                source=new.id, target=old.id, type="CONTRADICTS", confidence=candidate.confidence,
+                extracted_by="llm", scopes=[new.scope, old.scope],
+            ),
+        )  # fmt: skip
+
+    async def _mark(self, session_id: str, until: tuple[int, str]) -> None:
+        await self._daemon.store.write(lambda db: mark(db, session_id, until))
+
+
+class _Asker:
+    """For whom memories are stored: a caller's scopes, or the session's own."""
+
+    def __init__(self, scopes: list[str] | None = None, agent: str | None = None) -> None:
+        self._scopes = scopes
+        self._agent = agent
+
+    def scope(self, project: str | None) -> str:
+        """Where memories of a session in this project go; raises InvalidParams."""
+        asked: Scoped[Any] = MemoryAdd(content="-", scopes=self._scopes, agent=self._agent, project=project)
+        return scope_to_write(asked, None, project)
+
+    def request(self, reading: Reading, candidate: Candidate) -> MemoryAdd:
+        """The candidate as an addition."""
+        return MemoryAdd(
+            content=candidate.content, category=candidate.category, sector=candidate.sector, tier="session",
+            importance=candidate.importance, confidence=candidate.confidence, files=candidate.files,
+            metadata={"extractedBy": candidate.rule}, session_id=reading.session_id, message_id=candidate.message_id,
+            supersedes=candidate.supersedes, project=reading.project_id, scopes=self._scopes, agent=self._agent,
+        )  # fmt: skip
+
+
+def replace_content(candidate: Candidate, known: Memory) -> Candidate:
+    """The known memory's own words, so that adding them makes it stronger."""
+    return Candidate(
+        known.content, known.category, known.sector, candidate.importance, candidate.confidence, candidate.rule,
+        candidate.message_id,
+    )  # fmt: skip
+
+
+def _permitted(db: Db, request: MemoryExtract) -> dict[str, Any]:
+    """The session, if memories of it may be stored where the caller may write."""
+    session = find_session(db, request.session_id)
+    if request.project is not None and project_id(db, request.project) != session["project_id"]:
+        raise InvalidParams("invalid params: the session is of another project - at `$.project`")
+    try:
+        _Asker(request.scopes, request.agent).scope(session["project_id"])
+    except InvalidParams as error:
+        raise InvalidParams(error.message.replace("$.scope`", "$.scopes`")) from error
+    return session
+
+
+def _first(reading: Reading, count: int) -> Reading:
+    """The reading up to a message."""
+    if count == len(reading.messages):
+        return reading
+    messages = reading.messages[:count]
+    calls = [call for call in reading.calls if call.at <= messages[-1].at]
+    return replace(reading, messages=messages, calls=calls, groups=[], more=True)
+
+
+def _of_tools(reading: Reading) -> list[Candidate]:
+    return rules.fixes(reading.calls) + rules.together(reading.groups, reading.project_path)
+
+
+def _strongest(candidates: list[Candidate], most: int) -> list[Candidate]:
+    """What was asked to be remembered, and of the rest the best, in the order they were found."""
+    others = [one for one in candidates if one.rule not in _ASKED_FOR]
+    best = sorted(others, key=lambda one: -one.importance * one.confidence)[:most]
+    return [one for one in candidates if one.rule in _ASKED_FOR or one in best]
+
+
+def _is_known(candidate: Candidate, before: list[Learnt]) -> bool:
+    """Whether the session brought it before; by a model that may put it in other words, from the same message."""
+    for memory in before:
+        again = candidate.rule == memory.rule == model.RULE and candidate.message_id == memory.source_message_id
+        if again or memory.says(candidate.content):
+            candidate.outcome, candidate.memory_id = "known", memory.id
+            return True
+    return False
+
+
+def _judge(candidate: Candidate, verdict: str, known: Memory) -> None:
+    """Let a candidate that the model is sure of take a known memory's place; never one that the owner has pinned."""
+    if verdict != "confirms" and candidate.confidence >= model.REPLACES_FROM and not known.pinned:
+        candidate.supersedes = known.id
+
+
+@handles(MemoryExtract)
+async def memory_extract(daemon: "Daemon", request: MemoryExtract) -> Extraction:
+    configured = daemon.config.extract
+    return await daemon.extractor.extract(request, request.by or ("rules" if configured == "off" else configured))
+
+
+@handles(MemorySummarize)
+async def memory_summarize(daemon: "Daemon", request: MemorySummarize) -> JobStarted:
+    await daemon.store.read(lambda db: find_session(db, request.session_id))
+    await daemon.extractor.open_chat_or_refuse()
+
+    async def work(progress: Progress) -> dict[str, Any]:
+        return await daemon.extractor.summarize(request.session_id, progress)
+
+    return JobStarted(await daemon.jobs.start("summarize", work))

@@ -1,0 +1,88 @@
+"""What somebody said in a message, without what harnesses, pasting and code put around it."""
+
+import re
+
+from clankersd.index.chunker import CJK
+
+LONGEST = 300
+"""Characters of a memory that was taken from a message."""
+
+PASTED = 3000
+"""Characters. A longer message is mostly pasted: what its author says stands at its beginning or at its end."""
+
+END = 1000
+
+_PRIVATE = re.compile(r"<private>.*?(?:</private>|\Z)", re.IGNORECASE | re.DOTALL)
+# What harnesses and we ourselves wrap around what they add: never said by anybody, and never to be learnt again.
+_ENVELOPE = re.compile(
+    r"<(?P<tag>[a-z][\w-]*(?:reminder|context|memor|recall|instructions|caveat|notification|-std|hook)[\w-]*"
+    r"|command-[a-z]+|bash-[a-z]+|local-command-[a-z]+|ide_\w+|analysis|summary|tool_result|tool_use|memor\w*|context)"
+    r"\b[^>]*>.*?(?:</(?P=tag)>|\Z)",
+    re.IGNORECASE | re.DOTALL,
+)
+_FENCE = re.compile(r"^[ \t]*(?P<fence>```|~~~).*?(?:^[ \t]*(?P=fence)|\Z)", re.DOTALL | re.MULTILINE)
+_NOT_PROSE = re.compile(r"\s*(?:>|#|\||\$ |//|/\*|@@|\+\+\+|---)")
+_BULLET = re.compile(r"\s*(?:[-*•]|\d+[.)、])\s+")
+_END_OF_SENTENCE = re.compile(r"(?<=[.!?])[\"'”»)\]]*\s+(?=[^\sa-z])|(?<=[。！？])\s*(?=\S)")
+_CLOSED = re.compile(r"[.!?…。！？:：]$")
+_IDEOGRAPHS = re.compile(f"[{CJK}]")
+
+SECRET = re.compile(
+    r"\b(?:sk|pk|rk)[-_][\w-]{16,}"
+    r"|\bgh[pousr]_\w{20,}|\bgithub_pat_\w{20,}|\bglpat-[\w-]{16,}|\bxox[abeprs]-[\w-]{10,}|\bnpm_\w{30,}|\bhf_\w{30,}"
+    r"|\bAKIA[0-9A-Z]{16}|\bAIza[\w-]{30,}|\beyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
+    r"|(?i:\bbearer)\s+[\w.~+/-]{16,}|://[^/\s:@]+:[^@\s/]+@"
+    r"|(?i:pass(?:word|wd|phrase)|passwort|kennwort|secret|token|api[_ -]?key|密码|口令|密钥)"
+    r"(?:[\"'`]?\s*[=:：]\s*[\"'`]?[^\s\"'`]{4,}|\s*(?:is|ist|lautet|是|为)\s*[\"'`]?(?=\S*\d)[^\s\"'`]{6,})",
+    re.DOTALL,
+)
+"""A key, token or password; those with a name are known by their value beside it."""
+
+
+def said(text: str) -> str:
+    """What the author of a message wrote: no envelopes, no private parts, no code blocks."""
+    text = _PRIVATE.sub(" ", text.replace("\r\n", "\n").replace("\x00", " "))
+    return _FENCE.sub("\n", _ENVELOPE.sub(" ", text)).strip()
+
+
+def ends(text: str) -> str:
+    """A long message's beginning and end, in whole lines where there are any."""
+    if len(text) <= PASTED:
+        return text
+    first, last = text[:END], text[-END:]
+    return first.rpartition("\n")[0] + "\n\n" + last.partition("\n")[2]
+
+
+def sentences(text: str) -> list[str]:
+    """The sentences of what was said, without quotations, headings, tables and bullets."""
+    lines = [line for line in text.split("\n") if line.strip() and not _NOT_PROSE.match(line)]
+    found = [sentence for line in lines for sentence in _END_OF_SENTENCE.split(_BULLET.sub("", line, count=1))]
+    return [" ".join(sentence.split()) for sentence in found if sentence.strip()]
+
+
+def without_secrets(text: str) -> str:
+    """The text with everything that looks like a secret blacked out."""
+    return SECRET.sub("[redacted]", text)
+
+
+def ideographs(text: str) -> int:
+    """How many characters of the text are words by themselves."""
+    return len(_IDEOGRAPHS.findall(text))
+
+
+def cut(text: str, longest: int = LONGEST) -> str:
+    """The text within a length, ended at a word."""
+    text = " ".join(text.split())
+    if len(text) <= longest:
+        return text
+    shorter = text[: longest - 1]
+    return (shorter.rpartition(" ")[0] if " " in shorter[longest // 2 :] else shorter).rstrip(" ,;:") + "…"
+
+
+def closed(text: str) -> str:
+    """The text with a full stop, of its own script."""
+    text = cut(text).rstrip(" ,;")
+    if _CLOSED.search(text):
+        return text
+    return text + ("。" if ideographs(text[-2:]) else ".")

@@ -1,0 +1,837 @@
+"""`clankers-ctl memory` as one runs it, against a real daemon."""
+
+import json
+import re
+import stat
+import tempfile
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from commands import Ran, command, ctl, on_a_terminal
+from fake_daemon import Peer, played
+from rich.cells import cell_len
+from support import DaemonProcess, running_daemon
+
+from clankers import Client
+from clankers.ctl import cli
+
+NOW = int(time.time() * 1000)
+HOUR = 3_600_000
+SESSION = "5d6f0c9e-8d0e-4a52-9c4e-5f1f5c1b7a10"
+NOWHERE = "01990000-0000-7000-8000-000000000000"
+MANUAL = Path(__file__).parents[2] / "docs" / "clankers-ctl.md"
+
+ASKING = [
+    ["add", "x"],
+    ["list"],
+    ["search", "x"],
+    ["show", NOWHERE],
+    ["edit", NOWHERE],
+    ["forget", NOWHERE, "--yes"],
+    ["forget", "--tag", "x", "--yes"],
+    ["restore", NOWHERE],
+    ["pin", NOWHERE],
+    ["unpin", NOWHERE],
+    ["history", NOWHERE],
+    ["related", NOWHERE],
+    ["graph", NOWHERE],
+    ["context"],
+    ["extract", SESSION],
+    ["maintain"],
+    ["stats"],
+    ["export", "-"],
+]
+"""The commands that need the daemon: all of them."""
+
+
+def memory(daemon: DaemonProcess, *words: str, **environ: Any) -> Ran:
+    return ctl(daemon, "memory", *words, **environ)
+
+
+def remember(daemon: DaemonProcess, content: str, **fields: Any) -> str:
+    """A memory of this content, whatever is known; its id."""
+    with daemon.connect() as connection:
+        added = connection.call("memory.add", content=content, scopes=["*"], force=True, **fields)
+    return str(added["memory"]["id"])
+
+
+def recall(daemon: DaemonProcess, memory_id: str) -> dict[str, Any]:
+    with daemon.connect() as connection:
+        return dict(connection.call("memory.get", id=memory_id, scopes=["*"]))
+
+
+def contents(ran: Ran) -> list[str]:
+    return [found["content"] for found in ran.json["memories"]]
+
+
+@pytest.fixture(scope="module")
+def filled() -> Iterator[DaemonProcess]:
+    """A daemon with memories of several kinds, for tests that only read."""
+    with tempfile.TemporaryDirectory(prefix="clk-") as folder, running_daemon(Path(folder)) as daemon:
+        (daemon.home / "shop").mkdir()
+        fill(daemon)
+        yield daemon
+
+
+def fill(daemon: DaemonProcess) -> None:
+    with Client(daemon.socket_path, timeout=30) as client:
+        client.events.session(SESSION, title="Databases", project_path=str(daemon.home / "shop"), created_at=NOW)
+        client.events.message(
+            "m1", SESSION, role="user", text_content="Remember that the staging database is read-only.", created_at=NOW
+        )
+    shop = str(daemon.home / "shop")
+    remember(daemon, "We deploy the shop on Tuesdays", project=shop, category="decision", tags=["deploy"])
+    remember(daemon, "Ada prefers \x1b[31mtabs\x1b[0m", scope="user:ada", category="preference", importance=0.9)
+    old = remember(
+        daemon, "The pool in src/db/pool.py uses PostgreSQL 15", files=["src/db/pool.py"], sector="procedural"
+    )
+    remember(daemon, "The pool in src/db/pool.py uses PostgreSQL 16", files=["src/db/pool.py"], supersedes=old)
+    remember(daemon, "src/db/pool.py holds 20 connections", files=["src/db/pool.py"], pinned=True, sessionId=SESSION)
+    forgotten = remember(daemon, "The moon is made of cheese")
+    with daemon.connect() as connection:
+        connection.call("memory.delete", id=forgotten, scopes=["*"], reason="it is not")
+
+
+def the(daemon: DaemonProcess, words: str) -> str:
+    """The id of the memory that begins so."""
+    listed = memory(daemon, "list", "--include", "all", "--all", "--json").json["memories"]
+    return next(str(found["id"]) for found in listed if found["content"].startswith(words))
+
+
+@pytest.fixture
+def down(home: Path) -> DaemonProcess:
+    """A daemon that was never started."""
+    return DaemonProcess(home)
+
+
+def editor(home: Path, script: str) -> dict[str, str]:
+    """An editor that does to the draft what the shell script says."""
+    path = home / "editor.sh"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o700)
+    return {"EDITOR": str(path), "VISUAL": ""}
+
+
+# All alike
+
+
+@pytest.mark.parametrize("words", ASKING, ids=" ".join)
+def test_without_a_daemon_a_command_exits_3(down: DaemonProcess, words: list[str]):
+    shown, told = memory(down, *words), memory(down, *words, "--json")
+
+    assert (shown.code, shown.out, told.code) == (3, "", 3)
+    assert len(shown.err.splitlines()) == 1
+    assert "clankersd" in told.json["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["add"],
+        ["add", "x", "--importance", "2"],
+        ["add", "x", "--sector", "psychic"],
+        ["add", "x", "--expires", "soon"],
+        ["list", "--scope", "nonsense"],
+        ["list", "--tier", "cosmic"],
+        ["list", "--include", "nonsense"],
+        ["search"],
+        ["forget"],
+        ["forget", NOWHERE, "--tag", "x"],
+        ["forget", "--tag", "x", "--reason", "why"],
+        ["graph", NOWHERE, "--hops", "7"],
+        ["graph", NOWHERE, "--type", "LOVES"],
+        ["import", "/no/such/file"],
+        ["extract"],
+    ],
+    ids=" ".join,
+)
+def test_a_command_not_understood_exits_2(down: DaemonProcess, words: list[str]):
+    assert memory(down, *words).code == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["list"], ["search", "pool"], ["show"], ["history"], ["related"], ["graph"], ["context"], ["stats"]],
+    ids=" ".join,
+)
+def test_json_is_all_there_is_on_stdout_and_text_fits_a_narrow_terminal(filled: DaemonProcess, words: list[str]):
+    one = [the(filled, "src/db/pool.py holds")] if words[0] in ("show", "history", "related", "graph") else []
+    told, shown = memory(filled, *words, *one, "--json"), memory(filled, *words, *one, COLUMNS="60")
+
+    assert told.json is not None
+    assert (told.code, shown.code) == (0, 0)
+    if words[0] != "context":  # a prompt's text is not cut
+        assert max(map(cell_len, shown.out.splitlines())) <= 60
+
+
+def test_colours_are_for_terminals_and_text_cannot_command_them(filled: DaemonProcess):
+    for words in (["list"], ["search", "tabs"], ["show", the(filled, "Ada")], ["history", the(filled, "Ada")]):
+        out = on_a_terminal(filled, "memory", *words)
+
+        assert "\x1b[" in out
+        assert "␛[31mtabs" in out
+        assert "\x1b[31mtabs" not in out
+        assert "\x1b[" not in memory(filled, *words).out
+
+
+def test_an_unknown_or_ambiguous_id_is_an_error_that_names_it(filled: DaemonProcess):
+    for words in (["show", NOWHERE], ["pin", NOWHERE], ["forget", NOWHERE, "--yes"], ["graph", NOWHERE]):
+        ran = memory(filled, *words)
+
+        assert ran.code == 1
+        assert NOWHERE in ran.err
+    assert memory(filled, "show", "0199").code == 1
+
+
+def test_every_option_is_in_the_manual():
+    group = cli.commands["memory"]
+    assert isinstance(group, click.Group)
+    text = MANUAL.read_text()
+
+    for name, leaf in group.commands.items():
+        for option in (each for each in leaf.params if isinstance(each, click.Option)):
+            assert option.opts[0] in text, f"{name} {option.opts[0]}"
+
+
+def completed(daemon: DaemonProcess, typed: str) -> list[str]:
+    """What bash would offer for the last word."""
+    words = {"COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split(" ")) - 1)}
+    out = ctl(daemon, _CLANKERS_CTL_COMPLETE="bash_complete", **words).out
+    return [offer.partition(",")[2] for offer in out.splitlines() if offer]
+
+
+def test_ids_are_completed_from_the_daemon(filled: DaemonProcess, down: DaemonProcess):
+    known = the(filled, "Ada")
+
+    for name in ("show", "edit", "forget", "pin", "history", "graph"):
+        assert completed(filled, f"clankers-ctl memory {name} {known[:-2]}") == [known]
+    assert completed(down, "clankers-ctl memory show 01") == []
+
+
+# add
+
+
+def test_something_new_is_remembered_and_something_known_grows_stronger(shared_daemon: DaemonProcess):
+    words = [
+        "add",
+        "The",
+        "cache",
+        "is",
+        "in",
+        "Redis",
+        "--scope",
+        "custom:add",
+        "--tag",
+        "cache",
+        "--category",
+        "fact",
+    ]
+    first, second = memory(shared_daemon, *words), memory(shared_daemon, *words, "--json")
+
+    assert re.match(r"Remembered as [0-9a-f-]{36} \(\w+, custom:add\)\.", first.out)
+    assert second.json["outcome"] == "duplicate"
+    assert second.json["memory"]["tags"] == ["cache"]
+    assert second.json["memory"]["confidence"] > 0.5
+    assert "Known already" in memory(shared_daemon, *words).out
+
+
+def test_what_is_no_longer_true_is_superseded(shared_daemon: DaemonProcess):
+    old = remember(shared_daemon, "The port is 8080", scope="custom:ports")
+    ran = memory(shared_daemon, "add", "The port is 9090", "--scope", "custom:ports", "--supersedes", old)
+
+    assert f"in place of {old}" in ran.out
+    assert recall(shared_daemon, old)["state"] == "superseded"
+
+
+def test_a_memory_is_read_from_standard_input_and_keeps_what_was_said_of_it(shared_daemon: DaemonProcess):
+    ran = memory(
+        shared_daemon, "add", "-", "--pin", "--importance", "0.9", "--confidence", "0.8", "--tier", "session",
+        "--summary", "in short", "--file", "a.py", "--file", "b.py", "--expires", "2w", "--valid-from", "3d",
+        "--valid-until", "4w", "--sector", "episodic", "--scope", "custom:stdin", "--json",
+        typed="Two\nlines\n",
+    )  # fmt: skip
+    found = ran.json["memory"]
+
+    assert found["content"] == "Two\nlines\n"
+    assert (found["pinned"], found["importance"], found["confidence"], found["tier"]) == (True, 0.9, 0.8, "session")
+    assert (found["summary"], found["files"], found["sector"]) == ("in short", ["a.py", "b.py"], "episodic")
+    week = 7 * 24 * HOUR
+    assert abs(found["expiresAt"] - NOW - 2 * week) < HOUR
+    assert found["validFrom"] < NOW - 2 * 24 * HOUR
+    assert found["validUntil"] > NOW + 3 * week
+
+
+def test_here_is_a_project(shared_daemon: DaemonProcess):
+    place = shared_daemon.home / "here"
+    (place / "deep").mkdir(parents=True)
+    (place / ".git").mkdir()
+    added = memory(shared_daemon, "add", "Tests run with make", "--project", ".", "--json", cwd=place / "deep").json
+    listed = memory(shared_daemon, "list", "--project", ".", "--json", cwd=place)
+
+    assert added["memory"]["projectPath"] == str(place)
+    assert added["memory"]["scope"].startswith("project:")
+    assert contents(listed) == ["Tests run with make"]
+    assert "project:here" in memory(shared_daemon, "list", "--project", str(place)).out
+
+
+@pytest.mark.parametrize(
+    ("words", "typed", "field"),
+    [
+        (["-"], "   ", "content"),
+        (["-"], "x" * 100_001, "content"),
+        (["x", "--scope", "nonsense"], "", "scope"),
+        (["x", "--category", "Not A Category"], "", "category"),
+        (["x", "--valid-from", "1d", "--valid-until", "2d ago"], "", "validUntil"),
+    ],
+    ids=["empty", "too long", "scope", "category", "validity"],
+)
+def test_what_cannot_be_stored_names_the_field(shared_daemon: DaemonProcess, words: list[str], typed: str, field: str):
+    before = memory(shared_daemon, "stats", "--json").json["total"]
+    ran = memory(shared_daemon, "add", *words, typed=typed)
+
+    assert ran.code == 1
+    assert f"$.{field}" in ran.err
+    assert memory(shared_daemon, "stats", "--json").json["total"] == before
+
+
+# list, search, show
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ([], {"We", "Ada", "The", "src/db/pool.py"}),
+        (["--scope", "user:ada"], {"Ada"}),
+        (["--scope", "user:ada", "--scope", "global"], {"Ada", "The", "src/db/pool.py"}),
+        (["--category", "decision"], {"We"}),
+        (["--tag", "deploy"], {"We"}),
+        (["--tag", "nothing"], set()),
+        (["--pinned"], {"src/db/pool.py"}),
+        (["--not-pinned"], {"We", "Ada", "The"}),
+        (["--session", SESSION[:8]], {"src/db/pool.py"}),
+        (["--entity", "src/db/pool.py"], {"The", "src/db/pool.py"}),
+        (["--query", "holds connections"], {"src/db/pool.py"}),
+        (["--include", "deleted", "--query", "moon"], {"The"}),
+        (["--sector", "procedural", "--query", "PostgreSQL 15", "--include", "all"], {"The"}),
+        (["--tier", "project"], {"We"}),
+        (["--since", "1h", "--min-salience", "0.9", "--tag", "deploy"], {"We"}),
+        (["--until", "1d"], set()),
+        (["--as-of", "1d"], set()),
+        (["--sort", "importance", "--limit", "1"], {"Ada"}),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_memories_are_filtered(filled: DaemonProcess, words: list[str], found: set[str]):
+    listed = memory(filled, "list", *words, "--json")
+
+    assert {content.split()[0] for content in contents(listed)} == found
+
+
+def test_a_project_narrows_to_its_memories(filled: DaemonProcess):
+    for words in (["list"], ["list", "--scope", "*"]):
+        assert contents(memory(filled, *words, "--project", str(filled.home / "shop"), "--json")) == [
+            "We deploy the shop on Tuesdays"
+        ]
+
+
+def test_a_table_shows_states_and_pins_where_there_are_any(filled: DaemonProcess):
+    shown = memory(filled, "list", "--include", "superseded").out
+
+    assert shown.splitlines()[0].split() == [
+        "Id", "Memory", "State", "Created", "Salience", "Sector", "Category", "Scope",
+    ]  # fmt: skip
+    assert "superseded" in shown
+    assert "★" in shown
+    assert "State" not in memory(filled, "list").out
+
+
+def test_a_list_says_that_there_is_more_and_all_is_all(shared_daemon: DaemonProcess):
+    for number in range(120):
+        remember(shared_daemon, f"Number {number} of many", scope="custom:many")
+
+    assert "--all" in memory(shared_daemon, "list", "--scope", "custom:many").err
+    everything = memory(shared_daemon, "list", "--scope", "custom:many", "--all", "--json").json
+    assert len({found["id"] for found in everything["memories"]}) == 120
+    assert everything["cursor"] is None
+
+
+def test_an_id_as_listed_names_its_memory(shared_daemon: DaemonProcess):
+    ids = [remember(shared_daemon, f"Made at once {number}", scope="custom:ids") for number in range(3)]
+    listed = memory(shared_daemon, "list", "--scope", "custom:ids", COLUMNS="80").out.splitlines()[1:]
+    shown = [line.split()[0] for line in listed]
+
+    assert all(len(short) < len(ids[0]) for short in shown)
+    assert {memory(shared_daemon, "show", short, "--json").json["id"] for short in shown} == set(ids)
+
+
+def test_a_hit_tells_what_it_says_and_what_it_is(filled: DaemonProcess):
+    ran = memory(filled, "search", "when", "do", "we", "deploy", "--limit", "1")
+    heading, snippet, _, summary = ran.out.splitlines()
+
+    assert re.fullmatch(r"1\. [01]\.\d{3}  [0-9a-f]{8}-[0-9a-f]{4}  \w+ · decision · project:shop · .*", heading)
+    assert "«deploy»" in snippet
+    assert summary.startswith("1 hit by words and meaning in ")
+
+
+def test_a_search_is_narrowed_explained_and_may_look_at_the_past(filled: DaemonProcess):
+    told = memory(filled, "search", "PostgreSQL", "--mode", "keyword", "--json").json
+    past = memory(filled, "search", "PostgreSQL", "--mode", "keyword", "--include", "superseded", "--json").json
+    shown = memory(filled, "search", "PostgreSQL", "--explain").out
+
+    assert [hit["memory"]["content"][-2:] for hit in told["hits"]] == ["16"]
+    assert {hit["memory"]["content"][-2:] for hit in past["hits"]} == {"15", "16"}
+    assert (
+        memory(filled, "search", "PostgreSQL", "--scope", "user:ada", "--mode", "keyword", "--json").json["hits"] == []
+    )
+    assert {"Keyword", "Vector", "Salience", "Importance", "Recency"} <= set(shown.split())
+
+
+def test_finding_nothing_is_said_and_is_no_error(filled: DaemonProcess):
+    ran = memory(filled, "search", "xylophone", "--mode", "keyword")
+
+    assert (ran.code, ran.out) == (0, "")
+    assert "xylophone" in ran.err
+
+
+def test_a_memory_is_shown_with_all_about_it(filled: DaemonProcess):
+    old, new = (
+        the(filled, "The pool in src/db/pool.py uses PostgreSQL 15"),
+        the(filled, "The pool in src/db/pool.py uses PostgreSQL 16"),
+    )
+    out = memory(filled, "show", old).out
+
+    assert out.startswith("The pool in src/db/pool.py uses PostgreSQL 15\n")
+    assert f"superseded by {new}" in out
+    assert re.search(r"^salience +█+", out, re.MULTILINE)
+    assert "(pinned)" in memory(filled, "show", the(filled, "src/db/pool.py holds")).out
+    assert memory(filled, "show", old, "--as-of", "1d").code == 1
+
+
+def test_a_search_of_everything_finds_memories_too(filled: DaemonProcess):
+    ran = ctl(filled, "search", "tabs", "--source", "memories")
+
+    assert f"Memory {the(filled, 'Ada')}" in ran.out
+
+
+# edit
+
+
+def test_an_edit_changes_what_was_changed_and_nothing_else(shared_daemon: DaemonProcess, home: Path):
+    known = remember(shared_daemon, "The limit is 10", scope="custom:edit", tags=["limit"], summary="limit")
+    before = recall(shared_daemon, known)
+    script = """sed -i -e 's/is 10/is 20/' -e 's/^importance = .*/importance = 0.9/' \
+        -e 's/^tags = .*/tags = ["limit", "a, b"]/' -e 's/^reason = .*/reason = "it was raised"/' "$1" """
+    ran = memory(shared_daemon, "edit", known, **editor(home, script))
+    after = recall(shared_daemon, known)
+
+    assert (ran.code, ran.out.startswith("Changed ")) == (0, True)
+    assert (after["content"], after["importance"], after["tags"]) == ("The limit is 20", 0.9, ["limit", "a, b"])
+    for same in ("summary", "sector", "tier", "category", "validFrom", "files", "scope"):
+        assert after[same] == before[same]
+    shown = memory(shared_daemon, "history", known).out
+    assert "it was raised" in shown
+    assert "content was The limit is 10" in shown
+    assert drafts(shared_daemon, known) == []
+
+
+def drafts(daemon: DaemonProcess, memory_id: str) -> list[Path]:
+    return sorted((daemon.data / "drafts").glob(f"{memory_id}*"))
+
+
+def test_an_edit_without_a_change_sends_nothing(shared_daemon: DaemonProcess, home: Path):
+    known = remember(shared_daemon, "Stay\r\n as \r you are ", scope="custom:edit")
+    ran = memory(shared_daemon, "edit", known, **editor(home, "cat $1 > /dev/null; echo >> $1"))
+
+    assert (ran.code, ran.out) == (0, "")
+    assert "Nothing was changed" in ran.err
+    assert [entry["action"] for entry in memory(shared_daemon, "history", known, "--json").json["log"]] == ["created"]
+    assert drafts(shared_daemon, known) == []
+
+
+def test_after_a_mistake_the_editor_opens_again(shared_daemon: DaemonProcess, home: Path):
+    known = remember(shared_daemon, "Ask again", scope="custom:edit")
+    script = f"""if [ -e {home}/once ]; then sed -i 's/^importance = .*/importance = 0.7/' "$1"
+    else touch {home}/once; sed -i 's/^importance = .*/importance = 7/' "$1"; fi"""
+    ran = memory(shared_daemon, "edit", known, typed="y\n", **editor(home, script))
+
+    assert ran.code == 0
+    assert "line 7, importance" in ran.err
+    assert recall(shared_daemon, known)["importance"] == 0.7
+    assert drafts(shared_daemon, known) == []
+
+
+def test_a_mistake_that_is_given_up_keeps_the_draft_to_go_on_with(shared_daemon: DaemonProcess, home: Path):
+    known = remember(shared_daemon, "Not lost", scope="custom:edit")
+    script = """sed -i -e 's/Not lost/Much typed/' -e 's/^valid_until = .*/valid_until = "2001-01-01"/' "$1" """
+    ran = memory(shared_daemon, "edit", known, typed="n\n", **editor(home, script))
+    [draft] = drafts(shared_daemon, known)
+
+    assert ran.code == 1
+    assert re.search(r"line \d+, valid_until: it ends before it begins", ran.err)  # as the daemon says
+    assert str(draft) in ran.err
+    assert stat.S_IMODE(draft.stat().st_mode) == 0o600
+    assert "Much typed" in draft.read_text()
+    assert recall(shared_daemon, known)["content"] == "Not lost"
+
+    mended = editor(home, """sed -i 's/^valid_until = .*/valid_until = ""/' "$1" """)
+    assert memory(shared_daemon, "edit", known, "--draft", str(draft), **mended).code == 0
+    assert recall(shared_daemon, known)["content"] == "Much typed"
+    assert drafts(shared_daemon, known) == []
+
+
+def test_a_draft_of_another_memory_is_refused(shared_daemon: DaemonProcess, home: Path):
+    one, other = (remember(shared_daemon, f"Mine {number}", scope="custom:edit") for number in range(2))
+    text = editor(home, f"cp $1 {home}/draft")
+    memory(shared_daemon, "edit", one, **text)
+    ran = memory(shared_daemon, "edit", other, "--draft", str(home / "draft"), **editor(home, "true"))
+
+    assert ran.code == 1
+    assert f"draft of {one}" in ran.err
+    assert (home / "draft").is_file()
+
+
+def test_an_editor_that_fails_changes_nothing_and_keeps_what_was_typed(shared_daemon: DaemonProcess, home: Path):
+    known = remember(shared_daemon, "Crash", scope="custom:edit")
+    ran = memory(shared_daemon, "edit", known, **editor(home, "sed -i s/Crash/Typed/ $1; exit 3"))
+    [draft] = drafts(shared_daemon, known)
+
+    assert ran.code == 1
+    assert "ended with 3" in ran.err
+    assert "Typed" in draft.read_text()
+    assert recall(shared_daemon, known)["content"] == "Crash"
+    draft.unlink()
+    assert memory(shared_daemon, "edit", known, EDITOR="/no/such/editor", VISUAL="").code == 1
+    assert drafts(shared_daemon, known) == []
+
+
+def test_what_somebody_else_changed_meanwhile_is_not_overwritten(shared_daemon: DaemonProcess, home: Path):
+    known = remember(shared_daemon, "Both write", scope="custom:edit")
+    request = {"jsonrpc": "2.0", "id": 1, "method": "memory.update"}
+    request["params"] = {"id": known, "content": "They wrote", "scopes": ["*"]}
+    body = json.dumps(request)
+    (home / "frame").write_bytes(f"Content-Length: {len(body)}\r\n\r\n{body}".encode())
+    (home / "send.py").write_text(
+        "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]);"
+        " s.sendall(open(sys.argv[2], 'rb').read()); s.recv(65536)"
+    )
+    script = (
+        f"{command()[0]} {home}/send.py {shared_daemon.socket_path} {home}/frame; sed -i 's/Both write/I wrote/' $1"
+    )
+    ran = memory(shared_daemon, "edit", known, **editor(home, script))
+    [draft] = drafts(shared_daemon, known)
+
+    assert ran.code == 1
+    assert "meanwhile" in ran.err
+    assert recall(shared_daemon, known)["content"] == "They wrote"
+    assert "I wrote" in draft.read_text()
+    draft.unlink()
+
+
+def test_a_daemon_that_is_gone_when_the_editor_closes_loses_nothing(
+    shared_daemon: DaemonProcess, down: DaemonProcess, home: Path
+):
+    found = recall(shared_daemon, remember(shared_daemon, "Daemon dies", scope="custom:edit"))
+    typing = editor(home, "sed -i 's/Daemon dies/Typed anyway/' $1")
+
+    with played(home / "s", lambda peer: peer.answer(peer.receive(), found), lambda peer: None):
+        ran = memory(down, "edit", found["id"], "--socket", str(home / "s"), **typing)
+
+    [draft] = drafts(down, found["id"])
+    assert ran.code == 3
+    assert str(draft) in ran.err
+    assert "Typed anyway" in draft.read_text()
+
+
+def test_what_is_emptied_is_cleared(shared_daemon: DaemonProcess, home: Path):
+    known = remember(shared_daemon, "Clear me", scope="custom:edit", summary="s", expiresAt=NOW + HOUR, tags=["t"])
+    script = """sed -i -e 's/^summary = .*/summary = ""/' -e 's/^expires_at = .*/expires_at = ""/' \
+        -e 's/^tags = .*/tags = []/' "$1" """
+    ran = memory(shared_daemon, "edit", known, "--json", **editor(home, script))
+
+    assert ran.code == 0, ran.err
+    assert (ran.json["summary"], ran.json["expiresAt"], ran.json["tags"]) == (None, None, [])
+
+
+# forget, restore, pin
+
+
+def test_a_memory_is_forgotten_only_after_a_yes_and_comes_back(shared_daemon: DaemonProcess):
+    known = remember(shared_daemon, "Let me go", scope="custom:forget")
+    asked = memory(shared_daemon, "forget", known[:13], typed="n\n")
+
+    assert asked.code == 1
+    assert "Let me go" in asked.err
+    assert recall(shared_daemon, known)["state"] == "current"
+
+    assert memory(shared_daemon, "forget", known, "--reason", "enough", typed="y\n").out == "Forgot 1 memory.\n"
+    assert recall(shared_daemon, known)["state"] == "deleted"
+    assert "enough" in memory(shared_daemon, "history", known).out
+
+    assert "Restored" in memory(shared_daemon, "restore", known).out
+    assert recall(shared_daemon, known)["state"] == "current"
+
+
+def test_one_wrong_id_among_many_forgets_nothing(shared_daemon: DaemonProcess):
+    known = remember(shared_daemon, "Stay with me", scope="custom:forget")
+
+    assert memory(shared_daemon, "forget", known, NOWHERE, "--yes").code == 1
+    assert recall(shared_daemon, known)["state"] == "current"
+
+
+def test_a_purge_is_for_good(shared_daemon: DaemonProcess):
+    ids = [remember(shared_daemon, f"Burn {number}", scope="custom:purge") for number in range(2)]
+    ran = memory(shared_daemon, "forget", *ids, "--purge", "--yes", "--json")
+
+    assert ran.json == {"count": 2, "ids": ids}
+    assert memory(shared_daemon, "show", ids[0]).code == 1
+    assert memory(shared_daemon, "restore", ids[0]).code == 1
+
+
+def test_many_are_forgotten_by_conditions_and_shown_before(shared_daemon: DaemonProcess):
+    ids = {remember(shared_daemon, f"Scratch {number}", scope="custom:bulk", tags=["scratch"]) for number in range(25)}
+    keep = remember(shared_daemon, "Keep", scope="custom:bulk")
+    words = ["forget", "--scope", "custom:bulk", "--tag", "scratch"]
+    dry = memory(shared_daemon, *words, "--dry-run")
+
+    assert dry.out.endswith("Would forget 25 memories.\n")
+    assert "and 5 more" in dry.err
+    assert set(memory(shared_daemon, *words, "--dry-run", "--json").json["ids"]) == ids
+    assert memory(shared_daemon, *words, typed="n\n").code == 1
+    assert len(memory(shared_daemon, "list", "--scope", "custom:bulk", "--all", "--json").json["memories"]) == 26
+
+    assert set(memory(shared_daemon, *words, "--yes", "--json").json["ids"]) == ids
+    assert [
+        found["id"] for found in memory(shared_daemon, "list", "--scope", "custom:bulk", "--json").json["memories"]
+    ] == [keep]
+    nothing = memory(shared_daemon, *words, "--yes")
+    assert (nothing.code, nothing.out) == (0, "")
+
+
+def test_what_is_pinned_says_so_until_it_is_not(shared_daemon: DaemonProcess):
+    known = remember(shared_daemon, "Pin me", scope="custom:pin")
+
+    assert "Pinned" in memory(shared_daemon, "pin", known).out
+    assert recall(shared_daemon, known)["pinned"] is True
+    assert memory(shared_daemon, "unpin", known, "--json").json[0]["pinned"] is False
+
+
+# history, related, graph
+
+
+def test_a_history_has_every_version_and_what_happened(filled: DaemonProcess):
+    out = memory(filled, "history", the(filled, "The pool in src/db/pool.py uses PostgreSQL 16")).out
+    told = memory(filled, "history", the(filled, "The pool in src/db/pool.py uses PostgreSQL 15"), "--json").json
+
+    assert re.search(r"^1\..*superseded, true since .* until .*\n.*PostgreSQL 15\n2\..*current", out, re.MULTILINE)
+    assert out.count("created") == 2
+    assert "supersedes" in out
+    assert [version["content"][-2:] for version in told["versions"]] == ["15", "16"]
+
+
+def test_why_something_was_forgotten_is_in_its_history(filled: DaemonProcess):
+    assert "it is not" in memory(filled, "history", the(filled, "The moon")).out
+
+
+def test_what_belongs_to_a_memory_is_told_with_the_reason(filled: DaemonProcess):
+    ran = memory(filled, "related", the(filled, "The pool in src/db/pool.py uses PostgreSQL 15"))
+
+    assert "PostgreSQL 16" in ran.out
+    assert "SUPERSEDES" in ran.out
+    assert len(memory(filled, "related", the(filled, "The pool"), "--limit", "1", "--json").json) == 1
+
+
+def test_a_graph_is_a_tree_from_where_one_asks(filled: DaemonProcess):
+    lines = memory(filled, "graph", the(filled, "The pool in src/db/pool.py uses PostgreSQL 15")).out.splitlines()
+
+    assert lines[0].startswith("The pool in src/db/pool.py uses PostgreSQL 15")
+    assert any("SUPERSEDES ← The pool in src/db/pool.py uses PostgreSQL 16" in line for line in lines)
+    assert any(line.startswith(("├── ", "└── ")) and "→ src/db/pool.py" in line for line in lines)
+    assert any("← src/db/pool.py holds 20" in line for line in lines)
+
+
+def test_a_graph_begins_at_an_entity_by_its_name_and_is_narrowed(filled: DaemonProcess):
+    named = memory(filled, "graph", "src/db/pool.py", "--hops", "1", "--json").json
+    along = memory(
+        filled, "graph", the(filled, "The pool"), "--type", "SUPERSEDES", "--no-entities", "--closed", "--json"
+    ).json
+
+    assert {node["kind"] for node in named["nodes"]} == {"entity", "memory"}
+    assert named["nodes"][0]["hops"] == 0
+    assert {edge["type"] for edge in along["edges"]} == {"SUPERSEDES"}
+    assert memory(filled, "graph", "no such thing").code == 1
+    assert "--limit" in memory(filled, "graph", "src/db/pool.py", "--limit", "1").err
+
+
+def test_a_graph_is_drawn_into_files(filled: DaemonProcess, home: Path):
+    ran = memory(filled, "graph", "src/db/pool.py", "--svg", str(home / "g.svg"), "--dot", str(home / "g.dot"))
+    drawn = ET.parse(home / "g.svg").getroot()
+
+    assert (ran.code, ran.out) == (0, "")
+    assert any("PostgreSQL 16" in (title.text or "") for title in drawn.iter("{http://www.w3.org/2000/svg}title"))
+    assert (home / "g.dot").read_text().startswith("digraph memories {")
+    assert stat.S_IMODE((home / "g.svg").stat().st_mode) == 0o600
+    assert memory(filled, "graph", "src/db/pool.py", "--svg", str(home / "no" / "g.svg")).code == 1
+
+
+# context, stats
+
+
+def test_context_is_what_an_agent_of_the_project_would_get(filled: DaemonProcess):
+    shop = filled.home / "shop"
+    here, elsewhere = memory(filled, "context", cwd=shop), memory(filled, "context", cwd=filled.home)
+
+    assert "Tuesdays" in here.out
+    assert "Tuesdays" not in elsewhere.out
+    assert "tabs" not in here.out
+    assert "Not instructions" in here.out
+    assert "tabs" in memory(filled, "context", "--scope", "*").out
+    assert "tabs" in memory(filled, "context", "tabs", "--scope", "user:ada", "--json").json["text"]
+    short = memory(filled, "context", "--max-characters", "200", "--limit", "1", "--json").json
+    assert len(short["text"]) <= 200
+
+
+def test_stats_draw_bars(filled: DaemonProcess):
+    ran, told = memory(filled, "stats"), memory(filled, "stats", "--json").json
+
+    assert told["total"] == 6
+    assert re.search(r"^memories +6: 4 current, 1 superseded, 1 forgotten", ran.out, re.MULTILINE)
+    assert re.search(r"^preference +█+ +1$", ran.out, re.MULTILINE)
+    assert memory(filled, "stats", "--scope", "user:ada", "--json").json["total"] == 1
+    assert "--limit" in memory(filled, "stats", "--limit", "1").err
+
+
+# export, import
+
+
+def test_what_is_exported_is_imported_elsewhere_as_it_was(filled: DaemonProcess, daemon: DaemonProcess, home: Path):
+    file = home / "memories.jsonl"
+    ran = memory(filled, "export", str(file))
+
+    assert ran.out == f"6 memories exported to {file}.\n"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert memory(daemon, "import", str(file)).out == "6 memories imported.\n"
+    assert memory(daemon, "import", str(file)).out == "0 memories imported, 6 were there already.\n"
+
+    def kept(source: DaemonProcess) -> list[Any]:
+        listed = memory(source, "list", "--include", "all", "--all", "--json").json["memories"]
+        names = ("id", "content", "scope", "tags", "createdAt", "importance", "pinned", "files", "projectPath")
+        return sorted([found[name] for name in names] for found in listed)
+
+    assert kept(daemon) == kept(filled)
+
+
+def test_an_export_is_narrowed_and_goes_to_standard_output(filled: DaemonProcess):
+    lines = memory(filled, "export", "-", "--scope", "user:ada").out.splitlines()
+
+    assert [json.loads(line)["scope"] for line in lines] == ["user:ada"]
+
+
+def test_an_export_that_breaks_off_leaves_the_old_file(filled: DaemonProcess, down: DaemonProcess, home: Path):
+    file = home / "memories.jsonl"
+    file.write_text("what was there\n")
+    counted = memory(filled, "stats", "--json").json
+    page = {"memories": [json.loads(memory(filled, "export", "-").out.splitlines()[0])], "cursor": "more"}
+
+    def breaking(peer: Peer) -> None:
+        peer.answer(peer.receive(), counted)
+        peer.answer(peer.receive(), page)
+        peer.receive()
+
+    with played(home / "s", breaking, lambda peer: None):
+        ran = memory(down, "export", str(file), "--socket", str(home / "s"))
+
+    assert ran.code == 3
+    assert file.read_text() == "what was there\n"
+    assert [path.name for path in home.iterdir() if path.name.startswith(".mem")] == []
+
+
+def test_an_export_does_not_replace_what_is_no_file(filled: DaemonProcess):
+    assert memory(filled, "export", "/dev/null").code == 1
+    assert Path("/dev/null").is_char_device()
+
+
+def test_a_line_that_cannot_be_taken_fails_alone_and_is_told_by_its_number(shared_daemon: DaemonProcess, home: Path):
+    good = {"id": "import-good-1", "content": "A good one", "createdAt": NOW, "scope": "custom:import"}
+    lines = [
+        json.dumps(good),
+        "{not json",
+        json.dumps(good | {"id": "import-bad-1", "importance": 9}),
+        "",
+        json.dumps(good | {"id": "import-bad-2", "validFrom": NOW, "validUntil": NOW - 1}),  # the daemon's own word
+        json.dumps(["a", "list"]),
+        json.dumps(good | {"id": "import-bad-3", "mood": "good"}),
+        json.dumps(good | {"id": "import-good-2", "content": "Another good one"}),
+    ]
+    (home / "in.jsonl").write_text("\n".join(lines))
+    ran = memory(shared_daemon, "import", str(home / "in.jsonl"))
+
+    assert ran.code == 4
+    assert ran.out == "2 memories imported, 5 refused.\n"
+    assert sorted(int(number) for number in re.findall(r"^  line (\d+): ", ran.err, re.MULTILINE)) == [2, 3, 5, 6, 7]
+    assert "importance" in ran.err
+    assert recall(shared_daemon, "import-good-2")["createdAt"] == NOW
+    told = memory(shared_daemon, "import", str(home / "in.jsonl"), "--json")
+    assert (told.code, told.json["unchanged"], len(told.json["refused"])) == (4, 2, 5)
+
+
+def test_exports_of_other_stores_are_taken_over(shared_daemon: DaemonProcess, home: Path):
+    tea = {"id": "mem0-tea", "memory": "Likes tea", "created_at": "2025-01-31T12:00:00Z", "user_id": "ada"}
+    (home / "mem0.json").write_text(json.dumps({"results": [tea, tea | {"id": None}]}, indent=1))
+    wal = {"content": "Use WAL", "content_hash": "ab" * 32, "tags": ["db"], "created_at": 1_738_324_800.5}
+    (home / "service.json").write_text(json.dumps({"export_metadata": {}, "memories": [wal]}))
+    dark = {"id": "open-dark", "content": "Dark", "primary_sector": "emotional", "created_at": NOW}
+    (home / "open.jsonl").write_text(json.dumps(dark) + "\n")
+
+    ran = memory(shared_daemon, "import", str(home / "mem0.json"))
+    assert (ran.code, ran.out) == (4, "1 memory imported, 1 refused.\n")
+    assert "item 2: " in ran.err
+    assert recall(shared_daemon, "mem0-tea")["createdAt"] == 1_738_324_800_000
+    assert memory(shared_daemon, "import", str(home / "service.json")).code == 0
+    assert recall(shared_daemon, "ab" * 32)["tags"] == ["db"]
+    assert memory(shared_daemon, "import", str(home / "open.jsonl")).code == 0
+    assert recall(shared_daemon, "open-dark")["sector"] == "emotional"
+
+
+# maintain, extract
+
+
+def test_maintenance_says_what_it_would_do_and_does_it(daemon: DaemonProcess, home: Path):
+    faded = {"id": "faded-and-gone", "content": "It rained in Oslo", "createdAt": NOW - 3000 * 24 * HOUR}
+    faded |= {"sector": "episodic", "importance": 0.0, "salience": 0.05}
+    (home / "in.jsonl").write_text(json.dumps(faded))
+    assert memory(daemon, "import", str(home / "in.jsonl")).code == 0
+
+    dry = memory(daemon, "maintain", "--dry-run")
+    assert "Would be: 1 archived" in dry.out
+    assert "faded-and-gon" in dry.out or "archived" in dry.out
+    assert recall(daemon, faded["id"])["state"] == "current"
+
+    done = memory(daemon, "maintain", "--json").json
+    assert (done["archived"], done["dryRun"]) == (1, False)
+    assert recall(daemon, faded["id"])["state"] == "archived"
+    assert "archived" in memory(daemon, "history", faded["id"]).out
+    assert memory(daemon, "maintain").out == "Nothing to do.\n"
+    assert "Restored" in memory(daemon, "restore", faded["id"]).out
+
+
+def test_memories_are_found_in_a_session(daemon: DaemonProcess):
+    (daemon.home / "shop").mkdir()
+    with Client(daemon.socket_path, timeout=30) as client:
+        client.events.session(SESSION, project_path=str(daemon.home / "shop"), created_at=NOW)
+        said = "Remember that the staging database is read-only."
+        client.events.message("m1", SESSION, role="user", text_content=said, created_at=NOW)
+
+    dry = memory(daemon, "extract", SESSION[:8], "--by", "rules", "--dry-run")
+    assert "staging database" in dry.out
+    assert "1 find in 1 message." in dry.out
+    assert memory(daemon, "stats", "--json").json["total"] == 0
+
+    done = memory(daemon, "extract", SESSION[:8], "--by", "rules", "--json").json
+    assert [candidate["outcome"] for candidate in done["candidates"]] == ["created"]
+    assert len(memory(daemon, "list", "--session", SESSION, "--json").json["memories"]) == 1
+    assert memory(daemon, "extract", "no-such-session").code == 1

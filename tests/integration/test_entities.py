@@ -1,0 +1,576 @@
+"""Entities and relations over the socket: named once, linked by what texts say, and never shown across scopes."""
+
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support import RawConnection, running_daemon
+
+from clankersd.db.migrations import migrate
+from clankersd.db.sqlite import Db
+from clankersd.memories.entities import link_mentions, mentionable, name_key
+
+INVALID, NOT_FOUND, CONFLICT = -32602, 4004, 4009
+EVERYTHING = {"scopes": ["*"]}
+TYPES = ["CONTRADICTS", "RELATED_TO", "BUILDS_ON", "CONFIRMS", "APPLIES_TO", "DEPENDS_ON", "ALTERNATIVE_TO"]
+
+Add = Callable[..., str]
+
+_examples = count()
+
+
+@pytest.fixture(scope="module")
+def connection() -> Iterator[RawConnection]:
+    with (
+        tempfile.TemporaryDirectory(prefix="clk-") as folder,
+        running_daemon(Path(folder)) as daemon,
+        daemon.connect() as raw,
+    ):
+        yield raw
+
+
+@pytest.fixture
+def tag() -> str:
+    """A word that nothing else in this file's daemon holds."""
+    return f"tag{next(_examples)}x"
+
+
+@pytest.fixture
+def add(connection: RawConnection, tag: str) -> Add:
+    def add(text: str = "something", scope: str = "global", **fields: Any) -> str:
+        content = f"{tag} {next(_examples)} {text}"
+        params = {"content": content, "scope": scope, "force": True} | EVERYTHING | fields
+        return str(connection.call("memory.add", **params)["memory"]["id"])
+
+    return add
+
+
+def refused(connection: RawConnection, method: str, code: int, says: str, **params: Any) -> None:
+    reply = connection.request(method, params)
+    assert "error" in reply, reply
+    assert reply["error"]["code"] == code, reply
+    assert says in reply["error"]["message"]
+
+
+def names(connection: RawConnection, memory: str) -> set[str]:
+    """The names of the entities that a memory speaks of."""
+    graph = connection.call("graph.neighbors", id=memory, **EVERYTHING)
+    return {node["label"] for node in graph["nodes"] if node["kind"] == "entity"}
+
+
+# -- entities
+
+
+def test_an_entity_is_named_once_whatever_the_case_and_accents(connection: RawConnection, tag: str) -> None:
+    first = connection.call("entity.upsert", name=f"Café  {tag}", type="concept")
+    again = connection.call("entity.upsert", name=f"CAFE {tag.upper()} ", type="concept", summary="a place")
+    assert again | {"summary": None, "updatedAt": 0} == first | {"updatedAt": 0}
+    assert (first["name"], again["summary"]) == (f"Café {tag}", "a place")
+    other = connection.call("entity.upsert", name=f"Café {tag}", type="project")
+    assert other["id"] != first["id"]
+    refused(connection, "entity.get", CONFLICT, "$.type", name=f"café {tag}")
+    assert connection.call("entity.get", name=f"café {tag}", type="project")["entity"] == other
+
+
+def test_naming_an_entity_again_changes_nothing(connection: RawConnection, tag: str) -> None:
+    given = {"name": tag, "type": "person", "summary": "somebody"}
+    assert connection.call("entity.upsert", **given) == connection.call("entity.upsert", **given)
+    kept = connection.call("entity.upsert", name=tag, type="person")
+    assert kept["summary"] == "somebody"
+
+
+def test_an_id_renames_an_entity_but_takes_no_name_of_another(connection: RawConnection, tag: str) -> None:
+    connection.call("entity.upsert", id=f"id-{tag}", name=f"{tag} one", type="concept")
+    connection.call("entity.upsert", id=f"id-{tag}", name=f"{tag} two", type="technology")
+    entity = connection.call("entity.get", id=f"id-{tag}")["entity"]
+    assert (entity["name"], entity["type"]) == (f"{tag} two", "technology")
+    connection.call("entity.upsert", name=f"{tag} three", type="concept")
+    refused(connection, "entity.upsert", CONFLICT, "$.name", id=f"id-{tag}", name=f"{tag} THREE", type="concept")
+    assert connection.call("entity.get", id=f"id-{tag}")["entity"] == entity
+
+
+def test_an_entity_shows_the_memories_that_speak_of_it_newest_first(
+    connection: RawConnection, add: Add, tag: str
+) -> None:
+    entity = connection.call("entity.upsert", name=f"the {tag} thing", type="concept")
+    ids = [add(f"the {tag} thing") for _ in range(3)]
+    gone = add(f"the {tag} thing")
+    connection.call("memory.delete", id=gone)
+    found = connection.call("entity.get", id=entity["id"][:-4])
+    assert [memory["id"] for memory in found["memories"]] == ids[::-1]
+    assert found["entity"]["memories"] == 3
+    assert len(connection.call("entity.get", id=entity["id"], limit=2)["memories"]) == 2
+
+
+def test_entities_are_listed_by_name_in_pages(connection: RawConnection, tag: str) -> None:
+    for name in ("Beta", "alpha", "Ça", "delta", "epsilon"):
+        connection.call("entity.upsert", name=f"{name} {tag}", type="file" if name == "delta" else "concept")
+    seen, cursor = [], None
+    while True:
+        page = connection.call("entity.list", query=tag.upper(), limit=2, cursor=cursor)
+        seen += [entity["name"].split()[0] for entity in page["entities"]]
+        cursor = page["cursor"]
+        if cursor is None:
+            break
+    assert seen == ["alpha", "Beta", "Ça", "delta", "epsilon"]
+    files = connection.call("entity.list", query=tag, type="file")["entities"]
+    assert [entity["name"] for entity in files] == [f"delta {tag}"]
+
+
+def test_links_are_made_changed_and_removed(connection: RawConnection, add: Add, tag: str) -> None:
+    entity = connection.call("entity.upsert", name=f"{tag} unspoken", type="error")["id"]
+    memory = add()
+    linked = connection.call("entity.link", memoryId=memory[:-4], entityId=entity, role="subject")
+    assert [one["id"] for one in linked["entities"]] == [entity]
+    assert linked["entities"][0]["memories"] == 1
+    connection.call("entity.link", memoryId=memory, entityId=entity, role="object")
+    [edge] = connection.call("graph.neighbors", id=memory)["edges"]
+    assert edge == {"source": memory, "target": entity, "type": "object", "confidence": 1.0}
+    for _ in range(2):
+        assert connection.call("entity.link", memoryId=memory, entityId=entity, remove=True)["entities"] == []
+
+
+def test_a_merge_moves_links_and_keeps_what_was_known(connection: RawConnection, add: Add, tag: str) -> None:
+    one = connection.call("entity.upsert", name=f"{tag} js", type="technology", summary="a language")["id"]
+    two = connection.call("entity.upsert", name=f"{tag} javascript", type="technology")["id"]
+    both, first, second = add(f"{tag} js or {tag} javascript"), add(f"{tag} js"), add(f"{tag} javascript")
+    merged = connection.call("entity.merge", id=one, into=two)
+    assert (merged["id"], merged["memories"], merged["summary"]) == (two, 3, "a language")
+    refused(connection, "entity.get", NOT_FOUND, one, id=one)
+    found = connection.call("entity.get", id=two)["memories"]
+    assert {memory["id"] for memory in found} == {both, first, second}
+    refused(connection, "entity.merge", INVALID, "$.into", id=two, into=two)
+
+
+def test_deleting_an_entity_keeps_the_memories_and_deleting_a_memory_the_entity(
+    connection: RawConnection, add: Add, tag: str
+) -> None:
+    entity = connection.call("entity.upsert", name=f"{tag} thing", type="concept")["id"]
+    kept, purged = add(f"{tag} thing"), add(f"{tag} thing")
+    connection.call("memory.purge", id=purged)
+    assert [memory["id"] for memory in connection.call("entity.get", id=entity)["memories"]] == [kept]
+    assert connection.call("entity.delete", id=entity) == {"deleted": True, "links": 1}
+    refused(connection, "entity.get", NOT_FOUND, "$.id", id=entity)
+    assert connection.call("memory.get", id=kept)["id"] == kept
+
+
+# -- what a text mentions
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("ruff", "we lint with Ruff."),
+        ("Visual Studio Code", "open it in visual\nstudio  CODE, please"),
+        ("node.js", "Node.js 22 or later"),
+        ("c++", "written in C++, mostly"),
+        ("Visual C++", "needs the Visual C++."),
+        (".env", "secrets live in `.env`"),
+        ("@types/node", "needs @types/node."),
+        ("src/deep/inside/app.py", "see src/deep/inside/app.py: line 3"),
+        ("multi-agent system", "a Multi-Agent System"),
+        ("Zoë", "ask ZOE"),
+        ("データベース", "新しいデータベースを使う"),
+        ("ECONNREFUSED", "failed (ECONNREFUSED)"),
+    ],
+)
+def test_a_name_that_stands_in_a_text_is_mentioned(name: str, text: str) -> None:
+    assert name_key(name) in mentionable(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("go", "google it"), ("art", "start"), ("c", "plan c"), ("code", "decoded"), ("py", "happy")]
+)
+def test_a_part_of_a_word_mentions_nothing(name: str, text: str) -> None:
+    assert name_key(name) not in mentionable(text)
+
+
+@given(st.text(max_size=60))
+def test_the_key_of_a_key_is_itself(text: str) -> None:
+    assert name_key(name_key(text)) == name_key(text) == name_key(f"  {text} ")
+
+
+@given(st.lists(st.from_regex(r"[A-Za-zÀ-ž0-9]{2,9}", fullmatch=True), min_size=1, max_size=4), st.text(max_size=40))
+def test_any_name_of_few_words_is_found_in_any_text(parts: list[str], around: str) -> None:
+    name = " ".join(parts)
+    shouted = "".join(letter.upper() if letter.isascii() else letter for letter in name)
+    assert name_key(name) in mentionable(f"{around} {shouted}, {around}")
+
+
+def test_a_memory_is_linked_with_what_it_mentions_and_its_files(connection: RawConnection, add: Add, tag: str) -> None:
+    connection.call("entity.upsert", name=f"{tag} Server", type="project")
+    connection.call("entity.upsert", name=f"{tag} Serv", type="project")
+    connection.call("entity.upsert", name=f"idea {tag}", type="concept")
+    memory = add(f"restart the {tag} SERVER", files=[f"src/{tag}.py"], concepts=[f"Idea {tag}"])
+    assert names(connection, memory) == {f"{tag} Server", f"src/{tag}.py", f"idea {tag}"}
+    [entity] = connection.call("entity.list", query=f"src/{tag}")["entities"]
+    assert (entity["type"], entity["memories"]) == ("file", 1)
+    connection.call("memory.update", id=memory, content=f"stop {tag} serv")
+    assert f"{tag} Serv" in names(connection, memory)
+
+
+def test_mentions_are_looked_up_not_searched_for(tmp_path: Path) -> None:
+    """Ten thousand names make one addition no slower: the lookup goes by the index."""
+    db = Db(apsw.Connection(str(tmp_path / "test.db")))
+    migrate(db, tmp_path)
+    statements: list[str] = []
+    db.raw.exec_trace = lambda _cursor, sql, _bindings: statements.append(sql) or True
+    link_mentions(db, "nobody", "a text of words", ["a/file"], [], 1)
+    db.raw.exec_trace = None
+    [lookup] = [sql for sql in statements if "SELECT" in sql]
+    plan = db.fetch(f"EXPLAIN QUERY PLAN {lookup}", {"memory": "m", "now": 1, "keys": "[]"})
+    assert not any("SCAN entities" in row["detail"] for row in plan)
+
+
+# -- relations
+
+
+def test_a_relation_is_held_once_with_the_surer_confidence(connection: RawConnection, add: Add) -> None:
+    one, two = add(), add()
+    given = {"source": one, "target": two, "type": "BUILDS_ON"}
+    first = connection.call("relation.add", **given, confidence=0.5, extractedBy="llm")
+    assert connection.call("relation.add", **given, confidence=0.3) == first
+    surer = connection.call("relation.add", **given, confidence=0.9, extractedBy="user")
+    assert surer == first | {"confidence": 0.9, "extractedBy": "user"}
+    assert connection.call("relation.list", memoryId=one)["relations"] == [surer]
+    back = connection.call("relation.add", source=two, target=one, type="BUILDS_ON")
+    assert back["id"] != first["id"]
+
+
+def test_relations_are_listed_by_direction_type_and_page(connection: RawConnection, add: Add) -> None:
+    middle, *others = [add() for _ in range(5)]
+    out = [connection.call("relation.add", source=middle, target=other, type="RELATED_TO") for other in others[:2]]
+    into = [connection.call("relation.add", source=other, target=middle, type="CONFIRMS") for other in others[2:]]
+
+    def listed(**params: Any) -> list[dict[str, Any]]:
+        return list(connection.call("relation.list", memoryId=middle, **params)["relations"])
+
+    newest_first = sorted(out + into, key=lambda one: (one["createdAt"], one["id"]), reverse=True)
+    assert listed() == newest_first
+    assert listed(direction="out") == [one for one in newest_first if one in out]
+    assert listed(direction="in") == [one for one in newest_first if one in into]
+    assert listed(types=["CONFIRMS"]) == [one for one in newest_first if one in into]
+    first = connection.call("relation.list", memoryId=middle, limit=3)
+    rest = connection.call("relation.list", memoryId=middle, limit=3, cursor=first["cursor"])
+    assert first["relations"] + rest["relations"] == newest_first
+    assert rest["cursor"] is None
+
+
+def test_a_closed_relation_holds_no_more_but_held_then(connection: RawConnection, add: Add) -> None:
+    one, two = add(), add()
+    made = connection.call("relation.add", source=one, target=two, type="DEPENDS_ON")
+    time.sleep(0.003)  # so that it held for a while
+    closed = connection.call("relation.close", id=made["id"][:-4])
+    assert made["validFrom"] < closed["validUntil"]
+    assert connection.call("relation.close", id=made["id"]) == closed
+    assert connection.call("relation.list", memoryId=one)["relations"] == []
+    assert connection.call("relation.list", memoryId=one, includeClosed=True)["relations"] == [closed]
+    assert connection.call("relation.list", memoryId=one, asOf=made["validFrom"])["relations"] == [closed]
+    assert connection.call("relation.list", memoryId=one, asOf=made["validFrom"] - 1)["relations"] == []
+    assert connection.call("relation.list", memoryId=one, asOf=closed["validUntil"])["relations"] == []
+    again = connection.call("relation.add", source=one, target=two, type="DEPENDS_ON")
+    assert again["id"] != made["id"]
+
+
+def test_a_window_of_time_is_the_same_relation_only_when_it_is_the_same(connection: RawConnection, add: Add) -> None:
+    one, two = add(), add()
+    given = {"source": one, "target": two, "type": "APPLIES_TO"}
+    past = connection.call("relation.add", **given, validFrom=1_600_000_000, validUntil=1_650_000_000)
+    assert past["validFrom"] == 1_600_000_000_000
+    assert connection.call("relation.add", **given, validFrom=1_600_000_000, validUntil=1_650_000_000) == past
+    refused(connection, "relation.add", CONFLICT, "$.validUntil", **given, validFrom=1_600_000_000, validUntil=1.66e9)
+    refused(connection, "relation.add", CONFLICT, "$.validFrom", **given, validFrom=1_640_000_000)
+    now = connection.call("relation.add", **given)
+    found = connection.call("relation.list", memoryId=one, includeClosed=True)["relations"]
+    assert {relation["id"] for relation in found} == {past["id"], now["id"]}
+
+
+def test_superseding_ends_the_older_ones_truth(connection: RawConnection, add: Add) -> None:
+    old, new, third = add(), add(), add()
+    made = connection.call("relation.add", source=new, target=old, type="SUPERSEDES", confidence=0.7, extractedBy="llm")
+    assert (made["source"], made["target"], made["confidence"], made["extractedBy"]) == (new, old, 0.7, "llm")
+    found = connection.call("memory.get", id=old)
+    assert (found["state"], found["supersededBy"]) == ("superseded", new)
+    assert connection.call("relation.add", source=new, target=old, type="SUPERSEDES", confidence=0.7) == made
+    refused(connection, "relation.add", CONFLICT, "$.target", source=third, target=old, type="SUPERSEDES")
+    refused(connection, "relation.add", CONFLICT, "$.source", source=old, target=new, type="SUPERSEDES")
+    refused(connection, "relation.close", CONFLICT, "$.id", id=made["id"])
+    assert connection.call("memory.get", id=new)["state"] == "current"
+
+
+# -- bad input
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "code", "says"),
+    [
+        ("entity.upsert", {"name": " \t", "type": "concept"}, INVALID, "$.name"),
+        ("entity.upsert", {"name": "", "type": "concept"}, INVALID, "$.name"),
+        ("entity.upsert", {"name": "x", "type": "animal"}, INVALID, "$.type"),
+        ("entity.upsert", {"name": "x", "type": "concept", "id": ""}, INVALID, "$.id"),
+        ("entity.upsert", {"name": "x", "type": "concept", "scopes": []}, INVALID, "$.scopes"),
+        ("entity.upsert", {"name": "x", "type": "concept", "scopes": ["nobody:x"]}, INVALID, "$.scopes"),
+        ("entity.get", {}, INVALID, "$.id"),
+        ("entity.get", {"id": "nowhere-to-be-found", "name": "x"}, INVALID, "$.id"),
+        ("entity.get", {"name": "nothing is called so"}, NOT_FOUND, "$.name"),
+        ("entity.get", {"id": "nowhere-to-be-found"}, NOT_FOUND, "$.id"),
+        ("entity.list", {"query": "  "}, INVALID, "$.query"),
+        ("entity.list", {"cursor": "made up"}, INVALID, "$.cursor"),
+        ("entity.list", {"limit": 0}, INVALID, "$.limit"),
+        ("entity.delete", {"id": "nowhere-to-be-found"}, NOT_FOUND, "$.id"),
+        ("entity.merge", {"id": "ENTITY", "into": "nowhere-to-be-found"}, NOT_FOUND, "$.into"),
+        ("entity.merge", {"id": "nowhere-to-be-found", "into": "ENTITY"}, NOT_FOUND, "$.id"),
+        ("entity.link", {"memoryId": "nowhere-to-be-found", "entityId": "ENTITY"}, NOT_FOUND, "$.memoryId"),
+        ("entity.link", {"memoryId": "ONE", "entityId": "nowhere-to-be-found"}, NOT_FOUND, "$.entityId"),
+        ("entity.link", {"memoryId": "ONE", "entityId": "ENTITY", "role": "hero"}, INVALID, "$.role"),
+        ("relation.add", {"source": "ONE", "target": "ONE", "type": "CONFIRMS"}, INVALID, "$.target"),
+        ("relation.add", {"source": "nowhere-to-be", "target": "ONE", "type": "CONFIRMS"}, NOT_FOUND, "$.source"),
+        ("relation.add", {"source": "ONE", "target": "nowhere-to-be", "type": "CONFIRMS"}, NOT_FOUND, "$.target"),
+        ("relation.add", {"source": "ONE", "target": "TWO"[:1], "type": "CONFIRMS"}, NOT_FOUND, "$.target"),
+        ("relation.add", {"source": "prefixed", "target": "ONE", "type": "CONFIRMS"}, CONFLICT, "$.source"),
+        ("relation.add", {"source": "ONE", "target": "TWO", "type": "LOVES"}, INVALID, "$.type"),
+        ("relation.add", {"source": "ONE", "target": "TWO", "type": "CONFIRMS", "confidence": 1.1}, INVALID, "$.conf"),
+        ("relation.add", {"source": "ONE", "target": "TWO", "type": "CONFIRMS", "confidence": -1}, INVALID, "$.conf"),
+        ("relation.add", {"source": "ONE", "target": "TWO", "type": "CONFIRMS", "extractedBy": "me"}, INVALID, "$.ext"),
+        (
+            "relation.add",
+            {"source": "ONE", "target": "TWO", "type": "CONFIRMS", "validFrom": 1.7e9, "validUntil": 1.6e9},
+            INVALID,
+            "$.validUntil",
+        ),
+        ("relation.add", {"source": "ONE", "target": "TWO", "type": "CONFIRMS", "validUntil": 5}, INVALID, "$.validU"),
+        ("relation.add", {"source": "ONE", "target": "TWO", "type": "CONFIRMS", "validFrom": "x"}, INVALID, "$.validF"),
+        (
+            "relation.add",
+            {"source": "ONE", "target": "TWO", "type": "SUPERSEDES", "validUntil": 4e12},
+            INVALID,
+            "$.validUntil",
+        ),
+        ("relation.list", {"direction": "out"}, INVALID, "$.direction"),
+        ("relation.list", {"types": []}, INVALID, "$.types"),
+        ("relation.list", {"memoryId": "nowhere-to-be-found"}, NOT_FOUND, "$.memoryId"),
+        ("relation.close", {"id": "nowhere-to-be-found"}, NOT_FOUND, "$.id"),
+        ("relation.close", {"id": "RELATION", "at": 1}, INVALID, "$.at"),
+        ("graph.neighbors", {"id": "nowhere-to-be-found"}, NOT_FOUND, "$.id"),
+        ("graph.neighbors", {"id": "ONE", "hops": 7}, INVALID, "$.hops"),
+        ("memory.related", {"id": "nowhere-to-be-found"}, NOT_FOUND, "$.id"),
+    ],
+)
+def test_bad_input_names_the_field_and_changes_nothing(
+    connection: RawConnection, method: str, params: dict[str, Any], code: int, says: str
+) -> None:
+    known = {"scopes": ["custom:bad-input"]}
+    stored = [
+        {"id": f"{name}-of-the-bad-input", "content": f"{name} of the bad input", "createdAt": 1_700_000_000_000}
+        | {"scope": "custom:bad-input"}
+        for name in ("one", "two", "prefixed", "prefixed-too")
+    ]
+    connection.call("memory.import", memories=stored, **known)
+    entity = connection.call("entity.upsert", name="the bad input's", type="concept", **known)
+    connection.call("entity.link", memoryId=stored[0]["id"], entityId=entity["id"], **known)
+    related = {"source": stored[0]["id"], "target": stored[1]["id"], "type": "RELATED_TO"}
+    relation = connection.call("relation.add", **related, **known)
+    names = {"ONE": stored[0]["id"], "TWO": stored[1]["id"], "ENTITY": entity["id"], "RELATION": relation["id"]}
+
+    def everything() -> str:
+        entities = connection.call("entity.list", limit=1000, **EVERYTHING)
+        relations = connection.call("relation.list", limit=1000, includeClosed=True, **EVERYTHING)
+        return json.dumps([entities, relations])
+
+    before = everything()
+    filled = {key: names.get(value, value) if isinstance(value, str) else value for key, value in params.items()}
+    refused(connection, method, code, says, **known | filled)
+    assert everything() == before
+
+
+def test_a_forgotten_memory_is_not_linked(connection: RawConnection, add: Add, tag: str) -> None:
+    entity = connection.call("entity.upsert", name=f"{tag} unspoken", type="concept")["id"]
+    kept, gone = add(), add()
+    relation = connection.call("relation.add", source=kept, target=gone, type="CONFIRMS")
+    connection.call("memory.delete", id=gone)
+    refused(connection, "entity.link", CONFLICT, "$.memoryId", memoryId=gone, entityId=entity)
+    refused(connection, "relation.add", CONFLICT, "$.target", source=kept, target=gone, type="RELATED_TO")
+    assert connection.call("relation.list", memoryId=kept)["relations"] == []
+    connection.call("memory.restore", id=gone)
+    assert connection.call("relation.list", memoryId=kept)["relations"] == [relation]
+
+
+# -- scopes
+
+
+def test_a_shared_entity_shows_nobody_elses_summary_and_is_nobodys_to_change(
+    connection: RawConnection, add: Add, tag: str
+) -> None:
+    mine, theirs = {"scopes": ["custom:mine"]}, {"scopes": ["custom:theirs"]}
+    entity = connection.call("entity.upsert", name=f"{tag} bob", type="person", summary="secret", **mine)["id"]
+    other = connection.call("entity.upsert", name=f"{tag} rob", type="person", **theirs)["id"]
+    add(f"{tag} bob", scope="custom:mine")
+    refused(connection, "entity.get", NOT_FOUND, entity, id=entity, **theirs)
+    memory = add(f"{tag} bob is here", scope="custom:theirs")
+    shown = connection.call("entity.get", id=entity, **theirs)
+    assert shown["entity"]["summary"] is None
+    assert [one["id"] for one in shown["memories"]] == [memory]
+    assert connection.call("entity.get", id=entity, **EVERYTHING)["entity"]["summary"] == "secret"
+    again = {"name": f"{tag} bob", "type": "person"}
+    assert connection.call("entity.upsert", **again, **theirs)["summary"] is None
+    refused(connection, "entity.upsert", CONFLICT, "$.summary", **again, summary="mine", **theirs)
+    refused(connection, "entity.delete", CONFLICT, "$.id", id=entity, **theirs)
+    refused(connection, "entity.merge", CONFLICT, "$.id", id=entity, into=other, **theirs)
+    assert connection.call("entity.get", id=entity, **EVERYTHING)["entity"]["summary"] == "secret"
+
+
+def test_who_names_an_entity_of_others_can_link_with_it(connection: RawConnection, add: Add, tag: str) -> None:
+    mine, theirs = {"scopes": ["custom:mine"]}, {"scopes": ["custom:theirs"]}
+    connection.call("entity.upsert", name=f"{tag} common", type="technology", **mine)
+    add(f"{tag} common", scope="custom:mine")
+    entity = connection.call("entity.upsert", name=f"{tag} common", type="technology", **theirs)
+    assert entity["memories"] == 0
+    memory = add("without its name", scope="custom:theirs")
+    linked = connection.call("entity.link", memoryId=memory, entityId=entity["id"], **theirs)
+    assert [one["memories"] for one in linked["entities"]] == [1]
+
+
+SCOPES = ["a", "b", "c"]
+WORLDS = st.fixed_dictionaries({
+    "memories": st.lists(st.sampled_from(SCOPES), min_size=1, max_size=5),
+    "entities": st.lists(st.booleans(), max_size=3),  # whether it has a summary
+    "links": st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2)), max_size=6),
+    "relations": st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4), st.sampled_from(TYPES)), max_size=6),
+    "caller": st.lists(st.sampled_from(SCOPES), unique=True, max_size=3),
+})  # fmt: skip
+
+
+class World:
+    """Memories, entities and relations in scopes of their own, as they were stored."""
+
+    def __init__(self, connection: RawConnection, drawn: dict[str, Any]) -> None:
+        self.connection = connection
+        self.tag = f"world{next(_examples)}x"
+        self.scopes = {name: f"custom:{self.tag}.{name}" for name in SCOPES}
+        self.caller = {"scopes": [self.scopes[name] for name in drawn["caller"]]}
+        self.memories: list[dict[str, Any]] = [self._memory(name) for name in drawn["memories"]]
+        self.entities: list[dict[str, Any]] = [self._entity(has_summary) for has_summary in drawn["entities"]]
+        self.links: set[tuple[str, str]] = set()
+        self.relations: dict[str, tuple[str, str]] = {}
+        for memory, entity in drawn["links"]:
+            if memory < len(self.memories) and entity < len(self.entities):
+                self._link(self.memories[memory]["id"], self.entities[entity]["id"])
+        for source, target, kind in drawn["relations"]:
+            if source != target and max(source, target) < len(self.memories):
+                self._relate(self.memories[source]["id"], self.memories[target]["id"], kind)
+
+    def _memory(self, scope: str) -> dict[str, Any]:
+        given = {"content": f"known {self.tag}m{next(_examples)}", "scope": self.scopes[scope], "force": True}
+        return dict(self.connection.call("memory.add", **given, **EVERYTHING)["memory"])
+
+    def _entity(self, has_summary: bool) -> dict[str, Any]:
+        number = next(_examples)
+        given = {"name": f"{self.tag} e{number}", "type": "concept"}
+        summary = {"summary": f"{self.tag}s{number}"} if has_summary else {}
+        return dict(self.connection.call("entity.upsert", **given, **summary, **EVERYTHING))
+
+    def _link(self, memory: str, entity: str) -> None:
+        self.connection.call("entity.link", memoryId=memory, entityId=entity, **EVERYTHING)
+        self.links.add((memory, entity))
+
+    def _relate(self, source: str, target: str, kind: str) -> None:
+        given = {"source": source, "target": target, "type": kind}
+        made = self.connection.call("relation.add", **given, **EVERYTHING)
+        self.relations[made["id"]] = (source, target)
+
+    @property
+    def visible(self) -> set[str]:
+        return {memory["id"] for memory in self.memories if memory["scope"] in self.caller["scopes"]}
+
+    def speaking(self, entity: str) -> set[str]:
+        return {memory for memory, linked in self.links if linked == entity}
+
+    @property
+    def visible_entities(self) -> set[str]:
+        ids = {entity["id"] for entity in self.entities}
+        shown = {id_ for id_ in ids if not self.speaking(id_) or self.speaking(id_) & self.visible}
+        return shown if self.caller["scopes"] else set()
+
+    def secrets(self) -> set[str]:
+        """What no answer to the caller may hold."""
+        found = set()
+        for memory in self.memories:
+            if memory["id"] not in self.visible:
+                found |= {memory["id"], memory["content"]}
+        for entity in self.entities:
+            if entity["id"] not in self.visible_entities:
+                found |= {entity["id"], entity["name"]}
+            if entity["summary"] and not self.speaking(entity["id"]) <= self.visible:
+                found.add(entity["summary"])
+        return found | {id_ for id_, ends in self.relations.items() if not set(ends) <= self.visible}
+
+    def ask(self, method: str, **params: Any) -> dict[str, Any]:
+        """The reply to the caller, which holds nothing but what it said itself and what it may see."""
+        reply = self.connection.request(method, params | self.caller)
+        said = json.dumps(params)
+        leaked = {secret for secret in self.secrets() if secret in json.dumps(reply) and secret not in said}
+        assert not leaked, (method, params, reply)
+        return reply
+
+    def everything(self) -> Any:
+        entities = self.connection.call("entity.list", query=self.tag, limit=1000, **EVERYTHING)
+        relations = self.connection.call("relation.list", limit=1000, includeClosed=True, **EVERYTHING)
+        return entities, relations
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(drawn=WORLDS)
+def test_no_answer_shows_what_lies_outside_the_scopes(connection: RawConnection, drawn: dict[str, Any]) -> None:
+    world = World(connection, drawn)
+    listed = world.ask("entity.list", query=world.tag)["result"]["entities"]
+    assert {entity["id"]: entity["memories"] for entity in listed} == {
+        id_: len(world.speaking(id_) & world.visible) for id_ in world.visible_entities
+    }
+    for entity in world.entities:
+        reply = world.ask("entity.get", id=entity["id"])
+        by_name = world.ask("entity.get", name=entity["name"])
+        assert ("result" in reply) == ("result" in by_name) == (entity["id"] in world.visible_entities)
+        if "result" in reply:
+            assert {one["id"] for one in reply["result"]["memories"]} == world.speaking(entity["id"]) & world.visible
+    relations = world.ask("relation.list", limit=1000, includeClosed=True)["result"]["relations"]
+    assert {one["id"] for one in relations} == {
+        id_ for id_, ends in world.relations.items() if set(ends) <= world.visible
+    }
+    for memory in world.memories:
+        for method, params in {"graph.neighbors": {"hops": 6, "includeClosed": True}, "memory.related": {}}.items():
+            assert ("result" in world.ask(method, id=memory["id"], **params)) == (memory["id"] in world.visible)
+        assert ("result" in world.ask("relation.list", memoryId=memory["id"])) == (memory["id"] in world.visible)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(drawn=WORLDS)
+def test_nothing_outside_the_scopes_can_be_changed(connection: RawConnection, drawn: dict[str, Any]) -> None:
+    world = World(connection, drawn)
+    before = world.everything()
+    hidden = [memory["id"] for memory in world.memories if memory["id"] not in world.visible]
+    anything = [entity["id"] for entity in world.entities] or ["none at all"]
+    for memory in hidden:
+        for other in [one["id"] for one in world.memories if one["id"] != memory]:
+            assert "error" in world.ask("relation.add", source=memory, target=other, type="SUPERSEDES")
+            assert "error" in world.ask("relation.add", source=other, target=memory, type="CONFIRMS")
+        assert "error" in world.ask("entity.link", memoryId=memory, entityId=anything[0])
+        assert "error" in world.ask("entity.link", memoryId=memory, entityId=anything[0], remove=True)
+    for relation, ends in world.relations.items():
+        if not set(ends) <= world.visible:
+            assert "error" in world.ask("relation.close", id=relation)
+    for entity in world.entities:
+        if not world.speaking(entity["id"]) <= world.visible:
+            assert "error" in world.ask("entity.delete", id=entity["id"])
+            assert "error" in world.ask("entity.merge", id=entity["id"], into=anything[-1])
+            named = {"name": entity["name"], "type": entity["type"]}
+            assert "error" in world.ask("entity.upsert", **named, summary="changed")
+            assert "error" in world.ask("entity.upsert", id=entity["id"], name=f"{entity['name']} too", type="concept")
+    assert world.everything() == before

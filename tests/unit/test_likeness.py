@@ -1,0 +1,150 @@
+"""When two texts say the same, and when they only look it."""
+
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clankersd.memories.likeness import (
+    content_hash,
+    distance,
+    near,
+    overlap,
+    probes,
+    quarters,
+    same,
+    says_otherwise,
+    simhash,
+)
+from clankersd.memories.sectors import classify, concepts
+
+WORDS = st.text(string.ascii_lowercase, min_size=2, max_size=9)
+HASHES = st.integers(0, 2**64 - 1)
+
+
+def hashed(text: str) -> int:
+    found = simhash(text)
+    assert found is not None
+    return found
+
+
+@given(st.text(min_size=1))
+def test_a_text_is_like_itself_whatever_its_letters(text: str) -> None:
+    one, other = simhash(text), simhash(f"  {text}\n")
+    assert one == other
+    assert content_hash(text) == content_hash(f" {text} ")
+    if one is not None:
+        assert same(text, text)
+
+
+@given(HASHES, HASHES, HASHES)
+def test_distance_is_a_distance(one: int, two: int, three: int) -> None:
+    assert distance(one, two) == distance(two, one)
+    assert (distance(one, two) == 0) == (one == two)
+    assert distance(one, three) <= distance(one, two) + distance(two, three)
+    assert 0 <= distance(one, two) <= 64
+
+
+@given(HASHES, st.sets(st.integers(0, 63), max_size=5))
+def test_every_hash_that_is_near_is_looked_up(value: int, flipped: set[int]) -> None:
+    other = value
+    for bit in flipped:
+        other ^= 1 << bit
+    apart = 3 if len(flipped) <= 3 else 5
+    pairs = zip(quarters(value), quarters(other), strict=True)
+    assert any(theirs in set(probes(mine, apart)) for mine, theirs in pairs)
+
+
+@given(st.lists(WORDS, min_size=30, max_size=60, unique=True), WORDS, st.integers(0, 29))
+def test_one_word_off_is_nearer_than_another_text(words: list[str], other: str, at: int) -> None:
+    changed = [*words[:at], other, *words[at + 1 :]]
+    unrelated = [word[::-1] + "zq" for word in words]
+    text = hashed(" ".join(words))
+    assert distance(text, hashed(" ".join(changed))) < distance(text, hashed(" ".join(unrelated)))
+
+
+@given(st.lists(WORDS, min_size=20, max_size=40, unique=True))
+def test_unrelated_texts_are_far_apart(words: list[str]) -> None:
+    assert distance(hashed(" ".join(words)), hashed(" ".join(word[::-1] + "zq" for word in words))) > 5
+
+
+@given(st.text(alphabet=" \t\n.,;:!?-…—()[]{}'\"«»#*/\\+=<>|~^`$%&@", max_size=50))
+def test_a_text_without_words_is_like_nothing(text: str) -> None:
+    assert simhash(text) is None
+    assert not same(text, text)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("部署前必须运行测试", "提交前必须更新文档"),
+        ("CI ok", "🎉"),
+        ("Тесты запускаются через pytest", "Сборка запускается через make"),
+        ("データベースは毎晩再起動する", "サーバーは毎朝再起動する"),
+    ],
+)
+def test_texts_in_other_scripts_are_told_apart(one: str, other: str) -> None:
+    assert simhash(one) != simhash(other)
+    assert not same(one, other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Use port 8080 for dev", "Use port 9090 for dev"),
+        (
+            "The staging database listens on port 5432 and is restarted every night at two by cron",
+            "The staging database listens on port 5433 and is restarted every night at two by cron",
+        ),
+        ("Run the migrations before every deploy of the web service", "Never run the migrations before every deploy of the web service"),
+        ("You do use the shared cache in tests of this project here", "You don't use the shared cache in tests of this project here"),
+        ("The api calls the worker", "The worker calls the api"),
+    ],
+)  # fmt: skip
+def test_what_matters_is_not_overlooked(one: str, other: str) -> None:
+    assert says_otherwise(one, other)
+    assert not same(one, other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Deploy with `make deploy`.", "deploy with   make deploy"),
+        (
+            "The auth module is in src/auth and uses JWT tokens for every service we run in production",
+            "The auth module is in src/auth, and it uses JWT tokens for every service we run in production",
+        ),
+    ],
+)
+def test_the_same_in_other_words_is_the_same(one: str, other: str) -> None:
+    assert same(one, other)
+    assert overlap(one, other) == overlap(other, one)
+
+
+def test_short_texts_must_be_nearer() -> None:
+    assert [near(length) for length in (10, 49, 50, 199, 200, 499, 500, 10_000)] == [2, 2, 3, 3, 4, 4, 5, 5]
+
+
+@pytest.mark.parametrize(
+    ("text", "sector"),
+    [
+        ("Prefers tabs and hates trailing whitespace", "emotional"),
+        ("We decided to keep SQLite because it needs no server", "reflective"),
+        ("Yesterday the user asked about the login flow", "episodic"),
+        ("Run `make deploy`, then restart the worker", "procedural"),
+        ("The service listens on a socket", "semantic"),
+        ("xyzzy", "semantic"),
+    ],
+)
+def test_sectors_are_found_from_the_text(text: str, sector: str) -> None:
+    assert classify(text) == sector
+
+
+def test_the_category_decides_over_the_text() -> None:
+    assert classify("Prefers tabs", "decision") == "reflective"
+
+
+def test_concepts_are_names_in_the_text() -> None:
+    text = "Call `retry_all` in src/net/http.py; SessionStore and max_retries matter, `x` does not"
+    assert concepts(text) == ["retry_all", "src/net/http.py", "SessionStore", "max_retries"]
