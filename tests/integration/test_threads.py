@@ -68,12 +68,12 @@ def test_messages_are_the_newest_and_oldest_first_also_within_a_millisecond(conn
 
 
 def test_messages_stored_at_once_keep_the_order_they_were_sent_in(connection: RawConnection) -> None:
-    for number in range(200):
+    for number in range(100):
         params = {"threadId": "busy", "role": "user", "content": f"turn {number}"}
         connection.send({"jsonrpc": "2.0", "id": number, "method": "message.store", "params": params})
-    replies = [connection.receive() for _ in range(200)]
+    replies = [connection.receive() for _ in range(100)]
     assert all("result" in reply for reply in replies)
-    assert texts(connection.call("message.list", threadId="busy", limit=200)) == [f"turn {n}" for n in range(200)]
+    assert texts(connection.call("message.list", threadId="busy", limit=200)) == [f"turn {n}" for n in range(100)]
 
 
 def test_many_writers_at_once_are_all_served(daemon: DaemonProcess) -> None:
