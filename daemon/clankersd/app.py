@@ -15,6 +15,7 @@ import structlog
 from clankers_protocol.paths import Paths
 from clankersd import (
     capture,
+    client_config,
     config,
     events,
     hooks,
@@ -24,42 +25,59 @@ from clankersd import (
     models,
     query,
     sessions,
+    skills,
     stats,
     status,
     systemd,
+    threads,
     upkeep,
 )
 from clankersd.config import Config, Loaded
 from clankersd.db import Store
+from clankersd.documents import documents, graph, ingest
+from clankersd.documents.ingest import Documents
 from clankersd.index import rebuild, texts
 from clankersd.index.embedders.base import EmbedderSettings
 from clankersd.index.files import FileSync, WatchSettings
 from clankersd.index.index import Index
 from clankersd.index.queue import Queue
 from clankersd.jobs import Jobs
-from clankersd.memories import adding, changing, entities, finding, graph, importing, maintenance, reading, relations
+from clankersd.memories import adding, changing, entities, finding, importing, maintenance, reading, relations
+from clankersd.memories import graph as memory_graph
 from clankersd.recall import recall, whole
-from clankersd.search import search
+from clankersd.schedule import actions, scheduler
+from clankersd.schedule.scheduler import Scheduler
+from clankersd.search import chunks, search
 from clankersd.server import Server
 from clankersd.sockets import listening_sockets, only_instance
 from clankersd.spool import Spool
+from clankersd.subscriptions import Hub
 from clankersd.transcripts import Transcripts
 
-MEMORIES = (adding, changing, entities, finding, graph, importing, maintenance, reading, relations)
+MEMORIES = (adding, changing, entities, finding, importing, maintenance, memory_graph, reading, relations)
 FEATURES = (
     *MEMORIES,
+    actions,
     capture,
+    chunks,
+    client_config,
+    documents,
     events,
+    graph,
     hooks,
     imports,
     indexing,
+    ingest,
     models,
     query,
     recall,
+    scheduler,
     search,
     sessions,
+    skills,
     stats,
     status,
+    threads,
     upkeep,
     whole,
 )
@@ -78,13 +96,16 @@ class Daemon:
     flags: Mapping[str, Any]
     log_file: log.DailyFile
     store: Store
+    hub: Hub
     jobs: Jobs
     index: Index
     queue: Queue
     files: FileSync
+    documents: Documents = field(default_factory=Documents)
     server: Server = field(init=False)
     spool: Spool = field(init=False)
     transcripts: Transcripts = field(init=False)
+    scheduler: Scheduler = field(init=False)
     background: Callable[..., Any] = field(init=False)
     stopping: anyio.Event = field(default_factory=anyio.Event)
     started: float = field(default_factory=time.monotonic)
@@ -94,6 +115,7 @@ class Daemon:
         self.server = Server(self)
         self.spool = Spool(self, self.paths.spool)
         self.transcripts = Transcripts(self)
+        self.scheduler = Scheduler(self)
 
     @property
     def config(self) -> Config:
@@ -157,15 +179,27 @@ async def running(paths: Paths, flags: Mapping[str, Any]) -> AsyncIterator[Daemo
         index.longest_tool_output = loaded.config.tool_output_characters
         queue = Queue(index, loaded.config.embedding_cache_entries)
         files = FileSync(index, watch_settings(loaded.config))
-        daemon = Daemon(paths, loaded, flags, log_file, store, Jobs(store), index, queue, files)
+        hub = Hub(store)
+        daemon = Daemon(paths, loaded, flags, log_file, store, hub, Jobs(store, hub), index, queue, files)
         await store.open()
         try:
-            async with _serving(daemon):
+            async with _committing(store), _serving(daemon):
                 yield daemon
         finally:
             await store.close()
             structlog.get_logger(component="daemon").info("stopped")
             log_file.close()
+
+
+@asynccontextmanager
+async def _committing(store: Store) -> AsyncIterator[None]:
+    """Writes are committed until everybody who writes has ended: a job writes down its own end."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_keep_running, "commit", store.run)
+        try:
+            yield
+        finally:
+            tasks.cancel_scope.cancel()
 
 
 @asynccontextmanager
@@ -197,13 +231,16 @@ async def _serving(daemon: Daemon) -> AsyncIterator[None]:
 def _services(daemon: Daemon) -> dict[str, Callable[[], Awaitable[None]]]:
     """Everything that goes on in the background, by name."""
     return {
-        "commit": daemon.store.run,
         "tend": daemon.store.tend,
         "jobs": daemon.jobs.run,
+        "subscriptions": daemon.hub.run,
+        "schedule": daemon.scheduler.run,
         "embed": daemon.queue.run,
         "cut": partial(texts.work_off_backlog, daemon.index),
         "sweep": partial(rebuild.keep_swept, daemon.index),
         "files": daemon.files.run,
+        "documents": daemon.documents.worker.run,
+        "ingest": partial(ingest.resume, daemon),
         "maintain": partial(maintenance.keep_maintained, daemon),
         "spool": daemon.spool.run,
         "transcripts": daemon.transcripts.run,
@@ -230,7 +267,7 @@ async def _stop_when_idle(daemon: Daemon) -> None:
     while True:
         await anyio.sleep(0.2)
         limit = daemon.config.idle_exit_seconds
-        if daemon.server.connections or daemon.jobs.running or not limit:
+        if daemon.server.connections or daemon.jobs.running or daemon.scheduler.coming or not limit:
             quiet_since = anyio.current_time()
         elif anyio.current_time() - quiet_since >= limit:
             structlog.get_logger(component="daemon").info("idle", seconds=limit)

@@ -4,6 +4,11 @@ import os
 import time
 import uuid
 
+_TICKS = 1 << 12
+"""Of a millisecond: as many as fit beside the time in an id."""
+
+_last_tick = 0
+
 
 def now() -> int:
     return time.time_ns() // 1_000_000
@@ -17,9 +22,11 @@ def moment(given: float | None) -> int | None:
 
 
 def new_id() -> str:
-    """A UUIDv7: unique, and in the order of making."""
-    stamp = time.time_ns() // 1_000_000
-    value = (stamp << 80) | (0x7 << 76) | (_random(12) << 64) | (0b10 << 62) | _random(62)
+    """A UUIDv7: unique, and in the order of making, also within a millisecond and when the clock is set back."""
+    global _last_tick
+    _last_tick = max(_last_tick + 1, time.time_ns() * _TICKS // 1_000_000)
+    stamp, part = divmod(_last_tick, _TICKS)
+    value = (stamp << 80) | (0x7 << 76) | (part << 64) | (0b10 << 62) | _random(62)
     return str(uuid.UUID(int=value))
 
 

@@ -1,6 +1,7 @@
 """Capture: what plugins send becomes rows. Absent or empty never overwrites; replays change nothing."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -24,6 +25,7 @@ from clankers_protocol.events import (
     UpsertSessionError,
     UpsertTool,
 )
+from clankers_protocol.subscriptions import ChangeKind
 from clankers_protocol.wire import Ok, Wire
 from clankersd import clock, privacy
 from clankersd.db import Db
@@ -34,6 +36,7 @@ from clankersd.log import LEVELS
 from clankersd.projects import project_row, store_project
 from clankersd.redaction import capped, count_redactions, redact, redact_all
 from clankersd.rpc import handles
+from clankersd.subscriptions import Hub
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon
@@ -165,39 +168,60 @@ _REDACTED: dict[str, Callable[[Any], tuple[Any, dict[str, int]]]] = {
     "metadata": redact_all,
 }
 
-Change = Callable[[Db], None]
 Settle = Callable[[Db, dict[str, Any]], str | None]
 """Says by which id a message is stored; None when it is stored elsewhere already."""
 
 
+@dataclass(frozen=True)
+class Change:
+    """What an event changes, and of what its subscribers are told once that is committed."""
+
+    store: Callable[[Db], None]
+    news: tuple[tuple[ChangeKind, str], ...] = ()
+
+    def __call__(self, db: Db) -> None:
+        self.store(db)
+
+    def announce(self, hub: Hub) -> None:
+        """Tell subscribers; to be called after the commit."""
+        for kind, name in self.news:
+            hub.publish(kind, "stored", name)
+
+
+async def keep(daemon: "Daemon", change: Change) -> None:
+    """Store what an event changes, and let it be known."""
+    await daemon.store.write(change)
+    change.announce(daemon.hub)
+
+
 @handles(UpsertSession)
 async def upsert_session(daemon: "Daemon", request: UpsertSession) -> Ok:
-    await daemon.store.write(session_change(daemon.index, request.session))
+    await keep(daemon, session_change(daemon.index, request.session))
     return Ok()
 
 
 @handles(UpsertMessage)
 async def upsert_message(daemon: "Daemon", request: UpsertMessage) -> Ok:
-    await daemon.store.write(message_change(daemon.index, request.message))
+    await keep(daemon, message_change(daemon.index, request.message))
     daemon.index.wake()
     return Ok()
 
 
 @handles(UpsertTool)
 async def upsert_tool(daemon: "Daemon", request: UpsertTool) -> Ok:
-    await daemon.store.write(tool_change(daemon.index, request.tool))
+    await keep(daemon, tool_change(daemon.index, request.tool))
     return Ok()
 
 
 @handles(UpsertSessionError)
 async def upsert_session_error(daemon: "Daemon", request: UpsertSessionError) -> Ok:
-    await daemon.store.write(error_change(daemon.index, request.session_error))
+    await keep(daemon, error_change(daemon.index, request.session_error))
     return Ok()
 
 
 @handles(UpsertCompactionEvent)
 async def upsert_compaction_event(daemon: "Daemon", request: UpsertCompactionEvent) -> Ok:
-    await daemon.store.write(compaction_change(daemon.index, request.compaction_event))
+    await keep(daemon, compaction_change(daemon.index, request.compaction_event))
     return Ok()
 
 
@@ -213,6 +237,8 @@ async def events_batch(daemon: "Daemon", request: EventsBatch) -> BatchOutcome:
     if changes:
         await daemon.store.write(store_all)
         daemon.index.wake()
+        for change in changes:
+            change.announce(daemon.hub)
     return BatchOutcome(ok=len(changes) == len(read), outcomes=[_outcome(change) for change in read])
 
 
@@ -239,7 +265,7 @@ def session_change(_index: Index, event: SessionEvent) -> Change:
     path = row["project_path"]
     row["project_path"] = path = path and (path.rstrip("/") or "/")
     if path and privacy.declines(path):
-        return privacy.decline(row["id"], row["now"])
+        return Change(privacy.decline(row["id"], row["now"]))
     project = project_row(path, row["project_name"]) if path else None
     row["project_root"] = project and project["path"]
 
@@ -252,7 +278,7 @@ def session_change(_index: Index, event: SessionEvent) -> Change:
         db.execute(_SESSION, row)
         count_redactions(db, row["redacted"], row["now"])
 
-    return store
+    return Change(store, (("session", row["id"]),))
 
 
 def message_change(index: Index, event: MessageEvent, settle: Settle | None = None) -> Change:
@@ -275,7 +301,7 @@ def message_change(index: Index, event: MessageEvent, settle: Settle | None = No
         elif role:
             index_role(db, message, role)
 
-    return store
+    return Change(store, (("message", row["id"]),))
 
 
 def tool_change(index: Index, event: ToolEvent, statement: str = _TOOL) -> Change:
@@ -291,7 +317,7 @@ def tool_change(index: Index, event: ToolEvent, statement: str = _TOOL) -> Chang
         store_tool(db)
         index_tool_later(db, row["id"])
 
-    return store
+    return Change(store)
 
 
 def tool_filled_in(index: Index, event: ToolEvent) -> Change:
@@ -318,7 +344,7 @@ def _of_a_session(statement: str, row: dict[str, Any], settle: Settle | None = N
             db.execute(statement, {**row, "id": found})
             count_redactions(db, row["redacted"], row["now"])
 
-    return store
+    return Change(store)
 
 
 def _heard_of(db: Db, row: dict[str, Any]) -> bool:

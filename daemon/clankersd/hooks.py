@@ -7,7 +7,7 @@ from clankers_protocol.events import HookEvent
 from clankers_protocol.wire import Ok
 from clankersd import clock, privacy
 from clankersd.db import Db
-from clankersd.events import Change, read_event
+from clankersd.events import Change, keep, read_event
 from clankersd.harnesses import READERS
 from clankersd.harnesses.told import Told
 from clankersd.index.index import Index
@@ -42,7 +42,7 @@ async def hook_event(daemon: "Daemon", request: HookEvent) -> Ok:
     except RpcError as error:
         await _count_refusal(daemon, request.harness, error)
         raise
-    await daemon.store.write(change)
+    await keep(daemon, change)
     daemon.index.wake()
     daemon.transcripts.wake()
     return Ok()
@@ -57,7 +57,7 @@ def change_of(index: Index, request: HookEvent) -> Change:
         raise InvalidParams(f"invalid params: there is no harness {request.harness!r} - at `$.harness`")
     told = READERS[request.harness](request.event, at)
     if told.project and told.session_id and privacy.declines(told.project):
-        return _all([privacy.decline(told.session_id, at), _counted(request.harness, told, at, opted_out=1)])
+        return _all([Change(privacy.decline(told.session_id, at)), _counted(request.harness, told, at, opted_out=1)])
     changes = [fact(index) for fact in told.facts]
     changes += [wanted(request.harness, path, told.session_id, at) for path in told.transcripts]
     ignored = 0 if changes else 1
@@ -69,7 +69,7 @@ def _all(changes: list[Change]) -> Change:
         for change in changes:
             change(db)
 
-    return store
+    return Change(store, tuple(news for change in changes for news in change.news))
 
 
 def _counted(harness: str, told: Told, at: int, ignored: int = 0, opted_out: int = 0) -> Change:
@@ -79,7 +79,7 @@ def _counted(harness: str, told: Told, at: int, ignored: int = 0, opted_out: int
         "session_id": told.session_id[:1024] or None,
         "at": at,
     }
-    return lambda db: db.execute(_COUNT, {**row, "ignored": ignored, "opted_out": opted_out})
+    return Change(lambda db: db.execute(_COUNT, {**row, "ignored": ignored, "opted_out": opted_out}))
 
 
 def _generic(event: dict[str, Any]) -> Told:

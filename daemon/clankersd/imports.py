@@ -104,11 +104,11 @@ class _Import:
         place = Place(str(transcript.path), "claude-code", transcript.session_id)
         await self._daemon.transcripts.read(place, self._keep_piece)
         if clock.now() - transcript.changed_at > OVER_MS:
-            await self._keep([lambda db: db.execute(_OVER, {"id": transcript.session_id})])
+            await self._keep([Change(lambda db: db.execute(_OVER, {"id": transcript.session_id}))])
 
     async def _keep_piece(self, piece: Piece) -> None:
         self._malformed += piece.malformed
-        await self._keep([*piece.changes, lambda db: note_read(db, piece)])
+        await self._keep([*piece.changes, Change(lambda db: note_read(db, piece))])
 
     async def _opencode(self, progress: Progress) -> None:
         roots = folders("opencode", self._daemon.config.transcript_folders)
@@ -128,7 +128,7 @@ class _Import:
         await self._keep(await anyio.to_thread.run_sync(changes))
         self._malformed += malformed.count
         if clock.now() - stored.updated_at > OVER_MS:
-            await self._keep([lambda db: db.execute(_OVER, {"id": stored.id})])
+            await self._keep([Change(lambda db: db.execute(_OVER, {"id": stored.id}))])
 
     async def _unless_declined(self, project: str | None, bring: Callable[[], Awaitable[None]]) -> None:
         if project and privacy.declines(project):

@@ -14,6 +14,7 @@ from clankers_protocol.errors import Conflict, NotFound, RpcError
 from clankersd import clock
 from clankersd.db import Db, Store
 from clankersd.rpc import current_peer, handles
+from clankersd.subscriptions import Hub
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon
@@ -76,10 +77,12 @@ class _Running:
 class Jobs:
     """The jobs that run now; those that ran are in the table."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, hub: Hub) -> None:
         self._store = store
+        self._hub = hub
         self._running: dict[str, _Running] = {}
         self._tasks: anyio.abc.TaskGroup | None = None
+        self.ready = anyio.Event()
 
     @property
     def running(self) -> int:
@@ -89,6 +92,7 @@ class Jobs:
         """Host the jobs, for as long as the daemon lives."""
         await self._close_interrupted()
         async with anyio.create_task_group() as self._tasks:
+            self.ready.set()
             await anyio.sleep_forever()
 
     async def start(self, kind: str, work: Work) -> str:
@@ -138,6 +142,7 @@ class Jobs:
         except BaseException:
             del self._running[job.id]
             raise
+        self._hub.publish("job", "started", job.id, kind=kind, state=job.state)
         return running
 
     def refuse_second(self, kind: str) -> None:
@@ -153,6 +158,13 @@ class Jobs:
         if row is None:
             raise NotFound(f"job not found: {job_id}")
         return _from_row(row)
+
+    async def ended(self, job_id: str) -> Job:
+        """The job once it is over."""
+        if running := self._running.get(job_id):
+            await running.ended.wait()
+            return running.job
+        return await self.find(job_id)
 
     async def newest(self, limit: int) -> list[Job]:
         """Jobs, newest first."""
@@ -204,6 +216,7 @@ class Jobs:
         except RpcError as error:
             log.error("job's end not recorded", job_id=job.id, error=error.message)
         del self._running[job.id]
+        self._hub.publish("job", job.state, job.id, kind=job.kind, state=job.state, error=job.error)
         await progress.tell()
 
     async def _close_interrupted(self) -> None:

@@ -23,6 +23,8 @@ FRAME_SECONDS = 30.0
 SEND_SECONDS = 30.0
 IN_FLIGHT = 64
 DECODE_IN_THREAD = 1024 * 1024
+MOST_UNSENT = 1000
+MOST_UNSENT_BYTES = 4 * 1024 * 1024
 
 Reply = Callable[[bytes | None], Awaitable[None]]
 
@@ -82,6 +84,7 @@ class Server:
     def gone(self, peer: "Peer") -> None:
         """That connection is no more."""
         self._peers.discard(peer)
+        self._daemon.hub.forget(peer)
         self._see_whether_quiet()
 
     def run(self, work: Coroutine[Any, Any, None], when_done: Callable[[], None]) -> None:
@@ -121,6 +124,7 @@ class Peer(asyncio.Protocol):
         self._ended = False
         self._writable = asyncio.Event()
         self._writable.set()
+        self._unsent: deque[bytes] = deque()
         self._frame_timer: asyncio.TimerHandle | None = None
 
     # -- what the transport tells
@@ -154,6 +158,8 @@ class Peer(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._writable.set()
+        while self._unsent and self._writable.is_set():
+            self._say(self._unsent.popleft())
 
     def connection_lost(self, error: Exception | None) -> None:
         if error is not None:
@@ -179,6 +185,23 @@ class Peer(asyncio.Protocol):
     async def notify(self, method: str, params: Any) -> None:
         """Tell the peer something it did not ask for."""
         await self.send(rpc.notification(method, params))
+
+    def offer(self, method: str, params: Any) -> bool:
+        """Tell the peer something without waiting for it to read; False when it is gone or far behind."""
+        if self._transport.is_closing():
+            return False
+        body = rpc.notification(method, params)
+        if self._writable.is_set():
+            self._say(body)
+            return True
+        if len(self._unsent) >= MOST_UNSENT or sum(map(len, self._unsent)) + len(body) > MOST_UNSENT_BYTES:
+            return False
+        self._unsent.append(body)
+        return True
+
+    def take_back(self) -> None:
+        """Forget what was offered and not yet sent."""
+        self._unsent.clear()
 
     def hear_no_more(self) -> None:
         """Take no more requests; what is in flight is still answered."""

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from clankers_protocol.errors import NotFound
+from clankers_protocol.errors import InvalidParams, NotFound
 from clankers_protocol.sessions import (
     Compaction,
     Deleted,
@@ -92,6 +92,7 @@ _KINDS: dict[str, tuple[str, type[Any]]] = {
     "compaction": (_COMPACTION, Compaction),
 }
 _RANKS = list(_KINDS)
+_TESTS = {"chat_id": "session_id IN (SELECT id FROM sessions WHERE chat_id = :chat_id)"}
 
 
 @handles(SessionGet)
@@ -120,23 +121,43 @@ async def list_sessions(daemon: "Daemon", request: SessionList) -> SessionPage:
 
 @handles(SessionDelete)
 async def delete_session(daemon: "Daemon", request: SessionDelete) -> Deleted:
-    def delete(db: Db) -> Deleted:
-        _require(db, request.id)
-        counts = _counts(db, request.id)
-        if not request.dry_run:
-            db.execute("DELETE FROM sessions WHERE id = :id", {"id": request.id})
-        return Deleted(request.id, counts, request.dry_run)
+    return await delete(daemon, request.id, request.dry_run)
 
-    return await (daemon.store.read(delete) if request.dry_run else daemon.store.write(delete))
+
+async def delete(daemon: "Daemon", session_id: str, dry_run: bool) -> Deleted:
+    """Delete a session and everything of it, and let it be known; or only tell what that would be."""
+
+    def count(db: Db) -> tuple[dict[str, Any], SessionCounts]:
+        row = db.fetch_one(f"{_SESSION} WHERE id = :id", {"id": session_id})
+        if row is None:
+            raise NotFound(f"session not found: {session_id}")
+        return row, _counts(db, session_id)
+
+    def remove(db: Db) -> tuple[dict[str, Any], SessionCounts]:
+        found = count(db)
+        db.execute("DELETE FROM sessions WHERE id = :id", {"id": session_id})
+        return found
+
+    row, counts = await (daemon.store.read(count) if dry_run else daemon.store.write(remove))
+    if not dry_run:
+        facts = {"chatId": row["chat_id"], "projectPath": row["project_path"], "projectId": row["project_id"]}
+        daemon.hub.publish("session", "deleted", session_id, sessionId=session_id, **facts)
+    return Deleted(session_id, counts, dry_run)
 
 
 @handles(MessageList)
 async def list_messages(daemon: "Daemon", request: MessageList) -> MessagePage:
-    where = {"session_id": request.session_id, "role": request.role}
+    given = [one for one in (request.session_id, request.thread_id, request.chat_id) if one is not None]
+    if len(given) != 1:
+        raise InvalidParams("invalid params: exactly one of sessionId, threadId and chatId is needed")
+    session_id = request.session_id or request.thread_id
+    where = {"session_id": session_id, "role": request.role, "chat_id": request.chat_id}
+    times = {"since": moment(request.since), "until": moment(request.until)}
 
     def page(db: Db) -> MessagePage:
-        _require(db, request.session_id)
-        rows, cursor = _newest(db, _MESSAGE, where, request.limit, request.cursor)
+        if session_id is not None:
+            _require(db, session_id)
+        rows, cursor = _newest(db, _MESSAGE, where, request.limit, request.cursor, **times)
         return MessagePage([_build(Message, row) for row in rows], cursor)
 
     return await daemon.store.read(page)
@@ -234,7 +255,7 @@ def _newest(
 ) -> tuple[list[dict[str, Any]], str | None]:
     """The newest rows that match, oldest of them first, and the cursor to those before."""
     params = {name: value for name, value in (where | times).items() if value is not None}
-    conditions = ["1"] + [f"{name} = :{name}" for name in where if name in params]
+    conditions = ["1"] + [_TESTS.get(name, f"{name} = :{name}") for name in where if name in params]
     conditions += ["created_at >= :since"] * ("since" in params) + ["created_at < :until"] * ("until" in params)
     if cursor:
         conditions.append("(created_at, id) < (:at, :before)")

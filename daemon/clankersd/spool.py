@@ -13,7 +13,7 @@ import structlog
 from clankers_protocol.errors import ParseError, RpcError, StorageUnavailable
 from clankers_protocol.events import HookEvent
 from clankersd import rpc
-from clankersd.events import Change
+from clankersd.events import Change, keep
 from clankersd.hooks import change_of
 from clankersd.index.index import Index
 
@@ -80,7 +80,7 @@ class Spool:
         try:
             if isinstance(change, RpcError):
                 raise change
-            await self._daemon.store.write(change)
+            await keep(self._daemon, change)
             path.unlink(missing_ok=True)  # noqa: ASYNC240  # a millisecond at most, and only after an outage
         except StorageUnavailable as error:
             log.debug("spool waits", problem=error.message)

@@ -120,9 +120,9 @@ def folders(harness: str, further: list[str], environ: Mapping[str, str] = os.en
 def wanted(harness: str, path: str, session_id: str, _at: int) -> Change:
     """Look at a transcript soon; kept with the event that asks for it, so that a crash forgets neither."""
     if harness not in READINGS or not path.endswith(".jsonl") or len(path) > 4096:
-        return lambda _db: None
+        return Change(lambda _db: None)
     row = {"path": path, "harness": harness, "session_id": session_id, "looks": len(LOOKS_AFTER_MS) - 1}
-    return lambda db: db.execute(_WANT, {**row, "now": clock.now()})
+    return Change(lambda db: db.execute(_WANT, {**row, "now": clock.now()}))
 
 
 def open_transcript(path: str, roots: list[Path]) -> int:

@@ -8,16 +8,23 @@ from clankers_protocol.admin import JobStarted
 from clankers_protocol.wire import MAX_INTEGER, Cursor, Id, Method, Name, Reach, Time, Wire
 
 Value = str | Annotated[int, Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)] | float | bool
-Source = Literal["memory", "sessions", "memories"]
+Source = Literal["memory", "sessions", "memories", "documents", "skills"]
 Mode = Literal["hybrid", "keyword", "vector"]
+Relation = Literal[
+    "references", "elaborates", "depends_on", "contradicts", "part_of", "similar_to", "sequence", "caused_by"
+]
+Relations = Annotated[list[Relation], Meta(min_length=1)]
+Direction = Literal["out", "in", "both"]
+Weight = Annotated[float, Meta(gt=0, le=1)]
+Hops = Annotated[int, Meta(ge=1, le=5)]
 
 
 class Filter(Wire, forbid_unknown_fields=True):
     """A condition on what may be found. All given conditions must hold.
 
-    `source`, `role`, `path`, `session`, `project` and `meta.<key>` (of a message's metadata) take `eq` and `ne`
-    with a value, `in` and `notIn` with a list; `created` takes `before`, `after`, `notBefore` and `notAfter` with
-    a time.
+    `source`, `role`, `path`, `session`, `project`, `document`, `documentSource` and `meta.<key>` (of the metadata of a
+    message, or of a document's chunk, else of the document) take `eq` and `ne` with a value, `in` and `notIn` with
+    a list; `created` takes `before`, `after`, `notBefore` and `notAfter` with a time.
     """
 
     field: str
@@ -32,18 +39,47 @@ class Ref(Wire, omit_defaults=True):
     session_title: str | None = None
     message_id: str | None = None
     tool_id: str | None = None
+    skill_id: str | None = None
     role: str | None = None
     path: str | None = None
     start_line: int | None = None
     end_line: int | None = None
     memory_id: str | None = None
     project_path: str | None = None
+    document_id: str | None = None
+    document_title: str | None = None
+    document_source: str | None = None
+    document_chunk_id: str | None = None
+    matched_chunk_id: str | None = None
+
+
+class Step(Wire):
+    """One edge on a way through the graph, as it was gone: `backwards` when against its direction."""
+
+    from_id: str
+    to_id: str
+    relation: str
+    weight: float
+    backwards: bool
+
+
+class GraphOptions(Wire, forbid_unknown_fields=True):
+    """Follow the graph from the `seeds` best hits in documents, up to `hops` edges far. What is reached has the
+    score of where the way began, times the weight of each edge and `decay` for each hop."""
+
+    seeds: Annotated[int, Meta(ge=1, le=50)] = 10
+    hops: Hops = 1
+    decay: Weight = 0.7
+    relations: Relations | None = None
+    direction: Direction = "both"
 
 
 class Hit(Wire):
     """A chunk that was found. In `snippet` what matched stands between « and ».
 
-    `score` is between 0 and 1 and only compares hits of one search. `components` is there with `explain`.
+    `score` is between 0 and 1 and only compares hits of one search. `components` is there with `explain`, `way`
+    when the hit was reached through the graph. Where a child of a document's chunk was found, the text is the
+    parent's and `ref.matchedChunkId` the child.
     """
 
     chunk_id: str
@@ -54,6 +90,7 @@ class Hit(Wire):
     created_at: int
     ref: Ref
     components: dict[str, float] | None = None
+    way: list[Step] | None = None
 
 
 class SearchResult(Wire):
@@ -94,6 +131,7 @@ class Search(Method[SearchResult]):
     min_score: Annotated[float, Meta(ge=0, le=1)] = 0.0
     half_life_days: Annotated[float, Meta(gt=0, le=100_000)] | None = None
     diversity: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    graph: GraphOptions | None = None
     explain: bool = False
     cursor: Cursor | None = None
 

@@ -171,13 +171,17 @@ class SessionDelete(Method[Deleted]):
 
 
 class MessageList(Method[MessagePage]):
-    """A session's newest messages, oldest of them first."""
+    """The newest messages, oldest of them first: of a session (which is a thread), or of all threads of a chat."""
 
     method: ClassVar[str] = "message.list"
-    session_id: Id
+    session_id: Id | None = None
     role: str | None = None
     limit: Limit = 100
     cursor: Cursor | None = None
+    thread_id: Id | None = None
+    chat_id: Id | None = None
+    since: Time | None = None
+    until: Time | None = None
 
 
 class ToolList(Method[ToolPage]):

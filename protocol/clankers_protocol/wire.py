@@ -56,7 +56,22 @@ class Ok(Wire):
 
 def methods() -> dict[str, type[Method[Any]]]:
     """Every declared method by its name on the wire."""
-    from clankers_protocol import admin, capture, entities, events, memories, recall, search, sessions  # noqa: F401  # declaring is importing
+    from clankers_protocol import (  # noqa: F401  # declaring is importing
+        admin,
+        capture,
+        client_config,
+        documents,
+        entities,
+        events,
+        memories,
+        recall,
+        schedules,
+        search,
+        sessions,
+        skills,
+        subscriptions,
+        threads,
+    )
 
     return {declared.method: declared for declared in _leaves(Method)}
 

@@ -19,11 +19,14 @@ from clankers.ctl.model import model
 from clankers.ctl.plugin import plugin
 from clankers.ctl.query import query
 from clankers.ctl.recall import recall
+from clankers.ctl.schedules import schedule
 from clankers.ctl.search import search
 from clankers.ctl.service import service
 from clankers.ctl.sessions import session, sessions
+from clankers.ctl.skills import skill
 from clankers.ctl.stats import stats
 from clankers.ctl.status import health, status
+from clankers.ctl.threads import thread
 
 
 @click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"]})
@@ -60,6 +63,9 @@ COMMANDS = (
     memory,
     sessions,
     session,
+    thread,
+    skill,
+    schedule,
     stats,
     query,
     recall,

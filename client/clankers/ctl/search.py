@@ -37,7 +37,7 @@ AT_ONCE = 100
     "sources",
     multiple=True,
     type=click.Choice(get_args(Source)),
-    help="Only in memory files, in sessions or in memories.",
+    help="Only in this source; may be given twice.",
 )
 @click.option("--session", metavar="ID", help="Only in this session.")
 @click.option("--since", metavar="TIME", callback=beginning, help="Only what was said since: 2h, 3d, today …")
@@ -208,16 +208,20 @@ def _heading(hit: Hit, number: str, width: int) -> "Text":
 
 
 def where(hit: Hit) -> str:
-    """What a hit is a part of: a memory, a file with its lines, or a session by its title."""
+    """What a hit is a part of: a memory, a skill, a document or file with its lines, or a session by its title."""
     ref = hit.ref
     if ref.memory_id is not None:
         return f"Memory {one_line(ref.memory_id)}"
-    if ref.path is None:
+    if ref.skill_id is not None:
+        name, _, _ = hit.text.partition("\n")
+        return one_line(f"skill {name}")
+    path = ref.document_source or ref.path
+    if path is None:
         return one_line(ref.session_title or "Untitled session")
     lines = "" if ref.start_line is None else f":{ref.start_line}"
     if ref.end_line is not None and ref.end_line != ref.start_line:
         lines += f"-{ref.end_line}"
-    return one_line(_home(ref.path)) + lines
+    return one_line(_home(path)) + lines
 
 
 def _origin(hit: Hit, session: str | None) -> "Text":

@@ -175,14 +175,14 @@ def show(ctl: Ctl, id: str, full: bool) -> None:  # noqa: A002  # the name on th
       clankers-ctl session 0199c5a2 --full | less
     """
     found = ctl.call(SessionGet(id))
-    entries = _entries(ctl, found.id)
+    entries = entries_of(ctl, found.id)
     if ctl.json:
         print_json({"session": found, "entries": list(entries)})
     else:
         print_transcript(found, entries, full)
 
 
-def _entries(ctl: Ctl, session_id: str) -> Iterator[TimelineEntry]:
+def entries_of(ctl: Ctl, session_id: str) -> Iterator[TimelineEntry]:
     """Everything of a session, fetched as it is read."""
     request = SessionTimeline(session_id, limit=500)
     while True:

@@ -112,7 +112,7 @@ def error_fact(error_id: str, session_id: str, problem: dict[str, Any], at: int 
             ):
                 keep(db)
 
-        return store
+        return Change(store)
 
     return fact
 
@@ -199,7 +199,7 @@ def _said_here(facts: list[Fact], session_id: str, at: int | None) -> list[Fact]
                 if not _is_copy(db, session_id, at):
                     keep(db)
 
-            return store
+            return Change(store, keep.news)
 
         return build
 
@@ -290,7 +290,7 @@ def _only(compaction_id: str, session_id: str) -> Fact:
         WHERE session_id = :session AND id LIKE 'evt%' AND summary IS NULL
           AND abs(created_at - (SELECT created_at FROM compaction_events WHERE id = :id)) < 600000
     """
-    return lambda _index: lambda db: db.execute(sql, {"session": session_id, "id": compaction_id})
+    return lambda _index: Change(lambda db: db.execute(sql, {"session": session_id, "id": compaction_id}))
 
 
 _EVENTS: dict[str, Callable[[dict[str, Any], dict[str, Any], str, int], list[Fact]]] = {

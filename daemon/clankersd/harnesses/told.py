@@ -127,7 +127,7 @@ def placed(event: SessionEvent) -> Fact:
             if db.value("SELECT project_path FROM sessions WHERE id = :id", {"id": event.id}) is None:
                 place(db)
 
-        return store
+        return Change(store, place.news)
 
     return fact
 
@@ -219,13 +219,13 @@ def unanswered(event: ToolEvent) -> Fact:
             success = db.value("SELECT success FROM tools WHERE id = :id", {"id": event.id})
             (denied if success is None else told)(db)
 
-        return store
+        return Change(store)
 
     return fact
 
 
 def _executed(sql: str, params: dict[str, Any]) -> Fact:
-    return lambda _index: lambda db: db.execute(sql, params)
+    return lambda _index: Change(lambda db: db.execute(sql, params))
 
 
 # -- the same message, told twice

@@ -17,7 +17,7 @@ CJK = (
     "\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff66-\uffdc\U0001b000-\U0001b16f\U00020000-\U000323af"
 )
 _CJK_CHARACTER = re.compile(f"[{CJK}]")
-_HEADING = re.compile(r" {0,3}#{1,6}(\s|$)")
+HEADING = re.compile(r" {0,3}#{1,6}(\s|$)")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _JOINERS = "\u200d\ufe0e\ufe0f"
 
@@ -65,16 +65,16 @@ def size_of(text: str) -> int:
 
 def _pieces(text: str, limit: int) -> Iterator[_Piece]:
     start, fence = 0, None
-    for number, line in enumerate(_lines(text), 1):
-        opens_section = fence is None and _HEADING.match(line) is not None
-        fence = _fence_after(line, fence)
-        for left, right in _cuts(line, limit):
+    for number, line in enumerate(lines_of(text), 1):
+        opens_section = fence is None and HEADING.match(line) is not None
+        fence = fence_after(line, fence)
+        for left, right in cuts(line, limit):
             size = size_of(line[left:right])
             yield _Piece(start + left, start + right, number, size, opens_section and left == 0)
         start += len(line)
 
 
-def _lines(text: str) -> Iterator[str]:
+def lines_of(text: str) -> Iterator[str]:
     """The lines as editors count them: only a newline ends one."""
     start = 0
     while (end := text.find("\n", start)) >= 0:
@@ -84,7 +84,7 @@ def _lines(text: str) -> Iterator[str]:
         yield text[start:]
 
 
-def _fence_after(line: str, fence: str | None) -> str | None:
+def fence_after(line: str, fence: str | None) -> str | None:
     """The code fence that is open after this line."""
     found = _FENCE.match(line)
     if not found:
@@ -95,7 +95,7 @@ def _fence_after(line: str, fence: str | None) -> str | None:
     return None if closes else fence
 
 
-def _cuts(line: str, limit: int) -> Iterator[tuple[int, int]]:
+def cuts(line: str, limit: int) -> Iterator[tuple[int, int]]:
     """Where to cut a line so that no part is longer than `limit`."""
     start = 0
     while len(line) - start > limit // QUARTERS and size_of(line[start : start + limit + 1]) > limit:

@@ -11,7 +11,7 @@ from clankersd.db import Db
 from clankersd.index.chunker import Chunk, chunk
 from clankersd.index.words import count_words, other_forms
 
-OwnerColumn = Literal["message_id", "tool_id", "file_id", "memory_id"]
+OwnerColumn = Literal["message_id", "tool_id", "file_id", "memory_id", "document_chunk_id", "skill_id"]
 OWNERS: tuple[OwnerColumn, ...] = get_args(OwnerColumn)
 Row = dict[str, Any]
 Moved = tuple[Row, Row]

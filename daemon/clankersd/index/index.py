@@ -10,7 +10,7 @@ from clankersd.index.chunks import Chunking, Prepared, cut_tools_later, prepare
 from clankersd.index.embedders import make_embedder
 from clankersd.index.embedders.base import Embedder, EmbedderSettings, EmbedderUnavailable
 from clankersd.index.generations import NOTHING, Generation, Wanted
-from clankersd.index.vectors import Mirror, count, read_slice
+from clankersd.index.vectors import Labelled, Mirror, count, read_slice
 
 LONGEST_CUT_AT_ONCE = 50_000
 """Characters. A longer text is cut in a thread after it is stored, so that nobody waits for it."""
@@ -80,6 +80,13 @@ class Index:
     def recovered(self) -> None:
         """The embedder works."""
         self.problem, self.hopeless = None, False
+
+    def gained(self, generation: Generation, ready: list[Labelled]) -> None:
+        """Vectors were stored in this generation."""
+        if self.live and self.live.id == generation.id:
+            self.vector_count += len(ready)
+        if self.mirror is not None and self.mirror.generation == generation.id:
+            self.mirror.add(ready)
 
     def wake(self) -> None:
         """There is something new to cut or to embed."""

@@ -216,11 +216,9 @@ class Queue:
         index = self._index
         if index.live and index.live.id == generation.id:
             index.live = generation
-            index.vector_count += len(ready)
         elif index.building and index.building.id == generation.id:
             index.building = generation
-        if index.mirror is not None and index.mirror.generation == generation.id:
-            index.mirror.add(ready)
+        index.gained(generation, ready)
 
 
 async def _embed(embedder: Embedder, missing: dict[str, str]) -> tuple[dict[str, bytes], dict[str, str]]:

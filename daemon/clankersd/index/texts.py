@@ -8,7 +8,7 @@ import anyio
 import structlog
 
 from clankersd.db import Db
-from clankersd.index.chunks import Owner, Prepared, prepare, replace
+from clankersd.index.chunks import Chunking, Owner, Prepared, prepare, replace
 from clankersd.index.index import Index
 
 AT_ONCE = 50
@@ -22,11 +22,13 @@ log = structlog.get_logger(component="index")
 @dataclass(frozen=True)
 class Kind:
     """One kind of text. `select` gives the row of `:id` with its `text`, or none when it is not to be searched;
-    `all_after` the next ids after `:after`, at most `:limit`; without it a reindex leaves the kind to the backlog."""
+    `all_after` the next ids after `:after`, at most `:limit`; without it a reindex leaves the kind to the backlog.
+    `prepare` cuts the row's text, when that is not done as usual."""
 
     select: str
     owner: Callable[[dict[str, Any]], Owner]
     all_after: str | None = None
+    prepare: Callable[[dict[str, Any], Chunking], Prepared] = lambda row, chunking: prepare(row["text"], chunking)
 
 
 KINDS: dict[str, Kind] = {}
@@ -67,8 +69,8 @@ async def recut(index: Index, kind: str, owner: str) -> None:
     stored = await index.store.read(lambda db: db.fetch_one(select, {"id": owner}))
     prepared: list[Prepared] = []
     if stored and stored["text"]:
-        text = stored["text"]
-        prepared = [await anyio.to_thread.run_sync(prepare, text, chunking) for chunking in index.chunkings()]
+        cut = KINDS[kind].prepare
+        prepared = [await anyio.to_thread.run_sync(cut, stored, chunking) for chunking in index.chunkings()]
 
     def store(db: Db) -> None:
         current = db.fetch_one(select, {"id": owner})

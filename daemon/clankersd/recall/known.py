@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from clankers_protocol.errors import RpcError
 from clankers_protocol.search import Filter, Hit, Search, SearchResult, Source
@@ -102,7 +102,7 @@ def scopes_of(harness: str | None, project: str | None) -> list[str]:
 
 async def relevant_memories(daemon: "Daemon", query: str, scopes: list[str]) -> list[Item]:
     """The memories nearest to a prompt, best first, those alone that are in force."""
-    hits = await _search(daemon, Search(query=query, sources=[cast(Source, "memories")], limit=LOOKED_AT))
+    hits = await _search(daemon, Search(query=query, sources=["memories"], scopes=scopes, limit=LOOKED_AT))
     chunks = [hit.chunk_id for hit in hits if _in_common(hit, query)]
     params = {"chunks": json.dumps(chunks), "scopes": json.dumps(scopes), "now": clock.now()}
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from clankers_protocol.errors import InvalidParams
 from clankers_protocol.search import Filter, Search
+from clankersd import clock
 from clankersd.clock import moment
 from clankersd.index.vectors import Fits
 from clankersd.memories.scopes import Allowed
@@ -20,6 +21,12 @@ _PROJECT = """(
         SELECT memories.id FROM memories JOIN projects ON projects.id = memories.project_id
         WHERE projects.path = :project OR projects.id = :project
     )
+    OR chunks.document_chunk_id IN (
+        SELECT document_chunks.id FROM document_chunks
+        JOIN documents ON documents.id = document_chunks.document_id
+        JOIN projects ON projects.id = documents.project_id
+        WHERE projects.path = :project OR projects.id = :project
+    )
 )"""
 _TEXT_FIELDS = {
     "source": "chunks.source",
@@ -29,10 +36,30 @@ _TEXT_FIELDS = {
     "project": """coalesce(
         (SELECT project_path FROM sessions WHERE sessions.id = chunks.session_id),
         (SELECT projects.path FROM files JOIN projects ON projects.id = files.project_id
-         WHERE files.id = chunks.file_id)
+         WHERE files.id = chunks.file_id),
+        (SELECT projects.path FROM document_chunks JOIN documents ON documents.id = document_chunks.document_id
+         JOIN projects ON projects.id = documents.project_id WHERE document_chunks.id = chunks.document_chunk_id)
+    )""",
+    "document": "(SELECT document_id FROM document_chunks WHERE document_chunks.id = chunks.document_chunk_id)",
+    "documentSource": """(
+        SELECT documents.source FROM document_chunks JOIN documents ON documents.id = document_chunks.document_id
+        WHERE document_chunks.id = chunks.document_chunk_id
     )""",
 }
+_DOCUMENTS = {"document": "documents.id", "documentSource": "documents.source"}
+"""What is asked for positively is looked up from the document's side: few documents have many chunks."""
+
+_OF_DOCUMENTS = """chunks.document_chunk_id IN (
+    SELECT document_chunks.id FROM documents CROSS JOIN document_chunks ON document_chunks.document_id = documents.id
+    WHERE {test}
+)"""
 _META = re.compile(r"meta\.([A-Za-z0-9_]{1,64})")
+_META_COLUMN = """coalesce(
+    (SELECT json_extract(metadata, '$.{key}') FROM messages WHERE messages.id = chunks.message_id),
+    (SELECT coalesce(json_extract(own.metadata, '$.{key}'), json_extract(documents.metadata, '$.{key}'))
+     FROM document_chunks AS own JOIN documents ON documents.id = own.document_id
+     WHERE own.id = chunks.document_chunk_id)
+)"""
 _TIMES = {"before": "<", "after": ">", "notBefore": ">=", "notAfter": "<="}
 
 
@@ -49,6 +76,11 @@ class Visible:
         scoped = "(:every_scope OR chunks.scope IN (SELECT value FROM json_each(:scopes)))"
         known = f"EXISTS (SELECT 1 FROM memories WHERE memories.id = chunks.memory_id AND {self.condition})"
         return f"(chunks.memory_id IS NULL OR ({scoped} AND {known}))"
+
+
+def without_memories() -> Visible:
+    """For a search in something else."""
+    return Visible(Allowed(()), "0", {"as_of": None, "now": clock.now()})
 
 
 @dataclass(frozen=True)
@@ -108,7 +140,12 @@ def _fits(request: Search, permitted: Allowed) -> Fits:
 def _condition(one: Filter, name: str, params: dict[str, Any]) -> str:
     if one.field == "created":
         return _time_condition(one, name, params)
-    column = _TEXT_FIELDS.get(one.field) or _meta_column(one.field)
+    if one.field in _DOCUMENTS and one.op in ("eq", "in"):
+        return _OF_DOCUMENTS.format(test=_test(one, _DOCUMENTS[one.field], name, params))
+    return _test(one, _TEXT_FIELDS.get(one.field) or _meta_column(one.field), name, params)
+
+
+def _test(one: Filter, column: str, name: str, params: dict[str, Any]) -> str:
     if one.op in ("eq", "ne"):
         if isinstance(one.value, list):
             raise _wrong(one, "takes one value, not a list")
@@ -127,7 +164,7 @@ def _meta_column(field: str) -> str:
     if not found:
         known = ", ".join([*_TEXT_FIELDS, "created", "meta.<key>"])
         raise InvalidParams(f"invalid params: there is no field {field!r} to filter by; there are {known}")
-    return f"(SELECT json_extract(metadata, '$.{found[1]}') FROM messages WHERE messages.id = chunks.message_id)"
+    return _META_COLUMN.format(key=found[1])
 
 
 def _time_condition(one: Filter, name: str, params: dict[str, Any]) -> str:

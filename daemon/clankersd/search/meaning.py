@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
+from clankers_protocol.errors import Conflict, InvalidParams
 from clankersd.index import vectors
 from clankersd.index.embedders.base import EmbedderUnavailable, ItemFailed, Vector
+from clankersd.index.embedders.vectors import received_vector
 from clankersd.index.vectors import Found, Mirror
 from clankersd.search.conversation import SIMILAR_NEAR, Neighbours, smooth
 from clankersd.search.filters import Eligible
@@ -66,6 +68,38 @@ async def find_meaning(daemon: "Daemon", query: str, eligible: Eligible, pool: i
     return Meaning(await _nearest(daemon, vector, eligible, pool), vector)
 
 
+def given_vector(daemon: "Daemon", embedding: list[float] | str, where: str = "$.embedding") -> Vector:
+    """An embedding that somebody else made, checked against the index and scaled to length 1."""
+    live = daemon.index.live
+    if live is None or live.identity.dims is None or daemon.store.vec.version is None:
+        raise Conflict(f"the index has no vectors: {daemon.index.paused or 'none was made yet'}")
+    found = received_vector(embedding)
+    if isinstance(found, ItemFailed):
+        raise InvalidParams(f"invalid params: {found.reason} - at `{where}`")
+    if len(found) != live.identity.dims:
+        wrong = f"an embedding of {len(found)} numbers, where those of the index have {live.identity.dims}"
+        raise InvalidParams(f"invalid params: {wrong} - at `{where}`")
+    return found
+
+
+async def nearest_exactly(daemon: "Daemon", vector: Vector, eligible: Eligible, k: int) -> Found:
+    """The `k` nearest of the eligible chunks and their cosines, by the vectors as they are stored."""
+    live, mirror = daemon.index.live, daemon.index.mirror
+    if live is None or live.identity.dims is None:
+        return []
+    blob = vector.astype("<f4").tobytes()
+    if mirror is None or not mirror.complete:
+        await _load_mirror(daemon)
+        return await daemon.store.read(lambda db: vectors.nearest(db, live, blob, k, eligible.ids, eligible.params))
+    ids = [row[0] for row in await daemon.store.read(lambda db: db.tuples(eligible.ids, eligible.params))]
+    # In memory they are rounded: some more than asked for are compared again as they are on the disk.
+    rough = await in_thread_if(len(ids) > SEARCH_AT_ONCE, mirror.similarities, vector, ids)
+    likely = sorted(rough, key=rough.__getitem__, reverse=True)[: 2 * k + 32]
+    among = {"likely": json.dumps(likely)}
+    chosen = "SELECT value FROM json_each(:likely)"
+    return await daemon.store.read(lambda db: vectors.nearest(db, live, blob, k, chosen, among))
+
+
 async def compare(daemon: "Daemon", meaning: Meaning, rows: dict[int, dict[str, Any]]) -> dict[int, float]:
     """How similar each of the rows is to the query, with what its neighbours in the conversation contribute."""
     mirror, live = daemon.index.mirror, daemon.index.live
@@ -92,14 +126,20 @@ async def _nearest(daemon: "Daemon", vector: Vector, eligible: Eligible, pool: i
     live = index.live
     if live is None or live.identity.dims is None:
         return []
-    if index.mirror is None and index.vector_count <= LOAD_AT_ONCE:
-        await index.load_mirror()
-    elif index.mirror is None:
-        daemon.background(index.load_mirror)
+    await _load_mirror(daemon)
     if index.mirror is not None and index.mirror.complete:
         return await _in_memory(daemon, index.mirror, vector, eligible, pool)
     blob = vector.astype("<f4").tobytes()
     return await daemon.store.read(lambda db: vectors.nearest(db, live, blob, pool, eligible.ids, eligible.params))
+
+
+async def _load_mirror(daemon: "Daemon") -> None:
+    """Bring the vectors into memory: few of them now, many meanwhile."""
+    index = daemon.index
+    if index.mirror is None and index.vector_count <= LOAD_AT_ONCE:
+        await index.load_mirror()
+    elif index.mirror is None:
+        daemon.background(index.load_mirror)
 
 
 async def _in_memory(daemon: "Daemon", mirror: Mirror, vector: Vector, eligible: Eligible, pool: int) -> Found:

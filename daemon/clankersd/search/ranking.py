@@ -5,6 +5,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from clankers_protocol.search import Step
+
 SPEAKER = 0.4
 """What it adds that a message is by somebody the query names."""
 
@@ -25,6 +27,7 @@ class Candidate:
     score: float = 0.0
     by_words: bool = False
     components: dict[str, float] = field(default_factory=dict)
+    way: tuple[Step, ...] = ()
 
 
 def rank(
@@ -98,6 +101,14 @@ def diversify(candidates: list[Candidate], diversity: float) -> list[Candidate]:
         for one in left:
             likest[one.chunk] = max(likest[one.chunk], _jaccard(words[one.chunk], words[best.chunk]))
     return chosen
+
+
+def without_siblings(candidates: list[Candidate]) -> list[Candidate]:
+    """Of the children of one parent only the first: they all answer with the same text."""
+    first: dict[str, int] = {}
+    for one in candidates:
+        first.setdefault(one.row["parent_id"] or "", one.chunk)
+    return [one for one in candidates if one.row["parent_id"] is None or first[one.row["parent_id"]] == one.chunk]
 
 
 def _jaccard(one: set[str], other: set[str]) -> float:

@@ -21,9 +21,10 @@ from clankersd.memories.scopes import allowed, own_scopes
 from clankersd.rpc import handles
 from clankersd.search.conversation import Scored, score_words
 from clankersd.search.filters import Eligible, Visible, eligible
+from clankersd.search.graph import join, reach
 from clankersd.search.keyword import Frequencies, Keywords, find_words
 from clankersd.search.meaning import Meaning, compare, find_meaning, in_thread_if, replace_missing
-from clankersd.search.ranking import Candidate, diversify, named, rank, recency, without_names
+from clankersd.search.ranking import Candidate, diversify, named, rank, recency, without_names, without_siblings
 from clankersd.search.snippets import snippet
 
 if TYPE_CHECKING:
@@ -38,17 +39,24 @@ SCORE_AT_ONCE = 2_000
 
 _ROWS = f"""
     SELECT chunks.id, chunks.chunk_id, chunks.source, chunks.text, chunks.created_at, chunks.session_id, chunks.turn,
-           chunks.tokens, chunks.message_id, chunks.tool_id, chunks.role, chunks.start_line, chunks.end_line,
-           files.path, sessions.title AS session_title,
+           chunks.tokens, chunks.message_id, chunks.tool_id, chunks.skill_id, chunks.role,
+           chunks.start_line, chunks.end_line, files.path, sessions.title AS session_title,
            coalesce(sessions.project_path, projects.path) AS project_path,
            chunks.memory_id, memories.salience, memories.salience_at, memories.sector, memories.importance,
            memories.access_count, memories.last_accessed, memories.pinned,
-           iif(chunks.memory_id IS NULL, NULL, {STATE}) AS state
+           iif(chunks.memory_id IS NULL, NULL, {STATE}) AS state,
+           chunks.document_chunk_id, own.parent_id, own.document_id, documents.title AS document_title,
+           documents.source AS document_source, parent.content AS parent_text,
+           coalesce(parent.start_line, own.start_line) AS document_start_line,
+           coalesce(parent.end_line, own.end_line) AS document_end_line
     FROM json_each(:ids) CROSS JOIN chunks ON chunks.id = json_each.value
     LEFT JOIN sessions ON sessions.id = chunks.session_id
     LEFT JOIN files ON files.id = chunks.file_id
     LEFT JOIN memories ON memories.id = chunks.memory_id
-    LEFT JOIN projects ON projects.id = coalesce(files.project_id, memories.project_id)
+    LEFT JOIN document_chunks AS own ON own.id = chunks.document_chunk_id
+    LEFT JOIN document_chunks AS parent ON parent.id = own.parent_id
+    LEFT JOIN documents ON documents.id = own.document_id
+    LEFT JOIN projects ON projects.id = coalesce(files.project_id, memories.project_id, documents.project_id)
     WHERE {{condition}}
 """
 _AT_TURNS = """
@@ -57,7 +65,10 @@ _AT_TURNS = """
       ON chunks.session_id = json_each.value ->> 0 AND chunks.turn = json_each.value ->> 1
     WHERE {condition} GROUP BY 1, 2
 """
-
+_REF = (
+    "session_id", "session_title", "message_id", "tool_id", "skill_id", "role", "path", "memory_id", "project_path",
+    "document_id", "document_title", "document_source",
+)  # fmt: skip
 
 _frequencies = Frequencies()
 
@@ -162,9 +173,24 @@ async def _rank(daemon: "Daemon", asked: Asked) -> list[Candidate]:
     if asked.request.half_life_days:
         recency(found, clock.now(), asked.request.half_life_days)
     _weigh_memories(found, Weights.of(daemon.config), asked.allowed.params["now"])
+    found.sort(key=_order)
+    if asked.request.graph:
+        found = await _widen(daemon, asked, found)
     found = [one for one in found if one.by_words or one.score >= asked.request.min_score]
-    found.sort(key=lambda one: (-one.score, -one.row["created_at"], one.chunk))
+    found = without_siblings(sorted(found, key=_order))
     return diversify(found, asked.request.diversity) if asked.request.diversity else found
+
+
+def _order(one: Candidate) -> tuple[float, int, int]:
+    return -one.score, -one.row["created_at"], one.chunk
+
+
+async def _widen(daemon: "Daemon", asked: Asked, found: list[Candidate]) -> list[Candidate]:
+    """With what lies near the best of it in the graph of documents."""
+    assert asked.request.graph
+    ways = await reach(daemon, asked.request.graph, asked.allowed, found)
+    missing = ways.keys() - {one.chunk for one in found}
+    return join(found, ways, await _fetch(daemon, list(missing), asked.allowed) if missing else {})
 
 
 def _weigh_memories(found: list[Candidate], weights: Weights, now: int) -> None:
@@ -220,30 +246,36 @@ async def _fetch(daemon: "Daemon", ids: list[int], allowed: Eligible) -> dict[in
 
 def _hit(asked: Asked, candidate: Candidate) -> Hit:
     row = candidate.row
-    names = ("session_id", "session_title", "message_id", "tool_id", "role", "path", "memory_id", "project_path")
-    ref = Ref(**{name: row[name] for name in names})
+    ref = Ref(**{name: row[name] for name in _REF})
     if row["path"]:
         ref.start_line, ref.end_line = row["start_line"], row["end_line"]
+    elif row["document_id"]:
+        ref.start_line, ref.end_line = row["document_start_line"], row["document_end_line"]
+        ref.document_chunk_id = row["parent_id"] or row["document_chunk_id"]
+        ref.matched_chunk_id = row["document_chunk_id"] if row["parent_id"] else None
     explained = {name: round(value, 6) for name, value in candidate.components.items()}
     return Hit(
         chunk_id=row["chunk_id"],
         source=row["source"],
         score=round(min(1.0, candidate.score), 6),
-        text=row["text"],
+        text=row["parent_text"] or row["text"],
         snippet=snippet(row["text"], asked.words.stems),
         created_at=row["created_at"],
         ref=ref,
         components=explained if asked.request.explain else None,
+        way=list(candidate.way) if candidate.way else None,
     )
 
 
 def mode_of(asked: Asked) -> Mode:
+    """How it was searched in the end."""
     if asked.request.mode != "hybrid":
         return asked.request.mode
     return "keyword" if asked.meaning.problem else "hybrid"
 
 
 def degraded(daemon: "Daemon", asked: Asked) -> str | None:
+    """What is missing from the answer, and why."""
     notes = [asked.words.note, asked.meaning.problem]
     if daemon.files.dirty:
         notes.append("files changed that are not indexed yet")

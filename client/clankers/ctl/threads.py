@@ -1,0 +1,285 @@
+"""`clankers-ctl thread`."""
+
+from contextlib import suppress
+
+import click
+import msgspec
+
+from clankers.ctl.command import Ctl, common, project_option
+from clankers.ctl.human import beginning, end, local, several
+from clankers.ctl.output import Column, console, one_line, print_facts, print_json, print_table
+from clankers.ctl.sessions import WIDE, entries_of, shortened
+from clankers.ctl.transcript import counted, print_transcript
+from clankers_protocol.sessions import SessionGet
+from clankers_protocol.threads import (
+    FoundMessages,
+    MessageSearch,
+    Thread,
+    ThreadCreate,
+    ThreadDelete,
+    ThreadGet,
+    ThreadList,
+    ThreadPage,
+    ThreadUpdate,
+)
+
+COLUMNS = [
+    Column("Id", style="cyan"),
+    Column("Chat", least=8),
+    Column("Title", least=20),
+    Column("Messages", right=True),
+    Column("Changed", optional=True),
+    Column("Project", least=12, keeps_end=True, optional=True),
+]
+
+
+def _thread_ids(ctx: click.Context, _: click.Parameter | None, incomplete: str) -> list[str]:
+    """The ids of threads changed last that begin like this, for the shell to complete."""
+    with suppress(Exception):  # a shell has no use for an error while someone types
+        page = ctx.ensure_object(Ctl).call(ThreadList(limit=100), timeout=1)
+        return [found.id for found in page.threads if found.id.startswith(incomplete)]
+    return []
+
+
+@click.group()
+def thread() -> None:
+    """See and change conversations: the threads of a chat.
+
+    A thread is a session: what harnesses capture is here too, and `clankers-ctl session` shows threads.
+
+    \b
+    Examples:
+      clankers-ctl thread list --chat support
+      clankers-ctl thread show 0199c5a2
+      clankers-ctl thread search "refund for order" --chat support
+    """
+
+
+@thread.command("list")
+@click.option("--chat", metavar="ID", help="Only those of this chat.")
+@project_option
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many.")
+@common
+def list_threads(ctl: Ctl, chat: str | None, project: str | None, limit: int) -> None:
+    """List threads, the one changed last first.
+
+    \b
+    Examples:
+      clankers-ctl thread list
+      clankers-ctl thread list --chat support --json
+    """
+    page = ctl.call(ThreadList(chat_id=chat, project=project, limit=limit))
+    if ctl.json:
+        print_json(page)
+    elif not page.threads:
+        click.echo("No threads.", err=True)
+    else:
+        _print_threads(page)
+
+
+def _print_threads(page: ThreadPage) -> None:
+    ids = [found.id for found in page.threads]
+    ids = shortened(ids) if console().width < WIDE else ids
+    print_table(COLUMNS, [_row(shown, found) for shown, found in zip(ids, page.threads, strict=True)])
+    if page.cursor:
+        click.echo("There are more: --limit N shows them.", err=True)
+
+
+def _row(shown: str, found: Thread) -> list[str]:
+    return [
+        one_line(shown),
+        one_line(found.chat_id or "–"),
+        one_line(found.title or "–"),
+        f"{found.messages:,}",
+        local(found.updated_at),
+        one_line(found.project_path or ""),
+    ]
+
+
+@thread.command()
+@click.argument("id", shell_complete=_thread_ids)
+@click.option("--full", is_flag=True, help="Whole tool inputs and outputs, not just their first lines.")
+@common
+def show(ctl: Ctl, id: str, full: bool) -> None:  # noqa: A002  # the name on the command line
+    """Show a thread: what it is, and what was said in it.
+
+    \b
+    Examples:
+      clankers-ctl thread show 0199c5a2
+      clankers-ctl thread show 0199c5a2 --json | jq .thread.metadata
+    """
+    found = ctl.call(ThreadGet(id))
+    entries = entries_of(ctl, found.id)
+    if ctl.json:
+        print_json({"thread": found, "entries": list(entries)})
+    else:
+        print_transcript(ctl.call(SessionGet(found.id)), entries, full)
+
+
+@thread.command()
+@click.option("--chat", metavar="ID", required=True, help="The chat it belongs to.")
+@click.option("--title", help="What it is about.")
+@click.option("--id", "thread_id", metavar="ID", help="Its id, when it shall have a certain one.")
+@project_option
+@click.option("--metadata", metavar="JSON", help="An object to keep with it.")
+@common
+def create(
+    ctl: Ctl, chat: str, title: str | None, thread_id: str | None, project: str | None, metadata: str | None
+) -> None:
+    """Begin a thread.
+
+    \b
+    Examples:
+      clankers-ctl thread create --chat support --title "Refund for order 12"
+      clankers-ctl thread create --chat support --metadata '{"customer": 7}'
+    """
+    request = ThreadCreate(chat, id=thread_id, title=title, project=project, metadata=_object(metadata))
+    _print_thread(ctl, ctl.call(request))
+
+
+@thread.command()
+@click.argument("id", shell_complete=_thread_ids)
+@click.option("--chat", metavar="ID", help="Move it into this chat.")
+@click.option("--title", help='What it is about; "" takes the title away.')
+@click.option("--metadata", metavar="JSON", help="An object to keep with it instead of the present one.")
+@common
+def update(ctl: Ctl, id: str, chat: str | None, title: str | None, metadata: str | None) -> None:  # noqa: A002
+    """Change a thread's title, chat or metadata.
+
+    \b
+    Examples:
+      clankers-ctl thread update 0199c5a2 --title "Refund, settled"
+      clankers-ctl thread update 0199c5a2 --metadata '{"settled": true}'
+    """
+    request = ThreadUpdate(ctl.call(ThreadGet(id)).id)
+    if chat is not None:
+        request.chat_id = chat
+    if title is not None:
+        request.title = title or None
+    if metadata is not None:
+        request.metadata = _object(metadata) or None
+    _print_thread(ctl, ctl.call(request))
+
+
+@thread.command()
+@click.argument("id", shell_complete=_thread_ids)
+@click.option("--dry-run", is_flag=True, help="Say what would be deleted; delete nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@common
+def delete(ctl: Ctl, id: str, dry_run: bool, yes: bool) -> None:  # noqa: A002
+    """Delete a thread and everything in it. Asks first.
+
+    \b
+    Examples:
+      clankers-ctl thread delete 0199c5a2 --dry-run
+      clankers-ctl thread delete 0199c5a2 --yes
+    """
+    found = ctl.call(ThreadGet(id))
+    planned = ctl.call(ThreadDelete(found.id, dry_run=True))
+    what = f"thread {found.id} ({one_line(found.title or 'untitled')}) with {counted(planned.counts)}"
+    if not dry_run and not yes:
+        click.confirm(f"Delete {what}?", abort=True, err=True)
+    deleted = planned if dry_run else ctl.call(ThreadDelete(found.id))
+    if ctl.json:
+        print_json(deleted)
+    else:
+        click.echo(f"{'Would delete' if dry_run else 'Deleted'} {what}.")
+
+
+@thread.command()
+@click.argument("words", nargs=-1, required=True)
+@click.option("--chat", metavar="ID", help="Only in this chat.")
+@click.option("--thread", "thread_id", metavar="ID", help="Only in this thread.")
+@project_option
+@click.option("--role", help="Only what this role said, as user or assistant.")
+@click.option("--since", metavar="TIME", callback=beginning, help="Only what was said since: 2h, 3d, today …")
+@click.option("--until", metavar="TIME", callback=end, help="Only what was said until.")
+@click.option("--limit", type=click.IntRange(1, 100), default=10, show_default=True, help="How many.")
+@common
+def search(
+    ctl: Ctl,
+    words: tuple[str, ...],
+    chat: str | None,
+    thread_id: str | None,
+    project: str | None,
+    role: str | None,
+    since: int | None,
+    until: int | None,
+    limit: int,
+) -> None:
+    """Find messages by words and by meaning, best first.
+
+    \b
+    Examples:
+      clankers-ctl thread search refund for order --chat support
+      clankers-ctl thread search "the parcel is late" --role user --since 1w
+    """
+    request = MessageSearch(
+        query=" ".join(words),
+        chat_id=chat,
+        thread_id=thread_id and ctl.call(ThreadGet(thread_id)).id,
+        project=project,
+        role=role,
+        since=since,
+        until=until,
+        limit=limit,
+    )
+    found = ctl.call(request)
+    if ctl.json:
+        print_json(found)
+    elif not found.messages:
+        click.echo("Nothing found.", err=True)
+    else:
+        _print_found(found)
+    if not ctl.json and found.degraded:
+        click.secho(one_line(found.degraded), err=True, fg="yellow")
+
+
+def _print_found(found: FoundMessages) -> None:
+    columns = [
+        Column("Score", right=True, style="cyan"),
+        Column("Role"),
+        Column("Text", least=20),
+        Column("When", optional=True),
+        Column("Chat", least=8, optional=True),
+        Column("Thread", least=8, optional=True),
+    ]
+    rows = [
+        [
+            f"{one.score:.3f}",
+            one_line(one.message.role or ""),
+            one_line(one.snippet),
+            local(one.message.created_at),
+            one_line(one.chat_id or ""),
+            one_line(one.message.session_id),
+        ]
+        for one in found.messages
+    ]
+    print_table(columns, rows)
+
+
+def _print_thread(ctl: Ctl, found: Thread) -> None:
+    if ctl.json:
+        print_json(found)
+        return
+    print_facts(
+        [
+            ("id", one_line(found.id)),
+            ("chat", found.chat_id and one_line(found.chat_id)),
+            ("title", found.title and one_line(found.title)),
+            ("project", found.project_path and one_line(found.project_path)),
+            ("metadata", one_line(msgspec.json.encode(found.metadata).decode()) if found.metadata else None),
+            ("messages", several(found.messages, "message")),
+            ("changed", local(found.updated_at)),
+        ]
+    )
+
+
+def _object(text: str | None) -> dict[str, object] | None:
+    """Reads --metadata."""
+    if text is None:
+        return None
+    try:
+        return msgspec.json.decode(text, type=dict[str, object])
+    except msgspec.MsgspecError as error:
+        raise click.BadParameter(f"{text!r} is no JSON object: {error}") from error

@@ -1,0 +1,1 @@
+"""Documents: taken apart outside the daemon's process, cut into chunks, stored so that nothing is lost half way."""

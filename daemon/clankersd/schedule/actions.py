@@ -1,0 +1,255 @@
+"""Scheduled actions as their owners see them: made, changed, found, switched on and off, and what became of them."""
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import UNSET
+
+from clankers_protocol.errors import Conflict, InvalidParams, NotFound
+from clankers_protocol.schedules import (
+    ActionPage,
+    ActionsDeleted,
+    RunPage,
+    ScheduleCreate,
+    ScheduledAction,
+    ScheduleDelete,
+    ScheduleDeleteAll,
+    ScheduleDue,
+    ScheduleEnable,
+    ScheduleFind,
+    ScheduleGet,
+    ScheduleHistory,
+    ScheduleList,
+    ScheduleUpdate,
+)
+from clankers_protocol.wire import Ok
+from clankersd import clock
+from clankersd.db import Db
+from clankersd.db.paging import decode_cursor, encode_cursor
+from clankersd.rpc import handles
+from clankersd.schedule.builtins import BUILTINS
+from clankersd.schedule.grammar import local_zone, parse, zone_named
+from clankersd.schedule.runs import SELECT_RUN, run_from, skip_waiting
+
+if TYPE_CHECKING:
+    from clankersd.app import Daemon
+
+SHORTEST_PREFIX = 8
+NEVER = 2**53 - 1
+"""Stands for no next run where actions are put in order."""
+
+_FIELDS = """
+    id, description, schedule, timezone, missed, builtin, tool_calls_json, synthesis_prompt, skill_id, enabled,
+    next_run, created_at, updated_at
+"""
+SELECT_ACTION = f"SELECT {_FIELDS} FROM scheduled_actions"
+_COLUMNS = [name.strip() for name in _FIELDS.split(",")]
+_INSERT = f"INSERT INTO scheduled_actions ({_FIELDS}) VALUES ({', '.join(f':{name}' for name in _COLUMNS)})"
+_UPDATE = f"UPDATE scheduled_actions SET {', '.join(f'{name} = :{name}' for name in _COLUMNS[1:])} WHERE id = :id"
+_SOONEST = f"coalesce(next_run, {NEVER})"
+_DUE = f"{SELECT_ACTION} WHERE enabled = 1 AND next_run <= :at ORDER BY next_run, id LIMIT :limit"
+
+
+@handles(ScheduleCreate)
+async def create(daemon: "Daemon", request: ScheduleCreate) -> ScheduledAction:
+    now = clock.now()
+    zone = request.timezone or local_zone()
+    row = {
+        "id": clock.new_id(),
+        "description": request.description,
+        "schedule": request.schedule.strip(),
+        "timezone": zone,
+        "missed": request.missed,
+        "builtin": _known_builtin(request.builtin),
+        "tool_calls_json": _json(request.tool_calls),
+        "synthesis_prompt": request.synthesis_prompt,
+        "skill_id": request.skill_id,
+        "enabled": request.enabled,
+        "next_run": next_run(request.schedule, zone, now),
+        "created_at": now,
+        "updated_at": now,
+    }
+    row["next_run"] = row["next_run"] if request.enabled else None
+
+    def store(db: Db) -> dict[str, Any]:
+        row["skill_id"] = _skill(db, request.skill_id)
+        db.execute(_INSERT, row)
+        return row
+
+    return _told(daemon, await daemon.store.write(store), "created")
+
+
+@handles(ScheduleGet)
+async def get(daemon: "Daemon", request: ScheduleGet) -> ScheduledAction:
+    return action_from(await daemon.store.read(lambda db: _resolved(db, request.id)))
+
+
+@handles(ScheduleList)
+async def list_actions(daemon: "Daemon", request: ScheduleList) -> ActionPage:
+    after_run, after_id = decode_cursor(request.cursor, int, str) if request.cursor else (-1, "")
+    sql = f"""
+        {SELECT_ACTION}
+        WHERE (:enabled IS NULL OR enabled = :enabled) AND ({_SOONEST}, id) > (:after_run, :after_id)
+        ORDER BY {_SOONEST}, id LIMIT :limit
+    """
+    params = {"enabled": request.enabled, "after_run": after_run, "after_id": after_id, "limit": request.limit + 1}
+    rows = await daemon.store.read(lambda db: db.fetch(sql, params))
+    shown = rows[: request.limit]
+    more = len(rows) > len(shown)
+    cursor = encode_cursor(shown[-1]["next_run"] or NEVER, shown[-1]["id"]) if more else None
+    return ActionPage([action_from(row) for row in shown], cursor)
+
+
+@handles(ScheduleUpdate)
+async def update(daemon: "Daemon", request: ScheduleUpdate) -> ScheduledAction:
+    given = {name: value for name, value in msgspec.structs.asdict(request).items() if value is not UNSET}
+    del given["id"]
+    _known_builtin(given.get("builtin"))
+    if "tool_calls" in given:
+        given["tool_calls_json"] = _json(given.pop("tool_calls"))
+
+    def store(db: Db) -> dict[str, Any]:
+        row = _resolved(db, request.id) | given
+        if "skill_id" in given:
+            row["skill_id"] = _skill(db, row["skill_id"])
+        row["updated_at"] = clock.now()
+        if "schedule" in given or "timezone" in given:
+            coming = next_run(row["schedule"], row["timezone"], row["updated_at"])
+            row["next_run"] = coming if row["enabled"] else None
+        db.execute(_UPDATE, row)
+        return row
+
+    return _told(daemon, await daemon.store.write(store), "updated")
+
+
+@handles(ScheduleEnable)
+async def enable(daemon: "Daemon", request: ScheduleEnable) -> ScheduledAction:
+    def store(db: Db) -> dict[str, Any]:
+        row = _resolved(db, request.id)
+        if bool(row["enabled"]) == request.enabled:
+            return row
+        now = clock.now()
+        coming = next_run(row["schedule"], row["timezone"], now) if request.enabled else None
+        row |= {"enabled": int(request.enabled), "next_run": coming, "updated_at": now}
+        db.execute(_UPDATE, row)
+        if not request.enabled:
+            skip_waiting(db, row["id"])
+        return row
+
+    return _told(daemon, await daemon.store.write(store), "enabled" if request.enabled else "disabled")
+
+
+@handles(ScheduleDelete)
+async def delete(daemon: "Daemon", request: ScheduleDelete) -> Ok:
+    sql = "DELETE FROM scheduled_actions WHERE id = :id RETURNING id"
+    if not await daemon.store.write(lambda db: db.fetch(sql, {"id": request.id})):
+        raise NotFound(f"scheduled action not found: {request.id}")
+    daemon.hub.publish("schedule", "deleted", request.id)
+    return Ok()
+
+
+@handles(ScheduleDeleteAll)
+async def delete_all(daemon: "Daemon", request: ScheduleDeleteAll) -> ActionsDeleted:
+    if request.dry_run:
+        count = await daemon.store.read(lambda db: int(db.value("SELECT count(*) FROM scheduled_actions")))
+        return ActionsDeleted(count, dry_run=True)
+    gone = await daemon.store.write(lambda db: db.fetch("DELETE FROM scheduled_actions RETURNING id"))
+    for row in gone:
+        daemon.hub.publish("schedule", "deleted", row["id"])
+    return ActionsDeleted(len(gone))
+
+
+@handles(ScheduleFind)
+async def find(daemon: "Daemon", request: ScheduleFind) -> list[ScheduledAction]:
+    sought = request.description.casefold()
+    rows = await daemon.store.read(lambda db: db.fetch(f"{SELECT_ACTION} ORDER BY created_at, id"))
+    found = [row for row in rows if sought in row["description"].casefold()]
+    return [action_from(row) for row in found[: request.limit]]
+
+
+@handles(ScheduleDue)
+async def due(daemon: "Daemon", request: ScheduleDue) -> list[ScheduledAction]:
+    params = {"at": clock.moment(request.at) or clock.now(), "limit": request.limit}
+    return [action_from(row) for row in await daemon.store.read(lambda db: db.fetch(_DUE, params))]
+
+
+@handles(ScheduleHistory)
+async def history(daemon: "Daemon", request: ScheduleHistory) -> RunPage:
+    conditions = ["1"]
+    params: dict[str, Any] = {"limit": request.limit + 1, "state": request.state}
+    conditions += ["state = :state"] * (request.state is not None)
+    if request.cursor:
+        conditions.append("(schedule_runs.created_at, schedule_runs.id) < (:at, :before)")
+        params["at"], params["before"] = decode_cursor(request.cursor, int, str)
+
+    def page(db: Db) -> list[dict[str, Any]]:
+        if request.action_id is not None:
+            conditions.append("action_id = :action_id")
+            params["action_id"] = _resolved(db, request.action_id)["id"]
+        order = "ORDER BY schedule_runs.created_at DESC, schedule_runs.id DESC LIMIT :limit"
+        return db.fetch(f"{SELECT_RUN} WHERE {' AND '.join(conditions)} {order}", params)
+
+    rows = await daemon.store.read(page)
+    runs = [run_from(row) for row in rows[: request.limit]]
+    cursor = encode_cursor(runs[-1].created_at, runs[-1].id) if len(rows) > len(runs) else None
+    return RunPage(runs, cursor)
+
+
+def next_run(schedule: str, zone: str, now: int) -> int | None:
+    """When the schedule comes next after `now`, in milliseconds; raises InvalidParams for one that is none."""
+    found = parse(schedule, zone_named(zone)).next_after(datetime.fromtimestamp(now / 1000, UTC))
+    return None if found is None else int(found.timestamp() * 1000)
+
+
+def action_from(row: dict[str, Any]) -> ScheduledAction:
+    """A row as what travels."""
+    facts = {name: value for name, value in row.items() if name != "tool_calls_json"}
+    calls = row["tool_calls_json"]
+    return ScheduledAction(
+        **facts | {"enabled": bool(row["enabled"])}, tool_calls=msgspec.json.decode(calls) if calls else None
+    )
+
+
+def _told(daemon: "Daemon", row: dict[str, Any], what: str) -> ScheduledAction:
+    """The action as it is now; the scheduler and subscribers are told of it."""
+    daemon.scheduler.wake()
+    daemon.hub.publish("schedule", what, row["id"], description=row["description"], nextRun=row["next_run"])
+    return action_from(row)
+
+
+def _known_builtin(name: str | None) -> str | None:
+    if name is not None and name not in BUILTINS:
+        known = ", ".join(sorted(BUILTINS))
+        raise InvalidParams(f"invalid params: there is no built-in {name!r}; there are {known} - at `$.builtin`")
+    return name
+
+
+def _skill(db: Db, given: str | None) -> str | None:
+    """The id of a skill, from its id or its name."""
+    if given is None:
+        return None
+    found = db.value("SELECT id FROM skills WHERE id = :given OR name = :given", {"given": given})
+    if found is None:
+        raise InvalidParams(f"invalid params: there is no skill {given!r} - at `$.skillId`")
+    return str(found)
+
+
+def _resolved(db: Db, given: str) -> dict[str, Any]:
+    """The action of this id, or of a unique beginning of it."""
+    exact = db.fetch_one(f"{SELECT_ACTION} WHERE id = :id", {"id": given})
+    if exact or len(given) < SHORTEST_PREFIX:
+        found = [exact] if exact else []
+    else:
+        bounds = {"first": given, "last": given + "\U0010ffff"}
+        found = db.fetch(f"{SELECT_ACTION} WHERE id >= :first AND id < :last ORDER BY id LIMIT 6", bounds)
+    if not found:
+        raise NotFound(f"scheduled action not found: {given}")
+    if len(found) > 1:
+        ids = [row["id"] for row in found]
+        raise Conflict(f"{given} is the beginning of several actions: {', '.join(ids)}", {"ids": ids})
+    return found[0]
+
+
+def _json(value: Any) -> str | None:
+    return None if value is None else msgspec.json.encode(value).decode()

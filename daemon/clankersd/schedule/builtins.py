@@ -1,0 +1,46 @@
+"""What the daemon can do by itself on a schedule. It runs no commands: these functions are all there is."""
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from clankersd.db import Db
+from clankersd.db.backup import back_up
+from clankersd.index.rebuild import rebuild
+from clankersd.jobs import Progress
+
+if TYPE_CHECKING:
+    from clankersd.app import Daemon
+
+KEPT_BACKUPS = 7
+
+Builtin = Callable[["Daemon", Progress], Awaitable[Any]]
+
+
+async def backup(daemon: "Daemon", progress: Progress) -> dict[str, str]:
+    """A verified copy of the database beside the others; of those made on a schedule the newest seven stay."""
+    await progress(0, 1, "copying the database")
+
+    def copy(db: Db) -> str:
+        made = back_up(db, daemon.paths.backups, "scheduled")
+        for old in sorted(daemon.paths.backups.glob("clankers-*-scheduled.db"))[:-KEPT_BACKUPS]:
+            old.unlink()
+        return made.name
+
+    return {"file": await daemon.store.apart(copy)}
+
+
+async def reindex(daemon: "Daemon", progress: Progress) -> dict[str, int]:
+    """The whole index anew, beside the live one."""
+    return await rebuild(daemon.index, daemon.queue, daemon.files, progress)
+
+
+async def sync(daemon: "Daemon", progress: Progress) -> Any:
+    """Compare all watched files with the index."""
+    await progress(0, 1, "comparing files")
+    return msgspec.to_builtins(await daemon.files.sync())
+
+
+BUILTINS: dict[str, Builtin] = {"backup": backup, "reindex": reindex, "sync": sync}
+"""By the name an action gives; each runs as a job of that kind, so never twice at the same time."""

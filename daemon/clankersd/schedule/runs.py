@@ -1,0 +1,172 @@
+"""The runs of scheduled actions in the database: made when due, handed out on a lease, ended once."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from clankers_protocol.errors import InvalidParams
+from clankers_protocol.schedules import ScheduleRun
+from clankersd import clock
+from clankersd.db import Db
+from clankersd.schedule.grammar import Schedule, parse, zone_named
+
+MISSED_MS = 60_000
+"""A run that nobody took for so long is one that was missed."""
+
+MOST_ATTEMPTS = 8
+LONGEST_LEASE_MS = 3_600_000
+KEPT_RUNS = 1000
+AT_ONCE = 100
+
+SELECT_RUN = """
+    SELECT schedule_runs.id, action_id, description, scheduled_for, state, attempts, lease_until, result_json, error,
+           schedule_runs.created_at, finished_at
+    FROM schedule_runs JOIN scheduled_actions ON scheduled_actions.id = action_id
+"""
+_OPEN = "state IN ('waiting', 'taken')"
+_TAKEN = "EXISTS (SELECT 1 FROM schedule_runs WHERE action_id = scheduled_actions.id AND state = 'taken')"
+_DUE = f"""
+    SELECT id, schedule, timezone, next_run FROM scheduled_actions
+    WHERE enabled = 1 AND next_run <= :now AND NOT {_TAKEN} ORDER BY next_run, id LIMIT {AT_ONCE}
+"""
+# One that still waits stands for all that were missed meanwhile.
+_MAKE = f"""
+    INSERT INTO schedule_runs (id, action_id, scheduled_for, state, created_at)
+    VALUES (:run_id, :id, :slot, 'waiting', :now)
+    ON CONFLICT (action_id) WHERE {_OPEN} DO UPDATE SET scheduled_for = :slot
+"""
+_ADVANCE = "UPDATE scheduled_actions SET next_run = :next, enabled = enabled AND :next IS NOT NULL WHERE id = :id"
+_SKIP = """
+    UPDATE schedule_runs SET state = 'skipped', finished_at = :now
+    WHERE state = 'waiting' AND scheduled_for < :now - :missed
+      AND action_id IN (SELECT id FROM scheduled_actions WHERE missed = 'skip')
+    RETURNING id
+"""
+_GIVE_UP = """
+    UPDATE schedule_runs SET state = 'failed', lease_until = NULL, finished_at = :now, error = :error
+    WHERE state = 'taken' AND lease_until <= :now AND attempts >= :most
+    RETURNING id
+"""
+_FREE = f"""
+    {SELECT_RUN}
+    WHERE (state = 'waiting' OR state = 'taken' AND lease_until <= :now) AND (builtin IS NOT NULL OR :clients)
+    ORDER BY scheduled_for, schedule_runs.id LIMIT {AT_ONCE}
+"""
+_LEASE = """
+    UPDATE schedule_runs SET state = 'taken', attempts = :attempts, lease_until = :lease_until WHERE id = :id
+"""
+_RENEW = "UPDATE schedule_runs SET lease_until = max(lease_until, :until) WHERE id = :id AND state = 'taken'"
+_END = f"""
+    UPDATE schedule_runs
+    SET state = :state, lease_until = NULL, result_json = :result, error = :error, finished_at = :now
+    WHERE id = :id AND {_OPEN} RETURNING action_id
+"""
+_PRUNE = f"""
+    DELETE FROM schedule_runs WHERE action_id = :action_id AND NOT {_OPEN} AND (created_at, id) <= (
+        SELECT created_at, id FROM schedule_runs WHERE action_id = :action_id
+        ORDER BY created_at DESC, id DESC LIMIT 1 OFFSET {KEPT_RUNS}
+    )
+"""
+# When an action is due, a run that waits can be handed out or counts as missed, or a lease ends that matters.
+_NEXT = f"""
+    SELECT min(at) FROM (
+        SELECT min(next_run) AS at FROM scheduled_actions WHERE enabled = 1 AND next_run IS NOT NULL AND NOT {_TAKEN}
+        UNION ALL
+        SELECT CASE WHEN state = 'taken' AND (builtin IS NOT NULL OR :clients OR attempts >= :most) THEN lease_until
+                    WHEN state = 'waiting' AND (builtin IS NOT NULL OR :clients) THEN scheduled_for
+                    WHEN state = 'waiting' AND missed = 'skip' THEN scheduled_for + :missed + 1 END
+        FROM schedule_runs JOIN scheduled_actions ON scheduled_actions.id = action_id WHERE {_OPEN}
+    )
+"""
+_NOBODY = f"nobody acknowledged it, though it was handed out {MOST_ATTEMPTS} times"
+
+
+def claim(db: Db, now: int, lease_ms: int, *, clients: bool, busy: list[str]) -> tuple[list[ScheduleRun], list[str]]:
+    """Make the runs that are due and lease what may be handed out now, all in the caller's transaction.
+
+    Runs for clients are only leased when there are `clients`; what we are `busy` with ourselves stays ours. Also
+    tells which runs ended by themselves.
+    """
+    for run_id in busy:
+        renew(db, run_id, now + lease_ms)
+    for action in db.fetch(_DUE, {"now": now}):
+        _make_run(db, action, now)
+    ended = db.fetch(_SKIP, {"now": now, "missed": MISSED_MS})
+    ended += db.fetch(_GIVE_UP, {"now": now, "most": MOST_ATTEMPTS, "error": _NOBODY})
+    free = db.fetch(_FREE, {"now": now, "clients": clients})
+    return [_leased(db, run_from(row), now, lease_ms) for row in free], [row["id"] for row in ended]
+
+
+def renew(db: Db, run_id: str, until: int) -> None:
+    """Let a run be taken for longer."""
+    db.execute(_RENEW, {"id": run_id, "until": until})
+
+
+def end(db: Db, run_id: str, state: str, result: Any = None, error: str | None = None) -> bool:
+    """Record what became of a run, unless it has ended already; tells whether it did."""
+    row = {"id": run_id, "state": state, "result": None, "error": error, "now": clock.now()}
+    if result is not None:
+        row["result"] = msgspec.json.encode(result).decode()
+    ended = db.fetch(_END, row)
+    for found in ended:
+        db.execute(_PRUNE, found)
+    return bool(ended)
+
+
+def skip_waiting(db: Db, action_id: str) -> None:
+    """Whoever switches an action off does not want what still waits of it either."""
+    sql = "UPDATE schedule_runs SET state = 'skipped', finished_at = :now WHERE action_id = :id AND state = 'waiting'"
+    db.execute(sql, {"id": action_id, "now": clock.now()})
+
+
+def next_event(db: Db, *, clients: bool) -> int | None:
+    """When there is something to do again."""
+    params = {"most": MOST_ATTEMPTS, "missed": MISSED_MS, "clients": clients}
+    return db.value(_NEXT, params)  # type: ignore[no-any-return]
+
+
+def find(db: Db, run_id: str) -> ScheduleRun | None:
+    row = db.fetch_one(f"{SELECT_RUN} WHERE schedule_runs.id = :id", {"id": run_id})
+    return run_from(row) if row else None
+
+
+def run_from(row: dict[str, Any]) -> ScheduleRun:
+    """A row as what travels."""
+    facts = {name: value for name, value in row.items() if name != "result_json"}
+    return ScheduleRun(**facts, result=msgspec.json.decode(row["result_json"]) if row["result_json"] else None)
+
+
+def _make_run(db: Db, action: dict[str, Any], now: int) -> None:
+    """Make the run of an action that is due, and move the action on. A schedule that cannot be read any more (its
+    zone is gone, say) ends the action, and the run says why."""
+    run_id = clock.new_id()
+    facts = action | {"run_id": run_id, "now": now, "slot": action["next_run"], "next": None}
+    try:
+        schedule = parse(action["schedule"], zone_named(action["timezone"]))
+    except InvalidParams as error:
+        db.execute(_MAKE, facts)
+        db.execute(_ADVANCE, facts)
+        end(db, run_id, "failed", error=error.message)
+        return
+    facts["slot"], facts["next"] = _around(schedule, action["next_run"], now)
+    db.execute(_MAKE, facts)
+    db.execute(_ADVANCE, facts)
+
+
+def _around(schedule: Schedule, due: int, now: int) -> tuple[int, int | None]:
+    """The last time the schedule came, and when it comes next."""
+    if schedule.once:
+        return due, None
+    moment = datetime.fromtimestamp(now / 1000, UTC)
+    last, coming = schedule.last_until(moment), schedule.next_after(moment)
+    slot = due if last is None else max(due, int(last.timestamp() * 1000))
+    return slot, None if coming is None else int(coming.timestamp() * 1000)
+
+
+def _leased(db: Db, run: ScheduleRun, now: int, lease_ms: int) -> ScheduleRun:
+    """Each time it is handed out, twice as long is waited before it is handed out again."""
+    run.state, run.attempts = "taken", run.attempts + 1
+    run.lease_until = now + min(lease_ms * 2 ** (run.attempts - 1), max(LONGEST_LEASE_MS, lease_ms))
+    db.execute(_LEASE, {"id": run.id, "attempts": run.attempts, "lease_until": run.lease_until})
+    return run

@@ -1,0 +1,83 @@
+"""Settings of clients: theirs, apart from each other's and from the daemon's own."""
+
+from typing import Any
+
+import pytest
+from support import DaemonProcess, RawConnection
+
+from clankers_protocol.errors import Conflict, InvalidParams
+
+
+def test_a_setting_is_set_read_changed_and_deleted(connection: RawConnection) -> None:
+    assert connection.call("config.get", namespace="plugin", key="colour") is None
+    connection.call("config.set", namespace="plugin", key="colour", value="red")
+    entry = connection.call("config.set", namespace="plugin", key="colour", value={"r": [1, None, 2.5]})
+    assert connection.call("config.get", namespace="plugin", key="colour") == entry
+    assert entry["value"] == {"r": [1, None, 2.5]}
+    assert connection.call("config.delete", namespace="plugin", key="colour") == {"deleted": 1}
+    assert connection.call("config.delete", namespace="plugin", key="colour") == {"deleted": 0}
+    assert connection.call("config.get", namespace="plugin", key="colour") is None
+
+
+def test_a_stored_null_is_not_a_missing_one(connection: RawConnection) -> None:
+    connection.call("config.set", namespace="plugin", key="nothing", value=None)
+    found = connection.call("config.get", namespace="plugin", key="nothing")
+    assert (found["key"], found["value"]) == ("nothing", None)
+
+
+def test_namespaces_are_apart_and_listed_by_prefix(connection: RawConnection) -> None:
+    for namespace, key in (("a", "x.1"), ("a", "x.2"), ("a", "y"), ("b", "x.1"), ("a", "%")):
+        connection.call("config.set", namespace=namespace, key=key, value=f"{namespace}:{key}")
+
+    def listed(**params: Any) -> list[str]:
+        return [entry["value"] for entry in connection.call("config.list", **params)["entries"]]
+
+    assert listed(namespace="a") == ["a:%", "a:x.1", "a:x.2", "a:y"]
+    assert listed(namespace="a", prefix="x.") == ["a:x.1", "a:x.2"]
+    assert listed(prefix="%") == ["a:%"]
+    assert listed() == ["a:%", "a:x.1", "a:x.2", "a:y", "b:x.1"]
+    first = connection.call("config.list", limit=3)
+    assert listed(limit=3, cursor=first["cursor"]) == ["a:y", "b:x.1"]
+
+
+def test_the_daemons_own_settings_are_elsewhere(connection: RawConnection) -> None:
+    connection.call("config.set", namespace="clankersd", key="log_level", value="debug")
+    levels = {one["key"]: one["value"] for one in connection.call("daemon.config")["settings"]}
+    assert levels["log_level"] == "info"
+
+
+def test_a_namespace_has_room_for_so_many_keys(connection: RawConnection) -> None:
+    sets = [{"namespace": "full", "key": f"k{number}", "value": number} for number in range(1000)]
+    calls = [{"jsonrpc": "2.0", "id": number, "method": "config.set"} for number in range(1000)]
+    connection.send([call | {"params": params} for call, params in zip(calls, sets, strict=True)])
+    assert all("result" in reply for reply in connection.receive())
+    refused = connection.request("config.set", {"namespace": "full", "key": "one more", "value": 1})
+    assert refused["error"]["code"] == Conflict.code
+    assert connection.call("config.set", namespace="full", key="k1", value="changed")["value"] == "changed"
+    assert connection.call("config.set", namespace="other", key="one more", value=1)["value"] == 1
+    connection.call("config.delete", namespace="full", key="k1")
+    assert connection.call("config.set", namespace="full", key="one more", value=1)["value"] == 1
+
+
+@pytest.mark.parametrize(
+    ("params", "names"),
+    [
+        ({"namespace": "a", "key": "k"}, "value"),
+        ({"namespace": "", "key": "k", "value": 1}, "$.namespace"),
+        ({"namespace": "a b", "key": "k", "value": 1}, "$.namespace"),
+        ({"namespace": "../a", "key": "k", "value": 1}, "$.namespace"),
+        ({"namespace": "a\n", "key": "k", "value": 1}, "$.namespace"),
+        ({"namespace": "a" * 65, "key": "k", "value": 1}, "$.namespace"),
+        ({"namespace": "a", "key": "", "value": 1}, "$.key"),
+        ({"namespace": "a", "key": "k" * 257, "value": 1}, "$.key"),
+        ({"namespace": "a", "key": "k", "value": "x" * 65_536}, "$.value"),
+    ],
+)
+def test_bad_settings_are_refused_and_stored_nowhere(
+    shared_daemon: DaemonProcess, params: dict[str, Any], names: str
+) -> None:
+    with shared_daemon.connect() as connection:
+        error = connection.request("config.set", params)["error"]
+        assert error["code"] == InvalidParams.code
+        assert names in error["message"]
+        assert connection.call("config.list")["entries"] == []

@@ -1,0 +1,481 @@
+"""Documents over the socket: handed over, changed in place, found, deleted without a trace."""
+
+import base64
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+from papers import bomb, deep_json, docx, mixed, pdf
+from support import DaemonProcess, RawConnection, running_daemon
+from writers import eventually
+
+PROSE = "Kestrels hover over fields. They look for voles. " * 40
+TABLES = (
+    "documents", "document_parts", "document_chunks", "chunk_edges", "ingest_items", "chunks", "chunks_fts_docsize",
+    "chunks_fts_idx", "index_queue", "index_backlog", "projects",
+)  # fmt: skip
+
+
+@pytest.fixture
+def documents(shared_daemon: DaemonProcess) -> Iterator[RawConnection]:
+    """A connection to a daemon whose documents are all gone afterwards."""
+    with shared_daemon.connect() as connection:
+        yield connection
+        while page := connection.call("document.list", limit=1000)["documents"]:
+            for one in page:
+                connection.call("document.delete", id=one["id"])
+
+
+def finished(connection: RawConnection, job_id: str) -> dict[str, Any]:
+    def ended() -> dict[str, Any] | None:
+        job = connection.call("job.status", id=job_id)
+        return job if job["state"] != "running" else None
+
+    job = dict(eventually(ended, "the job has ended"))
+    assert job["state"] == "done", job
+    return dict(job["result"])
+
+
+def chunks_of(connection: RawConnection, document_id: str) -> list[dict[str, Any]]:
+    sql = f"SELECT id FROM document_chunks WHERE document_id = '{document_id}' ORDER BY chunk_index"
+    ids = [row[0] for row in connection.call("query", sql=sql)["rows"]]
+    return list(connection.call("chunk.get", ids=ids))
+
+
+def search(connection: RawConnection, query: str, **params: Any) -> list[dict[str, Any]]:
+    return list(connection.call("search", query=query, sources=["documents"], **params)["hits"])
+
+
+# -- ingest
+
+
+def test_a_text_is_stored_cut_and_found(documents: RawConnection) -> None:
+    text = f"# Birds\n\n{PROSE}\n\n## Owls\n\nOwls hunt at night with silent zephyrwings."
+    ingested = documents.call("document.ingest", text=text, source="birds.md", metadata={"shelf": "nature"})
+    assert ingested["outcome"] == "stored"
+    document = ingested["document"]
+    assert (document["title"], document["kind"], document["strategy"]) == ("Birds", "markdown", "markdown")
+    assert (document["bytes"], document["characters"]) == (len(text), len(text))
+    hit = search(documents, "zephyrwings")[0]
+    assert hit["text"].startswith("## Owls")
+    assert hit["ref"]["documentId"] == document["id"]
+    assert hit["ref"]["documentTitle"] == "Birds"
+    assert hit["ref"]["documentSource"] == "birds.md"
+    chunk = documents.call("chunk.get", ids=[hit["ref"]["documentChunkId"]])[0]
+    assert text[chunk["startOffset"] : chunk["endOffset"]] == chunk["content"] == hit["text"]
+    assert chunk["metadata"]["section_path"] == "Birds > Owls"
+    assert chunk["startLine"] == text.count("\n", 0, chunk["startOffset"]) + 1
+
+
+def test_unchanged_is_skipped_and_the_same_source_updates_in_place(documents: RawConnection) -> None:
+    parts = [f"Paragraph {number} is about subject{number}. {'It goes on. ' * 60}" for number in range(12)]
+    first = documents.call("document.ingest", text="\n\n".join(parts), source="notes")
+    before = {chunk["content"]: chunk["id"] for chunk in chunks_of(documents, first["document"]["id"])}
+    again = documents.call("document.ingest", text="\n\n".join(parts), source="notes")
+    assert (again["outcome"], again["document"]) == ("unchanged", first["document"])
+
+    parts[5] = f"Paragraph five is new and speaks of quetzals. {'It goes on. ' * 60}"
+    changed = documents.call("document.ingest", text="\n\n".join(parts[:9]), source="notes")
+    assert changed["outcome"] == "updated"
+    assert changed["document"]["id"] == first["document"]["id"]
+    assert changed["document"]["createdAt"] == first["document"]["createdAt"]
+    after = {chunk["content"]: chunk["id"] for chunk in chunks_of(documents, first["document"]["id"])}
+    kept = before.keys() & after.keys()
+    assert len(kept) >= 5
+    assert all(before[content] == after[content] for content in kept)
+    assert search(documents, "quetzals")
+    assert not any("subject11" in hit["text"] for hit in search(documents, "subject11"))
+    assert documents.call("document.get", source="notes")["text"] == "\n\n".join(parts[:9])
+
+
+def test_what_is_said_of_an_unchanged_document_is_updated(documents: RawConnection) -> None:
+    documents.call("document.ingest", text=PROSE, source="p", title="Old name")
+    changed = documents.call("document.ingest", text=PROSE, source="p", title="Gyrfalcon papers", metadata={"a": 1})
+    assert changed["outcome"] == "updated"
+    assert changed["document"]["metadata"] == {"a": 1}
+    assert search(documents, "gyrfalcon")
+
+
+def test_another_way_of_cutting_cuts_anew(documents: RawConnection) -> None:
+    one = documents.call("document.ingest", text=PROSE, source="p", chunkTokens=400)
+    two = documents.call("document.ingest", text=PROSE, source="p", chunkTokens=64)
+    assert two["outcome"] == "updated"
+    assert two["document"]["chunks"] > one["document"]["chunks"]
+
+
+def test_a_text_without_a_source_is_its_own_name(documents: RawConnection) -> None:
+    one = documents.call("document.ingest", text=PROSE)
+    assert documents.call("document.ingest", text=PROSE)["outcome"] == "unchanged"
+    assert documents.call("document.ingest", text=PROSE + "!")["document"]["id"] != one["document"]["id"]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "kind", "word"),
+    [
+        ("a.pdf", pdf("A page on wolverines."), "pdf", "wolverines"),
+        ("a.docx", docx("A paragraph on marmots.", heading="Report"), "docx", "marmots"),
+        ("a.html", b"<h1>Head</h1><p>About ibexes.</p>", "html", "ibexes"),
+        ("a.csv", b"animal,legs\nokapi,4\n", "csv", "okapi"),
+        ("a.json", b'{"animal": "tapir"}', "json", "tapir"),
+        ("a.py", b"def find_pangolin():\n    return 1\n", "code", "pangolin"),
+        ("a.txt", "Über Füchse: vixenhaft.".encode(), "text", "vixenhaft"),
+    ],
+)
+def test_files_and_bytes_of_every_kind_are_found(
+    documents: RawConnection, tmp_path: Path, name: str, data: bytes, kind: str, word: str
+) -> None:
+    (tmp_path / name).write_bytes(data)
+    by_path = documents.call("document.ingest", path=str(tmp_path / name))
+    by_bytes = documents.call("document.ingest", data=base64.b64encode(data).decode(), source=f"mem/{name}")
+    for ingested in (by_path, by_bytes):
+        assert ingested["document"]["kind"] == kind
+        assert ingested["document"]["bytes"] == len(data)
+    assert {hit["ref"]["documentSource"] for hit in search(documents, word)} == {str(tmp_path / name), f"mem/{name}"}
+
+
+def test_a_url_is_only_a_name(documents: RawConnection) -> None:
+    url = "https://example.invalid/guide.html"
+    document = documents.call("document.ingest", text="<p>Given content on lemurs.</p>", source=url)["document"]
+    assert (document["source"], document["kind"]) == (url, "html")
+
+
+def test_children_are_searched_and_parents_returned_once(documents: RawConnection) -> None:
+    text = "\n\n".join(f"Section {n}. The capercaillie displays here. {'More is said of it. ' * 40}" for n in range(12))
+    ingested = documents.call("document.ingest", text=text, source="p", strategy="parentChild", chunkTokens=64)
+    rows = chunks_of(documents, ingested["document"]["id"])
+    parents = {row["id"]: row for row in rows if row["parentId"] is None}
+    children = [row for row in rows if row["parentId"] is not None]
+    assert all(row["content"] in parents[row["parentId"]]["content"] for row in children)
+    assert ingested["document"]["chunks"] == len(children)
+    settled(documents)
+    found = [documents.call(method, query="capercaillie")["hits"] for method in ("chunk.search", "chunk.searchKeyword")]
+    for hits in (
+        [(hit["ref"]["documentChunkId"], hit["text"]) for hit in search(documents, "capercaillie", limit=50)],
+        *([(hit["chunk"]["id"], hit["chunk"]["content"]) for hit in one] for one in found),
+    ):
+        assert hits
+        assert len({chunk for chunk, _ in hits}) == len(hits)
+        assert all(parents[chunk]["content"] == content for chunk, content in hits)
+
+
+def test_cutting_by_meaning_keeps_what_belongs_together(documents: RawConnection) -> None:
+    birds = "The owl is a bird of prey. Owls and hawks are birds that hunt. Birds have feathers and wings. "
+    money = "The bank raised interest rates. Loans and credit cost more money. Investors sold bank shares. "
+    document = documents.call("document.ingest", text=birds + money, source="p", strategy="semantic")["document"]
+    assert document["strategy"] == "semantic"
+    contents = [chunk["content"] for chunk in chunks_of(documents, document["id"])]
+    assert len(contents) > 1
+    assert not any("feathers" in content and "interest" in content for content in contents)
+
+
+# -- store
+
+
+def test_chunks_of_ones_own_are_stored_with_parents_and_metadata(documents: RawConnection) -> None:
+    chunks = [
+        {"id": "whole", "content": "All about narwhals and their tusks."},
+        {"id": "part", "parentId": "whole", "content": "narwhals", "metadata": {"page": 3}},
+        {"content": "Nothing else.", "startOffset": 40, "endOffset": 53},
+    ]
+    stored = documents.call("document.store", chunks=chunks, title="Arctic", source="own")
+    assert stored["document"]["chunks"] == 2
+    hit = search(documents, "narwhals")[0]
+    assert (hit["text"], hit["ref"]["documentChunkId"]) == ("All about narwhals and their tusks.", "whole")
+    assert hit["ref"]["matchedChunkId"] == "part"
+    assert documents.call("document.store", chunks=chunks, title="Arctic", source="own")["outcome"] == "unchanged"
+    fewer = documents.call("document.store", chunks=chunks[:2], source="own")
+    assert fewer["outcome"] == "updated"
+    assert len(chunks_of(documents, stored["document"]["id"])) == 2
+    assert not documents.call("chunk.searchKeyword", query="nothing else")["hits"]
+
+
+def test_a_document_stored_again_by_its_id_keeps_its_source(documents: RawConnection) -> None:
+    stored = documents.call("document.store", id="mine", source="where", chunks=[{"content": "one"}])
+    again = documents.call("document.store", id="mine", chunks=[{"content": "two"}])
+    assert (again["outcome"], again["document"]["source"]) == ("updated", "where")
+    assert again["document"]["id"] == stored["document"]["id"] == "mine"
+
+
+def test_consecutive_chunks_are_linked_in_order(documents: RawConnection) -> None:
+    chunks = [{"id": f"c{number}", "content": f"text {number}"} for number in (3, 1, 2)]
+    documents.call("document.store", chunks=chunks, source="linked")
+    edges = documents.call("graph.getEdges", ids=["c3", "c1", "c2"])
+    assert {(edge["sourceId"], edge["targetId"]) for edge in edges} == {("c3", "c1"), ("c1", "c2")}
+    assert {(edge["relation"], edge["weight"]) for edge in edges} == {("sequence", 1.0)}
+    documents.call("document.store", chunks=chunks[1:], source="linked")
+    assert len(documents.call("graph.getEdges", ids=["c3", "c1", "c2"])) == 1
+    documents.call("document.store", chunks=[{"id": "alone", "content": "one"}], source="single")
+    assert documents.call("graph.getEdges", ids=["alone"]) == []
+
+
+# -- read, list, update, delete
+
+
+def test_a_long_text_is_read_in_parts(documents: RawConnection) -> None:
+    text = "\n".join(f"line {number} – ünï" for number in range(30_000))
+    documents.call("document.ingest", text=text, source="long")
+    read, offset = "", 0
+    while offset is not None:
+        part = documents.call("document.get", source="long", offset=offset, length=70_001)
+        read, offset = read + part["text"], part["nextOffset"]
+    assert read == text
+
+
+def test_documents_are_listed_newest_first_page_by_page(documents: RawConnection, tmp_path: Path) -> None:
+    for number in range(5):
+        documents.call(
+            "document.ingest", text=f"text {number}", source=f"/a/{number}", createdAt=1_700_000_000 + number
+        )
+    documents.call(
+        "document.ingest", text="<p>other</p>", source="/b/x.html", project=str(tmp_path), createdAt=1_600_000_000
+    )
+    page = documents.call("document.list", limit=4)
+    rest = documents.call("document.list", limit=4, cursor=page["cursor"])
+    sources = [one["source"] for one in page["documents"] + rest["documents"]]
+    assert sources == ["/a/4", "/a/3", "/a/2", "/a/1", "/a/0", "/b/x.html"]
+    assert rest["cursor"] is None
+    assert [one["source"] for one in documents.call("document.list", source="/b")["documents"]] == ["/b/x.html"]
+    assert [one["source"] for one in documents.call("document.list", kind="html")["documents"]] == ["/b/x.html"]
+    found = documents.call("document.list", project=str(tmp_path))["documents"]
+    assert [one["projectPath"] for one in found] == [str(tmp_path)]
+    assert search(documents, "other", project=str(tmp_path))
+    assert {hit["ref"]["documentSource"] for hit in search(documents, "text", project=str(tmp_path))} == {"/b/x.html"}
+
+
+def test_an_id_may_be_shortened_where_it_is_unique(documents: RawConnection) -> None:
+    documents.call("document.store", id="abcdefgh-1", chunks=[{"content": "one"}])
+    documents.call("document.store", id="abcdefgh-2", chunks=[{"content": "two"}])
+    assert documents.call("document.get", id="abcdefgh-1")["text"] == "one"
+    assert documents.request("document.get", {"id": "abcdefgh"})["error"]["code"] == 4009
+    assert documents.request("document.get", {"id": "abcdefg"})["error"]["code"] == 4004
+    assert documents.request("document.delete", {"id": "abcdefgh"})["error"]["code"] == 4004
+
+
+def test_a_title_and_metadata_can_be_changed(documents: RawConnection) -> None:
+    document = documents.call("document.ingest", text=PROSE, source="p", metadata={"a": 1, "b": 2})["document"]
+    changed = documents.call("document.update", id=document["id"], title="On lammergeiers", metadata={"b": 3})
+    assert (changed["title"], changed["metadata"]) == ("On lammergeiers", {"b": 3})
+    assert search(documents, "lammergeiers")
+
+
+def test_storing_then_deleting_leaves_everything_as_it_was(home: Path) -> None:
+    with running_daemon(home) as daemon, daemon.connect() as connection:
+        connection.call("document.ingest", text=PROSE, source="stays")
+        connection.call("upsertMessage", message={"id": "m", "sessionId": "s", "role": "user", "textContent": PROSE})
+        settled(connection)
+        before = counts(daemon.database)
+        given = [{"id": f"c{number}", "content": f"chunk {number} of it"} for number in range(50)]
+        document = connection.call("document.store", chunks=given, source="goes")["document"]
+        parted = connection.call("document.ingest", text=PROSE * 30, source="too", strategy="parentChild")["document"]
+        edge = {"sourceId": "c1", "targetId": chunks_of(connection, parted["id"])[0]["id"], "relation": "references"}
+        connection.call("graph.storeEdges", edges=[edge])
+        settled(connection)
+        between = counts(daemon.database)
+        assert all(
+            between[table] > before[table]
+            for table in ("documents", "document_chunks", "chunk_edges", "chunks", "vectors")
+        )
+        assert connection.call("document.delete", id=document["id"], dryRun=True)["chunks"] == 50
+        gone = connection.call("document.delete", id=document["id"])
+        assert (gone["chunks"], gone["edges"]) == (50, 50)
+        connection.call("document.delete", id=parted["id"])
+        assert counts(daemon.database) == before
+        assert not search(
+            connection, "chunk of it", filters=[{"field": "document", "op": "eq", "value": document["id"]}]
+        )
+        assert connection.request("document.get", {"id": document["id"]})["error"]["code"] == 4004
+        assert daemon.stop() == 0
+        check_words(daemon.database)
+
+
+def settled(connection: RawConnection) -> None:
+    eventually(lambda: connection.call("index.status")["live"]["pending"] == 0, "every chunk has its vector")
+
+
+def counts(database: Path) -> dict[str, int]:
+    db = apsw.Connection(str(database), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        db.set_busy_timeout(5000)
+        found = {
+            table: db.execute(f"SELECT count(*) FROM {table}").fetchall()[0][0]
+            for table in TABLES
+            if "idx" not in table
+        }
+        (name,) = db.execute("SELECT name FROM sqlite_master WHERE name LIKE 'chunk_vectors_%_rowids'").fetchall()[0]
+        found["vectors"] = db.execute(f"SELECT count(*) FROM {name}").fetchall()[0][0]
+        return found
+    finally:
+        db.close()
+
+
+def check_words(database: Path) -> None:
+    """FTS5's own comparison of its index with the chunks; raises when they differ."""
+    db = apsw.Connection(str(database))
+    try:
+        db.execute("INSERT INTO chunks_fts (chunks_fts, rank) VALUES ('integrity-check', 1)")
+    finally:
+        db.close()
+
+
+# -- many
+
+
+def test_one_bad_document_of_many_fails_alone(documents: RawConnection, tmp_path: Path) -> None:
+    (tmp_path / "locked.pdf").write_bytes(pdf("secret", password="x"))
+    (tmp_path / "good.md").write_text("# Good\n\nIt speaks of axolotls.")
+    items = [
+        {"path": str(tmp_path / "good.md")},
+        {"path": str(tmp_path / "locked.pdf")},
+        {"path": str(tmp_path / "missing.txt")},
+        {"text": "a", "data": "b"},
+        {"data": "no base64!", "source": "s"},
+        {"text": "Some text on quokkas."},
+        {"path": str(tmp_path / "good.md")},
+    ]
+    result = finished(documents, documents.call("document.ingestMany", documents=items)["jobId"])
+    assert (result["stored"], result["unchanged"]) == (2, 1)
+    assert [one["position"] for one in result["failed"]] == [1, 2, 3, 4]
+    assert "encrypted" in result["failed"][0]["error"]
+    assert result["failed"][0]["source"] == str(tmp_path / "locked.pdf")
+    assert search(documents, "axolotls")
+    assert search(documents, "quokkas")
+    assert documents.call("query", sql="SELECT count(*) FROM ingest_items")["rows"] == [[0]]
+
+
+def test_progress_is_told_while_many_are_ingested(documents: RawConnection, tmp_path: Path) -> None:
+    items = [{"path": str(path)} for path in mixed(tmp_path / "many", 120)]
+    result = finished(documents, documents.call("document.ingestMany", documents=items)["jobId"])
+    assert result == {"stored": 120, "updated": 0, "unchanged": 0, "failed": []}
+    told = [one["params"] for one in documents.notifications if one["method"] == "$/progress"]
+    assert told
+    assert all(one["total"] in (None, 120) for one in told)
+
+
+def test_a_second_batch_is_refused_while_one_runs_and_a_cancelled_one_is_forgotten(
+    documents: RawConnection, tmp_path: Path
+) -> None:
+    items = [{"text": f"{PROSE * 20} {number}"} for number in range(200)]
+    job = documents.call("document.ingestMany", documents=items)["jobId"]
+    assert documents.request("document.ingestMany", {"documents": [{"text": "x"}]})["error"]["code"] == 4009
+    assert documents.call("job.cancel", id=job)["state"] == "cancelled"
+    assert documents.call("query", sql="SELECT count(*) FROM ingest_items")["rows"] == [[0]]
+
+
+def test_a_large_file_is_stored_while_others_are_served(documents: RawConnection, tmp_path: Path) -> None:
+    big = tmp_path / "big.txt"
+    big.write_text("\n\n".join(f"Paragraph {number} on item{number}. {'word ' * 60}" for number in range(15_000)))
+    documents.send({"jsonrpc": "2.0", "id": "big", "method": "document.ingest", "params": {"path": str(big)}})
+    answered = 0
+    while True:
+        documents.send({"jsonrpc": "2.0", "id": "ping", "method": "health"})
+        reply = documents.receive()
+        if reply["id"] == "big":
+            break
+        answered += 1
+    assert reply["result"]["document"]["characters"] == len(big.read_text())
+    assert documents.receive()["id"] == "ping"
+    assert answered > 20  # held up for all of the time it would be one or two
+    assert search(documents, "item14999")[0]["ref"]["documentSource"] == str(big)
+
+
+def test_a_hostile_file_ends_only_the_process_that_reads_it(home: Path, tmp_path: Path) -> None:
+    with running_daemon(home, CLANKERS_DOCUMENT_SECONDS="2") as daemon, daemon.connect() as connection:
+        endless = b"[" + b",".join(b'"%d"' % number for number in range(3_000_000)) + b"]"
+        (tmp_path / "slow.json").write_bytes(endless)
+        reply = connection.request("document.ingest", {"path": str(tmp_path / "slow.json"), "chunkTokens": 32})
+        assert "longer than 2 seconds" in reply["error"]["message"]
+        assert connection.call("document.ingest", text="Still here.")["outcome"] == "stored"
+
+
+def test_documents_stay_as_they_were_cut_when_the_index_is_built_anew(home: Path) -> None:
+    with running_daemon(home) as daemon, daemon.connect() as connection:
+        document = connection.call("document.ingest", text=f"{PROSE} It ends with hoopoes.", source="p")["document"]
+        before = chunks_of(connection, document["id"])
+        settled(connection)
+        connection.call("daemon.configure", key="chunk_tokens", value=64)
+        finished(connection, connection.call("reindex")["jobId"])
+        assert chunks_of(connection, document["id"]) == before
+        hit = search(connection, "hoopoes")[0]
+        assert hit["text"] == before[-1]["content"]
+        assert connection.call("index.status")["chunks"] == {"documents": len(before)}
+        assert connection.call("chunk.search", query="hoopoes")["hits"]
+
+
+# -- bad input
+
+BAD: list[tuple[str, dict[str, Any], str]] = [
+    ("document.ingest", {}, "exactly one"),
+    ("document.ingest", {"text": "a", "path": "/b"}, "exactly one"),
+    ("document.ingest", {"text": " \n"}, "$.text"),
+    ("document.ingest", {"data": "???"}, "$.data"),
+    ("document.ingest", {"path": "relative.txt"}, "$.path"),
+    ("document.ingest", {"path": "/nowhere/at/all.txt"}, "No such file"),
+    ("document.ingest", {"path": "/dev/zero"}, "regular file"),
+    ("document.ingest", {"path": "/tmp"}, "regular file"),
+    ("document.ingest", {"text": "a", "kind": "odt"}, "$.kind"),
+    ("document.ingest", {"text": "a", "strategy": "magic"}, "$.strategy"),
+    ("document.ingest", {"text": "a", "chunkTokens": 3}, "$.chunkTokens"),
+    ("document.ingest", {"text": "a", "parentTokens": 500}, "$.parentTokens"),
+    ("document.ingest", {"text": "a", "metadata": {"no-identifier": 1}}, "$.metadata"),
+    ("document.ingest", {"text": "a", "metadata": {"k": "x" * 20_000}}, "$.metadata"),
+    ("document.ingest", {"text": "a", "project": "no-such-id"}, "$.project"),
+    ("document.ingest", {"text": deep_json(500), "kind": "json"}, "deeper"),
+    ("document.ingest", {"data": base64.b64encode(pdf("x", password="y")).decode()}, "encrypted"),
+    ("document.ingest", {"data": base64.b64encode(bomb(250 * 1024 * 1024)).decode()}, "unpack"),
+    ("document.ingest", {"text": "a", "strategy": "code", "source": "a.unknown"}, "grammar"),
+    ("document.ingestMany", {"documents": []}, "$.documents"),
+    ("document.store", {"chunks": []}, "$.chunks"),
+    ("document.store", {"chunks": [{"content": ""}]}, "$.chunks[0].content"),
+    ("document.store", {"chunks": [{"content": "a"}, {"content": "  "}]}, "$.chunks[1].content"),
+    ("document.store", {"chunks": [{"content": "a", "id": "x"}, {"content": "b", "id": "x"}]}, "$.chunks[1].id"),
+    ("document.store", {"chunks": [{"content": "a", "parentId": "none"}]}, "$.chunks[0].parentId"),
+    ("document.store", {"chunks": [{"content": "a", "startOffset": 5, "endOffset": 2}]}, "$.chunks[0].endOffset"),
+    ("document.store", {"chunks": [{"content": "a", "embedding": [0.5, 0.5]}]}, "$.chunks[0].embedding"),
+    ("document.store", {"chunks": [{"content": "a", "embedding": [0.0] * 256}]}, "zero"),
+    ("document.store", {"chunks": [{"content": "a", "metadata": {"a.b": 1}}]}, "$.chunks[0].metadata"),
+    ("document.get", {}, "exactly one"),
+    ("document.get", {"id": "nope"}, "not found"),
+    ("document.update", {"id": "nope", "title": "x"}, "not found"),
+    ("document.delete", {"id": "nope"}, "not found"),
+    ("document.list", {"cursor": "rubbish"}, "$.cursor"),
+    ("chunk.search", {}, "exactly one"),
+    ("chunk.search", {"query": "a", "embedding": [1.0]}, "exactly one"),
+    ("chunk.search", {"embedding": [1.0, 2.0]}, "$.embedding"),
+    ("chunk.search", {"embedding": "AAAA"}, "$.embedding"),
+    ("chunk.search", {"query": "a", "filters": [{"field": "nonsense", "op": "eq", "value": 1}]}, "nonsense"),
+    ("chunk.search", {"query": "a", "filters": [{"field": "document", "op": "in", "value": []}]}, "something in it"),
+    ("chunk.searchKeyword", {"query": "a", "filters": [{"field": "meta.a-b", "op": "eq", "value": 1}]}, "meta.a-b"),
+    ("chunk.searchKeyword", {"query": ""}, "$.query"),
+    ("chunk.get", {"ids": []}, "$.ids"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "params", "says"), BAD)
+def test_bad_input_is_named_and_nothing_is_stored(
+    shared_daemon: DaemonProcess, method: str, params: dict[str, Any], says: str
+) -> None:
+    with shared_daemon.connect() as connection:
+        before = counts(shared_daemon.database)
+        reply = connection.request(method, params)
+        assert says in reply["error"]["message"], reply
+        assert reply["error"]["code"] in (-32602, 4004)
+        assert counts(shared_daemon.database) == before
+
+
+def test_a_chunk_of_another_document_is_not_taken_over(documents: RawConnection) -> None:
+    documents.call("document.store", source="one", chunks=[{"id": "c", "content": "mine"}])
+    reply = documents.request("document.store", {"source": "two", "chunks": [{"id": "c", "content": "yours"}]})
+    assert reply["error"]["code"] == 4009
+    assert documents.call("chunk.get", ids=["c"])[0]["content"] == "mine"
+    assert len(documents.call("document.list")["documents"]) == 1
+
+
+def test_a_link_is_not_followed(documents: RawConnection, tmp_path: Path) -> None:
+    (tmp_path / "real.txt").write_text("hello")
+    (tmp_path / "link.txt").symlink_to(tmp_path / "real.txt")
+    os.mkfifo(tmp_path / "pipe.txt")
+    assert "link" in documents.request("document.ingest", {"path": str(tmp_path / "link.txt")})["error"]["message"]
+    assert "regular" in documents.request("document.ingest", {"path": str(tmp_path / "pipe.txt")})["error"]["message"]

@@ -1,0 +1,399 @@
+"""Scheduled actions over the wire: kept, due, handed out until acknowledged, and what became of them."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scheduling import change_database, make_due, next_run_of, nothing_comes, wake
+from support import DaemonProcess, RawConnection, running_daemon
+from writers import eventually
+
+from clankers_protocol.errors import InvalidParams, NotFound
+
+HOUR = 3600
+
+
+@pytest.fixture
+def hasty(home: Path) -> Iterator[DaemonProcess]:
+    """A daemon whose leases are short."""
+    with running_daemon(home, CLANKERS_SCHEDULE_LEASE_SECONDS="0.5") as process:
+        yield process
+
+
+def create(connection: RawConnection, schedule: str = "09:00 daily", **more: Any) -> str:
+    return str(connection.call("schedule.create", **({"description": "d", "schedule": schedule} | more))["id"])
+
+
+def runs(connection: RawConnection, action_id: str | None = None) -> list[dict[str, Any]]:
+    return list(connection.call("schedule.history", actionId=action_id)["runs"])
+
+
+def ended(connection: RawConnection, action_id: str) -> list[dict[str, Any]]:
+    """The runs of an action, once none is open."""
+
+    def all_over() -> list[dict[str, Any]] | None:
+        found = runs(connection, action_id)
+        return found if found and all(run["finishedAt"] for run in found) else None
+
+    return list(eventually(all_over, "the action's runs are over"))
+
+
+def test_an_action_is_created_read_changed_listed_found_and_deleted(connection: RawConnection) -> None:
+    action = connection.call(
+        "schedule.create",
+        description="Sum up 100% of the day",
+        schedule="18:30 weekly(fri)",
+        timezone="Europe/Berlin",
+        missed="skip",
+        toolCalls=[{"name": "search", "args": {"q": 1}}],
+        synthesisPrompt="Be brief",
+    )
+    assert connection.call("schedule.get", id=action["id"]) == action
+    assert connection.call("schedule.get", id=action["id"][:23]) == action
+    assert action["toolCalls"] == [{"name": "search", "args": {"q": 1}}]
+    assert action["nextRun"] > time.time() * 1000
+    changed = connection.call("schedule.update", id=action["id"], schedule="19:00 daily", synthesisPrompt=None)
+    assert (changed["schedule"], changed["synthesisPrompt"], changed["missed"]) == ("19:00 daily", None, "skip")
+    assert changed["nextRun"] != action["nextRun"]
+    assert connection.call("schedule.list")["actions"] == [changed]
+    connection.call("schedule.delete", id=action["id"])
+    assert connection.request("schedule.get", {"id": action["id"]})["error"]["code"] == NotFound.code
+
+
+def test_wildcards_in_a_description_are_literal(connection: RawConnection) -> None:
+    for description in ("100% done", "100 done", "under_score", "underXscore", "Ärger"):
+        create(connection, description=description)
+
+    def found(text: str) -> list[str]:
+        return [action["description"] for action in connection.call("schedule.find", description=text)]
+
+    assert found("100%") == ["100% done"]
+    assert found("%") == ["100% done"]
+    assert found("r_s") == ["under_score"]
+    assert found("DONE") == ["100% done", "100 done"]
+    assert found("ärger") == ["Ärger"]
+    assert found("*") == []
+
+
+def test_disabled_actions_are_not_due_and_enabling_does_not_make_up_for_them(daemon: DaemonProcess) -> None:
+    with daemon.connect() as connection:
+        action = create(connection)
+        off = connection.call("schedule.enable", id=action, enabled=False)
+        assert (off["enabled"], off["nextRun"]) == (False, None)
+        in_a_year = round(time.time() * 1000) + 366 * 24 * HOUR * 1000
+        assert connection.call("schedule.due", at=in_a_year) == []
+        on = connection.call("schedule.enable", id=action)
+        assert on["nextRun"] > time.time() * 1000
+        assert [found["id"] for found in connection.call("schedule.due", at=in_a_year)] == [action]
+        assert connection.call("schedule.due") == []
+        assert runs(connection) == []
+
+
+def test_all_actions_are_deleted_and_counted(connection: RawConnection) -> None:
+    for _ in range(3):
+        create(connection)
+    assert connection.call("schedule.deleteAll", dryRun=True) == {"deleted": 3, "dryRun": True}
+    assert connection.call("schedule.deleteAll") == {"deleted": 3, "dryRun": False}
+    assert connection.call("schedule.deleteAll")["deleted"] == 0
+
+
+def test_a_due_action_is_handed_to_a_client_once_and_is_done_when_acknowledged(hasty: DaemonProcess) -> None:
+    with hasty.connect() as connection, hasty.connect() as worker:
+        skill = connection.call("skill.create", name="s", description="d")["id"]
+        action = create(connection, toolCalls=[{"name": "t"}], synthesisPrompt="p", skillId="s")
+        worker.call("schedule.subscribe")
+        make_due(hasty, action)
+        wake(connection, action)
+        run = next_run_of(worker)
+        assert run["action"]["id"] == action
+        assert (run["action"]["toolCalls"], run["action"]["synthesisPrompt"]) == ([{"name": "t"}], "p")
+        assert run["action"]["skillId"] == skill
+        done = worker.call("schedule.ack", runId=run["runId"], result={"answer": 42})
+        assert (done["state"], done["result"]) == ("done", {"answer": 42})
+        worker.notifications.clear()  # it may have been handed out again before the acknowledgement arrived
+        assert nothing_comes(worker, 1.5)
+        again = worker.call("schedule.ack", runId=run["runId"], state="failed", error="too late")
+        assert (again["state"], again["error"]) == ("done", None)
+        assert len(runs(connection, action)) == 1
+
+
+def test_the_next_run_is_set_before_the_action_is_handed_out(daemon: DaemonProcess) -> None:
+    with daemon.connect() as connection, daemon.connect() as worker:
+        daily, once = create(connection), create(connection, "09:00 once")
+        worker.call("schedule.subscribe")
+        for action in (daily, once):
+            make_due(daemon, action)
+            wake(connection, action)
+        handed = [next_run_of(worker)["action"] for _ in range(2)]
+        states = {action["id"]: (action["enabled"], action["nextRun"]) for action in handed}
+        assert states[once] == (False, None)
+        assert states[daily][0] is True
+        assert states[daily][1] > time.time() * 1000
+
+
+def test_what_is_not_acknowledged_is_handed_out_again_with_a_longer_lease(hasty: DaemonProcess) -> None:
+    with hasty.connect() as connection, hasty.connect() as worker:
+        action = create(connection, "09:00 once")
+        worker.call("schedule.subscribe")
+        make_due(hasty, action)
+        wake(connection, action)
+        handed = [next_run_of(worker) for _ in range(3)]
+        assert len({run["runId"] for run in handed}) == 1
+        assert [run["attempt"] for run in handed] == [1, 2, 3]
+        ends = [run["leaseUntil"] for run in handed]
+        assert ends[1] - ends[0] >= 900
+        assert ends[2] - ends[1] >= 1900
+        worker.call("schedule.ack", runId=handed[0]["runId"])
+        assert [(run["state"], run["attempts"]) for run in runs(connection)] == [("done", 3)]
+
+
+def test_a_client_that_is_still_working_keeps_its_run(home: Path) -> None:
+    with (
+        running_daemon(home, CLANKERS_SCHEDULE_LEASE_SECONDS="2") as patient,
+        patient.connect() as connection,
+        patient.connect() as worker,
+    ):
+        action = create(connection, "09:00 once")
+        worker.call("schedule.subscribe")
+        make_due(patient, action)
+        wake(connection, action)
+        run = next_run_of(worker)
+        for _ in range(12):
+            renewed = worker.call("schedule.ack", runId=run["runId"], state="working")
+            time.sleep(0.25)
+        assert renewed["leaseUntil"] > run["leaseUntil"]
+        assert worker.call("schedule.ack", runId=run["runId"])["attempts"] == 1
+
+
+def test_runs_wait_while_nobody_is_subscribed(daemon: DaemonProcess) -> None:
+    with daemon.connect() as connection:
+        action = create(connection, "09:00 once")
+        make_due(daemon, action)
+        wake(connection, action)
+        eventually(lambda: [run["state"] for run in runs(connection)] == ["waiting"], "the run waits")
+        with daemon.connect() as worker:
+            worker.call("schedule.subscribe")
+            assert next_run_of(worker)["attempt"] == 1
+
+
+def test_a_run_goes_to_one_of_several_clients_and_to_another_when_that_one_is_gone(hasty: DaemonProcess) -> None:
+    with hasty.connect() as connection, hasty.connect() as first, hasty.connect() as second:
+        first.call("schedule.subscribe")
+        second.call("schedule.subscribe")
+        action = create(connection, "09:00 once")
+        make_due(hasty, action)
+        wake(connection, action)
+        eventually(lambda: runs(connection)[:1] and runs(connection)[0]["attempts"] == 1, "it is handed out")
+        got = first if not nothing_comes(first, 0.2) else second
+        other = second if got is first else first
+        got.socket.close()
+        run = next_run_of(other)
+        assert run["attempt"] > 1
+        assert other.call("schedule.ack", runId=run["runId"])["state"] == "done"
+
+
+def test_a_failed_action_is_recorded_and_does_not_stop_others(daemon: DaemonProcess) -> None:
+    with daemon.connect() as connection, daemon.connect() as worker:
+        worker.call("schedule.subscribe")
+        bad, good = create(connection, description="bad"), create(connection, description="good")
+        for action in (bad, good):
+            make_due(daemon, action)
+            wake(connection, action)
+        for _ in range(2):
+            run = next_run_of(worker)
+            state = "failed" if run["action"]["id"] == bad else "done"
+            worker.call("schedule.ack", runId=run["runId"], state=state, error="boom" if state == "failed" else None)
+        assert [(run["state"], run["error"]) for run in ended(connection, bad)] == [("failed", "boom")]
+        assert [run["state"] for run in ended(connection, good)] == ["done"]
+        assert connection.call("schedule.get", id=bad)["enabled"] is True
+        assert [run["description"] for run in connection.call("schedule.history", state="failed")["runs"]] == ["bad"]
+
+
+def test_of_many_missed_runs_one_is_made_up_for(daemon: DaemonProcess) -> None:
+    with daemon.connect() as connection, daemon.connect() as worker:
+        action = create(connection, "* * * * *")
+        make_due(daemon, action, seconds_ago=400 * 24 * HOUR)
+        wake(connection, action)
+        eventually(lambda: runs(connection), "the run is made")
+        worker.call("schedule.subscribe")
+        run = next_run_of(worker)
+        assert time.time() - run["scheduledFor"] / 1000 < 120  # the last of those that were missed
+        worker.call("schedule.ack", runId=run["runId"])
+        assert len(runs(connection, action)) <= 2  # the next minute may have come meanwhile
+
+
+def test_runs_that_nobody_took_do_not_pile_up(daemon: DaemonProcess) -> None:
+    with daemon.connect() as connection:
+        action = create(connection)
+        for days in (3, 2, 1):
+            make_due(daemon, action, seconds_ago=days * 24 * HOUR)
+            wake(connection, action)
+            eventually(lambda: connection.call("schedule.due") == [], "the action has moved on")
+        assert [run["state"] for run in runs(connection, action)] == ["waiting"]
+
+
+def test_missed_runs_are_skipped_where_that_is_wanted(daemon: DaemonProcess) -> None:
+    with daemon.connect() as connection, daemon.connect() as worker:
+        worker.call("schedule.subscribe")
+        skipping, late = (
+            create(connection, "09:00 once", missed="skip"),
+            create(connection, "09:00 once", missed="once"),
+        )
+        for action in (skipping, late):
+            make_due(daemon, action, seconds_ago=HOUR)
+            wake(connection, action)
+        run = next_run_of(worker)
+        assert run["action"]["id"] == late
+        worker.call("schedule.ack", runId=run["runId"])
+        assert [found["state"] for found in ended(connection, skipping)] == ["skipped"]
+        assert nothing_comes(worker, 1)
+
+
+def test_switching_an_action_off_drops_what_still_waits(daemon: DaemonProcess) -> None:
+    with daemon.connect() as connection, daemon.connect() as worker:
+        action = create(connection)
+        make_due(daemon, action)
+        wake(connection, action)
+        eventually(lambda: runs(connection), "the run is made")
+        connection.call("schedule.enable", id=action, enabled=False)
+        worker.call("schedule.subscribe")
+        assert nothing_comes(worker, 1)
+        assert [run["state"] for run in runs(connection)] == ["skipped"]
+
+
+def test_after_many_attempts_a_run_is_given_up(daemon: DaemonProcess) -> None:
+    with daemon.connect() as connection, daemon.connect() as worker:
+        worker.call("schedule.subscribe")
+        action = create(connection, "09:00 once")
+        make_due(daemon, action)
+        wake(connection, action)
+        next_run_of(worker)
+        change_database(daemon, "UPDATE schedule_runs SET attempts = 8, lease_until = 1")
+        wake(connection, create(connection))
+        (run,) = ended(connection, action)
+        assert run["state"] == "failed"
+        assert "nobody acknowledged" in run["error"]
+
+
+def test_a_schedule_that_can_no_longer_be_read_fails_alone(daemon: DaemonProcess) -> None:
+    with daemon.connect() as connection, daemon.connect() as worker:
+        worker.call("schedule.subscribe")
+        broken, good = create(connection), create(connection, "09:00 once")
+        change_database(daemon, "UPDATE scheduled_actions SET timezone = 'Gone/Zone' WHERE id = ?", broken)
+        for action in (broken, good):
+            make_due(daemon, action)
+            wake(connection, good)
+        assert next_run_of(worker)["action"]["id"] == good
+        (run,) = ended(connection, broken)
+        assert "there is no time zone" in run["error"]
+        assert connection.call("schedule.get", id=broken)["enabled"] is False
+
+
+@pytest.mark.parametrize("builtin", ["backup", "reindex", "sync"])
+def test_the_daemon_does_built_in_actions_itself(daemon: DaemonProcess, builtin: str) -> None:
+    with daemon.connect() as connection:
+        action = create(connection, builtin=builtin)
+        make_due(daemon, action)
+        wake(connection, action)
+        (run,) = ended(connection, action)
+        assert (run["state"], run["error"]) == ("done", None)
+        job = connection.call("job.status", id=run["result"]["jobId"])
+        assert (job["kind"], job["state"]) == (builtin, "done")
+        if builtin == "backup":
+            assert (daemon.data / "backups" / run["result"]["result"]["file"]).is_file()
+
+
+def test_of_scheduled_backups_seven_are_kept(daemon: DaemonProcess) -> None:
+    with daemon.connect() as connection:
+        action = create(connection, builtin="backup")
+        (daemon.data / "backups").mkdir(exist_ok=True)
+        for number in range(9):
+            (daemon.data / "backups" / f"clankers-2020010{number}T000000000000-scheduled.db").touch()
+        (daemon.data / "backups" / "clankers-20200101T000000000000-before-0002.db").touch()
+        make_due(daemon, action)
+        wake(connection, action)
+        ended(connection, action)
+        names = sorted(path.name for path in (daemon.data / "backups").iterdir())
+        assert len([name for name in names if name.endswith("-scheduled.db")]) == 7
+        assert "clankers-20200101T000000000000-before-0002.db" in names
+
+
+def test_history_is_paged_newest_first(daemon: DaemonProcess) -> None:
+    with daemon.connect() as connection:
+        action = create(connection, builtin="sync")
+        for count in range(1, 6):
+            make_due(daemon, action)
+            wake(connection, action)
+            eventually(lambda count=count: len(ended(connection, action)) == count, "one more run is over")  # type: ignore[misc]
+        first = connection.call("schedule.history", actionId=action, limit=3)
+        second = connection.call("schedule.history", actionId=action, limit=3, cursor=first["cursor"])
+        times = [run["createdAt"] for run in first["runs"] + second["runs"]]
+        assert len(times) == 5
+        assert times == sorted(times, reverse=True)
+
+
+def test_actions_are_listed_by_when_they_are_due_and_paged(connection: RawConnection) -> None:
+    off = create(connection, enabled=False)
+    soon, late = create(connection, "* * * * *"), create(connection, "0 0 1 1 *")
+    first = connection.call("schedule.list", limit=2)
+    second = connection.call("schedule.list", limit=2, cursor=first["cursor"])
+    assert [action["id"] for action in first["actions"] + second["actions"]] == [soon, late, off]
+    assert [action["id"] for action in connection.call("schedule.list", enabled=False)["actions"]] == [off]
+
+
+def test_the_daemon_stops_at_once_while_actions_wait_and_run(daemon: DaemonProcess) -> None:
+    with daemon.connect() as connection, daemon.connect() as worker:
+        worker.call("schedule.subscribe")
+        action = create(connection)
+        make_due(daemon, action)
+        wake(connection, action)
+        next_run_of(worker)
+    assert daemon.stop() == 0
+
+
+GOOD = {"description": "d", "schedule": "09:00 daily"}
+BAD: list[tuple[str, dict[str, Any], int, str]] = [
+    ("schedule.create", {"description": "d"}, InvalidParams.code, "schedule"),
+    ("schedule.create", {"description": "", "schedule": "09:00 daily"}, InvalidParams.code, "$.description"),
+    ("schedule.create", GOOD | {"schedule": "25:00 daily"}, InvalidParams.code, "an hour from 00 to 23 at character 1"),
+    ("schedule.create", GOOD | {"schedule": "09:00 weekly(x)"}, InvalidParams.code, "HH:MM monthly(1-31)"),
+    ("schedule.create", GOOD | {"schedule": "0 0 30 2 *"}, InvalidParams.code, "at character 5"),
+    ("schedule.create", GOOD | {"schedule": "x" * 300}, InvalidParams.code, "$.schedule"),
+    ("schedule.create", GOOD | {"timezone": "Mars/Base"}, InvalidParams.code, "$.timezone"),
+    ("schedule.create", GOOD | {"timezone": "../passwd"}, InvalidParams.code, "$.timezone"),
+    ("schedule.create", GOOD | {"missed": "twice"}, InvalidParams.code, "$.missed"),
+    ("schedule.create", GOOD | {"builtin": "rm -rf"}, InvalidParams.code, "$.builtin"),
+    ("schedule.create", GOOD | {"skillId": "missing"}, InvalidParams.code, "$.skillId"),
+    ("schedule.create", GOOD | {"toolCalls": ["x"]}, InvalidParams.code, "$.toolCalls"),
+    ("schedule.update", {"id": "missing-one", "schedule": "09:00 daily"}, NotFound.code, "missing-one"),
+    ("schedule.update", {"id": "missing-one", "schedule": None}, InvalidParams.code, "$.schedule"),
+    ("schedule.enable", {"id": "missing-one"}, NotFound.code, "missing-one"),
+    ("schedule.delete", {"id": "missing-one"}, NotFound.code, "missing-one"),
+    ("schedule.find", {"description": ""}, InvalidParams.code, "$.description"),
+    ("schedule.history", {"actionId": "missing-one"}, NotFound.code, "missing-one"),
+    ("schedule.history", {"state": "lost"}, InvalidParams.code, "$.state"),
+    ("schedule.ack", {"runId": "missing-run"}, NotFound.code, "missing-run"),
+    ("schedule.ack", {"runId": "missing-run", "state": "working"}, NotFound.code, "missing-run"),
+    ("schedule.ack", {"runId": "r", "state": "maybe"}, InvalidParams.code, "$.state"),
+]
+
+
+@pytest.mark.parametrize(("method", "params", "code", "message"), BAD)
+def test_bad_input_is_refused_by_name_and_stores_nothing(
+    shared_daemon: DaemonProcess, method: str, params: dict[str, Any], code: int, message: str
+) -> None:
+    with shared_daemon.connect() as connection:
+        error = connection.request(method, params)["error"]
+        assert error["code"] == code
+        assert message in error["message"]
+        assert connection.call("schedule.list")["actions"] == []
+
+
+def test_a_bad_change_leaves_an_action_as_it_was(connection: RawConnection) -> None:
+    action = connection.call("schedule.create", **GOOD)
+    for change in ({"schedule": "never"}, {"timezone": "X"}, {"builtin": "x"}, {"skillId": "x"}):
+        reply = connection.request("schedule.update", {"id": action["id"], "description": "changed"} | change)
+        assert reply["error"]["code"] == InvalidParams.code
+    assert connection.call("schedule.get", id=action["id"]) == action

@@ -1,0 +1,218 @@
+"""Being told of changes: what was asked for and only that, after the commit, and never at the others' cost."""
+
+import time
+from typing import Any
+
+import pytest
+from support import DaemonProcess, RawConnection
+from writers import eventually, message
+
+from clankers_protocol.errors import Conflict, InvalidParams, NotFound
+
+
+def subscribe(connection: RawConnection, *kinds: str, **filters: Any) -> str:
+    return str(connection.call("subscribe", kinds=list(kinds), **filters)["subscriptionId"])
+
+
+def next_change(connection: RawConnection) -> dict[str, Any]:
+    """The next notification of a change, without what no test expects."""
+    told = connection.notifications.pop(0) if connection.notifications else connection.receive()
+    assert told["method"] == "subscription.changed"
+    return {key: told["params"][key] for key in ("kind", "action", "id", "facts")}
+
+
+def changes_until(connection: RawConnection, last: str) -> list[str]:
+    """The ids of what changed, up to and with the last."""
+    found: list[str] = []
+    while last not in found:
+        found.append(next_change(connection)["id"])
+    return found
+
+
+def store(connection: RawConnection, name: str, session: str = "s", role: str = "user") -> None:
+    connection.call("upsertMessage", message={"id": name, "sessionId": session, "role": role, "textContent": "hello"})
+
+
+def test_sessions_and_messages_are_told_with_what_is_known_of_them(daemon: DaemonProcess) -> None:
+    with daemon.connect() as writer, daemon.connect() as reader:
+        subscribe(reader, "session", "message")
+        writer.call("upsertSession", session={"id": "s", "projectPath": "/src/shop", "chatId": "room"})
+        told = next_change(reader)
+        project = writer.call("session.get", id="s")["projectId"]
+        place = {"chatId": "room", "projectPath": "/src/shop", "projectId": project}
+        assert told == {"kind": "session", "action": "stored", "id": "s", "facts": {"sessionId": "s", **place}}
+        store(writer, "m", role="assistant")
+        facts = {"sessionId": "s", "role": "assistant", **place}
+        assert next_change(reader) == {"kind": "message", "action": "stored", "id": "m", "facts": facts}
+        writer.call("thread.delete", id="s")
+        told = next_change(reader)
+        assert (told["kind"], told["action"], told["facts"]["chatId"]) == ("session", "deleted", "room")
+
+
+def test_every_way_in_is_told_of(daemon: DaemonProcess) -> None:
+    with daemon.connect() as writer, daemon.connect() as reader:
+        subscribe(reader, "message")
+        store(writer, "upserted")
+        writer.call("events.batch", events=[{"message": message("batched")}, {"nonsense": 1}])
+        writer.call("hook.event", harness="generic", event={"message": message("hooked")})
+        writer.call("message.store", threadId="t", role="user", content="x", id="stored")
+        assert changes_until(reader, "stored") == ["upserted", "batched", "hooked", "stored"]
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        ({}, ["a-user", "a-assistant", "b-user", "b-assistant"]),
+        ({"sessionId": "a"}, ["a-user", "a-assistant"]),
+        ({"chatId": "hall"}, ["b-user", "b-assistant"]),
+        ({"project": "/src/a/"}, ["a-user", "a-assistant"]),
+        ({"role": "assistant"}, ["a-assistant", "b-assistant"]),
+        ({"sessionId": "b", "role": "user"}, ["b-user"]),
+        ({"id": "a-user"}, ["a-user"]),
+    ],
+)
+def test_only_what_meets_the_filters_is_told(
+    daemon: DaemonProcess, filters: dict[str, str], expected: list[str]
+) -> None:
+    with daemon.connect() as writer, daemon.connect() as reader:
+        writer.call("upsertSession", session={"id": "a", "chatId": "room", "projectPath": "/src/a"})
+        writer.call("upsertSession", session={"id": "b", "chatId": "hall", "projectPath": "/src/b"})
+        subscribe(reader, "message", **filters)
+        for session in ("a", "b"):
+            for role in ("user", "assistant"):
+                store(writer, f"{session}-{role}", session, role)
+        subscribe(reader, "session", id="end")
+        writer.call("upsertSession", session={"id": "end"})
+        assert changes_until(reader, "end")[:-1] == expected
+
+
+def test_a_role_that_is_known_already_is_told_when_a_part_of_the_message_comes_later(daemon: DaemonProcess) -> None:
+    with daemon.connect() as writer, daemon.connect() as reader:
+        store(writer, "m", role="assistant")
+        subscribe(reader, "message", role="assistant")
+        writer.call("upsertMessage", message={"id": "m", "sessionId": "s", "completionTokens": 5})
+        assert next_change(reader)["id"] == "m"
+
+
+def test_jobs_and_schedules_are_told_of(daemon: DaemonProcess) -> None:
+    with daemon.connect() as writer, daemon.connect() as reader:
+        subscribe(reader, "job", "schedule")
+        job = writer.call("db.check")["jobId"]
+        first, second = next_change(reader), next_change(reader)
+        assert (first["action"], first["id"], first["facts"]["kind"]) == ("started", job, "check")
+        assert (second["action"], second["id"], second["facts"]["error"]) == ("done", job, None)
+        action = writer.call("schedule.create", description="d", schedule="09:00 daily")["id"]
+        writer.call("schedule.enable", id=action, enabled=False)
+        writer.call("schedule.delete", id=action)
+        told = [next_change(reader) for _ in range(3)]
+        assert [(one["action"], one["id"]) for one in told] == [
+            ("created", action), ("disabled", action), ("deleted", action)
+        ]  # fmt: skip
+
+
+def test_what_is_told_is_committed(daemon: DaemonProcess) -> None:
+    with daemon.connect() as writer, daemon.connect() as reader:
+        subscribe(reader, "message")
+        for number in range(20):
+            writer.send(
+                {
+                    "jsonrpc": "2.0",
+                    "id": number,
+                    "method": "upsertMessage",
+                    "params": {"message": message(f"m{number}")},
+                }
+            )
+            told = next_change(reader)["id"]
+            sql = f"SELECT count(*) FROM messages WHERE id = '{told}'"
+            with daemon.connect() as other:
+                assert other.call("query", sql=sql)["rows"] == [[1]]
+            writer.receive()
+
+
+def test_unsubscribing_ends_it_and_only_ones_own(daemon: DaemonProcess) -> None:
+    with daemon.connect() as writer, daemon.connect() as reader:
+        subscription = subscribe(reader, "message")
+        other = writer.request("unsubscribe", {"subscriptionId": subscription})
+        assert other["error"]["code"] == NotFound.code
+        reader.call("unsubscribe", subscriptionId=subscription)
+        assert reader.request("unsubscribe", {"subscriptionId": subscription})["error"]["code"] == NotFound.code
+        subscribe(reader, "session")
+        store(writer, "m")
+        writer.call("upsertSession", session={"id": "end"})
+        assert next_change(reader)["id"] == "end"
+
+
+def test_a_subscription_ends_with_its_connection(daemon: DaemonProcess) -> None:
+    with daemon.connect() as writer:
+        for _ in range(5):
+            with daemon.connect() as reader:
+                subscribe(reader, "message")
+            store(writer, "m")
+        assert writer.call("health")["ok"] is True
+
+
+def test_a_slow_subscriber_is_dropped_with_a_notice_and_slows_nobody_down(daemon: DaemonProcess) -> None:
+    with daemon.connect() as writer, daemon.connect() as slow, daemon.connect() as quick:
+        subscription = subscribe(slow, "message")
+        subscribe(quick, "message", id="last")
+        for batch in range(6):
+            events = [{"message": message(f"m{batch}-{number}")} for number in range(1000)]
+            began = time.monotonic()
+            assert writer.call("events.batch", events=events)["ok"]
+            assert time.monotonic() - began < 20
+        store(writer, "last")
+        assert next_change(quick)["id"] == "last"
+        told = [slow.receive()]
+        while told[-1]["method"] == "subscription.changed":
+            told.append(slow.receive())
+        assert told[-1]["method"] == "subscription.dropped"
+        assert told[-1]["params"] == {"subscriptionId": subscription, "reason": "this client reads too slowly"}
+        assert len(told) < 6000
+        store(writer, "after")
+        assert slow.call("health")["ok"] is True  # the connection itself goes on
+        assert slow.notifications == []
+        again = subscribe(slow, "message")
+        store(writer, "heard")
+        assert again
+        assert next_change(slow)["id"] == "heard"
+
+
+def test_a_subscriber_that_hangs_up_in_the_middle_harms_nobody(daemon: DaemonProcess) -> None:
+    with daemon.connect() as writer:
+        reader = daemon.connect()
+        subscribe(reader, "message", "session")
+        for number in range(200):
+            writer.send({"jsonrpc": "2.0", "method": "upsertMessage", "params": {"message": message(f"m{number}")}})
+            if number == 100:
+                reader.socket.close()
+        counted = "SELECT count(*) FROM messages"
+        eventually(lambda: writer.call("query", sql=counted)["rows"] == [[200]], "all messages are stored")
+
+
+def test_a_connection_has_so_many_subscriptions_and_no_more(connection: RawConnection) -> None:
+    for _ in range(100):
+        subscribe(connection, "memory")
+    reply = connection.request("subscribe", {"kinds": ["memory"]})
+    assert reply["error"]["code"] == Conflict.code
+
+
+@pytest.mark.parametrize(
+    ("params", "names"),
+    [
+        ({}, "kinds"),
+        ({"kinds": []}, "$.kinds"),
+        ({"kinds": ["weather"]}, "$.kinds"),
+        ({"kinds": ["job"], "sessionId": "s"}, "$.sessionId"),
+        ({"kinds": ["message", "schedule"], "chatId": "c"}, "$.chatId"),
+        ({"kinds": ["job"], "project": "/p"}, "$.project"),
+        ({"kinds": ["session"], "role": "user"}, "$.role"),
+        ({"kinds": ["session"], "colour": "red"}, "colour"),
+    ],
+)
+def test_filters_that_mean_nothing_are_refused(
+    shared_daemon: DaemonProcess, params: dict[str, Any], names: str
+) -> None:
+    with shared_daemon.connect() as connection:
+        error = connection.request("subscribe", params)["error"]
+        assert error["code"] == InvalidParams.code
+        assert names in error["message"]

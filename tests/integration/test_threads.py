@@ -1,0 +1,262 @@
+"""Threads: the conversations of chats, their messages, and finding them again."""
+
+import math
+import threading
+from typing import Any
+
+import pytest
+from support import DaemonProcess, RawConnection
+from writers import eventually
+
+from clankers_protocol.errors import Conflict, InvalidParams, NotFound
+
+
+def texts(page: dict[str, Any]) -> list[str]:
+    return [message["textContent"] for message in page["messages"]]
+
+
+def found(connection: RawConnection, **params: Any) -> list[str]:
+    """The texts that a search finds, once everything is indexed."""
+    eventually(lambda: connection.call("index.status")["live"]["pending"] == 0, "nothing is pending")
+    return [one["message"]["textContent"] for one in connection.call("message.search", **params)["messages"]]
+
+
+def test_a_thread_is_created_read_changed_listed_and_deleted(connection: RawConnection) -> None:
+    thread = connection.call("thread.create", chatId="room", title="Refund", project="/src/shop", metadata={"a": 1})
+    assert (thread["chatId"], thread["title"], thread["projectPath"]) == ("room", "Refund", "/src/shop")
+    assert thread["metadata"] == {"a": 1}
+    assert connection.call("thread.get", id=thread["id"]) == thread
+    assert connection.call("thread.get", id=thread["id"][:23]) == thread
+    changed = connection.call("thread.update", id=thread["id"], title="Settled", metadata={"b": [2]})
+    assert (changed["title"], changed["metadata"], changed["chatId"]) == ("Settled", {"b": [2]}, "room")
+    assert changed["createdAt"] == thread["createdAt"]
+    assert changed["updatedAt"] >= thread["updatedAt"]
+    assert connection.call("thread.list", chatId="room")["threads"] == [changed]
+    assert connection.call("thread.list", chatId="other")["threads"] == []
+    assert connection.call("thread.list", project="/src/shop/")["threads"] == [changed]
+    connection.call("thread.delete", id=thread["id"])
+    assert connection.request("thread.get", {"id": thread["id"]})["error"]["code"] == NotFound.code
+    assert connection.call("thread.list")["threads"] == []
+
+
+def test_deleting_a_thread_removes_its_messages_from_everywhere(connection: RawConnection) -> None:
+    thread = connection.call("thread.create", chatId="room")["id"]
+    kept = connection.call("thread.create", chatId="room")["id"]
+    connection.call("message.store", threadId=thread, role="user", content="the zanzibar contract")
+    connection.call("message.store", threadId=kept, role="user", content="something else")
+    assert found(connection, query="zanzibar", mode="keyword") == ["the zanzibar contract"]
+    planned = connection.call("thread.delete", id=thread, dryRun=True)
+    assert planned["counts"]["messages"] == 1
+    assert texts(connection.call("message.list", threadId=thread)) == ["the zanzibar contract"]
+    connection.call("thread.delete", id=thread)
+    assert found(connection, query="zanzibar", mode="keyword") == []
+    tables = ("messages", "chunks", "chunks_fts_docsize", "index_queue")
+    counts = ", ".join(f"(SELECT count(*) FROM {table})" for table in tables)
+    assert connection.call("query", sql=f"SELECT {counts}")["rows"] == [[1, 1, 1, 0]]
+
+
+def test_messages_are_the_newest_and_oldest_first_also_within_a_millisecond(connection: RawConnection) -> None:
+    thread = connection.call("thread.create", chatId="room")["id"]
+    for number in range(50):  # all of one second, as clients that count in seconds send them
+        content = f"turn {number}"
+        connection.call("message.store", threadId=thread, role="user", content=content, createdAt=1_700_000_000)
+    assert texts(connection.call("message.list", threadId=thread)) == [f"turn {number}" for number in range(50)]
+    page = connection.call("message.list", threadId=thread, limit=3)
+    assert texts(page) == ["turn 47", "turn 48", "turn 49"]
+    before = connection.call("message.list", threadId=thread, limit=3, cursor=page["cursor"])
+    assert texts(before) == ["turn 44", "turn 45", "turn 46"]
+
+
+def test_messages_stored_at_once_keep_the_order_they_were_sent_in(connection: RawConnection) -> None:
+    for number in range(100):
+        params = {"threadId": "busy", "role": "user", "content": f"turn {number}"}
+        connection.send({"jsonrpc": "2.0", "id": number, "method": "message.store", "params": params})
+    replies = [connection.receive() for _ in range(100)]
+    assert all("result" in reply for reply in replies)
+    assert texts(connection.call("message.list", threadId="busy", limit=200)) == [f"turn {n}" for n in range(100)]
+
+
+def test_many_writers_at_once_are_all_served(daemon: DaemonProcess) -> None:
+    failures: list[object] = []
+
+    def write(writer: int) -> None:
+        with daemon.connect() as own:
+            for number in range(25):
+                params = {"threadId": f"thread-{writer % 3}", "role": "user", "content": f"{writer} says {number}"}
+                reply = own.request("message.store", params)
+                failures.extend([reply["error"]] if "error" in reply else [])
+
+    writers = [threading.Thread(target=write, args=(writer,)) for writer in range(12)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert not failures
+    with daemon.connect() as connection:
+        counts = [thread["messages"] for thread in connection.call("thread.list")["threads"]]
+    assert sorted(counts) == [100, 100, 100]
+
+
+def test_the_messages_of_a_chat_come_from_all_its_threads(connection: RawConnection) -> None:
+    for chat, thread, at in (("room", "t1", 1), ("room", "t2", 2), ("hall", "t3", 3), ("room", "t1", 4)):
+        if at < 4:
+            connection.call("thread.create", chatId=chat, id=thread)
+        when = 1_700_000_000_000 + at
+        connection.call("message.store", threadId=thread, role="user", content=f"{thread} at {at}", createdAt=when)
+    assert texts(connection.call("message.list", chatId="room")) == ["t1 at 1", "t2 at 2", "t1 at 4"]
+    since = connection.call("message.list", chatId="room", since=1_700_000_000_002, until=1_700_000_000_004)
+    assert texts(since) == ["t2 at 2"]
+
+
+def test_a_message_may_come_before_its_thread(connection: RawConnection) -> None:
+    connection.call("message.store", threadId="early", role="user", content="hello")
+    thread = connection.call("thread.create", chatId="room", id="early", title="Late")
+    assert (thread["chatId"], thread["messages"]) == ("room", 1)
+    again = connection.request("thread.create", {"chatId": "room", "id": "early"})
+    assert again["error"]["code"] == Conflict.code
+
+
+def test_a_thread_is_a_session_and_a_session_a_thread(connection: RawConnection) -> None:
+    thread = connection.call("thread.create", chatId="room", title="T", metadata={"k": "v"})["id"]
+    session = connection.call("session.get", id=thread)
+    assert (session["title"], session["chatId"], session["metadata"]) == ("T", "room", {"k": "v"})
+    connection.call("upsertSession", session={"id": "harness", "title": "From a harness", "chatId": "room"})
+    connection.call("upsertMessage", message={"id": "m", "sessionId": "harness", "role": "user", "textContent": "hi"})
+    titles = {found["title"] for found in connection.call("thread.list", chatId="room")["threads"]}
+    assert titles == {"T", "From a harness"}
+    assert texts(connection.call("message.list", threadId="harness")) == ["hi"]
+
+
+def test_storing_a_message_again_brings_it_up_to_date(connection: RawConnection) -> None:
+    first = connection.call("message.store", threadId="t", role="user", content="draft", id="m", metadata={"v": 1})
+    second = connection.call("message.store", threadId="t", role="user", content="final", id="m")
+    assert (second["textContent"], second["metadata"], second["createdAt"]) == ("final", {"v": 1}, first["createdAt"])
+    assert texts(connection.call("message.list", threadId="t")) == ["final"]
+
+
+def test_null_takes_a_title_and_metadata_away_and_absence_does_not(connection: RawConnection) -> None:
+    thread = connection.call("thread.create", chatId="room", title="T", metadata={"k": 1})["id"]
+    assert connection.call("thread.update", id=thread, chatId="hall")["title"] == "T"
+    cleared = connection.call("thread.update", id=thread, title=None, metadata=None)
+    assert (cleared["title"], cleared["metadata"], cleared["chatId"]) == (None, None, "hall")
+
+
+def test_threads_are_paged_by_their_last_change(connection: RawConnection) -> None:
+    for number in range(5):
+        connection.call("thread.create", chatId="room", id=f"t{number}", createdAt=1_700_000_000_000 + number)
+    connection.call("message.store", threadId="t1", role="user", content="bump")
+    first = connection.call("thread.list", chatId="room", limit=3)
+    second = connection.call("thread.list", chatId="room", limit=3, cursor=first["cursor"])
+    assert [thread["id"] for thread in first["threads"] + second["threads"]] == ["t1", "t4", "t3", "t2", "t0"]
+    assert second["cursor"] is None
+
+
+@pytest.fixture
+def filled(connection: RawConnection) -> RawConnection:
+    """Messages of two chats, three threads, two roles and two projects."""
+    rows = [
+        ("room", "t1", "/src/a", "user", "the parcel never arrived", 1),
+        ("room", "t1", "/src/a", "assistant", "your parcel is late", 2),
+        ("room", "t2", "/src/b", "user", "where is my parcel", 3),
+        ("hall", "t3", "/src/b", "user", "a parcel was damaged", 4),
+    ]
+    for chat, thread, project, role, content, at in rows:
+        session = {"id": thread, "chatId": chat, "projectPath": project}
+        connection.call("upsertSession", session=session)
+        when = 1_700_000_000_000 + at
+        connection.call("message.store", threadId=thread, role=role, content=content, createdAt=when)
+    return connection
+
+
+@pytest.mark.parametrize("by", ["query", "embedding"])
+@pytest.mark.parametrize(
+    ("scope", "expected"),
+    [
+        ({}, {"the parcel never arrived", "your parcel is late", "where is my parcel", "a parcel was damaged"}),
+        ({"chatId": "room"}, {"the parcel never arrived", "your parcel is late", "where is my parcel"}),
+        ({"chatId": "hall"}, {"a parcel was damaged"}),
+        ({"chatId": "nowhere"}, set()),
+        ({"threadId": "t1"}, {"the parcel never arrived", "your parcel is late"}),
+        ({"project": "/src/b"}, {"where is my parcel", "a parcel was damaged"}),
+        ({"role": "assistant"}, {"your parcel is late"}),
+        ({"since": 1_700_000_000_003}, {"where is my parcel", "a parcel was damaged"}),
+        ({"until": 1_700_000_000_002}, {"the parcel never arrived"}),
+        ({"chatId": "room", "project": "/src/b", "role": "user"}, {"where is my parcel"}),
+    ],
+)
+def test_message_search_keeps_to_its_scope(
+    filled: RawConnection, by: str, scope: dict[str, Any], expected: set[str]
+) -> None:
+    asked: dict[str, Any] = {"query": "parcel"} if by == "query" else {"embedding": [1.0] * 256}
+    assert set(found(filled, **asked, **scope)) == expected
+
+
+def embedding_of(connection: RawConnection, text: str) -> list[float]:
+    """The vector that the index holds of a text."""
+    live = connection.call("query", sql="SELECT id FROM index_generations WHERE state = 'live'")["rows"][0][0]
+    vectors = f"chunk_vectors_{live}"
+    sql = (
+        f"SELECT vec_to_json(embedding) FROM {vectors} JOIN chunks ON chunks.id = {vectors}.rowid WHERE text = '{text}'"
+    )
+    rows = connection.call("query", sql=sql)["rows"]
+    return [float(number) for number in rows[0][0].strip("[]").split(",")]
+
+
+def test_scores_by_embedding_are_cosines_in_falling_order(filled: RawConnection) -> None:
+    found(filled, query="parcel")
+    vector = embedding_of(filled, "where is my parcel")
+    result = filled.call("message.search", embedding=vector)["messages"]
+    scores = [one["score"] for one in result]
+    assert scores == sorted(scores, reverse=True)
+    assert result[0]["message"]["textContent"] == "where is my parcel"
+    assert math.isclose(scores[0], 1, abs_tol=1e-3)
+    opposite = filled.call("message.search", embedding=[-3 * number for number in vector])["messages"]
+    assert opposite[-1]["message"]["textContent"] == "where is my parcel"
+    assert math.isclose(opposite[-1]["score"], -1, abs_tol=1e-3)
+
+
+def test_a_filtered_search_by_embedding_finds_as_many_as_there_are(connection: RawConnection) -> None:
+    long = "\n\n".join(f"Paragraph {number} about ships. " + "sail anchor harbour " * 60 for number in range(12))
+    for number in range(3):
+        connection.call("message.store", threadId="long", role="user", content=f"{number} {long}")
+    for number in range(8):
+        connection.call("message.store", threadId="short", role="assistant", content=f"ship {number}")
+    assert len(found(connection, embedding=[1.0] * 256, limit=11)) == 11
+    assert len(set(found(connection, embedding=[1.0] * 256, limit=5, threadId="short"))) == 5
+
+
+BAD: list[tuple[str, dict[str, Any], int, str]] = [
+    ("thread.create", {}, InvalidParams.code, "chatId"),
+    ("thread.create", {"chatId": ""}, InvalidParams.code, "$.chatId"),
+    ("thread.create", {"chatId": "c", "metadata": [1]}, InvalidParams.code, "$.metadata"),
+    ("thread.create", {"chatId": "c", "colour": "red"}, InvalidParams.code, "colour"),
+    ("thread.update", {"id": "missing", "title": "x"}, NotFound.code, "missing"),
+    ("thread.update", {"id": "missing", "chatId": None}, InvalidParams.code, "$.chatId"),
+    ("thread.delete", {"id": "missing"}, NotFound.code, "missing"),
+    ("thread.list", {"cursor": "nonsense"}, InvalidParams.code, "$.cursor"),
+    ("message.store", {"threadId": "t", "role": "user"}, InvalidParams.code, "content"),
+    ("message.store", {"threadId": "", "role": "user", "content": "x"}, InvalidParams.code, "$.threadId"),
+    ("message.store", {"threadId": "t", "role": "", "content": "x"}, InvalidParams.code, "$.role"),
+    ("message.list", {}, InvalidParams.code, "exactly one of"),
+    ("message.list", {"threadId": "a", "chatId": "b"}, InvalidParams.code, "exactly one of"),
+    ("message.search", {}, InvalidParams.code, "exactly one of query and embedding"),
+    ("message.search", {"query": "x", "embedding": [1.0] * 256}, InvalidParams.code, "exactly one of"),
+    ("message.search", {"query": ""}, InvalidParams.code, "$.query"),
+    ("message.search", {"embedding": []}, InvalidParams.code, "$.embedding"),
+    ("message.search", {"embedding": [1.0] * 3}, InvalidParams.code, "256"),
+    ("message.search", {"embedding": [0.0] * 256}, InvalidParams.code, "zero"),
+    ("message.search", {"embedding": ["x"] * 256}, InvalidParams.code, "$.embedding"),
+    ("message.search", {"query": "x", "limit": 0}, InvalidParams.code, "$.limit"),
+    ("message.search", {"query": "x", "limit": 101}, InvalidParams.code, "$.limit"),
+]
+
+
+@pytest.mark.parametrize(("method", "params", "code", "names"), BAD)
+def test_bad_input_is_refused_by_name_and_stores_nothing(
+    shared_daemon: DaemonProcess, method: str, params: dict[str, Any], code: int, names: str
+) -> None:
+    with shared_daemon.connect() as connection:
+        error = connection.request(method, params)["error"]
+        assert error["code"] == code
+        assert names in error["message"]
+        assert connection.call("thread.list")["threads"] == []

@@ -1,0 +1,51 @@
+"""Scheduled actions made due at once, and the client that does them."""
+
+import time
+from typing import Any
+
+import apsw
+from support import DaemonProcess, RawConnection
+
+
+def change_database(daemon: DaemonProcess, sql: str, *params: Any) -> None:
+    """Change the daemon's database behind its back."""
+    db = apsw.Connection(str(daemon.database))
+    try:
+        db.set_busy_timeout(5000)
+        db.execute(sql, params)
+    finally:
+        db.close()
+
+
+def make_due(daemon: DaemonProcess, action_id: str, seconds_ago: float = 0.0) -> int:
+    """Let an action's next run have been so long ago; tells when."""
+    at = round((time.time() - seconds_ago) * 1000)
+    change_database(daemon, "UPDATE scheduled_actions SET next_run = ? WHERE id = ?", at, action_id)
+    return at
+
+
+def wake(connection: RawConnection, action_id: str) -> None:
+    """Let the scheduler look again: enabling what is enabled changes nothing else."""
+    connection.call("schedule.enable", id=action_id)
+
+
+def next_run_of(worker: RawConnection, timeout: float = 30) -> dict[str, Any]:
+    """The next `schedule.run` that this client is handed."""
+    worker.socket.settimeout(timeout)
+    while True:
+        for place, message in enumerate(worker.notifications):
+            if message["method"] == "schedule.run":
+                del worker.notifications[place]
+                return dict(message["params"])
+        message = worker.receive()
+        assert message is not None, "the daemon hung up"
+        worker.notifications.append(message)
+
+
+def nothing_comes(worker: RawConnection, seconds: float) -> bool:
+    """Whether no run is handed to this client for a while."""
+    try:
+        next_run_of(worker, timeout=seconds)
+    except TimeoutError:
+        return True
+    return False

@@ -1,0 +1,131 @@
+"""Scheduled actions when the daemon dies without a goodbye: none is lost, none is done again once acknowledged."""
+
+import random
+import time
+from pathlib import Path
+
+import apsw
+from scheduling import make_due, next_run_of, nothing_comes, wake
+from support import DaemonProcess, RawConnection, running_daemon
+
+from clankersd import clock
+from clankersd.db.sqlite import Db
+from clankersd.schedule import runs
+
+LEASE = "1"
+ACTIONS = 12
+
+
+def test_a_run_that_was_claimed_but_never_handed_out_is_handed_out_when_its_lease_ends(home: Path) -> None:
+    with running_daemon(home) as daemon, daemon.connect() as connection:
+        action = connection.call("schedule.create", description="d", schedule="09:00 daily")["id"]
+        daemon.stop()
+        make_due(daemon, action)
+        lease_until = claim_and_die(daemon)
+    with running_daemon(home) as daemon, daemon.connect() as worker:
+        worker.call("schedule.subscribe")
+        run = next_run_of(worker)
+        assert time.time() * 1000 >= lease_until
+        assert (run["action"]["id"], run["attempt"]) == (action, 2)
+        assert run["action"]["nextRun"] > time.time() * 1000
+        worker.call("schedule.ack", runId=run["runId"])
+        assert len(worker.call("schedule.history")["runs"]) == 1
+
+
+def claim_and_die(daemon: DaemonProcess) -> int:
+    """What a daemon leaves behind that is killed right after it claimed; tells when the lease ends."""
+    raw = apsw.Connection(str(daemon.database))
+    raw.pragma("foreign_keys", True)
+    db = Db(raw)
+    with db.transaction():
+        taken, _ = runs.claim(db, clock.now(), 3000, clients=True, busy=[])
+    raw.close()
+    assert taken[0].lease_until
+    return taken[0].lease_until
+
+
+def test_killed_before_the_acknowledgement_it_is_done_once_more_and_after_it_never(home: Path) -> None:
+    environ = {"CLANKERS_SCHEDULE_LEASE_SECONDS": LEASE}
+    with running_daemon(home, **environ) as daemon, daemon.connect() as worker:
+        action = worker.call("schedule.create", description="d", schedule="09:00 once")["id"]
+        worker.call("schedule.subscribe")
+        make_due(daemon, action)
+        wake(worker, action)
+        first = next_run_of(worker)
+        daemon.kill()
+    with running_daemon(home, **environ) as daemon, daemon.connect() as worker:
+        worker.call("schedule.subscribe")
+        second = next_run_of(worker)
+        assert second["runId"] == first["runId"]
+        assert worker.call("schedule.ack", runId=second["runId"])["state"] == "done"
+        daemon.kill()
+    with running_daemon(home, **environ) as daemon, daemon.connect() as worker:
+        worker.call("schedule.subscribe")
+        assert nothing_comes(worker, 3)
+        assert [run["state"] for run in worker.call("schedule.history")["runs"]] == ["done"]
+
+
+def test_killed_at_any_moment_every_action_is_done_and_none_after_its_acknowledgement(home: Path) -> None:
+    moments = random.Random(6)
+    acknowledged: set[str] = set()
+    environ = {"CLANKERS_SCHEDULE_LEASE_SECONDS": "0.3"}
+    with running_daemon(home, **environ) as daemon, daemon.connect() as connection:
+        actions = [
+            connection.call("schedule.create", description=f"d{number}", schedule="09:00 once")["id"]
+            for number in range(ACTIONS)
+        ]
+        daemon.stop()
+        for action in actions:
+            make_due(daemon, action)
+    for _ in range(6):
+        with running_daemon(home, **environ) as daemon:
+            work_until(daemon, time.monotonic() + moments.uniform(0.02, 0.6), acknowledged, moments)
+            daemon.kill()
+    with running_daemon(home, **environ) as daemon:
+        while len(acknowledged) < ACTIONS:
+            work_until(daemon, time.monotonic() + 2, acknowledged, moments)
+        with daemon.connect() as connection:
+            history = connection.call("schedule.history", limit=1000)["runs"]
+            assert sorted(run["actionId"] for run in history) == sorted(actions)
+            assert {run["state"] for run in history} == {"done"}
+
+
+def work_until(daemon: DaemonProcess, end: float, acknowledged: set[str], moments: random.Random) -> None:
+    """Do what is handed out, now and then without acknowledging it."""
+    with daemon.connect() as worker:
+        worker.call("schedule.subscribe")
+        while (left := end - time.monotonic()) > 0:
+            try:
+                run = next_run_of(worker, timeout=left)
+            except TimeoutError:
+                return
+            if moments.random() < 0.4:
+                continue
+            assert_not_yet(run["runId"], acknowledged, worker)
+            worker.socket.settimeout(30)
+            if worker.call("schedule.ack", runId=run["runId"])["state"] == "done":
+                acknowledged.add(run["runId"])
+
+
+def assert_not_yet(run_id: str, acknowledged: set[str], worker: RawConnection) -> None:
+    """What was in flight when it was acknowledged may still arrive; the daemon hands it out no more after that."""
+    if run_id in acknowledged:
+        found = [run for run in worker.call("schedule.history", limit=1000)["runs"] if run["id"] == run_id]
+        assert found[0]["state"] == "done"
+
+
+def test_a_built_in_that_died_with_the_daemon_is_done_again(home: Path) -> None:
+    environ = {"CLANKERS_SCHEDULE_LEASE_SECONDS": LEASE}
+    with running_daemon(home, **environ) as daemon, daemon.connect() as connection:
+        action = connection.call("schedule.create", description="d", schedule="09:00 once", builtin="backup")["id"]
+        daemon.stop()
+        make_due(daemon, action)
+        claim_and_die(daemon)
+    with running_daemon(home, **environ) as daemon, daemon.connect() as connection:
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            (run,) = connection.call("schedule.history")["runs"]
+            if run["state"] == "done":
+                break
+            time.sleep(0.05)
+        assert (run["state"], run["attempts"]) == ("done", 2)

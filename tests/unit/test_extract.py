@@ -1,0 +1,199 @@
+"""Taking documents apart: the text of every kind, and a reason for whatever cannot be read."""
+
+import io
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+from papers import bomb, deep_json, docx, pdf
+
+from clankersd.documents import extract as module
+from clankersd.documents import extraction
+from clankersd.documents.extract import Found, Refused, extract, kind_of
+from clankersd.documents.extraction import open_regular
+from clankersd.documents.records import Done, Failed, Record, Task, Window
+
+
+def text_of(data: bytes, kind: str, name: str = "a") -> str:
+    return "".join(part.text for part in extract(io.BytesIO(data), kind, name, Found()))
+
+
+def taken_apart(data: bytes, name: str = "", kind: str | None = None, strategy: str | None = None) -> list[object]:
+    task = Task(name, None, len(data), kind, strategy, 100, 0, 400, 10_000_000, 60)
+    return list(extraction._answers(task, data))
+
+
+def records(messages: list[object]) -> list[Record]:
+    return [record for message in messages if isinstance(message, Window) for record in message.records]
+
+
+@pytest.mark.parametrize(
+    ("name", "beginning", "kind"),
+    [
+        ("notes.txt", b"x", "text"), ("README.md", b"# x", "markdown"), ("a.HTML", b"<p>", "html"),
+        ("https://example.com/page.html?q=1", b"", "html"), ("rows.tsv", b"", "csv"), ("x.jsonl", b"", "json"),
+        ("main.rs", b"", "code"), ("query.sql", b"", "code"), ("noname", b"%PDF-1.7", "pdf"),
+        ("report.txt", b"PK\x03\x04", "docx"), ("noname", b"<!DOCTYPE html><p>", "html"), ("noname", b"plain", "text"),
+    ],
+)  # fmt: skip
+def test_the_kind_is_told_by_the_first_bytes_or_the_name(name: str, beginning: bytes, kind: str) -> None:
+    assert kind_of(name, beginning) == kind
+
+
+def test_text_is_read_in_utf_8_and_in_marked_utf_16() -> None:
+    for coding in ("utf-8", "utf-8-sig", "utf-16"):
+        assert text_of("Grüße\r\n你好 🙂".encode(coding), "text") == "Grüße\n你好 🙂"
+
+
+@pytest.mark.parametrize("at", [module.BLOCK - 1, module.BLOCK, module.BLOCK + 3])
+def test_a_line_end_is_not_parted_where_blocks_meet(at: int) -> None:
+    assert text_of(b"x" * at + b"\r\ny", "text") == "x" * at + "\ny"
+
+
+def test_html_becomes_markdown_without_scripts() -> None:
+    page = """<html><head><title>My  page</title><style>p {}</style></head><body><h2>Head</h2><p>One <b>two</b>.</p>
+    <script>alert("no")</script><ul><li>first<li>second</ul><pre>code
+      here</pre><table><tr><td>a</td><td>b</td></tr></table>&amp; done</body></html>"""
+    found = Found()
+    text = "".join(part.text for part in extract(io.BytesIO(page.encode()), "html", "", found))
+    assert found.title == "My page"
+    assert "## Head" in text
+    assert "One two." in text
+    assert "- first" in text
+    assert "```\ncode\n      here\n```" in text
+    assert "a | b" in text
+    assert "& done" in text
+    assert "alert" not in text
+    assert "p {}" not in text
+
+
+@pytest.mark.parametrize(
+    ("data", "name", "text"),
+    [
+        (b"name,city\nAnn,Oslo\nBen,\n", "a.csv", "name: Ann, city: Oslo\nname: Ben\n"),
+        (b"name;city\nAnn;Oslo, NO\n", "a.csv", "name: Ann, city: Oslo, NO\n"),
+        (b"a\tb\n1\t2\n", "a.tsv", "a: 1, b: 2\n"),
+        (b'a,b\n"x\ny",2,3\n', "a.csv", "a: x y, b: 2, column 3: 3\n"),
+        (b"only,head\n", "a.csv", "only, head"),
+    ],
+)
+def test_each_row_of_a_table_says_what_its_values_are(data: bytes, name: str, text: str) -> None:
+    assert text_of(data, "csv", name) == text
+
+
+def test_each_value_of_json_has_its_path() -> None:
+    data = json.dumps({"user": {"name": "Ann", "tags": ["a", 1, None, True]}, "empty": {}}).encode()
+    assert text_of(data, "json") == (
+        "user.name: Ann\nuser.tags[0]: a\nuser.tags[1]: 1\nuser.tags[2]: null\nuser.tags[3]: true\nempty: {}\n"
+    )
+    assert text_of(b'{"a": 1}\n{"a": 2}\n', "json") == "[0].a: 1\n[1].a: 2\n"
+
+
+def test_a_pdf_tells_its_pages_and_its_title() -> None:
+    messages = taken_apart(pdf("First page here.", "Second page here.", title="The report"), "x.pdf")
+    assert isinstance(messages[-1], Done)
+    assert (messages[-1].title, messages[-1].kind) == ("The report", "pdf")
+    assert [record.metadata for record in records(messages)] == [{"page": 1}]
+    messages = taken_apart(pdf("Alpha " * 60, "Beta " * 60), "x.pdf")
+    pages = {record.content.split()[0]: record.metadata["page"] for record in records(messages)}
+    assert pages == {"Alpha": 1, "Beta": 2}
+
+
+def test_a_docx_keeps_its_headings_and_tables() -> None:
+    data = docx("Some words.", heading="Intro", table=[["a", "b"], ["c", "d"]])
+    assert text_of(data, "docx") == "# Intro\n\nSome words.\n\na | b\nc | d\n\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "name", "reason"),
+    [
+        (b"", "a.txt", "no text"),
+        (b" \n \n", "a.txt", "no text"),
+        (b"abc\x00def", "a.txt", "zero byte"),
+        (bytes(range(128, 255)) * 20, "a.txt", "not text in UTF-8"),
+        (b"%PDF-1.4 nonsense", "a.pdf", "not a PDF"),
+        (pdf("secret", password="x"), "a.pdf", "encrypted"),
+        (pdf(""), "a.pdf", "scanned"),
+        (b"PK\x03\x04 nonsense", "a.docx", "not a DOCX"),
+        (bomb(250 * 1024 * 1024), "a.docx", "unpack"),
+        (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + b"x" * 600, "a.docx", "encrypted or an old Word"),
+        (deep_json(200_000).encode(), "a.json", "deeper than 100"),
+        (b'{"a": ', "a.json", "JSON is broken"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "a.json", "JSON is broken"),
+        (b'a,b\n"' + b"x" * 2_000_000, "a.csv", "CSV is broken"),
+    ],
+)
+def test_what_cannot_be_read_says_why(data: bytes, name: str, reason: str) -> None:
+    last = taken_apart(data, name)[-1]
+    assert isinstance(last, Failed)
+    assert reason in last.reason
+
+
+def test_a_zip_that_is_no_docx_is_refused() -> None:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr("notes.txt", "hello")
+    last = taken_apart(out.getvalue(), "a.docx")[-1]
+    assert isinstance(last, Failed)
+    assert "not a DOCX" in last.reason
+
+
+def test_too_many_pages_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_PAGES", 2)
+    with pytest.raises(Refused, match="3 pages"):
+        text_of(pdf("a", "b", "c"), "pdf")
+
+
+@pytest.mark.parametrize(("kind", "package", "data"), [("pdf", "pypdf", pdf("a")), ("docx", "docx", docx("a"))])
+def test_a_missing_package_is_named_with_the_extra_that_brings_it(
+    monkeypatch: pytest.MonkeyPatch, kind: str, package: str, data: bytes
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, package, None)
+    with pytest.raises(Refused, match=r"pip install 'clankers\[documents\]'"):
+        text_of(data, kind)
+
+
+def test_code_without_its_grammar_is_cut_like_text_unless_syntax_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "tree_sitter_python", None)
+    source = b"def f():\n    return 1\n"
+    assert isinstance(done := taken_apart(source, "a.py")[-1], Done)
+    assert (done.kind, done.strategy) == ("code", "recursive")
+    assert isinstance(failed := taken_apart(source, "a.py", strategy="code")[-1], Failed)
+    assert "clankers[code]" in failed.reason
+    assert isinstance(failed := taken_apart(source, "a.unknown", strategy="code")[-1], Failed)
+    assert "no grammar" in failed.reason
+
+
+def test_a_long_text_is_cut_window_by_window_and_its_places_are_exact() -> None:
+    lines = [f"Line {number} tells about thing{number}." for number in range(20_000)]
+    text = "\n".join(lines)
+    messages = taken_apart(text.encode(), "a.txt")
+    windows = [message for message in messages if isinstance(message, Window)]
+    assert len(windows) > 1
+    assert "".join(window.text for window in windows) == text
+    for record in records(messages):
+        assert record.start is not None
+        assert record.start_line is not None
+        assert record.end_line is not None
+        assert text[record.start : record.end] == record.content
+        assert record.content == "\n".join(lines[record.start_line - 1 : record.end_line])
+
+
+def test_only_regular_files_are_opened(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text("hello")
+    with open_regular(str(file), 10) as opened:
+        assert opened.read() == b"hello"
+    (tmp_path / "link").symlink_to(file)
+    with pytest.raises(Refused, match="link"):
+        open_regular(str(tmp_path / "link"), 10)
+    __import__("os").mkfifo(tmp_path / "pipe")
+    with pytest.raises(Refused, match="regular"):
+        open_regular(str(tmp_path / "pipe"), 10)
+    with pytest.raises(Refused, match="regular"):
+        open_regular(str(tmp_path), 10)
+    with pytest.raises(Refused, match="larger"):
+        open_regular(str(file), 4)
+    with pytest.raises(FileNotFoundError):
+        open_regular(str(tmp_path / "none"), 4)
