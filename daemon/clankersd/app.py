@@ -23,11 +23,12 @@ from clankersd.index.index import Index
 from clankersd.index.queue import Queue
 from clankersd.jobs import Jobs
 from clankersd.memories import adding, changing, entities, finding, graph, importing, maintenance, reading, relations
+from clankersd.memories.extraction import service as extraction
 from clankersd.search import search
 from clankersd.server import Server
 from clankersd.sockets import listening_sockets, only_instance
 
-MEMORIES = (adding, changing, entities, finding, graph, importing, maintenance, reading, relations)
+MEMORIES = (adding, changing, entities, extraction, finding, graph, importing, maintenance, reading, relations)
 FEATURES = (*MEMORIES, events, hooks, indexing, models, query, search, sessions, stats, status, upkeep)
 """Importing a feature serves its methods."""
 
@@ -49,6 +50,7 @@ class Daemon:
     queue: Queue
     files: FileSync
     server: Server = field(init=False)
+    extractor: extraction.Extractor = field(init=False)
     background: Callable[..., Any] = field(init=False)
     stopping: anyio.Event = field(default_factory=anyio.Event)
     started: float = field(default_factory=time.monotonic)
@@ -56,6 +58,7 @@ class Daemon:
 
     def __post_init__(self) -> None:
         self.server = Server(self)
+        self.extractor = extraction.Extractor(self)
 
     @property
     def config(self) -> Config:
@@ -164,6 +167,7 @@ def _services(daemon: Daemon) -> dict[str, Callable[[], Awaitable[None]]]:
         "cut": partial(texts.work_off_backlog, daemon.index),
         "sweep": partial(rebuild.keep_swept, daemon.index),
         "files": daemon.files.run,
+        "extract": daemon.extractor.run,
         "maintain": partial(maintenance.keep_maintained, daemon),
         "spool": partial(hooks.replay_spool, daemon, daemon.paths.spool),
         "logs": partial(log.clean_up_daily, daemon.log_file, lambda: daemon.config.log_retention_days),

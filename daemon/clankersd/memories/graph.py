@@ -14,11 +14,12 @@ from clankers_protocol.memories import Memory, MemoryRelated, Related
 from clankers_protocol.search import Search
 from clankersd import clock
 from clankersd.db import Db
+from clankersd.db.paging import that_fit
 from clankersd.index import vectors
 from clankersd.index.embedders.base import Vector
 from clankersd.index.generations import Generation
 from clankersd.index.vectors import Found
-from clankersd.memories.entities import at_field, entities_by_id, that_fit, visible_entity
+from clankersd.memories.entities import at_field, entities_by_id, visible_entity
 from clankersd.memories.relations import HOLDS, KNOWN, OF_TYPES
 from clankersd.memories.rows import AS_OF, CURRENT, SELECT, find, to_memories
 from clankersd.memories.scopes import IN_SCOPE, Allowed, allowed
