@@ -44,6 +44,7 @@ from clankersd.index.queue import Queue
 from clankersd.jobs import Jobs
 from clankersd.memories import adding, changing, entities, finding, importing, maintenance, reading, relations
 from clankersd.memories import graph as memory_graph
+from clankersd.memories.extraction import service as extraction
 from clankersd.recall import recall, whole
 from clankersd.schedule import actions, scheduler
 from clankersd.schedule.scheduler import Scheduler
@@ -54,7 +55,7 @@ from clankersd.spool import Spool
 from clankersd.subscriptions import Hub
 from clankersd.transcripts import Transcripts
 
-MEMORIES = (adding, changing, entities, finding, importing, maintenance, memory_graph, reading, relations)
+MEMORIES = (adding, changing, entities, extraction, finding, importing, maintenance, memory_graph, reading, relations)
 FEATURES = (
     *MEMORIES,
     actions,
@@ -106,6 +107,7 @@ class Daemon:
     spool: Spool = field(init=False)
     transcripts: Transcripts = field(init=False)
     scheduler: Scheduler = field(init=False)
+    extractor: extraction.Extractor = field(init=False)
     background: Callable[..., Any] = field(init=False)
     stopping: anyio.Event = field(default_factory=anyio.Event)
     started: float = field(default_factory=time.monotonic)
@@ -116,6 +118,7 @@ class Daemon:
         self.spool = Spool(self, self.paths.spool)
         self.transcripts = Transcripts(self)
         self.scheduler = Scheduler(self)
+        self.extractor = extraction.Extractor(self)
 
     @property
     def config(self) -> Config:
@@ -241,6 +244,7 @@ def _services(daemon: Daemon) -> dict[str, Callable[[], Awaitable[None]]]:
         "files": daemon.files.run,
         "documents": daemon.documents.worker.run,
         "ingest": partial(ingest.resume, daemon),
+        "extract": daemon.extractor.run,
         "maintain": partial(maintenance.keep_maintained, daemon),
         "spool": daemon.spool.run,
         "transcripts": daemon.transcripts.run,
