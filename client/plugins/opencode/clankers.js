@@ -158,7 +158,10 @@ function keepAtOnce(params) {
   const name = nextName(folder, body.length)
   fs.mkdirSync(folder, { recursive: true, mode: 0o700 })
   checkRoom(fs.readdirSync(folder), body.length)
-  fs.writeFileSync(`${name}.unfinished`, body, { flag: "wx", mode: 0o600, flush: true })
+  const file = fs.openSync(`${name}.unfinished`, "wx", 0o600)
+  fs.writeFileSync(file, body)
+  fs.fsyncSync(file)
+  fs.closeSync(file)
   fs.renameSync(`${name}.unfinished`, `${name}.json`)
 }
 
