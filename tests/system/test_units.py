@@ -340,7 +340,9 @@ def test_a_hook_starts_a_socket_activated_daemon_and_its_event_is_stored(home: P
         command = [*hook_command(), "generic"]
         subprocess.run(command, input=event, env=activated.paths.environ, check=True, timeout=60)
         spool = activated.paths.data / "spool"
-        eventually(lambda: activated.paths.database.exists() and not list(spool.glob("*.json")), "the spool is replayed")
+        eventually(
+            lambda: activated.paths.database.exists() and not list(spool.glob("*.json")), "the spool is replayed"
+        )
         with activated.connect() as connection:
             eventually(lambda: connection.call("message.list", sessionId="s")["messages"], "the event is stored")
             assert connection.call("daemon.status")["pid"] == activated.process.pid
