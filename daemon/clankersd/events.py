@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 UNTITLED = "Untitled Session"
 """What the original plugins send before there is a title: as good as none."""
 
+UNKNOWN_TOOL = "unknown"
+"""The name of a tool of which only the result was told."""
+
 _TIMES = ("created_at", "updated_at", "ended_at", "completed_at")
 _PROJECT_OF_PATH = "(SELECT id FROM projects WHERE path = :project_root)"
 _FIRST_SEEN = {"created_at": "COALESCE(:created_at, :now)"}
@@ -145,7 +148,7 @@ _TOOL_FILLED = upsert(
     insert=_FIRST_SEEN,
     session_id=KEEP,
     message_id=GIVEN,
-    tool_name=KEEP,
+    tool_name=f"CASE {{table}}.{{column}} WHEN '{UNKNOWN_TOOL}' THEN :{{column}} ELSE {{table}}.{{column}} END",
     tool_input=FILL,
     tool_output=FILL,
     file_path=FILL,

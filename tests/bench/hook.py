@@ -1,8 +1,8 @@
 """`make bench-hook`: what a hook costs the harness that waits for it, beside a bare Python and a bare Node.
 
-The hook is started as `clankers-ctl plugin install` writes it, with the daemon up, away, and hung (it accepts and never
-answers). All take turns in the same run, so that other work on the machine moves all figures together: trust the
-ratios. CPU is what the kernel says the process used. Exits 1 when a bar is missed.
+The hook is started as `clankers-ctl plugin install` writes it, and as the command `clankers-hook`; with the daemon up,
+away, and hung (it accepts and never answers). All take turns in the same run, so that other work on the machine moves
+all figures together: trust the ratios. CPU is what the kernel says the process used. Exits 1 when a bar is missed.
 """
 
 import json
@@ -86,9 +86,8 @@ def measured(folder: Path, up: DaemonProcess) -> list[Measured]:
         Measured("hook, daemon hung", hook, tool, hung),
         Measured("hook that recalls", recalling, prompt, up.environ),
     ]
-    script = Path(sys.executable).with_name("clankers-hook")
-    if script.exists():
-        runs.append(Measured("console script", [str(script), "generic"], tool, up.environ))
+    script = str(Path(sys.executable).with_name("clankers-hook"))
+    runs.append(Measured("clankers-hook, daemon up", [script, "generic"], tool, up.environ))
     if node := shutil.which("node"):
         runs.append(Measured("bare Node", [node, "-e", "0"], tool, away))
     return runs
@@ -116,7 +115,8 @@ def bars(runs: list[Measured]) -> list[Bar]:
         found.append(Bar(f"CPU with the daemon {state} / bare Python", hook / cpu["bare Python"], MAX_CPU, ".2f"))
         if "bare Node" in cpu:
             found.append(Bar(f"CPU with the daemon {state} / bare Node", hook / cpu["bare Node"], 1.0, ".2f"))
-    return found
+    command = cpu["clankers-hook, daemon up"] / cpu["bare Python"]
+    return [*found, Bar("CPU of the command clankers-hook / bare Python", command, MAX_CPU, ".2f")]
 
 
 def main() -> int:

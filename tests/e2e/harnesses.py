@@ -162,7 +162,7 @@ def machine(scripts: Callable[[Path], Mapping[str, Sequence[Reply]]]) -> Iterato
     with tempfile.TemporaryDirectory(prefix="clk-", ignore_cleanup_errors=True) as folder:
         home = Path(folder)
         _make_project(home)
-        daemon = DaemonProcess(home, HOME=str(home), CLANKERS_HOOK_AUTOSTART="false")
+        daemon = DaemonProcess(home, HOME=str(home), CLANKERS_RECALL_SECONDS="4.5")  # the plugin's hooks may take 5
         with mock_model(scripts(home / "project")) as model:
             try:
                 yield Machine(home, daemon, model)

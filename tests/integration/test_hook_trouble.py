@@ -206,6 +206,21 @@ def test_an_event_stored_live_and_kept_too_is_stored_once(daemon: DaemonProcess)
         assert connection.call("session.get", id="s")["counts"]["messages"] == 1
 
 
+def test_a_daemon_killed_while_it_replays_goes_on_where_it_was(home: Path) -> None:
+    spool = str(home / "clankers" / "spool")
+    for number in range(600):
+        keep(spool, params({"message": {"id": f"m{number}", "sessionId": "s", "role": "user"}}))
+    daemon = DaemonProcess(home).start(wait=False)
+    eventually(lambda: len(spooled(home)) < 600, "some of it is replayed")
+    daemon.kill()
+    daemon.close()
+    with running_daemon(home) as again:
+        eventually(lambda: not spooled(home), "all of it is replayed")
+        with again.connect() as connection:
+            assert connection.call("session.get", id="s")["counts"]["messages"] == 600
+    assert rejected(home) == []
+
+
 def test_what_a_killed_hook_left_unfinished_is_stored_if_it_is_whole(home: Path) -> None:
     spool = home / "clankers" / "spool"
     spool.mkdir(parents=True)

@@ -7,32 +7,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
-from fake_daemon import Peer, played
 from mcp import Client, StdioServerParameters
 from support import DaemonProcess, RawConnection
 
 from clankers.mcp.server import described
 from clankers.mcp.tools import TOOLS
-from clankers_protocol.memories import Memory
 
 pytestmark = pytest.mark.anyio
 
 T0 = 1_700_000_000_000
-MEMORY = Memory(
-    **dict.fromkeys(Memory.__struct_fields__)
-    | dict.fromkeys(("importance", "confidence", "salience"), 0.5)
-    | dict.fromkeys(("created_at", "updated_at", "last_accessed", "valid_from"), T0)
-    | {"tags": [], "concepts": [], "files": []}
-    | {
-        "id": "0192aaaa-memory",
-        "content": "Invoices are rounded with Decimal.",
-        "sector": "semantic",
-        "tier": "project",
-    }
-    | {"category": "decision", "scope": "project:p", "state": "current", "pinned": False, "access_count": 0}  # type: ignore[arg-type]
-)
 
 
 @asynccontextmanager
@@ -185,37 +169,29 @@ async def test_with_the_daemon_down_every_tool_says_so_and_works_again_after(
         assert "cannot be reached" in await fail(client, "status")
 
 
-async def test_remembering_and_forgetting_as_the_contract_has_it(home: Path) -> None:
-    asked: list[dict[str, Any]] = []
-    results = {
-        "memory.add": {
-            "memory": msgspec.to_builtins(MEMORY),
-            "outcome": "created",
-            "replaced": "0192old",
-            "note": None,
-        },
-        "memory.delete": {"count": 1, "ids": ["0192aaaa-memory"]},
-        "memory.get": msgspec.to_builtins(MEMORY),
-        "memory.timeline": {"memories": [msgspec.to_builtins(MEMORY)], "cursor": None},
-    }
+async def test_what_is_remembered_is_found_until_it_is_forgotten(daemon: DaemonProcess, project: Path) -> None:
+    async with agent(daemon.socket_path, project) as client:
+        kept = await use(client, "remember", content="Invoices are rounded with Decimal.", category="decision")
+        memory = kept.removeprefix("Remembered: ").removesuffix(".")
+        again = await use(client, "remember", content="Invoices are rounded with Decimal.")
+        assert again == f"Known already, now stronger: {memory}."
+        found = await use(client, "search", query="how are invoices rounded")
+        assert found.startswith(f"- {memory} ")
+        assert "memory (decision): Invoices are rounded with Decimal." in found
+        assert "decision, project:" in await use(client, "get", id=memory)
+        assert memory in await use(client, "timeline", id=memory)
+        assert await use(client, "forget", id=memory, reason="no longer so") == f"Forgotten: {memory}."
+        assert memory not in await use(client, "search", query="how are invoices rounded")
+        assert "failed" in await fail(client, "forget", id="0192aaaa-nobody")
 
-    def answer(peer: Peer) -> None:
-        for request in peer.requests():
-            asked.append(request)
-            if request["method"] in results:
-                peer.answer(request, results[request["method"]])
-            else:
-                missing = {"code": 4004, "message": "not there"}
-                peer.send({"jsonrpc": "2.0", "id": request["id"], "error": missing})
 
-    with played(home / "s", answer):
-        async with agent(home / "s", home) as client:
-            kept = await use(client, "remember", content="Invoices use Decimal.", category="decision", pinned=True)
-            assert kept == "Remembered: 0192aaaa-memory, instead of 0192old."
-            assert "Invoices are rounded" in await use(client, "get", id="0192aaaa-memory")
-            assert "memory (decision): Invoices" in await use(client, "timeline", id="0192aaaa-memory")
-            assert await use(client, "forget", id="0192aaaa", reason="wrong") == "Forgotten: 0192aaaa-memory."
-    added = asked[0]["params"]
-    assert (added["content"], added["category"], added["pinned"]) == ("Invoices use Decimal.", "decision", True)
-    assert added["project"] == str(home)
-    assert asked[-1]["params"]["reason"] == "wrong"
+async def test_a_memory_may_be_for_all_projects_and_take_anothers_place(
+    daemon: DaemonProcess, connection: RawConnection, project: Path
+) -> None:
+    async with agent(daemon.socket_path, project) as client:
+        kept = await use(client, "remember", content="Deploys happen on Tuesdays.", everywhere=True, pinned=True)
+        old = kept.removeprefix("Remembered: ").removesuffix(".")
+        new = await use(client, "remember", content="Deploys happen on Fridays.", everywhere=True, supersedes=old)
+        assert new.endswith(f", instead of {old}.")
+        stored = connection.call("memory.get", id=old)
+        assert (stored["scope"], stored["pinned"], stored["state"]) == ("global", True, "superseded")

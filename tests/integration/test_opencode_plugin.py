@@ -314,9 +314,21 @@ def test_what_is_recalled_goes_beside_its_prompt_into_each_request(opencode: Ope
     (question,) = [each for each in seen if each.get("method") == "recall.hook"]
     assert question["params"]["event"] == {
         "hook_event_name": "chat.message", "sessionID": "s", "messageID": "u", "cwd": "/home/user/proj",
-        "prompt": "do it", "compacted": False,
+        "prompt": "do it", "compacted": True,
     }  # fmt: skip
     assert "last time" not in json.dumps([each for each in seen if "type" in each])
+
+
+def test_recall_is_told_when_the_context_no_longer_holds_what_was_recalled(opencode: OpenCode) -> None:
+    """At the first prompt of a process, which may have resumed the session, and after a compaction."""
+    compacted = {"event": {"id": "e", "type": "session.compacted", "properties": {"sessionID": "s"}}}
+    seen: list[dict[str, Any]] = []
+    with opencode.daemon(storing(seen)):
+        opencode.plays(prompt("u1"), prompt("u2"), compacted, prompt("u3"), prompt("u4"), IDLE, DISPOSE)
+    asked = [each["params"]["event"] for each in seen if each.get("method") == "recall.hook"]
+    assert [(event["messageID"], event["compacted"]) for event in asked] == [
+        ("u1", True), ("u2", False), ("u3", True), ("u4", False),
+    ]  # fmt: skip
 
 
 def test_nonsense_throws_nothing(opencode: OpenCode) -> None:

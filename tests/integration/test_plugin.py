@@ -65,8 +65,9 @@ BEFORE = [
     b"",
     ODD,
     b'{"enabledPlugins": {}, "extraKnownMarketplaces": {}}\n\n',
-    b'{"enabledPlugins": {"other@market": true, "clankers@clankers": false}}',
+    b'{"enabledPlugins": {"other@market": true, "clankers@clankers-local": false}}',
     '{"name": "n\u00e4\u00efve \\u00e9"}\r\n'.encode(),
+    b'{"half": "\\ud800"}',
 ]
 
 
@@ -78,7 +79,7 @@ def test_uninstalling_puts_every_file_back_byte_for_byte(machine: Machine, befor
     snapshot = machine.everything()
 
     assert machine.plugin("install", "claude-code").code == 0
-    assert settings_of(machine)["enabledPlugins"]["clankers@clankers"] is True
+    assert settings_of(machine)["enabledPlugins"]["clankers@clankers-local"] is True
     assert machine.everything() != snapshot
 
     assert machine.plugin("uninstall", "claude-code").code == 0
@@ -112,11 +113,11 @@ def test_what_claude_code_notes_of_the_plugin_goes_too(machine: Machine) -> None
     write(registries / "known_marketplaces.json", other)
     snapshot = machine.everything()
     machine.plugin("install", "claude-code")
-    noted = json.loads(other) | {"clankers": {"source": {}}}
+    noted = json.loads(other) | {"clankers-local": {"source": {}}}
     (registries / "known_marketplaces.json").write_text(json.dumps(noted, indent=2))
-    installed = {"version": 2, "plugins": {"clankers@clankers": [{"scope": "user"}]}}
+    installed = {"version": 2, "plugins": {"clankers@clankers-local": [{"scope": "user"}]}}
     write(registries / "installed_plugins.json", json.dumps(installed).encode())
-    write(registries / "cache" / "clankers" / "clankers" / "0.1.0" / "x", b"copy")
+    write(registries / "cache" / "clankers-local" / "clankers" / "0.1.0" / "x", b"copy")
     machine.plugin("uninstall", "claude-code")
     (registries / "cache").rmdir()  # Claude Code's own, and empty
     assert machine.everything() == snapshot
@@ -130,20 +131,21 @@ def test_settings_behind_a_link_are_edited_where_they_are(machine: Machine) -> N
     snapshot = machine.everything()
     machine.plugin("install", "claude-code")
     assert machine.settings.is_symlink()
-    assert b"clankers@clankers" in real.read_bytes()
+    assert b"clankers@clankers-local" in real.read_bytes()
     machine.plugin("uninstall", "claude-code")
     assert machine.everything() == snapshot
 
 
-@pytest.mark.parametrize("broken", [b"{not json", b"[1]", b'{"a": 1,}'])
+@pytest.mark.parametrize("broken", [b"{not json", b"[1]", b'{"a": 1,}', b'{"enabledPlugins": []}'])
 def test_settings_that_cannot_be_read_are_left_alone(machine: Machine, broken: bytes) -> None:
     write(machine.settings, broken)
+    snapshot = machine.everything()
     ran = machine.plugin("install", "claude-code")
     assert ran.code == 1
     assert str(machine.settings) in ran.err
-    assert machine.settings.read_bytes() == broken
+    assert machine.everything() == snapshot
     machine.plugin("uninstall", "claude-code")
-    assert machine.settings.read_bytes() == broken
+    assert machine.everything() == snapshot
 
 
 def test_a_dry_run_tells_and_changes_nothing(machine: Machine) -> None:

@@ -156,6 +156,8 @@ def test_history_is_imported_before_the_hooks_come_or_after(here: DaemonProcess,
         summary = imported(connection, harness="claude-code")
         assert short(rows(connection), 8) == BY_TRANSCRIPTS
         assert (summary["sessions"], summary["messages"], summary["tools"]) == (14, 45, 14)
+        names = connection.call("query", sql="SELECT DISTINCT tool_name FROM tools ORDER BY 1")["rows"]
+        assert [name for (name,) in names] == ["Agent", "Bash", "Edit", "Read", "Write", "mcp__labmem__recall"]
         replay(connection, harness_home)
         eventually(lambda: caught_up(connection), "the transcripts are read")
         assert short(rows(connection), 8) == BY_TRANSCRIPTS

@@ -20,6 +20,7 @@ from support import DaemonProcess, RawConnection
 from writers import eventually
 
 from clankers.ctl.managers import LABEL
+from clankers.ctl.plugin import hook_command
 from clankers.ctl.service import service
 
 UNITS = ("clankersd.socket", "clankersd.service")
@@ -330,6 +331,22 @@ def test_the_first_connection_starts_the_daemon(home: Path) -> None:
             assert connection.call("health")["ok"]
             assert connection.call("daemon.status")["pid"] == activated.process.pid
         assert activated.paths.database.exists()
+
+
+def test_a_hook_starts_a_socket_activated_daemon_and_its_event_is_stored(home: Path) -> None:
+    """The daemon may take longer to start than the hook waits: then the event comes by way of the spool."""
+    event = b'{"message": {"id": "m", "sessionId": "s", "role": "user", "textContent": "hello"}}'
+    with contextlib.closing(Activated(home, CLANKERS_HOOK_AUTOSTART="true")) as activated:
+        command = [*hook_command(), "generic"]
+        subprocess.run(command, input=event, env=activated.paths.environ, check=True, timeout=60)
+        spool = activated.paths.data / "spool"
+        eventually(
+            lambda: activated.paths.database.exists() and not list(spool.glob("*.json")), "the spool is replayed"
+        )
+        with activated.connect() as connection:
+            eventually(lambda: connection.call("message.list", sessionId="s")["messages"], "the event is stored")
+            assert connection.call("daemon.status")["pid"] == activated.process.pid
+        assert not (activated.paths.data / "autostart.lock").exists()
 
 
 def test_a_socket_handed_over_is_left_in_place_at_the_end(home: Path) -> None:

@@ -60,6 +60,7 @@ class Edits:
             self._make_folder(self.folder / "before")
             _replace(self.folder / "before" / name, content)
         self._before[str(path)] = name
+        self.save()  # before anything else happens to it
 
     def change(self, path: Path, change: Change, what: str) -> None:
         """Change a JSON file, after its content is safe."""
@@ -156,6 +157,14 @@ def explained() -> Iterator[None]:
         raise click.ClickException(f"{error.filename}: {error.strerror}") from error
 
 
+def table(content: dict[str, Any], key: str, path: Path) -> dict[str, Any]:
+    """The object under a key, made if it is missing. Anything else there ends the command."""
+    found = content.setdefault(key, {})
+    if not isinstance(found, dict):
+        raise click.ClickException(f"{path}: {key} is not an object: mend it first. Nothing was changed.")
+    return found
+
+
 def without(content: dict[str, Any], *keys: str) -> None:
     """Take a nested key out, and what is empty without it."""
     inner = content.get(keys[0])
@@ -202,7 +211,10 @@ def _dumped(content: dict[str, Any], like: bytes | None) -> bytes:
     lines = (like or b"").decode(errors="replace").splitlines()
     first = next((line for line in lines[1:] if line.strip()), "  x")
     indent = first[: len(first) - len(first.lstrip())] or "  "
-    return f"{json.dumps(content, indent=indent, ensure_ascii=False)}\n".encode()
+    try:
+        return f"{json.dumps(content, indent=indent, ensure_ascii=False)}\n".encode()
+    except UnicodeEncodeError:  # half a surrogate pair can only be written as an escape
+        return f"{json.dumps(content, indent=indent)}\n".encode()
 
 
 def _replace(path: Path, content: bytes) -> None:

@@ -13,13 +13,14 @@ import click
 
 import clankers
 from clankers.ctl.command import Ctl, json_option
-from clankers.ctl.edits import Edits, explained, parsed, without
+from clankers.ctl.edits import Edits, explained, parsed, table, without
 from clankers.ctl.managers import CARRIED
 from clankers.ctl.output import print_json
 from clankers_protocol.paths import default_paths
 
 NOT_INSTALLED = 3
-MARKETPLACE = PLUGIN = "clankers"
+PLUGIN = "clankers"
+MARKETPLACE = "clankers-local"
 
 
 def hook_command() -> list[str]:
@@ -52,7 +53,7 @@ class ClaudeCode:
         self.settings = self.home / "settings.json"
 
     def install(self, edits: Edits) -> None:
-        parsed(self.settings)  # before anything is written
+        self._enable(parsed(self.settings))  # what cannot be edited shows before anything is written
         for place, content in self.files().items():
             edits.write(place, content)
         for registry in self._registries():
@@ -89,12 +90,12 @@ class ClaudeCode:
     def enabled(self) -> bool:
         """Whether the settings name and enable the plugin."""
         try:
-            settings = json.loads(self.settings.read_bytes())
-        except (OSError, ValueError):
+            settings = parsed(self.settings)
+            wanted = parsed(self.settings)
+            self._enable(wanted)
+        except (OSError, click.ClickException):
             return False
-        wanted = json.loads(json.dumps(settings))
-        self._enable(wanted)
-        return bool(wanted == settings)
+        return wanted == settings
 
     def _hooks(self, described: dict[str, Any]) -> dict[str, Any]:
         command, *arguments = hook_command()
@@ -105,8 +106,8 @@ class ClaudeCode:
 
     def _enable(self, settings: dict[str, Any]) -> None:
         source = {"source": "directory", "path": str(self.folder)}
-        settings.setdefault("extraKnownMarketplaces", {})[MARKETPLACE] = {"source": source}
-        settings.setdefault("enabledPlugins", {})[f"{PLUGIN}@{MARKETPLACE}"] = True
+        table(settings, "extraKnownMarketplaces", self.settings)[MARKETPLACE] = {"source": source}
+        table(settings, "enabledPlugins", self.settings)[f"{PLUGIN}@{MARKETPLACE}"] = True
 
     def _disable(self, settings: dict[str, Any]) -> None:
         without(settings, "extraKnownMarketplaces", MARKETPLACE)
@@ -201,7 +202,8 @@ def install(ctl: Ctl, harness: str, dry_run: bool) -> None:
         try:
             here.install(edits)
         finally:
-            edits.save()  # what was done before it failed can be taken back too
+            if edits.steps:
+                edits.save()  # what was done before it failed can be taken back too
     _show(ctl, harness, edits)
 
 

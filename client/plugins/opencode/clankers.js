@@ -158,7 +158,10 @@ function keepAtOnce(params) {
   const name = nextName(folder, body.length)
   fs.mkdirSync(folder, { recursive: true, mode: 0o700 })
   checkRoom(fs.readdirSync(folder), body.length)
-  fs.writeFileSync(`${name}.unfinished`, body, { flag: "wx", mode: 0o600, flush: true })
+  const file = fs.openSync(`${name}.unfinished`, "wx", 0o600)
+  fs.writeFileSync(file, body)
+  fs.fsyncSync(file)
+  fs.closeSync(file)
   fs.renameSync(`${name}.unfinished`, `${name}.json`)
 }
 
@@ -473,7 +476,7 @@ export const ClankersPlugin = async ({ directory, worktree } = {}) => {
   const messages = new Messages(outbox)
   const tools = new Tools(outbox)
   const recalled = new Map() // by the id of the user's message it belongs to
-  const compacted = new Set() // sessions whose context has been cut since their last prompt
+  const holding = new Set() // sessions whose context still holds what was recalled for them
 
   function onEvent(event) {
     const properties = event.properties ?? {}
@@ -488,7 +491,7 @@ export const ClankersPlugin = async ({ directory, worktree } = {}) => {
   }
 
   function onSession(event, session) {
-    if (event.type === "session.compacted" && session) compacted.add(session)
+    if (event.type === "session.compacted") holding.delete(session)
     if (event.type !== "session.created" && event.type !== "session.updated") messages.flush()
     outbox.put(event, event.type === "session.updated" ? `session ${event.properties?.info?.id ?? session}` : null)
   }
@@ -501,13 +504,15 @@ export const ClankersPlugin = async ({ directory, worktree } = {}) => {
     const spoken = parts.filter((part) => part.type === "text" && !part.synthetic && !part.ignored)
     const prompt = spoken.map((part) => part.text).join("\n")
     if (!session || !message?.id || !prompt.trim()) return
+    const compacted = !holding.has(session) // or resumed: what was recalled before is in no request of this process
+    holding.add(session)
     recall({
       hook_event_name: "chat.message",
       sessionID: session,
       messageID: message.id,
       cwd: directory ?? worktree,
       prompt,
-      compacted: compacted.delete(session),
+      compacted,
     })
   }
 

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from clankers_protocol.events import CompactionEvent, MessageEvent, SessionEvent, ToolEvent
+from clankersd.events import UNKNOWN_TOOL
 from clankersd.harnesses import told
 from clankersd.harnesses.claude_code import HARNESS, PROVIDER, failure, summary_of
 from clankersd.harnesses.told import Fact, number, record, records, text
@@ -29,7 +30,7 @@ class _Message:
     before: dict[str, Any]
     line: dict[str, Any]
     texts: list[str] = field(default_factory=list)
-    tools: list[ToolEvent] = field(default_factory=list)
+    uses_tools: bool = False
     usage: dict[str, Any] = field(default_factory=dict)
     ended_at: int | None = None
 
@@ -108,7 +109,7 @@ class ClaudeReading:
         return ToolEvent(
             tool_id,
             session_id,
-            tool_name="unknown",  # of a call that was told of before
+            tool_name=UNKNOWN_TOOL,  # of a call that was told of before
             tool_output=None if failed else output,
             success=not failed,
             error_message=(output or "failed") if failed else None,
@@ -140,8 +141,8 @@ class ClaudeReading:
             if _type(block) == "text" and (words := text(block, "text")):
                 open_.texts.append(words)
             elif _type(block) == "tool_use" and (tool_id := text(block, "id")):
-                self._begun[tool_id] = moment(line)
-                open_.tools.append(_call(tool_id, session_id, block, moment(line)))
+                open_.uses_tools, self._begun[tool_id] = True, moment(line)
+                self.facts.append(told.tool_of_transcript(_call(tool_id, session_id, open_.id, block, moment(line))))
 
     def _close_message(self) -> None:
         """Tell of the message as far as it has come; its later lines tell of it again."""
@@ -149,13 +150,10 @@ class ClaudeReading:
             return
         open_, line = self._open, self._open.line
         said = self._said(open_)
-        answers = open_.texts and not open_.tools and not line.get("isSidechain")
+        answers = open_.texts and not open_.uses_tools and not line.get("isSidechain")
         prompt_id = str(open_.before.get("promptId") or "")
         settle = told.by_transcript("answer", prompt_id, open_.id) if answers else told.where_it_was_said
         self.facts.append(told.message(said, settle))
-        for call in open_.tools:
-            call.message_id = open_.id
-            self.facts.append(told.tool_of_transcript(call))
 
     def _said(self, open_: _Message) -> MessageEvent:
         line, usage = open_.line, open_.usage
@@ -260,11 +258,12 @@ def prompt_of(content: Any) -> str | None:
     return content
 
 
-def _call(tool_id: str, session_id: str, block: dict[str, Any], at: int | None) -> ToolEvent:
+def _call(tool_id: str, session_id: str, message_id: str, block: dict[str, Any], at: int | None) -> ToolEvent:
     return ToolEvent(
         tool_id,
         session_id,
-        tool_name=text(block, "name") or "unknown",
+        message_id,
+        tool_name=text(block, "name") or UNKNOWN_TOOL,
         tool_input=told.readable(block.get("input")),
         file_path=told.file_of(record(block, "input")),
         created_at=at,

@@ -21,7 +21,8 @@ def read(event: dict[str, Any], at: int) -> Told:
     if not session_id:
         return result
     if name in _SAME:
-        result.facts = [*claude_code.read(event, at).facts, told.session(_session(event))]
+        alike = {**event, "prompt_id": turn}
+        result.facts = [*claude_code.read(alike, at).facts, told.session(_session(event))]
     elif name == "UserPromptSubmit" and (prompt := text(event, "prompt")):
         result.facts = _prompt(event, session_id, turn, prompt, at)
     elif name == "Stop" and (answer := text(event, "last_assistant_message")):

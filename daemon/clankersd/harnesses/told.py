@@ -267,7 +267,8 @@ def by_hook(kind: str, prompt_id: str) -> Settle:
         if known:
             return None if known["line_id"] else str(known["message_id"])
         taken = db.value("SELECT 1 FROM told_messages WHERE message_id = :id", {"id": prompt_id})
-        found = f"{prompt_id}-{told['digest'][:12] or kind}" if taken or kind != "prompt" else prompt_id
+        own = f"{prompt_id or row['session_id']}-{told['digest'][:12] or kind}"
+        found = own if taken or kind != "prompt" else prompt_id
         db.execute(_TELL, {**told, "id": found, "line": None})
         return found
 

@@ -1,15 +1,18 @@
 """What could be told: memories, recent sessions, and what was said about the like of a prompt."""
 
-import json
 import math
 import re
 from typing import TYPE_CHECKING, Any
 
 from clankers_protocol.errors import RpcError
+from clankers_protocol.memories import MemoryHits, MemorySearch
 from clankers_protocol.search import Filter, Hit, Search, SearchResult, Source
 from clankersd import clock
 from clankersd.db import Db
 from clankersd.index.words import query_words
+from clankersd.memories.finding import memory_search
+from clankersd.memories.rows import CURRENT, SALIENCE
+from clankersd.memories.scopes import IN_SCOPE, Allowed
 from clankersd.projects import project_id
 from clankersd.recall.block import Item, day
 from clankersd.search.search import search
@@ -32,21 +35,10 @@ MOST_IN_COMMON = 3
 
 MEMORIES, SESSIONS, RELATED = "Memories", "Recent sessions in this project", "Related to this prompt"
 
-_CURRENT = """
-    memories.is_deleted = 0 AND memories.archived_at IS NULL AND memories.valid_from <= :now
-    AND (memories.valid_until IS NULL OR memories.valid_until > :now)
-    AND (memories.expires_at IS NULL OR memories.expires_at > :now)
-    AND memories.scope IN (SELECT value FROM json_each(:scopes))
-"""
-_COLUMNS = "memories.id, memories.content, memories.summary, memories.category, memories.pinned"
 _STRONGEST = f"""
-    SELECT {_COLUMNS} FROM memories WHERE {_CURRENT} AND (pinned = 1 OR :strongest)
-    ORDER BY pinned DESC, salience * (0.5 + importance) DESC, memories.created_at DESC LIMIT :limit
-"""
-_OF_CHUNKS = f"""
-    SELECT {_COLUMNS} FROM json_each(:chunks) CROSS JOIN chunks ON chunks.chunk_id = json_each.value
-    CROSS JOIN memories ON memories.id = chunks.memory_id
-    WHERE {_CURRENT} ORDER BY json_each.key
+    SELECT memories.id, content, summary, category, pinned FROM memories
+    WHERE {CURRENT} AND {IN_SCOPE} AND (pinned = 1 OR :strongest)
+    ORDER BY pinned DESC, {SALIENCE} * (0.5 + importance) DESC, memories.id DESC LIMIT :limit
 """
 _RECENT = """
     SELECT id, title, summary, created_at, coalesce(user_prompt, (
@@ -84,14 +76,14 @@ def _session_item(row: dict[str, Any], titles_only: bool) -> Item:
 
 def strongest_memories(db: Db, scopes: list[str], *, pinned_only: bool) -> list[Item]:
     """The pinned memories and, unless only they are wanted, the strongest others."""
-    params = {"scopes": json.dumps(scopes), "now": clock.now(), "strongest": not pinned_only, "limit": MOST_MEMORIES}
-    return [_memory_item(row) for row in db.fetch(_STRONGEST, params)]
+    params = {"now": clock.now(), "strongest": not pinned_only, "limit": MOST_MEMORIES}
+    return [_memory_item(**row) for row in db.fetch(_STRONGEST, Allowed(tuple(scopes)).params | params)]
 
 
-def _memory_item(row: dict[str, Any]) -> Item:
-    about = f"pinned {row['category']}" if row["pinned"] else str(row["category"])
-    text = row["content"] if row["pinned"] else row["summary"] or row["content"]
-    return Item(MEMORIES, row["id"], about, text, LONGEST_PINNED if row["pinned"] else LONGEST_TEXT)
+def _memory_item(id: str, content: str, summary: str | None, category: str, pinned: bool) -> Item:  # noqa: A002  # a column
+    if pinned:
+        return Item(MEMORIES, id, f"pinned {category}", content, LONGEST_PINNED)
+    return Item(MEMORIES, id, category, summary or content, LONGEST_TEXT)
 
 
 def scopes_of(harness: str | None, project: str | None) -> list[str]:
@@ -101,15 +93,13 @@ def scopes_of(harness: str | None, project: str | None) -> list[str]:
 
 
 async def relevant_memories(daemon: "Daemon", query: str, scopes: list[str]) -> list[Item]:
-    """The memories nearest to a prompt, best first, those alone that are in force."""
-    hits = await _search(daemon, Search(query=query, sources=["memories"], scopes=scopes, limit=LOOKED_AT))
-    chunks = [hit.chunk_id for hit in hits if _in_common(hit, query)]
-    params = {"chunks": json.dumps(chunks), "scopes": json.dumps(scopes), "now": clock.now()}
-
-    def of_chunks(db: Db) -> list[Item]:
-        return [_memory_item(row) for row in db.fetch(_OF_CHUNKS, params)]
-
-    return (await daemon.store.read(of_chunks))[:MOST_HITS] if chunks else []
+    """The memories that fit a prompt, best first."""
+    try:
+        found: MemoryHits = await memory_search(daemon, MemorySearch(query=query, scopes=scopes, limit=LOOKED_AT))
+    except RpcError:  # a prompt never fails with the search
+        return []
+    fitting = [hit.memory for hit in found.hits if _in_common(hit.snippet, query)]
+    return [_memory_item(one.id, one.content, one.summary, one.category, one.pinned) for one in fitting[:MOST_HITS]]
 
 
 async def related(daemon: "Daemon", query: str, project: str | None, session: str) -> list[Item]:
@@ -119,8 +109,12 @@ async def related(daemon: "Daemon", query: str, project: str | None, session: st
     others = [Filter("session", "ne", session)] if session else None
     sources: list[Source] = ["sessions", "memory"]
     request = Search(query=query, sources=sources, project=project, filters=others, limit=LOOKED_AT, diversity=0.3)
-    hits = await _search(daemon, request)
-    return [_hit_item(hit) for hit in hits if hit.score >= LEAST_SCORE and _in_common(hit, query)][:MOST_HITS]
+    try:
+        found: SearchResult = await search(daemon, request)
+    except RpcError:
+        return []
+    fitting = [hit for hit in found.hits if hit.score >= LEAST_SCORE and _in_common(hit.snippet, query)]
+    return [_hit_item(hit) for hit in fitting[:MOST_HITS]]
 
 
 def _hit_item(hit: Hit) -> Item:
@@ -131,19 +125,10 @@ def _hit_item(hit: Hit) -> Item:
     )
 
 
-def _in_common(hit: Hit, query: str) -> bool:
+def _in_common(snippet: str, query: str) -> bool:
     """Whether enough of the prompt's words stand in what was found: scores only compare hits of one search."""
-    asked = len(query_words(query))
-    shared = {word.casefold() for word in _MARKED.findall(hit.snippet)}
-    return len(shared) >= min(MOST_IN_COMMON, math.ceil(asked / 2))
-
-
-async def _search(daemon: "Daemon", request: Search) -> list[Hit]:
-    try:
-        found: SearchResult = await search(daemon, request)
-    except RpcError:  # a prompt never waits for, or fails with, the search
-        return []
-    return found.hits
+    shared = {word.casefold() for word in _MARKED.findall(snippet)}
+    return len(shared) >= min(MOST_IN_COMMON, math.ceil(len(query_words(query)) / 2))
 
 
 def query_of(prompt: str) -> str:

@@ -1,7 +1,7 @@
 """Told at the start of a session and with a prompt: chosen, bounded, not repeated, and recorded."""
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -120,8 +120,13 @@ async def _recall(daemon: "Daemon", at: Occasion, asked: Asked) -> Recall:
     block, reasons = Block(min(daemon.config.recall_characters, most)), list[str]()
     with anyio.move_on_after(daemon.config.recall_seconds * OWN_SHARE) as scope:
         for kind in asked.kinds:
-            items, reason = await _CHOICES[kind](daemon, at, asked)
-            reasons.append(_fill(block, items, asked.told) or reason)
+            choose, otherwise = _CHOICES[kind]
+            if pointless := _pointless(daemon, at, kind):
+                reasons.append(pointless)
+                continue
+            reasons.append(otherwise)
+            async for items in choose(daemon, asked, at.prompt):
+                reasons += _fill(block, items, asked.told)
     if scope.cancelled_caught:
         reasons.append("it took too long: see the setting `recall_seconds`")
     return Recall(block.text, block.ids, len(block.text)) if block.ids else _nothing(reasons[-1])
@@ -139,12 +144,12 @@ def _nothing(reason: str) -> Recall:
     return Recall("", [], 0, reason)
 
 
-def _fill(block: Block, items: list[Item], told: frozenset[str]) -> str:
-    """Take in what is new, the most important first; tells why there was nothing, when there was something."""
+def _fill(block: Block, items: list[Item], told: frozenset[str]) -> list[str]:
+    """Take in what is new, the most important first; tells when nothing is."""
     new = [item for item in items if item.id not in told]
     for item in new:
         block.add(item)
-    return "everything that would be told was told already in this session" if items and not new else ""
+    return ["everything that would be told was told already in this session"] if items and not new else []
 
 
 def _asked(db: Db, at: Occasion) -> Asked:
@@ -161,10 +166,17 @@ def _asked(db: Db, at: Occasion) -> Asked:
     )
 
 
-Choice = Callable[["Daemon", Occasion, Asked], Awaitable[tuple[list[Item], str]]]
+def _pointless(daemon: "Daemon", at: Occasion, kind: RecallKind) -> str | None:
+    """Why nothing is looked for; None when it is worth it."""
+    if kind == "start":
+        return None
+    if daemon.config.recall == "minimal":
+        return "prompts get nothing: see the setting `recall`"
+    trivial = why_trivial(at.prompt)
+    return f"nothing to look for in the prompt: {trivial}" if trivial else None
 
 
-async def _at_start(daemon: "Daemon", at: Occasion, asked: Asked) -> tuple[list[Item], str]:
+async def _at_start(daemon: "Daemon", asked: Asked, _: str) -> AsyncIterator[list[Item]]:
     """Pinned memories, recent sessions, strong memories: in this order, as long as there is room."""
     minimal = daemon.config.recall == "minimal"
 
@@ -174,19 +186,19 @@ async def _at_start(daemon: "Daemon", at: Occasion, asked: Asked) -> tuple[list[
         sessions = recent_sessions(db, asked.project, asked.session, titles_only=minimal)
         return [*pinned, *sessions, *(item for item in memories if item not in pinned)]
 
-    return await daemon.store.read(known), "nothing is known of this project yet"
+    yield await daemon.store.read(known)
 
 
-async def _with_prompt(daemon: "Daemon", at: Occasion, asked: Asked) -> tuple[list[Item], str]:
-    """Memories and passages of earlier sessions that fit the prompt."""
-    if daemon.config.recall == "minimal":
-        return [], "prompts get nothing: see the setting `recall`"
-    if trivial := why_trivial(at.prompt):
-        return [], f"nothing to look for in the prompt: {trivial}"
-    query = query_of(at.prompt)
-    memories = await relevant_memories(daemon, query, asked.scopes)
-    passages = await related(daemon, query, asked.project, asked.session)
-    return [*memories, *passages], "nothing that fits the prompt was found"
+async def _with_prompt(daemon: "Daemon", asked: Asked, prompt: str) -> AsyncIterator[list[Item]]:
+    """Memories that fit the prompt, then passages of earlier sessions: when time runs out, what was found by then."""
+    query = query_of(prompt)
+    yield await relevant_memories(daemon, query, asked.scopes)
+    yield await related(daemon, query, asked.project, asked.session)
 
 
-_CHOICES: dict[RecallKind, Choice] = {"start": _at_start, "prompt": _with_prompt}
+Choice = Callable[["Daemon", Asked, str], AsyncIterator[list[Item]]]
+
+_CHOICES: dict[RecallKind, tuple[Choice, str]] = {
+    "start": (_at_start, "nothing is known of this project yet"),
+    "prompt": (_with_prompt, "nothing that fits the prompt was found"),
+}

@@ -1,0 +1,347 @@
+"""Transcripts fill in what hooks missed, from where they were read to, whatever happens to the file meanwhile."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import DaemonProcess, RawConnection, running_daemon
+from writers import eventually
+
+SESSION = "5e551011-0000-4000-8000-000000000001"
+
+
+@pytest.fixture
+def folder(home: Path) -> Path:
+    """Where Claude Code keeps the transcripts of a project."""
+    path = home / "user" / ".claude" / "projects" / "-w"
+    path.mkdir(parents=True)
+    return path
+
+
+@pytest.fixture
+def here(home: Path, folder: Path) -> Iterator[DaemonProcess]:
+    with running_daemon(home, HOME=str(home / "user")) as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def connection(here: DaemonProcess) -> Iterator[RawConnection]:
+    with here.connect() as raw:
+        yield raw
+
+
+class Transcript:
+    """A transcript as Claude Code writes it, line by line."""
+
+    def __init__(self, folder: Path, session: str = SESSION) -> None:
+        self.path = folder / f"{session}.jsonl"
+        self.session = session
+        self.lines = 0
+
+    def write(self, **line: Any) -> None:
+        self.lines += 1
+        common = {"sessionId": self.session, "cwd": "/w", "timestamp": f"2026-01-15T10:{self.lines:02}:00.000Z"}
+        with self.path.open("a") as file:
+            file.write(json.dumps(common | line) + "\n")
+
+    def prompt(self, number: int, text: str) -> None:
+        message = {"role": "user", "content": text}
+        self.write(type="user", uuid=f"u{number}", promptId=f"p{number}", message=message)
+
+    def answer(self, number: int, *blocks: dict[str, Any], tokens: int = 100) -> None:
+        """One API message, a line for each of its blocks, all with the same usage."""
+        usage = {"input_tokens": tokens, "output_tokens": 7, "cache_read_input_tokens": 3}
+        for at, block in enumerate(blocks):
+            message = {"id": f"msg_{number}", "model": "opus", "role": "assistant", "content": [block], "usage": usage}
+            self.write(type="assistant", uuid=f"a{number}-{at}", message=message)
+
+    def result(self, tool: str, output: str, failed: bool = False) -> None:
+        block = {"type": "tool_result", "tool_use_id": tool, "content": output, "is_error": failed}
+        self.write(type="user", uuid=f"r-{tool}", message={"role": "user", "content": [block]})
+
+
+def say(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def use(tool: str, **given: Any) -> dict[str, Any]:
+    return {"type": "tool_use", "id": tool, "name": "Bash", "input": given}
+
+
+def tell(connection: RawConnection, name: str, transcript: Transcript, **more: Any) -> None:
+    event = {
+        "hook_event_name": name,
+        "session_id": transcript.session,
+        "cwd": "/w",
+        "transcript_path": str(transcript.path),
+    }
+    assert connection.request("hook.event", {"harness": "claude-code", "event": event | more})["result"] == {"ok": True}
+
+
+def messages(connection: RawConnection, session: str = SESSION) -> list[tuple[str, str | None, int | None]]:
+    reply = connection.request("message.list", {"sessionId": session})
+    found = reply["result"]["messages"] if "result" in reply else []
+    return [(each["id"], each["textContent"], each["promptTokens"]) for each in found]
+
+
+def reading(connection: RawConnection) -> dict[str, Any]:
+    return dict(connection.call("capture.status")["transcripts"])
+
+
+def test_what_no_hook_told_is_read_after_a_stop(connection: RawConnection, folder: Path) -> None:
+    transcript = Transcript(folder)
+    transcript.prompt(1, "list the files")
+    transcript.answer(1, {"type": "thinking", "thinking": "hm"}, say("I will look."), use("t1", command="ls"))
+    transcript.result("t1", "a\nb")
+    transcript.answer(2, say("There are a and b."))
+    tell(connection, "Stop", transcript, prompt_id="p1", last_assistant_message="There are a and b.")
+    eventually(lambda: len(messages(connection)) == 3, "all messages are there")
+    found = {text: tokens for _, text, tokens in messages(connection)}
+    assert found == {"list the files": None, "I will look.": 103, "There are a and b.": 103}
+    (tool,) = connection.call("tool.list", sessionId=SESSION)["tools"]
+    assert (tool["toolName"], tool["toolOutput"], tool["success"], tool["messageId"]) == ("Bash", "a\nb", True, "msg_1")
+    session = connection.call("session.get", id=SESSION)
+    assert (session["title"], session["model"], session["source"]) == ("list the files", "opus", "claude-code")
+    assert connection.call("stats")["totals"]["promptTokens"] == 206
+
+
+def test_the_end_that_a_hook_told_is_taken_over_when_it_is_written_at_last(
+    connection: RawConnection, folder: Path
+) -> None:
+    transcript = Transcript(folder)
+    transcript.prompt(1, "hello")
+    tell(connection, "UserPromptSubmit", transcript, prompt_id="p1", prompt="hello")
+    tell(connection, "Stop", transcript, prompt_id="p1", last_assistant_message="Hi there.")
+    eventually(lambda: reading(connection)["files"] == 1, "the transcript is read")
+    assert [text for _, text, _ in messages(connection)] == ["hello", "Hi there."]
+    transcript.answer(1, say("Hi there."))
+    eventually(lambda: messages(connection)[-1][2] == 103, "it is looked at again")
+    (prompt, _, _), (answer, text, _) = sorted(messages(connection), key=lambda each: each[1] or "", reverse=True)
+    assert (prompt, text) == ("p1", "Hi there.")
+    assert answer.startswith("p1-")
+
+
+def test_a_message_that_is_cut_in_two_readings_is_whole_in_the_end(connection: RawConnection, folder: Path) -> None:
+    transcript = Transcript(folder)
+    transcript.prompt(1, "go")
+    transcript.answer(1, say("First half."))
+    tell(connection, "SessionStart", transcript, source="resume")
+    eventually(lambda: ("msg_1", "First half.", 103) in messages(connection), "its beginning is there")
+    transcript.answer(1, say("Second half."))
+    tell(connection, "Stop", transcript, prompt_id="p1", last_assistant_message="First half.\nSecond half.")
+    whole = ("msg_1", "First half.\n\nSecond half.", 103)
+    eventually(lambda: whole in messages(connection), "it is whole")
+    assert len(messages(connection)) == 2
+
+
+def test_lines_that_are_no_json_are_skipped_and_counted(connection: RawConnection, folder: Path) -> None:
+    transcript = Transcript(folder)
+    transcript.prompt(1, "one")
+    with transcript.path.open("ab") as file:
+        file.write(b'{"type": "user", "cut off\n\xff\xfe\n[1, 2]\n\n"text"\n')
+    transcript.prompt(2, "two")
+    tell(connection, "SessionEnd", transcript, reason="other")
+    eventually(lambda: len(messages(connection)) == 2, "what is around them is read")
+    assert reading(connection)["malformed"] == 4
+
+
+def test_a_line_that_is_being_written_is_read_when_it_is_finished(connection: RawConnection, folder: Path) -> None:
+    transcript = Transcript(folder)
+    transcript.prompt(1, "one")
+    line = json.dumps({"type": "user", "uuid": "u2", "sessionId": SESSION, "message": {"content": "two"}})
+    with transcript.path.open("a") as file:
+        file.write(line[:40])
+    tell(connection, "Stop", transcript)
+    eventually(lambda: len(messages(connection)) == 1, "the first is read")
+    with transcript.path.open("a") as file:
+        file.write(line[40:] + "\n")
+    tell(connection, "Stop", transcript)
+    eventually(lambda: len(messages(connection)) == 2, "the second is read")
+    assert reading(connection)["malformed"] == 0
+
+
+def test_a_transcript_that_was_replaced_is_read_from_its_beginning(connection: RawConnection, folder: Path) -> None:
+    transcript = Transcript(folder)
+    for number in range(5):
+        transcript.prompt(number, f"before {number}")
+    tell(connection, "Stop", transcript)
+    eventually(lambda: len(messages(connection)) == 5, "it is read")
+    transcript.path.unlink()
+    for number in range(10, 12):
+        transcript.prompt(number, f"after {number}")
+    tell(connection, "SessionStart", transcript, source="resume")
+    eventually(lambda: len(messages(connection)) == 7, "the other is read")
+
+
+def test_a_transcript_that_was_cut_short_changes_nothing(connection: RawConnection, folder: Path) -> None:
+    transcript = Transcript(folder)
+    for number in range(5):
+        transcript.prompt(number, f"prompt {number}")
+    tell(connection, "Stop", transcript)
+    eventually(lambda: len(messages(connection)) == 5, "it is read")
+    os.truncate(transcript.path, transcript.path.stat().st_size // 2)
+    transcript.path.open("a").close()
+    with transcript.path.open("a") as file:
+        file.write("\n")
+    transcript.prompt(9, "the last")
+    tell(connection, "Stop", transcript)
+    eventually(lambda: len(messages(connection)) == 6, "it is read on")
+
+
+def test_many_megabytes_are_read_piece_by_piece(connection: RawConnection, folder: Path) -> None:
+    transcript = Transcript(folder)
+    for number in range(30):
+        transcript.prompt(number, f"prompt {number}")
+        transcript.answer(number, use(f"t{number}", command="cat big"))
+        transcript.result(f"t{number}", "x" * 200_000)
+    transcript.result("t0", "y" * 3_000_000)
+    tell(connection, "SessionEnd", transcript, reason="other")
+    eventually(lambda: len(messages(connection)) == 60, "all of it is read")
+    tools = connection.call("tool.list", sessionId=SESSION, limit=100)["tools"]
+    assert len(tools) == 30
+    assert max(len(tool["toolOutput"]) for tool in tools) < 11_000
+
+
+def test_a_subagents_transcript_belongs_to_its_session(connection: RawConnection, folder: Path) -> None:
+    transcript = Transcript(folder)
+    transcript.prompt(1, "delegate")
+    path = folder / SESSION / "subagents"
+    path.mkdir(parents=True)
+    agent = Transcript(path)
+    agent.path = path / "agent-a1.jsonl"
+    own = {"isSidechain": True, "agentId": "a1"}
+    agent.write(type="user", uuid="x1", promptId="p1", message={"role": "user", "content": "do it"}, **own)
+    message = {"id": "msg_9", "content": [say("Done by the agent.")], "usage": {"input_tokens": 5, "output_tokens": 2}}
+    agent.write(type="assistant", uuid="x2", message=message, attributionAgent="scout", **own)
+    tell(connection, "SubagentStop", transcript, agent_id="a1", agent_transcript_path=str(agent.path))
+    eventually(lambda: len(messages(connection)) == 2, "both are read")
+    (found,) = (
+        each for each in connection.call("message.list", sessionId=SESSION)["messages"] if each["id"] == "msg_9"
+    )
+    assert found["metadata"]["agentId"] == "a1"
+    assert found["metadata"]["agentType"] == "scout"
+    assert [text for _, text, _ in messages(connection)].count("do it") == 0
+
+
+def outside(home: Path, folder: Path) -> Path:
+    secret = home / "elsewhere.jsonl"
+    Transcript(home, "elsewhere").prompt(1, "not for you")
+    return secret
+
+
+def linked(home: Path, folder: Path) -> Path:
+    path = folder / "link.jsonl"
+    path.symlink_to(outside(home, folder))
+    return path
+
+
+def through_a_linked_folder(home: Path, folder: Path) -> Path:
+    (home / "far").mkdir()
+    Transcript(home / "far", "elsewhere").prompt(1, "not for you")
+    (folder / "near").symlink_to(home / "far")
+    return folder / "near" / "elsewhere.jsonl"
+
+
+def upwards(home: Path, folder: Path) -> Path:
+    return folder / ".." / ".." / ".." / ".." / outside(home, folder).name
+
+
+def pipe(home: Path, folder: Path) -> Path:
+    os.mkfifo(folder / "pipe.jsonl")
+    return folder / "pipe.jsonl"
+
+
+def directory(home: Path, folder: Path) -> Path:
+    (folder / "folder.jsonl").mkdir()
+    return folder / "folder.jsonl"
+
+
+@pytest.mark.parametrize("place", [outside, linked, through_a_linked_folder, upwards, pipe, directory])
+def test_only_the_harnesss_own_files_are_opened(
+    connection: RawConnection, home: Path, folder: Path, place: Any
+) -> None:
+    bad, good = Transcript(folder, "bad"), Transcript(folder)
+    bad.path = place(home, folder)
+    good.prompt(1, "hello")
+    tell(connection, "Stop", bad)
+    tell(connection, "Stop", good)
+    eventually(lambda: len(messages(connection)) == 1, "the good one is read")
+    assert messages(connection, "bad") == []
+    assert messages(connection, "elsewhere") == []
+
+
+def test_another_folder_is_read_when_the_configuration_names_it(home: Path, folder: Path) -> None:
+    other = home / "config-dir" / "projects" / "-w"
+    other.mkdir(parents=True)
+    transcript = Transcript(other)
+    transcript.prompt(1, "hello")
+    settings = {"HOME": str(home / "user"), "CLANKERS_TRANSCRIPT_FOLDERS": str(home / "config-dir")}
+    with running_daemon(home, **settings) as daemon, daemon.connect() as connection:
+        tell(connection, "Stop", transcript)
+        eventually(lambda: len(messages(connection)) == 1, "it is read")
+
+
+def test_what_was_written_while_the_daemon_was_away_is_read_at_its_start(home: Path, folder: Path) -> None:
+    transcript = Transcript(folder)
+    transcript.prompt(1, "one")
+    with running_daemon(home, HOME=str(home / "user")) as daemon, daemon.connect() as connection:
+        tell(connection, "Stop", transcript)
+        eventually(lambda: len(messages(connection)) == 1, "it is read")
+        daemon.stop()
+    transcript.prompt(2, "two")
+    with running_daemon(home, HOME=str(home / "user")) as daemon, daemon.connect() as connection:
+        eventually(lambda: len(messages(connection)) == 2, "it is read on")
+
+
+def test_a_transcript_that_was_wanted_when_the_daemon_died_is_read_by_the_next(home: Path, folder: Path) -> None:
+    transcript = Transcript(folder)
+    with running_daemon(home, HOME=str(home / "user")) as daemon, daemon.connect() as connection:
+        tell(connection, "Stop", transcript)
+        daemon.kill()
+    transcript.prompt(1, "one")
+    with running_daemon(home, HOME=str(home / "user")) as daemon, daemon.connect() as connection:
+        eventually(lambda: len(messages(connection)) == 1, "it is read")
+
+
+def test_a_compaction_is_stored_once_with_its_summary_and_tokens(connection: RawConnection, folder: Path) -> None:
+    transcript = Transcript(folder)
+    transcript.prompt(1, "go")
+    tell(
+        connection,
+        "PostCompact",
+        transcript,
+        prompt_id="p1",
+        trigger="auto",
+        compact_summary="<summary>short</summary>",
+    )
+    tokens = {"trigger": "auto", "preTokens": 1000, "postTokens": 50}
+    transcript.write(type="system", subtype="compact_boundary", uuid="b1", compactMetadata=tokens)
+    text = "This session is being continued.\n\nSummary:\nshort"
+    transcript.write(type="user", uuid="s1", promptId="p1", isCompactSummary=True, message={"content": text})
+
+    def compactions() -> list[tuple[Any, ...]]:
+        found = connection.call("session.compactions", sessionId=SESSION)
+        return [(each["cause"], each["summary"], each["tokensBefore"], each["tokensAfter"]) for each in found]
+
+    assert compactions() == [("auto", "short", None, None)]
+    tell(connection, "SessionEnd", transcript, reason="other")
+    eventually(lambda: compactions() == [("auto", "short", 1000, 50)], "the tokens are filled in")
+    assert connection.call("session.get", id=SESSION)["summary"] == "short"
+    assert [text for _, text, _ in messages(connection)] == ["go"]
+
+
+def test_a_project_that_declines_is_not_read(connection: RawConnection, home: Path, folder: Path) -> None:
+    project = home / "private"
+    project.mkdir()
+    (project / ".clankers-ignore").touch()
+    private, public = Transcript(folder, "private"), Transcript(folder)
+    private.write(type="user", uuid="u1", cwd=str(project), message={"content": "psst"})
+    public.prompt(1, "hello")
+    tell(connection, "Stop", private)
+    tell(connection, "Stop", public)
+    eventually(lambda: len(messages(connection)) == 1, "the public one is read")
+    eventually(lambda: reading(connection)["files"] == 2, "the other one was looked at")
+    assert messages(connection, "private") == []
