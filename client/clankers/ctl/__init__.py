@@ -9,6 +9,8 @@ from clankers.ctl.command import Root, socket_option
 from clankers.ctl.completion import completion
 from clankers.ctl.config import config
 from clankers.ctl.db import db
+from clankers.ctl.docs import docs
+from clankers.ctl.graph import graph
 from clankers.ctl.index import index, reindex
 from clankers.ctl.jobs import jobs
 from clankers.ctl.logs import logs
@@ -57,6 +59,8 @@ COMMANDS = (
     health,
     search,
     memory,
+    docs,
+    graph,
     sessions,
     session,
     thread,
