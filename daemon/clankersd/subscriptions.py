@@ -2,7 +2,7 @@
 
 import json
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -50,6 +50,11 @@ _FACTS = {
         FROM messages JOIN sessions ON sessions.id = session_id
         WHERE messages.id IN (SELECT value FROM json_each(:ids))
     """,
+    "memory": """
+        SELECT memories.id, scope, sector, tier, project_id AS "projectId", path AS "projectPath"
+        FROM memories LEFT JOIN projects ON projects.id = project_id
+        WHERE memories.id IN (SELECT value FROM json_each(:ids))
+    """,
 }
 """What is told of a change beside its id, by the names it has on the wire."""
 
@@ -60,6 +65,7 @@ log = structlog.get_logger(component="subscriptions")
 class News:
     """Something that changed and was committed."""
 
+    number: int
     kind: ChangeKind
     action: str
     id: str
@@ -69,16 +75,19 @@ class News:
 
 @dataclass
 class Subscription:
-    """What one client wants to hear of; `conditions` are facts that must be so."""
+    """What one client wants to hear of: news later than `after`, of which the `conditions` are true."""
 
     id: str
     peer: "Peer"
     kinds: frozenset[str]
-    conditions: dict[str, str] = field(default_factory=dict)
+    conditions: dict[str, str]
+    after: int
 
     def wants(self, news: News) -> bool:
+        if news.kind not in self.kinds or news.number <= self.after:
+            return False
         facts = news.facts | {"id": news.id}
-        return news.kind in self.kinds and all(facts.get(name) == value for name, value in self.conditions.items())
+        return all(facts.get(name) == value for name, value in self.conditions.items())
 
 
 class Hub:
@@ -88,26 +97,28 @@ class Hub:
         self._store = store
         self._subscriptions: dict[str, Subscription] = {}
         self._untold: deque[News] = deque()
+        self._published = 0
         self._woken = anyio.Event()
 
     def publish(self, kind: ChangeKind, action: str, what: str, /, **facts: Any) -> None:
         """Tell whoever wants to hear it that `what` was changed; to be called after the commit.
 
-        Facts have the names they have on the wire. Those of a session or message are looked up.
+        Facts have the names they have on the wire. Those of sessions, messages and memories are looked up.
         """
         if not any(kind in one.kinds for one in self._subscriptions.values()):
             return
         if len(self._untold) >= MOST_UNTOLD:
             self._drop(list(self._subscriptions.values()), "more happened than could be told")
             return
-        self._untold.append(News(kind, action, what, clock.now(), facts))
+        self._published += 1
+        self._untold.append(News(self._published, kind, action, what, clock.now(), facts))
         self._woken.set()
 
     def subscribe(self, peer: "Peer", kinds: frozenset[str], conditions: dict[str, str]) -> str:
         """Tell this peer from now on; returns the subscription's id."""
         if len(self.of(peer)) >= MOST_PER_CONNECTION:
             raise Conflict(f"a connection may have {MOST_PER_CONNECTION} subscriptions")
-        subscription = Subscription(clock.new_id(), peer, kinds, conditions)
+        subscription = Subscription(clock.new_id(), peer, kinds, conditions, self._published)
         self._subscriptions[subscription.id] = subscription
         return subscription.id
 
@@ -149,7 +160,7 @@ class Hub:
                     self._pass_on(news)
 
     async def _look_up(self, some: list[News]) -> None:
-        """Add what is known of sessions and messages; one that is gone by now was told with it."""
+        """Add what is known of what changed; of a session that is gone by now it was told."""
         sought = {kind: [news.id for news in some if news.kind == kind] for kind in _FACTS}
 
         def fetch(db: Db) -> dict[tuple[str, str], dict[str, Any]]:

@@ -291,7 +291,7 @@ def test_a_schedule_that_can_no_longer_be_read_fails_alone(daemon: DaemonProcess
         assert connection.call("schedule.get", id=broken)["enabled"] is False
 
 
-@pytest.mark.parametrize("builtin", ["backup", "reindex", "sync"])
+@pytest.mark.parametrize("builtin", ["backup", "maintain", "reindex", "sync"])
 def test_the_daemon_does_built_in_actions_itself(daemon: DaemonProcess, builtin: str) -> None:
     with daemon.connect() as connection:
         action = create(connection, builtin=builtin)

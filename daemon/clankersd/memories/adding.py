@@ -48,6 +48,9 @@ async def add_memory(daemon: "Daemon", request: MemoryAdd, by: str = "user") -> 
     drafted = await draft(daemon.index, request.content, compare=not request.force)
     added = await daemon.store.write(lambda db: _add(db, daemon.index, request, drafted, by))
     daemon.index.wake()
+    daemon.hub.publish("memory", added.outcome, added.memory.id)
+    if added.replaced:
+        daemon.hub.publish("memory", "replaced", added.replaced)
     return added
 
 

@@ -38,9 +38,11 @@ async def memory_import(daemon: "Daemon", request: MemoryImport) -> Imported:
             read.append((record, await draft(daemon.index, record.content, compare=False)))
         except RpcError as error:
             refused[str(given.get("id") or f"number {number + 1}")] = error.message
-    created = await daemon.store.write(lambda db: _store_all(db, request, read, refused)) if read else 0
+    created = await daemon.store.write(lambda db: _store_all(db, request, read, refused)) if read else []
     daemon.index.wake()
-    return Imported(created, len(request.memories) - created - len(refused), refused)
+    for memory_id in created:
+        daemon.hub.publish("memory", "imported", memory_id)
+    return Imported(len(created), len(request.memories) - len(created) - len(refused), refused)
 
 
 def _read(given: dict[str, Any]) -> MemoryRecord:
@@ -60,8 +62,8 @@ def _read(given: dict[str, Any]) -> MemoryRecord:
 
 def _store_all(
     db: Db, request: MemoryImport, read: list[tuple[MemoryRecord, Draft]], refused: dict[str, str]
-) -> int:  # fmt: skip
-    permitted, created = allowed(db, request), 0
+) -> list[str]:  # fmt: skip
+    permitted, created = allowed(db, request), []
     for record, drafted in read:
         refused.pop(record.id, None)  # this may be run a second time
         known = db.fetch_one("SELECT scope FROM memories WHERE id = :id", {"id": record.id})
@@ -69,7 +71,7 @@ def _store_all(
             refused[record.id] = f"invalid params: {record.scope} is not one of the caller's scopes - at `$.scope`"
         elif not known:
             _store(db, record, drafted)
-            created += 1
+            created.append(record.id)
     return created
 
 
