@@ -40,9 +40,14 @@ def finished(connection: RawConnection, job_id: str) -> dict[str, Any]:
 
 
 def chunks_of(connection: RawConnection, document_id: str) -> list[dict[str, Any]]:
-    sql = f"SELECT id FROM document_chunks WHERE document_id = '{document_id}' ORDER BY chunk_index"
-    ids = [row[0] for row in connection.call("query", sql=sql)["rows"]]
-    return list(connection.call("chunk.get", ids=ids))
+    page = connection.call("chunk.list", documentId=document_id, limit=7)
+    found = page["chunks"]
+    while page["cursor"]:
+        page = connection.call("chunk.list", documentId=document_id, limit=1000, cursor=page["cursor"])
+        found += page["chunks"]
+    assert [one["index"] for one in found] == list(range(len(found)))
+    assert connection.call("chunk.get", ids=[one["id"] for one in found[:1000]]) == found[:1000]
+    return list(found)
 
 
 def search(connection: RawConnection, query: str, **params: Any) -> list[dict[str, Any]]:
@@ -134,6 +139,13 @@ def test_files_and_bytes_of_every_kind_are_found(
         assert ingested["document"]["kind"] == kind
         assert ingested["document"]["bytes"] == len(data)
     assert {hit["ref"]["documentSource"] for hit in search(documents, word)} == {str(tmp_path / name), f"mem/{name}"}
+
+
+def test_a_text_is_text_whatever_its_source_is_called(documents: RawConnection) -> None:
+    document = documents.call("document.ingest", text="Text of a paper on grebes.", source="/papers/a.pdf")["document"]
+    assert document["kind"] == "text"
+    untitled = documents.call("document.ingest", text='{"a": 1}', kind="json")["document"]
+    assert untitled["title"] == "Untitled json"
 
 
 def test_a_url_is_only_a_name(documents: RawConnection) -> None:
@@ -450,6 +462,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("chunk.searchKeyword", {"query": "a", "filters": [{"field": "meta.a-b", "op": "eq", "value": 1}]}, "meta.a-b"),
     ("chunk.searchKeyword", {"query": ""}, "$.query"),
     ("chunk.get", {"ids": []}, "$.ids"),
+    ("chunk.list", {"documentId": "nope"}, "not found"),
 ]  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 
 from clankers_protocol.documents import SUFFIXES
 from clankersd.documents.code import LANGUAGES
+from clankersd.documents.reading import Refused
 
 BLOCK = 64 * 1024
 MOST_PAGES = 5_000
@@ -28,10 +29,6 @@ SPOILT = 0.1
 """The share of characters that may be no UTF-8 before a text counts as none."""
 
 _MISSING = "{what} needs the package {package}: pip install 'clankers[documents]'"
-
-
-class Refused(Exception):
-    """The document cannot be taken apart; the message says why and what may be done."""
 
 
 @dataclass

@@ -21,14 +21,13 @@ import msgspec
 import structlog
 
 from clankers_protocol.admin import JobStarted
-from clankers_protocol.documents import DocumentIngest, DocumentIngestMany, Ingest, Ingested
+from clankers_protocol.documents import SUFFIXES, DocumentIngest, DocumentIngestMany, Ingest, Ingested
 from clankers_protocol.errors import Conflict, InvalidParams, RpcError, StorageUnavailable
 from clankersd import clock
 from clankersd.db import Db
 from clankersd.documents.cutting import by_meaning
-from clankersd.documents.extract import Refused
-from clankersd.documents.extraction import digest_of, open_regular
 from clankersd.documents.known import Changes, change, checked_metadata, project_of
+from clankersd.documents.reading import Refused, digest_of, open_regular
 from clankersd.documents.records import Task, Window, records_of
 from clankersd.documents.storing import Header, Storing, add, add_part, begin, document, finish
 from clankersd.documents.worker import Extracted, Unreadable, Worker
@@ -100,10 +99,8 @@ async def ingest(daemon: "Daemon", request: Ingest) -> Ingested:
     try:
         async with daemon.documents.alone_with(source):
             return await _take_in(daemon, request, task, source, body)
-    except (Unreadable, Refused) as error:
+    except Unreadable as error:
         raise InvalidParams(f"invalid params: {error} - at `$.{field}`") from error
-    except OSError as error:
-        raise InvalidParams(f"invalid params: {error.strerror or error} - at `$.{field}`") from error
 
 
 async def _take_in(daemon: "Daemon", request: Ingest, task: Task, source: str, body: bytes) -> Ingested:
@@ -124,7 +121,7 @@ async def _take_in(daemon: "Daemon", request: Ingest, task: Task, source: str, b
     async with daemon.documents.worker.extracted(task, body) as extracted:
         done = extracted.done
         header = Header(
-            source, request.title or done.title or Path(source).name or source, done.kind, done.strategy,
+            source, request.title or done.title or _name_of(source, done.kind), done.kind, done.strategy,
             _checksum(done.hash, request, task), done.bytes, done.characters, project, request.metadata,
             clock.moment(request.created_at),
         )  # fmt: skip
@@ -220,7 +217,7 @@ def _task(daemon: "Daemon", request: Ingest, path: str | None, source: str, size
         name=path or source,
         path=path,
         size=size,
-        kind=request.kind or ("text" if request.text is not None and request.source is None else None),
+        kind=request.kind or _kind_of_text(request),
         strategy=request.strategy,
         tokens=tokens,
         overlap=overlap if request.overlap is None else request.overlap,
@@ -230,11 +227,27 @@ def _task(daemon: "Daemon", request: Ingest, path: str | None, source: str, size
     )
 
 
+def _name_of(source: str, kind: str) -> str:
+    """A title for what has none."""
+    return f"Untitled {kind}" if source.startswith("sha256:") else Path(source).name or source
+
+
+def _kind_of_text(request: Ingest) -> str | None:
+    """Text is text, also when its source is called a PDF."""
+    suffix = Path(request.source or "").suffix.lower().removeprefix(".")
+    return "text" if request.text is not None and SUFFIXES.get(suffix) in ("pdf", "docx") else None
+
+
 def _digest(task: Task, body: bytes) -> str:
     if task.path is None:
         return hashlib.sha256(body).hexdigest()
-    with open_regular(task.path, task.largest) as file:
-        return digest_of(file)
+    try:
+        with open_regular(task.path, task.largest) as file:
+            return digest_of(file)
+    except Refused as error:
+        raise Unreadable(str(error)) from error
+    except OSError as error:
+        raise Unreadable(error.strerror or str(error)) from error
 
 
 def _checksum(digest: str, request: Ingest, task: Task) -> str:
@@ -344,7 +357,7 @@ async def _outcome(daemon: "Daemon", request: Ingest) -> tuple[str, str | None]:
     except StorageUnavailable:
         raise
     except RpcError as error:
-        return "failed", error.message.removeprefix("invalid params: ")
+        return "failed", error.message.removeprefix("invalid params: ").partition(" - at `$")[0]
     except Exception:
         log.exception("document stumbled", source=request.source or request.path)
         return "failed", "internal error: see the daemon's log"
