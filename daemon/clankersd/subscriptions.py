@@ -1,7 +1,7 @@
 """Telling clients of changes as they happen. What a client does not read costs that client, and nobody else."""
 
 import json
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -96,6 +96,7 @@ class Hub:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._subscriptions: dict[str, Subscription] = {}
+        self._wanted: Counter[str] = Counter()
         self._untold: deque[News] = deque()
         self._published = 0
         self._woken = anyio.Event()
@@ -105,7 +106,7 @@ class Hub:
 
         Facts have the names they have on the wire. Those of sessions, messages and memories are looked up.
         """
-        if not any(kind in one.kinds for one in self._subscriptions.values()):
+        if not self._wanted[kind]:
             return
         if len(self._untold) >= MOST_UNTOLD:
             self._drop(list(self._subscriptions.values()), "more happened than could be told")
@@ -120,6 +121,7 @@ class Hub:
             raise Conflict(f"a connection may have {MOST_PER_CONNECTION} subscriptions")
         subscription = Subscription(clock.new_id(), peer, kinds, conditions, self._published)
         self._subscriptions[subscription.id] = subscription
+        self._wanted.update(kinds)
         return subscription.id
 
     def unsubscribe(self, peer: "Peer", subscription_id: str) -> None:
@@ -127,7 +129,7 @@ class Hub:
         found = self._subscriptions.get(subscription_id)
         if found is None or found.peer is not peer:
             raise NotFound(f"this connection has no subscription {subscription_id}")
-        del self._subscriptions[subscription_id]
+        self._remove(found)
 
     def of(self, peer: "Peer") -> list[Subscription]:
         return [one for one in self._subscriptions.values() if one.peer is peer]
@@ -139,7 +141,7 @@ class Hub:
     def forget(self, peer: "Peer") -> None:
         """That connection is no more."""
         for one in self.of(peer):
-            del self._subscriptions[one.id]
+            self._remove(one)
 
     def tell(self, peer: "Peer", method: str, params: Any) -> bool:
         """Say something to a subscribed peer, without waiting for it; one that is too far behind is told no more."""
@@ -183,12 +185,16 @@ class Hub:
             if one.id in self._subscriptions and one.wants(news):
                 self.tell(one.peer, CHANGED, Changed(one.id, news.kind, news.action, news.id, news.at, news.facts))
 
+    def _remove(self, subscription: Subscription) -> None:
+        del self._subscriptions[subscription.id]
+        self._wanted.subtract(subscription.kinds)
+
     def _drop(self, subscriptions: list[Subscription], reason: str) -> None:
         for peer in {one.peer for one in subscriptions}:
             peer.take_back()
         for one in subscriptions:
             log.warning("subscription dropped", subscription=one.id, reason=reason)
-            self._subscriptions.pop(one.id, None)
+            self._remove(one)
             one.peer.offer(DROPPED, Dropped(one.id, reason))
 
 

@@ -367,6 +367,7 @@ BAD: list[tuple[str, dict[str, Any], int, str]] = [
     ("schedule.create", GOOD | {"builtin": "rm -rf"}, InvalidParams.code, "$.builtin"),
     ("schedule.create", GOOD | {"skillId": "missing"}, InvalidParams.code, "$.skillId"),
     ("schedule.create", GOOD | {"toolCalls": ["x"]}, InvalidParams.code, "$.toolCalls"),
+    ("schedule.create", GOOD | {"toolCalls": [{"x": "y" * 300_000}]}, InvalidParams.code, "$.toolCalls"),
     ("schedule.update", {"id": "missing-one", "schedule": "09:00 daily"}, NotFound.code, "missing-one"),
     ("schedule.update", {"id": "missing-one", "schedule": None}, InvalidParams.code, "$.schedule"),
     ("schedule.enable", {"id": "missing-one"}, NotFound.code, "missing-one"),
@@ -376,6 +377,7 @@ BAD: list[tuple[str, dict[str, Any], int, str]] = [
     ("schedule.history", {"state": "lost"}, InvalidParams.code, "$.state"),
     ("schedule.ack", {"runId": "missing-run"}, NotFound.code, "missing-run"),
     ("schedule.ack", {"runId": "missing-run", "state": "working"}, NotFound.code, "missing-run"),
+    ("schedule.ack", {"runId": "r", "result": "y" * 300_000}, InvalidParams.code, "$.result"),
     ("schedule.ack", {"runId": "r", "state": "maybe"}, InvalidParams.code, "$.state"),
 ]
 

@@ -3,9 +3,10 @@
 from typing import TYPE_CHECKING
 
 import anyio
+import msgspec
 import structlog
 
-from clankers_protocol.errors import Conflict, NotFound, RpcError
+from clankers_protocol.errors import Conflict, InvalidParams, NotFound, RpcError
 from clankers_protocol.schedules import RUN, DueRun, ScheduleAck, ScheduledAction, ScheduleRun, ScheduleSubscribe
 from clankers_protocol.subscriptions import Subscribed
 from clankersd import clock
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 LONGEST_SLEEP = 30.0
 """Seconds. The clock may be set and the machine may sleep: what is due is looked up at least so often."""
 
+MOST_RESULT = 256 * 1024
 RECEIVERS = "schedule.run"
 """The kind of subscription that gets due actions."""
 
@@ -142,6 +144,8 @@ class Scheduler:
 
     async def acknowledge(self, request: ScheduleAck) -> ScheduleRun:
         """What a client says of a run that it was handed."""
+        if len(msgspec.json.encode(request.result)) > MOST_RESULT:
+            raise InvalidParams(f"invalid params: a result takes {MOST_RESULT} bytes at most - at `$.result`")
         if request.state != "working":
             return await self._end(request.run_id, request.state, request.result, request.error)
 
