@@ -88,6 +88,11 @@ _HEARD_OF = """
     ON CONFLICT (id) DO UPDATE SET updated_at = :created_at WHERE sessions.updated_at < :created_at
 """
 
+_CLEAR_SESSION = """
+    UPDATE sessions SET title = iif(:title, NULL, title), metadata = iif(:metadata, NULL, metadata)
+    WHERE id = :id AND (:title OR :metadata)
+"""
+
 _MESSAGE = upsert(
     "messages",
     insert=_FIRST_SEEN,
@@ -238,6 +243,11 @@ def session_change(_index: Index, event: SessionEvent) -> Change:
         db.execute(_SESSION, row)
 
     return Change(store, ("session", row["id"]))
+
+
+def clear_session(db: Db, session_id: str, *, title: bool, metadata: bool) -> None:
+    """Take from a session what no event can take away, since what is absent or empty never overwrites."""
+    db.execute(_CLEAR_SESSION, {"id": session_id, "title": title, "metadata": metadata})
 
 
 def message_change(index: Index, event: MessageEvent) -> Change:

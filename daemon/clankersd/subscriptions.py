@@ -3,7 +3,7 @@
 import json
 from collections import Counter, deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import anyio
 import structlog
@@ -29,12 +29,15 @@ if TYPE_CHECKING:
     from clankersd.server import Peer
 
 MOST_PER_CONNECTION = 100
-MOST_UNTOLD = 10_000
+MOST_UNTOLD = 100_000
+"""News. An import may bring many thousands in one go; more than this are told to nobody."""
+
 AT_ONCE = 500
 
-_FILTERS: dict[str, tuple[ChangeKind, ...]] = {
-    "session_id": ("session", "message"),
-    "chat_id": ("session", "message"),
+_KINDS_WITH: dict[str, tuple[ChangeKind, ...]] = {
+    "id": get_args(ChangeKind),
+    "sessionId": ("session", "message"),
+    "chatId": ("session", "message"),
     "project": ("session", "message", "memory"),
     "role": ("message",),
 }
@@ -109,7 +112,7 @@ class Hub:
         if not self._wanted[kind]:
             return
         if len(self._untold) >= MOST_UNTOLD:
-            self._drop(list(self._subscriptions.values()), "more happened than could be told")
+            self._drop(self.to(kind), "more happened than could be told")
             return
         self._published += 1
         self._untold.append(News(self._published, kind, action, what, clock.now(), facts))
@@ -147,6 +150,7 @@ class Hub:
         """Say something to a subscribed peer, without waiting for it; one that is too far behind is told no more."""
         if peer.offer(method, params):
             return True
+        peer.take_back()
         self._drop(self.of(peer), "this client reads too slowly")
         return False
 
@@ -190,8 +194,6 @@ class Hub:
         self._wanted.subtract(subscription.kinds)
 
     def _drop(self, subscriptions: list[Subscription], reason: str) -> None:
-        for peer in {one.peer for one in subscriptions}:
-            peer.take_back()
         for one in subscriptions:
             log.warning("subscription dropped", subscription=one.id, reason=reason)
             self._remove(one)
@@ -208,20 +210,19 @@ def asking_peer() -> "Peer":
 
 @handles(Subscribe)
 async def subscribe(daemon: "Daemon", request: Subscribe) -> Subscribed:
-    for name, kinds in _FILTERS.items():
-        useless = [kind for kind in request.kinds if kind not in kinds]
-        if getattr(request, name) is not None and useless:
-            field_name = "".join([name.split("_")[0], *(part.title() for part in name.split("_")[1:])])
-            raise InvalidParams(f"invalid params: a {useless[0]} has no {field_name} to tell by - at `$.{field_name}`")
-    project = request.project and (request.project.rstrip("/") or "/")
     given = {
         "id": request.id,
         "sessionId": request.session_id,
         "chatId": request.chat_id,
-        "projectPath" if (project or "").startswith("/") else "projectId": project,
+        "project": request.project,
         "role": request.role,
     }
     conditions = {name: value for name, value in given.items() if value is not None}
+    for name in conditions:
+        if useless := set(request.kinds) - set(_KINDS_WITH[name]):
+            raise InvalidParams(f"invalid params: a {min(useless)} has no {name} to tell by - at `$.{name}`")
+    if project := conditions.pop("project", None):
+        conditions["projectPath" if project.startswith("/") else "projectId"] = project.rstrip("/") or "/"
     return Subscribed(daemon.hub.subscribe(asking_peer(), frozenset(request.kinds), conditions))
 
 

@@ -5,12 +5,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio
+import msgspec
 import pytest
 from scheduling import change_database, make_due, next_run_of, nothing_comes, wake
 from support import DaemonProcess, RawConnection, running_daemon
 from writers import eventually
 
+from clankers import AsyncClient
 from clankers_protocol.errors import InvalidParams, NotFound
+from clankers_protocol.schedules import RUN, DueRun, ScheduleAck, ScheduleCreate, ScheduleEnable, ScheduleSubscribe
 
 HOUR = 3600
 
@@ -117,6 +121,22 @@ def test_a_due_action_is_handed_to_a_client_once_and_is_done_when_acknowledged(h
         again = worker.call("schedule.ack", runId=run["runId"], state="failed", error="too late")
         assert (again["state"], again["error"]) == ("done", None)
         assert len(runs(connection, action)) == 1
+
+
+@pytest.mark.anyio
+async def test_the_python_client_does_what_is_due(daemon: DaemonProcess) -> None:
+    inbox, outbox = anyio.create_memory_object_stream[tuple[str, Any]](100)
+    with inbox, outbox:
+        async with AsyncClient(daemon.socket_path, on_notification=lambda *told: inbox.send_nowait(told)) as client:
+            made = await client.call(ScheduleCreate("Sum up", "09:00 once", synthesis_prompt="Be brief"))
+            await client.call(ScheduleSubscribe())
+            make_due(daemon, made.id)
+            await client.call(ScheduleEnable(made.id))
+            with anyio.fail_after(30):
+                method, params = await outbox.receive()
+            run = msgspec.convert(params, DueRun)
+            assert (method, run.action.synthesis_prompt) == (RUN, "Be brief")
+            assert (await client.call(ScheduleAck(run.run_id, result="short"))).result == "short"
 
 
 def test_the_next_run_is_set_before_the_action_is_handed_out(daemon: DaemonProcess) -> None:

@@ -59,7 +59,7 @@ class Scheduler:
                 self._woken = anyio.Event()
                 try:
                     for handed in await self._claim():
-                        await self._hand_out(handed, tasks)
+                        self._hand_out(handed, tasks)
                     seconds = await self._seconds_to_wait()
                 except RpcError as error:
                     log.warning("schedules wait", problem=error.message)
@@ -89,7 +89,7 @@ class Scheduler:
             return LONGEST_SLEEP
         return min(max((self.coming - clock.now()) / 1000, 0.01), LONGEST_SLEEP)
 
-    async def _hand_out(self, handed: Handed, tasks: anyio.abc.TaskGroup) -> None:
+    def _hand_out(self, handed: Handed, tasks: anyio.abc.TaskGroup) -> None:
         run, action = handed
         if action.builtin is not None:
             self._busy.add(run.id)
