@@ -211,7 +211,10 @@ class DocumentDeleted(Wire):
 
 
 class DocumentDelete(Method[DocumentDeleted]):
-    """Delete a document, its chunks, their edges and what the index holds of them, in one transaction."""
+    """Delete a document, its chunks, their edges and what the index holds of them.
+
+    In one transaction, or when there are more than 1,000 chunks in several, so that others get in between.
+    """
 
     method: ClassVar[str] = "document.delete"
     id: Id

@@ -391,6 +391,10 @@ def test_a_large_file_is_stored_while_others_are_served(documents: RawConnection
     assert documents.receive()["id"] == "ping"
     assert answered > 20  # held up for all of the time it would be one or two
     assert search(documents, "item14999")[0]["ref"]["documentSource"] == str(big)
+    big.write_text("Only one line on peregrines is left.")
+    changed = documents.call("document.ingest", path=str(big))
+    assert (changed["outcome"], changed["document"]["chunks"], changed["document"]["complete"]) == ("updated", 1, True)
+    assert not [hit for hit in search(documents, "item14999") if "item14999" in hit["text"]]
 
 
 def test_a_hostile_file_ends_only_the_process_that_reads_it(home: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import anyio.to_thread
 
 from clankers_protocol.documents import (
@@ -28,6 +29,7 @@ from clankersd.documents.known import Changes, change, checked_metadata, project
 from clankersd.documents.records import Record
 from clankersd.documents.storing import (
     DOCUMENT,
+    LARGE,
     SOURCE,
     Header,
     add,
@@ -38,6 +40,7 @@ from clankersd.documents.storing import (
     finish,
     keep_vectors,
     record_of,
+    remove,
 )
 from clankersd.index.chunks import hash_of
 from clankersd.projects import root_of
@@ -192,7 +195,7 @@ async def get_document(daemon: "Daemon", request: DocumentGet) -> DocumentText:
 
 def _id_of(db: Db, request: DocumentGet) -> str:
     if request.id is not None:
-        return whole_id(db, request.id, "documents", "document")
+        return whole_id(db, request.id, "documents", "document", "revision > 0")
     found = db.value("SELECT id FROM documents WHERE source = :source", {"source": request.source})
     if found is None:
         raise NotFound(f"document not found: {request.source}")
@@ -201,7 +204,7 @@ def _id_of(db: Db, request: DocumentGet) -> str:
 
 @handles(DocumentList)
 async def list_documents(daemon: "Daemon", request: DocumentList) -> DocumentPage:
-    conditions, params = ["1"], dict[str, Any]()
+    conditions, params = ["revision > 0"], dict[str, Any]()
     if request.project is not None:
         conditions.append("(projects.path = :project OR projects.id = :given)")
         params |= {"project": root_of(request.project), "given": request.project}
@@ -245,8 +248,12 @@ async def delete_document(daemon: "Daemon", request: DocumentDelete) -> Document
         document(db, request.id)  # or there is none
         counts = db.fetch_one(_COUNTS, {"id": request.id})
         assert counts
-        if not request.dry_run:
+        if not request.dry_run and counts["chunks"] <= LARGE:
             db.execute("DELETE FROM documents WHERE id = :id", {"id": request.id})
         return DocumentDeleted(request.id, counts["chunks"], counts["edges"], request.dry_run)
 
-    return await (daemon.store.read(delete) if request.dry_run else daemon.store.write(delete))
+    deleted = await (daemon.store.read(delete) if request.dry_run else daemon.store.write(delete))
+    if not request.dry_run and deleted.chunks > LARGE:
+        with anyio.CancelScope(shield=True):  # begun is done, also when the client hangs up
+            await remove(daemon.store, request.id)
+    return deleted

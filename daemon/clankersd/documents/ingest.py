@@ -29,7 +29,18 @@ from clankersd.documents.cutting import by_meaning
 from clankersd.documents.known import Changes, change, checked_metadata, project_of
 from clankersd.documents.reading import Refused, digest_of, open_regular
 from clankersd.documents.records import Task, Window, records_of
-from clankersd.documents.storing import Header, Storing, add, add_part, begin, document, finish
+from clankersd.documents.storing import (
+    LARGE,
+    Header,
+    Storing,
+    add,
+    add_part,
+    begin,
+    clear,
+    document,
+    finish,
+    finish_removing,
+)
 from clankersd.documents.worker import Extracted, Unreadable, Worker
 from clankersd.index.chunks import hash_of
 from clankersd.index.embedders.base import EmbedderUnavailable, ItemFailed
@@ -138,6 +149,11 @@ async def _store(daemon: "Daemon", header: Header, extracted: Extracted, tokens:
             waiting = []
         waiting.append(window)
 
+    if storing is not None or await _is_large(daemon, header.source):
+        storing = await daemon.store.write(partial(_put, daemon, header, storing, waiting))
+        await clear(daemon.store, storing.id, storing.revision)
+        waiting = []
+
     def end(db: Db) -> Ingested:
         stored = _put(daemon, header, storing, waiting, db)
         finish(db, stored)
@@ -146,6 +162,12 @@ async def _store(daemon: "Daemon", header: Header, extracted: Extracted, tokens:
     ingested = await daemon.store.write(end)
     daemon.index.wake()
     return ingested
+
+
+async def _is_large(daemon: "Daemon", source: str) -> bool:
+    """Whether what is to be replaced has many chunks."""
+    sql = "SELECT 1 FROM documents WHERE source = :source AND (chunk_count > :large OR checksum IS NULL)"
+    return await daemon.store.read(lambda db: db.value(sql, {"source": source, "large": LARGE})) is not None
 
 
 def _put(daemon: "Daemon", header: Header, storing: Storing | None, windows: list[Window], db: Db) -> Storing:
@@ -286,6 +308,7 @@ async def resume(daemon: "Daemon") -> None:
     await daemon.jobs.ready.wait()
     while True:
         try:
+            await finish_removing(daemon.store)
             left = await daemon.store.read(
                 lambda db: [row["batch"] for row in db.fetch("SELECT DISTINCT batch FROM ingest_items ORDER BY batch")]
             )
