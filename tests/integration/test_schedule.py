@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import apsw
 import msgspec
 import pytest
 from scheduling import change_database, make_due, next_run_of, nothing_comes, wake
@@ -361,6 +362,23 @@ def test_actions_are_listed_by_when_they_are_due_and_paged(connection: RawConnec
     second = connection.call("schedule.list", limit=2, cursor=first["cursor"])
     assert [action["id"] for action in first["actions"] + second["actions"]] == [soon, late, off]
     assert [action["id"] for action in connection.call("schedule.list", enabled=False)["actions"]] == [off]
+
+
+def test_trouble_with_the_database_delays_a_run_and_loses_none(daemon: DaemonProcess) -> None:
+    with daemon.connect() as connection, daemon.connect() as worker:
+        action = create(connection, "0 0 1 1 *")
+        lock = apsw.Connection(str(daemon.database))
+        lock.execute("BEGIN IMMEDIATE")
+        lock.execute("UPDATE scheduled_actions SET next_run = 1 WHERE id = ?", (action,))
+        lock.execute("COMMIT; BEGIN IMMEDIATE")
+        worker.call("schedule.subscribe")
+        eventually(lambda: connection.call("health")["ok"] is False, "the daemon cannot store")
+        lock.execute("ROLLBACK")
+        lock.close()
+        run = next_run_of(worker)
+        assert run["action"]["id"] == action
+        assert worker.call("schedule.ack", runId=run["runId"])["state"] == "done"
+        assert len(runs(connection)) == 1
 
 
 def test_the_daemon_stops_at_once_while_actions_wait_and_run(daemon: DaemonProcess) -> None:

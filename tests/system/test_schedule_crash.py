@@ -3,6 +3,7 @@
 import math
 import random
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -81,18 +82,19 @@ def test_killed_at_any_moment_every_action_is_done_and_none_after_its_acknowledg
             make_due(daemon, action)
     for _ in range(6):
         with running_daemon(home, **environ) as daemon:
-            work_until(daemon, time.monotonic() + moments.uniform(0.02, 0.6), acknowledged, moments)
+            end = time.monotonic() + moments.uniform(0.02, 0.6)
+            work_until(daemon, end, acknowledged, lambda: moments.random() < 0.3)
             daemon.kill()
     with running_daemon(home, **environ) as daemon:
         while len(acknowledged) < ACTIONS:
-            work_until(daemon, time.monotonic() + 2, acknowledged, moments)
+            work_until(daemon, time.monotonic() + 2, acknowledged, lambda: False)
         with daemon.connect() as connection:
             history = connection.call("schedule.history", limit=1000)["runs"]
             assert sorted(run["actionId"] for run in history) == sorted(actions)
             assert {run["state"] for run in history} == {"done"}
 
 
-def work_until(daemon: DaemonProcess, end: float, acknowledged: dict[str, float], moments: random.Random) -> None:
+def work_until(daemon: DaemonProcess, end: float, acknowledged: dict[str, float], forgets: Callable[[], bool]) -> None:
     """Do what is handed out, now and then without acknowledging it; take down when it was."""
     with daemon.connect() as worker:
         worker.call("schedule.subscribe")
@@ -103,7 +105,7 @@ def work_until(daemon: DaemonProcess, end: float, acknowledged: dict[str, float]
                 return
             # What was under way when it was acknowledged may still arrive; after that it is handed out no more.
             assert handed_out_at(run) <= acknowledged.get(run["runId"], math.inf)
-            if moments.random() < 0.4:
+            if forgets():
                 continue
             worker.socket.settimeout(30)
             assert worker.call("schedule.ack", runId=run["runId"])["state"] == "done"
