@@ -100,12 +100,12 @@ async def ingest_document(daemon: "Daemon", request: DocumentIngest) -> Ingested
 
 async def ingest(daemon: "Daemon", request: Ingest) -> Ingested:
     """Take in one document; unchanged it is left as it is."""
-    field, body = _content(request)
+    field, body, digest = await anyio.to_thread.run_sync(_content, request)
     checked_metadata(request.metadata)
     if request.strategy == "semantic" and daemon.index.embedder is None:
         raise Conflict("to cut by meaning needs an embedder: choose another strategy, or an embedder")
     path = _absolute(request.path) if request.path is not None else None
-    source = request.source or path or f"sha256:{hashlib.sha256(body).hexdigest()}"
+    source = request.source or path or f"sha256:{digest}"
     task = _task(daemon, request, path, source, len(body))
     try:
         async with daemon.documents.alone_with(source):
@@ -208,19 +208,17 @@ async def _likeness(daemon: "Daemon", sentences: list[str]) -> list[float]:
     return [1.0 if isinstance(a, ItemFailed) or isinstance(b, ItemFailed) else float(a @ b) for a, b in pairs]
 
 
-def _content(request: Ingest) -> tuple[str, bytes]:
-    """Which of the three is given, and its bytes; those of a file are read elsewhere."""
+def _content(request: Ingest) -> tuple[str, bytes, str]:
+    """Which of the three is given, its bytes and their hash; those of a file are read elsewhere."""
     given = [name for name in ("text", "data", "path") if getattr(request, name) is not None]
     if len(given) != 1:
         raise InvalidParams("invalid params: give exactly one of text, data and path - at `$`")
-    if request.text is not None:
-        return "text", request.text.encode()
-    if request.data is None:
-        return "path", b""
     try:
-        return "data", base64.b64decode(request.data, validate=True)
+        body = base64.b64decode(request.data, validate=True) if request.data is not None else b""
     except (binascii.Error, ValueError) as error:
         raise InvalidParams(f"invalid params: not base64: {error} - at `$.data`") from error
+    body = request.text.encode() if request.text is not None else body
+    return given[0], body, hashlib.sha256(body).hexdigest()
 
 
 def _absolute(path: str) -> str:
@@ -305,13 +303,13 @@ async def ingest_many(daemon: "Daemon", request: DocumentIngestMany) -> JobStart
 
 async def resume(daemon: "Daemon") -> None:
     """Go on with what an earlier daemon accepted and did not finish."""
+    began = {"began": clock.new_id()}  # what this daemon accepts has later ids, and jobs of its own
+    sql = "SELECT DISTINCT batch FROM ingest_items WHERE batch < :began ORDER BY batch"
     await daemon.jobs.ready.wait()
     while True:
         try:
             await finish_removing(daemon.store)
-            left = await daemon.store.read(
-                lambda db: [row["batch"] for row in db.fetch("SELECT DISTINCT batch FROM ingest_items ORDER BY batch")]
-            )
+            left = [row["batch"] for row in await daemon.store.read(lambda db: db.fetch(sql, began))]
             if left:
                 log.info("ingesting goes on", batches=len(left))
                 await daemon.jobs.start(JOB, partial(_work_off, daemon, left))

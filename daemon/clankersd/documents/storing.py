@@ -14,7 +14,7 @@ from clankers_protocol.errors import Conflict, NotFound
 from clankersd import clock
 from clankersd.db import Db, Store
 from clankersd.documents.records import Record
-from clankersd.index import vectors
+from clankersd.index import generations, vectors
 from clankersd.index.chunker import Chunk
 from clankersd.index.chunks import Chunking, Owner, Prepared, hash_of, replace
 from clankersd.index.generations import Generation
@@ -204,7 +204,12 @@ async def finish_removing(store: Store) -> None:
 
 
 def keep_vectors(db: Db, live: Generation, embedded: dict[str, bytes]) -> list[tuple[int, bytes]]:
-    """Store vectors their sender made, by the chunks' ids; returns them by the numbers of the index."""
+    """Store vectors their sender made, by the chunks' ids; returns them by the numbers of the index.
+
+    When another index has taken the place of the one they were checked against, the queue makes vectors instead."""
+    now_live = generations.in_state(db, "live")
+    if now_live is None or now_live.id != live.id:
+        return []
     sql = "SELECT id FROM chunks WHERE document_chunk_id = :chunk AND chunking = :chunking"
     rows = []
     for chunk_id, vector in embedded.items():
