@@ -92,6 +92,11 @@ _HEARD_OF = """
     ON CONFLICT (id) DO UPDATE SET updated_at = :created_at WHERE sessions.updated_at < :created_at
 """
 
+_CLEAR_SESSION = """
+    UPDATE sessions SET title = iif(:title, NULL, title), metadata = iif(:metadata, NULL, metadata)
+    WHERE id = :id AND (:title OR :metadata)
+"""
+
 _MESSAGE = upsert(
     "messages",
     insert=_FIRST_SEEN,
@@ -282,6 +287,11 @@ def session_change(_index: Index, event: SessionEvent) -> Change:
         count_redactions(db, row["redacted"], row["now"])
 
     return Change(store, (("session", row["id"]),))
+
+
+def clear_session(db: Db, session_id: str, *, title: bool, metadata: bool) -> None:
+    """Take from a session what no event can take away, since what is absent or empty never overwrites."""
+    db.execute(_CLEAR_SESSION, {"id": session_id, "title": title, "metadata": metadata})
 
 
 def message_change(index: Index, event: MessageEvent, settle: Settle | None = None) -> Change:

@@ -34,7 +34,7 @@ from clankersd.rpc import handles
 if TYPE_CHECKING:
     from clankersd.app import Daemon
 
-_TABLES = ("projects", "sessions", "messages", "tools", "session_errors", "compaction_events")
+_TABLES = ("projects", "sessions", "messages", "tools", "session_errors", "compaction_events", "documents")
 
 
 @handles(Health)

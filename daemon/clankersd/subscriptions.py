@@ -1,9 +1,9 @@
 """Telling clients of changes as they happen. What a client does not read costs that client, and nobody else."""
 
 import json
-from collections import deque
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections import Counter, deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, get_args
 
 import anyio
 import structlog
@@ -29,12 +29,15 @@ if TYPE_CHECKING:
     from clankersd.server import Peer
 
 MOST_PER_CONNECTION = 100
-MOST_UNTOLD = 10_000
+MOST_UNTOLD = 100_000
+"""News. An import may bring many thousands in one go; more than this are told to nobody."""
+
 AT_ONCE = 500
 
-_FILTERS: dict[str, tuple[ChangeKind, ...]] = {
-    "session_id": ("session", "message"),
-    "chat_id": ("session", "message"),
+_KINDS_WITH: dict[str, tuple[ChangeKind, ...]] = {
+    "id": get_args(ChangeKind),
+    "sessionId": ("session", "message"),
+    "chatId": ("session", "message"),
     "project": ("session", "message", "memory"),
     "role": ("message",),
 }
@@ -50,6 +53,11 @@ _FACTS = {
         FROM messages JOIN sessions ON sessions.id = session_id
         WHERE messages.id IN (SELECT value FROM json_each(:ids))
     """,
+    "memory": """
+        SELECT memories.id, scope, sector, tier, project_id AS "projectId", path AS "projectPath"
+        FROM memories LEFT JOIN projects ON projects.id = project_id
+        WHERE memories.id IN (SELECT value FROM json_each(:ids))
+    """,
 }
 """What is told of a change beside its id, by the names it has on the wire."""
 
@@ -60,6 +68,7 @@ log = structlog.get_logger(component="subscriptions")
 class News:
     """Something that changed and was committed."""
 
+    number: int
     kind: ChangeKind
     action: str
     id: str
@@ -69,16 +78,19 @@ class News:
 
 @dataclass
 class Subscription:
-    """What one client wants to hear of; `conditions` are facts that must be so."""
+    """What one client wants to hear of: news later than `after`, of which the `conditions` are true."""
 
     id: str
     peer: "Peer"
     kinds: frozenset[str]
-    conditions: dict[str, str] = field(default_factory=dict)
+    conditions: dict[str, str]
+    after: int
 
     def wants(self, news: News) -> bool:
+        if news.kind not in self.kinds or news.number <= self.after:
+            return False
         facts = news.facts | {"id": news.id}
-        return news.kind in self.kinds and all(facts.get(name) == value for name, value in self.conditions.items())
+        return all(facts.get(name) == value for name, value in self.conditions.items())
 
 
 class Hub:
@@ -87,28 +99,32 @@ class Hub:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._subscriptions: dict[str, Subscription] = {}
+        self._wanted: Counter[str] = Counter()
         self._untold: deque[News] = deque()
+        self._published = 0
         self._woken = anyio.Event()
 
     def publish(self, kind: ChangeKind, action: str, what: str, /, **facts: Any) -> None:
         """Tell whoever wants to hear it that `what` was changed; to be called after the commit.
 
-        Facts have the names they have on the wire. Those of a session or message are looked up.
+        Facts have the names they have on the wire. Those of sessions, messages and memories are looked up.
         """
-        if not any(kind in one.kinds for one in self._subscriptions.values()):
+        if not self._wanted[kind]:
             return
         if len(self._untold) >= MOST_UNTOLD:
-            self._drop(list(self._subscriptions.values()), "more happened than could be told")
+            self._drop(self.to(kind), "more happened than could be told")
             return
-        self._untold.append(News(kind, action, what, clock.now(), facts))
+        self._published += 1
+        self._untold.append(News(self._published, kind, action, what, clock.now(), facts))
         self._woken.set()
 
     def subscribe(self, peer: "Peer", kinds: frozenset[str], conditions: dict[str, str]) -> str:
         """Tell this peer from now on; returns the subscription's id."""
         if len(self.of(peer)) >= MOST_PER_CONNECTION:
             raise Conflict(f"a connection may have {MOST_PER_CONNECTION} subscriptions")
-        subscription = Subscription(clock.new_id(), peer, kinds, conditions)
+        subscription = Subscription(clock.new_id(), peer, kinds, conditions, self._published)
         self._subscriptions[subscription.id] = subscription
+        self._wanted.update(kinds)
         return subscription.id
 
     def unsubscribe(self, peer: "Peer", subscription_id: str) -> None:
@@ -116,7 +132,7 @@ class Hub:
         found = self._subscriptions.get(subscription_id)
         if found is None or found.peer is not peer:
             raise NotFound(f"this connection has no subscription {subscription_id}")
-        del self._subscriptions[subscription_id]
+        self._remove(found)
 
     def of(self, peer: "Peer") -> list[Subscription]:
         return [one for one in self._subscriptions.values() if one.peer is peer]
@@ -128,12 +144,13 @@ class Hub:
     def forget(self, peer: "Peer") -> None:
         """That connection is no more."""
         for one in self.of(peer):
-            del self._subscriptions[one.id]
+            self._remove(one)
 
     def tell(self, peer: "Peer", method: str, params: Any) -> bool:
         """Say something to a subscribed peer, without waiting for it; one that is too far behind is told no more."""
         if peer.offer(method, params):
             return True
+        peer.take_back()
         self._drop(self.of(peer), "this client reads too slowly")
         return False
 
@@ -149,7 +166,7 @@ class Hub:
                     self._pass_on(news)
 
     async def _look_up(self, some: list[News]) -> None:
-        """Add what is known of sessions and messages; one that is gone by now was told with it."""
+        """Add what is known of what changed; of a session that is gone by now it was told."""
         sought = {kind: [news.id for news in some if news.kind == kind] for kind in _FACTS}
 
         def fetch(db: Db) -> dict[tuple[str, str], dict[str, Any]]:
@@ -172,12 +189,14 @@ class Hub:
             if one.id in self._subscriptions and one.wants(news):
                 self.tell(one.peer, CHANGED, Changed(one.id, news.kind, news.action, news.id, news.at, news.facts))
 
+    def _remove(self, subscription: Subscription) -> None:
+        del self._subscriptions[subscription.id]
+        self._wanted.subtract(subscription.kinds)
+
     def _drop(self, subscriptions: list[Subscription], reason: str) -> None:
-        for peer in {one.peer for one in subscriptions}:
-            peer.take_back()
         for one in subscriptions:
             log.warning("subscription dropped", subscription=one.id, reason=reason)
-            self._subscriptions.pop(one.id, None)
+            self._remove(one)
             one.peer.offer(DROPPED, Dropped(one.id, reason))
 
 
@@ -191,20 +210,19 @@ def asking_peer() -> "Peer":
 
 @handles(Subscribe)
 async def subscribe(daemon: "Daemon", request: Subscribe) -> Subscribed:
-    for name, kinds in _FILTERS.items():
-        useless = [kind for kind in request.kinds if kind not in kinds]
-        if getattr(request, name) is not None and useless:
-            field_name = "".join([name.split("_")[0], *(part.title() for part in name.split("_")[1:])])
-            raise InvalidParams(f"invalid params: a {useless[0]} has no {field_name} to tell by - at `$.{field_name}`")
-    project = request.project and (request.project.rstrip("/") or "/")
     given = {
         "id": request.id,
         "sessionId": request.session_id,
         "chatId": request.chat_id,
-        "projectPath" if (project or "").startswith("/") else "projectId": project,
+        "project": request.project,
         "role": request.role,
     }
     conditions = {name: value for name, value in given.items() if value is not None}
+    for name in conditions:
+        if useless := set(request.kinds) - set(_KINDS_WITH[name]):
+            raise InvalidParams(f"invalid params: a {min(useless)} has no {name} to tell by - at `$.{name}`")
+    if project := conditions.pop("project", None):
+        conditions["projectPath" if project.startswith("/") else "projectId"] = project.rstrip("/") or "/"
     return Subscribed(daemon.hub.subscribe(asking_peer(), frozenset(request.kinds), conditions))
 
 

@@ -27,7 +27,7 @@ from clankersd import clock, sessions
 from clankersd.db import Db
 from clankersd.db.ids import whole_id
 from clankersd.db.paging import decode_cursor, encode_cursor
-from clankersd.events import keep, message_change, session_change
+from clankersd.events import clear_session, keep, message_change, session_change
 from clankersd.rpc import handles
 from clankersd.search.filters import eligible, without_memories
 from clankersd.search.owners import Best, Question, find_owners, narrowed
@@ -49,10 +49,6 @@ _MESSAGES = """
     FROM messages JOIN sessions ON sessions.id = session_id
     WHERE messages.id IN (SELECT value FROM json_each(:ids))
 """
-_CLEAR = {
-    "title": "UPDATE sessions SET title = NULL WHERE id = :id",
-    "metadata": "UPDATE sessions SET metadata = NULL WHERE id = :id",
-}
 
 
 @handles(ThreadCreate)
@@ -104,9 +100,7 @@ async def update(daemon: "Daemon", request: ThreadUpdate) -> Thread:
     def store(db: Db) -> None:
         _get(db, request.id)
         change(db)
-        for name, clear in _CLEAR.items():
-            if name in given and not given[name]:
-                db.execute(clear, {"id": request.id})
+        clear_session(db, request.id, title=given.get("title", "") is None, metadata=given.get("metadata", "") is None)
 
     await keep(daemon, replace(change, store=store))
     return await daemon.store.read(lambda db: _get(db, request.id))

@@ -12,6 +12,19 @@ Kind = Literal["text", "markdown", "html", "csv", "json", "code", "pdf", "docx"]
 Strategy = Literal["recursive", "markdown", "semantic", "parentChild", "code"]
 Outcome = Literal["stored", "updated", "unchanged"]
 
+SUFFIXES: dict[str, Kind] = {
+    "md": "markdown", "markdown": "markdown", "mdx": "markdown", "htm": "html", "html": "html", "xhtml": "html",
+    "csv": "csv", "tsv": "csv", "json": "json", "jsonl": "json", "ndjson": "json", "pdf": "pdf", "docx": "docx",
+    "txt": "text", "rst": "text", "adoc": "text", "org": "text", "log": "text",
+}  # fmt: skip
+SUFFIXES |= dict.fromkeys(
+    ("bash", "c", "cc", "cjs", "clj", "cpp", "cs", "css", "cxx", "dart", "erl", "ex", "exs", "go", "h", "hh", "hpp",
+     "hs", "java", "jl", "js", "jsx", "kt", "kts", "lua", "mjs", "ml", "nix", "php", "pl", "proto", "py", "pyi", "r",
+     "rb", "rs", "scala", "scss", "sh", "sql", "svelte", "swift", "tf", "toml", "ts", "tsx", "vue", "yaml", "yml",
+     "zig"), "code"
+)  # fmt: skip
+"""What kind of document a file is, by the end of its name."""
+
 SourceName = Annotated[str, Meta(min_length=1, max_length=4096)]
 Title = Annotated[str, Meta(min_length=1, max_length=1000)]
 Metadata = dict[Annotated[str, Meta(min_length=1, max_length=64, pattern="^[A-Za-z0-9_]+$")], Any]
@@ -198,7 +211,10 @@ class DocumentDeleted(Wire):
 
 
 class DocumentDelete(Method[DocumentDeleted]):
-    """Delete a document, its chunks, their edges and what the index holds of them, in one transaction."""
+    """Delete a document, its chunks, their edges and what the index holds of them.
+
+    In one transaction, or when there are more than 1,000 chunks in several, so that others get in between.
+    """
 
     method: ClassVar[str] = "document.delete"
     id: Id
@@ -255,6 +271,20 @@ class ChunkGet(Method[list[DocumentChunk]]):
 
     method: ClassVar[str] = "chunk.get"
     ids: ChunkIds
+
+
+class ChunkPage(Wire):
+    chunks: list[DocumentChunk]
+    cursor: str | None
+
+
+class ChunkList(Method[ChunkPage]):
+    """The chunks of a document in their order, parents before their children."""
+
+    method: ClassVar[str] = "chunk.list"
+    document_id: Id
+    limit: Limit = 100
+    cursor: Cursor | None = None
 
 
 class Edge(Wire, forbid_unknown_fields=True):

@@ -70,8 +70,8 @@ class ThreadUpdate(Method[Thread]):
     method: ClassVar[str] = "thread.update"
     id: Name
     chat_id: Name | UnsetType = UNSET
-    title: Title | UnsetType | None = UNSET
-    metadata: dict[str, Any] | UnsetType | None = UNSET
+    title: Annotated[str, Meta(min_length=1, max_length=10_000)] | UnsetType | None = UNSET
+    metadata: Annotated[dict[str, Any], Meta(min_length=1)] | UnsetType | None = UNSET
 
 
 class ThreadDelete(Method[Deleted]):

@@ -40,9 +40,14 @@ def finished(connection: RawConnection, job_id: str) -> dict[str, Any]:
 
 
 def chunks_of(connection: RawConnection, document_id: str) -> list[dict[str, Any]]:
-    sql = f"SELECT id FROM document_chunks WHERE document_id = '{document_id}' ORDER BY chunk_index"
-    ids = [row[0] for row in connection.call("query", sql=sql)["rows"]]
-    return list(connection.call("chunk.get", ids=ids))
+    page = connection.call("chunk.list", documentId=document_id, limit=7)
+    found = page["chunks"]
+    while page["cursor"]:
+        page = connection.call("chunk.list", documentId=document_id, limit=1000, cursor=page["cursor"])
+        found += page["chunks"]
+    assert [one["index"] for one in found] == list(range(len(found)))
+    assert connection.call("chunk.get", ids=[one["id"] for one in found[:1000]]) == found[:1000]
+    return list(found)
 
 
 def search(connection: RawConnection, query: str, **params: Any) -> list[dict[str, Any]]:
@@ -134,6 +139,13 @@ def test_files_and_bytes_of_every_kind_are_found(
         assert ingested["document"]["kind"] == kind
         assert ingested["document"]["bytes"] == len(data)
     assert {hit["ref"]["documentSource"] for hit in search(documents, word)} == {str(tmp_path / name), f"mem/{name}"}
+
+
+def test_a_text_is_text_whatever_its_source_is_called(documents: RawConnection) -> None:
+    document = documents.call("document.ingest", text="Text of a paper on grebes.", source="/papers/a.pdf")["document"]
+    assert document["kind"] == "text"
+    untitled = documents.call("document.ingest", text='{"a": 1}', kind="json")["document"]
+    assert untitled["title"] == "Untitled json"
 
 
 def test_a_url_is_only_a_name(documents: RawConnection) -> None:
@@ -379,6 +391,10 @@ def test_a_large_file_is_stored_while_others_are_served(documents: RawConnection
     assert documents.receive()["id"] == "ping"
     assert answered > 20  # held up for all of the time it would be one or two
     assert search(documents, "item14999")[0]["ref"]["documentSource"] == str(big)
+    big.write_text("Only one line on peregrines is left.")
+    changed = documents.call("document.ingest", path=str(big))
+    assert (changed["outcome"], changed["document"]["chunks"], changed["document"]["complete"]) == ("updated", 1, True)
+    assert not [hit for hit in search(documents, "item14999") if "item14999" in hit["text"]]
 
 
 def test_a_hostile_file_ends_only_the_process_that_reads_it(home: Path, tmp_path: Path) -> None:
@@ -450,6 +466,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("chunk.searchKeyword", {"query": "a", "filters": [{"field": "meta.a-b", "op": "eq", "value": 1}]}, "meta.a-b"),
     ("chunk.searchKeyword", {"query": ""}, "$.query"),
     ("chunk.get", {"ids": []}, "$.ids"),
+    ("chunk.list", {"documentId": "nope"}, "not found"),
 ]  # fmt: skip
 
 

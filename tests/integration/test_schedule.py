@@ -5,12 +5,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio
+import apsw
+import msgspec
 import pytest
 from scheduling import change_database, make_due, next_run_of, nothing_comes, wake
 from support import DaemonProcess, RawConnection, running_daemon
 from writers import eventually
 
+from clankers import AsyncClient
 from clankers_protocol.errors import InvalidParams, NotFound
+from clankers_protocol.schedules import RUN, DueRun, ScheduleAck, ScheduleCreate, ScheduleEnable, ScheduleSubscribe
 
 HOUR = 3600
 
@@ -117,6 +122,22 @@ def test_a_due_action_is_handed_to_a_client_once_and_is_done_when_acknowledged(h
         again = worker.call("schedule.ack", runId=run["runId"], state="failed", error="too late")
         assert (again["state"], again["error"]) == ("done", None)
         assert len(runs(connection, action)) == 1
+
+
+@pytest.mark.anyio
+async def test_the_python_client_does_what_is_due(daemon: DaemonProcess) -> None:
+    inbox, outbox = anyio.create_memory_object_stream[tuple[str, Any]](100)
+    with inbox, outbox:
+        async with AsyncClient(daemon.socket_path, on_notification=lambda *told: inbox.send_nowait(told)) as client:
+            made = await client.call(ScheduleCreate("Sum up", "09:00 once", synthesis_prompt="Be brief"))
+            await client.call(ScheduleSubscribe())
+            make_due(daemon, made.id)
+            await client.call(ScheduleEnable(made.id))
+            with anyio.fail_after(30):
+                method, params = await outbox.receive()
+            run = msgspec.convert(params, DueRun)
+            assert (method, run.action.synthesis_prompt) == (RUN, "Be brief")
+            assert (await client.call(ScheduleAck(run.run_id, result="short"))).result == "short"
 
 
 def test_the_next_run_is_set_before_the_action_is_handed_out(daemon: DaemonProcess) -> None:
@@ -291,7 +312,7 @@ def test_a_schedule_that_can_no_longer_be_read_fails_alone(daemon: DaemonProcess
         assert connection.call("schedule.get", id=broken)["enabled"] is False
 
 
-@pytest.mark.parametrize("builtin", ["backup", "reindex", "sync"])
+@pytest.mark.parametrize("builtin", ["backup", "maintain", "reindex", "sync"])
 def test_the_daemon_does_built_in_actions_itself(daemon: DaemonProcess, builtin: str) -> None:
     with daemon.connect() as connection:
         action = create(connection, builtin=builtin)
@@ -343,6 +364,23 @@ def test_actions_are_listed_by_when_they_are_due_and_paged(connection: RawConnec
     assert [action["id"] for action in connection.call("schedule.list", enabled=False)["actions"]] == [off]
 
 
+def test_trouble_with_the_database_delays_a_run_and_loses_none(daemon: DaemonProcess) -> None:
+    with daemon.connect() as connection, daemon.connect() as worker:
+        action = create(connection, "0 0 1 1 *")
+        lock = apsw.Connection(str(daemon.database))
+        lock.execute("BEGIN IMMEDIATE")
+        lock.execute("UPDATE scheduled_actions SET next_run = 1 WHERE id = ?", (action,))
+        lock.execute("COMMIT; BEGIN IMMEDIATE")
+        worker.call("schedule.subscribe")
+        eventually(lambda: connection.call("health")["ok"] is False, "the daemon cannot store")
+        lock.execute("ROLLBACK")
+        lock.close()
+        run = next_run_of(worker)
+        assert run["action"]["id"] == action
+        assert worker.call("schedule.ack", runId=run["runId"])["state"] == "done"
+        assert len(runs(connection)) == 1
+
+
 def test_the_daemon_stops_at_once_while_actions_wait_and_run(daemon: DaemonProcess) -> None:
     with daemon.connect() as connection, daemon.connect() as worker:
         worker.call("schedule.subscribe")
@@ -367,6 +405,7 @@ BAD: list[tuple[str, dict[str, Any], int, str]] = [
     ("schedule.create", GOOD | {"builtin": "rm -rf"}, InvalidParams.code, "$.builtin"),
     ("schedule.create", GOOD | {"skillId": "missing"}, InvalidParams.code, "$.skillId"),
     ("schedule.create", GOOD | {"toolCalls": ["x"]}, InvalidParams.code, "$.toolCalls"),
+    ("schedule.create", GOOD | {"toolCalls": [{"x": "y" * 300_000}]}, InvalidParams.code, "$.toolCalls"),
     ("schedule.update", {"id": "missing-one", "schedule": "09:00 daily"}, NotFound.code, "missing-one"),
     ("schedule.update", {"id": "missing-one", "schedule": None}, InvalidParams.code, "$.schedule"),
     ("schedule.enable", {"id": "missing-one"}, NotFound.code, "missing-one"),
@@ -376,6 +415,7 @@ BAD: list[tuple[str, dict[str, Any], int, str]] = [
     ("schedule.history", {"state": "lost"}, InvalidParams.code, "$.state"),
     ("schedule.ack", {"runId": "missing-run"}, NotFound.code, "missing-run"),
     ("schedule.ack", {"runId": "missing-run", "state": "working"}, NotFound.code, "missing-run"),
+    ("schedule.ack", {"runId": "r", "result": "y" * 300_000}, InvalidParams.code, "$.result"),
     ("schedule.ack", {"runId": "r", "state": "maybe"}, InvalidParams.code, "$.state"),
 ]
 

@@ -110,6 +110,24 @@ def test_jobs_and_schedules_are_told_of(daemon: DaemonProcess) -> None:
         ]  # fmt: skip
 
 
+def test_memories_are_told_of_with_their_scope_and_project(daemon: DaemonProcess) -> None:
+    with daemon.connect() as writer, daemon.connect() as reader, daemon.connect() as elsewhere:
+        subscribe(reader, "memory", project="/src/shop")
+        subscribe(elsewhere, "memory", project="/src/other")
+        writer.call("memory.add", content="The deploy key lives in the vault", project="/src/other")
+        added = writer.call("memory.add", content="We deploy on Tuesdays", project="/src/shop")["memory"]
+        told = next_change(reader)
+        assert (told["kind"], told["action"], told["id"]) == ("memory", "created", added["id"])
+        assert (told["facts"]["projectPath"], told["facts"]["scope"]) == ("/src/shop", added["scope"])
+        known = {"id": added["id"], "project": "/src/shop"}
+        writer.call("memory.update", **known, importance=0.9)
+        for verb in ("reinforce", "delete", "restore"):
+            writer.call(f"memory.{verb}", **known)
+        told_then = [next_change(reader)["action"] for _ in range(4)]
+        assert told_then == ["updated", "reinforced", "deleted", "restored"]
+        assert next_change(elsewhere)["facts"]["projectPath"] == "/src/other"
+
+
 def test_what_is_told_is_committed(daemon: DaemonProcess) -> None:
     with daemon.connect() as writer, daemon.connect() as reader:
         subscribe(reader, "message")

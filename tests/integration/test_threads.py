@@ -191,6 +191,37 @@ def test_message_search_keeps_to_its_scope(
     assert set(found(filled, **asked, **scope)) == expected
 
 
+SPECIAL = [
+    '"',
+    "'",
+    "*",
+    "AND",
+    "OR NOT",
+    "NEAR(",
+    "(",
+    ")",
+    "{}",
+    "^",
+    "-",
+    "+",
+    ":",
+    "role:",
+    "a.b",
+    "%_",
+    "\\",
+    "\0",
+    "«»",
+]
+
+
+def test_no_text_is_syntax_and_words_among_special_characters_are_found(filled: RawConnection) -> None:
+    for special in SPECIAL:
+        for mode in ("keyword", "hybrid"):
+            assert "error" not in filled.request("message.search", {"query": special, "mode": mode}), special
+        assert len(found(filled, query=f"{special} damaged {special}", mode="keyword")) == 1, special
+    assert found(filled, query="unheardof", mode="keyword") == []
+
+
 def embedding_of(connection: RawConnection, text: str) -> list[float]:
     """The vector that the index holds of a text."""
     live = connection.call("query", sql="SELECT id FROM index_generations WHERE state = 'live'")["rows"][0][0]
@@ -232,6 +263,8 @@ BAD: list[tuple[str, dict[str, Any], int, str]] = [
     ("thread.create", {"chatId": "c", "colour": "red"}, InvalidParams.code, "colour"),
     ("thread.update", {"id": "missing", "title": "x"}, NotFound.code, "missing"),
     ("thread.update", {"id": "missing", "chatId": None}, InvalidParams.code, "$.chatId"),
+    ("thread.update", {"id": "missing", "title": ""}, InvalidParams.code, "$.title"),
+    ("thread.update", {"id": "missing", "metadata": {}}, InvalidParams.code, "$.metadata"),
     ("thread.delete", {"id": "missing"}, NotFound.code, "missing"),
     ("thread.list", {"cursor": "nonsense"}, InvalidParams.code, "$.cursor"),
     ("message.store", {"threadId": "t", "role": "user"}, InvalidParams.code, "content"),

@@ -74,7 +74,7 @@ def everything_is_there_once(database: Path, sources: list[str]) -> None:
         db.close()
 
 
-def test_a_long_document_that_was_cut_off_is_finished_by_the_next_daemon(home: Path, tmp_path: Path) -> None:
+def test_a_long_document_is_stored_and_removed_to_the_end_by_the_next_daemon(home: Path, tmp_path: Path) -> None:
     book = tmp_path / "book.txt"
     book.write_text("\n\n".join(f"Paragraph {n} on item{n}. {'word ' * 60}" for n in range(20_000)))
     daemon = DaemonProcess(home, CLANKERS_EMBEDDER="none")
@@ -96,6 +96,19 @@ def test_a_long_document_that_was_cut_off_is_finished_by_the_next_daemon(home: P
             distinct = "SELECT count(*), count(DISTINCT chunk_index), max(chunk_index) + 1 FROM document_chunks"
             counted = connection.call("query", sql=distinct)["rows"][0]
             assert counted == [document["chunks"]] * 3
+            connection.send({"jsonrpc": "2.0", "id": 1, "method": "document.delete", "params": {"id": document["id"]}})
+            hidden = "SELECT count(*) FROM documents WHERE revision < 0"
+            with daemon.connect() as other:
+                eventually(lambda: other.call("query", sql=hidden)["rows"] == [[1]], "it is being removed")
+                assert other.call("document.list")["documents"] == []
+                daemon.kill()
+            daemon.close()
+        with daemon.start().connect() as connection:
+            for table in ("documents", "document_chunks", "document_parts", "chunk_edges", "chunks"):
+                gone = f"SELECT count(*) FROM {table}"
+                eventually(
+                    lambda gone=gone: connection.call("query", sql=gone)["rows"] == [[0]], f"no {table} are left"
+                )
     finally:
         daemon.close()
 

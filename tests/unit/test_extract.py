@@ -10,8 +10,8 @@ from papers import bomb, deep_json, docx, pdf
 
 from clankersd.documents import extract as module
 from clankersd.documents import extraction
-from clankersd.documents.extract import Found, Refused, extract, kind_of
-from clankersd.documents.extraction import open_regular
+from clankersd.documents.extract import Found, extract, kind_of
+from clankersd.documents.reading import Refused, open_regular
 from clankersd.documents.records import Done, Failed, Record, Task, Window
 
 

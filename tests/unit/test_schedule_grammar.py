@@ -5,7 +5,7 @@ from itertools import pairwise
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clankers_protocol.errors import InvalidParams
@@ -118,6 +118,7 @@ def test_the_second_time_an_hour_comes_it_is_not_due_again(schedule: str) -> Non
 SCHEDULES = ["02:30 daily", "02:30 weekly(sun)", "02:30 custom(sun,mon,sat)", "02:30 monthly(31)", "30 2 * * *"]
 
 
+@settings(deadline=None)
 @given(
     schedule=st.sampled_from(SCHEDULES),
     zone=st.sampled_from([BERLIN, NEW_YORK, "UTC", "Pacific/Apia", "Australia/Lord_Howe"]),

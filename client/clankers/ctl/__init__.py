@@ -10,6 +10,8 @@ from clankers.ctl.command import Root, socket_option
 from clankers.ctl.completion import completion
 from clankers.ctl.config import config
 from clankers.ctl.db import db
+from clankers.ctl.docs import docs
+from clankers.ctl.graph import graph
 from clankers.ctl.imports import import_
 from clankers.ctl.index import index, reindex
 from clankers.ctl.jobs import jobs
@@ -62,6 +64,8 @@ COMMANDS = (
     health,
     search,
     memory,
+    docs,
+    graph,
     sessions,
     session,
     thread,

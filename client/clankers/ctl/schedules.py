@@ -108,7 +108,7 @@ def _row(shown: str, found: ScheduledAction) -> list[str]:
 @click.argument("description")
 @click.option("--zone", metavar="ZONE", help="The IANA time zone of WHEN, as Europe/Berlin; else the daemon's own.")
 @click.option("--missed", type=click.Choice(get_args(Missed)), default="once", show_default=True, help="If missed.")
-@click.option("--builtin", metavar="NAME", help="What the daemon does: backup, reindex or sync. Else a client does it.")
+@click.option("--builtin", metavar="NAME", help="What the daemon does: backup, maintain, reindex or sync.")
 @click.option("--prompt", help="What a client shall make of it.")
 @click.option("--tool-calls", metavar="JSON", help="A list of tool calls for a client.")
 @click.option("--skill", metavar="NAME", help="The skill a client shall use.")

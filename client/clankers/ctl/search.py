@@ -13,7 +13,7 @@ from clankers.ctl.human import beginning, end, local, several, span
 from clankers.ctl.output import Column, console, one_line, print_json, print_table
 from clankers.ctl.sessions import shortened
 from clankers.ctl.transcript import ROLES, WIDEST
-from clankers_protocol.search import Hit, Mode, Search, SearchResult, Source
+from clankers_protocol.search import GraphOptions, Hit, Mode, Search, SearchResult, Source
 from clankers_protocol.sessions import SessionGet
 
 if TYPE_CHECKING:
@@ -70,6 +70,9 @@ AT_ONCE = 100
     default=0.0,
     help="From 0 to 1: how much like hits make room for others.",
 )
+@click.option(
+    "--hops", type=click.IntRange(1, 5), metavar="N", help="Follow the graph of documents so far from the best hits."
+)
 @click.option("--explain", is_flag=True, help="Show what each score is made of.")
 @common
 def search(
@@ -87,6 +90,7 @@ def search(
     min_score: float,
     half_life: float | None,
     diversity: float,
+    hops: int | None,
     explain: bool,
 ) -> None:
     """Search what was said and noted, by words and by meaning, best first.
@@ -113,6 +117,7 @@ def search(
         min_score=min_score,
         half_life_days=half_life,
         diversity=diversity,
+        graph=GraphOptions(hops=hops) if hops else None,
         explain=explain,
     )
     found = _all_pages(ctl, request) if everything else _page(ctl, request, page)
@@ -233,6 +238,7 @@ def _origin(hit: Hit, session: str | None) -> "Text":
         local(hit.created_at),
         ref.project_path and one_line(_home(ref.project_path)),
         session and f"session {one_line(session)}",
+        hit.way and f"reached by {', '.join(step.relation for step in hit.way)}",
     ]
     text = Text().append(role, ROLES.get(role, "bold").removeprefix("bold "))
     return text.append("".join(f" · {fact}" for fact in facts if fact), "dim")

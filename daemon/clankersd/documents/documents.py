@@ -1,8 +1,9 @@
 """Documents as their owner handles them: stored in chunks of one's own, read, listed, changed, deleted."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import anyio.to_thread
 
 from clankers_protocol.documents import (
@@ -28,6 +29,7 @@ from clankersd.documents.known import Changes, change, checked_metadata, project
 from clankersd.documents.records import Record
 from clankersd.documents.storing import (
     DOCUMENT,
+    LARGE,
     SOURCE,
     Header,
     add,
@@ -38,6 +40,7 @@ from clankersd.documents.storing import (
     finish,
     keep_vectors,
     record_of,
+    remove,
 )
 from clankersd.index.chunks import hash_of
 from clankersd.projects import root_of
@@ -60,28 +63,32 @@ _COUNTS = """
 """
 
 
+@dataclass(frozen=True)
+class _Given:
+    """What a sender cut, ready to be stored."""
+
+    records: list[Record]
+    vectors: list[bytes | None]
+    content: str
+    checksum: str
+
+
 @handles(DocumentStore)
 async def store_document(daemon: "Daemon", request: DocumentStore) -> Ingested:
     checked_metadata(request.metadata)
-    records = await anyio.to_thread.run_sync(_records, request.chunks)
-    vectors = [_vector(daemon, one, place) for place, one in enumerate(request.chunks)]
-    content = request.content if request.content is not None else "\n\n".join(_top(request.chunks))
-    checksum = hash_of("\0".join([content, *(repr(one) for one in request.chunks), str(request.sequence)]))
-    source = request.source or request.id or f"sha256:{hash_of(content)}"
-    title = request.title or next(iter(content.strip().splitlines()), source)[:200]
+    given = await anyio.to_thread.run_sync(_prepare, daemon, request)
+    source = request.source or request.id or f"sha256:{hash_of(given.content)}"
+    title = request.title or next(iter(given.content.strip().splitlines()), source)[:200]
     header = Header(
-        source, title, request.kind, "given", checksum, len(content.encode()), len(content),
+        source, title, request.kind, "given", given.checksum, len(given.content.encode()), len(given.content),
         await project_of(daemon, request.project), request.metadata, clock.moment(request.created_at), request.id,
         request.sequence,
     )  # fmt: skip
     async with daemon.documents.alone_with(source):
-        return await _store(daemon, header, request, records, content, vectors)
+        return await _store(daemon, header, request, given)
 
 
-async def _store(
-    daemon: "Daemon", header: Header, request: DocumentStore, records: list[Record], content: str,
-    vectors: list[bytes | None],
-) -> Ingested:  # fmt: skip
+async def _store(daemon: "Daemon", header: Header, request: DocumentStore, given: _Given) -> Ingested:
     live = daemon.index.live
 
     def store(db: Db) -> tuple[Ingested, list[tuple[int, bytes]]]:
@@ -90,11 +97,13 @@ async def _store(
             changed = change(db, known, Changes(request.title, request.metadata, header.project_id))
             return Ingested(document(db, known), "updated" if changed else "unchanged"), []
         storing = begin(db, named)
-        storing = add(db, storing, records, daemon.index.chunkings(), [one.id for one in request.chunks])
-        for offset, text in parts_of(content, 0):
+        storing = add(db, storing, given.records, daemon.index.chunkings(), [one.id for one in request.chunks])
+        for offset, text in parts_of(given.content, 0):
             add_part(db, storing.id, offset, text)
         finish(db, storing)
-        embedded = {chunk: vector for chunk, vector in zip(storing.ids, vectors, strict=True) if vector is not None}
+        embedded = {
+            chunk: vector for chunk, vector in zip(storing.ids, given.vectors, strict=True) if vector is not None
+        }
         kept = keep_vectors(db, live, embedded) if live and embedded else []
         outcome = Ingested(document(db, storing.id), "updated" if storing.revision > 1 else "stored")
         return outcome, kept
@@ -104,6 +113,14 @@ async def _store(
         daemon.index.gained(live, [(number, vector, SOURCE) for number, vector in kept])
     daemon.index.wake()
     return ingested
+
+
+def _prepare(daemon: "Daemon", request: DocumentStore) -> _Given:
+    """Everything that can be done before the database is reached; runs in a thread."""
+    vectors = [_vector(daemon, one, place) for place, one in enumerate(request.chunks)]
+    content = request.content if request.content is not None else "\n\n".join(_top(request.chunks))
+    checksum = hash_of("\0".join([content, *(repr(one) for one in request.chunks), str(request.sequence)]))
+    return _Given(_records(request.chunks), vectors, content, checksum)
 
 
 def _with_own_source(db: Db, header: Header) -> Header:
@@ -192,7 +209,7 @@ async def get_document(daemon: "Daemon", request: DocumentGet) -> DocumentText:
 
 def _id_of(db: Db, request: DocumentGet) -> str:
     if request.id is not None:
-        return whole_id(db, request.id, "documents", "document")
+        return whole_id(db, request.id, "documents", "document", "revision > 0")
     found = db.value("SELECT id FROM documents WHERE source = :source", {"source": request.source})
     if found is None:
         raise NotFound(f"document not found: {request.source}")
@@ -201,7 +218,7 @@ def _id_of(db: Db, request: DocumentGet) -> str:
 
 @handles(DocumentList)
 async def list_documents(daemon: "Daemon", request: DocumentList) -> DocumentPage:
-    conditions, params = ["1"], dict[str, Any]()
+    conditions, params = ["revision > 0"], dict[str, Any]()
     if request.project is not None:
         conditions.append("(projects.path = :project OR projects.id = :given)")
         params |= {"project": root_of(request.project), "given": request.project}
@@ -245,8 +262,12 @@ async def delete_document(daemon: "Daemon", request: DocumentDelete) -> Document
         document(db, request.id)  # or there is none
         counts = db.fetch_one(_COUNTS, {"id": request.id})
         assert counts
-        if not request.dry_run:
+        if not request.dry_run and counts["chunks"] <= LARGE:
             db.execute("DELETE FROM documents WHERE id = :id", {"id": request.id})
         return DocumentDeleted(request.id, counts["chunks"], counts["edges"], request.dry_run)
 
-    return await (daemon.store.read(delete) if request.dry_run else daemon.store.write(delete))
+    deleted = await (daemon.store.read(delete) if request.dry_run else daemon.store.write(delete))
+    if not request.dry_run and deleted.chunks > LARGE:
+        with anyio.CancelScope(shield=True):  # begun is done, also when the client hangs up
+            await remove(daemon.store, request.id)
+    return deleted

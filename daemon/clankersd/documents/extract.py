@@ -14,7 +14,9 @@ from html.parser import HTMLParser
 from pathlib import PurePath
 from typing import Any, BinaryIO
 
+from clankers_protocol.documents import SUFFIXES
 from clankersd.documents.code import LANGUAGES
+from clankersd.documents.reading import Refused
 
 BLOCK = 64 * 1024
 MOST_PAGES = 5_000
@@ -26,23 +28,7 @@ MOST_TABLES_IN_TABLES = 10
 SPOILT = 0.1
 """The share of characters that may be no UTF-8 before a text counts as none."""
 
-KINDS = {
-    "md": "markdown", "markdown": "markdown", "mdx": "markdown", "htm": "html", "html": "html", "xhtml": "html",
-    "csv": "csv", "tsv": "csv", "json": "json", "jsonl": "json", "ndjson": "json", "pdf": "pdf", "docx": "docx",
-    "txt": "text", "rst": "text", "adoc": "text", "org": "text", "log": "text",
-} | dict.fromkeys(LANGUAGES, "code")  # fmt: skip
-"""By the end of the file's name."""
-
-KINDS |= dict.fromkeys(
-    ("clj", "cs", "css", "dart", "erl", "ex", "exs", "hs", "jl", "kt", "kts", "lua", "ml", "nix", "php", "pl", "proto",
-     "r", "scala", "scss", "sql", "svelte", "swift", "tf", "toml", "vue", "yaml", "yml", "zig"), "code"
-)  # fmt: skip
-
 _MISSING = "{what} needs the package {package}: pip install 'clankers[documents]'"
-
-
-class Refused(Exception):
-    """The document cannot be taken apart; the message says why and what may be done."""
 
 
 @dataclass
@@ -72,8 +58,8 @@ def kind_of(name: str, beginning: bytes) -> str:
     if beginning.startswith(b"\xd0\xcf\x11\xe0"):
         raise Refused("it is an encrypted or an old Word file: save it as an unprotected .docx")
     suffix = PurePath(name.partition("?")[0]).suffix.lower().removeprefix(".")
-    if suffix in KINDS:
-        return KINDS[suffix]
+    if suffix in SUFFIXES:
+        return SUFFIXES[suffix]
     start = beginning[:512].lstrip().lower()
     return "html" if start.startswith((b"<!doctype html", b"<html")) else "text"
 

@@ -4,12 +4,10 @@ It reads tasks from its standard input and writes what it finds to its standard 
 before it. It opens no file but the one it is told to, writes none, and may use so much memory and time.
 """
 
-import hashlib
 import io
 import os
 import resource
 import signal
-import stat
 import struct
 import sys
 from collections.abc import Iterator
@@ -20,13 +18,17 @@ import msgspec
 
 from clankersd.documents import cutting
 from clankersd.documents.code import cut_code, parser_for
-from clankersd.documents.extract import Found, Part, Refused, extract, kind_of, language_of
+from clankersd.documents.extract import Found, Part, extract, kind_of, language_of
+from clankersd.documents.reading import Refused, digest_of, open_regular
 from clankersd.documents.records import Done, Failed, Message, Task, Window, records_of
 from clankersd.index.chunker import HEADING, lines_of
 
 MEMORY = 1024 * 1024 * 1024
 WINDOW = 256 * 1024
 """Characters that are cut at a time. Where windows meet, chunks end."""
+
+GRACE = 10
+"""Seconds. Whoever waits gives up first; the alarm is for when nobody waits any more."""
 
 BEGINNING = 4096
 LONGEST_TITLE = 100
@@ -44,7 +46,7 @@ def main() -> None:
         while head := tasks.read(4):
             task = msgspec.msgpack.decode(tasks.read(struct.unpack(">I", head)[0]), type=Task)
             body = tasks.read(task.size) if task.path is None else b""
-            signal.alarm(task.seconds)
+            signal.alarm(task.seconds + GRACE)
             for message in _answers(task, body):
                 _send(out, message)
             signal.alarm(0)
@@ -89,34 +91,6 @@ def _opened(task: Task, body: bytes) -> BinaryIO:
     if task.path is None:
         return io.BytesIO(body)
     return open_regular(task.path, task.largest)
-
-
-def open_regular(path: str, largest: int) -> BinaryIO:
-    """The regular file at `path`; neither a link nor a pipe leads away or holds anybody up."""
-    try:
-        opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        if stat.S_ISLNK(os.lstat(path).st_mode):
-            raise Refused("it is a link: name the file itself") from error
-        raise
-    try:
-        _check(os.fstat(opened), largest)
-        return os.fdopen(opened, "rb")
-    except BaseException:
-        os.close(opened)
-        raise
-
-
-def _check(status: os.stat_result, largest: int) -> None:
-    if not stat.S_ISREG(status.st_mode):
-        raise Refused("it is not a regular file")
-    if status.st_size > largest:
-        raise Refused(f"it is larger than {largest // 1024 // 1024} MiB: see document_megabytes")
-
-
-def digest_of(file: BinaryIO) -> str:
-    """The SHA-256 of what is left of a file."""
-    return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # it is any that can be read into
 
 
 def _taken_apart(task: Task, file: BinaryIO) -> Iterator[Message]:

@@ -21,16 +21,26 @@ import msgspec
 import structlog
 
 from clankers_protocol.admin import JobStarted
-from clankers_protocol.documents import DocumentIngest, DocumentIngestMany, Ingest, Ingested
+from clankers_protocol.documents import SUFFIXES, DocumentIngest, DocumentIngestMany, Ingest, Ingested
 from clankers_protocol.errors import Conflict, InvalidParams, RpcError, StorageUnavailable
 from clankersd import clock
 from clankersd.db import Db
 from clankersd.documents.cutting import by_meaning
-from clankersd.documents.extract import Refused
-from clankersd.documents.extraction import digest_of, open_regular
 from clankersd.documents.known import Changes, change, checked_metadata, project_of
+from clankersd.documents.reading import Refused, digest_of, open_regular
 from clankersd.documents.records import Task, Window, records_of
-from clankersd.documents.storing import Header, Storing, add, add_part, begin, document, finish
+from clankersd.documents.storing import (
+    LARGE,
+    Header,
+    Storing,
+    add,
+    add_part,
+    begin,
+    clear,
+    document,
+    finish,
+    finish_removing,
+)
 from clankersd.documents.worker import Extracted, Unreadable, Worker
 from clankersd.index.chunks import hash_of
 from clankersd.index.embedders.base import EmbedderUnavailable, ItemFailed
@@ -90,20 +100,18 @@ async def ingest_document(daemon: "Daemon", request: DocumentIngest) -> Ingested
 
 async def ingest(daemon: "Daemon", request: Ingest) -> Ingested:
     """Take in one document; unchanged it is left as it is."""
-    field, body = _content(request)
+    field, body, digest = await anyio.to_thread.run_sync(_content, request)
     checked_metadata(request.metadata)
     if request.strategy == "semantic" and daemon.index.embedder is None:
         raise Conflict("to cut by meaning needs an embedder: choose another strategy, or an embedder")
     path = _absolute(request.path) if request.path is not None else None
-    source = request.source or path or f"sha256:{hashlib.sha256(body).hexdigest()}"
+    source = request.source or path or f"sha256:{digest}"
     task = _task(daemon, request, path, source, len(body))
     try:
         async with daemon.documents.alone_with(source):
             return await _take_in(daemon, request, task, source, body)
-    except (Unreadable, Refused) as error:
+    except Unreadable as error:
         raise InvalidParams(f"invalid params: {error} - at `$.{field}`") from error
-    except OSError as error:
-        raise InvalidParams(f"invalid params: {error.strerror or error} - at `$.{field}`") from error
 
 
 async def _take_in(daemon: "Daemon", request: Ingest, task: Task, source: str, body: bytes) -> Ingested:
@@ -124,7 +132,7 @@ async def _take_in(daemon: "Daemon", request: Ingest, task: Task, source: str, b
     async with daemon.documents.worker.extracted(task, body) as extracted:
         done = extracted.done
         header = Header(
-            source, request.title or done.title or Path(source).name or source, done.kind, done.strategy,
+            source, request.title or done.title or _name_of(source, done.kind), done.kind, done.strategy,
             _checksum(done.hash, request, task), done.bytes, done.characters, project, request.metadata,
             clock.moment(request.created_at),
         )  # fmt: skip
@@ -141,6 +149,11 @@ async def _store(daemon: "Daemon", header: Header, extracted: Extracted, tokens:
             waiting = []
         waiting.append(window)
 
+    if storing is not None or await _is_large(daemon, header.source):
+        storing = await daemon.store.write(partial(_put, daemon, header, storing, waiting))
+        await clear(daemon.store, storing.id, storing.revision)
+        waiting = []
+
     def end(db: Db) -> Ingested:
         stored = _put(daemon, header, storing, waiting, db)
         finish(db, stored)
@@ -149,6 +162,12 @@ async def _store(daemon: "Daemon", header: Header, extracted: Extracted, tokens:
     ingested = await daemon.store.write(end)
     daemon.index.wake()
     return ingested
+
+
+async def _is_large(daemon: "Daemon", source: str) -> bool:
+    """Whether what is to be replaced has many chunks."""
+    sql = "SELECT 1 FROM documents WHERE source = :source AND (chunk_count > :large OR checksum IS NULL)"
+    return await daemon.store.read(lambda db: db.value(sql, {"source": source, "large": LARGE})) is not None
 
 
 def _put(daemon: "Daemon", header: Header, storing: Storing | None, windows: list[Window], db: Db) -> Storing:
@@ -189,19 +208,17 @@ async def _likeness(daemon: "Daemon", sentences: list[str]) -> list[float]:
     return [1.0 if isinstance(a, ItemFailed) or isinstance(b, ItemFailed) else float(a @ b) for a, b in pairs]
 
 
-def _content(request: Ingest) -> tuple[str, bytes]:
-    """Which of the three is given, and its bytes; those of a file are read elsewhere."""
+def _content(request: Ingest) -> tuple[str, bytes, str]:
+    """Which of the three is given, its bytes and their hash; those of a file are read elsewhere."""
     given = [name for name in ("text", "data", "path") if getattr(request, name) is not None]
     if len(given) != 1:
         raise InvalidParams("invalid params: give exactly one of text, data and path - at `$`")
-    if request.text is not None:
-        return "text", request.text.encode()
-    if request.data is None:
-        return "path", b""
     try:
-        return "data", base64.b64decode(request.data, validate=True)
+        body = base64.b64decode(request.data, validate=True) if request.data is not None else b""
     except (binascii.Error, ValueError) as error:
         raise InvalidParams(f"invalid params: not base64: {error} - at `$.data`") from error
+    body = request.text.encode() if request.text is not None else body
+    return given[0], body, hashlib.sha256(body).hexdigest()
 
 
 def _absolute(path: str) -> str:
@@ -220,7 +237,7 @@ def _task(daemon: "Daemon", request: Ingest, path: str | None, source: str, size
         name=path or source,
         path=path,
         size=size,
-        kind=request.kind or ("text" if request.text is not None and request.source is None else None),
+        kind=request.kind or _kind_of_text(request),
         strategy=request.strategy,
         tokens=tokens,
         overlap=overlap if request.overlap is None else request.overlap,
@@ -230,11 +247,27 @@ def _task(daemon: "Daemon", request: Ingest, path: str | None, source: str, size
     )
 
 
+def _name_of(source: str, kind: str) -> str:
+    """A title for what has none."""
+    return f"Untitled {kind}" if source.startswith("sha256:") else Path(source).name or source
+
+
+def _kind_of_text(request: Ingest) -> str | None:
+    """Text is text, also when its source is called a PDF."""
+    suffix = Path(request.source or "").suffix.lower().removeprefix(".")
+    return "text" if request.text is not None and SUFFIXES.get(suffix) in ("pdf", "docx") else None
+
+
 def _digest(task: Task, body: bytes) -> str:
     if task.path is None:
         return hashlib.sha256(body).hexdigest()
-    with open_regular(task.path, task.largest) as file:
-        return digest_of(file)
+    try:
+        with open_regular(task.path, task.largest) as file:
+            return digest_of(file)
+    except Refused as error:
+        raise Unreadable(str(error)) from error
+    except OSError as error:
+        raise Unreadable(error.strerror or str(error)) from error
 
 
 def _checksum(digest: str, request: Ingest, task: Task) -> str:
@@ -270,12 +303,13 @@ async def ingest_many(daemon: "Daemon", request: DocumentIngestMany) -> JobStart
 
 async def resume(daemon: "Daemon") -> None:
     """Go on with what an earlier daemon accepted and did not finish."""
+    began = {"began": clock.new_id()}  # what this daemon accepts has later ids, and jobs of its own
+    sql = "SELECT DISTINCT batch FROM ingest_items WHERE batch < :began ORDER BY batch"
     await daemon.jobs.ready.wait()
     while True:
         try:
-            left = await daemon.store.read(
-                lambda db: [row["batch"] for row in db.fetch("SELECT DISTINCT batch FROM ingest_items ORDER BY batch")]
-            )
+            await finish_removing(daemon.store)
+            left = [row["batch"] for row in await daemon.store.read(lambda db: db.fetch(sql, began))]
             if left:
                 log.info("ingesting goes on", batches=len(left))
                 await daemon.jobs.start(JOB, partial(_work_off, daemon, left))
@@ -344,7 +378,7 @@ async def _outcome(daemon: "Daemon", request: Ingest) -> tuple[str, str | None]:
     except StorageUnavailable:
         raise
     except RpcError as error:
-        return "failed", error.message.removeprefix("invalid params: ")
+        return "failed", error.message.removeprefix("invalid params: ").partition(" - at `$")[0]
     except Exception:
         log.exception("document stumbled", source=request.source or request.path)
         return "failed", "internal error: see the daemon's log"

@@ -12,9 +12,9 @@ import msgspec
 from clankers_protocol.documents import Document
 from clankers_protocol.errors import Conflict, NotFound
 from clankersd import clock
-from clankersd.db import Db
+from clankersd.db import Db, Store
 from clankersd.documents.records import Record
-from clankersd.index import vectors
+from clankersd.index import generations, vectors
 from clankersd.index.chunker import Chunk
 from clankersd.index.chunks import Chunking, Owner, Prepared, hash_of, replace
 from clankersd.index.generations import Generation
@@ -22,6 +22,14 @@ from clankersd.index.texts import KINDS, Kind
 from clankersd.index.words import count_words, other_forms
 
 SOURCE = "documents"
+AT_ONCE = 500
+"""Chunks that are removed in one transaction, where there are many."""
+
+LARGE = 1000
+"""Chunks. A document that has more is stored and removed in several transactions, so that others get in between."""
+
+GOING = -1
+"""The revision of a document that is being removed: nobody sees it any more."""
 
 DOCUMENT = """
     SELECT documents.id, source, title, kind, strategy, projects.path AS project_path, bytes, characters,
@@ -59,6 +67,12 @@ _CHUNK = """
     RETURNING id
 """
 _GONE = "DELETE FROM document_chunks WHERE document_id = :id AND revision <> :revision"
+_SOME_GONE = f"""
+    DELETE FROM document_chunks WHERE id IN (
+        SELECT id FROM document_chunks WHERE document_id = :id AND revision <> :revision LIMIT {AT_ONCE}
+    )
+    RETURNING 1
+"""
 _FINISH = """
     UPDATE documents SET checksum = :checksum, chunk_count =
         (SELECT count(*) FROM document_chunks WHERE document_id = :id AND searchable = 1)
@@ -114,6 +128,8 @@ def begin(db: Db, header: Header) -> Storing:
     if existing is not None and header.id not in (None, existing):
         raise Conflict(f"the source {header.source!r} belongs to another document: {existing}")
     own = header.id or existing or clock.new_id()
+    if db.value("SELECT 1 FROM documents WHERE id = :id AND revision < 0", {"id": own}):
+        raise Conflict(f"the document {own!r} is being removed: try again in a moment")
     now = clock.now()
     row = {
         "id": own, "source": header.source, "project_id": header.project_id, "title": header.title,
@@ -165,8 +181,35 @@ def finish(db: Db, storing: Storing) -> None:
     db.execute(_FINISH, {"id": storing.id, "checksum": storing.header.checksum})
 
 
+async def clear(store: Store, document_id: str, revision: int) -> None:
+    """Remove the chunks of other revisions, some at a time."""
+    own = {"id": document_id, "revision": revision}
+    while await store.write(lambda db: len(db.tuples(_SOME_GONE, own))) == AT_ONCE:
+        pass
+
+
+async def remove(store: Store, document_id: str) -> None:
+    """Remove a document with many chunks: hidden at once, then gone piece by piece."""
+    hide = "UPDATE documents SET revision = :going, checksum = NULL, source = 'removed:' || id WHERE id = :id"
+    own = {"id": document_id, "going": GOING}
+    await store.write(lambda db: db.execute(hide, own))
+    await clear(store, document_id, GOING)
+    await store.write(lambda db: db.execute("DELETE FROM documents WHERE id = :id", own))
+
+
+async def finish_removing(store: Store) -> None:
+    """Remove what an earlier daemon began to."""
+    for row in await store.read(lambda db: db.fetch("SELECT id FROM documents WHERE revision < 0")):
+        await remove(store, row["id"])
+
+
 def keep_vectors(db: Db, live: Generation, embedded: dict[str, bytes]) -> list[tuple[int, bytes]]:
-    """Store vectors their sender made, by the chunks' ids; returns them by the numbers of the index."""
+    """Store vectors their sender made, by the chunks' ids; returns them by the numbers of the index.
+
+    When another index has taken the place of the one they were checked against, the queue makes vectors instead."""
+    now_live = generations.in_state(db, "live")
+    if now_live is None or now_live.id != live.id:
+        return []
     sql = "SELECT id FROM chunks WHERE document_chunk_id = :chunk AND chunking = :chunking"
     rows = []
     for chunk_id, vector in embedded.items():
@@ -187,7 +230,7 @@ def title_changed(db: Db, document_id: str, title: str) -> None:
 
 def document(db: Db, document_id: str) -> Document:
     """A stored document; raises NotFound."""
-    row = db.fetch_one(f"{DOCUMENT} WHERE documents.id = :id", {"id": document_id})
+    row = db.fetch_one(f"{DOCUMENT} WHERE documents.id = :id AND revision > 0", {"id": document_id})
     if row is None:
         raise NotFound(f"document not found: {document_id}")
     return document_from(row)

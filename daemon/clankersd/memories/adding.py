@@ -58,6 +58,9 @@ async def add_memory(daemon: "Daemon", request: MemoryAdd, by: str = "user") -> 
         kinds = "secrets were taken out: " + ", ".join(sorted(secrets))
         added.note = f"{added.note}; {kinds}" if added.note else kinds
     daemon.index.wake()
+    daemon.hub.publish("memory", added.outcome, added.memory.id)
+    if added.replaced:
+        daemon.hub.publish("memory", "replaced", added.replaced)
     return added
 
 

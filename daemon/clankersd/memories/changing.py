@@ -75,6 +75,7 @@ async def memory_update(daemon: "Daemon", request: MemoryUpdate) -> Memory:
     if drafted is None:
         await recut(daemon.index, "memory", memory.id)
     daemon.index.wake()
+    daemon.hub.publish("memory", "updated", memory.id)
     return memory
 
 
@@ -128,7 +129,13 @@ async def memory_delete(daemon: "Daemon", request: MemoryDelete) -> Changed:
         forget(db, row["id"], _by(request), request.reason, now)
         return Changed(1, [row["id"]])
 
-    return await daemon.store.write(delete)
+    return _told(daemon, "deleted", await daemon.store.write(delete))
+
+
+def _told(daemon: "Daemon", action: str, changed: Changed) -> Changed:
+    for memory_id in changed.ids:
+        daemon.hub.publish("memory", action, memory_id)
+    return changed
 
 
 def forget(db: Db, memory_id: str, by: str, reason: str | None, now: int) -> None:
@@ -157,6 +164,7 @@ async def memory_restore(daemon: "Daemon", request: MemoryRestore) -> Memory:
     memory = await daemon.store.write(restore)
     await recut(daemon.index, "memory", memory.id)
     daemon.index.wake()
+    daemon.hub.publish("memory", "restored", memory.id)
     return memory
 
 
@@ -174,7 +182,7 @@ async def memory_purge(daemon: "Daemon", request: MemoryPurge) -> Changed:
         db.execute("DELETE FROM memories WHERE id = :id", {"id": row["id"]})
         return Changed(1, [row["id"]])
 
-    return await daemon.store.write(purge)
+    return _told(daemon, "purged", await daemon.store.write(purge))
 
 
 @handles(MemoryBulkDelete)
@@ -192,7 +200,9 @@ async def memory_bulk_delete(daemon: "Daemon", request: MemoryBulkDelete) -> Cha
                 forget(db, memory_id, _by(request), "one of many", now)
         return Changed(len(ids), ids)
 
-    return await (daemon.store.read(delete) if request.dry_run else daemon.store.write(delete))
+    if request.dry_run:
+        return await daemon.store.read(delete)
+    return _told(daemon, "purged" if request.purge else "deleted", await daemon.store.write(delete))
 
 
 def _selected(db: Db, request: MemoryBulkDelete, now: int) -> list[str]:
@@ -249,7 +259,9 @@ async def _strengthen(
         note(db, row["id"], action, _by(request), before=before, at=now)
         return to_memory(get(db, row["id"], now), now)
 
-    return await daemon.store.write(strengthen)
+    memory = await daemon.store.write(strengthen)
+    daemon.hub.publish("memory", action, memory.id)
+    return memory
 
 
 @handles(MemoryTouch)
@@ -278,6 +290,7 @@ async def memory_promote(daemon: "Daemon", request: MemoryPromote) -> Memory:
 
     memory = await daemon.store.write(promoted)
     await _relabel(daemon, memory)
+    daemon.hub.publish("memory", "promoted", memory.id)
     return memory
 
 

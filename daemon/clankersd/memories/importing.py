@@ -43,13 +43,15 @@ async def memory_import(daemon: "Daemon", request: MemoryImport) -> Imported:
         except RpcError as error:
             refused[str(given.get("id") or f"number {number + 1}")] = error.message
 
-    def store(db: Db) -> int:
+    def store(db: Db) -> list[str]:
         count_redactions(db, secrets, clock.now())
         return _store_all(db, request, read, refused)
 
-    created = await daemon.store.write(store) if read else 0
+    created = await daemon.store.write(store) if read else []
     daemon.index.wake()
-    return Imported(created, len(request.memories) - created - len(refused), refused)
+    for memory_id in created:
+        daemon.hub.publish("memory", "imported", memory_id)
+    return Imported(len(created), len(request.memories) - len(created) - len(refused), refused)
 
 
 def _read(given: dict[str, Any]) -> MemoryRecord:
@@ -69,8 +71,8 @@ def _read(given: dict[str, Any]) -> MemoryRecord:
 
 def _store_all(
     db: Db, request: MemoryImport, read: list[tuple[MemoryRecord, Draft]], refused: dict[str, str]
-) -> int:  # fmt: skip
-    permitted, created = allowed(db, request), 0
+) -> list[str]:  # fmt: skip
+    permitted, created = allowed(db, request), []
     for record, drafted in read:
         refused.pop(record.id, None)  # this may be run a second time
         known = db.fetch_one("SELECT scope FROM memories WHERE id = :id", {"id": record.id})
@@ -78,7 +80,7 @@ def _store_all(
             refused[record.id] = f"invalid params: {record.scope} is not one of the caller's scopes - at `$.scope`"
         elif not known:
             _store(db, record, drafted)
-            created += 1
+            created.append(record.id)
     return created
 
 

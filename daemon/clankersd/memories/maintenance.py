@@ -98,6 +98,8 @@ async def maintain(daemon: "Daemon", dry_run: bool = False) -> Maintained:
     if not dry_run:
         for start in range(0, len(steps), SLICE):
             await daemon.store.write(lambda db, some=steps[start : start + SLICE]: _take(db, some))  # type: ignore[misc]
+        for step in steps:
+            daemon.hub.publish("memory", step.action, step.memory_id, reason=step.reason)
 
     def finish(db: Db) -> int:
         orphans = int(db.value(f"SELECT count(*) FROM {_ORPHANS}", rested))

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from clankersd.app import Daemon
 
 SHORTEST_PREFIX = 8
+MOST_CALLS = 256 * 1024
 NEVER = 2**53 - 1
 """Stands for no next run where actions are put in order."""
 
@@ -251,5 +252,10 @@ def _resolved(db: Db, given: str) -> dict[str, Any]:
     return found[0]
 
 
-def _json(value: Any) -> str | None:
-    return None if value is None else msgspec.json.encode(value).decode()
+def _json(calls: list[dict[str, Any]] | None) -> str | None:
+    if calls is None:
+        return None
+    encoded = msgspec.json.encode(calls)
+    if len(encoded) > MOST_CALLS:
+        raise InvalidParams(f"invalid params: tool calls take {MOST_CALLS} bytes at most - at `$.toolCalls`")
+    return encoded.decode()

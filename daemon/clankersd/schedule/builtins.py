@@ -9,6 +9,7 @@ from clankersd.db import Db
 from clankersd.db.backup import back_up
 from clankersd.index.rebuild import rebuild
 from clankersd.jobs import Progress
+from clankersd.memories.maintenance import maintain
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon
@@ -42,5 +43,11 @@ async def sync(daemon: "Daemon", progress: Progress) -> Any:
     return msgspec.to_builtins(await daemon.files.sync())
 
 
-BUILTINS: dict[str, Builtin] = {"backup": backup, "reindex": reindex, "sync": sync}
+async def look_after_memories(daemon: "Daemon", progress: Progress) -> Any:
+    """Promote, archive, merge and let expire what is due for it."""
+    await progress(0, 1, "looking through memories")
+    return msgspec.to_builtins(msgspec.structs.replace(await maintain(daemon), changes=[]))
+
+
+BUILTINS: dict[str, Builtin] = {"backup": backup, "maintain": look_after_memories, "reindex": reindex, "sync": sync}
 """By the name an action gives; each runs as a job of that kind, so never twice at the same time."""

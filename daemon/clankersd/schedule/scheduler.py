@@ -3,9 +3,10 @@
 from typing import TYPE_CHECKING
 
 import anyio
+import msgspec
 import structlog
 
-from clankers_protocol.errors import Conflict, NotFound, RpcError
+from clankers_protocol.errors import Conflict, InvalidParams, NotFound, RpcError
 from clankers_protocol.schedules import RUN, DueRun, ScheduleAck, ScheduledAction, ScheduleRun, ScheduleSubscribe
 from clankers_protocol.subscriptions import Subscribed
 from clankersd import clock
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 LONGEST_SLEEP = 30.0
 """Seconds. The clock may be set and the machine may sleep: what is due is looked up at least so often."""
 
+MOST_RESULT = 256 * 1024
 RECEIVERS = "schedule.run"
 """The kind of subscription that gets due actions."""
 
@@ -57,7 +59,7 @@ class Scheduler:
                 self._woken = anyio.Event()
                 try:
                     for handed in await self._claim():
-                        await self._hand_out(handed, tasks)
+                        self._hand_out(handed, tasks)
                     seconds = await self._seconds_to_wait()
                 except RpcError as error:
                     log.warning("schedules wait", problem=error.message)
@@ -87,7 +89,7 @@ class Scheduler:
             return LONGEST_SLEEP
         return min(max((self.coming - clock.now()) / 1000, 0.01), LONGEST_SLEEP)
 
-    async def _hand_out(self, handed: Handed, tasks: anyio.abc.TaskGroup) -> None:
+    def _hand_out(self, handed: Handed, tasks: anyio.abc.TaskGroup) -> None:
         run, action = handed
         if action.builtin is not None:
             self._busy.add(run.id)
@@ -142,6 +144,8 @@ class Scheduler:
 
     async def acknowledge(self, request: ScheduleAck) -> ScheduleRun:
         """What a client says of a run that it was handed."""
+        if len(msgspec.json.encode(request.result)) > MOST_RESULT:
+            raise InvalidParams(f"invalid params: a result takes {MOST_RESULT} bytes at most - at `$.result`")
         if request.state != "working":
             return await self._end(request.run_id, request.state, request.result, request.error)
 

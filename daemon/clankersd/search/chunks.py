@@ -5,15 +5,18 @@ from typing import TYPE_CHECKING, Any
 
 from clankers_protocol.documents import (
     ChunkGet,
+    ChunkList,
+    ChunkPage,
     ChunkSearch,
     ChunkSearchKeyword,
     ChunksFound,
     DocumentChunk,
     ScoredChunk,
 )
-from clankers_protocol.errors import InvalidParams
+from clankers_protocol.errors import InvalidParams, NotFound
 from clankers_protocol.search import Filter, Search
 from clankersd.db import Db
+from clankersd.db.paging import decode_cursor, encode_cursor
 from clankersd.index.embedders.base import EmbedderUnavailable, ItemFailed, Vector
 from clankersd.index.vectors import Found
 from clankersd.rpc import handles
@@ -32,6 +35,10 @@ _CHUNK = """
     shown.end_offset, shown.start_line, shown.end_line, shown.metadata
 """
 _GET = f"SELECT {_CHUNK} FROM document_chunks AS shown WHERE id IN (SELECT value FROM json_each(:ids))"
+_LIST = f"""
+    SELECT {_CHUNK} FROM document_chunks AS shown
+    WHERE document_id = :document AND chunk_index > :after ORDER BY chunk_index LIMIT :limit
+"""
 _FOUND = f"""
     SELECT chunks.id AS number, own.id AS matched, documents.title, documents.source, {_CHUNK}
     FROM json_each(:ids) CROSS JOIN chunks ON chunks.id = json_each.value
@@ -68,6 +75,21 @@ async def get_chunks(daemon: "Daemon", request: ChunkGet) -> list[DocumentChunk]
     rows = await daemon.store.read(lambda db: db.fetch(_GET, {"ids": json.dumps(request.ids)}))
     found = {row["id"]: _chunk(row) for row in rows}
     return [found[chunk] for chunk in dict.fromkeys(request.ids) if chunk in found]
+
+
+@handles(ChunkList)
+async def list_chunks(daemon: "Daemon", request: ChunkList) -> ChunkPage:
+    after = decode_cursor(request.cursor, int)[0] if request.cursor else -1
+    params = {"document": request.document_id, "after": after, "limit": request.limit + 1}
+
+    def page(db: Db) -> ChunkPage:
+        if not db.value("SELECT 1 FROM documents WHERE id = :document", params):
+            raise NotFound(f"document not found: {request.document_id}")
+        rows = [_chunk(row) for row in db.fetch(_LIST, params)]
+        shown = rows[: request.limit]
+        return ChunkPage(shown, encode_cursor(shown[-1].index) if len(rows) > len(shown) else None)
+
+    return await daemon.store.read(page)
 
 
 def _search(query: str, filters: list[Filter] | None) -> Search:

@@ -1,0 +1,179 @@
+"""`clankers-ctl thread`, `skill` and `schedule` as one runs them."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from commands import ctl, on_a_terminal
+from rich.cells import cell_len
+from scheduling import make_due, wake
+from support import DaemonProcess, RawConnection
+from writers import eventually
+
+from clankers.ctl import cli
+
+SKILL = """\
+---
+name: git-bisect
+description: Find the commit that broke something
+allowed-tools: Bash(git bisect:*), Read
+metadata:
+  tags: [git]
+---
+
+Name a good commit and a bad one.
+"""
+
+
+@pytest.fixture
+def thread(daemon: DaemonProcess) -> Iterator[str]:
+    """A thread with two messages."""
+    with daemon.connect() as connection:
+        made = connection.call("thread.create", chatId="support", title="Refund for order 12", metadata={"customer": 7})
+        connection.call("message.store", threadId=made["id"], role="user", content="Where is my parcel \x1b[31mnow?")
+        connection.call("message.store", threadId=made["id"], role="assistant", content="It arrives on Monday.")
+        yield str(made["id"])
+
+
+@pytest.fixture
+def folder(home: Path) -> Path:
+    """A folder of skills: a good one with other files, one that is broken, and something else."""
+    skills = home / "skills"
+    good = skills / "git-bisect"
+    (good / "scripts").mkdir(parents=True)
+    (good / "SKILL.md").write_text(SKILL)
+    (good / "scripts" / "run.sh").write_text("true\n")
+    (good / "logo.png").write_bytes(b"\x89PNG\xff\xfe")
+    (good / ".secret").write_text("hidden")
+    (good / "passwd").symlink_to("/etc/passwd")
+    (skills / "broken").mkdir()
+    (skills / "broken" / "SKILL.md").write_text("no front matter")
+    (skills / "notes").mkdir()
+    return skills
+
+
+def test_threads_are_listed_shown_searched_changed_and_deleted(daemon: DaemonProcess, thread: str) -> None:
+    listed = ctl(daemon, "thread", "list", "--chat", "support")
+    assert "Refund for order 12" in listed.out
+    assert ctl(daemon, "thread", "list", "--chat", "other").err == "No threads.\n"
+    shown = ctl(daemon, "thread", "show", thread[:13])
+    assert "It arrives on Monday." in shown.out
+    assert "\x1b" not in shown.out
+    assert ctl(daemon, "thread", "show", thread, "--json").json["thread"]["metadata"] == {"customer": 7}
+    found = ctl(daemon, "thread", "search", "parcel", "--chat", "support", "--role", "user")
+    assert "«parcel" in found.out
+    assert "\x1b" not in found.out
+    assert ctl(daemon, "thread", "search", "parcel", "--chat", "other").err.startswith("Nothing found.")
+    changed = ctl(daemon, "thread", "update", thread, "--title", "", "--metadata", '{"settled": true}', "--json").json
+    assert (changed["title"], changed["metadata"]) == (None, {"settled": True})
+    assert "2 messages" in ctl(daemon, "thread", "delete", thread, "--dry-run").out
+    assert ctl(daemon, "thread", "delete", thread, typed="n\n").code == 1
+    assert ctl(daemon, "thread", "delete", thread, "--yes").code == 0
+    assert ctl(daemon, "thread", "show", thread).code == 1
+
+
+def test_a_thread_is_begun(daemon: DaemonProcess) -> None:
+    made = ctl(daemon, "thread", "create", "--chat", "room", "--id", "mine", "--metadata", '{"a": 1}', "--json").json
+    assert (made["id"], made["chatId"], made["metadata"]) == ("mine", "room", {"a": 1})
+    wrong = ctl(daemon, "thread", "create", "--chat", "room", "--metadata", "[1]")
+    assert wrong.code == 2
+    assert "no JSON object" in wrong.err
+
+
+def test_skills_come_in_from_folders_and_a_bad_one_does_not_stop_the_others(
+    daemon: DaemonProcess, folder: Path
+) -> None:
+    ran = ctl(daemon, "skill", "import", str(folder))
+    assert ran.code == 1
+    assert ran.out == "created    git-bisect\n"
+    assert "broken: invalid params: SKILL.md begins with front matter" in ran.err
+    assert "logo.png is left out: no text" in ran.err
+    skill = ctl(daemon, "skill", "show", "git-bisect", "--json").json
+    assert [file["path"] for file in skill["files"]] == ["scripts/run.sh"]
+    again = ctl(daemon, "skill", "import", str(folder / "git-bisect"))
+    assert (again.code, again.out) == (0, "unchanged  git-bisect\n")
+    assert ctl(daemon, "skill", "import", str(folder / "notes")).code == 1
+
+
+def test_skills_go_out_as_the_folders_they_came_from(daemon: DaemonProcess, folder: Path, home: Path) -> None:
+    ctl(daemon, "skill", "import", str(folder / "git-bisect"))
+    out = home / "out"
+    written = ctl(daemon, "skill", "export", "--all", "--to", str(out))
+    assert written.out.strip() == str(out / "git-bisect")
+    assert (out / "git-bisect" / "scripts" / "run.sh").read_text() == "true\n"
+    assert ctl(daemon, "skill", "import", str(out)).out == "unchanged  git-bisect\n"
+    (out / "git-bisect" / "SKILL.md").write_text("mine")
+    refused = ctl(daemon, "skill", "export", "git-bisect", "--to", str(out))
+    assert refused.code == 1
+    assert (out / "git-bisect" / "SKILL.md").read_text() == "mine"
+    assert ctl(daemon, "skill", "export", "git-bisect", "--to", str(out), "--force").code == 0
+    assert "Name a good commit" in (out / "git-bisect" / "SKILL.md").read_text()
+    assert ctl(daemon, "skill", "export").code == 2
+
+
+def test_skills_are_listed_found_and_deleted(daemon: DaemonProcess, folder: Path) -> None:
+    ctl(daemon, "skill", "import", str(folder / "git-bisect"))
+    assert "git-bisect" in ctl(daemon, "skill", "list", "--tag", "git").out
+    assert ctl(daemon, "skill", "list", "--tag", "other").err == "No skills.\n"
+    assert "git-bisect" in ctl(daemon, "skill", "search", "what", "broke", "it").out
+    assert "skill git-bisect" in ctl(daemon, "search", "broke").out
+    assert ctl(daemon, "skill", "versions", "git-bisect", "--json").json[0]["version"] == 1
+    assert (
+        ctl(daemon, "skill", "delete", "git-bisect", "--dry-run").out
+        == "Would delete skill git-bisect with 1 version.\n"
+    )
+    assert ctl(daemon, "skill", "delete", "git-bisect", "--yes").code == 0
+    assert ctl(daemon, "skill", "show", "git-bisect").code == 1
+
+
+def test_an_action_is_scheduled_seen_and_its_runs_are_told(daemon: DaemonProcess, connection: RawConnection) -> None:
+    made = ctl(daemon, "schedule", "add", "03:00 daily", "Nightly backup", "--builtin", "backup", "--json").json
+    assert made["nextRun"] > time.time() * 1000
+    assert "Nightly backup" in ctl(daemon, "schedule", "list").out
+    assert "Nightly backup" in ctl(daemon, "schedule", "find", "NIGHTLY").out
+    assert ctl(daemon, "schedule", "find", "%").err == "No scheduled actions.\n"
+    make_due(daemon, made["id"])
+    wake(connection, made["id"])
+    eventually(lambda: "done" in ctl(daemon, "schedule", "history").out, "the backup is done")
+    assert ctl(daemon, "schedule", "history", made["id"], "--state", "failed").err == "No runs.\n"
+    assert "off" in ctl(daemon, "schedule", "disable", made["id"]).out
+    assert ctl(daemon, "schedule", "enable", made["id"], "--json").json["enabled"] is True
+    changed = ctl(
+        daemon, "schedule", "update", made["id"], "--when", "04:00 weekly(sun)", "--zone", "Asia/Tokyo", "--json"
+    )
+    assert (changed.json["schedule"], changed.json["timezone"]) == ("04:00 weekly(sun)", "Asia/Tokyo")
+    assert ctl(daemon, "schedule", "update", made["id"]).code == 2
+    assert ctl(daemon, "schedule", "due").err == "No scheduled actions.\n"
+    assert ctl(daemon, "schedule", "delete").code == 2
+    assert ctl(daemon, "schedule", "delete", "--all", "--dry-run").out == "Would delete 1 scheduled action.\n"
+    assert ctl(daemon, "schedule", "delete", made["id"], "--yes").code == 0
+    assert ctl(daemon, "schedule", "list").err == "No scheduled actions.\n"
+
+
+def test_a_wrong_schedule_is_pointed_at(daemon: DaemonProcess) -> None:
+    ran = ctl(daemon, "schedule", "add", "09:00 weekly(blursday)", "Report")
+    assert ran.code == 1
+    assert "09:00 weekly(blursday)\n             ^\n" in ran.err
+    assert "HH:MM monthly(1-31)" in ran.err
+
+
+def test_tables_fit_a_narrow_terminal(daemon: DaemonProcess, thread: str, folder: Path) -> None:
+    ctl(daemon, "skill", "import", str(folder / "git-bisect"))
+    ctl(daemon, "schedule", "add", "30 9 * * 1-5", "A description that is longer than the terminal is wide, by far")
+    for words in (["thread", "list"], ["skill", "list"], ["schedule", "list"], ["thread", "search", "parcel"]):
+        lines = on_a_terminal(daemon, *words, COLUMNS="60", NO_COLOR="1").splitlines()
+        assert len(lines) >= 2
+        assert max(cell_len(click.unstyle(line)) for line in lines) <= 60, words
+
+
+@pytest.mark.parametrize("group", ["thread", "skill", "schedule"])
+def test_every_command_has_help_with_examples(group: str) -> None:
+    found = cli.commands[group]
+    assert isinstance(found, click.Group)
+    for command in (found, *found.commands.values()):
+        assert command.help
+        assert f"clankers-ctl {group}" in command.help
+        for option in (each for each in command.params if isinstance(each, click.Option)):
+            assert option.help, f"{command.name} {option.opts[0]}"
