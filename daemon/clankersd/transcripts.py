@@ -44,6 +44,7 @@ _WANT = """
     VALUES (:path, :harness, :session_id, :now, :looks)
     ON CONFLICT (path) DO UPDATE SET wanted_at = :now, looks = :looks
 """
+_WANT_AGAIN = "UPDATE transcripts SET wanted_at = :now, looks = :looks WHERE session_id = :session_id"
 _DUE = """
     SELECT path, harness, session_id, read_to, head, state, wanted_at, looks FROM transcripts
     WHERE wanted_at <= :now ORDER BY wanted_at LIMIT 20
@@ -117,12 +118,18 @@ def folders(harness: str, further: list[str], environ: Mapping[str, str] = os.en
     return [*own, *(Path(path).expanduser() for path in further)]
 
 
-def wanted(harness: str, path: str, session_id: str, _at: int) -> Change:
+def wanted(harness: str, path: str, session_id: str) -> Change:
     """Look at a transcript soon; kept with the event that asks for it, so that a crash forgets neither."""
     if harness not in READINGS or not path.endswith(".jsonl") or len(path) > 4096:
         return lambda _db: None
     row = {"path": path, "harness": harness, "session_id": session_id, "looks": len(LOOKS_AFTER_MS) - 1}
     return lambda db: db.execute(_WANT, {**row, "now": clock.now()})
+
+
+def wanted_again(session_id: str) -> Change:
+    """Look at all that is known of a session, its sub-agents' too: lines may have come after the last look."""
+    row = {"session_id": session_id, "looks": len(LOOKS_AFTER_MS) - 1}
+    return lambda db: db.execute(_WANT_AGAIN, {**row, "now": clock.now()})
 
 
 def open_transcript(path: str, roots: list[Path]) -> int:

@@ -23,6 +23,7 @@ CREATE TABLE transcripts (
 ) STRICT;
 
 CREATE INDEX idx_transcripts_wanted ON transcripts (wanted_at) WHERE wanted_at IS NOT NULL;
+CREATE INDEX idx_transcripts_session ON transcripts (session_id);
 
 -- A hook tells of a message before the transcript does, and knows another id of it. line_id is the transcript's, null
 -- until it has told; digest is of the text. So the same message is stored once, whoever is first, and one that a forked

@@ -224,6 +224,10 @@ def test_a_subagents_transcript_belongs_to_its_session(connection: RawConnection
     assert found["metadata"]["agentId"] == "a1"
     assert found["metadata"]["agentType"] == "scout"
     assert [text for _, text, _ in messages(connection)].count("do it") == 0
+    message = {"id": "msg_10", "content": [say("One more thing.")]}
+    agent.write(type="assistant", uuid="x3", message=message, **own)
+    tell(connection, "SessionEnd", transcript, reason="other")
+    eventually(lambda: len(messages(connection)) == 3, "what the agent wrote late is read at the session's end")
 
 
 def outside(home: Path, folder: Path) -> Path:
