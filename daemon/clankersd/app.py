@@ -38,6 +38,7 @@ from clankersd.index.index import Index
 from clankersd.index.queue import Queue
 from clankersd.jobs import Jobs
 from clankersd.memories import adding, changing, entities, finding, graph, importing, maintenance, reading, relations
+from clankersd.memories.extraction import service as extraction
 from clankersd.recall import recall, whole
 from clankersd.search import search
 from clankersd.server import Server
@@ -45,7 +46,7 @@ from clankersd.sockets import listening_sockets, only_instance
 from clankersd.spool import Spool
 from clankersd.transcripts import Transcripts
 
-MEMORIES = (adding, changing, entities, finding, graph, importing, maintenance, reading, relations)
+MEMORIES = (adding, changing, entities, extraction, finding, graph, importing, maintenance, reading, relations)
 FEATURES = (
     *MEMORIES,
     capture,
@@ -85,6 +86,7 @@ class Daemon:
     server: Server = field(init=False)
     spool: Spool = field(init=False)
     transcripts: Transcripts = field(init=False)
+    extractor: extraction.Extractor = field(init=False)
     background: Callable[..., Any] = field(init=False)
     stopping: anyio.Event = field(default_factory=anyio.Event)
     started: float = field(default_factory=time.monotonic)
@@ -94,6 +96,7 @@ class Daemon:
         self.server = Server(self)
         self.spool = Spool(self, self.paths.spool)
         self.transcripts = Transcripts(self)
+        self.extractor = extraction.Extractor(self)
 
     @property
     def config(self) -> Config:
@@ -204,6 +207,7 @@ def _services(daemon: Daemon) -> dict[str, Callable[[], Awaitable[None]]]:
         "cut": partial(texts.work_off_backlog, daemon.index),
         "sweep": partial(rebuild.keep_swept, daemon.index),
         "files": daemon.files.run,
+        "extract": daemon.extractor.run,
         "maintain": partial(maintenance.keep_maintained, daemon),
         "spool": daemon.spool.run,
         "transcripts": daemon.transcripts.run,
