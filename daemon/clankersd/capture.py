@@ -55,7 +55,7 @@ def _known(db: Db) -> tuple[dict[str, dict[str, Any]], TranscriptReading, dict[s
     known: dict[str, dict[str, Any]] = {row["harness"]: row for row in db.fetch(_COUNTS)}
     for row in db.fetch(_STORED):  # plugins that send upserts are heard of by what they store
         counted = known.setdefault(row["harness"], {})
-        counted.setdefault("last_event_at", row["at"])
+        counted["last_event_at"] = counted.get("last_event_at") or row["at"]
     transcripts = db.fetch_one(_TRANSCRIPTS)
     assert transcripts
     redacted = {row["kind"]: row["count"] for row in db.fetch("SELECT kind, count FROM redactions ORDER BY kind")}

@@ -12,7 +12,7 @@ from clankersd.harnesses import READERS
 from clankersd.harnesses.told import Told
 from clankersd.index.index import Index
 from clankersd.rpc import handles
-from clankersd.transcripts import wanted
+from clankersd.transcripts import wanted, wanted_again
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon
@@ -59,7 +59,9 @@ def change_of(index: Index, request: HookEvent) -> Change:
     if told.project and told.session_id and privacy.declines(told.project):
         return _all([Change(privacy.decline(told.session_id, at)), _counted(request.harness, told, at, opted_out=1)])
     changes = [fact(index) for fact in told.facts]
-    changes += [wanted(request.harness, path, told.session_id, at) for path in told.transcripts]
+    if told.begins_or_ends:
+        changes.append(wanted_again(told.session_id))
+    changes += [wanted(request.harness, path, told.session_id) for path in told.transcripts]
     ignored = 0 if changes else 1
     return _all([*changes, _counted(request.harness, told, at, ignored)])
 

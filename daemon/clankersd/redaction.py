@@ -33,11 +33,8 @@ def redact(text: str) -> tuple[str, dict[str, int]]:
     """The text without its secrets, and how many of which kind there were."""
     data = text.encode("utf-8", "surrogatepass")
     lowered = data.lower()
-    runs = data.translate(_LETTERS)
-    if not (_RUN in runs or b"://" in data or any(word in lowered for word in _NEEDLES)):
-        return text, {}
-    found = sorted(_find(data, lowered, runs), key=lambda each: (each.start, -each.end))
-    return _replaced(text, data, found) if found else (text, {})
+    found = sorted(_find(data, lowered), key=lambda each: (each.start, -each.end))
+    return _replaced(data, found) if found else (text, {})
 
 
 def redact_all(value: object) -> tuple[object, dict[str, int]]:
@@ -83,12 +80,13 @@ def _keyed(key: object, value: object, counts: Counter[str]) -> object:
     return value
 
 
-def _replaced(text: str, data: bytes, found: list[_Found]) -> tuple[str, dict[str, int]]:
+def _replaced(data: bytes, found: list[_Found]) -> tuple[str, dict[str, int]]:
     pieces: list[bytes] = []
     counts: Counter[str] = Counter()
     at = 0
     for each in found:
-        if each.start < at:  # inside what is gone already
+        if each.start < at:  # begins in what is gone already
+            at = max(at, each.end)
             continue
         pieces += (data[at : each.start], MARK, each.kind.encode(), b"]")
         counts[each.kind] += 1
@@ -97,18 +95,20 @@ def _replaced(text: str, data: bytes, found: list[_Found]) -> tuple[str, dict[st
     return b"".join(pieces).decode("utf-8", "surrogatepass"), dict(counts)
 
 
-def _find(data: bytes, lowered: bytes, runs: bytes) -> Iterator[_Found]:
+def _find(data: bytes, lowered: bytes) -> Iterator[_Found]:
     if b"<private>" in lowered:
         yield from _spans(_PRIVATE_BLOCK, lowered, "private")
-    if b"PRIVATE KEY" in data:
+    if b"bearer" in lowered or b"authorization" in lowered:
+        yield from _spans(_BEARER, data, "bearer", 1)
+    if b"-----BEGIN" in data:
         yield from _spans(_PRIVATE_KEY, data, "private-key")
     if b"://" in data:
         yield from _urls(data)
-    if b"bearer" in lowered or b"authorization" in lowered:
-        yield from _spans(_BEARER, data, "bearer", 1)
+    runs = data.translate(_LETTERS)
     if _RUN in runs:
         yield from _keys(data, runs)
-    yield from _named(data, lowered)
+    if b":" in data or b"=" in data or b"--" in data or b"pass" in lowered:
+        yield from _named(data, lowered)
 
 
 def _spans(pattern: re.Pattern[bytes], data: bytes, kind: str, group: int = 0) -> Iterator[_Found]:
@@ -123,7 +123,6 @@ _RUN = b"a" * 12
 """Every known kind of key has so many letters and digits in a row."""
 
 _WORDS = (b"pass", b"pwd", b"secret", b"token", b"key", b"credential", b"auth")
-_NEEDLES = (*_WORDS, b"bearer", b"<private>")
 
 
 # -- formats
@@ -237,9 +236,11 @@ _WHOLE_WORD = {
     b"credential": re.compile(rb"s?(?![a-z])"),
     b"auth": re.compile(rb"(?![a-z])"),
 }
-_BINDING = re.compile(rb"\\?[\"'`]?\]?\s{0,3}(?:=>|:=|==?|:)\s{0,3}(?:[bru]{1,2}(?=[\"']))?|\s+is\s+|\s+(?=[^\s=:]{6})")
+_BINDING = re.compile(rb"\\?[\"'`]?\]?\s{0,3}(?:=>|:=|==?|:)\s{0,3}(?:[bru]{1,2}(?=[\"']))?|\s+is\s+")
+_APART = re.compile(rb"\s+(?=[^\s=:]{6})")
 _QUOTED = re.compile(rb"(\\?[\"'`])((?:(?!\1)[^\n\r\\]|\\(?![\"'`nr])[^\n\r]){1,500}?)\1")
-_BARE = re.compile(rb"[^\s\"'`,;<>(){}\[\]\\|]{1,500}")
+_BARE = re.compile(rb"[^\s\"'`,;<>(){}\[\]\\|]{1,100}")
+_REST = re.compile(rb"[^\s\"'`,;<>(){}\[\]\\|]*")
 _SECRET_KEY_NAME = re.compile(
     rb"(?i)(?:api|access|secret|private|auth|encrypt(?:ion)?|sign(?:ing)?|account|service|client|master|license|deploy|"
     rb"webhook|app|admin|shared|storage|session)[_.-]?key\Z"
@@ -252,58 +253,79 @@ def _named(data: bytes, lowered: bytes) -> Iterator[_Found]:
         while at >= 0:
             end = at + len(word)
             if whole := _WHOLE_WORD[word].match(lowered, end):
-                found = _value_of(data, word, at, whole.end())
-                if found:
+                end = whole.end()
+                if found := _value_of(data, word, at, end):
                     yield found
-                end = max(end, whole.end())
+                    end = found.end
             at = lowered.find(word, end)
 
 
+class _Name(NamedTuple):
+    """A name that tells of a secret, how its value is bound to it, and where that begins."""
+
+    name: bytes
+    kind: str
+    how: bytes
+    spaced: bool
+    value_at: int
+
+
 def _value_of(data: bytes, word: bytes, start: int, end: int) -> _Found | None:
-    binding = _BINDING.match(data, end)
+    named = _name_of(data, word, start, end)
+    span = named and (_quoted_value(data, named) or _bare_value(data, named))
+    if not named or not span or _REFERENCE.match(data, *span):
+        return None
+    return _Found(*span, named.kind)
+
+
+def _name_of(data: bytes, word: bytes, start: int, end: int) -> _Name | None:
+    option = b"--" in data[max(0, start - 40) : start]
+    binding = _BINDING.match(data, end) or (_APART.match(data, end) if option else None)
     if binding is None:
         return None
     before = _NAME.search(data, max(0, start - 60), start)
     name = (before[0] if before else b"") + data[start:end]
+    how = binding[0].strip(b" \t\"'`\\]")
     if word == b"key" and not _SECRET_KEY_NAME.search(name):
         return None
-    option = name.startswith(b"--")
-    how = binding[0].strip(b" \t\"'`\\]")
-    if (how == b"is" and word != b"pass") or (not how and not option):
+    if (how == b"is" and word != b"pass") or (not how and not name.startswith(b"--")):
         return None
-    kind = "password" if word in (b"pass", b"pwd") else "secret"
-    if quoted := _QUOTED.match(data, binding.end()):
-        value, span = quoted[2], quoted.span(2)
-        good = _is_quoted_secret(value, name, kind)
-    elif bare := _BARE.match(data, binding.end()):
-        value, span = bare[0].rstrip(b".:"), (bare.start(), bare.start() + len(bare[0].rstrip(b".:")))
-        spaced = how not in (b":", b"is") and binding[0][-1:] == b" " and not option
-        calls = data[span[1] : span[1] + 1] in (b"(", b"[", b"{") and data[span[1] : span[1] + 1] != b""
-        good = not calls and _is_bare_secret(value, name, kind, spaced, option)
-    else:
+    spaced = how not in (b":", b"is") and binding[0][-1:] == b" " and not name.startswith(b"--")
+    return _Name(name, "password" if word in (b"pass", b"pwd") else "secret", how, spaced, binding.end())
+
+
+def _quoted_value(data: bytes, named: _Name) -> tuple[int, int] | None:
+    quoted = _QUOTED.match(data, named.value_at)
+    return quoted.span(2) if quoted and _is_quoted_secret(quoted[2], named) else None
+
+
+def _bare_value(data: bytes, named: _Name) -> tuple[int, int] | None:
+    bare = _BARE.match(data, named.value_at)
+    if bare is None:
         return None
-    if not good or _REFERENCE.match(value) or value.startswith(MARK):
+    value = bare[0].rstrip(b".:")
+    end = bare.start() + len(value)
+    if data[end : end + 1] in (b"(", b"[", b"{") or not _is_bare_secret(value, named):
         return None
-    return _Found(*span, kind)
+    rest = _REST.match(data, end) if len(bare[0]) == 100 else None
+    return bare.start(), rest.end() if rest else end
 
 
-def _is_quoted_secret(value: bytes, name: bytes, kind: str) -> bool:
-    if b" " in value and kind != "password":
+def _is_quoted_secret(value: bytes, named: _Name) -> bool:
+    if _is_word(value, named.name):
         return False
-    if kind == "password":
-        return len(value) >= 4 and not _is_word(value, name) and value.count(b" ") < 3
-    if len(value) < 8 or _is_word(value, name):
-        return False
-    return _mixed(value) or len(value) >= 20
+    if named.kind == "password":
+        return len(value) >= 4 and value.count(b" ") < 3
+    return b" " not in value and len(value) >= 8 and (_mixed(value) or len(value) >= 20)
 
 
-def _is_bare_secret(value: bytes, name: bytes, kind: str, spaced: bool, option: bool) -> bool:
-    if _is_word(value, name) or _ATTRIBUTE.search(value):
+def _is_bare_secret(value: bytes, named: _Name) -> bool:
+    if _is_word(value, named.name) or _ATTRIBUTE.search(value):
         return False
-    shouted = name.isupper() and not spaced
-    if spaced:
+    if named.spaced:
         return _random(value)
-    if kind == "password" or option or shouted:
+    shouted = named.name.isupper()
+    if named.kind == "password" or shouted or named.name.startswith(b"--"):
         return len(value) >= 6 and (_mixed(value) or (shouted and len(value) >= 8))
     return len(value) >= 16 and _mixed(value)
 

@@ -8,7 +8,7 @@ import os
 import stat
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -32,6 +32,9 @@ AT_ONCE = 512 * 1024
 
 LONGEST_LINE = 32 * 1024 * 1024
 HEAD = 256
+NOT_ALL = -1
+"""The size of a transcript that has not been read to its end."""
+
 EVERY_SECONDS = 1.0
 LOOKS_AFTER_MS = (0, 1000, 4000, 15_000)
 """A transcript is looked at when an event tells of it, and again: what it tells of may be written a moment later."""
@@ -44,14 +47,15 @@ _WANT = """
     VALUES (:path, :harness, :session_id, :now, :looks)
     ON CONFLICT (path) DO UPDATE SET wanted_at = :now, looks = :looks
 """
+_WANT_AGAIN = "UPDATE transcripts SET wanted_at = :now, looks = :looks WHERE session_id = :session_id"
 _DUE = """
-    SELECT path, harness, session_id, read_to, head, state, wanted_at, looks FROM transcripts
+    SELECT path, harness, session_id, read_to, size, head, state, wanted_at, looks FROM transcripts
     WHERE wanted_at <= :now ORDER BY wanted_at LIMIT 20
 """
 _READ = """
-    INSERT INTO transcripts (path, harness, session_id, read_to, head, lines, malformed, state, read_at)
-    VALUES (:path, :harness, :session_id, :read_to, :head, :lines, :malformed, :state, :now)
-    ON CONFLICT (path) DO UPDATE SET read_to = :read_to, head = :head, state = :state, read_at = :now,
+    INSERT INTO transcripts (path, harness, session_id, read_to, size, head, lines, malformed, state, read_at)
+    VALUES (:path, :harness, :session_id, :read_to, :size, :head, :lines, :malformed, :state, :now)
+    ON CONFLICT (path) DO UPDATE SET read_to = :read_to, size = :size, head = :head, state = :state, read_at = :now,
         lines = CASE WHEN :again THEN :lines ELSE lines + :lines END,
         malformed = CASE WHEN :again THEN :malformed ELSE malformed + :malformed END
 """
@@ -86,20 +90,25 @@ class Place:
     harness: str
     session_id: str
     read_to: int = 0
+    size: int = NOT_ALL
     head: str = ""
     state: str = "{}"
 
 
 @dataclass
 class Piece:
-    """What reading on brought: the changes, and where to go on. `more` when the file goes on beyond it."""
+    """What reading on brought: the changes, and where to go on."""
 
     place: Place
     changes: list[Change] = field(default_factory=list)
     lines: int = 0
     malformed: int = 0
     again: bool = False
-    more: bool = False
+
+    @property
+    def more(self) -> bool:
+        """Whether the file goes on beyond it."""
+        return self.place.size == NOT_ALL
 
 
 class NotOurs(Exception):
@@ -117,12 +126,18 @@ def folders(harness: str, further: list[str], environ: Mapping[str, str] = os.en
     return [*own, *(Path(path).expanduser() for path in further)]
 
 
-def wanted(harness: str, path: str, session_id: str, _at: int) -> Change:
+def wanted(harness: str, path: str, session_id: str) -> Change:
     """Look at a transcript soon; kept with the event that asks for it, so that a crash forgets neither."""
     if harness not in READINGS or not path.endswith(".jsonl") or len(path) > 4096:
         return Change(lambda _db: None)
     row = {"path": path, "harness": harness, "session_id": session_id, "looks": len(LOOKS_AFTER_MS) - 1}
     return Change(lambda db: db.execute(_WANT, {**row, "now": clock.now()}))
+
+
+def wanted_again(session_id: str) -> Change:
+    """Look at all that is known of a session, its sub-agents' too: lines may have come after the last look."""
+    row = {"session_id": session_id, "looks": len(LOOKS_AFTER_MS) - 1}
+    return lambda db: db.execute(_WANT_AGAIN, {**row, "now": clock.now()})
 
 
 def open_transcript(path: str, roots: list[Path]) -> int:
@@ -137,22 +152,24 @@ def open_transcript(path: str, roots: list[Path]) -> int:
     return descriptor
 
 
-def read_on(index: Index, place: Place, roots: list[Path], at_once: int = AT_ONCE) -> Piece:
-    """The next piece of a transcript, as changes; from its beginning when it is another file by now."""
+def read_on(index: Index, place: Place, roots: list[Path], at_once: int = AT_ONCE) -> Piece | None:
+    """The next piece of a transcript, as changes; from its beginning when it is another file by now.
+
+    None when there is nothing new: then its last message is not told again, which its owner may have deleted.
+    """
     descriptor = open_transcript(place.path, roots)
     with closing(os.fdopen(descriptor, "rb", buffering=0)) as file:
         size = os.fstat(file.fileno()).st_size
-        start = place.read_to if _is_the_same(file, place, size) else 0
+        same = _is_the_same(file, place, size)
+        if same and size == place.size:
+            return None
+        start = place.read_to if same else 0
         data = _next(file, start, size, at_once)
-        head = _head_of(file, start + len(data))
-    piece = _parsed(index, place, start, data, head)
-    piece.more = start + len(data) < size
-    return piece
+        head, whole = _head_of(file, start + len(data)), start + len(data) >= size
+    return _parsed(index, replace(place, size=size if whole else NOT_ALL, head=head), start, data)
 
 
 def _is_the_same(file: Any, place: Place, size: int) -> bool:
-    if not place.read_to:
-        return False
     length, _, known = place.head.partition(":")
     return size >= place.read_to and length.isdigit() and _head_of(file, int(length)) == f"{length}:{known}"
 
@@ -178,7 +195,7 @@ def _pread(descriptor: int, length: int, offset: int) -> bytes:
     return b"".join(pieces)
 
 
-def _parsed(index: Index, place: Place, start: int, data: bytes, head: str) -> Piece:
+def _parsed(index: Index, place: Place, start: int, data: bytes) -> Piece:
     state = msgspec.json.decode(place.state) if start else {}
     within = bool(state.pop("within", False))  # a line that is too long to be read
     reading = READINGS[place.harness](place.session_id, state, start)
@@ -197,7 +214,7 @@ def _parsed(index: Index, place: Place, start: int, data: bytes, head: str) -> P
     if safe == start and len(data) >= LONGEST_LINE:  # a line, or a message, that never ends
         safe, state = (offset, reading.state) if end else (start + len(data), {**state, "within": True})
     return Piece(
-        Place(place.path, place.harness, place.session_id, safe, head, msgspec.json.encode(state).decode()),
+        replace(place, read_to=safe, state=msgspec.json.encode(state).decode()),
         [change for fact in reading.facts if (change := _change(index, fact))],
         sum(each < safe for each in lines),
         sum(each < safe for each in skipped),
@@ -223,10 +240,8 @@ def _change(index: Index, fact: Fact) -> Change | None:
 
 def note_read(db: Db, piece: Piece) -> None:
     """Remember how far a transcript was read."""
-    names = ("path", "harness", "session_id", "read_to", "head", "state")
-    row = {name: getattr(piece.place, name) for name in names}
     counts = {"lines": piece.lines, "malformed": piece.malformed, "again": piece.again}
-    db.execute(_READ, {**row, **counts, "now": clock.now()})
+    db.execute(_READ, {**asdict(piece.place), **counts, "now": clock.now()})
 
 
 class Transcripts:
@@ -258,6 +273,8 @@ class Transcripts:
         roots, at_once = folders(place.harness, self._daemon.config.transcript_folders), AT_ONCE
         while True:
             piece = await anyio.to_thread.run_sync(read_on, self._daemon.index, place, roots, at_once)
+            if piece is None:
+                return
             await keep(piece)
             if not piece.more:
                 return

@@ -4,15 +4,17 @@
 ALTER TABLE compaction_events ADD COLUMN cause TEXT;
 ALTER TABLE compaction_events ADD COLUMN summary TEXT;
 
--- How far each transcript has been read. head, a digest of the beginning, tells whether it is still the same file; state
--- is what the lines before read_to say of those after. wanted_at is when to look at it next, and looks how often more:
--- harnesses write what they have done a moment after they tell of it. A session that is deleted leaves its row here: it
--- must not come back by being read again.
+-- How far each transcript has been read. size is how long it was when all of it had been read, else -1: while it is,
+-- there is nothing new. head, a digest of the beginning, tells whether it is still the same file; state is what the
+-- lines before read_to say of those after. wanted_at is when to look at it next, and looks how often more: harnesses
+-- write what they have done a moment after they tell of it. A session that is deleted leaves its row here: it must not
+-- come back by being read again.
 CREATE TABLE transcripts (
     path       TEXT PRIMARY KEY NOT NULL,
     harness    TEXT NOT NULL,
     session_id TEXT,
     read_to    INTEGER NOT NULL DEFAULT 0,
+    size       INTEGER NOT NULL DEFAULT -1,
     head       TEXT NOT NULL DEFAULT '',
     lines      INTEGER NOT NULL DEFAULT 0,
     malformed  INTEGER NOT NULL DEFAULT 0,
@@ -23,6 +25,7 @@ CREATE TABLE transcripts (
 ) STRICT;
 
 CREATE INDEX idx_transcripts_wanted ON transcripts (wanted_at) WHERE wanted_at IS NOT NULL;
+CREATE INDEX idx_transcripts_session ON transcripts (session_id);
 
 -- A hook tells of a message before the transcript does, and knows another id of it. line_id is the transcript's, null
 -- until it has told; digest is of the text. So the same message is stored once, whoever is first, and one that a forked

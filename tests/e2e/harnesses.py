@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from support import DaemonProcess, RawConnection
 
 INSTALL_SECONDS = 400
 RUN_SECONDS = 100
+SETTLED_WITHIN = 60
 PLUGINS = Path(__file__).parents[2] / "client" / "plugins"
 PROGRAMS = Path(sys.executable).parent
 """Where clankers-hook, clankers-mcp and clankers-ctl are installed."""
@@ -144,6 +146,19 @@ class Stored:
 
     def _messages(self, session: str, role: str) -> list[dict[str, Any]]:
         return list(self.connection.call("message.list", sessionId=session, role=role)["messages"])
+
+
+def holds_in_time(check: Callable[[], None]) -> None:
+    """What hooks kept is replayed, and transcripts are read, a little after the harness has ended."""
+    deadline = time.monotonic() + SETTLED_WITHIN
+    while time.monotonic() < deadline:
+        try:
+            check()
+        except (AssertionError, KeyError, ValueError):
+            time.sleep(0.5)
+        else:
+            return
+    check()
 
 
 def answers(said: Iterable[Said]) -> list[tuple[str, int, int]]:

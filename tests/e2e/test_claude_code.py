@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e.harnesses import ClaudeCode, Machine, Stored, answers, claude_binary, machine, tokens
+from e2e.harnesses import ClaudeCode, Machine, Stored, answers, claude_binary, holds_in_time, machine, tokens
 from e2e.mock_model import SUMMARY, Reply, Use
 from support import RawConnection
-from writers import eventually
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -50,9 +49,11 @@ def test_what_happened_is_what_is_stored_and_is_offered_back() -> None:
         claude = ClaudeCode(here, claude_binary())
         fork = work(claude)
         with here.daemon.connect() as connection:
-            check(here, connection, fork)
+            holds_in_time(lambda: check(here, connection, fork))
             later = claude.run(PROMPTS["ask"])
-            check_recall(here, connection, later)
+            holds_in_time(lambda: check_recall(here, connection, later))
+            claude.run("/compact", PROMPTS["again"], options=["--resume", later])
+            check_recall_after_compaction(here, connection, later)
 
 
 def test_nothing_is_missing_when_the_daemon_comes_after() -> None:
@@ -60,7 +61,7 @@ def test_nothing_is_missing_when_the_daemon_comes_after() -> None:
         fork = work(ClaudeCode(here, claude_binary()))
         here.daemon.start()
         with here.daemon.connect() as connection:
-            check(here, connection, fork)
+            holds_in_time(lambda: check(here, connection, fork))
 
 
 def work(claude: ClaudeCode) -> str:
@@ -71,7 +72,6 @@ def work(claude: ClaudeCode) -> str:
 
 
 def check(here: Machine, connection: RawConnection, fork: str) -> None:
-    eventually(lambda: ended(connection, SESSION) and ended(connection, fork), "both sessions have ended")
     check_sessions(here, connection, fork)
     check_messages(here, connection, fork)
     check_tools(here, connection, fork)
@@ -81,15 +81,11 @@ def check(here: Machine, connection: RawConnection, fork: str) -> None:
     assert connection.call("stats")["totals"]["errors"] == 0
 
 
-def ended(connection: RawConnection, session: str) -> bool:
-    found = connection.request("session.get", {"id": session})
-    return "result" in found and found["result"]["status"] == "ended"
-
-
 def check_sessions(here: Machine, connection: RawConnection, fork: str) -> None:
     assert {one["id"] for one in connection.call("session.list")["sessions"]} == {SESSION, fork}
     session = connection.call("session.get", id=SESSION)
     assert (session["source"], session["projectPath"]) == ("claude-code", str(here.project))
+    assert session["status"] == "ended"
     assert session["userPrompt"] == PROMPTS["build"]
     assert session["createdAt"] < session["endedAt"]
     assert connection.call("session.get", id=fork)["metadata"]["forkedFrom"] == SESSION
@@ -142,8 +138,15 @@ def check_recall(here: Machine, connection: RawConnection, later: str) -> None:
     assert f"[{SESSION}]" in told[0]["text"]
     for one in told:
         assert json.dumps(one["text"])[1:-1] in json.dumps(asked.request)
-    eventually(lambda: ended(connection, later), "the later session has ended")
     (search,) = Stored(connection).tools(later)
     assert (search["toolName"], search["success"]) == (SEARCH, True)
     assert "«greeting»" in search["toolOutput"]
     assert "«greeting»" in json.dumps(answered.request, ensure_ascii=False)
+
+
+def check_recall_after_compaction(here: Machine, connection: RawConnection, later: str) -> None:
+    """What it was told is gone with the rest of its context, and is told again."""
+    told = connection.call("session.injections", sessionId=later)
+    assert [one["kind"] for one in told] == ["start", "prompt", "start"]
+    assert f"[{SESSION}]" in told[-1]["text"]
+    assert json.dumps(told[-1]["text"])[1:-1] in json.dumps(here.model.of("again")[-1].request)

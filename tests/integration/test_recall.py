@@ -114,6 +114,21 @@ def test_nothing_is_said_twice_in_a_session(history: RawConnection) -> None:
     assert prompt(history, "where is the rounding of the invoice exporter?", session="another")
 
 
+def test_what_was_said_in_many_sessions_is_told_once(history: RawConnection) -> None:
+    for number in range(4):
+        message(
+            history,
+            "old-1",
+            f"same-{number}",
+            "user",
+            "Run the rounding checks of the invoice exporter.",
+            1500 + number,
+        )
+    text = prompt(history, "where is the rounding of the invoice exporter?")
+    assert text.count("Run the rounding checks") == 1
+    assert "uses Decimal" in text
+
+
 def test_after_a_compaction_it_is_told_again(history: RawConnection) -> None:
     first = start(history)
     assert prompt(history, "where is the rounding of the invoice exporter?")

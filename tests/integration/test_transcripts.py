@@ -224,6 +224,10 @@ def test_a_subagents_transcript_belongs_to_its_session(connection: RawConnection
     assert found["metadata"]["agentId"] == "a1"
     assert found["metadata"]["agentType"] == "scout"
     assert [text for _, text, _ in messages(connection)].count("do it") == 0
+    message = {"id": "msg_10", "content": [say("One more thing.")]}
+    agent.write(type="assistant", uuid="x3", message=message, **own)
+    tell(connection, "SessionEnd", transcript, reason="other")
+    eventually(lambda: len(messages(connection)) == 3, "what the agent wrote late is read at the session's end")
 
 
 def outside(home: Path, folder: Path) -> Path:
@@ -345,3 +349,23 @@ def test_a_project_that_declines_is_not_read(connection: RawConnection, home: Pa
     eventually(lambda: len(messages(connection)) == 1, "the public one is read")
     eventually(lambda: reading(connection)["files"] == 2, "the other one was looked at")
     assert messages(connection, "private") == []
+
+
+def test_a_deleted_session_does_not_come_back_by_being_looked_at(connection: RawConnection, folder: Path) -> None:
+    deleted, other = Transcript(folder), Transcript(folder, "other")
+    deleted.prompt(1, "forget this")
+    deleted.answer(1, say("Forgotten."))
+    tell(connection, "SessionEnd", deleted, reason="other")
+    eventually(lambda: len(messages(connection)) == 2, "it is read")
+    connection.call("session.delete", id=SESSION)
+    event = {
+        "hook_event_name": "SubagentStop",
+        "session_id": "other",
+        "cwd": "/w",
+        "transcript_path": str(deleted.path),
+    }
+    connection.call("hook.event", harness="claude-code", event=event)
+    other.prompt(2, "hello")
+    tell(connection, "Stop", other)
+    eventually(lambda: len(messages(connection, "other")) == 1, "the next one is read")
+    assert messages(connection) == []

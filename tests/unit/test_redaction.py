@@ -4,6 +4,7 @@ import base64
 import json
 import random
 import string
+import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -167,6 +168,7 @@ def test_what_is_no_secret_is_left_alone() -> None:
         ("redis://:p4ssw0rd@cache/0", "redis://:[redacted:url-password]@cache/0"),
         ('{"a":"export TOKEN=abc123def456ghi7\\nls"}', '{"a":"export TOKEN=[redacted:secret]\\nls"}'),
         ("Größe: ü PASSWORT_PASSWORD=geheim99ß ok", "Größe: ü PASSWORT_PASSWORD=[redacted:password] ok"),
+        (f"TOKEN={'aB3x' * 100} end", "TOKEN=[redacted:secret] end"),
         ("nothing to see", "nothing to see"),
         ("", ""),
     ],
@@ -223,3 +225,18 @@ def test_a_long_text_is_cut_with_a_mark_and_one_that_fits_is_not() -> None:
     assert capped("x" * 50, 100, slack=0) == "x" * 50
     assert capped("x" * 1000, 100, slack=0) == "x" * 100 + "\n… [truncated]"
     assert capped(None, 100) is None
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["password=", 'api_key: "', "--token ", "://a:", "<private>", "-----BEGIN PRIVATE KEY-----", "eyJa.", "sk-"],
+)
+def test_the_time_grows_with_the_text_and_not_with_its_square(piece: str) -> None:
+    def seconds(length: int) -> float:
+        text = piece * (length // len(piece))
+        began = time.process_time()
+        redact(text)
+        return time.process_time() - began
+
+    seconds(10_000)  # warm
+    assert seconds(640_000) < 300 * max(seconds(20_000), 0.0005), "32 times the text, 1,024 times the square"

@@ -17,7 +17,7 @@ NEW = ("startup", "clear", "fork")
 def read(event: dict[str, Any], at: int) -> Told:
     """What an event tells."""
     name, session_id = text(event, "hook_event_name") or "", text(event, "session_id") or ""
-    result = Told(name, session_id, text(event, "cwd"))
+    result = Told(name, session_id, text(event, "cwd"), begins_or_ends=name in ("SessionStart", "SessionEnd"))
     tell = _EVENTS.get(name)
     if tell and session_id:
         result.facts = tell(event, session_id, at)

@@ -34,6 +34,7 @@ class Told:
     project: str | None = None
     facts: list[Fact] = field(default_factory=list)
     transcripts: list[str] = field(default_factory=list)
+    begins_or_ends: bool = False
 
 
 # -- what a payload holds: fields may be missing, or be anything

@@ -41,10 +41,10 @@ _STRONGEST = f"""
     ORDER BY pinned DESC, {SALIENCE} * (0.5 + importance) DESC, memories.id DESC LIMIT :limit
 """
 _RECENT = """
-    SELECT id, title, summary, created_at, coalesce(user_prompt, (
+    SELECT id, title, substr(summary, 1, 2000) AS summary, created_at, substr(coalesce(user_prompt, (
         SELECT text_content FROM messages WHERE session_id = sessions.id AND role = 'user' AND text_content <> ''
         ORDER BY created_at, messages.id LIMIT 1
-    )) AS prompt
+    )), 1, 2000) AS prompt
     FROM sessions WHERE project_id = :project AND id <> :session AND metadata ->> '$.parentId' IS NULL
     ORDER BY created_at DESC LIMIT :limit
 """
@@ -108,21 +108,21 @@ async def related(daemon: "Daemon", query: str, project: str | None, session: st
         return []
     others = [Filter("session", "ne", session)] if session else None
     sources: list[Source] = ["sessions", "memory"]
-    request = Search(query=query, sources=sources, project=project, filters=others, limit=LOOKED_AT, diversity=0.3)
+    request = Search(query=query, sources=sources, project=project, filters=others, limit=LOOKED_AT)
     try:
         found: SearchResult = await search(daemon, request)
     except RpcError:
         return []
     fitting = [hit for hit in found.hits if hit.score >= LEAST_SCORE and _in_common(hit.snippet, query)]
-    return [_hit_item(hit) for hit in fitting[:MOST_HITS]]
+    unlike = {hit.text: hit for hit in reversed(fitting)}  # what is said in every session is told once
+    return [_hit_item(hit) for hit in fitting if unlike[hit.text] is hit][:MOST_HITS]
 
 
 def _hit_item(hit: Hit) -> Item:
     where = hit.ref.path or f"{hit.ref.role or 'message'} in {(hit.ref.session_title or 'a session')[:80]}"
     text = hit.snippet.replace("«", "").replace("»", "")
-    return Item(
-        RELATED, hit.ref.message_id or hit.chunk_id[:SHORT_ID], f"{day(hit.created_at)} {where}", text, LONGEST_TEXT
-    )
+    named = hit.ref.message_id or hit.chunk_id[:SHORT_ID]
+    return Item(RELATED, named, f"{day(hit.created_at)} {where}", text, LONGEST_TEXT)
 
 
 def _in_common(snippet: str, query: str) -> bool:

@@ -67,7 +67,8 @@ _INJECTIONS = """
 class Asked:
     """Who is to be told: a session in a project (its id), what it was told before, and what this occasion is for it.
 
-    A harness that has no event for it is told of the start with its first prompt."""
+    A harness that has no event for it is told of the start with its first prompt.
+    """
 
     session: str
     project: str | None
@@ -117,7 +118,8 @@ async def _recall(daemon: "Daemon", at: Occasion, asked: Asked) -> Recall:
     if refusal := _refusal(daemon, at, asked):
         return _nothing(refusal)
     most = MINIMAL_CHARACTERS if daemon.config.recall == "minimal" else MOST_CHARACTERS
-    block, reasons = Block(min(daemon.config.recall_characters, most)), list[str]()
+    block = Block(min(daemon.config.recall_characters, most))
+    reasons: list[str] = []
     with anyio.move_on_after(daemon.config.recall_seconds * OWN_SHARE) as scope:
         for kind in asked.kinds:
             choose, otherwise = _CHOICES[kind]
