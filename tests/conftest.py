@@ -5,7 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from support import DaemonProcess, RawConnection, running_daemon
+
+# The same cases on every run, however busy the machine: a failure means something, and means it again.
+settings.register_profile("clankers", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("clankers")
 
 
 @pytest.fixture

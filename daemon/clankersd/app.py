@@ -42,6 +42,7 @@ from clankersd.index.queue import Queue
 from clankersd.jobs import Jobs
 from clankersd.memories import adding, changing, entities, finding, importing, maintenance, reading, relations
 from clankersd.memories import graph as memory_graph
+from clankersd.memories.extraction import service as extraction
 from clankersd.schedule import actions, scheduler
 from clankersd.schedule.scheduler import Scheduler
 from clankersd.search import chunks, search
@@ -49,7 +50,7 @@ from clankersd.server import Server
 from clankersd.sockets import listening_sockets, only_instance
 from clankersd.subscriptions import Hub
 
-MEMORIES = (adding, changing, entities, finding, importing, maintenance, memory_graph, reading, relations)
+MEMORIES = (adding, changing, entities, extraction, finding, importing, maintenance, memory_graph, reading, relations)
 FEATURES = (
     *MEMORIES,
     actions,
@@ -95,6 +96,7 @@ class Daemon:
     documents: Documents = field(default_factory=Documents)
     server: Server = field(init=False)
     scheduler: Scheduler = field(init=False)
+    extractor: extraction.Extractor = field(init=False)
     background: Callable[..., Any] = field(init=False)
     stopping: anyio.Event = field(default_factory=anyio.Event)
     started: float = field(default_factory=time.monotonic)
@@ -103,6 +105,7 @@ class Daemon:
     def __post_init__(self) -> None:
         self.server = Server(self)
         self.scheduler = Scheduler(self)
+        self.extractor = extraction.Extractor(self)
 
     @property
     def config(self) -> Config:
@@ -226,6 +229,7 @@ def _services(daemon: Daemon) -> dict[str, Callable[[], Awaitable[None]]]:
         "files": daemon.files.run,
         "documents": daemon.documents.worker.run,
         "ingest": partial(ingest.resume, daemon),
+        "extract": daemon.extractor.run,
         "maintain": partial(maintenance.keep_maintained, daemon),
         "spool": partial(hooks.replay_spool, daemon, daemon.paths.spool),
         "logs": partial(log.clean_up_daily, daemon.log_file, lambda: daemon.config.log_retention_days),

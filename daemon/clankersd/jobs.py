@@ -32,7 +32,8 @@ _FINISH = """
 """
 _COUNT = """
     SELECT count(*) FROM jobs
-    WHERE kind = :kind AND created_at > :since AND (:note IS NULL OR note = :note) AND (:state IS NULL OR state = :state)
+    WHERE kind = :kind AND created_at > :since
+      AND (:note IS NULL OR note = :note) AND (:state IS NULL OR state = :state)
 """
 _INTERRUPTED = """
     UPDATE jobs SET state = 'failed', error = 'the daemon stopped while it ran', finished_at = :now

@@ -32,13 +32,12 @@ from clankers_protocol.sessions import (
 from clankersd.clock import moment
 from clankersd.db import Db
 from clankersd.db.ids import whole_id
-from clankersd.db.paging import decode_cursor, encode_cursor
+from clankersd.db.paging import decode_cursor, encode_cursor, that_fit
 from clankersd.rpc import handles
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon
 
-PAGE_CHARACTERS = 4 * 1024 * 1024
 
 _SESSION = """
     SELECT id, title, project_id, project_path, project_name, model, provider, source, status,
@@ -216,7 +215,7 @@ async def timeline(daemon: "Daemon", request: SessionTimeline) -> Timeline:
         }
         found = db.fetch(_TIMELINE, params)
         whole = [_fetch_entry(db, row) for row in found[: request.limit]]
-        shown = _that_fit(whole)
+        shown = that_fit(whole)
         return Timeline([_entry(row) for row in shown], _timeline_cursor(found, len(shown)))
 
     return await daemon.store.read(page)
@@ -263,18 +262,8 @@ def _newest(
         f"{select} WHERE {' AND '.join(conditions)} ORDER BY created_at DESC, id DESC LIMIT :limit",
         params | {"limit": limit + 1},
     )
-    shown = _that_fit(rows[:limit])
+    shown = that_fit(rows[:limit])
     return shown[::-1], _next_cursor(rows, shown)
-
-
-def _that_fit(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """As many of the rows as one reply holds comfortably, and at least one."""
-    size = 0
-    for count, row in enumerate(rows):
-        size += sum(len(value) for value in row.values() if isinstance(value, str))
-        if size > PAGE_CHARACTERS and count:
-            return rows[:count]
-    return rows
 
 
 def _next_cursor(rows: list[dict[str, Any]], shown: list[dict[str, Any]]) -> str | None:

@@ -124,11 +124,13 @@ CREATE TABLE entities (
 CREATE INDEX idx_entities_type ON entities (entity_type);
 CREATE INDEX idx_entities_name ON entities (name);
 
+-- noticed is 1 where a name in the text made the link: such links go when the text changes.
 CREATE TABLE memory_entities (
     memory_id  TEXT NOT NULL REFERENCES memories (id) ON DELETE CASCADE,
     entity_id  TEXT NOT NULL REFERENCES entities (id) ON DELETE CASCADE,
     role       TEXT NOT NULL CHECK (role IN ('subject', 'object', 'context')),
     created_at INTEGER NOT NULL,
+    noticed    INTEGER NOT NULL DEFAULT 0 CHECK (noticed IN (0, 1)),
     PRIMARY KEY (memory_id, entity_id)
 ) STRICT, WITHOUT ROWID;
 

@@ -75,6 +75,19 @@ def test_times_are_taken_as_people_write_them():
         assert update
         assert update.expires_at
         assert update.expires_at > NOW
+    day = [changes(shown, text, edited(text, name, '"2033-01-31"')) for name in ("valid_from", "valid_until")]
+    assert day[0]
+    assert day[1]
+    assert day[1].valid_until == (day[0].valid_from or 0) + 24 * 3_600_000 - 1  # a day from its beginning to its end
+
+
+def test_a_time_before_2001_is_sent_as_the_daemon_reads_it():
+    shown = memory()
+    text = form(shown)
+    update = changes(shown, text, edited(text, "valid_from", "1999-12-31T00:00:00Z"))
+
+    assert update
+    assert update.valid_from == 946_598_400  # so small a number is seconds
 
 
 @pytest.mark.parametrize(

@@ -97,8 +97,8 @@ def test_texts_in_other_scripts_are_told_apart(one: str, other: str) -> None:
             "The staging database listens on port 5432 and is restarted every night at two by cron",
             "The staging database listens on port 5433 and is restarted every night at two by cron",
         ),
-        ("Run the migrations before every deploy of the web service", "Never run the migrations before every deploy of the web service"),
-        ("You do use the shared cache in tests of this project here", "You don't use the shared cache in tests of this project here"),
+        ("Run the migrations before each deploy of it", "Never run the migrations before each deploy of it"),
+        ("You do use the shared cache in tests of ours", "You don't use the shared cache in tests of ours"),
         ("The api calls the worker", "The worker calls the api"),
     ],
 )  # fmt: skip

@@ -90,6 +90,8 @@ def test_examples() -> None:
     assert reinforced(0.5, 0.5) == 0.75
     assert deemphasized(0.5, 0.2) == 0.3
     week = START + 7 * DAY_MS
-    emotional, episodic = (Strength(0.8, START, sector, 0.5, 0, False).now(week) for sector in ("emotional", "episodic"))
+    emotional, episodic = (
+        Strength(0.8, START, sector, 0.5, 0, False).now(week) for sector in ("emotional", "episodic")
+    )
     assert emotional > episodic
     assert math.isclose(episodic, 0.8 * math.exp(-0.02 / 0.6 * 7))

@@ -41,6 +41,7 @@ def cli() -> None:
       clankers-ctl sessions --since 2d --project .
       clankers-ctl session 0199c5a2
       clankers-ctl search "why does the login fail" --project .
+      clankers-ctl memory add "We deploy on Tuesdays" --project .
       clankers-ctl query "SELECT source, count(*) FROM sessions GROUP BY source"
       clankers-ctl logs -f --level warn
 

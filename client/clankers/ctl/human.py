@@ -24,29 +24,41 @@ def moment(text: str, now: datetime, *, whole_day: bool = False) -> datetime:
 
 def beginning(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
     """Reads --since."""
-    return None if value is None else _milliseconds(value, whole_day=False)
+    return None if value is None else as_sent(value)
 
 
 def end(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
     """Reads --until: a day is meant to its end."""
-    return None if value is None else _milliseconds(value, whole_day=True)
+    return None if value is None else as_sent(value, whole_day=True)
 
 
 def ahead(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
-    """Reads what is to come: 2w is in two weeks, a day is meant to its end."""
-    if value and (match := re.fullmatch(r"(?:in )?(\d+)\s*([smhdw])", value)):
+    """Reads --expires and --valid-until: 2w is in two weeks."""
+    return None if value is None else coming(value)
+
+
+def coming(text: str) -> int:
+    """The time that `text` names, as the daemon takes it: 2w is in two weeks, a day is meant to its end."""
+    if match := re.fullmatch(r"(?:in )?(\d+)\s*([smhdw])", text):
         length = timedelta(**{_UNITS[match[2]]: int(match[1])})
-        return int((datetime.now().astimezone() + length).timestamp() * 1000)
-    return None if value is None else _milliseconds(value, whole_day=True)
+        return _wire(datetime.now().astimezone() + length)
+    return as_sent(text, whole_day=True)
 
 
-def _milliseconds(text: str, *, whole_day: bool) -> int:
+def as_sent(text: str, *, whole_day: bool = False) -> int:
+    """The time that `text` names, as the daemon takes it; else BadParameter."""
     try:
-        return int(moment(text, datetime.now().astimezone(), whole_day=whole_day).timestamp() * 1000)
+        return _wire(moment(text, datetime.now().astimezone(), whole_day=whole_day))
     except (ValueError, OverflowError) as error:
         raise click.BadParameter(
             f"{text!r} is no time. Write 2h, 3d, 1w, today, yesterday, 2025-01-31 or 2025-01-31T18:00."
         ) from error
+
+
+def _wire(when: datetime) -> int:
+    """Milliseconds; before September 2001 seconds, as the daemon takes any number that is so small for seconds."""
+    milliseconds = int(when.timestamp() * 1000)
+    return milliseconds if milliseconds >= 10**12 else milliseconds // 1000
 
 
 def local(milliseconds: int | None, form: str = "%Y-%m-%d %H:%M") -> str:

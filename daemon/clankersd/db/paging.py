@@ -7,6 +7,18 @@ import msgspec
 
 from clankers_protocol.errors import InvalidParams
 
+PAGE_CHARACTERS = 4 * 1024 * 1024
+
+
+def that_fit(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """As many of the rows as one reply holds comfortably, and at least one."""
+    size = 0
+    for count, row in enumerate(rows):
+        size += sum(len(value) for value in row.values() if isinstance(value, str))
+        if size > PAGE_CHARACTERS and count:
+            return rows[:count]
+    return rows
+
 
 def encode_cursor(*key: Any) -> str:
     """A sort key as an opaque text."""

@@ -28,12 +28,11 @@ from clankers_protocol.errors import Conflict, InvalidParams, NotFound
 from clankersd import clock
 from clankersd.db import Db
 from clankersd.db.ids import whole_id
-from clankersd.db.paging import decode_cursor, encode_cursor
+from clankersd.db.paging import decode_cursor, encode_cursor, that_fit
 from clankersd.index.chunker import CJK
 from clankersd.memories.rows import CURRENT, SELECT, Row, find, to_memories
 from clankersd.memories.scopes import IN_SCOPE, Allowed, allowed
 from clankersd.rpc import handles
-from clankersd.sessions import PAGE_CHARACTERS
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon
@@ -80,17 +79,18 @@ _UPDATE = """
     WHERE id = :id
 """
 _LINK = """
-    INSERT INTO memory_entities (memory_id, entity_id, role, created_at) VALUES (:memory, :entity, :role, :now)
-    ON CONFLICT DO UPDATE SET role = excluded.role
+    INSERT INTO memory_entities (memory_id, entity_id, role, created_at, noticed)
+    VALUES (:memory, :entity, :role, :now, 0)
+    ON CONFLICT DO UPDATE SET role = excluded.role, noticed = 0
 """
 _LINK_NAMED = """
-    INSERT INTO memory_entities (memory_id, entity_id, role, created_at)
-    SELECT :memory, id, 'context', :now FROM entities WHERE name_key IN (SELECT value FROM json_each(:keys))
+    INSERT INTO memory_entities (memory_id, entity_id, role, created_at, noticed)
+    SELECT :memory, id, 'context', :now, 1 FROM entities WHERE name_key IN (SELECT value FROM json_each(:keys))
     ON CONFLICT DO NOTHING
 """
 _TAKE_LINKS = """
-    INSERT INTO memory_entities (memory_id, entity_id, role, created_at)
-    SELECT memory_id, :into, role, created_at FROM memory_entities WHERE entity_id = :id
+    INSERT INTO memory_entities (memory_id, entity_id, role, created_at, noticed)
+    SELECT memory_id, :into, role, created_at, noticed FROM memory_entities WHERE entity_id = :id
     ON CONFLICT DO NOTHING
 """
 _TAKE_SUMMARY = """
@@ -220,16 +220,6 @@ def at_field(name: str) -> Iterator[None]:
         raise type(error)(f"{error.message} - at `$.{name}`", error.data) from error
 
 
-def that_fit(rows: list[Row]) -> list[Row]:
-    """As many of the memories as one reply holds comfortably, and at least one."""
-    size = 0
-    for count, row in enumerate(rows):
-        size += len(row["content"]) + len(row["metadata"] or "")
-        if size > PAGE_CHARACTERS and count:
-            return rows[:count]
-    return rows
-
-
 def name_key(name: str) -> str:
     """A name as names are compared: without case, accents and double spaces."""
     plain = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", name).casefold())
@@ -267,7 +257,8 @@ def entities_by_id(db: Db, ids: list[str], permitted: Allowed, now: int) -> dict
 
 
 def link_mentions(db: Db, memory_id: str, content: str, files: list[str], concepts: list[str], now: int) -> None:
-    """Link a memory with the entities whose names stand in it, and with its files, which become entities."""
+    """Link a memory with the entities whose names stand in it now, and with its files, which become entities."""
+    db.execute("DELETE FROM memory_entities WHERE memory_id = :memory AND noticed", {"memory": memory_id})
     keys = mentionable(content) | {name_key(name) for name in (*files, *concepts)} - {""}
     for path in files:
         if key := name_key(path):

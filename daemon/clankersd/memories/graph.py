@@ -4,8 +4,9 @@ Nothing outside the caller's scopes is in it, so no way leads through such a thi
 """
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from clankers_protocol.entities import Graph, GraphEdge, GraphNeighbors, GraphNode
 from clankers_protocol.errors import Conflict, NotFound
@@ -13,11 +14,12 @@ from clankers_protocol.memories import Memory, MemoryRelated, Related
 from clankers_protocol.search import Search
 from clankersd import clock
 from clankersd.db import Db
+from clankersd.db.paging import that_fit
 from clankersd.index import vectors
 from clankersd.index.embedders.base import Vector
 from clankersd.index.generations import Generation
 from clankersd.index.vectors import Found
-from clankersd.memories.entities import at_field, entities_by_id, that_fit, visible_entity
+from clankersd.memories.entities import at_field, entities_by_id, visible_entity
 from clankersd.memories.relations import HOLDS, KNOWN, OF_TYPES
 from clankersd.memories.rows import AS_OF, CURRENT, SELECT, find, to_memories
 from clankersd.memories.scopes import IN_SCOPE, Allowed, allowed
@@ -32,11 +34,11 @@ Kind = Literal["memory", "entity"]
 Place = tuple[Kind, str]
 """Where one is in the graph: a memory or an entity, and its id."""
 
-Way = tuple[str, str, float, str]
+Via = Literal["relation", "entity", "similarity"]
+Way = tuple[str, Via, float, str]
 """A memory, what leads to it, how surely, and in words."""
 
 LABEL_CHARACTERS = 80
-_ORDER = ("relation", "entity", "similarity")
 SIMILAR = 0.5
 """From here on memories are near in meaning."""
 
@@ -167,19 +169,19 @@ def _rules(request: GraphNeighbors, permitted: Allowed, now: int) -> _Rules:
 
 
 def _start(db: Db, given: str, permitted: Allowed) -> Place:
+    """The memory or the entity that is or uniquely begins with `given`."""
     found: list[Place] = []
     with at_field("id"):
-        for kind, look in (("memory", _memory), ("entity", visible_entity)):
-            try:
-                found.append((kind, look(db, given, permitted)))  # type: ignore[arg-type]  # these are kinds
-            except NotFound:
-                continue
-        exact = [place for place in found if place[1] == given]
+        with suppress(NotFound):
+            found.append(("memory", _memory(db, given, permitted)))
+        with suppress(NotFound):
+            found.append(("entity", visible_entity(db, given, permitted)))
         if not found:
             raise NotFound(f"memory or entity not found: {given}")
-        if len(found) > 1 and not exact:
+        whole = [place for place in found if place[1] == given]
+        if len(found) > 1 and not whole:
             raise Conflict(f"{given} is the beginning of a memory and an entity", {"ids": [id_ for _, id_ in found]})
-    return (exact or found)[0]
+    return (whole or found)[0]
 
 
 def _memory(db: Db, given: str, permitted: Allowed) -> str:
@@ -195,12 +197,10 @@ def _walk(db: Db, start: Place, request: GraphNeighbors, rules: _Rules) -> tuple
         room = request.limit - len(hops)
         seen = json.dumps([f"{kind} {id_}" for kind, id_ in hops])
         found: list[Any] = db.tuples(sql, rules.params | _ids(border) | {"seen": seen, "room": room + 1})
-        if not found or room == 0:
-            return hops, bool(found)
         border = found[:room]
         hops |= dict.fromkeys(border, hop)
-        if len(found) > room:
-            return hops, True
+        if not border or len(found) > room:
+            return hops, len(found) > room
     return hops, False
 
 
@@ -294,7 +294,7 @@ def _strongest(db: Db, ways: list[Way], permitted: Allowed, limit: int) -> list[
     """The memories that the ways lead to, each once, by its best way; those that the caller may see and that hold."""
     now = clock.now()
     best: dict[str, Way] = {}
-    for way in sorted(ways, key=lambda way: (-way[2], _ORDER.index(way[1]), way[0])):
+    for way in sorted(ways, key=lambda way: (-way[2], get_args(Via).index(way[1]), way[0])):
         best.setdefault(way[0], way)
     sql = f"""
         {SELECT} JOIN json_each(:ids) ON memories.id = json_each.value WHERE {IN_SCOPE} AND {CURRENT}
@@ -303,7 +303,7 @@ def _strongest(db: Db, ways: list[Way], permitted: Allowed, limit: int) -> list[
     params = permitted.params | {"ids": json.dumps(list(best)), "now": now, "limit": limit}
     memories = to_memories(db, that_fit(db.fetch(sql, params)), now)
     return [
-        Related(memory, via, detail, round(score, 6))  # type: ignore[arg-type]  # it is one of them
+        Related(memory, via, detail, round(score, 6))
         for memory in memories
         for _, via, score, detail in (best[memory.id],)
     ]

@@ -91,4 +91,4 @@ def same(one: str, other: str) -> bool:
 
 
 def _plain(text: str) -> str:
-    return unicodedata.normalize("NFKC", text).casefold()
+    return unicodedata.normalize("NFKC", text.strip()).casefold()

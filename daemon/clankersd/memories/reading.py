@@ -24,7 +24,7 @@ from clankers_protocol.memories import (
 from clankersd import clock
 from clankersd.db import Db
 from clankersd.db.ids import whole_id
-from clankersd.db.paging import decode_cursor, encode_cursor
+from clankersd.db.paging import decode_cursor, encode_cursor, that_fit
 from clankersd.memories.likeness import content_hash
 from clankersd.memories.rows import (
     AS_OF,
@@ -107,9 +107,9 @@ async def memory_list(daemon: "Daemon", request: MemoryList) -> MemoryPage:
         keys = db.tuples(
             _KEYS.format(sort=sort, conditions=" AND ".join(conditions)), params | {"limit": request.limit + 1}
         )
-        shown = keys[: request.limit]
-        rows = [get(db, memory_id, now) for memory_id, _ in shown]
-        cursor = encode_cursor(now, float(shown[-1][1]), shown[-1][0]) if len(keys) > len(shown) else None
+        rows = that_fit([get(db, memory_id, now) for memory_id, _ in keys[: request.limit]])
+        last = keys[len(rows) - 1] if rows else None
+        cursor = encode_cursor(now, float(last[1]), last[0]) if last and len(keys) > len(rows) else None
         return MemoryPage(to_memories(db, rows, now, clock.moment(request.as_of)), cursor)
 
     return await daemon.store.read(page)
@@ -232,7 +232,7 @@ async def memory_export(daemon: "Daemon", request: MemoryExport) -> RecordPage:
             "ORDER BY memories.created_at, memories.id LIMIT :limit",
             params | {"at": at, "after": after},
         )
-        shown = rows[: request.limit]
+        shown = that_fit(rows[: request.limit])
         more = len(rows) > len(shown)
         cursor = encode_cursor(shown[-1]["created_at"], shown[-1]["id"]) if more else None
         return RecordPage([_record(db, row) for row in shown], cursor)

@@ -72,33 +72,13 @@ _OLDER = """
 
 @handles(RelationAdd)
 async def add_relation(daemon: "Daemon", request: RelationAdd) -> Relation:
-    now = clock.now()
-    wanted: Row = {
-        "type": request.type,
-        "confidence": request.confidence,
-        "extracted_by": request.extracted_by,
-        "begins": clock.moment(request.valid_from) or now,
-        "ends": clock.moment(request.valid_until),
-        "now": now,
-    }
-    _check(request, wanted)
-
     def add(db: Db) -> Relation:
-        permitted = allowed(db, request)
+        permitted, wanted = allowed(db, request), _wanted(request)
         source = find_kept(db, request.source, permitted, "source")
         target = find_kept(db, request.target, permitted, "target")
         if source["id"] == target["id"]:
             raise InvalidParams("invalid params: a memory has no relation to itself - at `$.target`")
-        both = {"source": source["id"], "target": target["id"]}
-        if known := db.fetch_one(_SAME, wanted | both):
-            _require_same_time(known, request, wanted)
-            db.execute(_SURER, wanted | {"id": known["id"]})
-            return _get(db, known["id"])
-        if request.type == "SUPERSEDES":
-            return _get(db, _supersede(db, source, target, request, wanted))
-        made = clock.new_id()
-        db.execute(_INSERT, wanted | both | {"id": made})
-        return _get(db, made)
+        return _get(db, _relate(db, source, target, request, wanted))
 
     return await daemon.store.write(add)
 
@@ -136,14 +116,32 @@ async def close_relation(daemon: "Daemon", request: RelationClose) -> Relation:
     return await daemon.store.write(close)
 
 
-def _check(request: RelationAdd, wanted: Row) -> None:
-    if wanted["ends"] is not None and wanted["ends"] <= wanted["begins"]:
+def _wanted(request: RelationAdd) -> Row:
+    """The relation that the request asks for; raises for a time that cannot be."""
+    now = clock.now()
+    begins, ends = clock.moment(request.valid_from) or now, clock.moment(request.valid_until)
+    if ends is not None and ends <= begins:
         raise InvalidParams("invalid params: it ends before it begins - at `$.validUntil`")
-    if request.type != "SUPERSEDES":
-        return
-    for field, given in {"validFrom": request.valid_from, "validUntil": request.valid_until}.items():
+    times = {"validFrom": request.valid_from, "validUntil": request.valid_until}
+    for field, given in times.items() if request.type == "SUPERSEDES" else ():
         if given is not None:
             raise InvalidParams(f"invalid params: the target holds until the source does - at `$.{field}`")
+    said = {"type": request.type, "confidence": request.confidence, "extracted_by": request.extracted_by}
+    return said | {"begins": begins, "ends": ends, "now": now}
+
+
+def _relate(db: Db, source: Row, target: Row, request: RelationAdd, wanted: Row) -> str:
+    """Make the relation, or be surer of the one there is; tells which it is."""
+    both = {"source": source["id"], "target": target["id"]}
+    if known := db.fetch_one(_SAME, wanted | both):
+        _require_same_time(known, request, wanted)
+        db.execute(_SURER, wanted | {"id": known["id"]})
+        return str(known["id"])
+    if request.type == "SUPERSEDES":
+        return _supersede(db, source, target, request, wanted)
+    made = clock.new_id()
+    db.execute(_INSERT, wanted | both | {"id": made})
+    return made
 
 
 def _require_same_time(known: Row, request: RelationAdd, wanted: Row) -> None:

@@ -29,11 +29,12 @@ _SIGNS = {
     "semantic": r"\b(is|are|has|have|contains?|located|lives in|means|consists|stores?|supports?|listens|version)\b",
 }
 _PATTERNS = {sector: re.compile(signs, re.IGNORECASE) for sector, signs in _SIGNS.items()}
-_CONCEPT = re.compile(
-    r"`([^`\n]+)`"  # code
-    r"|((?:[\w.-]+/)+[\w.-]+\.\w+)"  # paths
-    r"|\b([A-Z][a-z0-9]+(?:[A-Z][a-z0-9]+)+)\b"  # CamelCase
-    r"|\b([a-z0-9]+(?:_[a-z0-9]+)+)\b"  # snake_case
+# What a name may be made of, a run at a time: each run is looked at once, however long it is.
+_RUN = re.compile(r"`([^`\n]{1,200})`|([\w./-]+)")
+_NAME = re.compile(
+    r"(?:[\w.-]+/)+[\w.-]+\.\w+"  # paths
+    r"|[A-Z][a-z0-9]+(?:[A-Z][a-z0-9]+)+"  # CamelCase
+    r"|[a-z0-9]+(?:_[a-z0-9]+)+"  # snake_case
 )
 
 
@@ -49,8 +50,8 @@ def classify(content: str, category: str | None = None) -> str:
 def concepts(content: str) -> list[str]:
     """Names in a text that it may be looked for by: code, paths, CamelCase, snake_case."""
     found: dict[str, None] = {}
-    for match in _CONCEPT.finditer(content):
-        name = next(group for group in match.groups() if group)
-        if SHORTEST <= len(name) <= LONGEST:
+    for code, run in _RUN.findall(content):
+        name = code or run.strip("./-")
+        if SHORTEST <= len(name) <= LONGEST and (code or _NAME.fullmatch(name)):
             found[name] = None
     return list(found)[:MOST_CONCEPTS]

@@ -35,6 +35,8 @@ def supersede(db: Db, old: Row, new: Row, *, by: str, reason: str, at: int, extr
     """Let `new` (a stored row) hold in place of `old`. A memory has one successor, and none supersedes its own."""
     if old["id"] == new["id"]:
         raise Conflict(f"memory {old['id']} cannot supersede itself")
+    if old["scope"] != new["scope"]:
+        raise Conflict(f"memory {old['id']} is of another scope, where it still holds")
     if old["is_deleted"]:
         raise Conflict(f"memory {old['id']} is forgotten: restore it first")
     if old["superseded_by"]:

@@ -8,7 +8,8 @@ from clankers.ctl.memory.forgetting import forget, restore
 from clankers.ctl.memory.graph import graph
 from clankers.ctl.memory.history import history
 from clankers.ctl.memory.pinning import pin, unpin
-from clankers.ctl.memory.reading import context, list_, related, search, show
+from clankers.ctl.memory.reading import context, list_, related, show
+from clankers.ctl.memory.searching import search
 from clankers.ctl.memory.stats import stats
 from clankers.ctl.memory.transfer import export, import_
 from clankers.ctl.memory.upkeep import extract, maintain

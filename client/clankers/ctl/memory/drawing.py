@@ -1,6 +1,6 @@
 """A graph as a file: in DOT for Graphviz, or as an SVG picture of our own drawing.
 
-The picture is a tree from left to right, a column for each hop, so that no two texts ever lie upon each other.
+The picture is a tree from left to right, a column for each hop, so that no two boxes ever lie upon each other.
 """
 
 import html

@@ -4,6 +4,7 @@ import os
 import shlex
 import signal
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -72,12 +73,10 @@ def _plain_name(memory_id: str) -> str:
 
 def _keep(memory: Memory, text: str, path: Path) -> None:
     """Throw an untouched draft away; say where any other is."""
-    try:
-        untouched = path.read_bytes().decode() == text
-    except (OSError, ValueError):
-        untouched = False
-    if untouched and path.parent == _drafts():
-        path.unlink(missing_ok=True)
+    if not path.exists():
+        return
+    if path.parent == _drafts() and path.read_bytes() == text.encode():
+        path.unlink()
     else:
         again = f"clankers-ctl memory edit {shlex.quote(memory.id)} --draft {shlex.quote(str(path))}"
         click.echo(f"What you wrote is kept: `{one_line(again)}` goes on with it.", err=True)
@@ -106,6 +105,8 @@ def _ask(problem: str) -> bool:
 def _send(ctl: Ctl, memory: Memory, before: str, path: Path) -> Memory | None:
     try:
         text = path.read_bytes().decode()  # every byte as it is: the memory may hold any kind of line end
+    except OSError as error:
+        raise click.ClickException(f"Nothing was changed: the draft cannot be read ({error.strerror}).") from error
     except ValueError as error:
         raise Mistake("it is not UTF-8") from error
     update = changes(memory, before, text)
@@ -129,7 +130,9 @@ def _open_editor(path: Path) -> None:
     # Ctrl-C is the editor's while it runs. A handler, not SIG_IGN: that one the editor would inherit.
     before = signal.signal(signal.SIGINT, lambda *_: None)
     try:
-        code = subprocess.run([*shlex.split(said), str(path)], check=False).returncode  # noqa: S603  # the owner's own editor
+        # An editor draws on its standard output; where ours is piped it gets the terminal that stderr may be.
+        out = None if sys.stdout.isatty() else sys.stderr
+        code = subprocess.run([*shlex.split(said), str(path)], stdout=out, check=False).returncode  # noqa: S603  # the owner's own editor
     except (OSError, ValueError) as error:
         raise click.ClickException(f"The editor {said!r} cannot be started ({error}): set EDITOR.") from error
     finally:

@@ -17,21 +17,24 @@ from clankers.ctl.output import console
 @contextmanager
 def whole_file(path: Path) -> Iterator[TextIO]:
     """A file that has its name when the block ends, mode 0600; unless all went well, all is as it was."""
-    if path.exists() and not path.is_file():
+    target = path.resolve()
+    if target.exists() and not target.is_file():
         raise click.ClickException(f"{path} is there and is no file.")
     try:
-        descriptor, unfinished = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.resolve().parent)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
-                yield file
-                file.flush()
-                os.fsync(descriptor)
-            Path(unfinished).replace(path.resolve())
-        except BaseException:
-            Path(unfinished).unlink(missing_ok=True)
-            raise
+        descriptor, unfinished = tempfile.mkstemp(prefix=f".{target.name[:100]}.", dir=target.parent)
     except OSError as error:
-        raise click.ClickException(f"{path} cannot be written: {error.strerror or error}") from error
+        raise click.ClickException(f"{path} cannot be written: {error.strerror}") from error
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
+            yield file
+            file.flush()
+            os.fsync(descriptor)
+        Path(unfinished).replace(target)
+    except BaseException as error:
+        Path(unfinished).unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno:  # the disk's, not that of a daemon that went away
+            raise click.ClickException(f"{path} cannot be written: {error.strerror}") from error
+        raise
 
 
 @contextmanager

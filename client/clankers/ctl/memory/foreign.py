@@ -1,12 +1,15 @@
 """Files of memories: our own lines, and the exports of other stores, made ours."""
 
 import json
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, get_args
+
+import msgspec
 
 from clankers_protocol.memories import Sector
 
@@ -38,13 +41,13 @@ def _document(file: Path) -> list[Any] | None:
     """The memories of a file that is one JSON document; None when it is made of lines."""
     with file.open("rb") as opened:
         first = opened.readline()
-    with suppress(ValueError):
+    with suppress(ValueError, RecursionError):
         record = json.loads(first)
         if isinstance(record, dict) and not _listed(record):
             return None
     if file.stat().st_size > LARGEST:
         return None
-    with suppress(ValueError):
+    with suppress(ValueError, RecursionError):
         document = json.loads(file.read_bytes())
         return document if isinstance(document, list) else _listed(document)
     return None
@@ -67,8 +70,8 @@ def _lines(file: Path) -> Iterator[Entry]:
 
 def _read(where: str, end: int, line: bytes) -> Entry:
     try:
-        record = json.loads(line)
-    except ValueError as error:
+        record = msgspec.json.decode(line.removeprefix(BOM_UTF8))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return Entry(where, end, len(line), problem=f"it is not JSON ({error})")
     if not isinstance(record, dict):
         return Entry(where, end, len(line), problem="it is no JSON object")

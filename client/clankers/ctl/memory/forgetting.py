@@ -92,12 +92,13 @@ def _show(ctl: Ctl, ids: Sequence[str], purge: bool, dry_run: bool) -> None:
 
 
 def _forget(ctl: Ctl, ids: Sequence[str], purge: bool, reason: str | None) -> list[str]:
+    gone: list[str] = []
     for each in ids:
         if purge:
-            ctl.call(MemoryPurge(id=each, scopes=EVERYTHING))
+            gone += ctl.call(MemoryPurge(id=each, scopes=EVERYTHING)).ids
         else:
-            ctl.call(MemoryDelete(id=each, reason=reason, scopes=EVERYTHING))
-    return list(ids)
+            gone += ctl.call(MemoryDelete(id=each, reason=reason, scopes=EVERYTHING)).ids
+    return gone
 
 
 def _forget_all(ctl: Ctl, request: MemoryBulkDelete) -> list[str]:
@@ -109,7 +110,7 @@ def _print_done(ctl: Ctl, ids: list[str], purge: bool, dry_run: bool) -> None:
     if ctl.json:
         print_json(Changed(len(ids), ids))
     elif not ids:
-        click.echo("No memories are like that.", err=True)
+        click.echo("There is nothing to forget.", err=True)
     else:
         done = ("purge" if purge else "forget") if dry_run else ("Purged" if purge else "Forgot")
         click.echo(f"{'Would ' if dry_run else ''}{done} {memories(len(ids))}.")

@@ -3,13 +3,13 @@
 import re
 import tomllib
 from collections.abc import Iterable
-from datetime import date, datetime
+from datetime import date
 from typing import Any, get_args
 
 import click
 import msgspec
 
-from clankers.ctl.human import ahead, local
+from clankers.ctl.human import as_sent, coming, local
 from clankers_protocol.memories import Memory, MemoryUpdate, Sector, Tier
 
 LINE = "---- What it says stands below this line. ----"
@@ -26,6 +26,8 @@ HINTS = {
     "reason": "why you change it, for its history",
 }
 CONTENT = "content"
+WIRE = {field.name: field.encode_name for field in msgspec.structs.fields(MemoryUpdate)}
+"""What the fields are called on the wire."""
 
 _FIELD = re.compile(r"\s*(?:- at `\$\.(\w+)[^`]*`)?$")
 
@@ -66,9 +68,9 @@ def changes(memory: Memory, before: str, after: str) -> MemoryUpdate | None:
 def _update(memory: Memory, changed: dict[str, Any], reason: Any, text: str) -> MemoryUpdate:
     cleared = [name for name in CLEARABLE if changed.get(name) == ""]
     wanted = {name: _value(name, value, text) for name, value in changed.items() if name not in cleared}
-    wire = {_wire(name): value for name, value in wanted.items()} | {"id": memory.id, "scopes": ["*"]}
+    wire = {WIRE[name]: value for name, value in wanted.items()} | {"id": memory.id, "scopes": ["*"]}
     wire |= {"reason": reason} if reason else {}
-    wire |= {"clear": [_wire(name) for name in cleared]} if cleared else {}
+    wire |= {"clear": [WIRE[name] for name in cleared]} if cleared else {}
     try:
         return msgspec.convert(wire, MemoryUpdate)
     except msgspec.ValidationError as error:
@@ -80,7 +82,7 @@ def mistake(message: str, text: str) -> Mistake:
     message = message.removeprefix("invalid params: ")
     found = _FIELD.search(message)
     said = _FIELD.sub("", message)
-    name = re.sub(r"[A-Z]", lambda letter: f"_{letter[0].lower()}", found[1]) if found and found[1] else ""
+    name = next((name for name, sent in WIRE.items() if found and sent == found[1]), "")
     return Mistake(f"{_place(text, name)}: {said}" if name else said)
 
 
@@ -98,17 +100,11 @@ def _read(text: str) -> dict[str, Any]:
 def _value(name: str, value: Any, text: str) -> Any:
     if name not in TIMES:
         return value
-    if isinstance(value, datetime | date):  # a time in TOML needs no quotes
-        value = value.isoformat()
+    written = value.isoformat() if isinstance(value, date) else str(value)  # a time in TOML needs no quotes
     try:
-        return ahead(click.Context(click.Command(name)), click.Option([f"--{name}"]), str(value))
+        return as_sent(written) if name == "valid_from" else coming(written)
     except click.BadParameter as error:
         raise Mistake(f"{_place(text, name)}: {error.message}") from error
-
-
-def _wire(name: str) -> str:
-    first, *others = name.split("_")
-    return first + "".join(map(str.capitalize, others))
 
 
 def _place(text: str, name: str) -> str:

@@ -82,15 +82,12 @@ def _around(ctl: Ctl, request: GraphNeighbors) -> Graph:
 def _print_tree(found: Graph) -> None:
     from rich.tree import Tree  # slow to load
 
-    names = dict(zip([node.id for node in found.nodes], _short(found), strict=True))
+    ids = [node.id for node in found.nodes]
+    names = dict(zip(ids, shortened(ids, SHORT), strict=True))
     root = grown(found)
     tree = Tree(_node(root.node, names), guide_style="dim")
     _grow(tree, root, names)
     console().print(tree)
-
-
-def _short(found: Graph) -> list[str]:
-    return shortened([node.id for node in found.nodes], SHORT)
 
 
 def _grow(tree: "Tree", branch: Branch, names: dict[str, str]) -> None:

@@ -84,7 +84,8 @@ def print_log(log: Sequence[LogEntry], full: bool = True) -> None:
 
 def _why(entry: LogEntry, full: bool) -> str:
     before = {name.removesuffix("_json"): value for name, value in (entry.before or {}).items()}
-    replaced = [f"{name.replace('_', ' ')} was {_value(name, before[name], full)}" for name in TOLD if name in before]
+    values = {name: _value(name, before[name], full) for name in TOLD if name in before}
+    replaced = [f"{name.replace('_', ' ')} was {value}" for name, value in values.items() if value]
     return "; ".join(part for part in (one_line(entry.reason or ""), *replaced) if part)
 
 
@@ -94,4 +95,4 @@ def _value(name: str, value: Any, full: bool) -> str:
     if name in LISTS and isinstance(value, str):
         value = ", ".join(json.loads(value))
     text = "" if value is None else one_line(value if isinstance(value, str) else json.dumps(value))
-    return (text if full or len(text) <= LONGEST else f"{text[:LONGEST]}…") or "empty"
+    return text if full or len(text) <= LONGEST else f"{text[:LONGEST]}…"

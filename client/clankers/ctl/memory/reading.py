@@ -1,13 +1,12 @@
-"""`clankers-ctl memory list`, `search`, `show`, `related` and `context`."""
+"""`clankers-ctl memory list`, `show`, `related` and `context`."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from pathlib import Path
+from typing import Any, Literal, get_args
 
 import click
 import msgspec
 
 from clankers.ctl.command import Ctl, common, folder
-from clankers.ctl.human import local, several, span
 from clankers.ctl.memory.options import (
     EVERYTHING,
     as_of_option,
@@ -18,30 +17,21 @@ from clankers.ctl.memory.options import (
     scope_option,
     selected,
 )
-from clankers.ctl.memory.showing import memories, print_memories, print_memory, said, scope, short_ids
-from clankers.ctl.output import Column, console, one_line, plain, print_json, print_table
-from clankers.ctl.search import MODES, marked, print_components
-from clankers.ctl.transcript import WIDEST
+from clankers.ctl.memory.showing import memories, print_memories, print_memory, said, short_ids
+from clankers.ctl.output import Column, one_line, plain, print_json, print_table
 from clankers_protocol.memories import (
-    Memory,
     MemoryContext,
     MemoryGet,
-    MemoryHit,
-    MemoryHits,
     MemoryList,
     MemoryPage,
     MemoryRelated,
-    MemorySearch,
     Related,
     State,
 )
-from clankers_protocol.search import Mode
-
-if TYPE_CHECKING:
-    from rich.text import Text
 
 Sort = Literal["created", "updated", "salience", "importance", "accessed"]
 AT_ONCE = 100
+"""Memories that are asked for at a time, when all are wanted."""
 
 
 @click.command(name="list")
@@ -85,107 +75,6 @@ def _all_memories(ctl: Ctl, request: MemoryList) -> MemoryPage:
         page = ctl.call(msgspec.structs.replace(request, cursor=page.cursor))
         found += page.memories
     return MemoryPage(found)
-
-
-@click.command()
-@click.argument("words", nargs=-1, required=True)
-@conditions
-@include_option
-@as_of_option
-@click.option("--limit", type=click.IntRange(1, 100), default=10, show_default=True, help="How many.")
-@click.option(
-    "--mode",
-    type=click.Choice(get_args(Mode)),
-    default="hybrid",
-    show_default=True,
-    help="By words (keyword), by meaning (vector) or both.",
-)
-@click.option("--min-score", type=click.FloatRange(0, 1), default=0.0, help="Leave out hits below.")
-@click.option("--explain", is_flag=True, help="Show what each score is made of.")
-@common
-def search(
-    ctl: Ctl,
-    words: tuple[str, ...],
-    include: list[State],
-    as_of: int | None,
-    limit: int,
-    mode: Mode,
-    min_score: float,
-    explain: bool,
-    **given: Any,
-) -> None:
-    """Find memories by words and by meaning, best first: those that fit, and are strong, important and recent.
-
-    \b
-    Examples:
-      clankers-ctl memory search which database do we use
-      clankers-ctl memory search deploy --project . --explain
-      clankers-ctl memory search port --include superseded --json | jq '.hits[].memory.content'
-    """
-    request = MemorySearch(
-        query=" ".join(words),
-        include=include,
-        as_of=as_of,
-        limit=limit,
-        mode=mode,
-        min_score=min_score,
-        explain=explain,
-        **selected(ctl, given),
-    )
-    found = ctl.call(request)
-    if ctl.json:
-        print_json(found)
-    else:
-        _print_hits(found, request)
-
-
-def _print_hits(found: MemoryHits, request: MemorySearch) -> None:
-    if found.hits:
-        _print_each(found.hits)
-        if request.explain:
-            print_components([(said(hit.memory), hit.score, hit.components or {}) for hit in found.hits], 1)
-        how = f"by {MODES[found.mode]} in {span(found.took_ms / 1000)}"
-        click.echo()
-        click.secho(f"{several(len(found.hits), 'hit')} {how}", dim=True)
-    else:
-        click.echo(f"No memory is found for “{one_line(request.query)}”.", err=True)
-    if found.cursor:
-        click.echo("There are more: --limit N shows them.", err=True)
-    if found.degraded:
-        click.secho(f"Incomplete: {one_line(found.degraded)}.", fg="yellow", err=True)
-
-
-def _print_each(hits: Sequence[MemoryHit]) -> None:
-    from rich.text import Text  # slow to load
-
-    out = console()
-    width = min(out.width, WIDEST) if out.is_terminal else out.width
-    margin = len(str(len(hits))) + 2
-    for number, (hit, shown) in enumerate(zip(hits, short_ids([hit.memory for hit in hits]), strict=True), 1):
-        if number > 1:
-            out.print()
-        heading = Text().append(f"{hit.score:.3f}  ", "cyan").append(one_line(shown), "bold")
-        blocks = (heading.append(_facts(hit.memory), "dim"), marked(hit.snippet, out))
-        _print_item(f"{number}.".ljust(margin), blocks, width)
-
-
-def _print_item(number: str, blocks: Sequence["Text"], width: int) -> None:
-    """Blocks of text that hang below a number."""
-    from rich.text import Text  # slow to load
-
-    out = console()
-    lead = Text(number, "dim")
-    for block in blocks:
-        for line in block.wrap(out, width - len(number), overflow="fold"):
-            line.rstrip()
-            out.print(lead, line, sep="")
-            lead = Text(" " * len(number))
-
-
-def _facts(memory: Memory) -> str:
-    facts = [memory.sector, memory.category, scope(memory), local(memory.created_at)]
-    facts += [memory.state] if memory.state != "current" else []
-    return "  " + " · ".join(map(one_line, facts))
 
 
 @click.command()
@@ -241,9 +130,7 @@ def _related_row(each: Related, shown: str) -> list[str]:
 
 @click.command()
 @click.argument("words", nargs=-1)
-@click.option(
-    "--project", metavar="FOLDER", default=".", callback=folder, help="Whose prompt.  [default: the folder you are in]"
-)
+@click.option("--project", metavar="FOLDER", callback=folder, help="Whose prompt.  [default: the folder you are in]")
 @click.option("--agent", metavar="NAME", help="An agent that has memories of its own.")
 @scope_option
 @click.option("--max-characters", type=click.IntRange(200, 100_000), default=4000, show_default=True, help="How long.")
@@ -252,7 +139,7 @@ def _related_row(each: Related, shown: str) -> list[str]:
 def context(
     ctl: Ctl,
     words: tuple[str, ...],
-    project: str,
+    project: str | None,
     agent: str | None,
     scopes: list[str],
     max_characters: int,
@@ -269,11 +156,12 @@ def context(
       clankers-ctl memory context fix the login test --project ~/src/shop
       clankers-ctl memory context --scope '*' --max-characters 1000
     """
+    own = scopes is EVERYTHING  # nobody named a scope
     request = MemoryContext(
         query=" ".join(words) or None,
-        project=project,
+        project=project or (str(Path.cwd()) if own else None),
         agent=agent,
-        scopes=None if scopes is EVERYTHING else scopes,
+        scopes=None if own else scopes,
         max_characters=max_characters,
         limit=limit,
     )

@@ -18,7 +18,7 @@ SHORT = 13
 COLUMNS = [
     Column("Id", style="cyan"),
     Column("", optional=True, style="yellow"),
-    Column("Memory", least=24),
+    Column("Memory", least=40),
     Column("State", optional=True),
     Column("Created", optional=True),
     Column("Salience", optional=True, right=True),

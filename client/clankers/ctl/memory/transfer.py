@@ -15,6 +15,7 @@ from clankers.ctl.memory.foreign import Entry, adopted, entries
 from clankers.ctl.memory.options import EVERYTHING, project_option, scope_option
 from clankers.ctl.memory.showing import memories
 from clankers.ctl.output import one_line, print_json
+from clankers_protocol.errors import InternalError, InvalidParams, InvalidRequest, ParseError
 from clankers_protocol.memories import MemoryExport, MemoryImport, MemoryRecord, MemoryStatsOf
 
 PAGE = 50
@@ -89,7 +90,7 @@ class Outcome:
 
 
 @click.command(name="import")
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, readable=True, path_type=Path))
 @common
 def import_(ctl: Ctl, file: Path) -> None:
     """Take over memories that were exported, with their ids and times. What is there stays as it is.
@@ -103,13 +104,10 @@ def import_(ctl: Ctl, file: Path) -> None:
       clankers-ctl memory import mem0.json --json | jq .refused
     """
     outcome = Outcome()
-    try:
-        with progress(ctl, "importing", file.stat().st_size) as seen:
-            for batch in _batches(file, outcome):
-                _send(ctl, batch, outcome)
-                seen(batch[-1].end)
-    except OSError as error:
-        raise click.ClickException(f"{file} cannot be read: {error.strerror or error}") from error
+    with progress(ctl, "importing", file.stat().st_size) as seen:
+        for batch in _batches(file, outcome):
+            _send(ctl, batch, outcome)
+            seen(batch[-1].end)
     _print_outcome(ctl, outcome)
 
 
@@ -142,8 +140,17 @@ def _refusal(entry: Entry) -> str | None:
 
 
 def _send(ctl: Ctl, batch: list[Entry], outcome: Outcome) -> None:
+    """Import them; what the daemon refuses as a whole is halved until the bad one stands alone."""
     records: list[dict[str, Any]] = [entry.record for entry in batch]
-    done = ctl.call(MemoryImport(memories=records, scopes=EVERYTHING), timeout=PATIENCE)
+    try:
+        done = ctl.call(MemoryImport(memories=records, scopes=EVERYTHING), timeout=PATIENCE)
+    except (ParseError, InvalidRequest, InvalidParams, InternalError) as error:
+        if len(batch) == 1:
+            outcome.refused.append((batch[0].where, error.message))
+            return
+        for half in (batch[: len(batch) // 2], batch[len(batch) // 2 :]):
+            _send(ctl, half, outcome)
+        return
     outcome.created += done.created
     outcome.unchanged += done.unchanged
     places = {entry.record["id"]: entry.where for entry in batch}

@@ -80,13 +80,15 @@ def _print_extraction(found: Extraction) -> None:
         columns = [
             Column("Noticed", style="cyan", optional=True),
             Column("Memory", least=24, wraps=True),
+            Column("Outcome", optional=True),
             Column("Category", optional=True),
             Column("Importance", right=True, optional=True),
-            Column("Outcome", optional=True),
             Column("Id", optional=True, style="dim"),
         ]
         print_table(columns, [_row(candidate) for candidate in found.candidates])
-    click.echo(f"{several(len(found.candidates), 'find')} in {several(found.read_messages, 'message')}.")
+    cost = f" ({several(found.calls, 'question')}, {found.tokens:,} tokens)" if found.calls else ""
+    count = several(len(found.candidates), "find")
+    click.echo(f"{count} in {several(found.read_messages, 'message')} by {found.by}{cost}.")
     if found.note:
         click.echo(one_line(found.note), err=True)
 
@@ -95,8 +97,8 @@ def _row(candidate: Candidate) -> list[str]:
     return [
         one_line(candidate.rule),
         one_line(candidate.content),
+        one_line(candidate.outcome or "–"),
         one_line(candidate.category),
         f"{candidate.importance:.2f}",
-        one_line(candidate.outcome or "–"),
         one_line(candidate.memory_id or ""),
     ]

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import anyio
 import msgspec
 
 from clankersd import clock
@@ -112,6 +113,7 @@ class Chat:
         self.settings = settings
         self._jobs = jobs
         self._patience = patience
+        self._turn = anyio.Lock()  # one question at a time: the budget is exact, and a local model not overrun
         self._endpoint = Endpoint(url, "the chat service", settings.seconds, patience, ("Authorization", "Bearer "))
         # What a service may not know; one that says so is asked without it.
         self._wishes: dict[str, Any] = {
@@ -125,11 +127,13 @@ class Chat:
 
         `data` goes as JSON, apart from the orders, so that nothing in it can end where they begin.
         """
-        await self._check_budget(about)
-        async with self._jobs.counted(KIND, _note(about)) as job:
-            answer = await self._answer(orders, msgspec.json.encode(data).decode())
-            job.result = {"purpose": purpose, "tokens": answer.tokens}
-            return _decoded(answer.text, kind), answer.tokens
+        async with self._turn:
+            await self._check_budget(about)
+            async with self._jobs.counted(KIND, _note(about)) as job:
+                answer = await self._answer(orders, msgspec.json.encode(data).decode())
+                job.done = job.total = 1
+                job.result = {"purpose": purpose, "tokens": answer.tokens}
+                return _decoded(answer.text, kind), answer.tokens
         raise ChatUnavailable("the question was cancelled")
 
     async def failures(self, about: str, since: int) -> int:
@@ -137,7 +141,9 @@ class Chat:
         return await self._jobs.count(KIND, since, _note(about), "failed")
 
     async def close(self) -> None:
-        await self._endpoint.close()
+        """Give back connections, once nobody waits for an answer."""
+        async with self._turn:
+            await self._endpoint.close()
 
     async def _check_budget(self, about: str) -> None:
         if await self._jobs.count(KIND, 0, _note(about)) >= self.settings.calls_per_session:

@@ -11,9 +11,9 @@ MOST_SYMBOLS = 0.18
 LONGEST_WORD = 80
 
 _POLITE = (
-    "hi|hello|hey|yo|good (?:morning|evening|afternoon|night)|thanks?|thank you|thx|cheers|please|ok(?:ay)?|sure|yes|yeah"
-    "|yep|no|nope|great|perfect|cool|nice|awesome|excellent|wonderful|lgtm|sounds good|looks good|got it|well done|done"
-    "|good job|so much|very much|a lot|there|all|again|team|everyone|bye|see you|you too|go ahead|continue|go on"
+    "hi|hello|hey|yo|good (?:morning|evening|afternoon|night)|thanks?|thank you|thx|cheers|please|ok(?:ay)?|sure|yes"
+    "|yeah|yep|no|nope|great|perfect|cool|nice|awesome|excellent|wonderful|lgtm|sounds good|looks good|got it|well done"
+    "|done|good job|so much|very much|a lot|there|all|again|team|everyone|bye|see you|you too|go ahead|continue|go on"
     "|hallo|moin|servus|grüß (?:dich|gott)|guten (?:tag|morgen|abend)|danke|schön|dir|sehr|vielen dank|bitte|ja|nein"
     "|gut|super|passt|alles klar|genau|zusammen|tschüss|weiter|mach weiter"
     "|你好|您好|嗨|早上好|晚上好|大家好|谢谢你?|多谢|感谢|非常|好的?|行|可以|没问题|不客气|收到|继续|再见|辛苦了|对|是的"
@@ -21,12 +21,14 @@ _POLITE = (
 _NOISE = {
     "envelope": r"<[a-z][\w-]*(?:\s[^>]*)?>.*</|^\[(?:request interrupted|image|pasted text|tool)"
     r"|caveat: the messages below|this session is being continued|untrusted metadata|system[- ]reminder"
-    r"|^(?:human|assistant|system|user)\s*:|tool_(?:use|result)|[\"']role[\"']\s*:|^api error",
-    "injection": r"\b(?:ignore|disregard|forget|override|bypass)\b.{0,30}\b(?:previous|prior|above|earlier|preceding|all"
-    r"|any|your|system)\b.{0,20}\b(?:instructions?|prompts?|rules|guidelines|messages|context|directives?)"
-    r"|\byou are now\b|\b(?:act|behave|respond) as (?:if|an?|the)\b|\bpretend (?:to be|you)|\bdeveloper mode|\bjailbreak"
-    r"|\bsystem prompt|\b(?:reveal|print|show|leak|exfiltrate)\b.{0,30}\b(?:prompt|secrets?|keys?|credentials)"
-    r"|\bdo not (?:tell|inform|mention|show)\b.{0,30}\buser|\bwithout (?:telling|asking|informing) the user"
+    r"|^(?:human|assistant|system|user)\s*:|[\"'](?:tool_use|tool_result|role)[\"']|^api error",
+    "injection": r"\b(?:ignore|disregard|forget|override|bypass)\b.{0,30}\b(?:previous|prior|above|earlier|preceding"
+    r"|your|system)\b.{0,20}\b(?:instructions?|prompts?|rules|guidelines|messages|context|directives?)"
+    r"|\b(?:ignore|disregard|forget) (?:all|any)\b.{0,15}\b(?:instructions?|prompts?|directives?)"
+    r"|\byou are now\b|(?:^|\byou (?:must|should|will|are to) )(?:act|behave|respond) as (?:if|an?|the)\b"
+    r"|\bpretend (?:to be|you)|\bdeveloper mode|\bjailbreak|\bsystem prompt"
+    r"|\b(?:reveal|print|show|leak|exfiltrate)\b.{0,30}\b(?:prompt|secrets?|keys?|credentials)"
+    r"|\bdo not (?:tell|inform)\b.{0,30}\buser|\bwithout (?:telling|informing) the user"
     r"|<\|[a-z_]+\|>|\[/?INST\]|###\s*(?:system|instruction)|\b(?:curl|wget)\b[^|]*\|\s*(?:sudo )?(?:ba|z)?sh\b"
     r"|\b(?:ignorier\w*|vergiss|missachte)\b.{0,30}\b(?:vorherigen?|bisherigen?|obigen?|alle)\b.{0,20}"
     r"(?:anweisung|regel|vorgabe|instruktion)|\bdu bist (?:jetzt|nun|ab jetzt)\b|\bsystem-?prompt"
@@ -39,11 +41,11 @@ _NOISE = {
     "greeting": rf"^(?:(?:{_POLITE})(?![a-zäöüß])[\s,.!~…，。！、:;)(-]*)+$",
     "denial": r"\b(?:i|we)(?:'m| am| are)? (?:do not|don'?t|can'?t|cannot|could not|couldn'?t|didn'?t) "
     r"(?:remember|recall|know|have (?:any |a )?(?:memor|record|idea))"
-    r"|\b(?:i|we) have no (?:memor|recollection|record|idea)|\bno (?:relevant )?memories\b|\bi'?m not sure\b|\bno idea\b"
-    r"|\bich (?:weiß|weiss) (?:es |das )?nicht|\berinnere mich nicht|\bkeine (?:ahnung|erinnerung)"
+    r"|\b(?:i|we) have no (?:memor|recollection|record|idea)|\bno (?:relevant )?memories\b|\bi'?m not sure\b"
+    r"|\bno idea\b|\bich (?:weiß|weiss) (?:es |das )?nicht|\berinnere mich nicht|\bkeine (?:ahnung|erinnerung)"
     r"|不(?:记得|知道|清楚|确定)|没有.{0,6}(?:记忆|印象)|想不起来|没印象",
     "meta": r"\b(?:do|did|can|could|will|would) you (?:still |please )?(?:remember|recall|memori[sz]e)"
-    r"|\bwhat (?:do|did) you (?:remember|know about)|\b(?:your|long-?term) memor(?:y|ies)\b|\bmemory[_.][a-z]"
+    r"|\bwhat (?:do|did) you (?:remember|know about)|\byour memor(?:y|ies)\b|\bmemory[_.][a-z]"
     r"|\b(?:save|store|add|put|write|commit) (?:this|that|it|them) (?:to|in|into) (?:your |the )?memor"
     r"|\bremember (?:me|this (?:chat|conversation|session)|what (?:i|we) (?:said|told|talked))\b"
     r"|\b(?:erinnerst du dich|kannst du dich (?:daran )?erinnern|hast du (?:dir )?(?:das )?gemerkt|dein\w* gedächtnis)"
@@ -91,8 +93,9 @@ def noise(text: str) -> str | None:
 
 def is_dangerous(text: str) -> str | None:
     """Why the text must not be stored, whatever it is about: a secret, an order to a model, somebody's envelope."""
-    reason = noise(text)
-    return reason if reason in ("secret", "injection", "envelope") else None
+    if SECRET.search(text):
+        return "secret"
+    return next((reason for reason in ("envelope", "injection") if _PATTERNS[reason].search(text)), None)
 
 
 def _is_code(text: str) -> bool:

@@ -1,5 +1,6 @@
 """What of captured sessions is read for memories, and how far each was read."""
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,30 +13,8 @@ from clankersd.memories.likeness import content_hash, same
 MOST_MESSAGES = 500
 MOST_CALLS = 2000
 MOST_EDITS = 5000
-AT_ONCE = 20
-MINUTE_MS = 60_000
-DAY_MS = 86_400_000
-SETTLE_MS = 10_000
-"""After its end a session may still get its last message."""
-
 BEGINNING = (-1, "")
 
-# A session is as old as its newest message; updated_at only keeps most sessions from being looked at.
-_WAITING = """
-    SELECT id FROM (
-        SELECT sessions.id, sessions.ended_at, extractions.read_until, extractions.last_message,
-               (SELECT max(created_at) FROM messages WHERE session_id = sessions.id) AS newest
-        FROM sessions LEFT JOIN extractions ON extractions.session_id = sessions.id
-        WHERE sessions.updated_at > :since
-    ) AS session
-    WHERE newest > :since AND newest >= COALESCE(read_until, 0)
-      AND (newest < :rested OR (ended_at >= newest AND ended_at < :settled))
-      AND EXISTS (
-          SELECT 1 FROM messages WHERE session_id = session.id
-            AND (created_at, messages.id) > (COALESCE(read_until, -1), COALESCE(last_message, ''))
-      )
-    ORDER BY newest LIMIT :limit
-"""
 _SESSION = """
     SELECT sessions.id, sessions.project_id, projects.path AS project_path
     FROM sessions LEFT JOIN projects ON projects.id = sessions.project_id WHERE sessions.id = :id
@@ -55,16 +34,20 @@ _CALLS = """
     FROM tools WHERE session_id = :id AND created_at > :at AND (:until IS NULL OR created_at <= :until)
     ORDER BY created_at, id LIMIT :limit
 """
+# CROSS JOIN keeps the order: few files are looked up, not all that was ever done in the project.
 _EDITS = """
-    SELECT DISTINCT tools.session_id, tools.file_path, lower(tools.tool_name) AS name
-    FROM tools JOIN sessions ON sessions.id = tools.session_id
-    WHERE tools.file_path IN (SELECT file_path FROM tools WHERE session_id = :id AND file_path IS NOT NULL)
+    SELECT DISTINCT tools.session_id, tools.file_path
+    FROM (SELECT DISTINCT file_path FROM tools WHERE session_id = :id AND file_path IS NOT NULL) AS own
+    CROSS JOIN tools ON tools.file_path = own.file_path
+    CROSS JOIN sessions ON sessions.id = tools.session_id
+    WHERE lower(tools.tool_name) IN (SELECT value FROM json_each(:editing))
       AND sessions.project_id IS :project AND COALESCE(tools.success, 1) = 1
     LIMIT :limit
 """
 _LEARNT = """
     SELECT DISTINCT memories.id, memories.content, memories.content_hash, memories.source_message_id,
-           json_extract(memories.metadata, '$.extractedBy') AS rule
+           json_extract(memories.metadata, '$.extractedBy') AS rule,
+           memories.updated_at > memories.created_at AS corrected
     FROM session_memories JOIN memories ON memories.id = session_memories.memory_id
     WHERE session_memories.session_id = :id
 """
@@ -105,23 +88,11 @@ class Learnt:
     content_hash: str
     source_message_id: str | None
     rule: str | None
+    corrected: bool
 
     def says(self, content: str) -> bool:
         """Whether it says so too."""
         return self.content_hash == content_hash(content) or same(self.content, content)
-
-
-def waiting(db: Db, quiet_minutes: float, days: float) -> list[str]:
-    """Sessions that have something to read and have rested long enough, but not too long."""
-    now = clock.now()
-    rest = round(quiet_minutes * MINUTE_MS)
-    params = {
-        "since": now - round(days * DAY_MS),
-        "rested": now - rest,
-        "settled": now - min(SETTLE_MS, rest),
-        "limit": AT_ONCE,
-    }
-    return [row["id"] for row in db.fetch(_WAITING, params)]
 
 
 def read_until(db: Db, session_id: str) -> tuple[tuple[int, str], int]:
@@ -141,6 +112,15 @@ def read(db: Db, session_id: str, after: tuple[int, str], most: int) -> Reading:
     calls = [_call(row) for row in db.fetch(_CALLS, params | {"until": until, "limit": MOST_CALLS})]
     groups = [] if more else _groups(db, session_id, session["project_id"])
     return Reading(session_id, session["project_id"], session["project_path"], messages, calls, groups, more)
+
+
+def read_ends(db: Db, session_id: str, most: int) -> tuple[list[Said], int]:
+    """The first and the last messages of a session, so many of each, and how many it has in all."""
+    params = {"id": session_id, "at": BEGINNING[0], "after": BEGINNING[1], "limit": most}
+    newest = _MESSAGES.replace("ORDER BY created_at, id", "ORDER BY created_at DESC, id DESC")
+    rows = db.fetch(_MESSAGES, params) + db.fetch(newest, params)[::-1]
+    count = db.value("SELECT count(*) FROM messages WHERE session_id = :id", {"id": session_id})
+    return list({row["id"]: Said(**row) for row in rows}.values()), count
 
 
 def find_session(db: Db, session_id: str) -> dict[str, Any]:
@@ -169,7 +149,7 @@ def _call(row: dict[str, Any]) -> Call:
 def _groups(db: Db, session_id: str, project_id: str | None) -> list[list[str]]:
     """Once at the end of a session: the files it edited that were edited together before."""
     by_session: dict[str, set[str]] = {}
-    for row in db.fetch(_EDITS, {"id": session_id, "project": project_id, "limit": MOST_EDITS}):
-        if row["name"] in EDITING:
-            by_session.setdefault(row["session_id"], set()).add(row["file_path"])
+    params = {"id": session_id, "project": project_id, "editing": json.dumps(sorted(EDITING)), "limit": MOST_EDITS}
+    for row in db.fetch(_EDITS, params):
+        by_session.setdefault(row["session_id"], set()).add(row["file_path"])
     return changed_together(by_session.get(session_id, set()), by_session)

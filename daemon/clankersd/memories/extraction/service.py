@@ -1,4 +1,4 @@
-"""Memories drawn from sessions: in the background once a session rests, or when somebody asks; never while it is captured.
+"""Memories drawn from sessions: in the background once one rests, or when somebody asks; never while it is captured.
 
 A session is marked as read after what it brought is stored. Dying in between makes one part of one session be read
 again, which changes nothing: what a session has brought or confirmed once does not count again.
@@ -13,41 +13,34 @@ import anyio
 import structlog
 
 from clankers_protocol.admin import JobStarted
-from clankers_protocol.entities import RelationAdd
-from clankers_protocol.errors import Conflict, InvalidParams, NotFound, RpcError, StorageUnavailable
+from clankers_protocol.errors import Conflict, InvalidParams, NotFound, StorageUnavailable
 from clankers_protocol.events import SessionEvent
-from clankers_protocol.memories import (
-    Candidate,
-    Extraction,
-    Memory,
-    MemoryAdd,
-    MemoryExtract,
-    MemorySearch,
-    MemorySummarize,
-    Scoped,
-)
+from clankers_protocol.memories import Candidate, Extraction, MemoryExtract, MemorySummarize
 from clankersd.db import Db
 from clankersd.events import session_change
 from clankersd.jobs import Progress
-from clankersd.memories.adding import add_memory
 from clankersd.memories.extraction import model, rules
-from clankersd.memories.extraction.chat import Chat, ChatRefused, ChatUnavailable, SessionSpent, chat_settings
+from clankersd.memories.extraction.backlog import Backlog
+from clankersd.memories.extraction.chat import (
+    Chat,
+    ChatRefused,
+    ChatSettings,
+    ChatUnavailable,
+    SessionSpent,
+    chat_settings,
+)
+from clankersd.memories.extraction.keeping import Asker, settle
 from clankersd.memories.extraction.model import Found
 from clankersd.memories.extraction.reading import (
     BEGINNING,
     MOST_MESSAGES,
-    Learnt,
     Reading,
     find_session,
-    learnt,
     mark,
     read,
+    read_ends,
     read_until,
-    waiting,
 )
-from clankersd.memories.finding import memory_search
-from clankersd.memories.relations import add_relation
-from clankersd.memories.scopes import scope_to_write
 from clankersd.projects import project_id
 from clankersd.rpc import handles
 
@@ -56,9 +49,8 @@ if TYPE_CHECKING:
 
 By = Literal["rules", "model"]
 
-BY = "extraction"
 LOOK_SECONDS = 15.0
-NEAREST = 4
+SHORTEST_WAIT = 0.2
 GIVE_UP_AFTER = 2
 """Questions about one part of a session that come to nothing, before it is let go."""
 
@@ -76,67 +68,72 @@ class Extractor:
 
     def __init__(self, daemon: "Daemon") -> None:
         self._daemon = daemon
+        self._backlog = Backlog()
         self._in_hand: set[str] = set()
         self._later: dict[str, float] = {}
         self._chat: Chat | None = None
-        self._paused_until = 0.0
         self._pause = FIRST_PAUSE
+        self._paused_until = 0.0
+        self._paused_with: ChatSettings | None = None
 
     # -- in the background
 
     async def run(self) -> None:
         """Read what has come to rest, for as long as the daemon lives; nothing while `extract` is off."""
-        while True:
-            try:
-                if self._daemon.config.extract != "off":
-                    await self.read_waiting(self._daemon.config.extract)
-            except StorageUnavailable as error:
-                log.debug("waits", problem=error.message)
-            quiet = self._daemon.config.extract_quiet_minutes * 60
-            await anyio.sleep(min(LOOK_SECONDS, max(0.2, quiet / 2)))
+        try:
+            while True:
+                await self._read_waiting()
+                quiet = self._daemon.config.extract_quiet_minutes * 60
+                await anyio.sleep(min(LOOK_SECONDS, max(SHORTEST_WAIT, quiet / 2)))
+        finally:
+            if self._chat:
+                with anyio.move_on_after(1, shield=True):
+                    await self._chat.close()
 
-    async def read_waiting(self, by: By) -> None:
+    async def _read_waiting(self) -> None:
         """Read the sessions that have rested, as far as the model can be asked."""
         config = self._daemon.config
-        if by == "model" and not await self._may_ask():
+        if config.extract == "off":
+            self._backlog.forget()
             return
-        ids = await self._daemon.store.read(lambda db: waiting(db, config.extract_quiet_minutes, config.extract_days))
-        for session_id in ids:
-            if anyio.current_time() < self._later.get(session_id, 0):
-                continue
-            self._later.pop(session_id, None)
-            try:
-                with self._only_reader(session_id):
-                    await self._read_new(session_id, by)
-            except ChatUnavailable as trouble:
-                self._rest(trouble)
-                return
-            except (Conflict, NotFound) as error:  # somebody else reads it, or it is gone
-                log.debug("session skipped", session_id=session_id, problem=error.message)
-
-    async def _may_ask(self) -> bool:
-        """Whether the model may be asked again after trouble, or because the owner changed something."""
-        if self._chat and self._chat.settings != chat_settings(self._daemon.config):
-            self._paused_until, self._pause = 0.0, FIRST_PAUSE
-        if anyio.current_time() < self._paused_until:
-            return False
+        if config.extract == "model" and self._rests():
+            return
         try:
-            await self._open_chat()
+            ready = await self._backlog.ready(self._daemon.store, config.extract_quiet_minutes, config.extract_days)
+            for session_id in ready:
+                if anyio.current_time() >= self._later.get(session_id, 0):
+                    self._later.pop(session_id, None)
+                    await self._read_waiting_one(session_id, config.extract)
         except ChatUnavailable as trouble:
             self._rest(trouble)
+        except StorageUnavailable as error:
+            log.debug("waits", problem=error.message)
+
+    async def _read_waiting_one(self, session_id: str, by: By) -> None:
+        try:
+            with self._only_reader(session_id):
+                await self._read_new(session_id, by)
+        except (Conflict, NotFound) as error:  # somebody else reads it, or it is gone
+            log.debug("session skipped", session_id=session_id, problem=error.message)
+
+    def _rests(self) -> bool:
+        """Whether the model is left alone after trouble; not when the owner has changed something since."""
+        if self._paused_with != chat_settings(self._daemon.config):
+            self._pause = FIRST_PAUSE
             return False
-        return True
+        return anyio.current_time() < self._paused_until
 
     def _rest(self, trouble: ChatUnavailable) -> None:
-        seconds = LONGEST_PAUSE if trouble.permanent else max(self._pause, trouble.retry_after or 0)
-        self._paused_until = anyio.current_time() + min(seconds, LONGEST_PAUSE)
+        seconds = LONGEST_PAUSE if trouble.permanent else min(LONGEST_PAUSE, max(self._pause, trouble.retry_after or 0))
+        self._paused_until = anyio.current_time() + seconds
+        self._paused_with = chat_settings(self._daemon.config)
         self._pause = min(self._pause * 2, LONGEST_PAUSE)
         log.warning("model not asked for a while", seconds=round(seconds), problem=trouble.reason)
 
     async def _read_new(self, session_id: str, by: By) -> None:
         """Everything of a session that was not read yet, part by part."""
         after, read_at = await self._daemon.store.read(lambda db: read_until(db, session_id))
-        who = _Asker()
+        asker = Asker()
         while True:
             reading = await self._read(session_id, after, by)
             if not reading.messages:
@@ -145,7 +142,7 @@ class Extractor:
             if found is None:
                 self._later[session_id] = anyio.current_time() + self._daemon.config.extract_quiet_minutes * 60
                 return
-            await self._settle(reading, found, who, keep=True)
+            await settle(self._daemon, self._open_chat, reading, found, asker, keep=True)
             self._report(reading, found, by)
             after = reading.until
             await self._mark(session_id, after)
@@ -179,51 +176,45 @@ class Extractor:
     async def extract(self, request: MemoryExtract, by: By) -> Extraction:
         """All of a session, from its first message on."""
         session = await self._daemon.store.read(lambda db: _permitted(db, request))
-        who = _Asker(request.scopes, request.agent)
+        asker = Asker(request.scopes, request.agent)
         extraction = Extraction([], by, 0, 0, 0, None)
         notes: dict[str, None] = {}
         with self._only_reader(session["id"]):
-            async for reading, found in self._parts(session["id"], by, notes):
-                await self._settle(reading, found, who, keep=not request.dry_run)
-                if not request.dry_run and by == self._daemon.config.extract:
-                    await self._mark(session["id"], reading.until)
-                extraction.candidates += found.candidates
-                extraction.read_messages += len(reading.messages)
-                extraction.calls += found.calls
-                extraction.tokens += found.tokens
+            after = BEGINNING
+            while (reading := await self._read(session["id"], after, by)).messages:
+                found = await self._find_or_note(reading, by, notes if after > BEGINNING else None)
+                if found is None:
+                    break
+                await settle(self._daemon, self._open_chat, reading, found, asker, keep=not request.dry_run)
+                _count(extraction, reading, found)
                 notes |= dict.fromkeys(found.notes)
+                after = reading.until
+                if not request.dry_run and by == self._daemon.config.extract:
+                    await self._mark(session["id"], after)
+                if not reading.more:
+                    break
         extraction.note = "; ".join(notes) or None
         return extraction
 
-    async def _parts(self, session_id: str, by: By, notes: dict[str, None]) -> Any:
-        """Each part of a session with what is in it; trouble with the model after the first part only ends it."""
-        after, first = BEGINNING, True
-        while True:
-            reading = await self._read(session_id, after, by)
-            if not reading.messages:
-                return
-            try:
-                found = await self._find(reading, by)
-            except (ChatRefused, ChatUnavailable) as trouble:
-                if first:
-                    raise Conflict(trouble.reason) from trouble
-                notes[f"not read to its end: {trouble.reason}"] = None
-                return
-            yield reading, found
-            if not reading.more:
-                return
-            after, first = reading.until, False
+    async def _find_or_note(self, reading: Reading, by: By, notes: dict[str, None] | None) -> Found | None:
+        """Candidates; None when the model fails later than at the beginning, which is noted, not an error."""
+        try:
+            return await self._find(reading, by)
+        except (ChatRefused, ChatUnavailable) as trouble:
+            if notes is None:
+                raise Conflict(trouble.reason) from trouble
+            notes[f"not read to its end: {trouble.reason}"] = None
+            return None
 
     async def summarize(self, session_id: str, progress: Progress) -> dict[str, Any]:
         """Let the model sum a session up, and keep that with the session."""
         config = self._daemon.config
-        reading = await self._daemon.store.read(lambda db: read(db, session_id, BEGINNING, MOST_MESSAGES * 20))
+        messages, count = await self._daemon.store.read(lambda db: read_ends(db, session_id, config.chat_messages))
         await progress(0, 1, "asking the model")
         try:
             chat = await self._open_chat()
-            spoken = [one for one in reading.messages if one.role in ("user", "assistant")]
             summary, tokens = await model.summarize(
-                chat, session_id, spoken, config.chat_messages, config.chat_characters
+                chat, session_id, messages, count, config.chat_messages, config.chat_characters
             )
         except (ChatRefused, ChatUnavailable) as trouble:
             raise Conflict(trouble.reason) from trouble
@@ -262,7 +253,7 @@ class Extractor:
         if self._chat is None or self._chat.settings != settings:
             old, self._chat = self._chat, Chat(settings, self._daemon.jobs)
             if old:
-                await old.close()
+                self._daemon.background(old.close)  # once nobody asks it any more
         return self._chat
 
     async def _read(self, session_id: str, after: tuple[int, str], by: By) -> Reading:
@@ -289,100 +280,15 @@ class Extractor:
             found.notes.append(f"{left_out} weaker candidates were left out")
         return found
 
-    async def _settle(self, reading: Reading, found: Found, who: "_Asker", keep: bool) -> None:
-        """Tell what is new from what the session has said before, and keep it."""
-        before = await self._daemon.store.read(lambda db: learnt(db, reading.session_id))
-        fresh = [one for one in found.candidates if not _is_known(one, before)]
-        scope = who.scope(reading.project_id)
-        verdicts = await self._compare(reading, fresh, found, scope)
-        for position, candidate in enumerate(fresh):
-            verdict, known = verdicts.get(position, (None, None))
-            if verdict and known:
-                _judge(candidate, verdict, known)
-            if keep:
-                await self._keep(reading, candidate, who, verdict, known, found)
-
-    async def _compare(
-        self, reading: Reading, fresh: list[Candidate], found: Found, scope: str
-    ) -> dict[int, tuple[str, Memory]]:
-        """What the model thinks of its own candidates beside what is known in their scope."""
-        known: dict[int, list[Memory]] = {}
-        for position, candidate in enumerate(fresh):
-            if candidate.rule == model.RULE:
-                near = await memory_search(
-                    self._daemon, MemorySearch(query=candidate.content, scopes=[scope], limit=NEAREST)
-                )
-                if near.hits:
-                    known[position] = [hit.memory for hit in near.hits]
-        if not known:
-            return {}
-        try:
-            verdicts = await model.compare(await self._open_chat(), reading.session_id, fresh, known, found)
-        except (ChatRefused, ChatUnavailable) as trouble:
-            found.notes.append(f"not compared with what is known: {trouble.reason}")
-            return {}
-        return {position: (verdict.verdict, memory) for position, (verdict, memory) in verdicts.items()}
-
-    async def _keep(
-        self, reading: Reading, candidate: Candidate, who: "_Asker", verdict: str | None, known: Memory | None,
-        found: Found,
-    ) -> None:  # fmt: skip
-        try:
-            if verdict == "confirms" and known:
-                repeated = replace_content(candidate, known)
-                await add_memory(self._daemon, who.request(reading, repeated), by=BY)
-                candidate.outcome, candidate.memory_id = "confirmed", known.id
-                return
-            added = await add_memory(self._daemon, who.request(reading, candidate), by=BY)
-            candidate.outcome, candidate.memory_id = added.outcome, added.memory.id
-            if verdict and known and not candidate.supersedes and added.outcome == "created":
-                await self._link(added.memory, known, candidate)
-        except StorageUnavailable:
-            raise
-        except RpcError as error:  # what it would replace is gone, the session is: it alone is lost
-            found.notes.append(f"not stored: {error.message}")
-
-    async def _link(self, new: Memory, old: Memory, candidate: Candidate) -> None:
-        await add_relation(
-            self._daemon,
-            RelationAdd(
-                source=new.id, target=old.id, type="CONTRADICTS", confidence=candidate.confidence,
-                extracted_by="llm", scopes=[new.scope, old.scope],
-            ),
-        )  # fmt: skip
-
     async def _mark(self, session_id: str, until: tuple[int, str]) -> None:
         await self._daemon.store.write(lambda db: mark(db, session_id, until))
 
 
-class _Asker:
-    """For whom memories are stored: a caller's scopes, or the session's own."""
-
-    def __init__(self, scopes: list[str] | None = None, agent: str | None = None) -> None:
-        self._scopes = scopes
-        self._agent = agent
-
-    def scope(self, project: str | None) -> str:
-        """Where memories of a session in this project go; raises InvalidParams."""
-        asked: Scoped[Any] = MemoryAdd(content="-", scopes=self._scopes, agent=self._agent, project=project)
-        return scope_to_write(asked, None, project)
-
-    def request(self, reading: Reading, candidate: Candidate) -> MemoryAdd:
-        """The candidate as an addition."""
-        return MemoryAdd(
-            content=candidate.content, category=candidate.category, sector=candidate.sector, tier="session",
-            importance=candidate.importance, confidence=candidate.confidence, files=candidate.files,
-            metadata={"extractedBy": candidate.rule}, session_id=reading.session_id, message_id=candidate.message_id,
-            supersedes=candidate.supersedes, project=reading.project_id, scopes=self._scopes, agent=self._agent,
-        )  # fmt: skip
-
-
-def replace_content(candidate: Candidate, known: Memory) -> Candidate:
-    """The known memory's own words, so that adding them makes it stronger."""
-    return Candidate(
-        known.content, known.category, known.sector, candidate.importance, candidate.confidence, candidate.rule,
-        candidate.message_id,
-    )  # fmt: skip
+def _count(extraction: Extraction, reading: Reading, found: Found) -> None:
+    extraction.candidates += found.candidates
+    extraction.read_messages += len(reading.messages)
+    extraction.calls += found.calls
+    extraction.tokens += found.tokens
 
 
 def _permitted(db: Db, request: MemoryExtract) -> dict[str, Any]:
@@ -391,7 +297,7 @@ def _permitted(db: Db, request: MemoryExtract) -> dict[str, Any]:
     if request.project is not None and project_id(db, request.project) != session["project_id"]:
         raise InvalidParams("invalid params: the session is of another project - at `$.project`")
     try:
-        _Asker(request.scopes, request.agent).scope(session["project_id"])
+        Asker(request.scopes, request.agent).scope(session["project_id"])
     except InvalidParams as error:
         raise InvalidParams(error.message.replace("$.scope`", "$.scopes`")) from error
     return session
@@ -415,22 +321,6 @@ def _strongest(candidates: list[Candidate], most: int) -> list[Candidate]:
     others = [one for one in candidates if one.rule not in _ASKED_FOR]
     best = sorted(others, key=lambda one: -one.importance * one.confidence)[:most]
     return [one for one in candidates if one.rule in _ASKED_FOR or one in best]
-
-
-def _is_known(candidate: Candidate, before: list[Learnt]) -> bool:
-    """Whether the session brought it before; by a model that may put it in other words, from the same message."""
-    for memory in before:
-        again = candidate.rule == memory.rule == model.RULE and candidate.message_id == memory.source_message_id
-        if again or memory.says(candidate.content):
-            candidate.outcome, candidate.memory_id = "known", memory.id
-            return True
-    return False
-
-
-def _judge(candidate: Candidate, verdict: str, known: Memory) -> None:
-    """Let a candidate that the model is sure of take a known memory's place; never one that the owner has pinned."""
-    if verdict != "confirms" and candidate.confidence >= model.REPLACES_FROM and not known.pinned:
-        candidate.supersedes = known.id
 
 
 @handles(MemoryExtract)

@@ -15,12 +15,12 @@ END = 1000
 _PRIVATE = re.compile(r"<private>.*?(?:</private>|\Z)", re.IGNORECASE | re.DOTALL)
 # What harnesses and we ourselves wrap around what they add: never said by anybody, and never to be learnt again.
 _ENVELOPE = re.compile(
-    r"<(?P<tag>[a-z][\w-]*(?:reminder|context|memor|recall|instructions|caveat|notification|-std|hook)[\w-]*"
-    r"|command-[a-z]+|bash-[a-z]+|local-command-[a-z]+|ide_\w+|analysis|summary|tool_result|tool_use|memor\w*|context)"
-    r"\b[^>]*>.*?(?:</(?P=tag)>|\Z)",
+    r"<(?P<tag>[a-z][\w-]{0,40}?(?:reminder|context|memor|recall|instructions|caveat|notification|-std|hook)[\w-]{0,40}"
+    r"|command-[a-z]{1,40}|bash-[a-z]{1,40}|local-command-[a-z]{1,40}|ide_\w{1,40}|analysis|summary|tool_result|tool_use"
+    r"|memor\w{1,40}|context)\b[^>]{0,500}>.*?(?:</(?P=tag)>|\Z)",
     re.IGNORECASE | re.DOTALL,
 )
-_FENCE = re.compile(r"^[ \t]*(?P<fence>```|~~~).*?(?:^[ \t]*(?P=fence)|\Z)", re.DOTALL | re.MULTILINE)
+_FENCE = re.compile(r"(?P<fence>```|~~~).*?(?:(?P=fence)|\Z)", re.DOTALL)
 _NOT_PROSE = re.compile(r"\s*(?:>|#|\||\$ |//|/\*|@@|\+\+\+|---)")
 _BULLET = re.compile(r"\s*(?:[-*•]|\d+[.)、])\s+")
 _END_OF_SENTENCE = re.compile(r"(?<=[.!?])[\"'”»)\]]*\s+(?=[^\sa-z])|(?<=[。！？])\s*(?=\S)")
@@ -34,7 +34,7 @@ SECRET = re.compile(
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
     r"|(?i:\bbearer)\s+[\w.~+/-]{16,}|://[^/\s:@]+:[^@\s/]+@"
     r"|(?i:pass(?:word|wd|phrase)|passwort|kennwort|secret|token|api[_ -]?key|密码|口令|密钥)"
-    r"(?:[\"'`]?\s*[=:：]\s*[\"'`]?[^\s\"'`]{4,}|\s*(?:is|ist|lautet|是|为)\s*[\"'`]?(?=\S*\d)[^\s\"'`]{6,})",
+    r"(?:[\"'`]?\s*[=:：]\s*[\"'`]?[^\s\"'`]{4,}|\s*(?:is|ist|lautet|是|为)\s*[\"'`]?(?=\S{0,60}\d)[^\s\"'`]{6,})",
     re.DOTALL,
 )
 """A key, token or password; those with a name are known by their value beside it."""
