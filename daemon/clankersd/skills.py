@@ -200,7 +200,9 @@ def _new(request: SkillCreate) -> Skill:
 
 
 def _check_extra(extra: dict[str, Any]) -> None:
-    if taken := {"name", "description", "allowed-tools", "model"} & set(extra):
+    if not isinstance(extra.get("metadata", {}), dict):
+        raise InvalidParams("invalid params: metadata is an object - at `$.extra.metadata`")
+    if taken := set(skill_files.OWN_FIELDS) & set(extra):
         raise InvalidParams(f"invalid params: {sorted(taken)[0]} has a field of its own - at `$.extra`")
     if len(msgspec.json.encode(extra)) > skill_files.LONGEST_FRONT_MATTER:
         raise InvalidParams(f"invalid params: more than {skill_files.LONGEST_FRONT_MATTER} bytes - at `$.extra`")
