@@ -193,6 +193,14 @@ def test_a_skill_without_a_name_or_description_has_its_folders_and_its_first_par
     assert (skill["description"], skill["tools"]) == ("Fold the laundry.", ["Read", "Write"])
 
 
+def test_a_skill_may_change_the_case_of_its_name_and_take_no_other(connection: RawConnection) -> None:
+    for name in ("bread", "Äpfel", "äpfel"):  # names are compared by their ASCII letters
+        bake(connection, name=name)
+    assert connection.call("skill.update", id="bread", name="Bread")["name"] == "Bread"
+    refused = connection.request("skill.update", {"id": "Äpfel", "name": "äpfel"})
+    assert refused["error"]["code"] == Conflict.code
+
+
 def test_a_name_with_spaces_becomes_a_folder(connection: RawConnection) -> None:
     bake(connection, name="Bread & Butter (slow)")
     assert connection.call("skill.export", id="bread & butter (slow)")["folder"] == "bread-butter-slow"
