@@ -16,7 +16,9 @@ MOST_TEXT = 4 * 1024 * 1024
 """Characters in all files of a skill together."""
 
 _FRONT_MATTER = re.compile(r"\ufeff?---[ \t]*\r?\n(.*?)^---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
-_KNOWN = ("name", "description", "allowed-tools", "model", "tags", "references", "metadata")
+OWN_FIELDS = ("name", "description", "allowed-tools", "model", "tags", "references")
+"""What of the front matter a skill has fields for; the rest is kept as it is."""
+
 _TOOL = re.compile(r"[^\s,(]+(?:\([^)]*\))?")
 
 
@@ -41,7 +43,7 @@ def read(text: str, folder: str | None, files: list[SkillFile], created_by: str 
     metadata = matter.get("metadata") or {}
     if not isinstance(metadata, dict):
         raise InvalidParams(f"invalid params: {NAME}: metadata is a list of `name: value` lines - at `$.text`")
-    extra = {key: value for key, value in matter.items() if key not in _KNOWN}
+    extra = {key: value for key, value in matter.items() if key not in (*OWN_FIELDS, "metadata")}
     kept = {key: value for key, value in metadata.items() if key not in ("tags", "references")}
     given = {
         "name": matter.get("name") or folder,
@@ -65,7 +67,8 @@ def write(skill: Skill) -> SkillFolder:
     """The folder of a skill. Tags and references go into `metadata`, where other readers let them be."""
     matter: dict[str, Any] = {"name": skill.name, "description": skill.description}
     if skill.tools:
-        matter["allowed-tools"] = ", ".join(skill.tools)
+        joined = ", ".join(skill.tools)
+        matter["allowed-tools"] = joined if _tools(joined) == skill.tools else skill.tools
     if skill.model:
         matter["model"] = skill.model
     listed = {"tags": skill.tags, "references": skill.references}

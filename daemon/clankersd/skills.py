@@ -200,7 +200,9 @@ def _new(request: SkillCreate) -> Skill:
 
 
 def _check_extra(extra: dict[str, Any]) -> None:
-    if taken := {"name", "description", "allowed-tools", "model"} & set(extra):
+    if not isinstance(extra.get("metadata", {}), dict):
+        raise InvalidParams("invalid params: metadata is an object - at `$.extra.metadata`")
+    if taken := set(skill_files.OWN_FIELDS) & set(extra):
         raise InvalidParams(f"invalid params: {sorted(taken)[0]} has a field of its own - at `$.extra`")
     if len(msgspec.json.encode(extra)) > skill_files.LONGEST_FRONT_MATTER:
         raise InvalidParams(f"invalid params: more than {skill_files.LONGEST_FRONT_MATTER} bytes - at `$.extra`")
@@ -214,9 +216,9 @@ async def _written(daemon: "Daemon", change: Any) -> Skill:
 
 def _store(db: Db, index: Index, skill: Skill, by: str | None) -> Skill:
     """Store a skill with its version, and make it searchable, in the caller's transaction."""
-    facts = msgspec.structs.asdict(skill)
-    row = facts | {f"{name}_json": msgspec.json.encode(facts.pop(name)).decode() for name in _JSON}
-    db.execute(_STORE, {name: value for name, value in row.items() if name not in _JSON})
+    facts = {name: value for name, value in msgspec.structs.asdict(skill).items() if name not in _JSON}
+    lists = {f"{name}_json": msgspec.json.encode(getattr(skill, name)).decode() for name in _JSON}
+    db.execute(_STORE, facts | lists)
     version = {
         "skill_id": skill.id,
         "version": skill.version,
@@ -244,14 +246,13 @@ def _change(db: Db, index: Index, skill: Skill, given: dict[str, Any], by: str |
     changed = msgspec.structs.replace(skill, **given)
     if changed == skill:
         return skill
-    if changed.name.lower() != skill.name.lower():
-        _refuse_taken(db, changed)
+    _refuse_taken(db, changed)
     changed.version, changed.updated_at = skill.version + 1, clock.now()
     return _store(db, index, changed, by)
 
 
 def _refuse_taken(db: Db, skill: Skill) -> None:
-    if db.value("SELECT 1 FROM skills WHERE name = :name", {"name": skill.name}):
+    if db.value("SELECT 1 FROM skills WHERE name = :name AND id <> :id", {"name": skill.name, "id": skill.id}):
         raise Conflict(f"there is a skill {skill.name!r} already: change it with skill.update")
 
 

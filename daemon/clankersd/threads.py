@@ -26,7 +26,7 @@ from clankers_protocol.threads import (
 from clankersd import clock, sessions
 from clankersd.db import Db
 from clankersd.db.ids import whole_id
-from clankersd.db.paging import decode_cursor, encode_cursor
+from clankersd.db.paging import decode_cursor, encode_cursor, that_fit
 from clankersd.events import clear_session, keep, message_change, session_change
 from clankersd.rpc import handles
 from clankersd.search.filters import eligible, without_memories
@@ -86,7 +86,7 @@ async def list_threads(daemon: "Daemon", request: ThreadList) -> ThreadPage:
         params["at"], params["before"] = decode_cursor(request.cursor, int, str)
     sql = f"{_THREAD} WHERE {' AND '.join(conditions)} ORDER BY updated_at DESC, id DESC LIMIT :limit"
     rows = await daemon.store.read(lambda db: db.fetch(sql, params))
-    shown = rows[: request.limit]
+    shown = that_fit(rows[: request.limit])
     more = len(rows) > len(shown)
     cursor = encode_cursor(shown[-1]["updated_at"], shown[-1]["id"]) if more else None
     return ThreadPage([_thread(row) for row in shown], cursor)
@@ -146,6 +146,7 @@ async def search_messages(daemon: "Daemon", request: MessageSearch) -> FoundMess
     answer = await find_owners(daemon, question, allowed)
     stored = await _fetch(daemon, [best.id for best in answer.best])
     found = [_scored(best, *stored[best.id]) for best in answer.best if best.id in stored]
+    found = found[: len(that_fit([{"text": one.message.text_content} for one in found]))]
     return FoundMessages(found, answer.mode, answer.pending, answer.degraded, answer.took_ms)
 
 

@@ -137,7 +137,7 @@ def wanted(harness: str, path: str, session_id: str) -> Change:
 def wanted_again(session_id: str) -> Change:
     """Look at all that is known of a session, its sub-agents' too: lines may have come after the last look."""
     row = {"session_id": session_id, "looks": len(LOOKS_AFTER_MS) - 1}
-    return lambda db: db.execute(_WANT_AGAIN, {**row, "now": clock.now()})
+    return Change(lambda db: db.execute(_WANT_AGAIN, {**row, "now": clock.now()}))
 
 
 def open_transcript(path: str, roots: list[Path]) -> int:

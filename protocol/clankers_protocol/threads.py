@@ -125,7 +125,8 @@ class FoundMessages(Wire):
 class MessageSearch(Method[FoundMessages]):
     """Find messages by a text, or by an embedding of the index's own model: one of `query` and `embedding`.
 
-    All given conditions must hold. `project` is a path or a project's id; times bound when a message was made.
+    All given conditions must hold. `project` is a path or a project's id; times bound when a message was made. Of
+    long messages there may be fewer than `limit`: as many as one reply holds.
     """
 
     method: ClassVar[str] = "message.search"

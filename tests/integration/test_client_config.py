@@ -59,6 +59,18 @@ def test_a_namespace_has_room_for_so_many_keys(connection: RawConnection) -> Non
     assert connection.call("config.set", namespace="full", key="one more", value=1)["value"] == 1
 
 
+def test_large_settings_come_in_several_pages(connection: RawConnection) -> None:
+    for number in range(150):
+        connection.call("config.set", namespace="large", key=f"k{number:03}", value="x" * 60_000)
+    keys: list[str] = []
+    cursor = None
+    while cursor or not keys:
+        page = connection.call("config.list", namespace="large", limit=1000, **({"cursor": cursor} if cursor else {}))
+        keys += [entry["key"] for entry in page["entries"]]
+        cursor = page["cursor"]
+    assert keys == [f"k{number:03}" for number in range(150)]
+
+
 @pytest.mark.parametrize(
     ("params", "names"),
     [

@@ -113,6 +113,15 @@ def test_skills_go_out_as_the_folders_they_came_from(daemon: DaemonProcess, fold
     assert ctl(daemon, "skill", "export").code == 2
 
 
+def test_two_skills_never_become_one_folder(daemon: DaemonProcess, connection: RawConnection, home: Path) -> None:
+    for name in ("bread", "Bread!"):
+        connection.call("skill.create", name=name, description="d")
+    refused = ctl(daemon, "skill", "export", "--all", "--to", str(home / "out"))
+    assert refused.code == 1
+    assert "two skills would be the folder bread" in refused.err
+    assert not (home / "out").exists()
+
+
 def test_skills_are_listed_found_and_deleted(daemon: DaemonProcess, folder: Path) -> None:
     ctl(daemon, "skill", "import", str(folder / "git-bisect"))
     assert "git-bisect" in ctl(daemon, "skill", "list", "--tag", "git").out

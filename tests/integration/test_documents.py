@@ -1,8 +1,12 @@
 """Documents over the socket: handed over, changed in place, found, deleted without a trace."""
 
 import base64
+import json
 import os
+import signal
+import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -404,6 +408,35 @@ def test_a_hostile_file_ends_only_the_process_that_reads_it(home: Path, tmp_path
         reply = connection.request("document.ingest", {"path": str(tmp_path / "slow.json"), "chunkTokens": 32})
         assert "longer than 2 seconds" in reply["error"]["message"]
         assert connection.call("document.ingest", text="Still here.")["outcome"] == "stored"
+
+
+def test_a_process_that_dies_over_a_file_takes_only_the_file_with_it(daemon: DaemonProcess, tmp_path: Path) -> None:
+    (tmp_path / "slow.json").write_text(json.dumps([str(number) for number in range(2_000_000)]))
+    assert daemon.process
+    with daemon.connect() as connection, daemon.connect() as other:
+        params = {"path": str(tmp_path / "slow.json"), "chunkTokens": 32}
+        connection.send({"jsonrpc": "2.0", "id": "slow", "method": "document.ingest", "params": params})
+        (child,) = eventually(lambda: children(daemon.process.pid), "it is at work")
+        os.kill(child, signal.SIGKILL)
+        assert "ended the process" in connection.receive()["error"]["message"]
+        assert other.call("document.ingest", text="Still here.")["outcome"] == "stored"
+        assert (
+            other.call("document.get", source=other.call("document.list")["documents"][0]["source"])["text"]
+            == "Still here."
+        )
+
+
+def children(parent: int) -> list[int]:
+    """The processes a process has begun."""
+    if not Path("/proc/self/stat").exists():
+        listed = subprocess.run(["pgrep", "-P", str(parent)], capture_output=True, text=True, check=False).stdout
+        return [int(number) for number in listed.split()]
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it may end while it is looked at
+            if int(path.read_text().rpartition(")")[2].split()[1]) == parent:
+                found.append(int(path.parent.name))
+    return found
 
 
 def test_documents_stay_as_they_were_cut_when_the_index_is_built_anew(home: Path) -> None:

@@ -98,6 +98,7 @@ def test_deleting_a_session_takes_everything_of_it_and_nothing_else(connection: 
         "tools": 0,
         "session_errors": 0,
         "compaction_events": 0,
+        "documents": 0,
     }
 
 

@@ -170,6 +170,13 @@ def test_what_is_exported_is_imported_as_the_same(connection: RawConnection) -> 
     }
 
 
+def test_tools_with_spaces_and_commas_come_back_as_they_were(connection: RawConnection) -> None:
+    for name, tools in (("plain", ["Read", "Bash(git add:*, git rm:*)"]), ("odd", ["My Tool", "a,b", "c"])):
+        bake(connection, name=name, tools=tools)
+        text = connection.call("skill.export", id=name)["files"][0]["text"]
+        assert connection.call("skill.import", text=text)["outcome"] == "unchanged"
+
+
 def test_importing_a_changed_skill_makes_a_version(connection: RawConnection) -> None:
     connection.call("skill.import", text=BISECT)
     changed = connection.call("skill.import", text=BISECT.replace("opus", "sonnet"))
@@ -184,6 +191,14 @@ def test_a_skill_without_a_name_or_description_has_its_folders_and_its_first_par
     connection.call("skill.import", text=text, folder="laundry")
     skill = connection.call("skill.get", id="laundry")
     assert (skill["description"], skill["tools"]) == ("Fold the laundry.", ["Read", "Write"])
+
+
+def test_a_skill_may_change_the_case_of_its_name_and_take_no_other(connection: RawConnection) -> None:
+    for name in ("bread", "Äpfel", "äpfel"):  # names are compared by their ASCII letters
+        bake(connection, name=name)
+    assert connection.call("skill.update", id="bread", name="Bread")["name"] == "Bread"
+    refused = connection.request("skill.update", {"id": "Äpfel", "name": "äpfel"})
+    assert refused["error"]["code"] == Conflict.code
 
 
 def test_a_name_with_spaces_becomes_a_folder(connection: RawConnection) -> None:
@@ -211,6 +226,8 @@ BAD: list[tuple[str, dict[str, Any], int, str]] = [
     ("skill.create", GOOD | {"tags": [1]}, InvalidParams.code, "$.tags"),
     ("skill.create", GOOD | {"tags": [""]}, InvalidParams.code, "$.tags"),
     ("skill.create", GOOD | {"extra": {"model": "x"}}, InvalidParams.code, "$.extra"),
+    ("skill.create", GOOD | {"extra": {"tags": ["x"]}}, InvalidParams.code, "$.extra"),
+    ("skill.create", GOOD | {"extra": {"metadata": 5}}, InvalidParams.code, "$.extra.metadata"),
     ("skill.create", GOOD | {"extra": {"x": "y" * 40_000}}, InvalidParams.code, "$.extra"),
     ("skill.create", GOOD | {"files": [{"path": "../x", "text": ""}]}, InvalidParams.code, "$.files[0].path"),
     ("skill.create", GOOD | {"files": [{"path": "/etc/x", "text": ""}]}, InvalidParams.code, "$.files[0].path"),

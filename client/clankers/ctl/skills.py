@@ -254,8 +254,7 @@ def export(ctl: Ctl, names: tuple[str, ...], everything: bool, target: Path, for
         raise click.UsageError("name the skills, or say --all")
     chosen = _all_names(ctl) if everything else list(names)
     exported = [ctl.call(SkillExport(name)) for name in chosen]
-    for one in exported:
-        _refuse_overwriting(target / one.folder, force)
+    _refuse_overwriting(target, exported, force)
     written = [str(_write(target, one)) for one in exported]
     if ctl.json:
         print_json({"written": written})
@@ -273,9 +272,13 @@ def _all_names(ctl: Ctl) -> list[str]:
     return [one.id for one in found]
 
 
-def _refuse_overwriting(folder: Path, force: bool) -> None:
-    if folder.exists() and not force:
-        raise click.ClickException(f"{folder} is there already: --force overwrites its files")
+def _refuse_overwriting(target: Path, exported: list[SkillFolder], force: bool) -> None:
+    folders = [one.folder for one in exported]
+    for name in folders:
+        if folders.count(name) > 1:
+            raise click.ClickException(f"two skills would be the folder {name}: export them to different places")
+        if (target / name).exists() and not force:
+            raise click.ClickException(f"{target / name} is there already: --force overwrites its files")
 
 
 def _write(target: Path, exported: SkillFolder) -> Path:

@@ -285,7 +285,7 @@ def _html(file: BinaryIO, found: Found) -> Iterator[Part]:
 def _pdf(file: BinaryIO, found: Found) -> Iterator[Part]:
     try:
         import pypdf
-        from pypdf.errors import PyPdfError
+        from pypdf.errors import DependencyError, PyPdfError
     except ImportError as error:
         raise Refused(_MISSING.format(what="a PDF", package="pypdf")) from error
     try:
@@ -297,6 +297,8 @@ def _pdf(file: BinaryIO, found: Found) -> Iterator[Part]:
         found.title = (reader.metadata.title if reader.metadata else None) or None
         for number, page in enumerate(reader.pages, 1):
             yield Part(f"{page.extract_text()}\n\n", {"page": number})
+    except DependencyError as error:
+        raise Refused(f"it is encrypted: remove its protection first ({error})") from error
     except (PyPdfError, ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
         raise Refused(f"it is not a PDF that can be read: {error}") from error
 

@@ -129,7 +129,7 @@ async def _take_in(daemon: "Daemon", request: Ingest, task: Task, source: str, b
 
     if found := await daemon.store.write(unchanged):
         return found
-    async with daemon.documents.worker.extracted(task, body) as extracted:
+    async with daemon.documents.worker.extracted(task, body, daemon.paths.data) as extracted:
         done = extracted.done
         header = Header(
             source, request.title or done.title or _name_of(source, done.kind), done.kind, done.strategy,

@@ -6,6 +6,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import IO
 
 import anyio
@@ -56,9 +57,10 @@ class Worker:
         self._used = 0.0
 
     @asynccontextmanager
-    async def extracted(self, task: Task, body: bytes) -> AsyncIterator[Extracted]:
-        """The document taken apart, as long as the block lasts; raises Unreadable."""
-        with tempfile.SpooledTemporaryFile(IN_MEMORY) as spool:
+    async def extracted(self, task: Task, body: bytes, folder: Path) -> AsyncIterator[Extracted]:
+        """The document taken apart, as long as the block lasts, in a file in `folder` if it is large; raises
+        Unreadable."""
+        with tempfile.SpooledTemporaryFile(IN_MEMORY, dir=str(folder)) as spool:
             async with self._lock:
                 done = await self._take_apart(task, body, spool)
             yield Extracted(spool, done)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET
 
-from clankers_protocol.errors import Conflict, InvalidParams, NotFound
+from clankers_protocol.errors import InvalidParams, NotFound
 from clankers_protocol.schedules import (
     ActionPage,
     ActionsDeleted,
@@ -26,7 +26,8 @@ from clankers_protocol.schedules import (
 from clankers_protocol.wire import Ok
 from clankersd import clock
 from clankersd.db import Db
-from clankersd.db.paging import decode_cursor, encode_cursor
+from clankersd.db.ids import whole_id
+from clankersd.db.paging import decode_cursor, encode_cursor, that_fit
 from clankersd.rpc import handles
 from clankersd.schedule.builtins import BUILTINS
 from clankersd.schedule.grammar import local_zone, parse, zone_named
@@ -35,7 +36,6 @@ from clankersd.schedule.runs import SELECT_RUN, run_from, skip_waiting
 if TYPE_CHECKING:
     from clankersd.app import Daemon
 
-SHORTEST_PREFIX = 8
 MOST_CALLS = 256 * 1024
 NEVER = 2**53 - 1
 """Stands for no next run where actions are put in order."""
@@ -96,7 +96,7 @@ async def list_actions(daemon: "Daemon", request: ScheduleList) -> ActionPage:
     """
     params = {"enabled": request.enabled, "after_run": after_run, "after_id": after_id, "limit": request.limit + 1}
     rows = await daemon.store.read(lambda db: db.fetch(sql, params))
-    shown = rows[: request.limit]
+    shown = that_fit(rows[: request.limit])
     more = len(rows) > len(shown)
     cursor = encode_cursor(shown[-1]["next_run"] or NEVER, shown[-1]["id"]) if more else None
     return ActionPage([action_from(row) for row in shown], cursor)
@@ -166,13 +166,13 @@ async def find(daemon: "Daemon", request: ScheduleFind) -> list[ScheduledAction]
     sought = request.description.casefold()
     rows = await daemon.store.read(lambda db: db.fetch(f"{SELECT_ACTION} ORDER BY created_at, id"))
     found = [row for row in rows if sought in row["description"].casefold()]
-    return [action_from(row) for row in found[: request.limit]]
+    return [action_from(row) for row in that_fit(found[: request.limit])]
 
 
 @handles(ScheduleDue)
 async def due(daemon: "Daemon", request: ScheduleDue) -> list[ScheduledAction]:
     params = {"at": clock.moment(request.at) or clock.now(), "limit": request.limit}
-    return [action_from(row) for row in await daemon.store.read(lambda db: db.fetch(_DUE, params))]
+    return [action_from(row) for row in that_fit(await daemon.store.read(lambda db: db.fetch(_DUE, params)))]
 
 
 @handles(ScheduleHistory)
@@ -192,7 +192,7 @@ async def history(daemon: "Daemon", request: ScheduleHistory) -> RunPage:
         return db.fetch(f"{SELECT_RUN} WHERE {' AND '.join(conditions)} {order}", params)
 
     rows = await daemon.store.read(page)
-    runs = [run_from(row) for row in rows[: request.limit]]
+    runs = [run_from(row) for row in that_fit(rows[: request.limit])]
     cursor = encode_cursor(runs[-1].created_at, runs[-1].id) if len(rows) > len(runs) else None
     return RunPage(runs, cursor)
 
@@ -238,18 +238,10 @@ def _skill(db: Db, given: str | None) -> str | None:
 
 def _resolved(db: Db, given: str) -> dict[str, Any]:
     """The action of this id, or of a unique beginning of it."""
-    exact = db.fetch_one(f"{SELECT_ACTION} WHERE id = :id", {"id": given})
-    if exact or len(given) < SHORTEST_PREFIX:
-        found = [exact] if exact else []
-    else:
-        bounds = {"first": given, "last": given + "\U0010ffff"}
-        found = db.fetch(f"{SELECT_ACTION} WHERE id >= :first AND id < :last ORDER BY id LIMIT 6", bounds)
-    if not found:
-        raise NotFound(f"scheduled action not found: {given}")
-    if len(found) > 1:
-        ids = [row["id"] for row in found]
-        raise Conflict(f"{given} is the beginning of several actions: {', '.join(ids)}", {"ids": ids})
-    return found[0]
+    whole = whole_id(db, given, "scheduled_actions", "scheduled action")
+    row = db.fetch_one(f"{SELECT_ACTION} WHERE id = :id", {"id": whole})
+    assert row
+    return row
 
 
 def _json(calls: list[dict[str, Any]] | None) -> str | None:
