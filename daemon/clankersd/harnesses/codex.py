@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from clankers_protocol.events import MessageEvent, SessionEvent
 from clankersd.harnesses import claude_code, told
 from clankersd.harnesses.told import Fact, Told, text
@@ -22,7 +24,7 @@ def read(event: dict[str, Any], at: int) -> Told:
         return result
     if name in _SAME:
         alike = {**event, "prompt_id": turn}
-        result.facts = [*claude_code.read(alike, at).facts, told.session(_session(event))]
+        result.facts = [*claude_code.read(alike, at).facts, *_placed(event)]
     elif name == "UserPromptSubmit" and (prompt := text(event, "prompt")):
         result.facts = _prompt(event, session_id, turn, prompt, at)
     elif name == "Stop" and (answer := text(event, "last_assistant_message")):
@@ -32,7 +34,7 @@ def read(event: dict[str, Any], at: int) -> Told:
 
 def _prompt(event: dict[str, Any], session_id: str, turn: str, prompt: str, at: int) -> list[Fact]:
     return [
-        told.session(_session(event)),
+        *_placed(event),
         told.opened(session_id, at),
         told.message(_said(session_id, turn, "prompt", prompt, at)),
         told.first_prompt(session_id, prompt),
@@ -60,12 +62,13 @@ def _said(session_id: str, turn: str, kind: str, words: str, at: int) -> Message
     return MessageEvent(message_id, session_id, role, words, source=HARNESS, created_at=at)
 
 
-def _session(event: dict[str, Any]) -> SessionEvent:
-    return SessionEvent(
+def _placed(event: dict[str, Any]) -> list[Fact]:
+    """Where a session runs is told once; what it is, by every event."""
+    session = SessionEvent(
         text(event, "session_id") or "",
-        project_path=text(event, "cwd"),
         model=text(event, "model"),
         provider=PROVIDER,
         source=HARNESS,
         permission_mode=text(event, "permission_mode"),
     )
+    return [told.placed(replace(session, project_path=text(event, "cwd"))), told.session(session)]
