@@ -115,9 +115,9 @@ def _taken_apart(task: Task, file: BinaryIO) -> Iterator[Message]:
 
 def _shortened(title: str) -> str:
     line = " ".join(title.split())
-    return (
-        line if len(line) <= LONGEST_TITLE else f"{line[:LONGEST_TITLE].rpartition(' ')[0] or line[:LONGEST_TITLE]} …"
-    )
+    if len(line) <= LONGEST_TITLE:
+        return line
+    return f"{line[:LONGEST_TITLE].rpartition(' ')[0] or line[:LONGEST_TITLE]} …"
 
 
 def _strategy(task: Task, kind: str) -> str:

@@ -131,9 +131,11 @@ async def _take_in(daemon: "Daemon", request: Ingest, task: Task, source: str, b
         return found
     async with daemon.documents.worker.extracted(task, body, daemon.paths.data) as extracted:
         done = extracted.done
+        # A file that was written to meanwhile is looked at again the next time, whatever it holds then.
+        settled = digest if done.hash == digest else f"{digest} {done.hash}"
         header = Header(
             source, request.title or done.title or _name_of(source, done.kind), done.kind, done.strategy,
-            _checksum(done.hash, request, task), done.bytes, done.characters, project, request.metadata,
+            _checksum(settled, request, task), done.bytes, done.characters, project, request.metadata,
             clock.moment(request.created_at),
         )  # fmt: skip
         return await _store(daemon, header, extracted, task.tokens)
