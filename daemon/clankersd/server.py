@@ -74,7 +74,8 @@ class Server:
         uid = peer_uid(peer.socket)
         if uid is not None and uid != os.getuid():
             log.warning("refused a peer of another user", uid=uid)
-            return InvalidRequest("invalid request: this daemon serves another user")
+            peer.hang_up()  # without a word
+            return None
         most = self._daemon.config.max_connections
         if len(self._peers) > most:
             log.warning("refused a connection", limit=most)

@@ -10,6 +10,7 @@ import resource
 import signal
 import struct
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, BinaryIO
@@ -22,6 +23,7 @@ from clankersd.documents.extract import Found, Part, extract, kind_of, language_
 from clankersd.documents.reading import Refused, digest_of, open_regular
 from clankersd.documents.records import Done, Failed, Message, Task, Window, records_of
 from clankersd.index.chunker import HEADING, lines_of
+from clankersd.redaction import redact
 
 MEMORY = 1024 * 1024 * 1024
 WINDOW = 256 * 1024
@@ -99,7 +101,8 @@ def _taken_apart(task: Task, file: BinaryIO) -> Iterator[Message]:
     kind = task.kind or kind_of(task.name, beginning)
     strategy = _strategy(task, kind)
     found, title, characters, records = Found(), "", 0, 0
-    for window in _windows(extract(file, kind, task.name, found)):
+    redacted: Counter[str] = Counter()
+    for window in _windows(extract(file, kind, task.name, found), redacted):
         title = title or _title_in(window.text)
         characters = window.offset + len(window.text)
         _cut(window, task, strategy, records)
@@ -110,7 +113,7 @@ def _taken_apart(task: Task, file: BinaryIO) -> Iterator[Message]:
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
     named = "" if kind in NAMED_BY_FILE else found.title or title
-    yield Done(kind, strategy, _shortened(named), digest_of(file), size, characters)
+    yield Done(kind, strategy, _shortened(named), digest_of(file), size, characters, dict(redacted))
 
 
 def _shortened(title: str) -> str:
@@ -154,8 +157,8 @@ def _cut(window: Window, task: Task, strategy: str, before: int) -> None:
     window.records = records_of(window, spans, before)
 
 
-def _windows(parts: Iterator[Part]) -> Iterator[Window]:
-    """The text in stretches that end at a paragraph or a line."""
+def _windows(parts: Iterator[Part], redacted: Counter[str]) -> Iterator[Window]:
+    """The text in stretches that end at a paragraph or a line, without its secrets, which are counted."""
     text, offset, line = "", 0, 1
     facts: list[tuple[int, dict[str, Any]]] = []
     for part in parts:
@@ -164,12 +167,26 @@ def _windows(parts: Iterator[Part]) -> Iterator[Window]:
         text += part.text
         while len(text) >= WINDOW:
             end = _good_end(text)
-            yield Window(text[:end], offset, line, facts)
-            offset, line = offset + end, line + text.count("\n", 0, end)
+            window = _without_secrets(Window(text[:end], offset, line, facts), redacted)
+            yield window
+            offset, line = offset + len(window.text), line + window.text.count("\n")
             facts = _continued(facts, end)
             text = text[end:]
     if text.strip() or offset:
-        yield Window(text, offset, line, facts)
+        yield _without_secrets(Window(text, offset, line, facts), redacted)
+
+
+def _without_secrets(window: Window, redacted: Counter[str]) -> Window:
+    """Redacted from fact to fact, so that each fact still stands where it belongs."""
+    text, facts = "", []
+    ends = [*(at for at, _ in window.facts), len(window.text)]
+    for (_, fact), start, end in zip([(0, {}), *window.facts], [0, *ends], ends, strict=True):
+        if fact:
+            facts.append((len(text), fact))
+        clean, found = redact(window.text[start:end])
+        text += clean
+        redacted.update(found)
+    return Window(text, window.offset, window.line, facts)
 
 
 def _continued(facts: list[tuple[int, dict[str, Any]]], end: int) -> list[tuple[int, dict[str, Any]]]:

@@ -64,6 +64,7 @@ class Done(msgspec.Struct, tag="done"):
     hash: str
     bytes: int
     characters: int
+    redacted: dict[str, int] = msgspec.field(default_factory=dict)
 
 
 class Failed(msgspec.Struct, tag="failed"):
