@@ -19,6 +19,12 @@ _PROJECT = """
     ON CONFLICT (path) DO UPDATE SET name = :name, updated_at = :now WHERE :name <> COALESCE(name, '')
 """
 
+ASKED_FOR = "(SELECT id FROM projects WHERE id = :project OR path IN (:project, :project_root))"
+"""The ids of the project that `asked_for` gives the parameters of."""
+
+IN_PROJECT = f"(project_path = :project OR project_id IN {ASKED_FOR})"
+"""A condition on sessions."""
+
 _roots: dict[str, tuple[str, float]] = {}
 
 
@@ -36,6 +42,12 @@ def root_of(path: str) -> str:
     root = _find_root(path)
     _roots[path] = root, time.monotonic() + REMEMBER_SECONDS
     return root
+
+
+def asked_for(given: str | None) -> dict[str, str | None]:
+    """The parameters of ASKED_FOR: an id, or a path in the project."""
+    path = given and (given.rstrip("/") or "/")
+    return {"project": path, "project_root": root_of(path) if path and path.startswith("/") else path}
 
 
 def project_row(path: str, name: str | None = None) -> dict[str, Any]:

@@ -9,9 +9,10 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 from math import log2
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from clankersd.db import Db
+if TYPE_CHECKING:
+    from clankersd.db import Db
 
 MARK = b"[redacted:"
 SLACK = 4096
@@ -62,7 +63,7 @@ def capped(text: str | None, characters: int, slack: int = SLACK) -> str | None:
     return f"{text[:characters]}\n… [truncated]"
 
 
-def count_redactions(db: Db, counts: dict[str, int], now: int) -> None:
+def count_redactions(db: "Db", counts: dict[str, int], now: int) -> None:
     """Remember how often something was taken out."""
     for kind, count in counts.items():
         db.execute(_COUNT, {"kind": kind, "count": count, "now": now})

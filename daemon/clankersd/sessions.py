@@ -33,6 +33,7 @@ from clankersd.clock import moment
 from clankersd.db import Db
 from clankersd.db.ids import whole_id
 from clankersd.db.paging import decode_cursor, encode_cursor, that_fit
+from clankersd.projects import IN_PROJECT, asked_for
 from clankersd.rpc import handles
 
 if TYPE_CHECKING:
@@ -229,14 +230,14 @@ async def list_projects(daemon: "Daemon", request: ProjectList) -> list[Project]
 
 def _session_filters(request: SessionList) -> tuple[str, dict[str, Any]]:
     params: dict[str, Any] = {
-        "project": request.project and (request.project.rstrip("/") or "/"),
+        **asked_for(request.project),
         "source": request.source,
         "status": request.status,
         "since": moment(request.since),
         "until": moment(request.until),
     }
     tests = {
-        "project": "(project_path = :project OR project_id = :project)",
+        "project": IN_PROJECT,
         "source": "source = :source",
         "status": "status = :status",
         "since": "created_at >= :since",

@@ -5,15 +5,16 @@ from typing import TYPE_CHECKING, Any
 from clankers_protocol.sessions import Statistics, Stats, ToolUsage, Totals, Usage
 from clankersd.clock import moment
 from clankersd.db import Db
+from clankersd.projects import IN_PROJECT, asked_for
 from clankersd.rpc import handles
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon
 
-_CHOSEN = """
+_CHOSEN = f"""
     chosen AS (
         SELECT * FROM sessions
-        WHERE (:project IS NULL OR project_path = :project OR project_id = :project)
+        WHERE (:project IS NULL OR {IN_PROJECT})
           AND (:since IS NULL OR created_at >= :since) AND (:until IS NULL OR created_at < :until)
     )
 """
@@ -73,7 +74,7 @@ _TOOLS = f"""
 @handles(Stats)
 async def stats(daemon: "Daemon", request: Stats) -> Statistics:
     params: dict[str, Any] = {
-        "project": request.project and (request.project.rstrip("/") or "/"),
+        **asked_for(request.project),
         "since": moment(request.since),
         "until": moment(request.until),
         "limit": request.limit,

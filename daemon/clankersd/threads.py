@@ -28,6 +28,7 @@ from clankersd.db import Db
 from clankersd.db.ids import whole_id
 from clankersd.db.paging import decode_cursor, encode_cursor, that_fit
 from clankersd.events import clear_session, keep, message_change, session_change
+from clankersd.projects import IN_PROJECT, asked_for
 from clankersd.rpc import handles
 from clankersd.search.filters import eligible, without_memories
 from clankersd.search.owners import Best, Question, find_owners, narrowed
@@ -40,7 +41,6 @@ _THREAD = """
            (SELECT count(*) FROM messages WHERE session_id = sessions.id) AS messages
     FROM sessions
 """
-_IN_PROJECT = "(project_path = :project OR project_id = :project)"
 _IN_CHAT = "chunks.session_id IN (SELECT id FROM sessions WHERE chat_id = :chat_id)"
 _MESSAGES = """
     SELECT messages.id, session_id, role, text_content, messages.model, messages.source, messages.prompt_tokens,
@@ -78,9 +78,9 @@ async def get(daemon: "Daemon", request: ThreadGet) -> Thread:
 
 @handles(ThreadList)
 async def list_threads(daemon: "Daemon", request: ThreadList) -> ThreadPage:
-    project = request.project and (request.project.rstrip("/") or "/")
-    params: dict[str, Any] = {"chat_id": request.chat_id, "project": project, "limit": request.limit + 1}
-    conditions = ["1"] + ["chat_id = :chat_id"] * (request.chat_id is not None) + [_IN_PROJECT] * (project is not None)
+    params: dict[str, Any] = {"chat_id": request.chat_id, "limit": request.limit + 1, **asked_for(request.project)}
+    conditions = ["1"] + ["chat_id = :chat_id"] * (request.chat_id is not None)
+    conditions += [IN_PROJECT] * (request.project is not None)
     if request.cursor:
         conditions.append("(updated_at, id) < (:at, :before)")
         params["at"], params["before"] = decode_cursor(request.cursor, int, str)

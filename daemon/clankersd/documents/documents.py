@@ -1,10 +1,12 @@
 """Documents as their owner handles them: stored in chunks of one's own, read, listed, changed, deleted."""
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
+import msgspec
 
 from clankers_protocol.documents import (
     Document,
@@ -44,6 +46,7 @@ from clankersd.documents.storing import (
 )
 from clankersd.index.chunks import hash_of
 from clankersd.projects import root_of
+from clankersd.redaction import count_redactions, redact
 from clankersd.rpc import handles
 from clankersd.search.meaning import given_vector
 
@@ -71,6 +74,7 @@ class _Given:
     vectors: list[bytes | None]
     content: str
     checksum: str
+    redacted: dict[str, int]
 
 
 @handles(DocumentStore)
@@ -101,6 +105,7 @@ async def _store(daemon: "Daemon", header: Header, request: DocumentStore, given
         for offset, text in parts_of(given.content, 0):
             add_part(db, storing.id, offset, text)
         finish(db, storing)
+        count_redactions(db, given.redacted, clock.now())
         embedded = {
             chunk: vector for chunk, vector in zip(storing.ids, given.vectors, strict=True) if vector is not None
         }
@@ -118,9 +123,17 @@ async def _store(daemon: "Daemon", header: Header, request: DocumentStore, given
 def _prepare(daemon: "Daemon", request: DocumentStore) -> _Given:
     """Everything that can be done before the database is reached; runs in a thread."""
     vectors = [_vector(daemon, one, place) for place, one in enumerate(request.chunks)]
-    content = request.content if request.content is not None else "\n\n".join(_top(request.chunks))
-    checksum = hash_of("\0".join([content, *(repr(one) for one in request.chunks), str(request.sequence)]))
-    return _Given(_records(request.chunks), vectors, content, checksum)
+    redacted: Counter[str] = Counter()
+    chunks = [msgspec.structs.replace(one, content=_without_secrets(one.content, redacted)) for one in request.chunks]
+    content = redact(request.content)[0] if request.content is not None else "\n\n".join(_top(chunks))
+    checksum = hash_of("\0".join([content, *(repr(one) for one in chunks), str(request.sequence)]))
+    return _Given(_records(chunks), vectors, content, checksum, dict(redacted))
+
+
+def _without_secrets(text: str, redacted: Counter[str]) -> str:
+    clean, found = redact(text)
+    redacted.update(found)
+    return clean
 
 
 def _with_own_source(db: Db, header: Header) -> Header:

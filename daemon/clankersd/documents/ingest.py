@@ -45,6 +45,7 @@ from clankersd.documents.worker import Extracted, Unreadable, Worker
 from clankersd.index.chunks import hash_of
 from clankersd.index.embedders.base import EmbedderUnavailable, ItemFailed
 from clankersd.jobs import Progress
+from clankersd.redaction import count_redactions
 from clankersd.rpc import handles
 
 if TYPE_CHECKING:
@@ -159,6 +160,7 @@ async def _store(daemon: "Daemon", header: Header, extracted: Extracted, tokens:
     def end(db: Db) -> Ingested:
         stored = _put(daemon, header, storing, waiting, db)
         finish(db, stored)
+        count_redactions(db, extracted.done.redacted, clock.now())
         return Ingested(document(db, stored.id), "updated" if stored.revision > 1 else "stored")
 
     ingested = await daemon.store.write(end)

@@ -10,22 +10,15 @@ from clankersd import clock
 from clankersd.clock import moment
 from clankersd.index.vectors import Fits
 from clankersd.memories.scopes import Allowed
+from clankersd.projects import ASKED_FOR, IN_PROJECT, asked_for
 
-_PROJECT = """(
-    chunks.session_id IN (SELECT id FROM sessions WHERE project_path = :project OR project_id = :project)
-    OR chunks.file_id IN (
-        SELECT files.id FROM files JOIN projects ON projects.id = files.project_id
-        WHERE projects.path = :project OR projects.id = :project
-    )
-    OR chunks.memory_id IN (
-        SELECT memories.id FROM memories JOIN projects ON projects.id = memories.project_id
-        WHERE projects.path = :project OR projects.id = :project
-    )
+_PROJECT = f"""(
+    chunks.session_id IN (SELECT id FROM sessions WHERE {IN_PROJECT})
+    OR chunks.file_id IN (SELECT id FROM files WHERE project_id IN {ASKED_FOR})
+    OR chunks.memory_id IN (SELECT id FROM memories WHERE project_id IN {ASKED_FOR})
     OR chunks.document_chunk_id IN (
-        SELECT document_chunks.id FROM document_chunks
-        JOIN documents ON documents.id = document_chunks.document_id
-        JOIN projects ON projects.id = documents.project_id
-        WHERE projects.path = :project OR projects.id = :project
+        SELECT document_chunks.id FROM document_chunks JOIN documents ON documents.id = document_chunks.document_id
+        WHERE documents.project_id IN {ASKED_FOR}
     )
 )"""
 _TEXT_FIELDS = {
@@ -120,12 +113,14 @@ def _conditions(request: Search, params: dict[str, Any]) -> list[str]:
         "session_id": ("chunks.session_id = :session_id", request.session_id),
         "since": ("chunks.created_at >= :since", moment(request.since)),
         "until": ("chunks.created_at < :until", moment(request.until)),
-        "project": (_PROJECT, request.project and (request.project.rstrip("/") or "/")),
     }
     for name, (test, value) in given.items():
         if value is not None:
             conditions.append(test)
             params[name] = value
+    if request.project is not None:
+        conditions.append(_PROJECT)
+        params |= asked_for(request.project)
     return conditions + [_condition(one, f"filter{number}", params) for number, one in enumerate(request.filters or [])]
 
 
