@@ -273,3 +273,11 @@ class OpenCode:
             "npm_config_fetch_retries": "0",
             "npm_config_offline": "true",
         }
+
+
+if __name__ == "__main__":  # to have them before the tests, which may take only so long
+    for binary in (claude_binary, opencode_binary):
+        try:
+            print(binary())
+        except (pytest.skip.Exception, pytest.fail.Exception) as why:
+            sys.exit(str(why))

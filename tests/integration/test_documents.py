@@ -61,6 +61,21 @@ def search(connection: RawConnection, query: str, **params: Any) -> list[dict[st
 # -- ingest
 
 
+def test_documents_are_stored_without_their_secrets(documents: RawConnection) -> None:
+    token = "ghp_" + "a1B2c3D4e5" * 4
+    text = f"# Access\n\nThe robot logs in with {token} every day.\n\n## Owls\n\nOwls hunt at night."
+    before = sum(documents.call("capture.status")["redacted"].values())
+    document = documents.call("document.ingest", text=text, source="access.md")["document"]
+    documents.call("document.store", source="given", chunks=[{"content": f"again {token}"}])
+    stored = documents.call("document.get", id=document["id"])["text"]
+    assert token not in stored
+    assert "logs in with [redacted:" in stored
+    assert all(token not in hit["text"] for hit in search(documents, "robot logs in again"))
+    for one in chunks_of(documents, document["id"]):
+        assert stored[one["startOffset"] : one["endOffset"]] == one["content"]
+    assert sum(documents.call("capture.status")["redacted"].values()) == before + 2
+
+
 def test_a_text_is_stored_cut_and_found(documents: RawConnection) -> None:
     text = f"# Birds\n\n{PROSE}\n\n## Owls\n\nOwls hunt at night with silent zephyrwings."
     ingested = documents.call("document.ingest", text=text, source="birds.md", metadata={"shelf": "nature"})

@@ -179,8 +179,9 @@ def _windows(parts: Iterator[Part], redacted: Counter[str]) -> Iterator[Window]:
 def _without_secrets(window: Window, redacted: Counter[str]) -> Window:
     """Redacted from fact to fact, so that each fact still stands where it belongs."""
     text, facts = "", []
+    begins = [(0, {}), *window.facts]
     ends = [*(at for at, _ in window.facts), len(window.text)]
-    for (_, fact), start, end in zip([(0, {}), *window.facts], [0, *ends], ends, strict=True):
+    for (start, fact), end in zip(begins, ends, strict=True):
         if fact:
             facts.append((len(text), fact))
         clean, found = redact(window.text[start:end])

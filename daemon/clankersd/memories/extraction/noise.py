@@ -3,7 +3,7 @@
 import re
 
 from clankersd.index.words import STOP_WORDS
-from clankersd.memories.extraction.texts import SECRET, ideographs
+from clankersd.memories.extraction.texts import has_secret, ideographs
 
 FEWEST_WORDS = 3
 FEWEST_IDEOGRAPHS = 5
@@ -81,7 +81,7 @@ _POINTING_IDEOGRAPHS = re.compile(r"[这那就用它个吧了的请记住别忘�
 
 def noise(text: str) -> str | None:
     """Why the text is not worth remembering; None when it may be."""
-    if SECRET.search(text):
+    if has_secret(text):
         return "secret"
     for reason, signs in _PATTERNS.items():
         if signs.search(text):
@@ -93,7 +93,7 @@ def noise(text: str) -> str | None:
 
 def is_dangerous(text: str) -> str | None:
     """Why the text must not be stored, whatever it is about: a secret, an order to a model, somebody's envelope."""
-    if SECRET.search(text):
+    if has_secret(text):
         return "secret"
     return next((reason for reason in ("envelope", "injection") if _PATTERNS[reason].search(text)), None)
 
