@@ -17,7 +17,8 @@ EntityName = Annotated[str, Meta(min_length=1, max_length=500)]
 
 
 class Entity(Wire):
-    """A person, project, technology, concept, file or error; `memories` counts those the caller may see."""
+    """A person, project, technology, concept, file or error; `memories` counts those the caller may see. An entity of
+    which only memories outside the caller's scopes speak is not there; one of which they speak too hides its summary."""
 
     id: str
     name: str
@@ -125,7 +126,11 @@ class Relation(Wire):
 
 
 class RelationAdd(Scoped[Relation]):
-    """Relate two memories. The same relation is held once: adding it again keeps the surer confidence."""
+    """Relate two memories. The same relation is held once: adding it again keeps the surer confidence.
+
+    `SUPERSEDES` ends the target's truth: both must be of one scope, it takes no window of its own, and it cannot be
+    closed.
+    """
 
     method: ClassVar[str] = "relation.add"
     source: MemoryId
