@@ -17,8 +17,11 @@ EntityName = Annotated[str, Meta(min_length=1, max_length=500)]
 
 
 class Entity(Wire):
-    """A person, project, technology, concept, file or error; `memories` counts those the caller may see. An entity of
-    which only memories outside the caller's scopes speak is not there; one of which they speak too hides its summary."""
+    """A person, project, technology, concept, file or error; `memories` counts those the caller may see.
+
+    An entity of which only memories outside the caller's scopes speak is not there; one of which they speak too hides
+    its summary.
+    """
 
     id: str
     name: str
