@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 import structlog
+
+import clankersd.without_jsonschema  # noqa: F401  # isort: skip  # before the next line
 from jsonrpcserver import Error, Success, async_dispatch
 
 from clankers_protocol.errors import (

@@ -1,6 +1,7 @@
 """What is not worth remembering, whoever asks: talk, questions, anger, code, secrets, orders to a model."""
 
 import re
+from functools import cache
 
 from clankersd.index.words import STOP_WORDS
 from clankersd.memories.extraction.texts import has_secret, ideographs
@@ -58,7 +59,14 @@ _NOISE = {
     r"|du \w+ (?:immer|ständig|dauernd|schon wieder))\b"
     r"|妈的|他妈|卧槽|操你|垃圾(?!回收|收集)|傻逼|蠢|烦死|气死|受够了|你(?:怎么|为什么)?(?:又|总是|老是)|算了|说了多少遍",
 }
-_PATTERNS = {reason: re.compile(signs, re.IGNORECASE) for reason, signs in _NOISE.items()}
+
+
+@cache
+def _patterns() -> dict[str, re.Pattern[str]]:
+    """Compiled when first needed: most daemons never do."""
+    return {reason: re.compile(signs, re.IGNORECASE) for reason, signs in _NOISE.items()}
+
+
 _CODE = re.compile(
     r"^(?:import [\w.]+;?$|from [\w.]+ import |def \w+\(|class \w+[(:{]|(?:async )?function\b|(?:const|let|var) \w+ ?="
     r"|return\b.*;$|#include|package \w+;|fn \w+|pub |SELECT .+ FROM |INSERT INTO |CREATE TABLE |diff --git|Traceback"
@@ -83,7 +91,7 @@ def noise(text: str) -> str | None:
     """Why the text is not worth remembering; None when it may be."""
     if has_secret(text):
         return "secret"
-    for reason, signs in _PATTERNS.items():
+    for reason, signs in _patterns().items():
         if signs.search(text):
             return reason
     if _is_code(text):
@@ -95,7 +103,7 @@ def is_dangerous(text: str) -> str | None:
     """Why the text must not be stored, whatever it is about: a secret, an order to a model, somebody's envelope."""
     if has_secret(text):
         return "secret"
-    return next((reason for reason in ("envelope", "injection") if _PATTERNS[reason].search(text)), None)
+    return next((reason for reason in ("envelope", "injection") if _patterns()[reason].search(text)), None)
 
 
 def _is_code(text: str) -> bool:

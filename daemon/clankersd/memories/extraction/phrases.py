@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 
 
 @dataclass(frozen=True)
@@ -12,7 +13,12 @@ class Rule:
     category: str
     importance: float
     confidence: float
-    signs: re.Pattern[str]
+    pattern: str
+
+    @cached_property
+    def signs(self) -> re.Pattern[str]:
+        """Compiled when first needed: most daemons never do."""
+        return re.compile(self.pattern, re.IGNORECASE)
 
 
 LEAD = (
@@ -26,7 +32,7 @@ _NEIN = r"^(?:nein|falsch|stopp?|halt|doch nicht|das (?:ist|war) falsch)\b[,.!:;
 def _rule(name: str, category: str, importance: float, confidence: float, *signs: str) -> Rule:
     # Each way of saying it has its own group of the same name, which one pattern may not have twice.
     numbered = [one.replace("(?P<fact>", f"(?P<fact{number}>") for number, one in enumerate(signs)]
-    return Rule(name, category, importance, confidence, re.compile("|".join(numbered), re.IGNORECASE))
+    return Rule(name, category, importance, confidence, "|".join(numbered))
 
 
 BY_USER = (
