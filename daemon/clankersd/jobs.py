@@ -148,7 +148,8 @@ class Jobs:
 
     def refuse_second(self, kind: str) -> None:
         """Raise Conflict while a job of this kind runs."""
-        if any(running.job.kind == kind for running in self._running.values()):
+        jobs = [running.job for running in self._running.values()]  # one that has ended may be there for a moment more
+        if any(job.kind == kind and job.state == "running" for job in jobs):
             raise Conflict(f"a {kind} is running already: see clankers-ctl jobs")
 
     async def find(self, job_id: str) -> Job:
