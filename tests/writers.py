@@ -138,6 +138,16 @@ def eventually(condition: Callable[[], Any], what: str, within: float = 30) -> A
     raise AssertionError(f"waited {within:g} s in vain until {what}")
 
 
+def settled(connection: RawConnection) -> dict[str, Any]:
+    """The index's status, once everything stored is cut and has its vector."""
+
+    def status() -> dict[str, Any] | None:
+        now: dict[str, Any] = connection.call("index.status")
+        return None if now["backlog"] or now["live"]["pending"] else now
+
+    return dict(eventually(status, "every chunk has its vector"))
+
+
 def upsert(connection: RawConnection, name: str, text: str = "text") -> dict[str, Any]:
     """The reply to storing one message."""
     return connection.request("upsertMessage", {"message": message(name, text=text)})

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
-import tomlkit
 from msgspec import Meta
 
 from clankers_protocol.admin import Setting, Settings
@@ -201,6 +200,8 @@ def write_setting(path: Path, key: str, value: Any) -> None:
         value = _checked(key, value, path.name, strict=False)
     elif key not in Config.__struct_fields__:
         raise _unknown(key, path.name)
+    import tomlkit  # needed by nobody else, and not at the start
+
     document = tomlkit.parse(path.read_text("utf-8")) if path.exists() else tomlkit.document()
     if value is None:
         document.pop(key, None)

@@ -111,6 +111,7 @@ _MESSAGE = upsert(
     created_at=KEEP,
     completed_at=GIVEN,
     metadata=GIVEN,
+    returning=("id", "session_id", "role", "created_at"),
 )
 _TOOL = upsert(
     "tools",
@@ -304,15 +305,15 @@ def message_change(index: Index, event: MessageEvent, settle: Settle | None = No
     def store(db: Db) -> None:
         if not _heard_of(db, row):
             return
-        message = settle(db, row) if settle else row["id"]
-        if message is None:
+        found = settle(db, row) if settle else row["id"]
+        if found is None:
             return
-        db.execute(_MESSAGE, {**row, "id": message})
+        [message] = db.fetch(_MESSAGE, {**row, "id": found})
         count_redactions(db, row["redacted"], row["now"])
         if text:
             index_message(db, message, prepared)
         elif role:
-            index_role(db, message, role)
+            index_role(db, found, role)
 
     return Change(store, (("message", row["id"]),))
 

@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import gc
 import os
 import signal
 import sys
@@ -88,6 +89,8 @@ async def _run(paths: Paths, flags: Mapping[str, Any]) -> None:
     # Signals are caught before anybody can know that we are there.
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         async with running(paths, flags) as daemon, anyio.create_task_group() as tasks:
+            gc.freeze()  # what is there by now stays: garbage is looked for in the rest
+            gc.enable()
             tasks.start_soon(_obey, signals, daemon)
             await daemon.stopping.wait()
             tasks.cancel_scope.cancel()

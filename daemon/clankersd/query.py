@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import apsw
-import apsw.ext
 
 from clankers_protocol.admin import Query, Rows
 from clankers_protocol.errors import QueryRefused
@@ -76,8 +75,8 @@ def run_query(db: Db, sql: str, limit: int) -> Rows:
     started = time.perf_counter()
     with _reading_only(db, guard):
         try:
-            _require_one_statement(db, sql)
-            columns, rows, truncated = _fetch(db, sql, limit)
+            columns = _columns_given(db, sql)
+            rows, truncated = _fetch(db, sql, limit)
         except apsw.InterruptError:
             raise
         except (apsw.AuthError, apsw.ReadOnlyError) as error:
@@ -105,7 +104,10 @@ def _reading_only(db: Db, guard: _Guard) -> Iterator[None]:
         db.raw.pragma("query_only", False)
 
 
-def _require_one_statement(db: Db, sql: str) -> None:
+def _columns_given(db: Db, sql: str) -> list[str]:
+    """The names of what it gives; raises ValueError unless it is one statement that gives rows."""
+    import apsw.ext  # needed by nobody else, and not at the start
+
     info = apsw.ext.query_info(db.raw, sql)
     if info.bindings_count:
         raise ValueError("write the values into the statement: there is nothing to bind here")
@@ -113,18 +115,18 @@ def _require_one_statement(db: Db, sql: str) -> None:
         raise ValueError("one statement at a time, please")
     if not info.description:
         raise ValueError(f"{_first_word(sql)} gives no rows: begin with SELECT or WITH")
+    return [column[0] for column in info.description]
 
 
-def _fetch(db: Db, sql: str, limit: int) -> tuple[list[str], list[list[Any]], bool]:
-    columns = [column[0] for column in apsw.ext.query_info(db.raw, sql).description]
+def _fetch(db: Db, sql: str, limit: int) -> tuple[list[list[Any]], bool]:
     rows: list[list[Any]] = []
     size = 0
     for row in db.raw.execute(sql, can_cache=False):
         if len(rows) == limit or size > MOST_BYTES:
-            return columns, rows, True
+            return rows, True
         rows.append([_shown(value) for value in row])
         size += sum(len(value) for value in rows[-1] if isinstance(value, str))
-    return columns, rows, False
+    return rows, False
 
 
 def _shown(value: Any) -> Any:

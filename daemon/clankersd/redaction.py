@@ -97,18 +97,21 @@ def _replaced(data: bytes, found: list[_Found]) -> tuple[str, dict[str, int]]:
 
 
 def _find(data: bytes, lowered: bytes) -> Iterator[_Found]:
-    if b"<private>" in lowered:
+    """Single bytes are looked for first: that is ten times quicker than looking for words, and often enough."""
+    dashes = b"-" in data
+    colons = b":" in data
+    if b"<" in data and b"<private>" in lowered:
         yield from _spans(_PRIVATE_BLOCK, lowered, "private")
     if b"bearer" in lowered or b"authorization" in lowered:
         yield from _spans(_BEARER, data, "bearer", 1)
-    if b"-----BEGIN" in data:
+    if dashes and b"-----BEGIN" in data:
         yield from _spans(_PRIVATE_KEY, data, "private-key")
-    if b"://" in data:
+    if colons and b"://" in data:
         yield from _urls(data)
     runs = data.translate(_LETTERS)
     if _RUN in runs:
         yield from _keys(data, runs)
-    if b":" in data or b"=" in data or b"--" in data or b"pass" in lowered:
+    if colons or b"=" in data or (dashes and b"--" in data) or b"pass" in lowered:
         yield from _named(data, lowered)
 
 
@@ -138,10 +141,12 @@ _URL = re.compile(rb"://[^\s/:@\"'<>\\`]{0,200}:([^\s/@\"'<>\\`]{1,200})@[A-Za-z
 
 
 def _format(needle: str, rest: str, kind: str = "api-key", before: str = r"(?<![A-Za-z0-9])") -> "_Format":
-    return needle.encode(), re.compile((before + re.escape(needle) + rest).encode()), kind
+    return needle.encode(), (before + re.escape(needle) + rest).encode(), kind
 
 
-_Format = tuple[bytes, re.Pattern[bytes], str]
+_Format = tuple[bytes, bytes, str]
+"""What to look for, the whole pattern, compiled when it is needed, and what it finds."""
+
 _FORMATS: tuple[_Format, ...] = (
     _format("sk-", r"[A-Za-z0-9_-]{20,}"),
     _format("sk_live_", r"[A-Za-z0-9]{16,}"),
@@ -209,7 +214,7 @@ def _formatted(data: bytes, start: int, end: int) -> Iterator[_Found]:
     near = data[max(start - 12, 0) : end]
     for needle, pattern, kind in _FORMATS:
         if needle in near:
-            for match in pattern.finditer(data, start if needle[0] != 58 else max(start - 12, 0), end):
+            for match in re.compile(pattern).finditer(data, start if needle[0] != 58 else max(start - 12, 0), end):
                 yield _Found(match.start(), match.end(), kind)
 
 

@@ -14,7 +14,7 @@ import apsw
 import pytest
 from papers import bomb, deep_json, docx, mixed, pdf
 from support import DaemonProcess, RawConnection, running_daemon
-from writers import eventually
+from writers import eventually, settled
 
 PROSE = "Kestrels hover over fields. They look for voles. " * 40
 TABLES = (
@@ -272,6 +272,7 @@ def test_documents_are_listed_newest_first_page_by_page(documents: RawConnection
     assert [one["source"] for one in documents.call("document.list", kind="html")["documents"]] == ["/b/x.html"]
     found = documents.call("document.list", project=str(tmp_path))["documents"]
     assert [one["projectPath"] for one in found] == [str(tmp_path)]
+    settled(documents)
     assert search(documents, "other", project=str(tmp_path))
     assert {hit["ref"]["documentSource"] for hit in search(documents, "text", project=str(tmp_path))} == {"/b/x.html"}
 
@@ -320,10 +321,6 @@ def test_storing_then_deleting_leaves_everything_as_it_was(home: Path) -> None:
         assert connection.request("document.get", {"id": document["id"]})["error"]["code"] == 4004
         assert daemon.stop() == 0
         check_words(daemon.database)
-
-
-def settled(connection: RawConnection) -> None:
-    eventually(lambda: connection.call("index.status")["live"]["pending"] == 0, "every chunk has its vector")
 
 
 def counts(database: Path) -> dict[str, int]:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import DaemonProcess, RawConnection
+from writers import settled
 
 from clankersd.memories.strength import DAY_MS, Strength
 
@@ -381,6 +382,7 @@ def test_promoting_widens_and_moves(rpc: RawConnection, scope: str) -> None:
     other = f"{scope}-team"
     moved = rpc.call("memory.promote", id=name, tier="project", scope=other, scopes=[scope, other])
     assert (moved["tier"], moved["scope"]) == ("project", other)
+    settled(rpc)
     for mode in ("keyword", "vector"):
         assert hits(rpc, "formatter", scope, mode=mode) == []
         assert hits(rpc, "formatter", other, mode=mode) == ["Everybody uses the shared formatter"]
@@ -449,6 +451,7 @@ def test_search_ranks_by_strength_importance_and_pins_and_explains_itself(rpc: R
     weak = add(rpc, "The worker retries three times with alpha", scope, importance=0.1)["memory"]["id"]
     strong = add(rpc, "The worker retries three times with omega", scope, importance=0.9, force=True)["memory"]["id"]
     rpc.call("memory.deemphasize", id=weak, amount=0.9, scopes=[scope])
+    settled(rpc)
     found = rpc.call("memory.search", query="how often does the worker retry", scopes=[scope], explain=True)["hits"]
     assert [hit["memory"]["id"] for hit in found] == [strong, weak]
     assert {"keyword", "vector", "salience", "importance", "recency", "sector"} <= found[0]["components"].keys()
@@ -461,6 +464,7 @@ def test_search_ranks_by_strength_importance_and_pins_and_explains_itself(rpc: R
 def test_filters_of_a_search_hold(rpc: RawConnection, scope: str) -> None:
     add(rpc, "Deploys run on Fridays", scope, tags=["ops"], category="fact", sector="semantic")
     add(rpc, "Deploys need two approvals", scope, tags=["policy"], category="decision", sector="reflective")
+    settled(rpc)
     for params, expected in [
         ({"tag": "ops"}, "Deploys run on Fridays"),
         ({"category": "decision"}, "Deploys need two approvals"),

@@ -11,7 +11,7 @@ import apsw
 import pytest
 import sqlite_vec
 from support import DaemonProcess, RawConnection, running_daemon
-from writers import eventually
+from writers import settled
 
 from clankers_protocol.paths import default_paths
 
@@ -36,10 +36,6 @@ def opened(daemon: DaemonProcess) -> apsw.Connection:
 
 def names(db: apsw.Connection, kind: str) -> set[str]:
     return {row[0] for row in db.execute("SELECT name FROM sqlite_schema WHERE type = ?", (kind,))}
-
-
-def settled(rpc: RawConnection) -> None:
-    eventually(lambda: not rpc.call("index.status")["live"]["pending"], "all vectors are made")
 
 
 def test_the_database_is_created_in_wal_mode(daemon: DaemonProcess) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from support import DaemonProcess, RawConnection
-from writers import eventually
+from writers import eventually, settled
 
 from clankers_protocol.errors import Conflict, InvalidParams, NotFound
 
@@ -28,10 +28,6 @@ metadata:
 1. Name a good commit and a bad one.
 2. Run `frobnicate` at each step.
 """
-
-
-def settled(connection: RawConnection) -> None:
-    eventually(lambda: connection.call("index.status")["live"]["pending"] == 0, "nothing is pending")
 
 
 def names(connection: RawConnection, **params: Any) -> list[str]:

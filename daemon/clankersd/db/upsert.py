@@ -17,10 +17,11 @@ HIGHEST = "MAX(COALESCE(:{column}, {table}.{column}), COALESCE({table}.{column},
 """Counters never go backwards."""
 
 
-def upsert(table: str, insert: dict[str, str] | None = None, **rules: str) -> str:
+def upsert(table: str, insert: dict[str, str] | None = None, returning: tuple[str, ...] = (), **rules: str) -> str:
     """Insert a row by its `id`, or bring the stored one up to date by each column's rule.
 
-    `insert` names the values of a new row that are not simply what is given.
+    `insert` names the values of a new row that are not simply what is given, `returning` the columns to be told of
+    the row as it is stored then.
     """
     fresh = insert or {}
     columns = ["id", *rules]
@@ -29,4 +30,5 @@ def upsert(table: str, insert: dict[str, str] | None = None, **rules: str) -> st
     return (
         f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join(values)}) "
         f"ON CONFLICT (id) DO UPDATE SET {', '.join(updates)}"
+        + (f" RETURNING {', '.join(returning)}" if returning else "")
     )

@@ -5,6 +5,7 @@ import json
 from collections import deque
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Literal, get_args
 
 from clankersd.db import Db
@@ -31,6 +32,9 @@ _INDEX_WORDS = """
     SELECT id, text, header, extra FROM chunks
     WHERE id > (SELECT coalesce(max(id), 0) FROM chunks_fts_docsize) ORDER BY id
 """
+QUARTER_MS = 15 * 60 * 1000
+"""In every time zone a day begins with a quarter of an hour."""
+
 _PLACE = "chunk_id, role, position, start_line, end_line, start_offset, end_offset, created_at, scope"
 """What may change of a chunk while its text stays."""
 
@@ -92,8 +96,13 @@ def hash_of(text: str) -> str:
 
 def message_header(created_at: int) -> str:
     """What a message is also found by: its day, in words."""
+    return _day_of_quarter(created_at // QUARTER_MS)
+
+
+@lru_cache(maxsize=256)
+def _day_of_quarter(quarter: int) -> str:
     try:
-        moment = datetime.fromtimestamp(created_at / 1000, UTC).astimezone()
+        moment = datetime.fromtimestamp(quarter * QUARTER_MS / 1000, UTC).astimezone()
     except (OverflowError, ValueError, OSError):
         return ""  # beyond the year 9999: a mistake of the sender's, and no reason to lose the message
     return f"{moment.day} {moment:%B %Y}"

@@ -9,17 +9,15 @@ from clankersd.index.texts import KINDS, Kind, cut_later
 NOT_INDEXED = ("system", "tool")
 
 
-def index_message(db: Db, message_id: str, prepared: list[Prepared] | None) -> None:
-    """Make a stored message searchable by its words, in the transaction that stores it."""
+def index_message(db: Db, message: dict[str, Any], prepared: list[Prepared] | None) -> None:
+    """Make a message searchable by its words, in the transaction that has stored it as this row."""
     if prepared is None:
-        cut_later(db, "message", message_id)
-        return
-    row = db.fetch_one("SELECT id, session_id, role, created_at FROM messages WHERE id = :id", {"id": message_id})
-    assert row
-    index_role(db, message_id, row["role"])
-    if row["role"] not in NOT_INDEXED:
+        cut_later(db, "message", message["id"])
+    elif message["role"] in NOT_INDEXED:
+        index_role(db, message["id"], message["role"])
+    else:
         for one in prepared:
-            replace(db, _message(row), one)
+            replace(db, _message(message), one)
 
 
 def index_role(db: Db, message_id: str, role: str | None) -> None:
