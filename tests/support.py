@@ -83,6 +83,7 @@ class DaemonProcess:
             **{k: v for k, v in os.environ.items() if not k.startswith("CLANKERS_")},
             "CLANKERS_DATA_PATH": str(home),
             "CLANKERS_CONFIG_PATH": str(home / "clankers.toml"),
+            "PYTHONFAULTHANDLER": "1",  # see `wait`
             "CLANKERS_HOOK_AUTOSTART": "false",  # a daemon that a test did not start would outlive it
             **environ,
         }
@@ -128,8 +129,13 @@ class DaemonProcess:
         self.process.send_signal(number)
 
     def wait(self, timeout: float = 30) -> int:
+        """The exit code; of a daemon that does not end, the test's failure tells what it was doing."""
         assert self.process
-        return self.process.wait(timeout)
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.signal(signal.SIGABRT)
+            raise AssertionError(f"clankersd did not end within {timeout:g} s:\n{self.errors()}") from None
 
     def stop(self) -> int:
         """SIGTERM, and the exit code."""

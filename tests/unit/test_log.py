@@ -1,12 +1,21 @@
 """The daily log files."""
 
 import json
+from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 
+import pytest
 import structlog
 
 from clankersd.log import DailyFile, configure
+
+
+@pytest.fixture(autouse=True)
+def nothing_configured_afterwards() -> Iterator[None]:
+    """Other tests must not log into a file that this one has closed."""
+    yield
+    structlog.reset_defaults()
 
 
 def lines(folder: Path) -> list[dict[str, object]]:
