@@ -10,9 +10,10 @@ import sysconfig
 import zipfile
 from pathlib import Path
 
+import apsw
 import pytest
 from support import DaemonProcess, RawConnection, running_daemon
-from writers import acknowledged, eventually, request, stored, writing
+from writers import acknowledged, eventually, request, stored, upsert, writing
 
 ENDLESS = "WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n"
 ROOT = Path(__file__).parents[2]
@@ -59,6 +60,18 @@ def test_a_request_that_takes_too_long_does_not_keep_it_from_ending(home: Path) 
         begin_endless_query(connection)
         daemon.signal(signal.SIGTERM)
         assert daemon.wait(timeout=30) == 0  # half of what the query may take
+
+
+def test_somebody_who_reads_the_file_does_not_keep_it_from_ending(daemon: DaemonProcess) -> None:
+    with daemon.connect() as connection:
+        upsert(connection, "first")
+        reader = apsw.Connection(str(daemon.database), flags=apsw.SQLITE_OPEN_READONLY)
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM messages").fetchall()
+        upsert(connection, "second")
+    assert daemon.stop() == 0
+    reader.close()
+    assert {"first", "second"} <= stored(daemon.database)
 
 
 def test_every_write_acknowledged_before_the_end_is_stored(daemon: DaemonProcess) -> None:

@@ -4,7 +4,6 @@ Many Pythons cannot load extensions and many link a SQLite with the WAL-reset bu
 """
 
 import importlib.util
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -79,12 +78,9 @@ class Db:
         """Run `finish` once at the end of this transaction, however often it is asked for."""
         self._finishing[finish] = None
 
-    def stop_at(self, deadline: float | None) -> None:
-        """Interrupt whatever still runs at `deadline` (of time.monotonic); None lifts it."""
-        if deadline is None:
-            self.raw.set_progress_handler(None)
-        else:
-            self.raw.set_progress_handler(lambda: time.monotonic() > deadline, 5000)
+    def stop_when(self, due: Callable[[], bool] | None) -> None:
+        """Interrupt whatever runs once `due` says so; None lifts it."""
+        self.raw.set_progress_handler(due, 5000)
 
 
 class Connection(aiosqlite.Connection):

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,6 +29,7 @@ RETRY_SECONDS = 2.0
 CHECKPOINT_PAGES = 1000  # when nothing waits
 CHECKPOINT_PAGES_BUSY = 16_000  # 64 MiB: even while writes wait
 IDLE_SECONDS = 1.0
+LEAVING_MS = 500
 RUSH_CHANGES = 4
 RUSH_SECONDS = 0.2
 
@@ -82,7 +84,7 @@ class Store:
         self._behind = False
         self._wal_pages = 0
         self._last_rush = 0.0
-        self._reading = False  # in the connection's thread, whether or not anybody still waits for it
+        self._closing = False
         self._waiting: deque[tuple[Callable[[Db], Any], asyncio.Future[Any]]] = deque()
         self._woken = anyio.Event()
 
@@ -115,13 +117,12 @@ class Store:
 
         def bounded(db: Db) -> T:
             self._verify_file()
-            db.stop_at(time.monotonic() + seconds)
-            self._reading = True
+            deadline = time.monotonic() + seconds
+            db.stop_when(lambda: self._closing or time.monotonic() > deadline)
             try:
                 return query(db)
             finally:
-                self._reading = False
-                db.stop_at(None)
+                db.stop_when(None)
 
         try:
             return await self._serving(unreadable).run(bounded)
@@ -199,9 +200,8 @@ class Store:
 
     async def close(self) -> None:
         """Commit what waits, fold the log into the database, and let go of the file."""
+        self._closing = True  # ends what is still read: whoever asked has been waited for long enough
         with anyio.CancelScope(shield=True):
-            if self._reading and self._connection is not None:
-                await self._connection.interrupt()  # whoever asked has been waited for long enough
             while self._waiting:
                 await self._commit_waiting()
             await self._let_go()
@@ -344,16 +344,17 @@ class Store:
         connection, self._connection = self._connection, None
         if connection is None:
             return
-        try:
-            await connection.run(self._settle_log)
-            await connection.close()
-        except apsw.Error as error:
-            log.warning("closing failed", error=str(error))
+        for step in (partial(connection.run, self._settle_log), connection.close):  # its thread must end in any case
+            try:
+                await step()
+            except apsw.Error as error:
+                log.warning("closing failed", error=str(error))
 
     def _settle_log(self, db: Db) -> None:
         """Empty our log into our file: left full, it would be taken for the log of whatever file is put in
         its place. A log that another file brought along is not ours to touch."""
         if FileIdentity.of(self.path).wal == self._identity.wal:
+            db.raw.set_busy_timeout(LEAVING_MS)  # whoever still reads keeps the log, and it is read at the next start
             db.raw.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         else:
             db.raw.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
