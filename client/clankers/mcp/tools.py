@@ -59,7 +59,7 @@ class Tool(Protocol):
 
 
 class Arguments(msgspec.Struct, forbid_unknown_fields=True):
-    """What most tools have in common."""
+    """What a tool is called with: an argument it does not know is an error. Most tools only read."""
 
     only_reads: ClassVar[bool] = True
 

@@ -55,12 +55,7 @@ _SURER = """
     UPDATE memory_relationships SET confidence = :confidence, extracted_by = :extracted_by
     WHERE id = :id AND confidence < :confidence
 """
-_TAKE_OVER = """
-    INSERT INTO memory_relationships (id, source_memory_id, target_memory_id, relationship_type, created_at,
-                                      valid_from, valid_until, confidence, extracted_by)
-    VALUES (:id, :source, :target, :type, :created_at, :valid_from, :valid_until, :confidence, :extracted_by)
-    ON CONFLICT DO NOTHING RETURNING 1
-"""
+_TAKE_OVER = f"{_INSERT} ON CONFLICT DO NOTHING RETURNING 1"
 _SUPERSESSION = """
     SELECT id FROM memory_relationships
     WHERE source_memory_id = :source AND target_memory_id = :target AND relationship_type = 'SUPERSEDES'
@@ -130,13 +125,12 @@ def relations_of(db: Db, memory_id: str, permitted: Allowed) -> list[Relation]:
 
 
 def take_over(db: Db, relation: Row, permitted: Allowed) -> bool:
-    """Store a relation as it was elsewhere; False when it is here, or cannot be since of its memories one is not."""
-    now = clock.now()
-    ends = db.fetch(_ENDS, permitted.params | {name: relation[name] for name in ("source", "target")})
-    if len(ends) < 2:
+    """Store a relation as it was elsewhere; False when it is here, or one of its memories is not."""
+    both = {name: relation[name] for name in ("source", "target")}
+    if len(db.fetch(_ENDS, permitted.params | both)) < 2:
         return False
-    if relation["type"] == "SUPERSEDES" and relation["valid_until"] is None:
-        source, target = get(db, relation["source"], now), get(db, relation["target"], now)
+    if relation["type"] == "SUPERSEDES" and relation["ends"] is None:
+        source, target = (get(db, memory_id, clock.now()) for memory_id in both.values())
         if not _can_supersede(db, source, target):
             return False
     return bool(db.value(_TAKE_OVER, relation))

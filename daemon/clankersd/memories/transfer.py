@@ -202,7 +202,6 @@ def _row(record: MemoryRecord, drafted: Draft) -> Row:
 
 
 def _relation(given: RelationRecord) -> Row:
-    row = msgspec.structs.asdict(given)
-    created = clock.moment(given.created_at) or clock.now()
-    begins = clock.moment(given.valid_from) or created
-    return row | {"created_at": created, "valid_from": begins, "valid_until": clock.moment(given.valid_until)}
+    made = clock.moment(given.created_at) or clock.now()
+    times = {"now": made, "begins": clock.moment(given.valid_from) or made, "ends": clock.moment(given.valid_until)}
+    return msgspec.structs.asdict(given) | times
