@@ -42,7 +42,7 @@ from clankersd.index.files import FileSync, WatchSettings
 from clankersd.index.index import Index
 from clankersd.index.queue import Queue
 from clankersd.jobs import Jobs
-from clankersd.memories import adding, changing, entities, finding, importing, maintenance, reading, relations
+from clankersd.memories import adding, changing, entities, finding, maintenance, reading, relations, transfer
 from clankersd.memories import graph as memory_graph
 from clankersd.memories.extraction import service as extraction
 from clankersd.recall import recall, whole
@@ -55,7 +55,7 @@ from clankersd.spool import Spool
 from clankersd.subscriptions import Hub
 from clankersd.transcripts import Transcripts
 
-MEMORIES = (adding, changing, entities, extraction, finding, importing, maintenance, memory_graph, reading, relations)
+MEMORIES = (adding, changing, entities, extraction, finding, maintenance, memory_graph, reading, relations, transfer)
 FEATURES = (
     *MEMORIES,
     actions,

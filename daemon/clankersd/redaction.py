@@ -9,10 +9,14 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 from math import log2
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import msgspec
 
 if TYPE_CHECKING:
     from clankersd.db import Db
+
+Given = TypeVar("Given", bound=msgspec.Struct)
 
 MARK = b"[redacted:"
 SLACK = 4096
@@ -22,6 +26,8 @@ _COUNT = """
     INSERT INTO redactions (kind, count, last_at) VALUES (:kind, :count, :now)
     ON CONFLICT (kind) DO UPDATE SET count = count + :count, last_at = :now
 """
+_TOLD = ("content", "summary", "tags", "concepts", "files", "metadata", "reason", "name")
+"""What of a memory or an entity is somebody's own words."""
 
 
 class _Found(NamedTuple):
@@ -52,6 +58,17 @@ def redact_all(value: object) -> tuple[object, dict[str, int]]:
         return [walk(each) for each in inner] if isinstance(inner, list) else inner
 
     return walk(value), dict(counts)
+
+
+def without_secrets(given: Given) -> tuple[Given, dict[str, int]]:
+    """A request on memories with the secrets taken out of what it tells, and how many of which kind there were."""
+    counts: Counter[str] = Counter()
+    clean: dict[str, object] = {}
+    for name in _TOLD:
+        if value := getattr(given, name, None):
+            clean[name], found = redact_all(value)
+            counts.update(found)
+    return (msgspec.structs.replace(given, **clean) if counts else given), dict(counts)
 
 
 def capped(text: str | None, characters: int, slack: int = SLACK) -> str | None:

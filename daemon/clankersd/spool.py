@@ -27,6 +27,7 @@ GIVEN_UP_SECONDS = 60.0
 """A file that is still unfinished then belongs to a hook that was killed."""
 
 MOST_REJECTED = 1000
+MOST_REJECTED_BYTES = 256 * 1024 * 1024
 """Of the events that can never be stored so many are shown to the owner; older ones make room."""
 
 log = structlog.get_logger(component="spool")
@@ -119,6 +120,15 @@ def _finish_unfinished(folder: Path) -> None:
                 path.rename(path.with_suffix(".json"))
 
 
+def make_room(rejected: Path) -> None:
+    """Keep the newest of what was set aside: their names begin with their time."""
+    size = 0
+    for count, path in enumerate(sorted(rejected.iterdir(), reverse=True), 1):
+        size += path.stat().st_size
+        if count > MOST_REJECTED or (count > 1 and size > MOST_REJECTED_BYTES):
+            path.unlink(missing_ok=True)
+
+
 def _set_aside(path: Path, problem: Exception) -> bool:
     """An event that can never be stored must not hold up the rest, and must not vanish either."""
     log.error("spooled event set aside", file=path.name, problem=repr(problem))
@@ -126,8 +136,7 @@ def _set_aside(path: Path, problem: Exception) -> bool:
     try:
         rejected.mkdir(mode=0o700, exist_ok=True)
         path.rename(rejected / path.name)
-        for surplus in sorted(rejected.iterdir())[:-MOST_REJECTED]:
-            surplus.unlink(missing_ok=True)
+        make_room(rejected)
     except OSError as error:
         log.error("spool cannot be written", error=str(error))
         return False

@@ -34,7 +34,10 @@ from clankersd.rpc import handles
 if TYPE_CHECKING:
     from clankersd.app import Daemon
 
-_TABLES = ("projects", "sessions", "messages", "tools", "session_errors", "compaction_events", "documents")
+_TABLES = (
+    "projects", "sessions", "messages", "tools", "session_errors", "compaction_events", "memories", "entities",
+    "documents", "skills", "scheduled_actions", "files",
+)  # fmt: skip
 
 
 @handles(Health)

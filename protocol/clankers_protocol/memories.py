@@ -5,7 +5,6 @@ from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
-from clankers_protocol.admin import JobStarted
 from clankers_protocol.search import Mode
 from clankers_protocol.wire import Cursor, Id, Limit, Method, Name, Reach, Scope, Time, Wire
 
@@ -195,74 +194,6 @@ class MemorySearch(Selection[MemoryHits], kw_only=True):
     cursor: Cursor | None = None
 
 
-class MemoryUpdate(Scoped[Memory]):
-    """Correct a memory in place; what is not given stays, and what `clear` names is emptied. What it said before is in
-    its history.
-
-    Something that is no longer true is not corrected but superseded: `memory.add` with `supersedes`.
-    """
-
-    method: ClassVar[str] = "memory.update"
-    id: MemoryId
-    content: Content | None = None
-    summary: Annotated[str, Meta(max_length=10_000)] | None = None
-    sector: Sector | None = None
-    tier: Tier | None = None
-    category: Category | None = None
-    importance: Share | None = None
-    confidence: Share | None = None
-    tags: Words | None = None
-    concepts: Words | None = None
-    files: Paths | None = None
-    metadata: dict[str, Any] | None = None
-    valid_from: Time | None = None
-    valid_until: Time | None = None
-    expires_at: Time | None = None
-    clear: Annotated[list[Literal["summary", "validUntil", "expiresAt", "metadata"]], Meta(max_length=4)] = (
-        msgspec.field(default_factory=list)
-    )
-    session_id: Id | None = None
-    reason: Annotated[str, Meta(max_length=1000)] | None = None
-
-
-class Changed(Wire):
-    """How many memories a change reached, and which."""
-
-    count: int
-    ids: list[str]
-
-
-class MemoryDelete(Scoped[Changed]):
-    """Forget a memory: it is found no more, and can be restored until it is purged."""
-
-    method: ClassVar[str] = "memory.delete"
-    id: MemoryId
-    reason: Annotated[str, Meta(max_length=1000)] | None = None
-
-
-class MemoryRestore(Scoped[Memory]):
-    """Bring a forgotten or archived memory back."""
-
-    method: ClassVar[str] = "memory.restore"
-    id: MemoryId
-
-
-class MemoryPurge(Scoped[Changed]):
-    """Remove a memory for good, with its history, links and index. It need not have been forgotten first."""
-
-    method: ClassVar[str] = "memory.purge"
-    id: MemoryId
-
-
-class MemoryBulkDelete(Selection[Changed]):
-    """Forget every memory that the conditions select; at least one is needed, and `scopes` alone counts when given.
-    `dryRun` only tells which."""
-
-    method: ClassVar[str] = "memory.bulkDelete"
-    purge: bool = False
-    dry_run: bool = False
-
-
 class MemoryStats(Wire):
     """Memories counted; `salience` is the mean of what is current."""
 
@@ -291,71 +222,6 @@ class MemoryStatsOf(Scoped[MemoryStats]):
     method: ClassVar[str] = "memory.stats"
 
 
-class MemoryRecord(Wire, forbid_unknown_fields=True):
-    """A memory from elsewhere, with its id and times. Importance may come on a scale of 1 to 5."""
-
-    id: MemoryId
-    content: Content
-    created_at: Time
-    summary: Annotated[str, Meta(max_length=10_000)] | None = None
-    sector: Sector | None = None
-    tier: Tier | None = None
-    category: Category | None = None
-    scope: Scope = "global"
-    project_path: Annotated[str, Meta(max_length=4096)] | None = None
-    importance: Annotated[float, Meta(ge=0, le=5)] = 0.5
-    confidence: Share = 0.5
-    salience: Share = 1.0
-    salience_at: Time | None = None
-    access_count: Annotated[int, Meta(ge=0, le=10**9)] = 0
-    pinned: bool = False
-    tags: Words = msgspec.field(default_factory=list)
-    concepts: Words | None = None
-    files: Paths = msgspec.field(default_factory=list)
-    metadata: dict[str, Any] | None = None
-    updated_at: Time | None = None
-    last_accessed: Time | None = None
-    valid_from: Time | None = None
-    valid_until: Time | None = None
-    expires_at: Time | None = None
-    archived_at: Time | None = None
-    deleted_at: Time | None = None
-    source_session_id: Id | None = None
-    source_message_id: Id | None = None
-    supersedes: Annotated[list[MemoryId], Meta(max_length=1000)] = msgspec.field(default_factory=list)
-
-
-class Imported(Wire):
-    """`unchanged` were there with the same id; `refused` says why, by id."""
-
-    created: int
-    unchanged: int
-    refused: dict[str, str]
-
-
-class MemoryImport(Scoped[Imported]):
-    """Take memories over as they are: ids and times are kept, and what is there stays as it is. One that cannot be
-    taken fails alone."""
-
-    method: ClassVar[str] = "memory.import"
-    memories: Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=1000)]
-
-
-class RecordPage(Wire):
-    """Everything `memory.import` wants to know, oldest first."""
-
-    memories: list[MemoryRecord]
-    cursor: str | None = None
-
-
-class MemoryExport(Scoped[RecordPage]):
-    """Every memory in every state, to be imported elsewhere."""
-
-    method: ClassVar[str] = "memory.export"
-    limit: Limit = 200
-    cursor: Cursor | None = None
-
-
 class Has(Wire):
     has: bool
     id: str | None = None
@@ -367,31 +233,6 @@ class MemoryHas(Scoped[Has]):
     method: ClassVar[str] = "memory.has"
     id: MemoryId | None = None
     content: Content | None = None
-
-
-class MemoryReinforce(Scoped[Memory]):
-    """Make a memory stronger: by `amount` of what is missing to 1."""
-
-    method: ClassVar[str] = "memory.reinforce"
-    id: MemoryId
-    amount: Annotated[float, Meta(gt=0, le=1)] = 0.1
-    session_id: Id | None = None
-
-
-class MemoryDeemphasize(Scoped[Memory]):
-    """Make a memory weaker by `amount`; it never quite vanishes."""
-
-    method: ClassVar[str] = "memory.deemphasize"
-    id: MemoryId
-    amount: Annotated[float, Meta(gt=0, le=1)] = 0.2
-
-
-class MemoryPin(Scoped[Memory]):
-    """Keep a memory from fading, or no longer."""
-
-    method: ClassVar[str] = "memory.pin"
-    id: MemoryId
-    pinned: bool = True
 
 
 class LogEntry(Wire):
@@ -429,25 +270,6 @@ class MemoryTimeline(Scoped[MemoryPage]):
     after: Annotated[int, Meta(ge=0, le=100)] = 5
 
 
-class MemoryTouch(Scoped[Changed]):
-    """Record that memories were used; `recalled` and `reinforced` count as an access."""
-
-    method: ClassVar[str] = "memory.touch"
-    ids: Annotated[list[MemoryId], Meta(min_length=1, max_length=100)]
-    session_id: Id
-    usage: Usage = "recalled"
-
-
-class MemoryPromote(Scoped[Memory]):
-    """Give a memory a wider tier, and with it, when given, another scope that the caller may touch."""
-
-    method: ClassVar[str] = "memory.promote"
-    id: MemoryId
-    tier: Literal["project", "global"]
-    scope: Scope | None = None
-    reason: Annotated[str, Meta(max_length=1000)] | None = None
-
-
 class Related(Wire):
     """A memory near another one: `via` a relation, an entity they share, or their meaning."""
 
@@ -483,76 +305,3 @@ class MemoryContext(Scoped[Context]):
     max_characters: Annotated[int, Meta(ge=200, le=100_000)] = 4000
     limit: Annotated[int, Meta(ge=1, le=100)] = 15
     exclude: Annotated[list[MemoryId], Meta(max_length=1000)] = msgspec.field(default_factory=list)
-    session_id: Id | None = None
-
-
-class Maintained(Wire):
-    """What maintenance did, or would do: each with its reason."""
-
-    promoted: int
-    archived: int
-    merged: int
-    expired: int
-    entities_dropped: int
-    changes: list[LogEntry]
-    dry_run: bool
-
-
-class MemoryMaintain(Method[Maintained]):
-    """Look after all memories now: promote what is used, archive what has faded, merge what says the same, drop
-    entities nothing refers to. Every change is in the history of its memory."""
-
-    method: ClassVar[str] = "memory.maintain"
-    dry_run: bool = False
-
-
-class Candidate(Wire):
-    """Something a session said that may be worth remembering, and the rule or model that noticed it.
-
-    `outcome` is what became of it: `created`, `duplicate` or `superseded` as for `memory.add`, `known` when this very
-    message has been learnt from before, `confirmed` when it says what the memory `memoryId` says, or null when nothing
-    was stored.
-    """
-
-    content: str
-    category: str
-    sector: Sector
-    importance: float
-    confidence: float
-    rule: str
-    message_id: str | None
-    files: list[str] = msgspec.field(default_factory=list)
-    supersedes: str | None = None
-    memory_id: str | None = None
-    outcome: Literal["created", "duplicate", "superseded", "confirmed", "known"] | None = None
-
-
-class Extraction(Wire):
-    """What was found in how many messages, and what of the model that cost; `note` says what was left out and why."""
-
-    candidates: list[Candidate]
-    by: Literal["rules", "model"]
-    read_messages: int
-    calls: int
-    tokens: int
-    note: str | None
-
-
-class MemoryExtract(Scoped[Extraction]):
-    """Look for memories in a captured session, by rules or by the configured model. `dryRun` stores nothing.
-
-    Without `by` it is as the configuration says (`extract`), and by rules while that is off. Only with `model` is
-    anything sent anywhere: to the chat endpoint of the configuration.
-    """
-
-    method: ClassVar[str] = "memory.extract"
-    session_id: Id
-    by: Literal["rules", "model"] | None = None
-    dry_run: bool = False
-
-
-class MemorySummarize(Method[JobStarted]):
-    """Let the configured model sum up a session, as a job; the summary is kept with the session."""
-
-    method: ClassVar[str] = "memory.summarize"
-    session_id: Id

@@ -795,6 +795,8 @@ def test_what_is_no_longer_true_is_superseded(chat: Chat, verdict: str) -> None:
         assert (found["outcome"], found["supersedes"], extraction["calls"]) == ("superseded", old, 2)
         assert contents(connection) == [NEW["content"]]
         assert connection.call("memory.get", id=old, scopes=["*"])["state"] == "superseded"
+        [link] = connection.call("relation.list", memoryId=old, scopes=["*"])["relations"]
+        assert link["extractedBy"] == "llm"
         assert OLD in service.requests[1].payload["messages"][1]["content"]
 
 

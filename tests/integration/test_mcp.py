@@ -117,6 +117,18 @@ async def test_the_whole_text_comes_by_id_in_parts(daemon: DaemonProcess, projec
         assert "make test\nno rule" in await use(client, "get", id="t-1")
 
 
+async def test_documents_of_the_project_and_skills_are_found_and_read(
+    daemon: DaemonProcess, connection: RawConnection, project: Path
+) -> None:
+    paper = {"title": "Handbook", "text": "# Refunds\n\nA refund needs a countersignature."}
+    connection.call("document.ingest", project=str(project), **paper)
+    connection.call("skill.create", name="refund", description="Make a refund", instructions="Ask for the slip.")
+    async with agent(daemon.socket_path, project) as client:
+        [found] = [line for line in (await use(client, "search", query="refund")).splitlines() if "Handbook" in line]
+        assert "countersignature" in await use(client, "get", id=found.split()[1])
+        assert "skill" in await use(client, "search", query="refund slip", everywhere=True)
+
+
 async def test_a_timeline_of_a_session_and_of_the_project(daemon: DaemonProcess, project: Path) -> None:
     async with agent(daemon.socket_path, project) as client:
         happened = await use(client, "timeline", id="session-1")
@@ -181,6 +193,7 @@ async def test_what_is_remembered_is_found_until_it_is_forgotten(daemon: DaemonP
         assert "decision, project:" in await use(client, "get", id=memory)
         assert memory in await use(client, "timeline", id=memory)
         assert await use(client, "forget", id=memory, reason="no longer so") == f"Forgotten: {memory}."
+        assert await use(client, "forget", id=memory) == "It was forgotten already."
         assert memory not in await use(client, "search", query="how are invoices rounded")
         assert "failed" in await fail(client, "forget", id="0192aaaa-nobody")
 

@@ -411,6 +411,7 @@ def test_what_is_exported_can_be_imported_as_it_was(rpc: RawConnection, daemon: 
     with daemon.connect() as other:
         assert other.call("memory.import", memories=records, scopes=["*"]) == {
             "created": 3,
+            "relations": 1,
             "unchanged": 0,
             "refused": {},
         }

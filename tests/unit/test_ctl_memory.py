@@ -14,7 +14,8 @@ from clankers.ctl.memory.drawing import HEIGHT, WIDTH, as_dot, as_svg
 from clankers.ctl.memory.foreign import adopted
 from clankers.ctl.memory.form import LINE, Mistake, changes, form, mistake
 from clankers_protocol.entities import Graph, GraphEdge, GraphNode
-from clankers_protocol.memories import Memory, MemoryRecord
+from clankers_protocol.memories import Memory
+from clankers_protocol.memory_transfer import MemoryRecord
 
 NOW = 1_760_000_000_000
 SVG = "{http://www.w3.org/2000/svg}"

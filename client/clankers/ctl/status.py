@@ -83,7 +83,8 @@ def _print_status(report: StatusReport) -> None:
             ("", _sizes(report.sizes)),
             (
                 "holds",
-                ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in report.counts.items()),
+                ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in report.counts.items() if count)
+                or "nothing yet",
             ),
             ("socket", report.socket_path),
             ("logs", report.log_path),

@@ -3,7 +3,7 @@
 import os
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Protocol
 
 import msgspec
 from msgspec import Meta
@@ -13,9 +13,10 @@ from clankers.ctl.human import local, moment
 from clankers.messages import Result
 from clankers_protocol.admin import DaemonStatus
 from clankers_protocol.errors import InvalidParams, MethodNotFound, NotFound
-from clankers_protocol.memories import Memory, MemoryAdd, MemoryDelete, MemoryGet, MemorySearch, MemoryTimeline
+from clankers_protocol.memories import Memory, MemoryAdd, MemoryGet, MemorySearch, MemoryTimeline
+from clankers_protocol.memory_changes import MemoryDelete
 from clankers_protocol.recall import RecallGet, SessionInjections
-from clankers_protocol.search import Hit, IndexStatus, Search
+from clankers_protocol.search import Hit, IndexStatus, Ref, Search
 from clankers_protocol.sessions import Session, SessionList, SessionTimeline, TimelineEntry
 from clankers_protocol.wire import Method
 
@@ -48,17 +49,22 @@ class Asker:
         return None if everywhere else self.project
 
 
-class Tool(msgspec.Struct, forbid_unknown_fields=True):
+class Tool(Protocol):
     """A tool is its arguments; the docstring is what the agent reads."""
 
     name: ClassVar[str]
+    only_reads: ClassVar[bool]
+
+    async def answer(self, asker: Asker) -> Answer: ...
+
+
+class Arguments(msgspec.Struct, forbid_unknown_fields=True):
+    """What a tool is called with: an argument it does not know is an error. Most tools only read."""
+
     only_reads: ClassVar[bool] = True
 
-    async def answer(self, asker: Asker) -> Answer:
-        raise NotImplementedError
 
-
-class SearchTool(Tool):
+class SearchTool(Arguments):
     """Find what was said, done, decided or noted earlier, by words and by meaning. Gives ids and snippets: `get` an
     id for its text."""
 
@@ -74,7 +80,7 @@ class SearchTool(Tool):
         found = await asker.call(
             Search(
                 query=self.query,
-                sources=["sessions", "memory"],
+                sources=["sessions", "memory", "documents", "skills"],
                 project=project,
                 since=_since(self.since),
                 limit=self.limit,
@@ -95,7 +101,7 @@ class SearchTool(Tool):
         return [hit.memory for hit in found.hits] if found else []
 
 
-class GetTool(Tool):
+class GetTool(Arguments):
     """The whole text of an id from search, timeline or recall: message, tool call, session, memory, passage."""
 
     name: ClassVar[str] = "get"
@@ -111,7 +117,7 @@ class GetTool(Tool):
         return f"{head}\n\n{whole.text}{_rest(whole.next_offset, whole.characters)}"
 
 
-class RememberTool(Tool):
+class RememberTool(Arguments):
     """Keep something for later sessions: a decision, preference, fact, pitfall. One thing, in a sentence that stands
     alone. What is known already is made stronger."""
 
@@ -139,7 +145,7 @@ class RememberTool(Tool):
         return f"{done[added.outcome]}: {added.memory.id}{replaced}."
 
 
-class ForgetTool(Tool):
+class ForgetTool(Arguments):
     """Forget a memory by its id; its owner can restore it."""
 
     name: ClassVar[str] = "forget"
@@ -149,10 +155,10 @@ class ForgetTool(Tool):
 
     async def answer(self, asker: Asker) -> Answer:
         forgotten = await asker.call(MemoryDelete(id=self.id, project=asker.project, reason=self.reason or None))
-        return f"Forgotten: {', '.join(forgotten.ids)}."
+        return f"Forgotten: {', '.join(forgotten.ids)}." if forgotten.ids else "It was forgotten already."
 
 
-class TimelineTool(Tool):
+class TimelineTool(Arguments):
     """What happened in order: of a session id its messages and tools, around a memory id what was learnt, without an
     id the last sessions."""
 
@@ -176,7 +182,7 @@ class TimelineTool(Tool):
         return _page([_session_line(session) for session in page.sessions], page.cursor) or "No sessions here yet."
 
 
-class StatusTool(Tool):
+class StatusTool(Arguments):
     """Whether the memory works, what it holds, and with a session id what that session was told."""
 
     name: ClassVar[str] = "status"
@@ -211,11 +217,19 @@ def _since(text: str) -> int | None:
 
 
 def _hit_line(hit: Hit) -> str:
-    where = hit.ref.path or f"{hit.ref.role or 'message'}, {_cut(hit.ref.session_title or 'session', 60)}"
-    place = f"{os.path.basename(where)}:{hit.ref.start_line}" if hit.ref.path else where  # noqa: PTH119  # a text
     session = f" ({hit.ref.session_id})" if hit.ref.session_id else ""
     found = hit.ref.message_id or hit.ref.tool_id or hit.chunk_id[:16]
-    return f"- {found} {local(hit.created_at, '%Y-%m-%d')} {place}{session}: {_cut(hit.snippet, SNIPPET)}"
+    return f"- {found} {local(hit.created_at, '%Y-%m-%d')} {_place(hit.ref)}{session}: {_cut(hit.snippet, SNIPPET)}"
+
+
+def _place(ref: Ref) -> str:
+    if ref.path:
+        return f"{os.path.basename(ref.path)}:{ref.start_line}"  # noqa: PTH119  # a text
+    if ref.document_id:
+        return f"{_cut(ref.document_title or 'document', 60)}:{ref.start_line}"
+    if ref.skill_id:
+        return f"skill {ref.skill_id}"
+    return f"{ref.role or 'message'}, {_cut(ref.session_title or 'session', 60)}"
 
 
 def _memory_line(memory: Memory) -> str:

@@ -2,13 +2,15 @@
 
 from typing import TYPE_CHECKING
 
+from clankers_protocol.entities import ExtractedBy
 from clankers_protocol.errors import InvalidParams
 from clankers_protocol.memories import Added, MemoryAdd
 from clankersd import clock
 from clankersd.db import Db
 from clankersd.index.index import Index
-from clankersd.memories.drafts import Draft, draft, list_columns, store_row, text_columns, without_secrets
+from clankersd.memories.drafts import Draft, draft, list_columns, store_row, text_columns
 from clankersd.memories.duplicates import Match, Text, find_match
+from clankersd.memories.entities import at_field
 from clankersd.memories.rows import (
     Row,
     as_json,
@@ -27,7 +29,7 @@ from clankersd.memories.strength import reinforced
 from clankersd.memories.versions import supersede
 from clankersd.projects import project_id as known_project
 from clankersd.projects import project_row, store_project
-from clankersd.redaction import count_redactions
+from clankersd.redaction import count_redactions, without_secrets
 from clankersd.rpc import handles
 
 if TYPE_CHECKING:
@@ -89,16 +91,23 @@ def _add(db: Db, index: Index, request: MemoryAdd, drafted: Draft, by: str) -> A
     if request.session_id:
         link_session(db, request.session_id, row["id"], "created", now)
     if match:
-        said_by = "user" if request.supersedes else "system"
-        supersede(db, match.row, row, by=by, reason=match.why, at=now, extracted_by=said_by)
+        supersede(db, match.row, row, by=by, reason=match.why, at=now, extracted_by=_said_by(request, by))
     memory = to_memory(get(db, row["id"], now), now)
     return Added(memory, "superseded" if match else "created", match.row["id"] if match else None, drafted.note)
+
+
+def _said_by(request: MemoryAdd, by: str) -> ExtractedBy:
+    """Who says that an older memory no longer holds: agents and extraction are language models."""
+    if not request.supersedes:
+        return "system"
+    return "user" if by == "user" else "llm"
 
 
 def _match(db: Db, index: Index, request: MemoryAdd, row: Row, drafted: Draft) -> Match | None:
     """What the new memory repeats or replaces."""
     if request.supersedes:
-        old = find(db, request.supersedes, allowed(db, request))
+        with at_field("supersedes"):
+            old = find(db, request.supersedes, allowed(db, request))
         return Match(old, "nearly", "it is no longer true")
     if request.force:
         return None

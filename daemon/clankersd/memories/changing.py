@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from clankers_protocol.errors import Conflict, InvalidParams
-from clankers_protocol.memories import (
+from clankers_protocol.memories import Memory, Scoped
+from clankers_protocol.memory_changes import (
     Changed,
-    Memory,
     MemoryBulkDelete,
     MemoryDeemphasize,
     MemoryDelete,
@@ -18,13 +18,12 @@ from clankers_protocol.memories import (
     MemoryRestore,
     MemoryTouch,
     MemoryUpdate,
-    Scoped,
 )
 from clankersd import clock
 from clankersd.db import Db
 from clankersd.index.texts import cut_later, recut
 from clankersd.index.vectors import label_of
-from clankersd.memories.drafts import Draft, draft, index_memory, list_columns, mention, text_columns, without_secrets
+from clankersd.memories.drafts import Draft, draft, index_memory, list_columns, mention, text_columns
 from clankersd.memories.rows import (
     CURRENT,
     Row,
@@ -42,7 +41,7 @@ from clankersd.memories.scopes import allowed, scope_to_write
 from clankersd.memories.selection import limits, selection, words
 from clankersd.memories.strength import deemphasized, reinforced
 from clankersd.memories.versions import settle_restored
-from clankersd.redaction import count_redactions
+from clankersd.redaction import count_redactions, without_secrets
 from clankersd.rpc import handles
 
 if TYPE_CHECKING:
@@ -51,6 +50,10 @@ if TYPE_CHECKING:
 _PLAIN = ("summary", "sector", "tier", "category", "importance", "confidence")
 _TIMES = ("valid_from", "valid_until", "expires_at")
 _CLEARED = {"summary": "summary", "validUntil": "valid_until", "expiresAt": "expires_at", "metadata": "metadata"}
+_TOLD = """
+    SELECT id, access_count FROM memories WHERE id IN (SELECT value FROM json_each(:ids))
+      AND EXISTS (SELECT 1 FROM sessions WHERE sessions.id = :session)
+"""
 
 
 @handles(MemoryUpdate)
@@ -121,8 +124,11 @@ def _index_again(db: Db, row: Row, drafted: Draft | None) -> None:
 
 @handles(MemoryDelete)
 async def memory_delete(daemon: "Daemon", request: MemoryDelete) -> Changed:
+    request, secrets = without_secrets(request)
+
     def delete(db: Db) -> Changed:
         now = clock.now()
+        count_redactions(db, secrets, now)
         row = find(db, request.id, allowed(db, request), now)
         if row["is_deleted"]:
             return Changed(0, [])
@@ -273,16 +279,30 @@ async def memory_touch(daemon: "Daemon", request: MemoryTouch) -> Changed:
         for row in rows:
             link_session(db, request.session_id, row["id"], request.usage, now)
             if request.usage in ("recalled", "reinforced"):
-                change(db, row["id"], {"access_count": row["access_count"] + 1, "last_accessed": now})
+                _count_access(db, row, now)
         return Changed(len(rows), [row["id"] for row in rows])
 
     return await daemon.store.write(touch)
 
 
+def note_recalled(db: Db, session_id: str, ids: list[str], now: int) -> None:
+    """Record that a session, if it is known, was told of these memories; other ids are nothing to us."""
+    for row in db.fetch(_TOLD, {"ids": json.dumps(ids), "session": session_id}):
+        link_session(db, session_id, row["id"], "recalled", now)
+        _count_access(db, row, now)
+
+
+def _count_access(db: Db, row: Row, now: int) -> None:
+    change(db, row["id"], {"access_count": row["access_count"] + 1, "last_accessed": now})
+
+
 @handles(MemoryPromote)
 async def memory_promote(daemon: "Daemon", request: MemoryPromote) -> Memory:
+    request, secrets = without_secrets(request)
+
     def promoted(db: Db) -> Memory:
         now = clock.now()
+        count_redactions(db, secrets, now)
         row = _changeable(db, request, request.id, now)
         scope = scope_to_write(request, request.scope, row["project_id"]) if request.scope else row["scope"]
         promote(db, row, request.tier, scope, _by(request), request.reason, now)

@@ -2,10 +2,8 @@
 
 import json
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 import anyio
-import msgspec
 
 from clankersd.db import Db
 from clankersd.index.chunks import Owner, Prepared, prepare, replace
@@ -17,9 +15,6 @@ from clankersd.memories.entities import link_mentions
 from clankersd.memories.likeness import content_hash, quarters, simhash
 from clankersd.memories.rows import Row, as_json
 from clankersd.memories.sectors import concepts
-from clankersd.redaction import redact, redact_all
-
-Given = TypeVar("Given", bound=msgspec.Struct)
 
 EMBED_SECONDS = 1.0
 """For how long an addition waits for its vector: without it, only words tell whether it is known."""
@@ -42,17 +37,6 @@ class Draft:
     prepared: list[Prepared]
     vector: Vector | None
     note: str | None
-
-
-def without_secrets(given: Given) -> tuple[Given, dict[str, int]]:
-    """What is to be remembered with the secrets taken out of it, and how many of which kind there were."""
-    counts: dict[str, int] = {}
-    clean: dict[str, Any] = {}
-    for name, redacted in (("content", redact), ("summary", redact), ("metadata", redact_all)):
-        if value := getattr(given, name, None):
-            clean[name], found = redacted(value)
-            counts |= {kind: counts.get(kind, 0) + count for kind, count in found.items()}
-    return (msgspec.structs.replace(given, **clean) if counts else given), counts
 
 
 async def draft(index: Index, content: str, compare: bool) -> Draft:

@@ -32,6 +32,7 @@ from clankersd.db.paging import decode_cursor, encode_cursor, that_fit
 from clankersd.index.chunker import CJK
 from clankersd.memories.rows import CURRENT, SELECT, Row, find, to_memories
 from clankersd.memories.scopes import IN_SCOPE, Allowed, allowed
+from clankersd.redaction import count_redactions, without_secrets
 from clankersd.rpc import handles
 
 if TYPE_CHECKING:
@@ -98,6 +99,22 @@ _TAKE_SUMMARY = """
     WHERE id = :into
 """
 
+_MENTIONS = f"""
+    SELECT entities.name, entities.entity_type AS type, iif({_SHARED}, NULL, entities.summary) AS summary,
+           mention.role, mention.noticed
+    FROM memory_entities AS mention JOIN entities ON entities.id = mention.entity_id
+    WHERE mention.memory_id = :memory ORDER BY entities.name_key, entities.entity_type
+"""
+_MENTION = """
+    INSERT INTO memory_entities (memory_id, entity_id, role, created_at, noticed)
+    SELECT :memory, id, :role, :now, :noticed FROM entities WHERE name_key = :name_key AND entity_type = :type
+    ON CONFLICT DO UPDATE SET role = excluded.role, noticed = excluded.noticed
+"""
+_TELL_SUMMARY = f"""
+    UPDATE entities SET summary = :summary
+    WHERE name_key = :name_key AND entity_type = :type AND summary IS NULL AND NOT {_SHARED}
+"""
+
 _WORD = re.compile(rf"[{CJK}]|[^\W{CJK}]+")
 _ACCENTS = re.compile("[\u0300-\u036f]")
 _OPENING, _CLOSING = "\"'`([{<«“‘", "\"'`)]}>»”’.,;:!?"
@@ -108,7 +125,10 @@ _OPENING, _CLOSING = "\"'`([{<«“‘", "\"'`)]}>»”’.,;:!?"
 
 @handles(EntityUpsert)
 async def upsert_entity(daemon: "Daemon", request: EntityUpsert) -> Entity:
+    request, secrets = without_secrets(request)
+
     def upsert(db: Db) -> Entity:
+        count_redactions(db, secrets, clock.now())
         permitted = allowed(db, request)
         if not permitted.scopes:
             raise InvalidParams("invalid params: without a scope nothing can be named - at `$.scopes`")
@@ -254,6 +274,20 @@ def entities_by_id(db: Db, ids: list[str], permitted: Allowed, now: int) -> dict
     sql = f"{_ENTITY} WHERE entities.id IN (SELECT value FROM json_each(:ids))"
     rows = db.fetch(sql, permitted.params | {"ids": json.dumps(ids), "now": now})
     return {row["id"]: _entity(row) for row in rows}
+
+
+def mentions_of(db: Db, memory_id: str, permitted: Allowed) -> list[Row]:
+    """The entities that a memory speaks of: their names, and how it does."""
+    return db.fetch(_MENTIONS, permitted.params | {"memory": memory_id})
+
+
+def mention(db: Db, memory_id: str, entity: Row, permitted: Allowed) -> None:
+    """Let a memory speak of an entity as `mentions_of` tells; one that is not here is made."""
+    row = entity | {"id": clock.new_id(), "memory": memory_id, "now": clock.now()}
+    row |= {"name": " ".join(entity["name"].split()), "name_key": name_key(entity["name"])}
+    db.execute(_INSERT, row)
+    db.execute(_MENTION, row)
+    db.execute(_TELL_SUMMARY, row | permitted.params)
 
 
 def link_mentions(db: Db, memory_id: str, content: str, files: list[str], concepts: list[str], now: int) -> None:

@@ -29,24 +29,38 @@ _UNASKED = f"""
     {SELECT} WHERE {IN_SCOPE} AND {CURRENT}
     ORDER BY memories.pinned DESC, {SALIENCE} * (0.5 + memories.importance) DESC, memories.id DESC LIMIT :limit
 """
+# The memories first: those that are asked for may be few, and their chunks are found by an index alone.
+_CHUNKS = """
+    SELECT chunks.id FROM memories
+    CROSS JOIN chunks ON chunks.memory_id = memories.id AND chunks.chunking = :chunking
+"""
 
 
 @handles(MemorySearch)
 async def memory_search(daemon: "Daemon", request: MemorySearch) -> MemoryHits:
     started = time.perf_counter()
     offset = page_offset(request)
-    asked = await _ask(daemon, request)
-    best = _one_each(await find(daemon, asked))
+    asked, best = await _search(daemon, request)
     shown = best[offset : offset + request.limit]
-    memories = await _memories(daemon, [one.row["memory_id"] for one in shown], clock.moment(request.as_of))
     return MemoryHits(
-        hits=[_hit(asked, memories[one.row["memory_id"]], one) for one in shown if one.row["memory_id"] in memories],
+        hits=await _hits(daemon, request, asked, shown),
         mode=mode_of(asked),
         pending=await daemon.queue.pending(daemon.index.live),
         degraded=degraded(daemon, asked),
         took_ms=round((time.perf_counter() - started) * 1000, 2),
         cursor=encode_cursor(offset + request.limit, fingerprint(request)) if len(best) > offset + len(shown) else None,
     )
+
+
+async def best_memories(daemon: "Daemon", request: MemorySearch) -> tuple[list[MemoryHit], str | None]:
+    """The memories that fit best, and what could not be searched."""
+    asked, best = await _search(daemon, request)
+    return await _hits(daemon, request, asked, best[: request.limit]), degraded(daemon, asked)
+
+
+async def _search(daemon: "Daemon", request: MemorySearch) -> "tuple[Asked, list[Candidate]]":
+    asked = await _ask(daemon, request)
+    return asked, _one_each(await find(daemon, asked))
 
 
 async def _ask(daemon: "Daemon", request: MemorySearch) -> Asked:
@@ -57,10 +71,9 @@ async def _ask(daemon: "Daemon", request: MemorySearch) -> Asked:
         [_, *further], params = selection(db, request, now)
         state = in_states(request.include, clock.moment(request.as_of), params)
         visible = Visible(allowed(db, request), " AND ".join([state, *further]), params)
-        ids = f"SELECT memories.id FROM memories WHERE {' AND '.join([IN_SCOPE, *further])}"
-        return visible, f"chunks.memory_id IN ({ids})" if further else None
+        return visible, f"{_CHUNKS} WHERE {' AND '.join([IN_SCOPE, state, *further])}" if further else None
 
-    visible, among = await daemon.store.read(conditions)
+    visible, ids = await daemon.store.read(conditions)
     inner = Search(
         query=request.query,
         sources=["memories"],
@@ -68,7 +81,7 @@ async def _ask(daemon: "Daemon", request: MemorySearch) -> Asked:
         min_score=request.min_score,
         explain=request.explain,
     )
-    return ask(daemon, inner, visible, among)
+    return ask(daemon, inner, visible, ids)
 
 
 def _one_each(candidates: "list[Candidate]") -> "list[Candidate]":
@@ -77,6 +90,13 @@ def _one_each(candidates: "list[Candidate]") -> "list[Candidate]":
     for candidate in candidates:
         best.setdefault(candidate.row["memory_id"], candidate)
     return list(best.values())
+
+
+async def _hits(
+    daemon: "Daemon", request: MemorySearch, asked: Asked, candidates: "list[Candidate]"
+) -> list[MemoryHit]:  # fmt: skip
+    memories = await _memories(daemon, [one.row["memory_id"] for one in candidates], clock.moment(request.as_of))
+    return [_hit(asked, memories[one.row["memory_id"]], one) for one in candidates if one.row["memory_id"] in memories]
 
 
 async def _memories(daemon: "Daemon", ids: list[str], as_of: int | None) -> dict[str, Memory]:
@@ -113,8 +133,9 @@ async def _for_context(daemon: "Daemon", request: MemoryContext) -> tuple[list[M
     enough = min(100, request.limit * 2 + len(request.exclude))
     who = {"scopes": request.scopes, "agent": request.agent, "project": request.project}
     if request.query is not None:
-        hits = await memory_search(daemon, MemorySearch(query=request.query, limit=enough, **who))  # type: ignore[arg-type]
-        return [hit.memory for hit in hits.hits][: request.limit * 2], hits.degraded
+        asked = MemorySearch(query=request.query, limit=enough, **who)  # type: ignore[arg-type]
+        hits, problem = await best_memories(daemon, asked)
+        return [hit.memory for hit in hits][: request.limit * 2], problem
     now = clock.now()
 
     def strongest(db: Db) -> list[Memory]:
@@ -140,4 +161,4 @@ def _block(memories: list[Memory], most: int, problem: str | None) -> Context:
 
 def _line(memory: Memory) -> str:
     said = " ".join((memory.summary or memory.content).split()).replace("</", "<\u200b/")
-    return f"- [{memory.id[:13]}] ({memory.category}) {said}\n"
+    return f"- [{memory.id}] ({memory.category}) {said}\n"

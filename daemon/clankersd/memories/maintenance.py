@@ -12,7 +12,8 @@ import anyio
 import structlog
 
 from clankers_protocol.errors import RpcError
-from clankers_protocol.memories import LogEntry, Maintained, MemoryMaintain
+from clankers_protocol.memories import LogEntry
+from clankers_protocol.memory_upkeep import Maintained, MemoryMaintain
 from clankersd import clock
 from clankersd.config import Config
 from clankersd.db import Db

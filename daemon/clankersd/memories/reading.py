@@ -1,6 +1,6 @@
 """Reading memories: one, a list, their history, what was learnt around a time, and how many there are."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -9,17 +9,14 @@ from clankers_protocol.memories import (
     Has,
     History,
     Memory,
-    MemoryExport,
     MemoryGet,
     MemoryHas,
     MemoryHistory,
     MemoryList,
     MemoryPage,
-    MemoryRecord,
     MemoryStats,
     MemoryStatsOf,
     MemoryTimeline,
-    RecordPage,
 )
 from clankersd import clock
 from clankersd.db import Db
@@ -41,7 +38,7 @@ from clankersd.memories.rows import (
 )
 from clankersd.memories.scopes import IN_SCOPE, allowed
 from clankersd.memories.selection import in_states, of_project, selection, words
-from clankersd.memories.versions import chain_of, superseded_by
+from clankersd.memories.versions import chain_of
 from clankersd.rpc import handles
 
 if TYPE_CHECKING:
@@ -219,29 +216,3 @@ def _stats(rows: list[Row], entities: int, relations: int) -> MemoryStats:
         oldest=min((row["oldest"] for row in rows), default=None),
         newest=max((row["newest"] for row in rows), default=None),
     )
-
-
-@handles(MemoryExport)
-async def memory_export(daemon: "Daemon", request: MemoryExport) -> RecordPage:
-    def page(db: Db) -> RecordPage:
-        params: dict[str, Any] = allowed(db, request).params | {"now": clock.now(), "limit": request.limit + 1}
-        at, after = decode_cursor(request.cursor, int, str) if request.cursor else (-1, "")
-        narrowed = " AND ".join([IN_SCOPE, *of_project(db, request, params)])
-        rows = db.fetch(
-            f"{SELECT} WHERE {narrowed} AND (memories.created_at, memories.id) > (:at, :after) "
-            "ORDER BY memories.created_at, memories.id LIMIT :limit",
-            params | {"at": at, "after": after},
-        )
-        shown = that_fit(rows[: request.limit])
-        more = len(rows) > len(shown)
-        cursor = encode_cursor(shown[-1]["created_at"], shown[-1]["id"]) if more else None
-        return RecordPage([_record(db, row) for row in shown], cursor)
-
-    return await daemon.store.read(page)
-
-
-def _record(db: Db, row: Row) -> MemoryRecord:
-    memory = to_memory(row, row["salience_at"])
-    facts = {name: getattr(memory, name) for name in MemoryRecord.__struct_fields__ if hasattr(memory, name)}
-    facts |= {name: row[name] for name in ("salience", "salience_at")}
-    return MemoryRecord(**facts, supersedes=superseded_by(db, row["id"]))

@@ -10,7 +10,7 @@ from clankersd.db import Db
 from clankersd.db.ids import whole_id
 from clankersd.db.paging import decode_cursor, encode_cursor
 from clankersd.memories.entities import at_field, find_kept
-from clankersd.memories.rows import Row, find
+from clankersd.memories.rows import Row, find, get
 from clankersd.memories.scopes import IN_SCOPE, Allowed, allowed
 from clankersd.memories.versions import supersede
 from clankersd.rpc import handles
@@ -55,11 +55,13 @@ _SURER = """
     UPDATE memory_relationships SET confidence = :confidence, extracted_by = :extracted_by
     WHERE id = :id AND confidence < :confidence
 """
+_TAKE_OVER = f"{_INSERT} ON CONFLICT DO NOTHING RETURNING 1"
 _SUPERSESSION = """
     SELECT id FROM memory_relationships
     WHERE source_memory_id = :source AND target_memory_id = :target AND relationship_type = 'SUPERSEDES'
       AND valid_until IS NULL
 """
+_ENDS = f"SELECT id FROM memories WHERE id IN (:source, :target) AND {IN_SCOPE}"
 _OLDER = """
     WITH RECURSIVE older (id) AS (
         SELECT :target
@@ -114,6 +116,31 @@ async def close_relation(daemon: "Daemon", request: RelationClose) -> Relation:
         return _get(db, known.id)
 
     return await daemon.store.write(close)
+
+
+def relations_of(db: Db, memory_id: str, permitted: Allowed) -> list[Relation]:
+    """Every relation of a memory, those that hold no longer too, oldest first."""
+    sql = f"{_SELECT} WHERE {_DIRECTIONS['both']} AND {_BOTH_VISIBLE} ORDER BY created_at, id"
+    return [Relation(**row) for row in db.fetch(sql, permitted.params | {"memory": memory_id})]
+
+
+def take_over(db: Db, relation: Row, permitted: Allowed) -> bool:
+    """Store a relation as it was elsewhere; False when it is here, or one of its memories is not."""
+    both = {name: relation[name] for name in ("source", "target")}
+    if len(db.fetch(_ENDS, permitted.params | both)) < 2:
+        return False
+    if relation["type"] == "SUPERSEDES" and relation["ends"] is None:
+        source, target = (get(db, memory_id, clock.now()) for memory_id in both.values())
+        if not _can_supersede(db, source, target):
+            return False
+    return bool(db.value(_TAKE_OVER, relation))
+
+
+def _can_supersede(db: Db, source: Row, target: Row) -> bool:
+    """Whether what is known here lets one have been superseded by the other: its truth ended, and with no other."""
+    succeeded = target["superseded_by"] and not source["is_deleted"]
+    ended = target["valid_until"] is not None and source["scope"] == target["scope"]
+    return ended and not succeeded and not db.value(_OLDER, {"source": source["id"], "target": target["id"]})
 
 
 def _wanted(request: RelationAdd) -> Row:

@@ -50,14 +50,14 @@ def of_project(db: Db, request: Asks, params: dict[str, Any]) -> list[str]:
 
 
 def limits(request: Selection[Any]) -> bool:
-    """Whether the request selects less than everything there is."""
-    named = request.scopes is not None and "*" not in request.scopes
-    return named or any(getattr(request, name) is not None for name in (*_TESTS, "query", "project"))
+    """Whether the request selects less than everything there is. A project without scopes only says who asks."""
+    named = request.scopes is not None and ("*" not in request.scopes or request.project is not None)
+    return named or any(getattr(request, name) is not None for name in (*_TESTS, "query"))
 
 
 def words(query: str, params: dict[str, Any]) -> str:
     """All words of the query must stand in a memory; a text without spaces between words anywhere in it."""
-    found = _WORD.findall(query)
+    found = [word for word in _WORD.findall(query) if word.strip("_")]
     if not found or _CJK.search(query):
         params["query"] = query
         return "instr(memories.content, :query) > 0"

@@ -43,26 +43,13 @@ def supersede(db: Db, old: Row, new: Row, *, by: str, reason: str, at: int, extr
         raise Conflict(f"memory {old['id']} is superseded by {old['superseded_by']} already: supersede that one")
     if new.get("superseded_by"):
         raise Conflict(f"memory {new['id']} is itself superseded by {new['superseded_by']}")
-    link(db, new["id"], old["id"], at, extracted_by)
+    link = {"id": clock.new_id(), "new": new["id"], "old": old["id"], "at": at, "extracted_by": extracted_by}
+    db.execute(_LINK, link)
     ends = max(old["valid_from"], new["valid_from"])
     if old["valid_until"] is None or old["valid_until"] > ends:
         change(db, old["id"], {"valid_until": ends})
     note(db, old["id"], "superseded", by, f"{reason} (by {new['id']})", {"valid_until": old["valid_until"]}, at)
     note(db, new["id"], "supersedes", by, f"{reason} (of {old['id']})", at=at)
-
-
-def link(db: Db, new_id: str, old_id: str, at: int, extracted_by: str) -> None:
-    """Write down that one memory supersedes another, and no more than that."""
-    db.execute(_LINK, {"id": clock.new_id(), "new": new_id, "old": old_id, "at": at, "extracted_by": extracted_by})
-
-
-def superseded_by(db: Db, memory_id: str) -> list[str]:
-    """The memories in whose place this one stands."""
-    sql = """
-        SELECT target_memory_id AS id FROM memory_relationships
-        WHERE source_memory_id = :id AND relationship_type = 'SUPERSEDES' AND valid_until IS NULL ORDER BY 1
-    """
-    return [row["id"] for row in db.fetch(sql, {"id": memory_id})]
 
 
 def settle_restored(db: Db, memory_id: str, at: int) -> None:

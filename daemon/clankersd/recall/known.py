@@ -5,17 +5,17 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from clankers_protocol.errors import RpcError
-from clankers_protocol.memories import MemoryHits, MemorySearch
-from clankers_protocol.search import Filter, Hit, Search, SearchResult, Source
+from clankers_protocol.memories import MemorySearch
+from clankers_protocol.search import Filter, Hit, Search, Source
 from clankersd import clock
 from clankersd.db import Db
 from clankersd.index.words import query_words
-from clankersd.memories.finding import memory_search
+from clankersd.memories.finding import best_memories
 from clankersd.memories.rows import CURRENT, SALIENCE
 from clankersd.memories.scopes import IN_SCOPE, Allowed
 from clankersd.projects import project_id
 from clankersd.recall.block import Item, day
-from clankersd.search.search import search
+from clankersd.search.search import best_hits
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon
@@ -95,10 +95,10 @@ def scopes_of(harness: str | None, project: str | None) -> list[str]:
 async def relevant_memories(daemon: "Daemon", query: str, scopes: list[str]) -> list[Item]:
     """The memories that fit a prompt, best first."""
     try:
-        found: MemoryHits = await memory_search(daemon, MemorySearch(query=query, scopes=scopes, limit=LOOKED_AT))
+        found, _ = await best_memories(daemon, MemorySearch(query=query, scopes=scopes, limit=LOOKED_AT))
     except RpcError:  # a prompt never fails with the search
         return []
-    fitting = [hit.memory for hit in found.hits if _in_common(hit.snippet, query)]
+    fitting = [hit.memory for hit in found if _in_common(hit.snippet, query)]
     return [_memory_item(one.id, one.content, one.summary, one.category, one.pinned) for one in fitting[:MOST_HITS]]
 
 
@@ -110,10 +110,10 @@ async def related(daemon: "Daemon", query: str, project: str | None, session: st
     sources: list[Source] = ["sessions", "memory"]
     request = Search(query=query, sources=sources, project=project, filters=others, limit=LOOKED_AT)
     try:
-        found: SearchResult = await search(daemon, request)
+        found = await best_hits(daemon, request)
     except RpcError:
         return []
-    fitting = [hit for hit in found.hits if hit.score >= LEAST_SCORE and _in_common(hit.snippet, query)]
+    fitting = [hit for hit in found if hit.score >= LEAST_SCORE and _in_common(hit.snippet, query)]
     unlike = {hit.text: hit for hit in reversed(fitting)}  # what is said in every session is told once
     return [_hit_item(hit) for hit in fitting if unlike[hit.text] is hit][:MOST_HITS]
 

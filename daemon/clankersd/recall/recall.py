@@ -19,6 +19,7 @@ from clankers_protocol.recall import (
 )
 from clankersd import clock, privacy
 from clankersd.db import Db
+from clankersd.memories.changing import note_recalled
 from clankersd.recall.block import Block, Item
 from clankersd.recall.harnesses import Occasion, occasion
 from clankersd.recall.known import (
@@ -87,7 +88,7 @@ async def recall_hook(daemon: "Daemon", request: RecallHook) -> HookOutput:
     asked = await daemon.store.write(lambda db: _asked(db, at))
     found = await _recall(daemon, at, asked)
     if found.text or at.trigger == "compact":
-        await daemon.store.write(lambda db: _record(db, at, asked.kinds[0], found))
+        await daemon.store.write(lambda db: _record(db, at, asked, found))
     return HookOutput(at.told_as(found.text) if found.text else None)
 
 
@@ -108,9 +109,12 @@ async def session_injections(daemon: "Daemon", request: SessionInjections) -> li
     return await daemon.store.read(injections)
 
 
-def _record(db: Db, at: Occasion, kind: RecallKind, found: Recall) -> None:
-    row = {"kind": kind, "trigger": at.trigger, "characters": found.characters, "text": found.text}
-    db.execute(_RECORD, row | {"session": at.session, "at": clock.now(), "ids": json.dumps(found.ids)})
+def _record(db: Db, at: Occasion, asked: Asked, found: Recall) -> None:
+    now = clock.now()
+    row = {"kind": asked.kinds[0], "trigger": at.trigger, "characters": found.characters, "text": found.text}
+    db.execute(_RECORD, row | {"session": at.session, "at": now, "ids": json.dumps(found.ids)})
+    if asked.kinds == ["prompt"]:  # what every session is told at its start would only grow stronger by that
+        note_recalled(db, at.session, found.ids, now)
 
 
 async def _recall(daemon: "Daemon", at: Occasion, asked: Asked) -> Recall:

@@ -33,8 +33,11 @@ _KINDS = {
         FROM sessions WHERE id = :id
     """,
     "chunk": """
-        SELECT coalesce(files.path || ':' || start_line, role, chunks.source) AS about, session_id, created_at, text
-        FROM chunks LEFT JOIN files ON files.id = file_id
+        SELECT coalesce(files.path || ':' || chunks.start_line, nullif(documents.title, ''), chunks.role, chunks.source)
+                   AS about, chunks.session_id, chunks.created_at, chunks.text
+        FROM chunks LEFT JOIN files ON files.id = chunks.file_id
+        LEFT JOIN document_chunks ON document_chunks.id = chunks.document_chunk_id
+        LEFT JOIN documents ON documents.id = document_chunks.document_id
         WHERE chunk_id >= :id AND chunk_id < :id || char(1114111) AND length(:id) >= 16 AND memory_id IS NULL LIMIT 1
     """,
 }

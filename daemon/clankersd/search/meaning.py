@@ -1,13 +1,14 @@
 """The meaning half: the query's vector, and the vectors nearest to it."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
 from clankers_protocol.errors import Conflict, InvalidParams
+from clankersd.db import Store
 from clankersd.index import vectors
 from clankersd.index.embedders.base import EmbedderUnavailable, ItemFailed, Vector
 from clankersd.index.embedders.vectors import received_vector
@@ -27,6 +28,12 @@ LOAD_AT_ONCE = 5_000
 SEARCH_AT_ONCE = 5_000
 """Vectors. More of them are compared in a thread."""
 
+FEW = 1_000
+"""So many eligible chunks are listed and compared. Where there are more, the nearest are looked at first."""
+
+LOOK_FURTHER = (2, 16)
+"""How many times as many as are wanted are looked at, before all that are eligible are listed after all."""
+
 T = TypeVar("T")
 
 _NEAR = """
@@ -35,8 +42,9 @@ _NEAR = """
       ON chunks.session_id = json_each.value ->> 0 AND chunks.turn = json_each.value ->> 1
     WHERE chunks.chunking = :chunking GROUP BY 1, 2
 """
-
-
+_FITTING = """
+    SELECT chunks.id FROM json_each(:near) CROSS JOIN chunks ON chunks.id = json_each.value WHERE {condition}
+"""
 _STILL_THERE = "SELECT id FROM chunks WHERE id IN (SELECT value FROM json_each(:ids))"
 
 
@@ -91,7 +99,7 @@ async def nearest_exactly(daemon: "Daemon", vector: Vector, eligible: Eligible, 
     if mirror is None or not mirror.complete:
         await _load_mirror(daemon)
         return await daemon.store.read(lambda db: vectors.nearest(db, live, blob, k, eligible.ids, eligible.params))
-    ids = [row[0] for row in await daemon.store.read(lambda db: db.tuples(eligible.ids, eligible.params))]
+    ids = await _ids(daemon.store, eligible.ids, eligible.params)
     # In memory they are rounded: some more than asked for are compared again as they are on the disk.
     rough = await in_thread_if(len(ids) > SEARCH_AT_ONCE, mirror.similarities, vector, ids)
     likely = sorted(rough, key=rough.__getitem__, reverse=True)[: 2 * k + 32]
@@ -128,7 +136,7 @@ async def _nearest(daemon: "Daemon", vector: Vector, eligible: Eligible, pool: i
         return []
     await _load_mirror(daemon)
     if index.mirror is not None and index.mirror.complete:
-        return await _in_memory(daemon, index.mirror, vector, eligible, pool)
+        return await nearest_in_memory(daemon.store, index.mirror, vector, eligible, pool)
     blob = vector.astype("<f4").tobytes()
     return await daemon.store.read(lambda db: vectors.nearest(db, live, blob, pool, eligible.ids, eligible.params))
 
@@ -142,12 +150,30 @@ async def _load_mirror(daemon: "Daemon") -> None:
         daemon.background(index.load_mirror)
 
 
-async def _in_memory(daemon: "Daemon", mirror: Mirror, vector: Vector, eligible: Eligible, pool: int) -> Found:
-    allowed = None
-    if eligible.narrow:
-        rows = await daemon.store.read(lambda db: db.tuples(eligible.ids, eligible.params))
-        allowed = [row[0] for row in rows]
-    return await in_thread_if(mirror.size > SEARCH_AT_ONCE, mirror.nearest, vector, pool, allowed, eligible.fits)
+async def nearest_in_memory(store: Store, mirror: Mirror, vector: Vector, eligible: Eligible, pool: int) -> Found:
+    """The nearest of the eligible chunks: of few by comparing them all, of many by asking of the nearest whether they
+    are eligible."""
+
+    def nearest(k: int, chunks: list[int] | None) -> Awaitable[Found]:
+        return in_thread_if(mirror.size > SEARCH_AT_ONCE, mirror.nearest, vector, k, chunks, eligible.fits)
+
+    if not eligible.narrow:
+        return await nearest(pool, None)
+    few = await _ids(store, f"{eligible.ids} LIMIT {FEW + 1}", eligible.params)
+    if len(few) <= FEW:
+        return await nearest(pool, few)
+    for times in LOOK_FURTHER:
+        near = await nearest(pool * times, None)
+        params = eligible.params | {"near": json.dumps([chunk for chunk, _ in near])}
+        fitting = set(await _ids(store, _FITTING.format(condition=eligible.condition), params))
+        found = [(chunk, similar) for chunk, similar in near if chunk in fitting]
+        if len(found) >= pool or len(near) < pool * times:
+            return found[:pool]
+    return await nearest(pool, await _ids(store, eligible.ids, eligible.params))
+
+
+async def _ids(store: Store, sql: str, params: dict[str, Any]) -> list[int]:
+    return [row[0] for row in await store.read(lambda db: db.tuples(sql, params))]
 
 
 async def replace_missing(daemon: "Daemon", meaning: Meaning, missing: set[int], eligible: Eligible, pool: int) -> None:

@@ -89,8 +89,7 @@ class Asked:
 async def search(daemon: "Daemon", request: Search) -> SearchResult:
     started = time.perf_counter()
     offset = page_offset(request)
-    asked = ask(daemon, request, await _visible(daemon, request))
-    candidates = await find(daemon, asked)
+    asked, candidates = await _search(daemon, request)
     more = len(candidates) > offset + request.limit
     return SearchResult(
         hits=[_hit(asked, candidate) for candidate in candidates[offset : offset + request.limit]],
@@ -102,12 +101,23 @@ async def search(daemon: "Daemon", request: Search) -> SearchResult:
     )
 
 
-def ask(daemon: "Daemon", request: Search, visible: Visible, among: str | None = None) -> Asked:
-    """A search ready to be made; `among` is a quick way to the chunks that may be found."""
+async def best_hits(daemon: "Daemon", request: Search) -> list[Hit]:
+    """The hits of a search, without an account of it."""
+    asked, candidates = await _search(daemon, request)
+    return [_hit(asked, candidate) for candidate in candidates[: request.limit]]
+
+
+async def _search(daemon: "Daemon", request: Search) -> tuple[Asked, list[Candidate]]:
+    asked = ask(daemon, request, await _visible(daemon, request))
+    return asked, await find(daemon, asked)
+
+
+def ask(daemon: "Daemon", request: Search, visible: Visible, ids: str | None = None) -> Asked:
+    """A search ready to be made; `ids` is a quicker query for the chunks that may be found, where one is known."""
     live = daemon.index.live
     return Asked(
         request,
-        eligible(request, live.chunking.number if live else 0, visible, among),
+        eligible(request, live.chunking.number if live else 0, visible, ids),
         named(request.query, daemon.index.speakers),
         anyio.current_time() + daemon.config.search_seconds,
     )

@@ -16,7 +16,8 @@ from clankers.ctl.memory.options import EVERYTHING, id_argument
 from clankers.ctl.memory.showing import named
 from clankers.ctl.output import one_line, print_json
 from clankers_protocol.errors import InvalidParams
-from clankers_protocol.memories import Memory, MemoryGet, MemoryUpdate
+from clankers_protocol.memories import Memory, MemoryGet
+from clankers_protocol.memory_changes import MemoryUpdate
 from clankers_protocol.paths import default_paths
 
 

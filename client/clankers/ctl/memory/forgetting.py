@@ -17,15 +17,8 @@ from clankers.ctl.memory.options import (
 )
 from clankers.ctl.memory.showing import memories, named, print_memories
 from clankers.ctl.output import print_json
-from clankers_protocol.memories import (
-    Changed,
-    Memory,
-    MemoryBulkDelete,
-    MemoryDelete,
-    MemoryGet,
-    MemoryPurge,
-    MemoryRestore,
-)
+from clankers_protocol.memories import Memory, MemoryGet
+from clankers_protocol.memory_changes import Changed, MemoryBulkDelete, MemoryDelete, MemoryPurge, MemoryRestore
 
 SHOWN = 20
 """Of many memories that would go, so many are shown."""

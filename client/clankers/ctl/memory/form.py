@@ -10,7 +10,8 @@ import click
 import msgspec
 
 from clankers.ctl.human import as_sent, coming, local
-from clankers_protocol.memories import Memory, MemoryUpdate, Sector, Tier
+from clankers_protocol.memories import Memory, Sector, Tier
+from clankers_protocol.memory_changes import MemoryUpdate
 
 LINE = "---- What it says stands below this line. ----"
 TIMES = ("valid_from", "valid_until", "expires_at")

@@ -6,7 +6,8 @@ from clankers.ctl.command import Ctl, common
 from clankers.ctl.memory.options import EVERYTHING, ids_argument
 from clankers.ctl.memory.showing import named
 from clankers.ctl.output import print_json
-from clankers_protocol.memories import Memory, MemoryPin
+from clankers_protocol.memories import Memory
+from clankers_protocol.memory_changes import MemoryPin
 
 
 @click.command()

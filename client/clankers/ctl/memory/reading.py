@@ -19,15 +19,7 @@ from clankers.ctl.memory.options import (
 )
 from clankers.ctl.memory.showing import memories, print_memories, print_memory, said, short_ids
 from clankers.ctl.output import Column, one_line, plain, print_json, print_table
-from clankers_protocol.memories import (
-    MemoryContext,
-    MemoryGet,
-    MemoryList,
-    MemoryPage,
-    MemoryRelated,
-    Related,
-    State,
-)
+from clankers_protocol.memories import MemoryContext, MemoryGet, MemoryList, MemoryPage, MemoryRelated, Related, State
 
 Sort = Literal["created", "updated", "salience", "importance", "accessed"]
 AT_ONCE = 100

@@ -16,7 +16,8 @@ from clankers.ctl.memory.options import EVERYTHING, project_option, scope_option
 from clankers.ctl.memory.showing import memories
 from clankers.ctl.output import one_line, print_json
 from clankers_protocol.errors import InternalError, InvalidParams, InvalidRequest, ParseError
-from clankers_protocol.memories import MemoryExport, MemoryImport, MemoryRecord, MemoryStatsOf
+from clankers_protocol.memories import MemoryStatsOf
+from clankers_protocol.memory_transfer import MemoryExport, MemoryImport, MemoryRecord
 
 PAGE = 50
 """Memories that are exported at once: the largest still fit into a frame."""
@@ -85,6 +86,7 @@ class Outcome:
     """What became of a file's memories; `refused` says where and why."""
 
     created: int = 0
+    relations: int = 0
     unchanged: int = 0
     refused: list[tuple[str, str]] = field(default_factory=list)
 
@@ -93,7 +95,7 @@ class Outcome:
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, readable=True, path_type=Path))
 @common
 def import_(ctl: Ctl, file: Path) -> None:
-    """Take over memories that were exported, with their ids and times. What is there stays as it is.
+    """Take over memories that were exported, with their ids, times and links. What is there stays as it is.
 
     Each line of the file is a memory. A line that cannot be taken fails alone and is told with its number; the exit
     code is then 4. Exports of mem0, OpenMemory and mcp-memory-service (JSON) are taken as well.
@@ -152,6 +154,7 @@ def _send(ctl: Ctl, batch: list[Entry], outcome: Outcome) -> None:
             _send(ctl, half, outcome)
         return
     outcome.created += done.created
+    outcome.relations += done.relations
     outcome.unchanged += done.unchanged
     places = {entry.record["id"]: entry.where for entry in batch}
     outcome.refused += [(places.get(given, given), reason) for given, reason in done.refused.items()]
@@ -160,7 +163,14 @@ def _send(ctl: Ctl, batch: list[Entry], outcome: Outcome) -> None:
 def _print_outcome(ctl: Ctl, outcome: Outcome) -> None:
     if ctl.json:
         refused = [{"where": where, "reason": reason} for where, reason in outcome.refused]
-        print_json({"created": outcome.created, "unchanged": outcome.unchanged, "refused": refused})
+        print_json(
+            {
+                "created": outcome.created,
+                "relations": outcome.relations,
+                "unchanged": outcome.unchanged,
+                "refused": refused,
+            }
+        )
     else:
         known = f", {outcome.unchanged:,} were there already" if outcome.unchanged else ""
         failed = f", {len(outcome.refused):,} refused" if outcome.refused else ""

@@ -10,7 +10,7 @@ from clankers.ctl.memory.history import print_log
 from clankers.ctl.memory.options import EVERYTHING
 from clankers.ctl.output import Column, one_line, print_json, print_table
 from clankers.ctl.sessions import session_ids
-from clankers_protocol.memories import Candidate, Extraction, Maintained, MemoryExtract, MemoryMaintain
+from clankers_protocol.memory_upkeep import Candidate, Extraction, Maintained, MemoryExtract, MemoryMaintain
 from clankers_protocol.sessions import SessionGet
 
 PATIENCE = 3600

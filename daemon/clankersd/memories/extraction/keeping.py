@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from clankers_protocol.entities import RelationAdd
 from clankers_protocol.errors import RpcError, StorageUnavailable
-from clankers_protocol.memories import Candidate, Memory, MemoryAdd, MemorySearch, Scoped
+from clankers_protocol.memories import Memory, MemoryAdd, MemorySearch, Scoped
+from clankers_protocol.memory_upkeep import Candidate
 from clankersd.memories.adding import add_memory
 from clankersd.memories.extraction import model
 from clankersd.memories.extraction.chat import Chat, ChatRefused, ChatUnavailable
 from clankersd.memories.extraction.model import Found, Judged
 from clankersd.memories.extraction.reading import Learnt, Reading, learnt
-from clankersd.memories.finding import memory_search
+from clankersd.memories.finding import best_memories
 from clankersd.memories.relations import add_relation
 from clankersd.memories.scopes import scope_to_write
 
@@ -89,9 +90,10 @@ async def _judge(
     known: dict[int, list[Memory]] = {}
     for position, candidate in enumerate(fresh):
         if candidate.rule == model.RULE:
-            near = await memory_search(daemon, MemorySearch(query=candidate.content, scopes=[scope], limit=NEAREST))
-            if near.hits:
-                known[position] = [hit.memory for hit in near.hits]
+            alike = MemorySearch(query=candidate.content, scopes=[scope], limit=NEAREST)
+            near, _ = await best_memories(daemon, alike)
+            if near:
+                known[position] = [hit.memory for hit in near]
     if not known:
         return {}
     try:

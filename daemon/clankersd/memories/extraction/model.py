@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 from msgspec import Meta
 
-from clankers_protocol.memories import Candidate, Memory
+from clankers_protocol.memories import Memory
+from clankers_protocol.memory_upkeep import Candidate
 from clankersd.index.words import STOP_WORDS
 from clankersd.memories.extraction.chat import Chat, ChatRefused
 from clankersd.memories.extraction.noise import is_dangerous, noise

@@ -1,0 +1,90 @@
+"""The nearest of the chunks that a filter leaves: all that are wanted are found, whether it leaves few or many."""
+
+import sqlite3
+from collections.abc import Callable
+from typing import Any, cast
+
+import anyio
+import numpy as np
+import pytest
+
+from clankersd.db import Store
+from clankersd.index.embedders.base import Vector
+from clankersd.index.vectors import Mirror
+from clankersd.search.filters import Eligible
+from clankersd.search.meaning import FEW, LOOK_FURTHER, nearest_in_memory
+
+CHUNKS = 4 * FEW
+POOL = 20
+DIMS = 256
+
+
+class Chunks:
+    """A database with nothing but chunks in it; it counts what it is asked for."""
+
+    def __init__(self, kinds: list[str]) -> None:
+        self._db = sqlite3.connect(":memory:")
+        self._db.execute("CREATE TABLE chunks (id INTEGER PRIMARY KEY, kind TEXT)")
+        self._db.executemany("INSERT INTO chunks (kind) VALUES (?)", [(kind,) for kind in kinds])
+        self.rows = 0
+
+    async def read(self, work: "Callable[[Chunks], list[Any]]") -> list[Any]:
+        return work(self)
+
+    def tuples(self, sql: str, params: dict[str, Any]) -> list[Any]:
+        found = self._db.execute(sql, params).fetchall()
+        self.rows += len(found)
+        return found
+
+
+def fan() -> tuple[Mirror, Vector]:
+    """Vectors that turn away from a direction step by step, and that direction: a lower id is nearer."""
+    chance = np.random.default_rng(1)
+    direction, away = np.linalg.qr(chance.normal(size=(DIMS, 2)))[0].T
+    angles = np.linspace(0.2, np.pi - 0.2, CHUNKS)[:, None]
+    vectors = (np.cos(angles) * direction + np.sin(angles) * away).astype(np.float32)
+    mirror = Mirror(1, DIMS)
+    mirror.add([(number, vector.tobytes(), "memories global") for number, vector in enumerate(vectors, 1)])
+    return mirror, direction.astype(np.float32)
+
+
+MIRROR, DIRECTION = fan()
+
+
+def nearest(kinds: list[str], kind: str) -> tuple[list[int], int]:
+    """The nearest chunks of a kind, and how many rows it took to find them."""
+    chunks = Chunks(kinds)
+    condition = "chunks.kind = :kind"
+    ids = f"SELECT chunks.id FROM chunks WHERE {condition}"
+    eligible = Eligible(condition, {"kind": kind}, narrow=True, fits=lambda label: True, ids=ids)
+    found = anyio.run(nearest_in_memory, cast(Store, chunks), MIRROR, DIRECTION, eligible, POOL)
+    return [chunk for chunk, _ in found], chunks.rows
+
+
+def expected(kinds: list[str], kind: str) -> list[int]:
+    of_kind = [number for number, one in enumerate(kinds, 1) if one == kind]
+    similar = MIRROR.similarities(DIRECTION, of_kind)
+    return sorted(of_kind, key=lambda chunk: -similar[chunk])[:POOL]
+
+
+@pytest.mark.parametrize("every", [1, 2, 3, 200, CHUNKS], ids=lambda every: f"one of {every}")
+def test_a_filter_leaves_the_nearest_of_what_it_leaves(every: int) -> None:
+    kinds = ["wanted" if number % every == 0 else "other" for number in range(CHUNKS)]
+    found, _ = nearest(kinds, "wanted")
+    assert found == expected(kinds, "wanted")
+
+
+def test_where_nearly_everything_is_eligible_only_the_nearest_are_asked_for() -> None:
+    found, rows = nearest(["wanted"] * CHUNKS, "wanted")
+    assert found == expected(["wanted"] * CHUNKS, "wanted")
+    assert rows <= FEW + 1 + POOL * LOOK_FURTHER[0]
+
+
+def test_many_that_are_all_far_away_are_found_too() -> None:
+    kinds = ["other"] * (CHUNKS // 2) + ["wanted"] * (CHUNKS // 2)
+    found, _ = nearest(kinds, "wanted")
+    assert found == expected(kinds, "wanted")
+
+
+def test_what_has_no_kind_is_not_found() -> None:
+    assert nearest(["other"] * CHUNKS, "wanted") == ([], 0)
