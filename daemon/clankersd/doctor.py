@@ -1,7 +1,7 @@
 """The doctor: looks at what the daemon holds and does, says what is wrong in a sentence, and repairs what is derived.
 
-Whatever takes long is looked at on a connection aside, so that events are stored meanwhile; repairs go in steps that let
-them in between.
+Whatever takes long is looked at on a connection aside, so that events are stored meanwhile; repairs go in steps that
+let them in between.
 """
 
 import os
