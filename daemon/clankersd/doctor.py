@@ -117,7 +117,7 @@ async def _make_missing(daemon: "Daemon") -> list[str]:
 
 
 async def _database(daemon: "Daemon") -> Finding:
-    found = await _damaged(daemon)
+    found = await daemon.store.aside(_damaged)
     if not found:
         return Finding("database", "ok", "The database is sound.")
     texts = [text for some in found.values() for text in some]
@@ -127,24 +127,22 @@ async def _database(daemon: "Daemon") -> Finding:
     return Finding("database", "problem", told, FROM_A_BACKUP)
 
 
-async def _damaged(daemon: "Daemon") -> dict[str, list[str]]:
+def _damaged(db: Db) -> dict[str, list[str]]:
     """What SQLite finds wrong, by table; full text has a check of its own."""
-    words = tuple(table.name for table in FULL_TEXTS)
-    tables = [name for name in await daemon.store.read(table_names) if name not in words]
-    found = {name: await daemon.store.aside(partial(faults, table=name)) for name in tables}
+    words = [table.name for table in FULL_TEXTS]
+    found = {name: faults(db, name) for name in table_names(db) if name not in words}
     return {name: texts for name, texts in found.items() if texts}
 
 
 async def _reindex(daemon: "Daemon") -> list[str]:
-    damaged = await _damaged(daemon)
+    damaged = await daemon.store.aside(_damaged)
     for table in damaged:
         await daemon.store.write(partial(Db.execute, sql=f'REINDEX "{table}"'))
     return [f"made the indexes of {table} anew" for table in damaged]
 
 
 async def _owners(daemon: "Daemon") -> Finding:
-    tables = [name for name in await daemon.store.read(table_names) if name not in DERIVED]
-    captured = [row for name in tables for row in await daemon.store.aside(partial(ownerless, table=name))]
+    captured = await daemon.store.aside(_captured_without_owner)
     if captured:
         told = f"Rows refer to what is not there: {captured[0]}{_more(captured)}."
         return Finding("owners", "problem", told, "another program deleted their owners: a backup may still have them")
@@ -154,6 +152,10 @@ async def _owners(daemon: "Daemon") -> Finding:
         return Finding("owners", "ok", "Everything belongs to something.")
     told = f"{_number(count, 'row')} of the index {_is(count)} left of what was deleted, and can still be found."
     return Finding("owners", "problem", told, "clankers-ctl doctor --repair", repairable=True)
+
+
+def _captured_without_owner(db: Db) -> list[str]:
+    return [row for name in table_names(db) if name not in DERIVED for row in ownerless(db, name)]
 
 
 async def _remove_strays(daemon: "Daemon") -> list[str]:

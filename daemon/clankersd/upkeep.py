@@ -41,8 +41,7 @@ async def check(daemon: "Daemon", request: DbCheck) -> JobStarted:
         problems: list[str] = []
         for number, table in enumerate(tables):
             await progress(number, len(tables), table)
-            problems += await daemon.store.aside(partial(faults, table=table))
-            problems += await daemon.store.aside(partial(ownerless, table=table))
+            problems += await daemon.store.aside(partial(_problems, table=table))
         await progress(len(tables), len(tables))
         return {"ok": not problems, "problems": problems}
 
@@ -72,6 +71,10 @@ def _migrated(change: Change) -> Migrated:
 def table_names(db: Db) -> list[str]:
     """All tables, also those that virtual tables keep."""
     return [row["name"] for row in db.fetch("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
+
+
+def _problems(db: Db, table: str) -> list[str]:
+    return faults(db, table) + ownerless(db, table)
 
 
 def faults(db: Db, table: str) -> list[str]:
