@@ -65,7 +65,7 @@ def captures(report: CaptureReport) -> list[Finding]:
 
 def _capture(harness: HarnessCapture) -> Finding:
     check = f"capture {harness.harness}"
-    told = harness.explanation[:1].upper() + harness.explanation[1:]
+    told = harness.explanation
     if harness.state == "dead" or (harness.state == "never" and harness.last_activity_at):
         told, _, advice = told.rpartition(": ")
         return Finding(check, "warning", f"{told}.", advice)
