@@ -15,6 +15,7 @@ import anyio
 import structlog
 
 from clankers_protocol.paths import Paths, default_paths
+from clankersd import config
 from clankersd.app import Daemon, running
 from clankersd.config import ConfigError
 from clankersd.sockets import StartRefused
@@ -37,6 +38,9 @@ def main() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     flags = {"log_level": options.log_level} if options.log_level else {}
     try:
+        if options.check_config:
+            config.load(_paths(options).config, flags)
+            return
         anyio.run(_run, _paths(options), flags, backend_options={"use_uvloop": True})
     except* ConfigError as group:
         _give_up(group, EXIT_CONFIG)
@@ -67,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--log-path", type=Path, metavar="DIR", help="the folder of the daily logs")
     parser.add_argument("--config", type=Path, metavar="FILE", help="the settings, instead of clankers.toml")
     parser.add_argument("--log-level", choices=["debug", "info", "warn", "error"], help="the least level to log")
+    parser.add_argument("--check-config", action="store_true", help="only say whether the settings are valid")
     parser.add_argument("--version", action="version", version=f"clankersd {version('clankers')}")
     return parser
 

@@ -85,6 +85,7 @@ async def status(daemon: "Daemon", request: DaemonStatus) -> StatusReport:
         connections=daemon.server.connections,
         socket_path=str(daemon.paths.socket),
         db_path=str(store.path),
+        data_path=str(daemon.paths.data),
         log_path=str(daemon.paths.logs),
         config_path=str(daemon.paths.config),
         queue=WriteQueue(store.waiting, written.writes, written.commits, written.largest_commit),

@@ -78,6 +78,7 @@ class StatusReport(Wire):
     connections: int
     socket_path: str
     db_path: str
+    data_path: str
     log_path: str
     config_path: str
     queue: WriteQueue
@@ -211,6 +212,41 @@ class DbVacuum(Method[JobStarted]):
     """Give free pages back to the disk in small steps, as a job; its result is `{freedBytes}`."""
 
     method: ClassVar[str] = "db.vacuum"
+
+
+class Finding(Wire):
+    """What one check found, in a sentence, and what to do next. Where it is `repairable`, `doctor.repair` does it."""
+
+    name: str
+    state: Literal["ok", "warning", "problem"]
+    finding: str
+    advice: str | None = None
+    repairable: bool = False
+
+
+class Diagnosis(Wire):
+    """Every check with what it found, after what was `repaired`."""
+
+    checks: list[Finding]
+    repaired: list[str]
+
+
+class DoctorCheck(Method[JobStarted]):
+    """Look for what is wrong with the database, the index and the daemon, as a job; its result is a Diagnosis.
+
+    Events are stored meanwhile: what takes long reads beside them.
+    """
+
+    method: ClassVar[str] = "doctor.check"
+
+
+class DoctorRepair(Method[JobStarted]):
+    """Look as `doctor.check` does, and make anew what is wrong and follows from something else, as a job.
+
+    Nothing that was captured is changed or removed. The result is a Diagnosis of how it is then.
+    """
+
+    method: ClassVar[str] = "doctor.repair"
 
 
 class Discover(Method[dict[str, Any]]):

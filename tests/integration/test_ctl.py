@@ -678,6 +678,7 @@ def completed(daemon: DaemonProcess, typed: str) -> list[str]:
 
 def test_commands_are_completed(down: DaemonProcess):
     assert completed(down, "clankers-ctl sess") == ["sessions", "session"]
+    assert completed(down, "clankers-ctl doctor --r") == ["--repair"]
 
 
 def test_session_ids_and_settings_are_completed_from_the_daemon(filled: DaemonProcess):

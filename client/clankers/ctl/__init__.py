@@ -11,6 +11,7 @@ from clankers.ctl.completion import completion
 from clankers.ctl.config import config
 from clankers.ctl.db import db
 from clankers.ctl.docs import docs
+from clankers.ctl.doctor import doctor
 from clankers.ctl.graph import graph
 from clankers.ctl.imports import import_
 from clankers.ctl.index import index, reindex
@@ -42,6 +43,7 @@ def cli() -> None:
     \b
     Examples:
       clankers-ctl status
+      clankers-ctl doctor
       clankers-ctl sessions --since 2d --project .
       clankers-ctl session 0199c5a2
       clankers-ctl search "why does the login fail" --project .
@@ -55,13 +57,14 @@ def cli() -> None:
       1  the command failed, or the daemon answered with an error
       2  the command was not understood
       3  the daemon is not running
-      4  the daemon runs and reports a problem
+      4  the daemon runs and reports a problem, or doctor found one
     """
 
 
 COMMANDS = (
     status,
     health,
+    doctor,
     search,
     memory,
     docs,

@@ -4,20 +4,17 @@ import sys
 
 import click
 
-from clankers.ctl.command import FAILED, PROBLEM, Ctl, common
+from clankers.ctl.command import PROBLEM, Ctl, common
 from clankers.ctl.human import size
-from clankers.ctl.jobs import finished
+from clankers.ctl.jobs import done
 from clankers.ctl.output import plain, print_json
 from clankers_protocol.admin import (
     DbCheck,
     DbMigrate,
     DbRollback,
     DbVacuum,
-    Job,
-    JobStarted,
     Migrated,
 )
-from clankers_protocol.wire import Method
 
 PATIENCE = 3600
 """Seconds that a migration may take: it is not a job, and a large database takes its time."""
@@ -89,7 +86,7 @@ def check(ctl: Ctl) -> None:
       clankers-ctl db check
       clankers-ctl db check --json | jq .result.problems
     """
-    job = _done(ctl, DbCheck())
+    job = done(ctl, DbCheck())
     found = job.result or {}
     sound = bool(found.get("ok"))
     if ctl.json:
@@ -112,19 +109,8 @@ def vacuum(ctl: Ctl) -> None:
     Examples:
       clankers-ctl db vacuum
     """
-    job = _done(ctl, DbVacuum())
+    job = done(ctl, DbVacuum())
     if ctl.json:
         print_json(job)
     else:
         click.echo(f"{size((job.result or {}).get('freedBytes', 0))} given back to the disk.")
-
-
-def _done(ctl: Ctl, request: Method[JobStarted]) -> Job:
-    """The job that `request` begins, once done; any other end exits with 1."""
-    job = finished(ctl, request)
-    if job.state == "done":
-        return job
-    if ctl.json:
-        print_json(job)
-    click.secho(f"{job.kind} {job.state}{f': {job.error}' if job.error else ''}", fg="red", err=True)
-    sys.exit(FAILED)

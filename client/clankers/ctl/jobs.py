@@ -1,5 +1,6 @@
 """`clankers-ctl jobs`, and waiting for a job with a progress bar."""
 
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -7,7 +8,7 @@ from typing import Any
 
 import click
 
-from clankers.ctl.command import Ctl, common
+from clankers.ctl.command import FAILED, Ctl, common
 from clankers.ctl.human import local, span
 from clankers.ctl.output import Column, console, one_line, print_json, print_table
 from clankers_protocol.admin import Job, JobCancel, JobList, JobStarted, JobStatus
@@ -64,6 +65,17 @@ def finished(ctl: Ctl, request: Method[JobStarted]) -> Job:
         return _watched(ctl, started.job_id)
     # Not while the interrupt is handled: until it is forgotten, what it fell into may still hold the connection.
     return _cancelled(ctl, started.job_id)
+
+
+def done(ctl: Ctl, request: Method[JobStarted]) -> Job:
+    """The job that `request` begins, once done; any other end exits with 1."""
+    job = finished(ctl, request)
+    if job.state == "done":
+        return job
+    if ctl.json:
+        print_json(job)
+    click.secho(f"{job.kind} {job.state}{f': {job.error}' if job.error else ''}", fg="red", err=True)
+    sys.exit(FAILED)
 
 
 def _cancelled(ctl: Ctl, job_id: str) -> Job:

@@ -241,7 +241,7 @@ def status(ctl: Ctl, harness: str | None) -> None:
       clankers-ctl plugin status
       clankers-ctl plugin status claude-code --json | jq .plugins[0].state
     """
-    plugins = [_standing(HARNESSES[name]()) for name in ([harness] if harness else HARNESSES)]
+    plugins = [standing(HARNESSES[name]()) for name in ([harness] if harness else HARNESSES)]
     if ctl.json:
         print_json({"plugins": plugins, "hook": hook_command()})
     else:
@@ -252,7 +252,8 @@ def status(ctl: Ctl, harness: str | None) -> None:
     sys.exit(NOT_INSTALLED if harness and plugins[0]["state"] != "installed" else 0)
 
 
-def _standing(here: ClaudeCode | OpenCode) -> dict[str, Any]:
+def standing(here: ClaudeCode | OpenCode) -> dict[str, Any]:
+    """Whether the plugin of a harness is installed, up to date and enabled, and what each of its files is."""
     files = [{"path": str(path), "is": _compared(path, content)} for path, content in here.files().items()]
     states = {file["is"] for file in files}
     if states == {"missing"} and not here.enabled():

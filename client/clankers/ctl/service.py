@@ -174,8 +174,7 @@ def status(ctl: Ctl) -> None:
       clankers-ctl service status --json | jq .state
     """
     here = manager()
-    texts = here.files(clankersd_path())
-    files = [{"path": str(path), "is": _standing(path, text)} for path, text in texts.items()]
+    files = standing(here)
     installed = all(file["is"] != "missing" for file in files)
     state = here.state() if here.reachable() else {}
     if ctl.json:
@@ -223,7 +222,13 @@ def _remove_empty(folder: Path) -> None:
             folder = folder.parent
 
 
-def _standing(path: Path, text: bytes) -> str:
+def standing(here: Manager) -> list[dict[str, str]]:
+    """Which files the service has, and whether each is current, outdated or missing."""
+    texts = here.files(clankersd_path())
+    return [{"path": str(path), "is": _compared(path, text)} for path, text in texts.items()]
+
+
+def _compared(path: Path, text: bytes) -> str:
     found = _content(path)
     return "missing" if found is None else "current" if found == text else "outdated"
 

@@ -7,6 +7,8 @@ from functools import cache, partial
 from importlib.resources import files
 from pathlib import Path
 
+import apsw
+
 from clankersd.db.backup import back_up
 from clankersd.db.original import adopt_original, is_original
 from clankersd.db.sqlite import Db
@@ -19,6 +21,11 @@ _TABLE = """
         checksum   TEXT NOT NULL,
         applied_at INTEGER NOT NULL
     ) STRICT
+"""
+
+
+_OBJECTS = """
+    SELECT type, name, sql FROM sqlite_master WHERE type IN ('table', 'index', 'trigger') AND sql IS NOT NULL
 """
 
 
@@ -96,6 +103,19 @@ def roll_back(db: Db, backups: Path) -> Change:
         db.execute(last.down)
         db.execute("DELETE FROM _migrations WHERE version = :version", {"version": last.version})
     return Change(before, version(db), [last.name], backup)
+
+
+def missing(db: Db) -> dict[tuple[str, str], str]:
+    """What a new database has and this one has not, by kind and name, with the SQL that makes it."""
+    raw = apsw.Connection(":memory:")
+    try:
+        new = Db(raw)
+        migrate(new, Path())
+        wanted = {(row["type"], row["name"]): row["sql"] for row in new.fetch(_OBJECTS)}
+    finally:
+        raw.close()
+    there = {(row["type"], row["name"]) for row in db.fetch(_OBJECTS)}
+    return {each: sql for each, sql in wanted.items() if each not in there}
 
 
 def _refuse_strangers(db: Db, migrations: tuple[Migration, ...]) -> None:

@@ -22,6 +22,13 @@ SQLITE_VERSION = apsw.sqlite_lib_version()
 _NOTHING: Mapping[str, Any] = {}
 
 
+def resets_its_log(version: str) -> bool:
+    """Whether this SQLite may lose commits of several connections when it begins its write-ahead log anew."""
+    release = tuple(int(part) for part in version.split(".")[:3])
+    mended = (release[:2] == (3, 44) and release >= (3, 44, 6)) or (release[:2] == (3, 50) and release >= (3, 50, 7))
+    return (3, 7, 0) <= release < (3, 51, 3) and not mended
+
+
 class Db:
     """The database as features see it, inside the connection's thread."""
 
@@ -122,6 +129,23 @@ def _open(path: Path, durability: str) -> apsw.Connection:
         raw.close()
         raise
     return raw
+
+
+def look_at(path: Path, look: Callable[[Db], T], stopped: Callable[[], bool]) -> T:
+    """The answer of `look` to what is committed at one moment, on a connection that only reads, in the caller's thread.
+
+    Whatever it runs is interrupted once `stopped` says so.
+    """
+    raw = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        raw.set_busy_timeout(BUSY_TIMEOUT_MS)
+        raw.set_progress_handler(stopped, 5000)
+        db = Db(raw)
+        load_vec(db)
+        db.execute("BEGIN")
+        return look(db)
+    finally:
+        raw.close()
 
 
 def set_durability(raw: apsw.Connection, durability: str) -> None:

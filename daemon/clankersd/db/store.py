@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -11,13 +12,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import anyio
+import anyio.to_thread
 import apsw
 import structlog
 
 from clankers_protocol.errors import DeadlineExceeded, StorageUnavailable
-from clankersd.db import migrations
+from clankersd.db import fts, migrations
 from clankersd.db.group import Outcome, commit_together
-from clankersd.db.sqlite import Connection, Db, Extension, connect, load_vec, set_durability
+from clankersd.db.sqlite import Connection, Db, Extension, connect, load_vec, look_at, set_durability
 from clankersd.db.trouble import DAMAGED, TROUBLE, FileGone, SchemaRefused, in_words, unavailable, unreadable
 
 T = TypeVar("T")
@@ -132,6 +134,20 @@ class Store:
             await self._note(error)
             raise unreadable(in_words(error)) from error
 
+    async def aside(self, look: Callable[[Db], T]) -> T:
+        """The answer of `look` to what is committed now, on another connection and in another thread.
+
+        For checks that take so long that events must not wait for them; what they find wrong is theirs to tell.
+        """
+        self._serving(unreadable)
+        stopped = threading.Event()
+        try:
+            return await anyio.to_thread.run_sync(look_at, self.path, look, stopped.is_set, abandon_on_cancel=True)
+        except TROUBLE as error:
+            raise unreadable(in_words(error)) from error
+        finally:
+            stopped.set()  # nobody waits for it any more
+
     async def apart(self, work: Callable[[Db], T]) -> T:
         """Run `work` by itself, outside any transaction: for vacuum, checks, migrations."""
         try:
@@ -232,8 +248,8 @@ class Store:
             log.info("migrated", applied=change.applied, backup=change.backup and change.backup.name)
 
     def _prepare(self, db: Db) -> migrations.Change:
-        if self._damaged and (verdict := db.value("PRAGMA quick_check")) != "ok":
-            raise apsw.CorruptError(verdict)
+        if self._damaged:
+            self._mend(db)
         self.vec = load_vec(db)
         if self.vec.problem:
             log.warning("sqlite-vec is missing", problem=self.vec.problem)
@@ -242,6 +258,13 @@ class Store:
         self.path.chmod(0o600)
         self._identity = FileIdentity.of(self.path)
         return change
+
+    def _mend(self, db: Db) -> None:
+        """Damage to what follows from other rows is no reason to refuse the file; any other is."""
+        if mended := fts.mend(db):
+            log.warning("full text made anew", tables=mended)
+        if (verdict := db.value("PRAGMA quick_check")) != "ok":
+            raise apsw.CorruptError(verdict)
 
     def _bring_up_to_date(self, db: Db) -> migrations.Change:
         change = migrations.migrate(db, self.backups)

@@ -88,6 +88,13 @@ class Index:
         if self.mirror is not None and self.mirror.generation == generation.id:
             self.mirror.add(ready)
 
+    def lost(self, generation: Generation, chunks: list[int]) -> None:
+        """Vectors were removed from this generation."""
+        if self.live and self.live.id == generation.id:
+            self.vector_count -= len(chunks)
+        if self.mirror is not None and self.mirror.generation == generation.id:
+            self.mirror.discard(chunks)
+
     def wake(self) -> None:
         """There is something new to cut or to embed."""
         self.woken.set()

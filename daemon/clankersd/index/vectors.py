@@ -28,6 +28,12 @@ def insert(db: Db, generation: Generation, rows: list[tuple[int, bytes]]) -> Non
             db.execute(f"INSERT INTO {generation.vectors} (rowid, embedding) VALUES (:id, :embedding)", params)
 
 
+def remove(db: Db, generation: Generation, chunks: list[int]) -> None:
+    """Remove the vectors of these chunks."""
+    for chunk in chunks:
+        db.execute(f"DELETE FROM {generation.vectors} WHERE rowid = :id", {"id": chunk})
+
+
 def count(db: Db, generation: Generation) -> int:
     """How many chunks have their vector."""
     if generation.identity.dims is None:

@@ -9,11 +9,14 @@ from clankers_protocol.errors import InvalidParams
 from clankers_protocol.memories import LogEntry, Memory
 from clankersd import clock
 from clankersd.db import Db
+from clankersd.db.fts import FullText
 from clankersd.db.ids import whole_id
 from clankersd.memories.scopes import IN_SCOPE, Allowed
 from clankersd.memories.strength import DECAY, Strength
 
 Row = dict[str, Any]
+
+WORDS = FullText("memories_fts", "memories", "number", "content, summary, concepts_json, tags_json")
 
 _SUCCESSOR = """(
     SELECT link.source_memory_id FROM memory_relationships AS link

@@ -1,5 +1,6 @@
 """The runs of scheduled actions in the database: made when due, handed out on a lease, ended once."""
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -79,6 +80,16 @@ _NEXT = f"""
         FROM schedule_runs JOIN scheduled_actions ON scheduled_actions.id = action_id WHERE {_OPEN}
     )
 """
+_OVERDUE = f"""
+    SELECT description FROM scheduled_actions
+    WHERE enabled = 1 AND next_run < :before AND NOT {_TAKEN} ORDER BY next_run
+"""
+_LEFT = f"{SELECT_RUN} WHERE state = 'waiting' AND scheduled_for < :before ORDER BY scheduled_for"
+_LAST_FAILED = f"""
+    {SELECT_RUN} WHERE enabled = 1 AND state = 'failed' AND schedule_runs.id = (
+        SELECT id FROM schedule_runs WHERE action_id = scheduled_actions.id ORDER BY created_at DESC, id DESC LIMIT 1
+    )
+"""
 _NOBODY = f"nobody acknowledged it, though it was handed out {MOST_ATTEMPTS} times"
 
 
@@ -124,6 +135,24 @@ def next_event(db: Db, *, clients: bool) -> int | None:
     """When there is something to do again."""
     params = {"most": MOST_ATTEMPTS, "missed": MISSED_MS, "clients": clients}
     return db.value(_NEXT, params)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Stuck:
+    """What does not go on, by the actions' descriptions; `failed` with the reason."""
+
+    overdue: list[str]
+    left: list[str]
+    failed: dict[str, str]
+
+
+def stuck(db: Db, before: int) -> Stuck:
+    """What was due before then and was not made a run, what nobody took since, and what failed the last time."""
+    return Stuck(
+        [row["description"] for row in db.fetch(_OVERDUE, {"before": before})],
+        [row["description"] for row in db.fetch(_LEFT, {"before": before})],
+        {row["description"]: row["error"] or "" for row in db.fetch(_LAST_FAILED)},
+    )
 
 
 def find(db: Db, run_id: str) -> ScheduleRun | None:

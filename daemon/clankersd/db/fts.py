@@ -1,0 +1,79 @@
+"""Full-text tables that mirror another table: whether they still do, and how to make them anew."""
+
+from dataclasses import dataclass
+
+import apsw
+
+from clankersd.db.sqlite import Db
+
+HASH_BYTES = 16 * 1024 * 1024
+"""How many words are gathered before they are written out: the more, the sooner all of them are compared."""
+
+
+@dataclass(frozen=True)
+class FullText:
+    """An FTS5 table, and the table with the texts: its key, and the columns that are searched."""
+
+    name: str
+    content: str
+    key: str
+    columns: str
+
+    @property
+    def unlike(self) -> str:
+        """How many rows are in one of the two and not in the other."""
+        texts, found = f"SELECT {self.key} FROM {self.content}", f"SELECT id FROM {self.name}_docsize"
+        return f"SELECT count(*) FROM ({_in_one_only(texts, found)})"
+
+
+def fault(db: Db, table: FullText) -> str | None:
+    """Why a search in this table cannot be trusted; None when it can.
+
+    FTS5's own check of that takes the write lock for as long as it runs. So all texts are taken apart again into a
+    temporary table, and the words of both are compared: on a connection that only reads, nobody waits for it.
+    """
+    try:
+        verdict = db.value(f'PRAGMA integrity_check("{table.name}")')
+        if verdict != "ok":
+            return "it is damaged"
+        if unlike := db.value(table.unlike):
+            return f"{unlike:,} texts are not in it, or no longer there"
+        if unlike := _count_unlike_words(db, table):
+            return f"{unlike:,} words in it are not those of the texts"
+    except apsw.CorruptError:
+        return "it is damaged"
+    return None
+
+
+def rebuild(db: Db, name: str) -> None:
+    """Make all of a table anew from its texts, in the caller's transaction."""
+    db.execute(f"INSERT INTO {name} ({name}) VALUES ('rebuild')")
+
+
+def mend(db: Db) -> list[str]:
+    """Rebuild the tables that are damaged inside: they hold nothing that the texts do not. Tells which they were."""
+    fts = "SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE '%USING fts5 (%'"
+    damaged = [row["name"] for row in db.fetch(fts) if db.value(f'PRAGMA quick_check("{row["name"]}")') != "ok"]
+    for name in damaged:
+        rebuild(db, name)
+    return damaged
+
+
+def _count_unlike_words(db: Db, table: FullText) -> int:
+    # How the table cuts words is the last thing that its SQL says.
+    tokenizer = db.value(
+        "SELECT substr(sql, instr(sql, 'tokenize')) FROM sqlite_master WHERE name = :name", {"name": table.name}
+    )
+    db.execute(f"CREATE VIRTUAL TABLE temp.again USING fts5 ({table.columns}, content = '', {tokenizer}")
+    db.execute("INSERT INTO temp.again (again, rank) VALUES ('hashsize', :bytes)", {"bytes": HASH_BYTES})
+    db.execute(
+        f"INSERT INTO temp.again (rowid, {table.columns}) SELECT {table.key}, {table.columns} FROM {table.content}"
+    )
+    db.execute("CREATE VIRTUAL TABLE temp.again_words USING fts5vocab (temp, again, row)")
+    db.execute(f"CREATE VIRTUAL TABLE temp.found_words USING fts5vocab (main, {table.name}, row)")
+    unlike = _in_one_only("SELECT term, doc, cnt FROM temp.again_words", "SELECT term, doc, cnt FROM temp.found_words")
+    return int(db.value(f"SELECT count(DISTINCT term) FROM ({unlike})"))
+
+
+def _in_one_only(one: str, other: str) -> str:
+    return f"SELECT * FROM ({one} EXCEPT {other}) UNION ALL SELECT * FROM ({other} EXCEPT {one})"
