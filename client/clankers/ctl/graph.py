@@ -7,8 +7,8 @@ import click
 from clankers.ctl.command import Ctl, common
 from clankers.ctl.human import several
 from clankers.ctl.output import Column, one_line, print_json, print_table
-from clankers_protocol.documents import (
-    ChunkGet,
+from clankers_protocol.documents import ChunkGet
+from clankers_protocol.graph import (
     Edge,
     GraphGetEdges,
     GraphIncoming,
