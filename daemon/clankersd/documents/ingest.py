@@ -23,7 +23,7 @@ from clankers_protocol.errors import Conflict, InvalidParams
 from clankersd import clock
 from clankersd.db import Db
 from clankersd.documents.cutting import by_meaning
-from clankersd.documents.known import Changes, change, checked_metadata, project_of
+from clankersd.documents.known import Changes, announce, change, checked_metadata, project_of
 from clankersd.documents.reading import Refused, digest_of, open_regular
 from clankersd.documents.records import Task, Window, records_of
 from clankersd.documents.storing import (
@@ -88,7 +88,7 @@ async def ingest(daemon: "Daemon", request: Ingest) -> Ingested:
     task = _task(daemon, request, path, source, len(body))
     try:
         async with daemon.documents.alone_with(source):
-            return await _take_in(daemon, request, task, source, body)
+            return announce(daemon, await _take_in(daemon, request, task, source, body))
     except Unreadable as error:
         raise InvalidParams(f"invalid params: {error} - at `$.{field}`") from error
 
