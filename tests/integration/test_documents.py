@@ -395,6 +395,34 @@ def test_a_second_batch_is_refused_while_one_runs_and_a_cancelled_one_is_forgott
     assert documents.call("query", sql="SELECT count(*) FROM ingest_items")["rows"] == [[0]]
 
 
+def test_cancelling_leaves_no_half_of_a_new_document_and_a_known_one_unfinished(
+    documents: RawConnection, tmp_path: Path
+) -> None:
+    book = tmp_path / "book.txt"
+    chunks = "SELECT count(*) FROM document_chunks WHERE revision = 2"
+
+    def cancelled_halfway(counted: str) -> None:
+        small = {"path": str(book), "chunkTokens": 32, "overlap": 0}  # so that storing it takes many seconds
+        job = documents.call("document.ingestMany", documents=[small])["jobId"]
+        eventually(lambda: documents.call("query", sql=counted)["rows"][0][0] > 0, "some of it is stored")
+        assert documents.call("job.cancel", id=job)["state"] == "cancelled"
+
+    book.write_text("\n\n".join(f"Paragraph {number}. {'word ' * 60}" for number in range(10_000)))
+    cancelled_halfway(chunks.replace("2", "1"))
+    for table in TABLES[:5]:
+        assert documents.call("query", sql=f"SELECT count(*) FROM {table}")["rows"] == [[0]], table
+
+    whole = book.read_text()
+    book.write_text("Only the beginning.")
+    documents.call("document.ingest", path=str(book))
+    book.write_text(whole)
+    cancelled_halfway(chunks)
+    assert documents.call("document.get", source=str(book), length=0)["document"]["complete"] is False
+    book.write_text("Only the end.")
+    again = documents.call("document.ingest", path=str(book))
+    assert (again["outcome"], again["document"]["complete"], again["document"]["chunks"]) == ("updated", True, 1)
+
+
 def test_a_large_file_is_stored_while_others_are_served(documents: RawConnection, tmp_path: Path) -> None:
     big = tmp_path / "big.txt"
     big.write_text("\n\n".join(f"Paragraph {number} on item{number}. {'word ' * 60}" for number in range(15_000)))

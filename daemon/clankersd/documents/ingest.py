@@ -9,7 +9,7 @@ import binascii
 import hashlib
 import os
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -19,7 +19,7 @@ import anyio
 import anyio.to_thread
 
 from clankers_protocol.documents import SUFFIXES, DocumentIngest, Ingest, Ingested
-from clankers_protocol.errors import Conflict, InvalidParams
+from clankers_protocol.errors import Conflict, InvalidParams, StorageUnavailable
 from clankersd import clock
 from clankersd.db import Db
 from clankersd.documents.cutting import by_meaning
@@ -36,6 +36,7 @@ from clankersd.documents.storing import (
     clear,
     document,
     finish,
+    remove,
 )
 from clankersd.documents.worker import Extracted, Unreadable, Worker
 from clankersd.index.chunks import hash_of
@@ -123,17 +124,25 @@ async def _take_in(daemon: "Daemon", request: Ingest, task: Task, source: str, b
 async def _store(daemon: "Daemon", header: Header, extracted: Extracted, tokens: int) -> Ingested:
     storing: Storing | None = None
     waiting: list[Window] = []
-    async for window in _cut_windows(daemon, extracted, tokens):
-        if sum(len(one.records) for one in waiting) >= SLICE:
-            storing = await daemon.store.write(partial(_put, daemon, header, storing, waiting))
-            daemon.index.wake()
-            waiting = []
-        waiting.append(window)
+    try:
+        async for window in _cut_windows(daemon, extracted, tokens):
+            if sum(len(one.records) for one in waiting) >= SLICE:
+                storing = await daemon.store.write(partial(_put, daemon, header, storing, waiting))
+                daemon.index.wake()
+                waiting = []
+            waiting.append(window)
 
-    if storing is not None or await _is_large(daemon, header.source):
-        storing = await daemon.store.write(partial(_put, daemon, header, storing, waiting))
-        await clear(daemon.store, storing.id, storing.revision)
-        waiting = []
+        if storing is not None or await _is_large(daemon, header.source):
+            storing = await daemon.store.write(partial(_put, daemon, header, storing, waiting))
+            await clear(daemon.store, storing.id, storing.revision)
+            waiting = []
+    except StorageUnavailable:
+        raise  # it is handed over again, and goes on
+    except BaseException:
+        if storing is not None and not daemon.stopping.is_set():
+            with anyio.CancelScope(shield=True):
+                await _take_back(daemon, storing)
+        raise
 
     def end(db: Db) -> Ingested:
         stored = _put(daemon, header, storing, waiting, db)
@@ -144,6 +153,14 @@ async def _store(daemon: "Daemon", header: Header, extracted: Extracted, tokens:
     ingested = await daemon.store.write(end)
     daemon.index.wake()
     return ingested
+
+
+async def _take_back(daemon: "Daemon", storing: Storing) -> None:
+    """Remove a new document of which only a part came. One that was there before stays, and says it is unfinished."""
+    sql = "SELECT 1 FROM documents WHERE id = :id AND revision = 1"
+    with suppress(StorageUnavailable):
+        if await daemon.store.read(lambda db: db.value(sql, {"id": storing.id})):
+            await remove(daemon.store, storing.id)
 
 
 async def _is_large(daemon: "Daemon", source: str) -> bool:
