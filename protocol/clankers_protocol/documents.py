@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import Meta
 
 from clankers_protocol.admin import JobStarted
-from clankers_protocol.search import Filter, Mode
+from clankers_protocol.search import Embedding, Filter, Mode
 from clankers_protocol.wire import Cursor, Id, Limit, Method, Time, Wire
 
 Kind = Literal["text", "markdown", "html", "csv", "json", "code", "pdf", "docx"]
@@ -32,9 +32,6 @@ Metadata = dict[Annotated[str, Meta(min_length=1, max_length=64, pattern="^[A-Za
 
 ChunkId = Annotated[str, Meta(min_length=1, max_length=256)]
 ChunkIds = Annotated[list[ChunkId], Meta(min_length=1, max_length=1000)]
-Embedding = Annotated[list[float], Meta(min_length=1, max_length=16_384)] | Annotated[str, Meta(min_length=1)]
-"""Numbers, or base64 of little-endian float32: of the model of the index, whose dimensions it must have."""
-
 Filters = Annotated[list[Filter], Meta(max_length=32)]
 
 
@@ -247,7 +244,7 @@ class ChunkSearch(Method[ChunksFound]):
     """The chunks of documents nearest in meaning to a query or to a given embedding (exactly one of them), best first.
 
     Filters are applied first: as many as asked for are found wherever there are so many. They take the fields
-    `document`, `documentSource`, `meta.<key>` and `created` of `search`.
+    `document`, `documentSource`, `project`, `meta.<key>` and `created` of `search`.
     """
 
     method: ClassVar[str] = "chunk.search"

@@ -1,6 +1,8 @@
 """Threads: the conversations of chats, their messages, and finding them again."""
 
+import base64
 import math
+import struct
 import threading
 from typing import Any
 
@@ -109,9 +111,10 @@ def test_the_messages_of_a_chat_come_from_all_its_threads(connection: RawConnect
 
 
 def test_a_message_may_come_before_its_thread(connection: RawConnection) -> None:
-    connection.call("message.store", threadId="early", role="user", content="hello")
+    first = connection.call("message.store", threadId="early", role="user", content="hello")
     thread = connection.call("thread.create", chatId="room", id="early", title="Late")
     assert (thread["chatId"], thread["messages"]) == ("room", 1)
+    assert thread["createdAt"] == first["createdAt"]
     again = connection.request("thread.create", {"chatId": "room", "id": "early"})
     assert again["error"]["code"] == Conflict.code
 
@@ -243,6 +246,8 @@ def test_scores_by_embedding_are_cosines_in_falling_order(filled: RawConnection)
     assert math.isclose(scores[0], 1, abs_tol=1e-3)
     opposite = filled.call("message.search", embedding=[-3 * number for number in vector])["messages"]
     assert opposite[-1]["message"]["textContent"] == "where is my parcel"
+    packed = base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
+    assert filled.call("message.search", embedding=packed)["messages"] == result
     assert math.isclose(opposite[-1]["score"], -1, abs_tol=1e-3)
 
 
@@ -274,7 +279,8 @@ BAD: list[tuple[str, dict[str, Any], int, str]] = [
     ("thread.update", {"id": "missing", "chatId": None}, InvalidParams.code, "$.chatId"),
     ("thread.update", {"id": "missing", "title": ""}, InvalidParams.code, "$.title"),
     ("thread.update", {"id": "missing", "metadata": {}}, InvalidParams.code, "$.metadata"),
-    ("thread.delete", {"id": "missing"}, NotFound.code, "missing"),
+    ("thread.delete", {"id": "missing"}, NotFound.code, "thread not found: missing"),
+    ("thread.get", {"id": "missing"}, NotFound.code, "thread not found: missing"),
     ("thread.list", {"cursor": "nonsense"}, InvalidParams.code, "$.cursor"),
     ("message.store", {"threadId": "t", "role": "user"}, InvalidParams.code, "content"),
     ("message.store", {"threadId": "", "role": "user", "content": "x"}, InvalidParams.code, "$.threadId"),

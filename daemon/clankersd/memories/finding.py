@@ -10,7 +10,7 @@ from clankersd import clock
 from clankersd.db import Db
 from clankersd.db.paging import encode_cursor
 from clankersd.memories.likeness import same
-from clankersd.memories.rows import CURRENT, SALIENCE, SELECT, to_memories
+from clankersd.memories.rows import CURRENT, SALIENCE, SELECT, SURE, to_memories
 from clankersd.memories.scopes import IN_SCOPE, allowed
 from clankersd.memories.selection import in_states, selection
 from clankersd.rpc import handles
@@ -26,16 +26,21 @@ BEGIN = "<recalled-memories>\nRecalled data about this user and project, from ea
 END = "</recalled-memories>"
 
 _UNASKED = f"""
-    {SELECT} WHERE {IN_SCOPE} AND {CURRENT}
+    {SELECT} WHERE {IN_SCOPE} AND {CURRENT} AND {SURE}
     ORDER BY memories.pinned DESC, {SALIENCE} * (0.5 + memories.importance) DESC, memories.id DESC LIMIT :limit
 """
 
 
 @handles(MemorySearch)
 async def memory_search(daemon: "Daemon", request: MemorySearch) -> MemoryHits:
+    return await find_memories(daemon, request)
+
+
+async def find_memories(daemon: "Daemon", request: MemorySearch, condition: str = "1") -> MemoryHits:
+    """The memories that fit a request and meet a further condition, which most of them do."""
     started = time.perf_counter()
     offset = page_offset(request)
-    asked = await _ask(daemon, request)
+    asked = await _ask(daemon, request, condition)
     best = _one_each(await find(daemon, asked))
     shown = best[offset : offset + request.limit]
     memories = await _memories(daemon, [one.row["memory_id"] for one in shown], clock.moment(request.as_of))
@@ -49,14 +54,14 @@ async def memory_search(daemon: "Daemon", request: MemorySearch) -> MemoryHits:
     )
 
 
-async def _ask(daemon: "Daemon", request: MemorySearch) -> Asked:
+async def _ask(daemon: "Daemon", request: MemorySearch, condition: str) -> Asked:
     """The request as a search among the chunks of memories."""
     now = clock.now()
 
     def conditions(db: Db) -> tuple[Visible, str | None]:
         [_, *further], params = selection(db, request, now)
         state = in_states(request.include, clock.moment(request.as_of), params)
-        visible = Visible(allowed(db, request), " AND ".join([state, *further]), params)
+        visible = Visible(allowed(db, request), " AND ".join([state, *further, condition]), params)
         ids = f"SELECT memories.id FROM memories WHERE {' AND '.join([IN_SCOPE, *further])}"
         return visible, f"chunks.memory_id IN ({ids})" if further else None
 
@@ -113,7 +118,7 @@ async def _for_context(daemon: "Daemon", request: MemoryContext) -> tuple[list[M
     enough = min(100, request.limit * 2 + len(request.exclude))
     who = {"scopes": request.scopes, "agent": request.agent, "project": request.project}
     if request.query is not None:
-        hits = await memory_search(daemon, MemorySearch(query=request.query, limit=enough, **who))  # type: ignore[arg-type]
+        hits = await find_memories(daemon, MemorySearch(query=request.query, limit=enough, **who), SURE)  # type: ignore[arg-type]
         return [hit.memory for hit in hits.hits][: request.limit * 2], hits.degraded
     now = clock.now()
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 MOST_NEIGHBOURS = 4096
 """More are not to be had of vec0."""
 
+_NOT_OF_DOCUMENTS = ("source", "role", "session", "path")
 _CHUNK = """
     shown.id, shown.document_id, shown.parent_id, shown.chunk_index AS "index", shown.content, shown.start_offset,
     shown.end_offset, shown.start_line, shown.end_line, shown.metadata
@@ -93,6 +94,9 @@ async def list_chunks(daemon: "Daemon", request: ChunkList) -> ChunkPage:
 
 
 def _search(query: str, filters: list[Filter] | None) -> Search:
+    for one in filters or ():
+        if one.field in _NOT_OF_DOCUMENTS:
+            raise InvalidParams(f"invalid params: chunks of documents have no {one.field!r} to filter by")
     return Search(query, sources=["documents"], filters=filters, mode="keyword")
 
 
