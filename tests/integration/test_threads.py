@@ -3,7 +3,6 @@
 import base64
 import math
 import struct
-import threading
 from typing import Any
 
 import pytest
@@ -21,82 +20,6 @@ def found(connection: RawConnection, **params: Any) -> list[str]:
     """The texts that a search finds, once everything is indexed."""
     eventually(lambda: connection.call("index.status")["live"]["pending"] == 0, "nothing is pending")
     return [one["message"]["textContent"] for one in connection.call("message.search", **params)["messages"]]
-
-
-def test_a_thread_is_created_read_changed_listed_and_deleted(connection: RawConnection) -> None:
-    thread = connection.call("thread.create", chatId="room", title="Refund", project="/src/shop", metadata={"a": 1})
-    assert (thread["chatId"], thread["title"], thread["projectPath"]) == ("room", "Refund", "/src/shop")
-    assert thread["metadata"] == {"a": 1}
-    assert connection.call("thread.get", id=thread["id"]) == thread
-    assert connection.call("thread.get", id=thread["id"][:23]) == thread
-    changed = connection.call("thread.update", id=thread["id"], title="Settled", metadata={"b": [2]})
-    assert (changed["title"], changed["metadata"], changed["chatId"]) == ("Settled", {"b": [2]}, "room")
-    assert changed["createdAt"] == thread["createdAt"]
-    assert changed["updatedAt"] >= thread["updatedAt"]
-    assert connection.call("thread.list", chatId="room")["threads"] == [changed]
-    assert connection.call("thread.list", chatId="other")["threads"] == []
-    assert connection.call("thread.list", project="/src/shop/")["threads"] == [changed]
-    connection.call("thread.delete", id=thread["id"])
-    assert connection.request("thread.get", {"id": thread["id"]})["error"]["code"] == NotFound.code
-    assert connection.call("thread.list")["threads"] == []
-
-
-def test_deleting_a_thread_removes_its_messages_from_everywhere(connection: RawConnection) -> None:
-    thread = connection.call("thread.create", chatId="room")["id"]
-    kept = connection.call("thread.create", chatId="room")["id"]
-    connection.call("message.store", threadId=thread, role="user", content="the zanzibar contract")
-    connection.call("message.store", threadId=kept, role="user", content="something else")
-    assert found(connection, query="zanzibar", mode="keyword") == ["the zanzibar contract"]
-    planned = connection.call("thread.delete", id=thread, dryRun=True)
-    assert planned["counts"]["messages"] == 1
-    assert texts(connection.call("message.list", threadId=thread)) == ["the zanzibar contract"]
-    connection.call("thread.delete", id=thread)
-    assert found(connection, query="zanzibar", mode="keyword") == []
-    tables = ("messages", "chunks", "chunks_fts_docsize", "index_queue")
-    counts = ", ".join(f"(SELECT count(*) FROM {table})" for table in tables)
-    assert connection.call("query", sql=f"SELECT {counts}")["rows"] == [[1, 1, 1, 0]]
-
-
-def test_messages_are_the_newest_and_oldest_first_also_within_a_millisecond(connection: RawConnection) -> None:
-    thread = connection.call("thread.create", chatId="room")["id"]
-    for number in range(50):  # all of one second, as clients that count in seconds send them
-        content = f"turn {number}"
-        connection.call("message.store", threadId=thread, role="user", content=content, createdAt=1_700_000_000)
-    assert texts(connection.call("message.list", threadId=thread)) == [f"turn {number}" for number in range(50)]
-    page = connection.call("message.list", threadId=thread, limit=3)
-    assert texts(page) == ["turn 47", "turn 48", "turn 49"]
-    before = connection.call("message.list", threadId=thread, limit=3, cursor=page["cursor"])
-    assert texts(before) == ["turn 44", "turn 45", "turn 46"]
-
-
-def test_messages_stored_at_once_keep_the_order_they_were_sent_in(connection: RawConnection) -> None:
-    for number in range(100):
-        params = {"threadId": "busy", "role": "user", "content": f"turn {number}"}
-        connection.send({"jsonrpc": "2.0", "id": number, "method": "message.store", "params": params})
-    replies = [connection.receive() for _ in range(100)]
-    assert all("result" in reply for reply in replies)
-    assert texts(connection.call("message.list", threadId="busy", limit=200)) == [f"turn {n}" for n in range(100)]
-
-
-def test_many_writers_at_once_are_all_served(daemon: DaemonProcess) -> None:
-    failures: list[object] = []
-
-    def write(writer: int) -> None:
-        with daemon.connect() as own:
-            for number in range(25):
-                params = {"threadId": f"thread-{writer % 3}", "role": "user", "content": f"{writer} says {number}"}
-                reply = own.request("message.store", params)
-                failures.extend([reply["error"]] if "error" in reply else [])
-
-    writers = [threading.Thread(target=write, args=(writer,)) for writer in range(12)]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join()
-    assert not failures
-    with daemon.connect() as connection:
-        counts = [thread["messages"] for thread in connection.call("thread.list")["threads"]]
-    assert sorted(counts) == [100, 100, 100]
 
 
 def test_the_messages_of_a_chat_come_from_all_its_threads(connection: RawConnection) -> None:
