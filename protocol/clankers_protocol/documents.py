@@ -264,7 +264,8 @@ class ChunkSearchKeyword(Method[ChunksFound]):
 
 
 class ChunkGet(Method[list[DocumentChunk]]):
-    """Chunks by their ids, in the order of the ids; those that are gone are left out."""
+    """Chunks by their ids or unique beginnings of them (8 characters or more), in their order; those that are gone are
+    left out."""
 
     method: ClassVar[str] = "chunk.get"
     ids: ChunkIds

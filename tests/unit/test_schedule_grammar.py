@@ -1,4 +1,4 @@
-"""When schedules are due: every recurrence, clock changes, the ends of months, and what is no schedule."""
+"""When schedules are due: clock changes, the ends of months, runs in their order, and what is no schedule."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
