@@ -320,7 +320,8 @@ def test_cancelling_leaves_no_half_of_a_new_document_and_a_known_one_unfinished(
         small = {"path": str(book), "chunkTokens": 32, "overlap": 0}  # so that storing it takes many seconds
         job = documents.call("document.ingestMany", documents=[small])["jobId"]
         eventually(lambda: documents.call("query", sql=counted)["rows"][0][0] > 0, "some of it is stored")
-        assert documents.call("job.cancel", id=job)["state"] == "cancelled"
+        documents.call("job.cancel", id=job)
+        eventually(lambda: documents.call("job.status", id=job)["state"] == "cancelled", "it is cancelled")
 
     book.write_text("\n\n".join(f"Paragraph {number}. {'word ' * 60}" for number in range(1_500)))
     cancelled_halfway(chunks.replace("2", "1"))

@@ -53,6 +53,8 @@ SLICE = 500
 PART = 64 * 1024
 CHILD_TOKENS, CHILD_OVERLAP, PARENT_TOKENS = 256, 32, 1024
 
+_PART_OF_NEW = "SELECT id FROM documents WHERE source = :source AND revision = 1 AND checksum IS NULL"
+
 
 class Documents:
     """What ingesting shares: the process that takes documents apart, and who is at work on which source."""
@@ -118,31 +120,24 @@ async def _take_in(daemon: "Daemon", request: Ingest, task: Task, source: str, b
             _checksum(settled, request, task), done.bytes, done.characters, project, request.metadata,
             clock.moment(request.created_at),
         )  # fmt: skip
-        return await _store(daemon, header, extracted, task.tokens)
+        async with _or_not_at_all(daemon, source):
+            return await _store(daemon, header, extracted, task.tokens)
 
 
 async def _store(daemon: "Daemon", header: Header, extracted: Extracted, tokens: int) -> Ingested:
     storing: Storing | None = None
     waiting: list[Window] = []
-    try:
-        async for window in _cut_windows(daemon, extracted, tokens):
-            if sum(len(one.records) for one in waiting) >= SLICE:
-                storing = await daemon.store.write(partial(_put, daemon, header, storing, waiting))
-                daemon.index.wake()
-                waiting = []
-            waiting.append(window)
-
-        if storing is not None or await _is_large(daemon, header.source):
+    async for window in _cut_windows(daemon, extracted, tokens):
+        if sum(len(one.records) for one in waiting) >= SLICE:
             storing = await daemon.store.write(partial(_put, daemon, header, storing, waiting))
-            await clear(daemon.store, storing.id, storing.revision)
+            daemon.index.wake()
             waiting = []
-    except StorageUnavailable:
-        raise  # it is handed over again, and goes on
-    except BaseException:
-        if storing is not None and not daemon.stopping.is_set():
-            with anyio.CancelScope(shield=True):
-                await _take_back(daemon, storing)
-        raise
+        waiting.append(window)
+
+    if storing is not None or await _is_large(daemon, header.source):
+        storing = await daemon.store.write(partial(_put, daemon, header, storing, waiting))
+        await clear(daemon.store, storing.id, storing.revision)
+        waiting = []
 
     def end(db: Db) -> Ingested:
         stored = _put(daemon, header, storing, waiting, db)
@@ -155,12 +150,22 @@ async def _store(daemon: "Daemon", header: Header, extracted: Extracted, tokens:
     return ingested
 
 
-async def _take_back(daemon: "Daemon", storing: Storing) -> None:
-    """Remove a new document of which only a part came. One that was there before stays, and says it is unfinished."""
-    sql = "SELECT 1 FROM documents WHERE id = :id AND revision = 1"
-    with suppress(StorageUnavailable):
-        if await daemon.store.read(lambda db: db.value(sql, {"id": storing.id})):
-            await remove(daemon.store, storing.id)
+@asynccontextmanager
+async def _or_not_at_all(daemon: "Daemon", source: str) -> AsyncIterator[None]:
+    """What breaks off leaves no part of a new document behind. One that was there before stays, unfinished.
+
+    When the daemon stops, or cannot store, what is there stays too: it is gone on with when it is handed over again.
+    """
+    try:
+        yield
+    except StorageUnavailable:
+        raise
+    except BaseException:
+        if not daemon.stopping.is_set():
+            with anyio.CancelScope(shield=True), suppress(StorageUnavailable):
+                if part := await daemon.store.read(lambda db: db.value(_PART_OF_NEW, {"source": source})):
+                    await remove(daemon.store, part)
+        raise
 
 
 async def _is_large(daemon: "Daemon", source: str) -> bool:
