@@ -37,8 +37,7 @@ CURRENT = """
 """
 """The state 'current', as a condition that is quick to check."""
 
-LEAST_SURE = 0.3
-SURE = f"(memories.pinned OR memories.confidence >= {LEAST_SURE})"
+SURE = "(memories.pinned OR memories.confidence >= 0.3)"
 """What may be told to an agent that did not ask for it. What nobody is sure of is there for those who search."""
 
 
