@@ -5,6 +5,25 @@ from typing import Any
 
 import apsw
 from support import DaemonProcess, RawConnection
+from writers import eventually
+
+
+def create(connection: RawConnection, schedule: str = "09:00 daily", **more: Any) -> str:
+    return str(connection.call("schedule.create", **({"description": "d", "schedule": schedule} | more))["id"])
+
+
+def runs(connection: RawConnection, action_id: str | None = None) -> list[dict[str, Any]]:
+    return list(connection.call("schedule.history", actionId=action_id)["runs"])
+
+
+def ended(connection: RawConnection, action_id: str) -> list[dict[str, Any]]:
+    """The runs of an action, once none is open."""
+
+    def all_over() -> list[dict[str, Any]] | None:
+        found = runs(connection, action_id)
+        return found if found and all(run["finishedAt"] for run in found) else None
+
+    return list(eventually(all_over, "the action's runs are over"))
 
 
 def change_database(daemon: DaemonProcess, sql: str, *params: Any) -> None:

@@ -35,7 +35,7 @@ from clankersd import (
 )
 from clankersd.config import Config, Loaded
 from clankersd.db import Store
-from clankersd.documents import documents, graph, ingest
+from clankersd.documents import documents, graph, ingest, many
 from clankersd.documents.ingest import Documents
 from clankersd.index import rebuild, texts
 from clankersd.index.embedders.base import EmbedderSettings
@@ -71,6 +71,7 @@ FEATURES = (
     imports,
     indexing,
     ingest,
+    many,
     models,
     query,
     recall,
@@ -245,7 +246,7 @@ def _services(daemon: Daemon) -> dict[str, Callable[[], Awaitable[None]]]:
         "sweep": partial(rebuild.keep_swept, daemon.index),
         "files": daemon.files.run,
         "documents": daemon.documents.worker.run,
-        "ingest": partial(ingest.resume, daemon),
+        "ingest": partial(many.resume, daemon),
         "extract": daemon.extractor.run,
         "maintain": partial(maintenance.keep_maintained, daemon),
         "spool": daemon.spool.run,

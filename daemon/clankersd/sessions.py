@@ -124,13 +124,13 @@ async def delete_session(daemon: "Daemon", request: SessionDelete) -> Deleted:
     return await delete(daemon, request.id, request.dry_run)
 
 
-async def delete(daemon: "Daemon", session_id: str, dry_run: bool) -> Deleted:
+async def delete(daemon: "Daemon", session_id: str, dry_run: bool, what: str = "session") -> Deleted:
     """Delete a session and everything of it, and let it be known; or only tell what that would be."""
 
     def count(db: Db) -> tuple[dict[str, Any], SessionCounts]:
         row = db.fetch_one(f"{_SESSION} WHERE id = :id", {"id": session_id})
         if row is None:
-            raise NotFound(f"session not found: {session_id}")
+            raise NotFound(f"{what} not found: {session_id}")
         return row, _counts(db, session_id)
 
     def remove(db: Db) -> tuple[dict[str, Any], SessionCounts]:

@@ -1,6 +1,7 @@
 """Skills: stored with every version they had, and searchable by meaning and words like everything else."""
 
 import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -86,11 +87,11 @@ KINDS["skill"] = Kind(_TEXT, _owner, "SELECT id FROM skills WHERE id > :after OR
 async def create(daemon: "Daemon", request: SkillCreate) -> Skill:
     skill = _new(request)
 
-    def store(db: Db) -> Skill:
+    def store(db: Db) -> tuple[Skill, str]:
         _refuse_taken(db, skill)
-        return _store(db, daemon.index, skill, request.created_by)
+        return _store(db, daemon.index, skill, request.created_by), "created"
 
-    return await _written(daemon, store)
+    return (await _written(daemon, store))[0]
 
 
 @handles(SkillGet)
@@ -116,10 +117,10 @@ async def update(daemon: "Daemon", request: SkillUpdate) -> Skill:
     skill_files.check_files(given.get("files", []))
     _check_extra(given.get("extra", {}))
 
-    def store(db: Db) -> Skill:
+    def store(db: Db) -> tuple[Skill, str]:
         return _change(db, daemon.index, _find(db, request.id), given, request.created_by)
 
-    return await _written(daemon, store)
+    return (await _written(daemon, store))[0]
 
 
 @handles(SkillDelete)
@@ -134,7 +135,11 @@ async def delete(daemon: "Daemon", request: SkillDelete) -> SkillDeleted:
         db.execute("DELETE FROM skills WHERE id = :id", {"id": deleted.id})
         return deleted
 
-    return await (daemon.store.read(count) if request.dry_run else daemon.store.write(remove))
+    if request.dry_run:
+        return await daemon.store.read(count)
+    deleted = await daemon.store.write(remove)
+    daemon.hub.publish("skill", "deleted", deleted.id, name=deleted.name)
+    return deleted
 
 
 @handles(SkillSearch)
@@ -178,11 +183,9 @@ async def import_skill(daemon: "Daemon", request: SkillImport) -> SkillImported:
         if known is None:
             return _store(db, daemon.index, wanted, request.created_by), "created"
         given = {name: getattr(wanted, name) for name in changeable}
-        changed = _change(db, daemon.index, _skill(known), given, request.created_by)
-        return changed, "unchanged" if changed.version == known["version"] else "updated"
+        return _change(db, daemon.index, _skill(known), given, request.created_by)
 
-    skill, outcome = await daemon.store.write(store)
-    daemon.index.wake()
+    skill, outcome = await _written(daemon, store)
     return SkillImported(_summary_of(skill), outcome)  # type: ignore[arg-type]  # one of the three above
 
 
@@ -208,10 +211,13 @@ def _check_extra(extra: dict[str, Any]) -> None:
         raise InvalidParams(f"invalid params: more than {skill_files.LONGEST_FRONT_MATTER} bytes - at `$.extra`")
 
 
-async def _written(daemon: "Daemon", change: Any) -> Skill:
-    skill: Skill = await daemon.store.write(change)
-    daemon.index.wake()
-    return skill
+async def _written(daemon: "Daemon", change: Callable[[Db], tuple[Skill, str]]) -> tuple[Skill, str]:
+    """Store a skill, let it be indexed, and tell whoever wants to hear of it."""
+    skill, outcome = await daemon.store.write(change)
+    if outcome != "unchanged":
+        daemon.index.wake()
+        daemon.hub.publish("skill", outcome, skill.id, name=skill.name, version=skill.version)
+    return skill, outcome
 
 
 def _store(db: Db, index: Index, skill: Skill, by: str | None) -> Skill:
@@ -241,14 +247,14 @@ def _index(db: Db, index: Index, skill: Skill) -> None:
         replace(db, _owner(row), one)
 
 
-def _change(db: Db, index: Index, skill: Skill, given: dict[str, Any], by: str | None) -> Skill:
+def _change(db: Db, index: Index, skill: Skill, given: dict[str, Any], by: str | None) -> tuple[Skill, str]:
     """Store what is given as a new version, unless nothing of it is new."""
     changed = msgspec.structs.replace(skill, **given)
     if changed == skill:
-        return skill
+        return skill, "unchanged"
     _refuse_taken(db, changed)
     changed.version, changed.updated_at = skill.version + 1, clock.now()
-    return _store(db, index, changed, by)
+    return _store(db, index, changed, by), "updated"
 
 
 def _refuse_taken(db: Db, skill: Skill) -> None:

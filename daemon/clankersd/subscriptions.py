@@ -38,7 +38,7 @@ _KINDS_WITH: dict[str, tuple[ChangeKind, ...]] = {
     "id": get_args(ChangeKind),
     "sessionId": ("session", "message"),
     "chatId": ("session", "message"),
-    "project": ("session", "message", "memory"),
+    "project": ("session", "message", "memory", "document"),
     "role": ("message",),
 }
 """Which kinds a filter means anything for."""
@@ -57,6 +57,11 @@ _FACTS = {
         SELECT memories.id, scope, sector, tier, project_id AS "projectId", path AS "projectPath"
         FROM memories LEFT JOIN projects ON projects.id = project_id
         WHERE memories.id IN (SELECT value FROM json_each(:ids))
+    """,
+    "document": """
+        SELECT documents.id, source, title, kind, project_id AS "projectId", path AS "projectPath"
+        FROM documents LEFT JOIN projects ON projects.id = project_id
+        WHERE documents.id IN (SELECT value FROM json_each(:ids))
     """,
 }
 """What is told of a change beside its id, by the names it has on the wire."""
@@ -107,7 +112,7 @@ class Hub:
     def publish(self, kind: ChangeKind, action: str, what: str, /, **facts: Any) -> None:
         """Tell whoever wants to hear it that `what` was changed; to be called after the commit.
 
-        Facts have the names they have on the wire. Those of sessions, messages and memories are looked up.
+        Facts have the names they have on the wire. Those of the kinds in `_FACTS` are looked up.
         """
         if not self._wanted[kind]:
             return
@@ -166,7 +171,7 @@ class Hub:
                     self._pass_on(news)
 
     async def _look_up(self, some: list[News]) -> None:
-        """Add what is known of what changed; of a session that is gone by now it was told."""
+        """Add what is known of what changed; of what was deleted it came with the news."""
         sought = {kind: [news.id for news in some if news.kind == kind] for kind in _FACTS}
 
         def fetch(db: Db) -> dict[tuple[str, str], dict[str, Any]]:

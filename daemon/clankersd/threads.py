@@ -59,7 +59,7 @@ async def create(daemon: "Daemon", request: ThreadCreate) -> Thread:
         title=request.title,
         project_path=request.project,
         metadata=request.metadata,
-        created_at=request.created_at or clock.now(),
+        created_at=request.created_at,  # else when its first message came, if there is one
     )
     change = session_change(daemon.index, event)
 
@@ -73,7 +73,7 @@ async def create(daemon: "Daemon", request: ThreadCreate) -> Thread:
 
 @handles(ThreadGet)
 async def get(daemon: "Daemon", request: ThreadGet) -> Thread:
-    return await daemon.store.read(lambda db: _get(db, whole_id(db, request.id, "sessions", "session")))
+    return await daemon.store.read(lambda db: _get(db, whole_id(db, request.id, "sessions", "thread")))
 
 
 @handles(ThreadList)
@@ -108,7 +108,7 @@ async def update(daemon: "Daemon", request: ThreadUpdate) -> Thread:
 
 @handles(ThreadDelete)
 async def delete(daemon: "Daemon", request: ThreadDelete) -> Deleted:
-    return await sessions.delete(daemon, request.id, request.dry_run)
+    return await sessions.delete(daemon, request.id, request.dry_run, "thread")
 
 
 @handles(MessageStore)

@@ -17,6 +17,8 @@ Relations = Annotated[list[Relation], Meta(min_length=1)]
 Direction = Literal["out", "in", "both"]
 Weight = Annotated[float, Meta(gt=0, le=1)]
 Hops = Annotated[int, Meta(ge=1, le=5)]
+Embedding = Annotated[list[float], Meta(min_length=1, max_length=16_384)] | Annotated[str, Meta(min_length=1)]
+"""Numbers, or base64 of little-endian float32: of the model of the index, whose dimensions it must have."""
 
 
 class Filter(Wire, forbid_unknown_fields=True):

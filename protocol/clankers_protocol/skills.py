@@ -4,8 +4,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import UNSET, Meta, UnsetType, field
 
-from clankers_protocol.search import Mode
-from clankers_protocol.threads import Embedding
+from clankers_protocol.search import Embedding, Mode
 from clankers_protocol.wire import Cursor, Limit, Method, Wire
 
 SkillName = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[^\x00-\x1f/\\]+\Z")]

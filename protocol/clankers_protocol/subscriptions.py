@@ -1,12 +1,12 @@
 """Being told of changes as they happen, on the connection that asked for it."""
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from msgspec import Meta
 
 from clankers_protocol.wire import Id, Method, Ok, Wire
 
-ChangeKind = Literal["session", "message", "memory", "job", "schedule"]
+ChangeKind = Literal["session", "message", "memory", "document", "skill", "job", "schedule"]
 
 CHANGED = "subscription.changed"
 DROPPED = "subscription.dropped"
@@ -41,12 +41,13 @@ class Subscribe(Method[Subscribed]):
     """Be told of changes on this connection, each after its commit, as the notification `subscription.changed`.
 
     All given conditions must hold: `id` of what changes, `sessionId` and `chatId` of sessions and messages,
-    `project` (a path or its id) of sessions, messages and memories, `role` of messages. It ends with the
-    connection, with `unsubscribe`, or with the notification `subscription.dropped` when the client reads too slowly.
+    `project` (a path or its id) of sessions, messages, memories and documents, `role` of messages. A thread is a
+    session. It ends with the connection, with `unsubscribe`, or with the notification `subscription.dropped` when
+    the client reads too slowly.
     """
 
     method: ClassVar[str] = "subscribe"
-    kinds: Annotated[list[ChangeKind], Meta(min_length=1, max_length=5)]
+    kinds: Annotated[list[ChangeKind], Meta(min_length=1, max_length=len(get_args(ChangeKind)))]
     id: Id | None = None
     session_id: Id | None = None
     chat_id: Id | None = None

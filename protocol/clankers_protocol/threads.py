@@ -4,13 +4,12 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import UNSET, Meta, UnsetType
 
-from clankers_protocol.search import Mode
+from clankers_protocol.search import Embedding, Mode
 from clankers_protocol.sessions import Deleted, Message
 from clankers_protocol.wire import Cursor, Id, Limit, Method, Time, Wire
 
 Name = Annotated[str, Meta(min_length=1, max_length=1024)]
 Title = Annotated[str, Meta(max_length=10_000)]
-Embedding = Annotated[list[float], Meta(min_length=1, max_length=8192)]
 """A vector of the model the index was made with; its length does not matter, its direction does."""
 
 

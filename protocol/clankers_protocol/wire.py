@@ -63,6 +63,7 @@ def methods() -> dict[str, type[Method[Any]]]:
         documents,
         entities,
         events,
+        graph,
         memories,
         memory_changes,
         memory_transfer,

@@ -176,48 +176,6 @@ def test_the_five_filters_of_the_client_and_their_negations(
             assert not any(test(rows[hit.chunk.id]) for hit in others)
 
 
-def test_scores_are_cosines(connection: RawConnection) -> None:
-    east, north = [1.0] + [0.0] * 255, [0.0, 1.0] + [0.0] * 254
-    west = [-1.0] + [0.0] * 255
-    slant = [3.0, 4.0] + [0.0] * 254
-    vectors = {"east": east, "north": north, "west": west, "slant": slant}
-    chunks = [{"id": name, "content": name, "embedding": vector} for name, vector in vectors.items()]
-    connection.call("document.store", chunks=chunks, source="compass")
-    hits = connection.call("chunk.search", embedding=[2.0] + [0.0] * 255)["hits"]
-    assert [(hit["chunk"]["id"], round(hit["score"], 3)) for hit in hits] == [
-        ("east", 1.0), ("slant", 0.6), ("north", 0.0), ("west", -1.0),
-    ]  # fmt: skip
-    zero = connection.request("chunk.search", {"embedding": [0.0] * 256})
-    assert "zero" in zero["error"]["message"]
-
-
-def test_a_document_can_be_left_out(connection: RawConnection) -> None:
-    for name in ("one", "two"):
-        connection.call("document.store", id=name, chunks=[{"content": f"Bitterns boom in {name} marsh."}])
-    eventually(lambda: connection.call("chunk.search", query="boom")["pending"] == 0, "the vectors are made")
-    for method in ("chunk.search", "chunk.searchKeyword"):
-        filters = [{"field": "document", "op": "ne", "value": "one"}]
-        hits = connection.call(method, query="bitterns boom", filters=filters)["hits"]
-        assert [hit["chunk"]["documentId"] for hit in hits] == ["two"]
-
-
-SPECIAL = [
-    'quote " in it', "AND", "OR NOT", "NEAR(a b)", "col:umn", "star*", "^caret", "(paren", "plus+minus-", "{brace}",
-    "dot.dot", "it's", "\x00", "%", "_", "' OR 1=1 --", "🙂", "你好", "a" * 5000,
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("query", SPECIAL)
-def test_nothing_in_a_query_is_syntax(library: RawConnection, query: str) -> None:
-    assert isinstance(library.call("chunk.searchKeyword", query=query)["hits"], list)
-
-
-def test_words_are_found_or_not(library: RawConnection) -> None:
-    found = library.call("chunk.searchKeyword", query="chunk 12345", limit=1)["hits"]
-    assert found[0]["chunk"]["content"] == "chunk 12345 of document 24"
-    assert library.call("chunk.searchKeyword", query="xylophonist")["hits"] == []
-
-
 def test_chunks_come_in_the_order_of_their_ids(library: RawConnection) -> None:
     ids = ["d3c7", "d0c0", "nothing", "d39c499"]
     assert [chunk["id"] for chunk in library.call("chunk.get", ids=ids)] == ["d3c7", "d0c0", "d39c499"]

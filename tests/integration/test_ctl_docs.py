@@ -118,7 +118,8 @@ def test_the_graph_is_shown_linked_walked_and_pruned(library: DaemonProcess) -> 
     shown = ctl(library, "graph", "edges", first, COLUMNS="80").out
     assert "elaborates" in shown
     assert all(len(line) <= 80 for line in shown.splitlines())
-    walked = ctl(library, "graph", "walk", first, "--relation", "elaborates")
+    assert ctl(library, "graph", "edges", first[:8], COLUMNS="80").out == shown  # by the ids as they are shown
+    walked = ctl(library, "graph", "walk", first[:8], "--relation", "elaborates")
     assert "0.210" in walked.out
     assert "elaborates→" in walked.out
     assert (
@@ -152,6 +153,7 @@ def test_removing_asks_first(daemon: DaemonProcess, tmp_path: Path) -> None:
         (("docs", "add", ".", "--strategy", "magic"), 2, "magic"),
         (("graph", "link", "a", "likes", "b"), 2, "likes"),
         (("graph", "walk", "nobody"), 1, "no chunk"),
+        (("graph", "edges", "nobody"), 1, "no chunk"),
     ],
 )
 def test_what_is_wrong_is_said(library: DaemonProcess, words: tuple[str, ...], code: int, says: str) -> None:

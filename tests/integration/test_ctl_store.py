@@ -60,6 +60,8 @@ def test_threads_are_listed_shown_searched_changed_and_deleted(daemon: DaemonPro
     assert ctl(daemon, "thread", "list", "--chat", "other").err == "No threads.\n"
     shown = ctl(daemon, "thread", "show", thread[:13])
     assert "It arrives on Monday." in shown.out
+    assert [line.split() for line in shown.out.splitlines()[2:3]] == [["chat", "support"]]
+    assert '{"customer": 7}' in shown.out
     assert "\x1b" not in shown.out
     assert ctl(daemon, "thread", "show", thread, "--json").json["thread"]["metadata"] == {"customer": 7}
     found = ctl(daemon, "thread", "search", "parcel", "--chat", "support", "--role", "user")

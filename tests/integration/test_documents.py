@@ -1,17 +1,14 @@
 """Documents over the socket: handed over, changed in place, found, deleted without a trace."""
 
 import base64
-import json
 import os
-import signal
-import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import apsw
 import pytest
+from ingesting import chunks_of, finished, search
 from papers import bomb, deep_json, docx, mixed, pdf
 from support import DaemonProcess, RawConnection, running_daemon
 from writers import eventually, settled
@@ -31,31 +28,6 @@ def documents(shared_daemon: DaemonProcess) -> Iterator[RawConnection]:
         while page := connection.call("document.list", limit=1000)["documents"]:
             for one in page:
                 connection.call("document.delete", id=one["id"])
-
-
-def finished(connection: RawConnection, job_id: str) -> dict[str, Any]:
-    def ended() -> dict[str, Any] | None:
-        job = connection.call("job.status", id=job_id)
-        return job if job["state"] != "running" else None
-
-    job = dict(eventually(ended, "the job has ended"))
-    assert job["state"] == "done", job
-    return dict(job["result"])
-
-
-def chunks_of(connection: RawConnection, document_id: str) -> list[dict[str, Any]]:
-    page = connection.call("chunk.list", documentId=document_id, limit=7)
-    found = page["chunks"]
-    while page["cursor"]:
-        page = connection.call("chunk.list", documentId=document_id, limit=1000, cursor=page["cursor"])
-        found += page["chunks"]
-    assert [one["index"] for one in found] == list(range(len(found)))
-    assert connection.call("chunk.get", ids=[one["id"] for one in found[:1000]]) == found[:1000]
-    return list(found)
-
-
-def search(connection: RawConnection, query: str, **params: Any) -> list[dict[str, Any]]:
-    return list(connection.call("search", query=query, sources=["documents"], **params)["hits"])
 
 
 # -- ingest
@@ -173,25 +145,6 @@ def test_a_url_is_only_a_name(documents: RawConnection) -> None:
     assert (document["source"], document["kind"]) == (url, "html")
 
 
-def test_children_are_searched_and_parents_returned_once(documents: RawConnection) -> None:
-    text = "\n\n".join(f"Section {n}. The capercaillie displays here. {'More is said of it. ' * 40}" for n in range(12))
-    ingested = documents.call("document.ingest", text=text, source="p", strategy="parentChild", chunkTokens=64)
-    rows = chunks_of(documents, ingested["document"]["id"])
-    parents = {row["id"]: row for row in rows if row["parentId"] is None}
-    children = [row for row in rows if row["parentId"] is not None]
-    assert all(row["content"] in parents[row["parentId"]]["content"] for row in children)
-    assert ingested["document"]["chunks"] == len(children)
-    settled(documents)
-    found = [documents.call(method, query="capercaillie")["hits"] for method in ("chunk.search", "chunk.searchKeyword")]
-    for hits in (
-        [(hit["ref"]["documentChunkId"], hit["text"]) for hit in search(documents, "capercaillie", limit=50)],
-        *([(hit["chunk"]["id"], hit["chunk"]["content"]) for hit in one] for one in found),
-    ):
-        assert hits
-        assert len({chunk for chunk, _ in hits}) == len(hits)
-        assert all(parents[chunk]["content"] == content for chunk, content in hits)
-
-
 def test_cutting_by_meaning_keeps_what_belongs_together(documents: RawConnection) -> None:
     birds = "The owl is a bird of prey. Owls and hawks are birds that hunt. Birds have feathers and wings. "
     money = "The bank raised interest rates. Loans and credit cost more money. Investors sold bank shares. "
@@ -228,18 +181,6 @@ def test_a_document_stored_again_by_its_id_keeps_its_source(documents: RawConnec
     again = documents.call("document.store", id="mine", chunks=[{"content": "two"}])
     assert (again["outcome"], again["document"]["source"]) == ("updated", "where")
     assert again["document"]["id"] == stored["document"]["id"] == "mine"
-
-
-def test_consecutive_chunks_are_linked_in_order(documents: RawConnection) -> None:
-    chunks = [{"id": f"c{number}", "content": f"text {number}"} for number in (3, 1, 2)]
-    documents.call("document.store", chunks=chunks, source="linked")
-    edges = documents.call("graph.getEdges", ids=["c3", "c1", "c2"])
-    assert {(edge["sourceId"], edge["targetId"]) for edge in edges} == {("c3", "c1"), ("c1", "c2")}
-    assert {(edge["relation"], edge["weight"]) for edge in edges} == {("sequence", 1.0)}
-    documents.call("document.store", chunks=chunks[1:], source="linked")
-    assert len(documents.call("graph.getEdges", ids=["c3", "c1", "c2"])) == 1
-    documents.call("document.store", chunks=[{"id": "alone", "content": "one"}], source="single")
-    assert documents.call("graph.getEdges", ids=["alone"]) == []
 
 
 # -- read, list, update, delete
@@ -351,28 +292,6 @@ def check_words(database: Path) -> None:
 # -- many
 
 
-def test_one_bad_document_of_many_fails_alone(documents: RawConnection, tmp_path: Path) -> None:
-    (tmp_path / "locked.pdf").write_bytes(pdf("secret", password="x"))
-    (tmp_path / "good.md").write_text("# Good\n\nIt speaks of axolotls.")
-    items = [
-        {"path": str(tmp_path / "good.md")},
-        {"path": str(tmp_path / "locked.pdf")},
-        {"path": str(tmp_path / "missing.txt")},
-        {"text": "a", "data": "b"},
-        {"data": "no base64!", "source": "s"},
-        {"text": "Some text on quokkas."},
-        {"path": str(tmp_path / "good.md")},
-    ]
-    result = finished(documents, documents.call("document.ingestMany", documents=items)["jobId"])
-    assert (result["stored"], result["unchanged"]) == (2, 1)
-    assert [one["position"] for one in result["failed"]] == [1, 2, 3, 4]
-    assert "encrypted" in result["failed"][0]["error"]
-    assert result["failed"][0]["source"] == str(tmp_path / "locked.pdf")
-    assert search(documents, "axolotls")
-    assert search(documents, "quokkas")
-    assert documents.call("query", sql="SELECT count(*) FROM ingest_items")["rows"] == [[0]]
-
-
 def test_progress_is_told_while_many_are_ingested(documents: RawConnection, tmp_path: Path) -> None:
     items = [{"path": str(path)} for path in mixed(tmp_path / "many", 120)]
     result = finished(documents, documents.call("document.ingestMany", documents=items)["jobId"])
@@ -390,6 +309,35 @@ def test_a_second_batch_is_refused_while_one_runs_and_a_cancelled_one_is_forgott
     assert documents.request("document.ingestMany", {"documents": [{"text": "x"}]})["error"]["code"] == 4009
     assert documents.call("job.cancel", id=job)["state"] == "cancelled"
     assert documents.call("query", sql="SELECT count(*) FROM ingest_items")["rows"] == [[0]]
+
+
+def test_cancelling_leaves_no_half_of_a_new_document_and_a_known_one_unfinished(
+    documents: RawConnection, tmp_path: Path
+) -> None:
+    book = tmp_path / "book.txt"
+    chunks = "SELECT count(*) FROM document_chunks WHERE revision = 2"
+
+    def cancelled_halfway(counted: str) -> None:
+        small = {"path": str(book), "chunkTokens": 32, "overlap": 0}  # so that storing it takes many seconds
+        job = documents.call("document.ingestMany", documents=[small])["jobId"]
+        eventually(lambda: documents.call("query", sql=counted)["rows"][0][0] > 0, "some of it is stored")
+        documents.call("job.cancel", id=job)
+        eventually(lambda: documents.call("job.status", id=job)["state"] == "cancelled", "it is cancelled")
+
+    book.write_text("\n\n".join(f"Paragraph {number}. {'word ' * 60}" for number in range(1_500)))
+    cancelled_halfway(chunks.replace("2", "1"))
+    for table in TABLES[:5]:
+        assert documents.call("query", sql=f"SELECT count(*) FROM {table}")["rows"] == [[0]], table
+
+    whole = book.read_text()
+    book.write_text("Only the beginning.")
+    documents.call("document.ingest", path=str(book))
+    book.write_text(whole)
+    cancelled_halfway(chunks)
+    assert documents.call("document.get", source=str(book), length=0)["document"]["complete"] is False
+    book.write_text("Only the end.")
+    again = documents.call("document.ingest", path=str(book))
+    assert (again["outcome"], again["document"]["complete"], again["document"]["chunks"]) == ("updated", True, 1)
 
 
 def test_a_large_file_is_stored_while_others_are_served(documents: RawConnection, tmp_path: Path) -> None:
@@ -420,35 +368,6 @@ def test_a_hostile_file_ends_only_the_process_that_reads_it(home: Path, tmp_path
         reply = connection.request("document.ingest", {"path": str(tmp_path / "slow.json"), "chunkTokens": 32})
         assert "longer than 2 seconds" in reply["error"]["message"]
         assert connection.call("document.ingest", text="Still here.")["outcome"] == "stored"
-
-
-def test_a_process_that_dies_over_a_file_takes_only_the_file_with_it(daemon: DaemonProcess, tmp_path: Path) -> None:
-    (tmp_path / "slow.json").write_text(json.dumps([str(number) for number in range(2_000_000)]))
-    assert daemon.process
-    with daemon.connect() as connection, daemon.connect() as other:
-        params = {"path": str(tmp_path / "slow.json"), "chunkTokens": 32}
-        connection.send({"jsonrpc": "2.0", "id": "slow", "method": "document.ingest", "params": params})
-        (child,) = eventually(lambda: children(daemon.process.pid), "it is at work")
-        os.kill(child, signal.SIGKILL)
-        assert "ended the process" in connection.receive()["error"]["message"]
-        assert other.call("document.ingest", text="Still here.")["outcome"] == "stored"
-        assert (
-            other.call("document.get", source=other.call("document.list")["documents"][0]["source"])["text"]
-            == "Still here."
-        )
-
-
-def children(parent: int) -> list[int]:
-    """The processes a process has begun."""
-    if not Path("/proc/self/stat").exists():
-        listed = subprocess.run(["pgrep", "-P", str(parent)], capture_output=True, text=True, check=False).stdout
-        return [int(number) for number in listed.split()]
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it may end while it is looked at
-            if int(path.read_text().rpartition(")")[2].split()[1]) == parent:
-                found.append(int(path.parent.name))
-    return found
 
 
 def test_documents_stay_as_they_were_cut_when_the_index_is_built_anew(home: Path) -> None:
@@ -509,6 +428,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("chunk.search", {"query": "a", "filters": [{"field": "nonsense", "op": "eq", "value": 1}]}, "nonsense"),
     ("chunk.search", {"query": "a", "filters": [{"field": "document", "op": "in", "value": []}]}, "something in it"),
     ("chunk.searchKeyword", {"query": "a", "filters": [{"field": "meta.a-b", "op": "eq", "value": 1}]}, "meta.a-b"),
+    ("chunk.search", {"query": "a", "filters": [{"field": "session", "op": "eq", "value": "s"}]}, "have no 'session'"),
     ("chunk.searchKeyword", {"query": ""}, "$.query"),
     ("chunk.get", {"ids": []}, "$.ids"),
     ("chunk.list", {"documentId": "nope"}, "not found"),

@@ -285,6 +285,7 @@ def remembering(connection: RawConnection) -> RawConnection:
     connection.call("memory.delete", id=gone)
     remember(connection, "No longer so: the shop is closed on Mondays.", "global", validFrom=T0, validUntil=T0 + 1)
     remember(connection, "Somebody else rounds invoices by hand.", "custom:other", scopes=["custom:other"])
+    remember(connection, "Perhaps invoices are rounded up.", "global", confidence=0.2)
     remember(connection, "Claude gives short answers here.", "agent:claude-code", agent="claude-code")
     return connection
 
@@ -298,7 +299,7 @@ def test_pinned_memories_come_first_and_only_what_holds_and_is_ours_comes_at_all
     text = start(remembering)
     order = ["pinned decision: Deploys", "Invoices are rounded", "Claude gives", "once called basket", "Moved checkout"]
     assert [text.index(one) for one in order] == sorted(text.index(one) for one in order)
-    assert not [gone for gone in ("Forgotten", "No longer", "Somebody else") if gone in text]
+    assert not [gone for gone in ("Forgotten", "No longer", "Somebody else", "Perhaps") if gone in text]
     assert len(remembering.call("session.injections", sessionId="new")[0]["ids"]) == len(order)
 
 
@@ -312,7 +313,7 @@ def test_another_harness_is_not_told_what_is_one_agents_own(remembering: RawConn
 def test_memories_that_fit_a_prompt_come_with_it_unless_they_were_told(remembering: RawConnection) -> None:
     text = prompt(remembering, "how are the invoices rounded?")
     assert "decision: Invoices are rounded with Decimal." in text
-    assert not [gone for gone in ("Forgotten", "Somebody else", "Deploys") if gone in text]
+    assert not [gone for gone in ("Forgotten", "Somebody else", "Deploys", "Perhaps") if gone in text]
     assert prompt(remembering, "and how are invoices rounded again?") == ""
 
 

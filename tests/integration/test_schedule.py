@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import apsw
 import msgspec
 import pytest
-from scheduling import change_database, make_due, next_run_of, nothing_comes, wake
+from scheduling import change_database, create, ended, make_due, next_run_of, nothing_comes, runs, wake
 from support import DaemonProcess, RawConnection, running_daemon
 from writers import eventually
 
@@ -25,24 +24,6 @@ def hasty(home: Path) -> Iterator[DaemonProcess]:
     """A daemon whose leases are short."""
     with running_daemon(home, CLANKERS_SCHEDULE_LEASE_SECONDS="0.5") as process:
         yield process
-
-
-def create(connection: RawConnection, schedule: str = "09:00 daily", **more: Any) -> str:
-    return str(connection.call("schedule.create", **({"description": "d", "schedule": schedule} | more))["id"])
-
-
-def runs(connection: RawConnection, action_id: str | None = None) -> list[dict[str, Any]]:
-    return list(connection.call("schedule.history", actionId=action_id)["runs"])
-
-
-def ended(connection: RawConnection, action_id: str) -> list[dict[str, Any]]:
-    """The runs of an action, once none is open."""
-
-    def all_over() -> list[dict[str, Any]] | None:
-        found = runs(connection, action_id)
-        return found if found and all(run["finishedAt"] for run in found) else None
-
-    return list(eventually(all_over, "the action's runs are over"))
 
 
 def test_an_action_is_created_read_changed_listed_found_and_deleted(connection: RawConnection) -> None:
@@ -140,20 +121,6 @@ async def test_the_python_client_does_what_is_due(daemon: DaemonProcess) -> None
             assert (await client.call(ScheduleAck(run.run_id, result="short"))).result == "short"
 
 
-def test_the_next_run_is_set_before_the_action_is_handed_out(daemon: DaemonProcess) -> None:
-    with daemon.connect() as connection, daemon.connect() as worker:
-        daily, once = create(connection), create(connection, "09:00 once")
-        worker.call("schedule.subscribe")
-        for action in (daily, once):
-            make_due(daemon, action)
-            wake(connection, action)
-        handed = [next_run_of(worker)["action"] for _ in range(2)]
-        states = {action["id"]: (action["enabled"], action["nextRun"]) for action in handed}
-        assert states[once] == (False, None)
-        assert states[daily][0] is True
-        assert states[daily][1] > time.time() * 1000
-
-
 def test_what_is_not_acknowledged_is_handed_out_again_with_a_longer_lease(hasty: DaemonProcess) -> None:
     with hasty.connect() as connection, hasty.connect() as worker:
         action = create(connection, "09:00 once")
@@ -213,23 +180,6 @@ def test_a_run_goes_to_one_of_several_clients_and_to_another_when_that_one_is_go
         run = next_run_of(other)
         assert run["attempt"] > 1
         assert other.call("schedule.ack", runId=run["runId"])["state"] == "done"
-
-
-def test_a_failed_action_is_recorded_and_does_not_stop_others(daemon: DaemonProcess) -> None:
-    with daemon.connect() as connection, daemon.connect() as worker:
-        worker.call("schedule.subscribe")
-        bad, good = create(connection, description="bad"), create(connection, description="good")
-        for action in (bad, good):
-            make_due(daemon, action)
-            wake(connection, action)
-        for _ in range(2):
-            run = next_run_of(worker)
-            state = "failed" if run["action"]["id"] == bad else "done"
-            worker.call("schedule.ack", runId=run["runId"], state=state, error="boom" if state == "failed" else None)
-        assert [(run["state"], run["error"]) for run in ended(connection, bad)] == [("failed", "boom")]
-        assert [run["state"] for run in ended(connection, good)] == ["done"]
-        assert connection.call("schedule.get", id=bad)["enabled"] is True
-        assert [run["description"] for run in connection.call("schedule.history", state="failed")["runs"]] == ["bad"]
 
 
 def test_of_many_missed_runs_one_is_made_up_for(daemon: DaemonProcess) -> None:
@@ -362,33 +312,6 @@ def test_actions_are_listed_by_when_they_are_due_and_paged(connection: RawConnec
     second = connection.call("schedule.list", limit=2, cursor=first["cursor"])
     assert [action["id"] for action in first["actions"] + second["actions"]] == [soon, late, off]
     assert [action["id"] for action in connection.call("schedule.list", enabled=False)["actions"]] == [off]
-
-
-def test_trouble_with_the_database_delays_a_run_and_loses_none(daemon: DaemonProcess) -> None:
-    with daemon.connect() as connection, daemon.connect() as worker:
-        action = create(connection, "0 0 1 1 *")
-        lock = apsw.Connection(str(daemon.database))
-        lock.execute("BEGIN IMMEDIATE")
-        lock.execute("UPDATE scheduled_actions SET next_run = 1 WHERE id = ?", (action,))
-        lock.execute("COMMIT; BEGIN IMMEDIATE")
-        worker.call("schedule.subscribe")
-        eventually(lambda: connection.call("health")["ok"] is False, "the daemon cannot store")
-        lock.execute("ROLLBACK")
-        lock.close()
-        run = next_run_of(worker)
-        assert run["action"]["id"] == action
-        assert worker.call("schedule.ack", runId=run["runId"])["state"] == "done"
-        assert len(runs(connection)) == 1
-
-
-def test_the_daemon_stops_at_once_while_actions_wait_and_run(daemon: DaemonProcess) -> None:
-    with daemon.connect() as connection, daemon.connect() as worker:
-        worker.call("schedule.subscribe")
-        action = create(connection)
-        make_due(daemon, action)
-        wake(connection, action)
-        next_run_of(worker)
-    assert daemon.stop() == 0
 
 
 GOOD = {"description": "d", "schedule": "09:00 daily"}

@@ -1,6 +1,7 @@
 """Being told of changes: what was asked for and only that, after the commit, and never at the others' cost."""
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -126,6 +127,45 @@ def test_memories_are_told_of_with_their_scope_and_project(daemon: DaemonProcess
         told_then = [next_change(reader)["action"] for _ in range(4)]
         assert told_then == ["updated", "reinforced", "deleted", "restored"]
         assert next_change(elsewhere)["facts"]["projectPath"] == "/src/other"
+
+
+def test_documents_are_told_of_with_their_source_and_project(shared_daemon: DaemonProcess, tmp_path: Path) -> None:
+    with shared_daemon.connect() as writer, shared_daemon.connect() as reader, shared_daemon.connect() as elsewhere:
+        subscribe(reader, "document", project=str(tmp_path))
+        subscribe(elsewhere, "document", id="other")
+        for text in ("Kestrels hover.", "Kestrels hover.", "Owls hunt."):  # the second is unchanged
+            added = writer.call("document.ingest", text=text, source="birds", project=str(tmp_path))["document"]
+        writer.call("document.update", id=added["id"], title="On birds")
+        writer.call("document.update", id=added["id"], title="On birds")
+        writer.call("document.store", id="other", chunks=[{"content": "of no project"}])
+        writer.call("document.delete", id=added["id"], dryRun=True)
+        writer.call("document.delete", id=added["id"])
+        told = [next_change(reader) for _ in range(4)]
+        assert [one["action"] for one in told] == ["stored", "updated", "updated", "deleted"]
+        assert {(one["kind"], one["id"]) for one in told} == {("document", added["id"])}
+        project = {"projectPath": str(tmp_path), "projectId": told[0]["facts"]["projectId"]}
+        assert told[-1]["facts"] == {"source": "birds", "title": "On birds", "kind": "text", **project}
+        job = writer.call("document.ingestMany", documents=[{"text": "Newts.", "project": str(tmp_path)}])["jobId"]
+        assert next_change(reader)["action"] == "stored"
+        assert next_change(elsewhere)["id"] == "other"
+        eventually(lambda: writer.call("job.status", id=job)["state"] == "done", "the job has ended")
+
+
+def test_skills_are_told_of_by_name(shared_daemon: DaemonProcess) -> None:
+    with shared_daemon.connect() as writer, shared_daemon.connect() as reader:
+        subscribe(reader, "skill")
+        text = "---\nname: bisect\ndescription: Find the commit\n---\nRun git bisect.\n"
+        for _ in range(2):  # the second changes nothing
+            skill = writer.call("skill.import", text=text, folder="bisect")["skill"]
+        writer.call("skill.update", id="bisect", description="Find the commit that broke it")
+        writer.call("skill.delete", id="bisect")
+        told = [next_change(reader) for _ in range(3)]
+        assert [(one["action"], one["facts"]) for one in told] == [
+            ("created", {"name": "bisect", "version": 1}),
+            ("updated", {"name": "bisect", "version": 2}),
+            ("deleted", {"name": "bisect"}),
+        ]
+        assert {one["id"] for one in told} == {skill["id"]}
 
 
 def test_what_is_told_is_committed(daemon: DaemonProcess) -> None:

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from clankers.ctl.config import scalar
 from clankers.ctl.human import moment, money, short, size, span
-from clankers.ctl.output import GAP, Column, bar, fit, plain
+from clankers.ctl.output import GAP, Column, bar, fit, plain, shortened
 from clankers.ctl.query import distinct
-from clankers.ctl.sessions import shortened
 
 NOW = datetime(2025, 1, 31, 12, 30, tzinfo=UTC).astimezone()
 

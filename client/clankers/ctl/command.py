@@ -2,13 +2,14 @@
 
 import atexit
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import click
+import msgspec
 
 from clankers.client import Client
 from clankers.ctl.output import print_json
@@ -19,6 +20,15 @@ from clankers_protocol.wire import Method
 FAILED = 1
 NOT_RUNNING = 3
 PROBLEM = 4
+
+
+class Page(Protocol):
+    """A part of a long answer; with its cursor one asks for the next."""
+
+    cursor: str | None
+
+
+SomePage = TypeVar("SomePage", bound=Page)
 
 
 @dataclass
@@ -37,6 +47,15 @@ class Ctl:
     def call(self, request: Method[Result], *, timeout: float | None = None) -> Result:
         """The daemon's answer."""
         return self.client.call(request, timeout=timeout)
+
+    def pages(self, request: Method[SomePage]) -> Iterator[SomePage]:
+        """The daemon's answer and all that follow it, fetched as they are read."""
+        while True:
+            page = self.call(request)
+            yield page
+            if page.cursor is None:
+                return
+            request = msgspec.structs.replace(request, cursor=page.cursor)
 
 
 def _set_socket(context: click.Context, _: click.Parameter, value: Path | None) -> None:
@@ -80,6 +99,25 @@ def common(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command --json and --socket, and hand it the `Ctl` they make."""
     passing = click.make_pass_decorator(Ctl, ensure=True)
     return json_option(socket_option(passing(command)))
+
+
+def deletion_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--dry-run and --yes of a command that deletes."""
+    dry_run = click.option("--dry-run", is_flag=True, help="Say what would be deleted; delete nothing.")
+    return dry_run(click.option("--yes", is_flag=True, help="Do not ask.")(command))
+
+
+def confirm_and_delete(
+    ctl: Ctl, what: str, planned: Result, deletion: Method[Result], *, dry_run: bool, yes: bool
+) -> None:
+    """Delete after asking, or on a dry run only tell what was `planned`."""
+    if not dry_run and not yes:
+        click.confirm(f"Delete {what}?", abort=True, err=True)
+    deleted = planned if dry_run else ctl.call(deletion)
+    if ctl.json:
+        print_json(deleted)
+    else:
+        click.echo(f"{'Would delete' if dry_run else 'Deleted'} {what}.")
 
 
 class Root(click.Group):

@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 import click
-import msgspec
 
 from clankers.ctl.command import FAILED, PROBLEM, Ctl, common, project_option
 from clankers.ctl.human import local, several, size, span
 from clankers.ctl.index import absolute
 from clankers.ctl.jobs import finished
-from clankers.ctl.output import Column, console, one_line, plain, print_facts, print_json, print_table
-from clankers.ctl.sessions import WIDE, shortened
+from clankers.ctl.output import Column, one_line, plain, print_facts, print_json, print_table, shown_ids
 from clankers_protocol.admin import Job
 from clankers_protocol.documents import (
     SUFFIXES,
@@ -194,18 +192,11 @@ def list_(ctl: Ctl, project: str | None, source: str | None, kind: Kind | None, 
 
 
 def _all_pages(ctl: Ctl, request: DocumentList) -> DocumentPage:
-    page = ctl.call(request)
-    found = page.documents
-    while page.cursor:
-        page = ctl.call(msgspec.structs.replace(request, cursor=page.cursor))
-        found += page.documents
-    return DocumentPage(found, None)
+    return DocumentPage([one for page in ctl.pages(request) for one in page.documents], None)
 
 
 def _print_documents(page: DocumentPage) -> None:
-    ids = [one.id for one in page.documents]
-    if console().width < WIDE:
-        ids = shortened(ids)
+    ids = shown_ids([one.id for one in page.documents])
     print_table(COLUMNS, [_row(shown, one) for shown, one in zip(ids, page.documents, strict=True)])
     if page.cursor:
         click.echo("There are more: --limit N or --all shows them.", err=True)
@@ -262,13 +253,8 @@ def _found(ctl: Ctl, given: str) -> DocumentText:
 
 def chunks_of(ctl: Ctl, document_id: str) -> Iterator[DocumentChunk]:
     """All chunks of a document, fetched as they are read."""
-    request = ChunkList(document_id)
-    while True:
-        page = ctl.call(request)
+    for page in ctl.pages(ChunkList(document_id)):
         yield from page.chunks
-        if page.cursor is None:
-            return
-        request = msgspec.structs.replace(request, cursor=page.cursor)
 
 
 def _print_text(ctl: Ctl, found: DocumentText) -> None:

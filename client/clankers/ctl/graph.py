@@ -7,8 +7,8 @@ import click
 from clankers.ctl.command import Ctl, common
 from clankers.ctl.human import several
 from clankers.ctl.output import Column, one_line, print_json, print_table
-from clankers_protocol.documents import (
-    ChunkGet,
+from clankers_protocol.documents import ChunkGet
+from clankers_protocol.graph import (
     Edge,
     GraphGetEdges,
     GraphIncoming,
@@ -27,6 +27,8 @@ relation_option = click.option(
 @click.group()
 def graph() -> None:
     """See and make the edges between chunks of documents; `docs show ID --chunks` has the chunks' ids.
+
+    An id may be cut to a beginning of 8 characters or more, if that names one chunk only.
 
     \b
     Examples:
@@ -49,7 +51,7 @@ def edges(ctl: Ctl, chunks: tuple[str, ...], relations: tuple[Relation, ...], li
       clankers-ctl graph edges 5d41402abc4b2a76b9719d911017c592
       clankers-ctl graph edges 5d41402abc4b2a76b9719d911017c592 --relation references --json
     """
-    asked: dict[str, Any] = {"ids": list(chunks), "relations": list(relations) or None, "limit": limit}
+    asked: dict[str, Any] = {"ids": _whole(ctl, *chunks), "relations": list(relations) or None, "limit": limit}
     out, into = ctl.call(GraphGetEdges(**asked)), ctl.call(GraphIncoming(**asked))
     if ctl.json:
         print_json({"out": out, "in": into})
@@ -57,6 +59,17 @@ def edges(ctl: Ctl, chunks: tuple[str, ...], relations: tuple[Relation, ...], li
         click.echo("No edges.", err=True)
     else:
         _print_edges(ctl, [*out, *(one for one in into if one not in out)])
+
+
+def _whole(ctl: Ctl, *given: str) -> list[str]:
+    """The ids of the chunks that are meant, each by its id or a beginning of it."""
+    ids = []
+    for one in given:
+        found = ctl.call(ChunkGet([one]))
+        if not found:
+            raise click.ClickException(f"There is no chunk {one}: docs show ID --chunks has their ids.")
+        ids.append(found[0].id)
+    return ids
 
 
 def _print_edges(ctl: Ctl, found: list[Edge]) -> None:
@@ -105,7 +118,7 @@ def walk(ctl: Ctl, chunks: tuple[str, ...], relations: tuple[Relation, ...], **o
       clankers-ctl graph walk 5d41402abc4b2a76b9719d911017c592
       clankers-ctl graph walk 5d41402abc4b2a76b9719d911017c592 --relation depends_on --direction out --hops 5
     """
-    found = ctl.call(GraphTraverse(list(chunks), relations=list(relations) or None, **options))
+    found = ctl.call(GraphTraverse(_whole(ctl, *chunks), relations=list(relations) or None, **options))
     if ctl.json:
         print_json(found)
     elif not found:
@@ -149,7 +162,8 @@ def link(ctl: Ctl, source: str, relation: Relation, target: str, weight: float, 
     Examples:
       clankers-ctl graph link 5d41402abc4b2a76 depends_on 7d793037a0760186 --weight 0.8
     """
-    stored = ctl.call(GraphStoreEdges([Edge(source, target, relation, weight, description)]))
+    whole_source, whole_target = _whole(ctl, source, target)
+    stored = ctl.call(GraphStoreEdges([Edge(whole_source, whole_target, relation, weight, description)]))
     if ctl.json:
         print_json(stored)
     else:

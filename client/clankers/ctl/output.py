@@ -16,6 +16,8 @@ if TYPE_CHECKING:  # rich takes longer to load than most commands take
     from rich.text import Text
 
 GAP = 2
+WIDE = 120
+"""From this width on a list shows whole ids."""
 
 _UNPRINTABLE = {code: 0x2400 + code for code in range(0x20) if code not in (0x09, 0x0A)}
 _UNPRINTABLE |= {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
@@ -52,6 +54,18 @@ def plain(text: str) -> str:
 def one_line(text: str) -> str:
     """The text, safe to show, in one line."""
     return " ".join(plain(text).split())
+
+
+def shortened(ids: list[str], length: int = 8) -> list[str]:
+    """The ids cut to so many characters, or to as many more as tell them apart."""
+    while len({name[:length] for name in ids}) < len(set(ids)):
+        length += 1
+    return [name[:length] for name in ids]
+
+
+def shown_ids(ids: list[str]) -> list[str]:
+    """The ids as a list shows them: whole where there is room."""
+    return ids if console().width >= WIDE else shortened(ids)
 
 
 @dataclass(frozen=True)

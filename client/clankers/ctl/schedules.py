@@ -6,10 +6,9 @@ from typing import get_args
 import click
 import msgspec
 
-from clankers.ctl.command import Ctl, common
+from clankers.ctl.command import Ctl, common, deletion_options
 from clankers.ctl.human import local, several, span
-from clankers.ctl.output import Column, console, one_line, print_facts, print_json, print_table
-from clankers.ctl.sessions import WIDE, shortened
+from clankers.ctl.output import Column, one_line, print_facts, print_json, print_table, shown_ids
 from clankers_protocol.schedules import (
     Missed,
     RunState,
@@ -87,8 +86,7 @@ def _print_actions(actions: list[ScheduledAction]) -> None:
     if not actions:
         click.echo("No scheduled actions.", err=True)
         return
-    ids = [found.id for found in actions]
-    ids = shortened(ids) if console().width < WIDE else ids
+    ids = shown_ids([found.id for found in actions])
     print_table(COLUMNS, [_row(shown, found) for shown, found in zip(ids, actions, strict=True)])
 
 
@@ -295,8 +293,7 @@ def _run(run: ScheduleRun) -> list[str]:
 @schedule.command()
 @click.argument("id", required=False, shell_complete=_action_ids)
 @click.option("--all", "everything", is_flag=True, help="Every scheduled action.")
-@click.option("--dry-run", is_flag=True, help="Say what would be deleted; delete nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@deletion_options
 @common
 def delete(ctl: Ctl, id: str | None, everything: bool, dry_run: bool, yes: bool) -> None:  # noqa: A002
     """Delete a scheduled action and its history, or all of them. Asks first.

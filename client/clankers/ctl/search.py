@@ -10,8 +10,7 @@ import msgspec
 
 from clankers.ctl.command import Ctl, common, project_option
 from clankers.ctl.human import beginning, end, local, several, span
-from clankers.ctl.output import Column, console, one_line, print_json, print_table
-from clankers.ctl.sessions import shortened
+from clankers.ctl.output import Column, console, one_line, print_json, print_table, shortened
 from clankers.ctl.transcript import ROLES, WIDEST
 from clankers_protocol.search import GraphOptions, Hit, Mode, Search, SearchResult, Source
 from clankers_protocol.sessions import SessionGet

@@ -5,12 +5,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import click
-import msgspec
 from click.shell_completion import CompletionItem
 
-from clankers.ctl.command import Ctl, common, project_option
+from clankers.ctl.command import Ctl, common, confirm_and_delete, deletion_options, project_option
 from clankers.ctl.human import beginning, end, local, money, short
-from clankers.ctl.output import Column, console, one_line, print_json, print_table
+from clankers.ctl.output import Column, one_line, print_json, print_table, shown_ids
 from clankers.ctl.transcript import counted, print_transcript
 from clankers_protocol.sessions import (
     Session,
@@ -22,9 +21,6 @@ from clankers_protocol.sessions import (
     SessionTimeline,
     TimelineEntry,
 )
-
-WIDE = 120
-"""From this width on a list shows whole ids."""
 
 COLUMNS = [
     Column("Id", style="cyan"),
@@ -85,28 +81,14 @@ def sessions(
 
 
 def _all_pages(ctl: Ctl, request: SessionList) -> SessionPage:
-    page = ctl.call(request)
-    found = page.sessions
-    while page.cursor:
-        page = ctl.call(msgspec.structs.replace(request, cursor=page.cursor))
-        found += page.sessions
-    return SessionPage(found)
+    return SessionPage([session for page in ctl.pages(request) for session in page.sessions])
 
 
 def _print_sessions(page: SessionPage) -> None:
-    ids = [session.id for session in page.sessions]
-    if console().width < WIDE:
-        ids = shortened(ids)
+    ids = shown_ids([session.id for session in page.sessions])
     print_table(COLUMNS, [_row(shown, session) for shown, session in zip(ids, page.sessions, strict=True)])
     if page.cursor:
         click.echo("There are more: --limit N or --all shows them.", err=True)
-
-
-def shortened(ids: list[str], length: int = 8) -> list[str]:
-    """The ids cut to so many characters, or to as many more as tell them apart."""
-    while len({name[:length] for name in ids}) < len(set(ids)):
-        length += 1
-    return [name[:length] for name in ids]
 
 
 def _row(shown: str, session: Session) -> list[str]:
@@ -184,19 +166,13 @@ def show(ctl: Ctl, id: str, full: bool) -> None:  # noqa: A002  # the name on th
 
 def entries_of(ctl: Ctl, session_id: str) -> Iterator[TimelineEntry]:
     """Everything of a session, fetched as it is read."""
-    request = SessionTimeline(session_id, limit=500)
-    while True:
-        page = ctl.call(request)
+    for page in ctl.pages(SessionTimeline(session_id, limit=500)):
         yield from page.entries
-        if page.cursor is None:
-            return
-        request = msgspec.structs.replace(request, cursor=page.cursor)
 
 
 @session.command()
 @click.argument("id", shell_complete=session_ids)
-@click.option("--dry-run", is_flag=True, help="Say what would be deleted; delete nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@deletion_options
 @common
 def delete(ctl: Ctl, id: str, dry_run: bool, yes: bool) -> None:  # noqa: A002
     """Delete a session and everything captured of it. Asks first.
@@ -209,10 +185,4 @@ def delete(ctl: Ctl, id: str, dry_run: bool, yes: bool) -> None:  # noqa: A002
     found = ctl.call(SessionGet(id))
     planned = ctl.call(SessionDelete(found.id, dry_run=True))
     what = f"session {found.id} ({one_line(found.title or 'untitled')}) with {counted(planned.counts)}"
-    if not dry_run and not yes:
-        click.confirm(f"Delete {what}?", abort=True, err=True)
-    deleted = planned if dry_run else ctl.call(SessionDelete(found.id))
-    if ctl.json:
-        print_json(deleted)
-    else:
-        click.echo(f"{'Would delete' if dry_run else 'Deleted'} {what}.")
+    confirm_and_delete(ctl, what, planned, SessionDelete(found.id), dry_run=dry_run, yes=yes)

@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 
 import click
 
-from clankers.ctl.command import Ctl, common
+from clankers.ctl.command import Ctl, common, confirm_and_delete, deletion_options
 from clankers.ctl.human import local, several
 from clankers.ctl.output import Column, console, one_line, plain, print_facts, print_json, print_table
 from clankers_protocol.errors import RpcError
@@ -264,12 +264,7 @@ def export(ctl: Ctl, names: tuple[str, ...], everything: bool, target: Path, for
 
 
 def _all_names(ctl: Ctl) -> list[str]:
-    page = ctl.call(SkillList(limit=1000))
-    found = page.skills
-    while page.cursor:
-        page = ctl.call(SkillList(limit=1000, cursor=page.cursor))
-        found += page.skills
-    return [one.id for one in found]
+    return [one.id for page in ctl.pages(SkillList(limit=1000)) for one in page.skills]
 
 
 def _refuse_overwriting(target: Path, exported: list[SkillFolder], force: bool) -> None:
@@ -322,8 +317,7 @@ def versions(ctl: Ctl, name: str) -> None:
 
 @skill.command()
 @click.argument("name", shell_complete=_skill_names)
-@click.option("--dry-run", is_flag=True, help="Say what would be deleted; delete nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@deletion_options
 @common
 def delete(ctl: Ctl, name: str, dry_run: bool, yes: bool) -> None:
     """Delete a skill with all its versions. Asks first.
@@ -335,10 +329,4 @@ def delete(ctl: Ctl, name: str, dry_run: bool, yes: bool) -> None:
     """
     planned = ctl.call(SkillDelete(name, dry_run=True))
     what = f"skill {one_line(planned.name)} with {several(planned.versions, 'version')}"
-    if not dry_run and not yes:
-        click.confirm(f"Delete {what}?", abort=True, err=True)
-    deleted = planned if dry_run else ctl.call(SkillDelete(planned.id))
-    if ctl.json:
-        print_json(deleted)
-    else:
-        click.echo(f"{'Would delete' if dry_run else 'Deleted'} {what}.")
+    confirm_and_delete(ctl, what, planned, SkillDelete(planned.id), dry_run=dry_run, yes=yes)

@@ -5,10 +5,10 @@ from contextlib import suppress
 import click
 import msgspec
 
-from clankers.ctl.command import Ctl, common, project_option
+from clankers.ctl.command import Ctl, common, confirm_and_delete, deletion_options, project_option
 from clankers.ctl.human import beginning, end, local, several
-from clankers.ctl.output import Column, console, one_line, print_facts, print_json, print_table
-from clankers.ctl.sessions import WIDE, entries_of, shortened
+from clankers.ctl.output import Column, one_line, print_facts, print_json, print_table, shown_ids
+from clankers.ctl.sessions import entries_of
 from clankers.ctl.transcript import counted, print_transcript
 from clankers_protocol.sessions import SessionGet
 from clankers_protocol.threads import (
@@ -78,8 +78,7 @@ def list_threads(ctl: Ctl, chat: str | None, project: str | None, limit: int) ->
 
 
 def _print_threads(page: ThreadPage) -> None:
-    ids = [found.id for found in page.threads]
-    ids = shortened(ids) if console().width < WIDE else ids
+    ids = shown_ids([found.id for found in page.threads])
     print_table(COLUMNS, [_row(shown, found) for shown, found in zip(ids, page.threads, strict=True)])
     if page.cursor:
         click.echo("There are more: --limit N shows them.", err=True)
@@ -163,8 +162,7 @@ def update(ctl: Ctl, id: str, chat: str | None, title: str | None, metadata: str
 
 @thread.command()
 @click.argument("id", shell_complete=_thread_ids)
-@click.option("--dry-run", is_flag=True, help="Say what would be deleted; delete nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@deletion_options
 @common
 def delete(ctl: Ctl, id: str, dry_run: bool, yes: bool) -> None:  # noqa: A002
     """Delete a thread and everything in it. Asks first.
@@ -177,13 +175,7 @@ def delete(ctl: Ctl, id: str, dry_run: bool, yes: bool) -> None:  # noqa: A002
     found = ctl.call(ThreadGet(id))
     planned = ctl.call(ThreadDelete(found.id, dry_run=True))
     what = f"thread {found.id} ({one_line(found.title or 'untitled')}) with {counted(planned.counts)}"
-    if not dry_run and not yes:
-        click.confirm(f"Delete {what}?", abort=True, err=True)
-    deleted = planned if dry_run else ctl.call(ThreadDelete(found.id))
-    if ctl.json:
-        print_json(deleted)
-    else:
-        click.echo(f"{'Would delete' if dry_run else 'Deleted'} {what}.")
+    confirm_and_delete(ctl, what, planned, ThreadDelete(found.id), dry_run=dry_run, yes=yes)
 
 
 @thread.command()

@@ -57,6 +57,7 @@ def _print_header(session: Session) -> None:
     print_facts(
         [
             ("id", plain(session.id)),
+            ("chat", session.chat_id and one_line(session.chat_id)),
             ("project", session.project_path and one_line(session.project_path)),
             ("model", session.model and one_line(session.model)),
             ("source", session.source and one_line(session.source)),
@@ -69,6 +70,7 @@ def _print_header(session: Session) -> None:
             ),
             ("cost", money(session.cost) if session.cost else None),
             ("holds", counted(counts)),
+            ("metadata", one_line(json.dumps(session.metadata, ensure_ascii=False)) if session.metadata else None),
             ("summary", session.summary and one_line(session.summary)),
         ]
     )

@@ -27,7 +27,7 @@ from clankersd.db import Db
 from clankersd.db.ids import whole_id
 from clankersd.db.paging import decode_cursor, encode_cursor
 from clankersd.documents.ingest import PART, parts_of
-from clankersd.documents.known import Changes, change, checked_metadata, project_of
+from clankersd.documents.known import Changes, announce, change, checked_metadata, project_of
 from clankersd.documents.records import Record
 from clankersd.documents.storing import (
     DOCUMENT,
@@ -89,7 +89,7 @@ async def store_document(daemon: "Daemon", request: DocumentStore) -> Ingested:
         request.sequence,
     )  # fmt: skip
     async with daemon.documents.alone_with(source):
-        return await _store(daemon, header, request, given)
+        return announce(daemon, await _store(daemon, header, request, given))
 
 
 async def _store(daemon: "Daemon", header: Header, request: DocumentStore, given: _Given) -> Ingested:
@@ -261,26 +261,30 @@ async def update_document(daemon: "Daemon", request: DocumentUpdate) -> Document
     checked_metadata(request.metadata)
     changes = Changes(request.title, request.metadata, await project_of(daemon, request.project))
 
-    def update(db: Db) -> Document:
+    def update(db: Db) -> Ingested:
         document(db, request.id)  # or there is none
-        change(db, request.id, changes)
-        return document(db, request.id)
+        changed = change(db, request.id, changes)
+        return Ingested(document(db, request.id), "updated" if changed else "unchanged")
 
-    return await daemon.store.write(update)
+    return announce(daemon, await daemon.store.write(update)).document
 
 
 @handles(DocumentDelete)
 async def delete_document(daemon: "Daemon", request: DocumentDelete) -> DocumentDeleted:
-    def delete(db: Db) -> DocumentDeleted:
-        document(db, request.id)  # or there is none
+    def delete(db: Db) -> tuple[DocumentDeleted, dict[str, Any]]:
+        found = document(db, request.id)
+        facts = {"source": found.source, "title": found.title, "kind": found.kind, "projectPath": found.project_path}
+        facts["projectId"] = db.value("SELECT project_id FROM documents WHERE id = :id", {"id": request.id})
         counts = db.fetch_one(_COUNTS, {"id": request.id})
         assert counts
         if not request.dry_run and counts["chunks"] <= LARGE:
             db.execute("DELETE FROM documents WHERE id = :id", {"id": request.id})
-        return DocumentDeleted(request.id, counts["chunks"], counts["edges"], request.dry_run)
+        return DocumentDeleted(request.id, counts["chunks"], counts["edges"], request.dry_run), facts
 
-    deleted = await (daemon.store.read(delete) if request.dry_run else daemon.store.write(delete))
+    deleted, facts = await (daemon.store.read(delete) if request.dry_run else daemon.store.write(delete))
     if not request.dry_run and deleted.chunks > LARGE:
         with anyio.CancelScope(shield=True):  # begun is done, also when the client hangs up
             await remove(daemon.store, request.id)
+    if not request.dry_run:
+        daemon.hub.publish("document", "deleted", request.id, **facts)
     return deleted

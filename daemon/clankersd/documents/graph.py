@@ -3,7 +3,8 @@
 import json
 from typing import TYPE_CHECKING, Any
 
-from clankers_protocol.documents import (
+from clankers_protocol.errors import InvalidParams
+from clankers_protocol.graph import (
     Edge,
     EdgesStored,
     GraphGetEdges,
@@ -14,7 +15,6 @@ from clankers_protocol.documents import (
     Pruned,
     Reached,
 )
-from clankers_protocol.errors import InvalidParams
 from clankersd import clock
 from clankersd.db import Db
 from clankersd.index.edges import Limits, Way, traverse

@@ -1,7 +1,7 @@
 """Ingesting: a document taken apart in a process of its own, cut, and stored whole or not at all.
 
 A long document is stored in several transactions; until the last one its checksum is missing, and handing it over
-again goes on where it ended. Many documents are put down first and then worked off, so that a crash loses none.
+again goes on where it ended.
 """
 
 import base64
@@ -9,24 +9,21 @@ import binascii
 import hashlib
 import os
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
 import anyio.to_thread
-import msgspec
-import structlog
 
-from clankers_protocol.admin import JobStarted
-from clankers_protocol.documents import SUFFIXES, DocumentIngest, DocumentIngestMany, Ingest, Ingested
-from clankers_protocol.errors import Conflict, InvalidParams, RpcError, StorageUnavailable
+from clankers_protocol.documents import SUFFIXES, DocumentIngest, Ingest, Ingested
+from clankers_protocol.errors import Conflict, InvalidParams, StorageUnavailable
 from clankersd import clock
 from clankersd.db import Db
 from clankersd.documents.cutting import by_meaning
-from clankersd.documents.known import Changes, change, checked_metadata, project_of
+from clankersd.documents.known import Changes, announce, change, checked_metadata, project_of
 from clankersd.documents.reading import Refused, digest_of, open_regular
 from clankersd.documents.records import Task, Window, records_of
 from clankersd.documents.storing import (
@@ -39,40 +36,24 @@ from clankersd.documents.storing import (
     clear,
     document,
     finish,
-    finish_removing,
+    remove,
 )
 from clankersd.documents.worker import Extracted, Unreadable, Worker
 from clankersd.index.chunks import hash_of
 from clankersd.index.embedders.base import EmbedderUnavailable, ItemFailed
-from clankersd.jobs import Progress
 from clankersd.redaction import count_redactions
 from clankersd.rpc import handles
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon
 
-JOB = "document ingest"
 SLICE = 500
 """Chunks that are stored in one transaction."""
 
 PART = 64 * 1024
-AT_ONCE = 4
-"""Documents under way at the same time: while one is stored the next is taken apart."""
-
 CHILD_TOKENS, CHILD_OVERLAP, PARENT_TOKENS = 256, 32, 1024
-RETRY_SECONDS = 5.0
 
-_PUT_DOWN = "INSERT INTO ingest_items (batch, position, request) VALUES (:batch, :position, :request)"
-_WAITING = """
-    SELECT position, request FROM ingest_items
-    WHERE batch = :batch AND outcome IS NULL AND position > :after ORDER BY position LIMIT 100
-"""
-_OUTCOME = """
-    UPDATE ingest_items SET outcome = :outcome, error = :error, request = :source
-    WHERE batch = :batch AND position = :position
-"""
-
-log = structlog.get_logger(component="documents")
+_PART_OF_NEW = "SELECT id FROM documents WHERE source = :source AND revision = 1 AND checksum IS NULL"
 
 
 class Documents:
@@ -110,7 +91,7 @@ async def ingest(daemon: "Daemon", request: Ingest) -> Ingested:
     task = _task(daemon, request, path, source, len(body))
     try:
         async with daemon.documents.alone_with(source):
-            return await _take_in(daemon, request, task, source, body)
+            return announce(daemon, await _take_in(daemon, request, task, source, body))
     except Unreadable as error:
         raise InvalidParams(f"invalid params: {error} - at `$.{field}`") from error
 
@@ -139,7 +120,8 @@ async def _take_in(daemon: "Daemon", request: Ingest, task: Task, source: str, b
             _checksum(settled, request, task), done.bytes, done.characters, project, request.metadata,
             clock.moment(request.created_at),
         )  # fmt: skip
-        return await _store(daemon, header, extracted, task.tokens)
+        async with _or_not_at_all(daemon, source):
+            return await _store(daemon, header, extracted, task.tokens)
 
 
 async def _store(daemon: "Daemon", header: Header, extracted: Extracted, tokens: int) -> Ingested:
@@ -166,6 +148,24 @@ async def _store(daemon: "Daemon", header: Header, extracted: Extracted, tokens:
     ingested = await daemon.store.write(end)
     daemon.index.wake()
     return ingested
+
+
+@asynccontextmanager
+async def _or_not_at_all(daemon: "Daemon", source: str) -> AsyncIterator[None]:
+    """What breaks off leaves no part of a new document behind. One that was there before stays, unfinished.
+
+    When the daemon stops, or cannot store, what is there stays too: it is gone on with when it is handed over again.
+    """
+    try:
+        yield
+    except StorageUnavailable:
+        raise
+    except BaseException:
+        if not daemon.stopping.is_set():
+            with anyio.CancelScope(shield=True), suppress(StorageUnavailable):
+                if part := await daemon.store.read(lambda db: db.value(_PART_OF_NEW, {"source": source})):
+                    await remove(daemon.store, part)
+        raise
 
 
 async def _is_large(daemon: "Daemon", source: str) -> bool:
@@ -278,124 +278,3 @@ def _checksum(digest: str, request: Ingest, task: Task) -> str:
     """Of the content and of how it is to be cut."""
     how = (request.kind, request.strategy, task.tokens, task.overlap, task.parent_tokens)
     return hash_of(f"{digest}:{how}")
-
-
-# -- many
-
-
-@handles(DocumentIngestMany)
-async def ingest_many(daemon: "Daemon", request: DocumentIngestMany) -> JobStarted:
-    daemon.jobs.refuse_second(JOB)  # before anything is put down for it
-    batch = clock.new_id()
-    rows = [
-        {"batch": batch, "position": position, "request": msgspec.json.encode(one).decode()}
-        for position, one in enumerate(request.documents)
-    ]
-
-    def put_down(db: Db) -> None:
-        for row in rows:
-            db.execute(_PUT_DOWN, row)
-
-    await daemon.store.write(put_down)
-    try:
-        return JobStarted(await daemon.jobs.start(JOB, partial(_work_off, daemon, [batch])))
-    except BaseException:
-        with anyio.CancelScope(shield=True):
-            await _forget(daemon, batch)
-        raise
-
-
-async def resume(daemon: "Daemon") -> None:
-    """Go on with what an earlier daemon accepted and did not finish."""
-    began = {"began": clock.new_id()}  # what this daemon accepts has later ids, and jobs of its own
-    sql = "SELECT DISTINCT batch FROM ingest_items WHERE batch < :began ORDER BY batch"
-    await daemon.jobs.ready.wait()
-    while True:
-        try:
-            await finish_removing(daemon.store)
-            left = [row["batch"] for row in await daemon.store.read(lambda db: db.fetch(sql, began))]
-            if left:
-                log.info("ingesting goes on", batches=len(left))
-                await daemon.jobs.start(JOB, partial(_work_off, daemon, left))
-        except (StorageUnavailable, Conflict):
-            await anyio.sleep(RETRY_SECONDS)
-        else:
-            return
-
-
-async def _work_off(daemon: "Daemon", batches: list[str], progress: Progress) -> dict[str, Any]:
-    result: dict[str, Any] = {"stored": 0, "updated": 0, "unchanged": 0, "failed": []}
-    for batch in batches:
-        try:
-            await _work_off_one(daemon, batch, progress)
-        except anyio.get_cancelled_exc_class():
-            if not daemon.stopping.is_set():  # somebody cancelled the job, and means it
-                with anyio.CancelScope(shield=True):
-                    await _forget(daemon, batch)
-            raise
-        await _account(daemon, batch, result)
-        await _forget(daemon, batch)
-    return result
-
-
-async def _work_off_one(daemon: "Daemon", batch: str, progress: Progress) -> None:
-    counts = "SELECT count(*) AS total, count(outcome) AS done FROM ingest_items WHERE batch = :batch"
-    known = await daemon.store.read(lambda db: db.fetch_one(counts, {"batch": batch}))
-    assert known
-    done, after = known["done"], -1
-
-    async def one(position: int, request: str) -> None:
-        nonlocal done
-        async with room:
-            await _ingest_item(daemon, batch, position, request)
-        done += 1
-        await progress(done, known["total"], "ingesting")
-
-    while rows := await _waiting(daemon, batch, after):
-        room = anyio.Semaphore(AT_ONCE)
-        async with anyio.create_task_group() as tasks:
-            for row in rows:
-                tasks.start_soon(one, row["position"], row["request"])
-        after = rows[-1]["position"]
-
-
-async def _waiting(daemon: "Daemon", batch: str, after: int) -> list[dict[str, Any]]:
-    return await daemon.store.read(lambda db: db.fetch(_WAITING, {"batch": batch, "after": after}))
-
-
-async def _ingest_item(daemon: "Daemon", batch: str, position: int, encoded: str) -> None:
-    request = msgspec.json.decode(encoded, type=Ingest)
-    row: dict[str, Any] = {"batch": batch, "position": position, "source": request.source or request.path or ""}
-    while True:
-        try:
-            row["outcome"], row["error"] = await _outcome(daemon, request)
-            await daemon.store.write(lambda db: db.execute(_OUTCOME, row))
-        except StorageUnavailable:
-            await anyio.sleep(RETRY_SECONDS)  # until it can be stored, however long that is
-        else:
-            return
-
-
-async def _outcome(daemon: "Daemon", request: Ingest) -> tuple[str, str | None]:
-    try:
-        return (await ingest(daemon, request)).outcome, None
-    except StorageUnavailable:
-        raise
-    except RpcError as error:
-        return "failed", error.message.removeprefix("invalid params: ").partition(" - at `$")[0]
-    except Exception:
-        log.exception("document stumbled", source=request.source or request.path)
-        return "failed", "internal error: see the daemon's log"
-
-
-async def _account(daemon: "Daemon", batch: str, result: dict[str, Any]) -> None:
-    sql = "SELECT position, outcome, error, request AS source FROM ingest_items WHERE batch = :batch ORDER BY position"
-    for row in await daemon.store.read(lambda db: db.fetch(sql, {"batch": batch})):
-        if row["outcome"] == "failed":
-            result["failed"].append({name: row[name] for name in ("position", "source", "error")})
-        else:
-            result[row["outcome"]] += 1
-
-
-async def _forget(daemon: "Daemon", batch: str) -> None:
-    await daemon.store.write(lambda db: db.execute("DELETE FROM ingest_items WHERE batch = :batch", {"batch": batch}))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import anyio.to_thread
 import msgspec
 
+from clankers_protocol.documents import Ingested
 from clankers_protocol.errors import InvalidParams
 from clankersd import clock
 from clankersd.db import Db
@@ -48,6 +49,13 @@ def checked_metadata(metadata: dict[str, Any] | None, where: str = "$.metadata")
     """Refuse what would make every row of the document a burden."""
     if metadata is not None and len(msgspec.json.encode(metadata)) > LARGEST_METADATA:
         raise InvalidParams(f"invalid params: metadata may have {LARGEST_METADATA} bytes - at `{where}`")
+
+
+def announce(daemon: "Daemon", ingested: Ingested) -> Ingested:
+    """Tell subscribers what became of a document; to be called after the commit."""
+    if ingested.outcome != "unchanged":
+        daemon.hub.publish("document", ingested.outcome, ingested.document.id)
+    return ingested
 
 
 async def project_of(daemon: "Daemon", given: str | None) -> str | None:

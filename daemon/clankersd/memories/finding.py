@@ -10,7 +10,7 @@ from clankersd import clock
 from clankersd.db import Db
 from clankersd.db.paging import encode_cursor
 from clankersd.memories.likeness import same
-from clankersd.memories.rows import CURRENT, SALIENCE, SELECT, to_memories
+from clankersd.memories.rows import CURRENT, SALIENCE, SELECT, SURE, to_memories
 from clankersd.memories.scopes import IN_SCOPE, allowed
 from clankersd.memories.selection import in_states, selection
 from clankersd.rpc import handles
@@ -26,7 +26,7 @@ BEGIN = "<recalled-memories>\nRecalled data about this user and project, from ea
 END = "</recalled-memories>"
 
 _UNASKED = f"""
-    {SELECT} WHERE {IN_SCOPE} AND {CURRENT}
+    {SELECT} WHERE {IN_SCOPE} AND {CURRENT} AND {SURE}
     ORDER BY memories.pinned DESC, {SALIENCE} * (0.5 + memories.importance) DESC, memories.id DESC LIMIT :limit
 """
 # The memories first: those that are asked for may be few, and their chunks are found by an index alone.
@@ -52,26 +52,29 @@ async def memory_search(daemon: "Daemon", request: MemorySearch) -> MemoryHits:
     )
 
 
-async def best_memories(daemon: "Daemon", request: MemorySearch) -> tuple[list[MemoryHit], str | None]:
-    """The memories that fit best, and what could not be searched."""
-    asked, best = await _search(daemon, request)
+async def best_memories(
+    daemon: "Daemon", request: MemorySearch, condition: str = "1"
+) -> tuple[list[MemoryHit], str | None]:
+    """The memories that fit best and meet a further condition, which most do; and what could not be searched."""
+    asked, best = await _search(daemon, request, condition)
     return await _hits(daemon, request, asked, best[: request.limit]), degraded(daemon, asked)
 
 
-async def _search(daemon: "Daemon", request: MemorySearch) -> "tuple[Asked, list[Candidate]]":
-    asked = await _ask(daemon, request)
+async def _search(daemon: "Daemon", request: MemorySearch, condition: str = "1") -> "tuple[Asked, list[Candidate]]":
+    asked = await _ask(daemon, request, condition)
     return asked, _one_each(await find(daemon, asked))
 
 
-async def _ask(daemon: "Daemon", request: MemorySearch) -> Asked:
+async def _ask(daemon: "Daemon", request: MemorySearch, condition: str) -> Asked:
     """The request as a search among the chunks of memories."""
     now = clock.now()
 
     def conditions(db: Db) -> tuple[Visible, str | None]:
         [_, *further], params = selection(db, request, now)
         state = in_states(request.include, clock.moment(request.as_of), params)
-        visible = Visible(allowed(db, request), " AND ".join([state, *further]), params)
-        return visible, f"{_CHUNKS} WHERE {' AND '.join([IN_SCOPE, state, *further])}" if further else None
+        where = " AND ".join([state, *further, condition])
+        visible = Visible(allowed(db, request), where, params)
+        return visible, f"{_CHUNKS} WHERE {IN_SCOPE} AND {where}" if further else None
 
     visible, ids = await daemon.store.read(conditions)
     inner = Search(
@@ -134,7 +137,7 @@ async def _for_context(daemon: "Daemon", request: MemoryContext) -> tuple[list[M
     who = {"scopes": request.scopes, "agent": request.agent, "project": request.project}
     if request.query is not None:
         asked = MemorySearch(query=request.query, limit=enough, **who)  # type: ignore[arg-type]
-        hits, problem = await best_memories(daemon, asked)
+        hits, problem = await best_memories(daemon, asked, SURE)
         return [hit.memory for hit in hits][: request.limit * 2], problem
     now = clock.now()
 

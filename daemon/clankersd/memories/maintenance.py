@@ -20,7 +20,7 @@ from clankersd.db import Db
 from clankersd.index.generations import Generation
 from clankersd.memories.changing import promote
 from clankersd.memories.duplicates import Text, find_match, own_vector
-from clankersd.memories.rows import CURRENT, SALIENCE, SELECT, Row, change, get, note
+from clankersd.memories.rows import CURRENT, SALIENCE, SELECT, SURE, Row, change, get, note
 from clankersd.memories.strength import DAY_MS
 from clankersd.memories.versions import supersede
 from clankersd.rpc import handles
@@ -32,6 +32,9 @@ BY = "maintenance"
 SLICE = 100
 REST_DAYS = 7
 """What was used or made within so many days is not archived, and an entity made within them not dropped."""
+
+UNSURE_DAYS = 30
+"""For so long what nobody is sure of may be confirmed."""
 
 LOOK_SECONDS = 5.0
 HOUR_MS = 3_600_000
@@ -48,6 +51,11 @@ _USED = f"""
 _FADED = f"""
     SELECT memories.id, {SALIENCE} AS salience FROM memories
     WHERE {CURRENT} AND memories.pinned = 0 AND memories.last_accessed < :rested AND {SALIENCE} < :floor
+"""
+_UNSURE = f"""
+    SELECT memories.id, memories.confidence FROM memories
+    WHERE {CURRENT} AND NOT {SURE} AND max(memories.last_accessed, memories.updated_at) < :unconfirmed
+      AND NOT (memories.last_accessed < :rested AND {SALIENCE} < :floor)
 """
 _EXPIRED = """
     SELECT id, expires_at FROM memories WHERE expires_at <= :now AND is_deleted = 0
@@ -136,11 +144,20 @@ async def _is_due(daemon: "Daemon") -> bool:
 
 def _plan(db: Db, config: Config, now: int) -> list[Step]:
     """What each memory by itself calls for."""
-    params = {"now": now, "rested": now - REST_DAYS * DAY_MS, "floor": config.memory_archive_below}
+    params = {
+        "now": now,
+        "rested": now - REST_DAYS * DAY_MS,
+        "unconfirmed": now - UNSURE_DAYS * DAY_MS,
+        "floor": config.memory_archive_below,
+    }
     used = db.fetch(_USED, params | {"least": config.memory_promote_uses})
     return [
         *(Step("promoted", row["id"], f"used {row['uses']} times by sessions") for row in used),
         *(Step("archived", row["id"], f"faded to {row['salience']:.3f}") for row in db.fetch(_FADED, params)),
+        *(
+            Step("archived", row["id"], f"unsure ({row['confidence']:.2f}) and not confirmed in {UNSURE_DAYS} days")
+            for row in db.fetch(_UNSURE, params)
+        ),
         *(Step("expired", row["id"], "its time is over") for row in db.fetch(_EXPIRED, params)),
     ]
 

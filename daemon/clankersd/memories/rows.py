@@ -40,6 +40,9 @@ CURRENT = """
 """
 """The state 'current', as a condition that is quick to check."""
 
+SURE = "(memories.pinned OR memories.confidence >= 0.3)"
+"""What may be told to an agent that did not ask for it. What nobody is sure of is there for those who search."""
+
 
 def _then(column: str) -> str:
     """What a column held at `:as_of`: what the first later change replaced, or what it holds now."""

@@ -11,7 +11,7 @@ from clankersd import clock
 from clankersd.db import Db
 from clankersd.index.words import query_words
 from clankersd.memories.finding import best_memories
-from clankersd.memories.rows import CURRENT, SALIENCE
+from clankersd.memories.rows import CURRENT, SALIENCE, SURE
 from clankersd.memories.scopes import IN_SCOPE, Allowed
 from clankersd.projects import project_id
 from clankersd.recall.block import Item, day
@@ -37,7 +37,7 @@ MEMORIES, SESSIONS, RELATED = "Memories", "Recent sessions in this project", "Re
 
 _STRONGEST = f"""
     SELECT memories.id, content, summary, category, pinned FROM memories
-    WHERE {CURRENT} AND {IN_SCOPE} AND (pinned = 1 OR :strongest)
+    WHERE {CURRENT} AND {IN_SCOPE} AND {SURE} AND (pinned = 1 OR :strongest)
     ORDER BY pinned DESC, {SALIENCE} * (0.5 + importance) DESC, memories.id DESC LIMIT :limit
 """
 _RECENT = """
@@ -95,7 +95,7 @@ def scopes_of(harness: str | None, project: str | None) -> list[str]:
 async def relevant_memories(daemon: "Daemon", query: str, scopes: list[str]) -> list[Item]:
     """The memories that fit a prompt, best first."""
     try:
-        found, _ = await best_memories(daemon, MemorySearch(query=query, scopes=scopes, limit=LOOKED_AT))
+        found, _ = await best_memories(daemon, MemorySearch(query=query, scopes=scopes, limit=LOOKED_AT), SURE)
     except RpcError:  # a prompt never fails with the search
         return []
     fitting = [hit.memory for hit in found if _in_common(hit.snippet, query)]

@@ -1,6 +1,7 @@
 """Chunks of documents: nearest in meaning, by words, or by their ids."""
 
 import json
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from clankers_protocol.documents import (
@@ -16,6 +17,7 @@ from clankers_protocol.documents import (
 from clankers_protocol.errors import InvalidParams, NotFound
 from clankers_protocol.search import Filter, Search
 from clankersd.db import Db
+from clankersd.db.ids import whole_id
 from clankersd.db.paging import decode_cursor, encode_cursor
 from clankersd.index.embedders.base import EmbedderUnavailable, ItemFailed, Vector
 from clankersd.index.vectors import Found
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 MOST_NEIGHBOURS = 4096
 """More are not to be had of vec0."""
 
+_NOT_OF_DOCUMENTS = ("source", "role", "session", "path")
 _CHUNK = """
     shown.id, shown.document_id, shown.parent_id, shown.chunk_index AS "index", shown.content, shown.start_offset,
     shown.end_offset, shown.start_line, shown.end_line, shown.metadata
@@ -72,9 +75,18 @@ async def search_chunks_by_words(daemon: "Daemon", request: ChunkSearchKeyword) 
 
 @handles(ChunkGet)
 async def get_chunks(daemon: "Daemon", request: ChunkGet) -> list[DocumentChunk]:
-    rows = await daemon.store.read(lambda db: db.fetch(_GET, {"ids": json.dumps(request.ids)}))
-    found = {row["id"]: _chunk(row) for row in rows}
-    return [found[chunk] for chunk in dict.fromkeys(request.ids) if chunk in found]
+    def get(db: Db) -> list[DocumentChunk]:
+        found = _by_ids(db, request.ids)
+        for given in set(request.ids) - found.keys():
+            with suppress(NotFound):
+                found[given] = _by_ids(db, [whole_id(db, given, "document_chunks", "chunk")]).popitem()[1]
+        return [found[chunk] for chunk in dict.fromkeys(request.ids) if chunk in found]
+
+    return await daemon.store.read(get)
+
+
+def _by_ids(db: Db, ids: list[str]) -> dict[str, DocumentChunk]:
+    return {row["id"]: _chunk(row) for row in db.fetch(_GET, {"ids": json.dumps(ids)})}
 
 
 @handles(ChunkList)
@@ -93,6 +105,9 @@ async def list_chunks(daemon: "Daemon", request: ChunkList) -> ChunkPage:
 
 
 def _search(query: str, filters: list[Filter] | None) -> Search:
+    for one in filters or ():
+        if one.field in _NOT_OF_DOCUMENTS:
+            raise InvalidParams(f"invalid params: chunks of documents have no {one.field!r} to filter by")
     return Search(query, sources=["documents"], filters=filters, mode="keyword")
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 
 from clankers_protocol.errors import Conflict, InvalidParams
+from clankers_protocol.search import Embedding
 from clankersd.db import Store
 from clankersd.index import vectors
 from clankersd.index.embedders.base import EmbedderUnavailable, ItemFailed, Vector
@@ -76,7 +77,7 @@ async def find_meaning(daemon: "Daemon", query: str, eligible: Eligible, pool: i
     return Meaning(await _nearest(daemon, vector, eligible, pool), vector)
 
 
-def given_vector(daemon: "Daemon", embedding: list[float] | str, where: str = "$.embedding") -> Vector:
+def given_vector(daemon: "Daemon", embedding: Embedding, where: str = "$.embedding") -> Vector:
     """An embedding that somebody else made, checked against the index and scaled to length 1."""
     live = daemon.index.live
     if live is None or live.identity.dims is None or daemon.store.vec.version is None:

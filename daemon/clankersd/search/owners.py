@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import anyio
 
 from clankers_protocol.errors import InvalidParams
-from clankers_protocol.search import Mode, Search
+from clankers_protocol.search import Embedding, Mode, Search
 from clankersd.db import Db
 from clankersd.search.filters import Eligible
 from clankersd.search.meaning import PENDING_SECONDS, given_vector, nearest_exactly
@@ -33,7 +33,7 @@ class Question:
 
     owner: Literal["message_id", "skill_id"]
     query: str | None
-    embedding: list[float] | None
+    embedding: Embedding | None
     mode: Mode
     limit: int
 

@@ -12,8 +12,7 @@ from clankers.ctl.memory.drawing import as_dot, as_svg
 from clankers.ctl.memory.files import whole_file
 from clankers.ctl.memory.options import EVERYTHING, as_of_option, entity_id, memory_ids
 from clankers.ctl.memory.showing import SHORT
-from clankers.ctl.output import console, one_line, print_json
-from clankers.ctl.sessions import shortened
+from clankers.ctl.output import console, one_line, print_json, shortened
 from clankers_protocol.entities import Graph, GraphEdge, GraphNeighbors, GraphNode, RelationType
 from clankers_protocol.errors import NotFound
 

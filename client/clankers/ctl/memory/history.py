@@ -11,8 +11,7 @@ from clankers.ctl.human import local
 from clankers.ctl.memory.form import FIELDS, LISTS, TIMES
 from clankers.ctl.memory.options import EVERYTHING, id_argument
 from clankers.ctl.memory.showing import SHORT, short_ids, validity
-from clankers.ctl.output import Column, console, one_line, plain, print_json, print_table
-from clankers.ctl.sessions import shortened
+from clankers.ctl.output import Column, console, one_line, plain, print_json, print_table, shortened
 from clankers.ctl.transcript import WIDEST
 from clankers_protocol.memories import LogEntry, Memory, MemoryHistory
 

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import click
-import msgspec
 
 from clankers.ctl.command import Ctl, common, folder
 from clankers.ctl.memory.options import (
@@ -61,12 +60,7 @@ def list_(
 
 
 def _all_memories(ctl: Ctl, request: MemoryList) -> MemoryPage:
-    page = ctl.call(request)
-    found = page.memories
-    while page.cursor:
-        page = ctl.call(msgspec.structs.replace(request, cursor=page.cursor))
-        found += page.memories
-    return MemoryPage(found)
+    return MemoryPage([memory for page in ctl.pages(request) for memory in page.memories])
 
 
 @click.command()

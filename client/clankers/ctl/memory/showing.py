@@ -7,8 +7,7 @@ from pathlib import Path
 import click
 
 from clankers.ctl.human import local, several
-from clankers.ctl.output import Column, bar, console, one_line, plain, print_facts, print_table
-from clankers.ctl.sessions import WIDE, shortened
+from clankers.ctl.output import WIDE, Column, bar, console, one_line, plain, print_facts, print_table, shortened
 from clankers.ctl.transcript import WIDEST
 from clankers_protocol.memories import Memory
 

@@ -133,7 +133,7 @@ class Chat:
                 answer = await self._answer(orders, msgspec.json.encode(data).decode())
                 job.done = job.total = 1
                 job.result = {"purpose": purpose, "tokens": answer.tokens}
-                return _decoded(answer.text, kind), answer.tokens
+                return decoded(answer.text, kind), answer.tokens
         raise ChatUnavailable("the question was cancelled")
 
     async def failures(self, about: str, since: int) -> int:
@@ -214,7 +214,7 @@ def _said(reply: _Reply) -> str:
     return reply.choices[0].message.content
 
 
-def _decoded(text: str, kind: type[T]) -> T:
+def decoded(text: str, kind: type[T]) -> T:
     """The answer as JSON, which some models wrap into a code block or precede with their thoughts."""
     text = _THOUGHT.sub("", text)
     fenced = _FENCED.match(text)
