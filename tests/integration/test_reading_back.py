@@ -91,15 +91,7 @@ def test_deleting_a_session_takes_everything_of_it_and_nothing_else(connection: 
     assert connection.request("session.delete", {"id": "session-0001"})["error"]["code"] == 4004
     assert connection.request("session.delete", {"id": "session-0"})["error"]["code"] == 4004
     left = connection.call("daemon.status")["counts"]
-    assert left == {
-        "projects": 0,
-        "sessions": 1,
-        "messages": 1,
-        "tools": 0,
-        "session_errors": 0,
-        "compaction_events": 0,
-        "documents": 0,
-    }
+    assert {what: count for what, count in left.items() if count} == {"sessions": 1, "messages": 1}
 
 
 def test_the_newest_messages_come_oldest_first_and_page_backwards(connection: RawConnection) -> None:

@@ -76,7 +76,7 @@ async def _ask(daemon: "Daemon", request: MemorySearch, condition: str) -> Asked
         visible = Visible(allowed(db, request), where, params)
         return visible, f"{_CHUNKS} WHERE {IN_SCOPE} AND {where}" if further else None
 
-    visible, ids = await daemon.store.read(conditions)
+    visible, quicker = await daemon.store.read(conditions)
     inner = Search(
         query=request.query,
         sources=["memories"],
@@ -84,7 +84,7 @@ async def _ask(daemon: "Daemon", request: MemorySearch, condition: str) -> Asked
         min_score=request.min_score,
         explain=request.explain,
     )
-    return ask(daemon, inner, visible, ids)
+    return ask(daemon, inner, visible, quicker)
 
 
 def _one_each(candidates: "list[Candidate]") -> "list[Candidate]":

@@ -79,28 +79,31 @@ def without_memories() -> Visible:
 @dataclass(frozen=True)
 class Eligible:
     """A condition, and its parameters. Unless it is `narrow` it only asks for a source and a scope, which `fits` tells
-    from a chunk's label. `ids` is a query for all that meet it."""
+    from a chunk's label. `quicker` is a query for all that meet it, where a better one is known."""
 
     condition: str
     params: dict[str, Any]
     narrow: bool
     fits: Fits
-    ids: str
+    quicker: str | None = None
+
+    @property
+    def ids(self) -> str:
+        """A query for the eligible chunks."""
+        return self.quicker or f"SELECT chunks.id FROM chunks WHERE {self.condition}"
 
 
-def eligible(request: Search, chunking: int, visible: Visible, ids: str | None = None) -> Eligible:
-    """What the request's filters leave, all of them together; `ids` where a quicker query for it is known."""
+def eligible(request: Search, chunking: int, visible: Visible, quicker: str | None = None) -> Eligible:
+    """What the request's filters leave, all of them together."""
     params: dict[str, Any] = {"chunking": chunking} | visible.allowed.params | visible.params
     conditions = _conditions(request, params)
-    narrow = bool(conditions or ids)
+    narrow = bool(conditions or quicker)
     if request.sources is not None:
         conditions.append(_one_of("chunks.source", "source", list(request.sources), params))
     conditions.append(visible.sql())
     # The plus keeps the planner from going through every chunk of the chunking when something narrower is asked for.
     cut = f"{'+' if narrow else ''}chunks.chunking = :chunking"
-    condition = " AND ".join([cut, *conditions])
-    ids = ids or f"SELECT chunks.id FROM chunks WHERE {condition}"
-    return Eligible(condition, params, narrow, _fits(request, visible.allowed), ids)
+    return Eligible(" AND ".join([cut, *conditions]), params, narrow, _fits(request, visible.allowed), quicker)
 
 
 def _conditions(request: Search, params: dict[str, Any]) -> list[str]:

@@ -2,7 +2,7 @@
 
 import json
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
@@ -78,7 +78,7 @@ def narrowed(allowed: Eligible, **conditions: tuple[str, Any]) -> Eligible:
     given = {name: one for name, one in conditions.items() if one[1] is not None}
     tests = [allowed.condition, *(test for test, _ in given.values())]
     params = allowed.params | {name: value for name, (_, value) in given.items()}
-    return replace(allowed, condition=" AND ".join(tests), params=params, narrow=allowed.narrow or bool(given))
+    return Eligible(" AND ".join(tests), params, allowed.narrow or bool(given), allowed.fits)
 
 
 async def _by_text(daemon: "Daemon", question: Question, allowed: Eligible) -> tuple[list[Best], Mode, str | None]:

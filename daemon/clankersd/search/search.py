@@ -112,12 +112,12 @@ async def _search(daemon: "Daemon", request: Search) -> tuple[Asked, list[Candid
     return asked, await find(daemon, asked)
 
 
-def ask(daemon: "Daemon", request: Search, visible: Visible, ids: str | None = None) -> Asked:
-    """A search ready to be made; `ids` is a quicker query for the chunks that may be found, where one is known."""
+def ask(daemon: "Daemon", request: Search, visible: Visible, quicker: str | None = None) -> Asked:
+    """A search ready to be made; `quicker` is a better query for the chunks that may be found, where one is known."""
     live = daemon.index.live
     return Asked(
         request,
-        eligible(request, live.chunking.number if live else 0, visible, ids),
+        eligible(request, live.chunking.number if live else 0, visible, quicker),
         named(request.query, daemon.index.speakers),
         anyio.current_time() + daemon.config.search_seconds,
     )
