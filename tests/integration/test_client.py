@@ -3,6 +3,7 @@
 import json
 import socket
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import anyio
 import pytest
 from fake_daemon import Peer, played
 from support import DaemonProcess, running_daemon
+from writers import forget_sessions
 
 from clankers import (
     AsyncClient,
@@ -41,6 +43,13 @@ HEALTHY = {"ok": True, "version": "0", "protocol": 1, "schemaVersion": 1} | {
     "sqliteVersion": "3",
     "sqliteVecVersion": None,
 }
+
+
+@pytest.fixture
+def daemon(shared_daemon: DaemonProcess) -> Iterator[DaemonProcess]:
+    """The daemon of all tests here, without the sessions that others stored."""
+    yield shared_daemon
+    forget_sessions(shared_daemon)
 
 
 def silent(peer: Peer) -> None:

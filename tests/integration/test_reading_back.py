@@ -1,11 +1,20 @@
 """Reading back: sessions, pages, timelines, statistics, projects."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from support import DaemonProcess, RawConnection
+from writers import forget_sessions
 
 T0 = 1700000000000
+
+
+@pytest.fixture
+def daemon(shared_daemon: DaemonProcess) -> Iterator[DaemonProcess]:
+    """The daemon of all tests here, without the sessions that others stored."""
+    yield shared_daemon
+    forget_sessions(shared_daemon)
 
 
 def store(connection: RawConnection, *events: dict[str, Any]) -> None:
