@@ -417,6 +417,7 @@ async def test_many_tasks_share_one_connection(daemon: DaemonProcess):
                 status = await client.call(DaemonStatus())
 
     assert status.counts["sessions"] == 200
+    assert status.connections == 1
 
 
 @pytest.mark.anyio
