@@ -148,6 +148,14 @@ def settled(connection: RawConnection) -> dict[str, Any]:
     return dict(eventually(status, "every chunk has its vector"))
 
 
+def forget_sessions(daemon: DaemonProcess) -> None:
+    """Delete what a test stored: the next one finds the daemon they share as it was."""
+    with daemon.connect() as connection:
+        while page := connection.call("session.list", limit=1000)["sessions"]:
+            for session in page:
+                connection.call("session.delete", id=session["id"])
+
+
 def upsert(connection: RawConnection, name: str, text: str = "text") -> dict[str, Any]:
     """The reply to storing one message."""
     return connection.request("upsertMessage", {"message": message(name, text=text)})

@@ -1,11 +1,20 @@
 """Settings of clients: theirs, apart from each other's and from the daemon's own."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from scheduling import change_database
 from support import DaemonProcess, RawConnection
 
 from clankers_protocol.errors import Conflict, InvalidParams
+
+
+@pytest.fixture
+def daemon(shared_daemon: DaemonProcess) -> Iterator[DaemonProcess]:
+    """The daemon of all tests here, without the settings of others."""
+    yield shared_daemon
+    change_database(shared_daemon, "DELETE FROM config")
 
 
 def test_a_setting_is_set_read_changed_and_deleted(connection: RawConnection) -> None:

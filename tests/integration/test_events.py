@@ -1,9 +1,11 @@
 """Capture: partial updates, placeholders, replays, batches."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from support import DaemonProcess, RawConnection
+from writers import forget_sessions
 
 FULL = {
     "id": "s", "title": "Fix the parser", "projectPath": "/home/me/parser", "projectName": "parser",
@@ -12,6 +14,13 @@ FULL = {
     "createdAt": 1700000000000, "updatedAt": 1700000005000, "endedAt": 1700000009000, "summary": "done",
     "userPrompt": "fix it", "context": {"branch": "main"}, "chatId": "chat", "metadata": {"k": [1, 2]},
 }  # fmt: skip
+
+
+@pytest.fixture
+def daemon(shared_daemon: DaemonProcess) -> Iterator[DaemonProcess]:
+    """The daemon of all tests here, without the sessions that others stored."""
+    yield shared_daemon
+    forget_sessions(shared_daemon)
 
 
 def stored(connection: RawConnection) -> dict[str, Any]:
@@ -168,9 +177,7 @@ def test_a_bad_value_is_refused_by_name_and_changes_nothing(
 @pytest.mark.parametrize(
     "text", ["", "\x00 nul", "\u202e right to left", "\U0001f600" * 10, "'; DROP TABLE sessions;--"]
 )
-def test_any_text_is_kept_as_it_is(shared_daemon: DaemonProcess, text: str) -> None:
-    session = f"s{hash(text)}"
-    with shared_daemon.connect() as connection:
-        connection.call("upsertMessage", message={"id": session, "sessionId": session, "textContent": text})
-        (message,) = connection.call("message.list", sessionId=session)["messages"]
+def test_any_text_is_kept_as_it_is(connection: RawConnection, text: str) -> None:
+    connection.call("upsertMessage", message={"id": "m", "sessionId": "s", "textContent": text})
+    (message,) = connection.call("message.list", sessionId="s")["messages"]
     assert message["textContent"] == (text or None)

@@ -2,7 +2,9 @@
 
 import json
 import os
+import shutil
 import sqlite3
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,22 +13,33 @@ from typing import Any
 import pytest
 from commands import ctl
 from support import DaemonProcess, RawConnection, running_daemon
-from writers import eventually
+from writers import eventually, forget_sessions
 
 DAY = 24 * 3600
 
 
+@pytest.fixture(scope="module")
+def shared_here() -> Iterator[DaemonProcess]:
+    with tempfile.TemporaryDirectory(prefix="clk-") as folder:
+        user = Path(folder) / "user"
+        with running_daemon(Path(folder), HOME=str(user), XDG_DATA_HOME=str(user / "share")) as daemon:
+            yield daemon
+
+
 @pytest.fixture
-def user(home: Path) -> Path:
-    path = home / "user"
+def here(shared_here: DaemonProcess) -> Iterator[DaemonProcess]:
+    """The daemon of all tests here, without what others brought in."""
+    yield shared_here
+    forget_sessions(shared_here)
+
+
+@pytest.fixture
+def user(here: DaemonProcess) -> Iterator[Path]:
+    """The folder of its owner, who has no history yet."""
+    path = here.home / "user"
     path.mkdir()
-    return path
-
-
-@pytest.fixture
-def here(home: Path, user: Path) -> Iterator[DaemonProcess]:
-    with running_daemon(home, HOME=str(user), XDG_DATA_HOME=str(user / "share")) as daemon:
-        yield daemon
+    yield path
+    shutil.rmtree(path)
 
 
 @pytest.fixture
@@ -81,9 +94,10 @@ def test_claude_codes_history_comes_in_once(connection: RawConnection, user: Pat
 
 def test_a_dry_run_tells_the_same_and_stores_nothing(connection: RawConnection, user: Path) -> None:
     transcript(user, "one", "first", "the PASSWORD=hunter2hunter2x is it")
+    before = connection.call("capture.status")["redacted"]
     tried = imported(connection, "claude-code", dryRun=True)
     assert connection.call("session.list")["sessions"] == []
-    assert connection.call("capture.status")["redacted"] == {}
+    assert connection.call("capture.status")["redacted"] == before
     done = imported(connection, "claude-code")
     assert tried == done | {"dryRun": True}
     assert done["redacted"] >= 1

@@ -1,11 +1,20 @@
 """The nine methods of the original clankers daemon, with its shapes, codes and messages."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from support import DaemonProcess
+from writers import forget_sessions
 
 ENVELOPE = {"schemaVersion": "v1", "client": {"name": "opencode-plugin", "version": "0.1.0"}}
+
+
+@pytest.fixture
+def daemon(shared_daemon: DaemonProcess) -> Iterator[DaemonProcess]:
+    """The daemon of all tests here, without the sessions that others stored."""
+    yield shared_daemon
+    forget_sessions(shared_daemon)
 
 
 def test_health_has_ok_and_version(daemon: DaemonProcess) -> None:

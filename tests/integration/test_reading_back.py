@@ -1,11 +1,20 @@
 """Reading back: sessions, pages, timelines, statistics, projects."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from support import DaemonProcess, RawConnection
+from writers import forget_sessions
 
 T0 = 1700000000000
+
+
+@pytest.fixture
+def daemon(shared_daemon: DaemonProcess) -> Iterator[DaemonProcess]:
+    """The daemon of all tests here, without the sessions that others stored."""
+    yield shared_daemon
+    forget_sessions(shared_daemon)
 
 
 def store(connection: RawConnection, *events: dict[str, Any]) -> None:
@@ -75,6 +84,7 @@ def test_a_session_is_found_by_a_unique_beginning_of_its_id(connection: RawConne
 
 
 def test_deleting_a_session_takes_everything_of_it_and_nothing_else(connection: RawConnection) -> None:
+    before = connection.call("daemon.status")["counts"]
     store(
         connection,
         session(1), session(2),
@@ -91,7 +101,8 @@ def test_deleting_a_session_takes_everything_of_it_and_nothing_else(connection: 
     assert connection.request("session.delete", {"id": "session-0001"})["error"]["code"] == 4004
     assert connection.request("session.delete", {"id": "session-0"})["error"]["code"] == 4004
     left = connection.call("daemon.status")["counts"]
-    assert {what: count for what, count in left.items() if count} == {"sessions": 1, "messages": 1}
+    more = {what: count - before[what] for what, count in left.items() if count != before[what]}
+    assert more == {"sessions": 1, "messages": 1}
 
 
 def test_the_newest_messages_come_oldest_first_and_page_backwards(connection: RawConnection) -> None:
@@ -233,13 +244,14 @@ def test_statistics_count_each_token_once_and_give_it_to_its_model(connection: R
 
 
 def test_projects_are_made_on_first_sight_of_a_path(connection: RawConnection) -> None:
+    before = {project["path"] for project in connection.call("project.list")}
     store(
         connection,
-        session(1, projectPath="/a/b/"),
-        session(2, projectPath="/a/b"),
+        session(1, projectPath="/seen/first/"),
+        session(2, projectPath="/seen/first"),
         session(3, projectPath="/"),
     )
     projects = {project["path"]: project for project in connection.call("project.list")}
-    assert set(projects) == {"/a/b", "/"}
-    assert (projects["/a/b"]["sessions"], projects["/a/b"]["name"]) == (2, "b")
-    assert projects["/a/b"]["lastSessionAt"] == T0 + 2000
+    assert set(projects) - before == {"/seen/first", "/"}
+    assert (projects["/seen/first"]["sessions"], projects["/seen/first"]["name"]) == (2, "first")
+    assert projects["/seen/first"]["lastSessionAt"] == T0 + 2000

@@ -1,5 +1,6 @@
 """Scheduled actions over the wire: kept, due, handed out until acknowledged, and what became of them."""
 
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,10 +21,32 @@ HOUR = 3600
 
 
 @pytest.fixture
-def hasty(home: Path) -> Iterator[DaemonProcess]:
-    """A daemon whose leases are short."""
-    with running_daemon(home, CLANKERS_SCHEDULE_LEASE_SECONDS="0.5") as process:
+def daemon(shared_daemon: DaemonProcess) -> Iterator[DaemonProcess]:
+    """The daemon of all tests here, without the actions and the clients of others."""
+    yield shared_daemon
+    clean_up(shared_daemon)
+
+
+@pytest.fixture(scope="module")
+def shared_hasty() -> Iterator[DaemonProcess]:
+    with (
+        tempfile.TemporaryDirectory(prefix="clk-") as folder,
+        running_daemon(Path(folder), CLANKERS_SCHEDULE_LEASE_SECONDS="0.5") as process,
+    ):
         yield process
+
+
+@pytest.fixture
+def hasty(shared_hasty: DaemonProcess) -> Iterator[DaemonProcess]:
+    """The same, with short leases."""
+    yield shared_hasty
+    clean_up(shared_hasty)
+
+
+def clean_up(daemon: DaemonProcess) -> None:
+    with daemon.connect() as connection:
+        eventually(lambda: connection.call("daemon.status")["connections"] == 1, "nobody else is subscribed")
+        connection.call("schedule.deleteAll")
 
 
 def test_an_action_is_created_read_changed_listed_found_and_deleted(connection: RawConnection) -> None:

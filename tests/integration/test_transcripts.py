@@ -2,29 +2,48 @@
 
 import json
 import os
+import shutil
+import tempfile
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support import DaemonProcess, RawConnection, running_daemon
-from writers import eventually
+from writers import eventually, forget_sessions
 
 SESSION = "5e551011-0000-4000-8000-000000000001"
 
 
+@pytest.fixture(scope="module")
+def shared_here() -> Iterator[DaemonProcess]:
+    with tempfile.TemporaryDirectory(prefix="clk-") as path:
+        home = Path(path)
+        with running_daemon(home, HOME=str(home / "user")) as daemon:
+            yield daemon
+
+
 @pytest.fixture
-def folder(home: Path) -> Path:
+def here(shared_here: DaemonProcess) -> Iterator[DaemonProcess]:
+    """The daemon of most tests here, without the sessions that others stored."""
+    yield shared_here
+    forget_sessions(shared_here)
+
+
+def project_folder(home: Path) -> Path:
     """Where Claude Code keeps the transcripts of a project."""
-    path = home / "user" / ".claude" / "projects" / "-w"
+    path = home / "user" / ".claude" / "projects" / f"-{uuid.uuid4()}"
     path.mkdir(parents=True)
     return path
 
 
 @pytest.fixture
-def here(home: Path, folder: Path) -> Iterator[DaemonProcess]:
-    with running_daemon(home, HOME=str(home / "user")) as daemon:
-        yield daemon
+def folder(here: DaemonProcess) -> Iterator[Path]:
+    """A folder that no other test has, of the user whose daemon it is."""
+    path = project_folder(here.home)
+    yield path
+    shutil.rmtree(path)
 
 
 @pytest.fixture
@@ -111,11 +130,12 @@ def test_what_no_hook_told_is_read_after_a_stop(connection: RawConnection, folde
 def test_the_end_that_a_hook_told_is_taken_over_when_it_is_written_at_last(
     connection: RawConnection, folder: Path
 ) -> None:
+    before = reading(connection)["files"]
     transcript = Transcript(folder)
     transcript.prompt(1, "hello")
     tell(connection, "UserPromptSubmit", transcript, prompt_id="p1", prompt="hello")
     tell(connection, "Stop", transcript, prompt_id="p1", last_assistant_message="Hi there.")
-    eventually(lambda: reading(connection)["files"] == 1, "the transcript is read")
+    eventually(lambda: reading(connection)["files"] == before + 1, "the transcript is read")
     assert [text for _, text, _ in messages(connection)] == ["hello", "Hi there."]
     transcript.answer(1, say("Hi there."))
     eventually(lambda: messages(connection)[-1][2] == 103, "it is looked at again")
@@ -138,6 +158,7 @@ def test_a_message_that_is_cut_in_two_readings_is_whole_in_the_end(connection: R
 
 
 def test_lines_that_are_no_json_are_skipped_and_counted(connection: RawConnection, folder: Path) -> None:
+    before = reading(connection)["malformed"]
     transcript = Transcript(folder)
     transcript.prompt(1, "one")
     with transcript.path.open("ab") as file:
@@ -145,10 +166,11 @@ def test_lines_that_are_no_json_are_skipped_and_counted(connection: RawConnectio
     transcript.prompt(2, "two")
     tell(connection, "SessionEnd", transcript, reason="other")
     eventually(lambda: len(messages(connection)) == 2, "what is around them is read")
-    assert reading(connection)["malformed"] == 4
+    assert reading(connection)["malformed"] == before + 4
 
 
 def test_a_line_that_is_being_written_is_read_when_it_is_finished(connection: RawConnection, folder: Path) -> None:
+    before = reading(connection)["malformed"]
     transcript = Transcript(folder)
     transcript.prompt(1, "one")
     line = json.dumps({"type": "user", "uuid": "u2", "sessionId": SESSION, "message": {"content": "two"}})
@@ -160,7 +182,7 @@ def test_a_line_that_is_being_written_is_read_when_it_is_finished(connection: Ra
         file.write(line[40:] + "\n")
     tell(connection, "Stop", transcript)
     eventually(lambda: len(messages(connection)) == 2, "the second is read")
-    assert reading(connection)["malformed"] == 0
+    assert reading(connection)["malformed"] == before
 
 
 def test_a_transcript_that_was_replaced_is_read_from_its_beginning(connection: RawConnection, folder: Path) -> None:
@@ -198,8 +220,9 @@ def test_many_megabytes_are_read_piece_by_piece(connection: RawConnection, folde
         transcript.answer(number, use(f"t{number}", command="cat big"))
         transcript.result(f"t{number}", "x" * 200_000)
     transcript.result("t0", "y" * 3_000_000)
+    transcript.prompt(30, "the last")
     tell(connection, "SessionEnd", transcript, reason="other")
-    eventually(lambda: len(messages(connection)) == 60, "all of it is read")
+    eventually(lambda: len(messages(connection)) == 61, "all of it is read")
     tools = connection.call("tool.list", sessionId=SESSION, limit=100)["tools"]
     assert len(tools) == 30
     assert max(len(tool["toolOutput"]) for tool in tools) < 11_000
@@ -265,10 +288,10 @@ def directory(home: Path, folder: Path) -> Path:
 
 @pytest.mark.parametrize("place", [outside, linked, through_a_linked_folder, upwards, pipe, directory])
 def test_only_the_harnesss_own_files_are_opened(
-    connection: RawConnection, home: Path, folder: Path, place: Any
+    here: DaemonProcess, connection: RawConnection, folder: Path, place: Any
 ) -> None:
     bad, good = Transcript(folder, "bad"), Transcript(folder)
-    bad.path = place(home, folder)
+    bad.path = place(here.home, folder)
     good.prompt(1, "hello")
     tell(connection, "Stop", bad)
     tell(connection, "Stop", good)
@@ -277,7 +300,7 @@ def test_only_the_harnesss_own_files_are_opened(
     assert messages(connection, "elsewhere") == []
 
 
-def test_another_folder_is_read_when_the_configuration_names_it(home: Path, folder: Path) -> None:
+def test_another_folder_is_read_when_the_configuration_names_it(home: Path) -> None:
     other = home / "config-dir" / "projects" / "-w"
     other.mkdir(parents=True)
     transcript = Transcript(other)
@@ -288,8 +311,8 @@ def test_another_folder_is_read_when_the_configuration_names_it(home: Path, fold
         eventually(lambda: len(messages(connection)) == 1, "it is read")
 
 
-def test_what_was_written_while_the_daemon_was_away_is_read_at_its_start(home: Path, folder: Path) -> None:
-    transcript = Transcript(folder)
+def test_what_was_written_while_the_daemon_was_away_is_read_at_its_start(home: Path) -> None:
+    transcript = Transcript(project_folder(home))
     transcript.prompt(1, "one")
     with running_daemon(home, HOME=str(home / "user")) as daemon, daemon.connect() as connection:
         tell(connection, "Stop", transcript)
@@ -300,8 +323,8 @@ def test_what_was_written_while_the_daemon_was_away_is_read_at_its_start(home: P
         eventually(lambda: len(messages(connection)) == 2, "it is read on")
 
 
-def test_a_transcript_that_was_wanted_when_the_daemon_died_is_read_by_the_next(home: Path, folder: Path) -> None:
-    transcript = Transcript(folder)
+def test_a_transcript_that_was_wanted_when_the_daemon_died_is_read_by_the_next(home: Path) -> None:
+    transcript = Transcript(project_folder(home))
     with running_daemon(home, HOME=str(home / "user")) as daemon, daemon.connect() as connection:
         tell(connection, "Stop", transcript)
         daemon.kill()
@@ -338,6 +361,7 @@ def test_a_compaction_is_stored_once_with_its_summary_and_tokens(connection: Raw
 
 
 def test_a_project_that_declines_is_not_read(connection: RawConnection, home: Path, folder: Path) -> None:
+    before = reading(connection)["files"]
     project = home / "private"
     project.mkdir()
     (project / ".clankers-ignore").touch()
@@ -347,7 +371,7 @@ def test_a_project_that_declines_is_not_read(connection: RawConnection, home: Pa
     tell(connection, "Stop", private)
     tell(connection, "Stop", public)
     eventually(lambda: len(messages(connection)) == 1, "the public one is read")
-    eventually(lambda: reading(connection)["files"] == 2, "the other one was looked at")
+    eventually(lambda: reading(connection)["files"] == before + 2, "the other one was looked at")
     assert messages(connection, "private") == []
 
 

@@ -3,12 +3,21 @@
 import json
 import socket
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support import DaemonProcess, RawConnection, running_daemon
+from writers import forget_sessions
 
 from clankers_protocol.framing import MAX_FRAME, frame
+
+
+@pytest.fixture
+def daemon(shared_daemon: DaemonProcess) -> Iterator[DaemonProcess]:
+    """The daemon of all tests here, without the sessions that others stored."""
+    yield shared_daemon
+    forget_sessions(shared_daemon)
 
 
 def test_requests_on_one_connection_are_answered_each_by_its_id(daemon: DaemonProcess) -> None:
@@ -130,18 +139,19 @@ def test_a_client_that_dies_before_its_reply_harms_nobody_and_its_event_is_store
 
 def test_a_client_that_never_reads_is_only_slow_for_itself(daemon: DaemonProcess) -> None:
     with daemon.connect() as deaf:
-        deaf.socket.setblocking(False)
-        request = frame(b'{"jsonrpc":"2.0","id":1,"method":"rpc.discover"}')
-        with pytest.raises(BlockingIOError):
-            deaf_and_sending(deaf, request)
+        deaf.call("upsertMessage", message={"id": "long", "sessionId": "s", "textContent": "x" * 300_000})
+        deaf.socket.settimeout(0.5)
+        asking = b'{"jsonrpc":"2.0","id":1,"method":"message.list","params":{"sessionId":"s"}}'
+        with pytest.raises(TimeoutError):
+            deaf_and_sending(deaf, frame(asking.ljust(50_000)))
         with daemon.connect() as other:
             assert other.call("health")["ok"]
 
 
 def deaf_and_sending(connection: RawConnection, request: bytes) -> None:
-    """Fill every buffer between here and the daemon."""
+    """Fill every buffer between here and the daemon, until it takes no more."""
     for _ in range(100_000):
-        connection.socket.send(request)
+        connection.socket.sendall(request)
 
 
 def test_a_frame_beyond_the_limit_ends_that_connection_with_a_reason(daemon: DaemonProcess) -> None:
