@@ -148,6 +148,14 @@ def settled(connection: RawConnection) -> dict[str, Any]:
     return dict(eventually(status, "every chunk has its vector"))
 
 
+def clear(connection: RawConnection) -> None:
+    """Delete every session and memory, so that the next test of a shared daemon sees none."""
+    while page := connection.call("thread.list", limit=1000)["threads"]:
+        for one in page:
+            connection.call("thread.delete", id=one["id"])
+    connection.call("memory.bulkDelete", scopes=["*"], createdAfter=0, purge=True)
+
+
 def upsert(connection: RawConnection, name: str, text: str = "text") -> dict[str, Any]:
     """The reply to storing one message."""
     return connection.request("upsertMessage", {"message": message(name, text=text)})

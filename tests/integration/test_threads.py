@@ -3,13 +3,22 @@
 import base64
 import math
 import struct
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from support import DaemonProcess, RawConnection
-from writers import eventually
+from writers import clear, eventually, settled
 
 from clankers_protocol.errors import Conflict, InvalidParams, NotFound
+
+
+@pytest.fixture
+def connection(shared_daemon: DaemonProcess) -> Iterator[RawConnection]:
+    """A connection to a daemon whose threads are all gone afterwards."""
+    with shared_daemon.connect() as raw:
+        yield raw
+        clear(raw)
 
 
 def texts(page: dict[str, Any]) -> list[str]:
@@ -18,7 +27,7 @@ def texts(page: dict[str, Any]) -> list[str]:
 
 def found(connection: RawConnection, **params: Any) -> list[str]:
     """The texts that a search finds, once everything is indexed."""
-    eventually(lambda: connection.call("index.status")["live"]["pending"] == 0, "nothing is pending")
+    settled(connection)
     return [one["message"]["textContent"] for one in connection.call("message.search", **params)["messages"]]
 
 
@@ -224,10 +233,9 @@ BAD: list[tuple[str, dict[str, Any], int, str]] = [
 
 @pytest.mark.parametrize(("method", "params", "code", "names"), BAD)
 def test_bad_input_is_refused_by_name_and_stores_nothing(
-    shared_daemon: DaemonProcess, method: str, params: dict[str, Any], code: int, names: str
+    connection: RawConnection, method: str, params: dict[str, Any], code: int, names: str
 ) -> None:
-    with shared_daemon.connect() as connection:
-        error = connection.request(method, params)["error"]
-        assert error["code"] == code
-        assert names in error["message"]
-        assert connection.call("thread.list")["threads"] == []
+    error = connection.request(method, params)["error"]
+    assert error["code"] == code
+    assert names in error["message"]
+    assert connection.call("thread.list")["threads"] == []
