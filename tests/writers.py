@@ -153,7 +153,7 @@ def clear(connection: RawConnection) -> None:
     while page := connection.call("thread.list", limit=1000)["threads"]:
         for one in page:
             connection.call("thread.delete", id=one["id"])
-    connection.call("memory.bulkDelete", scopes=["*"], createdAfter=0, purge=True)
+    connection.call("memory.bulkDelete", scopes=["*"], minSalience=0, purge=True)
 
 
 def upsert(connection: RawConnection, name: str, text: str = "text") -> dict[str, Any]:
