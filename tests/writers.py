@@ -148,12 +148,18 @@ def settled(connection: RawConnection) -> dict[str, Any]:
     return dict(eventually(status, "every chunk has its vector"))
 
 
-def forget_sessions(daemon: DaemonProcess) -> None:
-    """Delete what a test stored: the next one finds the daemon they share as it was."""
+def clear(connection: RawConnection) -> None:
+    """Delete every session and memory, so that the next test of a shared daemon sees none."""
+    while page := connection.call("session.list", limit=1000)["sessions"]:
+        for one in page:
+            connection.call("session.delete", id=one["id"])
+    connection.call("memory.bulkDelete", scopes=["*"], minSalience=0, purge=True)
+
+
+def forget_all(daemon: DaemonProcess) -> None:
+    """The same, where no connection is at hand."""
     with daemon.connect() as connection:
-        while page := connection.call("session.list", limit=1000)["sessions"]:
-            for session in page:
-                connection.call("session.delete", id=session["id"])
+        clear(connection)
 
 
 def upsert(connection: RawConnection, name: str, text: str = "text") -> dict[str, Any]:

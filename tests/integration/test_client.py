@@ -12,7 +12,7 @@ import anyio
 import pytest
 from fake_daemon import Peer, played
 from support import DaemonProcess, running_daemon
-from writers import forget_sessions
+from writers import forget_all
 
 from clankers import (
     AsyncClient,
@@ -49,7 +49,7 @@ HEALTHY = {"ok": True, "version": "0", "protocol": 1, "schemaVersion": 1} | {
 def daemon(shared_daemon: DaemonProcess) -> Iterator[DaemonProcess]:
     """The daemon of all tests here, without the sessions that others stored."""
     yield shared_daemon
-    forget_sessions(shared_daemon)
+    forget_all(shared_daemon)
 
 
 def silent(peer: Peer) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from support import DaemonProcess, RawConnection
-from writers import forget_sessions
+from writers import forget_all
 
 FULL = {
     "id": "s", "title": "Fix the parser", "projectPath": "/home/me/parser", "projectName": "parser",
@@ -20,7 +20,7 @@ FULL = {
 def daemon(shared_daemon: DaemonProcess) -> Iterator[DaemonProcess]:
     """The daemon of all tests here, without the sessions that others stored."""
     yield shared_daemon
-    forget_sessions(shared_daemon)
+    forget_all(shared_daemon)
 
 
 def stored(connection: RawConnection) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from commands import ctl
 from support import DaemonProcess, RawConnection, running_daemon
-from writers import eventually, forget_sessions
+from writers import eventually, forget_all
 
 DAY = 24 * 3600
 
@@ -30,7 +30,7 @@ def shared_here() -> Iterator[DaemonProcess]:
 def here(shared_here: DaemonProcess) -> Iterator[DaemonProcess]:
     """The daemon of all tests here, without what others brought in."""
     yield shared_here
-    forget_sessions(shared_here)
+    forget_all(shared_here)
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from mcp import Client, StdioServerParameters
 from support import DaemonProcess, RawConnection
+from writers import clear
 
 from clankers.mcp.server import described
 from clankers.mcp.tools import TOOLS
@@ -45,11 +46,38 @@ async def fail(client: Client, tool: str, **arguments: Any) -> str:
     return str(result.content[0].text)  # type: ignore[union-attr]
 
 
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """As elsewhere, for as long as the agent that the tests share."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("shop")
+
+
+@pytest.fixture(scope="module")
+async def client(shared_daemon: DaemonProcess, folder: Path) -> AsyncIterator[Client]:
+    """One agent for all tests: its server keeps nothing from one call to the next."""
+    async with agent(shared_daemon.socket_path, folder) as shared:
+        yield shared
+
+
 @pytest.fixture
-def project(connection: RawConnection, home: Path) -> Path:
+def connection(shared_daemon: DaemonProcess) -> Iterator[RawConnection]:
+    """A connection to a daemon that has forgotten everything afterwards."""
+    with shared_daemon.connect() as raw:
+        yield raw
+        clear(raw)
+        for kind in ("document", "skill"):
+            for one in raw.call(f"{kind}.list")[f"{kind}s"]:
+                raw.call(f"{kind}.delete", id=one["id"])
+
+
+@pytest.fixture
+def project(connection: RawConnection, folder: Path) -> Path:
     """A folder in which one session worked, and another folder's session beside it."""
-    folder = home / "shop"
-    folder.mkdir()
     events = [
         {"session": {"id": "session-1", "projectPath": str(folder), "title": "Invoices", "createdAt": T0}},
         said("m-1", "session-1", "user", "The invoice exporter rounds cents wrongly.", 1),
@@ -80,97 +108,87 @@ def test_six_tools_cost_less_than_1500_tokens() -> None:
     assert len(json.dumps(listed)) / 4 < 1500
 
 
-async def test_every_tool_arrives_described(daemon: DaemonProcess, project: Path) -> None:
-    async with agent(daemon.socket_path, project) as client:
-        tools = (await client.list_tools()).tools
+async def test_every_tool_arrives_described(client: Client) -> None:
+    tools = (await client.list_tools()).tools
     assert [one.name for one in tools] == list(TOOLS)
     assert all(one.description and one.input_schema["type"] == "object" for one in tools)
 
 
-async def test_a_search_gives_ids_and_snippets_of_this_project(daemon: DaemonProcess, project: Path) -> None:
-    async with agent(daemon.socket_path, project) as client:
-        found = await use(client, "search", query="rounding cents invoice exporter")
-        assert "- m-1 2023-11-14 user, Invoices (session-1): The «invoice» «exporter»" in found
-        assert "m-3" not in found
-        assert "m-3" in await use(client, "search", query="invoice exporter", everywhere=True)
-        assert await use(client, "search", query="invoice", since="1d") == (
-            "Nothing was found in this project: try everywhere."
-        )
+async def test_a_search_gives_ids_and_snippets_of_this_project(client: Client, project: Path) -> None:
+    found = await use(client, "search", query="rounding cents invoice exporter")
+    assert "- m-1 2023-11-14 user, Invoices (session-1): The «invoice» «exporter»" in found
+    assert "m-3" not in found
+    assert "m-3" in await use(client, "search", query="invoice exporter", everywhere=True)
+    assert await use(client, "search", query="invoice", since="1d") == (
+        "Nothing was found in this project: try everywhere."
+    )
 
 
-async def test_a_search_is_paged_and_bounded(daemon: DaemonProcess, project: Path) -> None:
-    async with agent(daemon.socket_path, project) as client:
-        first = await use(client, "search", query="invoice number", limit=20)
-        lines, _, cursor = first.rpartition("\nMore: cursor ")
-        assert len(lines.splitlines()) == 20
-        second = await use(client, "search", query="invoice number", limit=20, cursor=cursor)
-        assert not set(lines.splitlines()) & set(second.splitlines())
-        assert len(first) < 12_000
+async def test_a_search_is_paged_and_bounded(client: Client, project: Path) -> None:
+    first = await use(client, "search", query="invoice number", limit=20)
+    lines, _, cursor = first.rpartition("\nMore: cursor ")
+    assert len(lines.splitlines()) == 20
+    second = await use(client, "search", query="invoice number", limit=20, cursor=cursor)
+    assert not set(lines.splitlines()) & set(second.splitlines())
+    assert len(first) < 12_000
 
 
-async def test_the_whole_text_comes_by_id_in_parts(daemon: DaemonProcess, project: Path) -> None:
-    async with agent(daemon.socket_path, project) as client:
-        first = await use(client, "get", id="m-2")
-        assert first.startswith("message m-2: assistant in Invoices, ")
-        assert first.endswith("… 15600 characters in all; go on with offset 6000")
-        assert (await use(client, "get", id="m-2", offset=15_561)).endswith("Rounding of invoices uses Decimal now. ")
-        assert "make test\nno rule" in await use(client, "get", id="t-1")
+async def test_the_whole_text_comes_by_id_in_parts(client: Client, project: Path) -> None:
+    first = await use(client, "get", id="m-2")
+    assert first.startswith("message m-2: assistant in Invoices, ")
+    assert first.endswith("… 15600 characters in all; go on with offset 6000")
+    assert (await use(client, "get", id="m-2", offset=15_561)).endswith("Rounding of invoices uses Decimal now. ")
+    assert "make test\nno rule" in await use(client, "get", id="t-1")
 
 
 async def test_documents_of_the_project_and_skills_are_found_and_read(
-    daemon: DaemonProcess, connection: RawConnection, project: Path
+    client: Client, connection: RawConnection, project: Path
 ) -> None:
     paper = {"title": "Handbook", "text": "# Refunds\n\nA refund needs a countersignature."}
     connection.call("document.ingest", project=str(project), **paper)
     connection.call("skill.create", name="refund", description="Make a refund", instructions="Ask for the slip.")
-    async with agent(daemon.socket_path, project) as client:
-        [found] = [line for line in (await use(client, "search", query="refund")).splitlines() if "Handbook" in line]
-        assert "countersignature" in await use(client, "get", id=found.split()[1])
-        assert "skill" in await use(client, "search", query="refund slip", everywhere=True)
+    [found] = [line for line in (await use(client, "search", query="refund")).splitlines() if "Handbook" in line]
+    assert "countersignature" in await use(client, "get", id=found.split()[1])
+    assert "skill" in await use(client, "search", query="refund slip", everywhere=True)
 
 
-async def test_a_timeline_of_a_session_and_of_the_project(daemon: DaemonProcess, project: Path) -> None:
-    async with agent(daemon.socket_path, project) as client:
-        happened = await use(client, "timeline", id="session-1")
-        first = ["- m-1", "- m-2", "- t-1"]
-        assert [line[:5] for line in happened.splitlines()[:3]] == first
-        assert "Bash FAILED: make test" in happened
-        cursor = happened.rpartition("More: cursor ")[2]
-        assert "many-29" in await use(client, "timeline", id="session-1", cursor=cursor)
-        sessions = await use(client, "timeline")
-        assert "session-1" in sessions
-        assert "session-2" not in sessions
-        assert "session-2" in await use(client, "timeline", everywhere=True)
+async def test_a_timeline_of_a_session_and_of_the_project(client: Client, project: Path) -> None:
+    happened = await use(client, "timeline", id="session-1")
+    first = ["- m-1", "- m-2", "- t-1"]
+    assert [line[:5] for line in happened.splitlines()[:3]] == first
+    assert "Bash FAILED: make test" in happened
+    cursor = happened.rpartition("More: cursor ")[2]
+    assert "many-29" in await use(client, "timeline", id="session-1", cursor=cursor)
+    sessions = await use(client, "timeline")
+    assert "session-1" in sessions
+    assert "session-2" not in sessions
+    assert "session-2" in await use(client, "timeline", everywhere=True)
 
 
 async def test_status_says_what_is_held_and_what_a_session_was_told(
-    daemon: DaemonProcess, connection: RawConnection, project: Path
+    client: Client, connection: RawConnection, project: Path
 ) -> None:
     event = {"kind": "start", "sessionId": "session-9", "project": str(project)}
     told = connection.call("recall.hook", harness="generic", event=event)["output"]["text"]
-    async with agent(daemon.socket_path, project) as client:
-        status = await use(client, "status", session="session-9")
+    status = await use(client, "status", session="session-9")
     assert "works" in status
     assert "2 sessions" in status
     assert f"Recalled into session session-9: 1 times, {len(told)} characters." in status
 
 
-async def test_what_is_wrong_is_said_and_ends_nothing(daemon: DaemonProcess, project: Path) -> None:
-    async with agent(daemon.socket_path, project) as client:
-        assert "limit" in await fail(client, "search", query="x", limit=99)
-        assert "unknown field" in await fail(client, "search", query="x", colour="red")
-        assert "is no time" in await fail(client, "search", query="x", since="soon")
-        assert "There is no tool dance" in await fail(client, "dance")
-        assert "failed" in await fail(client, "get", id="no such id")
-        assert "works" in await use(client, "status")
+async def test_what_is_wrong_is_said_and_ends_nothing(client: Client, project: Path) -> None:
+    assert "limit" in await fail(client, "search", query="x", limit=99)
+    assert "unknown field" in await fail(client, "search", query="x", colour="red")
+    assert "is no time" in await fail(client, "search", query="x", since="soon")
+    assert "There is no tool dance" in await fail(client, "dance")
+    assert "failed" in await fail(client, "get", id="no such id")
+    assert "works" in await use(client, "status")
 
 
-async def test_with_the_daemon_down_every_tool_says_so_and_works_again_after(
-    daemon: DaemonProcess, project: Path
-) -> None:
+async def test_with_the_daemon_down_every_tool_says_so_and_works_again_after(daemon: DaemonProcess, home: Path) -> None:
     daemon.stop()
     needed = {"search": {"query": "x"}, "get": {"id": "x"}, "remember": {"content": "x"}, "forget": {"id": "12345678"}}
-    async with agent(daemon.socket_path, project) as client:
+    async with agent(daemon.socket_path, home) as client:
         for name in TOOLS:
             said = await fail(client, name, **needed.get(name, {}))
             assert f"The memory cannot be reached, so {name} did nothing: clankersd does not answer on" in said
@@ -181,30 +199,28 @@ async def test_with_the_daemon_down_every_tool_says_so_and_works_again_after(
         assert "cannot be reached" in await fail(client, "status")
 
 
-async def test_what_is_remembered_is_found_until_it_is_forgotten(daemon: DaemonProcess, project: Path) -> None:
-    async with agent(daemon.socket_path, project) as client:
-        kept = await use(client, "remember", content="Invoices are rounded with Decimal.", category="decision")
-        memory = kept.removeprefix("Remembered: ").removesuffix(".")
-        again = await use(client, "remember", content="Invoices are rounded with Decimal.")
-        assert again == f"Known already, now stronger: {memory}."
-        found = await use(client, "search", query="how are invoices rounded")
-        assert found.startswith(f"- {memory} ")
-        assert "memory (decision): Invoices are rounded with Decimal." in found
-        assert "decision, project:" in await use(client, "get", id=memory)
-        assert memory in await use(client, "timeline", id=memory)
-        assert await use(client, "forget", id=memory, reason="no longer so") == f"Forgotten: {memory}."
-        assert await use(client, "forget", id=memory) == "It was forgotten already."
-        assert memory not in await use(client, "search", query="how are invoices rounded")
-        assert "failed" in await fail(client, "forget", id="0192aaaa-nobody")
+async def test_what_is_remembered_is_found_until_it_is_forgotten(client: Client, project: Path) -> None:
+    kept = await use(client, "remember", content="Invoices are rounded with Decimal.", category="decision")
+    memory = kept.removeprefix("Remembered: ").removesuffix(".")
+    again = await use(client, "remember", content="Invoices are rounded with Decimal.")
+    assert again == f"Known already, now stronger: {memory}."
+    found = await use(client, "search", query="how are invoices rounded")
+    assert found.startswith(f"- {memory} ")
+    assert "memory (decision): Invoices are rounded with Decimal." in found
+    assert "decision, project:" in await use(client, "get", id=memory)
+    assert memory in await use(client, "timeline", id=memory)
+    assert await use(client, "forget", id=memory, reason="no longer so") == f"Forgotten: {memory}."
+    assert await use(client, "forget", id=memory) == "It was forgotten already."
+    assert memory not in await use(client, "search", query="how are invoices rounded")
+    assert "failed" in await fail(client, "forget", id="0192aaaa-nobody")
 
 
 async def test_a_memory_may_be_for_all_projects_and_take_anothers_place(
-    daemon: DaemonProcess, connection: RawConnection, project: Path
+    client: Client, connection: RawConnection, project: Path
 ) -> None:
-    async with agent(daemon.socket_path, project) as client:
-        kept = await use(client, "remember", content="Deploys happen on Tuesdays.", everywhere=True, pinned=True)
-        old = kept.removeprefix("Remembered: ").removesuffix(".")
-        new = await use(client, "remember", content="Deploys happen on Fridays.", everywhere=True, supersedes=old)
-        assert new.endswith(f", instead of {old}.")
-        stored = connection.call("memory.get", id=old)
-        assert (stored["scope"], stored["pinned"], stored["state"]) == ("global", True, "superseded")
+    kept = await use(client, "remember", content="Deploys happen on Tuesdays.", everywhere=True, pinned=True)
+    old = kept.removeprefix("Remembered: ").removesuffix(".")
+    new = await use(client, "remember", content="Deploys happen on Fridays.", everywhere=True, supersedes=old)
+    assert new.endswith(f", instead of {old}.")
+    stored = connection.call("memory.get", id=old)
+    assert (stored["scope"], stored["pinned"], stored["state"]) == ("global", True, "superseded")

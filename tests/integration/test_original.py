@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from support import DaemonProcess
-from writers import forget_sessions
+from writers import forget_all
 
 ENVELOPE = {"schemaVersion": "v1", "client": {"name": "opencode-plugin", "version": "0.1.0"}}
 
@@ -14,7 +14,7 @@ ENVELOPE = {"schemaVersion": "v1", "client": {"name": "opencode-plugin", "versio
 def daemon(shared_daemon: DaemonProcess) -> Iterator[DaemonProcess]:
     """The daemon of all tests here, without the sessions that others stored."""
     yield shared_daemon
-    forget_sessions(shared_daemon)
+    forget_all(shared_daemon)
 
 
 def test_health_has_ok_and_version(daemon: DaemonProcess) -> None:

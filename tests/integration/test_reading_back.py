@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from support import DaemonProcess, RawConnection
-from writers import forget_sessions
+from writers import forget_all
 
 T0 = 1700000000000
 
@@ -14,7 +14,7 @@ T0 = 1700000000000
 def daemon(shared_daemon: DaemonProcess) -> Iterator[DaemonProcess]:
     """The daemon of all tests here, without the sessions that others stored."""
     yield shared_daemon
-    forget_sessions(shared_daemon)
+    forget_all(shared_daemon)
 
 
 def store(connection: RawConnection, *events: dict[str, Any]) -> None:

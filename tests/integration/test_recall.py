@@ -1,12 +1,12 @@
 """Recall over the socket: what a session is told, once, within bounds, and on the record."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support import DaemonProcess, RawConnection, running_daemon
+from support import DaemonProcess, RawConnection
+from writers import clear
 
 PROJECT = "/home/me/shop"
 T0 = 1_700_000_000_000
@@ -14,14 +14,23 @@ ENVELOPE = {"schemaVersion": "v1", "client": {"name": "test", "version": "1"}}
 
 
 @pytest.fixture
-def daemon(home: Path) -> Iterator[DaemonProcess]:
-    """One that takes its time: the first search loads the model."""
-    with patient(home) as process:
-        yield process
+def connection(shared_daemon: DaemonProcess) -> Iterator[RawConnection]:
+    """A connection to a daemon that takes its time, since the first search loads the model.
+
+    Its sessions and memories, what it told and how it was told to recall are gone afterwards.
+    """
+    with shared_daemon.connect() as raw:
+        configure(raw, recall_seconds=60)
+        yield raw
+        configure(raw, recall=None, recall_characters=None)
+        for (told,) in raw.call("query", sql="SELECT DISTINCT session_id FROM injections")["rows"]:
+            session(raw, told, 0)  # the record of what it was told goes with it
+        clear(raw)
 
 
-def patient(home: Path, **environ: str) -> AbstractContextManager[DaemonProcess]:
-    return running_daemon(home, CLANKERS_RECALL_SECONDS="60", **environ)
+def configure(connection: RawConnection, **settings: Any) -> None:
+    for key, value in settings.items():
+        connection.call("daemon.configure", key=key, value=value)
 
 
 @pytest.fixture
@@ -223,30 +232,31 @@ def test_recalled_text_stays_data(history: RawConnection) -> None:
     assert "<system-reminder>" not in text
 
 
-@pytest.mark.parametrize("most", [500, 2000, 9000])
-def test_the_block_stays_within_its_bounds_however_much_there_is(home: Path, most: int) -> None:
-    with patient(home, CLANKERS_RECALL_CHARACTERS=str(most)) as daemon, daemon.connect() as connection:
-        for number in range(30):
-            session(connection, f"s-{number}", number, summary=f"Step {number}: " + "the invoice exporter " * 200)
-            message(connection, f"s-{number}", f"m-{number}", "user", "the invoice exporter rounding " * 99, number)
-        assert 300 < len(start(connection)) <= most
-        assert 300 < len(prompt(connection, "where is the rounding of the invoice exporter?")) <= most
+def test_the_block_stays_within_its_bounds_however_much_there_is(connection: RawConnection) -> None:
+    for number in range(30):
+        session(connection, f"s-{number}", number, summary=f"Step {number}: " + "the invoice exporter " * 200)
+        message(connection, f"s-{number}", f"m-{number}", "user", "the invoice exporter rounding " * 99, number)
+    for most in (500, 2000, 9000):
+        configure(connection, recall_characters=most)
+        new = f"new-{most}"
+        assert 300 < len(start(connection, session=new)) <= most
+        assert 300 < len(prompt(connection, "where is the rounding of the invoice exporter?", session=new)) <= most
 
 
-def test_a_prompt_does_not_wait_longer_than_it_may(home: Path) -> None:
-    with running_daemon(home, CLANKERS_RECALL_SECONDS="0.000001") as daemon, daemon.connect() as connection:
-        session(connection, "old", 1, summary="Moved checkout.")
-        message(connection, "old", "m-1", "user", "where is the rounding of the invoice exporter?", 2)
-        assert prompt(connection, "where is the rounding of the invoice exporter?") == ""
-        shown = connection.call("recall.preview", kind="prompt", query="the invoice exporter", project=PROJECT)
-        assert shown["reason"] == "it took too long: see the setting `recall_seconds`"
+def test_a_prompt_does_not_wait_longer_than_it_may(connection: RawConnection) -> None:
+    session(connection, "old", 1, summary="Moved checkout.")
+    message(connection, "old", "m-1", "user", "where is the rounding of the invoice exporter?", 2)
+    configure(connection, recall_seconds=0.000001)
+    assert prompt(connection, "where is the rounding of the invoice exporter?") == ""
+    shown = connection.call("recall.preview", kind="prompt", query="the invoice exporter", project=PROJECT)
+    assert shown["reason"] == "it took too long: see the setting `recall_seconds`"
 
 
-def test_off_is_off(home: Path) -> None:
-    with patient(home, CLANKERS_RECALL="off") as daemon, daemon.connect() as connection:
-        session(connection, "old", 1, summary="Moved checkout.")
-        assert start(connection) == ""
-        assert "recall is off" in connection.call("recall.preview", kind="start", project=PROJECT)["reason"]
+def test_off_is_off(connection: RawConnection) -> None:
+    session(connection, "old", 1, summary="Moved checkout.")
+    configure(connection, recall="off")
+    assert start(connection) == ""
+    assert "recall is off" in connection.call("recall.preview", kind="start", project=PROJECT)["reason"]
 
 
 def test_a_project_that_declines_is_told_nothing(connection: RawConnection, home: Path) -> None:
@@ -264,14 +274,14 @@ def test_subagents_are_neither_told_nor_told_of(history: RawConnection) -> None:
     assert "child" not in start(history)
 
 
-def test_minimal_is_a_few_lines_at_the_start(home: Path) -> None:
-    with patient(home, CLANKERS_RECALL="minimal") as daemon, daemon.connect() as connection:
-        session(connection, "old", 1, title="Checkout", summary="Moved checkout to the payments service. " * 20)
-        message(connection, "old", "m-1", "user", "where is the rounding of the invoice exporter?", 2)
-        text = start(connection)
-        assert "[old] 2023-11-14: Checkout" in text
-        assert "payments service" not in text
-        assert prompt(connection, "where is the rounding of the invoice exporter?") == ""
+def test_minimal_is_a_few_lines_at_the_start(connection: RawConnection) -> None:
+    configure(connection, recall="minimal")
+    session(connection, "old", 1, title="Checkout", summary="Moved checkout to the payments service. " * 20)
+    message(connection, "old", "m-1", "user", "where is the rounding of the invoice exporter?", 2)
+    text = start(connection)
+    assert "[old] 2023-11-14: Checkout" in text
+    assert "payments service" not in text
+    assert prompt(connection, "where is the rounding of the invoice exporter?") == ""
 
 
 @pytest.fixture

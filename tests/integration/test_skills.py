@@ -1,9 +1,11 @@
 """Skills: kept with all their versions, found by meaning and words, in and out as SKILL.md folders."""
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from support import DaemonProcess, RawConnection
+from support import DaemonProcess, RawConnection, running_daemon
 from writers import eventually, settled
 
 from clankers_protocol.errors import Conflict, InvalidParams, NotFound
@@ -28,6 +30,16 @@ metadata:
 1. Name a good commit and a bad one.
 2. Run `frobnicate` at each step.
 """
+
+
+@pytest.fixture
+def connection(shared_daemon: DaemonProcess) -> Iterator[RawConnection]:
+    """A connection to a daemon whose skills are all gone afterwards."""
+    with shared_daemon.connect() as raw:
+        yield raw
+        while page := raw.call("skill.list", limit=1000)["skills"]:
+            for one in page:
+                raw.call("skill.delete", id=one["id"])
 
 
 def names(connection: RawConnection, **params: Any) -> list[str]:
@@ -125,13 +137,14 @@ def test_skills_are_found_by_an_embedding(connection: RawConnection) -> None:
     assert names(connection, embedding=[1.0] * 256, tags=["git"], limit=1) == ["git-bisect"]
 
 
-def test_skills_survive_a_reindex_that_cuts_anew(connection: RawConnection) -> None:
-    bake(connection, instructions="quuxify the dough")
-    connection.call("daemon.configure", key="chunk_tokens", value=200)
-    job = connection.call("reindex")["jobId"]
-    eventually(lambda: connection.call("job.status", id=job)["state"] == "done", "the reindex is over")
-    assert names(connection, query="quuxify", mode="keyword") == ["bread"]
-    assert names(connection, query="pastry", mode="vector") == ["bread"]
+def test_skills_survive_a_reindex_that_cuts_anew(home: Path) -> None:
+    with running_daemon(home) as daemon, daemon.connect() as connection:
+        bake(connection, instructions="quuxify the dough")
+        connection.call("daemon.configure", key="chunk_tokens", value=200)
+        job = connection.call("reindex")["jobId"]
+        eventually(lambda: connection.call("job.status", id=job)["state"] == "done", "the reindex is over")
+        assert names(connection, query="quuxify", mode="keyword") == ["bread"]
+        assert names(connection, query="pastry", mode="vector") == ["bread"]
 
 
 def test_front_matter_is_taken_as_claude_code_writes_it(connection: RawConnection) -> None:
@@ -257,13 +270,12 @@ BAD: list[tuple[str, dict[str, Any], int, str]] = [
 
 @pytest.mark.parametrize(("method", "params", "code", "message"), BAD)
 def test_bad_input_is_refused_by_name_and_stores_nothing(
-    shared_daemon: DaemonProcess, method: str, params: dict[str, Any], code: int, message: str
+    connection: RawConnection, method: str, params: dict[str, Any], code: int, message: str
 ) -> None:
-    with shared_daemon.connect() as connection:
-        for name in ("taken", "also taken"):
-            connection.request("skill.create", {"name": name, "description": "there already"})
-        error = connection.request(method, params)["error"]
-        assert error["code"] == code
-        assert message in error["message"]
-        listed = connection.call("skill.list")["skills"]
-        assert [(one["name"], one["version"]) for one in listed] == [("also taken", 1), ("taken", 1)]
+    for name in ("taken", "also taken"):
+        bake(connection, name=name)
+    error = connection.request(method, params)["error"]
+    assert error["code"] == code
+    assert message in error["message"]
+    listed = connection.call("skill.list")["skills"]
+    assert [(one["name"], one["version"]) for one in listed] == [("also taken", 1), ("taken", 1)]

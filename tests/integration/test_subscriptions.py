@@ -1,14 +1,23 @@
 """Being told of changes: what was asked for and only that, after the commit, and never at the others' cost."""
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support import DaemonProcess, RawConnection
-from writers import eventually, message
+from support import DaemonProcess, RawConnection, running_daemon
+from writers import clear, eventually, message
 
 from clankers_protocol.errors import Conflict, InvalidParams, NotFound
+
+
+@pytest.fixture
+def daemon(shared_daemon: DaemonProcess) -> Iterator[DaemonProcess]:
+    """A daemon whose sessions and memories are all gone afterwards."""
+    yield shared_daemon
+    with shared_daemon.connect() as connection:
+        clear(connection)
 
 
 def subscribe(connection: RawConnection, *kinds: str, **filters: Any) -> str:
@@ -95,8 +104,8 @@ def test_a_role_that_is_known_already_is_told_when_a_part_of_the_message_comes_l
         assert next_change(reader)["id"] == "m"
 
 
-def test_jobs_and_schedules_are_told_of(daemon: DaemonProcess) -> None:
-    with daemon.connect() as writer, daemon.connect() as reader:
+def test_jobs_and_schedules_are_told_of(home: Path) -> None:
+    with running_daemon(home) as daemon, daemon.connect() as writer, daemon.connect() as reader:
         subscribe(reader, "job", "schedule")
         job = writer.call("db.check")["jobId"]
         first, second = next_change(reader), next_change(reader)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from support import DaemonProcess, RawConnection, running_daemon
-from writers import eventually, forget_sessions
+from writers import eventually, forget_all
 
 SESSION = "5e551011-0000-4000-8000-000000000001"
 
@@ -28,7 +28,7 @@ def shared_here() -> Iterator[DaemonProcess]:
 def here(shared_here: DaemonProcess) -> Iterator[DaemonProcess]:
     """The daemon of most tests here, without the sessions that others stored."""
     yield shared_here
-    forget_sessions(shared_here)
+    forget_all(shared_here)
 
 
 def project_folder(home: Path) -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support import DaemonProcess, RawConnection, running_daemon
-from writers import forget_sessions
+from writers import forget_all
 
 from clankers_protocol.framing import MAX_FRAME, frame
 
@@ -17,7 +17,7 @@ from clankers_protocol.framing import MAX_FRAME, frame
 def daemon(shared_daemon: DaemonProcess) -> Iterator[DaemonProcess]:
     """The daemon of all tests here, without the sessions that others stored."""
     yield shared_daemon
-    forget_sessions(shared_daemon)
+    forget_all(shared_daemon)
 
 
 def test_requests_on_one_connection_are_answered_each_by_its_id(daemon: DaemonProcess) -> None:
