@@ -1,6 +1,7 @@
 """The interface described from its declarations: docs/rpc.md for people, OpenRPC for programs."""
 
 import inspect
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -46,6 +47,7 @@ def _resolve(schema: dict[str, Any], parts: dict[str, Any]) -> dict[str, Any]:
     return parts[schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
 
 
+@cache
 def openrpc(version: str) -> dict[str, Any]:
     """The OpenRPC document that `rpc.discover` answers with."""
     described, parts = _schemas()
