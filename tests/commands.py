@@ -48,6 +48,7 @@ def loaded() -> socket.socket:
 
 
 def ctl(daemon: DaemonProcess, *words: str, typed: str = "", cwd: Path | None = None, **environ: str) -> Ran:
+    """What the command leaves behind: a process of its own, but one that need not load everything first."""
     known = daemon.environ | {"COLUMNS": ""} | environ  # as wide as it needs to be
     call = {"words": words, "environ": known, "cwd": str(cwd or Path.cwd())}
     with ExitStack() as stack:
