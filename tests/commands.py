@@ -1,12 +1,16 @@
 """Running `clankers-ctl` as a person does: as a process, piped or on a terminal."""
 
+import atexit
 import json
 import os
 import pty
+import socket
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from support import DaemonProcess
@@ -15,10 +19,8 @@ from support import DaemonProcess
 class Ran:
     """What a command left behind."""
 
-    def __init__(self, done: "subprocess.CompletedProcess[str]") -> None:
-        self.code = done.returncode
-        self.out = done.stdout
-        self.err = done.stderr
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
 
     @property
     def json(self) -> Any:
@@ -29,19 +31,35 @@ def command(*words: str) -> list[str]:
     return [sys.executable, "-m", "clankers.ctl", *words]
 
 
+@cache
+def loaded() -> socket.socket:
+    """The way to the process that has `clankers-ctl` loaded; it ends when ours does."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        program = [sys.executable, "-P", str(Path(__file__).with_name("loaded_ctl.py"))]
+        process = subprocess.Popen(program, stdin=theirs, stdout=subprocess.DEVNULL)
+
+    def end() -> None:
+        ours.close()
+        process.wait()
+
+    atexit.register(end)
+    return ours
+
+
 def ctl(daemon: DaemonProcess, *words: str, typed: str = "", cwd: Path | None = None, **environ: str) -> Ran:
-    return Ran(
-        subprocess.run(
-            command(*words),
-            env=daemon.environ | {"COLUMNS": ""} | environ,  # as wide as it needs to be
-            input=typed,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-            cwd=cwd,
-        )
-    )
+    """What the command leaves behind: a process of its own, but one that need not load everything first."""
+    known = daemon.environ | {"COLUMNS": ""} | environ  # as wide as it needs to be
+    call = {"words": words, "environ": known, "cwd": str(cwd or Path.cwd())}
+    with ExitStack() as stack:
+        files = [stack.enter_context(TemporaryFile("w+")) for _ in range(4)]
+        for file, text in zip(files, (json.dumps(call), typed), strict=False):
+            file.write(text)
+            file.seek(0)
+        socket.send_fds(loaded(), [b"."], [file.fileno() for file in files])
+        code = int(loaded().recv(16))
+        out, err = (file.seek(0) or file.read() for file in files[2:])
+    return Ran(code, out, err)
 
 
 def on_a_terminal(daemon: DaemonProcess, *words: str, **environ: str) -> str:

@@ -48,34 +48,36 @@ def test_adding_again_skips_what_is_unchanged(library: DaemonProcess) -> None:
     assert ran.out.startswith("3 unchanged in ")
 
 
-def test_a_file_that_cannot_be_read_is_named_and_the_others_are_added(daemon: DaemonProcess, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_named_and_the_others_are_added(
+    shared_daemon: DaemonProcess, tmp_path: Path
+) -> None:
     (tmp_path / "bad.pdf").write_bytes(pdf("x", password="y"))
     (tmp_path / "good.txt").write_text("good")
-    ran = ctl(daemon, "docs", "add", str(tmp_path / "bad.pdf"), str(tmp_path / "good.txt"))
+    ran = ctl(shared_daemon, "docs", "add", str(tmp_path / "bad.pdf"), str(tmp_path / "good.txt"))
     assert ran.code == 4
     assert "1 stored, 1 failed" in ran.out
     assert f"{tmp_path}/bad.pdf: it is encrypted: remove its password first\n" in ran.err
-    result = ctl(daemon, "docs", "add", str(tmp_path), "--json")
+    result = ctl(shared_daemon, "docs", "add", str(tmp_path), "--json")
     assert result.code == 4
     assert result.json["result"]["unchanged"] == 1
 
 
-def test_progress_is_shown_on_a_terminal(daemon: DaemonProcess, tmp_path: Path) -> None:
+def test_progress_is_shown_on_a_terminal(shared_daemon: DaemonProcess, tmp_path: Path) -> None:
     mixed(tmp_path / "many", 100)
-    written = on_a_terminal(daemon, "docs", "add", str(tmp_path / "many"), COLUMNS="80")
+    written = on_a_terminal(shared_daemon, "docs", "add", str(tmp_path / "many"), COLUMNS="80")
     assert "━" in written
     assert "100 stored" in written
 
 
-def test_what_is_piped_is_added_under_its_name(daemon: DaemonProcess) -> None:
+def test_what_is_piped_is_added_under_its_name(shared_daemon: DaemonProcess) -> None:
     url = "https://example.com/guide.html"
     words = ("docs", "add", "-", "--source", url, "--meta", "team=core", "--title", "Guide")
-    ran = ctl(daemon, *words, typed="<p>Piped words.</p>")
+    ran = ctl(shared_daemon, *words, typed="<p>Piped words.</p>")
     assert ran.out == "Guide: stored, 1 chunk.\n"
-    shown = ctl(daemon, "docs", "show", url)
+    shown = ctl(shared_daemon, "docs", "show", url)
     assert "meta.team  core" in shown.out
     assert "Piped words." in shown.out
-    assert ctl(daemon, "docs", "add", "-", "--json", typed="plain").json["outcome"] == "stored"
+    assert ctl(shared_daemon, "docs", "add", "-", "--json", typed="plain").json["outcome"] == "stored"
 
 
 def test_a_document_is_shown_by_id_beginning_and_path(library: DaemonProcess) -> None:
@@ -131,15 +133,15 @@ def test_the_graph_is_shown_linked_walked_and_pruned(library: DaemonProcess) -> 
     assert "no chunk" in ctl(library, "graph", "link", first, "elaborates", "nobody").err
 
 
-def test_removing_asks_first(daemon: DaemonProcess, tmp_path: Path) -> None:
+def test_removing_asks_first(shared_daemon: DaemonProcess, tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     file.write_text("something")
-    ctl(daemon, "docs", "add", str(file))
-    assert "Would remove something (1 chunk, 0 edges)" in ctl(daemon, "docs", "rm", str(file), "--dry-run").out
-    assert ctl(daemon, "docs", "rm", str(file), typed="n\n").code == 1
-    assert ctl(daemon, "docs", "show", str(file)).code == 0
-    assert ctl(daemon, "docs", "rm", str(file), "--yes").out.startswith("Removed something")
-    assert ctl(daemon, "docs", "show", str(file)).code == 1
+    ctl(shared_daemon, "docs", "add", str(file))
+    assert "Would remove something (1 chunk, 0 edges)" in ctl(shared_daemon, "docs", "rm", str(file), "--dry-run").out
+    assert ctl(shared_daemon, "docs", "rm", str(file), typed="n\n").code == 1
+    assert ctl(shared_daemon, "docs", "show", str(file)).code == 0
+    assert ctl(shared_daemon, "docs", "rm", str(file), "--yes").out.startswith("Removed something")
+    assert ctl(shared_daemon, "docs", "show", str(file)).code == 1
     assert file.exists()
 
 

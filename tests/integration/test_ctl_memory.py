@@ -877,19 +877,20 @@ def test_maintenance_says_what_it_would_do_and_does_it(unmaintained: DaemonProce
     assert "Restored" in memory(daemon, "restore", faded["id"]).out
 
 
-def test_memories_are_found_in_a_session(daemon: DaemonProcess):
-    (daemon.home / "shop").mkdir()
-    with Client(daemon.socket_path, timeout=30) as client:
-        client.events.session(SESSION, project_path=str(daemon.home / "shop"), created_at=NOW)
+def test_memories_are_found_in_a_session(shared_daemon: DaemonProcess):
+    (shared_daemon.home / "shop").mkdir()
+    with Client(shared_daemon.socket_path, timeout=30) as client:
+        client.events.session(SESSION, project_path=str(shared_daemon.home / "shop"), created_at=NOW)
         said = "Remember that the staging database is read-only."
         client.events.message("m1", SESSION, role="user", text_content=said, created_at=NOW)
 
-    dry = memory(daemon, "extract", SESSION[:8], "--by", "rules", "--dry-run")
+    before = memory(shared_daemon, "stats", "--json").json["total"]
+    dry = memory(shared_daemon, "extract", SESSION[:8], "--by", "rules", "--dry-run")
     assert "staging database" in dry.out
     assert dry.out.endswith("1 find in 1 message by rules.\n")
-    assert memory(daemon, "stats", "--json").json["total"] == 0
+    assert memory(shared_daemon, "stats", "--json").json["total"] == before
 
-    done = memory(daemon, "extract", SESSION[:8], "--by", "rules", "--json").json
+    done = memory(shared_daemon, "extract", SESSION[:8], "--by", "rules", "--json").json
     assert [candidate["outcome"] for candidate in done["candidates"]] == ["created"]
-    assert len(memory(daemon, "list", "--session", SESSION, "--json").json["memories"]) == 1
-    assert memory(daemon, "extract", "no-such-session").code == 1
+    assert len(memory(shared_daemon, "list", "--session", SESSION, "--json").json["memories"]) == 1
+    assert memory(shared_daemon, "extract", "no-such-session").code == 1

@@ -28,6 +28,18 @@ Name a good commit and a bad one.
 
 
 @pytest.fixture
+def daemon(shared_daemon: DaemonProcess) -> Iterator[DaemonProcess]:
+    """A daemon whose threads, skills and scheduled actions are all gone afterwards."""
+    yield shared_daemon
+    with shared_daemon.connect() as connection:
+        for thread in connection.call("thread.list", limit=1000)["threads"]:
+            connection.call("thread.delete", id=thread["id"])
+        for skill in connection.call("skill.list", limit=1000)["skills"]:
+            connection.call("skill.delete", id=skill["id"])
+        connection.call("schedule.deleteAll")
+
+
+@pytest.fixture
 def thread(daemon: DaemonProcess) -> Iterator[str]:
     """A thread with two messages."""
     with daemon.connect() as connection:

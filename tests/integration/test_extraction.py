@@ -1,6 +1,7 @@
 """Memories drawn from sessions: by rules, in the background, and by a chat service that misbehaves in every way."""
 
 import json
+import re
 import socket
 import sqlite3
 import struct
@@ -364,13 +365,25 @@ def asking(home: Path, behaviour: Behaviour, **environ: str) -> Iterator[tuple[S
         yield service, daemon, connection
 
 
+@contextmanager
+def configured(connection: RawConnection, **settings: Any) -> Iterator[None]:
+    """With these settings, which are unset again afterwards."""
+    for key, value in settings.items():
+        connection.call("daemon.configure", key=key, value=value)
+    try:
+        yield
+    finally:
+        for key in settings:
+            connection.call("daemon.configure", key=key, value=None)
+
+
 def chats(connection: RawConnection) -> list[dict[str, Any]]:
     """Every question that was asked, newest first, as the owner sees them."""
     return [job for job in connection.call("job.list", limit=1000) if job["kind"] == "chat"]
 
 
-def test_the_model_is_given_what_was_said_and_its_notes_are_kept(home: Path) -> None:
-    with asking(home, always(notes(STAGING)), CLANKERS_CHAT_KEY=SECRET) as (service, daemon, connection):
+def test_the_model_is_given_what_was_said_and_its_notes_are_kept(chat: Chat) -> None:
+    with chat.behaving(always(notes(STAGING))) as (service, daemon, connection):
         extraction = extract(connection, "s1", by="model")
         [request] = service.requests
         [memory] = memories(connection)
@@ -425,8 +438,8 @@ def test_a_session_in_which_users_say_nothing_costs_nothing(chat: Chat) -> None:
         assert service.requests == []
 
 
-def test_a_long_session_is_asked_about_in_parts(home: Path) -> None:
-    with asking(home, always(notes()), CLANKERS_CHAT_MESSAGES="10") as (service, _, connection):
+def test_a_long_session_is_asked_about_in_parts(chat: Chat) -> None:
+    with chat.behaving(always(notes())) as (service, _, connection), configured(connection, chat_messages=10):
         tell(connection, "s2", [("user", f"The service number {n} is written in Rust.") for n in range(35)])
         extraction = extract(connection, "s2", by="model")
         sizes = [len(json.loads(one.payload["messages"][1]["content"])["conversation"]) for one in service.requests]
@@ -434,8 +447,8 @@ def test_a_long_session_is_asked_about_in_parts(home: Path) -> None:
     assert (extraction["readMessages"], extraction["calls"]) == (35, 4)
 
 
-def test_a_question_is_as_long_as_the_owner_allows(home: Path) -> None:
-    with asking(home, always(notes()), CLANKERS_CHAT_CHARACTERS="1000") as (service, _, connection):
+def test_a_question_is_as_long_as_the_owner_allows(chat: Chat) -> None:
+    with chat.behaving(always(notes())) as (service, _, connection), configured(connection, chat_characters=1000):
         tell(
             connection,
             "s2",
@@ -606,21 +619,24 @@ def resetting() -> Iterator[str]:
         thread.join()
 
 
-def test_a_service_that_hangs_up_or_is_not_there_is_told_so(home: Path) -> None:
-    with resetting() as url, asking(home, always(notes()), CLANKERS_CHAT_URL=url) as (_, _, connection):
-        error = connection.request("memory.extract", {"sessionId": "s1", "by": "model"})["error"]
-        assert "broke off its answer" in error["message"]
-    with asking(home, always(notes()), CLANKERS_CHAT_URL="http://127.0.0.1:9") as (_, _, connection):
-        error = connection.request("memory.extract", {"sessionId": "s1", "by": "model"})["error"]
-        assert "cannot be reached" in error["message"]
-
-
-@pytest.mark.parametrize("url", ["ftp://x", "nonsense", "http://me:pass@127.0.0.1/v1"])
-def test_a_wrong_url_is_named(home: Path, url: str) -> None:
-    with asking(home, always(notes()), CLANKERS_CHAT_URL=url) as (service, _, connection):
-        error = connection.request("memory.extract", {"sessionId": "s1", "by": "model"})["error"]
-        assert (error["code"], error["message"].startswith("chat_url ")) == (4009, True)
-        assert service.requests == []
+def test_a_service_that_cannot_be_asked_is_told_so(home: Path) -> None:
+    with (
+        resetting() as hanging_up,
+        running_daemon(home, CLANKERS_CHAT_MODEL="tiny", CLANKERS_CHAT_SECONDS="5") as daemon,
+        daemon.connect(timeout=90) as connection,
+    ):
+        tell(connection, "s1", TOLD)
+        for url, said in {
+            hanging_up: ".* broke off its answer",
+            "http://127.0.0.1:9": ".* cannot be reached",
+            "ftp://x": "chat_url ",
+            "nonsense": "chat_url ",
+            f"{hanging_up.replace('//', '//me:pass@')}/v1": "chat_url ",
+        }.items():
+            with configured(connection, chat_url=url):
+                error = connection.request("memory.extract", {"sessionId": "s1", "by": "model"})["error"]
+            assert error["code"] == 4009
+            assert re.match(said, error["message"]), url
 
 
 def test_a_key_file_must_be_the_owners_alone(home: Path) -> None:
@@ -892,8 +908,9 @@ def test_a_summary_is_kept_with_the_session(chat: Chat) -> None:
     assert len(service.requests) == 1
 
 
-def test_of_a_long_session_beginning_and_end_are_summed_up(home: Path) -> None:
-    with asking(home, always(reply({"summary": SUMMARY})), CLANKERS_CHAT_MESSAGES="6") as (service, _, connection):
+def test_of_a_long_session_beginning_and_end_are_summed_up(chat: Chat) -> None:
+    summing = chat.behaving(always(reply({"summary": SUMMARY})))
+    with summing as (service, _, connection), configured(connection, chat_messages=6):
         tell(connection, "s2", [("user", f"step number {n}") for n in range(50)])
         assert summarized(connection, "s2")["state"] == "done"
         sent = json.loads(service.requests[0].payload["messages"][1]["content"])

@@ -17,6 +17,17 @@ from writers import eventually, settled
 MODES = ("keyword", "vector", "hybrid")
 
 
+@pytest.fixture
+def connection(shared_daemon: DaemonProcess) -> Iterator[RawConnection]:
+    """A connection to a daemon whose index is empty again afterwards."""
+    with shared_daemon.connect() as connection:
+        yield connection
+        while page := connection.call("session.list", limit=1000)["sessions"]:
+            for session in page:
+                connection.call("session.delete", id=session["id"])
+        settled(connection)
+
+
 def store(connection: RawConnection, name: str, text: str | None = None, session: str = "s", **more: Any) -> None:
     message = {"id": name, "sessionId": session, "role": "user", **more}
     assert connection.call("upsertMessage", message=message | ({} if text is None else {"textContent": text}))["ok"]

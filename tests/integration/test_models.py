@@ -2,9 +2,9 @@
 
 import hashlib
 import json
+import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import Ran, command, ctl
 from support import DaemonProcess, running_daemon
 
 from clankers import Client
@@ -22,25 +23,6 @@ from clankers.ctl.hub import PullFailed, plan
 
 REPOSITORY = "/Snowflake/snowflake-arctic-embed-s/resolve/main/"
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "cat", "dog"]
-
-
-def command(*words: str) -> list[str]:
-    return [sys.executable, "-m", "clankers.ctl", *words]
-
-
-def ctl(
-    daemon: DaemonProcess, *words: str, typed: str = "", cwd: Path | None = None
-) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        command(*words),
-        env=daemon.environ | {"COLUMNS": ""},  # as wide as it needs to be
-        input=typed,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        cwd=cwd,
-    )
 
 
 def listed(daemon: DaemonProcess) -> dict[str, dict[str, Any]]:
@@ -101,9 +83,13 @@ def say_something(daemon: DaemonProcess) -> None:
 
 
 @pytest.fixture
-def pets(daemon: DaemonProcess) -> DaemonProcess:
-    say_something(daemon)
-    return daemon
+def pets(shared_daemon: DaemonProcess) -> Iterator[DaemonProcess]:
+    """A daemon that was told something; it has its own model alone again afterwards."""
+    say_something(shared_daemon)
+    yield shared_daemon
+    back = ctl(shared_daemon, "model", "use", "static", "--yes")
+    assert back.code == 0, back.err
+    shutil.rmtree(shared_daemon.data / "models", ignore_errors=True)
 
 
 # model.list
@@ -147,13 +133,13 @@ def test_a_service_is_listed_as_it_is_configured(home: Path):
     assert corrected["available"]
 
 
-def test_folders_of_models_are_found_and_what_is_wrong_with_them_is_said(daemon: DaemonProcess):
-    models = daemon.data / "models"
+def test_folders_of_models_are_found_and_what_is_wrong_with_them_is_said(pets: DaemonProcess):
+    models = pets.data / "models"
     put_model(models / "good")
     (put_model(models / "bad") / "tokenizer.json").unlink()
     put_model(models / ".half.unfinished")
     (models / "a-file").write_text("")
-    found = listed(daemon)
+    found = listed(pets)
 
     assert (found["good"]["available"], found["good"]["dims"]) == (True, 4)
     assert found["good"]["model"] == str(models / "good")
@@ -178,9 +164,9 @@ def test_an_embedder_in_use_that_fails_is_not_available(home: Path):
     assert "/no/such/folder" in model["note"]
 
 
-def test_the_list_reads_well(daemon: DaemonProcess):
-    put_model(daemon.data / "models" / "tiny")
-    lines = ctl(daemon, "model", "list").stdout.splitlines()
+def test_the_list_reads_well(pets: DaemonProcess):
+    put_model(pets.data / "models" / "tiny")
+    lines = ctl(pets, "model", "list").out.splitlines()
 
     assert lines[0].split() == ["Embedder", "Model", "Dims", "Note"]
     assert lines[1].split()[:4] == ["●", "static", "l2_supercat_256", "256"]
@@ -194,9 +180,9 @@ def test_a_model_is_used_by_its_name(pets: DaemonProcess):
     folder = put_model(pets.data / "models" / "tiny")
     done = ctl(pets, "model", "use", "tiny", typed="y\n")
 
-    assert done.returncode == 0, done.stderr
-    assert "3 chunks will be embedded again" in done.stderr
-    assert done.stdout.startswith("Now in use: onnx tiny.\n3 chunks indexed anew")
+    assert done.code == 0, done.err
+    assert "3 chunks will be embedded again" in done.err
+    assert done.out.startswith("Now in use: onnx tiny.\n3 chunks indexed anew")
     assert settings(pets)["embedder_model"] == str(folder)
     assert listed(pets)["tiny"]["inUse"]
     with pets.connect() as connection:
@@ -206,24 +192,25 @@ def test_a_model_is_used_by_its_name(pets: DaemonProcess):
 def test_a_folder_is_used_by_its_path(pets: DaemonProcess, home: Path):
     folder = put_model(home / "models" / "own")
 
-    assert ctl(pets, "model", "use", "models/own", "--yes", cwd=home).returncode == 0
+    assert ctl(pets, "model", "use", "models/own", "--yes", cwd=home).code == 0
     assert settings(pets)["embedder_model"] == str(folder)
 
 
 def test_no_is_an_answer(pets: DaemonProcess):
     done = ctl(pets, "model", "use", "none", typed="n\n")
 
-    assert done.returncode == 1
+    assert done.code == 1
     assert settings(pets)["embedder"] == "static"
 
 
 def test_what_is_in_use_is_left_alone(pets: DaemonProcess):
-    done = ctl(pets, "model", "use", "static")
-
-    assert done.returncode == 0
-    assert "in use already" in done.stderr
     with pets.connect() as connection:
-        assert connection.call("job.list") == []
+        before = connection.call("job.list")
+        done = ctl(pets, "model", "use", "static")
+
+        assert done.code == 0
+        assert "in use already" in done.err
+        assert connection.call("job.list") == before
 
 
 @pytest.mark.parametrize(
@@ -241,8 +228,8 @@ def test_what_is_in_use_is_left_alone(pets: DaemonProcess):
 def test_what_cannot_be_used_is_refused(pets: DaemonProcess, words: list[str], code: int, said: str):
     done = ctl(pets, "model", "use", *words, "--yes")
 
-    assert (done.returncode, done.stdout) == (code, "")
-    assert said in done.stderr
+    assert (done.code, done.out) == (code, "")
+    assert said in done.err
     assert settings(pets)["embedder"] == "static"
 
 
@@ -250,16 +237,16 @@ def test_a_service_without_its_key_is_refused(home: Path):
     with running_daemon(home, OPENAI_API_KEY="") as daemon:
         done = ctl(daemon, "model", "use", "openai", "--yes")
 
-    assert done.returncode == 1
-    assert "OPENAI_API_KEY" in done.stderr
+    assert done.code == 1
+    assert "OPENAI_API_KEY" in done.err
 
 
 def test_an_embedder_set_by_the_environment_is_not_changed(home: Path):
     with running_daemon(home, CLANKERS_EMBEDDER="none") as daemon:
         done = ctl(daemon, "model", "use", "static", "--yes")
 
-    assert done.returncode == 1
-    assert "environment" in done.stderr
+    assert done.code == 1
+    assert "environment" in done.err
     assert not (home / "clankers.toml").exists()
 
 
@@ -269,7 +256,7 @@ def test_one_embedders_address_and_key_are_not_left_to_the_next(pets: DaemonProc
             connection.call("daemon.configure", key=key, value=value)
     put_model(pets.data / "models" / "tiny")
 
-    assert ctl(pets, "model", "use", "tiny", "--yes").returncode == 0
+    assert ctl(pets, "model", "use", "tiny", "--yes").code == 0
     assert settings(pets)["embedder_url"] == ""
     assert settings(pets)["embedder_key_file"] == ""
     assert settings(pets)["embedder_dims"] == 0
@@ -372,7 +359,7 @@ def down(home: Path) -> DaemonProcess:
     return DaemonProcess(home)
 
 
-def pull(daemon: DaemonProcess, hub: Hub, *words: str, typed: str = "") -> "subprocess.CompletedProcess[str]":
+def pull(daemon: DaemonProcess, hub: Hub, *words: str, typed: str = "") -> Ran:
     return ctl(daemon, "model", "pull", "arctic-embed-s", "--from", hub.url, *words, typed=typed)
 
 
@@ -380,34 +367,34 @@ def test_a_model_is_fetched_after_a_yes(down: DaemonProcess):
     folder = down.data / "models" / "arctic-embed-s"
     with serving(arctic()) as hub:
         refused = pull(down, hub, typed="n\n")
-        assert (refused.returncode, hub.asked, folder.exists()) == (1, [], False)
-        assert f"{hub.url}{REPOSITORY}" in refused.stderr
-        assert str(folder) in refused.stderr
+        assert (refused.code, hub.asked, folder.exists()) == (1, [], False)
+        assert f"{hub.url}{REPOSITORY}" in refused.err
+        assert str(folder) in refused.err
         done = pull(down, hub, typed="y\n")
 
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
     assert (folder / "model.onnx").read_bytes() == tiny_model()
     assert (folder / "1_Pooling" / "config.json").is_file()
     assert not (folder / "tokenizer_config.json").exists()
-    assert hashlib.sha256(tiny_model()).hexdigest() in done.stdout
-    assert "clankers-ctl model use arctic-embed-s" in done.stdout
+    assert hashlib.sha256(tiny_model()).hexdigest() in done.out
+    assert "clankers-ctl model use arctic-embed-s" in done.out
     assert [path.name for path in folder.parent.iterdir()] == ["arctic-embed-s"]
     assert folder.parent.stat().st_mode & 0o077 == 0
 
 
 def test_what_was_announced_is_all_that_is_asked_for(down: DaemonProcess):
     with serving(arctic()) as hub:
-        said = pull(down, hub, "--yes").stderr
+        said = pull(down, hub, "--yes").err
 
     assert all(f"  {name}" in said for name in hub.asked)
 
 
 def test_a_fetched_model_can_be_used(pets: DaemonProcess):
     with serving(arctic()) as hub:
-        assert pull(pets, hub, "--yes").returncode == 0
+        assert pull(pets, hub, "--yes").code == 0
 
     assert listed(pets)["arctic-embed-s"]["note"].startswith("snowflake-arctic-embed-s,")
-    assert ctl(pets, "model", "use", "arctic-embed-s", "--yes").returncode == 0
+    assert ctl(pets, "model", "use", "arctic-embed-s", "--yes").code == 0
 
 
 def test_a_model_is_known_by_its_own_name_however_short_the_folders(down: DaemonProcess):
@@ -425,9 +412,9 @@ def test_weights_apart_and_weights_in_8_bits_are_fetched(down: DaemonProcess):
     with serving(arctic(**weights)) as hub:
         done = pull(down, hub, "--yes", "--quantized", "--json")
 
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
     assert "onnx/model.onnx" not in hub.asked
-    told = {file["path"]: file["size"] for file in json.loads(done.stdout)["files"]}
+    told = {file["path"]: file["size"] for file in done.json["files"]}
     assert told["model_int8.onnx_data"] == 7
     assert told["model.onnx"] == len(tiny_model())
 
@@ -438,9 +425,9 @@ def test_a_model_that_is_here_is_not_fetched_again(down: DaemonProcess):
         before = len(hub.asked)
         done = pull(down, hub, "--yes")
 
-    assert done.returncode == 0
+    assert done.code == 0
     assert len(hub.asked) == before
-    assert "clankers-ctl model use arctic-embed-s" in done.stdout
+    assert "clankers-ctl model use arctic-embed-s" in done.out
 
 
 def test_large_files_may_lie_elsewhere_and_are_checked_against_their_promise(down: DaemonProcess):
@@ -453,9 +440,9 @@ def test_large_files_may_lie_elsewhere_and_are_checked_against_their_promise(dow
     with serving(moved(hashlib.sha256(tiny_model()).hexdigest())) as hub:
         done = pull(down, hub, "--yes")
 
-    assert refused.returncode == 1
-    assert "not what the hub promised" in refused.stderr
-    assert done.returncode == 0, done.stderr
+    assert refused.code == 1
+    assert "not what the hub promised" in refused.err
+    assert done.code == 0, done.err
 
 
 LARGE = b"\x08" + bytes(3 * 2**20)
@@ -488,16 +475,16 @@ def test_of_a_hub_that_misbehaves_nothing_is_left(
     with serving(arctic(**other)) as hub:
         done = pull(down, hub, "--yes", *words)
 
-    assert (done.returncode, done.stdout) == (1, "")
-    assert said.lower() in done.stderr.lower()
+    assert (done.code, done.out) == (1, "")
+    assert said.lower() in done.err.lower()
     assert list((down.data / "models").iterdir()) == []
 
 
 def test_a_hub_that_is_away_is_said_to_be(down: DaemonProcess):
     done = ctl(down, "model", "pull", "minilm", "--from", "http://127.0.0.1:9", "--yes", "--json")
 
-    assert done.returncode == 1
-    assert "127.0.0.1 cannot be reached" in json.loads(done.stdout)["error"]["message"]
+    assert done.code == 1
+    assert "127.0.0.1 cannot be reached" in done.json["error"]["message"]
 
 
 def test_what_a_killed_process_left_is_cleared(down: DaemonProcess):
@@ -507,7 +494,7 @@ def test_what_a_killed_process_left_is_cleared(down: DaemonProcess):
     with serving(arctic()) as hub:
         done = pull(down, hub, "--yes")
 
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
     assert not left.exists()
 
 
