@@ -7,9 +7,9 @@ from clankersd.db import Db
 from clankersd.index.embedders.base import Vector
 from clankersd.index.generations import Generation
 
-CANDIDATES = 16
-"""How many times as many as are wanted are ranked exactly. Of 40,000 real paragraphs that finds 98 % of the ten nearest
-and 92 % of the hundred nearest, in less time than comparing all would take."""
+CANDIDATES = 32
+"""How many times as many as are wanted are ranked exactly. Half of that found 98 % of the ten nearest and 92 % of the
+hundred nearest of 40,000 real paragraphs; it takes less than half the time of comparing all."""
 SLICE = 2_000
 
 Found = list[tuple[int, float]]
@@ -96,7 +96,9 @@ class Mirror:
         self._alive = np.zeros(1024, np.bool_)
         self._labels = np.zeros(1024, np.int32)
         self._numbers: dict[str, int] = {}
-        self._bits = np.zeros((1024, (dims + 63) // 64), np.uint64)
+        self._bits = np.zeros(
+            ((dims + 63) // 64, 1024), np.uint64
+        )  # a word of each vector lies beside that of the next
         self._halves = np.zeros((1024, dims), np.float16)
 
     @property
@@ -116,7 +118,7 @@ class Mirror:
         place = slice(self._size, self._size + len(rows))
         self._ids[place] = ids
         self._halves[place] = matrix
-        self._bits[place] = _signs(matrix, self._bits.shape[1])
+        self._bits[:, place] = _signs(matrix, len(self._bits))
         self._labels[place] = [self._number(label) for _, _, label in rows]
         self._alive[place] = True
         self._place.update(zip(ids, range(self._size, self._size + len(rows)), strict=True))
@@ -188,12 +190,15 @@ class Mirror:
         return np.array([place[chunk] for chunk in ids if chunk in place], np.int64)
 
     def _candidates(self, query: Vector, rows: Any, size: int, most: int) -> Any:
+        """The rows whose signs differ least from the query's: about `most` of them, and all that differ as little."""
         import numpy as np
 
-        signs = _signs(query.reshape(1, -1), self._bits.shape[1])
-        bits = self._bits[:size] if len(rows) == size else self._bits[rows]
-        distance = np.bitwise_count(bits ^ signs).sum(axis=1, dtype=np.uint16)
-        return rows[np.argpartition(distance, most)[:most]]
+        bits = self._bits
+        distance = np.zeros(len(rows), np.uint16)
+        for words, sign in zip(bits, _signs(query.reshape(1, -1), len(bits)), strict=True):
+            distance += np.bitwise_count((words[:size] if len(rows) == size else words[rows]) ^ sign)
+        enough = int(np.searchsorted(np.cumsum(np.bincount(distance)), most))
+        return rows[np.flatnonzero(distance <= enough)]
 
     def _grow(self, needed: int) -> None:
         import numpy as np
@@ -201,17 +206,21 @@ class Mirror:
         if needed <= len(self._ids):
             return
         length = max(needed, len(self._ids) * 2)
-        for name in ("_ids", "_alive", "_labels", "_bits", "_halves"):
+        for name in ("_ids", "_alive", "_labels", "_halves"):
             old = getattr(self, name)
             new = np.zeros((length, *old.shape[1:]), old.dtype)
             new[: self._size] = old[: self._size]
             setattr(self, name, new)
+        bits = np.zeros((len(self._bits), length), np.uint64)
+        bits[:, : self._size] = self._bits[:, : self._size]
+        self._bits = bits
 
 
 def _signs(matrix: Any, words: int) -> Any:
+    """One bit for each dimension: the first words of all vectors, then the second ones, and so on."""
     import numpy as np
 
     packed = np.packbits(matrix > 0, axis=1)
     padded = np.zeros((len(matrix), words * 8), np.uint8)
     padded[:, : packed.shape[1]] = packed
-    return padded.view(np.uint64)
+    return padded.view(np.uint64).T
