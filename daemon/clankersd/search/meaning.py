@@ -32,7 +32,7 @@ SEARCH_AT_ONCE = 5_000
 FEW = 1_000
 """So many eligible chunks are listed and compared. Where there are more, the nearest are looked at first."""
 
-LOOK_FURTHER = (2, 16)
+LOOK_FURTHER = (2, 32)
 """How many times as many as are wanted are looked at, before all that are eligible are listed after all."""
 
 T = TypeVar("T")
