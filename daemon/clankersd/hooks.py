@@ -6,8 +6,8 @@ from clankers_protocol.errors import InvalidParams, RpcError, StorageUnavailable
 from clankers_protocol.events import HookEvent
 from clankers_protocol.wire import Ok
 from clankersd import clock, privacy
+from clankersd.changes import Change, keep, read_event
 from clankersd.db import Db
-from clankersd.events import Change, keep, read_event
 from clankersd.harnesses import READERS
 from clankersd.harnesses.told import Told
 from clankersd.index.index import Index

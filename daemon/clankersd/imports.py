@@ -15,8 +15,8 @@ from clankers_protocol.admin import JobStarted
 from clankers_protocol.capture import ImportStart, ImportSummary
 from clankers_protocol.errors import RpcError
 from clankersd import clock, privacy
+from clankersd.changes import Change
 from clankersd.db import Db
-from clankersd.events import Change
 from clankersd.harnesses import opencode_storage
 from clankersd.harnesses.opencode_storage import Malformed, Stored
 from clankersd.jobs import Progress

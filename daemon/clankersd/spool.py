@@ -13,7 +13,7 @@ import structlog
 from clankers_protocol.errors import ParseError, RpcError, StorageUnavailable
 from clankers_protocol.events import HookEvent
 from clankersd import rpc
-from clankersd.events import Change, keep
+from clankersd.changes import Change, keep
 from clankersd.hooks import change_of
 from clankersd.index.index import Index
 

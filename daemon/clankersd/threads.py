@@ -24,10 +24,10 @@ from clankers_protocol.threads import (
     ThreadUpdate,
 )
 from clankersd import clock, sessions
+from clankersd.changes import clear_session, keep, message_change, session_change
 from clankersd.db import Db
 from clankersd.db.ids import whole_id
 from clankersd.db.paging import decode_cursor, encode_cursor, that_fit
-from clankersd.events import clear_session, keep, message_change, session_change
 from clankersd.projects import IN_PROJECT, asked_for
 from clankersd.rpc import handles
 from clankersd.search.filters import eligible, without_memories

@@ -18,8 +18,8 @@ import structlog
 
 from clankers_protocol.errors import RpcError, StorageUnavailable
 from clankersd import clock
+from clankersd.changes import Change
 from clankersd.db import Db
-from clankersd.events import Change
 from clankersd.harnesses.claude_transcript import ClaudeReading
 from clankersd.harnesses.told import Fact
 from clankersd.index.index import Index

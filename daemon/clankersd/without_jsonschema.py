@@ -21,7 +21,7 @@ class _Validator:
         pass
 
     def validate(self, _request: Any) -> None:
-        raise NotImplementedError("requests are validated by rpc.py")
+        raise RuntimeError("requests are validated by rpc.py")
 
 
 def _load() -> None:

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from clankers_protocol.events import CompactionEvent, MessageEvent, SessionEvent, ToolEvent
-from clankersd.events import UNKNOWN_TOOL
+from clankersd.changes import UNKNOWN_TOOL
 from clankersd.harnesses import told
 from clankersd.harnesses.claude_code import HARNESS, PROVIDER, failure, summary_of
 from clankersd.harnesses.told import Fact, number, record, records, text
@@ -65,7 +65,7 @@ class ClaudeReading:
             self._title(line)
 
     def end(self, offset: int) -> None:
-        """No more lines for now: what may go on is told as far as it goes, and read again."""
+        """No more lines at present: what may go on is told as far as it goes, and read again."""
         self._close_message()
         self.safe, self.state = offset, self._now
         if self._boundary:

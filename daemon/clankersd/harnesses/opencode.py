@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from clankers_protocol.events import CompactionEvent, MessageEvent, SessionErrorEvent, SessionEvent, ToolEvent
+from clankersd.changes import Change, error_change
 from clankersd.db import Db
-from clankersd.events import Change, error_change
 from clankersd.harnesses import told
 from clankersd.harnesses.told import Fact, Told, number, record, records, text
 from clankersd.index.index import Index

@@ -14,9 +14,9 @@ from clankers_protocol.events import (
     SessionEvent,
     ToolEvent,
 )
-from clankersd import events
+from clankersd import changes
+from clankersd.changes import Change, Settle
 from clankersd.db import Db
-from clankersd.events import Change, Settle
 from clankersd.index.index import Index
 from clankersd.redaction import redact
 
@@ -95,34 +95,34 @@ def file_of(tool_input: dict[str, Any]) -> str | None:
 
 
 def session(event: SessionEvent) -> Fact:
-    return lambda index: events.session_change(index, event)
+    return lambda index: changes.session_change(index, event)
 
 
 def message(event: MessageEvent, settle: Settle | None = None) -> Fact:
-    return lambda index: events.message_change(index, event, settle)
+    return lambda index: changes.message_change(index, event, settle)
 
 
 def tool(event: ToolEvent) -> Fact:
-    return lambda index: events.tool_change(index, event)
+    return lambda index: changes.tool_change(index, event)
 
 
 def tool_of_transcript(event: ToolEvent) -> Fact:
-    return lambda index: events.tool_filled_in(index, event)
+    return lambda index: changes.tool_filled_in(index, event)
 
 
 def error(event: SessionErrorEvent) -> Fact:
-    return lambda index: events.error_change(index, event)
+    return lambda index: changes.error_change(index, event)
 
 
 def compaction(event: CompactionEvent, settle: Settle | None = None) -> Fact:
-    return lambda index: events.compaction_change(index, event, settle)
+    return lambda index: changes.compaction_change(index, event, settle)
 
 
 def placed(event: SessionEvent) -> Fact:
     """A session whose start was missed ran where its later events come from; one that is placed stays there."""
 
     def fact(index: Index) -> Change:
-        place = events.session_change(index, event)
+        place = changes.session_change(index, event)
 
         def store(db: Db) -> None:
             if db.value("SELECT project_path FROM sessions WHERE id = :id", {"id": event.id}) is None:
@@ -213,8 +213,8 @@ def unanswered(event: ToolEvent) -> Fact:
     """A call of a batch: one that neither succeeded nor failed by itself was denied, and its output says why."""
 
     def fact(index: Index) -> Change:
-        told = events.tool_change(index, msgspec.structs.replace(event, success=None, error_message=None))
-        denied = events.tool_change(index, event)
+        told = changes.tool_change(index, msgspec.structs.replace(event, success=None, error_message=None))
+        denied = changes.tool_change(index, event)
 
         def store(db: Db) -> None:
             success = db.value("SELECT success FROM tools WHERE id = :id", {"id": event.id})

@@ -16,8 +16,8 @@ from clankers_protocol.admin import JobStarted
 from clankers_protocol.errors import Conflict, InvalidParams, NotFound, StorageUnavailable
 from clankers_protocol.events import SessionEvent
 from clankers_protocol.memory_upkeep import Candidate, Extraction, MemoryExtract, MemorySummarize
+from clankersd.changes import session_change
 from clankersd.db import Db
-from clankersd.events import session_change
 from clankersd.jobs import Progress
 from clankersd.memories.extraction import model, rules
 from clankersd.memories.extraction.backlog import Backlog
