@@ -1,7 +1,7 @@
-"""What clankers says on the wire: framing, methods and errors. No I/O, no database.
+"""The clankers wire protocol: framing, methods and errors. No I/O, no database.
 
-Importing this package loads nothing else: a hook pays for what it uses.
+Importing this package loads no submodule, so a hook only pays for what it uses.
 """
 
 PROTOCOL = 1
-"""Raised when a change on the wire would break an existing plugin."""
+"""Protocol number. It is raised when a change on the wire would break an existing plugin."""

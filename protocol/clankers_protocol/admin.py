@@ -1,4 +1,4 @@
-"""For the owner: health, status, read-only SQL, the database's upkeep, jobs, configuration."""
+"""Administration: health, status, read-only SQL, database maintenance, jobs, configuration."""
 
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -8,7 +8,7 @@ from clankers_protocol.wire import Id, Limit, Method, Wire
 
 
 class HealthReport(Wire):
-    """`ok` is false when events cannot be stored; `problem` then says why and what to do."""
+    """Health of the daemon. `ok` is false if events cannot be stored; `problem` then says why and what to do."""
 
     ok: bool
     version: str
@@ -20,7 +20,7 @@ class HealthReport(Wire):
 
 
 class Health(Method[HealthReport]):
-    """Whether the daemon can do its work."""
+    """Report whether the daemon can store events."""
 
     method: ClassVar[str] = "health"
 
@@ -31,7 +31,7 @@ class DatabaseFile(Wire):
 
 
 class EnsureDb(Method[DatabaseFile], forbid_unknown_fields=False):
-    """Make sure there is a database; `created` tells whether this call made it."""
+    """Create the database if it does not exist; `created` is true if this call created it."""
 
     method: ClassVar[str] = "ensureDb"
 
@@ -41,13 +41,13 @@ class DatabasePath(Wire):
 
 
 class GetDbPath(Method[DatabasePath], forbid_unknown_fields=False):
-    """Where the database is."""
+    """Return the path of the database file."""
 
     method: ClassVar[str] = "getDbPath"
 
 
 class WriteQueue(Wire):
-    """The group commit: what waits, and what has been committed since the start."""
+    """Counters of the write queue: writes waiting now, and writes and commits since the start."""
 
     waiting: int
     writes: int
@@ -56,7 +56,7 @@ class WriteQueue(Wire):
 
 
 class Sizes(Wire):
-    """Bytes on disk; `free` is the part of the database that `clankers-ctl db vacuum` would give back."""
+    """Sizes on disk in bytes; `free` is the part of the database that `clankers-ctl db vacuum` would release."""
 
     database: int
     wal: int
@@ -87,13 +87,13 @@ class StatusReport(Wire):
 
 
 class DaemonStatus(Method[StatusReport]):
-    """What the daemon is, does and holds."""
+    """Report version, uptime, paths, queue, sizes and row counts of the daemon."""
 
     method: ClassVar[str] = "daemon.status"
 
 
 class Setting(Wire):
-    """One key of the configuration: its value, and where that came from."""
+    """One configuration key with its value and the origin of that value."""
 
     key: str
     value: Any
@@ -107,7 +107,7 @@ class Settings(Wire):
 
 
 class DaemonConfig(Method[Settings]):
-    """The configuration in force."""
+    """Return the configuration in effect."""
 
     method: ClassVar[str] = "daemon.config"
 
@@ -127,7 +127,7 @@ class DaemonReload(Method[Settings]):
 
 
 class Rows(Wire):
-    """A query's answer. Blobs are shown as text where they are text, else as X'…'."""
+    """Result of a query. A blob is shown as text if it is valid text, otherwise as X'…'."""
 
     columns: list[str]
     rows: list[list[Any]]
@@ -136,7 +136,7 @@ class Rows(Wire):
 
 
 class Query(Method[Rows]):
-    """Run one read-only SQL statement. Rows beyond `limit` are left out and `truncated` says so."""
+    """Run one read-only SQL statement. Rows beyond `limit` are omitted and `truncated` is true."""
 
     method: ClassVar[str] = "query"
     sql: Annotated[str, Meta(min_length=1, max_length=100_000)]
@@ -144,7 +144,7 @@ class Query(Method[Rows]):
 
 
 class Job(Wire):
-    """Long work: `total` is null while unknown; `result` is there once `state` is "done"."""
+    """A long-running job. `total` is null while unknown; `result` is set once `state` is "done"."""
 
     id: str
     kind: str
@@ -163,21 +163,21 @@ class JobStarted(Wire):
 
 
 class JobStatus(Method[Job]):
-    """How far a job is. While it runs, `$/progress` notifications go to the connection that began it."""
+    """Return the progress of a job. While it runs, `$/progress` notifications go to the connection that started it."""
 
     method: ClassVar[str] = "job.status"
     id: Id
 
 
 class JobList(Method[list[Job]]):
-    """Jobs, newest first."""
+    """List jobs, newest first."""
 
     method: ClassVar[str] = "job.list"
     limit: Limit = 20
 
 
 class JobCancel(Method[Job]):
-    """Stop a running job; what it has finished stays."""
+    """Cancel a running job. Completed steps are not undone."""
 
     method: ClassVar[str] = "job.cancel"
     id: Id
@@ -191,13 +191,13 @@ class Migrated(Wire):
 
 
 class DbMigrate(Method[Migrated]):
-    """Bring the database to this program's schema; the daemon does so by itself when it starts."""
+    """Migrate the database to the schema of this version. The daemon does so by itself when it starts."""
 
     method: ClassVar[str] = "db.migrate"
 
 
 class DbRollback(Method[Migrated]):
-    """Undo the last migration, after a backup. Events are refused until `db.migrate` or an older program."""
+    """Undo the last migration after a backup. Events are refused until `db.migrate` runs or an older version starts."""
 
     method: ClassVar[str] = "db.rollback"
 
@@ -209,13 +209,13 @@ class DbCheck(Method[JobStarted]):
 
 
 class DbVacuum(Method[JobStarted]):
-    """Give free pages back to the disk in small steps, as a job; its result is `{freedBytes}`."""
+    """Release free pages to the file system in small steps, as a job; its result is `{freedBytes}`."""
 
     method: ClassVar[str] = "db.vacuum"
 
 
 class Finding(Wire):
-    """What one check found, in a sentence, and what to do next. Where it is `repairable`, `doctor.repair` does it."""
+    """Result of one check with advice on what to do next. `doctor.repair` fixes it if it is `repairable`."""
 
     name: str
     state: Literal["ok", "warning", "problem"]
@@ -225,31 +225,31 @@ class Finding(Wire):
 
 
 class Diagnosis(Wire):
-    """Every check with what it found, after what was `repaired`."""
+    """Findings of all checks, and what was `repaired` before them."""
 
     checks: list[Finding]
     repaired: list[str]
 
 
 class DoctorCheck(Method[JobStarted]):
-    """Look for what is wrong with the database, the index and the daemon, as a job; its result is a Diagnosis.
+    """Check the database, the index and the daemon, as a job; its result is a Diagnosis.
 
-    Events are stored meanwhile: what takes long reads beside them.
+    Long checks read on connections of their own, so events are stored without delay while it runs.
     """
 
     method: ClassVar[str] = "doctor.check"
 
 
 class DoctorRepair(Method[JobStarted]):
-    """Look as `doctor.check` does, and make anew what is wrong and follows from something else, as a job.
+    """Run the checks of `doctor.check` and rebuild derived data that is wrong, as a job.
 
-    Nothing that was captured is changed or removed. The result is a Diagnosis of how it is then.
+    Captured data is never changed or removed. The result is a Diagnosis taken after the repair.
     """
 
     method: ClassVar[str] = "doctor.repair"
 
 
 class Discover(Method[dict[str, Any]]):
-    """This interface as an OpenRPC document."""
+    """Describe this interface as an OpenRPC document."""
 
     method: ClassVar[str] = "rpc.discover"

@@ -1,4 +1,4 @@
-"""Capture as its owner sees it: what arrives from which harness, what is kept out, and bringing in what was before."""
+"""Capture status per harness, and import of existing harness history."""
 
 from typing import ClassVar, Literal
 
@@ -9,13 +9,13 @@ Importable = Literal["claude-code", "opencode"]
 
 
 class HarnessCapture(Wire):
-    """What came from one harness.
+    """Capture status of one harness.
 
-    `state` is "alive" when something came within a day, "quiet" when it is longer ago and the harness was not used
-    since, "dead" when its own files changed well after the last event we got, "never" when nothing ever came.
-    `explanation` says so in a sentence, with what to do about it. `ignored` counts events that carry nothing to keep,
-    `optedOut` those of projects that do not want to be captured. `lastActivityAt` is when the harness's own files
-    changed last, where they can be seen.
+    `state` is "alive" if an event arrived within a day, "quiet" if the last event is older and the harness was not used
+    since, "dead" if the harness's own files changed well after the last event, and "never" if no event ever arrived.
+    `explanation` says so in a sentence, with what to do about it. `ignored` counts events without content to store,
+    `optedOut` counts events of projects that opted out. `lastActivityAt` is the last change of the harness's own files,
+    where they can be read.
     """
 
     harness: str
@@ -34,7 +34,7 @@ class HarnessCapture(Wire):
 
 
 class RejectedEvent(Wire):
-    """An event of the spool that can never be stored: the file is kept beside the spool."""
+    """A spooled event that cannot be stored. Its file is moved to the `rejected` folder of the spool."""
 
     name: str
     bytes: int
@@ -42,7 +42,7 @@ class RejectedEvent(Wire):
 
 
 class SpoolDepth(Wire):
-    """What hooks kept while the daemon was away. `newest` are the newest of the rejected."""
+    """Events that hooks spooled while the daemon was unavailable. `newest` lists the newest rejected ones."""
 
     waiting: int
     bytes: int
@@ -52,7 +52,7 @@ class SpoolDepth(Wire):
 
 
 class TranscriptReading(Wire):
-    """The transcripts that were read to catch up; `malformed` lines were skipped."""
+    """Transcripts read to complete hook events; `malformed` lines were skipped."""
 
     files: int
     lines: int
@@ -61,7 +61,10 @@ class TranscriptReading(Wire):
 
 
 class CaptureReport(Wire):
-    """`ok` when no harness's capture is dead and nothing was rejected. `redacted` counts by kind."""
+    """Capture status of all harnesses. `ok` is true if none is dead and no event was rejected.
+
+    `redacted` counts redacted secrets by kind.
+    """
 
     ok: bool
     harnesses: list[HarnessCapture]
@@ -71,13 +74,13 @@ class CaptureReport(Wire):
 
 
 class CaptureStatus(Method[CaptureReport]):
-    """Whether what harnesses do arrives, and what was kept out of it."""
+    """Report which harnesses send events, what is spooled or rejected, and what was redacted."""
 
     method: ClassVar[str] = "capture.status"
 
 
 class ImportSummary(Wire):
-    """What an import brought in, or with `dryRun` would: rows that were not there before, by table."""
+    """Result of an import: new rows by table. With `dryRun`, the rows that an import would add."""
 
     harness: str
     dry_run: bool
@@ -94,9 +97,9 @@ class ImportSummary(Wire):
 
 
 class ImportStart(Method[JobStarted]):
-    """Bring in the history a harness has kept, as a job; its result is an ImportSummary. Twice is harmless.
+    """Import the existing history of a harness, as a job; its result is an ImportSummary. Importing twice is harmless.
 
-    `since` leaves out sessions whose files did not change since then.
+    `since` skips sessions whose files did not change after that time.
     """
 
     method: ClassVar[str] = "import.start"

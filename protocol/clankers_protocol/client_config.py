@@ -1,4 +1,4 @@
-"""Settings that clients keep with the daemon. Its own are `daemon.config` and `daemon.configure`."""
+"""Key-value settings of clients. For the daemon's own settings see `daemon.config` and `daemon.configure`."""
 
 from typing import Annotated, Any, ClassVar
 
@@ -10,7 +10,7 @@ MAX_VALUE = 64 * 1024
 MAX_KEYS = 1000
 
 Namespace = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")]
-"""Whose settings: the name of a plugin or program."""
+"""Owner of the settings: the name of a plugin or program."""
 
 Key = Annotated[str, Meta(min_length=1, max_length=256)]
 
@@ -23,20 +23,20 @@ class ConfigEntry(Wire):
 
 
 class ConfigPage(Wire):
-    """Entries by namespace and key; `cursor` asks for the next page and is null on the last one."""
+    """Entries ordered by namespace and key; `cursor` requests the next page and is null on the last one."""
 
     entries: list[ConfigEntry]
     cursor: str | None = None
 
 
 class ConfigRemoved(Wire):
-    """How many entries were deleted."""
+    """Number of deleted entries."""
 
     deleted: int
 
 
 class ConfigGet(Method[ConfigEntry | None]):
-    """One setting of a client; null when it was never set."""
+    """Return one client setting, or null if it is not set."""
 
     method: ClassVar[str] = "config.get"
     namespace: Namespace
@@ -44,7 +44,7 @@ class ConfigGet(Method[ConfigEntry | None]):
 
 
 class ConfigSet(Method[ConfigEntry]):
-    """Set a setting of a client to any JSON value of at most 64 KiB; a namespace holds at most 1,000 keys."""
+    """Set a client setting to any JSON value of at most 64 KiB. A namespace holds at most 1,000 keys."""
 
     method: ClassVar[str] = "config.set"
     namespace: Namespace
@@ -53,7 +53,7 @@ class ConfigSet(Method[ConfigEntry]):
 
 
 class ConfigDelete(Method[ConfigRemoved]):
-    """Delete a setting of a client; deleting one that is not there deletes nothing."""
+    """Delete a client setting. Deleting a missing one is not an error."""
 
     method: ClassVar[str] = "config.delete"
     namespace: Namespace
@@ -61,7 +61,7 @@ class ConfigDelete(Method[ConfigRemoved]):
 
 
 class ConfigList(Method[ConfigPage]):
-    """The settings of one namespace whose keys begin with `prefix`, or of all namespaces."""
+    """List client settings whose keys start with `prefix`, in one namespace or in all of them."""
 
     method: ClassVar[str] = "config.list"
     namespace: Namespace | None = None

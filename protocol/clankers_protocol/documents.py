@@ -1,4 +1,4 @@
-"""Documents: handed over whole or in chunks, and found again chunk by chunk."""
+"""Documents: ingested from files and text or stored in given chunks, and searched by chunk."""
 
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -23,12 +23,12 @@ SUFFIXES |= dict.fromkeys(
      "rb", "rs", "scala", "scss", "sh", "sql", "svelte", "swift", "tf", "toml", "ts", "tsx", "vue", "yaml", "yml",
      "zig"), "code"
 )  # fmt: skip
-"""What kind of document a file is, by the end of its name."""
+"""Document kind by file name suffix."""
 
 SourceName = Annotated[str, Meta(min_length=1, max_length=4096)]
 Title = Annotated[str, Meta(min_length=1, max_length=1000)]
 Metadata = dict[Annotated[str, Meta(min_length=1, max_length=64, pattern="^[A-Za-z0-9_]+$")], Any]
-"""Keys are letters, digits and underscores, so that `meta.<key>` can name them."""
+"""Keys consist of letters, digits and underscores, so that the filter field `meta.<key>` can name them."""
 
 ChunkId = Annotated[str, Meta(min_length=1, max_length=256)]
 ChunkIds = Annotated[list[ChunkId], Meta(min_length=1, max_length=1000)]
@@ -36,8 +36,8 @@ Filters = Annotated[list[Filter], Meta(max_length=32)]
 
 
 class Document(Wire):
-    """A document without its text. `source` is what it is known by, `strategy` how it was cut; `chunks` counts
-    those that are searched."""
+    """A document without its text. `source` identifies it, `strategy` is how it was chunked, and `chunks` counts the
+    searchable chunks."""
 
     id: str
     source: str
@@ -55,7 +55,7 @@ class Document(Wire):
 
 
 class DocumentChunk(Wire):
-    """A piece of a document. Lines count from 1; offsets are those of the characters of the document's text."""
+    """A chunk of a document. Lines count from 1; offsets are character offsets in the document's text."""
 
     id: str
     document_id: str
@@ -70,15 +70,15 @@ class DocumentChunk(Wire):
 
 
 class Ingested(Wire):
-    """What became of a document that was handed over."""
+    """Result of storing or ingesting a document."""
 
     document: Document
     outcome: Outcome
 
 
-class GivenChunk(Wire, forbid_unknown_fields=True):
-    """A chunk as its sender cut it. One that others name as `parentId` is not searched itself: a hit in a child
-    answers with it."""
+class ChunkInput(Wire, forbid_unknown_fields=True):
+    """A chunk made by the client. A chunk that others name as `parentId` is not searched itself: a hit in one of its
+    children returns the parent."""
 
     content: Annotated[str, Meta(min_length=1, max_length=32_000)]
     id: ChunkId | None = None
@@ -90,15 +90,15 @@ class GivenChunk(Wire, forbid_unknown_fields=True):
 
 
 class DocumentStore(Method[Ingested]):
-    """Store a document in the chunks its sender made, all in one transaction.
+    """Store a document in chunks made by the client, in one transaction.
 
-    With the source or id of a stored document that one is changed in place; without `source` the text is its own
-    name. Embeddings are kept until the index is built anew, which makes all vectors from the texts. `sequence`
-    links consecutive chunks.
+    A stored document with the same source or id is updated in place; `source` defaults to a hash of the text.
+    Given embeddings are used until the next reindex, which computes all vectors from the texts. `sequence`
+    links consecutive chunks with edges.
     """
 
     method: ClassVar[str] = "document.store"
-    chunks: Annotated[list[GivenChunk], Meta(min_length=1, max_length=5000)]
+    chunks: Annotated[list[ChunkInput], Meta(min_length=1, max_length=5000)]
     title: Title | None = None
     source: SourceName | None = None
     id: Id | None = None
@@ -111,11 +111,11 @@ class DocumentStore(Method[Ingested]):
 
 
 class Ingest(Wire, forbid_unknown_fields=True):
-    """A document to take apart: exactly one of `text`, `data` (base64) and `path` (of a regular file, absolute).
+    """A document to ingest: exactly one of `text`, `data` (base64) and `path` (absolute, of a regular file).
 
-    `source` is what the document is known by: of a file its path, else given, else the text itself. A URL is
-    only a name: nothing is fetched. `kind` is told by the name or the first bytes unless given; `strategy` follows
-    from the kind. `chunkTokens` and `overlap` are those of a chunk (of a child, with parentChild).
+    `source` identifies the document. It defaults to the path of a file, or to a hash of the text. A URL is only a name:
+    nothing is fetched. `kind` defaults to what the file name or the first bytes indicate, `strategy` to the one for
+    that kind. `chunkTokens` and `overlap` apply to chunks (with parentChild, to child chunks).
     """
 
     text: str | None = None
@@ -134,15 +134,15 @@ class Ingest(Wire, forbid_unknown_fields=True):
 
 
 class DocumentIngest(Ingest, Method[Ingested]):
-    """Take a document apart, cut it into chunks and store it. Unchanged it is left as it is."""
+    """Extract the text of a document, split it into chunks and store it. An unchanged document is not stored again."""
 
     method: ClassVar[str] = "document.ingest"
 
 
 class DocumentIngestMany(Method[JobStarted]):
-    """Ingest many documents as a job; one that fails fails alone.
+    """Ingest many documents as a job. A document that fails does not affect the others.
 
-    What is accepted is ingested even if the daemon is killed meanwhile: the next one goes on. The job's result is
+    Accepted documents are stored first, so if the daemon is killed the next one resumes. The job's result is
     `{stored, updated, unchanged, failed: [{position, source, error}]}`.
     """
 
@@ -151,7 +151,7 @@ class DocumentIngestMany(Method[JobStarted]):
 
 
 class DocumentText(Wire):
-    """A document, and its text from `offset` on; `nextOffset` when there is more of it."""
+    """A document with its text from `offset` on; `nextOffset` is set if there is more."""
 
     document: Document
     text: str
@@ -160,10 +160,8 @@ class DocumentText(Wire):
 
 
 class DocumentGet(Method[DocumentText]):
-    """A document by its id, a unique beginning of it (8 characters or more), or its source, with its text.
-
-    At most `length` characters of the text are sent.
-    """
+    """Return a document by id, unique id prefix (8 characters or more) or source, with at most `length` characters of
+    its text."""
 
     method: ClassVar[str] = "document.get"
     id: Id | None = None
@@ -178,7 +176,7 @@ class DocumentPage(Wire):
 
 
 class DocumentList(Method[DocumentPage]):
-    """Documents, newest first. `source` is the beginning of theirs: of a folder or a site."""
+    """List documents, newest first. `source` filters by prefix, for example a folder or a site."""
 
     method: ClassVar[str] = "document.list"
     project: str | None = None
@@ -189,7 +187,8 @@ class DocumentList(Method[DocumentPage]):
 
 
 class DocumentUpdate(Method[Document]):
-    """Change what is known of a document; its text is changed by storing it again. `metadata` replaces all of it."""
+    """Change a document's title, metadata or project. `metadata` replaces the stored object. To change the text, store
+    the document again."""
 
     method: ClassVar[str] = "document.update"
     id: Id
@@ -199,7 +198,7 @@ class DocumentUpdate(Method[Document]):
 
 
 class DocumentDeleted(Wire):
-    """What went, or would go."""
+    """Rows deleted with a document, or with `dryRun` the rows that would be deleted."""
 
     id: str
     chunks: int
@@ -208,9 +207,9 @@ class DocumentDeleted(Wire):
 
 
 class DocumentDelete(Method[DocumentDeleted]):
-    """Delete a document, its chunks, their edges and what the index holds of them.
+    """Delete a document with its chunks, their edges and their index entries.
 
-    In one transaction, or when there are more than 1,000 chunks in several, so that others get in between.
+    The deletion is one transaction, or several for more than 1,000 chunks, so that other writes are not delayed.
     """
 
     method: ClassVar[str] = "document.delete"
@@ -219,9 +218,9 @@ class DocumentDelete(Method[DocumentDeleted]):
 
 
 class ScoredChunk(Wire):
-    """A chunk that was found. `score` is the cosine of its vector with the asked one, or between 0 and 1 with words.
+    """A chunk found by a search. `score` is the cosine similarity, or a value between 0 and 1 for keyword search.
 
-    Of a parent and its children the parent is the `chunk`, and `matched` the child that was found.
+    If a child chunk matched, `chunk` is its parent and `matched` is the id of the child.
     """
 
     chunk: DocumentChunk
@@ -232,7 +231,7 @@ class ScoredChunk(Wire):
 
 
 class ChunksFound(Wire):
-    """`mode` is how it was searched; `pending` chunks have no vector yet; `degraded` says what is missing and why."""
+    """Search result. `pending` chunks have no vector yet; `degraded` states what is missing and why."""
 
     hits: list[ScoredChunk]
     mode: Mode
@@ -241,9 +240,9 @@ class ChunksFound(Wire):
 
 
 class ChunkSearch(Method[ChunksFound]):
-    """The chunks of documents nearest in meaning to a query or to a given embedding (exactly one of them), best first.
+    """Find document chunks by vector similarity to a query or to an embedding (exactly one of them), best first.
 
-    Filters are applied first: as many as asked for are found wherever there are so many. They take the fields
+    Filters are applied before ranking, so the result is full whenever enough chunks match. They accept the fields
     `document`, `documentSource`, `project`, `meta.<key>` and `created` of `search`.
     """
 
@@ -255,7 +254,7 @@ class ChunkSearch(Method[ChunksFound]):
 
 
 class ChunkSearchKeyword(Method[ChunksFound]):
-    """The chunks of documents in which the words of the query stand, best first. Nothing in it is syntax."""
+    """Find document chunks by keyword, best first. The query is plain text without any syntax."""
 
     method: ClassVar[str] = "chunk.searchKeyword"
     query: Annotated[str, Meta(min_length=1, max_length=1_000_000)]
@@ -264,8 +263,7 @@ class ChunkSearchKeyword(Method[ChunksFound]):
 
 
 class ChunkGet(Method[list[DocumentChunk]]):
-    """Chunks by their ids or unique beginnings of them (8 characters or more), in their order; those that are gone are
-    left out."""
+    """Return chunks by id or unique id prefix (8 characters or more), in the given order. Missing ones are omitted."""
 
     method: ClassVar[str] = "chunk.get"
     ids: ChunkIds
@@ -277,7 +275,7 @@ class ChunkPage(Wire):
 
 
 class ChunkList(Method[ChunkPage]):
-    """The chunks of a document in their order, parents before their children."""
+    """List the chunks of a document in order, parents before their children."""
 
     method: ClassVar[str] = "chunk.list"
     document_id: Id
@@ -286,32 +284,32 @@ class ChunkList(Method[ChunkPage]):
 
 
 def by_document(*ids: str) -> Filter:
-    """Chunks of these documents."""
+    """Build a filter for chunks of these documents."""
     return Filter("document", "in", list(ids))
 
 
 def by_source(source: str) -> Filter:
-    """Chunks of the document with this source."""
+    """Build a filter for chunks of the document with this source."""
     return Filter("documentSource", "eq", source)
 
 
 def by_meta(key: str, value: Any) -> Filter:
-    """Chunks with this value in their metadata, or else in their document's."""
+    """Build a filter for chunks with this value in their own metadata or in their document's."""
     return Filter(f"meta.{key}", "eq", value)
 
 
 def created_after(moment: float) -> Filter:
-    """Chunks of documents created after this moment."""
+    """Build a filter for chunks of documents created after this time."""
     return Filter("created", "after", moment)
 
 
 def created_before(moment: float) -> Filter:
-    """Chunks of documents created before this moment."""
+    """Build a filter for chunks of documents created before this time."""
     return Filter("created", "before", moment)
 
 
 def negated(one: Filter) -> Filter:
-    """What the filter leaves out."""
+    """Negate a filter."""
     opposites = (("eq", "ne"), ("in", "notIn"), ("before", "notBefore"), ("after", "notAfter"))
     opposite = {a: b for pair in opposites for a, b in (pair, pair[::-1])}
     return Filter(one.field, opposite[one.op], one.value)  # type: ignore[arg-type]  # every op has one

@@ -1,10 +1,10 @@
-"""The graph over memories: entities they speak of, relations between them."""
+"""Entity graph over memories: entities they mention and relations between them."""
 
 from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from clankers_protocol.memories import Memory, MemoryId, Scoped, Share
+from clankers_protocol.memories import Fraction, Memory, MemoryId, Scoped
 from clankers_protocol.wire import Cursor, Id, Limit, Time, Wire
 
 EntityType = Literal["person", "project", "technology", "concept", "file", "error"]
@@ -17,10 +17,10 @@ EntityName = Annotated[str, Meta(min_length=1, max_length=500)]
 
 
 class Entity(Wire):
-    """A person, project, technology, concept, file or error; `memories` counts those the caller may see.
+    """A person, project, technology, concept, file or error; `memories` counts those visible to the caller.
 
-    An entity of which only memories outside the caller's scopes speak is not there; one of which they speak too hides
-    its summary.
+    An entity mentioned only by memories outside the caller's scopes does not exist for the caller. If such memories
+    mention it as well, its summary is hidden.
     """
 
     id: str
@@ -33,7 +33,7 @@ class Entity(Wire):
 
 
 class EntityUpsert(Scoped[Entity]):
-    """Name an entity. One of that name and type is brought up to date: names are the same whatever their case."""
+    """Create an entity, or update the one with this name and type. Names ignore case."""
 
     method: ClassVar[str] = "entity.upsert"
     name: EntityName
@@ -43,14 +43,14 @@ class EntityUpsert(Scoped[Entity]):
 
 
 class EntityDetail(Wire):
-    """An entity with the memories that speak of it, newest first."""
+    """An entity with the memories that mention it, newest first."""
 
     entity: Entity
     memories: list[Memory]
 
 
 class EntityGet(Scoped[EntityDetail]):
-    """One entity, by id or unique prefix of 8 or more characters, or by name."""
+    """Return one entity by id, unique id prefix of at least 8 characters, or name."""
 
     method: ClassVar[str] = "entity.get"
     id: Id | None = None
@@ -65,8 +65,8 @@ class EntityPage(Wire):
 
 
 class EntityList(Scoped[EntityPage]):
-    """Entities that memories of the caller's scopes speak of, and those nothing speaks of yet; by name. `query` is
-    part of the name."""
+    """List entities by name: those mentioned by memories visible to the caller, and those not mentioned yet. `query`
+    matches a part of the name."""
 
     method: ClassVar[str] = "entity.list"
     type: EntityType | None = None
@@ -76,8 +76,8 @@ class EntityList(Scoped[EntityPage]):
 
 
 class EntityMerge(Scoped[Entity]):
-    """Make two entities one: `into` gets the links of `id`, which is gone. Refused when memories outside the
-    caller's scopes speak of `id`."""
+    """Merge the entity `id` into `into`, which takes over its links. Refused if memories outside the caller's scopes
+    mention `id`."""
 
     method: ClassVar[str] = "entity.merge"
     id: Id
@@ -90,22 +90,21 @@ class EntityDeleted(Wire):
 
 
 class EntityDelete(Scoped[EntityDeleted]):
-    """Remove an entity and its links; the memories stay. Refused when memories outside the caller's scopes speak of
-    it."""
+    """Delete an entity and its links; the memories stay. Refused if memories outside the caller's scopes mention it."""
 
     method: ClassVar[str] = "entity.delete"
     id: Id
 
 
 class EntityLinked(Wire):
-    """The entities a memory speaks of."""
+    """Entities mentioned by a memory."""
 
     memory_id: str
     entities: list[Entity]
 
 
 class EntityLink(Scoped[EntityLinked]):
-    """Say that a memory speaks of an entity, or with `remove` that it does not."""
+    """Link a memory to an entity, or with `remove` unlink it."""
 
     method: ClassVar[str] = "entity.link"
     memory_id: MemoryId
@@ -115,7 +114,7 @@ class EntityLink(Scoped[EntityLinked]):
 
 
 class Relation(Wire):
-    """How one memory stands to another, since when, how surely, and who says so."""
+    """A relation between two memories with its validity, confidence and author."""
 
     id: str
     source: str
@@ -129,17 +128,17 @@ class Relation(Wire):
 
 
 class RelationAdd(Scoped[Relation]):
-    """Relate two memories. The same relation is held once: adding it again keeps the surer confidence.
+    """Add a relation between two memories. Adding the same relation again updates the confidence to the higher value.
 
-    `SUPERSEDES` ends the target's truth: both must be of one scope, it takes no window of its own, and it cannot be
-    closed.
+    `SUPERSEDES` ends the validity of the target. Both memories must have the same scope; it takes no validity window of
+    its own and cannot be closed.
     """
 
     method: ClassVar[str] = "relation.add"
     source: MemoryId
     target: MemoryId
     type: RelationType
-    confidence: Share = 1.0
+    confidence: Fraction = 1.0
     extracted_by: ExtractedBy = "user"
     valid_from: Time | None = None
     valid_until: Time | None = None
@@ -151,7 +150,7 @@ class RelationPage(Wire):
 
 
 class RelationList(Scoped[RelationPage]):
-    """Relations between memories the caller may see, newest first; with `asOf` those that held then."""
+    """List relations between visible memories, newest first; with `asOf`, those that were valid at that time."""
 
     method: ClassVar[str] = "relation.list"
     memory_id: MemoryId | None = None
@@ -164,7 +163,7 @@ class RelationList(Scoped[RelationPage]):
 
 
 class RelationClose(Scoped[Relation]):
-    """Say that a relation holds no longer, since `at` or now."""
+    """End the validity of a relation at the time `at` or now."""
 
     method: ClassVar[str] = "relation.close"
     id: Id
@@ -172,7 +171,7 @@ class RelationClose(Scoped[Relation]):
 
 
 class GraphNode(Wire):
-    """A memory or an entity, and how far it is from where the search began."""
+    """A memory or an entity with its distance from the start node."""
 
     id: str
     kind: Literal["memory", "entity"]
@@ -183,7 +182,7 @@ class GraphNode(Wire):
 
 
 class GraphEdge(Wire):
-    """A relation between two memories, or a link from a memory to an entity (its type is then the role)."""
+    """A relation between two memories, or a link from a memory to an entity, whose type is the role."""
 
     source: str
     target: str
@@ -192,7 +191,7 @@ class GraphEdge(Wire):
 
 
 class Graph(Wire):
-    """`truncated` when there was more than the limit."""
+    """Part of the graph; `truncated` if it exceeded the limit."""
 
     nodes: list[GraphNode]
     edges: list[GraphEdge]
@@ -200,7 +199,7 @@ class Graph(Wire):
 
 
 class GraphNeighbors(Scoped[Graph]):
-    """What lies around a memory or an entity, up to so many hops, nearest first."""
+    """Return the neighbourhood of a memory or an entity up to `hops` steps, nearest first."""
 
     method: ClassVar[str] = "graph.neighbors"
     id: Id

@@ -1,4 +1,4 @@
-"""Errors that cross the wire: an error raised in the daemon is the same class in the client.
+"""Errors that cross the wire: the client raises the same class that the daemon raised.
 
 Standard library only.
 """
@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 
 class RpcError(Exception):
-    """An error reply. `code` tells programs what happened, the message tells people."""
+    """Error reply: `code` is for programs, the message is for people."""
 
     code: ClassVar[int] = -32000
 
@@ -30,7 +30,7 @@ class InvalidRequest(RpcError):
 
 
 class MethodNotFound(RpcError):
-    """There is no such method."""
+    """The method does not exist."""
 
     code = -32601
 
@@ -42,49 +42,49 @@ class InvalidParams(RpcError):
 
 
 class InternalError(RpcError):
-    """A fault of the daemon; the message names the entry in its log."""
+    """Unexpected failure inside the daemon. The message names the log entry with the details."""
 
     code = -32603
 
 
 class InvalidPayload(RpcError):
-    """An event lacks a field it must have: `data.field`."""
+    """An event lacks a required field, named in `data.field`."""
 
     code = 4001
 
 
 class NotFound(RpcError):
-    """What the request names is not there."""
+    """The object named by the request does not exist."""
 
     code = 4004
 
 
 class Conflict(RpcError):
-    """The request clashes with what is there or under way."""
+    """The request conflicts with stored data or with work in progress."""
 
     code = 4009
 
 
 class QueryRefused(RpcError):
-    """The SQL is wrong, or would do more than read."""
+    """The SQL statement is invalid, or would do more than read."""
 
     code = 4010
 
 
 class StorageUnavailable(RpcError):
-    """Nothing can be stored or read just now: keep the event (`data.retry` is "spool"), send it later."""
+    """The database cannot be used right now. Spool the event (`data.retry` is "spool") and send it again later."""
 
     code = 5001
 
 
 class Overloaded(RpcError):
-    """A limit of the daemon is reached: too many connections, or a request too large."""
+    """A limit of the daemon was reached: too many connections, or a request that is too large."""
 
     code = 5002
 
 
 class DeadlineExceeded(RpcError):
-    """The answer took longer than it may."""
+    """The request took longer than its deadline."""
 
     code = 5003
 
@@ -97,8 +97,8 @@ ERRORS: dict[int, type[RpcError]] = {error.code: error for error in _with_subcla
 
 
 def error_from(code: int, message: str, data: Any = None) -> RpcError:
-    """The error of this code, ready to raise."""
+    """Build the error class that belongs to a code."""
     error = ERRORS.get(code, RpcError)(message, data)
     if error.code != code:
-        error.code = code  # type: ignore[misc]  # a code of a newer daemon: kept on the instance
+        error.code = code  # type: ignore[misc]  # a code from a newer daemon: set on the instance
     return error

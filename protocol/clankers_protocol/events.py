@@ -1,7 +1,7 @@
-"""What harness plugins send. The names and shapes are those of the original clankers daemon.
+"""Events that harness plugins send. Names and shapes are those of the original clankers daemon.
 
-Unknown fields are ignored, and required fields default to empty: their absence has an error of its own
-(4001, with the field), as the original's plugins expect.
+Unknown fields are ignored. Required fields default to empty because a missing one has its own error (4001, naming the
+field), as the original plugins expect.
 """
 
 from typing import Annotated, Any, ClassVar
@@ -12,7 +12,7 @@ from clankers_protocol.wire import ClientInfo, Count, Duration, Id, Method, Numb
 
 
 class SessionEvent(Wire):
-    """What is known of a session. Absent, null or empty fields leave what is stored as it is."""
+    """Fields of a session. An absent, null or empty field leaves the stored value unchanged."""
 
     id: Id = ""
     title: str | None = None
@@ -39,7 +39,7 @@ class SessionEvent(Wire):
 
 
 class MessageEvent(Wire):
-    """One message of a session."""
+    """A message of a session."""
 
     id: Id = ""
     session_id: Id = ""
@@ -56,7 +56,7 @@ class MessageEvent(Wire):
 
 
 class ToolEvent(Wire):
-    """One tool call of a session."""
+    """A tool call of a session."""
 
     id: Id = ""
     session_id: Id = ""
@@ -72,7 +72,7 @@ class ToolEvent(Wire):
 
 
 class SessionErrorEvent(Wire):
-    """Something that went wrong in a session."""
+    """An error that occurred in a session."""
 
     id: Id = ""
     session_id: Id = ""
@@ -82,7 +82,7 @@ class SessionErrorEvent(Wire):
 
 
 class CompactionEvent(Wire):
-    """A session's context was compacted: by whom (`cause`: "manual" or "auto") and into what."""
+    """A compaction of a session's context; `cause` is "manual" or "auto"."""
 
     id: Id = ""
     session_id: Id = ""
@@ -96,49 +96,49 @@ class CompactionEvent(Wire):
 
 
 class Envelope(Method[Ok], forbid_unknown_fields=False):
-    """An event with who sent it; the envelope may be left out."""
+    """An event with its sender. The envelope is optional."""
 
     schema_version: str | None = None
     client: ClientInfo | None = None
 
 
 class UpsertSession(Envelope):
-    """Store a session, or what is newly known of it."""
+    """Create or update a session."""
 
     method: ClassVar[str] = "upsertSession"
     session: SessionEvent = field(default_factory=SessionEvent)
 
 
 class UpsertMessage(Envelope):
-    """Store a message, or what is newly known of it."""
+    """Create or update a message."""
 
     method: ClassVar[str] = "upsertMessage"
     message: MessageEvent = field(default_factory=MessageEvent)
 
 
 class UpsertTool(Envelope):
-    """Store a tool call, or what is newly known of it."""
+    """Create or update a tool call."""
 
     method: ClassVar[str] = "upsertTool"
     tool: ToolEvent = field(default_factory=ToolEvent)
 
 
 class UpsertSessionError(Envelope):
-    """Store an error of a session."""
+    """Create or update an error of a session."""
 
     method: ClassVar[str] = "upsertSessionError"
     session_error: SessionErrorEvent = field(default_factory=SessionErrorEvent)
 
 
 class UpsertCompactionEvent(Envelope):
-    """Store a compaction of a session."""
+    """Create or update a compaction of a session."""
 
     method: ClassVar[str] = "upsertCompactionEvent"
     compaction_event: CompactionEvent = field(default_factory=CompactionEvent)
 
 
 class Failure(Wire):
-    """An error as it stands in a reply."""
+    """Error of one event in a batch reply."""
 
     code: int
     message: str
@@ -146,24 +146,24 @@ class Failure(Wire):
 
 
 class Outcome(Wire):
-    """What became of one event of a batch."""
+    """Outcome of one event of a batch."""
 
     ok: bool
     error: Failure | None = None
 
 
 class BatchOutcome(Wire):
-    """`ok` when every event was stored; `outcomes` has one entry for each, in their order."""
+    """Outcome of a batch. `ok` is true when every event was stored; `outcomes` has one entry per event, in order."""
 
     ok: bool
     outcomes: list[Outcome]
 
 
 class EventsBatch(Method[BatchOutcome]):
-    """Store many events in order, in one transaction. A bad one is reported and fails alone.
+    """Store many events in order, in one transaction. An invalid event is reported and does not affect the others.
 
-    Each event is an object with one of the keys `session`, `message`, `tool`, `sessionError` and
-    `compactionEvent`, holding what the upsert of that kind takes.
+    Each event is an object with exactly one of the keys `session`, `message`, `tool`, `sessionError` and
+    `compactionEvent`. Its value has the same fields as in the upsert of that kind.
     """
 
     method: ClassVar[str] = "events.batch"
@@ -171,9 +171,9 @@ class EventsBatch(Method[BatchOutcome]):
 
 
 class HookEvent(Method[Ok]):
-    """One event as a harness's hook got it. `generic` events are those of `events.batch`.
+    """Store one hook event of a harness, unchanged. The harness `generic` takes the events of `events.batch`.
 
-    `at` is when the hook got it: harnesses do not say, and an event may have been kept for days.
+    `at` is when the hook received the event: harnesses do not report it, and a spooled event may arrive days later.
     """
 
     method: ClassVar[str] = "hook.event"
@@ -183,7 +183,7 @@ class HookEvent(Method[Ok]):
 
 
 class LogEntry(Wire):
-    """A line for the daemon's log."""
+    """One log entry of a client."""
 
     timestamp: str | int | float | None = None
     level: str | None = None
@@ -194,7 +194,7 @@ class LogEntry(Wire):
 
 
 class LogWrite(Envelope):
-    """Write a line into the daemon's log, if its level is not below the daemon's."""
+    """Write an entry to the daemon's log, unless its level is below the daemon's log level."""
 
     method: ClassVar[str] = "log.write"
     entry: LogEntry = field(default_factory=LogEntry)

@@ -1,4 +1,4 @@
-"""`Content-Length: N\\r\\n\\r\\n` and N bytes, as LSP frames its messages. Standard library only."""
+"""Message framing as in LSP: `Content-Length: N\\r\\n\\r\\n` followed by N bytes. Standard library only."""
 
 from collections.abc import Iterator
 
@@ -9,16 +9,16 @@ _END_OF_HEADER = b"\r\n\r\n"
 
 
 class FramingError(Exception):
-    """The bytes are not a frame, or a frame beyond the limits; the connection cannot go on."""
+    """The bytes are not a frame, or the frame exceeds a limit. The connection must be closed."""
 
 
 def frame(body: bytes) -> bytes:
-    """One body as it stands on the wire."""
+    """Frame one message body."""
     return b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
 
 
 class Decoder:
-    """Cuts what arrives, in pieces of any size, into bodies."""
+    """Incremental frame decoder for input of any chunk size."""
 
     def __init__(self, max_frame: int = MAX_FRAME) -> None:
         self._max_frame = max_frame
@@ -27,11 +27,11 @@ class Decoder:
 
     @property
     def partial(self) -> bool:
-        """Whether a frame has begun and not ended."""
+        """True while a frame is incomplete."""
         return bool(self._buffer) or self._length is not None
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """The bodies that `data` completes, then a FramingError where the bytes are no frame."""
+        """Yield the bodies that `data` completes; raise FramingError where the bytes are not a frame."""
         self._buffer += data
         return iter(self._next, None)
 

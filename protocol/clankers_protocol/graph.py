@@ -1,4 +1,4 @@
-"""The graph between chunks of documents: edges, and what they lead to."""
+"""Graph of document chunks: edges and traversal."""
 
 from typing import Annotated, ClassVar
 
@@ -10,7 +10,7 @@ from clankers_protocol.wire import Limit, Method, Wire
 
 
 class Edge(Wire, forbid_unknown_fields=True):
-    """How one chunk relates to another, and how strongly."""
+    """A weighted relation from one chunk to another."""
 
     source_id: ChunkId
     target_id: ChunkId
@@ -20,7 +20,7 @@ class Edge(Wire, forbid_unknown_fields=True):
 
 
 class EdgesStored(Wire):
-    """`kept` were there already, at least as strong."""
+    """Counts of stored edges; `kept` existed already with at least this weight."""
 
     stored: int
     strengthened: int
@@ -28,14 +28,14 @@ class EdgesStored(Wire):
 
 
 class GraphStoreEdges(Method[EdgesStored]):
-    """Store edges between chunks of documents, all or none. Of the same pair and relation the strongest is kept."""
+    """Store edges between document chunks, all or none. For the same pair and relation the highest weight wins."""
 
     method: ClassVar[str] = "graph.storeEdges"
     edges: Annotated[list[Edge], Meta(min_length=1, max_length=10_000)]
 
 
 class GraphGetEdges(Method[list[Edge]]):
-    """The edges that lead away from chunks, strongest first."""
+    """List outgoing edges of chunks, strongest first."""
 
     method: ClassVar[str] = "graph.getEdges"
     ids: ChunkIds
@@ -44,7 +44,7 @@ class GraphGetEdges(Method[list[Edge]]):
 
 
 class GraphIncoming(Method[list[Edge]]):
-    """The edges that lead to chunks, strongest first."""
+    """List incoming edges of chunks, strongest first."""
 
     method: ClassVar[str] = "graph.incoming"
     ids: ChunkIds
@@ -53,7 +53,7 @@ class GraphIncoming(Method[list[Edge]]):
 
 
 class Pruned(Wire):
-    """How many edges went, or would go: those of which a chunk is gone, those too weak, those too many."""
+    """Counts of removed edges, or with `dryRun` of those that would be removed."""
 
     orphans: int
     weak: int
@@ -62,8 +62,8 @@ class Pruned(Wire):
 
 
 class GraphPrune(Method[Pruned]):
-    """Remove edges of which a chunk is gone and, where asked for, those below `minWeight` and all but the
-    strongest `mostPerChunk` of each chunk. Edges made by ingesting stay as long as their chunks."""
+    """Remove edges of deleted chunks and, if given, edges below `minWeight` and all but the strongest `mostPerChunk` of
+    each chunk. Edges created by ingestion stay as long as their chunks."""
 
     method: ClassVar[str] = "graph.prune"
     min_weight: Weight | None = None
@@ -72,7 +72,7 @@ class GraphPrune(Method[Pruned]):
 
 
 class Reached(Wire):
-    """A chunk and the best way to it. `score` is the product of the weights and of `decay` for each hop."""
+    """A reachable chunk and the best path to it. `score` is the product of the weights and of `decay` per hop."""
 
     chunk_id: str
     document_id: str
@@ -82,7 +82,7 @@ class Reached(Wire):
 
 
 class GraphTraverse(Method[list[Reached]]):
-    """What can be reached from chunks along edges, best first; the chunks themselves are left out."""
+    """List chunks reachable from the given chunks along edges, best first, without the given chunks."""
 
     method: ClassVar[str] = "graph.traverse"
     ids: Annotated[list[ChunkId], Meta(min_length=1, max_length=100)]

@@ -1,4 +1,4 @@
-"""Long-term memories: what is known, since when, how strongly, and who may see it."""
+"""Long-term memories: adding, reading and searching them."""
 
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from clankers_protocol.search import Mode
-from clankers_protocol.wire import Cursor, Id, Limit, Method, Name, Reach, Scope, Time, Wire
+from clankers_protocol.wire import Cursor, Id, Limit, Method, Name, Scope, ScopeSelector, Time, Wire
 
 Result = TypeVar("Result")
 
@@ -17,18 +17,18 @@ Tier = Literal["session", "project", "global"]
 Usage = Literal["created", "recalled", "updated", "reinforced"]
 State = Literal["current", "upcoming", "superseded", "expired", "archived", "deleted"]
 Content = Annotated[str, Meta(min_length=1, max_length=MAX_CONTENT)]
-Share = Annotated[float, Meta(ge=0, le=1)]
+Fraction = Annotated[float, Meta(ge=0, le=1)]
 Category = Annotated[str, Meta(max_length=64, pattern=r"^[a-z][a-z0-9_-]{0,63}$")]
 MemoryId = Annotated[str, Meta(min_length=1, max_length=128)]
-"""An id, or the first 8 or more characters of one, when only one memory's id begins so."""
+"""A memory id, or a prefix of at least 8 characters that is unique."""
 
 Words = Annotated[list[Annotated[str, Meta(min_length=1, max_length=200)]], Meta(max_length=100)]
 Paths = Annotated[list[Annotated[str, Meta(min_length=1, max_length=4096)]], Meta(max_length=100)]
 
 
 class Memory(Wire):
-    """A memory as stored. `salience` is what it is now: it fades with time, faster in some sectors, slower for what
-    is important; `state` says why it is not found, when it is not `current`."""
+    """A stored memory. `salience` is its current strength, which decays with time: faster in some sectors, slower for
+    important memories. A `state` other than `current` is the reason why searches do not return it."""
 
     id: str
     content: str
@@ -63,21 +63,21 @@ class Memory(Wire):
 
 
 class Scoped(Method[Result], Generic[Result], kw_only=True):
-    """What every method on memories takes: who asks.
+    """Visibility parameters of every memory method.
 
-    `scopes` are the scopes the caller may touch, and an empty list is none of them; a `project` beside it then narrows
-    what is selected. Without `scopes` they are `global`, `agent:<agent>` and the project's own (`project` is a path or
-    an id). A memory outside of them does not exist for this call.
+    `scopes` lists the scopes that the caller may read and write; an empty list permits none. `project` then narrows the
+    selection further. Without `scopes` the caller has `global`, `agent:<agent>` and the scope of its project (`project`
+    is a path or an id). For this call, memories in other scopes do not exist.
     """
 
-    scopes: Annotated[list[Reach], Meta(max_length=100)] | None = None
+    scopes: Annotated[list[ScopeSelector], Meta(max_length=100)] | None = None
     agent: Name | None = None
     project: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
 
 
 class Added(Wire):
-    """`outcome` is `created`; `duplicate` when it was known, and is now known better; or `superseded` when it took
-    the place of `replaced`. `note` says what could not be checked."""
+    """Result of adding a memory. `outcome` is `created`; `duplicate` if an existing memory was reinforced instead; or
+    `superseded` if it replaced the memory `replaced`. `note` states which checks could not be made."""
 
     memory: Memory
     outcome: Literal["created", "duplicate", "superseded"]
@@ -86,11 +86,11 @@ class Added(Wire):
 
 
 class MemoryAdd(Scoped[Added]):
-    """Remember something.
+    """Add a memory.
 
-    What is known already is made stronger instead; what nearly says the same, in the same category and scope, takes
-    the older one's place. `force` stores it whatever is known. `supersedes` names a memory that is no longer true.
-    Without `sector` it is found from the text; without `scope` it is the project's, else the agent's, else `global`.
+    A duplicate reinforces the existing memory instead. A near-duplicate in the same category and scope supersedes the
+    existing one. `force` skips these checks. `supersedes` names a memory that is no longer true. `sector` defaults to a
+    classification of the text; `scope` defaults to the project's scope, then the agent's, then `global`.
     """
 
     method: ClassVar[str] = "memory.add"
@@ -100,8 +100,8 @@ class MemoryAdd(Scoped[Added]):
     tier: Tier | None = None
     category: Category | None = None
     scope: Scope | None = None
-    importance: Share = 0.5
-    confidence: Share = 0.5
+    importance: Fraction = 0.5
+    confidence: Fraction = 0.5
     pinned: bool = False
     tags: Words = msgspec.field(default_factory=list)
     concepts: Words | None = None
@@ -117,7 +117,7 @@ class MemoryAdd(Scoped[Added]):
 
 
 class MemoryGet(Scoped[Memory]):
-    """One memory, in whatever state. With `asOf` as it was then."""
+    """Return one memory in any state, or with `asOf` as it was at that time."""
 
     method: ClassVar[str] = "memory.get"
     id: MemoryId
@@ -125,14 +125,14 @@ class MemoryGet(Scoped[Memory]):
 
 
 class MemoryPage(Wire):
-    """Memories in the order asked for; `cursor` asks for the next page and is null on the last one."""
+    """Memories in the requested order; `cursor` requests the next page and is null on the last one."""
 
     memories: list[Memory]
     cursor: str | None = None
 
 
 class Selection(Scoped[Result], Generic[Result], kw_only=True):
-    """Which memories: all given conditions must hold. `query` is words that must all stand in it."""
+    """Selection of memories: all given conditions must hold. A memory must contain every word of `query`."""
 
     query: Annotated[str, Meta(min_length=1, max_length=10_000)] | None = None
     sector: Sector | None = None
@@ -142,14 +142,14 @@ class Selection(Scoped[Result], Generic[Result], kw_only=True):
     entity: Id | None = None
     session_id: Id | None = None
     pinned: bool | None = None
-    min_salience: Share | None = None
+    min_salience: Fraction | None = None
     created_after: Time | None = None
     created_before: Time | None = None
 
 
 class MemoryList(Selection[MemoryPage]):
-    """Memories without a question: the newest first, or sorted otherwise. With `asOf` those that were known and
-    true then; `include` adds states beside `current`."""
+    """List memories, newest first by default. With `asOf`, list those that were known and valid at that time. `include`
+    adds states other than `current`."""
 
     method: ClassVar[str] = "memory.list"
     include: Annotated[list[State], Meta(max_length=6)] = msgspec.field(default_factory=list)
@@ -160,7 +160,7 @@ class MemoryList(Selection[MemoryPage]):
 
 
 class MemoryHit(Wire):
-    """A memory that was found, and why. In `snippet` what matched stands between « and »."""
+    """A memory found by a search. Matches in `snippet` are enclosed in « and »."""
 
     memory: Memory
     score: float
@@ -169,7 +169,7 @@ class MemoryHit(Wire):
 
 
 class MemoryHits(Wire):
-    """As the answer of `search`, with whole memories."""
+    """Search result with complete memories; the other fields are those of `search`."""
 
     hits: list[MemoryHit]
     mode: Mode
@@ -180,22 +180,22 @@ class MemoryHits(Wire):
 
 
 class MemorySearch(Selection[MemoryHits], kw_only=True):
-    """Find memories by words and by meaning, best first, ranked by how well they fit and by how strong, important
-    and recent they are. Reading does not strengthen: `memory.touch` does."""
+    """Find memories by keyword and vector search, best first. The ranking combines relevance with salience, importance
+    and recency. Searching does not reinforce a memory; `memory.touch` does."""
 
     method: ClassVar[str] = "memory.search"
     query: Annotated[str, Meta(min_length=1, max_length=10_000)]
     include: Annotated[list[State], Meta(max_length=6)] = msgspec.field(default_factory=list)
     as_of: Time | None = None
     mode: Mode = "hybrid"
-    min_score: Share = 0.0
+    min_score: Fraction = 0.0
     limit: Annotated[int, Meta(ge=1, le=100)] = 10
     explain: bool = False
     cursor: Cursor | None = None
 
 
 class MemoryStats(Wire):
-    """Memories counted; `salience` is the mean of what is current."""
+    """Counts of memories; `salience` is the mean over current memories."""
 
     total: int
     current: int
@@ -217,7 +217,7 @@ class MemoryStats(Wire):
 
 
 class MemoryStatsOf(Scoped[MemoryStats]):
-    """How much is remembered, and of what kind."""
+    """Count memories by state, sector, tier, category and scope."""
 
     method: ClassVar[str] = "memory.stats"
 
@@ -228,7 +228,7 @@ class Has(Wire):
 
 
 class MemoryHas(Scoped[Has]):
-    """Whether there is a memory with this id, or one that says exactly this."""
+    """Check whether a memory with this id or with exactly this content exists."""
 
     method: ClassVar[str] = "memory.has"
     id: MemoryId | None = None
@@ -236,7 +236,7 @@ class MemoryHas(Scoped[Has]):
 
 
 class LogEntry(Wire):
-    """What happened to a memory, by whom and why; `before` is what it replaced."""
+    """One change of a memory: action, author and reason. `before` holds the previous values."""
 
     memory_id: str
     at: int
@@ -247,21 +247,21 @@ class LogEntry(Wire):
 
 
 class History(Wire):
-    """The versions of a memory from the oldest to the one that holds now, and what happened to all of them."""
+    """Versions of a memory, oldest first, and the change log of all of them."""
 
     versions: list[Memory]
     log: list[LogEntry]
 
 
 class MemoryHistory(Scoped[History]):
-    """How a memory came to say what it says."""
+    """Return the versions and the change log of a memory."""
 
     method: ClassVar[str] = "memory.history"
     id: MemoryId
 
 
 class MemoryTimeline(Scoped[MemoryPage]):
-    """What was learnt shortly before and after a memory or a moment, oldest first."""
+    """List memories created shortly before and after a memory or a point in time, oldest first."""
 
     method: ClassVar[str] = "memory.timeline"
     id: MemoryId | None = None
@@ -271,7 +271,7 @@ class MemoryTimeline(Scoped[MemoryPage]):
 
 
 class Related(Wire):
-    """A memory near another one: `via` a relation, an entity they share, or their meaning."""
+    """A memory related to another one `via` a relation, a shared entity or vector similarity."""
 
     memory: Memory
     via: Literal["relation", "entity", "similarity"]
@@ -280,7 +280,7 @@ class Related(Wire):
 
 
 class MemoryRelated(Scoped[list[Related]]):
-    """What belongs to a memory, strongest first."""
+    """List memories related to a memory, strongest first."""
 
     method: ClassVar[str] = "memory.related"
     id: MemoryId
@@ -288,7 +288,7 @@ class MemoryRelated(Scoped[list[Related]]):
 
 
 class Context(Wire):
-    """`text` is ready to be put into a prompt, empty when there is nothing to say; `ids` are the memories in it."""
+    """Block of text for a prompt, empty if there is nothing to add; `ids` are the memories in it."""
 
     text: str
     ids: list[str]
@@ -297,8 +297,8 @@ class Context(Wire):
 
 
 class MemoryContext(Scoped[Context]):
-    """A bounded block for a prompt: the memories that fit `query` best, or without one the pinned and strongest,
-    each said once. It is labelled as recalled data, not instructions."""
+    """Build a bounded block for a prompt from the memories that match `query` best, or without a query from the pinned
+    and strongest ones. Near-duplicates appear once. The block is labelled as recalled data, not instructions."""
 
     method: ClassVar[str] = "memory.context"
     query: Annotated[str, Meta(min_length=1, max_length=10_000)] | None = None

@@ -1,4 +1,4 @@
-"""Changing memories: corrections, strength, forgetting and bringing back."""
+"""Changes of memories: update, delete, restore, reinforce, pin, promote."""
 
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -8,13 +8,13 @@ from msgspec import Meta
 from clankers_protocol.memories import (
     Category,
     Content,
+    Fraction,
     Memory,
     MemoryId,
     Paths,
     Scoped,
     Sector,
     Selection,
-    Share,
     Tier,
     Usage,
     Words,
@@ -23,10 +23,10 @@ from clankers_protocol.wire import Id, Scope, Time, Wire
 
 
 class MemoryUpdate(Scoped[Memory]):
-    """Correct a memory in place; what is not given stays, and what `clear` names is emptied. What it said before is in
-    its history.
+    """Correct a memory in place. Omitted fields stay unchanged, and the fields listed in `clear` are emptied. The
+    previous values go to its history.
 
-    Something that is no longer true is not corrected but superseded: `memory.add` with `supersedes`.
+    To replace a memory that is no longer true, use `memory.add` with `supersedes` instead.
     """
 
     method: ClassVar[str] = "memory.update"
@@ -36,8 +36,8 @@ class MemoryUpdate(Scoped[Memory]):
     sector: Sector | None = None
     tier: Tier | None = None
     category: Category | None = None
-    importance: Share | None = None
-    confidence: Share | None = None
+    importance: Fraction | None = None
+    confidence: Fraction | None = None
     tags: Words | None = None
     concepts: Words | None = None
     files: Paths | None = None
@@ -53,14 +53,14 @@ class MemoryUpdate(Scoped[Memory]):
 
 
 class Changed(Wire):
-    """How many memories a change reached, and which."""
+    """Number and ids of the changed memories."""
 
     count: int
     ids: list[str]
 
 
 class MemoryDelete(Scoped[Changed]):
-    """Forget a memory: it is found no more, and can be restored until it is purged."""
+    """Delete a memory. Searches no longer return it; it can be restored until it is purged."""
 
     method: ClassVar[str] = "memory.delete"
     id: MemoryId
@@ -68,22 +68,22 @@ class MemoryDelete(Scoped[Changed]):
 
 
 class MemoryRestore(Scoped[Memory]):
-    """Bring a forgotten or archived memory back."""
+    """Restore a deleted or archived memory."""
 
     method: ClassVar[str] = "memory.restore"
     id: MemoryId
 
 
 class MemoryPurge(Scoped[Changed]):
-    """Remove a memory for good, with its history, links and index. It need not have been forgotten first."""
+    """Remove a memory permanently, with its history, links and index entries. It need not be deleted first."""
 
     method: ClassVar[str] = "memory.purge"
     id: MemoryId
 
 
 class MemoryBulkDelete(Selection[Changed]):
-    """Forget every memory that the conditions select; at least one is needed, and `scopes` alone counts when given,
-    a `project` only beside them. `dryRun` only tells which."""
+    """Delete every selected memory. At least one condition is required; explicit `scopes` count as one, `project` only
+    together with them. `dryRun` only lists the memories."""
 
     method: ClassVar[str] = "memory.bulkDelete"
     purge: bool = False
@@ -91,7 +91,7 @@ class MemoryBulkDelete(Selection[Changed]):
 
 
 class MemoryReinforce(Scoped[Memory]):
-    """Make a memory stronger: by `amount` of what is missing to 1."""
+    """Reinforce a memory: raise its salience by `amount` of the distance to 1."""
 
     method: ClassVar[str] = "memory.reinforce"
     id: MemoryId
@@ -100,7 +100,7 @@ class MemoryReinforce(Scoped[Memory]):
 
 
 class MemoryDeemphasize(Scoped[Memory]):
-    """Make a memory weaker by `amount`; it never quite vanishes."""
+    """Lower the salience of a memory by `amount`. It never reaches zero."""
 
     method: ClassVar[str] = "memory.deemphasize"
     id: MemoryId
@@ -108,7 +108,7 @@ class MemoryDeemphasize(Scoped[Memory]):
 
 
 class MemoryPin(Scoped[Memory]):
-    """Keep a memory from fading, or no longer."""
+    """Pin or unpin a memory. A pinned memory does not decay."""
 
     method: ClassVar[str] = "memory.pin"
     id: MemoryId
@@ -116,7 +116,7 @@ class MemoryPin(Scoped[Memory]):
 
 
 class MemoryTouch(Scoped[Changed]):
-    """Record that memories were used; `recalled` and `reinforced` count as an access."""
+    """Record the use of memories. `recalled` and `reinforced` count as an access."""
 
     method: ClassVar[str] = "memory.touch"
     ids: Annotated[list[MemoryId], Meta(min_length=1, max_length=100)]
@@ -125,7 +125,7 @@ class MemoryTouch(Scoped[Changed]):
 
 
 class MemoryPromote(Scoped[Memory]):
-    """Give a memory a wider tier, and with it, when given, another scope that the caller may touch."""
+    """Move a memory to a wider tier and, if given, to another scope that the caller may write."""
 
     method: ClassVar[str] = "memory.promote"
     id: MemoryId

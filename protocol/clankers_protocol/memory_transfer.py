@@ -1,4 +1,4 @@
-"""Memories on their way from one store to another: everything about them, as it was."""
+"""Export and import of memories with all their fields."""
 
 from typing import Annotated, Any, ClassVar
 
@@ -6,12 +6,12 @@ import msgspec
 from msgspec import Meta
 
 from clankers_protocol.entities import EntityName, EntityRole, EntityType, ExtractedBy, RelationType
-from clankers_protocol.memories import Category, Content, MemoryId, Paths, Scoped, Sector, Share, Tier, Words
+from clankers_protocol.memories import Category, Content, Fraction, MemoryId, Paths, Scoped, Sector, Tier, Words
 from clankers_protocol.wire import Cursor, Id, Limit, Name, Scope, Time, Wire
 
 
 class RelationRecord(Wire, forbid_unknown_fields=True):
-    """A relation of a memory from elsewhere, with its id and times."""
+    """An exported relation with its id and times."""
 
     id: Id
     source: MemoryId
@@ -20,12 +20,12 @@ class RelationRecord(Wire, forbid_unknown_fields=True):
     created_at: Time
     valid_from: Time | None = None
     valid_until: Time | None = None
-    confidence: Share = 1.0
+    confidence: Fraction = 1.0
     extracted_by: ExtractedBy = "user"
 
 
 class MentionRecord(Wire, forbid_unknown_fields=True):
-    """An entity that a memory from elsewhere speaks of; `noticed` when a name in its text made the link."""
+    """An entity mentioned by an exported memory; `noticed` if the link was derived from a name in the text."""
 
     name: EntityName
     type: EntityType
@@ -35,9 +35,9 @@ class MentionRecord(Wire, forbid_unknown_fields=True):
 
 
 class MemoryRecord(Wire, forbid_unknown_fields=True):
-    """A memory from elsewhere, with its id and times. Importance may come on a scale of 1 to 5.
+    """An exported memory with its id and times. Importance may also be on a scale of 1 to 5.
 
-    A scope that is the one of its project (`project:<projectId>`) becomes that of the project at `projectPath` here.
+    The scope of the memory's own project (`project:<projectId>`) is mapped to the project at `projectPath` here.
     """
 
     id: MemoryId
@@ -51,8 +51,8 @@ class MemoryRecord(Wire, forbid_unknown_fields=True):
     project_id: Name | None = None
     project_path: Annotated[str, Meta(max_length=4096)] | None = None
     importance: Annotated[float, Meta(ge=0, le=5)] = 0.5
-    confidence: Share = 0.5
-    salience: Share = 1.0
+    confidence: Fraction = 0.5
+    salience: Fraction = 1.0
     salience_at: Time | None = None
     access_count: Annotated[int, Meta(ge=0, le=10**9)] = 0
     pinned: bool = False
@@ -74,7 +74,8 @@ class MemoryRecord(Wire, forbid_unknown_fields=True):
 
 
 class Imported(Wire):
-    """`unchanged` were there with the same id; `refused` says why, by id; `relations` came with those created."""
+    """Result of an import. `unchanged` ids existed already; `refused` gives the reason by id; `relations` counts the
+    relations of created memories."""
 
     created: int
     relations: int
@@ -83,9 +84,9 @@ class Imported(Wire):
 
 
 class MemoryImport(Scoped[Imported]):
-    """Take memories over as they are: ids and times are kept, and what is there stays as it is. One that cannot be
-    taken fails alone. A relation comes with the second of its memories: one to a memory that is not here is left out,
-    as is a supersession of what still holds here.
+    """Import memories with their ids and times. Existing memories stay unchanged, and one that cannot be imported does
+    not affect the others. A relation is stored once both of its memories exist. Relations to missing memories are
+    skipped, and so is a supersession of a memory that is still valid here.
     """
 
     method: ClassVar[str] = "memory.import"
@@ -93,14 +94,14 @@ class MemoryImport(Scoped[Imported]):
 
 
 class RecordPage(Wire):
-    """Everything `memory.import` wants to know, oldest first."""
+    """Exported memories as `memory.import` accepts them, oldest first."""
 
     memories: list[MemoryRecord]
     cursor: str | None = None
 
 
 class MemoryExport(Scoped[RecordPage]):
-    """Every memory in every state, to be imported elsewhere."""
+    """Export every memory in every state."""
 
     method: ClassVar[str] = "memory.export"
     limit: Limit = 200

@@ -1,4 +1,4 @@
-"""Where the daemon keeps its files, and so where its clients look for it."""
+"""File locations shared by the daemon and its clients."""
 
 import os
 from collections.abc import Mapping
@@ -12,6 +12,8 @@ SOCKET_NAME = "dxta-clankers.sock"
 
 @dataclass(frozen=True)
 class Paths:
+    """Locations of the daemon's files."""
+
     data: Path
     database: Path
     socket: Path
@@ -28,7 +30,7 @@ class Paths:
 
 
 def default_paths(environ: Mapping[str, str] = os.environ) -> Paths:
-    """The paths of this user, each overridden by its CLANKERS_…_PATH variable."""
+    """Return the paths of the current user. Each CLANKERS_…_PATH variable overrides one of them."""
     root = environ.get("CLANKERS_DATA_PATH")
     data = Path(root).expanduser() / "clankers" if root else platformdirs.user_data_path("clankers", False)
 

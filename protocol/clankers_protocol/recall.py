@@ -1,4 +1,4 @@
-"""Offering it back: what a harness is told at the start of a session and with a prompt, and what that cost."""
+"""Recall: context injected into a harness at session start and with each prompt."""
 
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -10,16 +10,16 @@ RecallKind = Literal["start", "prompt"]
 
 
 class HookOutput(Wire):
-    """`output` is, as JSON, exactly what the harness expects on the hook's standard output; null is nothing to say."""
+    """Output of a recall hook: the JSON that the harness expects on standard output, or null for no output."""
 
     output: dict[str, Any] | None = None
 
 
 class RecallHook(Method[HookOutput]):
-    """What to tell a harness at one of its hook events, as the harness wants it told.
+    """Return the context to inject at a hook event, in the format of the harness.
 
-    `event` is the hook's own event, unchanged. What is told is recorded (`session.injections`) and not told again in
-    the same session. An event at which nothing is recalled, and a harness that takes nothing, get null.
+    `event` is the unchanged hook event. Injected items are recorded (`session.injections`) and are not injected again
+    in the same session. The output is null for events without recall and for harnesses that accept no context.
     """
 
     method: ClassVar[str] = "recall.hook"
@@ -28,8 +28,7 @@ class RecallHook(Method[HookOutput]):
 
 
 class Recall(Wire):
-    """`text` is empty when there is nothing to say, and `reason` says why; `ids` are the sessions, memories and
-    chunks in it."""
+    """Recalled context. If `text` is empty, `reason` says why; `ids` are the sessions, memories and chunks in it."""
 
     text: str
     ids: list[str]
@@ -38,9 +37,9 @@ class Recall(Wire):
 
 
 class RecallPreview(Method[Recall]):
-    """What would be told: at the `start` of a session in `project`, or with `query` as its `prompt`.
+    """Preview the context injected at the `start` of a session in `project`, or for the `prompt` in `query`.
 
-    With `sessionId` what that session was told already is left out. Nothing is recorded.
+    With `sessionId`, items already injected into that session are omitted. Nothing is recorded.
     """
 
     method: ClassVar[str] = "recall.preview"
@@ -51,7 +50,7 @@ class RecallPreview(Method[Recall]):
 
 
 class Injection(Wire):
-    """Something that was put into a session's context: when, why, how much, and of what."""
+    """One injection into a session's context: time, kind, size and items."""
 
     at: int
     kind: RecallKind
@@ -61,16 +60,16 @@ class Injection(Wire):
 
 
 class SessionInjections(Method[list[Injection]]):
-    """What was put into a session's context, oldest first."""
+    """List the injections into a session's context, oldest first."""
 
     method: ClassVar[str] = "session.injections"
     session_id: Id
     limit: Limit = 1000
 
 
-class Whole(Wire):
-    """A part of the whole text of something that was found: `characters` is how long all of it is, `nextOffset` asks
-    for what follows and is null at the end."""
+class FullText(Wire):
+    """Part of the full text behind an id. `characters` is the length of the full text; `nextOffset` requests the next
+    part and is null at the end."""
 
     id: str
     kind: Literal["session", "message", "tool", "chunk"]
@@ -82,9 +81,9 @@ class Whole(Wire):
     next_offset: int | None = None
 
 
-class RecallGet(Method[Whole]):
-    """The whole text behind an id that recall or `search` named: a message, a tool call, a chunk; of a session what
-    it came to, or how it began and ended. Memories have `memory.get`."""
+class RecallGet(Method[FullText]):
+    """Return the full text behind an id from recall or `search`: a message, a tool call or a chunk. For a session it is
+    the summary, or the first prompt and the last answer. For memories use `memory.get`."""
 
     method: ClassVar[str] = "recall.get"
     id: Annotated[str, Meta(min_length=1, max_length=1024)]

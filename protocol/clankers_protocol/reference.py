@@ -1,4 +1,4 @@
-"""The interface described from its declarations: docs/rpc.md for people, OpenRPC for programs."""
+"""Protocol reference generated from the declarations: docs/rpc.md for people, OpenRPC for programs."""
 
 import inspect
 from functools import cache
@@ -11,14 +11,14 @@ from clankers_protocol.errors import ERRORS
 from clankers_protocol.wire import Method, methods, result_type
 
 _HEAD = """\
-# The RPC reference
+# RPC reference
 
-Made from the declarations in `protocol/clankers_protocol` by `make docs`; a test keeps it current.
+Generated from the declarations in `protocol/clankers_protocol` by `make docs`; a test checks that it is current.
 
 JSON-RPC 2.0 over a Unix socket, each message framed as `Content-Length: N\\r\\n\\r\\n` and N bytes of UTF-8
 JSON. A connection carries any number of requests; writes of one connection take effect in the order sent,
 other replies may come out of order. Batches and notifications work. Times are milliseconds since 1970 UTC;
-a number below 1e12 is taken as seconds. `?` marks what may be left out. Any request may carry
+a number below 1e12 is taken as seconds. `?` marks optional fields. Any request may carry
 `schemaVersion` and `client: {name, version}`.
 """
 
@@ -28,7 +28,7 @@ def _summary(documented: type[Any]) -> str:
 
 
 def _schemas() -> tuple[dict[str, Any], dict[str, Any]]:
-    """The JSON Schema of every method, by name, and of every struct they use."""
+    """Return the JSON Schema of every method by name, and of every struct they use."""
     declared = methods()
     requests, parts = msgspec.json.schema_components(
         list(declared.values()), ref_template="#/components/schemas/{name}"
@@ -49,7 +49,7 @@ def _resolve(schema: dict[str, Any], parts: dict[str, Any]) -> dict[str, Any]:
 
 @cache
 def openrpc(version: str) -> dict[str, Any]:
-    """The OpenRPC document that `rpc.discover` answers with."""
+    """Build the OpenRPC document that `rpc.discover` returns."""
     described, parts = _schemas()
     names = {method.__name__ for method in methods().values()}
     return {
@@ -75,7 +75,7 @@ def _openrpc_method(name: str, described: dict[str, Any]) -> dict[str, Any]:
 
 
 def page() -> str:
-    """docs/rpc.md."""
+    """Render docs/rpc.md."""
     described, parts = _schemas()
     names = {method.__name__ for method in methods().values()}
     sections = [_HEAD, "## Methods\n"]
@@ -110,7 +110,7 @@ def _object(schema: dict[str, Any]) -> str:
 
 
 def _type(schema: dict[str, Any]) -> str:
-    """A JSON Schema as the TypeScript type a plugin's author would write."""
+    """Render a JSON Schema as a TypeScript type."""
     if "$ref" in schema:
         return str(schema["$ref"].rpartition("/")[2])
     if "anyOf" in schema:

@@ -1,4 +1,4 @@
-"""Scheduled actions: what shall be done when, by a client or by the daemon itself."""
+"""Scheduled actions, executed by a client or by the daemon itself."""
 
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -20,10 +20,10 @@ RunState = Literal["waiting", "taken", "done", "failed", "skipped"]
 
 
 class ScheduledAction(Wire):
-    """An action and when it is done next; `nextRun` is null when there will be no run.
+    """A scheduled action. `nextRun` is null if it will not run again.
 
-    `builtin` names what the daemon does itself; without it a subscribed client gets `toolCalls`, `synthesisPrompt`
-    and `skillId`, and makes of them what it likes.
+    `builtin` names a function that the daemon runs itself. Without it, a subscribed client receives `toolCalls`,
+    `synthesisPrompt` and `skillId` and decides how to execute them.
     """
 
     id: str
@@ -42,8 +42,8 @@ class ScheduledAction(Wire):
 
 
 class ScheduleRun(Wire):
-    """One run of an action. It waits for a client to take it, is taken until `leaseUntil`, and then ends done,
-    failed or skipped; `attempts` counts how often it was handed out."""
+    """One run of an action. It waits until a client takes it, is leased until `leaseUntil`, and ends as done, failed or
+    skipped; `attempts` counts how often it was handed out."""
 
     id: str
     action_id: str
@@ -59,7 +59,7 @@ class ScheduleRun(Wire):
 
 
 class DueRun(Wire):
-    """What the notification `schedule.run` holds: do this, and answer with `schedule.ack` before `leaseUntil`."""
+    """Payload of the notification `schedule.run`. Acknowledge it with `schedule.ack` before `leaseUntil`."""
 
     run_id: str
     action: ScheduledAction
@@ -69,21 +69,21 @@ class DueRun(Wire):
 
 
 class ActionPage(Wire):
-    """Actions, the one due next first; `cursor` asks for the next page and is null on the last one."""
+    """Actions, the next due first; `cursor` requests the next page and is null on the last one."""
 
     actions: list[ScheduledAction]
     cursor: str | None = None
 
 
 class RunPage(Wire):
-    """Runs, newest first; `cursor` asks for the next page and is null on the last one."""
+    """Runs, newest first; `cursor` requests the next page and is null on the last one."""
 
     runs: list[ScheduleRun]
     cursor: str | None = None
 
 
 class ActionsDeleted(Wire):
-    """How many actions were deleted, or with `dryRun` would be."""
+    """Number of deleted actions, or with `dryRun` of those that would be deleted."""
 
     deleted: int
     dry_run: bool = False
@@ -93,9 +93,9 @@ class ScheduleCreate(Method[ScheduledAction]):
     """Schedule an action.
 
     `schedule` is `HH:MM once`, `HH:MM daily`, `HH:MM weekly(day)`, `HH:MM custom(day,day…)`, `HH:MM monthly(1-31)`
-    or a cron expression of five fields. Times are those of `timezone`, an IANA name, or else of the machine. A day
-    that a month lacks is its last; a time that a clock change skips is the first after it, one that comes twice is
-    the first of the two. Of several runs that were `missed`, `once` does one, `skip` none.
+    or a cron expression of five fields. Times are in `timezone`, an IANA name, or else in the machine's own zone. A day
+    missing from a month means its last day. A time skipped by a clock change means the first valid time after it; a
+    time that occurs twice means the first of the two. After several `missed` runs, `once` runs one and `skip` none.
     """
 
     method: ClassVar[str] = "schedule.create"
@@ -111,14 +111,14 @@ class ScheduleCreate(Method[ScheduledAction]):
 
 
 class ScheduleGet(Method[ScheduledAction]):
-    """One action. `id` may be a unique beginning of 8 characters or more."""
+    """Return one action. `id` may be a unique prefix of at least 8 characters."""
 
     method: ClassVar[str] = "schedule.get"
     id: ActionId
 
 
 class ScheduleList(Method[ActionPage]):
-    """Actions, the one due next first: all, or only those that are `enabled` or not."""
+    """List actions, the next due first: all, or only enabled or disabled ones."""
 
     method: ClassVar[str] = "schedule.list"
     enabled: bool | None = None
@@ -127,7 +127,7 @@ class ScheduleList(Method[ActionPage]):
 
 
 class ScheduleUpdate(Method[ScheduledAction]):
-    """Change an action. What is left out stays as it is; null takes away what may be missing."""
+    """Change an action. Omitted fields stay unchanged; null clears an optional field."""
 
     method: ClassVar[str] = "schedule.update"
     id: ActionId
@@ -142,7 +142,7 @@ class ScheduleUpdate(Method[ScheduledAction]):
 
 
 class ScheduleEnable(Method[ScheduledAction]):
-    """Let an action run, or not. What it missed while it was off is not made up for."""
+    """Enable or disable an action. Runs missed while it was disabled are not made up."""
 
     method: ClassVar[str] = "schedule.enable"
     id: ActionId
@@ -150,7 +150,7 @@ class ScheduleEnable(Method[ScheduledAction]):
 
 
 class ScheduleDelete(Method[Ok]):
-    """Delete an action and its history. The whole id is needed."""
+    """Delete an action and its history. Requires the complete id."""
 
     method: ClassVar[str] = "schedule.delete"
     id: ActionId
@@ -164,7 +164,7 @@ class ScheduleDeleteAll(Method[ActionsDeleted]):
 
 
 class ScheduleFind(Method[list[ScheduledAction]]):
-    """Actions whose description contains the text, in any case; nothing in it is a wildcard."""
+    """Find actions whose description contains the text, ignoring case. There are no wildcards."""
 
     method: ClassVar[str] = "schedule.find"
     description: Annotated[str, Meta(min_length=1, max_length=4096)]
@@ -172,7 +172,7 @@ class ScheduleFind(Method[list[ScheduledAction]]):
 
 
 class ScheduleDue(Method[list[ScheduledAction]]):
-    """Enabled actions that are due now, or would be at the time `at`, the most overdue first."""
+    """List enabled actions that are due now or at the time `at`, the most overdue first."""
 
     method: ClassVar[str] = "schedule.due"
     at: Time | None = None
@@ -180,7 +180,7 @@ class ScheduleDue(Method[list[ScheduledAction]]):
 
 
 class ScheduleHistory(Method[RunPage]):
-    """Runs, newest first: of one action, in one state, or all."""
+    """List runs, newest first: of one action, in one state, or all."""
 
     method: ClassVar[str] = "schedule.history"
     action_id: ActionId | None = None
@@ -190,19 +190,19 @@ class ScheduleHistory(Method[RunPage]):
 
 
 class ScheduleSubscribe(Method[Subscribed]):
-    """Get due actions on this connection as the notification `schedule.run`, each to be answered by `schedule.ack`.
+    """Receive due actions on this connection as `schedule.run` notifications; acknowledge each with `schedule.ack`.
 
-    A run goes to one of the subscribed clients. When it is not acknowledged before its lease ends it is handed out
-    again, the lease twice as long each time. Runs wait while nobody is subscribed.
+    Each run goes to one subscribed client. If it is not acknowledged before its lease ends, it is handed out again with
+    a lease twice as long. Runs wait while no client is subscribed.
     """
 
     method: ClassVar[str] = "schedule.subscribe"
 
 
 class ScheduleAck(Method[ScheduleRun]):
-    """Say what became of a run: `done`, `failed`, or still `working`, which renews its lease.
+    """Report the state of a run: `done`, `failed`, or `working`, which renews its lease.
 
-    The first end counts; acknowledging it again changes nothing.
+    The first final state counts; a second acknowledgement changes nothing.
     """
 
     method: ClassVar[str] = "schedule.ack"

@@ -1,11 +1,11 @@
-"""Finding it again: search, and the index behind it."""
+"""Search, and the index behind it."""
 
 from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
 from clankers_protocol.admin import JobStarted
-from clankers_protocol.wire import MAX_INTEGER, Cursor, Id, Method, Name, Reach, Time, Wire
+from clankers_protocol.wire import MAX_INTEGER, Cursor, Id, Method, Name, ScopeSelector, Time, Wire
 
 Value = str | Annotated[int, Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)] | float | bool
 Source = Literal["memory", "sessions", "memories", "documents", "skills"]
@@ -18,15 +18,15 @@ Direction = Literal["out", "in", "both"]
 Weight = Annotated[float, Meta(gt=0, le=1)]
 Hops = Annotated[int, Meta(ge=1, le=5)]
 Embedding = Annotated[list[float], Meta(min_length=1, max_length=16_384)] | Annotated[str, Meta(min_length=1)]
-"""Numbers, or base64 of little-endian float32: of the model of the index, whose dimensions it must have."""
+"""A vector as numbers or as base64 of little-endian float32. It must come from the model of the index."""
 
 
 class Filter(Wire, forbid_unknown_fields=True):
-    """A condition on what may be found. All given conditions must hold.
+    """A filter on search results. All given filters must hold.
 
-    `source`, `role`, `path`, `session`, `project`, `document`, `documentSource` and `meta.<key>` (of the metadata of a
-    message, or of a document's chunk, else of the document) take `eq` and `ne` with a value, `in` and `notIn` with
-    a list; `created` takes `before`, `after`, `notBefore` and `notAfter` with a time.
+    `source`, `role`, `path`, `session`, `project`, `document`, `documentSource` and `meta.<key>` (metadata of a
+    message, of a document chunk or of its document) take `eq` and `ne` with a value, `in` and `notIn` with a list;
+    `created` takes `before`, `after`, `notBefore` and `notAfter` with a time.
     """
 
     field: str
@@ -35,7 +35,7 @@ class Filter(Wire, forbid_unknown_fields=True):
 
 
 class Ref(Wire, omit_defaults=True):
-    """Where a hit comes from; what does not apply is left out."""
+    """Origin of a hit. Fields that do not apply are omitted."""
 
     session_id: str | None = None
     session_title: str | None = None
@@ -56,7 +56,7 @@ class Ref(Wire, omit_defaults=True):
 
 
 class Step(Wire):
-    """One edge on a way through the graph, as it was gone: `backwards` when against its direction."""
+    """One edge of a path through the graph; `backwards` if it was followed against its direction."""
 
     from_id: str
     to_id: str
@@ -66,8 +66,8 @@ class Step(Wire):
 
 
 class GraphOptions(Wire, forbid_unknown_fields=True):
-    """Follow the graph from the `seeds` best hits in documents, up to `hops` edges far. What is reached has the
-    score of where the way began, times the weight of each edge and `decay` for each hop."""
+    """Graph expansion: follow up to `hops` edges from the `seeds` best document hits. A chunk reached this way has the
+    score of its seed, multiplied by the weight of each edge and by `decay` for each hop."""
 
     seeds: Annotated[int, Meta(ge=1, le=50)] = 10
     hops: Hops = 1
@@ -77,11 +77,11 @@ class GraphOptions(Wire, forbid_unknown_fields=True):
 
 
 class Hit(Wire):
-    """A chunk that was found. In `snippet` what matched stands between « and ».
+    """A chunk found by a search. Matches in `snippet` are enclosed in « and ».
 
-    `score` is between 0 and 1 and only compares hits of one search. `components` is there with `explain`, `way`
-    when the hit was reached through the graph. Where a child of a document's chunk was found, the text is the
-    parent's and `ref.matchedChunkId` the child.
+    `score` is between 0 and 1 and only comparable within one search. `components` is present with `explain`, `way` if
+    the hit was reached through the graph. If a child chunk of a document matched, the text is that of its parent and
+    `ref.matchedChunkId` names the child.
     """
 
     chunk_id: str
@@ -96,8 +96,8 @@ class Hit(Wire):
 
 
 class SearchResult(Wire):
-    """`mode` is how it was searched; `pending` chunks cannot be found by meaning yet; `degraded` says what is
-    missing from this answer and why."""
+    """Search result. `mode` is the mode actually used; `pending` chunks have no vector yet; `degraded` states what is
+    missing from this result and why."""
 
     hits: list[Hit]
     mode: Mode
@@ -108,20 +108,20 @@ class SearchResult(Wire):
 
 
 class Search(Method[SearchResult]):
-    """Find what is nearest to a query, by words and by meaning, best first.
+    """Search messages, files, documents, skills and memories by keyword and vector, best first.
 
-    The query is plain text: nothing in it is syntax. A hit by words is never lost to `minScore`.
-    `halfLifeDays` lets older text count less, `diversity` (0 to 1) lets like hits make room for others.
+    The query is plain text without any syntax. `minScore` never removes a keyword hit. `halfLifeDays` halves the score
+    of a hit for each such period of age; `diversity` (0 to 1) ranks near-duplicates lower.
 
-    Of long-term memories those of `scopes` are found; without it the global ones, the `agent`'s and the project's.
-    With `asOf` they are those that were known and true then.
+    Long-term memories are limited to `scopes`, or by default to the global scope, the `agent`'s and the project's. With
+    `asOf`, the search covers memories that were known and valid at that time.
     """
 
     method: ClassVar[str] = "search"
     query: Annotated[str, Meta(min_length=1, max_length=1_000_000)]
     sources: Annotated[list[Source], Meta(min_length=1)] | None = None
     project: str | None = None
-    scopes: Annotated[list[Reach], Meta(max_length=100)] | None = None
+    scopes: Annotated[list[ScopeSelector], Meta(max_length=100)] | None = None
     agent: Name | None = None
     as_of: Time | None = None
     session_id: Id | None = None
@@ -139,7 +139,7 @@ class Search(Method[SearchResult]):
 
 
 class FilesStatus(Wire):
-    """What the file sync watches. `dirty` when changes were noticed that are not indexed yet."""
+    """Status of the file watcher. `dirty` is true while detected changes are not indexed yet."""
 
     mode: Literal["watching", "polling", "off"]
     problem: str | None
@@ -150,7 +150,7 @@ class FilesStatus(Wire):
 
 
 class GenerationStatus(Wire):
-    """One index: with which model, in which dimensions, how far."""
+    """One generation of the index: its model, chunking and progress."""
 
     provider: str
     model: str
@@ -163,7 +163,8 @@ class GenerationStatus(Wire):
 
 
 class IndexReport(Wire):
-    """`vectors` is "ready", or why there is no search by meaning; `building` is a reindex under way."""
+    """Index status. `vectors` is "ready", or the reason why vector search is unavailable; `building` is a running
+    reindex."""
 
     vectors: str
     chunks: dict[str, int]
@@ -178,13 +179,13 @@ class IndexReport(Wire):
 
 
 class IndexStatus(Method[IndexReport]):
-    """What is indexed, how freshly, and what is in the way."""
+    """Report what is indexed, how much is pending, and any problem."""
 
     method: ClassVar[str] = "index.status"
 
 
 class Synced(Wire):
-    """What comparing the watched files with the index came to."""
+    """Result of synchronising the index with the watched files."""
 
     added: int
     changed: int
@@ -196,7 +197,7 @@ class Synced(Wire):
 
 
 class IndexSync(Method[Synced]):
-    """Compare all watched files with the index now."""
+    """Synchronise the index with all watched files now."""
 
     method: ClassVar[str] = "index.sync"
 
@@ -209,16 +210,16 @@ class IndexAdd(Method[Synced]):
 
 
 class IndexRemove(Method[Synced]):
-    """No longer watch a path that was added, and forget its files."""
+    """Stop watching an added path and remove its files from the index."""
 
     method: ClassVar[str] = "index.remove"
     path: Annotated[str, Meta(min_length=1, max_length=4096)]
 
 
 class Reindex(Method[JobStarted]):
-    """Build the index anew beside the live one, as a job, and put it in its place when it is whole.
+    """Rebuild the index as a job. The live index stays in use until the new one is complete and replaces it.
 
-    With `embedder` (and `model`) the configuration is changed first. Without, the configured one is used.
+    With `embedder` (and `model`) the configuration is changed first; otherwise the configured embedder is used.
     """
 
     method: ClassVar[str] = "reindex"
@@ -227,7 +228,7 @@ class Reindex(Method[JobStarted]):
 
 
 class Model(Wire):
-    """An embedder that could be used here."""
+    """An embedding model and whether it is available."""
 
     embedder: str
     model: str
@@ -238,6 +239,6 @@ class Model(Wire):
 
 
 class ModelList(Method[list[Model]]):
-    """The embedders that are there, and what the others lack."""
+    """List embedding models: available ones, and what the others require."""
 
     method: ClassVar[str] = "model.list"

@@ -1,4 +1,4 @@
-"""Reading back what was captured."""
+"""Captured sessions, messages, tool calls, projects and statistics."""
 
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -8,7 +8,7 @@ from clankers_protocol.wire import Cursor, Id, Limit, Method, Time, Wire
 
 
 class SessionCounts(Wire):
-    """What is stored of a session, counted."""
+    """Row counts of a session."""
 
     messages: int = 0
     tools: int = 0
@@ -18,7 +18,7 @@ class SessionCounts(Wire):
 
 
 class Session(Wire):
-    """A session as stored. `messageCount`, `toolCallCount` and the tokens are the harness's own figures."""
+    """A stored session. `messageCount`, `toolCallCount` and the token counts are figures of the harness."""
 
     id: str
     title: str | None = None
@@ -96,28 +96,28 @@ class Compaction(Wire):
 
 
 class SessionPage(Wire):
-    """Sessions, newest first; `cursor` asks for the next, older page and is null on the last one."""
+    """Sessions, newest first; `cursor` requests the next, older page and is null on the last one."""
 
     sessions: list[Session]
     cursor: str | None = None
 
 
 class MessagePage(Wire):
-    """The newest messages, oldest of them first; `cursor` asks for the page before."""
+    """The newest messages in chronological order; `cursor` requests the page before."""
 
     messages: list[Message]
     cursor: str | None = None
 
 
 class ToolPage(Wire):
-    """The newest tool calls, oldest of them first; `cursor` asks for the page before."""
+    """The newest tool calls in chronological order; `cursor` requests the page before."""
 
     tools: list[Tool]
     cursor: str | None = None
 
 
 class TimelineEntry(Wire):
-    """One thing that happened: the field that `kind` names holds it."""
+    """One entry of a timeline, stored in the field named by `kind`."""
 
     kind: Literal["message", "tool", "error", "compaction"]
     at: int
@@ -128,21 +128,21 @@ class TimelineEntry(Wire):
 
 
 class Timeline(Wire):
-    """What happened, oldest first; `cursor` asks for what came after."""
+    """Timeline entries, oldest first; `cursor` requests the entries after them."""
 
     entries: list[TimelineEntry]
     cursor: str | None = None
 
 
 class SessionGet(Method[Session]):
-    """One session with its counts. `id` may be a unique beginning of 8 characters or more."""
+    """Return one session with its counts. `id` may be a unique prefix of at least 8 characters."""
 
     method: ClassVar[str] = "session.get"
     id: Annotated[str, Meta(min_length=1, max_length=1024)]
 
 
 class SessionList(Method[SessionPage]):
-    """Sessions, newest first. `project` is a path or a project's id; times bound when a session began."""
+    """List sessions, newest first. `project` is a path or a project id; `since` and `until` limit the start time."""
 
     method: ClassVar[str] = "session.list"
     project: str | None = None
@@ -155,7 +155,7 @@ class SessionList(Method[SessionPage]):
 
 
 class Deleted(Wire):
-    """What was deleted, or with `dryRun` would be."""
+    """Deleted rows, or with `dryRun` the rows that would be deleted."""
 
     id: str
     counts: SessionCounts
@@ -163,7 +163,7 @@ class Deleted(Wire):
 
 
 class SessionDelete(Method[Deleted]):
-    """Delete a session and everything captured of it. The whole id is needed."""
+    """Delete a session with all its captured data. Requires the complete id."""
 
     method: ClassVar[str] = "session.delete"
     id: Annotated[str, Meta(min_length=1, max_length=1024)]
@@ -171,7 +171,7 @@ class SessionDelete(Method[Deleted]):
 
 
 class MessageList(Method[MessagePage]):
-    """The newest messages, oldest of them first: of a session (which is a thread), or of all threads of a chat."""
+    """List the newest messages of a session (thread) or of all threads of a chat, in chronological order."""
 
     method: ClassVar[str] = "message.list"
     session_id: Id | None = None
@@ -185,7 +185,7 @@ class MessageList(Method[MessagePage]):
 
 
 class ToolList(Method[ToolPage]):
-    """The newest tool calls, oldest of them first: of one session, or of all."""
+    """List the newest tool calls of one session or of all sessions, in chronological order."""
 
     method: ClassVar[str] = "tool.list"
     session_id: Id | None = None
@@ -199,7 +199,7 @@ class ToolList(Method[ToolPage]):
 
 
 class SessionErrors(Method[list[SessionError]]):
-    """What went wrong in a session, oldest first."""
+    """List the errors of a session, oldest first."""
 
     method: ClassVar[str] = "session.errors"
     session_id: Id
@@ -207,7 +207,7 @@ class SessionErrors(Method[list[SessionError]]):
 
 
 class SessionCompactions(Method[list[Compaction]]):
-    """The compactions of a session, oldest first."""
+    """List the compactions of a session, oldest first."""
 
     method: ClassVar[str] = "session.compactions"
     session_id: Id
@@ -215,7 +215,7 @@ class SessionCompactions(Method[list[Compaction]]):
 
 
 class SessionTimeline(Method[Timeline]):
-    """Everything of a session in the order it happened."""
+    """List everything captured in a session in chronological order."""
 
     method: ClassVar[str] = "session.timeline"
     session_id: Id
@@ -224,7 +224,7 @@ class SessionTimeline(Method[Timeline]):
 
 
 class Project(Wire):
-    """A folder in which sessions ran."""
+    """A project: the repository or folder in which sessions ran."""
 
     id: str
     path: str
@@ -235,14 +235,14 @@ class Project(Wire):
 
 
 class ProjectList(Method[list[Project]]):
-    """Every project, the one used last first."""
+    """List projects, the most recently used first."""
 
     method: ClassVar[str] = "project.list"
     limit: Limit = 1000
 
 
 class Usage(Wire):
-    """What one project, model, source or day used."""
+    """Usage of one project, model, source or day."""
 
     name: str | None
     sessions: int
@@ -253,7 +253,7 @@ class Usage(Wire):
 
 
 class ToolUsage(Wire):
-    """How often a tool was called, and how often it failed."""
+    """Calls and failures of one tool."""
 
     name: str
     calls: int
@@ -285,10 +285,10 @@ class Statistics(Wire):
 
 
 class Stats(Method[Statistics]):
-    """Totals, and what each project, model, source and day used; each list has at most `limit` rows.
+    """Return totals and usage by project, model, source and day; each list has at most `limit` rows.
 
-    Tokens are the larger of a session's own figure and the sum over its messages. Days are the machine's
-    local days, newest first; the other lists have the heaviest user first.
+    Token counts are the larger of the session's own figure and the sum over its messages. Days are local days, newest
+    first; the other lists start with the highest usage.
     """
 
     method: ClassVar[str] = "stats"

@@ -1,4 +1,4 @@
-"""Skills: instructions that agents look up when a task calls for them."""
+"""Skills: reusable instructions that agents look up by task."""
 
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -8,7 +8,7 @@ from clankers_protocol.search import Embedding, Mode
 from clankers_protocol.wire import Cursor, Limit, Method, Wire
 
 SkillName = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[^\x00-\x1f/\\]+\Z")]
-"""One line without slashes. As a folder's name it is lowered, and what is neither letter nor digit becomes a hyphen."""
+"""One line without slashes. The folder name is its lower-case form with hyphens for all but letters and digits."""
 
 Description = Annotated[str, Meta(min_length=1, max_length=1024)]
 Instructions = Annotated[str, Meta(max_length=262_144)]
@@ -18,7 +18,7 @@ SkillRef = Annotated[str, Meta(min_length=1, max_length=1024)]
 
 
 class SkillFile(Wire, forbid_unknown_fields=True):
-    """A text file of a skill's folder beside its SKILL.md; `path` is relative to the folder."""
+    """A text file in the folder of a skill, next to SKILL.md; `path` is relative to that folder."""
 
     path: Annotated[str, Meta(min_length=1, max_length=512)]
     text: str
@@ -28,7 +28,7 @@ Files = Annotated[list[SkillFile], Meta(max_length=200)]
 
 
 class Skill(Wire):
-    """A skill as stored. `extra` is what else stood in the front matter of its SKILL.md."""
+    """A stored skill. `extra` holds further front matter of its SKILL.md."""
 
     id: str
     name: str
@@ -47,7 +47,7 @@ class Skill(Wire):
 
 
 class SkillSummary(Wire):
-    """What a list shows of a skill."""
+    """Summary of a skill for lists."""
 
     id: str
     name: str
@@ -58,14 +58,14 @@ class SkillSummary(Wire):
 
 
 class SkillPage(Wire):
-    """Skills by name; `cursor` asks for the next page and is null on the last one."""
+    """Skills ordered by name; `cursor` requests the next page and is null on the last one."""
 
     skills: list[SkillSummary]
     cursor: str | None = None
 
 
 class SkillCreate(Method[Skill]):
-    """Store a new skill. Its name must be free, without regard to case."""
+    """Create a skill. Its name must be unique, ignoring case."""
 
     method: ClassVar[str] = "skill.create"
     name: SkillName
@@ -81,7 +81,7 @@ class SkillCreate(Method[Skill]):
 
 
 class SkillGet(Method[Skill]):
-    """One skill by its id or its name, as it is now or as it was in an earlier `version`."""
+    """Return a skill by id or name, in its current or an earlier `version`."""
 
     method: ClassVar[str] = "skill.get"
     id: SkillRef
@@ -89,7 +89,7 @@ class SkillGet(Method[Skill]):
 
 
 class SkillList(Method[SkillPage]):
-    """Skills by name. With `tags`, those that have all of them."""
+    """List skills by name. With `tags`, list those that have all of them."""
 
     method: ClassVar[str] = "skill.list"
     tags: Annotated[list[Word], Meta(min_length=1, max_length=100)] | None = None
@@ -98,7 +98,7 @@ class SkillList(Method[SkillPage]):
 
 
 class SkillUpdate(Method[Skill]):
-    """Change a skill; what is left out stays. A change makes a new version, and the old one is kept."""
+    """Change a skill. Omitted fields stay unchanged. Each change creates a new version and stores the old one."""
 
     method: ClassVar[str] = "skill.update"
     id: SkillRef
@@ -115,7 +115,7 @@ class SkillUpdate(Method[Skill]):
 
 
 class SkillDeleted(Wire):
-    """What was deleted, or with `dryRun` would be."""
+    """The deleted skill, or with `dryRun` the one that would be deleted."""
 
     id: str
     name: str
@@ -124,7 +124,7 @@ class SkillDeleted(Wire):
 
 
 class SkillDelete(Method[SkillDeleted]):
-    """Delete a skill and all its versions; scheduled actions that used it stay, without it."""
+    """Delete a skill with all its versions. Scheduled actions that refer to it stay, without the reference."""
 
     method: ClassVar[str] = "skill.delete"
     id: SkillRef
@@ -132,7 +132,7 @@ class SkillDelete(Method[SkillDeleted]):
 
 
 class ScoredSkill(Wire):
-    """A skill that was found; `score` is as in `message.search`."""
+    """A skill found by a search; for `score` see `message.search`."""
 
     skill: SkillSummary
     score: float
@@ -140,7 +140,7 @@ class ScoredSkill(Wire):
 
 
 class FoundSkills(Wire):
-    """Skills, best first. `mode`, `pending` and `degraded` are as in `search`."""
+    """Skills, best first. For `mode`, `pending` and `degraded` see `search`."""
 
     skills: list[ScoredSkill]
     mode: Mode
@@ -150,9 +150,9 @@ class FoundSkills(Wire):
 
 
 class SkillSearch(Method[FoundSkills]):
-    """Find skills by a text, or by an embedding of the index's own model: one of `query` and `embedding`.
+    """Find skills by text or by an embedding of the index's model: exactly one of `query` and `embedding`.
 
-    The meaning is that of name and description; words are found in the tags and the instructions too.
+    Vector search covers name and description; keyword search also covers tags and instructions.
     """
 
     method: ClassVar[str] = "skill.search"
@@ -164,7 +164,7 @@ class SkillSearch(Method[FoundSkills]):
 
 
 class SkillVersion(Wire):
-    """One state a skill was in."""
+    """One version of a skill."""
 
     version: int
     created_by: str | None
@@ -173,25 +173,25 @@ class SkillVersion(Wire):
 
 
 class SkillVersions(Method[list[SkillVersion]]):
-    """Every version of a skill, newest first; `skill.get` shows one."""
+    """List the versions of a skill, newest first; `skill.get` returns one of them."""
 
     method: ClassVar[str] = "skill.versions"
     id: SkillRef
 
 
 class SkillImported(Wire):
-    """What an import came to."""
+    """Result of importing a skill."""
 
     skill: SkillSummary
     outcome: Literal["created", "updated", "unchanged"]
 
 
 class SkillImport(Method[SkillImported]):
-    """Take a skill from the text of its SKILL.md, as Claude Code writes them: YAML front matter, then instructions.
+    """Import a skill from the text of its SKILL.md, as Claude Code writes it: YAML front matter, then instructions.
 
-    A skill of that name gets a new version; an equal one is left alone. `folder` is the name of one whose front
-    matter has none. `allowed-tools` becomes `tools`; `tags` and `references` stand in the front matter or in its
-    `metadata`; everything else there is kept in `extra`.
+    An existing skill of that name gets a new version; an equal one stays unchanged. `folder` names a skill whose front
+    matter has no name. `allowed-tools` becomes `tools`; `tags` and `references` are read from the front matter or its
+    `metadata`; all other front matter goes to `extra`.
     """
 
     method: ClassVar[str] = "skill.import"
@@ -202,14 +202,14 @@ class SkillImport(Method[SkillImported]):
 
 
 class SkillFolder(Wire):
-    """A skill as a folder: its name, and its files, SKILL.md first."""
+    """A skill as a folder name and files, SKILL.md first."""
 
     folder: str
     files: list[SkillFile]
 
 
 class SkillExport(Method[SkillFolder]):
-    """A skill as the folder that `skill.import` takes, for the caller to write."""
+    """Return a skill as the folder that `skill.import` accepts; the caller writes it to disk."""
 
     method: ClassVar[str] = "skill.export"
     id: SkillRef

@@ -1,4 +1,4 @@
-"""Being told of changes as they happen, on the connection that asked for it."""
+"""Subscriptions: notifications about committed changes."""
 
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
@@ -13,9 +13,9 @@ DROPPED = "subscription.dropped"
 
 
 class Changed(Wire):
-    """What the notification `subscription.changed` holds: `action` was done to the thing of this `kind` and `id`.
+    """Payload of the notification `subscription.changed`: `action` happened to the object of this `kind` and `id`.
 
-    `facts` tell more of it; of a message, its session, chat, project and role.
+    `facts` holds further fields; for a message, its session, chat, project and role.
     """
 
     subscription_id: str
@@ -27,7 +27,7 @@ class Changed(Wire):
 
 
 class Dropped(Wire):
-    """What the notification `subscription.dropped` holds: from now on the subscription tells nothing."""
+    """Payload of the notification `subscription.dropped`: the subscription has ended."""
 
     subscription_id: str
     reason: str
@@ -38,11 +38,11 @@ class Subscribed(Wire):
 
 
 class Subscribe(Method[Subscribed]):
-    """Be told of changes on this connection, each after its commit, as the notification `subscription.changed`.
+    """Receive changes on this connection, each after its commit, as `subscription.changed` notifications.
 
-    All given conditions must hold: `id` of what changes, `sessionId` and `chatId` of sessions and messages,
-    `project` (a path or its id) of sessions, messages, memories and documents, `role` of messages. A thread is a
-    session. It ends with the connection, with `unsubscribe`, or with the notification `subscription.dropped` when
+    All given conditions must hold: `id` of the changed object, `sessionId` and `chatId` of sessions and messages,
+    `project` (a path or id) of sessions, messages, memories and documents, `role` of messages. A thread is a session.
+    The subscription ends with the connection, with `unsubscribe`, or with the notification `subscription.dropped` if
     the client reads too slowly.
     """
 
@@ -56,7 +56,7 @@ class Subscribe(Method[Subscribed]):
 
 
 class Unsubscribe(Method[Ok]):
-    """End a subscription of this connection, of `subscribe` or of `schedule.subscribe`."""
+    """End a subscription of this connection, made by `subscribe` or `schedule.subscribe`."""
 
     method: ClassVar[str] = "unsubscribe"
     subscription_id: str

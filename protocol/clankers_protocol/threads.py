@@ -1,4 +1,4 @@
-"""Threads: sessions as agents see them that hold conversations in chats. A thread is a session."""
+"""Threads: chat conversations. A thread is a session."""
 
 from typing import Annotated, Any, ClassVar
 
@@ -10,11 +10,10 @@ from clankers_protocol.wire import Cursor, Id, Limit, Method, Time, Wire
 
 Name = Annotated[str, Meta(min_length=1, max_length=1024)]
 Title = Annotated[str, Meta(max_length=10_000)]
-"""A vector of the model the index was made with; its length does not matter, its direction does."""
 
 
 class Thread(Wire):
-    """A conversation in a chat. Sessions of harnesses are threads too, without a chat unless they name one."""
+    """A conversation in a chat. Harness sessions are threads too, usually without a chat."""
 
     id: str
     chat_id: str | None
@@ -27,15 +26,15 @@ class Thread(Wire):
 
 
 class ThreadPage(Wire):
-    """Threads, the one changed last first; `cursor` asks for the next page and is null on the last one."""
+    """Threads, the most recently changed first; `cursor` requests the next page and is null on the last one."""
 
     threads: list[Thread]
     cursor: str | None = None
 
 
 class ThreadCreate(Method[Thread]):
-    """Begin a thread in a chat. Without an `id` it gets one; an `id` that is taken is a conflict, unless only
-    messages of the thread are known so far."""
+    """Create a thread in a chat. An `id` is generated if none is given. A used `id` is a conflict, unless only messages
+    of that thread have arrived so far."""
 
     method: ClassVar[str] = "thread.create"
     chat_id: Name
@@ -47,14 +46,14 @@ class ThreadCreate(Method[Thread]):
 
 
 class ThreadGet(Method[Thread]):
-    """One thread. `id` may be a unique beginning of 8 characters or more."""
+    """Return one thread. `id` may be a unique prefix of at least 8 characters."""
 
     method: ClassVar[str] = "thread.get"
     id: Name
 
 
 class ThreadList(Method[ThreadPage]):
-    """Threads, the one changed last first: of one chat, of one project (a path or its id), or all."""
+    """List threads of one chat, of one project (path or id) or all, the most recently changed first."""
 
     method: ClassVar[str] = "thread.list"
     chat_id: Name | None = None
@@ -64,7 +63,7 @@ class ThreadList(Method[ThreadPage]):
 
 
 class ThreadUpdate(Method[Thread]):
-    """Change a thread. What is left out stays as it is; null takes a title or metadata away."""
+    """Change a thread. Omitted fields stay unchanged; null clears the title or the metadata."""
 
     method: ClassVar[str] = "thread.update"
     id: Name
@@ -74,7 +73,7 @@ class ThreadUpdate(Method[Thread]):
 
 
 class ThreadDelete(Method[Deleted]):
-    """Delete a thread with its messages and everything else captured of it. The whole id is needed."""
+    """Delete a thread with all its captured data. Requires the complete id."""
 
     method: ClassVar[str] = "thread.delete"
     id: Name
@@ -82,10 +81,10 @@ class ThreadDelete(Method[Deleted]):
 
 
 class MessageStore(Method[Message]):
-    """Store a message of a thread, and make it searchable. A thread that is not known yet is begun with it.
+    """Store a message of a thread and make it searchable. A missing thread is created.
 
-    Without an `id` it gets one, and messages that come in the same millisecond keep their order. With the `id` of
-    a stored message it brings that one up to date: what is absent or empty stays as it is.
+    An `id` is generated if none is given; messages of the same millisecond stay in order. With the `id` of a stored
+    message, that message is updated: absent or empty fields stay unchanged.
     """
 
     method: ClassVar[str] = "message.store"
@@ -98,10 +97,10 @@ class MessageStore(Method[Message]):
 
 
 class ScoredMessage(Wire):
-    """A message that was found. In `snippet` what matched stands between « and ».
+    """A message found by a search. Matches in `snippet` are enclosed in « and ».
 
-    `score` is the cosine of the given embedding and the message's (-1 to 1); in a search by text it is between 0
-    and 1 and only compares messages of that search.
+    For a given embedding, `score` is the cosine similarity (-1 to 1). For a text query it is between 0 and 1 and only
+    comparable within one search.
     """
 
     message: Message
@@ -112,7 +111,7 @@ class ScoredMessage(Wire):
 
 
 class FoundMessages(Wire):
-    """Messages, best first. `mode`, `pending` and `degraded` are as in `search`."""
+    """Messages, best first. For `mode`, `pending` and `degraded` see `search`."""
 
     messages: list[ScoredMessage]
     mode: Mode
@@ -122,10 +121,10 @@ class FoundMessages(Wire):
 
 
 class MessageSearch(Method[FoundMessages]):
-    """Find messages by a text, or by an embedding of the index's own model: one of `query` and `embedding`.
+    """Find messages by text or by an embedding of the index's model: exactly one of `query` and `embedding`.
 
-    All given conditions must hold. `project` is a path or a project's id; times bound when a message was made. Of
-    long messages there may be fewer than `limit`: as many as one reply holds.
+    All given conditions must hold. `project` is a path or a project id; `since` and `until` limit the creation time. If
+    messages are long, the result may hold fewer than `limit`, as many as fit into one reply.
     """
 
     method: ClassVar[str] = "message.search"

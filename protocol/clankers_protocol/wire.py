@@ -1,4 +1,4 @@
-"""What a method is: a typed struct whose fields are its parameters and whose type argument is its result."""
+"""Base types of the protocol. A method is a struct: its fields are the parameters, its type argument the result."""
 
 from typing import Annotated, Any, ClassVar, Generic, TypeVar, get_args
 
@@ -8,12 +8,12 @@ from msgspec import Meta
 Result = TypeVar("Result")
 
 MAX_INTEGER = 2**53 - 1
-"""The largest whole number that JavaScript, JSON and SQLite all keep exactly."""
+"""The largest whole number that JavaScript, JSON and SQLite all represent exactly."""
 
 Count = Annotated[int, Meta(ge=0, le=MAX_INTEGER)]
 Number = Annotated[float, Meta(ge=0, le=1e15)]
 Time = Annotated[int, Meta(ge=0, le=10**15)] | Annotated[float, Meta(ge=0, le=1e15)]
-"""A moment: milliseconds since 1970 UTC, or seconds (anything below 1e12)."""
+"""A point in time: milliseconds since 1970 UTC, or seconds (any value below 1e12)."""
 
 Duration = Time
 """Milliseconds."""
@@ -23,40 +23,40 @@ Limit = Annotated[int, Meta(ge=1, le=1000)]
 Cursor = Annotated[str, Meta(max_length=4096)]
 Name = Annotated[str, Meta(max_length=100, pattern=r"^[A-Za-z0-9._:-]{1,100}$")]
 Scope = Annotated[str, Meta(max_length=120, pattern=r"^(global|(agent|project|user|custom):[A-Za-z0-9._:-]{1,100})$")]
-"""Who a memory is for: `global`, or `agent:`, `project:`, `user:` or `custom:` and a name."""
+"""Scope of a memory: `global`, or `agent:`, `project:`, `user:` or `custom:` followed by a name."""
 
-Reach = Annotated[
+ScopeSelector = Annotated[
     str, Meta(max_length=120, pattern=r"^(\*|global|(agent|project|user|custom):[A-Za-z0-9._:-]{1,100})$")
 ]
-"""A scope that a caller may touch; `*` is all of them, for the owner's own tools."""
+"""A scope that a caller may read and write. `*` selects every scope and is meant for the owner's own tools."""
 
 
 class Wire(msgspec.Struct, rename="camel", omit_defaults=False):
-    """Anything that travels: snake_case here, camelCase on the wire."""
+    """Base of everything sent over the wire: snake_case in Python, camelCase in JSON."""
 
 
 class Method(Wire, Generic[Result], forbid_unknown_fields=True):
-    """A call of one method. An unknown parameter is an error that names it."""
+    """Call of one method. An unknown parameter is rejected with an error that names it."""
 
     method: ClassVar[str]
 
 
 class ClientInfo(Wire):
-    """Who sends: part of the envelope that the original plugins put around every event."""
+    """Name and version of the sending client, part of the envelope around every event."""
 
     name: str = ""
     version: str = ""
 
 
 class Ok(Wire):
-    """Done, and committed."""
+    """The request was executed and committed."""
 
     ok: bool = True
 
 
 def methods() -> dict[str, type[Method[Any]]]:
-    """Every declared method by its name on the wire."""
-    from clankers_protocol import (  # noqa: F401  # declaring is importing
+    """Return every declared method by its name on the wire."""
+    from clankers_protocol import (  # noqa: F401  # importing a module declares its methods
         admin,
         capture,
         client_config,
@@ -66,8 +66,8 @@ def methods() -> dict[str, type[Method[Any]]]:
         graph,
         memories,
         memory_changes,
+        memory_maintenance,
         memory_transfer,
-        memory_upkeep,
         recall,
         schedules,
         search,
@@ -81,7 +81,7 @@ def methods() -> dict[str, type[Method[Any]]]:
 
 
 def result_type(declared: type[Method[Any]]) -> Any:
-    """What the method answers with."""
+    """Return the result type of a method."""
     for ancestor in declared.__mro__:
         for base in ancestor.__dict__.get("__orig_bases__", ()):
             if arguments := get_args(base):

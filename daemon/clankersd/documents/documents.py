@@ -9,6 +9,7 @@ import anyio.to_thread
 import msgspec
 
 from clankers_protocol.documents import (
+    ChunkInput,
     Document,
     DocumentDelete,
     DocumentDeleted,
@@ -18,7 +19,6 @@ from clankers_protocol.documents import (
     DocumentStore,
     DocumentText,
     DocumentUpdate,
-    GivenChunk,
     Ingested,
 )
 from clankers_protocol.errors import InvalidParams, NotFound
@@ -148,7 +148,7 @@ def _unchanged(db: Db, header: Header) -> str | None:
     return db.value(sql, row)  # type: ignore[no-any-return]
 
 
-def _records(chunks: list[GivenChunk]) -> list[Record]:
+def _records(chunks: list[ChunkInput]) -> list[Record]:
     """The chunks ready to be stored; raises InvalidParams for ids and parents that do not fit together."""
     places = _places(chunks)
     parents = {one.parent_id for one in chunks if one.parent_id is not None}
@@ -168,7 +168,7 @@ def _records(chunks: list[GivenChunk]) -> list[Record]:
     return records
 
 
-def _places(chunks: list[GivenChunk]) -> dict[str, int]:
+def _places(chunks: list[ChunkInput]) -> dict[str, int]:
     places: dict[str, int] = {}
     for place, one in enumerate(chunks):
         if one.id is not None and places.setdefault(one.id, place) != place:
@@ -176,7 +176,7 @@ def _places(chunks: list[GivenChunk]) -> dict[str, int]:
     return places
 
 
-def _parent(chunks: list[GivenChunk], places: dict[str, int], place: int) -> int | None:
+def _parent(chunks: list[ChunkInput], places: dict[str, int], place: int) -> int | None:
     wanted = chunks[place].parent_id
     if wanted is None:
         return None
@@ -188,13 +188,13 @@ def _parent(chunks: list[GivenChunk], places: dict[str, int], place: int) -> int
     return found
 
 
-def _vector(daemon: "Daemon", one: GivenChunk, place: int) -> bytes | None:
+def _vector(daemon: "Daemon", one: ChunkInput, place: int) -> bytes | None:
     if one.embedding is None:
         return None
     return bytes(given_vector(daemon, one.embedding, f"$.chunks[{place}].embedding").astype("<f4").tobytes())
 
 
-def _top(chunks: list[GivenChunk]) -> list[str]:
+def _top(chunks: list[ChunkInput]) -> list[str]:
     return [one.content for one in chunks if one.parent_id is None]
 
 

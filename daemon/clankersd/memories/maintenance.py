@@ -13,7 +13,7 @@ import structlog
 
 from clankers_protocol.errors import RpcError
 from clankers_protocol.memories import LogEntry
-from clankers_protocol.memory_upkeep import Maintained, MemoryMaintain
+from clankers_protocol.memory_maintenance import MaintenanceReport, MemoryMaintain
 from clankersd import clock
 from clankersd.config import Config
 from clankersd.db import Db
@@ -39,9 +39,9 @@ UNSURE_DAYS = 30
 LOOK_SECONDS = 5.0
 HOUR_MS = 3_600_000
 
-_SINCE = "SELECT at FROM memory_upkeep WHERE what = 'maintained'"
+_SINCE = "SELECT at FROM memory_maintenance WHERE what = 'maintained'"
 _DONE = """
-    INSERT INTO memory_upkeep (what, at) VALUES ('maintained', :now) ON CONFLICT (what) DO UPDATE SET at = :now
+    INSERT INTO memory_maintenance (what, at) VALUES ('maintained', :now) ON CONFLICT (what) DO UPDATE SET at = :now
 """
 _USED = f"""
     SELECT memories.id, count(*) AS uses FROM memories JOIN session_memories ON memory_id = memories.id
@@ -83,7 +83,7 @@ class Step:
 
 
 @handles(MemoryMaintain)
-async def memory_maintain(daemon: "Daemon", request: MemoryMaintain) -> Maintained:
+async def memory_maintain(daemon: "Daemon", request: MemoryMaintain) -> MaintenanceReport:
     return await maintain(daemon, request.dry_run)
 
 
@@ -99,7 +99,7 @@ async def keep_maintained(daemon: "Daemon") -> None:
             log.warning("memories not maintained", problem=error.message)
 
 
-async def maintain(daemon: "Daemon", dry_run: bool = False) -> Maintained:
+async def maintain(daemon: "Daemon", dry_run: bool = False) -> MaintenanceReport:
     """Do what is due, or only tell."""
     began = clock.now()
     steps = [*await daemon.store.read(lambda db: _plan(db, daemon.config, began)), *await _plan_merges(daemon, began)]
@@ -121,9 +121,9 @@ async def maintain(daemon: "Daemon", dry_run: bool = False) -> Maintained:
     return _report(steps, dropped, began, dry_run)
 
 
-def _report(steps: list[Step], dropped: int, at: int, dry_run: bool) -> Maintained:
+def _report(steps: list[Step], dropped: int, at: int, dry_run: bool) -> MaintenanceReport:
     counts = {action: sum(step.action == action for step in steps) for action in ("promoted", "archived", "expired")}
-    return Maintained(
+    return MaintenanceReport(
         promoted=counts["promoted"],
         archived=counts["archived"],
         merged=sum(step.action == "merged" for step in steps),

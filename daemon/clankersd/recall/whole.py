@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from clankers_protocol.errors import NotFound
-from clankers_protocol.recall import RecallGet, Whole
+from clankers_protocol.recall import FullText, RecallGet
 from clankersd.db import Db
 from clankersd.rpc import handles
 
@@ -48,10 +48,10 @@ _PART = """
 
 
 @handles(RecallGet)
-async def recall_get(daemon: "Daemon", request: RecallGet) -> Whole:
+async def recall_get(daemon: "Daemon", request: RecallGet) -> FullText:
     params = {"id": request.id, "offset": request.offset, "characters": request.characters}
 
-    def get(db: Db) -> Whole:
+    def get(db: Db) -> FullText:
         for kind, found in _KINDS.items():
             if row := db.fetch_one(_PART.format(found=found), params):
                 return _whole(request, kind, row)
@@ -60,6 +60,6 @@ async def recall_get(daemon: "Daemon", request: RecallGet) -> Whole:
     return await daemon.store.read(get)
 
 
-def _whole(request: RecallGet, kind: Any, row: dict[str, Any]) -> Whole:
+def _whole(request: RecallGet, kind: Any, row: dict[str, Any]) -> FullText:
     end = request.offset + len(row["text"])
-    return Whole(id=request.id, kind=kind, next_offset=end if end < row["characters"] else None, **row)
+    return FullText(id=request.id, kind=kind, next_offset=end if end < row["characters"] else None, **row)

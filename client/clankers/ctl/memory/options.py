@@ -13,7 +13,7 @@ from clankers_protocol.entities import EntityGet
 from clankers_protocol.errors import NotFound
 from clankers_protocol.memories import MemoryList, Sector, State, Tier
 from clankers_protocol.sessions import SessionGet
-from clankers_protocol.wire import Reach
+from clankers_protocol.wire import ScopeSelector
 
 EVERYTHING = ["*"]
 """The scopes of the owner: all there are."""
@@ -23,7 +23,7 @@ OTHER_STATES: list[State] = [state for state in get_args(State) if state != "cur
 
 def _scopes(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> list[str]:
     try:
-        return msgspec.convert(list(value), list[Reach]) or EVERYTHING
+        return msgspec.convert(list(value), list[ScopeSelector]) or EVERYTHING
     except msgspec.ValidationError as error:
         raise click.BadParameter("write global, agent:NAME, project:ID, user:NAME or custom:NAME.") from error
 

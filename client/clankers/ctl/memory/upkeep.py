@@ -10,7 +10,7 @@ from clankers.ctl.memory.history import print_log
 from clankers.ctl.memory.options import EVERYTHING
 from clankers.ctl.output import Column, one_line, print_json, print_table
 from clankers.ctl.sessions import session_ids
-from clankers_protocol.memory_upkeep import Candidate, Extraction, Maintained, MemoryExtract, MemoryMaintain
+from clankers_protocol.memory_maintenance import Candidate, Extraction, MaintenanceReport, MemoryExtract, MemoryMaintain
 from clankers_protocol.sessions import SessionGet
 
 PATIENCE = 3600
@@ -41,7 +41,7 @@ def maintain(ctl: Ctl, dry_run: bool) -> None:
     click.echo(f"{'Would be: ' if done.dry_run else ''}{told}." if told else "Nothing to do.")
 
 
-def _counted(done: Maintained) -> str:
+def _counted(done: MaintenanceReport) -> str:
     counts = {
         "promoted": done.promoted,
         "archived": done.archived,

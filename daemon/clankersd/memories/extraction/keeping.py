@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from clankers_protocol.entities import RelationAdd
 from clankers_protocol.errors import RpcError, StorageUnavailable
 from clankers_protocol.memories import Memory, MemoryAdd, MemorySearch, Scoped
-from clankers_protocol.memory_upkeep import Candidate
+from clankers_protocol.memory_maintenance import Candidate
 from clankersd.memories.adding import add_memory
 from clankersd.memories.extraction import model
 from clankersd.memories.extraction.chat import Chat, ChatRefused, ChatUnavailable

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from clankers_protocol.memories import Memory
-from clankers_protocol.memory_upkeep import Candidate
+from clankers_protocol.memory_maintenance import Candidate
 from clankersd.index.words import STOP_WORDS
 from clankersd.memories.extraction.chat import Chat, ChatRefused
 from clankersd.memories.extraction.noise import is_dangerous, noise

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from clankers_protocol.memory_upkeep import Candidate
+from clankers_protocol.memory_maintenance import Candidate
 from clankersd.index.words import STOP_WORDS
 from clankersd.memories.extraction.noise import is_dangerous, noise
 from clankersd.memories.extraction.phrases import ANNOUNCED, BY_ASSISTANT, BY_USER, Rule

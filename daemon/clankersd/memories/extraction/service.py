@@ -15,7 +15,7 @@ import structlog
 from clankers_protocol.admin import JobStarted
 from clankers_protocol.errors import Conflict, InvalidParams, NotFound, StorageUnavailable
 from clankers_protocol.events import SessionEvent
-from clankers_protocol.memory_upkeep import Candidate, Extraction, MemoryExtract, MemorySummarize
+from clankers_protocol.memory_maintenance import Candidate, Extraction, MemoryExtract, MemorySummarize
 from clankersd.changes import session_change
 from clankersd.db import Db
 from clankersd.jobs import Progress

@@ -1,4 +1,4 @@
-"""Looking after memories, and finding new ones in what sessions said."""
+"""Memory maintenance, and extraction of memories from sessions."""
 
 from typing import ClassVar, Literal
 
@@ -9,8 +9,8 @@ from clankers_protocol.memories import LogEntry, Scoped, Sector
 from clankers_protocol.wire import Id, Method, Wire
 
 
-class Maintained(Wire):
-    """What maintenance did, or would do: each with its reason."""
+class MaintenanceReport(Wire):
+    """Changes made by maintenance, or with `dryRun` planned, each with its reason."""
 
     promoted: int
     archived: int
@@ -21,20 +21,19 @@ class Maintained(Wire):
     dry_run: bool
 
 
-class MemoryMaintain(Method[Maintained]):
-    """Look after all memories now: promote what is used, archive what has faded, merge what says the same, drop
-    entities nothing refers to. Every change is in the history of its memory."""
+class MemoryMaintain(Method[MaintenanceReport]):
+    """Run maintenance on all memories now: promote used ones, archive faded ones, merge near-duplicates, drop entities
+    without references. Every change is recorded in the history of its memory."""
 
     method: ClassVar[str] = "memory.maintain"
     dry_run: bool = False
 
 
 class Candidate(Wire):
-    """Something a session said that may be worth remembering, and the rule or model that noticed it.
+    """A possible memory extracted from a session, and the rule or model that found it.
 
-    `outcome` is what became of it: `created`, `duplicate` or `superseded` as for `memory.add`, `known` when this very
-    message has been learnt from before, `confirmed` when it says what the memory `memoryId` says, or null when nothing
-    was stored.
+    `outcome` is `created`, `duplicate` or `superseded` as for `memory.add`; `known` if the message was read before;
+    `confirmed` if it repeats the memory `memoryId`; or null if nothing was stored.
     """
 
     content: str
@@ -51,7 +50,7 @@ class Candidate(Wire):
 
 
 class Extraction(Wire):
-    """What was found in how many messages, and what of the model that cost; `note` says what was left out and why."""
+    """Result of an extraction: candidates, messages read, model calls, tokens. `note` says what was skipped."""
 
     candidates: list[Candidate]
     by: Literal["rules", "model"]
@@ -62,10 +61,10 @@ class Extraction(Wire):
 
 
 class MemoryExtract(Scoped[Extraction]):
-    """Look for memories in a captured session, by rules or by the configured model. `dryRun` stores nothing.
+    """Extract memories from a captured session, by rules or by the configured model. `dryRun` stores nothing.
 
-    Without `by` it is as the configuration says (`extract`), and by rules while that is off. Only with `model` is
-    anything sent anywhere: to the chat endpoint of the configuration.
+    `by` defaults to the setting `extract`, or to rules if that is off. Only `model` sends data anywhere: to the
+    configured chat endpoint.
     """
 
     method: ClassVar[str] = "memory.extract"
@@ -75,7 +74,7 @@ class MemoryExtract(Scoped[Extraction]):
 
 
 class MemorySummarize(Method[JobStarted]):
-    """Let the configured model sum up a session, as a job; the summary is kept with the session."""
+    """Summarise a session with the configured model, as a job. The summary is stored in the session."""
 
     method: ClassVar[str] = "memory.summarize"
     session_id: Id
