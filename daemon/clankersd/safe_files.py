@@ -24,7 +24,7 @@ def open_regular(
     owner: int | None = None,
     single_link: bool = False,
 ) -> BinaryIO:
-    """Open the regular file at `path` for unbuffered reading, without following a link and without blocking.
+    """Open the regular file at `path` for reading, without following a link and without blocking.
 
     `owner` is the user id that the file must belong to; `single_link` refuses a file with further hard links.
     Raises UnsafeFile for a file that is not as asked for, and OSError for one that cannot be opened.
@@ -33,7 +33,7 @@ def open_regular(
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
         _check(os.fstat(descriptor), max_bytes, owner, single_link)  # the file may have been replaced in between
-        return os.fdopen(descriptor, "rb", buffering=0)
+        return os.fdopen(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
         raise
