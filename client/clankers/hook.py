@@ -45,7 +45,7 @@ def main() -> None:
         else:
             _deliver(names[0], _read() if given is None else os.fsencode(given), recall="--recall" in words)
     except BaseException as error:  # nothing of ours may reach the harness
-        note(f"event lost: {type(error).__name__}: {error}")
+        report_loss(f"{type(error).__name__}: {error}")
     os._exit(0)  # without the interpreter's farewell
 
 
@@ -124,7 +124,7 @@ def _interrupt(number: int, frame: object) -> None:
 def _deliver(harness: str, event: bytes, *, recall: bool) -> None:
     event = event.strip()
     if len(event) > LARGEST_EVENT:
-        note(f"event lost: larger than {LARGEST_EVENT} bytes")
+        report_loss(f"larger than {LARGEST_EVENT} bytes")
     elif event:
         name = "".join(letter for letter in harness if letter.isalnum() or letter in "-_").encode()
         params = b'{"harness":"%b","at":%d,"event":%b}' % (name, time.time_ns() // 1_000_000, event)
@@ -149,9 +149,12 @@ def _send_or_keep(params: bytes, question: bytes) -> None:
 
 
 def _start_daemon() -> None:
-    from clankers.autostart import start_daemon  # rarely needed
+    try:
+        from clankers.autostart import start_daemon  # rarely needed
 
-    start_daemon()
+        start_daemon()
+    except Exception as error:  # the event itself is safe
+        note(f"the daemon cannot be started: {type(error).__name__}: {error}")
 
 
 def _exchange(params: bytes, question: bytes) -> bool:
@@ -232,6 +235,17 @@ def _print_output(reply: bytes) -> None:
 
     if output := json.loads(reply)["result"]["output"]:
         os.write(1, json.dumps(output).encode())
+
+
+def report_loss(reason: str) -> None:
+    """Count an event that is lost, and say so in the log; either may work when the other does not."""
+    try:
+        from clankers.losses import count_loss
+
+        reason = f"{reason} (event {count_loss(f'{data_folder()}/lost-events', reason)} that is lost)"
+    except OSError as error:
+        reason = f"{reason} (not counted: {error})"
+    note(f"event lost: {reason}")
 
 
 def note(text: str) -> None:

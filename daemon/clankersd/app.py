@@ -23,6 +23,7 @@ from clankersd import (
     imports,
     indexing,
     log,
+    lost_events,
     models,
     query,
     sessions,
@@ -177,6 +178,7 @@ async def running(paths: Paths, flags: Mapping[str, Any]) -> AsyncIterator[Daemo
     for folder in (paths.data, paths.database.parent):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     paths.data.chmod(0o700)
+    lost_events.prepare(paths.data)
     log_file = log.DailyFile(paths.logs)
     log.configure(log_file, loaded.config.log_level)
     with only_instance(paths.database):
