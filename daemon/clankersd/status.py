@@ -127,7 +127,7 @@ async def discover(daemon: "Daemon", request: Discover) -> dict[str, Any]:
 
 
 def _warnings(daemon: "Daemon") -> list[str]:
-    return [*daemon.spool.warnings(), *lost_events.warnings(daemon.paths.data)]
+    return [*daemon.spool.warnings(), *lost_events.warnings(daemon.paths.data), *daemon.loaded.warnings()]
 
 
 def _measure(db: Db) -> tuple[Sizes, dict[str, int]]:
