@@ -12,6 +12,7 @@ from anyio.abc import ByteStream, TaskGroup
 
 from clankers.client import OnNotification, client_info
 from clankers.events import Events
+from clankers.hook import ForeignSocket, refuse_foreign
 from clankers.messages import (
     BadReply,
     ConnectionLost,
@@ -118,6 +119,10 @@ class AsyncClient:
             if self._connection is None or self._connection.lost:
                 try:
                     stream = await anyio.connect_unix(self._path)
+                    refuse_foreign(stream.extra(anyio.abc.SocketAttribute.raw_socket), self._path)  # noqa: S610  # no Django
+                except ForeignSocket as error:
+                    await anyio.aclose_forcefully(stream)
+                    raise DaemonUnavailable.at(self._path, str(error)) from error
                 except OSError as error:
                     raise DaemonUnavailable.at(self._path, error.strerror or str(error)) from error
                 self._connection = _Connection(stream, self._on_notification)

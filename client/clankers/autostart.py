@@ -10,8 +10,14 @@ from clankers.spool import make_folder
 AGAIN_SECONDS = 30.0
 """A daemon that cannot start must not be started by every event."""
 
-PASSED_ON = ("HOME", "PATH", "USER", "LOGNAME", "LANG", "TMPDIR", "SSL_CERT_FILE")
-"""Besides LC_, XDG_ and CLANKERS_ variables: the harness's own, keys among them, are none of the daemon's business."""
+PATHS = ("CLANKERS_DATA_PATH", "CLANKERS_DB_PATH", "CLANKERS_SOCKET_PATH", "CLANKERS_LOG_PATH", "CLANKERS_CONFIG_PATH")
+PASSED_ON = (*PATHS, "HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE")
+"""Variables that say where files are. Everything else may have been set by a repository: other settings, keys, proxies,
+certificates, search paths."""
+
+SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin"
+OWN_VARIABLES = ("CLANKERS_HOOK_AUTOSTART", "CLANKERS_RECALL_SECONDS")
+"""Settings that the hook itself reads."""
 
 
 def start_daemon() -> None:
@@ -20,7 +26,10 @@ def start_daemon() -> None:
         return
     try:
         make_folder(data_folder())
-        lock = os.open(f"{data_folder()}/autostart.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        if os.stat(data_folder()).st_uid != os.geteuid():
+            note("the daemon is not started: its data belongs to another user")  # this is sudo
+            return
+        lock = os.open(f"{data_folder()}/autostart.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         if not _was_just_taken(lock) and _take(lock) and os.fork() == 0:
             _become_the_daemon()
         os.close(lock)
@@ -69,13 +78,24 @@ def _become_the_daemon() -> None:
         os.dup2(nothing, 1)
         os.dup2(open_log(), 2)  # where it says why it cannot start
         os.closerange(3, min(os.sysconf("SC_OPEN_MAX"), 65536))
-        environ = {
-            name: value
-            for name, value in os.environ.items()
-            if name in PASSED_ON or name.startswith(("LC_", "XDG_", "CLANKERS_"))
-        }
-        os.execve(sys.executable, [sys.executable, "-P", "-m", "clankersd"], environ)  # noqa: S606  # our own
+        os.execve(sys.executable, _command(), _environ())  # noqa: S606  # our own
     except BaseException as error:
         note(f"the daemon cannot be started: {type(error).__name__}: {error}")
     finally:
         os._exit(1)
+
+
+def _command() -> list[str]:
+    """Run the daemon without what Python loads from the environment and the home directory."""
+    packages = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    program = f"import sys; sys.path.append({packages!r}); from clankersd.main import main; main()"
+    left_out = [
+        name
+        for name in sorted(os.environ)
+        if name.startswith("CLANKERS_") and name not in PASSED_ON and name not in OWN_VARIABLES
+    ]
+    return [sys.executable, "-I", "-c", program, f"--started-by-hook={','.join(left_out)}"]
+
+
+def _environ() -> dict[str, str]:
+    return {name: os.environ[name] for name in PASSED_ON if name in os.environ} | {"PATH": SEARCH_PATH}

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from clankers.events import Events
+from clankers.hook import ForeignSocket, refuse_foreign
 from clankers.messages import (
     ConnectionLost,
     DaemonUnavailable,
@@ -186,6 +187,10 @@ def _connected(path: str, deadline: float) -> socket.socket:
         connection.settimeout(_left(deadline))
         try:
             connection.connect(path)
+            refuse_foreign(connection, path)
+        except ForeignSocket as error:
+            connection.close()
+            raise DaemonUnavailable.at(path, str(error)) from error
         except BlockingIOError:
             connection.close()
             time.sleep(0.01)  # too many others are connecting just now, and there is nothing to wait on

@@ -11,7 +11,7 @@ import os
 import sys
 import time
 
-from clankers.spool import keep, make_folder
+from clankers.spool import hand_over, keep, make_folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +26,11 @@ READ_SECONDS = 5  # a harness that never closes our stdin must not be kept waiti
 LARGEST_FRAME = 31 * 1024 * 1024  # the daemon takes 32 MiB; what is larger reaches it through the spool
 LARGEST_EVENT = 192 * 1024 * 1024
 LARGEST_LOG = 1024 * 1024
+LARGEST_CONFIG = 1024 * 1024
+
+
+class ForeignSocket(Exception):
+    """The socket is served by another user."""
 
 
 class Interrupted(Exception):
@@ -45,7 +50,7 @@ def main() -> None:
         else:
             _deliver(names[0], _read() if given is None else os.fsencode(given), recall="--recall" in words)
     except BaseException as error:  # nothing of ours may reach the harness
-        note(f"event lost: {type(error).__name__}: {error}")
+        report_loss(f"{type(error).__name__}: {error}")
     os._exit(0)  # without the interpreter's farewell
 
 
@@ -80,11 +85,18 @@ def setting(name: str, environ: "Mapping[str, str]" = os.environ) -> str:
     """
     if given := environ.get(f"CLANKERS_{name.upper()}"):
         return given
-    try:
-        with open(config_path(environ), encoding="utf-8") as file:
-            lines = [line.partition("=") for line in file]
+    try:  # the environment may name a pipe or a device
+        descriptor = os.open(config_path(environ), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        try:
+            found = os.fstat(descriptor)
+            if found.st_mode & 0o170000 != 0o100000 or found.st_size > LARGEST_CONFIG:  # S_IFREG, without its import
+                return ""
+            text = os.read(descriptor, LARGEST_CONFIG).decode()
+        finally:
+            os.close(descriptor)
     except (OSError, ValueError):
         return ""
+    lines = [line.partition("=") for line in text.split("\n")]
     return next((value.partition("#")[0].strip(" \t\n'\"") for key, _, value in lines if key.strip() == name), "")
 
 
@@ -124,7 +136,7 @@ def _interrupt(number: int, frame: object) -> None:
 def _deliver(harness: str, event: bytes, *, recall: bool) -> None:
     event = event.strip()
     if len(event) > LARGEST_EVENT:
-        note(f"event lost: larger than {LARGEST_EVENT} bytes")
+        report_loss(f"larger than {LARGEST_EVENT} bytes")
     elif event:
         name = "".join(letter for letter in harness if letter.isalnum() or letter in "-_").encode()
         params = b'{"harness":"%b","at":%d,"event":%b}' % (name, time.time_ns() // 1_000_000, event)
@@ -141,6 +153,8 @@ def _send_or_keep(params: bytes, question: bytes) -> None:
         nobody_there = True
     except (OSError, Interrupted):
         pass  # busy, or we are
+    except ForeignSocket as error:
+        note(f"not sent: {error}")
     except Exception as error:
         note(f"not understood: {type(error).__name__}: {error}")
     keep(f"{data_folder()}/spool", params)
@@ -149,9 +163,12 @@ def _send_or_keep(params: bytes, question: bytes) -> None:
 
 
 def _start_daemon() -> None:
-    from clankers.autostart import start_daemon  # rarely needed
+    try:
+        from clankers.autostart import start_daemon  # rarely needed
 
-    start_daemon()
+        start_daemon()
+    except Exception as error:  # the event itself is safe
+        note(f"the daemon cannot be started: {type(error).__name__}: {error}")
 
 
 def _exchange(params: bytes, question: bytes) -> bool:
@@ -193,12 +210,31 @@ def _converse(frames: bytes, wanted: int, patience: float) -> list[bytes]:
         _on_signals(_interrupt)
         connection.settimeout(BUDGET_SECONDS)
         connection.connect(socket_path())
+        refuse_foreign(connection, socket_path())
         connection.settimeout(max(start + BUDGET_SECONDS - time.monotonic(), 0.01))
         connection.sendall(frames)
         return _replies(connection, wanted, start + patience)
     finally:
         _on_signals(_signal.SIG_IGN)
         connection.close()
+
+
+def refuse_foreign(connection: _socket.socket, path: str) -> None:
+    """Raise ForeignSocket unless the daemon at the other end is our own: the environment may lead elsewhere."""
+    uid = peer_uid(connection)
+    if uid not in (None, os.geteuid()) and not (uid == 0 and sys.platform == "darwin"):  # launchd listens as root
+        raise ForeignSocket(f"{path} is served by another user (uid {uid}); check CLANKERS_SOCKET_PATH")
+
+
+def peer_uid(connection: _socket.socket) -> int | None:
+    """Return the user at the other end; None where the platform does not tell."""
+    if sys.platform == "linux":
+        credentials = connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
+    elif sys.platform == "darwin":
+        credentials = connection.getsockopt(0, 1, 76)  # LOCAL_PEERCRED at level SOL_LOCAL; Python has no names for them
+    else:
+        return None
+    return int.from_bytes(credentials[4:8], sys.byteorder)
 
 
 def _replies(connection: _socket.socket, wanted: int, deadline: float) -> list[bytes]:
@@ -234,6 +270,17 @@ def _print_output(reply: bytes) -> None:
         os.write(1, json.dumps(output).encode())
 
 
+def report_loss(reason: str) -> None:
+    """Count an event that is lost, and say so in the log; either may work when the other does not."""
+    try:
+        from clankers.losses import count_loss
+
+        reason = f"{reason} (event {count_loss(f'{data_folder()}/lost-events', reason)} that is lost)"
+    except OSError as error:
+        reason = f"{reason} (not counted: {error})"
+    note(f"event lost: {reason}")
+
+
 def note(text: str) -> None:
     """Say it in a file: nothing may be printed."""
     try:
@@ -251,4 +298,7 @@ def open_log() -> int:
     make_folder(folder)
     path = f"{folder}/hook.log"
     large = os.path.exists(path) and os.path.getsize(path) > LARGEST_LOG
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | (os.O_TRUNC if large else 0), 0o600)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW  # the folder may not be the owner's
+    descriptor = os.open(path, flags | (os.O_TRUNC if large else 0), 0o600)
+    hand_over(descriptor, folder)
+    return descriptor

@@ -25,6 +25,7 @@ def keep(folder: str, event: bytes) -> str:
     path, unfinished = f"{folder}/{name}.json", f"{folder}/{name}.unfinished"
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
+        hand_over(descriptor, folder)
         view = memoryview(event)
         while view:
             view = view[os.write(descriptor, view) :]
@@ -40,14 +41,26 @@ def keep(folder: str, event: bytes) -> str:
 
 
 def make_folder(folder: str) -> None:
-    """Make a folder and the one it is in, for nobody else to look into."""
+    """Make a folder and those it is in, for nobody else to look into."""
     try:
         os.mkdir(folder, 0o700)
     except FileExistsError:
-        pass
+        return
     except FileNotFoundError:
-        os.makedirs(os.path.dirname(folder), mode=0o700, exist_ok=True)
+        make_folder(os.path.dirname(folder))
         os.mkdir(folder, 0o700)
+    if os.geteuid() == 0:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        hand_over(descriptor, os.path.dirname(folder))
+        os.close(descriptor)
+
+
+def hand_over(descriptor: int, folder: str) -> None:
+    """Give what root has just made to the owner of the folder: a hook under sudo must not lock the owner out."""
+    if os.geteuid() == 0:
+        owner = os.stat(folder)
+        if owner.st_uid != 0 and os.fstat(descriptor).st_uid == 0:
+            os.fchown(descriptor, owner.st_uid, owner.st_gid)
 
 
 def size(folder: str) -> int:

@@ -1,5 +1,6 @@
 """The daemon: the only place where its parts meet."""
 
+import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -23,6 +24,7 @@ from clankersd import (
     imports,
     indexing,
     log,
+    lost_events,
     models,
     query,
     sessions,
@@ -37,6 +39,7 @@ from clankersd.config import Config, Loaded
 from clankersd.db import Store
 from clankersd.documents import documents, graph, ingest, many
 from clankersd.documents.ingest import Documents
+from clankersd.hook_start import HookStart, record_path
 from clankersd.index import rebuild, texts
 from clankersd.index.embedders.base import EmbedderSettings
 from clankersd.index.files import FileSync, WatchSettings
@@ -51,7 +54,7 @@ from clankersd.schedule import actions, scheduler
 from clankersd.schedule.scheduler import Scheduler
 from clankersd.search import chunks, search
 from clankersd.server import Server
-from clankersd.sockets import listening_sockets, only_instance
+from clankersd.sockets import StartRefused, listening_sockets, only_instance
 from clankersd.spool import Spool
 from clankersd.subscriptions import Hub
 from clankersd.transcripts import Transcripts
@@ -129,7 +132,7 @@ class Daemon:
 
     async def reload(self) -> None:
         """Read the configuration again and apply what changed; raises ConfigError and changes nothing."""
-        loaded = config.load(self.paths.config, self.flags)
+        loaded = config.load(self.paths.config, self.flags, hook_start=self.loaded.hook_start)
         old, new = self.config, loaded.config
         self.loaded = loaded
         if new.durability != old.durability:
@@ -171,15 +174,23 @@ def watch_settings(config: Config) -> WatchSettings:
 
 
 @asynccontextmanager
-async def running(paths: Paths, flags: Mapping[str, Any]) -> AsyncIterator[Daemon]:
+async def running(paths: Paths, flags: Mapping[str, Any], hook_start: HookStart | None = None) -> AsyncIterator[Daemon]:
     """A daemon that listens inside the block and has finished its work after it."""
-    loaded = config.load(paths.config, flags)
+    loaded = config.load(paths.config, flags, hook_start=hook_start)
     for folder in (paths.data, paths.database.parent):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if (owner := paths.data.stat().st_uid) != os.geteuid():
+        raise StartRefused(f"{paths.data} belongs to another user (uid {owner}): start the daemon as that user")
     paths.data.chmod(0o700)
+    lost_events.prepare(paths.data)
     log_file = log.DailyFile(paths.logs)
     log.configure(log_file, loaded.config.log_level)
+    for each in loaded.ignored:
+        log_ignored = structlog.get_logger(component="daemon").warning
+        log_ignored("setting ignored", key=each.key, source=each.source, reason=each.reason)
     with only_instance(paths.database):
+        if hook_start is None:
+            record_path(paths.database, paths.config)
         store = Store(paths.database, paths.backups, loaded.config.durability)
         index = Index(store, *index_settings(loaded.config))
         index.longest_tool_output = loaded.config.tool_output_characters

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +16,12 @@ from clankers_protocol.capture import (
     SpoolDepth,
     TranscriptReading,
 )
-from clankersd import clock
+from clankersd import clock, lost_events
 from clankersd.db import Db
 from clankersd.harnesses import READERS
 from clankersd.rpc import handles
+from clankersd.safe_files import printable_name
+from clankersd.spool import Spool
 from clankersd.transcripts import folders
 
 if TYPE_CHECKING:
@@ -29,6 +32,7 @@ DEAD_AFTER_MS = 10 * 60_000
 
 ALIVE_MS = 24 * 3_600_000
 NEWEST_REJECTED = 5
+MOST_SKIPPED_SHOWN = 20
 PLUGINS = ("claude-code", "opencode")
 
 _COUNTS = "SELECT * FROM capture_counts"
@@ -42,13 +46,15 @@ _TRANSCRIPTS = """
 
 @handles(CaptureStatus)
 async def capture_status(daemon: "Daemon", request: CaptureStatus) -> CaptureReport:
-    spool = await anyio.to_thread.run_sync(_spool, daemon.paths.spool)
+    spool = await anyio.to_thread.run_sync(_spool, daemon.paths.spool, daemon.spool)
+    lost = await anyio.to_thread.run_sync(lost_events.read, daemon.paths.data)
     activity = await anyio.to_thread.run_sync(_activity, daemon.config.transcript_folders)
     known, transcripts, redacted = await daemon.store.read(_known)
     names = sorted({*READERS, *known})
     harnesses = [_harness(name, known.get(name, {}), activity.get(name)) for name in names]
     dead = any(harness.state == "dead" for harness in harnesses)
-    return CaptureReport(not dead and not spool.rejected, harnesses, spool, transcripts, redacted)
+    held_back = spool.rejected or spool.skipped or spool.problem or (lost and lost_events.is_recent(lost))
+    return CaptureReport(not dead and not held_back, harnesses, spool, transcripts, redacted, lost)
 
 
 def _known(db: Db) -> tuple[dict[str, dict[str, Any]], TranscriptReading, dict[str, int]]:
@@ -84,26 +90,30 @@ def _state(name: str, last: int | None, activity: int | None) -> tuple[Any, str]
     return "quiet", f"nothing has come from {name} for a while, and it was not used since"
 
 
-def _spool(folder: Path) -> SpoolDepth:
-    waiting = sorted(_files(folder, ".json"))
-    rejected = sorted(_files(folder / "rejected", ".json"), key=lambda each: each[1])
+def _spool(folder: Path, spool: Spool) -> SpoolDepth:
+    waiting = [each for each in _files(folder, ".json") if each[0] not in spool.skipped]
+    rejected = sorted(_files(folder / "rejected", ".json", anything=True), key=lambda each: each[1])
+    newest = [(printable_name(name), at, size) for name, at, size in reversed(rejected[-NEWEST_REJECTED:])]
     return SpoolDepth(
         waiting=len(waiting),
         bytes=sum(size for _, _, size in waiting),
         oldest_at=min((at for _, at, _ in waiting), default=None),
         rejected=len(rejected),
-        newest=[RejectedEvent(name, size, at) for name, at, size in reversed(rejected[-NEWEST_REJECTED:])],
+        newest=[RejectedEvent(name, size, at, spool.reasons.get(name)) for name, at, size in newest],
+        skipped=spool.skipped_events()[:MOST_SKIPPED_SHOWN],
+        problem=spool.problem,
     )
 
 
-def _files(folder: Path, suffix: str) -> Iterator[tuple[str, int, int]]:
-    """Name, time and size of what lies in a folder; nothing where there is none."""
+def _files(folder: Path, suffix: str, *, anything: bool = False) -> Iterator[tuple[str, int, int]]:
+    """Name, time and size of the files in a folder, or of anything in it; nothing where there is none."""
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
-                if entry.name.endswith(suffix) and entry.is_file(follow_symlinks=False):
-                    found = entry.stat(follow_symlinks=False)
-                    yield entry.name, round(found.st_mtime * 1000), found.st_size
+                if entry.name.endswith(suffix) and (anything or entry.is_file(follow_symlinks=False)):
+                    with suppress(FileNotFoundError):  # it was stored just now
+                        found = entry.stat(follow_symlinks=False)
+                        yield entry.name, round(found.st_mtime * 1000), found.st_size
     except OSError:
         return
 

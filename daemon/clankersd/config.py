@@ -10,10 +10,13 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import Meta
 
-from clankers_protocol.admin import Setting, Settings
+from clankers_protocol.admin import IgnoredSetting, Setting, Settings
+from clankersd.hook_start import HookStart
+from clankersd.safe_files import UnsafeFile, read_regular
 
 Origin = Literal["default", "file", "environment", "flag"]
 LogLevel = Literal["debug", "info", "warn", "error"]
+MAX_FILE_BYTES = 1024 * 1024
 
 
 class ConfigError(Exception):
@@ -163,6 +166,16 @@ class Loaded:
     config: Config
     origins: dict[str, Origin]
     path: Path
+    hook_start: HookStart | None = None
+    ignored: tuple[IgnoredSetting, ...] = ()
+
+    def warnings(self) -> list[str]:
+        """Describe the settings that are not in force, one line for each reason."""
+        keys: dict[tuple[str, str], list[str]] = {}
+        for each in self.ignored:
+            source = "the environment" if each.source.startswith("CLANKERS_") else each.source
+            keys.setdefault((source, each.reason), []).append(each.key)
+        return [f"ignored {', '.join(found)} from {source}: {reason}" for (source, reason), found in keys.items()]
 
     def described(self) -> Settings:
         """The settings as clients see them."""
@@ -173,14 +186,28 @@ class Loaded:
                 Setting(key, getattr(self.config, key), self.origins.get(key, "default"), _help(hints[key]))
                 for key in Config.__struct_fields__
             ],
+            ignored=list(self.ignored),
         )
 
 
-def load(path: Path, flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> Loaded:
-    """Read all sources; raises ConfigError for a key or value that is wrong."""
+def load(
+    path: Path,
+    flags: Mapping[str, Any],
+    environ: Mapping[str, str] = os.environ,
+    hook_start: HookStart | None = None,
+) -> Loaded:
+    """Read all sources; raises ConfigError for a key or value that is wrong.
+
+    A daemon that a hook started ignores the environment, and of the file what it may not trust.
+    """
     values: dict[str, Any] = {}
     origins: dict[str, Origin] = {}
-    for key, value in _from_file(path).items():
+    in_file = _from_file(path)
+    ignored: list[IgnoredSetting] = []
+    if hook_start:
+        environ = {}
+        in_file, ignored = hook_start.select(path, in_file)
+    for key, value in in_file.items():
         values[key], origins[key] = _checked(key, value, str(path)), "file"
     for key in Config.__struct_fields__:
         variable = f"CLANKERS_{key.upper()}"
@@ -191,7 +218,7 @@ def load(path: Path, flags: Mapping[str, Any], environ: Mapping[str, str] = os.e
             )
     for key, value in flags.items():
         values[key], origins[key] = _checked(key, value, f"--{key.replace('_', '-')}"), "flag"
-    return Loaded(Config(**values), origins, path)
+    return Loaded(Config(**values), origins, path, hook_start, tuple(ignored))
 
 
 def write_setting(path: Path, key: str, value: Any) -> None:
@@ -209,16 +236,18 @@ def write_setting(path: Path, key: str, value: Any) -> None:
         document[key] = value
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     unfinished = path.with_suffix(".unfinished")
-    unfinished.write_text(tomlkit.dumps(document), "utf-8")
+    unfinished.unlink(missing_ok=True)
+    with unfinished.open("x", encoding="utf-8") as file:  # never through a link that was planted there
+        file.write(tomlkit.dumps(document))
     unfinished.replace(path)
 
 
 def _from_file(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text("utf-8"))
+    try:  # it may be a link, but not a device or a pipe
+        return tomllib.loads(read_regular(os.path.realpath(path), max_bytes=MAX_FILE_BYTES).decode())
     except FileNotFoundError:
         return {}
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnsafeFile, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from error
 
 

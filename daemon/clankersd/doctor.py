@@ -270,13 +270,16 @@ async def _files(daemon: "Daemon") -> Finding:
 
 async def _settings(daemon: "Daemon") -> Finding:
     try:
-        found = config.load(daemon.paths.config, daemon.flags)
+        found = config.load(daemon.paths.config, daemon.flags, hook_start=daemon.loaded.hook_start)
     except ConfigError as error:
         told = f"The settings are wrong, and the daemon would not start again: {error}"
         return Finding("settings", "problem", told, f"correct {daemon.paths.config}")
     if found.config != daemon.config:
         told = "The settings were changed and not read since."
         return Finding("settings", "warning", told, f"kill -HUP {os.getpid()} has them read")
+    if warnings := found.warnings():
+        told, _, advice = warnings[0].rpartition(": ")
+        return Finding("settings", "warning", f"The daemon {told}.", advice)
     return Finding("settings", "ok", "The settings are valid, and in force.")
 
 

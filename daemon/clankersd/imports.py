@@ -21,7 +21,8 @@ from clankersd.harnesses import opencode_storage
 from clankersd.harnesses.opencode_storage import Malformed, Stored
 from clankersd.jobs import Progress
 from clankersd.rpc import handles
-from clankersd.transcripts import NotOurs, Piece, Place, folders, note_read, open_transcript
+from clankersd.safe_files import UnsafeFile
+from clankersd.transcripts import Piece, Place, folders, note_read, open_transcript
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon
@@ -176,7 +177,7 @@ def _transcripts(roots: list[Path], since: int) -> list[_Transcript]:
         for path in sorted((root / "projects").rglob("*.jsonl")):
             try:
                 transcript = _peek(path, root)
-            except (OSError, NotOurs) as error:
+            except (OSError, UnsafeFile) as error:
                 log.warning("transcript not read", path=str(path), problem=str(error))
                 continue
             if transcript.changed_at >= since:
@@ -186,7 +187,7 @@ def _transcripts(roots: list[Path], since: int) -> list[_Transcript]:
 
 def _peek(path: Path, root: Path) -> _Transcript:
     """When a transcript begins, and where: what is in its first lines."""
-    with os.fdopen(open_transcript(str(path), [root]), "rb") as file:
+    with open_transcript(str(path), [root]) as file:
         changed = round(os.fstat(file.fileno()).st_mtime * 1000)
         lines = file.read(PEEK).split(b"\n")
     began = project = session_id = None

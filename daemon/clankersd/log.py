@@ -1,6 +1,7 @@
 """structlog to daily files of JSON lines, and readable on a terminal."""
 
 import logging
+import os
 import re
 import sys
 import time
@@ -44,7 +45,8 @@ class DailyFile:
         self.close()
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self.folder / f"clankers-{now:%Y-%m-%d}.jsonl"
-        self._file = path.open("ab", buffering=0)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._file = os.fdopen(os.open(path, flags, 0o600), "ab", buffering=0)
         midnight = now.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
         self._until = midnight.timestamp()
 

@@ -18,6 +18,7 @@ from clankers_protocol.paths import Paths, default_paths
 from clankersd import config
 from clankersd.app import Daemon, running
 from clankersd.config import ConfigError
+from clankersd.hook_start import HookStart
 from clankersd.sockets import StartRefused
 
 GARBAGE = 20_000
@@ -45,7 +46,11 @@ def main() -> None:
         if options.check_config:
             config.load(_paths(options).config, flags)
             return
-        anyio.run(_run, _paths(options), flags, backend_options={"use_uvloop": True})
+        paths = _paths(options)
+        by_hook = None
+        if options.started_by_hook is not None:
+            by_hook = HookStart.parse(paths.database, options.started_by_hook)
+        anyio.run(_run, paths, flags, by_hook, backend_options={"use_uvloop": True})
     except* ConfigError as group:
         _give_up(group, EXIT_CONFIG)
     except* StartRefused as group:
@@ -76,6 +81,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--config", type=Path, metavar="FILE", help="the settings, instead of clankers.toml")
     parser.add_argument("--log-level", choices=["debug", "info", "warn", "error"], help="the least level to log")
     parser.add_argument("--check-config", action="store_true", help="only say whether the settings are valid")
+    parser.add_argument(
+        "--started-by-hook",
+        nargs="?",
+        const="",
+        metavar="VARIABLES",
+        help="trust no setting in the environment; VARIABLES, separated by commas, were left out of it",
+    )
     parser.add_argument("--version", action="version", version=f"clankersd {version('clankers')}")
     return parser
 
@@ -94,10 +106,10 @@ def _paths(options: argparse.Namespace) -> Paths:
     return dataclasses.replace(default_paths(environ), **chosen)
 
 
-async def _run(paths: Paths, flags: Mapping[str, Any]) -> None:
+async def _run(paths: Paths, flags: Mapping[str, Any], by_hook: HookStart | None) -> None:
     # Signals are caught before anybody can know that we are there.
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
-        async with running(paths, flags) as daemon, anyio.create_task_group() as tasks:
+        async with running(paths, flags, by_hook) as daemon, anyio.create_task_group() as tasks:
             gc.freeze()  # what is there by now stays: garbage is looked for in the rest
             gc.set_threshold(GARBAGE)
             gc.enable()

@@ -8,6 +8,7 @@ from typing import Any
 
 from clankersd import clock
 from clankersd.db import Db
+from clankersd.safe_files import UnsafeFile, open_regular
 
 REMEMBER_SECONDS = 60.0
 MOST_REMEMBERED = 10_000
@@ -97,15 +98,10 @@ def _of_worktree(folder: Path) -> Path | None:
 
 def _read(path: Path) -> str:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
+        with open_regular(path) as file:
+            return file.read(LONGEST_GIT_FILE).decode(errors="replace")
+    except (OSError, UnsafeFile):
         return ""
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return ""
-        return os.read(descriptor, LONGEST_GIT_FILE).decode(errors="replace")
-    finally:
-        os.close(descriptor)
 
 
 def _last_part(path: str) -> str:

@@ -24,7 +24,7 @@ class StartRefused(Exception):
 def only_instance(database: Path) -> Iterator[None]:
     """Hold the database's lock file for the block; raises StartRefused when another daemon has it."""
     path = database.with_name(f"{database.name}.lock")
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

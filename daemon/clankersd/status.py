@@ -26,6 +26,7 @@ from clankers_protocol.admin import (
 )
 from clankers_protocol.errors import InvalidParams, StorageUnavailable
 from clankers_protocol.reference import openrpc
+from clankersd import lost_events
 from clankersd.config import ConfigError, write_setting
 from clankersd.db import Db
 from clankersd.db.sqlite import SQLITE_VERSION
@@ -43,13 +44,14 @@ _TABLES = (
 @handles(Health)
 async def health(daemon: "Daemon", request: Health) -> HealthReport:  # every handler has it
     return HealthReport(
-        ok=daemon.store.problem is None,
+        ok=(daemon.store.problem or daemon.spool.problem) is None,
         version=daemon.version,
         protocol=PROTOCOL,
         sqlite_version=SQLITE_VERSION,
         sqlite_vec_version=daemon.store.vec.version,
         schema_version=daemon.store.schema_version,
-        problem=daemon.store.problem,
+        problem=daemon.store.problem or daemon.spool.problem,
+        warnings=_warnings(daemon),
     )
 
 
@@ -71,8 +73,8 @@ async def status(daemon: "Daemon", request: DaemonStatus) -> StatusReport:
     except StorageUnavailable:
         sizes, counts = None, {}  # `problem` says why
     return StatusReport(
-        ok=store.problem is None,
-        problem=store.problem,
+        ok=(store.problem or daemon.spool.problem) is None,
+        problem=store.problem or daemon.spool.problem,
         version=daemon.version,
         protocol=PROTOCOL,
         python_version=platform.python_version(),
@@ -91,6 +93,7 @@ async def status(daemon: "Daemon", request: DaemonStatus) -> StatusReport:
         queue=WriteQueue(store.waiting, written.writes, written.commits, written.largest_commit),
         sizes=sizes,
         counts=counts,
+        warnings=_warnings(daemon),
     )
 
 
@@ -121,6 +124,10 @@ async def reload(daemon: "Daemon", request: DaemonReload) -> Settings:
 @handles(Discover)
 async def discover(daemon: "Daemon", request: Discover) -> dict[str, Any]:
     return openrpc(daemon.version)
+
+
+def _warnings(daemon: "Daemon") -> list[str]:
+    return [*daemon.spool.warnings(), *lost_events.warnings(daemon.paths.data), *daemon.loaded.warnings()]
 
 
 def _measure(db: Db) -> tuple[Sizes, dict[str, int]]:

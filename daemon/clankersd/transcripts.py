@@ -5,12 +5,10 @@ Only regular files below the harness's own folders are opened, and never through
 
 import hashlib
 import os
-import stat
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 import anyio
 import msgspec
@@ -23,6 +21,7 @@ from clankersd.db import Db
 from clankersd.harnesses.claude_transcript import ClaudeReading
 from clankersd.harnesses.told import Fact
 from clankersd.index.index import Index
+from clankersd.safe_files import UnsafeFile, open_regular
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon
@@ -111,10 +110,6 @@ class Piece:
         return self.place.size == NOT_ALL
 
 
-class NotOurs(Exception):
-    """The path is not that of a transcript which may be read."""
-
-
 def folders(harness: str, further: list[str], environ: Mapping[str, str] = os.environ) -> list[Path]:
     """Where a harness keeps its files."""
     home = Path(environ.get("HOME") or Path.home())
@@ -140,16 +135,12 @@ def wanted_again(session_id: str) -> Change:
     return Change(lambda db: db.execute(_WANT_AGAIN, {**row, "now": clock.now()}))
 
 
-def open_transcript(path: str, roots: list[Path]) -> int:
-    """A descriptor of a regular file below one of the roots; raises NotOurs or OSError."""
+def open_transcript(path: str, roots: list[Path]) -> BinaryIO:
+    """Open a regular file below one of the roots; raises UnsafeFile or OSError."""
     real = os.path.realpath(path)
     if not any(real.startswith(os.path.realpath(root).rstrip("/") + "/") for root in roots):
-        raise NotOurs("it is outside the harness's folders")
-    descriptor = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise NotOurs("it is not a regular file")
-    return descriptor
+        raise UnsafeFile("it is outside the harness's folders")
+    return open_regular(real)
 
 
 def read_on(index: Index, place: Place, roots: list[Path], at_once: int = AT_ONCE) -> Piece | None:
@@ -157,8 +148,7 @@ def read_on(index: Index, place: Place, roots: list[Path], at_once: int = AT_ONC
 
     None when there is nothing new: then its last message is not told again, which its owner may have deleted.
     """
-    descriptor = open_transcript(place.path, roots)
-    with closing(os.fdopen(descriptor, "rb", buffering=0)) as file:
+    with open_transcript(place.path, roots) as file:
         size = os.fstat(file.fileno()).st_size
         same = _is_the_same(file, place, size)
         if same and size == place.size:
@@ -269,7 +259,7 @@ class Transcripts:
             self._woken = anyio.Event()
 
     async def read(self, place: Place, keep: Callable[[Piece], Awaitable[None]]) -> None:
-        """Give all that a transcript tells beyond `place` to `keep`, piece by piece; raises NotOurs or OSError."""
+        """Give all that a transcript tells beyond `place` to `keep`, piece by piece; raises UnsafeFile or OSError."""
         roots, at_once = folders(place.harness, self._daemon.config.transcript_folders), AT_ONCE
         while True:
             piece = await anyio.to_thread.run_sync(read_on, self._daemon.index, place, roots, at_once)
@@ -305,7 +295,7 @@ class Transcripts:
             await self.read(place, self._store)
         except FileNotFoundError:
             log.debug("no transcript yet", path=place.path)
-        except (OSError, NotOurs) as error:
+        except (OSError, UnsafeFile) as error:
             log.warning("transcript not read", path=place.path, problem=str(error))
 
     async def _store(self, piece: Piece) -> None:

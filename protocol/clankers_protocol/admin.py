@@ -2,13 +2,16 @@
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from clankers_protocol.wire import Id, Limit, Method, Wire
 
 
 class HealthReport(Wire):
-    """Health of the daemon. `ok` is false if events cannot be stored; `problem` then says why and what to do."""
+    """Health of the daemon. `ok` is false if events cannot be stored; `problem` then says why and what to do.
+
+    `warnings` name what else needs the owner's attention, each with what to do.
+    """
 
     ok: bool
     version: str
@@ -17,6 +20,7 @@ class HealthReport(Wire):
     sqlite_vec_version: str | None
     schema_version: int | None
     problem: str | None = None
+    warnings: list[str] = field(default_factory=list)
 
 
 class Health(Method[HealthReport]):
@@ -84,6 +88,7 @@ class StatusReport(Wire):
     queue: WriteQueue
     sizes: Sizes | None
     counts: dict[str, int]
+    warnings: list[str] = field(default_factory=list)
 
 
 class DaemonStatus(Method[StatusReport]):
@@ -101,9 +106,18 @@ class Setting(Wire):
     help: str
 
 
+class IgnoredSetting(Wire):
+    """A value that is not in force: where it stands, and why the daemon does not use it."""
+
+    key: str
+    source: str
+    reason: str
+
+
 class Settings(Wire):
     path: str
     settings: list[Setting]
+    ignored: list[IgnoredSetting] = field(default_factory=list)
 
 
 class DaemonConfig(Method[Settings]):

@@ -2,6 +2,8 @@
 
 from typing import ClassVar, Literal
 
+from msgspec import field
+
 from clankers_protocol.admin import JobStarted
 from clankers_protocol.wire import Method, Time, Wire
 
@@ -34,21 +36,54 @@ class HarnessCapture(Wire):
 
 
 class RejectedEvent(Wire):
-    """A spooled event that cannot be stored. Its file is moved to the `rejected` folder of the spool."""
+    """A spooled event that cannot be stored. Its file is moved to the `rejected` folder of the spool.
+
+    `problem` gives the reason; it is null for a file that was set aside before the daemon started.
+    """
 
     name: str
     bytes: int
     at: int
+    problem: str | None = None
+
+
+class SkippedEvent(Wire):
+    """A file in the spool that can be neither stored nor moved aside; it is tried again every minute."""
+
+    name: str
+    problem: str
+
+
+class LostEvents(Wire):
+    """Events that hooks could neither send nor spool, for want of space for example, since the counter was made."""
+
+    count: int
+    last_at: int
+    last_reason: str
+
+    @classmethod
+    def parse(cls, record: bytes) -> "LostEvents | None":
+        """Read the line that hooks write, `COUNT MILLISECONDS REASON`; None for anything else."""
+        count, _, rest = record.decode(errors="replace").strip().partition(" ")
+        at, _, reason = rest.partition(" ")
+        if not all(number.isascii() and number.isdigit() and len(number) < 16 for number in (count, at)):
+            return None
+        return cls(int(count), int(at), reason)
 
 
 class SpoolDepth(Wire):
-    """Events that hooks spooled while the daemon was unavailable. `newest` lists the newest rejected ones."""
+    """Events that hooks spooled while the daemon was unavailable. `newest` lists the newest rejected ones.
+
+    `problem` says why the spool directory cannot be read, and what to do.
+    """
 
     waiting: int
     bytes: int
     oldest_at: int | None
     rejected: int
     newest: list[RejectedEvent]
+    skipped: list[SkippedEvent] = field(default_factory=list)
+    problem: str | None = None
 
 
 class TranscriptReading(Wire):
@@ -61,7 +96,7 @@ class TranscriptReading(Wire):
 
 
 class CaptureReport(Wire):
-    """Capture status of all harnesses. `ok` is true if none is dead and no event was rejected.
+    """Capture status. `ok` is true if no harness is dead, no event was rejected or skipped, and none lost within a day.
 
     `redacted` counts redacted secrets by kind.
     """
@@ -71,6 +106,7 @@ class CaptureReport(Wire):
     spool: SpoolDepth
     transcripts: TranscriptReading
     redacted: dict[str, int]
+    lost: LostEvents | None = None
 
 
 class CaptureStatus(Method[CaptureReport]):

@@ -6,7 +6,6 @@ import resource
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 from fake_daemon import Peer, played
+from hooking import EVENT, autostarting, hook, linux, spooled
 from support import DaemonProcess, running_daemon
 from writers import eventually
 
@@ -23,24 +23,7 @@ from clankers.ctl.plugin import hook_command
 from clankers.hook import LARGEST_LOG, setting
 from clankers.spool import keep
 
-linux = pytest.mark.skipif(sys.platform != "linux", reason="looks at the process through /proc")
-
-EVENT = {"message": {"id": "m", "sessionId": "s", "role": "user", "textContent": "hello"}}
 PROMPT = {"hook_event_name": "UserPromptSubmit", "session_id": "s", "prompt": "hello"}
-
-
-def hook(environ: dict[str, str], event: Any, *words: str, **more: Any) -> bytes:
-    """What the hook prints; it must exit 0 and say nothing on stderr, whatever happens."""
-    body = event if isinstance(event, bytes) else json.dumps(event).encode()
-    done = subprocess.run(
-        [*hook_command(), *(words or ("generic",))], input=body, env=environ, capture_output=True, timeout=60, **more
-    )
-    assert (done.returncode, done.stderr) == (0, b"")
-    return done.stdout
-
-
-def spooled(home: Path) -> list[Path]:
-    return sorted((home / "clankers" / "spool").glob("*.json"))
 
 
 def rejected(home: Path) -> list[Path]:
@@ -313,29 +296,6 @@ def test_the_hook_reads_its_settings_itself(
 
 
 # --- Starting the daemon
-
-
-@contextmanager
-def autostarting(home: Path) -> Iterator[DaemonProcess]:
-    """A place where hooks may start the daemon; whatever they have started is gone after the block."""
-    daemon = DaemonProcess(
-        home, CLANKERS_HOOK_AUTOSTART="true", CLANKERS_EMBEDDER="none", HOME=str(home), SECRET_TOKEN="harness's own"
-    )
-    daemon.environ.pop("XDG_CONFIG_HOME", None)
-    try:
-        yield daemon
-    finally:
-        lock = home / "clankers" / "clankers.db.lock"
-        if lock.exists() and (pid := lock.read_text().strip()):
-            os.kill(int(pid), signal.SIGTERM)
-            eventually(lambda: not Path(f"/proc/{pid}").exists() or _is_dead(int(pid)), "the daemon has ended")
-
-
-def _is_dead(pid: int) -> bool:
-    try:
-        return ") Z " in Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return True
 
 
 @linux

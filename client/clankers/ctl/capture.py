@@ -8,7 +8,14 @@ import click
 from clankers.ctl.command import PROBLEM, Ctl, common
 from clankers.ctl.human import local, several, size, span
 from clankers.ctl.output import Column, one_line, print_facts, print_json, print_table
-from clankers_protocol.capture import CaptureReport, CaptureStatus, HarnessCapture, SpoolDepth, TranscriptReading
+from clankers_protocol.capture import (
+    CaptureReport,
+    CaptureStatus,
+    HarnessCapture,
+    LostEvents,
+    SpoolDepth,
+    TranscriptReading,
+)
 
 COLUMNS = [
     Column("Harness", style="cyan"),
@@ -37,7 +44,7 @@ def capture() -> None:
 def status(ctl: Ctl) -> None:
     """Show the last event of each harness, what is still kept on disk, and what was kept out.
 
-    Exits 4 when a harness's capture is dead or events were rejected, and says what to do about it.
+    Exits 4 when a harness's capture is dead or events were rejected, skipped or lost, and says what to do about it.
 
     \b
     Examples:
@@ -64,6 +71,8 @@ def _print(report: CaptureReport) -> None:
         [
             ("spool", _spool(report.spool)),
             ("rejected", _rejected(report.spool)),
+            *[("skipped", f"{one_line(event.name)}: {one_line(event.problem)}") for event in report.spool.skipped],
+            ("lost", _lost(report.lost)),
             ("transcripts", _transcripts(report.transcripts)),
             ("redacted", _redacted(report.redacted)),
         ]
@@ -88,6 +97,8 @@ def _ago(moment: int | None) -> str:
 
 
 def _spool(spool: SpoolDepth) -> str:
+    if spool.problem:
+        return one_line(spool.problem)
     if not spool.waiting:
         return "empty"
     return f"{several(spool.waiting, 'event')} waiting, {size(spool.bytes)}, the oldest from {local(spool.oldest_at)}"
@@ -96,8 +107,18 @@ def _spool(spool: SpoolDepth) -> str:
 def _rejected(spool: SpoolDepth) -> str:
     if not spool.rejected:
         return "none"
-    newest = ", ".join(f"{one_line(event.name)} ({local(event.at)})" for event in spool.newest[:3])
+    newest = ", ".join(
+        f"{one_line(event.name)} ({local(event.at)}{f': {one_line(event.problem)}' if event.problem else ''})"
+        for event in spool.newest[:3]
+    )
     return f"{several(spool.rejected, 'event')} that cannot be stored, in spool/rejected: {newest}"
+
+
+def _lost(lost: LostEvents | None) -> str:
+    if lost is None:
+        return "none"
+    events = f"{several(lost.count, 'event')} that hooks could not store"
+    return f"{events}, last {_ago(lost.last_at)}: {one_line(lost.last_reason)}"
 
 
 def _transcripts(read: TranscriptReading) -> str:

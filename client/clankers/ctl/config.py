@@ -12,7 +12,7 @@ import click
 from clankers.ctl.command import Ctl, common
 from clankers.ctl.output import Column, one_line, print_json, print_table
 from clankers.messages import DaemonUnavailable
-from clankers_protocol.admin import DaemonConfig, DaemonConfigure, Settings
+from clankers_protocol.admin import DaemonConfig, DaemonConfigure, IgnoredSetting, Settings
 from clankers_protocol.paths import default_paths
 
 COLUMNS = [
@@ -69,7 +69,14 @@ def _print_settings(settings: Settings) -> None:
         [setting.key, _text(setting.value), setting.origin, one_line(setting.help)] for setting in settings.settings
     ]
     print_table(COLUMNS, rows)
+    for ignored in settings.ignored:
+        _warn_ignored(ignored)
     click.echo(f"File: {settings.path}", err=True)
+
+
+def _warn_ignored(ignored: IgnoredSetting) -> None:
+    told = f"Ignored {one_line(ignored.key)} from {one_line(ignored.source)}: {one_line(ignored.reason)}"
+    click.secho(told, fg="yellow", err=True)
 
 
 def _show_file(ctl: Ctl, path: Path) -> None:
@@ -163,6 +170,9 @@ def _configure(ctl: Ctl, key: str, value: str | int | float | bool | None) -> No
     if now is None:
         return
     click.echo(f"{key} = {_text(now.value)} ({now.origin})")
+    for ignored in settings.ignored:
+        if ignored.key == key:
+            _warn_ignored(ignored)
     if now.origin in ("environment", "flag"):
         click.echo(f"The {now.origin} overrides the file, so this holds once it no longer does.", err=True)
 

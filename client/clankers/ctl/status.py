@@ -6,7 +6,7 @@ import click
 
 from clankers.ctl.command import PROBLEM, Ctl, common
 from clankers.ctl.human import size, span
-from clankers.ctl.output import print_facts, print_json
+from clankers.ctl.output import one_line, print_facts, print_json
 from clankers_protocol.admin import DaemonStatus, Health, HealthReport, Sizes, StatusReport
 
 
@@ -52,6 +52,8 @@ def _print_state(report: StatusReport | HealthReport) -> None:
         click.secho("● ok", fg="green", bold=True)
     else:
         click.secho(f"● problem: {report.problem or 'events cannot be stored'}", fg="red", bold=True)
+    for warning in report.warnings:
+        click.secho(f"● warning: {one_line(warning)}", fg="yellow")
 
 
 def _versions(report: StatusReport | HealthReport) -> str:

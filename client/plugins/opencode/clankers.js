@@ -32,6 +32,7 @@ const AT_ONCE = 100
 const LARGEST_FRAME = 31 * 1024 * 1024
 const MOST_SPOOLED = 256 * 1024 * 1024
 const LARGEST_LOG = 1024 * 1024
+const LOSS_RECORD_BYTES = 512
 const MOST_REMEMBERED = 500 // messages whose parts are at hand in case they change
 
 const SENT_AS_THEY_ARE = new Set([
@@ -98,8 +99,32 @@ function note(text) {
     fs.mkdirSync(folder, { recursive: true, mode: 0o700 })
     const file = path.join(folder, "hook.log")
     const large = fs.existsSync(file) && fs.statSync(file).size > LARGEST_LOG
-    fs.writeFileSync(file, `${new Date().toISOString()} opencode: ${text}\n`, { flag: large ? "w" : "a", mode: 0o600 })
+    const { O_WRONLY, O_CREAT, O_APPEND, O_NONBLOCK, O_NOFOLLOW, O_TRUNC } = fs.constants
+    const flag = O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_NOFOLLOW | (large ? O_TRUNC : 0)
+    fs.writeFileSync(file, `${new Date().toISOString()} opencode: ${text}\n`, { flag, mode: 0o600 })
   } catch {}
+}
+
+/** Counts and notes an event that could neither be sent nor spooled, as clankers.losses does. */
+function reportLoss(error) {
+  try {
+    const { O_RDWR, O_CREAT, O_NONBLOCK, O_NOFOLLOW } = fs.constants
+    const flags = O_RDWR | O_CREAT | O_NONBLOCK | O_NOFOLLOW
+    const file = fs.openSync(path.join(dataFolder(), "lost-events"), flags, 0o600)
+    try {
+      const record = Buffer.alloc(LOSS_RECORD_BYTES)
+      fs.readSync(file, record, 0, LOSS_RECORD_BYTES, 0)
+      const count = Number(/^\d{1,15} /.exec(record.toString("latin1"))?.[0] ?? 0) + 1
+      const line = Buffer.from(`${count} ${Date.now()} ${`${error}`.replace(/\s+/g, " ")}`)
+      record.fill(" ")
+      line.copy(record, 0, 0, LOSS_RECORD_BYTES - 1)
+      record.write("\n", LOSS_RECORD_BYTES - 1)
+      fs.writeSync(file, record, 0, LOSS_RECORD_BYTES, 0)
+    } finally {
+      fs.closeSync(file)
+    }
+  } catch {}
+  note(`event lost: ${error}`)
 }
 
 /** The function, but what it throws is noted: OpenCode must not notice. */
@@ -126,7 +151,7 @@ function nextName(folder, length) {
 
 function checkRoom(names, length) {
   const sizes = names.map((name) => Number(/-(\d+)\.\w+$/.exec(name)?.[1] ?? 0))
-  if (sizes.reduce((sum, size) => sum + size, length) > MOST_SPOOLED) throw new Error("event lost: the spool is full")
+  if (sizes.reduce((sum, size) => sum + size, length) > MOST_SPOOLED) throw new Error("the spool is full")
 }
 
 /** Keeps one event on disk, complete or not at all. */
@@ -175,6 +200,7 @@ class Daemon {
   /** The result of a request; rejects when there is none. */
   async request(method, params) {
     if (!this.#link && Date.now() < this.#awayUntil) throw new Error("the daemon is away")
+    if (!this.#link) this.#refuseForeign(socketPath())
     const link = (this.#link ??= new Link())
     try {
       return await link.request(method, params)
@@ -186,6 +212,15 @@ class Daemon {
   close() {
     this.#link?.end(new Error("closed"))
     this.#link = null
+  }
+
+  /** Throws when the socket is another user's: the environment may lead anywhere. */
+  #refuseForeign(place) {
+    const owner = fs.statSync(place, { throwIfNoEntry: false })?.uid
+    if (owner === undefined || !process.getuid || owner === process.getuid()) return
+    this.#awayUntil = Date.now() + AWAY_MS
+    note(`not sent: ${place} belongs to another user (uid ${owner}); check CLANKERS_SOCKET_PATH`)
+    throw new Error("the socket is another user's")
   }
 
   #lose(problem) {
@@ -315,7 +350,13 @@ class Outbox {
 
   /** Keeps everything that has not been acknowledged; for the very end. */
   keepAll() {
-    for (const item of this.#queue.splice(0)) quietly(keepAtOnce)(item.params)
+    for (const item of this.#queue.splice(0)) {
+      try {
+        keepAtOnce(item.params)
+      } catch (error) {
+        reportLoss(error)
+      }
+    }
   }
 
   async #work() {
@@ -325,7 +366,7 @@ class Outbox {
       const stored = await Promise.all(batch.map((item) => this.#send(item)))
       for (const [place, item] of batch.entries()) {
         if (!this.#queue.includes(item)) continue // kept in the meantime
-        if (!stored[place]) await keep(item.params).catch((error) => note(`${error}`))
+        if (!stored[place]) await keep(item.params).catch(reportLoss)
         this.#queue = this.#queue.filter((other) => other !== item)
       }
     }

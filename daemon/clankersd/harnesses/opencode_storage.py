@@ -1,6 +1,5 @@
 """OpenCode's own history: its database, and the folder of JSON files that older versions wrote. Only read."""
 
-import os
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -12,7 +11,8 @@ import msgspec
 
 from clankersd.harnesses.opencode import message_facts, session_facts, tool_facts
 from clankersd.harnesses.told import Fact, number, record, text
-from clankersd.transcripts import NotOurs, open_transcript
+from clankersd.safe_files import UnsafeFile
+from clankersd.transcripts import open_transcript
 
 LARGEST_RECORD = 32 * 1024 * 1024
 
@@ -68,13 +68,13 @@ def _in_database(root: Path) -> list[Stored]:
     try:
         with closing(_opened(path, root)) as db:
             rows = db.execute(_SESSIONS).fetchall()
-    except (apsw.Error, OSError, NotOurs):
+    except (apsw.Error, OSError, UnsafeFile):
         return []
     return [Stored(str(id_), root, path, str(place or ""), int(updated or 0)) for id_, place, updated in rows]
 
 
 def _opened(path: Path, root: Path) -> apsw.Connection:
-    os.close(open_transcript(str(path), [root]))
+    open_transcript(str(path), [root]).close()
     db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
     db.set_busy_timeout(2000)
     return db
@@ -134,9 +134,9 @@ def _folder_records(stored: Stored, malformed: Malformed) -> Records:
 
 def _file(path: Path, root: Path) -> dict[str, Any] | None:
     try:
-        with os.fdopen(open_transcript(str(path), [root]), "rb") as file:
+        with open_transcript(str(path), [root]) as file:
             found = _decoded(file.read(LARGEST_RECORD))
-    except (OSError, NotOurs):
+    except (OSError, UnsafeFile):
         return None
     return found if isinstance(found, dict) else None
 

@@ -3,7 +3,6 @@
 import hashlib
 import os
 import re
-import stat
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -20,6 +19,7 @@ from clankersd.index.chunks import Chunking, Owner, Prepared, prepare, replace
 from clankersd.index.index import Index
 from clankersd.index.survey import Found, Survey
 from clankersd.index.words import other_forms
+from clankersd.safe_files import UnsafeFile, open_regular, read_at_most
 
 SOURCE = "memory"
 LARGEST = 10 * 1024 * 1024
@@ -225,15 +225,12 @@ def header(name: str, date: datetime | None) -> str:
 
 
 def _read(path: str) -> tuple[bytes, os.stat_result]:
-    # Neither a link nor a pipe that was put in the file's place may lead away or hold up the thread.
-    opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(opened, "rb") as file:
-        status = os.fstat(opened)
-        if not stat.S_ISREG(status.st_mode):
-            raise Refused("it is not a regular file")
-        if status.st_size > LARGEST:
-            raise Refused(f"it is larger than {LARGEST // 1024 // 1024} MiB")
-        data = file.read(LARGEST)
+    try:
+        with open_regular(path, max_bytes=LARGEST) as file:
+            status = os.fstat(file.fileno())
+            data = read_at_most(file, LARGEST)
+    except UnsafeFile as error:
+        raise Refused(str(error)) from error
     if b"\x00" in data:
         raise Refused("it is not text: it holds a zero byte")
     return data, status

@@ -3,18 +3,18 @@
 import json
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 from clankersd.db import Db
 from clankersd.db.fts import FullText
 from clankersd.index import generations, vectors
 from clankersd.index.chunks import OWNERS
-from clankersd.index.comparison import SOURCE
+from clankersd.index.comparison import LARGEST, SOURCE
 from clankersd.index.files import FileSync
 from clankersd.index.generations import Generation
 from clankersd.index.index import Index
 from clankersd.index.queue import ATTEMPTS
 from clankersd.index.texts import KINDS, recut
+from clankersd.safe_files import UnsafeFile, read_regular
 
 AT_ONCE = 500
 
@@ -192,8 +192,8 @@ def _is_to_be_found(db: Db, kind: str, owner: str) -> bool:
 
 def _says_something(path: str) -> bool:
     try:
-        return bool(Path(path).read_bytes().strip())
-    except OSError:
+        return bool(read_regular(path, max_bytes=LARGEST).strip())
+    except (OSError, UnsafeFile):
         return False  # the file sync says what is wrong with it
 
 

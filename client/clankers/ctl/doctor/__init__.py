@@ -58,6 +58,7 @@ def doctor(ctl: Ctl, repair: bool) -> None:
         files.leftovers(paths),
         files.spool(paths, status is not None),
         files.set_aside(paths),
+        files.lost_events(paths),
         *parts.plugins(),
         parts.service(),
     ]

@@ -13,6 +13,7 @@ from pathlib import Path
 from clankers.ctl.human import several, size, span
 from clankers.spool import MOST_BYTES
 from clankers_protocol.admin import Finding
+from clankers_protocol.capture import LostEvents
 from clankers_protocol.paths import Paths
 
 REPAIR = "clankers-ctl doctor --repair"
@@ -26,6 +27,7 @@ OLD_BACKUP_SECONDS = 7 * 86_400
 WAITING_SECONDS = 60
 """The daemon stores what is kept within seconds."""
 
+RECENT_LOSS_SECONDS = 86_400
 LEFT_SECONDS = 3600
 """What is unfinished for so long nobody is going to finish."""
 
@@ -67,7 +69,7 @@ def permissions(paths: Paths) -> Finding:
     open_ones = list(_open_to_others(paths))
     if not open_ones:
         return Finding("permissions", "ok", "Only you can read what is kept.")
-    shown = ", ".join(f"{path} ({mode:04o})" for path, mode in open_ones[:3])
+    shown = ", ".join(f"{_printable(path)} ({mode:04o})" for path, mode in open_ones[:3])
     more = f" and {len(open_ones) - 3:,} more" if len(open_ones) > 3 else ""
     told = f"Others can get at what is yours: {shown}{more}."
     return Finding("permissions", "problem", told, REPAIR, repairable=True)
@@ -80,7 +82,7 @@ def tighten(paths: Paths) -> list[str]:
         allowed = mode & ~(OTHERS_WRITE if path == paths.config else OTHERS)
         with suppress(PermissionError):  # it is not ours: the check says so again
             path.chmod(allowed)
-            done.append(f"set the mode of {path} from {mode:04o} to {allowed:04o}")
+            done.append(f"set the mode of {_printable(path)} from {mode:04o} to {allowed:04o}")
     return done
 
 
@@ -106,9 +108,15 @@ def backups(paths: Paths) -> Finding:
 
 def spool(paths: Paths, running: bool) -> Finding:
     """What hooks have kept for the daemon."""
+    if problem := _spool_problem(paths.spool):
+        return problem
     kept = list(_kept(paths.spool))
     if not kept:
         return Finding("spool", "ok", "No events wait.")
+    if strange := _strange(paths.spool):
+        shown = ", ".join(strange[:3]) + (f" and {len(strange) - 3:,} more" if len(strange) > 3 else "")
+        told = f"{paths.spool} holds what the daemon cannot read as events: {shown}."
+        return Finding("spool", "problem", told, "start the daemon, which sets it aside, or remove it")
     age, bulk = max(time.time() - min(at for at, _ in kept), 0), sum(length for _, length in kept)
     waits = f"{several(len(kept), 'event')} ({size(bulk)}) {'waits' if len(kept) == 1 else 'wait'} to be stored"
     told = f"{waits}, the oldest for {span(age)}."
@@ -119,6 +127,51 @@ def spool(paths: Paths, running: bool) -> Finding:
             "spool", "warning", told, "look again in a minute; is it no less: clankers-ctl logs --level warn"
         )
     return Finding("spool", "ok", told)
+
+
+def _spool_problem(folder: Path) -> Finding | None:
+    """Report a spool directory that the daemon cannot list."""
+    try:
+        found = folder.stat()
+        os.scandir(folder).close()
+    except FileNotFoundError:
+        if folder.is_symlink():
+            return Finding("spool", "problem", f"{folder} is a link that leads nowhere.", f"rm {folder}")
+        return None
+    except OSError as error:
+        told = f"{folder} cannot be read: {error.strerror}. Hook events are lost."
+        return Finding("spool", "problem", told, f"make it a directory of yours: sudo chown {os.geteuid()} {folder}")
+    if found.st_uid != os.geteuid():
+        told = f"{folder} belongs to another user (uid {found.st_uid}): what hooks keep there is not stored."
+        return Finding("spool", "problem", told, f"sudo chown -R {os.geteuid()} {folder}")
+    return None
+
+
+def _strange(folder: Path) -> list[str]:
+    """List what hooks did not write there: no files, or files of another user."""
+    strange = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):
+                found = entry.stat(follow_symlinks=False)
+                if entry.name.endswith(".json") and (not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid()):
+                    strange.append(_printable(entry.name))
+    return sorted(strange)
+
+
+def lost_events(paths: Paths) -> Finding:
+    """Events that hooks could neither send nor spool."""
+    try:
+        lost = LostEvents.parse((paths.data / "lost-events").read_bytes())
+    except OSError:
+        lost = None
+    if lost is None:
+        return Finding("lost events", "ok", "Hooks have lost no events.")
+    age = max(time.time() - lost.last_at / 1000, 0)
+    told = f"Hooks have lost {several(lost.count, 'event')}, the last {span(age)} ago: {lost.last_reason}."
+    if age > RECENT_LOSS_SECONDS:
+        return Finding("lost events", "ok", told)
+    return Finding("lost events", "problem", told, f"make room where {paths.data} is, and see {paths.logs}/hook.log")
 
 
 def set_aside(paths: Paths) -> Finding:
@@ -165,8 +218,10 @@ def _open_to_others(paths: Paths) -> Iterator[tuple[Path, int]]:
     """What others have rights to that they should not have, with its mode."""
     for path in _ours(paths):
         with suppress(FileNotFoundError):
-            mode = stat.S_IMODE(path.lstat().st_mode)
-            if mode & (OTHERS_WRITE if path == paths.config else OTHERS):
+            found = path.lstat()
+            mode = stat.S_IMODE(found.st_mode)
+            # A link's own mode means nothing, and changing it would change what it leads to.
+            if mode & (OTHERS_WRITE if path == paths.config else OTHERS) and not stat.S_ISLNK(found.st_mode):
                 yield path, mode
 
 
@@ -177,15 +232,18 @@ def _ours(paths: Paths) -> Iterator[Path]:
     for folder in (paths.logs, paths.backups, paths.spool, paths.spool / "rejected"):
         if folder.is_dir():
             yield folder
-            yield from (path for path in folder.iterdir() if path.is_file() and not path.is_symlink())
+            with suppress(PermissionError):  # what cannot be listed is open to nobody
+                yield from [path for path in folder.iterdir() if path.is_file() and not path.is_symlink()]
 
 
 def _kept(folder: Path) -> Iterator[tuple[float, int]]:
     """Time and size of the events in a folder."""
-    for path in folder.glob("*.json"):
-        with suppress(FileNotFoundError):  # it was stored just now
-            found = path.stat()
-            yield found.st_mtime, found.st_size
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith(".json"):
+                with suppress(FileNotFoundError):  # it was stored just now
+                    found = entry.stat(follow_symlinks=False)
+                    yield found.st_mtime, found.st_size
 
 
 def _left(paths: Paths) -> Iterator[Path]:
@@ -216,6 +274,11 @@ def _is_held(path: Path) -> bool:
 def _sessions(backup: Path) -> int:
     with closing(sqlite3.connect(f"{backup.as_uri()}?mode=ro&immutable=1", uri=True)) as db:
         return int(db.execute("SELECT count(*) FROM sessions").fetchone()[0])
+
+
+def _printable(path: str | Path) -> str:
+    """Return a path as valid Unicode: bytes that are not UTF-8 are written as escapes."""
+    return os.fsencode(path).decode(errors="backslashreplace")
 
 
 def _size(path: Path) -> int:

@@ -1,0 +1,126 @@
+"""Settings of a daemon that a hook started.
+
+Its environment is a harness's, and a repository can write that (a project's harness settings, .envrc). It may move
+files, but never decide where sessions are sent: no setting is taken from it, and settings that send something are
+taken only from a file that the owner is known to use and that nobody else can write.
+"""
+
+import os
+import pwd
+import re
+import stat
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clankers_protocol.admin import IgnoredSetting
+from clankersd.safe_files import UnsafeFile, read_regular
+
+LOCAL_EMBEDDERS = ("static", "onnx", "none")
+MAX_PATH_BYTES = 4096
+MAX_VARIABLES = 50
+_VARIABLE = re.compile(r"CLANKERS_[A-Z0-9_]{1,64}")
+
+
+@dataclass(frozen=True)
+class HookStart:
+    """How a hook started the daemon: which of its variables were not passed on."""
+
+    database: Path
+    variables: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, database: Path, names: str) -> "HookStart":
+        """Read the names as the hook gives them, separated by commas."""
+        found = [name for name in names.split(",") if _VARIABLE.fullmatch(name)]
+        return cls(database, tuple(found[:MAX_VARIABLES]))
+
+    def select(self, path: Path, values: dict[str, Any]) -> tuple[dict[str, Any], list[IgnoredSetting]]:
+        """Return the values of the file at `path` that are in force, and what is ignored."""
+        reason = "a hook started the daemon, and its environment is not the owner's: put it into the file"
+        ignored = [IgnoredSetting(name.removeprefix("CLANKERS_").lower(), name, reason) for name in self.variables]
+        sending = sending_settings(values)
+        distrust = untrusted(path, self.database) if sending else None
+        if distrust:
+            ignored += [IgnoredSetting(key, str(path), distrust) for key in sorted(sending)]
+            values = {key: value for key, value in values.items() if key not in sending}
+        return values, ignored
+
+
+def sending_settings(values: dict[str, Any]) -> set[str]:
+    """Name the settings among `values` that make the daemon send something, and those that go with them."""
+    found = {key for key in ("embedder_url", "embedder_key_file", "chat_url", "chat_key_file") if values.get(key)}
+    if values.get("embedder", "none") not in LOCAL_EMBEDDERS:
+        found |= {key for key in values if key.startswith("embedder")}
+    if values.get("extract") == "model":
+        found.add("extract")
+    return found
+
+
+def untrusted(path: Path, database: Path) -> str | None:
+    """Say why the file at `path` may not make the daemon send anything; None when it may."""
+    known = [*default_path(), *recorded_path(database)]
+    if not any(_same(path, each) for each in known):
+        return (
+            "a hook started the daemon, and this file was never used by a daemon that you started yourself: "
+            f"start it once with `clankersd --config {path}`"
+        )
+    real = Path(os.path.realpath(path))
+    for each in (real, real.parent):
+        try:
+            found = each.stat()
+        except OSError as error:
+            return f"{each} cannot be checked: {error.strerror}"
+        if found.st_uid not in (os.geteuid(), 0):
+            return f"{each} belongs to another user (uid {found.st_uid}): sudo chown {os.geteuid()} {each}"
+        if stat.S_IMODE(found.st_mode) & 0o022:
+            return f"others can write {each}: chmod go-w {each}"
+    return None
+
+
+def default_path() -> list[Path]:
+    """Return where the settings are without any variable, for the home directory of the user database."""
+    try:
+        home = Path(pwd.getpwuid(os.geteuid()).pw_dir)
+    except KeyError:  # a container may run as a user that its database does not know
+        return []
+    folder = home / "Library/Application Support" if sys.platform == "darwin" else home / ".config"
+    return [folder / "clankers" / "clankers.toml"]
+
+
+def recorded_path(database: Path) -> list[Path]:
+    """Return the settings file that the owner's own daemon used last with this database, if any."""
+    try:
+        text = read_regular(_record(database), max_bytes=MAX_PATH_BYTES, owner=os.geteuid())
+    except (OSError, UnsafeFile):
+        return []
+    return [Path(os.fsdecode(text.rstrip(b"\n")))]
+
+
+def record_path(database: Path, path: Path) -> None:
+    """Remember the settings file of a daemon that the owner started, for those that hooks start later."""
+    if recorded_path(database) == [path]:
+        return
+    record = _record(database)
+    unfinished = record.with_name(f"{record.name}.unfinished")
+    with suppress(OSError):  # then hooks' daemons use the default file only
+        unfinished.unlink(missing_ok=True)
+        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(os.fsencode(path) + b"\n")
+        unfinished.replace(record)
+
+
+def _record(database: Path) -> Path:
+    """Return the file beside the database itself, wherever a link to it may stand."""
+    real = Path(os.path.realpath(database))
+    return real.with_name(f"{real.name}.settings-path")
+
+
+def _same(path: Path, known: Path) -> bool:
+    try:
+        return path.samefile(known)
+    except OSError:
+        return False

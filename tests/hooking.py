@@ -1,0 +1,57 @@
+"""Running `clankers-hook` as a harness does, with and without a daemon."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import DaemonProcess
+from writers import eventually
+
+from clankers.ctl.plugin import hook_command
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="looks at the process through /proc")
+
+EVENT = {"message": {"id": "m", "sessionId": "s", "role": "user", "textContent": "hello"}}
+
+
+def hook(environ: dict[str, str], event: Any, *words: str, **more: Any) -> bytes:
+    """What the hook prints; it must exit 0 and say nothing on stderr, whatever happens."""
+    body = event if isinstance(event, bytes) else json.dumps(event).encode()
+    done = subprocess.run(
+        [*hook_command(), *(words or ("generic",))], input=body, env=environ, capture_output=True, timeout=60, **more
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    return done.stdout
+
+
+def spooled(home: Path) -> list[Path]:
+    return sorted((home / "clankers" / "spool").glob("*.json"))
+
+
+@contextmanager
+def autostarting(home: Path) -> Iterator[DaemonProcess]:
+    """A place where hooks may start the daemon; whatever they have started is gone after the block."""
+    daemon = DaemonProcess(home, CLANKERS_HOOK_AUTOSTART="true", HOME=str(home), SECRET_TOKEN="harness's own")
+    daemon.environ.pop("XDG_CONFIG_HOME", None)
+    (home / "clankers.toml").write_text('embedder = "none"\n')
+    try:
+        yield daemon
+    finally:
+        lock = home / "clankers" / "clankers.db.lock"
+        if lock.exists() and (pid := lock.read_text().strip()):
+            os.kill(int(pid), signal.SIGTERM)
+            eventually(lambda: not Path(f"/proc/{pid}").exists() or _is_dead(int(pid)), "the daemon has ended")
+
+
+def _is_dead(pid: int) -> bool:
+    try:
+        return ") Z " in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return True
