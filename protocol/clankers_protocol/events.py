@@ -1,20 +1,21 @@
 """What harness plugins send. The names and shapes are those of the original clankers daemon.
 
 Unknown fields are ignored, and required fields default to empty: their absence has an error of its own
-(4001, with the field), as the original's plugins expect.
+(4001, with the field), as the original's plugins expect. What may stand in an id says ids.py.
 """
 
 from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta, field
 
-from clankers_protocol.wire import ClientInfo, Count, Duration, Id, Method, Number, Ok, Time, Wire
+from clankers_protocol.ids import NewId
+from clankers_protocol.wire import ClientInfo, Count, Duration, Method, Number, Ok, Time, Wire
 
 
 class SessionEvent(Wire):
     """What is known of a session. Absent, null or empty fields leave what is stored as it is."""
 
-    id: Id = ""
+    id: NewId = ""
     title: str | None = None
     project_path: str | None = None
     project_name: str | None = None
@@ -34,15 +35,15 @@ class SessionEvent(Wire):
     summary: str | None = None
     user_prompt: str | None = None
     context: dict[str, Any] | None = None
-    chat_id: str | None = None
+    chat_id: NewId | None = None
     metadata: dict[str, Any] | None = None
 
 
 class MessageEvent(Wire):
     """One message of a session."""
 
-    id: Id = ""
-    session_id: Id = ""
+    id: NewId = ""
+    session_id: NewId = ""
     role: str | None = None
     text_content: str | None = None
     model: str | None = None
@@ -58,9 +59,9 @@ class MessageEvent(Wire):
 class ToolEvent(Wire):
     """One tool call of a session."""
 
-    id: Id = ""
-    session_id: Id = ""
-    message_id: Id | None = None
+    id: NewId = ""
+    session_id: NewId = ""
+    message_id: NewId | None = None
     tool_name: str = ""
     tool_input: str | None = None
     tool_output: str | None = None
@@ -74,8 +75,8 @@ class ToolEvent(Wire):
 class SessionErrorEvent(Wire):
     """Something that went wrong in a session."""
 
-    id: Id = ""
-    session_id: Id = ""
+    id: NewId = ""
+    session_id: NewId = ""
     error_type: str | None = None
     error_message: str | None = None
     created_at: Time | None = None
@@ -84,8 +85,8 @@ class SessionErrorEvent(Wire):
 class CompactionEvent(Wire):
     """A session's context was compacted: by whom (`cause`: "manual" or "auto") and into what."""
 
-    id: Id = ""
-    session_id: Id = ""
+    id: NewId = ""
+    session_id: NewId = ""
     tokens_before: Count | None = None
     tokens_after: Count | None = None
     messages_before: Count | None = None
