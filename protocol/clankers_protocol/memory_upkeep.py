@@ -23,10 +23,15 @@ class Maintained(Wire):
 
 class MemoryMaintain(Method[Maintained]):
     """Look after all memories now: promote what is used, archive what has faded, merge what says the same, drop
-    entities nothing refers to. Every change is in the history of its memory."""
+    entities nothing refers to. Every change is in the history of its memory.
+
+    If more than five memories and more than a quarter of them were to be archived at once, nothing is done and the call
+    fails with a conflict, unless `force` is set: a clock that jumped forward makes all memories look faded.
+    """
 
     method: ClassVar[str] = "memory.maintain"
     dry_run: bool = False
+    force: bool = False
 
 
 class Candidate(Wire):
