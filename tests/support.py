@@ -73,6 +73,8 @@ class RawConnection:
 class DaemonProcess:
     """One `clankersd` in a folder of its own."""
 
+    program = ("-m", "clankersd")
+
     def __init__(self, home: Path, **environ: str) -> None:
         self.home = home
         self.data = home / "clankers"
@@ -91,7 +93,7 @@ class DaemonProcess:
 
     def start(self, *flags: str, wait: bool = True) -> "DaemonProcess":
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "clankersd", *flags],
+            [sys.executable, *self.program, *flags],
             env=self.environ,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

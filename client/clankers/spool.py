@@ -19,9 +19,10 @@ class SpoolFull(Exception):
 def keep(folder: str, event: bytes) -> str:
     """Put `event` into the spool; returns its path once it is safe on the disk."""
     make_folder(folder)
-    if size(folder) + len(event) > MOST_BYTES:
+    names = os.listdir(folder)
+    if sum(map(_said, names)) + len(event) > MOST_BYTES:
         raise SpoolFull(f"the spool holds {MOST_BYTES} bytes: start the daemon to empty it")
-    name = f"{time.time_ns():020}-{os.getpid()}-{len(event)}"
+    name = f"{_stamp(names):020}-{os.getpid()}-{len(event)}"
     path, unfinished = f"{folder}/{name}.json", f"{folder}/{name}.unfinished"
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
@@ -66,6 +67,12 @@ def hand_over(descriptor: int, folder: str) -> None:
 def size(folder: str) -> int:
     """How many bytes the events of the spool have, as their names tell."""
     return sum(map(_said, os.listdir(folder)))
+
+
+def _stamp(names: "list[str]") -> int:
+    """The time, or one more than that of the newest event: a clock that was set back does not change their order."""
+    stamps = (int(name[:20]) for name in names if name[:20].isdecimal() and name[20:21] == "-")
+    return max(time.time_ns(), max(stamps, default=0) + 1)
 
 
 def _said(name: str) -> int:

@@ -8,6 +8,7 @@ import msgspec
 
 from clankers_protocol.errors import InvalidParams, InvalidPayload
 from clankers_protocol.events import CompactionEvent, MessageEvent, SessionErrorEvent, SessionEvent, ToolEvent
+from clankers_protocol.ids import encode_id
 from clankers_protocol.subscriptions import ChangeKind
 from clankers_protocol.wire import Wire
 from clankersd import clock, privacy
@@ -27,6 +28,9 @@ UNTITLED = "Untitled Session"
 
 UNKNOWN_TOOL = "unknown"
 """The name of a tool of which only the result was told."""
+
+_IDS = ("id", "session_id", "message_id")
+"""Checked before if a client gave them; some harnesses have none, and those made of others' may be too long."""
 
 _TIMES = ("created_at", "updated_at", "ended_at", "completed_at")
 _PROJECT_OF_PATH = "(SELECT id FROM projects WHERE path = :project_root)"
@@ -296,6 +300,9 @@ def _row(event: Wire, what: str, *required: str) -> dict[str, Any]:
         if row[name] is None:
             field = msgspec.structs.fields(event)[event.__struct_fields__.index(name)].encode_name
             raise InvalidPayload(f"invalid {what} payload", {"field": field})
+    for name in _IDS:
+        if row.get(name):
+            row[name] = encode_id(row[name])
     for name in _TIMES:
         if name in row:
             row[name] = clock.moment(row[name])

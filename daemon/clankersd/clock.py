@@ -3,6 +3,7 @@
 import os
 import time
 import uuid
+from datetime import UTC, datetime
 
 _TICKS = 1 << 12
 """Of a millisecond: as many as fit beside the time in an id."""
@@ -12,6 +13,11 @@ _last_tick = 0
 
 def now() -> int:
     return time.time_ns() // 1_000_000
+
+
+def local_time() -> datetime:
+    """Return the current time in the local zone."""
+    return datetime.fromtimestamp(now() / 1000, UTC).astimezone()
 
 
 def moment(given: float | None) -> int | None:

@@ -21,6 +21,7 @@ from clankersd.db.sqlite import SQLITE_VERSION, resets_its_log
 from clankersd.index import repair
 from clankersd.index.generations import Generation
 from clankersd.jobs import Progress
+from clankersd.memories.maintenance import CONFIRM, unusual_archiving
 from clankersd.memories.rows import WORDS as MEMORY_WORDS
 from clankersd.rpc import handles
 from clankersd.schedule import runs
@@ -297,6 +298,13 @@ async def _schedule(daemon: "Daemon") -> Finding:
     return Finding("schedule", "ok", "Nothing is stuck.")
 
 
+async def _memories(daemon: "Daemon") -> Finding:
+    if unusual := await unusual_archiving(daemon):
+        told = f"{unusual[0].upper()}{unusual[1:]}. It waits until you say so."
+        return Finding("memories", "warning", told, CONFIRM)
+    return Finding("memories", "ok", "No unusual number of memories is about to be archived.")
+
+
 FULL_TEXTS: dict[FullText, Callable[["Daemon"], Awaitable[None]]] = {
     repair.WORDS: _index_chunk_words,
     MEMORY_WORDS: _index_memory_words,
@@ -315,6 +323,7 @@ CHECKS = (
     Check("files", _files),
     Check("settings", _settings),
     Check("schedule", _schedule),
+    Check("memories", _memories),
 )
 """In an order in which what is repaired first need not be repaired again."""
 

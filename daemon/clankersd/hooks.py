@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from clankers_protocol.errors import InvalidParams, RpcError, StorageUnavailable
 from clankers_protocol.events import HookEvent
+from clankers_protocol.ids import encode_id
 from clankers_protocol.wire import Ok
 from clankersd import clock, privacy
 from clankersd.changes import Change, keep, read_event
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from clankersd.app import Daemon
 
 GENERIC = "generic"
+ID_FIELDS = ("id", "sessionId", "messageId", "chatId")
 
 _COUNT = """
     INSERT INTO capture_counts (harness, events, ignored, opted_out, last_event, last_event_at, last_session_id)
@@ -52,7 +54,8 @@ def change_of(index: Index, request: HookEvent) -> Change:
     """What a harness's event changes; raises RpcError for one that cannot be read."""
     at = clock.moment(request.at) or clock.now()
     if request.harness == GENERIC:
-        return _all([read_event(index, request.event), _counted(GENERIC, _generic(request.event), at)])
+        event = _with_encoded_ids(request.event)
+        return _all([read_event(index, event), _counted(GENERIC, _generic(event), at)])
     if request.harness not in READERS:
         raise InvalidParams(f"invalid params: there is no harness {request.harness!r} - at `$.harness`")
     told = READERS[request.harness](request.event, at)
@@ -82,6 +85,16 @@ def _counted(harness: str, told: Told, at: int, ignored: int = 0, opted_out: int
         "at": at,
     }
     return Change(lambda db: db.execute(_COUNT, {**row, "ignored": ignored, "opted_out": opted_out}))
+
+
+def _with_encoded_ids(event: dict[str, Any]) -> dict[str, Any]:
+    """Spell the ids of a generic event so that they can be stored: a hook has nobody to show an error to."""
+    return {kind: _encode_ids(given) if isinstance(given, dict) else given for kind, given in event.items()}
+
+
+def _encode_ids(given: dict[str, Any]) -> dict[str, Any]:
+    ids = {key: encode_id(given[key]) for key in ID_FIELDS if isinstance(given.get(key), str)}
+    return {**given, **ids}
 
 
 def _generic(event: dict[str, Any]) -> Told:

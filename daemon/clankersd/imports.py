@@ -14,6 +14,7 @@ import structlog
 from clankers_protocol.admin import JobStarted
 from clankers_protocol.capture import ImportStart, ImportSummary
 from clankers_protocol.errors import RpcError
+from clankers_protocol.ids import encode_id
 from clankersd import clock, privacy
 from clankersd.changes import Change
 from clankersd.db import Db
@@ -129,7 +130,7 @@ class _Import:
         await self._keep(await anyio.to_thread.run_sync(changes))
         self._malformed += malformed.count
         if clock.now() - stored.updated_at > OVER_MS:
-            await self._keep([Change(lambda db: db.execute(_OVER, {"id": stored.id}))])
+            await self._keep([Change(lambda db: db.execute(_OVER, {"id": encode_id(stored.id)}))])
 
     async def _unless_declined(self, project: str | None, bring: Callable[[], Awaitable[None]]) -> None:
         if project and privacy.declines(project):
@@ -195,7 +196,7 @@ def _peek(path: Path, root: Path) -> _Transcript:
         began = began or _text(line, "timestamp")
         project = project or _text(line, "cwd")
         session_id = session_id or _text(line, "sessionId")
-    return _Transcript(path, session_id or path.stem, began or "9999", changed, project)
+    return _Transcript(path, encode_id(session_id or path.stem), began or "9999", changed, project)
 
 
 def _line(raw: bytes) -> dict[str, Any]:

@@ -32,7 +32,7 @@ _FINISH = """
 """
 _COUNT = """
     SELECT count(*) FROM jobs
-    WHERE kind = :kind AND created_at > :since
+    WHERE kind = :kind AND created_at > :since AND created_at <= :now
       AND (:note IS NULL OR note = :note) AND (:state IS NULL OR state = :state)
 """
 _INTERRUPTED = """
@@ -131,7 +131,7 @@ class Jobs:
 
     async def count(self, kind: str, since: int, note: str | None = None, state: str | None = None) -> int:
         """How many jobs of a kind there were since then; those with this note, or in this state."""
-        params = {"kind": kind, "since": since, "note": note, "state": state}
+        params = {"kind": kind, "since": since, "now": clock.now(), "note": note, "state": state}
         return int(await self._store.read(lambda db: db.value(_COUNT, params)))
 
     async def _begin(self, kind: str, note: str | None) -> "_Running":
@@ -170,7 +170,7 @@ class Jobs:
 
     async def newest(self, limit: int) -> list[Job]:
         """Jobs, newest first."""
-        order = "ORDER BY created_at DESC, id DESC LIMIT :limit"
+        order = "ORDER BY rowid DESC LIMIT :limit"  # not by time: the clock may have been set back
         rows = await self._store.read(lambda db: db.fetch(f"{_SELECT} {order}", {"limit": limit}))
         return [self._running[row["id"]].job if row["id"] in self._running else _from_row(row) for row in rows]
 

@@ -4,9 +4,8 @@ import logging
 import os
 import re
 import sys
-import time
 from collections.abc import Callable
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import IO
 
@@ -14,6 +13,8 @@ import anyio
 import msgspec
 import structlog
 from structlog.typing import EventDict, WrappedLogger
+
+from clankersd import clock
 
 LEVELS = {"debug": 10, "info": 20, "warn": 30, "warning": 30, "error": 40}
 _NAME = re.compile(r"clankers-(\d{4}-\d{2}-\d{2})\.jsonl")
@@ -26,18 +27,20 @@ class DailyFile:
         self.folder = folder
         self.dropped = 0
         self._file: IO[bytes] | None = None
-        self._until = 0.0
+        self._day = (0.0, 0.0)
+        """When the day of the open file begins and ends."""
 
     def write(self, line: bytes) -> None:
         try:
             self._current().write(line + b"\n")
         except OSError:  # a full disk must not end the daemon; `health` says what is wrong with it
             self.dropped += 1
-            self._until = 0.0
+            self._day = (0.0, 0.0)
 
     def _current(self) -> IO[bytes]:
-        if self._file is None or time.time() >= self._until:
-            self._open(datetime.now().astimezone())
+        begins, ends = self._day
+        if self._file is None or not begins <= clock.now() / 1000 < ends:  # also when the clock was set back
+            self._open(clock.local_time())
         assert self._file
         return self._file
 
@@ -47,8 +50,8 @@ class DailyFile:
         path = self.folder / f"clankers-{now:%Y-%m-%d}.jsonl"
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
         self._file = os.fdopen(os.open(path, flags, 0o600), "ab", buffering=0)
-        midnight = now.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
-        self._until = midnight.timestamp()
+        midnight = now.replace(tzinfo=None, hour=0, minute=0, second=0, microsecond=0)  # a day may have 23 hours
+        self._day = (midnight.timestamp(), (midnight + timedelta(days=1)).timestamp())
 
     def close(self) -> None:
         if self._file is not None:
@@ -56,22 +59,26 @@ class DailyFile:
             self._file = None
 
     def remove_older_than(self, days: int, today: date) -> list[str]:
-        """Delete our own daily files from before so many days; other files are left alone."""
-        removed = []
-        for path in sorted(self.folder.glob("clankers-*.jsonl")) if self.folder.exists() else []:
-            dated = _NAME.fullmatch(path.name)
-            if dated and _is_day(dated[1]) and date.fromisoformat(dated[1]) < today - timedelta(days=days):
-                path.unlink(missing_ok=True)
-                removed.append(path.name)
-        return removed
+        """Delete our own daily files from before so many days; other files are left alone.
+
+        If no file of an earlier day would stay, none is deleted: the clock may have jumped forward. Once there are
+        files of two days the old ones go.
+        """
+        dated = {path: day for path in self.folder.glob("clankers-*.jsonl") if (day := _day_of(path.name))}
+        old = sorted(path for path, day in dated.items() if day < today - timedelta(days=days))
+        if all(path in old for path, day in dated.items() if day < today):
+            return []
+        for path in old:
+            path.unlink(missing_ok=True)
+        return [path.name for path in old]
 
 
-def _is_day(text: str) -> bool:
+def _day_of(name: str) -> date | None:
+    dated = _NAME.fullmatch(name)
     try:
-        date.fromisoformat(text)
+        return date.fromisoformat(dated[1]) if dated else None
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def configure(file: DailyFile, level: str) -> None:
@@ -125,7 +132,7 @@ async def clean_up_daily(file: DailyFile, days: Callable[[], int]) -> None:
     """Delete old log files now and every day."""
     log = structlog.get_logger(component="log")
     while True:
-        removed = file.remove_older_than(days(), datetime.now(UTC).astimezone().date())
+        removed = file.remove_older_than(days(), clock.local_time().date())
         if removed:
             log.info("removed old logs", files=removed)
         await anyio.sleep(24 * 60 * 60)

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import yaml
 
+from clankers_protocol.agent_text import strip_invisible
 from clankers_protocol.errors import InvalidParams
 from clankers_protocol.skills import Skill, SkillCreate, SkillFile, SkillFolder
 
@@ -77,7 +78,7 @@ def write(skill: Skill) -> SkillFolder:
     if metadata:
         matter["metadata"] = metadata
     front = yaml.safe_dump(matter, sort_keys=False, allow_unicode=True, width=1000)
-    text = f"---\n{front}---\n\n{skill.instructions}"
+    text = strip_invisible(f"---\n{front}---\n\n{skill.instructions}")  # its owner sees all that an agent reads
     return SkillFolder(folder_name(skill), [SkillFile(NAME, text), *skill.files])
 
 

@@ -49,7 +49,7 @@ _WANT = """
 _WANT_AGAIN = "UPDATE transcripts SET wanted_at = :now, looks = :looks WHERE session_id = :session_id"
 _DUE = """
     SELECT path, harness, session_id, read_to, size, head, state, wanted_at, looks FROM transcripts
-    WHERE wanted_at <= :now ORDER BY wanted_at LIMIT 20
+    WHERE wanted_at <= :now OR wanted_at > :latest ORDER BY wanted_at LIMIT 20
 """
 _READ = """
     INSERT INTO transcripts (path, harness, session_id, read_to, size, head, lines, malformed, state, read_at)
@@ -234,6 +234,11 @@ def note_read(db: Db, piece: Piece) -> None:
     db.execute(_READ, {**asdict(piece.place), **counts, "now": clock.now()})
 
 
+def _due_at(now: int) -> dict[str, int]:
+    """Parameters of what is due. A look that lies further ahead than any is planned is from before a clock change."""
+    return {"now": now, "latest": now + LOOKS_AFTER_MS[-1]}
+
+
 class Transcripts:
     """Reads on in what the hooks named, for as long as the daemon lives."""
 
@@ -280,7 +285,7 @@ class Transcripts:
             log.debug("transcripts wait", problem=error.message)
 
     async def _look_at_due(self) -> int:
-        due = await self._daemon.store.read(lambda db: db.fetch(_DUE, {"now": clock.now()}))
+        due = await self._daemon.store.read(lambda db: db.fetch(_DUE, _due_at(clock.now())))
         for row in due:
             wanted_at, looks = row.pop("wanted_at"), row.pop("looks")
             await self._look(Place(**{**row, "session_id": row["session_id"] or ""}))

@@ -5,6 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import Meta
 
 from clankers_protocol.admin import JobStarted
+from clankers_protocol.ids import NewId
 from clankers_protocol.search import Embedding, Filter, Mode
 from clankers_protocol.wire import Cursor, Id, Limit, Method, Time, Wire
 
@@ -27,7 +28,7 @@ SUFFIXES |= dict.fromkeys(
 
 SourceName = Annotated[str, Meta(min_length=1, max_length=4096)]
 Title = Annotated[str, Meta(min_length=1, max_length=1000)]
-Metadata = dict[Annotated[str, Meta(min_length=1, max_length=64, pattern="^[A-Za-z0-9_]+$")], Any]
+Metadata = dict[Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_]+\Z")], Any]
 """Keys consist of letters, digits and underscores, so that the filter field `meta.<key>` can name them."""
 
 ChunkId = Annotated[str, Meta(min_length=1, max_length=256)]
@@ -101,7 +102,7 @@ class DocumentStore(Method[Ingested]):
     chunks: Annotated[list[ChunkInput], Meta(min_length=1, max_length=5000)]
     title: Title | None = None
     source: SourceName | None = None
-    id: Id | None = None
+    id: NewId | None = None
     content: str | None = None
     kind: Kind = "text"
     project: SourceName | None = None

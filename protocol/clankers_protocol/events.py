@@ -2,19 +2,21 @@
 
 Unknown fields are ignored. Required fields default to empty because a missing one has its own error (4001, naming the
 field), as the original plugins expect.
+For the characters allowed in ids see ids.py.
 """
 
 from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta, field
 
-from clankers_protocol.wire import ClientInfo, Count, Duration, Id, Method, Number, Ok, Time, Wire
+from clankers_protocol.ids import NewId
+from clankers_protocol.wire import ClientInfo, Count, Duration, Method, Number, Ok, Time, Wire
 
 
 class SessionEvent(Wire):
     """Fields of a session. An absent, null or empty field leaves the stored value unchanged."""
 
-    id: Id = ""
+    id: NewId = ""
     title: str | None = None
     project_path: str | None = None
     project_name: str | None = None
@@ -34,15 +36,15 @@ class SessionEvent(Wire):
     summary: str | None = None
     user_prompt: str | None = None
     context: dict[str, Any] | None = None
-    chat_id: str | None = None
+    chat_id: NewId | None = None
     metadata: dict[str, Any] | None = None
 
 
 class MessageEvent(Wire):
     """A message of a session."""
 
-    id: Id = ""
-    session_id: Id = ""
+    id: NewId = ""
+    session_id: NewId = ""
     role: str | None = None
     text_content: str | None = None
     model: str | None = None
@@ -58,9 +60,9 @@ class MessageEvent(Wire):
 class ToolEvent(Wire):
     """A tool call of a session."""
 
-    id: Id = ""
-    session_id: Id = ""
-    message_id: Id | None = None
+    id: NewId = ""
+    session_id: NewId = ""
+    message_id: NewId | None = None
     tool_name: str = ""
     tool_input: str | None = None
     tool_output: str | None = None
@@ -74,8 +76,8 @@ class ToolEvent(Wire):
 class SessionErrorEvent(Wire):
     """An error that occurred in a session."""
 
-    id: Id = ""
-    session_id: Id = ""
+    id: NewId = ""
+    session_id: NewId = ""
     error_type: str | None = None
     error_message: str | None = None
     created_at: Time | None = None
@@ -84,8 +86,8 @@ class SessionErrorEvent(Wire):
 class CompactionEvent(Wire):
     """A compaction of a session's context; `cause` is "manual" or "auto"."""
 
-    id: Id = ""
-    session_id: Id = ""
+    id: NewId = ""
+    session_id: NewId = ""
     tokens_before: Count | None = None
     tokens_after: Count | None = None
     messages_before: Count | None = None

@@ -5,6 +5,7 @@ from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
+from clankers_protocol.ids import NewId
 from clankers_protocol.search import Mode
 from clankers_protocol.wire import Cursor, Id, Limit, Method, Name, Scope, ScopeSelector, Time, Wire
 
@@ -18,7 +19,7 @@ Usage = Literal["created", "recalled", "updated", "reinforced"]
 State = Literal["current", "upcoming", "superseded", "expired", "archived", "deleted"]
 Content = Annotated[str, Meta(min_length=1, max_length=MAX_CONTENT)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
-Category = Annotated[str, Meta(max_length=64, pattern=r"^[a-z][a-z0-9_-]{0,63}$")]
+Category = Annotated[str, Meta(max_length=64, pattern=r"^[a-z][a-z0-9_-]{0,63}\Z")]
 MemoryId = Annotated[str, Meta(min_length=1, max_length=128)]
 """A memory id, or a prefix of at least 8 characters that is unique."""
 
@@ -110,8 +111,8 @@ class MemoryAdd(Scoped[Added]):
     valid_from: Time | None = None
     valid_until: Time | None = None
     expires_at: Time | None = None
-    session_id: Id | None = None
-    message_id: Id | None = None
+    session_id: NewId | None = None
+    message_id: NewId | None = None
     supersedes: MemoryId | None = None
     force: bool = False
 

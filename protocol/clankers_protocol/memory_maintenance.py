@@ -23,10 +23,15 @@ class MaintenanceReport(Wire):
 
 class MemoryMaintain(Method[MaintenanceReport]):
     """Run maintenance on all memories now: promote used ones, archive faded ones, merge near-duplicates, drop entities
-    without references. Every change is recorded in the history of its memory."""
+    without references. Every change is recorded in the history of its memory.
+
+    If maintenance would archive more than five memories and more than a quarter of all at once, it does nothing and
+    fails with a conflict, unless `force` is set: a clock that jumped forward makes all memories look faded.
+    """
 
     method: ClassVar[str] = "memory.maintain"
     dry_run: bool = False
+    force: bool = False
 
 
 class Candidate(Wire):

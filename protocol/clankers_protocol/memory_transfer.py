@@ -6,14 +6,15 @@ import msgspec
 from msgspec import Meta
 
 from clankers_protocol.entities import EntityName, EntityRole, EntityType, ExtractedBy, RelationType
+from clankers_protocol.ids import NewId, NewMemoryId
 from clankers_protocol.memories import Category, Content, Fraction, MemoryId, Paths, Scoped, Sector, Tier, Words
-from clankers_protocol.wire import Cursor, Id, Limit, Name, Scope, Time, Wire
+from clankers_protocol.wire import Cursor, Limit, Name, Scope, Time, Wire
 
 
 class RelationRecord(Wire, forbid_unknown_fields=True):
     """An exported relation with its id and times."""
 
-    id: Id
+    id: NewId
     source: MemoryId
     target: MemoryId
     type: RelationType
@@ -40,7 +41,7 @@ class MemoryRecord(Wire, forbid_unknown_fields=True):
     The scope of the memory's own project (`project:<projectId>`) is mapped to the project at `projectPath` here.
     """
 
-    id: MemoryId
+    id: NewMemoryId
     content: Content
     created_at: Time
     summary: Annotated[str, Meta(max_length=10_000)] | None = None
@@ -67,8 +68,8 @@ class MemoryRecord(Wire, forbid_unknown_fields=True):
     expires_at: Time | None = None
     archived_at: Time | None = None
     deleted_at: Time | None = None
-    source_session_id: Id | None = None
-    source_message_id: Id | None = None
+    source_session_id: NewId | None = None
+    source_message_id: NewId | None = None
     relations: list[RelationRecord] = msgspec.field(default_factory=list)
     entities: list[MentionRecord] = msgspec.field(default_factory=list)
 

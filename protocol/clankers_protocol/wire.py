@@ -21,12 +21,12 @@ Duration = Time
 Id = Annotated[str, Meta(max_length=1024)]
 Limit = Annotated[int, Meta(ge=1, le=1000)]
 Cursor = Annotated[str, Meta(max_length=4096)]
-Name = Annotated[str, Meta(max_length=100, pattern=r"^[A-Za-z0-9._:-]{1,100}$")]
-Scope = Annotated[str, Meta(max_length=120, pattern=r"^(global|(agent|project|user|custom):[A-Za-z0-9._:-]{1,100})$")]
+Name = Annotated[str, Meta(max_length=100, pattern=r"^[A-Za-z0-9._:-]{1,100}\Z")]
+Scope = Annotated[str, Meta(max_length=120, pattern=r"^(global|(agent|project|user|custom):[A-Za-z0-9._:-]{1,100})\Z")]
 """Scope of a memory: `global`, or `agent:`, `project:`, `user:` or `custom:` followed by a name."""
 
 ScopeSelector = Annotated[
-    str, Meta(max_length=120, pattern=r"^(\*|global|(agent|project|user|custom):[A-Za-z0-9._:-]{1,100})$")
+    str, Meta(max_length=120, pattern=r"^(\*|global|(agent|project|user|custom):[A-Za-z0-9._:-]{1,100})\Z")
 ]
 """A scope that a caller may read and write. `*` selects every scope and is meant for the owner's own tools."""
 

@@ -287,14 +287,14 @@ def test_a_session_is_read_when_it_rests_or_has_ended_and_not_before(home: Path)
     now = int(time.time() * 1000)
     with running_daemon(home, CLANKERS_EXTRACT_QUIET_MINUTES="0.05") as daemon, daemon.connect() as connection:
         tell(connection, "rested", TOLD)
-        for session, later in {"going on": 3_600_000, "ended": 0}.items():
+        for session, later in {"going-on": 3_600_000, "ended": 0}.items():
             tell(connection, session, [])
             message = {"id": f"{session}-m", "sessionId": session, "role": "user", "textContent": TOLD[0][1]}
             connection.call("upsertMessage", message=message | {"createdAt": now + later})
         connection.call("upsertSession", session={"id": "ended", "endedAt": now})
         connection.call("daemon.configure", key="extract", value="rules")
         eventually(lambda: read_up_to(daemon, "rested") and read_up_to(daemon, "ended"), "reading")
-        assert read_up_to(daemon, "going on") is None
+        assert read_up_to(daemon, "going-on") is None
 
 
 def test_old_sessions_are_left_alone(home: Path) -> None:

@@ -108,7 +108,7 @@ def test_it_is_done_by_itself_when_it_is_due(home: Any) -> None:
             prepare(rpc)
         daemon.stop()
         with apsw.Connection(str(daemon.database)) as db:
-            assert db.execute("SELECT count(*) FROM memory_maintenance").fetchall() == [(0,)]
+            assert db.execute("SELECT count(*) FROM memory_upkeep").fetchall() == [(0,)]
     with (
         running_daemon(home, CLANKERS_MAINTAIN_HOURS="24", CLANKERS_LOG_LEVEL="info") as daemon,
         daemon.connect() as rpc,

@@ -70,3 +70,13 @@ def test_a_line_that_cannot_be_written_is_counted_and_dropped(tmp_path: Path) ->
     file = DailyFile(tmp_path / "logs")
     file.write(b"{}")
     assert file.dropped == 1
+
+
+def test_a_clock_that_jumps_forward_does_not_delete_all_logs(tmp_path: Path) -> None:
+    names = ["clankers-2026-03-01.jsonl", "clankers-2026-03-02.jsonl", "clankers-2036-03-03.jsonl"]
+    for name in names:
+        (tmp_path / name).touch()
+    assert DailyFile(tmp_path).remove_older_than(30, date(2036, 3, 3)) == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    (tmp_path / "clankers-2036-03-04.jsonl").touch()
+    assert DailyFile(tmp_path).remove_older_than(30, date(2036, 3, 4)) == names[:2], "the clock has gone on since"

@@ -78,3 +78,12 @@ def test_a_hook_killed_anywhere_leaves_no_half_event_and_nothing_in_the_way(
     later = keep(str(folder), EVENT)
     assert Path(later).read_bytes() == EVENT
     assert len(list(folder.glob("*.json"))) == len(left) + 1
+
+
+def test_events_stay_in_order_when_the_clock_is_set_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([5_000, 3_000, 4_000, 9_000])
+    monkeypatch.setattr("clankers.spool.time.time_ns", lambda: next(times))
+    spool = tmp_path / "spool"
+    paths = [keep(str(spool), b"%d" % number) for number in range(4)]
+    assert sorted(paths) == paths
+    assert [Path(path).read_bytes() for path in sorted(paths)] == [b"0", b"1", b"2", b"3"]

@@ -13,6 +13,7 @@ from mcp.server.stdio import stdio_server
 from clankers.aio import AsyncClient
 from clankers.mcp.tools import TOOLS, Answer, Asker, Tool
 from clankers.messages import BadReply, DaemonUnavailable
+from clankers_protocol.agent_text import clean_text
 from clankers_protocol.errors import RpcError
 
 INSTRUCTIONS = (
@@ -41,6 +42,7 @@ def server_for(asker: Asker) -> Server[Any]:
 
     async def call_tool(_: object, params: types.CallToolRequestParams) -> types.CallToolResult:
         text, failed = await _call(asker, params.name, params.arguments or {})
+        text = _bounded(text)
         return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=failed)
 
     return Server(
@@ -77,10 +79,12 @@ async def _call(asker: Asker, name: str, arguments: dict[str, Any]) -> tuple[str
         return f"The memory cannot be reached, so {name} did nothing: {error}", True
     except RpcError as error:
         return f"{name} failed: {error.message}", True
-    return _bounded(answer), False
+    return answer, False
 
 
 def _bounded(text: str) -> str:
+    """Sanitize and cut what an agent is going to read, errors included: they may quote what is stored."""
+    text = clean_text(text)
     if len(text) <= MOST_CHARACTERS:
         return text
     return text[:MOST_CHARACTERS] + "\n… cut here: ask for less, or for the rest by id and offset"

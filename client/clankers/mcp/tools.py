@@ -12,7 +12,9 @@ from clankers.aio import AsyncClient
 from clankers.ctl.human import local, moment
 from clankers.messages import Result
 from clankers_protocol.admin import DaemonStatus
+from clankers_protocol.agent_text import clean_line
 from clankers_protocol.errors import InvalidParams, MethodNotFound, NotFound
+from clankers_protocol.ids import encode_id
 from clankers_protocol.memories import Memory, MemoryAdd, MemoryGet, MemorySearch, MemoryTimeline
 from clankers_protocol.memory_changes import MemoryDelete
 from clankers_protocol.recall import RecallGet, SessionInjections
@@ -24,6 +26,7 @@ Answer = str
 PART = 6_000
 SNIPPET = 300
 LINE = 200
+ABOUT = 300
 MOST_MEMORIES = 5
 PAGE = 20
 
@@ -112,8 +115,10 @@ class GetTool(Arguments):
         whole = await asker.call_if_there(RecallGet(id=self.id, offset=self.offset, characters=PART))
         if whole is None:
             return _memory_text(await asker.call(MemoryGet(id=self.id, project=asker.project)), self.offset)
-        session = f", session {whole.session_id}" if whole.session_id and whole.session_id != whole.id else ""
-        head = f"{whole.kind} {whole.id}: {whole.about}, {local(whole.created_at)}{session}"
+        session = f", session {encode_id(whole.session_id)}" if whole.session_id not in (None, whole.id) else ""
+        head = (
+            f"{whole.kind} {encode_id(whole.id)}: {clean_line(whole.about, ABOUT)}, {local(whole.created_at)}{session}"
+        )
         return f"{head}\n\n{whole.text}{_rest(whole.next_offset, whole.characters)}"
 
 
@@ -194,14 +199,14 @@ class StatusTool(Arguments):
         lines = [
             f"clankers {status.version}: " + ("works" if status.ok else f"in trouble: {status.problem}"),
             f"Holds {held}.",
-            f"Search by meaning: {index.vectors}. This project: {asker.project}",
+            f"Search by meaning: {index.vectors}. This project: {clean_line(asker.project, ABOUT)}",
         ]
         return "\n".join([*lines, *(await self._told(asker) if self.session else [])])
 
     async def _told(self, asker: Asker) -> list[str]:
         told = await asker.call(SessionInjections(session_id=self.session))
         total = sum(one.characters for one in told)
-        return [f"Recalled into session {self.session}: {len(told)} times, {total} characters."]
+        return [f"Recalled into session {encode_id(self.session)}: {len(told)} times, {total} characters."]
 
 
 TOOLS: dict[str, type[Tool]] = {
@@ -217,30 +222,35 @@ def _since(text: str) -> int | None:
 
 
 def _hit_line(hit: Hit) -> str:
-    session = f" ({hit.ref.session_id})" if hit.ref.session_id else ""
-    found = hit.ref.message_id or hit.ref.tool_id or hit.chunk_id[:16]
-    return f"- {found} {local(hit.created_at, '%Y-%m-%d')} {_place(hit.ref)}{session}: {_cut(hit.snippet, SNIPPET)}"
+    session = f" ({encode_id(hit.ref.session_id)})" if hit.ref.session_id else ""
+    found = encode_id(hit.ref.message_id or hit.ref.tool_id or hit.chunk_id[:16])
+    return (
+        f"- {found} {local(hit.created_at, '%Y-%m-%d')} {_place(hit.ref)}{session}: {clean_line(hit.snippet, SNIPPET)}"
+    )
 
 
 def _place(ref: Ref) -> str:
     if ref.path:
-        return f"{os.path.basename(ref.path)}:{ref.start_line}"  # noqa: PTH119  # a text
+        return f"{clean_line(os.path.basename(ref.path), LINE)}:{ref.start_line}"  # noqa: PTH119  # a text
     if ref.document_id:
-        return f"{_cut(ref.document_title or 'document', 60)}:{ref.start_line}"
+        return f"{clean_line(ref.document_title or 'document', 60)}:{ref.start_line}"
     if ref.skill_id:
-        return f"skill {ref.skill_id}"
-    return f"{ref.role or 'message'}, {_cut(ref.session_title or 'session', 60)}"
+        return f"skill {encode_id(ref.skill_id)}"
+    return f"{clean_line(ref.role or 'message', 60)}, {clean_line(ref.session_title or 'session', 60)}"
 
 
 def _memory_line(memory: Memory) -> str:
     marks = ", ".join([memory.category, *(["pinned"] * memory.pinned)])
-    return f"- {memory.id} {local(memory.created_at, '%Y-%m-%d')} memory ({marks}): {_cut(memory.content, SNIPPET)}"
+    day = local(memory.created_at, "%Y-%m-%d")
+    return f"- {encode_id(memory.id)} {day} memory ({marks}): {clean_line(memory.content, SNIPPET)}"
 
 
 def _memory_text(memory: Memory, offset: int) -> str:
     text = memory.content[offset : offset + PART]
     end = offset + len(text)
-    head = f"memory {memory.id}: {memory.category}, {memory.scope}, {memory.state}, {local(memory.created_at)}"
+    head = (
+        f"memory {encode_id(memory.id)}: {memory.category}, {memory.scope}, {memory.state}, {local(memory.created_at)}"
+    )
     return f"{head}\n\n{text}{_rest(end if end < len(memory.content) else None, len(memory.content))}"
 
 
@@ -252,25 +262,22 @@ def _session_line(session: Session) -> str:
     said = session.summary or session.title or session.user_prompt or "no title"
     counts = session.counts
     size = f" ({counts.messages} messages, {counts.tools} tools)" if counts else ""
-    return f"- {session.id} {local(session.created_at)}{size}: {_cut(said, LINE)}"
+    return f"- {encode_id(session.id)} {local(session.created_at)}{size}: {clean_line(said, LINE)}"
 
 
 def _entry_line(entry: TimelineEntry) -> str:
     at = local(entry.at, "%m-%d %H:%M")
     if entry.message:
-        return f"- {entry.message.id} {at} {entry.message.role}: {_cut(entry.message.text_content or '', LINE)}"
+        said = clean_line(entry.message.text_content or "", LINE)
+        return f"- {encode_id(entry.message.id)} {at} {clean_line(entry.message.role or 'message', 60)}: {said}"
     if entry.tool:
         failed = " FAILED" if entry.tool.success is False else ""
-        return f"- {entry.tool.id} {at} {entry.tool.tool_name}{failed}: {_cut(entry.tool.tool_input or '', LINE)}"
+        given = clean_line(entry.tool.tool_input or "", LINE)
+        return f"- {encode_id(entry.tool.id)} {at} {clean_line(entry.tool.tool_name, 60)}{failed}: {given}"
     if entry.error:
-        return f"- {at} error: {_cut(entry.error.error_message or entry.error.error_type or '', LINE)}"
+        return f"- {at} error: {clean_line(entry.error.error_message or entry.error.error_type or '', LINE)}"
     return f"- {at} the context was compacted"
 
 
 def _page(lines: list[str], cursor: str | None) -> str:
     return "\n".join([*lines, *([f"More: cursor {cursor}"] if cursor else [])])
-
-
-def _cut(text: str, most: int) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= most else text[: most - 1] + "…"

@@ -61,6 +61,8 @@ class Documents:
 
     def __init__(self) -> None:
         self.worker = Worker()
+        self.own_batches: set[str] = set()
+        """Batches that this daemon accepted; others in the database are left from an earlier one."""
         self._locks: dict[str, anyio.Lock] = {}
 
     @asynccontextmanager

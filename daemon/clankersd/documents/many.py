@@ -27,6 +27,8 @@ AT_ONCE = 4
 RETRY_SECONDS = 5.0
 
 _PUT_DOWN = "INSERT INTO ingest_items (batch, position, request) VALUES (:batch, :position, :request)"
+# In the order they were accepted in. Their ids tell the time, and the clock may have been set back since.
+_ACCEPTED = "SELECT batch FROM ingest_items GROUP BY batch ORDER BY min(rowid)"
 _WAITING = """
     SELECT position, request FROM ingest_items
     WHERE batch = :batch AND outcome IS NULL AND position > :after ORDER BY position LIMIT 100
@@ -43,6 +45,7 @@ log = structlog.get_logger(component="documents")
 async def ingest_many(daemon: "Daemon", request: DocumentIngestMany) -> JobStarted:
     daemon.jobs.refuse_second(JOB)  # before anything is put down for it
     batch = clock.new_id()
+    daemon.documents.own_batches.add(batch)
     rows = [
         {"batch": batch, "position": position, "request": msgspec.json.encode(one).decode()}
         for position, one in enumerate(request.documents)
@@ -63,13 +66,12 @@ async def ingest_many(daemon: "Daemon", request: DocumentIngestMany) -> JobStart
 
 async def resume(daemon: "Daemon") -> None:
     """Go on with what an earlier daemon accepted and did not finish."""
-    began = {"began": clock.new_id()}  # what this daemon accepts has later ids, and jobs of its own
-    sql = "SELECT DISTINCT batch FROM ingest_items WHERE batch < :began ORDER BY batch"
     await daemon.jobs.ready.wait()
     while True:
         try:
             await finish_removing(daemon.store)
-            left = [row["batch"] for row in await daemon.store.read(lambda db: db.fetch(sql, began))]
+            accepted = [row["batch"] for row in await daemon.store.read(lambda db: db.fetch(_ACCEPTED))]
+            left = [batch for batch in accepted if batch not in daemon.documents.own_batches]
             if left:
                 log.info("ingesting goes on", batches=len(left))
                 await daemon.jobs.start(JOB, partial(_work_off, daemon, left))

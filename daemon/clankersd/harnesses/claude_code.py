@@ -5,7 +5,7 @@ from typing import Any
 
 from clankers_protocol.events import CompactionEvent, MessageEvent, SessionErrorEvent, SessionEvent, ToolEvent
 from clankersd.harnesses import told
-from clankersd.harnesses.told import Fact, Told, number, record, records, text
+from clankersd.harnesses.told import Fact, Told, identifier, number, record, records, text
 
 HARNESS = "claude-code"
 PROVIDER = "anthropic"
@@ -16,7 +16,7 @@ NEW = ("startup", "clear", "fork")
 
 def read(event: dict[str, Any], at: int) -> Told:
     """What an event tells."""
-    name, session_id = text(event, "hook_event_name") or "", text(event, "session_id") or ""
+    name, session_id = text(event, "hook_event_name") or "", identifier(event, "session_id") or ""
     result = Told(name, session_id, text(event, "cwd"), begins_or_ends=name in ("SessionStart", "SessionEnd"))
     tell = _EVENTS.get(name)
     if tell and session_id:
@@ -40,7 +40,7 @@ def _session_start(event: dict[str, Any], session_id: str, at: int) -> list[Fact
 
 def _prompt(event: dict[str, Any], session_id: str, at: int) -> list[Fact]:
     facts = [told.placed(_session(event)), told.opened(session_id, at)]
-    prompt, prompt_id = text(event, "prompt"), text(event, "prompt_id")
+    prompt, prompt_id = text(event, "prompt"), identifier(event, "prompt_id")
     if prompt and prompt_id:
         said = MessageEvent(prompt_id, session_id, "user", prompt, source=HARNESS, created_at=at)
         facts.append(told.message(said, told.by_hook("prompt", prompt_id)))
@@ -80,7 +80,7 @@ def _denied(call: dict[str, Any], tool: ToolEvent) -> ToolEvent:
 
 
 def _stop(event: dict[str, Any], session_id: str, at: int) -> list[Fact]:
-    answer, prompt_id = text(event, "last_assistant_message"), text(event, "prompt_id")
+    answer, prompt_id = text(event, "last_assistant_message"), identifier(event, "prompt_id")
     if not answer or not prompt_id:
         return []
     said = MessageEvent(
@@ -91,7 +91,7 @@ def _stop(event: dict[str, Any], session_id: str, at: int) -> list[Fact]:
 
 def _stop_failure(event: dict[str, Any], session_id: str, at: int) -> list[Fact]:
     message = text(event, "last_assistant_message") or text(event, "error_details")
-    return [told.error(failure(session_id, text(event, "prompt_id") or "", text(event, "error"), message, at))]
+    return [told.error(failure(session_id, identifier(event, "prompt_id") or "", text(event, "error"), message, at))]
 
 
 def failure(
@@ -102,7 +102,7 @@ def failure(
 
 
 def _compacted(event: dict[str, Any], session_id: str, at: int) -> list[Fact]:
-    prompt_id, summary = text(event, "prompt_id") or "", summary_of(text(event, "compact_summary"))
+    prompt_id, summary = identifier(event, "prompt_id") or "", summary_of(text(event, "compact_summary"))
     row = CompactionEvent(session_id, session_id, cause=text(event, "trigger"), summary=summary, created_at=at)
     facts = [told.compaction(row, told.by_hook("compaction", prompt_id))]
     return [*facts, told.summarised(session_id, summary)] if summary else facts
@@ -125,7 +125,7 @@ def _session_end(event: dict[str, Any], session_id: str, at: int) -> list[Fact]:
 
 def _session(event: dict[str, Any], created_at: int | None = None) -> SessionEvent:
     return SessionEvent(
-        text(event, "session_id") or "",
+        identifier(event, "session_id") or "",
         project_path=text(event, "cwd"),
         model=text(event, "model"),
         provider=PROVIDER,
@@ -136,7 +136,7 @@ def _session(event: dict[str, Any], created_at: int | None = None) -> SessionEve
 
 
 def _tool(event: dict[str, Any], session_id: str, at: int) -> ToolEvent | None:
-    tool_id, name = text(event, "tool_use_id"), text(event, "tool_name")
+    tool_id, name = identifier(event, "tool_use_id"), text(event, "tool_name")
     if not tool_id or not name:
         return None
     duration = number(event, "duration_ms")

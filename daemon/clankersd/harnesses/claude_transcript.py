@@ -9,7 +9,7 @@ from clankers_protocol.events import CompactionEvent, MessageEvent, SessionEvent
 from clankersd.changes import UNKNOWN_TOOL
 from clankersd.harnesses import told
 from clankersd.harnesses.claude_code import HARNESS, PROVIDER, failure, summary_of
-from clankersd.harnesses.told import Fact, number, record, records, text
+from clankersd.harnesses.told import Fact, identifier, number, record, records, text
 
 SYNTHETIC = "<synthetic>"
 _COMMAND = re.compile(r"<command-message>.*?</command-message>\s*<command-name>(.*?)</command-name>(.*)\Z", re.S)
@@ -79,7 +79,7 @@ class ClaudeReading:
     def _user(self, line: dict[str, Any]) -> None:
         session_id = self._session(line)
         at = moment(line)
-        if prompt_id := text(line, "promptId"):
+        if prompt_id := identifier(line, "promptId"):
             self._now["promptId"] = prompt_id
         self._now["userAt"] = at
         content = record(line, "message").get("content")
@@ -91,16 +91,16 @@ class ClaudeReading:
             self._prompt(line, session_id, prompt)
 
     def _prompt(self, line: dict[str, Any], session_id: str, prompt: str) -> None:
-        line_id = text(line, "uuid")
+        line_id = identifier(line, "uuid")
         if not line_id:
             return
-        settle = told.by_transcript("prompt", text(line, "promptId") or "", line_id)
+        settle = told.by_transcript("prompt", identifier(line, "promptId") or "", line_id)
         said = MessageEvent(line_id, session_id, "user", prompt, source=HARNESS, created_at=moment(line))
         self.facts += (told.message(said, settle), told.first_prompt(session_id, prompt))
 
     def _results(self, line: dict[str, Any], session_id: str, content: list[Any]) -> None:
         for block in content:
-            if _type(block) == "tool_result" and (tool_id := text(block, "tool_use_id")):
+            if _type(block) == "tool_result" and (tool_id := identifier(block, "tool_use_id")):
                 self.facts.append(told.tool_of_transcript(self._result(line, session_id, tool_id, block)))
 
     def _result(self, line: dict[str, Any], session_id: str, tool_id: str, block: dict[str, Any]) -> ToolEvent:
@@ -125,7 +125,7 @@ class ClaudeReading:
             words, kind = told.readable(message.get("content")), text(line, "error") or text(line, "apiErrorType")
             self.facts.append(told.error(failure(session_id, self._now.get("promptId", ""), kind, words, moment(line))))
             return
-        message_id = text(message, "id") or text(line, "uuid")
+        message_id = identifier(message, "id") or identifier(line, "uuid")
         if not message_id or message.get("model") == SYNTHETIC:
             return
         if self._open is None or self._open.id != message_id:
@@ -140,7 +140,7 @@ class ClaudeReading:
         for block in records(message, "content"):
             if _type(block) == "text" and (words := text(block, "text")):
                 open_.texts.append(words)
-            elif _type(block) == "tool_use" and (tool_id := text(block, "id")):
+            elif _type(block) == "tool_use" and (tool_id := identifier(block, "id")):
                 open_.uses_tools, self._begun[tool_id] = True, moment(line)
                 self.facts.append(told.tool_of_transcript(_call(tool_id, session_id, open_.id, block, moment(line))))
 
@@ -185,7 +185,7 @@ class ClaudeReading:
         if self._boundary is None:
             return
         boundary = self._boundary[1]
-        facts, line_id = record(boundary, "compactMetadata"), text(boundary, "uuid") or ""
+        facts, line_id = record(boundary, "compactMetadata"), identifier(boundary, "uuid") or ""
         summary = summary_of(_CONTINUED.sub("", told.readable(content) or "", count=1))
         row = CompactionEvent(
             line_id,
@@ -196,14 +196,14 @@ class ClaudeReading:
             summary=summary,
             created_at=moment(boundary),
         )
-        settle = told.by_transcript("compaction", text(line, "promptId") or "", line_id)
+        settle = told.by_transcript("compaction", identifier(line, "promptId") or "", line_id)
         self.facts.append(told.compaction(row, settle))
         if summary:
             self.facts.append(told.summarised(session_id, summary))
         self._boundary = None
 
     def _cost(self, line: dict[str, Any]) -> None:
-        session_id = text(line, "sessionId")
+        session_id = identifier(line, "sessionId")
         models = [each for each in record(line, "modelUsage").values() if isinstance(each, dict)]
         cost = line.get("totalCostUSD")
         if not session_id or not models:
@@ -215,12 +215,12 @@ class ClaudeReading:
 
     def _title(self, line: dict[str, Any]) -> None:
         title = text(line, "customTitle") or text(line, "aiTitle") or text(line, "summary")
-        if title and (session_id := text(line, "sessionId")):
+        if title and (session_id := identifier(line, "sessionId")):
             self._known(session_id).title = title
 
     def _session(self, line: dict[str, Any]) -> str:
         """The session a line belongs to; what it tells of that is remembered."""
-        session_id, at = text(line, "sessionId") or self._default, moment(line)
+        session_id, at = identifier(line, "sessionId") or self._default, moment(line)
         known = self._known(session_id)
         known.updated_at = max(int(known.updated_at or 0), at or 0) or None
         if self._from_start and not line.get("isSidechain"):

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from clankers_protocol.events import MessageEvent, SessionEvent
 from clankersd.harnesses import claude_code, told
-from clankersd.harnesses.told import Fact, Told, text
+from clankersd.harnesses.told import Fact, Told, identifier, text
 
 HARNESS = "codex"
 PROVIDER = "openai"
@@ -17,9 +17,9 @@ def read(event: dict[str, Any], at: int) -> Told:
     """What an event tells."""
     if text(event, "type") == "agent-turn-complete":
         return _turn(event, at)
-    name, session_id = text(event, "hook_event_name") or "", text(event, "session_id") or ""
+    name, session_id = text(event, "hook_event_name") or "", identifier(event, "session_id") or ""
     result = Told(name, session_id, text(event, "cwd"))
-    turn = text(event, "turn_id") or ""
+    turn = identifier(event, "turn_id") or ""
     if not session_id:
         return result
     if name in _SAME:
@@ -42,7 +42,10 @@ def _prompt(event: dict[str, Any], session_id: str, turn: str, prompt: str, at: 
 
 
 def _turn(event: dict[str, Any], at: int) -> Told:
-    session_id, turn = text(event, "thread-id") or text(event, "thread_id") or "", text(event, "turn-id") or ""
+    session_id, turn = (
+        identifier(event, "thread-id") or identifier(event, "thread_id") or "",
+        identifier(event, "turn-id") or "",
+    )
     result = Told("agent-turn-complete", session_id, text(event, "cwd"))
     if not session_id:
         return result
@@ -65,7 +68,7 @@ def _said(session_id: str, turn: str, kind: str, words: str, at: int) -> Message
 def _placed(event: dict[str, Any]) -> list[Fact]:
     """Where a session runs is told once; what it is, by every event."""
     session = SessionEvent(
-        text(event, "session_id") or "",
+        identifier(event, "session_id") or "",
         model=text(event, "model"),
         provider=PROVIDER,
         source=HARNESS,

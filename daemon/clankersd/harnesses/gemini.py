@@ -5,7 +5,7 @@ from typing import Any
 
 from clankers_protocol.events import CompactionEvent, MessageEvent, SessionEvent, ToolEvent
 from clankersd.harnesses import told
-from clankersd.harnesses.told import Fact, Told, record, text
+from clankersd.harnesses.told import Fact, Told, identifier, record, text
 
 HARNESS = "gemini"
 PROVIDER = "google"
@@ -13,7 +13,7 @@ PROVIDER = "google"
 
 def read(event: dict[str, Any], at: int) -> Told:
     """What an event tells."""
-    name, session_id = text(event, "hook_event_name") or "", text(event, "session_id") or ""
+    name, session_id = text(event, "hook_event_name") or "", identifier(event, "session_id") or ""
     result = Told(name, session_id, text(event, "cwd"))
     if session_id:
         result.facts = _facts(name, event, session_id, _moment(event) or at)
@@ -74,7 +74,7 @@ def _said(session_id: str, role: str, words: str, at: int) -> MessageEvent:
 
 def _session(event: dict[str, Any]) -> SessionEvent:
     return SessionEvent(
-        text(event, "session_id") or "", project_path=text(event, "cwd"), provider=PROVIDER, source=HARNESS
+        identifier(event, "session_id") or "", project_path=text(event, "cwd"), provider=PROVIDER, source=HARNESS
     )
 
 

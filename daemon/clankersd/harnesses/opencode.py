@@ -11,7 +11,7 @@ from clankers_protocol.events import CompactionEvent, MessageEvent, SessionError
 from clankersd.changes import Change, error_change
 from clankersd.db import Db
 from clankersd.harnesses import told
-from clankersd.harnesses.told import Fact, Told, number, record, records, text
+from clankersd.harnesses.told import Fact, Told, identifier, number, record, records, text
 from clankersd.index.index import Index
 
 HARNESS = "opencode"
@@ -33,9 +33,9 @@ def _session_id(properties: dict[str, Any]) -> str:
     """However it is spelled, and wherever it stands."""
     for place in (properties, record(properties, "info"), record(properties, "part")):
         for key in ("sessionID", "sessionId", "session_id"):
-            if found := text(place, key):
+            if found := identifier(place, key):
                 return found
-    return text(record(properties, "info"), "id") or ""
+    return identifier(record(properties, "info"), "id") or ""
 
 
 def session_facts(info: dict[str, Any], session_id: str) -> list[Fact]:
@@ -52,7 +52,7 @@ def session_facts(info: dict[str, Any], session_id: str) -> list[Fact]:
         updated_at=number(when, "updated"),
     )
     facts = [told.session(event)]
-    if parent := text(info, "parentID"):
+    if parent := identifier(info, "parentID"):
         facts.append(told.noted(session_id, parentId=parent, agent=text(info, "agent")))
     if title and _FORK.search(title):
         facts.append(told.noted(session_id, startedBy="fork"))
@@ -90,7 +90,7 @@ def _idle(_event: dict[str, Any], _properties: dict[str, Any], session_id: str, 
 
 def _error(event: dict[str, Any], properties: dict[str, Any], session_id: str, at: int) -> list[Fact]:
     problem = record(properties, "error")
-    return [error_fact(text(event, "id") or f"{session_id}-{at}", session_id, problem, at)] if problem else []
+    return [error_fact(identifier(event, "id") or f"{session_id}-{at}", session_id, problem, at)] if problem else []
 
 
 def error_fact(error_id: str, session_id: str, problem: dict[str, Any], at: int | None) -> Fact:
@@ -125,7 +125,7 @@ _SAME_ERROR = f"""
 
 def _compacted(event: dict[str, Any], _properties: dict[str, Any], session_id: str, at: int) -> list[Fact]:
     """The summary's message tells more, and nearly always has by now."""
-    row = CompactionEvent(text(event, "id") or f"{session_id}-{at}", session_id, created_at=at)
+    row = CompactionEvent(identifier(event, "id") or f"{session_id}-{at}", session_id, created_at=at)
 
     def unless_told(db: Db, given: dict[str, Any]) -> str | None:
         known = "SELECT 1 FROM compaction_events WHERE session_id = :session AND id <> :id AND created_at > :since"
@@ -141,7 +141,11 @@ def _part(_event: dict[str, Any], properties: dict[str, Any], session_id: str, a
 
 def tool_facts(part: dict[str, Any], session_id: str, at: int | None) -> list[Fact]:
     """What a tool's part tells: the only place that tells of one that failed."""
-    state, name, part_id = record(part, "state"), text(part, "tool"), text(part, "id") or text(part, "callID")
+    state, name, part_id = (
+        record(part, "state"),
+        text(part, "tool"),
+        identifier(part, "id") or identifier(part, "callID"),
+    )
     if text(part, "type") != "tool" or not name or not part_id:
         return []
     when, status = record(state, "time"), text(state, "status")
@@ -151,7 +155,7 @@ def tool_facts(part: dict[str, Any], session_id: str, at: int | None) -> list[Fa
     call = ToolEvent(
         part_id,
         session_id,
-        message_id=text(part, "messageID"),
+        message_id=identifier(part, "messageID"),
         tool_name=name,
         tool_input=told.readable(state.get("input")) if state.get("input") else None,
         tool_output=told.readable(state.get("output")),
@@ -170,7 +174,7 @@ def _message(_event: dict[str, Any], properties: dict[str, Any], session_id: str
 
 def message_facts(info: dict[str, Any], parts: list[dict[str, Any]], session_id: str) -> list[Fact]:
     """What a message tells, with its parts: its text, its usage, a compaction, an error."""
-    message_id, role = text(info, "id"), text(info, "role")
+    message_id, role = identifier(info, "id"), text(info, "role")
     if not message_id or role not in ("user", "assistant"):
         return []
     words = "\n\n".join(part["text"] for part in parts if _is_said(part)) or None
@@ -184,7 +188,7 @@ def _answered(info: dict[str, Any], _parts: list[dict[str, Any]], session_id: st
         facts += _summary(info, session_id, words)
     if problem := record(info, "error"):
         at = number(record(info, "time"), "completed") or number(record(info, "time"), "created")
-        facts.append(error_fact(f"{info['id']}-error", session_id, problem, at))
+        facts.append(error_fact(f"{identifier(info, 'id')}-error", session_id, problem, at))
     return facts
 
 
@@ -235,7 +239,11 @@ def _is_said(part: dict[str, Any]) -> bool:
 
 
 def _asked(info: dict[str, Any], parts: list[dict[str, Any]], session_id: str, words: str | None) -> list[Fact]:
-    message_id, when, model = text(info, "id") or "", number(record(info, "time"), "created"), record(info, "model")
+    message_id, when, model = (
+        identifier(info, "id") or "",
+        number(record(info, "time"), "created"),
+        record(info, "model"),
+    )
     facts: list[Fact] = []
     for part in parts:
         if text(part, "type") == "compaction":
@@ -252,9 +260,9 @@ def _asked(info: dict[str, Any], parts: list[dict[str, Any]], session_id: str, w
 def _answer(info: dict[str, Any], session_id: str, words: str | None) -> MessageEvent:
     when = record(info, "time")
     began, ended = number(when, "created"), number(when, "completed")
-    given = {"agent": text(info, "agent"), "mode": text(info, "mode"), "parentId": text(info, "parentID")}
+    given = {"agent": text(info, "agent"), "mode": text(info, "mode"), "parentId": identifier(info, "parentID")}
     return MessageEvent(
-        text(info, "id") or "",
+        identifier(info, "id") or "",
         session_id,
         "assistant",
         words,
@@ -270,7 +278,7 @@ def _answer(info: dict[str, Any], session_id: str, words: str | None) -> Message
 
 def _summary(info: dict[str, Any], session_id: str, words: str | None) -> list[Fact]:
     """A compaction is known by the message that asked for it: that one tells why, the answer into what."""
-    asked, usage = text(info, "parentID") or text(info, "id") or "", _usage(info)
+    asked, usage = identifier(info, "parentID") or identifier(info, "id") or "", _usage(info)
     row = CompactionEvent(
         asked,
         session_id,

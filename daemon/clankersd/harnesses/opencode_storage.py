@@ -9,6 +9,7 @@ from typing import Any
 import apsw
 import msgspec
 
+from clankers_protocol.ids import encode_id
 from clankersd.harnesses.opencode import message_facts, session_facts, tool_facts
 from clankersd.harnesses.told import Fact, number, record, text
 from clankersd.safe_files import UnsafeFile
@@ -50,13 +51,14 @@ def facts_of(stored: Stored, malformed: Malformed) -> list[Fact]:
     """What a stored session tells, as its events would have."""
     read = _database_records if stored.path.suffix == ".db" else _folder_records
     info, messages, parts = read(stored, malformed)
-    facts = session_facts(info, stored.id)
+    session_id = encode_id(stored.id)
+    facts = session_facts(info, session_id)
     for message in messages:
         own = parts.get(text(message, "id") or "", [])
-        facts += message_facts(message, own, stored.id)
+        facts += message_facts(message, own, session_id)
         at = number(record(message, "time"), "created")
         for part in own:
-            facts += tool_facts({**part, "messageID": message.get("id")}, stored.id, at)
+            facts += tool_facts({**part, "messageID": message.get("id")}, session_id, at)
     return facts
 
 

@@ -14,6 +14,7 @@ from clankers_protocol.events import (
     SessionEvent,
     ToolEvent,
 )
+from clankers_protocol.ids import encode_id
 from clankersd import changes
 from clankersd.changes import Change, Settle
 from clankersd.db import Db
@@ -44,6 +45,12 @@ def text(payload: dict[str, Any], key: str) -> str | None:
     """A text that is not empty."""
     value = payload.get(key)
     return value if isinstance(value, str) and value.strip() else None
+
+
+def identifier(payload: dict[str, Any], key: str) -> str | None:
+    """An id, spelled so that it can be stored: a hook's event is not refused for the sake of its ids."""
+    found = text(payload, key)
+    return encode_id(found) if found else None
 
 
 def number(payload: dict[str, Any], key: str) -> int | None:

@@ -41,6 +41,7 @@ class FileSync:
         self.settings = settings
         self.watched: list[str] = []
         self.last_sync: int | None = None
+        self._synced = 0.0
         self.report = SyncReport()
         self._index = index
         self._seen = Survey()
@@ -191,7 +192,7 @@ class FileSync:
         """Whether it is time for a comparison that has no other reason."""
         if not self.settings.sync_minutes or self.last_sync is None:
             return False
-        return clock.now() - self.last_sync > self.settings.sync_minutes * 60_000
+        return time.monotonic() - self._synced > self.settings.sync_minutes * 60
 
     async def _pause(self, seconds: float | None) -> None:
         with anyio.move_on_after(seconds):
@@ -212,7 +213,7 @@ class FileSync:
             raise
         report.seconds = round(time.monotonic() - started, 3)
         self._tell(report)
-        self.report, self.last_sync = report, clock.now()
+        self.report, self.last_sync, self._synced = report, clock.now(), time.monotonic()
         return report
 
     async def _look_and_settle(self, progress: Progress | None) -> SyncReport:

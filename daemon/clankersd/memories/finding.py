@@ -4,6 +4,8 @@ import json
 import time
 from typing import TYPE_CHECKING
 
+from clankers_protocol.agent_text import clean_line
+from clankers_protocol.ids import encode_id
 from clankers_protocol.memories import Context, Memory, MemoryContext, MemoryHit, MemoryHits, MemorySearch
 from clankers_protocol.search import Search
 from clankersd import clock
@@ -163,5 +165,5 @@ def _block(memories: list[Memory], most: int, problem: str | None) -> Context:
 
 
 def _line(memory: Memory) -> str:
-    said = " ".join((memory.summary or memory.content).split()).replace("</", "<\u200b/")
-    return f"- [{memory.id}] ({memory.category}) {said}\n"
+    said = clean_line(memory.summary or memory.content)
+    return f"- [{encode_id(memory.id)}] ({clean_line(memory.category)}) {said}\n"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import anyio
 import structlog
 
-from clankers_protocol.errors import RpcError
+from clankers_protocol.errors import Conflict, RpcError
 from clankers_protocol.memories import LogEntry
 from clankers_protocol.memory_maintenance import MaintenanceReport, MemoryMaintain
 from clankersd import clock
@@ -38,10 +38,17 @@ UNSURE_DAYS = 30
 
 LOOK_SECONDS = 5.0
 HOUR_MS = 3_600_000
+UNUSUAL_SHARE = 0.25
+UNUSUAL_COUNT = 5
+"""To archive more than this share of the memories, and more than so many, at once is not done unasked: memories fade
+over months, so it is likely that the clock is wrong."""
 
-_SINCE = "SELECT at FROM memory_maintenance WHERE what = 'maintained'"
+ASK_AGAIN_SECONDS = 3600.0
+
+_COUNT_CURRENT = f"SELECT count(*) FROM memories WHERE {CURRENT} AND memories.pinned = 0"
+_SINCE = "SELECT at FROM memory_upkeep WHERE what = 'maintained'"
 _DONE = """
-    INSERT INTO memory_maintenance (what, at) VALUES ('maintained', :now) ON CONFLICT (what) DO UPDATE SET at = :now
+    INSERT INTO memory_upkeep (what, at) VALUES ('maintained', :now) ON CONFLICT (what) DO UPDATE SET at = :now
 """
 _USED = f"""
     SELECT memories.id, count(*) AS uses FROM memories JOIN session_memories ON memory_id = memories.id
@@ -84,25 +91,59 @@ class Step:
 
 @handles(MemoryMaintain)
 async def memory_maintain(daemon: "Daemon", request: MemoryMaintain) -> MaintenanceReport:
-    return await maintain(daemon, request.dry_run)
+    return await maintain(daemon, request.dry_run, force=request.force)
 
 
 async def keep_maintained(daemon: "Daemon") -> None:
     """Look after memories every so often, for as long as the daemon lives."""
+    wait = LOOK_SECONDS
     while True:
-        await anyio.sleep(LOOK_SECONDS)
+        await anyio.sleep(wait)
+        wait = LOOK_SECONDS
         try:
             if await _is_due(daemon):
                 done = await maintain(daemon)
                 log.info("memories maintained", promoted=done.promoted, archived=done.archived, merged=done.merged)
+        except UnusualArchiving as error:
+            log.warning("maintenance waits for its owner", problem=error.message)
+            wait = ASK_AGAIN_SECONDS
         except RpcError as error:
             log.warning("memories not maintained", problem=error.message)
 
 
-async def maintain(daemon: "Daemon", dry_run: bool = False) -> MaintenanceReport:
-    """Do what is due, or only tell."""
+class UnusualArchiving(Conflict):
+    """Maintenance would archive so many memories at once that its owner is asked first."""
+
+
+async def unusual_archiving(daemon: "Daemon") -> str | None:
+    """Say what maintenance would archive now, if that is unusually much."""
+    now = clock.now()
+    return await daemon.store.read(lambda db: _unusual(db, _plan(db, daemon.config, now), now))
+
+
+def _unusual(db: Db, steps: list[Step], now: int) -> str | None:
+    archived = sum(step.action == "archived" for step in steps)
+    current = int(db.value(_COUNT_CURRENT, {"now": now}))
+    if archived <= UNUSUAL_COUNT or archived <= current * UNUSUAL_SHARE:
+        return None
+    today = f"{clock.local_time():%Y-%m-%d}"
+    return f"maintenance would archive {archived:,} of {current:,} memories at once, as of {today}"
+
+
+CONFIRM = "check the date; `clankers-ctl memory maintain --dry-run` lists them, and `--force` archives them"
+
+
+async def maintain(daemon: "Daemon", dry_run: bool = False, *, force: bool = False) -> MaintenanceReport:
+    """Do what is due, or only tell; raises UnusualArchiving, and does nothing, when much is to be archived unforced."""
     began = clock.now()
-    steps = [*await daemon.store.read(lambda db: _plan(db, daemon.config, began)), *await _plan_merges(daemon, began)]
+
+    def plan(db: Db) -> list[Step]:
+        steps = _plan(db, daemon.config, began)
+        if not (dry_run or force) and (unusual := _unusual(db, steps, began)):
+            raise UnusualArchiving(f"{unusual}: {CONFIRM}")
+        return steps
+
+    steps = [*await daemon.store.read(plan), *await _plan_merges(daemon, began)]
     rested = {"rested": began - REST_DAYS * DAY_MS}
     if not dry_run:
         for start in range(0, len(steps), SLICE):
@@ -139,7 +180,7 @@ async def _is_due(daemon: "Daemon") -> bool:
     if not hours or daemon.store.problem:
         return False
     last = await daemon.store.read(lambda db: db.value(_SINCE))
-    return last is None or clock.now() - last >= hours * HOUR_MS
+    return last is None or not 0 <= clock.now() - last < hours * HOUR_MS  # in the future: the clock was set back
 
 
 def _plan(db: Db, config: Config, now: int) -> list[Step]:
@@ -165,6 +206,7 @@ def _plan(db: Db, config: Config, now: int) -> list[Step]:
 async def _plan_merges(daemon: "Daemon", now: int) -> list[Step]:
     """Which of the memories that changed since last time say the same as another in their scope."""
     since = await daemon.store.read(lambda db: db.value(_SINCE)) or 0
+    since = since if since <= now else 0  # the clock was set back: look through all
     steps: dict[str, Step] = {}
     params = {"now": now, "since": since, "after": ""}
     while rows := await daemon.store.read(lambda db: db.fetch(_CHANGED, params)):

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from clankers_protocol.ids import encode_id
 from clankers_protocol.recall import RecallKind
 
 Event = dict[str, Any]
@@ -43,7 +44,7 @@ def occasion(harness: str, event: Event) -> Occasion | None:
 
 def _with_hooks(harness: str, event: Event) -> Occasion | None:
     """Claude Code, and those that took over its hooks."""
-    name, session = _text(event, "hook_event_name"), _text(event, "session_id")
+    name, session = _text(event, "hook_event_name"), encode_id(_text(event, "session_id"))
     project, prompt = _text(event, "cwd") or None, _text(event, "prompt")
     if name == "SessionStart":
         source = _text(event, "source") or _text(event, "trigger") or "startup"
@@ -55,7 +56,7 @@ def _with_hooks(harness: str, event: Event) -> Occasion | None:
 
 def _opencode(harness: str, event: Event) -> Occasion | None:
     """The plugin asks with each message of the user, and tells when the session was compacted since the last."""
-    session = _text(event, "sessionID") or _text(event, "session_id")
+    session = encode_id(_text(event, "sessionID") or _text(event, "session_id"))
     if _text(event, "hook_event_name") != "chat.message" or not session:
         return None
     trigger = "compact" if event.get("compacted") else "prompt"
@@ -65,7 +66,7 @@ def _opencode(harness: str, event: Event) -> Occasion | None:
 
 def _generic(harness: str, event: Event) -> Occasion | None:
     """Any other: `kind`, `sessionId`, `project`, and with a prompt `prompt`."""
-    kind, session = event.get("kind"), _text(event, "sessionId")
+    kind, session = event.get("kind"), encode_id(_text(event, "sessionId"))
     if kind not in ("start", "prompt") or not session:
         return None
     trigger = ("compact" if event.get("compacted") else "startup") if kind == "start" else "prompt"

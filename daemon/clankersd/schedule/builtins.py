@@ -1,6 +1,7 @@
 """What the daemon can do by itself on a schedule. It runs no commands: these functions are all there is."""
 
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -25,11 +26,17 @@ async def backup(daemon: "Daemon", progress: Progress) -> dict[str, str]:
 
     def copy(db: Db) -> str:
         made = back_up(db, daemon.paths.backups, "scheduled")
-        for old in sorted(daemon.paths.backups.glob("clankers-*-scheduled.db"))[:-KEPT_BACKUPS]:
+        for old in superseded(daemon.paths.backups, made):
             old.unlink()
         return made.name
 
     return {"file": await daemon.store.apart(copy)}
+
+
+def superseded(folder: Path, made: Path) -> list[Path]:
+    """List all scheduled backups but the newest. One dated after the one just made is old: the clock was wrong."""
+    found = sorted(folder.glob("clankers-*-scheduled.db"), key=lambda path: (path.name <= made.name, path.name))
+    return found[:-KEPT_BACKUPS]
 
 
 async def reindex(daemon: "Daemon", progress: Progress) -> dict[str, int]:

@@ -64,11 +64,13 @@ _END = f"""
     WHERE id = :id AND {_OPEN} RETURNING action_id
 """
 _PRUNE = f"""
-    DELETE FROM schedule_runs WHERE action_id = :action_id AND NOT {_OPEN} AND (created_at, id) <= (
-        SELECT created_at, id FROM schedule_runs WHERE action_id = :action_id
-        ORDER BY created_at DESC, id DESC LIMIT 1 OFFSET {KEPT_RUNS}
+    DELETE FROM schedule_runs WHERE action_id = :action_id AND NOT {_OPEN} AND rowid <= (
+        SELECT rowid FROM schedule_runs WHERE action_id = :action_id ORDER BY rowid DESC LIMIT 1 OFFSET {KEPT_RUNS}
     )
 """
+_AHEAD = "SELECT id, schedule, timezone, next_run FROM scheduled_actions WHERE enabled = 1 AND next_run > :now"
+_MOVE = "UPDATE scheduled_actions SET next_run = :next WHERE id = :id"
+_SHORTEN = "UPDATE schedule_runs SET lease_until = :latest WHERE state = 'taken' AND lease_until > :latest"
 # When an action is due, a run that waits can be handed out or counts as missed, or a lease ends that matters.
 _NEXT = f"""
     SELECT min(at) FROM (
@@ -87,7 +89,7 @@ _OVERDUE = f"""
 _LEFT = f"{SELECT_RUN} WHERE state = 'waiting' AND scheduled_for < :before ORDER BY scheduled_for"
 _LAST_FAILED = f"""
     {SELECT_RUN} WHERE enabled = 1 AND state = 'failed' AND schedule_runs.id = (
-        SELECT id FROM schedule_runs WHERE action_id = scheduled_actions.id ORDER BY created_at DESC, id DESC LIMIT 1
+        SELECT id FROM schedule_runs WHERE action_id = scheduled_actions.id ORDER BY rowid DESC LIMIT 1
     )
 """
 _NOBODY = f"nobody acknowledged it, though it was handed out {MOST_ATTEMPTS} times"
@@ -107,6 +109,25 @@ def claim(db: Db, now: int, lease_ms: int, *, clients: bool, busy: list[str]) ->
     ended += db.fetch(_GIVE_UP, {"now": now, "most": MOST_ATTEMPTS, "error": _NOBODY})
     free = db.fetch(_FREE, {"now": now, "clients": clients})
     return [_leased(db, run_from(row), now, lease_ms) for row in free], [row["id"] for row in ended]
+
+
+def follow_clock(db: Db, now: int, lease_ms: int) -> list[str]:
+    """Plan again what was planned while the clock was ahead; return the ids of the actions whose next run moved.
+
+    The next run of a schedule is never later than the first one after now, and no lease longer than the longest.
+    """
+    db.execute(_SHORTEN, {"latest": now + max(LONGEST_LEASE_MS, lease_ms)})
+    moved = []
+    for action in db.fetch(_AHEAD, {"now": now}):
+        try:
+            schedule = parse(action["schedule"], zone_named(action["timezone"]))
+        except InvalidParams:
+            continue  # its run says so when it is due
+        coming = None if schedule.once else schedule.next_after(datetime.fromtimestamp(now / 1000, UTC))
+        if coming is not None and int(coming.timestamp() * 1000) < action["next_run"]:
+            db.execute(_MOVE, {"id": action["id"], "next": int(coming.timestamp() * 1000)})
+            moved.append(action["id"])
+    return moved
 
 
 def renew(db: Db, run_id: str, until: int) -> None:

@@ -1,5 +1,6 @@
 """The scheduler: takes what is due, does it or hands it to a client, and hands it out again until it is done."""
 
+import time
 from typing import TYPE_CHECKING
 
 import anyio
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 LONGEST_SLEEP = 30.0
 """Seconds. The clock may be set and the machine may sleep: what is due is looked up at least so often."""
 
+CLOCK_TOLERANCE_MS = 1000
+"""Clocks are adjusted by less than this all the time."""
+
 MOST_RESULT = 256 * 1024
 RECEIVERS = "schedule.run"
 """The kind of subscription that gets due actions."""
@@ -42,6 +46,8 @@ class Scheduler:
         self._woken = anyio.Event()
         self._busy: set[str] = set()
         self._turn = 0
+        self._ahead: float | None = None
+        """Milliseconds by which the wall clock was ahead of the monotonic one at the last look."""
 
     @property
     def lease_ms(self) -> int:
@@ -58,6 +64,7 @@ class Scheduler:
             while True:
                 self._woken = anyio.Event()
                 try:
+                    await self._follow_clock()
                     for handed in await self._claim():
                         self._hand_out(handed, tasks)
                     seconds = await self._seconds_to_wait()
@@ -66,6 +73,17 @@ class Scheduler:
                     seconds = LONGEST_SLEEP / 10
                 with anyio.move_on_after(seconds):
                     await self._woken.wait()
+
+    async def _follow_clock(self) -> None:
+        """Plan again when the clock was set back, and at the start: it may have been set back before."""
+        ahead = clock.now() - time.monotonic() * 1000
+        if self._ahead is not None and ahead > self._ahead - CLOCK_TOLERANCE_MS:
+            self._ahead = ahead
+            return
+        moved = await self._daemon.store.write(lambda db: runs.follow_clock(db, clock.now(), self.lease_ms))
+        self._ahead = ahead
+        if moved:
+            log.warning("schedules follow a clock that was set back", actions=len(moved))
 
     async def _claim(self) -> list[Handed]:
         now, clients, busy = clock.now(), bool(self._receivers()), sorted(self._busy)

@@ -19,19 +19,23 @@ PATIENCE = 3600
 
 @click.command()
 @click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
+@click.option("--force", is_flag=True, help="Archive even if it is more than a quarter of all memories at once.")
 @common
-def maintain(ctl: Ctl, dry_run: bool) -> None:
+def maintain(ctl: Ctl, dry_run: bool, force: bool) -> None:
     """Look after all memories now. The daemon does so by itself, too.
 
     What is used is promoted, what has faded is archived, what says the same is merged, and entities that nothing
     speaks of are dropped. Each change is in the `history` of its memory, with its reason.
+
+    If more than a quarter of all memories would be archived at once, nothing is done without --force: the clock may
+    be wrong. `clankers-ctl doctor` tells when the daemon waits for that.
 
     \b
     Examples:
       clankers-ctl memory maintain --dry-run
       clankers-ctl memory maintain --json | jq .changes
     """
-    done = ctl.call(MemoryMaintain(dry_run=dry_run), timeout=PATIENCE)
+    done = ctl.call(MemoryMaintain(dry_run=dry_run, force=force), timeout=PATIENCE)
     if ctl.json:
         print_json(done)
         return

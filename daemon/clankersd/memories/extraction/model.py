@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 from msgspec import Meta
 
+from clankers_protocol.agent_text import strip_invisible
 from clankers_protocol.memories import Memory
 from clankers_protocol.memory_maintenance import Candidate
 from clankersd.index.words import STOP_WORDS
@@ -213,7 +214,7 @@ async def compare(
 
 def to_compare(memory: Memory) -> str:
     """What of a known memory is sent to be compared."""
-    return without_secrets(cut(memory.content, LONGEST_MESSAGE))
+    return without_secrets(cut(strip_invisible(memory.content), LONGEST_MESSAGE))
 
 
 def _numbered(known: dict[int, list[Memory]]) -> list[tuple[Memory, list[int]]]:

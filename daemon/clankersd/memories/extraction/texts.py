@@ -2,6 +2,7 @@
 
 import re
 
+from clankers_protocol.agent_text import strip_invisible
 from clankersd.index.chunker import CJK
 from clankersd.redaction import redact
 
@@ -37,7 +38,7 @@ _TOLD = re.compile(
 
 def said(text: str) -> str:
     """What the author of a message wrote: no envelopes, no private parts, no code blocks."""
-    text = _PRIVATE.sub(" ", text.replace("\r\n", "\n").replace("\x00", " "))
+    text = _PRIVATE.sub(" ", strip_invisible(text))
     return _FENCE.sub("\n", _ENVELOPE.sub(" ", text)).strip()
 
 
