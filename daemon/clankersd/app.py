@@ -35,6 +35,7 @@ from clankersd import (
 )
 from clankersd.config import Config, Loaded
 from clankersd.db import Store
+from clankersd.db.backup import sweep_unfinished
 from clankersd.documents import documents, graph, ingest, many
 from clankersd.documents.ingest import Documents
 from clankersd.index import rebuild, texts
@@ -180,6 +181,8 @@ async def running(paths: Paths, flags: Mapping[str, Any]) -> AsyncIterator[Daemo
     log_file = log.DailyFile(paths.logs)
     log.configure(log_file, loaded.config.log_level)
     with only_instance(paths.database):
+        if swept := sweep_unfinished(paths.backups):
+            structlog.get_logger(component="store").info("unfinished backups removed", files=[f.name for f in swept])
         store = Store(paths.database, paths.backups, loaded.config.durability)
         index = Index(store, *index_settings(loaded.config))
         index.longest_tool_output = loaded.config.tool_output_characters

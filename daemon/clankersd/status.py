@@ -50,6 +50,7 @@ async def health(daemon: "Daemon", request: Health) -> HealthReport:  # every ha
         sqlite_vec_version=daemon.store.vec.version,
         schema_version=daemon.store.schema_version,
         problem=daemon.store.problem,
+        notes=daemon.store.notes,
     )
 
 
@@ -91,6 +92,7 @@ async def status(daemon: "Daemon", request: DaemonStatus) -> StatusReport:
         queue=WriteQueue(store.waiting, written.writes, written.commits, written.largest_commit),
         sizes=sizes,
         counts=counts,
+        notes=store.notes,
     )
 
 

@@ -2,13 +2,16 @@
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from clankers_protocol.wire import Id, Limit, Method, Wire
 
 
 class HealthReport(Wire):
-    """`ok` is false when events cannot be stored; `problem` then says why and what to do."""
+    """`ok` is false when events cannot be stored; `problem` then says why and what to do.
+
+    `notes` tell the owner of files that were moved aside or saved; everything works meanwhile.
+    """
 
     ok: bool
     version: str
@@ -17,6 +20,7 @@ class HealthReport(Wire):
     sqlite_vec_version: str | None
     schema_version: int | None
     problem: str | None = None
+    notes: list[str] = field(default_factory=list)
 
 
 class Health(Method[HealthReport]):
@@ -84,6 +88,7 @@ class StatusReport(Wire):
     queue: WriteQueue
     sizes: Sizes | None
     counts: dict[str, int]
+    notes: list[str] = field(default_factory=list)
 
 
 class DaemonStatus(Method[StatusReport]):

@@ -52,6 +52,8 @@ def _print_state(report: StatusReport | HealthReport) -> None:
         click.secho("● ok", fg="green", bold=True)
     else:
         click.secho(f"● problem: {report.problem or 'events cannot be stored'}", fg="red", bold=True)
+    for note in report.notes:
+        click.secho(f"  note: {note}", fg="yellow")
 
 
 def _versions(report: StatusReport | HealthReport) -> str:

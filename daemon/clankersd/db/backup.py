@@ -1,12 +1,14 @@
 """A copy of the database that is complete and verified, or not there at all."""
 
-import os
+import itertools
+import struct
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
 import apsw
 
+from clankers_protocol.database_files import sync
 from clankersd.db.sqlite import Db
 from clankersd.db.wal import new_generation
 
@@ -26,9 +28,9 @@ def back_up(db: Db, folder: Path, why: str, stopped: Callable[[], bool] = lambda
     unfinished = target.with_suffix(UNFINISHED_SUFFIX)
     try:
         _copy(db, unfinished, stopped)
-        _sync(unfinished)
+        sync(unfinished)
         unfinished.rename(target)
-        _sync(folder)
+        sync(folder)
     finally:
         unfinished.unlink(missing_ok=True)
     return target
@@ -40,6 +42,29 @@ def sweep_unfinished(folder: Path) -> list[Path]:
     for path in left:
         path.unlink(missing_ok=True)
     return left
+
+
+def has_empty_pages(database: Path, after_page: int) -> bool:
+    """Tell whether a page in use after this one is all zeros, as SQLite reads pages beyond the end of a file."""
+    with database.open("rb") as file:
+        header = file.read(100)
+        size = int.from_bytes(header[16:18]) if header[16:18] != b"\0\1" else 65536
+        unused: set[int] = set()
+        trunk = int.from_bytes(header[32:36])
+        while trunk and trunk not in unused:
+            unused.add(trunk)
+            file.seek((trunk - 1) * size)
+            words = struct.unpack(f">{size // 4}I", file.read(size))
+            trunk, count = words[:2]
+            unused.update(words[2 : 2 + count])
+        file.seek(after_page * size)
+        for number in itertools.count(after_page + 1):
+            page = file.read(size)
+            if not page:
+                return False
+            if not any(page) and number not in unused:
+                return True
+    return False
 
 
 def _copy(source: Db, target: Path, stopped: Callable[[], bool]) -> None:
@@ -60,11 +85,3 @@ def _copy(source: Db, target: Path, stopped: Callable[[], bool]) -> None:
             raise apsw.CorruptError(f"the copy is damaged: {verdict}")
     finally:
         copy.close()
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -17,9 +17,10 @@ import anyio.to_thread
 import apsw
 import structlog
 
+from clankers_protocol.database_files import replace_database
 from clankers_protocol.errors import DeadlineExceeded, StorageUnavailable
 from clankersd.db import fts, migrations, wal
-from clankersd.db.backup import back_up
+from clankersd.db.backup import back_up, has_empty_pages
 from clankersd.db.group import Outcome, commit_together
 from clankersd.db.sqlite import Connection, Db, Extension, connect, load_vec, look_at, set_durability
 from clankersd.db.trouble import (
@@ -46,6 +47,18 @@ IDLE_SECONDS = 1.0
 LEAVING_MS = 500
 RUSH_CHANGES = 4
 RUSH_SECONDS = 0.2
+
+FOREIGN_NOTE = (
+    "a write-ahead log that does not belong to the database was moved aside: {name}; delete it once nothing is missing"
+)
+DAMAGED_NOTE = (
+    "the database file was truncated by another program and replaced by a complete copy; "
+    "delete the damaged file once nothing is missing: {name}"
+)
+RESCUED_NOTE = (
+    "the database was saved as {name} when its file was deleted or overwritten; "
+    "to use it: clankers-ctl backup restore {name}"
+)
 
 log = structlog.get_logger(component="store")
 
@@ -122,8 +135,8 @@ class Store:
         self._files = FileState(None, 0, 0, None, 0, None)
         self._real_path = str(path)
         self._page_bytes = 0
-        self._set_aside: list[Path] = []
-        self._rescued: list[Path] = []
+        self._notes: dict[Path, str] = {}
+        self._replacement: Path | None = None
         self._generation_due = False
         self._asides: set[threading.Event] = set()
         self._failed = anyio.Event()
@@ -149,18 +162,8 @@ class Store:
 
     @property
     def notes(self) -> list[str]:
-        """What the owner should know although everything works."""
-        return [
-            f"a write-ahead log that does not belong to the database was moved aside: {path.name}; "
-            "once you do not miss anything, delete it"
-            for path in self._set_aside
-            if path.exists()
-        ] + [
-            f"the database was saved as {path.name} when its files were changed by another program; "
-            f"to use it: clankers-ctl backup restore {path.name}"
-            for path in self._rescued
-            if path.exists()
-        ]
+        """Files that were moved aside or saved and that the owner should look at, each in a sentence."""
+        return [note for path, note in self._notes.items() if path.exists()]
 
     # -- for features
 
@@ -332,7 +335,11 @@ class Store:
     async def _open(self) -> None:
         if foreign := await anyio.to_thread.run_sync(wal.prepare_to_open, self.path):
             log.warning("foreign WAL moved aside", file=foreign.name)
-        self._set_aside = wal.foreign_wals(self.path)
+        database = self.path.resolve()
+        for path in database.parent.glob(f"{database.name}-wal.{wal.FOREIGN_SUFFIX}-*"):
+            self._notes[path] = FOREIGN_NOTE.format(name=path.name)
+        for path in database.parent.glob(f"{database.name}.damaged-*[0-9]"):
+            self._notes[path] = DAMAGED_NOTE.format(name=path.name)
         connection = await connect(self.path, self._durability)
         try:
             change = await connection.run(self._prepare)
@@ -526,6 +533,14 @@ class Store:
                 await step()
             except (apsw.Error, OSError) as error:
                 log.warning("closing failed", error=str(error))
+        new, self._replacement = self._replacement, None
+        if new is None:
+            return
+        try:
+            damaged = replace_database(self.path, new, "damaged")
+            log.warning("truncated database replaced by its copy", damaged=damaged and damaged.name)
+        except OSError as error:  # the copy stays among the backups
+            log.error("truncated database not replaced", error=str(error))
 
     def _secure(self, db: Db) -> None:
         """Before the files are closed, make sure that what was acknowledged can be read by whoever opens them next."""
@@ -540,7 +555,9 @@ class Store:
         elif not (found.same_database(known) and log_is_whole):
             # File and log do not fit together any more, so nothing is written; `prepare_to_open` sorts it out.
             db.raw.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-            if not (log_is_whole and names_are_ours and self._has_our_stamp(db, found)):
+            if found.database_bytes < known.database_bytes or found.same_database(known):  # something was truncated
+                self._replacement = self._rescue(db, found.database_bytes // self._page_bytes)
+            elif not (names_are_ours and self._has_our_stamp(db)):
                 self._rescue(db)
             return
         db.raw.set_busy_timeout(LEAVING_MS)  # whoever still reads keeps the log, and it is read at the next start
@@ -552,24 +569,30 @@ class Store:
         if found.database == known.database and not names_are_ours and written < in_log:
             self._rescue(db)
 
-    def _has_our_stamp(self, db: Db, found: FileState) -> bool:
+    def _has_our_stamp(self, db: Db) -> bool:
         """Tell a checkpoint by another program, which does no harm, from a file that was overwritten."""
         try:
             on_disk, _ = wal.read_header(self.path)
         except apsw.Error:
             return False
         ours = wal.view(db)
-        whole = found.database_bytes >= self._files.database_bytes
-        return whole and on_disk.generation in (ours.generation, ours.previous)
+        return on_disk.generation in (ours.generation, ours.previous)
 
-    def _rescue(self, db: Db) -> None:
-        """Save everything this connection can still read as a backup."""
+    def _rescue(self, db: Db, pages_in_file: int | None = None) -> Path | None:
+        """Save everything this connection can still read as a backup.
+
+        Of a file that was truncated to `pages_in_file`, SQLite reads the pages it has not cached as zeros.
+        """
         try:
             saved = back_up(db, self.backups, "rescued")
+            if pages_in_file is not None and has_empty_pages(saved, pages_in_file):
+                saved.unlink()
+                raise apsw.CorruptError("not every page of the truncated file was cached")
         except (apsw.Error, OSError) as error:
             log.error("rescue failed", error=str(error))
-            return
+            return None
         log.warning("database rescued", backup=saved.name)
-        self._rescued.append(saved)
+        self._notes[saved] = RESCUED_NOTE.format(name=saved.name)
         if self.problem:
             self.problem += f"; all that was stored is saved as the backup {saved.name}"
+        return saved

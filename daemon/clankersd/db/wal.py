@@ -87,12 +87,6 @@ def prepare_to_open(database: Path) -> Path | None:
     return aside
 
 
-def foreign_wals(database: Path) -> list[Path]:
-    """WALs that were moved aside and are still there."""
-    database = database.resolve()
-    return sorted(database.parent.glob(f"{database.name}-wal.{FOREIGN_SUFFIX}-*"))
-
-
 def belongs(stamp: Stamp, page_size: int, contents: WalContents) -> bool:
     """Tell whether a WAL may be replayed onto a database with this header.
 
