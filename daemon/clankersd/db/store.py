@@ -28,6 +28,7 @@ from clankersd.db.trouble import (
     DELETED,
     RESTORE,
     TROUBLE,
+    FileChanged,
     FileGone,
     SchemaRefused,
     in_words,
@@ -140,6 +141,7 @@ class Store:
         self._generation_due = False
         self._asides: set[threading.Event] = set()
         self._failed = anyio.Event()
+        self._opening = anyio.Lock()
         self._vanished = False
         self._damaged = False
         self._behind = False
@@ -192,7 +194,7 @@ class Store:
                 db.stop_when(None)
 
         try:
-            return await self._serving(unreadable).run(bounded)
+            return await self._run(bounded, unreadable)
         except apsw.InterruptError as error:
             raise DeadlineExceeded(f"the answer took longer than {seconds:g} s: ask for less") from error
         except (*TROUBLE, FileGone) as error:
@@ -244,7 +246,9 @@ class Store:
     async def open(self) -> None:
         """Open and migrate. When that fails the store is there all the same, with a problem."""
         try:
-            await self._open()
+            async with self._opening:
+                if self._connection is None:
+                    await self._open()
         except (apsw.Error, OSError, FileGone, SchemaRefused) as error:
             if (problem := in_words(error)) != self.problem:
                 log.error("database refused", problem=problem, error=str(error))
@@ -331,6 +335,15 @@ class Store:
         if self._behind:
             raise refusal(self.problem or "the schema is out of date")
         return self._opened(refusal)
+
+    async def _run(self, work: Callable[[Db], T], refusal: Refusal) -> T:
+        """Run `work` in the connection's thread; once more, when only another program's checkpoint was in its way."""
+        try:
+            return await self._serving(refusal).run(work)
+        except FileChanged as error:
+            await self._note(error)
+            await self.open()
+            return await self._serving(refusal).run(work)
 
     async def _open(self) -> None:
         if foreign := await anyio.to_thread.run_sync(wal.prepare_to_open, self.path):
@@ -425,7 +438,7 @@ class Store:
         if found.database_bytes < known.database_bytes:
             raise FileGone(f"the database file was truncated while it was open: {RESTORE}")
         if not found.same_database(known):
-            raise FileGone("another program wrote to the database file while it was open")
+            raise FileChanged("another program wrote to the database file while it was open")
         if found.wal != known.wal or found.shm != known.shm:
             raise FileGone("the database's write-ahead log was deleted or replaced while it was open")
         if found.wal_bytes < wal.frame_bytes(self._page_bytes, self._wal_frames):
@@ -453,11 +466,14 @@ class Store:
             else:
                 _, *outcomes = commit_together(db, [wal.new_generation, *changes])
                 self._generation_due = False
-            self._verify_files()  # what went into a deleted file is not stored
+            try:
+                self._verify_files()  # what went into a deleted file is not stored
+            except FileChanged as error:  # it is committed, so it must not be run again
+                raise FileGone(str(error)) from error
             return outcomes
 
         try:
-            outcomes = await self._serving().run(commit)
+            outcomes = await self._run(commit, unavailable)
         except (*TROUBLE, FileGone) as error:
             await self._note(error)
             return [Outcome(error=unavailable(self.problem or in_words(error))) for _ in changes]

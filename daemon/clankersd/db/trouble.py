@@ -42,6 +42,10 @@ class FileGone(Exception):
     """The database file was deleted or replaced while it was open."""
 
 
+class FileChanged(FileGone):
+    """Another program wrote to the database file; nothing was committed since, so it can be opened again."""
+
+
 class SchemaRefused(Exception):
     """The database has a schema this program must not touch."""
 
