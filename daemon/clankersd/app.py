@@ -37,6 +37,7 @@ from clankersd import (
 )
 from clankersd.config import Config, Loaded
 from clankersd.db import Store
+from clankersd.db.backup import sweep_unfinished
 from clankersd.documents import documents, graph, ingest, many
 from clankersd.documents.ingest import Documents
 from clankersd.hook_start import HookStart, record_path
@@ -191,6 +192,8 @@ async def running(paths: Paths, flags: Mapping[str, Any], hook_start: HookStart 
     with only_instance(paths.database):
         if hook_start is None:
             record_path(paths.database, paths.config)
+        if swept := sweep_unfinished(paths.backups):
+            structlog.get_logger(component="store").info("unfinished backups removed", files=[f.name for f in swept])
         store = Store(paths.database, paths.backups, loaded.config.durability)
         index = Index(store, *index_settings(loaded.config))
         index.longest_tool_output = loaded.config.tool_output_characters

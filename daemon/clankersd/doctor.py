@@ -18,6 +18,7 @@ from clankersd.config import ConfigError
 from clankersd.db import Db, fts, migrations
 from clankersd.db.fts import FullText
 from clankersd.db.sqlite import SQLITE_VERSION, resets_its_log
+from clankersd.db.trouble import RESTORE
 from clankersd.index import repair
 from clankersd.index.generations import Generation
 from clankersd.jobs import Progress
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 LATE_MS = 10 * 60_000
 """What is due for so long is stuck."""
 
-FROM_A_BACKUP = "stop the daemon and put a backup in the database's place; what came since is lost"
+FROM_A_BACKUP = f"{RESTORE}; events stored after that backup are lost"
 DERIVED = ("chunks", "index_queue")
 """Tables whose rows follow from others."""
 
@@ -146,7 +147,9 @@ async def _owners(daemon: "Daemon") -> Finding:
     captured = await daemon.store.aside(_captured_without_owner)
     if captured:
         told = f"Rows refer to what is not there: {captured[0]}{_more(captured)}."
-        return Finding("owners", "problem", told, "another program deleted their owners: a backup may still have them")
+        return Finding(
+            "owners", "problem", told, f"another program deleted their owners; if a backup still has them, {RESTORE}"
+        )
     found = await daemon.store.aside(repair.strays)
     count = len(found.chunks) + found.waiting
     if not count:

@@ -127,7 +127,8 @@ async def discover(daemon: "Daemon", request: Discover) -> dict[str, Any]:
 
 
 def _warnings(daemon: "Daemon") -> list[str]:
-    return [*daemon.spool.warnings(), *lost_events.warnings(daemon.paths.data), *daemon.loaded.warnings()]
+    lost = lost_events.warnings(daemon.paths.data)
+    return [*daemon.store.notes, *daemon.spool.warnings(), *lost, *daemon.loaded.warnings()]
 
 
 def _measure(db: Db) -> tuple[Sizes, dict[str, int]]:

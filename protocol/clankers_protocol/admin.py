@@ -10,7 +10,7 @@ from clankers_protocol.wire import Id, Limit, Method, Wire
 class HealthReport(Wire):
     """Health of the daemon. `ok` is false if events cannot be stored; `problem` then says why and what to do.
 
-    `warnings` name what else needs the owner's attention, each with what to do.
+    `warnings` name what else needs the owner's attention, each with what to do, and files moved aside or rescued.
     """
 
     ok: bool

@@ -5,6 +5,7 @@ from io import TextIOWrapper
 
 import click
 
+from clankers.ctl.backup import backup
 from clankers.ctl.capture import capture
 from clankers.ctl.command import Root, socket_option
 from clankers.ctl.completion import completion
@@ -85,6 +86,7 @@ COMMANDS = (
     logs,
     config,
     db,
+    backup,
     jobs,
     plugin,
     service,

@@ -1,47 +1,87 @@
-"""A copy of the database that is whole or not there."""
+"""A copy of the database that is complete and verified, or not there at all."""
 
-import os
+import itertools
+import struct
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
 import apsw
 
+from clankers_protocol.database_files import sync
 from clankersd.db.sqlite import Db
+from clankersd.db.wal import new_generation
+
+PAGES_PER_STEP = 256
+UNFINISHED_SUFFIX = ".unfinished"
 
 
-def back_up(db: Db, folder: Path, why: str) -> Path:
-    """A verified copy of the open database in `folder`, named for the moment and the reason."""
+def back_up(db: Db, folder: Path, why: str, stopped: Callable[[], bool] = lambda: False) -> Path:
+    """Copy the open database into `folder`, verify the copy, and name it for the moment and the reason.
+
+    Where events are being stored, `Store.back_up` calls it: then the copy comes from a read-only connection in a thread
+    of its own, and nobody waits for it. Raises InterruptError once `stopped` says so.
+    """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
     target = folder / f"clankers-{stamp}-{why}.db"
-    unfinished = target.with_suffix(".unfinished")
+    unfinished = target.with_suffix(UNFINISHED_SUFFIX)
     try:
-        _copy(db.raw, unfinished)
-        _sync(unfinished)
+        _copy(db, unfinished, stopped)
+        sync(unfinished)
         unfinished.rename(target)
-        _sync(folder)
+        sync(folder)
     finally:
         unfinished.unlink(missing_ok=True)
     return target
 
 
-def _copy(source: apsw.Connection, target: Path) -> None:
+def sweep_unfinished(folder: Path) -> list[Path]:
+    """Remove what interrupted backups left behind; the caller must be the only daemon of this folder."""
+    left = sorted(folder.glob(f"clankers-*{UNFINISHED_SUFFIX}*"))
+    for path in left:
+        path.unlink(missing_ok=True)
+    return left
+
+
+def has_empty_pages(database: Path, after_page: int) -> bool:
+    """Tell whether a page in use after this one is all zeros, as SQLite reads pages beyond the end of a file."""
+    with database.open("rb") as file:
+        header = file.read(100)
+        size = int.from_bytes(header[16:18]) if header[16:18] != b"\0\1" else 65536
+        unused: set[int] = set()
+        trunk = int.from_bytes(header[32:36])
+        while trunk and trunk not in unused:
+            unused.add(trunk)
+            file.seek((trunk - 1) * size)
+            words = struct.unpack(f">{size // 4}I", file.read(size))
+            trunk, count = words[:2]
+            unused.update(words[2 : 2 + count])
+        file.seek(after_page * size)
+        for number in itertools.count(after_page + 1):
+            page = file.read(size)
+            if not page:
+                return False
+            if not any(page) and number not in unused:
+                return True
+    return False
+
+
+def _copy(source: Db, target: Path, stopped: Callable[[], bool]) -> None:
     copy = apsw.Connection(str(target))
     try:
-        with copy.backup("main", source, "main") as backup:
+        copy.set_progress_handler(stopped, 5000)
+        # Inside a transaction the first read fixes the snapshot; without one, each commit would restart the copy.
+        source.value("SELECT count(*) FROM sqlite_master")
+        with copy.backup("main", source.raw, "main") as backup:
             while not backup.done:
-                backup.step(4096)
+                if stopped():
+                    raise apsw.InterruptError("the backup was cancelled")
+                backup.step(PAGES_PER_STEP)
         copy.pragma("journal_mode", "delete")  # one file, nothing beside it
+        new_generation(Db(copy))  # the WAL of the original does not belong to the copy
         verdict = copy.pragma("quick_check")
         if verdict != "ok":
             raise apsw.CorruptError(f"the copy is damaged: {verdict}")
     finally:
         copy.close()
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

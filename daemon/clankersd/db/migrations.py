@@ -91,18 +91,26 @@ def migrate(db: Db, backups: Path, migrations: tuple[Migration, ...] | None = No
     return Change(before, version(db), [migration.name for migration in pending], backup)
 
 
-def roll_back(db: Db, backups: Path) -> Change:
-    """Undo the last migration, after a backup."""
+def roll_back(db: Db, backups: Path, backup: Path | None = None) -> Change:
+    """Undo the last migration, after a backup; with `backup` the caller has made it already."""
+    last = last_applied(db)
+    assert last.down is not None
+    before = last.version
+    backup = backup or back_up(db, backups, f"before-rollback-{before:04}")
+    with db.transaction():
+        db.execute(last.down)
+        db.execute("DELETE FROM _migrations WHERE version = :version", {"version": last.version})
+    return Change(before, version(db), [last.name], backup)
+
+
+def last_applied(db: Db) -> Migration:
+    """The migration that a rollback undoes."""
     _refuse_strangers(db, known())
     before = version(db)
     last = next((migration for migration in known() if migration.version == before), None)
     if last is None or last.down is None:
         raise SchemaRefused(f"there is no way down from schema version {before}")
-    backup = back_up(db, backups, f"before-rollback-{before:04}")
-    with db.transaction():
-        db.execute(last.down)
-        db.execute("DELETE FROM _migrations WHERE version = :version", {"version": last.version})
-    return Change(before, version(db), [last.name], backup)
+    return last
 
 
 def missing(db: Db) -> dict[tuple[str, str], str]:
@@ -126,7 +134,7 @@ def _refuse_strangers(db: Db, migrations: tuple[Migration, ...]) -> None:
         if row["version"] not in checksums:
             raise SchemaRefused(
                 f"the database has schema version {row['version']}, this program knows {max(checksums)}: "
-                "install a newer clankers, or put back the backup made before the upgrade"
+                "install a newer clankers, or run clankers-ctl backup restore with the backup made before the upgrade"
             )
         if row["checksum"] != checksums[row["version"]]:
             raise SchemaRefused(

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,11 +17,24 @@ import anyio.to_thread
 import apsw
 import structlog
 
+from clankers_protocol.database_files import replace_database
 from clankers_protocol.errors import DeadlineExceeded, StorageUnavailable
-from clankersd.db import fts, migrations
+from clankersd.db import fts, migrations, wal
+from clankersd.db.backup import back_up, has_empty_pages
 from clankersd.db.group import Outcome, commit_together
 from clankersd.db.sqlite import Connection, Db, Extension, connect, load_vec, look_at, set_durability
-from clankersd.db.trouble import DAMAGED, TROUBLE, FileGone, SchemaRefused, in_words, unavailable, unreadable
+from clankersd.db.trouble import (
+    DAMAGED,
+    DELETED,
+    RESTORE,
+    TROUBLE,
+    FileChanged,
+    FileGone,
+    SchemaRefused,
+    in_words,
+    unavailable,
+    unreadable,
+)
 
 T = TypeVar("T")
 Refusal = Callable[[str], StorageUnavailable]
@@ -35,6 +49,18 @@ LEAVING_MS = 500
 RUSH_CHANGES = 4
 RUSH_SECONDS = 0.2
 
+FOREIGN_NOTE = (
+    "a write-ahead log that does not belong to the database was moved aside: {name}; delete it once nothing is missing"
+)
+DAMAGED_NOTE = (
+    "the database file was truncated by another program and replaced by a complete copy; "
+    "delete the damaged file once nothing is missing: {name}"
+)
+RESCUED_NOTE = (
+    "the database was saved as {name} when its file was deleted or overwritten; "
+    "to use it: clankers-ctl backup restore {name}"
+)
+
 log = structlog.get_logger(component="store")
 
 
@@ -48,23 +74,50 @@ class Written:
 
 
 @dataclass(frozen=True)
-class FileIdentity:
-    """Which file lies at the path and which write-ahead log beside it."""
+class FileState:
+    """Which files lie at the path of the database, and their sizes; None where there is none.
+
+    In WAL mode only a checkpoint writes to the database file, so between our checkpoints its size and time stay.
+    """
 
     database: tuple[int, int] | None
+    database_bytes: int
+    database_changed_ns: int
     wal: tuple[int, int] | None
+    wal_bytes: int
+    shm: tuple[int, int] | None
 
     @staticmethod
-    def of(path: Path) -> "FileIdentity":
-        return FileIdentity(_inode(str(path)), _inode(f"{path}-wal"))
+    def of(path: str, real_path: str) -> "FileState":
+        """Look at the files now; `real_path` is where the path's symbolic link pointed when it was opened."""
+        database, log_file, shm = _stat(path), _stat(f"{real_path}-wal"), _stat(f"{real_path}-shm")
+        return FileState(
+            _inode(database),
+            database.st_size if database else 0,
+            database.st_mtime_ns if database else 0,
+            _inode(log_file),
+            log_file.st_size if log_file else 0,
+            _inode(shm),
+        )
+
+    def same_database(self, other: "FileState") -> bool:
+        """Tell whether the database file is the same and nobody else wrote to it."""
+        return (self.database, self.database_bytes, self.database_changed_ns) == (
+            other.database,
+            other.database_bytes,
+            other.database_changed_ns,
+        )
 
 
-def _inode(path: str) -> tuple[int, int] | None:
+def _stat(path: str) -> os.stat_result | None:
     try:
-        found = os.stat(path)  # noqa: PTH116  # twice per commit: a Path would cost more than the call
+        return os.stat(path)  # noqa: PTH116  # six times per commit: a Path would cost more than the call
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+
+
+def _inode(found: os.stat_result | None) -> tuple[int, int] | None:
+    return (found.st_dev, found.st_ino) if found else None
 
 
 class Store:
@@ -80,11 +133,20 @@ class Store:
         self.on_open: list[Callable[[Db], None]] = []
         self._durability = durability
         self._connection: Connection | None = None
-        self._identity = FileIdentity(None, None)
+        self._files = FileState(None, 0, 0, None, 0, None)
+        self._real_path = str(path)
+        self._page_bytes = 0
+        self._notes: dict[Path, str] = {}
+        self._replacement: Path | None = None
+        self._generation_due = False
+        self._asides: set[threading.Event] = set()
+        self._failed = anyio.Event()
+        self._opening = anyio.Lock()
         self._vanished = False
         self._damaged = False
         self._behind = False
-        self._wal_pages = 0
+        self._wal_pages = 0  # not yet checkpointed
+        self._wal_frames = 0  # in the log
         self._last_rush = 0.0
         self._closing = False
         self._waiting: deque[tuple[Callable[[Db], Any], asyncio.Future[Any]]] = deque()
@@ -99,6 +161,11 @@ class Store:
     def busy(self) -> bool:
         """Whether events are coming in just now, more than one now and then."""
         return self.waiting > 0 or self._last_rush > time.monotonic() - RUSH_SECONDS
+
+    @property
+    def notes(self) -> list[str]:
+        """Files that were moved aside or saved and that the owner should look at, each in a sentence."""
+        return [note for path, note in self._notes.items() if path.exists()]
 
     # -- for features
 
@@ -118,7 +185,7 @@ class Store:
         """The answer of `query` to what is committed; it may take `seconds` and must not write."""
 
         def bounded(db: Db) -> T:
-            self._verify_file()
+            self._verify_files()
             deadline = time.monotonic() + seconds
             db.stop_when(lambda: self._closing or time.monotonic() > deadline)
             try:
@@ -127,7 +194,7 @@ class Store:
                 db.stop_when(None)
 
         try:
-            return await self._serving(unreadable).run(bounded)
+            return await self._run(bounded, unreadable)
         except apsw.InterruptError as error:
             raise DeadlineExceeded(f"the answer took longer than {seconds:g} s: ask for less") from error
         except (*TROUBLE, FileGone) as error:
@@ -140,18 +207,36 @@ class Store:
         For checks that take so long that events must not wait for them; what they find wrong is theirs to tell.
         """
         self._serving(unreadable)
+        return await self._aside(look, threading.Event())
+
+    async def back_up(self, why: str) -> Path:
+        """Make a verified copy of what is committed now, while events are stored."""
+        self._opened(unreadable)
         stopped = threading.Event()
+        return await self._aside(partial(back_up, folder=self.backups, why=why, stopped=stopped.is_set), stopped)
+
+    async def _aside(self, look: Callable[[Db], T], stopped: threading.Event) -> T:
+        self._asides.add(stopped)
         try:
             return await anyio.to_thread.run_sync(look_at, self.path, look, stopped.is_set, abandon_on_cancel=True)
         except TROUBLE as error:
             raise unreadable(in_words(error)) from error
+        except apsw.InterruptError as error:
+            raise unreadable("the database was closed meanwhile") from error
         finally:
             stopped.set()  # nobody waits for it any more
+            self._asides.discard(stopped)
 
     async def apart(self, work: Callable[[Db], T]) -> T:
         """Run `work` by itself, outside any transaction: for vacuum, checks, migrations."""
+
+        def stamped(db: Db) -> T:
+            if self._generation_due:
+                self._begin_generation(db)
+            return work(db)
+
         try:
-            return await self._opened(unreadable).run(work)
+            return await self._opened(unreadable).run(stamped)
         except (*TROUBLE, FileGone) as error:
             await self._note(error)
             raise unreadable(in_words(error)) from error
@@ -161,10 +246,13 @@ class Store:
     async def open(self) -> None:
         """Open and migrate. When that fails the store is there all the same, with a problem."""
         try:
-            await self._open()
+            async with self._opening:
+                if self._connection is None:
+                    await self._open()
         except (apsw.Error, OSError, FileGone, SchemaRefused) as error:
-            self.problem = in_words(error)
-            log.error("database refused", problem=self.problem, error=str(error))
+            if (problem := in_words(error)) != self.problem:
+                log.error("database refused", problem=problem, error=str(error))
+            self.problem = problem
 
     async def run(self) -> None:
         """Commit what waits, for as long as the daemon lives."""
@@ -177,19 +265,23 @@ class Store:
                 await self._checkpoint_when(self._wal_pages > 0)
 
     async def tend(self) -> None:
-        """While there is a problem, try every few seconds whether it is over."""
+        """Look at the files every few seconds; while there is a problem, try whether it is over."""
         while True:
-            await anyio.sleep(RETRY_SECONDS)
+            with anyio.move_on_after(RETRY_SECONDS):
+                await self._failed.wait()
+            self._failed = anyio.Event()
             if self._connection is None:
                 if not (self._vanished and not self.path.exists()):
                     await self.open()
             elif self.problem and not self._behind:
                 await self._probe()
+            else:
+                await self._watch(self._connection)
 
     async def create_if_missing(self) -> bool:
         """Make a new database where the file has been deleted; tells whether it did."""
-        if self._connection is not None and _inode(str(self.path)) is None:
-            await self._note(FileGone("the database file was deleted while it was open"))
+        if self._connection is not None and not self.path.exists():
+            await self._note(FileGone(DELETED))
         if self._connection is not None or self.path.exists():
             return False
         await self.open()
@@ -200,7 +292,7 @@ class Store:
         """Apply a changed `durability`."""
         self._durability = durability
         if self._connection is not None:
-            await self.apart(lambda db: set_durability(db.raw, durability))
+            await self._connection.run(lambda db: set_durability(db.raw, durability))
 
     async def migrate(self) -> migrations.Change:
         """Bring the schema up to date, and serve again."""
@@ -209,8 +301,18 @@ class Store:
         return change
 
     async def roll_back(self) -> migrations.Change:
-        """Undo the last migration, and refuse to serve until it is done again."""
-        change = await self.apart(lambda db: migrations.roll_back(db, self.backups))
+        """Undo the last migration, and refuse to serve until it is done again.
+
+        Events are refused from the beginning, so that the backup holds all that was stored before.
+        """
+        last = (await self.read(migrations.last_applied)).version
+        self._behind, self.problem = True, "the last migration is being undone"
+        try:
+            backup = await self.back_up(f"before-rollback-{last:04}")
+            change = await self.apart(lambda db: migrations.roll_back(db, self.backups, backup))
+        except BaseException:
+            self._take_version(last)
+            raise
         self._take_version(change.after)
         return change
 
@@ -234,7 +336,23 @@ class Store:
             raise refusal(self.problem or "the schema is out of date")
         return self._opened(refusal)
 
+    async def _run(self, work: Callable[[Db], T], refusal: Refusal) -> T:
+        """Run `work` in the connection's thread; once more, when only another program's checkpoint was in its way."""
+        try:
+            return await self._serving(refusal).run(work)
+        except FileChanged as error:
+            await self._note(error)
+            await self.open()
+            return await self._serving(refusal).run(work)
+
     async def _open(self) -> None:
+        if foreign := await anyio.to_thread.run_sync(wal.prepare_to_open, self.path):
+            log.warning("foreign WAL moved aside", file=foreign.name)
+        database = self.path.resolve()
+        for path in database.parent.glob(f"{database.name}-wal.{wal.FOREIGN_SUFFIX}-*"):
+            self._notes[path] = FOREIGN_NOTE.format(name=path.name)
+        for path in database.parent.glob(f"{database.name}.damaged-*[0-9]"):
+            self._notes[path] = DAMAGED_NOTE.format(name=path.name)
         connection = await connect(self.path, self._durability)
         try:
             change = await connection.run(self._prepare)
@@ -248,15 +366,19 @@ class Store:
             log.info("migrated", applied=change.applied, backup=change.backup and change.backup.name)
 
     def _prepare(self, db: Db) -> migrations.Change:
+        self._real_path = os.path.realpath(self.path)
+        self._page_bytes = db.value("PRAGMA page_size")
+        self._wal_pages = self._wal_frames = 0
+        db.raw.set_wal_hook(self._count_wal)
         if self._damaged:
             self._mend(db)
+        self._begin_first_generation(db)
         self.vec = load_vec(db)
         if self.vec.problem:
             log.warning("sqlite-vec is missing", problem=self.vec.problem)
         change = self._bring_up_to_date(db)
-        db.raw.set_wal_hook(self._count_wal)
         self.path.chmod(0o600)
-        self._identity = FileIdentity.of(self.path)
+        self._files = self._look_at_files()
         return change
 
     def _mend(self, db: Db) -> None:
@@ -282,16 +404,51 @@ class Store:
             else None
         )
 
-    def _count_wal(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
-        self._wal_pages = pages
+    def _count_wal(self, _connection: apsw.Connection, _name: str, frames: int) -> int:
+        if frames < self._wal_frames:  # another program's checkpoint let this commit restart the log
+            self._generation_due = True
+        self._wal_pages = self._wal_frames = frames
         return apsw.SQLITE_OK
 
-    def _verify_file(self) -> None:
-        found = FileIdentity.of(self.path)
+    def _begin_first_generation(self, db: Db) -> None:
+        """Stamp the database on open; a database without stamps must not share its WAL with the first one."""
+        unstamped = not db.raw.pragma("application_id")
+        self._begin_generation(db)
+        if unstamped:
+            with suppress(apsw.BusyError):  # another program reads; the next checkpoint does it
+                db.raw.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+                self._wal_frames = 0
+            self._begin_generation(db)
+
+    def _begin_generation(self, db: Db) -> None:
+        with db.transaction():
+            wal.new_generation(db)
+        self._generation_due = False
+
+    def _look_at_files(self) -> FileState:
+        return FileState.of(str(self.path), self._real_path)
+
+    def _verify_files(self) -> None:
+        """Raise FileGone when what is or will be committed could not be read by whoever opens the database next."""
+        found, known = self._look_at_files(), self._files
         if found.database is None:
-            raise FileGone("the database file was deleted while it was open: put it back, or call ensureDb")
-        if found.database != self._identity.database or (self._identity.wal and found.wal != self._identity.wal):
-            raise FileGone("the database file or its log was replaced while it was open")
+            raise FileGone(DELETED)
+        if found.database != known.database:
+            raise FileGone("the database file was replaced while it was open")
+        if found.database_bytes < known.database_bytes:
+            raise FileGone(f"the database file was truncated while it was open: {RESTORE}")
+        if not found.same_database(known):
+            raise FileChanged("another program wrote to the database file while it was open")
+        if found.wal != known.wal or found.shm != known.shm:
+            raise FileGone("the database's write-ahead log was deleted or replaced while it was open")
+        if found.wal_bytes < wal.frame_bytes(self._page_bytes, self._wal_frames):
+            raise FileGone("the database's write-ahead log was truncated while it was open")
+
+    async def _watch(self, connection: Connection) -> None:
+        try:
+            await connection.run(lambda _: self._verify_files())
+        except (*TROUBLE, FileGone) as error:
+            await self._note(error)
 
     async def _commit_waiting(self) -> None:
         batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), MOST_PER_COMMIT))]
@@ -303,15 +460,23 @@ class Store:
 
     async def _commit(self, changes: list[Callable[[Db], Any]]) -> list[Outcome]:
         def commit(db: Db) -> list[Outcome]:
-            outcomes = commit_together(db, changes)
-            self._verify_file()  # what went into a deleted file is not stored
+            self._verify_files()
+            if not self._generation_due:
+                outcomes = commit_together(db, changes)
+            else:
+                _, *outcomes = commit_together(db, [wal.new_generation, *changes])
+                self._generation_due = False
+            try:
+                self._verify_files()  # what went into a deleted file is not stored
+            except FileChanged as error:  # it is committed, so it must not be run again
+                raise FileGone(str(error)) from error
             return outcomes
 
         try:
-            outcomes = await self._serving().run(commit)
+            outcomes = await self._run(commit, unavailable)
         except (*TROUBLE, FileGone) as error:
             await self._note(error)
-            return [Outcome(error=unavailable(in_words(error))) for _ in changes]
+            return [Outcome(error=unavailable(self.problem or in_words(error))) for _ in changes]
         except StorageUnavailable as error:
             return [Outcome(error=error) for _ in changes]
         self._count(len(changes))
@@ -336,11 +501,20 @@ class Store:
         connection = self._connection
         if not due or connection is None:
             return
+
+        def checkpoint(db: Db) -> None:
+            self._verify_files()
+            try:
+                db.raw.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            finally:
+                self._files = self._look_at_files()
+            self._generation_due = True  # the next commit may begin the log again
+
         with anyio.CancelScope(shield=True):
             try:
-                await connection.run(lambda db: db.raw.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE))
+                await connection.run(checkpoint)
                 self._wal_pages = 0
-            except TROUBLE as error:
+            except (*TROUBLE, FileGone) as error:
                 await self._note(error)
 
     async def _probe(self) -> None:
@@ -362,22 +536,79 @@ class Store:
         self._damaged = isinstance(error, DAMAGED) or self._damaged
         if isinstance(error, (*DAMAGED, FileGone)) and self._connection is not None:
             await self._let_go()
+            self._failed.set()
 
     async def _let_go(self) -> None:
         connection, self._connection = self._connection, None
         if connection is None:
             return
-        for step in (partial(connection.run, self._settle_log), connection.close):  # its thread must end in any case
+        for stopped in self._asides:  # their view of the log must not outlive ours
+            stopped.set()
+        for step in (partial(connection.run, self._secure), connection.close):  # its thread must end in any case
             try:
                 await step()
-            except apsw.Error as error:
+            except (apsw.Error, OSError) as error:
                 log.warning("closing failed", error=str(error))
+        new, self._replacement = self._replacement, None
+        if new is None:
+            return
+        try:
+            damaged = replace_database(self.path, new, "damaged")
+            log.warning("truncated database replaced by its copy", damaged=damaged and damaged.name)
+        except OSError as error:  # the copy stays among the backups
+            log.error("truncated database not replaced", error=str(error))
 
-    def _settle_log(self, db: Db) -> None:
-        """Empty our log into our file: left full, it would be taken for the log of whatever file is put in
-        its place. A log that another file brought along is not ours to touch."""
-        if FileIdentity.of(self.path).wal == self._identity.wal:
-            db.raw.set_busy_timeout(LEAVING_MS)  # whoever still reads keeps the log, and it is read at the next start
-            db.raw.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-        else:
+    def _secure(self, db: Db) -> None:
+        """Before the files are closed, make sure that what was acknowledged can be read by whoever opens them next."""
+        found, known = self._look_at_files(), self._files
+        names_are_ours = found.wal == known.wal and found.shm == known.shm
+        log_is_whole = found.wal != known.wal or found.wal_bytes >= wal.frame_bytes(self._page_bytes, self._wal_frames)
+        if not names_are_ours:
+            # Closing would delete the files at these names, which are not ours any more.
             db.raw.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        if found.database != known.database:  # deleted or replaced: only this connection still has it
+            self._rescue(db)
+        elif not (found.same_database(known) and log_is_whole):
+            # File and log do not fit together any more, so nothing is written; `prepare_to_open` sorts it out.
+            db.raw.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+            if found.database_bytes < known.database_bytes or found.same_database(known):  # something was truncated
+                self._replacement = self._rescue(db, found.database_bytes // self._page_bytes)
+            elif not (names_are_ours and self._has_our_stamp(db)):
+                self._rescue(db)
+            return
+        db.raw.set_busy_timeout(LEAVING_MS)  # whoever still reads keeps the log, and it is read at the next start
+        mode = apsw.SQLITE_CHECKPOINT_TRUNCATE if names_are_ours else apsw.SQLITE_CHECKPOINT_FULL
+        try:
+            in_log, written = db.raw.wal_checkpoint(mode=mode)
+        except apsw.BusyError:
+            in_log, written = 1, 0
+        if found.database == known.database and not names_are_ours and written < in_log:
+            self._rescue(db)
+
+    def _has_our_stamp(self, db: Db) -> bool:
+        """Tell a checkpoint by another program, which does no harm, from a file that was overwritten."""
+        try:
+            on_disk, _ = wal.read_header(self.path)
+        except apsw.Error:
+            return False
+        ours = wal.view(db)
+        return on_disk.generation in (ours.generation, ours.previous)
+
+    def _rescue(self, db: Db, pages_in_file: int | None = None) -> Path | None:
+        """Save everything this connection can still read as a backup.
+
+        Of a file that was truncated to `pages_in_file`, SQLite reads the pages it has not cached as zeros.
+        """
+        try:
+            saved = back_up(db, self.backups, "rescued")
+            if pages_in_file is not None and has_empty_pages(saved, pages_in_file):
+                saved.unlink()
+                raise apsw.CorruptError("not every page of the truncated file was cached")
+        except (apsw.Error, OSError) as error:
+            log.error("rescue failed", error=str(error))
+            return None
+        log.warning("database rescued", backup=saved.name)
+        self._notes[saved] = RESCUED_NOTE.format(name=saved.name)
+        if self.problem:
+            self.problem += f"; all that was stored is saved as the backup {saved.name}"
+        return saved

@@ -21,9 +21,12 @@ TROUBLE = (
     apsw.ConnectionClosedError,
 )
 
+RESTORE = "list the backups with clankers-ctl backup list, then run clankers-ctl backup restore NAME"
+DELETED = "the database file was deleted while it was open: put it back, restore a backup, or call ensureDb"
+
 _WORDS: list[tuple[type[Exception], str]] = [
-    (apsw.CorruptError, "the database file is damaged: put a backup in its place"),
-    (apsw.NotADBError, "the file is not a database, or is damaged: put a backup in its place"),
+    (apsw.CorruptError, f"the database file is damaged: {RESTORE}"),
+    (apsw.NotADBError, f"the file is not a database, or is damaged: {RESTORE}"),
     (apsw.FullError, "the disk is full: free some space"),
     (apsw.ReadOnlyError, "the database file or its folder is read-only: make it writable"),
     (apsw.CantOpenError, "the database file cannot be opened: check that its folder is there and writable"),
@@ -37,6 +40,10 @@ _WORDS: list[tuple[type[Exception], str]] = [
 
 class FileGone(Exception):
     """The database file was deleted or replaced while it was open."""
+
+
+class FileChanged(FileGone):
+    """Another program wrote to the database file; nothing was committed since, so it can be opened again."""
 
 
 class SchemaRefused(Exception):

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from clankersd.db import Db
-from clankersd.db.backup import back_up
 from clankersd.index.rebuild import rebuild
 from clankersd.jobs import Progress
 from clankersd.memories.maintenance import maintain
@@ -23,14 +21,10 @@ Builtin = Callable[["Daemon", Progress], Awaitable[Any]]
 async def backup(daemon: "Daemon", progress: Progress) -> dict[str, str]:
     """A verified copy of the database beside the others; of those made on a schedule the newest seven stay."""
     await progress(0, 1, "copying the database")
-
-    def copy(db: Db) -> str:
-        made = back_up(db, daemon.paths.backups, "scheduled")
-        for old in superseded(daemon.paths.backups, made):
-            old.unlink()
-        return made.name
-
-    return {"file": await daemon.store.apart(copy)}
+    made = await daemon.store.back_up("scheduled")
+    for old in superseded(daemon.paths.backups, made):
+        old.unlink(missing_ok=True)
+    return {"file": made.name}
 
 
 def superseded(folder: Path, made: Path) -> list[Path]:

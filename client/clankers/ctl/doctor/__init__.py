@@ -54,6 +54,7 @@ def doctor(ctl: Ctl, repair: bool) -> None:
         files.disk(paths),
         files.permissions(paths),
         files.backups(paths),
+        files.replaced(paths),
         files.logs(paths),
         files.leftovers(paths),
         files.spool(paths, status is not None),

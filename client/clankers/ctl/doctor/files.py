@@ -45,7 +45,8 @@ def database_file(paths: Paths) -> Finding:
     except OSError as error:
         return Finding(name, "problem", f"{path} cannot be read: {error.strerror}.", f"chmod 600 {path}")
     if header and header != HEADER:
-        return Finding(name, "problem", f"{path} is not a database.", f"put a backup from {paths.backups} in its place")
+        advice = "clankers-ctl backup list; then clankers-ctl backup restore NAME"
+        return Finding(name, "problem", f"{path} is not a database.", advice)
     wal = _size(path.with_name(f"{path.name}-wal"))
     told = f"{path} has {size(_size(path))}, its write-ahead log {size(wal)}."
     if wal > MOST_WAL:
@@ -104,6 +105,20 @@ def backups(paths: Paths) -> Finding:
     if age > OLD_BACKUP_SECONDS:
         return Finding("backups", "warning", f"{told}.", schedule)
     return Finding("backups", "ok", f"{told}, with {several(sessions, 'session')}.")
+
+
+def replaced(paths: Paths) -> Finding:
+    """Look for databases and write-ahead logs that were replaced or moved aside and still take up space."""
+    name, database = "replaced files", paths.database.resolve()
+    kept = [
+        path
+        for kind in (".replaced", ".damaged", "-wal.foreign")
+        for path in sorted(database.parent.glob(f"{database.name}{kind}-*"))
+    ]
+    if not kept:
+        return Finding(name, "ok", "No replaced database is kept.")
+    told = f"{several(len(kept), 'file')} of replaced databases ({size(sum(map(_size, kept)))}) are kept."
+    return Finding(name, "warning", told, f"once nothing is missing: rm {' '.join(str(path) for path in kept)}")
 
 
 def spool(paths: Paths, running: bool) -> Finding:

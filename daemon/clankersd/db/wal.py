@@ -1,0 +1,163 @@
+"""Recognise a write-ahead log that does not belong to the database file beside it.
+
+SQLite replays whatever `-wal` lies beside a database. After a crash that is what saves the last commits; after the
+database was replaced by a backup it destroys the backup. To tell the two apart, the first transaction of every WAL
+generation stamps the database header: `application_id` gets a random id for the generation, `user_version` the id of
+the generation before. A WAL belongs to a database file if the file's generation is one that the WAL contains or
+continues. Database and WAL carry the stamps themselves, so they survive `kill -9` at any moment and move with the
+files. Copies made by `backup.py` get a generation of their own.
+"""
+
+import secrets
+import struct
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import apsw
+
+from clankersd.db.sqlite import Db
+
+FOREIGN_SUFFIX = "foreign"
+PENDING_BYTE = 1 << 30
+"""SQLite never uses the page that holds this byte."""
+
+_WAL_HEADER = struct.Struct(">8I")
+_FRAME_HEADER = struct.Struct(">6I")
+_MAGIC = (0x377F0682, 0x377F0683)
+_STAMP_OFFSET = 60
+"""Where `user_version` and `application_id` are in the database header, four bytes apart."""
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """The WAL generation that a database header is of, and the one before. Zero: made without stamps."""
+
+    generation: int
+    previous: int
+
+
+@dataclass(frozen=True)
+class WalContents:
+    """What the committed frames of a WAL hold."""
+
+    page_size: int
+    stamps: tuple[Stamp, ...]
+    pages: frozenset[int]
+    database_pages: int
+    """Size of the database after the last commit."""
+
+
+def new_generation(db: Db) -> None:
+    """Stamp the header with a new generation, in the caller's transaction."""
+    db.raw.pragma("user_version", db.raw.pragma("application_id"))
+    db.raw.pragma("application_id", secrets.randbelow(2**31 - 1) + 1)
+
+
+def view(db: Db) -> Stamp:
+    """The stamp as this connection sees it, through the WAL."""
+    return Stamp(db.raw.pragma("application_id"), db.raw.pragma("user_version"))
+
+
+def frame_bytes(page_size: int, frames: int) -> int:
+    """Size of a WAL file that holds this many frames."""
+    return _WAL_HEADER.size + frames * (_FRAME_HEADER.size + page_size)
+
+
+def prepare_to_open(database: Path) -> Path | None:
+    """Move a foreign WAL aside before SQLite replays it; return its new path.
+
+    Raises CorruptError when the database file lost pages that the WAL does not have either.
+    """
+    database = database.resolve()  # SQLite keeps the WAL beside the file that a link points to
+    path = database.with_name(f"{database.name}-wal")
+    contents = read_wal(path)
+    if contents is None or not database.exists():
+        return None
+    if database.stat().st_size == 0:  # SQLite would delete the WAL and begin an empty database
+        raise apsw.CorruptError("the database file is empty, its write-ahead log is not")
+    stamp, page_size = read_header(database)
+    if belongs(stamp, page_size, contents):
+        if missing := _missing_pages(database.stat().st_size, contents):
+            raise apsw.CorruptError(f"{missing} pages at the end of the database file are missing")
+        return None
+    stamped = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
+    aside = path.with_name(f"{path.name}.{FOREIGN_SUFFIX}-{stamped}")
+    path.rename(aside)
+    return aside
+
+
+def belongs(stamp: Stamp, page_size: int, contents: WalContents) -> bool:
+    """Tell whether a WAL may be replayed onto a database with this header.
+
+    A WAL without page 1 was begun by another program or by a version that did not stamp: nothing speaks against it.
+    """
+    if page_size != contents.page_size:
+        return False
+    known = {stamp.generation for stamp in contents.stamps} | {stamp.previous for stamp in contents.stamps}
+    return not known or stamp.generation in known
+
+
+def read_header(database: Path) -> tuple[Stamp, int]:
+    """The stamp and page size in the database file itself, whatever its WAL holds.
+
+    Reads through SQLite: opening and closing the file otherwise would drop the locks of this process's connections.
+    """
+    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+    raw = apsw.Connection(f"{database.absolute().as_uri()}?immutable=1", flags=flags)
+    try:
+        raw.pragma("writable_schema", 1)  # or a file that a checkpoint has not yet extended is refused
+        return view(Db(raw)), raw.pragma("page_size")
+    finally:
+        raw.close()
+
+
+def read_wal(path: Path) -> WalContents | None:
+    """The committed contents of a WAL; None when SQLite would find nothing to replay in it."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(_WAL_HEADER.size)
+            if len(header) < _WAL_HEADER.size:
+                return None
+            magic, _, page_size, _, *salts, _, _ = _WAL_HEADER.unpack(header)
+            if magic not in _MAGIC or not _is_intact(header):
+                return None
+            pages: set[int] = set()
+            stamps: list[Stamp] = []
+            uncommitted_pages: set[int] = set()
+            uncommitted_stamps: list[Stamp] = []
+            database_pages = 0
+            while len(frame := file.read(_FRAME_HEADER.size + page_size)) == _FRAME_HEADER.size + page_size:
+                page, size_after_commit, *frame_salts, _, _ = _FRAME_HEADER.unpack_from(frame)
+                if frame_salts != salts:
+                    break  # left over from an earlier generation
+                uncommitted_pages.add(page)
+                if page == 1:
+                    previous, _, generation = struct.unpack_from(">iIi", frame, _FRAME_HEADER.size + _STAMP_OFFSET)
+                    uncommitted_stamps.append(Stamp(generation, previous))
+                if size_after_commit:
+                    pages |= uncommitted_pages
+                    stamps += uncommitted_stamps
+                    uncommitted_pages, uncommitted_stamps = set(), []
+                    database_pages = size_after_commit
+    except FileNotFoundError:
+        return None
+    return WalContents(page_size, tuple(stamps), frozenset(pages), database_pages) if pages else None
+
+
+def _is_intact(header: bytes) -> bool:
+    """Verify the checksum of a WAL header, as SQLite does before it replays anything."""
+    words = struct.unpack("<6I" if header[3] == 0x82 else ">6I", header[:24])
+    first = second = 0
+    for even, odd in zip(words[::2], words[1::2], strict=True):
+        first = (first + even + second) & 0xFFFFFFFF
+        second = (second + odd + first) & 0xFFFFFFFF
+    return (first, second) == struct.unpack(">2I", header[24:])
+
+
+def _missing_pages(file_bytes: int, contents: WalContents) -> int:
+    """Count the pages that neither the file nor the WAL holds."""
+    in_file = file_bytes // contents.page_size
+    lock_page = PENDING_BYTE // contents.page_size + 1
+    needed = range(in_file + 1, contents.database_pages + 1)
+    return sum(page not in contents.pages and page != lock_page for page in needed)
