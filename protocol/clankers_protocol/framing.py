@@ -30,6 +30,11 @@ class Decoder:
         """Whether a frame has begun and not ended."""
         return bool(self._buffer) or self._length is not None
 
+    @property
+    def announced(self) -> int:
+        """Length of the body that has begun and not ended; 0 while there is none."""
+        return self._length or 0
+
     def feed(self, data: bytes) -> Iterator[bytes]:
         """The bodies that `data` completes, then a FramingError where the bytes are no frame."""
         self._buffer += data
