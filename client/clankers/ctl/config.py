@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from clankers.ctl.command import Ctl, common
-from clankers.ctl.output import Column, one_line, print_json, print_table
+from clankers.ctl.output import Column, echo, one_line, print_json, print_table
 from clankers.messages import DaemonUnavailable
 from clankers_protocol.admin import DaemonConfig, DaemonConfigure, Settings
 from clankers_protocol.paths import default_paths
@@ -69,7 +69,7 @@ def _print_settings(settings: Settings) -> None:
         [setting.key, _text(setting.value), setting.origin, one_line(setting.help)] for setting in settings.settings
     ]
     print_table(COLUMNS, rows)
-    click.echo(f"File: {settings.path}", err=True)
+    echo(f"File: {settings.path}", err=True)
 
 
 def _show_file(ctl: Ctl, path: Path) -> None:
@@ -80,14 +80,14 @@ def _show_file(ctl: Ctl, path: Path) -> None:
         found = {}
     except (OSError, ValueError) as error:
         raise click.ClickException(f"{path} cannot be read: {error}") from error
-    click.echo("The daemon does not run: this is what the file says, unchecked.", err=True)
+    echo("The daemon does not run: this is what the file says, unchecked.", err=True)
     settings = [{"key": key, "value": value, "origin": "file"} for key, value in found.items()]
     if ctl.json:
         print_json({"path": str(path), "checked": False, "settings": settings})
     elif found:
         print_table(COLUMNS[:2], [[one_line(key), _text(value)] for key, value in found.items()])
     else:
-        click.echo(f"{path} sets nothing: everything is at its default.")
+        echo(f"{path} sets nothing: everything is at its default.")
 
 
 def _flat(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -142,7 +142,7 @@ def path(ctl: Ctl) -> None:
     if ctl.json:
         print_json({"path": place})
     else:
-        click.echo(place)
+        echo(place)
 
 
 def scalar(text: str) -> str | int | float | bool:
@@ -162,9 +162,9 @@ def _configure(ctl: Ctl, key: str, value: str | int | float | bool | None) -> No
     now = next((setting for setting in settings.settings if setting.key == key), None)
     if now is None:
         return
-    click.echo(f"{key} = {_text(now.value)} ({now.origin})")
+    echo(f"{key} = {_text(now.value)} ({now.origin})")
     if now.origin in ("environment", "flag"):
-        click.echo(f"The {now.origin} overrides the file, so this holds once it no longer does.", err=True)
+        echo(f"The {now.origin} overrides the file, so this holds once it no longer does.", err=True)
 
 
 def _text(value: Any) -> str:
