@@ -78,7 +78,7 @@ class StorageUnavailable(RpcError):
 
 
 class Overloaded(RpcError):
-    """A limit of the daemon is reached: too many connections, or a request too large."""
+    """A limit of the daemon is reached: too many connections, a request too large, or replies not read."""
 
     code = 5002
 
