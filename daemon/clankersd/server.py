@@ -20,6 +20,7 @@ from clankers_protocol.framing import MAX_FRAME, Decoder, FramingError, frame
 from clankersd import rpc
 from clankersd.admission import Admission, peer_process
 from clankersd.budget import ByteBudget
+from clankersd.json_values import estimate_values, has_more_values_than
 from clankersd.outbox import MAX_UNSENT_BYTES, MAX_UNSENT_TOTAL_BYTES, Outbox
 from clankersd.sockets import BACKLOG
 
@@ -42,6 +43,9 @@ MAX_DECODED_BYTES = 256 * 1024 * 1024
 
 OBJECT_BYTES = 64
 """Estimated size of a decoded JSON value."""
+
+MAX_VALUES = 1_000_000
+"""JSON values that one frame may hold: 32 MiB of brackets would decode to a gigabyte of objects."""
 
 SMALL_REPLY_BYTES = 1024
 """Replies that are sent even when there is no room for more: errors above all."""
@@ -423,13 +427,12 @@ class Peer(asyncio.Protocol):
         self._finish(received)
 
     async def _decode_apart(self, body: bytes, received: _Frame) -> None:
-        values = body.count(b",") + body.count(b"{") + body.count(b"[")
-        size_bytes = min(len(body) + OBJECT_BYTES * values, MAX_DECODED_BYTES)
+        size_bytes = len(body) + OBJECT_BYTES * min(estimate_values(body), MAX_VALUES)
         try:
             if granted := self._server.decoded.reserve(size_bytes):
                 await granted
             received.decoded_bytes = size_bytes
-            self._take(await anyio.to_thread.run_sync(rpc.decode, body), received)
+            self._take(await anyio.to_thread.run_sync(_decode_large, body), received)
         except ParseError as error:
             self._say(rpc.error_reply(error))
         finally:
@@ -579,6 +582,12 @@ def _refuse_batch(batch: list[Any]) -> RpcError | None:
     if len(batch) > rpc.MAX_BATCH:
         return InvalidRequest(f"invalid request: a batch may hold {rpc.MAX_BATCH} requests, this one {len(batch)}")
     return None
+
+
+def _decode_large(body: bytes) -> Any:
+    if estimate_values(body) > MAX_VALUES and has_more_values_than(body, MAX_VALUES):
+        raise ParseError(f"parse error: a frame may hold {MAX_VALUES} JSON values")
+    return rpc.decode(body)
 
 
 def _too_large(request: Any, reason: str) -> bytes:

@@ -23,7 +23,8 @@ a number below 1e12 is taken as seconds. `?` marks what may be left out. Any req
 
 ## Limits
 
-- A frame holds at most 32 MiB, its header 8 KiB, a batch 1,000 requests. A frame must be complete within 30 s.
+- A frame holds at most 32 MiB and a million JSON values, its header 8 KiB, a batch 1,000 requests. A frame must be
+  complete within 30 s.
 - Read your replies. While a connection has unread replies, its next requests are not executed. A connection that
   reads nothing for 30 s is closed. When memory for replies is short, one that has read nothing for 1 s may be closed.
 - A connection may leave 32 MiB of replies unread, all connections together 128 MiB. A reply beyond that, or one

@@ -222,3 +222,12 @@ def test_notifications_to_many_clients_that_do_not_read_cost_bounded_memory(daem
                 writer.call("upsertSession", session={"id": f"s{number}", "projectPath": path})
         settle(daemon)
     assert growth.peak < 400 * MIB
+
+
+def test_a_frame_of_very_many_json_values_is_refused(daemon: DaemonProcess) -> None:
+    bomb = b'{"jsonrpc":"2.0","id":1,"method":"health","params":{"x":[' + b"[]," * (10 * MIB) + b"[]]}}"
+    with measured(daemon) as growth, daemon.connect() as connection:
+        connection.socket.sendall(frame(bomb))
+        assert connection.receive()["error"]["code"] == -32700
+        assert connection.call("health")["ok"]
+    assert growth.peak < 400 * MIB
