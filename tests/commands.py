@@ -62,16 +62,35 @@ def ctl(daemon: DaemonProcess, *words: str, typed: str = "", cwd: Path | None = 
     return Ran(code, out, err)
 
 
+def quickly_on_a_terminal(daemon: DaemonProcess, *words: str, **environ: str) -> str:
+    """What the command writes when it has a terminal, without loading everything first."""
+    known = daemon.environ | {"TERM": "xterm-256color", "COLUMNS": ""} | environ
+    ours, theirs = pty.openpty()
+    with TemporaryFile("w+") as call:
+        call.write(json.dumps({"words": words, "environ": known, "cwd": str(Path.cwd())}))
+        call.seek(0)
+        socket.send_fds(loaded(), [b"."], [call.fileno(), theirs, theirs, theirs])
+    os.close(theirs)
+    written = _read_terminal(ours)
+    loaded().recv(16)
+    return written
+
+
 def on_a_terminal(daemon: DaemonProcess, *words: str, **environ: str) -> str:
     """What the command writes when it has a terminal."""
     ours, theirs = pty.openpty()
     known = {"TERM": "xterm-256color", "COLUMNS": ""} | environ
     process = subprocess.Popen(command(*words), env=daemon.environ | known, stdout=theirs, stderr=theirs)
     os.close(theirs)
+    written = _read_terminal(ours)
+    process.wait(30)
+    return written
+
+
+def _read_terminal(ours: int) -> str:
     written = b""
     with suppress(OSError):  # how Linux says that the other end is closed
         while data := os.read(ours, 65536):
             written += data
-    process.wait(30)
     os.close(ours)
     return written.decode()

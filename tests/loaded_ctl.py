@@ -44,6 +44,8 @@ def become(called: int, *standard: int) -> None:
     for number, given in enumerate(standard):
         os.dup2(given, number)
         os.close(given)
+    if os.isatty(1):  # the streams that are there were made for files
+        sys.stdout, sys.stderr = (open(number, "w", closefd=False) for number in (1, 2))  # noqa: SIM115
     os.environ.clear()
     os.environ.update(call["environ"])
     time.tzset()

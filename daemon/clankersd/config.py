@@ -142,7 +142,9 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
     ] = msgspec.field(default_factory=list)
     document_megabytes: Annotated[int, Meta(ge=1, le=1024, description="How large a document may be.")] = 50
     document_seconds: Annotated[int, Meta(ge=1, le=3600, description="How long taking one apart may take.")] = 120
-    max_connections: Annotated[int, Meta(ge=1, le=4096, description="How many clients may be connected at once.")] = 256
+    max_connections: Annotated[
+        int, Meta(ge=1, le=4096, description="How many clients may be connected at once, half of them of one process.")
+    ] = 256
     schedule_lease_seconds: Annotated[
         float,
         Meta(ge=0.1, le=86_400, description="How long a client has to acknowledge a scheduled action it was handed."),

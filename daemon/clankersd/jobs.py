@@ -62,7 +62,7 @@ class Progress:
         """Send `$/progress` to the connection that began the job, while it is there."""
         self._told = anyio.current_time()
         if self._peer is not None:
-            await self._peer.notify("$/progress", self._job)
+            self._peer.offer("$/progress", self._job)
 
 
 Work = Callable[[Progress], Awaitable[Any]]

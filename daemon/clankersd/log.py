@@ -14,6 +14,7 @@ import msgspec
 import structlog
 from structlog.typing import EventDict, WrappedLogger
 
+from clankers_protocol.terminal import sanitize
 from clankersd import clock
 
 LEVELS = {"debug": 10, "info": 20, "warn": 30, "warning": 30, "error": 40}
@@ -90,7 +91,8 @@ def configure(file: DailyFile, level: str) -> None:
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
             _to_file(file),
-            structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else _drop,
+            _for_terminal if sys.stderr.isatty() else _drop,
+            structlog.dev.ConsoleRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
@@ -113,6 +115,11 @@ def _to_file(file: DailyFile) -> Callable[[WrappedLogger, str, EventDict], Event
         return event
 
     return write
+
+
+def _for_terminal(_logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:
+    """Make what peers and files supplied safe to show; values that are not text are shown by their repr."""
+    return {sanitize(key): sanitize(value) if isinstance(value, str) else value for key, value in event.items()}
 
 
 def _drop(_logger: WrappedLogger, _name: str, _event: EventDict) -> EventDict:

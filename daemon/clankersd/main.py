@@ -15,6 +15,7 @@ import anyio
 import structlog
 
 from clankers_protocol.paths import Paths, default_paths
+from clankers_protocol.terminal import sanitize
 from clankersd import config
 from clankersd.app import Daemon, running
 from clankersd.config import ConfigError
@@ -63,7 +64,7 @@ def _give_up(group: BaseExceptionGroup[Exception], code: int) -> None:
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    sys.stderr.write(f"clankersd: {error}\n")
+    sys.stderr.write(sanitize(f"clankersd: {error}\n"))
     sys.exit(code)
 
 

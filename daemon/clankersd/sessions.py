@@ -32,7 +32,7 @@ from clankers_protocol.sessions import (
 from clankersd.clock import moment
 from clankersd.db import Db
 from clankersd.db.ids import whole_id
-from clankersd.db.paging import decode_cursor, encode_cursor, that_fit
+from clankersd.db.paging import decode_cursor, encode_cursor, fetch_page, take_page, that_fit
 from clankersd.projects import IN_PROJECT, asked_for
 from clankersd.rpc import handles
 
@@ -111,8 +111,8 @@ async def list_sessions(daemon: "Daemon", request: SessionList) -> SessionPage:
     conditions, params = _session_filters(request)
 
     def page(db: Db) -> SessionPage:
-        rows = db.fetch(f"{_SESSION} WHERE {conditions} ORDER BY created_at DESC, id DESC LIMIT :limit", params)
-        shown = rows[: request.limit]
+        rows = fetch_page(db, f"{_SESSION} WHERE {conditions} ORDER BY created_at DESC, id DESC LIMIT :limit", params)
+        shown = that_fit(rows[: request.limit])
         sessions = [_session(row, _counts(db, row["id"])) for row in shown]
         return SessionPage(sessions, _next_cursor(rows, shown))
 
@@ -216,7 +216,7 @@ async def timeline(daemon: "Daemon", request: SessionTimeline) -> Timeline:
             "limit": request.limit + 1,
         }
         found = db.fetch(_TIMELINE, params)
-        whole = [_fetch_entry(db, row) for row in found[: request.limit]]
+        whole = take_page(_fetch_entry(db, row) for row in found[: request.limit])
         shown = that_fit(whole)
         return Timeline([_entry(row) for row in shown], _timeline_cursor(found, len(shown)))
 
@@ -260,7 +260,8 @@ def _newest(
     if cursor:
         conditions.append("(created_at, id) < (:at, :before)")
         params["at"], params["before"] = decode_cursor(cursor, int, str)
-    rows = db.fetch(
+    rows = fetch_page(
+        db,
         f"{select} WHERE {' AND '.join(conditions)} ORDER BY created_at DESC, id DESC LIMIT :limit",
         params | {"limit": limit + 1},
     )

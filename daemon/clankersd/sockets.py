@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 LISTEN_FDS_START = 3
-BACKLOG = 256
+BACKLOG = 1024
 LONGEST_PATH = 103  # macOS's limit; Linux allows 107
 
 

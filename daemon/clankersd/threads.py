@@ -27,7 +27,7 @@ from clankersd import clock, sessions
 from clankersd.changes import clear_session, keep, message_change, session_change
 from clankersd.db import Db
 from clankersd.db.ids import whole_id
-from clankersd.db.paging import decode_cursor, encode_cursor, that_fit
+from clankersd.db.paging import decode_cursor, encode_cursor, fetch_page, that_fit
 from clankersd.projects import IN_PROJECT, asked_for
 from clankersd.rpc import handles
 from clankersd.search.filters import eligible, without_memories
@@ -85,7 +85,7 @@ async def list_threads(daemon: "Daemon", request: ThreadList) -> ThreadPage:
         conditions.append("(updated_at, id) < (:at, :before)")
         params["at"], params["before"] = decode_cursor(request.cursor, int, str)
     sql = f"{_THREAD} WHERE {' AND '.join(conditions)} ORDER BY updated_at DESC, id DESC LIMIT :limit"
-    rows = await daemon.store.read(lambda db: db.fetch(sql, params))
+    rows = await daemon.store.read(lambda db: fetch_page(db, sql, params))
     shown = that_fit(rows[: request.limit])
     more = len(rows) > len(shown)
     cursor = encode_cursor(shown[-1]["updated_at"], shown[-1]["id"]) if more else None

@@ -78,7 +78,7 @@ class StorageUnavailable(RpcError):
 
 
 class Overloaded(RpcError):
-    """A limit of the daemon was reached: too many connections, or a request that is too large."""
+    """A limit of the daemon was reached: too many connections, a request that is too large, or unread replies."""
 
     code = 5002
 

@@ -30,6 +30,11 @@ class Decoder:
         """True while a frame is incomplete."""
         return bool(self._buffer) or self._length is not None
 
+    @property
+    def announced(self) -> int:
+        """Length of the body that has begun and not ended; 0 while there is none."""
+        return self._length or 0
+
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Yield the bodies that `data` completes; raise FramingError where the bytes are not a frame."""
         self._buffer += data

@@ -20,6 +20,20 @@ JSON. A connection carries any number of requests; writes of one connection take
 other replies may come out of order. Batches and notifications work. Times are milliseconds since 1970 UTC;
 a number below 1e12 is taken as seconds. `?` marks optional fields. Any request may carry
 `schemaVersion` and `client: {name, version}`.
+
+## Limits
+
+- A frame holds at most 32 MiB and a million JSON values, its header 8 KiB, a batch 1,000 requests. A frame must be
+  complete within 30 s.
+- Read your replies. While a connection has unread replies, its next requests are not executed. A connection that
+  reads nothing for 30 s is closed. When memory for replies is short, one that has read nothing for 1 s may be closed.
+- A connection may leave 32 MiB of replies unread, all connections together 128 MiB. A reply beyond that, or one
+  that does not fit into a frame, is replaced by error 5002 (Overloaded): ask for less at a time.
+- A batch is answered by one frame. Replies that do not fit into it are replaced by error 5002; the requests were
+  executed all the same.
+- Frames of more than 1 MiB wait until there is room for them: all connections together may send 128 MiB at once.
+- `max_connections` (256) clients may be connected. One process may hold half of them, and the last eighth is for
+  processes that have no connection yet. A connection that is refused gets error 5002 without an id, then its end.
 """
 
 

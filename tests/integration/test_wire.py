@@ -4,10 +4,9 @@ import json
 import socket
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from support import DaemonProcess, RawConnection, running_daemon
+from support import DaemonProcess, RawConnection
 from writers import forget_all
 
 from clankers_protocol.framing import MAX_FRAME, frame
@@ -187,31 +186,6 @@ def test_a_large_frame_is_taken(daemon: DaemonProcess) -> None:
         connection.call("upsertMessage", message={"id": "big", "sessionId": "s", "textContent": text})
         (message,) = connection.call("message.list", sessionId="s")["messages"]
         assert message["textContent"] == text
-
-
-def test_connections_beyond_the_limit_are_turned_away_with_a_reason(home: Path) -> None:
-    with running_daemon(home, CLANKERS_MAX_CONNECTIONS="3") as daemon:
-        kept = [daemon.connect() for _ in range(3)]
-        for connection in kept:
-            assert connection.call("health")["ok"]
-        with daemon.connect() as extra:
-            assert extra.receive()["error"]["code"] == 5002
-            assert extra.receive() is None
-        kept.pop().socket.close()
-        wait_for_a_place(daemon)
-        for connection in kept:
-            connection.socket.close()
-
-
-def wait_for_a_place(daemon: DaemonProcess) -> None:
-    for _ in range(200):
-        with daemon.connect() as connection:
-            connection.send({"jsonrpc": "2.0", "id": 1, "method": "health"})
-            reply = connection.receive()
-            if reply and "result" in reply:
-                return
-        time.sleep(0.05)
-    raise AssertionError("no place became free")
 
 
 def test_discovery_is_served(daemon: DaemonProcess) -> None:

@@ -13,7 +13,7 @@ import click
 
 from clankers.ctl.command import Ctl, common
 from clankers.ctl.human import local, several, size
-from clankers.ctl.output import Column, print_json, print_table
+from clankers.ctl.output import Column, echo, print_json, print_table, secho
 from clankers.messages import DaemonUnavailable
 from clankers_protocol.admin import DaemonStatus
 from clankers_protocol.database_files import replace_database, sync
@@ -78,7 +78,7 @@ def list_(ctl: Ctl) -> None:
     if ctl.json:
         print_json({"backups": found})
     elif not found:
-        click.echo(f"There are no backups in {paths.backups}.")
+        echo(f"There are no backups in {paths.backups}.")
     else:
         rows = [[each.name, local(each.made_at), size(each.bytes), _contents(each)] for each in found]
         print_table(COLUMNS, rows)
@@ -107,7 +107,7 @@ def restore(ctl: Ctl, backup: str, yes: bool) -> None:
     try:
         sessions = _copy_and_check(source, new)
         if not yes:
-            click.echo(f"{source.name} holds {several(sessions, 'session')}. A running daemon is stopped.", err=True)
+            echo(f"{source.name} holds {several(sessions, 'session')}. A running daemon is stopped.", err=True)
             click.confirm(f"Replace {database} by it?", abort=True, err=True)
         with _daemon_stopped(paths.database) as stopped:
             replaced = replace_database(database, new, "replaced")
@@ -118,11 +118,11 @@ def restore(ctl: Ctl, backup: str, yes: bool) -> None:
     if ctl.json:
         print_json(done)
         return
-    click.secho(f"Restored {source.name} with {several(sessions, 'session')}.", fg="green")
+    secho(f"Restored {source.name} with {several(sessions, 'session')}.", fg="green")
     if replaced:
-        click.echo(f"The replaced database is {replaced}; delete it once nothing is missing.")
+        echo(f"The replaced database is {replaced}; delete it once nothing is missing.")
     if stopped:
-        click.echo("The daemon was stopped. The next hook or client starts it again; or run clankersd.")
+        echo("The daemon was stopped. The next hook or client starts it again; or run clankersd.")
 
 
 def _paths(ctl: Ctl) -> Paths:

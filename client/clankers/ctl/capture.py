@@ -7,7 +7,7 @@ import click
 
 from clankers.ctl.command import PROBLEM, Ctl, common
 from clankers.ctl.human import local, several, size, span
-from clankers.ctl.output import Column, one_line, print_facts, print_json, print_table
+from clankers.ctl.output import Column, echo, one_line, print_facts, print_json, print_table
 from clankers_protocol.capture import (
     CaptureReport,
     CaptureStatus,
@@ -61,12 +61,12 @@ def status(ctl: Ctl) -> None:
 
 def _print(report: CaptureReport) -> None:
     print_table(COLUMNS, [_row(harness) for harness in report.harnesses])
-    click.echo()
+    echo()
     for harness in report.harnesses:
-        click.echo(f"{one_line(harness.harness)}: {one_line(harness.explanation)}")
+        echo(f"{one_line(harness.harness)}: {one_line(harness.explanation)}")
         if harness.last_refusal:
-            click.echo(f"  last refused {_ago(harness.last_refused_at)}: {one_line(harness.last_refusal)}")
-    click.echo()
+            echo(f"  last refused {_ago(harness.last_refused_at)}: {one_line(harness.last_refusal)}")
+    echo()
     print_facts(
         [
             ("spool", _spool(report.spool)),

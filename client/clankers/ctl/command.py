@@ -12,9 +12,10 @@ import click
 import msgspec
 
 from clankers.client import Client
-from clankers.ctl.output import print_json
+from clankers.ctl.output import confirm, echo, print_json, secho
 from clankers.messages import BadReply, DaemonUnavailable, Result
 from clankers_protocol.errors import RpcError
+from clankers_protocol.terminal import sanitize
 from clankers_protocol.wire import Method
 
 FAILED = 1
@@ -112,12 +113,12 @@ def confirm_and_delete(
 ) -> None:
     """Delete after asking, or on a dry run only tell what was `planned`."""
     if not dry_run and not yes:
-        click.confirm(f"Delete {what}?", abort=True, err=True)
+        confirm(f"Delete {what}?", abort=True)
     deleted = planned if dry_run else ctl.call(deletion)
     if ctl.json:
         print_json(deleted)
     else:
-        click.echo(f"{'Would delete' if dry_run else 'Deleted'} {what}.")
+        echo(f"{'Would delete' if dry_run else 'Deleted'} {what}.")
 
 
 class Root(click.Group):
@@ -136,8 +137,8 @@ class Root(click.Group):
             fail(ctx, FAILED, error.message, error.code, error.data)
         except (TimeoutError, BadReply) as error:
             fail(ctx, FAILED, str(error))
-        except click.UsageError:
-            raise
+        except click.UsageError as error:
+            raise click.UsageError(sanitize(error.format_message()), error.ctx) from error
         except click.ClickException as error:
             fail(ctx, FAILED, error.format_message())
 
@@ -146,5 +147,5 @@ def fail(ctx: click.Context, exit_code: int, message: str, code: int | None = No
     """End the program with an error."""
     if ctx.ensure_object(Ctl).json:
         print_json({"error": {"code": code, "message": message, "data": data}})
-    click.secho(f"Error: {message}", err=True, fg="red")
+    secho(f"Error: {message}", err=True, fg="red")
     ctx.exit(exit_code)

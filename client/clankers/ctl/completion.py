@@ -4,7 +4,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from clankers.ctl.command import Ctl, common
-from clankers.ctl.output import print_json
+from clankers.ctl.output import echo, print_json
 
 
 @click.command()
@@ -26,4 +26,4 @@ def completion(ctl: Ctl, shell: str) -> None:
     if ctl.json:
         print_json({"shell": shell, "script": script})
     else:
-        click.echo(script)
+        echo(script)

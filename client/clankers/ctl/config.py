@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from clankers.ctl.command import Ctl, common
-from clankers.ctl.output import Column, one_line, print_json, print_table
+from clankers.ctl.output import Column, echo, one_line, print_json, print_table, secho
 from clankers.messages import DaemonUnavailable
 from clankers_protocol.admin import DaemonConfig, DaemonConfigure, IgnoredSetting, Settings
 from clankers_protocol.paths import default_paths
@@ -71,12 +71,12 @@ def _print_settings(settings: Settings) -> None:
     print_table(COLUMNS, rows)
     for ignored in settings.ignored:
         _warn_ignored(ignored)
-    click.echo(f"File: {settings.path}", err=True)
+    echo(f"File: {settings.path}", err=True)
 
 
 def _warn_ignored(ignored: IgnoredSetting) -> None:
     told = f"Ignored {one_line(ignored.key)} from {one_line(ignored.source)}: {one_line(ignored.reason)}"
-    click.secho(told, fg="yellow", err=True)
+    secho(told, fg="yellow", err=True)
 
 
 def _show_file(ctl: Ctl, path: Path) -> None:
@@ -87,14 +87,14 @@ def _show_file(ctl: Ctl, path: Path) -> None:
         found = {}
     except (OSError, ValueError) as error:
         raise click.ClickException(f"{path} cannot be read: {error}") from error
-    click.echo("The daemon does not run: this is what the file says, unchecked.", err=True)
+    echo("The daemon does not run: this is what the file says, unchecked.", err=True)
     settings = [{"key": key, "value": value, "origin": "file"} for key, value in found.items()]
     if ctl.json:
         print_json({"path": str(path), "checked": False, "settings": settings})
     elif found:
         print_table(COLUMNS[:2], [[one_line(key), _text(value)] for key, value in found.items()])
     else:
-        click.echo(f"{path} sets nothing: everything is at its default.")
+        echo(f"{path} sets nothing: everything is at its default.")
 
 
 def _flat(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -149,7 +149,7 @@ def path(ctl: Ctl) -> None:
     if ctl.json:
         print_json({"path": place})
     else:
-        click.echo(place)
+        echo(place)
 
 
 def scalar(text: str) -> str | int | float | bool:
@@ -169,12 +169,12 @@ def _configure(ctl: Ctl, key: str, value: str | int | float | bool | None) -> No
     now = next((setting for setting in settings.settings if setting.key == key), None)
     if now is None:
         return
-    click.echo(f"{key} = {_text(now.value)} ({now.origin})")
+    echo(f"{key} = {_text(now.value)} ({now.origin})")
     for ignored in settings.ignored:
         if ignored.key == key:
             _warn_ignored(ignored)
     if now.origin in ("environment", "flag"):
-        click.echo(f"The {now.origin} overrides the file, so this holds once it no longer does.", err=True)
+        echo(f"The {now.origin} overrides the file, so this holds once it no longer does.", err=True)
 
 
 def _text(value: Any) -> str:

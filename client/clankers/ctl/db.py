@@ -7,7 +7,7 @@ import click
 from clankers.ctl.command import PROBLEM, Ctl, common
 from clankers.ctl.human import size
 from clankers.ctl.jobs import done
-from clankers.ctl.output import plain, print_json
+from clankers.ctl.output import confirm, echo, plain, print_json, secho
 from clankers_protocol.admin import (
     DbCheck,
     DbMigrate,
@@ -58,7 +58,7 @@ def rollback(ctl: Ctl, yes: bool) -> None:
       clankers-ctl db rollback --yes --json
     """
     if not yes:
-        click.confirm("Undo the last migration? No events are stored after that.", abort=True, err=True)
+        confirm("Undo the last migration? No events are stored after that.", abort=True)
     _print_migrated(ctl, ctl.call(DbRollback(), timeout=PATIENCE))
 
 
@@ -67,13 +67,13 @@ def _print_migrated(ctl: Ctl, migrated: Migrated) -> None:
         print_json(migrated)
         return
     if migrated.from_version == migrated.to_version:
-        click.echo(f"Nothing to do: the schema is at version {migrated.to_version}.")
+        echo(f"Nothing to do: the schema is at version {migrated.to_version}.")
     else:
-        click.echo(f"The schema went from version {migrated.from_version} to {migrated.to_version}.")
+        echo(f"The schema went from version {migrated.from_version} to {migrated.to_version}.")
     for name in migrated.applied:
-        click.echo(f"  {name}")
+        echo(f"  {name}")
     if migrated.backup:
-        click.echo(f"Backup: {migrated.backup}")
+        echo(f"Backup: {migrated.backup}")
 
 
 @db.command()
@@ -92,11 +92,11 @@ def check(ctl: Ctl) -> None:
     if ctl.json:
         print_json(job)
     elif sound:
-        click.secho("The database is sound.", fg="green")
+        secho("The database is sound.", fg="green")
     else:
-        click.secho("The database is damaged:", fg="red")
+        secho("The database is damaged:", fg="red")
         for problem in found.get("problems", []):
-            click.echo(f"  {plain(str(problem))}")
+            echo(f"  {plain(str(problem))}")
     sys.exit(0 if sound else PROBLEM)
 
 
@@ -113,4 +113,4 @@ def vacuum(ctl: Ctl) -> None:
     if ctl.json:
         print_json(job)
     else:
-        click.echo(f"{size((job.result or {}).get('freedBytes', 0))} given back to the disk.")
+        echo(f"{size((job.result or {}).get('freedBytes', 0))} given back to the disk.")

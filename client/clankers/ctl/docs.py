@@ -14,7 +14,19 @@ from clankers.ctl.command import FAILED, PROBLEM, Ctl, common, project_option
 from clankers.ctl.human import local, several, size, span
 from clankers.ctl.index import absolute
 from clankers.ctl.jobs import finished
-from clankers.ctl.output import Column, one_line, plain, print_facts, print_json, print_table, shown_ids
+from clankers.ctl.output import (
+    Column,
+    confirm,
+    echo,
+    echo_styled,
+    one_line,
+    plain,
+    print_facts,
+    print_json,
+    print_table,
+    secho,
+    shown_ids,
+)
 from clankers_protocol.admin import Job
 from clankers_protocol.documents import (
     SUFFIXES,
@@ -115,7 +127,7 @@ def _add_piped(ctl: Ctl, options: dict[str, Any]) -> None:
         print_json(added)
     else:
         document = added.document
-        click.echo(f"{one_line(document.title)}: {added.outcome}, {several(document.chunks, 'chunk')}.")
+        echo(f"{one_line(document.title)}: {added.outcome}, {several(document.chunks, 'chunk')}.")
 
 
 def files_at(path: str) -> Iterator[str]:
@@ -143,7 +155,7 @@ def _print_added(ctl: Ctl, jobs: list[Job]) -> None:
     if ctl.json:
         print_json(jobs[0] if len(jobs) == 1 else jobs)
     if broken := next((job for job in jobs if job.state != "done"), None):
-        click.secho(
+        secho(
             f"{broken.kind} {broken.state}{f': {one_line(broken.error)}' if broken.error else ''}", fg="red", err=True
         )
         sys.exit(FAILED)
@@ -152,7 +164,7 @@ def _print_added(ctl: Ctl, jobs: list[Job]) -> None:
     if not ctl.json:
         _print_counts(jobs, results, len(failed))
     for one in failed:
-        click.secho(f"  {one_line(one['source'])}: {one_line(one['error'])}", fg="red", err=True)
+        secho(f"  {one_line(one['source'])}: {one_line(one['error'])}", fg="red", err=True)
     sys.exit(PROBLEM if failed else 0)
 
 
@@ -162,7 +174,7 @@ def _print_counts(jobs: list[Job], results: list[dict[str, Any]], failed: int) -
     totals.append((failed, "failed", "red"))
     told = [click.style(f"{count:,} {name}", fg=colour) for count, name, colour in totals if count]
     took = sum((job.finished_at or job.created_at) - job.created_at for job in jobs) / 1000
-    click.echo(f"{', '.join(told)} in {span(took)}.")
+    echo_styled(f"{', '.join(told)} in {span(took)}.")
 
 
 @docs.command("list")
@@ -186,7 +198,7 @@ def list_(ctl: Ctl, project: str | None, source: str | None, kind: Kind | None, 
     if ctl.json:
         print_json(page)
     elif not page.documents:
-        click.echo("No documents.", err=True)
+        echo("No documents.", err=True)
     else:
         _print_documents(page)
 
@@ -199,7 +211,7 @@ def _print_documents(page: DocumentPage) -> None:
     ids = shown_ids([one.id for one in page.documents])
     print_table(COLUMNS, [_row(shown, one) for shown, one in zip(ids, page.documents, strict=True)])
     if page.cursor:
-        click.echo("There are more: --limit N or --all shows them.", err=True)
+        echo("There are more: --limit N or --all shows them.", err=True)
 
 
 def _row(shown: str, one: Document) -> list[str]:
@@ -265,12 +277,12 @@ def _print_text(ctl: Ctl, found: DocumentText) -> None:
     if ctl.json:
         print_json({"document": found.document, "text": "".join(parts)})
     else:
-        click.echo(plain("".join(parts)))
+        echo(plain("".join(parts)))
 
 
 def _print_document(found: DocumentText) -> None:
     one = found.document
-    click.secho(one_line(one.title), bold=True)
+    secho(one_line(one.title), bold=True)
     print_facts(
         [
             ("id", one.id),
@@ -285,10 +297,10 @@ def _print_document(found: DocumentText) -> None:
         ]
     )
     lines = plain(found.text).splitlines()
-    click.echo()
-    click.echo("\n".join(lines[:FEW_LINES]))
+    echo()
+    echo("\n".join(lines[:FEW_LINES]))
     if len(lines) > FEW_LINES or found.next_offset is not None:
-        click.echo("… --text shows all of it.", err=True)
+        echo("… --text shows all of it.", err=True)
 
 
 def _print_chunks(ctl: Ctl, chunks: list[DocumentChunk]) -> None:
@@ -333,9 +345,9 @@ def rm(ctl: Ctl, documents: tuple[str, ...], dry_run: bool, yes: bool) -> None:
         for one in planned
     ]
     if not dry_run and not yes:
-        click.confirm(f"Remove {', '.join(told)}?", abort=True, err=True)
+        confirm(f"Remove {', '.join(told)}?", abort=True)
     removed = planned if dry_run else [ctl.call(DocumentDelete(one)) for one in found]
     if ctl.json:
         print_json(removed)
     else:
-        click.echo(f"{'Would remove' if dry_run else 'Removed'} {', '.join(told)}.")
+        echo(f"{'Would remove' if dry_run else 'Removed'} {', '.join(told)}.")

@@ -6,7 +6,7 @@ import click
 
 from clankers.ctl.command import Ctl, common
 from clankers.ctl.human import several
-from clankers.ctl.output import Column, one_line, print_json, print_table
+from clankers.ctl.output import Column, echo, one_line, print_json, print_table
 from clankers_protocol.documents import ChunkGet
 from clankers_protocol.graph import (
     Edge,
@@ -56,7 +56,7 @@ def edges(ctl: Ctl, chunks: tuple[str, ...], relations: tuple[Relation, ...], li
     if ctl.json:
         print_json({"out": out, "in": into})
     elif not out and not into:
-        click.echo("No edges.", err=True)
+        echo("No edges.", err=True)
     else:
         _print_edges(ctl, [*out, *(one for one in into if one not in out)])
 
@@ -122,7 +122,7 @@ def walk(ctl: Ctl, chunks: tuple[str, ...], relations: tuple[Relation, ...], **o
     if ctl.json:
         print_json(found)
     elif not found:
-        click.echo("Nothing can be reached.", err=True)
+        echo("Nothing can be reached.", err=True)
     else:
         _print_reached(ctl, found)
 
@@ -167,7 +167,7 @@ def link(ctl: Ctl, source: str, relation: Relation, target: str, weight: float, 
     if ctl.json:
         print_json(stored)
     else:
-        click.echo("Kept the stronger edge that was there." if stored.kept else "Linked.")
+        echo("Kept the stronger edge that was there." if stored.kept else "Linked.")
 
 
 @graph.command()
@@ -189,4 +189,4 @@ def prune(ctl: Ctl, min_weight: float | None, most_per_chunk: int | None, dry_ru
         return
     total = pruned.orphans + pruned.weak + pruned.surplus
     parts = f"{pruned.orphans:,} without a chunk, {pruned.weak:,} weak, {pruned.surplus:,} surplus"
-    click.echo(f"{'Would remove' if dry_run else 'Removed'} {several(total, 'edge')}: {parts}.")
+    echo(f"{'Would remove' if dry_run else 'Removed'} {several(total, 'edge')}: {parts}.")

@@ -9,7 +9,7 @@ import msgspec
 from clankers.ctl.command import FAILED, Ctl, common
 from clankers.ctl.human import beginning, several, span
 from clankers.ctl.jobs import finished
-from clankers.ctl.output import one_line, print_facts, print_json
+from clankers.ctl.output import echo, one_line, print_facts, print_json, secho
 from clankers_protocol.admin import Job
 from clankers_protocol.capture import Importable, ImportStart, ImportSummary
 
@@ -32,7 +32,7 @@ def import_(ctl: Ctl, harness: str, since: int | None, dry_run: bool) -> None:
     if ctl.json:
         print_json(job)
     if job.state != "done":
-        click.secho(f"{job.kind} {job.state}{f': {one_line(job.error)}' if job.error else ''}", fg="red", err=True)
+        secho(f"{job.kind} {job.state}{f': {one_line(job.error)}' if job.error else ''}", fg="red", err=True)
         sys.exit(FAILED)
     if not ctl.json:
         _print_summary(job, msgspec.convert(job.result, ImportSummary))
@@ -41,7 +41,7 @@ def import_(ctl: Ctl, harness: str, since: int | None, dry_run: bool) -> None:
 def _print_summary(job: Job, summary: ImportSummary) -> None:
     what = "transcript" if summary.harness == "claude-code" else "session"
     took = span(((job.finished_at or job.created_at) - job.created_at) / 1000)
-    click.echo(f"{several(summary.files, what)} read in {took}; {'would come' if summary.dry_run else 'came'} in:")
+    echo(f"{several(summary.files, what)} read in {took}; {'would come' if summary.dry_run else 'came'} in:")
     print_facts(
         [
             ("sessions", f"{summary.sessions:,}"),

@@ -10,7 +10,7 @@ import click
 from clankers.ctl.command import FAILED, PROBLEM, Ctl, common
 from clankers.ctl.human import local, several, span
 from clankers.ctl.jobs import finished
-from clankers.ctl.output import bar, one_line, print_facts, print_json
+from clankers.ctl.output import bar, echo, echo_styled, one_line, print_facts, print_json, secho
 from clankers_protocol.admin import Job
 from clankers_protocol.search import (
     FilesStatus,
@@ -69,9 +69,9 @@ def status(ctl: Ctl) -> None:
 
 def _print_status(report: IndexReport) -> None:
     if report.vectors == "ready":
-        click.secho("● ready: searches by words and by meaning", fg="green", bold=True)
+        secho("● ready: searches by words and by meaning", fg="green", bold=True)
     else:
-        click.secho(f"● searches by words alone: {one_line(report.vectors)}", fg="yellow", bold=True)
+        secho(f"● searches by words alone: {one_line(report.vectors)}", fg="yellow", bold=True)
     print_facts(
         [
             ("chunks", _chunks(report)),
@@ -174,9 +174,9 @@ def _print_synced(ctl: Ctl, synced: Synced) -> None:
     else:
         counts = [(getattr(synced, name), name, colour) for name, colour in SYNCED]
         told = [click.style(f"{count:,} {name}", fg=colour) for count, name, colour in counts if count]
-        click.echo(f"{', '.join(told) or 'No files'} in {span(synced.seconds)}.")
+        echo_styled(f"{', '.join(told) or 'No files'} in {span(synced.seconds)}.")
         for failure in synced.failed:
-            click.secho(f"  not indexed: {one_line(failure)}", fg="red", err=True)
+            secho(f"  not indexed: {one_line(failure)}", fg="red", err=True)
     sys.exit(PROBLEM if synced.failed else 0)
 
 
@@ -206,15 +206,15 @@ def print_reindexed(ctl: Ctl, job: Job) -> None:
     if ctl.json:
         print_json(job)
     if job.state != "done":
-        click.secho(f"{job.kind} {job.state}{f': {one_line(job.error)}' if job.error else ''}", fg="red", err=True)
+        secho(f"{job.kind} {job.state}{f': {one_line(job.error)}' if job.error else ''}", fg="red", err=True)
         sys.exit(FAILED)
     result = job.result or {}
     failed = int(result.get("failed") or 0)
     if not ctl.json:
         took = span(((job.finished_at or job.created_at) - job.created_at) / 1000)
-        click.echo(f"{several(int(result.get('chunks') or 0), 'chunk')} indexed anew in {took}.")
+        echo(f"{several(int(result.get('chunks') or 0), 'chunk')} indexed anew in {took}.")
     if failed:
-        click.secho(
+        secho(
             f"{several(failed, 'chunk')} can be found by words alone: `clankers-ctl index status` says why.",
             fg="yellow",
             err=True,

@@ -10,7 +10,7 @@ import click
 
 from clankers.ctl.command import FAILED, Ctl, common
 from clankers.ctl.human import local, span
-from clankers.ctl.output import Column, console, one_line, print_json, print_table
+from clankers.ctl.output import Column, console, echo, one_line, print_json, print_table, secho
 from clankers_protocol.admin import Job, JobCancel, JobList, JobStarted, JobStatus
 from clankers_protocol.errors import Conflict
 from clankers_protocol.wire import Method
@@ -37,7 +37,7 @@ def jobs(ctl: Ctl, limit: int) -> None:
     if ctl.json:
         print_json(found)
     elif not found:
-        click.echo("No jobs.", err=True)
+        echo("No jobs.", err=True)
     else:
         columns = [
             Column("Kind"),
@@ -74,7 +74,7 @@ def done(ctl: Ctl, request: Method[JobStarted]) -> Job:
         return job
     if ctl.json:
         print_json(job)
-    click.secho(f"{job.kind} {job.state}{f': {job.error}' if job.error else ''}", fg="red", err=True)
+    secho(f"{job.kind} {job.state}{f': {job.error}' if job.error else ''}", fg="red", err=True)
     sys.exit(FAILED)
 
 

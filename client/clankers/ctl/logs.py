@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from clankers.ctl.command import Ctl, common
-from clankers.ctl.output import one_line, plain
+from clankers.ctl.output import echo, echo_json, echo_styled, one_line, plain, secho
 from clankers_protocol.paths import default_paths
 
 SEVERITY = {"debug": 0, "info": 1, "warn": 2, "warning": 2, "error": 3, "critical": 4}
@@ -119,12 +119,12 @@ def _severity(line: str) -> int:
 def _print_line(line: str, as_it_stands: bool) -> None:
     entry = _entry(line)
     if as_it_stands or entry is None:
-        click.echo(line if as_it_stands else plain(line))
+        (echo_json if as_it_stands else echo)(line)
         return
     level = str(entry.get("level", "")).lower()
     facts = {key: value for key, value in entry.items() if key not in OWN_PLACE}
     blocks = [facts.pop(key) for key, value in list(facts.items()) if "\n" in str(value)]
-    told = " ".join(f"{key}={one_line(_text(value))}" for key, value in facts.items())
+    told = " ".join(f"{one_line(key)}={one_line(_text(value))}" for key, value in facts.items())
     parts = [
         click.style(_local(entry.get("timestamp")), dim=True),
         click.style(f"{one_line(level):8}", fg=COLOURS.get(level)),
@@ -132,9 +132,9 @@ def _print_line(line: str, as_it_stands: bool) -> None:
         one_line(str(entry.get("message", ""))),
         click.style(told, dim=True) if told else "",
     ]
-    click.echo(" ".join(part for part in parts if part))
+    echo_styled(" ".join(part for part in parts if part))
     for block in blocks:
-        click.secho(indent(plain(str(block)).rstrip("\n"), "    "), dim=True)
+        secho(indent(plain(str(block)).rstrip("\n"), "    "), dim=True)
 
 
 def _text(value: Any) -> str:

@@ -15,7 +15,7 @@ from clankers.ctl.hub import HUB, KNOWN, Fetched, Pull, PullFailed, Seen, fetch,
 from clankers.ctl.human import several, size
 from clankers.ctl.index import Embedder, absolute, print_reindexed
 from clankers.ctl.jobs import finished
-from clankers.ctl.output import Column, console, one_line, print_json, print_table
+from clankers.ctl.output import Column, confirm, console, echo, one_line, print_json, print_table
 from clankers_protocol.admin import DaemonConfig, DaemonConfigure, Setting
 from clankers_protocol.paths import default_paths
 from clankers_protocol.search import IndexStatus, Model, ModelList, Reindex
@@ -113,7 +113,7 @@ def use(ctl: Ctl, target: str, name: str | None, url: str | None, key_file: str 
     own = {"embedder_url": url, "embedder_key_file": key_file and absolute(key_file)}
     settings = _settings(ctl)
     if chosen.in_use and not any(own.values()) and _is_ready(ctl, chosen):
-        click.echo("That is in use already: `clankers-ctl reindex` builds its index anew.", err=True)
+        echo("That is in use already: `clankers-ctl reindex` builds its index anew.", err=True)
         if ctl.json:
             print_json(None)
         return
@@ -170,17 +170,17 @@ def _is_ready(ctl: Ctl, chosen: Model) -> bool:
 
 def _ask(ctl: Ctl, chosen: Model, url: str | None) -> None:
     chunks = sum(ctl.call(IndexStatus()).chunks.values())
-    click.echo(f"Change to {_named(chosen)}.", err=True)
+    echo(f"Change to {_named(chosen)}.", err=True)
     if chosen.embedder != "none":
-        click.echo(
+        echo(
             f"{several(chunks, 'chunk')} will be embedded again; until that is done, search is by words alone.",
             err=True,
         )
     if host := url and urlsplit(url).hostname:
-        click.echo(f"Your texts are sent to {host}.", err=True)
+        echo(f"Your texts are sent to {host}.", err=True)
     elif chosen.embedder in REMOTE:
-        click.echo(f"It {one_line(chosen.note)}.", err=True)
-    click.confirm("Go on?", abort=True, err=True)
+        echo(f"It {one_line(chosen.note)}.", err=True)
+    confirm("Go on?", abort=True)
 
 
 def _named(chosen: Model) -> str:
@@ -203,14 +203,14 @@ def _use(ctl: Ctl, chosen: Model, own: dict[str, str], settings: dict[str, Setti
     if job.state != "done":
         _restore(ctl, settings, changed)
     elif not ctl.json:
-        click.echo(f"Now in use: {_named(chosen)}.")
+        echo(f"Now in use: {_named(chosen)}.")
     print_reindexed(ctl, job)
 
 
 def _restore(ctl: Ctl, settings: dict[str, Setting], changed: dict[str, Any]) -> None:
     keys = ("embedder_model", *changed, "embedder")
     _configure(ctl, {key: settings[key].value if settings[key].origin == "file" else None for key in keys})
-    click.echo(f"Still in use: {settings['embedder'].value}.", err=True)
+    echo(f"Still in use: {settings['embedder'].value}.", err=True)
 
 
 def _configure(ctl: Ctl, values: dict[str, Any]) -> None:
@@ -252,11 +252,11 @@ def pull(ctl: Ctl, name: str, base: str, quantized: bool, max_size: int, yes: bo
         planned = plan(name, default_paths().data / "models", base, quantized, max_size * 2**20)
         if planned.folder.exists():
             found: list[Fetched] = []
-            click.echo(f"{planned.folder} is here already: remove it to fetch it again.", err=True)
+            echo(f"{planned.folder} is here already: remove it to fetch it again.", err=True)
         else:
             _announce(planned)
             if not yes:
-                click.confirm("Download?", abort=True, err=True)
+                confirm("Download?", abort=True)
             with _progress(ctl) as seen:
                 found = fetch(planned, seen)
     except PullFailed as error:
@@ -265,13 +265,13 @@ def pull(ctl: Ctl, name: str, base: str, quantized: bool, max_size: int, yes: bo
 
 
 def _announce(planned: Pull) -> None:
-    click.echo(f"Files of {planned.repository} from {planned.url}", err=True)
+    echo(f"Files of {planned.repository} from {planned.url}", err=True)
     for wanted in planned.wanted:
         first, *others = wanted.names
         instead = f" (or {', '.join(others)})" if others else "" if wanted.needed else " (if there is one)"
-        click.echo(f"  {first}{instead}", err=True)
-    click.echo(f"  {planned.weights[0]}_data (if there is one)", err=True)
-    click.echo(f"into {planned.folder}, at most {size(planned.most)} in all.", err=True)
+        echo(f"  {first}{instead}", err=True)
+    echo(f"  {planned.weights[0]}_data (if there is one)", err=True)
+    echo(f"into {planned.folder}, at most {size(planned.most)} in all.", err=True)
 
 
 @contextmanager
@@ -295,5 +295,5 @@ def _print_pulled(ctl: Ctl, planned: Pull, found: list[Fetched]) -> None:
     if found:
         columns = [Column("File"), Column("Size", right=True), Column("SHA-256", least=16, style="dim")]
         print_table(columns, [[file.path, size(file.size), file.sha256] for file in found])
-        click.echo(f"Fetched into {planned.folder}")
-    click.echo(f"Next: clankers-ctl model use {planned.folder.name}")
+        echo(f"Fetched into {planned.folder}")
+    echo(f"Next: clankers-ctl model use {planned.folder.name}")

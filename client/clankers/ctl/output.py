@@ -11,44 +11,89 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from clankers_protocol.terminal import escape_json, sanitize
+
 if TYPE_CHECKING:  # rich takes longer to load than most commands take
-    from rich.console import Console
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
     from rich.text import Text
 
 GAP = 2
 WIDE = 120
 """From this width on a list shows whole ids."""
 
-_UNPRINTABLE = {code: 0x2400 + code for code in range(0x20) if code not in (0x09, 0x0A)}
-_UNPRINTABLE |= {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+"""What makes a spreadsheet take a cell of CSV for a formula."""
+
+
+def echo(message: object = "", *, err: bool = False, nl: bool = True) -> None:
+    """Print text that may hold anything; nothing in it reaches the terminal as a command."""
+    click.echo(sanitize(str(message)), err=err, nl=nl)
+
+
+def secho(message: object = "", *, err: bool = False, nl: bool = True, **style: Any) -> None:
+    """Print such text in colour."""
+    click.secho(sanitize(str(message)), err=err, nl=nl, **style)
+
+
+def echo_styled(message: str) -> None:
+    """Print text whose parts were sanitised before they were styled."""
+    click.echo(message)
+
+
+def echo_json(text: str, *, nl: bool = True) -> None:
+    """Print JSON: exactly as it is, unless a terminal would get characters that it must not."""
+    _echo_exactly(sanitize(escape_json(text)) if sys.stdout.isatty() else text, nl=nl)
+
+
+def confirm(question: str, **options: Any) -> bool:
+    """Ask a question that may hold anything."""
+    return click.confirm(sanitize(question), err=True, **options)
 
 
 def print_json(value: Any) -> None:
     """A value or struct as it travels on the wire, indented."""
-    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
+    echo_json(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
-def print_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Rows under a header line; NULL is empty."""
+def print_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, safe: bool = False) -> None:
+    """Rows under a header line; NULL is empty. Exact where it is piped; with `safe`, no cell is a formula."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(rows)
-    click.echo(text.getvalue(), nl=False)
+    for row in (columns, *rows):
+        writer.writerow(map(_defused, row) if safe else row)
+    _echo_exactly(sanitize(text.getvalue()) if sys.stdout.isatty() else text.getvalue(), nl=False)
+
+
+def _echo_exactly(text: str, *, nl: bool) -> None:
+    click.echo(text, nl=nl, color=True)  # else click removes what looks like a colour from what is piped
+
+
+def _defused(cell: Any) -> Any:
+    """Put an apostrophe before what a spreadsheet would take for a formula."""
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA_STARTS) else cell
 
 
 def console(*, stderr: bool = False) -> "Console":
     """Where people read. What is piped is as wide as it needs to be, unless COLUMNS says otherwise."""
     from rich.console import Console
+    from rich.segment import Segment
+
+    class SafeConsole(Console):
+        """Sanitises what it prints, whoever made it; only its own control codes pass."""
+
+        def render(self, renderable: "RenderableType", options: "ConsoleOptions | None" = None) -> "Iterable[Segment]":
+            for text, style, control in super().render(renderable, options):
+                yield Segment(text if control else sanitize(text), style, control)
 
     terminal = (sys.stderr if stderr else sys.stdout).isatty()
     wide = None if terminal or os.environ.get("COLUMNS") else 10_000
-    return Console(stderr=stderr, width=wide, highlight=False, markup=False, emoji=False, soft_wrap=False)
+    return SafeConsole(stderr=stderr, width=wide, highlight=False, markup=False, emoji=False, soft_wrap=False)
 
 
 def plain(text: str) -> str:
     """The text without anything that would command the terminal: control characters become visible signs."""
-    return text.replace("\r\n", "\n").translate(_UNPRINTABLE)
+    return sanitize(text)
 
 
 def one_line(text: str) -> str:
@@ -172,4 +217,4 @@ def _cut(column: Column, value: "str | Text", width: int) -> "Text":
 def _cell(value: "str | Text") -> "Text":
     from rich.text import Text
 
-    return Text(value) if isinstance(value, str) else value
+    return Text(sanitize(value)) if isinstance(value, str) else value

@@ -15,7 +15,7 @@ import clankers
 from clankers.ctl.command import Ctl, json_option
 from clankers.ctl.edits import Edits, explained, parsed, table, without
 from clankers.ctl.managers import CARRIED
-from clankers.ctl.output import print_json
+from clankers.ctl.output import echo, print_json
 from clankers_protocol.paths import default_paths
 
 NOT_INSTALLED = 3
@@ -246,9 +246,9 @@ def status(ctl: Ctl, harness: str | None) -> None:
         print_json({"plugins": plugins, "hook": hook_command()})
     else:
         for found in plugins:
-            click.echo(f"{found['harness']}: {found['state']}")
+            echo(f"{found['harness']}: {found['state']}")
             for file in found["files"]:
-                click.echo(f"  {file['is']} {file['path']}")
+                echo(f"  {file['is']} {file['path']}")
     sys.exit(NOT_INSTALLED if harness and plugins[0]["state"] != "installed" else 0)
 
 
@@ -274,9 +274,9 @@ def _show(ctl: Ctl, harness: str, edits: Edits) -> None:
         print_json({"ok": True, "harness": harness, "steps": edits.steps})
         return
     for step in edits.steps:
-        click.echo(f"{step['action']} {step['path']}" + (f" ({step['detail']})" if "detail" in step else ""))
+        echo(f"{step['action']} {step['path']}" + (f" ({step['detail']})" if "detail" in step else ""))
     if not edits.steps:
-        click.echo(f"The plugin of {harness} is not installed.")
+        echo(f"The plugin of {harness} is not installed.")
 
 
 def _names(folder: Any, prefix: str = "") -> list[str]:

@@ -6,7 +6,7 @@ import click
 
 from clankers.ctl.command import Ctl, common, project_option
 from clankers.ctl.human import several
-from clankers.ctl.output import plain, print_json
+from clankers.ctl.output import echo, plain, print_json
 from clankers_protocol.recall import RecallPreview
 
 
@@ -37,7 +37,7 @@ def recall(ctl: Ctl, prompt: tuple[str, ...], project: str | None, session_id: s
     if ctl.json:
         print_json(answer)
     elif answer.text:
-        click.echo(plain(answer.text))
-        click.echo(f"{several(answer.characters, 'character')} from {several(len(answer.ids), 'item')}", err=True)
+        echo(plain(answer.text))
+        echo(f"{several(answer.characters, 'character')} from {several(len(answer.ids), 'item')}", err=True)
     else:
-        click.echo(f"Nothing would be told: {answer.reason or 'nothing fits'}.", err=True)
+        echo(f"Nothing would be told: {answer.reason or 'nothing fits'}.", err=True)

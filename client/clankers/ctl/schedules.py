@@ -8,7 +8,7 @@ import msgspec
 
 from clankers.ctl.command import Ctl, common, deletion_options
 from clankers.ctl.human import local, several, span
-from clankers.ctl.output import Column, one_line, print_facts, print_json, print_table, shown_ids
+from clankers.ctl.output import Column, confirm, echo, one_line, print_facts, print_json, print_table, shown_ids
 from clankers_protocol.schedules import (
     Missed,
     RunState,
@@ -79,12 +79,12 @@ def list_actions(ctl: Ctl, enabled: bool | None, limit: int) -> None:
         return
     _print_actions(page.actions)
     if page.cursor:
-        click.echo("There are more: --limit N shows them.", err=True)
+        echo("There are more: --limit N shows them.", err=True)
 
 
 def _print_actions(actions: list[ScheduledAction]) -> None:
     if not actions:
-        click.echo("No scheduled actions.", err=True)
+        echo("No scheduled actions.", err=True)
         return
     ids = shown_ids([found.id for found in actions])
     print_table(COLUMNS, [_row(shown, found) for shown, found in zip(ids, actions, strict=True)])
@@ -263,7 +263,7 @@ def history(ctl: Ctl, id: str | None, state: RunState | None, limit: int) -> Non
     if ctl.json:
         print_json(page)
     elif not page.runs:
-        click.echo("No runs.", err=True)
+        echo("No runs.", err=True)
     else:
         columns = [
             Column("Due"),
@@ -309,7 +309,7 @@ def delete(ctl: Ctl, id: str | None, everything: bool, dry_run: bool, yes: bool)
     count = 1 if found else ctl.call(ScheduleDeleteAll(dry_run=True)).deleted
     what = f"{found.id} ({one_line(found.description)})" if found else several(count, "scheduled action")
     if not dry_run and not yes:
-        click.confirm(f"Delete {what}?", abort=True, err=True)
+        confirm(f"Delete {what}?", abort=True)
     if not dry_run and found:
         ctl.call(ScheduleDelete(found.id))
     elif not dry_run:
@@ -317,7 +317,7 @@ def delete(ctl: Ctl, id: str | None, everything: bool, dry_run: bool, yes: bool)
     if ctl.json:
         print_json({"deleted": count, "dryRun": dry_run})
     else:
-        click.echo(f"{'Would delete' if dry_run else 'Deleted'} {what}.")
+        echo(f"{'Would delete' if dry_run else 'Deleted'} {what}.")
 
 
 def _print_action(ctl: Ctl, found: ScheduledAction) -> None:

@@ -10,7 +10,7 @@ import msgspec
 
 from clankers.ctl.command import Ctl, common, project_option
 from clankers.ctl.human import beginning, end, local, several, span
-from clankers.ctl.output import Column, console, one_line, print_json, print_table, shortened
+from clankers.ctl.output import Column, console, echo, one_line, print_json, print_table, secho, shortened
 from clankers.ctl.transcript import ROLES, WIDEST
 from clankers_protocol.search import GraphOptions, Hit, Mode, Search, SearchResult, Source
 from clankers_protocol.sessions import SessionGet
@@ -151,17 +151,17 @@ def _print_result(request: Search, found: SearchResult, first: int) -> None:
         _print_hits(found.hits, first)
         if request.explain:
             print_components([(where(hit), hit.score, hit.components or {}) for hit in found.hits], first)
-        click.echo()
-        click.secho(_summary(found), dim=True)
+        echo()
+        secho(_summary(found), dim=True)
     elif first > 1:
-        click.echo("There are no more hits: try an earlier --page.", err=True)
+        echo("There are no more hits: try an earlier --page.", err=True)
         return
     else:
-        click.echo(f"Nothing found for “{one_line(request.query)}”.", err=True)
+        echo(f"Nothing found for “{one_line(request.query)}”.", err=True)
     if found.degraded:
-        click.secho(f"Incomplete: {one_line(found.degraded)}.", fg="yellow", err=True)
+        secho(f"Incomplete: {one_line(found.degraded)}.", fg="yellow", err=True)
     for line in _advice(request, found):
-        click.echo(line, err=True)
+        echo(line, err=True)
 
 
 def _summary(found: SearchResult) -> str:
@@ -281,5 +281,5 @@ def print_components(scored: Sequence[tuple[str, float, dict[str, float]]], firs
         ]
         for number, (place, score, parts) in enumerate(scored, first)
     ]
-    click.echo()
+    echo()
     print_table(columns, rows)

@@ -14,7 +14,7 @@ import click
 
 from clankers.ctl.command import Ctl, json_option
 from clankers.ctl.managers import Command, Manager, manager
-from clankers.ctl.output import print_json
+from clankers.ctl.output import echo, print_json
 from clankers_protocol.paths import default_paths
 
 
@@ -59,7 +59,7 @@ class Report:
         if as_json:
             print_json(self._facts())
         else:
-            click.echo(self._text())
+            echo(self._text())
         if self.problem:
             sys.exit(1)
 
@@ -181,11 +181,11 @@ def status(ctl: Ctl) -> None:
         print_json({"manager": here.name, "installed": installed, "files": files, "state": state})
     else:
         for file in files:
-            click.echo(f"{file['is']} {file['path']}")
+            echo(f"{file['is']} {file['path']}")
         for key, value in state.items():
-            click.echo(f"{key}: {value}")
+            echo(f"{key}: {value}")
         if not state:
-            click.echo(f"{here.name} cannot be asked here." if installed else "Not installed.")
+            echo(f"{here.name} cannot be asked here." if installed else "Not installed.")
     sys.exit(0 if installed else 3)
 
 

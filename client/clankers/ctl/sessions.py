@@ -9,7 +9,7 @@ from click.shell_completion import CompletionItem
 
 from clankers.ctl.command import Ctl, common, confirm_and_delete, deletion_options, project_option
 from clankers.ctl.human import beginning, end, local, money, short
-from clankers.ctl.output import Column, one_line, print_json, print_table, shown_ids
+from clankers.ctl.output import Column, echo, one_line, print_json, print_table, shown_ids
 from clankers.ctl.transcript import counted, print_transcript
 from clankers_protocol.sessions import (
     Session,
@@ -75,7 +75,7 @@ def sessions(
     if ctl.json:
         print_json(page)
     elif not page.sessions:
-        click.echo("No sessions.", err=True)
+        echo("No sessions.", err=True)
     else:
         _print_sessions(page)
 
@@ -88,7 +88,7 @@ def _print_sessions(page: SessionPage) -> None:
     ids = shown_ids([session.id for session in page.sessions])
     print_table(COLUMNS, [_row(shown, session) for shown, session in zip(ids, page.sessions, strict=True)])
     if page.cursor:
-        click.echo("There are more: --limit N or --all shows them.", err=True)
+        echo("There are more: --limit N or --all shows them.", err=True)
 
 
 def _row(shown: str, session: Session) -> list[str]:

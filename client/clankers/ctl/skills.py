@@ -8,7 +8,7 @@ import click
 
 from clankers.ctl.command import Ctl, common, confirm_and_delete, deletion_options
 from clankers.ctl.human import local, several
-from clankers.ctl.output import Column, console, one_line, plain, print_facts, print_json, print_table
+from clankers.ctl.output import Column, console, echo, one_line, plain, print_facts, print_json, print_table, secho
 from clankers_protocol.errors import RpcError
 from clankers_protocol.skills import (
     Skill,
@@ -70,7 +70,7 @@ def list_skills(ctl: Ctl, tags: tuple[str, ...], limit: int) -> None:
     if ctl.json:
         print_json(page)
     elif not page.skills:
-        click.echo("No skills.", err=True)
+        echo("No skills.", err=True)
     else:
         columns = [
             Column("Name", style="cyan"),
@@ -81,7 +81,7 @@ def list_skills(ctl: Ctl, tags: tuple[str, ...], limit: int) -> None:
         ]
         print_table(columns, [_row(found) for found in page.skills])
         if page.cursor:
-            click.echo("There are more: --limit N shows them.", err=True)
+            echo("There are more: --limit N shows them.", err=True)
 
 
 def _row(found: SkillSummary) -> list[str]:
@@ -149,13 +149,13 @@ def search(ctl: Ctl, words: tuple[str, ...], tags: tuple[str, ...], limit: int) 
         print_json(found)
         return
     if not found.skills:
-        click.echo("Nothing found.", err=True)
+        echo("Nothing found.", err=True)
     else:
         columns = [Column("Score", right=True, style="cyan"), Column("Name"), Column("Description", least=24)]
         rows = [[f"{one.score:.3f}", one_line(one.skill.name), one_line(one.skill.description)] for one in found.skills]
         print_table(columns, rows)
     if found.degraded:
-        click.secho(one_line(found.degraded), err=True, fg="yellow")
+        secho(one_line(found.degraded), err=True, fg="yellow")
 
 
 @skill.command("import")
@@ -180,14 +180,14 @@ def import_skills(ctl: Ctl, context: click.Context, folders: tuple[Path, ...]) -
         except (RpcError, OSError, UnicodeDecodeError) as error:
             problem = error.message if isinstance(error, RpcError) else str(error)
             failed.append({"folder": str(folder), "error": problem})
-            click.secho(f"{folder}: {one_line(problem)}", err=True, fg="red")
+            secho(f"{folder}: {one_line(problem)}", err=True, fg="red")
     if ctl.json:
         print_json({"imported": done, "failed": failed})
     elif not done and not failed:
-        click.echo(f"No {NAME} found.", err=True)
+        echo(f"No {NAME} found.", err=True)
     else:
         for one in done:
-            click.echo(f"{one.outcome:9}  {one_line(one.skill.name)}")
+            echo(f"{one.outcome:9}  {one_line(one.skill.name)}")
     if failed or not done:
         context.exit(1)
 
@@ -225,7 +225,7 @@ def _read_file(folder: Path, path: Path) -> SkillFile | None:
         problem = f"larger than {LARGEST:,} bytes"
     except UnicodeDecodeError:
         problem = "no text"
-    click.secho(f"{path} is left out: {problem}", err=True, fg="yellow")
+    secho(f"{path} is left out: {problem}", err=True, fg="yellow")
     return None
 
 
@@ -260,7 +260,7 @@ def export(ctl: Ctl, names: tuple[str, ...], everything: bool, target: Path, for
         print_json({"written": written})
     else:
         for folder in written:
-            click.echo(folder)
+            echo(folder)
 
 
 def _all_names(ctl: Ctl) -> list[str]:

@@ -6,7 +6,7 @@ import click
 
 from clankers.ctl.command import Ctl, common, project_option
 from clankers.ctl.human import beginning, end, money, short, span
-from clankers.ctl.output import Column, bar, console, one_line, print_facts, print_json, print_table
+from clankers.ctl.output import Column, bar, console, echo, one_line, print_facts, print_json, print_table
 from clankers_protocol.sessions import Statistics, Stats, ToolUsage, Totals, Usage
 
 Measure = Callable[[Usage], float]
@@ -71,7 +71,7 @@ def _print_charts(statistics: Statistics, measure: str) -> None:
     }
     for name, rows in charts.items():
         if rows:
-            click.echo()
+            echo()
             _print_chart(name, rows, measure)
 
 
@@ -122,7 +122,7 @@ def _print_tools(tools: Sequence[ToolUsage]) -> None:
         ]
         for tool in tools
     ]
-    click.echo()
+    echo()
     print_table(columns, cells)
 
 

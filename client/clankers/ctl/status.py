@@ -6,7 +6,7 @@ import click
 
 from clankers.ctl.command import PROBLEM, Ctl, common
 from clankers.ctl.human import size, span
-from clankers.ctl.output import one_line, print_facts, print_json
+from clankers.ctl.output import echo, one_line, print_facts, print_json, secho
 from clankers_protocol.admin import DaemonStatus, Health, HealthReport, Sizes, StatusReport
 
 
@@ -43,17 +43,17 @@ def health(ctl: Ctl) -> None:
         print_json(report)
     else:
         _print_state(report)
-        click.echo(_versions(report))
+        echo(_versions(report))
     sys.exit(0 if report.ok else PROBLEM)
 
 
 def _print_state(report: StatusReport | HealthReport) -> None:
     if report.ok:
-        click.secho("● ok", fg="green", bold=True)
+        secho("● ok", fg="green", bold=True)
     else:
-        click.secho(f"● problem: {report.problem or 'events cannot be stored'}", fg="red", bold=True)
+        secho(f"● problem: {report.problem or 'events cannot be stored'}", fg="red", bold=True)
     for warning in report.warnings:
-        click.secho(f"● warning: {one_line(warning)}", fg="yellow")
+        secho(f"● warning: {one_line(warning)}", fg="yellow")
 
 
 def _versions(report: StatusReport | HealthReport) -> str:

@@ -7,7 +7,7 @@ import msgspec
 
 from clankers.ctl.command import Ctl, common, confirm_and_delete, deletion_options, project_option
 from clankers.ctl.human import beginning, end, local, several
-from clankers.ctl.output import Column, one_line, print_facts, print_json, print_table, shown_ids
+from clankers.ctl.output import Column, echo, one_line, print_facts, print_json, print_table, secho, shown_ids
 from clankers.ctl.sessions import entries_of
 from clankers.ctl.transcript import counted, print_transcript
 from clankers_protocol.sessions import SessionGet
@@ -72,7 +72,7 @@ def list_threads(ctl: Ctl, chat: str | None, project: str | None, limit: int) ->
     if ctl.json:
         print_json(page)
     elif not page.threads:
-        click.echo("No threads.", err=True)
+        echo("No threads.", err=True)
     else:
         _print_threads(page)
 
@@ -81,7 +81,7 @@ def _print_threads(page: ThreadPage) -> None:
     ids = shown_ids([found.id for found in page.threads])
     print_table(COLUMNS, [_row(shown, found) for shown, found in zip(ids, page.threads, strict=True)])
     if page.cursor:
-        click.echo("There are more: --limit N shows them.", err=True)
+        echo("There are more: --limit N shows them.", err=True)
 
 
 def _row(shown: str, found: Thread) -> list[str]:
@@ -220,11 +220,11 @@ def search(
     if ctl.json:
         print_json(found)
     elif not found.messages:
-        click.echo("Nothing found.", err=True)
+        echo("Nothing found.", err=True)
     else:
         _print_found(found)
     if not ctl.json and found.degraded:
-        click.secho(one_line(found.degraded), err=True, fg="yellow")
+        secho(one_line(found.degraded), err=True, fg="yellow")
 
 
 def _print_found(found: FoundMessages) -> None:

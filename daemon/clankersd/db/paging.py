@@ -1,13 +1,43 @@
 """Pages that hold still while rows are added: the cursor is the sort key of the last row shown."""
 
 import base64
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
 from clankers_protocol.errors import InvalidParams
+from clankersd.db.sqlite import Db
 
 PAGE_CHARACTERS = 4 * 1024 * 1024
+
+
+def fetch_page(db: Db, sql: str, params: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Fetch rows until a page is full; the last row is the first that does not fit.
+
+    A thousand rows of several megabytes each would otherwise all be in memory before most of them are left out.
+    """
+    cursor = db.raw.execute(sql, params)
+    names: list[str] = []
+
+    def rows() -> Iterable[dict[str, Any]]:
+        for row in cursor:
+            names[:] = names or [column[0] for column in cursor.get_description()]
+            yield dict(zip(names, row, strict=True))
+
+    return take_page(rows())
+
+
+def take_page(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Take rows until a page is full; the last row is the first that does not fit."""
+    taken: list[dict[str, Any]] = []
+    size = 0
+    for row in rows:
+        taken.append(row)
+        size += sum(len(value) for value in row.values() if isinstance(value, str))
+        if size > PAGE_CHARACTERS and len(taken) > 1:
+            break
+    return taken
 
 
 def that_fit(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ from clankers_protocol.memories import (
 from clankersd import clock
 from clankersd.db import Db
 from clankersd.db.ids import whole_id
-from clankersd.db.paging import decode_cursor, encode_cursor, that_fit
+from clankersd.db.paging import decode_cursor, encode_cursor, take_page, that_fit
 from clankersd.memories.likeness import content_hash
 from clankersd.memories.rows import (
     AS_OF,
@@ -104,7 +104,7 @@ async def memory_list(daemon: "Daemon", request: MemoryList) -> MemoryPage:
         keys = db.tuples(
             _KEYS.format(sort=sort, conditions=" AND ".join(conditions)), params | {"limit": request.limit + 1}
         )
-        rows = that_fit([get(db, memory_id, now) for memory_id, _ in keys[: request.limit]])
+        rows = that_fit(take_page(get(db, memory_id, now) for memory_id, _ in keys[: request.limit]))
         last = keys[len(rows) - 1] if rows else None
         cursor = encode_cursor(now, float(last[1]), last[0]) if last and len(keys) > len(rows) else None
         return MemoryPage(to_memories(db, rows, now, clock.moment(request.as_of)), cursor)

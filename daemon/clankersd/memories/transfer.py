@@ -17,7 +17,7 @@ from clankers_protocol.memory_transfer import (
 )
 from clankersd import clock
 from clankersd.db import Db
-from clankersd.db.paging import decode_cursor, encode_cursor, that_fit
+from clankersd.db.paging import decode_cursor, encode_cursor, fetch_page, that_fit
 from clankersd.memories.drafts import Draft, draft, list_columns, store_row, text_columns
 from clankersd.memories.entities import mention, mentions_of, name_key
 from clankersd.memories.relations import relations_of, take_over
@@ -53,7 +53,8 @@ async def memory_export(daemon: "Daemon", request: MemoryExport) -> RecordPage:
         params: dict[str, Any] = permitted.params | {"now": clock.now(), "limit": request.limit + 1}
         at, after = decode_cursor(request.cursor, int, str) if request.cursor else (-1, "")
         narrowed = " AND ".join([IN_SCOPE, *of_project(db, request, params)])
-        rows = db.fetch(
+        rows = fetch_page(
+            db,
             f"{SELECT} WHERE {narrowed} AND (memories.created_at, memories.id) > (:at, :after) "
             "ORDER BY memories.created_at, memories.id LIMIT :limit",
             params | {"at": at, "after": after},

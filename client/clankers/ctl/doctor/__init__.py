@@ -12,7 +12,7 @@ from clankers.ctl.command import NOT_RUNNING, PROBLEM, Ctl, common
 from clankers.ctl.doctor import files, parts
 from clankers.ctl.human import several, span
 from clankers.ctl.jobs import done
-from clankers.ctl.output import Column, one_line, print_json, print_table
+from clankers.ctl.output import Column, one_line, print_json, print_table, secho
 from clankers.messages import BadReply, DaemonUnavailable
 from clankers_protocol.admin import DaemonStatus, Diagnosis, DoctorCheck, DoctorRepair, Finding, StatusReport
 from clankers_protocol.capture import CaptureStatus
@@ -122,14 +122,14 @@ def _print(ctl: Ctl, diagnosis: Diagnosis) -> None:
         print_json({"ok": not counts["problem"], "checks": diagnosis.checks, "repaired": diagnosis.repaired})
         return
     for step in diagnosis.repaired:
-        click.secho(f"Repaired: {one_line(step)}", fg="green")
+        secho(f"Repaired: {one_line(step)}", fg="green")
     print_table(COLUMNS, [row for check in diagnosis.checks for row in _rows(check)])
     if counts["problem"] or counts["warning"]:
         colour = "red" if counts["problem"] else "yellow"
         told = ", ".join(several(counts[state], state) for state in ("problem", "warning") if counts[state])
-        click.secho(f"{told}, {counts['ok']:,} ok", fg=colour, bold=True)
+        secho(f"{told}, {counts['ok']:,} ok", fg=colour, bold=True)
     else:
-        click.secho(f"All {len(diagnosis.checks):,} checks are ok", fg="green", bold=True)
+        secho(f"All {len(diagnosis.checks):,} checks are ok", fg="green", bold=True)
 
 
 def _rows(check: Finding) -> list[list["str | Text"]]:

@@ -9,7 +9,7 @@ from clankers.ctl.command import Ctl, common, folder
 from clankers.ctl.human import ahead, beginning
 from clankers.ctl.memory.options import EVERYTHING, memory_ids
 from clankers.ctl.memory.showing import scope as scope_of
-from clankers.ctl.output import one_line, print_json
+from clankers.ctl.output import echo, one_line, print_json
 from clankers_protocol.memories import Added, MemoryAdd, Sector, Tier
 from clankers_protocol.sessions import SessionGet
 
@@ -61,9 +61,9 @@ def add(ctl: Ctl, words: tuple[str, ...], session: str | None, **fields: Any) ->
 def _print_added(added: Added) -> None:
     memory = added.memory
     if added.outcome == "duplicate":
-        click.echo(f"Known already, and now better: {one_line(memory.id)}.")
+        echo(f"Known already, and now better: {one_line(memory.id)}.")
     else:
         instead = f", in place of {one_line(added.replaced)}" if added.replaced else ""
-        click.echo(f"Remembered as {one_line(memory.id)} ({memory.sector}, {scope_of(memory)}){instead}.")
+        echo(f"Remembered as {one_line(memory.id)} ({memory.sector}, {scope_of(memory)}){instead}.")
     if added.note:
-        click.echo(one_line(added.note), err=True)
+        echo(one_line(added.note), err=True)

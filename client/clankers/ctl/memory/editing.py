@@ -14,7 +14,7 @@ from clankers.ctl.command import Ctl, common
 from clankers.ctl.memory.form import Mistake, changes, form, mistake
 from clankers.ctl.memory.options import EVERYTHING, id_argument
 from clankers.ctl.memory.showing import named
-from clankers.ctl.output import one_line, print_json
+from clankers.ctl.output import confirm, echo, one_line, print_json, secho
 from clankers_protocol.errors import InvalidParams
 from clankers_protocol.memories import Memory, MemoryGet
 from clankers_protocol.memory_changes import MemoryUpdate
@@ -80,7 +80,7 @@ def _keep(memory: Memory, text: str, path: Path) -> None:
         path.unlink()
     else:
         again = f"clankers-ctl memory edit {shlex.quote(memory.id)} --draft {shlex.quote(str(path))}"
-        click.echo(f"What you wrote is kept: `{one_line(again)}` goes on with it.", err=True)
+        echo(f"What you wrote is kept: `{one_line(again)}` goes on with it.", err=True)
 
 
 def _edited(ctl: Ctl, memory: Memory, before: str, path: Path) -> Memory | None:
@@ -90,7 +90,7 @@ def _edited(ctl: Ctl, memory: Memory, before: str, path: Path) -> Memory | None:
         try:
             return _send(ctl, memory, before, path)
         except Mistake as error:
-            click.secho(f"Not taken: {one_line(str(error))}.", fg="red", err=True)
+            secho(f"Not taken: {one_line(str(error))}.", fg="red", err=True)
             again = _ask(str(error))
         if not again:
             raise click.ClickException("Nothing was changed.")
@@ -98,7 +98,7 @@ def _edited(ctl: Ctl, memory: Memory, before: str, path: Path) -> Memory | None:
 
 def _ask(problem: str) -> bool:
     try:
-        return click.confirm("Edit again?", default=True, err=True)
+        return confirm("Edit again?", default=True)
     except click.Abort as error:
         raise click.ClickException(f"Nothing was changed: {one_line(problem)}.") from error
 
@@ -144,8 +144,8 @@ def _open_editor(path: Path) -> None:
 
 def _print_edited(ctl: Ctl, memory: Memory, updated: Memory | None) -> None:
     if updated is None:
-        click.echo("Nothing was changed.", err=True)
+        echo("Nothing was changed.", err=True)
     if ctl.json:
         print_json(updated or memory)
     elif updated:
-        click.echo(f"Changed {named(updated)}.")
+        echo(f"Changed {named(updated)}.")

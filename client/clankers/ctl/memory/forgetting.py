@@ -16,7 +16,7 @@ from clankers.ctl.memory.options import (
     selected,
 )
 from clankers.ctl.memory.showing import memories, named, print_memories
-from clankers.ctl.output import print_json
+from clankers.ctl.output import confirm, echo, print_json
 from clankers_protocol.memories import Memory, MemoryGet
 from clankers_protocol.memory_changes import Changed, MemoryBulkDelete, MemoryDelete, MemoryPurge, MemoryRestore
 
@@ -59,7 +59,7 @@ def forget(
         _show(ctl, planned, purge, dry_run)
     if planned and not dry_run:
         if not yes:
-            click.confirm(f"{'Purge' if purge else 'Forget'} {memories(len(planned))}?", abort=True, err=True)
+            confirm(f"{'Purge' if purge else 'Forget'} {memories(len(planned))}?", abort=True)
         planned = _forget(ctl, planned, purge, reason) if bulk is None else _forget_all(ctl, bulk)
     _print_done(ctl, planned, purge, dry_run)
 
@@ -77,11 +77,11 @@ def _show(ctl: Ctl, ids: Sequence[str], purge: bool, dry_run: bool) -> None:
         print_memories(found)
     else:
         for memory in found:
-            click.echo(f"  {named(memory)}", err=True)
+            echo(f"  {named(memory)}", err=True)
     if len(ids) > SHOWN:
-        click.echo(f"  … and {len(ids) - SHOWN:,} more", err=True)
+        echo(f"  … and {len(ids) - SHOWN:,} more", err=True)
     if purge and not dry_run:
-        click.echo("Nothing brings them back.", err=True)
+        echo("Nothing brings them back.", err=True)
 
 
 def _forget(ctl: Ctl, ids: Sequence[str], purge: bool, reason: str | None) -> list[str]:
@@ -103,10 +103,10 @@ def _print_done(ctl: Ctl, ids: list[str], purge: bool, dry_run: bool) -> None:
     if ctl.json:
         print_json(Changed(len(ids), ids))
     elif not ids:
-        click.echo("There is nothing to forget.", err=True)
+        echo("There is nothing to forget.", err=True)
     else:
         done = ("purge" if purge else "forget") if dry_run else ("Purged" if purge else "Forgot")
-        click.echo(f"{'Would ' if dry_run else ''}{done} {memories(len(ids))}.")
+        echo(f"{'Would ' if dry_run else ''}{done} {memories(len(ids))}.")
 
 
 @click.command()
@@ -126,4 +126,4 @@ def restore(ctl: Ctl, ids: tuple[str, ...]) -> None:
         return
     for memory in restored:
         state = "" if memory.state == "current" else f": it is {memory.state} now"
-        click.echo(f"Restored {named(memory)}{state}.")
+        echo(f"Restored {named(memory)}{state}.")

@@ -12,7 +12,7 @@ from clankers.ctl.memory.drawing import as_dot, as_svg
 from clankers.ctl.memory.files import whole_file
 from clankers.ctl.memory.options import EVERYTHING, as_of_option, entity_id, memory_ids
 from clankers.ctl.memory.showing import SHORT
-from clankers.ctl.output import console, one_line, print_json, shortened
+from clankers.ctl.output import console, echo, one_line, print_json, shortened
 from clankers_protocol.entities import Graph, GraphEdge, GraphNeighbors, GraphNode, RelationType
 from clankers_protocol.errors import NotFound
 
@@ -58,13 +58,13 @@ def graph(
         if path:
             with whole_file(path) as file:
                 file.write(draw(found))
-            click.echo(f"Written: {path}", err=True)
+            echo(f"Written: {path}", err=True)
     if ctl.json:
         print_json(found)
     elif not dot and not svg:
         _print_tree(found)
     if found.truncated:
-        click.echo("There is more around it: --limit N shows it.", err=True)
+        echo("There is more around it: --limit N shows it.", err=True)
 
 
 def _around(ctl: Ctl, request: GraphNeighbors) -> Graph:

@@ -11,7 +11,7 @@ from clankers.ctl.human import local
 from clankers.ctl.memory.form import FIELDS, LISTS, TIMES
 from clankers.ctl.memory.options import EVERYTHING, id_argument
 from clankers.ctl.memory.showing import SHORT, short_ids, validity
-from clankers.ctl.output import Column, console, one_line, plain, print_json, print_table, shortened
+from clankers.ctl.output import Column, console, echo, one_line, plain, print_json, print_table, shortened
 from clankers.ctl.transcript import WIDEST
 from clankers_protocol.memories import LogEntry, Memory, MemoryHistory
 
@@ -40,7 +40,7 @@ def history(ctl: Ctl, id: str, full: bool) -> None:  # noqa: A002  # the name on
         return
     _print_versions(found.versions)
     if found.log:
-        click.echo()
+        echo()
         print_log(found.log, full)
 
 

@@ -5,7 +5,7 @@ import click
 from clankers.ctl.command import Ctl, common
 from clankers.ctl.memory.options import EVERYTHING, ids_argument
 from clankers.ctl.memory.showing import named
-from clankers.ctl.output import print_json
+from clankers.ctl.output import echo, print_json
 from clankers_protocol.memories import Memory
 from clankers_protocol.memory_changes import MemoryPin
 
@@ -41,4 +41,4 @@ def _print_pinned(ctl: Ctl, memories: list[Memory]) -> None:
         print_json(memories)
         return
     for memory in memories:
-        click.echo(f"{'Pinned' if memory.pinned else 'Unpinned'} {named(memory)}.")
+        echo(f"{'Pinned' if memory.pinned else 'Unpinned'} {named(memory)}.")

@@ -17,7 +17,7 @@ from clankers.ctl.memory.options import (
     selected,
 )
 from clankers.ctl.memory.showing import memories, print_memories, print_memory, said, short_ids
-from clankers.ctl.output import Column, one_line, plain, print_json, print_table
+from clankers.ctl.output import Column, echo, one_line, plain, print_json, print_table, secho
 from clankers_protocol.memories import MemoryContext, MemoryGet, MemoryList, MemoryPage, MemoryRelated, Related, State
 
 Sort = Literal["created", "updated", "salience", "importance", "accessed"]
@@ -52,11 +52,11 @@ def list_(
     if ctl.json:
         print_json(page)
     elif not page.memories:
-        click.echo("No memories.", err=True)
+        echo("No memories.", err=True)
     else:
         print_memories(page.memories)
         if page.cursor:
-            click.echo("There are more: --limit N or --all shows them.", err=True)
+            echo("There are more: --limit N or --all shows them.", err=True)
 
 
 def _all_memories(ctl: Ctl, request: MemoryList) -> MemoryPage:
@@ -97,7 +97,7 @@ def related(ctl: Ctl, id: str, limit: int) -> None:  # noqa: A002
     if ctl.json:
         print_json(found)
     elif not found:
-        click.echo("Nothing belongs to it.", err=True)
+        echo("Nothing belongs to it.", err=True)
     else:
         columns = [
             Column("Score", right=True, style="cyan"),
@@ -156,8 +156,8 @@ def context(
         print_json(found)
         return
     if found.text:
-        click.echo(plain(found.text))
+        echo(plain(found.text))
     left_out = f", {found.left_out:,} left out" if found.left_out else ""
-    click.echo(f"{memories(len(found.ids))} in {len(found.text):,} characters{left_out}.", err=True)
+    echo(f"{memories(len(found.ids))} in {len(found.text):,} characters{left_out}.", err=True)
     if found.degraded:
-        click.secho(f"Incomplete: {one_line(found.degraded)}.", fg="yellow", err=True)
+        secho(f"Incomplete: {one_line(found.degraded)}.", fg="yellow", err=True)

@@ -9,7 +9,7 @@ from clankers.ctl.command import Ctl, common
 from clankers.ctl.human import local, several, span
 from clankers.ctl.memory.options import as_of_option, conditions, include_option, selected
 from clankers.ctl.memory.showing import scope, short_ids
-from clankers.ctl.output import console, one_line, print_json
+from clankers.ctl.output import console, echo, one_line, print_json, secho
 from clankers.ctl.search import MODES, marked, print_components
 from clankers.ctl.transcript import WIDEST
 from clankers_protocol.memories import Memory, MemoryHit, MemoryHits, MemorySearch, State
@@ -79,14 +79,14 @@ def _print_hits(found: MemoryHits, request: MemorySearch) -> None:
             parts = [(hit.score, hit.components or {}) for hit in found.hits]
             print_components([(one_line(shown), *part) for shown, part in zip(ids, parts, strict=True)], 1)
         how = f"by {MODES[found.mode]} in {span(found.took_ms / 1000)}"
-        click.echo()
-        click.secho(f"{several(len(found.hits), 'hit')} {how}", dim=True)
+        echo()
+        secho(f"{several(len(found.hits), 'hit')} {how}", dim=True)
     else:
-        click.echo(f"No memory is found for “{one_line(request.query)}”.", err=True)
+        echo(f"No memory is found for “{one_line(request.query)}”.", err=True)
     if found.cursor:
-        click.echo("There are more: --limit N shows them.", err=True)
+        echo("There are more: --limit N shows them.", err=True)
     if found.degraded:
-        click.secho(f"Incomplete: {one_line(found.degraded)}.", fg="yellow", err=True)
+        secho(f"Incomplete: {one_line(found.degraded)}.", fg="yellow", err=True)
 
 
 def _print_each(hits: Sequence[MemoryHit]) -> None:

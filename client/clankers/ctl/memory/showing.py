@@ -4,10 +4,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-import click
-
 from clankers.ctl.human import local, several
-from clankers.ctl.output import WIDE, Column, bar, console, one_line, plain, print_facts, print_table, shortened
+from clankers.ctl.output import WIDE, Column, bar, console, echo, one_line, plain, print_facts, print_table, shortened
 from clankers.ctl.transcript import WIDEST
 from clankers_protocol.memories import Memory
 
@@ -86,7 +84,7 @@ def print_memory(memory: Memory) -> None:
     out = console()
     width = min(out.width, WIDEST) if out.is_terminal else out.width
     out.print(plain(memory.content.strip("\n")), width=width, style="bold")
-    click.echo()
+    echo()
     print_facts(
         [
             ("id", one_line(memory.id)),

@@ -7,7 +7,7 @@ import click
 from clankers.ctl.command import Ctl, common
 from clankers.ctl.human import local, several
 from clankers.ctl.memory.options import project_option, scope_option
-from clankers.ctl.output import Column, bar, console, one_line, print_facts, print_json, print_table
+from clankers.ctl.output import Column, bar, console, echo, one_line, print_facts, print_json, print_table
 from clankers_protocol.memories import MemoryStats, MemoryStatsOf
 
 
@@ -37,7 +37,7 @@ def stats(ctl: Ctl, project: str | None, scopes: list[str], limit: int) -> None:
     }
     for name, counts in charts.items():
         if counts:
-            click.echo()
+            echo()
             _print_chart(name, counts, limit)
 
 
@@ -74,4 +74,4 @@ def _print_chart(name: str, counts: Mapping[str, int], limit: int) -> None:
     ]
     print_table(columns, [[one_line(each), bar(count / most, width), f"{count:,}"] for each, count in rows[:limit]])
     if len(rows) > limit:
-        click.echo(f"{len(rows) - limit:,} more: --limit N shows them.", err=True)
+        echo(f"{len(rows) - limit:,} more: --limit N shows them.", err=True)

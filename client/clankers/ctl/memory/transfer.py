@@ -14,10 +14,11 @@ from clankers.ctl.memory.files import progress, whole_file
 from clankers.ctl.memory.foreign import Entry, adopted, entries
 from clankers.ctl.memory.options import EVERYTHING, project_option, scope_option
 from clankers.ctl.memory.showing import memories
-from clankers.ctl.output import one_line, print_json
+from clankers.ctl.output import echo, one_line, print_json, secho
 from clankers_protocol.errors import InternalError, InvalidParams, InvalidRequest, ParseError
 from clankers_protocol.memories import MemoryStatsOf
 from clankers_protocol.memory_transfer import MemoryExport, MemoryImport, MemoryRecord
+from clankers_protocol.terminal import escape_json
 
 PAGE = 50
 """Memories that are exported at once: the largest still fit into a frame."""
@@ -61,7 +62,7 @@ def export(ctl: Ctl, file: str, project: str | None, scopes: list[str]) -> None:
     if ctl.json:
         print_json({"path": str(Path(file).absolute()), "memories": count})
     else:
-        click.echo(f"{memories(count)} exported to {file}.")
+        echo(f"{memories(count)} exported to {file}.")
 
 
 def _write(ctl: Ctl, lines: TextIO, project: str | None, scopes: list[str]) -> Iterator[int]:
@@ -70,7 +71,9 @@ def _write(ctl: Ctl, lines: TextIO, project: str | None, scopes: list[str]) -> I
     count = 0
     while True:
         page = ctl.call(request, timeout=PATIENCE)
-        lines.writelines(msgspec.json.encode(record).decode() + "\n" for record in page.memories)
+        for record in page.memories:
+            line = msgspec.json.encode(record).decode()
+            lines.write(f"{escape_json(line) if lines.isatty() else line}\n")
         count += len(page.memories)
         yield count
         if page.cursor is None:
@@ -174,7 +177,7 @@ def _print_outcome(ctl: Ctl, outcome: Outcome) -> None:
     else:
         known = f", {outcome.unchanged:,} were there already" if outcome.unchanged else ""
         failed = f", {len(outcome.refused):,} refused" if outcome.refused else ""
-        click.echo(f"{memories(outcome.created)} imported{known}{failed}.")
+        echo(f"{memories(outcome.created)} imported{known}{failed}.")
         for where, reason in outcome.refused:
-            click.secho(f"  {where}: {one_line(reason)}", fg="red", err=True)
+            secho(f"  {where}: {one_line(reason)}", fg="red", err=True)
     sys.exit(PROBLEM if outcome.refused else 0)

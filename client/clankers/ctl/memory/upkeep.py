@@ -8,7 +8,7 @@ from clankers.ctl.command import Ctl, common
 from clankers.ctl.human import several
 from clankers.ctl.memory.history import print_log
 from clankers.ctl.memory.options import EVERYTHING
-from clankers.ctl.output import Column, one_line, print_json, print_table
+from clankers.ctl.output import Column, echo, one_line, print_json, print_table
 from clankers.ctl.sessions import session_ids
 from clankers_protocol.memory_maintenance import Candidate, Extraction, MaintenanceReport, MemoryExtract, MemoryMaintain
 from clankers_protocol.sessions import SessionGet
@@ -42,7 +42,7 @@ def maintain(ctl: Ctl, dry_run: bool, force: bool) -> None:
     if done.changes:
         print_log(done.changes)
     told = _counted(done)
-    click.echo(f"{'Would be: ' if done.dry_run else ''}{told}." if told else "Nothing to do.")
+    echo(f"{'Would be: ' if done.dry_run else ''}{told}." if told else "Nothing to do.")
 
 
 def _counted(done: MaintenanceReport) -> str:
@@ -92,9 +92,9 @@ def _print_extraction(found: Extraction) -> None:
         print_table(columns, [_row(candidate) for candidate in found.candidates])
     cost = f" ({several(found.calls, 'question')}, {found.tokens:,} tokens)" if found.calls else ""
     count = several(len(found.candidates), "find")
-    click.echo(f"{count} in {several(found.read_messages, 'message')} by {found.by}{cost}.")
+    echo(f"{count} in {several(found.read_messages, 'message')} by {found.by}{cost}.")
     if found.note:
-        click.echo(one_line(found.note), err=True)
+        echo(one_line(found.note), err=True)
 
 
 def _row(candidate: Candidate) -> list[str]:

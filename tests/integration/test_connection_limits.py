@@ -1,0 +1,158 @@
+"""Connections beyond the limits are refused with an error that they can read, and leave nothing behind."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from commands import ctl
+from support import DaemonProcess, RawConnection, running_daemon
+from writers import eventually
+
+from clankers_protocol.framing import MAX_FRAME, frame
+
+LIMIT = 16
+PER_PROCESS = LIMIT // 2
+HOLD = """
+import socket, sys
+held = [socket.socket(socket.AF_UNIX) for _ in range(int(sys.argv[2]))]
+for one in held:
+    one.connect(sys.argv[1])
+    one.sendall(b'Content-Length: 42\\r\\n\\r\\n{"jsonrpc":"2.0","id":1,"method":"health"}')
+answers = [one.recv(1000) for one in held]
+print(sum(b'"result"' in answer for answer in answers), flush=True)
+sys.stdin.read()
+"""
+"""Holds connections until its standard input ends, and prints how many were admitted."""
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
+    limit = {"CLANKERS_MAX_CONNECTIONS": str(LIMIT)}
+    with running_daemon(tmp_path_factory.mktemp("d"), CLANKERS_EMBEDDER="none", **limit) as process:
+        yield process
+
+
+@pytest.fixture(autouse=True)
+def _nobody_else_is_connected(daemon: DaemonProcess) -> Iterator[None]:
+    yield
+    eventually(lambda: connections(daemon) == 1, "all other connections are closed")
+
+
+def connections(daemon: DaemonProcess) -> int:
+    with daemon.connect() as connection:
+        reply = connection.request("daemon.status", {})
+    return int(reply["result"]["connections"]) if "result" in reply else -1
+
+
+def connect_in_turn(daemon: DaemonProcess) -> RawConnection:
+    """Connect, however many others are waiting to be accepted."""
+    while True:
+        try:
+            return daemon.connect()
+        except BlockingIOError:
+            time.sleep(0.001)
+
+
+def admitted(stack: ExitStack, daemon: DaemonProcess, count: int) -> list[RawConnection]:
+    held = [stack.enter_context(daemon.connect()) for _ in range(count)]
+    for connection in held:
+        assert connection.call("health")["ok"]
+    return held
+
+
+def hold_elsewhere(stack: ExitStack, daemon: DaemonProcess, count: int) -> int:
+    """Have another process open connections until the stack is closed; returns how many were admitted."""
+    holder = stack.enter_context(
+        subprocess.Popen(
+            [sys.executable, "-c", HOLD, str(daemon.socket_path), str(count)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+    )
+    assert holder.stdin
+    assert holder.stdout
+    stack.callback(holder.stdin.close)
+    return int(holder.stdout.readline())
+
+
+def test_one_process_cannot_hold_all_connections(daemon: DaemonProcess) -> None:
+    with ExitStack() as stack:
+        held = admitted(stack, daemon, PER_PROCESS)
+        with daemon.connect() as extra:
+            error = extra.receive()["error"]
+            assert error["code"] == 5002
+            assert f"process {os.getpid()}" in error["message"]
+            assert extra.receive() is None
+        assert hold_elsewhere(stack, daemon, 1) == 1
+        held.pop().socket.close()
+        eventually(lambda: connections(daemon) > 0, "a place is free")
+
+
+def test_a_newcomer_gets_in_when_others_hold_all_they_may(daemon: DaemonProcess) -> None:
+    with ExitStack() as stack:
+        assert hold_elsewhere(stack, daemon, LIMIT) == PER_PROCESS
+        assert hold_elsewhere(stack, daemon, LIMIT) == LIMIT - PER_PROCESS - LIMIT // 8
+        assert ctl(daemon, "health").code == 0
+        (connection,) = admitted(stack, daemon, 1)
+        with daemon.connect() as second:
+            assert second.receive()["error"]["code"] == 5002
+        assert connection.call("health")["ok"]
+
+
+def test_a_refused_client_reads_why_even_after_it_has_written(daemon: DaemonProcess) -> None:
+    with ExitStack() as stack:
+        admitted(stack, daemon, PER_PROCESS)
+        for size in (100, 300_000, MAX_FRAME):
+            with daemon.connect() as extra:
+                extra.socket.sendall(frame(b'{"jsonrpc":"2.0","id":1,"method":"health"}'.ljust(size)))
+                assert extra.receive()["error"]["code"] == 5002
+                assert extra.receive() is None
+
+
+def test_a_client_that_sends_too_much_reads_why_even_after_it_has_written(daemon: DaemonProcess) -> None:
+    with daemon.connect() as connection:
+        connection.socket.sendall(b"Content-Length: %d\r\n\r\n" % (MAX_FRAME + 1) + b"x" * MAX_FRAME)
+        assert connection.receive()["error"]["code"] == -32700
+        assert connection.receive() is None
+
+
+def test_many_refused_clients_that_stay_do_not_keep_descriptors(daemon: DaemonProcess) -> None:
+    with ExitStack() as stack:
+        admitted(stack, daemon, PER_PROCESS)
+        before = descriptors(daemon)
+        for _ in range(300):
+            stack.enter_context(connect_in_turn(daemon))
+        eventually(lambda: descriptors(daemon) <= before, "refused connections are closed")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts descriptors in /proc")
+def test_ten_thousand_connections_leave_nothing_behind(daemon: DaemonProcess) -> None:
+    def churn(count: int) -> None:
+        for number in range(count):
+            with connect_in_turn(daemon) as connection:
+                if number % 3 == 0:
+                    connection.socket.sendall(b"Content-Length: 5000000\r\n\r\n{")
+                elif number % 3 == 1:
+                    connection.send({"jsonrpc": "2.0", "id": 1, "method": "health"})
+        eventually(lambda: connections(daemon) == 1, "all connections are closed")
+
+    churn(2_000)
+    descriptors_before, resident_before = descriptors(daemon), resident(daemon)
+    churn(10_000)
+    assert descriptors(daemon) <= descriptors_before
+    assert resident(daemon) < resident_before + 16 * 1024 * 1024
+
+
+def descriptors(daemon: DaemonProcess) -> int:
+    assert daemon.process
+    return len(list(Path(f"/proc/{daemon.process.pid}/fd").iterdir()))
+
+
+def resident(daemon: DaemonProcess) -> int:
+    assert daemon.process
+    return int(Path(f"/proc/{daemon.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

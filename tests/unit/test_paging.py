@@ -1,0 +1,42 @@
+"""Pages of rows: cut where a reply is full, before the rows that do not fit are read."""
+
+import apsw
+
+from clankersd.db.paging import PAGE_CHARACTERS, fetch_page, that_fit
+from clankersd.db.sqlite import Db
+
+ROWS = "SELECT value, made(:size) AS text FROM series"
+
+
+def made(sizes: list[int], size: int) -> str:
+    sizes.append(size)
+    return "x" * size
+
+
+def database(sizes: list[int]) -> Db:
+    """A database with a function `made` that notes each text it is asked for."""
+    raw = apsw.Connection(":memory:")
+    raw.create_scalar_function("made", lambda size: made(sizes, size), 1)
+    raw.execute("CREATE TABLE series(value)")
+    raw.execute("INSERT INTO series SELECT value FROM json_each(?)", (str(list(range(1000))),))
+    return Db(raw)
+
+
+def test_a_page_reads_one_row_more_than_fit() -> None:
+    sizes: list[int] = []
+    size = PAGE_CHARACTERS // 4
+    rows = fetch_page(database(sizes), ROWS, {"size": size})
+    assert len(sizes) == len(rows) == 5
+    assert len(that_fit(rows)) == 4
+
+
+def test_a_page_holds_at_least_one_row() -> None:
+    sizes: list[int] = []
+    rows = fetch_page(database(sizes), ROWS, {"size": 2 * PAGE_CHARACTERS})
+    assert len(sizes) == 2
+    assert len(that_fit(rows)) == 1
+
+
+def test_a_page_of_short_rows_holds_them_all() -> None:
+    rows = fetch_page(database([]), ROWS, {"size": 10})
+    assert [row["value"] for row in rows] == list(range(1000))
