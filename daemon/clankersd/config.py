@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from clankers_protocol.admin import Setting, Settings
+from clankers_protocol.safe_files import write_file
 
 Origin = Literal["default", "file", "environment", "flag"]
 LogLevel = Literal["debug", "info", "warn", "error"]
@@ -207,10 +208,11 @@ def write_setting(path: Path, key: str, value: Any) -> None:
         document.pop(key, None)
     else:
         document[key] = value
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".unfinished")
-    unfinished.write_text(tomlkit.dumps(document), "utf-8")
-    unfinished.replace(path)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_file(path, tomlkit.dumps(document).encode())
+    except OSError as error:
+        raise ConfigError(f"{error.filename or path}: {error.strerror}") from error
 
 
 def _from_file(path: Path) -> dict[str, Any]:
