@@ -64,11 +64,6 @@ def hand_over(descriptor: int, folder: str) -> None:
             os.fchown(descriptor, owner.st_uid, owner.st_gid)
 
 
-def size(folder: str) -> int:
-    """How many bytes the events of the spool have, as their names tell."""
-    return sum(map(_said, os.listdir(folder)))
-
-
 def _stamp(names: "list[str]") -> int:
     """The time, or one more than that of the newest event: a clock that was set back does not change their order."""
     stamps = (int(name[:20]) for name in names if name[:20].isdecimal() and name[20:21] == "-")
@@ -76,6 +71,7 @@ def _stamp(names: "list[str]") -> int:
 
 
 def _said(name: str) -> int:
+    """How many bytes an event has, as its name tells."""
     number = name.rpartition("-")[2].partition(".")[0]
     return int(number) if number.isdecimal() else 0
 

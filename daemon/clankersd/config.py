@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from clankers_protocol.admin import IgnoredSetting, Setting, Settings
+from clankers_protocol.safe_writes import write_file
 from clankersd.hook_start import HookStart
 from clankersd.safe_files import UnsafeFile, read_regular
 
@@ -236,12 +237,11 @@ def write_setting(path: Path, key: str, value: Any) -> None:
         document.pop(key, None)
     else:
         document[key] = value
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".unfinished")
-    unfinished.unlink(missing_ok=True)
-    with unfinished.open("x", encoding="utf-8") as file:  # never through a link that was planted there
-        file.write(tomlkit.dumps(document))
-    unfinished.replace(path)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_file(path, tomlkit.dumps(document).encode())
+    except OSError as error:
+        raise ConfigError(f"{error.filename or path}: {error.strerror}") from error
 
 
 def _from_file(path: Path) -> dict[str, Any]:

@@ -8,6 +8,7 @@ for the harness; and, where a text has to stay on one line, its line breaks.
 
 import re
 import unicodedata
+from functools import lru_cache
 
 REPLACEMENT = "\ufffd"
 
@@ -42,8 +43,12 @@ _CHARACTER = re.compile(
     f"|(?P<unprintable>[{_UNPRINTABLE}])"
 )
 
+_SUSPECT = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u2800{_INVISIBLE}{_UNPRINTABLE}]")
+"""What makes a text worth a closer look."""
+
+_BRACKETS = "‹〈\u2329⟨❬❮❰⧼≺ᐸ˂⦑𐒼ᚲ"
 _LOOKALIKES = {
-    **dict.fromkeys("‹〈\u2329⟨❬❮❰⧼≺ᐸ˂⦑𐒼ᚲ", "<"),
+    **dict.fromkeys(_BRACKETS, "<"),
     **dict.fromkeys("⁄∕⧸╱⟋", "/"),
     **dict.fromkeys("‐‑‒–—―−⁃˗", "-"),
     **dict(zip("авсԁеһіјкӏмнопрѕтухѵԝ", "abcdehijklmhonpstyxvw", strict=True)),
@@ -81,11 +86,14 @@ RESERVED_NAMES = ("system", "invoke")
 A name is reserved where a tag may stand: `<system>`, but not `List<System>`.
 """
 
+_CANDIDATE = re.compile(rf"[<＜﹤≮≰≴≸{_BRACKETS}&%\\]")
+"""Every character that an opening bracket can begin with, before it is folded."""
+
 _OPENING = re.compile(r"<|&(?:amp;)*(?:lt|#0*60|#x0*3c);?|\\u003c|\\x3c|\\0?74|%(?:25)*3c")
-_BEFORE_NAME = re.compile(r"[\s/\\!?]*")
+_BEFORE_NAME = re.compile(r"[\s/\\!?<]*")
 _NAME_END = re.compile(r">|&(?:amp;)*(?:gt|#)")
-_NAME_CHARACTERS = 64
-"""Characters after an opening bracket that are looked at for a reserved name."""
+_WINDOW_CHARACTERS = 96
+"""Characters from an opening bracket on that are looked at for a reserved name."""
 
 
 def _skeleton(name: str) -> str:
@@ -99,6 +107,7 @@ def _skeleton(name: str) -> str:
 
 _PREFIX_SKELETONS = tuple(map(_skeleton, RESERVED_PREFIXES))
 _NAME_SKELETONS = frozenset(map(_skeleton, RESERVED_NAMES))
+_INITIALS = frozenset(name[0] for name in (*_PREFIX_SKELETONS, *_NAME_SKELETONS)) | frozenset("1i|")
 
 
 def clean_line(text: str, max_characters: int | None = None) -> str:
@@ -125,7 +134,7 @@ def strip_invisible(text: str) -> str:
 
     Control characters become spaces, line separators become newlines, and what has no glyph becomes U+FFFD.
     """
-    if text.isascii() and text.isprintable():
+    if not _SUSPECT.search(text):
         return text
     return _CHARACTER.sub(_replace_character, text)
 
@@ -137,31 +146,38 @@ def _replace_character(found: re.Match[str]) -> str:
 
 def _without_tags(text: str, *, every: bool) -> str:
     """Replace the bracket that opens a reserved tag, however the tag is spelled, or that opens any tag."""
-    folded, positions = _fold(text)
     pieces: list[str] = []
     copied = 0
-    for bracket in _OPENING.finditer(folded):
-        if _opens_reserved(folded, bracket.start(), bracket.end()):
+    for candidate in _CANDIDATE.finditer(text):
+        start = candidate.start()
+        if start < copied:
+            continue
+        folded, positions = _fold(text[start : start + _WINDOW_CHARACTERS])
+        bracket = _OPENING.match(folded)
+        if bracket is None:
+            continue
+        if _opens_reserved(folded[bracket.end() :], after_word=text[start - 1 : start].isalnum()):
             replacement = "("
-        elif every and text[positions[bracket.start()]] in "<＜﹤" and _TAG_FOLLOWS.match(folded, bracket.end()):
+        elif every and text[start] in "<＜﹤" and _TAG_FOLLOWS.match(folded, bracket.end()):
             replacement = "‹"
         else:
             continue
-        pieces += (text[copied : positions[bracket.start()]], replacement)
-        copied = positions[bracket.end() - 1] + 1
+        pieces += (text[copied:start], replacement)
+        copied = start + positions[bracket.end() - 1] + 1
     return "".join([*pieces, text[copied:]])
 
 
 _TAG_FOLLOWS = re.compile("[/!?a-z]")
 
 
-def _opens_reserved(folded: str, bracket: int, after: int) -> bool:
-    start = _BEFORE_NAME.match(folded, after).end()  # type: ignore[union-attr]  # it matches nothing, too
-    following = _NAME_END.split(folded[start : start + _NAME_CHARACTERS], maxsplit=1)[0]
-    if _skeleton(following).startswith(_PREFIX_SKELETONS):
+def _opens_reserved(following: str, *, after_word: bool) -> bool:
+    name = following[_BEFORE_NAME.match(following).end() :]  # type: ignore[union-attr]  # it matches nothing, too
+    if name[:1] not in _INITIALS:
+        return False
+    name = _NAME_END.split(name, maxsplit=1)[0]
+    if _skeleton(name).startswith(_PREFIX_SKELETONS):
         return True
-    words = following.split(maxsplit=1)
-    return bool(words) and not folded[bracket - 1 : bracket].isalnum() and _skeleton(words[0]) in _NAME_SKELETONS
+    return not after_word and _skeleton(name.split(maxsplit=1)[0]) in _NAME_SKELETONS
 
 
 def _fold(text: str) -> tuple[str, range | list[int]]:
@@ -171,11 +187,13 @@ def _fold(text: str) -> tuple[str, range | list[int]]:
     folded: list[str] = []
     positions: list[int] = []
     for position, character in enumerate(text):
-        if not character.isascii():
-            character = unicodedata.normalize("NFKD", _LOOKALIKES.get(character, character))
-        for part in character.casefold():
-            part = _LOOKALIKES.get(part, part)  # what decomposition or lower case made of it
-            if not unicodedata.combining(part):
-                folded.append(part)
-                positions.append(position)
+        for part in _fold_character(character):
+            folded.append(part)
+            positions.append(position)
     return "".join(folded), positions
+
+
+@lru_cache(maxsize=4096)
+def _fold_character(character: str) -> str:
+    decomposed = unicodedata.normalize("NFKD", _LOOKALIKES.get(character, character)).casefold()
+    return "".join(_LOOKALIKES.get(part, part) for part in decomposed if not unicodedata.combining(part))

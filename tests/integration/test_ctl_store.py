@@ -127,6 +127,25 @@ def test_skills_go_out_as_the_folders_they_came_from(daemon: DaemonProcess, fold
     assert ctl(daemon, "skill", "export").code == 2
 
 
+@pytest.mark.parametrize("planted", ["git-bisect", "git-bisect/SKILL.md", "git-bisect/scripts/run.sh"])
+def test_skill_export_does_not_write_through_a_planted_link(
+    daemon: DaemonProcess, folder: Path, home: Path, planted: str
+) -> None:
+    ctl(daemon, "skill", "import", str(folder / "git-bisect"))
+    precious = home / "precious"
+    (precious / "scripts").mkdir(parents=True)
+    for name in ("SKILL.md", "scripts/run.sh"):
+        (precious / name).write_text("as it was")
+    out = home / "project" / ".claude" / "skills"
+    (out / planted).parent.mkdir(parents=True)
+    (out / planted).symlink_to(precious if planted == "git-bisect" else precious / planted.removeprefix("git-bisect/"))
+    refused = ctl(daemon, "skill", "export", "git-bisect", "--to", str(out), "--force")
+    assert refused.code == 1
+    assert "it is a link" in refused.err
+    assert {path.read_text() for path in precious.rglob("*") if path.is_file()} == {"as it was"}
+    assert not [path for path in (out / "git-bisect").rglob("*") if path.is_file() and path.read_text() != "as it was"]
+
+
 def test_two_skills_never_become_one_folder(daemon: DaemonProcess, connection: RawConnection, home: Path) -> None:
     for name in ("bread", "Bread!"):
         connection.call("skill.create", name=name, description="d")

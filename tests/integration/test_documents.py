@@ -455,6 +455,16 @@ def test_a_chunk_of_another_document_is_not_taken_over(documents: RawConnection)
     assert len(documents.call("document.list")["documents"]) == 1
 
 
+@pytest.mark.skipif(not Path("/proc/self/mountinfo").exists(), reason="the kernel shows no files here")
+@pytest.mark.parametrize("path", ["/proc/self/environ", "/proc/version", "/sys/kernel/uevent_seqnum", "/dev/zero"])
+def test_documents_that_the_kernel_makes_up_are_refused(documents: RawConnection, path: str) -> None:
+    if not Path(path).exists():
+        pytest.skip(f"there is no {path} here")
+    refused = documents.request("document.ingest", {"path": path})["error"]["message"]
+    assert "not stored on a disk" in refused or "not a regular file" in refused
+    assert documents.call("document.list")["documents"] == []
+
+
 def test_a_link_is_not_followed(documents: RawConnection, tmp_path: Path) -> None:
     (tmp_path / "real.txt").write_text("hello")
     (tmp_path / "link.txt").symlink_to(tmp_path / "real.txt")

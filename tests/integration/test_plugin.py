@@ -123,6 +123,26 @@ def test_what_claude_code_notes_of_the_plugin_goes_too(machine: Machine) -> None
     assert machine.everything() == snapshot
 
 
+def test_plugin_install_does_not_write_through_a_planted_link(machine: Machine) -> None:
+    precious = machine.home / "precious"
+    precious.write_text("as it was")
+    planted = machine.settings.with_name(".settings.json.clankers")
+    planted.parent.mkdir()
+    planted.symlink_to(precious)
+    assert machine.plugin("install", "claude-code").code == 0
+    assert precious.read_text() == "as it was"
+
+    machine.plugin("uninstall", "claude-code")
+    project = machine.home / "project"
+    (project / ".git").mkdir(parents=True)
+    (project / "settings.json").symlink_to(precious)
+    precious.write_text("{}")
+    refused = machine.plugin("install", "claude-code", CLAUDE_CONFIG_DIR=str(project))
+    assert refused.code == 1
+    assert "it is a link, and it lies in the repository" in refused.err
+    assert precious.read_text() == "{}"
+
+
 def test_settings_behind_a_link_are_edited_where_they_are(machine: Machine) -> None:
     real = machine.home / "dotfiles" / "claude.json"
     write(real, ODD)

@@ -1,7 +1,6 @@
 """Changes to other programs' files that can be taken back, byte for byte."""
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -10,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import click
+
+from clankers_protocol.safe_writes import writable_path, write_file
 
 Change = Callable[[dict[str, Any]], None]
 """Changes the content of a JSON file in place."""
@@ -48,7 +49,7 @@ class Edits:
         self._say("would write" if self.dry_run else "wrote", path)
         if not self.dry_run:
             self._make_folder(path.parent)
-            _replace(path, content)
+            self._replace(path, content)
 
     def remember(self, path: Path) -> None:
         """Keep what a file holds now, if that is not known yet: someone else is going to change it."""
@@ -58,7 +59,7 @@ class Edits:
         if content is not None:
             name = f"{len(self._before)}-{path.name}"
             self._make_folder(self.folder / "before")
-            _replace(self.folder / "before" / name, content)
+            self._replace(self.folder / "before" / name, content)
         self._before[str(path)] = name
         self.save()  # before anything else happens to it
 
@@ -74,7 +75,7 @@ class Edits:
         self._say("would edit" if self.dry_run else "edited", path, what)
         if not self.dry_run:
             self._make_folder(path.parent)
-            _replace(path, _dumped(wanted, _content(path)))
+            self._replace(path, _dumped(wanted, _content(path)))
 
     def take_back(self, path: Path, change: Change) -> None:
         """Undo our change of a JSON file: to the bytes it had, if nothing but ours has changed since."""
@@ -95,7 +96,7 @@ class Edits:
                 "would edit" if self.dry_run else "edited", path, "took out what is ours; the rest has changed since"
             )
             if not self.dry_run:
-                _replace(path, _dumped(wanted, _content(path)))
+                self._replace(path, _dumped(wanted, _content(path)))
 
     def remove(self, path: Path) -> None:
         """Remove a file or folder of ours."""
@@ -111,7 +112,7 @@ class Edits:
         if not self.dry_run:
             ledger = {"before": self._before, "made": self._made}
             self._make_folder(self.folder)
-            _replace(self.folder / LEDGER, json.dumps(ledger, indent=2).encode())
+            self._replace(self.folder / LEDGER, json.dumps(ledger, indent=2).encode())
 
     def forget(self) -> None:
         """Everything is taken back: remove what was kept for that, and the folders that were made."""
@@ -131,7 +132,7 @@ class Edits:
             return
         self._say("would restore" if self.dry_run else "restored", path, "as it was, byte for byte")
         if not self.dry_run:
-            _replace(path, before)
+            self._replace(path, before)
 
     def _remove(self, path: Path) -> None:
         self._say("would remove" if self.dry_run else "removed", path)
@@ -139,10 +140,16 @@ class Edits:
             path.unlink()
 
     def _make_folder(self, folder: Path) -> None:
+        folder = writable_path(folder)
         missing = [each for each in (folder, *folder.parents) if not each.exists()]
         for each in reversed(missing):
             each.mkdir(mode=0o700, exist_ok=True)
         self._made += [str(each) for each in missing if str(each) not in self._made]
+
+    def _replace(self, path: Path, content: bytes) -> None:
+        """Write a file whole or not at all; below our own folder no link is followed."""
+        ours = path.is_relative_to(self.folder)
+        write_file(path, content, inside=self.folder if ours else None)
 
     def _say(self, action: str, path: Path, detail: str = "") -> None:
         self.steps.append({"action": action, "path": str(path)} | ({"detail": detail} if detail else {}))
@@ -215,16 +222,3 @@ def _dumped(content: dict[str, Any], like: bytes | None) -> bytes:
         return f"{json.dumps(content, indent=indent, ensure_ascii=False)}\n".encode()
     except UnicodeEncodeError:  # half a surrogate pair can only be written as an escape
         return f"{json.dumps(content, indent=indent)}\n".encode()
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write the file whole or not at all; a link stays a link, and the mode stays."""
-    target = path.resolve()
-    unfinished = target.with_name(f".{target.name}.clankers")
-    mode = target.stat().st_mode & 0o777 if target.exists() else 0o644
-    try:
-        unfinished.write_bytes(content)
-        unfinished.chmod(mode)
-        os.replace(unfinished, target)  # noqa: PTH105
-    finally:
-        unfinished.unlink(missing_ok=True)

@@ -13,9 +13,11 @@ from typing import Any
 import click
 
 from clankers.ctl.command import Ctl, json_option
+from clankers.ctl.edits import explained
 from clankers.ctl.managers import Command, Manager, manager
 from clankers.ctl.output import echo, print_json
 from clankers_protocol.paths import default_paths
+from clankers_protocol.safe_writes import write_file
 
 
 def clankersd_path() -> Path:
@@ -195,8 +197,8 @@ def _write(report: Report, path: Path, text: bytes, changed: bool, dry_run: bool
     elif dry_run:
         report.files.append({"path": str(path), "action": "would write", "text": text.decode()})
     else:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(text)
+        with explained():
+            write_file(path, text)
         report.files.append({"path": str(path), "action": "wrote"})
 
 

@@ -1,5 +1,6 @@
 """`clankers-ctl skill`: skills in the database, and as folders with a SKILL.md."""
 
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
@@ -7,9 +8,11 @@ from pathlib import Path, PurePosixPath
 import click
 
 from clankers.ctl.command import Ctl, common, confirm_and_delete, deletion_options
+from clankers.ctl.edits import explained
 from clankers.ctl.human import local, several
 from clankers.ctl.output import Column, console, echo, one_line, plain, print_facts, print_json, print_table, secho
 from clankers_protocol.errors import RpcError
+from clankers_protocol.safe_writes import writable_path, write_file
 from clankers_protocol.skills import (
     Skill,
     SkillDelete,
@@ -255,7 +258,8 @@ def export(ctl: Ctl, names: tuple[str, ...], everything: bool, target: Path, for
     chosen = _all_names(ctl) if everything else list(names)
     exported = [ctl.call(SkillExport(name)) for name in chosen]
     _refuse_overwriting(target, exported, force)
-    written = [str(_write(target, one)) for one in exported]
+    with explained():
+        written = [str(_write(target, one)) for one in exported]
     if ctl.json:
         print_json({"written": written})
     else:
@@ -280,12 +284,16 @@ def _write(target: Path, exported: SkillFolder) -> Path:
     """Write a skill's files, each inside its folder whatever the daemon says."""
     folder = target / PurePosixPath(exported.folder).name
     for file in exported.files:
-        path = folder / file.path
-        if not path.resolve().is_relative_to(folder.resolve()):
-            raise click.ClickException(f"{file.path!r} leads out of the skill's folder")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(file.text, "utf-8")
+        _check_inside(folder, file.path)
+        writable_path(folder / file.path, inside=target)  # before the first one is written
+    for file in exported.files:
+        write_file(folder / file.path, file.text.encode(), inside=target)
     return folder
+
+
+def _check_inside(folder: Path, path: str) -> None:
+    if not Path(os.path.abspath(folder / path)).is_relative_to(os.path.abspath(folder)):  # noqa: PTH100
+        raise click.ClickException(f"{path!r} leads out of the skill's folder")
 
 
 @skill.command()

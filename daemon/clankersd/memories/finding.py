@@ -15,6 +15,7 @@ from clankersd.memories.likeness import same
 from clankersd.memories.rows import CURRENT, SALIENCE, SELECT, SURE, to_memories
 from clankersd.memories.scopes import IN_SCOPE, allowed
 from clankersd.memories.selection import in_states, selection
+from clankersd.recall.block import SOURCE_FACTOR
 from clankersd.rpc import handles
 from clankersd.search.filters import Visible
 from clankersd.search.search import Asked, ask, degraded, find, fingerprint, mode_of, page_offset
@@ -155,6 +156,8 @@ def _block(memories: list[Memory], most: int, problem: str | None) -> Context:
     ids: list[str] = []
     room = most - len(BEGIN) - len(END)
     for memory in memories:
+        if len(memory.summary or memory.content) > SOURCE_FACTOR * most:
+            continue  # too long whatever is left of it: do not spend time on cleaning it
         line = _line(memory)
         if len(line) <= room:
             lines.append(line)

@@ -28,6 +28,8 @@ class Item:
         if self.about:
             start += f"{clean_line(self.about, LONGEST_ABOUT)}: "
         room = min(self.longest, room - len(start))
+        if room <= 0:
+            return None
         text = clean_line(self.text[: self.longest * SOURCE_FACTOR])
         return start + shortened(text, room) if room >= min(len(text), SHORTEST) else None
 
@@ -36,7 +38,7 @@ SHORTEST = 40
 """Characters. Less of a longer text tells nothing."""
 
 LONGEST_ABOUT = 300
-SOURCE_FACTOR = 16
+SOURCE_FACTOR = 4
 """Times the length of an item: so much of its source is sanitized, white space and invisible characters included."""
 
 

@@ -11,13 +11,16 @@ from typing import TextIO
 import click
 
 from clankers.ctl.command import Ctl
+from clankers.ctl.edits import explained
 from clankers.ctl.output import console
+from clankers_protocol.safe_writes import writable_path
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[TextIO]:
     """A file that has its name when the block ends, mode 0600; unless all went well, all is as it was."""
-    target = path.resolve()
+    with explained():
+        target = writable_path(path)
     if target.exists() and not target.is_file():
         raise click.ClickException(f"{path} is there and is no file.")
     try:
