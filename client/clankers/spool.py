@@ -59,8 +59,9 @@ def make_folder(folder: str) -> None:
 def hand_over(descriptor: int, folder: str) -> None:
     """Give what root has just made to the owner of the folder: a hook under sudo must not lock the owner out."""
     if os.geteuid() == 0:
-        owner = os.stat(folder)
-        if owner.st_uid != 0 and os.fstat(descriptor).st_uid == 0:
+        owner, found = os.stat(folder), os.fstat(descriptor)
+        planted = found.st_mode & 0o170000 != 0o040000 and found.st_nlink > 1  # a hard link to a file of root's
+        if owner.st_uid != 0 and found.st_uid == 0 and not planted:
             os.fchown(descriptor, owner.st_uid, owner.st_gid)
 
 

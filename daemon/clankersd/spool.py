@@ -81,7 +81,8 @@ class Spool:
     async def run(self) -> None:
         """Replay what was spooled while the daemon was away: now, and whenever something appears."""
         while True:
-            await anyio.to_thread.run_sync(self._look_again)
+            async with self._turn:
+                await anyio.to_thread.run_sync(self._look_again)
             await self.catch_up()
             await anyio.sleep(REPLAY_SECONDS)
 
@@ -96,9 +97,9 @@ class Spool:
     def warnings(self) -> list[str]:
         """Describe what holds events back, each with what to do."""
         found = []
-        if self.skipped:
-            name, first = next(iter(self.skipped.items()))
-            more = f" (and {len(self.skipped) - 1:,} more)" if len(self.skipped) > 1 else ""
+        if skipped := list(self.skipped.items()):  # a copy: a thread may add to them
+            name, first = skipped[0]
+            more = f" (and {len(skipped) - 1:,} more)" if len(skipped) > 1 else ""
             found.append(
                 f"spooled event {printable_name(name)} is skipped: {first.problem}{more}; "
                 f"repair or remove it in {self._folder}"
@@ -111,14 +112,14 @@ class Spool:
         return found
 
     def skipped_events(self) -> list[SkippedEvent]:
-        return [SkippedEvent(printable_name(name), skipped.problem) for name, skipped in self.skipped.items()]
+        return [SkippedEvent(printable_name(name), skipped.problem) for name, skipped in list(self.skipped.items())]
 
     def _is_settled(self) -> bool:
         """Tell whether the directory is as it was when a listing found nothing to replay."""
         try:
             found = os.stat(self._folder)  # noqa: PTH116  # once for every event
         except FileNotFoundError:
-            return not self._folder.is_symlink()
+            return self.problem is None and not self._folder.is_symlink()
         except OSError:
             return self.problem is not None
         return self._settled == (found.st_ino, found.st_mtime_ns)
@@ -126,9 +127,9 @@ class Spool:
     def _look_again(self) -> None:
         """Give skipped files another chance, complete what killed hooks left, and count what was set aside."""
         now = time.monotonic()
-        due = [name for name, skipped in self.skipped.items() if skipped.retry_at <= now]
+        due = [name for name, skipped in list(self.skipped.items()) if skipped.retry_at <= now]
         for name in due:
-            del self.skipped[name]
+            self.skipped.pop(name, None)
         if due:
             self._settled = None
         _finish_unfinished(self._folder)
@@ -143,7 +144,8 @@ class Spool:
         async with anyio.create_task_group() as tasks:  # each its own change, all in one commit
             for name, event in events:
                 tasks.start_soon(self._replay, name, event, done, failed, waiting)
-        await anyio.to_thread.run_sync(self._clear, done, failed)
+        if done or failed:
+            await anyio.to_thread.run_sync(self._clear, done, failed)
         self._listed.extendleft(sorted(waiting, reverse=True))
         self._daemon.index.wake()
         self._daemon.transcripts.wake()
@@ -165,7 +167,7 @@ class Spool:
             if isinstance(error, PermissionError):
                 failed[name] = f"it cannot be read: {error.strerror}"
             else:  # it may be readable later
-                self._skip(name, f"it cannot be read: {error}")
+                self._skip(name, f"it cannot be read: {str(error) or type(error).__name__}")
         except UnsafeFile as error:
             failed[name] = str(error)
         except RpcError as error:

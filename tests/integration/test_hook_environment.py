@@ -283,6 +283,17 @@ def test_hook_under_sudo_leaves_its_event_to_the_owner_of_the_folder(home: Path)
 
 
 @as_root
+def test_hook_under_sudo_gives_away_no_file_that_has_another_name(home: Path) -> None:
+    (home / "secret").write_text("of root")
+    (home / "clankers" / "logs").mkdir(parents=True)
+    os.link(home / "secret", home / "clankers" / "logs" / "hook.log")
+    (home / "clankers" / "spool").write_text("in the way, so that there is something to note")
+    os.chown(home / "clankers" / "logs", OTHER_UID, OTHER_UID)
+    hook(DaemonProcess(home).environ, EVENT)
+    assert (home / "secret").stat().st_uid == 0
+
+
+@as_root
 def test_daemon_does_not_start_in_another_users_folder(home: Path) -> None:
     (home / "clankers").mkdir()
     os.chown(home / "clankers", OTHER_UID, OTHER_UID)

@@ -1,6 +1,7 @@
 """The OpenCode plugin, driven as OpenCode does, against a daemon that listens, hangs, refuses or is not there."""
 
 import json
+import os
 import shutil
 import subprocess
 import time
@@ -14,6 +15,8 @@ from fake_daemon import Peer, Script, played
 from recorded import OPENCODE, needs_fixtures, opencode_events
 from support import DaemonProcess
 from writers import eventually
+
+from clankers_protocol.capture import LostEvents
 
 SOURCE = Path(__file__).parents[2] / "client" / "plugins" / "opencode" / "clankers.js"
 DRIVER = Path(__file__).parents[1] / "opencode" / "driver.mjs"
@@ -352,6 +355,28 @@ def test_nowhere_to_write_throws_nothing(opencode: OpenCode) -> None:
     (opencode.home / "clankers" / "spool").write_text("in the way")
     opencode.plays(prompt("u"), IDLE, DISPOSE)
     assert "EEXIST" in opencode.log() or "ENOTDIR" in opencode.log()
+
+
+def test_events_that_cannot_be_spooled_are_counted(opencode: OpenCode) -> None:
+    (opencode.home / "clankers" / "spool").write_text("a file where the folder should be")
+    opencode.plays(prompt(), DISPOSE)
+    opencode.plays(prompt(), DISPOSE)
+    record = (opencode.home / "clankers" / "lost-events").read_bytes()
+    assert (len(record), record[:2], record[-1:]) == (512, b"2 ", b"\n")
+    lost = LostEvents.parse(record)
+    assert lost
+    assert (lost.count, "EEXIST" in lost.last_reason or "ENOTDIR" in lost.last_reason) == (2, True)
+    assert opencode.log().count("event lost") == 2
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+def test_nothing_is_sent_to_a_socket_of_another_user(opencode: OpenCode) -> None:
+    seen: list[dict[str, Any]] = []
+    with opencode.daemon(storing(seen)):
+        os.chown(opencode.socket, 12345, 12345)
+        opencode.plays(prompt(), DISPOSE)
+    assert (seen, len(opencode.kept())) == ([], 1)
+    assert "belongs to another user (uid 12345)" in opencode.log()
 
 
 def test_it_brings_the_mcp_server_and_commands_and_leaves_the_owners_own_alone(opencode: OpenCode) -> None:
