@@ -42,13 +42,17 @@ def crashed(tmp_path: Path) -> Path:
 def test_wal_is_kept_before_during_and_after_its_checkpoint(db: Db, tmp_path: Path) -> None:
     before = crashed(tmp_path)
     assert prepare_to_open(before) is None
+    old_pages = before.stat().st_size // 4096
     db.raw.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
     after = crashed(tmp_path)
-    size = after.stat().st_size
+    new_pages = after.stat().st_size // 4096
     assert prepare_to_open(after) is None
-    for pages in range(1, size // 4096 + 1):  # a checkpoint writes page 1 first and extends the file last
+    for pages in range(new_pages, old_pages - 1, -1):  # a checkpoint writes page 1 first and extends the file last
         os.truncate(after, pages * 4096)
         assert prepare_to_open(after) is None
+    os.truncate(after, 4096)
+    with pytest.raises(apsw.CorruptError):
+        prepare_to_open(after)
 
 
 def test_wal_of_a_later_generation_is_moved_aside_from_an_earlier_copy(db: Db, tmp_path: Path) -> None:
