@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test check lint types pytest bench bench-hook bench-search bench-indexing bench-retrieval bench-memory faults docs format build clean dev
+.PHONY: run test check lint types pytest bench bench-hook bench-search bench-indexing bench-retrieval bench-memory bench-secure-delete faults docs format build clean dev
 
 run: $(VENV)/installed
 	CLANKERS_DATA_PATH=$(CURDIR)/.scratch CLANKERS_CONFIG_PATH=$(CURDIR)/.scratch/clankers.toml $(BIN)/clankersd
@@ -51,6 +51,9 @@ bench-retrieval: $(VENV)/installed
 
 bench-memory: $(VENV)/installed
 	$(BIN)/python -m tests.bench.memory
+
+bench-secure-delete: $(VENV)/installed
+	$(BIN)/python -m tests.bench.secure_delete
 
 # TIMES is how often each fault is injected; FAULTS picks some by name.
 faults: $(VENV)/installed

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from clankers_protocol.admin import DbCheck, DbMigrate, DbRollback, DbVacuum, JobStarted, Migrated
 from clankers_protocol.errors import Conflict
-from clankersd.db import Db
+from clankersd.db import Db, fts
 from clankersd.db.migrations import Change
 from clankersd.db.trouble import SchemaRefused
 from clankersd.jobs import Progress
@@ -52,6 +52,11 @@ async def check(daemon: "Daemon", request: DbCheck) -> JobStarted:
 async def vacuum(daemon: "Daemon", request: DbVacuum) -> JobStarted:
     async def work(progress: Progress) -> dict[str, int]:
         before = await daemon.store.read(_bytes)
+        for name in await daemon.store.read(fts.names):
+            await progress(0, None, f"rewriting {name}")
+            await daemon.store.write(partial(fts.begin_merge, name=name))
+            while await daemon.store.write(partial(fts.merge, name=name, pages=PAGES_PER_STEP)):
+                pass
         await daemon.store.apart(_allow_steps)
         total = free = await daemon.store.read(_free_pages)
         while free:
@@ -59,7 +64,9 @@ async def vacuum(daemon: "Daemon", request: DbVacuum) -> JobStarted:
             await daemon.store.apart(lambda db: db.fetch(f"PRAGMA incremental_vacuum({PAGES_PER_STEP})"))
             free = await daemon.store.read(_free_pages)
         await progress(total, total)
-        return {"freedBytes": before - await daemon.store.read(_bytes)}
+        freed = before - await daemon.store.read(_bytes)
+        await daemon.store.empty_log()  # it still holds pages as they were before
+        return {"freedBytes": freed}
 
     return JobStarted(await daemon.jobs.start("vacuum", work))
 

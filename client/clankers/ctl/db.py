@@ -103,7 +103,7 @@ def check(ctl: Ctl) -> None:
 @db.command()
 @common
 def vacuum(ctl: Ctl) -> None:
-    """Give the database's unused pages back to the disk. Ctrl-C stops it; what it has done stays.
+    """Give unused pages back to the disk and erase the words of deleted texts. Ctrl-C stops it; what it has done stays.
 
     \b
     Examples:

@@ -9,6 +9,9 @@ from clankersd.db.sqlite import Db
 HASH_BYTES = 16 * 1024 * 1024
 """How many words are gathered before they are written out: the more, the sooner all of them are compared."""
 
+MERGE_UNFINISHED_CHANGES = 2
+"""FTS5 tells by its number of changes whether a merge did anything."""
+
 
 @dataclass(frozen=True)
 class FullText:
@@ -45,6 +48,24 @@ def fault(db: Db, table: FullText) -> str | None:
     return None
 
 
+def names(db: Db) -> list[str]:
+    """The FTS5 tables of the database."""
+    fts = "SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE '%USING fts5 (%'"
+    return [row["name"] for row in db.fetch(fts)]
+
+
+def begin_merge(db: Db, name: str) -> None:
+    """Mark all segments of a table to be merged into one, which leaves out the words of deleted texts."""
+    merge(db, name, -1)
+
+
+def merge(db: Db, name: str, pages: int) -> bool:
+    """Write about so many pages of the merged segment; return whether there is more to do."""
+    before = db.raw.total_changes()
+    db.execute(f"INSERT INTO {name} ({name}, rank) VALUES ('merge', :pages)", {"pages": pages})
+    return db.raw.total_changes() - before >= MERGE_UNFINISHED_CHANGES
+
+
 def rebuild(db: Db, name: str) -> None:
     """Make all of a table anew from its texts, in the caller's transaction."""
     db.execute(f"INSERT INTO {name} ({name}) VALUES ('rebuild')")
@@ -52,8 +73,7 @@ def rebuild(db: Db, name: str) -> None:
 
 def mend(db: Db) -> list[str]:
     """Rebuild the tables that are damaged inside: they hold nothing that the texts do not. Tells which they were."""
-    fts = "SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE '%USING fts5 (%'"
-    damaged = [row["name"] for row in db.fetch(fts) if db.value(f'PRAGMA quick_check("{row["name"]}")') != "ok"]
+    damaged = [name for name in names(db) if db.value(f'PRAGMA quick_check("{name}")') != "ok"]
     for name in damaged:
         rebuild(db, name)
     return damaged

@@ -241,6 +241,22 @@ class Store:
             await self._note(error)
             raise unreadable(in_words(error)) from error
 
+    async def empty_log(self) -> None:
+        """Write the log into the database and truncate it, unless another program is reading it."""
+
+        def checkpoint(db: Db) -> None:
+            self._verify_files()
+            try:
+                db.raw.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+                self._wal_frames = 0
+            except apsw.BusyError:
+                log.info("log not emptied", reason="another connection reads it")
+            finally:
+                self._files = self._look_at_files()
+            self._generation_due = True
+
+        await self.apart(checkpoint)
+
     # -- life
 
     async def open(self) -> None:

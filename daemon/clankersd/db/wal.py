@@ -61,7 +61,7 @@ def view(db: Db) -> Stamp:
 
 def frame_bytes(page_size: int, frames: int) -> int:
     """Size of a WAL file that holds this many frames."""
-    return _WAL_HEADER.size + frames * (_FRAME_HEADER.size + page_size)
+    return _WAL_HEADER.size + frames * (_FRAME_HEADER.size + page_size) if frames else 0
 
 
 def prepare_to_open(database: Path) -> Path | None:
