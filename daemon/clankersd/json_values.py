@@ -2,13 +2,17 @@
 
 import re
 
+STEP_BYTES = 1024 * 1024
+"""Bytes looked at in one go: meanwhile no other thread runs."""
+
 _SEPARATORS = (b",", b"[", b"{")
 _END_OF_STRING = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 
 
 def estimate_values(body: bytes) -> int:
     """Count separators, those inside of strings too: quick, and never too few."""
-    return sum(body.count(separator) for separator in _SEPARATORS)
+    starts = range(0, len(body), STEP_BYTES)
+    return sum(body.count(separator, start, start + STEP_BYTES) for start in starts for separator in _SEPARATORS)
 
 
 def has_more_values_than(body: bytes, limit: int) -> bool:

@@ -240,7 +240,8 @@ class Peer(asyncio.Protocol):
         self._waiting: deque[tuple[Any, Reply, _Frame, _Batch | None]] = deque()
         self._decoding = False
         self._in_flight = 0
-        self._unfinished_bytes = 0
+        self._small_bytes = 0  # of unfinished frames, those that have reserved no room
+        self._large_bytes = 0  # of those that have
         self._expected_reply_bytes = FIRST_REPLY_BYTES
         self._ended = False
         self._is_refused = False
@@ -352,7 +353,7 @@ class Peer(asyncio.Protocol):
                 if batch is not None:
                     batch.has_begun = True
                 self._start(request, reply, received)
-            elif not self._waiting and self._bodies and not self._decoding and self._may_open(len(self._bodies[0][0])):
+            elif not self._waiting and self._bodies and not self._decoding and self._may_open(self._bodies[0][1]):
                 self._open(*self._bodies.popleft())
             else:
                 break
@@ -369,10 +370,19 @@ class Peer(asyncio.Protocol):
         """Requests wait while the peer does not read; a batch that has begun is finished first."""
         return not self._outbox.owes_reply or (batch is not None and batch.has_begun)
 
-    def _may_open(self, size_bytes: int) -> bool:
+    def _may_open(self, received: _Frame) -> bool:
+        """Frames wait while the peer does not read, or while too much of what it sent before is unfinished."""
         if self._outbox.owes_reply:
             return False
-        return not self._unfinished_bytes or self._unfinished_bytes + size_bytes <= SMALL_FRAME_BYTES
+        if received.reserved_bytes:
+            return not self._large_bytes or self._large_bytes + received.size_bytes <= MAX_FRAME
+        return not self._small_bytes or self._small_bytes + received.size_bytes <= SMALL_FRAME_BYTES
+
+    def _count_unfinished(self, received: _Frame, sign: int) -> None:
+        if received.reserved_bytes:
+            self._large_bytes += sign * received.size_bytes
+        else:
+            self._small_bytes += sign * received.size_bytes
 
     def _has_room_for_frame(self) -> bool:
         """Reserve room for a large frame before its body is read; False while there is none."""
@@ -414,7 +424,7 @@ class Peer(asyncio.Protocol):
         self._decoder = Decoder()
 
     def _open(self, body: bytes, received: _Frame) -> None:
-        self._unfinished_bytes += received.size_bytes
+        self._count_unfinished(received, 1)
         received.open_requests = 1  # until its requests are counted
         if len(body) >= DECODE_IN_THREAD:
             self._decoding = True
@@ -427,8 +437,9 @@ class Peer(asyncio.Protocol):
         self._finish(received)
 
     async def _decode_apart(self, body: bytes, received: _Frame) -> None:
-        size_bytes = len(body) + OBJECT_BYTES * min(estimate_values(body), MAX_VALUES)
         try:
+            values = await anyio.to_thread.run_sync(estimate_values, body)
+            size_bytes = len(body) + OBJECT_BYTES * min(values, MAX_VALUES)
             if granted := self._server.decoded.reserve(size_bytes):
                 await granted
             received.decoded_bytes = size_bytes
@@ -503,9 +514,11 @@ class Peer(asyncio.Protocol):
         """Count a request of this frame as finished; after the last one the frame's room is given back."""
         received.open_requests -= 1
         if not received.open_requests:
-            self._unfinished_bytes -= received.size_bytes
-            self._server.received.release(received.reserved_bytes)
-            self._server.decoded.release(received.decoded_bytes)
+            self._count_unfinished(received, -1)
+            if received.reserved_bytes:
+                self._server.received.release(received.reserved_bytes)
+            if received.decoded_bytes:
+                self._server.decoded.release(received.decoded_bytes)
 
     # -- ends
 

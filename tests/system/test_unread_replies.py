@@ -231,3 +231,23 @@ def test_a_frame_of_very_many_json_values_is_refused(daemon: DaemonProcess) -> N
         assert connection.receive()["error"]["code"] == -32700
         assert connection.call("health")["ok"]
     assert growth.peak < 400 * MIB
+
+
+def test_a_long_request_in_a_large_frame_does_not_hold_up_small_ones(daemon: DaemonProcess) -> None:
+    slow = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n"
+    asked = {"jsonrpc": "2.0", "id": "slow", "method": "query", "params": {"sql": slow}}
+    with daemon.connect() as connection:
+        connection.socket.sendall(frame(json.dumps(asked).encode().ljust(2 * MIB)))
+        connection.socket.sendall(frame(json.dumps({"jsonrpc": "2.0", "id": "quick", "method": "health"}).encode()))
+        assert [connection.receive()["id"] for _ in range(2)] == ["quick", "slow"]
+
+
+@pytest.mark.parametrize("size", [MIB - 1, MIB, MIB + 1])
+def test_room_of_finished_frames_is_given_back(daemon: DaemonProcess, size: int) -> None:
+    """More of them one after another than fit at once."""
+    commas = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "health", "params": {"x": ""}})
+    body = commas.replace('""', f'"{"," * (size - len(commas))}"').encode()
+    with daemon.connect() as connection:
+        for _ in range(10):
+            connection.socket.sendall(frame(body))
+            assert "x" in connection.receive()["error"]["message"]
