@@ -46,6 +46,7 @@ from clankersd.jobs import Jobs
 from clankersd.memories import adding, changing, entities, finding, maintenance, reading, relations, transfer
 from clankersd.memories import graph as memory_graph
 from clankersd.memories.extraction import service as extraction
+from clankersd.query_pool import QueryPool
 from clankersd.recall import recall, whole
 from clankersd.schedule import actions, scheduler
 from clankersd.schedule.scheduler import Scheduler
@@ -106,6 +107,7 @@ class Daemon:
     queue: Queue
     files: FileSync
     documents: Documents = field(default_factory=Documents)
+    queries: QueryPool = field(default_factory=QueryPool)
     server: Server = field(init=False)
     spool: Spool = field(init=False)
     transcripts: Transcripts = field(init=False)
@@ -246,6 +248,7 @@ def _services(daemon: Daemon) -> dict[str, Callable[[], Awaitable[None]]]:
         "sweep": partial(rebuild.keep_swept, daemon.index),
         "files": daemon.files.run,
         "documents": daemon.documents.worker.run,
+        "queries": daemon.queries.run,
         "ingest": partial(many.resume, daemon),
         "extract": daemon.extractor.run,
         "maintain": partial(maintenance.keep_maintained, daemon),

@@ -134,6 +134,15 @@ class Store:
             await self._note(error)
             raise unreadable(in_words(error)) from error
 
+    async def check_readable(self) -> None:
+        """Raise StorageUnavailable unless the database at the path can be read."""
+        self._serving(unreadable)
+        try:
+            self._verify_file()
+        except FileGone as error:
+            await self._note(error)
+            raise unreadable(in_words(error)) from error
+
     async def aside(self, look: Callable[[Db], T]) -> T:
         """The answer of `look` to what is committed now, on another connection and in another thread.
 
