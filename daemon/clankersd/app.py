@@ -25,6 +25,7 @@ from clankersd import (
     log,
     models,
     query,
+    rpc,
     sessions,
     skills,
     stats,
@@ -37,6 +38,7 @@ from clankersd.config import Config, Loaded
 from clankersd.db import Store
 from clankersd.documents import documents, graph, ingest, many
 from clankersd.documents.ingest import Documents
+from clankersd.fair_limiter import FairLimiter
 from clankersd.index import rebuild, texts
 from clankersd.index.embedders.base import EmbedderSettings
 from clankersd.index.files import FileSync, WatchSettings
@@ -51,6 +53,7 @@ from clankersd.recall import recall, whole
 from clankersd.schedule import actions, scheduler
 from clankersd.schedule.scheduler import Scheduler
 from clankersd.search import chunks, search
+from clankersd.search.turns import search_turns
 from clankersd.server import Server
 from clankersd.sockets import listening_sockets, only_instance
 from clankersd.spool import Spool
@@ -108,6 +111,7 @@ class Daemon:
     files: FileSync
     documents: Documents = field(default_factory=Documents)
     queries: QueryPool = field(default_factory=QueryPool)
+    searches: FairLimiter = field(default_factory=search_turns)
     server: Server = field(init=False)
     spool: Spool = field(init=False)
     transcripts: Transcripts = field(init=False)
@@ -183,6 +187,7 @@ async def running(paths: Paths, flags: Mapping[str, Any]) -> AsyncIterator[Daemo
     log.configure(log_file, loaded.config.log_level)
     with only_instance(paths.database):
         store = Store(paths.database, paths.backups, loaded.config.durability)
+        store.source_of_write = rpc.current_peer.get
         index = Index(store, *index_settings(loaded.config))
         index.longest_tool_output = loaded.config.tool_output_characters
         queue = Queue(index, loaded.config.embedding_cache_entries)

@@ -81,7 +81,7 @@ class Spool:
         try:
             if isinstance(change, RpcError):
                 raise change
-            await keep(self._daemon, change)
+            await keep(self._daemon, change, bulk=True)
             path.unlink(missing_ok=True)  # noqa: ASYNC240  # a millisecond at most, and only after an outage
         except StorageUnavailable as error:
             log.debug("spool waits", problem=error.message)

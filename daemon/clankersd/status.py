@@ -42,14 +42,18 @@ _TABLES = (
 
 @handles(Health)
 async def health(daemon: "Daemon", request: Health) -> HealthReport:  # every handler has it
+    store = daemon.store
+    problem = store.problem or store.wait_problem
     return HealthReport(
-        ok=daemon.store.problem is None,
+        ok=problem is None,
         version=daemon.version,
         protocol=PROTOCOL,
         sqlite_version=SQLITE_VERSION,
         sqlite_vec_version=daemon.store.vec.version,
         schema_version=daemon.store.schema_version,
-        problem=daemon.store.problem,
+        problem=problem,
+        write_wait_ms=round(store.write_wait_seconds * 1000, 1),
+        longest_write_wait_ms=round(store.longest_write_wait_seconds * 1000, 1),
     )
 
 

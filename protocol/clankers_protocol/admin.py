@@ -8,7 +8,10 @@ from clankers_protocol.wire import Id, Limit, Method, Wire
 
 
 class HealthReport(Wire):
-    """`ok` is false when events cannot be stored; `problem` then says why and what to do."""
+    """`ok` is false when events cannot be stored or wait long for it; `problem` then says why and what to do.
+
+    `writeWaitMs` is how long the oldest event waits now, `longestWriteWaitMs` the longest wait of the last minute.
+    """
 
     ok: bool
     version: str
@@ -17,6 +20,8 @@ class HealthReport(Wire):
     sqlite_vec_version: str | None
     schema_version: int | None
     problem: str | None = None
+    write_wait_ms: float = 0.0
+    longest_write_wait_ms: float = 0.0
 
 
 class Health(Method[HealthReport]):
