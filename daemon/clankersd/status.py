@@ -27,7 +27,7 @@ from clankers_protocol.admin import (
 from clankers_protocol.errors import InvalidParams, StorageUnavailable
 from clankers_protocol.reference import openrpc
 from clankersd.config import ConfigError, write_setting
-from clankersd.db import Db
+from clankersd.db import Db, Store
 from clankersd.db.sqlite import SQLITE_VERSION
 from clankersd.rpc import handles
 
@@ -43,7 +43,7 @@ _TABLES = (
 @handles(Health)
 async def health(daemon: "Daemon", request: Health) -> HealthReport:  # every handler has it
     store = daemon.store
-    problem = store.problem or store.wait_problem
+    problem = _problem(store)
     return HealthReport(
         ok=problem is None,
         version=daemon.version,
@@ -74,9 +74,10 @@ async def status(daemon: "Daemon", request: DaemonStatus) -> StatusReport:
         sizes, counts = await store.read(_measure)
     except StorageUnavailable:
         sizes, counts = None, {}  # `problem` says why
+    problem = _problem(store)
     return StatusReport(
-        ok=store.problem is None,
-        problem=store.problem,
+        ok=problem is None,
+        problem=problem,
         version=daemon.version,
         protocol=PROTOCOL,
         python_version=platform.python_version(),
@@ -125,6 +126,10 @@ async def reload(daemon: "Daemon", request: DaemonReload) -> Settings:
 @handles(Discover)
 async def discover(daemon: "Daemon", request: Discover) -> dict[str, Any]:
     return openrpc(daemon.version)
+
+
+def _problem(store: Store) -> str | None:
+    return store.problem or store.wait_problem
 
 
 def _measure(db: Db) -> tuple[Sizes, dict[str, int]]:

@@ -160,7 +160,10 @@ class BatchOutcome(Wire):
 
 
 class EventsBatch(Method[BatchOutcome]):
-    """Store many events in order, in one transaction. A bad one is reported and fails alone.
+    """Store many events in order. A bad one is reported and fails alone.
+
+    The reply comes once all of them are stored. A large batch takes several transactions, with the events of others
+    in between; after an error or a lost connection send it again: what is stored already does not change.
 
     Each event is an object with one of the keys `session`, `message`, `tool`, `sessionError` and
     `compactionEvent`, holding what the upsert of that kind takes.

@@ -72,9 +72,13 @@ def call_in_threads(
 def report_progress(count: Callable[[], int]) -> None:
     """Print how many calls or jobs are done, until killed."""
     while True:
+        report(count())
         time.sleep(0.1)
-        sys.stdout.write(f"{count()}\n")
-        sys.stdout.flush()
+
+
+def report(done: int) -> None:
+    sys.stdout.write(f"{done}\n")
+    sys.stdout.flush()
 
 
 def search_load(socket: Path, folder: Path) -> None:
@@ -100,11 +104,11 @@ def repeat_job(socket: Path, method: str, params: dict[str, object]) -> None:
     with RawConnection(socket, timeout=600) as connection:
         while True:
             job = connection.request(method, params)["result"]["jobId"]
+            report(done)
             while connection.call("job.status", id=job)["state"] == "running":
                 time.sleep(0.05)
             done += 1
-            sys.stdout.write(f"{done}\n")
-            sys.stdout.flush()
+            report(done)
 
 
 def import_load(socket: Path, _folder: Path) -> None:
@@ -124,14 +128,14 @@ def vacuum_load(socket: Path, _folder: Path) -> None:
     number = 0
     with RawConnection(socket, timeout=600) as connection:
         while True:
+            report(number)
             for _ in range(20):
                 connection.request("session.delete", {"id": f"s{MESSAGES // PER_SESSION - number}"})
                 number += 1
             job = connection.call("db.vacuum")["jobId"]
             while connection.call("job.status", id=job)["state"] == "running":
                 time.sleep(0.05)
-            sys.stdout.write(f"{number}\n")
-            sys.stdout.flush()
+            report(number)
 
 
 def backup_load(socket: Path, folder: Path) -> None:
@@ -145,11 +149,11 @@ def backup_load(socket: Path, folder: Path) -> None:
                 f"UPDATE scheduled_actions SET next_run = {int(time.time() * 1000) - 1} WHERE id = '{action}'",
             )
             connection.call("schedule.enable", id=action)
+            report(done)
             while len(connection.call("schedule.history", actionId=action)["runs"]) <= done:
                 time.sleep(0.02)
             done += 1
-            sys.stdout.write(f"{done}\n")
-            sys.stdout.flush()
+            report(done)
 
 
 def with_database(path: Path, sql: str) -> None:
@@ -215,7 +219,7 @@ def loaded(daemon: DaemonProcess, kind: str, folder: Path) -> Iterator[Callable[
     """Run a load beside the block; the block can ask how much of it is done."""
     command = [sys.executable, "-m", "tests.bench.fairness", "--load", kind, str(daemon.socket_path), str(folder)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    counts = [0]
+    counts = [-1]  # until it has begun
 
     def read() -> None:
         assert process.stdout
@@ -279,6 +283,8 @@ def write_transcripts(user: Path, texts: Texts) -> None:
 
 def measure(daemon: DaemonProcess, kind: str, folder: Path, seconds: float) -> Measured:
     with loaded(daemon, kind, folder) as count:
+        while count() < 0:
+            time.sleep(0.01)
         time.sleep(SETTLE_SECONDS)
         before, began = count(), time.perf_counter()
         latencies = probe(daemon, seconds, kind)

@@ -113,6 +113,7 @@ class Store:
         self._bulk: deque[_Write] = deque()
         self._bulk_sources: Counter[object] = Counter()
         self._bulk_turn = True
+        self._unanswered = 0
         self._committing_since: float | None = None
         self._waits: deque[tuple[float, float]] = deque()
         self._snapshot_reads = anyio.CapacityLimiter(MAX_SNAPSHOT_READS)
@@ -121,7 +122,7 @@ class Store:
     @property
     def waiting(self) -> int:
         """Writes that are not yet committed."""
-        return len(self._urgent) + len(self._bulk)
+        return self._unanswered
 
     @property
     def write_wait_seconds(self) -> float:
@@ -193,6 +194,10 @@ class Store:
             db.stop_when(lambda: self._closing or time.monotonic() > deadline)
             try:
                 return query(db)
+            except apsw.SQLError as error:  # a virtual table may report an interrupt as an error of its own
+                if time.monotonic() > deadline:
+                    raise apsw.InterruptError(str(error)) from error
+                raise
             finally:
                 db.stop_when(None)
 
@@ -395,6 +400,7 @@ class Store:
         (self._bulk if bulk else self._urgent).append(
             _Write(change, future, time.monotonic(), source if bulk else None)
         )
+        self._unanswered += 1
         self._woken.set()
         return future
 
@@ -417,6 +423,7 @@ class Store:
         self._bulk.extendleft(reversed(batch[len(outcomes) :]))
         self._committing_since = None
         self._note_waits(singles)
+        self._unanswered -= len(outcomes)
         for write, outcome in zip(batch, outcomes, strict=False):
             if write.source is not None:
                 self._bulk_sources[write.source] -= 1
