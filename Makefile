@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test check lint types pytest bench bench-hook bench-search bench-indexing bench-retrieval bench-memory bench-secure-delete faults docs format build clean dev
+.PHONY: run test check lint types pytest bench bench-hook bench-search bench-indexing bench-retrieval bench-memory bench-secure-delete faults bench-fairness docs format build clean dev
 
 run: $(VENV)/installed
 	CLANKERS_DATA_PATH=$(CURDIR)/.scratch CLANKERS_CONFIG_PATH=$(CURDIR)/.scratch/clankers.toml $(BIN)/clankersd
@@ -58,6 +58,10 @@ bench-secure-delete: $(VENV)/installed
 # TIMES is how often each fault is injected; FAULTS picks some by name.
 faults: $(VENV)/installed
 	$(BIN)/python -m tests.faults $(if $(TIMES),--times $(TIMES)) $(FAULTS)
+
+# LOADS chooses some of them, such as LOADS="search import".
+bench-fairness: $(VENV)/installed
+	$(BIN)/python -m tests.bench.fairness $(LOADS)
 
 docs: $(VENV)/installed
 	$(BIN)/python -m clankers_protocol.reference > docs/rpc.md

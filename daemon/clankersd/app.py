@@ -27,6 +27,7 @@ from clankersd import (
     lost_events,
     models,
     query,
+    rpc,
     sessions,
     skills,
     stats,
@@ -40,6 +41,7 @@ from clankersd.db import Store
 from clankersd.db.backup import sweep_unfinished
 from clankersd.documents import documents, graph, ingest, many
 from clankersd.documents.ingest import Documents
+from clankersd.fair_limiter import FairLimiter
 from clankersd.hook_start import HookStart, record_path
 from clankersd.index import rebuild, texts
 from clankersd.index.embedders.base import EmbedderSettings
@@ -50,10 +52,12 @@ from clankersd.jobs import Jobs
 from clankersd.memories import adding, changing, entities, finding, maintenance, reading, relations, transfer
 from clankersd.memories import graph as memory_graph
 from clankersd.memories.extraction import service as extraction
+from clankersd.query_pool import QueryPool
 from clankersd.recall import recall, whole
 from clankersd.schedule import actions, scheduler
 from clankersd.schedule.scheduler import Scheduler
 from clankersd.search import chunks, search
+from clankersd.search.turns import search_turns
 from clankersd.server import Server
 from clankersd.sockets import StartRefused, listening_sockets, only_instance
 from clankersd.spool import Spool
@@ -110,6 +114,8 @@ class Daemon:
     queue: Queue
     files: FileSync
     documents: Documents = field(default_factory=Documents)
+    queries: QueryPool = field(default_factory=QueryPool)
+    searches: FairLimiter = field(default_factory=search_turns)
     server: Server = field(init=False)
     spool: Spool = field(init=False)
     transcripts: Transcripts = field(init=False)
@@ -195,6 +201,7 @@ async def running(paths: Paths, flags: Mapping[str, Any], hook_start: HookStart 
         if swept := sweep_unfinished(paths.backups):
             structlog.get_logger(component="store").info("unfinished backups removed", files=[f.name for f in swept])
         store = Store(paths.database, paths.backups, loaded.config.durability)
+        store.source_of_write = rpc.current_peer.get
         index = Index(store, *index_settings(loaded.config))
         index.longest_tool_output = loaded.config.tool_output_characters
         queue = Queue(index, loaded.config.embedding_cache_entries)
@@ -260,6 +267,7 @@ def _services(daemon: Daemon) -> dict[str, Callable[[], Awaitable[None]]]:
         "sweep": partial(rebuild.keep_swept, daemon.index),
         "files": daemon.files.run,
         "documents": daemon.documents.worker.run,
+        "queries": daemon.queries.run,
         "ingest": partial(many.resume, daemon),
         "extract": daemon.extractor.run,
         "maintain": partial(maintenance.keep_maintained, daemon),

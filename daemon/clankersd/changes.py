@@ -182,9 +182,9 @@ class Change:
             hub.publish(kind, "stored", name)
 
 
-async def keep(daemon: "Daemon", change: Change) -> None:
+async def keep(daemon: "Daemon", change: Change, bulk: bool = False) -> None:
     """Store what an event changes, and let it be known."""
-    await daemon.store.write(change)
+    await daemon.store.write(change, bulk)
     change.announce(daemon.hub)
 
 

@@ -155,7 +155,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
         Meta(ge=0, description="Exit after so long without a client, when socket-activated; 0 is never."),
     ] = 0
     query_seconds: Annotated[
-        float, Meta(gt=0, le=60, description="How long `clankers-ctl query` may hold the database.")
+        float, Meta(gt=0, le=60, description="How long a statement of `clankers-ctl query` may run.")
     ] = 2
     query_rows: Annotated[
         int, Meta(ge=1, le=100_000, description="How many rows `clankers-ctl query` returns unless told.")

@@ -28,7 +28,6 @@ from clankersd.changes import (
     session_change,
     tool_change,
 )
-from clankersd.db import Db
 from clankersd.index.index import Index
 from clankersd.log import LEVELS
 from clankersd.rpc import handles
@@ -72,13 +71,10 @@ async def upsert_compaction_event(daemon: "Daemon", request: UpsertCompactionEve
 async def events_batch(daemon: "Daemon", request: EventsBatch) -> BatchOutcome:
     read = [_try(daemon.index, event) for event in request.events]
     changes = [change for change in read if not isinstance(change, RpcError)]
-
-    def store_all(db: Db) -> None:
-        for change in changes:
-            change(db)
-
     if changes:
-        await daemon.store.write(store_all)
+        for stored in await daemon.store.write_all(changes):
+            if stored.error is not None:
+                raise stored.error
         daemon.index.wake()
         for change in changes:
             change.announce(daemon.hub)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from clankersd.app import Daemon
 
 PEEK = 256 * 1024
+CHANGES_PER_WRITE = 16
 OVER_MS = 3_600_000
 """A session whose file rested for so long has ended, whether or not anything says so."""
 
@@ -146,13 +147,17 @@ class _Import:
             self._unreadable += 1
 
     async def _keep(self, changes: list[Change]) -> None:
-        try:
-            new, redacted = await self._daemon.store.write(partial(_measured, changes, self._request.dry_run))
-        except _DryRun as tried:
-            new, redacted = tried.new, tried.redacted
-        self._redacted += redacted
-        for name, ids in new.items():
-            self._new[name].update(ids)
+        for start in range(0, len(changes), CHANGES_PER_WRITE):
+            some = changes[start : start + CHANGES_PER_WRITE]
+            try:
+                new, redacted = await self._daemon.store.write(
+                    partial(_measured, some, self._request.dry_run), bulk=True
+                )
+            except _DryRun as tried:
+                new, redacted = tried.new, tried.redacted
+            self._redacted += redacted
+            for name, ids in new.items():
+                self._new[name].update(ids)
 
 
 def _measured(changes: list[Change], dry_run: bool, db: Db) -> tuple[dict[str, list[str]], int]:

@@ -188,6 +188,7 @@ class Jobs:
     async def _work(self, running: "_Running", work: Work, peer: "Peer | None") -> None:
         job = running.job
         progress = Progress(job, peer)
+        current_peer.set(None)  # what a job writes does not go before or behind the events of whoever began it
         try:
             with running.scope:
                 job.result = await work(progress)

@@ -39,6 +39,7 @@ from clankersd.index.texts import KINDS, Kind, cut_later
 from clankersd.rpc import handles
 from clankersd.search.filters import eligible, without_memories
 from clankersd.search.owners import Question, find_owners, narrowed
+from clankersd.search.turns import takes_search_turn
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon
@@ -143,6 +144,7 @@ async def delete(daemon: "Daemon", request: SkillDelete) -> SkillDeleted:
 
 
 @handles(SkillSearch)
+@takes_search_turn
 async def search(daemon: "Daemon", request: SkillSearch) -> FoundSkills:
     live = daemon.index.live
     allowed = narrowed(

@@ -157,7 +157,7 @@ class Spool:
         try:
             if isinstance(event, Exception):
                 raise event
-            await keep(self._daemon, event)
+            await keep(self._daemon, event, bulk=True)
         except StorageUnavailable as error:
             log.debug("spool waits", problem=error.message)
             waiting.append(name)

@@ -43,15 +43,19 @@ _TABLES = (
 
 @handles(Health)
 async def health(daemon: "Daemon", request: Health) -> HealthReport:  # every handler has it
+    store = daemon.store
+    problem = _problem(daemon)
     return HealthReport(
-        ok=(daemon.store.problem or daemon.spool.problem) is None,
+        ok=problem is None,
         version=daemon.version,
         protocol=PROTOCOL,
         sqlite_version=SQLITE_VERSION,
         sqlite_vec_version=daemon.store.vec.version,
         schema_version=daemon.store.schema_version,
-        problem=daemon.store.problem or daemon.spool.problem,
+        problem=problem,
         warnings=_warnings(daemon),
+        write_wait_ms=round(store.write_wait_seconds * 1000, 1),
+        longest_write_wait_ms=round(store.longest_write_wait_seconds * 1000, 1),
     )
 
 
@@ -72,9 +76,10 @@ async def status(daemon: "Daemon", request: DaemonStatus) -> StatusReport:
         sizes, counts = await store.read(_measure)
     except StorageUnavailable:
         sizes, counts = None, {}  # `problem` says why
+    problem = _problem(daemon)
     return StatusReport(
-        ok=(store.problem or daemon.spool.problem) is None,
-        problem=store.problem or daemon.spool.problem,
+        ok=problem is None,
+        problem=problem,
         version=daemon.version,
         protocol=PROTOCOL,
         python_version=platform.python_version(),
@@ -129,6 +134,10 @@ async def discover(daemon: "Daemon", request: Discover) -> dict[str, Any]:
 def _warnings(daemon: "Daemon") -> list[str]:
     lost = lost_events.warnings(daemon.paths.data)
     return [*daemon.store.notes, *daemon.spool.warnings(), *lost, *daemon.loaded.warnings()]
+
+
+def _problem(daemon: "Daemon") -> str | None:
+    return daemon.store.problem or daemon.spool.problem or daemon.store.wait_problem
 
 
 def _measure(db: Db) -> tuple[Sizes, dict[str, int]]:

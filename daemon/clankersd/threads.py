@@ -32,6 +32,7 @@ from clankersd.projects import IN_PROJECT, asked_for
 from clankersd.rpc import handles
 from clankersd.search.filters import eligible, without_memories
 from clankersd.search.owners import Best, Question, find_owners, narrowed
+from clankersd.search.turns import takes_search_turn
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon
@@ -127,6 +128,7 @@ async def store_message(daemon: "Daemon", request: MessageStore) -> Message:
 
 
 @handles(MessageSearch)
+@takes_search_turn
 async def search_messages(daemon: "Daemon", request: MessageSearch) -> FoundMessages:
     live = daemon.index.live
     asked = Search(

@@ -304,27 +304,11 @@ class Transcripts:
             log.warning("transcript not read", path=place.path, problem=str(error))
 
     async def _store(self, piece: Piece) -> None:
-        def store(db: Db) -> None:
-            for change in piece.changes:
-                change(db)
-            note_read(db, piece)
-
-        try:
-            await self._daemon.store.write(store)
-        except RpcError:
-            raise
-        except Exception as error:  # of one of them
-            log.warning("transcript stored one by one", path=piece.place.path, problem=repr(error))
-            await self._store_one_by_one(piece.changes)
-            await self._daemon.store.write(lambda db: note_read(db, piece))
+        for stored in await self._daemon.store.write_all(piece.changes):
+            if isinstance(stored.error, RpcError):
+                raise stored.error
+            if stored.error is not None:
+                log.warning("line skipped", path=piece.place.path, problem=repr(stored.error))
+        await self._daemon.store.write(lambda db: note_read(db, piece), bulk=True)
         if piece.changes:
             self._daemon.index.wake()
-
-    async def _store_one_by_one(self, changes: list[Change]) -> None:
-        for change in changes:
-            try:
-                await self._daemon.store.write(change)
-            except RpcError:
-                raise
-            except Exception as error:
-                log.warning("line skipped", problem=repr(error))

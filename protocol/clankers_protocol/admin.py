@@ -8,9 +8,10 @@ from clankers_protocol.wire import Id, Limit, Method, Wire
 
 
 class HealthReport(Wire):
-    """Health of the daemon. `ok` is false if events cannot be stored; `problem` then says why and what to do.
+    """Health of the daemon. `ok` is false if events cannot be stored or wait long; `problem` says why.
 
     `warnings` name what else needs the owner's attention, each with what to do, and files moved aside or rescued.
+    `writeWaitMs` is the wait of the oldest event now, `longestWriteWaitMs` the longest of the last minute.
     """
 
     ok: bool
@@ -21,6 +22,8 @@ class HealthReport(Wire):
     schema_version: int | None
     problem: str | None = None
     warnings: list[str] = field(default_factory=list)
+    write_wait_ms: float = 0.0
+    longest_write_wait_ms: float = 0.0
 
 
 class Health(Method[HealthReport]):

@@ -162,7 +162,10 @@ class BatchOutcome(Wire):
 
 
 class EventsBatch(Method[BatchOutcome]):
-    """Store many events in order, in one transaction. An invalid event is reported and does not affect the others.
+    """Store many events in order. An invalid event is reported and does not affect the others.
+
+    The reply follows once all of them are stored. A large batch takes several transactions, with other events
+    in between. After an error or a lost connection, send it again: stored events do not change.
 
     Each event is an object with exactly one of the keys `session`, `message`, `tool`, `sessionError` and
     `compactionEvent`. Its value has the same fields as in the upsert of that kind.

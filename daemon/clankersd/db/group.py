@@ -1,7 +1,8 @@
 """Group commit: many changes, one transaction, one sync to the disk; a failing change fails alone."""
 
 import asyncio
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,18 +29,36 @@ class Outcome:
             future.set_exception(self.error)
 
 
-def commit_together(db: Db, changes: list[Change]) -> list[Outcome]:
-    """Commit all changes at once. Trouble with the file itself is raised: then none is stored."""
+def commit_together(db: Db, changes: list[Change], bulk: list[Change], bulk_seconds: float) -> list[Outcome]:
+    """Commit all `changes` at once, and of `bulk` as many as begin within `bulk_seconds`, at least one.
+
+    Returns an outcome for each change that was run, in order. Trouble with the file itself is raised: then none is
+    stored.
+    """
+    run: list[Change] = []
     try:
         with db.transaction():
-            return [Outcome(change(db)) for change in changes]
+            outcomes = []
+            for change in _within(changes, bulk, bulk_seconds):
+                run.append(change)
+                outcomes.append(Outcome(change(db)))
+            return outcomes
     except TROUBLE:
         raise
     except Exception as error:  # it belongs to one of them; the replay finds which
-        if len(changes) == 1:
+        if len(run) == 1:
             return [Outcome(error=error)]
     with db.transaction():
-        return [_alone(db, change) for change in changes]
+        return [_alone(db, change) for change in run]
+
+
+def _within(changes: list[Change], bulk: list[Change], seconds: float) -> Iterator[Change]:
+    yield from changes
+    until = time.monotonic() + seconds
+    for number, change in enumerate(bulk):
+        if number and time.monotonic() > until:
+            return
+        yield change
 
 
 def _alone(db: Db, change: Change) -> Outcome:

@@ -3,11 +3,16 @@
 Many Pythons cannot load extensions and many link a SQLite with the WAL-reset bug; see docs/decisions/0002.
 """
 
+import asyncio
 import importlib.util
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any, TypeVar
 
 import aiosqlite
@@ -90,14 +95,42 @@ class Db:
         self.raw.set_progress_handler(due, 5000)
 
 
-class Connection(aiosqlite.Connection):
-    """aiosqlite's connection with one thing added: a whole function in one hop to its thread."""
+class _TaskQueue:
+    """What the connection's thread has to do: urgent tasks first, the others in the order they came."""
 
-    async def run(self, work: Callable[[Db], T]) -> T:
-        """`work`, in the thread that owns the connection."""
-        if self._connection is None:
+    def __init__(self) -> None:
+        self._ready: SimpleQueue[None] = SimpleQueue()
+        self._urgent: deque[Any] = deque()
+        self._others: deque[Any] = deque()
+
+    def put_nowait(self, task: Any, urgent: bool = False) -> None:
+        (self._urgent if urgent else self._others).append(task)
+        self._ready.put(None)
+
+    def get(self) -> Any:
+        self._ready.get()
+        try:
+            return self._urgent.popleft()
+        except IndexError:
+            return self._others.popleft()
+
+
+class Connection(aiosqlite.Connection):
+    """aiosqlite's connection with two things added: a whole function in one hop to its thread, and urgent tasks."""
+
+    def __init__(self, connector: Callable[[], Any]) -> None:
+        super().__init__(connector, 64)
+        self._tasks = _TaskQueue()
+        self._tx = self._tasks  # type: ignore[assignment]
+        self._thread = Thread(target=aiosqlite.core._connection_worker_thread, args=(self._tx,))
+
+    async def run(self, work: Callable[[Db], T], urgent: bool = False) -> T:
+        """Run `work` in the thread that owns the connection; urgent work goes before what waits there."""
+        if self._connection is None or not self._running:
             raise apsw.ConnectionClosedError("the connection is closed")
-        return await self._execute(work, Db(self._conn))  # type: ignore[arg-type, no-any-return, no-untyped-call]
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._tasks.put_nowait((future, partial(work, Db(self._conn))), urgent)  # type: ignore[arg-type]
+        return await future
 
 
 @dataclass
@@ -110,7 +143,7 @@ class Extension:
 
 async def connect(path: Path, durability: str) -> Connection:
     """The connection to the database at `path`, with every promise about it verified."""
-    return await Connection(lambda: _open(path, durability), 64)  # type: ignore[arg-type, return-value]
+    return await Connection(lambda: _open(path, durability))  # type: ignore[return-value]
 
 
 def _open(path: Path, durability: str) -> apsw.Connection:

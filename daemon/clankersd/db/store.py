@@ -4,8 +4,8 @@ import asyncio
 import os
 import threading
 import time
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -40,7 +40,18 @@ T = TypeVar("T")
 Refusal = Callable[[str], StorageUnavailable]
 
 MOST_PER_COMMIT = 1000
+BULK_SECONDS = 0.004
+"""How long the bulk writes of one commit may take before single events get their turn."""
+
 READ_SECONDS = 10.0
+SHORT_READ_SECONDS = 0.02
+"""A read that holds the one connection for longer is interrupted, and begun again on a connection of its own."""
+
+MAX_SNAPSHOT_READS = 4
+WAIT_WINDOW_SECONDS = 60.0
+LONG_WAIT_SECONDS = 2.0
+"""From this wait on, `health` reports a problem."""
+
 RETRY_SECONDS = 2.0
 CHECKPOINT_PAGES = 1000  # when nothing waits
 CHECKPOINT_PAGES_BUSY = 16_000  # 64 MiB: even while writes wait
@@ -120,6 +131,16 @@ def _inode(found: os.stat_result | None) -> tuple[int, int] | None:
     return (found.st_dev, found.st_ino) if found else None
 
 
+@dataclass(frozen=True)
+class _Write:
+    """A change that waits for its commit."""
+
+    change: Callable[[Db], Any]
+    future: asyncio.Future[Any]
+    since: float
+    source: object
+
+
 class Store:
     """One connection. Writes are committed together, reads run between the commits."""
 
@@ -149,13 +170,45 @@ class Store:
         self._wal_frames = 0  # in the log
         self._last_rush = 0.0
         self._closing = False
-        self._waiting: deque[tuple[Callable[[Db], Any], asyncio.Future[Any]]] = deque()
+        self.source_of_write: Callable[[], object] = lambda: None
+        self._urgent: deque[_Write] = deque()
+        self._bulk: deque[_Write] = deque()
+        self._bulk_sources: Counter[object] = Counter()
+        self._bulk_turn = True
+        self._unanswered = 0
+        self._committing_since: float | None = None
+        self._waits: deque[tuple[float, float]] = deque()
+        self._snapshot_reads = anyio.CapacityLimiter(MAX_SNAPSHOT_READS)
         self._woken = anyio.Event()
 
     @property
     def waiting(self) -> int:
         """Writes that are not yet committed."""
-        return len(self._waiting)
+        return self._unanswered
+
+    @property
+    def write_wait_seconds(self) -> float:
+        """How long the oldest single write waits now."""
+        try:
+            since = self._urgent[0].since
+        except IndexError:
+            return time.monotonic() - self._committing_since if self._committing_since else 0.0
+        return time.monotonic() - min(since, self._committing_since or since)
+
+    @property
+    def longest_write_wait_seconds(self) -> float:
+        """The longest wait of a single write within the last minute, up to now."""
+        oldest = time.monotonic() - WAIT_WINDOW_SECONDS
+        return max([self.write_wait_seconds, *(wait for at, wait in self._waits if at > oldest)])
+
+    @property
+    def wait_problem(self) -> str | None:
+        """What to say when writes wait long, or did within the last minute."""
+        if (now := self.write_wait_seconds) > LONG_WAIT_SECONDS:
+            return f"events wait to be stored: the oldest for {now:.1f} s; see clankers-ctl jobs and clankers-ctl logs"
+        if (longest := self.longest_write_wait_seconds) > LONG_WAIT_SECONDS:
+            return f"an event waited {longest:.1f} s to be stored within the last minute; see clankers-ctl logs"
+        return None
 
     @property
     def busy(self) -> bool:
@@ -169,35 +222,74 @@ class Store:
 
     # -- for features
 
-    async def write(self, change: Callable[[Db], T]) -> T:
+    async def write(self, change: Callable[[Db], T], bulk: bool = False) -> T:
         """Run `change` in the next commit; returns once that commit is on the disk.
+
+        Single writes go before bulk ones, of which each commit takes only what is done in a few milliseconds; the
+        writes of one source keep their order.
 
         `change` may be run a second time when another one of its batch fails, so it must touch nothing
         but the database. It is run even when the caller is cancelled meanwhile.
         """
         self._serving()
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._waiting.append((change, future))
-        self._woken.set()
-        return await future
+        return await self._enqueue(change, bulk)
+
+    async def write_all(self, changes: Iterable[Callable[[Db], Any]]) -> list[Outcome]:
+        """Run many changes in order, in as many commits as it takes; returns once all of them are on the disk.
+
+        Each is a bulk write, so single events are committed in between. A change that fails fails alone.
+        """
+        self._serving()
+        futures = [self._enqueue(change, bulk=True) for change in changes]
+        results = await asyncio.gather(*futures, return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException) and not isinstance(result, Exception):
+                raise result
+        return [Outcome(error=one) if isinstance(one, Exception) else Outcome(one) for one in results]
 
     async def read(self, query: Callable[[Db], T], seconds: float = READ_SECONDS) -> T:
-        """The answer of `query` to what is committed; it may take `seconds` and must not write."""
+        """Return the answer of `query` to what is committed; it may take `seconds` and must not write.
+
+        A query that takes long is begun again on a connection of its own, so it must bear being run twice.
+        """
+        began = time.monotonic()
+        short = min(seconds, SHORT_READ_SECONDS)
 
         def bounded(db: Db) -> T:
             self._verify_files()
-            deadline = time.monotonic() + seconds
+            deadline = time.monotonic() + short
             db.stop_when(lambda: self._closing or time.monotonic() > deadline)
             try:
                 return query(db)
+            except apsw.SQLError as error:  # a virtual table may report an interrupt as an error of its own
+                if time.monotonic() > deadline:
+                    raise apsw.InterruptError(str(error)) from error
+                raise
             finally:
                 db.stop_when(None)
 
         try:
             return await self._run(bounded, unreadable)
-        except apsw.InterruptError as error:
-            raise DeadlineExceeded(f"the answer took longer than {seconds:g} s: ask for less") from error
+        except apsw.InterruptError:
+            return await self._read_snapshot(query, began + seconds, seconds)
         except (*TROUBLE, FileGone) as error:
+            await self._note(error)
+            raise unreadable(in_words(error)) from error
+
+    async def _read_snapshot(self, query: Callable[[Db], T], deadline: float, seconds: float) -> T:
+        """Return the answer of `query` on a snapshot connection; raises DeadlineExceeded after `deadline`."""
+        try:
+            with anyio.fail_after(deadline - time.monotonic()):
+                return await self.aside(query)
+        except (TimeoutError, apsw.InterruptError) as error:
+            raise DeadlineExceeded(f"the answer took longer than {seconds:g} s: ask for less") from error
+
+    async def check_readable(self) -> None:
+        """Raise StorageUnavailable unless the database at the path can be read."""
+        self._serving(unreadable)
+        try:
+            self._verify_files()
+        except FileGone as error:
             await self._note(error)
             raise unreadable(in_words(error)) from error
 
@@ -217,8 +309,14 @@ class Store:
 
     async def _aside(self, look: Callable[[Db], T], stopped: threading.Event) -> T:
         self._asides.add(stopped)
+
+        def due() -> bool:
+            return stopped.is_set() or self._closing
+
         try:
-            return await anyio.to_thread.run_sync(look_at, self.path, look, stopped.is_set, abandon_on_cancel=True)
+            return await anyio.to_thread.run_sync(
+                look_at, self.path, look, due, abandon_on_cancel=True, limiter=self._snapshot_reads
+            )
         except TROUBLE as error:
             raise unreadable(in_words(error)) from error
         except apsw.InterruptError as error:
@@ -273,7 +371,7 @@ class Store:
     async def run(self) -> None:
         """Commit what waits, for as long as the daemon lives."""
         while True:
-            while self._waiting:
+            while self.waiting:
                 await self._commit_waiting()
                 await self._checkpoint_when(self._wal_pages > CHECKPOINT_PAGES_BUSY)
             await self._checkpoint_when(self._wal_pages > CHECKPOINT_PAGES)
@@ -336,7 +434,7 @@ class Store:
         """Commit what waits, fold the log into the database, and let go of the file."""
         self._closing = True  # ends what is still read: whoever asked has been waited for long enough
         with anyio.CancelScope(shield=True):
-            while self._waiting:
+            while self.waiting:
                 await self._commit_waiting()
             await self._let_go()
 
@@ -352,14 +450,14 @@ class Store:
             raise refusal(self.problem or "the schema is out of date")
         return self._opened(refusal)
 
-    async def _run(self, work: Callable[[Db], T], refusal: Refusal) -> T:
+    async def _run(self, work: Callable[[Db], T], refusal: Refusal, urgent: bool = False) -> T:
         """Run `work` in the connection's thread; once more, when only another program's checkpoint was in its way."""
         try:
-            return await self._serving(refusal).run(work)
+            return await self._serving(refusal).run(work, urgent)
         except FileChanged as error:
             await self._note(error)
             await self.open()
-            return await self._serving(refusal).run(work)
+            return await self._serving(refusal).run(work, urgent)
 
     async def _open(self) -> None:
         if foreign := await anyio.to_thread.run_sync(wal.prepare_to_open, self.path):
@@ -466,21 +564,55 @@ class Store:
         except (*TROUBLE, FileGone) as error:
             await self._note(error)
 
-    async def _commit_waiting(self) -> None:
-        batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), MOST_PER_COMMIT))]
-        changes = [change for change, _ in batch]
-        with anyio.CancelScope(shield=True):  # a batch taken is a batch answered
-            outcomes = await self._commit(changes)
-        for (_, future), outcome in zip(batch, outcomes, strict=True):
-            outcome.give_to(future)
+    def _enqueue(self, change: Callable[[Db], T], bulk: bool) -> "asyncio.Future[T]":
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        source = self.source_of_write()
+        bulk = bulk or source in self._bulk_sources  # behind what the same source has sent before
+        if bulk and source is not None:
+            self._bulk_sources[source] += 1
+        (self._bulk if bulk else self._urgent).append(
+            _Write(change, future, time.monotonic(), source if bulk else None)
+        )
+        self._unanswered += 1
+        self._woken.set()
+        return future
 
-    async def _commit(self, changes: list[Callable[[Db], Any]]) -> list[Outcome]:
+    async def _commit_waiting(self) -> None:
+        """Commit single writes that wait, or some bulk writes, or both; answer those whose writes were run."""
+        singles: list[_Write] = []
+        bulk: list[_Write] = []
+
+        def take() -> None:
+            singles.extend(self._urgent.popleft() for _ in range(min(len(self._urgent), MOST_PER_COMMIT)))
+            self._committing_since = singles[0].since if singles else None
+            if self._bulk_turn or not singles:  # every second commit, so that neither waits for ever
+                room = MOST_PER_COMMIT - len(singles)
+                bulk.extend(self._bulk.popleft() for _ in range(min(len(self._bulk), room)))
+            self._bulk_turn = not bulk
+
+        with anyio.CancelScope(shield=True):  # a batch taken is a batch answered
+            outcomes = await self._commit(take, singles, bulk)
+        batch = singles + bulk
+        self._bulk.extendleft(reversed(batch[len(outcomes) :]))
+        self._committing_since = None
+        self._note_waits(singles)
+        self._unanswered -= len(outcomes)
+        for write, outcome in zip(batch, outcomes, strict=False):
+            if write.source is not None:
+                self._bulk_sources[write.source] -= 1
+                if not self._bulk_sources[write.source]:
+                    del self._bulk_sources[write.source]
+            outcome.give_to(write.future)
+
+    async def _commit(self, take: Callable[[], None], singles: list[_Write], bulk: list[_Write]) -> list[Outcome]:
         def commit(db: Db) -> list[Outcome]:
             self._verify_files()
+            take()  # here, so that what came while this waited for the thread comes along
+            changes, optional = [write.change for write in singles], [write.change for write in bulk]
             if not self._generation_due:
-                outcomes = commit_together(db, changes)
+                outcomes = commit_together(db, changes, optional, BULK_SECONDS)
             else:
-                _, *outcomes = commit_together(db, [wal.new_generation, *changes])
+                _, *outcomes = commit_together(db, [wal.new_generation, *changes], optional, BULK_SECONDS)
                 self._generation_due = False
             try:
                 self._verify_files()  # what went into a deleted file is not stored
@@ -489,14 +621,29 @@ class Store:
             return outcomes
 
         try:
-            outcomes = await self._run(commit, unavailable)
+            outcomes = await self._run(commit, unavailable, urgent=True)
         except (*TROUBLE, FileGone) as error:
             await self._note(error)
-            return [Outcome(error=unavailable(self.problem or in_words(error))) for _ in changes]
+            if not singles + bulk:  # the connection was closed, or the files were gone, before it could begin
+                take()
+            return [Outcome(error=unavailable(self.problem or in_words(error))) for _ in singles + bulk]
         except StorageUnavailable as error:
-            return [Outcome(error=error) for _ in changes]
-        self._count(len(changes))
+            take()
+            return [Outcome(error=error) for _ in singles + bulk]
+        self._count(len(outcomes))
         return outcomes
+
+    def _note_waits(self, writes: list[_Write]) -> None:
+        """Remember how long the longest of these writes has waited; the deque keeps falling values only."""
+        if not writes:
+            return
+        now = time.monotonic()
+        wait = now - writes[0].since
+        while self._waits and (self._waits[-1][1] <= wait):
+            self._waits.pop()
+        self._waits.append((now, wait))
+        while self._waits[0][0] < now - WAIT_WINDOW_SECONDS:
+            self._waits.popleft()
 
     def _count(self, changes: int) -> None:
         self.written.writes += changes

@@ -19,6 +19,7 @@ from clankersd import clock
 from clankersd.db import Db
 from clankersd.index.edges import Limits, Way, traverse
 from clankersd.rpc import handles
+from clankersd.search.turns import takes_search_turn
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon
@@ -134,6 +135,7 @@ def _prune(db: Db, select: str, params: dict[str, Any], dry_run: bool) -> int:
 
 
 @handles(GraphTraverse)
+@takes_search_turn
 async def traverse_graph(daemon: "Daemon", request: GraphTraverse) -> list[Reached]:
     relations = None if request.relations is None else tuple(request.relations)
     limits = Limits(request.hops, request.decay, request.direction, relations)

@@ -131,13 +131,13 @@ async def _store(daemon: "Daemon", header: Header, extracted: Extracted, tokens:
     waiting: list[Window] = []
     async for window in _cut_windows(daemon, extracted, tokens):
         if sum(len(one.records) for one in waiting) >= SLICE:
-            storing = await daemon.store.write(partial(_put, daemon, header, storing, waiting))
+            storing = await daemon.store.write(partial(_put, daemon, header, storing, waiting), bulk=True)
             daemon.index.wake()
             waiting = []
         waiting.append(window)
 
     if storing is not None or await _is_large(daemon, header.source):
-        storing = await daemon.store.write(partial(_put, daemon, header, storing, waiting))
+        storing = await daemon.store.write(partial(_put, daemon, header, storing, waiting), bulk=True)
         await clear(daemon.store, storing.id, storing.revision)
         waiting = []
 

@@ -184,7 +184,7 @@ def finish(db: Db, storing: Storing) -> None:
 async def clear(store: Store, document_id: str, revision: int) -> None:
     """Remove the chunks of other revisions, some at a time."""
     own = {"id": document_id, "revision": revision}
-    while await store.write(lambda db: len(db.tuples(_SOME_GONE, own))) == AT_ONCE:
+    while await store.write(lambda db: len(db.tuples(_SOME_GONE, own)), bulk=True) == AT_ONCE:
         pass
 
 

@@ -154,11 +154,11 @@ class Comparison:
     async def _store(self, found: Found, loaded: Loaded, row: Known | None, as_it_was: str | None) -> None:
         if row and loaded.hash == as_it_was:
             touched = {"id": row.id, "path": row.path, "mtime": loaded.mtime, "size": loaded.size, "now": clock.now()}
-            await self._index.store.write(lambda db: db.execute(_TOUCH, touched))
+            await self._index.store.write(lambda db: db.execute(_TOUCH, touched), bulk=True)
             self._report.unchanged += 1
             return
         before = None if row else self._moved_from(loaded.hash)
-        await self._index.store.write(lambda db: store(db, found, loaded, before))
+        await self._index.store.write(lambda db: store(db, found, loaded, before), bulk=True)
         self._index.wake()
         if before:
             del self._gone[before.id]
@@ -172,7 +172,7 @@ class Comparison:
 
     async def _forget(self, row: Known) -> None:
         own = {"id": row.id, "path": row.path}
-        await self._index.store.write(lambda db: db.execute(_FORGET, own))
+        await self._index.store.write(lambda db: db.execute(_FORGET, own), bulk=True)
         self._report.removed += 1
 
     def _fail(self, found: Found, reason: str) -> None:

@@ -190,7 +190,7 @@ class Queue:
             self._remember(db, current, fresh)
             return current
 
-        current = await self._index.store.write(store)
+        current = await self._index.store.write(store, bulk=True)
         labels = {row["chunk"]: row["label"] for row in rows}
         self._take_over(current, [(chunk, blob, labels[chunk]) for chunk, blob in ready])
         if refused:

@@ -61,7 +61,7 @@ async def keep_swept(index: Index) -> None:
 
 async def sweep(index: Index) -> None:
     """Remove what dropped generations left, a little at a time."""
-    while await index.store.write(lambda db: generations.sweep(db, SWEEP)):
+    while await index.store.write(lambda db: generations.sweep(db, SWEEP), bulk=True):
         pass
 
 
@@ -90,7 +90,7 @@ async def _queue_all(index: Index, building: Generation, progress: Progress) -> 
         )
         return int(last or 0)
 
-    while last := await index.store.write(queue_slice):
+    while last := await index.store.write(queue_slice, bulk=True):
         after = last
         await progress(0, None, "counting chunks")
 

@@ -99,7 +99,9 @@ async def remove_strays(index: Index, found: Strays) -> None:
     """Remove chunks that belong to nothing, their words and vectors with them."""
     for some in _in_parts(found.chunks):
         params = {"ids": json.dumps(some)}
-        await index.store.write(partial(Db.execute, sql=f"DELETE FROM chunks WHERE id IN ({_THESE})", params=params))
+        await index.store.write(
+            partial(Db.execute, sql=f"DELETE FROM chunks WHERE id IN ({_THESE})", params=params), bulk=True
+        )
     await index.store.write(partial(Db.execute, sql=f"DELETE {_WAITING_FOR_NOBODY}"))
 
 
@@ -148,9 +150,9 @@ async def match(index: Index, generation: Generation, found: Unlike) -> None:
     """Let chunks wait for their vectors, and remove vectors of no chunk."""
     for some in _in_parts(found.chunks):
         params = {"generation": generation.id, "ids": json.dumps(some)}
-        await index.store.write(partial(Db.execute, sql=_QUEUE, params=params))
+        await index.store.write(partial(Db.execute, sql=_QUEUE, params=params), bulk=True)
     for some in _in_parts(found.vectors):
-        await index.store.write(partial(vectors.remove, generation=generation, chunks=some))
+        await index.store.write(partial(vectors.remove, generation=generation, chunks=some), bulk=True)
     index.lost(generation, found.vectors)
     index.wake()
 
@@ -159,7 +161,7 @@ async def index_all_words(index: Index) -> None:
     """Make the full text of all chunks anew, the newest first, so that what comes in meanwhile is beyond it."""
     below = await index.store.write(_index_newest_words)
     while below is not None:
-        below = await index.store.write(partial(_index_words_below, below=below))
+        below = await index.store.write(partial(_index_words_below, below=below), bulk=True)
 
 
 def _index_newest_words(db: Db) -> int | None:

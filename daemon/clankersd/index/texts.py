@@ -79,4 +79,4 @@ async def recut(index: Index, kind: str, owner: str) -> None:
         if current is None or stored is None or current["text"] == stored["text"]:
             db.execute(_DONE, {"kind": kind, "owner": owner})
 
-    await index.store.write(store)
+    await index.store.write(store, bulk=True)

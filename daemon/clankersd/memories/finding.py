@@ -20,6 +20,7 @@ from clankersd.rpc import handles
 from clankersd.search.filters import Visible
 from clankersd.search.search import Asked, ask, degraded, find, fingerprint, mode_of, page_offset
 from clankersd.search.snippets import snippet
+from clankersd.search.turns import takes_search_turn
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon
@@ -40,6 +41,7 @@ _CHUNKS = """
 
 
 @handles(MemorySearch)
+@takes_search_turn
 async def memory_search(daemon: "Daemon", request: MemorySearch) -> MemoryHits:
     started = time.perf_counter()
     offset = page_offset(request)
@@ -123,6 +125,7 @@ def _hit(asked: Asked, memory: Memory, candidate: "Candidate") -> MemoryHit:
 
 
 @handles(MemoryContext)
+@takes_search_turn
 async def memory_context(daemon: "Daemon", request: MemoryContext) -> Context:
     found, problem = await _for_context(daemon, request)
     excluded = tuple(request.exclude)

@@ -26,6 +26,7 @@ from clankersd.memories.scopes import IN_SCOPE, Allowed, allowed
 from clankersd.rpc import handles
 from clankersd.search.filters import Eligible, Visible, eligible
 from clankersd.search.meaning import PENDING_SECONDS, SEARCH_AT_ONCE, in_thread_if
+from clankersd.search.turns import takes_search_turn
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon
@@ -134,6 +135,7 @@ async def neighbors(daemon: "Daemon", request: GraphNeighbors) -> Graph:
 
 
 @handles(MemoryRelated)
+@takes_search_turn
 async def related_memories(daemon: "Daemon", request: MemoryRelated) -> list[Related]:
     await daemon.queue.finish_pending(PENDING_SECONDS)
     live = daemon.index.live if daemon.store.vec.version else None

@@ -147,7 +147,7 @@ async def maintain(daemon: "Daemon", dry_run: bool = False, *, force: bool = Fal
     rested = {"rested": began - REST_DAYS * DAY_MS}
     if not dry_run:
         for start in range(0, len(steps), SLICE):
-            await daemon.store.write(lambda db, some=steps[start : start + SLICE]: _take(db, some))  # type: ignore[misc]
+            await daemon.store.write(lambda db, some=steps[start : start + SLICE]: _take(db, some), bulk=True)  # type: ignore[misc]
         for step in steps:
             daemon.hub.publish("memory", step.action, step.memory_id, reason=step.reason)
 

@@ -64,7 +64,7 @@ async def memory_export(daemon: "Daemon", request: MemoryExport) -> RecordPage:
         cursor = encode_cursor(shown[-1]["created_at"], shown[-1]["id"]) if more else None
         return RecordPage([_record(db, row, permitted) for row in shown], cursor)
 
-    return await daemon.store.read(page)
+    return await daemon.store.aside(page)
 
 
 def _record(db: Db, row: Row, permitted: Allowed) -> MemoryRecord:
@@ -99,7 +99,7 @@ async def memory_import(daemon: "Daemon", request: MemoryImport) -> Imported:
         count_redactions(db, secrets, clock.now())
         return _store_all(db, request, read, refused)
 
-    created, relations = await daemon.store.write(store) if read else ([], 0)
+    created, relations = await daemon.store.write(store, bulk=True) if read else ([], 0)
     daemon.index.wake()
     for memory_id in created:
         daemon.hub.publish("memory", "imported", memory_id)

@@ -33,6 +33,7 @@ from clankersd.recall.known import (
 )
 from clankersd.recall.trivial import why_trivial
 from clankersd.rpc import handles
+from clankersd.search.turns import takes_search_turn
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon
@@ -80,6 +81,7 @@ class Asked:
 
 
 @handles(RecallHook)
+@takes_search_turn
 async def recall_hook(daemon: "Daemon", request: RecallHook) -> HookOutput:
     at = occasion(request.harness, request.event)
     if at is None:
@@ -93,6 +95,7 @@ async def recall_hook(daemon: "Daemon", request: RecallHook) -> HookOutput:
 
 
 @handles(RecallPreview)
+@takes_search_turn
 async def recall_preview(daemon: "Daemon", request: RecallPreview) -> Recall:
     at = Occasion(None, request.kind, request.session_id or "", request.project, request.query or "", request.kind)
     return await _recall(daemon, at, await daemon.store.read(lambda db: _asked(db, at)))

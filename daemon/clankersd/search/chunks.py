@@ -25,6 +25,7 @@ from clankersd.rpc import handles
 from clankersd.search.filters import Eligible, eligible, without_memories
 from clankersd.search.meaning import PENDING_SECONDS, given_vector, nearest_exactly
 from clankersd.search.search import ask, find
+from clankersd.search.turns import takes_search_turn
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon
@@ -52,6 +53,7 @@ _FOUND = f"""
 
 
 @handles(ChunkSearch)
+@takes_search_turn
 async def search_chunks(daemon: "Daemon", request: ChunkSearch) -> ChunksFound:
     if (request.query is None) == (request.embedding is None):
         raise InvalidParams("invalid params: give exactly one of query and embedding - at `$`")
@@ -66,6 +68,7 @@ async def search_chunks(daemon: "Daemon", request: ChunkSearch) -> ChunksFound:
 
 
 @handles(ChunkSearchKeyword)
+@takes_search_turn
 async def search_chunks_by_words(daemon: "Daemon", request: ChunkSearchKeyword) -> ChunksFound:
     asked = ask(daemon, _search(request.query, request.filters), without_memories())
     candidates = await find(daemon, asked)

@@ -90,27 +90,30 @@ async def find_words(
     found = Keywords()
     terms: deque[Term] = deque()
 
-    def begin(db: Db) -> None:
-        known = _terms(db, query_words(query), names, frequencies)
-        found.stems.update(term.stem for term in known)
-        terms.extend(known[:MOST_TERMS])
-        look_up(db)
+    begun = False
 
     def look_up(db: Db) -> None:
-        """As much as others will not notice; a trip to the connection's thread for each word would cost more."""
+        """As much as others will not notice; a trip to the connection's thread for each word would cost more.
+
+        Run a second time, after it was interrupted, it goes on where it was.
+        """
+        nonlocal begun
+        if not begun:
+            known = _terms(db, query_words(query), names, frequencies)
+            found.stems.update(term.stem for term in known)
+            terms.extend(known[:MOST_TERMS])
+            begun = True
         until = time.monotonic() + SLICE_SECONDS
         while terms and found.has_room_for(terms[0]) and time.monotonic() < until:
             found.add(terms[0], _look_up(db, terms[0], eligible))
             terms.popleft()
 
-    step = begin
-    while step is begin or (terms and found.has_room_for(terms[0])):
+    while not begun or (terms and found.has_room_for(terms[0])):
         seconds = deadline - anyio.current_time()
         if seconds <= 0:
             found.note = "time ran out before all words were looked up"
             break
-        await store.read(step, seconds)
-        step = look_up
+        await store.read(look_up, seconds)
     return found
 
 

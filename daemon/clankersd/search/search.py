@@ -26,6 +26,7 @@ from clankersd.search.keyword import Frequencies, Keywords, find_words
 from clankersd.search.meaning import Meaning, compare, find_meaning, in_thread_if, replace_missing
 from clankersd.search.ranking import Candidate, diversify, named, rank, recency, without_names, without_siblings
 from clankersd.search.snippets import snippet
+from clankersd.search.turns import takes_search_turn
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon
@@ -86,6 +87,7 @@ class Asked:
 
 
 @handles(Search)
+@takes_search_turn
 async def search(daemon: "Daemon", request: Search) -> SearchResult:
     started = time.perf_counter()
     offset = page_offset(request)

@@ -1,0 +1,178 @@
+"""Single events go before bulk work, in the order of their connection; long reads keep nobody waiting."""
+
+import select
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import apsw
+import pytest
+from support import DaemonProcess, RawConnection
+
+from clankers_protocol.errors import DeadlineExceeded
+from clankersd.db import Db, Store
+from clankersd.db import store as store_module
+
+pytestmark = pytest.mark.anyio
+
+ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+LONG = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 3000000) SELECT count(*) FROM n"
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@asynccontextmanager
+async def open_store(folder: Path) -> AsyncIterator[Store]:
+    """A store whose writes are committed, with a table of its own."""
+    store = Store(folder / "clankers.db", folder / "backups", "normal")
+    await store.open()
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(store.run)
+            await store.apart(lambda db: db.execute("CREATE TABLE notes (id INTEGER PRIMARY KEY, text TEXT)"))
+            yield store
+            tasks.cancel_scope.cancel()
+    finally:
+        await store.close()
+
+
+def note(text: str, seconds: float = 0.0) -> Callable[[Db], None]:
+    def change(db: Db) -> None:
+        time.sleep(seconds)
+        db.execute("INSERT INTO notes (text) VALUES (:text)", {"text": text})
+
+    return change
+
+
+async def stored(store: Store) -> list[str]:
+    return [row[0] for row in await store.read(lambda db: db.tuples("SELECT text FROM notes ORDER BY id"))]
+
+
+async def test_single_write_goes_before_bulk_writes_that_wait(tmp_path: Path) -> None:
+    async with open_store(tmp_path) as store, anyio.create_task_group() as tasks:
+        tasks.start_soon(store.write_all, [note("bulk", 0.002) for _ in range(100)])
+        await anyio.sleep(0.01)
+        await store.write(note("single"))
+        waiting = store.waiting
+        assert waiting > 50
+
+
+async def test_bulk_writes_are_all_stored_beside_single_writes_without_end(tmp_path: Path) -> None:
+    async with open_store(tmp_path) as store, anyio.create_task_group() as tasks:
+
+        async def write_singles() -> None:
+            while True:
+                await store.write(note("single", 0.001))
+
+        for _ in range(3):
+            tasks.start_soon(write_singles)
+        outcomes = await store.write_all([note(f"bulk {number}") for number in range(200)])
+        tasks.cancel_scope.cancel()
+        assert [outcome.error for outcome in outcomes] == [None] * 200
+
+
+async def test_writes_of_one_source_keep_their_order(tmp_path: Path) -> None:
+    async with open_store(tmp_path) as store, anyio.create_task_group() as tasks:
+        source = "one"
+        store.source_of_write = lambda: source
+        tasks.start_soon(store.write_all, [note(f"one {number}", 0.002) for number in range(20)])
+        await anyio.lowlevel.checkpoint()
+        tasks.start_soon(store.write, note("one, after its bulk"))
+        await anyio.lowlevel.checkpoint()
+        source = "two"
+        await store.write(note("two"))
+        while store.waiting:
+            await anyio.sleep(0.005)
+        order = await stored(store)
+        assert order.index("two") < order.index("one 19")
+        assert [text for text in order if text != "two"] == [*(f"one {n}" for n in range(20)), "one, after its bulk"]
+
+
+async def test_bulk_write_that_fails_fails_alone(tmp_path: Path) -> None:
+    def fail(db: Db) -> None:
+        db.execute("INSERT INTO notes (text) VALUES ('half')")
+        raise ValueError("no")
+
+    async with open_store(tmp_path) as store:
+        outcomes = await store.write_all([note("a"), fail, note("b")])
+        assert [str(outcome.error) if outcome.error else None for outcome in outcomes] == [None, "no", None]
+        assert await stored(store) == ["a", "b"]
+
+
+async def test_long_read_delays_no_write(tmp_path: Path) -> None:
+    async with open_store(tmp_path) as store, anyio.create_task_group() as tasks:
+        answers: list[int] = []
+
+        async def read() -> None:
+            answers.append(await store.read(lambda db: db.value(LONG)))
+
+        for _ in range(3):
+            tasks.start_soon(read)
+        await anyio.lowlevel.checkpoint()
+        await store.write(note("a"))
+        assert answers == []
+    assert answers == [3_000_000] * 3
+
+
+async def test_read_without_end_is_stopped_at_its_deadline(tmp_path: Path) -> None:
+    async with open_store(tmp_path) as store:
+        with pytest.raises(DeadlineExceeded):
+            await store.read(lambda db: db.value(ENDLESS), seconds=0.2)
+        await store.write(note("a"))
+        assert await stored(store) == ["a"]
+
+
+async def test_interrupt_that_looks_like_another_error_is_tried_again(tmp_path: Path) -> None:
+    tried = []
+
+    def read(db: Db) -> str:
+        tried.append(db)
+        if len(tried) == 1:
+            time.sleep(store_module.SHORT_READ_SECONDS * 2)
+            raise apsw.SQLError("vtable constructor failed: chunks_instances")
+        return "answer"
+
+    async with open_store(tmp_path) as store:
+        assert await store.read(read) == "answer"
+
+
+async def test_store_reports_writes_that_wait_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "LONG_WAIT_SECONDS", 0.2)
+    async with open_store(tmp_path) as store, anyio.create_task_group() as tasks:
+        await store.write(note("short"))
+        assert store.wait_problem is None
+        tasks.start_soon(store.write, note("slow", 0.6))
+        while not (problem := store.wait_problem):
+            await anyio.sleep(0.02)
+        assert "events wait" in problem
+        await store.write(note("behind it"))
+        assert store.wait_problem is not None
+        assert "within the last minute" in store.wait_problem
+        assert store.write_wait_seconds == 0
+
+
+def test_health_reports_how_long_writes_wait(shared_daemon: DaemonProcess) -> None:
+    with shared_daemon.connect() as connection:
+        connection.call("upsertSession", session={"id": "s"})
+        report = connection.call("health")
+        assert report["ok"]
+        assert report["writeWaitMs"] == 0
+        assert report["longestWriteWaitMs"] > 0
+
+
+def test_event_is_answered_before_a_large_batch_of_another_connection(shared_daemon: DaemonProcess) -> None:
+    messages = [{"message": {"id": f"m{n}", "sessionId": "b", "textContent": f"text {n} " * 50}} for n in range(1500)]
+    with shared_daemon.connect() as batch, shared_daemon.connect() as other:
+        batch.send({"jsonrpc": "2.0", "id": 1, "method": "events.batch", "params": {"events": messages}})
+        other.call("upsertSession", session={"id": "s"})
+        assert not _has_reply(batch)
+        assert batch.receive()["result"]["ok"]
+
+
+def _has_reply(connection: RawConnection) -> bool:
+    return bool(select.select([connection.socket], [], [], 0)[0])
