@@ -237,7 +237,7 @@ def stored(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The changes that were stored, in order."""
     found: list[Any] = []
 
-    async def store(_: Any, change: Any) -> None:
+    async def store(_: Any, change: Any, bulk: bool = False) -> None:
         found.append(change)
 
     monkeypatch.setattr(spool_module, "keep", store)
