@@ -151,9 +151,8 @@ async def test_store_reports_writes_that_wait_long(tmp_path: Path, monkeypatch: 
             await anyio.sleep(0.02)
         assert "events wait" in problem
         await store.write(note("behind it"))
-        assert store.wait_problem is not None
-        assert "within the last minute" in store.wait_problem
-        assert store.write_wait_seconds == 0
+        assert store.wait_problem is None
+        assert store.longest_write_wait_seconds >= 0.6
 
 
 def test_health_reports_how_long_writes_wait(shared_daemon: DaemonProcess) -> None:

@@ -9,6 +9,8 @@ from clankers.ctl.human import size, span
 from clankers.ctl.output import echo, one_line, print_facts, print_json, secho
 from clankers_protocol.admin import DaemonStatus, Health, HealthReport, Sizes, StatusReport
 
+LONG_WAIT_MS = 2000
+
 
 @click.command()
 @common
@@ -43,6 +45,9 @@ def health(ctl: Ctl) -> None:
         print_json(report)
     else:
         _print_state(report)
+        if report.ok and report.longest_write_wait_ms > LONG_WAIT_MS:
+            waited = report.longest_write_wait_ms / 1000
+            echo(f"An event waited {waited:.1f} s to be stored within the last minute: see clankers-ctl logs.")
         echo(_versions(report))
     sys.exit(0 if report.ok else PROBLEM)
 

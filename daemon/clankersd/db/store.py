@@ -203,11 +203,9 @@ class Store:
 
     @property
     def wait_problem(self) -> str | None:
-        """What to say when writes wait long, or did within the last minute."""
+        """What to say when a write waits long now."""
         if (now := self.write_wait_seconds) > LONG_WAIT_SECONDS:
             return f"events wait to be stored: the oldest for {now:.1f} s; see clankers-ctl jobs and clankers-ctl logs"
-        if (longest := self.longest_write_wait_seconds) > LONG_WAIT_SECONDS:
-            return f"an event waited {longest:.1f} s to be stored within the last minute; see clankers-ctl logs"
         return None
 
     @property
