@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test check lint types pytest bench bench-hook bench-search bench-indexing bench-retrieval bench-memory docs format build clean dev
+.PHONY: run test check lint types pytest bench bench-hook bench-search bench-indexing bench-retrieval bench-memory docs format build clean dev static-model
 
 run: $(VENV)/installed
 	CLANKERS_DATA_PATH=$(CURDIR)/.scratch CLANKERS_CONFIG_PATH=$(CURDIR)/.scratch/clankers.toml $(BIN)/clankersd
@@ -51,6 +51,11 @@ bench-retrieval: $(VENV)/installed
 
 bench-memory: $(VENV)/installed
 	$(BIN)/python -m tests.bench.memory
+
+# Builds the files of the static embedding model again, from the weights inside another package's wheel.
+static-model: $(VENV)/installed
+	$(PYTHON) -m pip download --quiet --no-deps --only-binary=:all: --dest .scratch/wheels wordllama==0.4.0.post1
+	$(BIN)/python -m tools.static_model .scratch/wheels/wordllama-0.4.0.post1-*.whl
 
 docs: $(VENV)/installed
 	$(BIN)/python -m clankers_protocol.reference > docs/rpc.md

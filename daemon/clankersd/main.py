@@ -40,6 +40,9 @@ def main() -> None:
     os.umask(0o077)
     # numpy's threads would fight with ours for the cores: one search is quicker with one of them.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # The tokenizer's thread pool panics where no thread can be started; it is no quicker for texts as short as ours.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    os.environ["RAYON_NUM_THREADS"] = "1"
     flags = {"log_level": options.log_level} if options.log_level else {}
     try:
         if options.check_config:

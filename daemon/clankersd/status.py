@@ -50,6 +50,7 @@ async def health(daemon: "Daemon", request: Health) -> HealthReport:  # every ha
         sqlite_vec_version=daemon.store.vec.version,
         schema_version=daemon.store.schema_version,
         problem=daemon.store.problem,
+        degraded=daemon.index.degraded,
     )
 
 

@@ -8,7 +8,8 @@ from clankers_protocol.wire import Id, Limit, Method, Wire
 
 
 class HealthReport(Wire):
-    """`ok` is false when events cannot be stored; `problem` then says why and what to do."""
+    """`ok` is false when events cannot be stored; `problem` then says why and what to do. `degraded` says what does not
+    work although events are stored: vector search, when its model, a library or memory is missing."""
 
     ok: bool
     version: str
@@ -17,6 +18,7 @@ class HealthReport(Wire):
     sqlite_vec_version: str | None
     schema_version: int | None
     problem: str | None = None
+    degraded: str | None = None
 
 
 class Health(Method[HealthReport]):

@@ -6,7 +6,7 @@ import click
 
 from clankers.ctl.command import PROBLEM, Ctl, common
 from clankers.ctl.human import size, span
-from clankers.ctl.output import print_facts, print_json
+from clankers.ctl.output import one_line, print_facts, print_json
 from clankers_protocol.admin import DaemonStatus, Health, HealthReport, Sizes, StatusReport
 
 
@@ -43,6 +43,8 @@ def health(ctl: Ctl) -> None:
         print_json(report)
     else:
         _print_state(report)
+        if report.degraded:
+            click.secho(f"  degraded: {one_line(report.degraded)}", fg="yellow")
         click.echo(_versions(report))
     sys.exit(0 if report.ok else PROBLEM)
 

@@ -1,0 +1,1 @@
+"""Tools for those who work on clankers; nothing of it is installed."""
