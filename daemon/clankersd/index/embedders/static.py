@@ -77,6 +77,7 @@ def static_embedder(settings: EmbedderSettings) -> LocalEmbedder:
 
 
 def _preflight() -> None:
+    """Raise EmbedderUnavailable when a package or a file of the model is missing."""
     for package in _REQUIRED_PACKAGES:
         if find_spec(package) is None:
             raise EmbedderUnavailable(_missing(package), permanent=True)
@@ -92,6 +93,7 @@ def _missing(package: str) -> str:
 
 
 def _load() -> Encoder:
+    _preflight()
     try:
         import_numpy()
         require_headroom(LOAD_BYTES)
