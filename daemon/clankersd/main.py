@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Mapping
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def main() -> None:
         if options.check_config:
             config.load(_paths(options).config, flags)
             return
-        anyio.run(_run, _paths(options), flags, backend_options={"use_uvloop": True})
+        anyio.run(_run, _paths(options), flags, backend_options={"use_uvloop": find_spec("uvloop") is not None})
     except* ConfigError as group:
         _give_up(group, EXIT_CONFIG)
     except* StartRefused as group:
