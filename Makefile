@@ -70,6 +70,8 @@ format: $(VENV)/installed
 
 build: $(VENV)/installed
 	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
+	CLANKERS_WHEEL_PLATFORM=musllinux_1_2_x86_64 $(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
+	CLANKERS_WHEEL_PLATFORM=musllinux_1_2_aarch64 $(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
 
 clean:
 	rm -rf $(VENV) .scratch dist build .hypothesis .mypy_cache .ruff_cache
