@@ -18,7 +18,7 @@ def require_headroom(size_bytes: int) -> None:
     try:
         mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
     except OSError as error:
-        raise MemoryError(f"less than {size_bytes // 2**20} MiB of memory are left") from error
+        raise MemoryError(f"less than {size_bytes // 2**20} MiB of memory can be allocated") from error
 
 
 def import_numpy() -> ModuleType:

@@ -9,6 +9,7 @@ from clankersd.index import generations
 from clankersd.index.chunks import Chunking, Prepared, cut_tools_later, prepare
 from clankersd.index.embedders import make_embedder
 from clankersd.index.embedders.base import Embedder, EmbedderSettings, EmbedderUnavailable
+from clankersd.index.embedders.local import RETRY_SECONDS
 from clankersd.index.generations import NOTHING, Generation, Wanted
 from clankersd.index.vectors import Labelled, Mirror, count, read_slice
 
@@ -151,7 +152,11 @@ class Index:
     async def retry_embedder(self) -> None:
         """Try again to make an embedder that could not be made; raises EmbedderUnavailable while it cannot."""
         settings = self._settings
-        embedder = await anyio.to_thread.run_sync(make_embedder, settings)
+        try:
+            embedder = await anyio.to_thread.run_sync(make_embedder, settings)
+        except EmbedderUnavailable as error:
+            error.retry_after = error.retry_after or RETRY_SECONDS
+            raise
         if self.embedder is not None or settings != self._settings:
             return  # the settings changed meanwhile
         self.embedder = embedder
