@@ -4,15 +4,13 @@ import os
 import resource
 import shutil
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support import DaemonProcess, RawConnection, running_daemon
-from writers import message
+from writers import eventually, message
 
 import clankersd
 
@@ -35,20 +33,15 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def wait_until(condition: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + RECOVERS_WITHIN_SECONDS
-    while time.monotonic() < deadline:
-        if found := condition():
-            return found
-        time.sleep(0.05)
-    raise AssertionError(f"not within {RECOVERS_WITHIN_SECONDS} s: {what}")
-
-
 def check_degraded(daemon: DaemonProcess, reason: str, name: str = "first") -> None:
     """Store an event and find it by keyword; `reason` stands wherever an owner would look for it."""
     with daemon.connect() as connection:
         connection.call("upsertMessage", message=message(name, text=f"the {name} turtle crossed the road"))
-        wait_until(lambda: reason in connection.call("index.status")["vectors"], f"index.status says {reason!r}")
+        eventually(
+            lambda: reason in connection.call("index.status")["vectors"],
+            f"index.status says {reason!r}",
+            RECOVERS_WITHIN_SECONDS,
+        )
         found = connection.call("search", query="turtle")
         assert name in [hit["ref"].get("messageId") for hit in found["hits"]]
         assert found["mode"] == "keyword"
@@ -64,8 +57,16 @@ def check_degraded(daemon: DaemonProcess, reason: str, name: str = "first") -> N
 
 def check_recovered(connection: RawConnection, *names: str) -> None:
     """Everything stored meanwhile is found by vector."""
-    wait_until(lambda: connection.call("index.status")["vectors"] == "ready", "index.status says ready")
-    wait_until(lambda: not connection.call("index.status")["live"]["pending"], "nothing waits for its vector")
+    eventually(
+        lambda: connection.call("index.status")["vectors"] == "ready",
+        "index.status says ready",
+        RECOVERS_WITHIN_SECONDS,
+    )
+    eventually(
+        lambda: not connection.call("index.status")["live"]["pending"],
+        "nothing waits for its vector",
+        RECOVERS_WITHIN_SECONDS,
+    )
     found = connection.call("search", query="turtle on the street", mode="vector", sources=["sessions"])
     assert {hit["ref"]["messageId"] for hit in found["hits"]} >= set(names)
     assert connection.call("health")["degraded"] is None
@@ -90,9 +91,9 @@ def replaced(path: Path, spoil: Callable[[Path], None]) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("name", "spoil", "reason"),
     [
-        pytest.param("weights.safetensors", lambda path: None, "is missing", id="missing"),
+        pytest.param("weights.safetensors", lambda path: None, "is missing or not readable", id="missing"),
         pytest.param("tokenizer.json", lambda path: path.write_bytes(b"{}"), "is damaged", id="damaged"),
-        pytest.param("tokenizer.json", lambda path: os.mkfifo(path), "is missing", id="fifo"),
+        pytest.param("tokenizer.json", lambda path: os.mkfifo(path), "is missing or not readable", id="fifo"),
     ],
 )
 def test_model_file_spoilt(home: Path, installed: Path, name: str, spoil: Callable[[Path], None], reason: str) -> None:

@@ -5,6 +5,7 @@ They are made from the weights of the package `wordllama` by `make static-model`
 
 import hashlib
 import json
+import os
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -81,10 +82,11 @@ def _preflight() -> None:
     for package in _REQUIRED_PACKAGES:
         if find_spec(package) is None:
             raise EmbedderUnavailable(_missing(package), permanent=True)
-    for name in SHA256:
-        if not (FOLDER / name).is_file():
+    for path in (FOLDER / name for name in SHA256):
+        # Not Path.is_file, which raises where a folder may not be searched.
+        if not (os.path.isfile(path) and os.access(path, os.R_OK)):  # noqa: PTH113
             raise EmbedderUnavailable(
-                f"the static model's file {FOLDER / name} is missing: {_REINSTALL}", permanent=True
+                f"the static model's file {path} is missing or not readable: {_REINSTALL}", permanent=True
             )
 
 
