@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test check lint types pytest bench bench-hook bench-search bench-indexing bench-retrieval bench-memory bench-secure-delete faults bench-fairness docs format build clean dev
+.PHONY: run test check lint types pytest bench bench-hook bench-search bench-indexing bench-retrieval bench-memory bench-secure-delete faults bench-fairness docs format build clean dev static-model platforms
 
 run: $(VENV)/installed
 	CLANKERS_DATA_PATH=$(CURDIR)/.scratch CLANKERS_CONFIG_PATH=$(CURDIR)/.scratch/clankers.toml $(BIN)/clankersd
@@ -63,6 +63,15 @@ faults: $(VENV)/installed
 bench-fairness: $(VENV)/installed
 	$(BIN)/python -m tests.bench.fairness $(LOADS)
 
+# Which platforms have wheels for all dependencies; asks the package index.
+platforms: $(VENV)/installed
+	$(BIN)/python -m tests.platforms
+
+# Builds the files of the static embedding model again, from the weights inside another package's wheel.
+static-model: $(VENV)/installed
+	$(PYTHON) -m pip download --quiet --no-deps --only-binary=:all: --dest .scratch/wheels wordllama==0.4.0.post1
+	$(BIN)/python -m tests.platforms.static_model .scratch/wheels/wordllama-0.4.0.post1-*.whl
+
 docs: $(VENV)/installed
 	$(BIN)/python -m clankers_protocol.reference > docs/rpc.md
 
@@ -72,6 +81,8 @@ format: $(VENV)/installed
 
 build: $(VENV)/installed
 	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
+	CLANKERS_WHEEL_PLATFORM=musllinux_1_2_x86_64 $(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
+	CLANKERS_WHEEL_PLATFORM=musllinux_1_2_aarch64 $(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
 
 clean:
 	rm -rf $(VENV) .scratch dist build .hypothesis .mypy_cache .ruff_cache

@@ -144,7 +144,7 @@ class Daemon:
         self.loaded = loaded
         if new.durability != old.durability:
             await self.store.set_durability(new.durability)
-        if index_settings(new) != index_settings(old):
+        if index_settings(new) != index_settings(old) or self.index.problem:
             await self.index.change(*index_settings(new))
         if watch_settings(new) != watch_settings(old):
             await self.files.change(watch_settings(new))

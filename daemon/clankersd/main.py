@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Mapping
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,9 @@ def main() -> None:
     # numpy's threads would fight with ours for the cores: one search is quicker with one of them.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     sys.setswitchinterval(SWITCH_SECONDS)
+    # The tokenizer's thread pool panics where no thread can be started; it is no quicker for texts as short as ours.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    os.environ["RAYON_NUM_THREADS"] = "1"
     flags = {"log_level": options.log_level} if options.log_level else {}
     try:
         if options.check_config:
@@ -56,7 +60,7 @@ def main() -> None:
         by_hook = None
         if options.started_by_hook is not None:
             by_hook = HookStart.parse(paths.database, options.started_by_hook)
-        anyio.run(_run, paths, flags, by_hook, backend_options={"use_uvloop": True})
+        anyio.run(_run, paths, flags, by_hook, backend_options={"use_uvloop": find_spec("uvloop") is not None})
     except* ConfigError as group:
         _give_up(group, EXIT_CONFIG)
     except* StartRefused as group:

@@ -1,6 +1,7 @@
 """`model.list`: which embedders could be used here, told without loading one and without the network."""
 
 import json
+import os
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +15,7 @@ from clankers_protocol.search import Model, ModelList
 from clankersd.config import Config
 from clankersd.index.embedders import make_embedder
 from clankersd.index.embedders.base import EmbedderSettings, EmbedderUnavailable
+from clankersd.index.embedders.files import read_regular_file
 from clankersd.index.embedders.gemini import Gemini
 from clankersd.index.embedders.keys import find_key
 from clankersd.index.embedders.ollama import Ollama
@@ -74,7 +76,9 @@ def _static(config: Config) -> Model:
 def _problem(settings: EmbedderSettings) -> str | None:
     """What keeps the embedder from being made; making one loads nothing and asks nobody."""
     try:
-        make_embedder(settings)
+        embedder = make_embedder(settings)
+        if embedder is not None:
+            embedder.preflight()
     except EmbedderUnavailable as error:
         return error.reason
     return None
@@ -90,11 +94,13 @@ def _folders(models: Path, config: Config) -> list[Path]:
 
 
 def _configured_folder(config: Config) -> Path | None:
-    return Path(config.embedder_model).expanduser() if config.embedder == "onnx" and config.embedder_model else None
+    if config.embedder != "onnx" or not config.embedder_model:
+        return None
+    return Path(os.path.expanduser(config.embedder_model))  # noqa: PTH111 - pathlib's raises for an unknown user
 
 
 def _same(one: Path, other: Path) -> bool:
-    return one.resolve() == other.resolve()
+    return os.path.realpath(one) == os.path.realpath(other)  # unlike resolve, no error for links in a circle
 
 
 def _onnx(path: Path, config: Config) -> Model:
@@ -116,8 +122,8 @@ def _described(folder: OnnxFolder) -> str:
 
 def _dims(folder: Path) -> int | None:
     for file, key in _DIMS:
-        with suppress(OSError, ValueError):
-            said: Any = json.loads((folder / file).read_bytes())
+        with suppress(EmbedderUnavailable, ValueError, RecursionError):
+            said: Any = json.loads(read_regular_file(folder / file))
             if isinstance(said, dict) and isinstance(said.get(key), int):
                 return int(said[key])
     return None

@@ -53,6 +53,7 @@ async def health(daemon: "Daemon", request: Health) -> HealthReport:  # every ha
         sqlite_vec_version=daemon.store.vec.version,
         schema_version=daemon.store.schema_version,
         problem=problem,
+        degraded=daemon.index.degraded,
         warnings=_warnings(daemon),
         write_wait_ms=round(store.write_wait_seconds * 1000, 1),
         longest_write_wait_ms=round(store.longest_write_wait_seconds * 1000, 1),

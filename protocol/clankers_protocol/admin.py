@@ -10,8 +10,9 @@ from clankers_protocol.wire import Id, Limit, Method, Wire
 class HealthReport(Wire):
     """Health of the daemon. `ok` is false if events cannot be stored or wait long; `problem` says why.
 
-    `warnings` name what else needs the owner's attention, each with what to do, and files moved aside or rescued.
-    `writeWaitMs` is the wait of the oldest event now, `longestWriteWaitMs` the longest of the last minute.
+    `degraded` names what does not work although events are stored: vector search, if its model, a library or memory is
+    missing. `warnings` name what else needs the owner's attention, each with what to do, and files moved aside or
+    rescued. `writeWaitMs` is the wait of the oldest event now, `longestWriteWaitMs` the longest of the last minute.
     """
 
     ok: bool
@@ -21,6 +22,7 @@ class HealthReport(Wire):
     sqlite_vec_version: str | None
     schema_version: int | None
     problem: str | None = None
+    degraded: str | None = None
     warnings: list[str] = field(default_factory=list)
     write_wait_ms: float = 0.0
     longest_write_wait_ms: float = 0.0

@@ -9,7 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,7 @@ def contents(connection: RawConnection) -> list[str]:
 
 def read_up_to(daemon: DaemonProcess, session: str) -> str | None:
     """The last message of a session that was read in the background."""
-    with sqlite3.connect(f"file:{daemon.database}?mode=ro", uri=True) as db:
+    with closing(sqlite3.connect(f"file:{daemon.database}?mode=ro", uri=True)) as db:
         row = db.execute("SELECT last_message FROM extractions WHERE session_id = ?", (session,)).fetchone()
     return row[0] if row else None
 

@@ -1,6 +1,8 @@
 """`clankers-mcp` through the SDK's own client, over standard input and output."""
 
 import json
+import os
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -256,3 +258,13 @@ async def test_a_memory_may_be_for_all_projects_and_take_anothers_place(
     assert new.endswith(f", instead of {old}.")
     stored = connection.call("memory.get", id=old)
     assert (stored["scope"], stored["pinned"], stored["state"]) == ("global", True, "superseded")
+
+
+def test_mcp_server_without_its_library_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "mcp_types.py").write_text("raise ModuleNotFoundError('No module named mcp_types', name='mcp_types')")
+    environ = os.environ | {"PYTHONPATH": str(tmp_path)}
+    ran = subprocess.run(
+        [sys.executable, "-m", "clankers.mcp"], env=environ, capture_output=True, text=True, timeout=60
+    )
+    assert ran.returncode == 1
+    assert ran.stderr == "clankers-mcp: the package mcp is missing: pip install 'mcp>=2.3,<3'\n"

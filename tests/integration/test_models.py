@@ -530,3 +530,28 @@ def test_a_name_cannot_lead_elsewhere(name: str, tmp_path: Path):
 def test_a_hub_is_at_an_address_of_the_web(base: str, tmp_path: Path):
     with pytest.raises(PullFailed):
         plan("minilm", tmp_path, base, False, 1)
+
+
+# A model that is away for a while
+
+
+def test_onnx_folder_that_comes_back_is_used_again(home: Path) -> None:
+    folder = put_model(home / "tiny")
+    chosen = {"CLANKERS_EMBEDDER": "onnx", "CLANKERS_EMBEDDER_MODEL": str(folder)}
+    with running_daemon(home, **chosen) as daemon:
+        say_something(daemon)
+        daemon.stop()
+    folder.rename(home / "away")
+    with running_daemon(home, **chosen) as daemon, daemon.connect() as connection:
+        connection.call("upsertMessage", message={"id": "m9", "sessionId": "s1", "role": "user", "textContent": "dog"})
+        assert str(folder) in connection.call("health")["degraded"]
+        found = connection.call("search", query="dog")
+        assert (found["mode"], "m9" in [hit["ref"]["messageId"] for hit in found["hits"]]) == ("keyword", True)
+        (home / "away").rename(folder)
+        connection.call("daemon.reload")
+        deadline = time.monotonic() + 30
+        while (report := connection.call("index.status"))["vectors"] != "ready" or report["live"]["pending"]:
+            assert time.monotonic() < deadline, report
+            time.sleep(0.02)
+        assert connection.call("search", query="dog", mode="vector")["degraded"] is None
+        assert connection.call("health")["degraded"] is None

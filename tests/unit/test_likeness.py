@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clankersd.memories import likeness
 from clankersd.memories.likeness import (
     content_hash,
     distance,
@@ -148,3 +149,11 @@ def test_the_category_decides_over_the_text() -> None:
 def test_concepts_are_names_in_the_text() -> None:
     text = "Call `retry_all` in src/net/http.py; SessionStore and max_retries matter, `x` does not"
     assert concepts(text) == ["retry_all", "src/net/http.py", "SessionStore", "max_retries"]
+
+
+@given(st.text(max_size=200))
+def test_simhash_is_the_same_without_numpy(text: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(likeness, "numpy_if_available", lambda: None)
+        plain = likeness.simhash(text)
+    assert plain == likeness.simhash(text)

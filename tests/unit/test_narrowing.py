@@ -28,6 +28,9 @@ class Chunks:
         self._db.executemany("INSERT INTO chunks (kind) VALUES (?)", [(kind,) for kind in kinds])
         self.rows = 0
 
+    def close(self) -> None:
+        self._db.close()
+
     async def read(self, work: "Callable[[Chunks], list[Any]]") -> list[Any]:
         return work(self)
 
@@ -58,6 +61,7 @@ def nearest(kinds: list[str], kind: str) -> tuple[list[int], int]:
     ids = f"SELECT chunks.id FROM chunks WHERE {condition}"
     eligible = Eligible(condition, {"kind": kind}, narrow=True, fits=lambda label: True, quicker=ids)
     found = anyio.run(nearest_in_memory, cast(Store, chunks), MIRROR, DIRECTION, eligible, POOL)
+    chunks.close()
     return [chunk for chunk, _ in found], chunks.rows
 
 

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clankersd.search.conversation import AFTER, BEFORE, FADE, SIMILAR_NEAR, score_words, smooth
+from clankersd.search.conversation import (
+    AFTER,
+    BEFORE,
+    FADE,
+    SIMILAR_NEAR,
+    score_words,
+    score_words_without_numpy,
+    smooth,
+)
 from clankersd.search.keyword import Keywords, Place, Term
 from clankersd.search.ranking import (
     ANSWERS,
@@ -44,6 +52,34 @@ def scores(*found: tuple[Term, list[Place]], average: float = 50) -> dict[Any, f
 def test_no_words_are_no_scores() -> None:
     assert score_words(Keywords(), 50) is None
     assert score_words(Keywords([(term(), [])]), 50) is None
+    assert score_words_without_numpy(Keywords([(term(), [])]), 50) is None
+
+
+_places = st.builds(
+    place,
+    st.integers(1, 30),
+    st.one_of(st.none(), st.integers(0, 8)),
+    st.sampled_from([None, "s", "t"]),
+    st.sampled_from([1, 40, 400]),
+    st.sampled_from(["text", "header"]),
+)
+
+
+@given(st.lists(st.lists(_places, max_size=20), max_size=3), st.sampled_from([10.0, 90.0]))
+def test_scores_without_numpy_are_the_same(found: list[list[Place]], average: float) -> None:
+    # A chunk has one session, turn and length, whatever word stands in it.
+    facts: dict[int, Place] = {}
+    words = Keywords()
+    for number, places in enumerate(found):
+        alike = [(one[0], one[1], *facts.setdefault(one[0], one)[2:]) for one in places]
+        words.places.append((term(f"word{number}", frequency=number + 1), alike))
+    ours, theirs = score_words_without_numpy(words, average), score_words(words, average)
+    assert (ours is None) == (theirs is None)
+    if ours is None or theirs is None:
+        return
+    by_key = dict(zip(ours.keys.tolist(), ours.scores.tolist(), strict=True))
+    assert by_key == pytest.approx(dict(zip(theirs.keys.tolist(), theirs.scores.tolist(), strict=True)))
+    assert (ours.chunk_of, ours.sessions) == (theirs.chunk_of, theirs.sessions)
 
 
 def test_a_match_tells_of_its_neighbours_less_the_farther_and_more_after_than_before() -> None:

@@ -48,6 +48,8 @@ def health(ctl: Ctl) -> None:
         if report.ok and report.longest_write_wait_ms > LONG_WAIT_MS:
             waited = report.longest_write_wait_ms / 1000
             echo(f"An event waited {waited:.1f} s to be stored within the last minute: see clankers-ctl logs.")
+        if report.degraded:
+            secho(f"  degraded: {one_line(report.degraded)}", fg="yellow")
         echo(_versions(report))
     sys.exit(0 if report.ok else PROBLEM)
 

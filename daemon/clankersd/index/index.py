@@ -9,6 +9,7 @@ from clankersd.index import generations
 from clankersd.index.chunks import Chunking, Prepared, cut_tools_later, prepare
 from clankersd.index.embedders import make_embedder
 from clankersd.index.embedders.base import Embedder, EmbedderSettings, EmbedderUnavailable
+from clankersd.index.embedders.local import RETRY_SECONDS
 from clankersd.index.generations import NOTHING, Generation, Wanted
 from clankersd.index.vectors import Labelled, Mirror, count, read_slice
 
@@ -47,6 +48,13 @@ class Index:
     def wanted(self) -> Wanted:
         """What the index should be; of a remote model the dimensions are known only after its first vector."""
         return Wanted(self.embedder.identity if self.embedder else NOTHING, *self._cut)
+
+    @property
+    def degraded(self) -> str | None:
+        """Why there is no vector search although the configuration asks for it; None when all is well."""
+        if self.live is None or self._settings.provider == "none":
+            return None
+        return f"keyword search only: {self.paused}" if self.paused else None
 
     @property
     def paused(self) -> str | None:
@@ -141,6 +149,23 @@ class Index:
             await self.store.apart(self.attach)
         self.wake()
 
+    async def retry_embedder(self) -> None:
+        """Try again to make an embedder that could not be made; raises EmbedderUnavailable while it cannot."""
+        settings = self._settings
+        try:
+            embedder = await anyio.to_thread.run_sync(make_embedder, settings)
+        except EmbedderUnavailable as error:
+            error.retry_after = error.retry_after or RETRY_SECONDS
+            raise
+        if self.embedder is not None or settings != self._settings:
+            return  # the settings changed meanwhile
+        self.embedder = embedder
+        self.recovered()
+        log.info("embedder recovered", provider=settings.provider)
+        if self.live is not None and self.paused and self.building is None:
+            await self.store.apart(self.attach)
+        self.wake()
+
     async def average_tokens(self) -> float:
         """How long chunks are, of late; looked up now and then."""
         if self._average is None or self._average[1] < anyio.current_time():
@@ -154,11 +179,17 @@ class Index:
         live = self.live
         if live is None or live.identity.dims is None or self.mirror is not None:
             return
-        self.mirror = mirror = Mirror(live.id, live.identity.dims)
+        try:
+            self.mirror = mirror = Mirror(live.id, live.identity.dims)
+        except MemoryError as error:
+            log.warning("vectors are not in memory", problem=f"too little memory: {error}")
+            return
         try:
             await self._fill(mirror, live)
         except (StorageUnavailable, DeadlineExceeded) as error:
             log.warning("vectors are not in memory", problem=error.message)
+        except MemoryError as error:
+            log.warning("vectors are not in memory", problem=f"too little memory: {error}")
         finally:
             if not mirror.complete and self.mirror is mirror:
                 self.mirror = None
@@ -175,10 +206,14 @@ class Index:
     def _use(self, settings: EmbedderSettings, tokens: int, overlap: int, sources: tuple[str, ...]) -> None:
         self.recovered()
         self.last_error = None
+        self._settings = settings
+        self.embedder = None
         try:
             self.embedder = make_embedder(settings)
+            if self.embedder is not None:
+                self.embedder.preflight()
         except EmbedderUnavailable as error:
-            self.embedder, self.problem = None, error.reason
+            self.problem, self.hopeless = error.reason, error.permanent
             log.warning("no embedder", problem=error.reason)
         self._cut = tokens, overlap, sources
 

@@ -125,7 +125,9 @@ class Queue:
 
     async def _see_whether_it_is_over(self) -> None:
         """An outage ends even when nothing waits any more that would show it."""
-        if self._index.problem and self._index.embedder is not None:
+        if self._index.problem and self._index.embedder is None:
+            await self._index.retry_embedder()
+        elif self._index.problem and self._index.embedder is not None:
             await self._index.embedder.embed_query("is anybody there")
             self._index.recovered()
 

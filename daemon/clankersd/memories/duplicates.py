@@ -12,6 +12,7 @@ from clankersd.index.embedders.base import Vector
 from clankersd.index.generations import Generation
 from clankersd.memories.likeness import distance, near, probes, quarters, same, says_otherwise
 from clankersd.memories.rows import SELECT, Row
+from clankersd.memory_headroom import numpy_if_available
 from clankersd.search.keyword import Frequencies, stems_of
 
 SAME_MEANING = 0.98
@@ -129,9 +130,10 @@ def _vectors(db: Db, ids: list[str], live: Generation) -> list[tuple[str, bytes]
 
 def own_vector(db: Db, memory_id: str, live: Generation) -> Vector | None:
     """The vector of a memory that is one chunk; None when there is none, or none yet."""
-    import numpy as np
-
-    found = _vectors(db, [memory_id], live) if live.identity.dims else []
+    np = numpy_if_available()
+    if np is None or not live.identity.dims:
+        return None
+    found = _vectors(db, [memory_id], live)
     return np.frombuffer(found[0][1], "<f4") if found else None
 
 

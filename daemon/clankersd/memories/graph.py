@@ -23,6 +23,7 @@ from clankersd.memories.entities import at_field, entities_by_id, visible_entity
 from clankersd.memories.relations import HOLDS, KNOWN, OF_TYPES
 from clankersd.memories.rows import AS_OF, CURRENT, SELECT, find, to_memories
 from clankersd.memories.scopes import IN_SCOPE, Allowed, allowed
+from clankersd.memory_headroom import numpy_if_available
 from clankersd.rpc import handles
 from clankersd.search.filters import Eligible, Visible, eligible
 from clankersd.search.meaning import PENDING_SECONDS, SEARCH_AT_ONCE, in_thread_if
@@ -261,9 +262,9 @@ def _own_vector(db: Db, memory_id: str, live: Generation | None) -> Vector | Non
         return None
     sql = _OWN_VECTORS.format(vectors=live.vectors)
     blobs = [row[0] for row in db.tuples(sql, {"id": memory_id, "chunking": live.chunking.number})]
-    if not blobs:
+    np = numpy_if_available()
+    if not blobs or np is None:
         return None
-    import numpy as np
 
     mean = np.frombuffer(b"".join(blobs), "<f4").reshape(len(blobs), -1).mean(axis=0)
     length = float(np.linalg.norm(mean))

@@ -5,9 +5,11 @@ answer follows its question), and less when the neighbour is long, since a long 
 docs/retrieval.md.
 """
 
+from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from clankersd.memory_headroom import numpy_if_available
 from clankersd.search.keyword import Keywords, Place
 
 if TYPE_CHECKING:
@@ -36,8 +38,8 @@ _TURNS = 1 << 32
 class Scored:
     """Scores by key. A key is a turn of a session, or one chunk that has no turn."""
 
-    keys: "Array"
-    scores: "Array"
+    keys: "Array | array[int]"
+    scores: "Array | array[float]"
     chunk_of: dict[int, int] = field(default_factory=dict)
     sessions: list[str] = field(default_factory=list)
 
@@ -48,6 +50,8 @@ class Scored:
 
 def score_words(words: Keywords, average: float) -> Scored | None:
     """How well each turn or chunk fits the words, with what its neighbours contribute; best first."""
+    if numpy_if_available() is None:
+        return score_words_without_numpy(words, average)
     import numpy as np
 
     numbers: dict[str, int] = {}
@@ -65,6 +69,43 @@ def score_words(words: Keywords, average: float) -> Scored | None:
     keys, totals = keys[real], totals[real]
     best = np.argsort(-totals, kind="stable")
     return Scored(keys[best], totals[best], {key: chunk for key, (_, chunk) in own.items()}, list(numbers))
+
+
+def score_words_without_numpy(words: Keywords, average: float) -> Scored | None:
+    """Compute the same scores in plain Python, several times slower: keyword search does not depend on numpy."""
+    reference = max(SHORT, average)
+    numbers: dict[str, int] = {}
+    own: dict[int, tuple[float, int]] = {}
+    totals: dict[int, float] = {}
+    for term, places in words.places:
+        by_chunk: dict[int, list[Place]] = {}
+        for place in places:
+            by_chunk.setdefault(place[0], []).append(place)
+        best: dict[int, float] = {}
+        for chunk in sorted(by_chunk):
+            found = by_chunk[chunk]
+            key, tokens = _key(found[0], numbers), found[0][4]
+            times = sum(place[1] != "header" for place in found)
+            norm = K1 * (1 - B + B * max(tokens, reference) / reference)
+            by_text = times * (K1 + 1) / (times + norm)
+            score = max(by_text, float(times < len(found)))
+            if key not in own or score * term.rarity > own[key][0]:
+                own[key] = score * term.rarity, chunk
+            best[key] = max(best.get(key, 0.0), score)
+            if key < 0:
+                continue
+            told = by_text * (min(1.0, FADE / tokens) if tokens else 1.0)
+            for distance, (before, after) in enumerate(zip(BEFORE, AFTER, strict=True), 1):
+                best[key + distance] = max(best.get(key + distance, 0.0), told * before)
+                best[key - distance] = max(best.get(key - distance, 0.0), told * after)
+        for key, score in best.items():
+            totals[key] = totals.get(key, 0.0) + score * term.rarity
+    real = [key for key in totals if key < 0 or key % _TURNS < _TURNS // 2]  # a turn before the first is none
+    if not real:
+        return None
+    real.sort(key=lambda key: (-totals[key], key))
+    scores = array("d", [totals[key] for key in real])
+    return Scored(array("q", real), scores, {key: chunk for key, (_, chunk) in own.items()}, list(numbers))
 
 
 def _key(place: Place, numbers: dict[str, int]) -> int:

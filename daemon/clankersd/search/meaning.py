@@ -14,6 +14,7 @@ from clankersd.index import vectors
 from clankersd.index.embedders.base import EmbedderUnavailable, ItemFailed, Vector
 from clankersd.index.embedders.vectors import received_vector
 from clankersd.index.vectors import Found, Mirror
+from clankersd.memory_headroom import import_numpy
 from clankersd.search.conversation import SIMILAR_NEAR, Neighbours, smooth
 from clankersd.search.filters import Eligible
 
@@ -74,7 +75,10 @@ async def find_meaning(daemon: "Daemon", query: str, eligible: Eligible, pool: i
         return Meaning()  # a query without a meaning: punctuation, say
     if problem := index.paused:  # its first vector may have told that it is another model
         return Meaning(problem=f"not searched by meaning: {problem}")
-    return Meaning(await _nearest(daemon, vector, eligible, pool), vector)
+    try:
+        return Meaning(await _nearest(daemon, vector, eligible, pool), vector)
+    except MemoryError as error:
+        return Meaning(problem=f"not searched by meaning: too little memory: {error}")
 
 
 def given_vector(daemon: "Daemon", embedding: Embedding, where: str = "$.embedding") -> Vector:
@@ -82,6 +86,10 @@ def given_vector(daemon: "Daemon", embedding: Embedding, where: str = "$.embeddi
     live = daemon.index.live
     if live is None or live.identity.dims is None or daemon.store.vec.version is None:
         raise Conflict(f"the index has no vectors: {daemon.index.paused or 'none was made yet'}")
+    try:
+        import_numpy()
+    except (ImportError, MemoryError) as error:
+        raise Conflict(f"vectors cannot be compared: numpy is unavailable: {error}") from error
     found = received_vector(embedding)
     if isinstance(found, ItemFailed):
         raise InvalidParams(f"invalid params: {found.reason} - at `{where}`")

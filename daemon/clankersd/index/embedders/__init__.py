@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import structlog
+
 from clankersd.index.embedders.base import (
     Embedder,
     EmbedderSettings,
@@ -30,6 +32,8 @@ __all__ = [
     "make_embedder",
 ]
 
+log = structlog.get_logger(component="embedder")
+
 _LOCAL: dict[str, Callable[[EmbedderSettings], Embedder]] = {"static": static_embedder, "onnx": onnx_embedder}
 _REMOTE: dict[str, Api] = {api.provider: api for api in (OpenAI(), Ollama(), Gemini())}
 
@@ -38,6 +42,17 @@ def make_embedder(settings: EmbedderSettings) -> Embedder | None:
     """The embedder the settings describe, None for "none"; raises EmbedderUnavailable if there is no such."""
     if settings.provider == "none":
         return None
+    try:
+        return _make(settings)
+    except EmbedderUnavailable:
+        raise
+    except Exception as error:  # a path that the system refuses, a home folder nobody has: no reason not to start
+        log.exception("embedder not made", provider=settings.provider)
+        reason = f"the {settings.provider} embedder cannot be made: {str(error)[:200] or type(error).__name__}"
+        raise EmbedderUnavailable(reason, permanent=True) from error
+
+
+def _make(settings: EmbedderSettings) -> Embedder:
     if settings.provider in _LOCAL:
         return _LOCAL[settings.provider](settings)
     if settings.provider in _REMOTE:

@@ -68,6 +68,10 @@ class Embedder(Protocol):
     identity: Identity
     weight: float
 
+    def preflight(self) -> None:
+        """Raise EmbedderUnavailable when something it needs is plainly missing; loads nothing and asks nobody."""
+        ...
+
     async def embed(self, texts: list[str]) -> list[Outcome]:
         """One outcome per text, in order; raises EmbedderUnavailable when there can be none."""
         ...

@@ -10,6 +10,7 @@ from clankersd.index.embedders.base import EmbedderUnavailable
 from clankersd.index.embedders.keys import Key
 from clankersd.index.embedders.patience import Patience
 from clankersd.index.embedders.replies import Passing, Refused, Reply
+from clankersd.memory_headroom import import_numpy
 
 if TYPE_CHECKING:
     import httpx
@@ -87,9 +88,12 @@ class Endpoint:
         """Runs in a worker thread: the import and the certificates take a tenth of a second."""
         try:
             import httpx
-            import numpy  # noqa: F401 - vectors need it in a moment
+
+            import_numpy()  # vectors need it in a moment
         except ImportError as error:
             raise EmbedderUnavailable(_MISSING, permanent=True) from error
+        except MemoryError as error:
+            raise EmbedderUnavailable(f"too little memory for vectors: {error}") from error
         host = urlsplit(self.url).hostname
         return httpx.AsyncClient(
             timeout=httpx.Timeout(self._timeout, connect=min(CONNECT_SECONDS, self._timeout)),

@@ -1,6 +1,7 @@
 """Embedders on the network: batches, several at once, and one bad text failing alone."""
 
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
 
 import anyio
@@ -49,6 +50,11 @@ class RemoteEmbedder:
         self.weight = self._model.weight
         key = provider_key(url=self._service.url, dims=settings.dims, document_prefix=self._model.document_prefix)
         self.identity = Identity(api.provider, self._service.model, key, settings.dims)
+
+    def preflight(self) -> None:
+        for package in ("httpx", "numpy"):
+            if find_spec(package) is None:
+                raise EmbedderUnavailable(f"remote embedders need the package {package}", permanent=True)
 
     async def embed(self, texts: list[str]) -> list[Outcome]:
         outcomes: list[Outcome] = [ItemFailed(NO_TEXT) for _ in texts]
@@ -136,7 +142,11 @@ class RemoteEmbedder:
     async def _ask(self, texts: list[str], purpose: Purpose, retries: int) -> list[Outcome]:
         """Raises Refused when nothing usable comes, or when it is unclear what is."""
         raw = await self._service.ask(texts, purpose, retries)
-        return self._of_one_length(await anyio.to_thread.run_sync(_vectors, raw))
+        try:
+            outcomes = await anyio.to_thread.run_sync(_vectors, raw)
+        except (MemoryError, RuntimeError) as error:  # RuntimeError: no thread could be started
+            raise EmbedderUnavailable(f"too little memory for vectors: {error}") from error
+        return self._of_one_length(outcomes)
 
     def _of_one_length(self, outcomes: list[Outcome]) -> list[Outcome]:
         """The first reply decides the length; a vector of another fails its text, unless all are so."""

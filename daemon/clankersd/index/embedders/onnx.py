@@ -2,6 +2,7 @@
 
 import os
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 from clankersd.index.embedders.base import (
@@ -16,8 +17,16 @@ from clankersd.index.embedders.local import Encoder, LocalEmbedder
 from clankersd.index.embedders.models import Pooling, configured
 from clankersd.index.embedders.onnx_folder import LONGEST, OnnxFolder, read_folder
 from clankersd.index.embedders.vectors import received_vector
+from clankersd.memory_headroom import import_numpy, require_headroom
 
 _MISSING = "the onnx embedder needs onnxruntime and tokenizers: pip install 'clankers[onnx]'"
+_REQUIRED_PACKAGES = ("numpy", "onnxruntime", "tokenizers")
+LOAD_BYTES = 192 * 1024 * 1024
+"""Memory to be free before a model is loaded, besides three times the size of its file."""
+
+ENCODE_BYTES = 64 * 1024 * 1024
+ENCODE_BYTES_PER_BYTE = 200
+"""Memory to be free before a text is encoded; the tokenizer takes up to 175 bytes for a byte of text."""
 _OUTPUTS = ("sentence_embedding", "last_hidden_state", "token_embeddings")
 _INPUTS = {"input_ids", "attention_mask", "token_type_ids"}
 
@@ -34,13 +43,22 @@ def onnx_embedder(settings: EmbedderSettings) -> LocalEmbedder:
     )
     identity = Identity("onnx", folder.name, key, settings.dims)
     # One text at a time: an int8 model's vector would depend on its neighbours, and padding costs.
-    return LocalEmbedder(identity, model, partial(_load, folder), at_once=1)
+    return LocalEmbedder(identity, model, partial(_load, folder), at_once=1, preflight=_preflight)
+
+
+def _preflight() -> None:
+    if any(find_spec(package) is None for package in _REQUIRED_PACKAGES):
+        raise EmbedderUnavailable(_MISSING, permanent=True)
 
 
 def _load(folder: OnnxFolder) -> Encoder:
     try:
+        import_numpy()
+        require_headroom(LOAD_BYTES + 3 * folder.model.stat().st_size)
         import onnxruntime
         from tokenizers import Tokenizer
+    except OSError as error:
+        raise EmbedderUnavailable(f"{folder.model} cannot be read: {error.strerror}", permanent=True) from error
     except ImportError as error:
         raise EmbedderUnavailable(_MISSING, permanent=True) from error
     try:
@@ -48,7 +66,9 @@ def _load(folder: OnnxFolder) -> Encoder:
         session = onnxruntime.InferenceSession(
             str(folder.model), _options(onnxruntime), providers=["CPUExecutionProvider"]
         )
-    except Exception as error:  # both raise classes of their own, without a common one
+    except MemoryError:
+        raise
+    except BaseException as error:  # both raise classes of their own, and a panic of the tokenizer is no Exception
         raise EmbedderUnavailable(
             f"the model in {folder.model.parent} cannot be loaded: {str(error)[:200]}", permanent=True
         ) from error
@@ -86,12 +106,15 @@ class _SentenceEncoder:
         return [self._encode(text) for text in texts]
 
     def _encode(self, text: str) -> Outcome:
+        require_headroom(ENCODE_BYTES + ENCODE_BYTES_PER_BYTE * len(text.encode()))
         encoding = self._tokenizer.encode(text)
         if not any(special == 0 for special in encoding.special_tokens_mask):
             return ItemFailed("it has no words")
         try:
             [output] = self._session.run([self._output], self._feed(encoding))
         except Exception as error:  # onnxruntime's own classes
+            if _out_of_memory(error):
+                raise MemoryError(str(error)[:200]) from error
             return ItemFailed(f"the model failed on it: {str(error)[:200]}")
         return received_vector(self._pooled(output[0]))
 
@@ -113,3 +136,9 @@ class _SentenceEncoder:
         if self._pooling == "mean":
             return output.mean(axis=0)
         return output[0 if self._pooling == "cls" else -1]
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """Recognise a failed allocation, which onnxruntime reports like any other failure."""
+    text = str(error).lower()
+    return isinstance(error, MemoryError) or any(words in text for words in ("bad_alloc", "allocate memory"))

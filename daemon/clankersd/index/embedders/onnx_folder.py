@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from clankersd.index.embedders.base import EmbedderUnavailable
-from clankersd.index.embedders.files import fingerprint
+from clankersd.index.embedders.files import fingerprint, read_regular_file
 from clankersd.index.embedders.models import Pooling, known
 
 LONGEST = 512  # tokens; the cost grows with the square, and chunks are shorter
@@ -43,7 +43,14 @@ class OnnxFolder:
 
 
 def read_folder(path: str) -> OnnxFolder:
-    """Raises EmbedderUnavailable when something is missing or ambiguous."""
+    """Raises EmbedderUnavailable when something is missing, ambiguous or unreadable."""
+    try:
+        return _read_folder(path)
+    except (OSError, RuntimeError) as error:  # RuntimeError: an unknown home folder, links that lead in a circle
+        raise _unusable(f"the model's folder {path} cannot be read: {error}") from error
+
+
+def _read_folder(path: str) -> OnnxFolder:
     if not path:
         raise _unusable("the onnx embedder needs a model: set it to a folder with model.onnx and tokenizer.json")
     folder = Path(path).expanduser()
@@ -109,10 +116,10 @@ def _longest(folder: Path) -> int | None:
 def _read_json(path: Path, kind: type[Any] = dict) -> Any:
     """What the file holds, or nothing when there is none."""
     try:
-        found = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return kind()
-    except (OSError, ValueError) as error:
+        if not path.exists():
+            return kind()
+        found = json.loads(read_regular_file(path))
+    except (OSError, ValueError, RecursionError) as error:
         raise _unusable(f"{path} cannot be read: {error}") from error
     if not isinstance(found, kind):
         raise _unusable(f"{path} cannot be read: it is not a JSON {kind.__name__}")

@@ -1,0 +1,36 @@
+"""Memory checks before calls into native code that ends the process when an allocation fails.
+
+Rust's allocator aborts (the tokenizer is written in Rust), and OpenBLAS, which comes with numpy, exits. Their callers
+check here first, and handle the MemoryError that Python code would raise.
+"""
+
+import importlib
+import mmap
+import sys
+from types import ModuleType
+
+NUMPY_IMPORT_BYTES = 128 * 1024 * 1024
+"""Address space that importing numpy takes, its OpenBLAS included: 96 MiB measured."""
+
+
+def require_headroom(size_bytes: int) -> None:
+    """Raise MemoryError unless the process may allocate this much more; it is reserved and given back at once."""
+    try:
+        mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
+    except OSError as error:
+        raise MemoryError(f"less than {size_bytes // 2**20} MiB of memory can be allocated") from error
+
+
+def import_numpy() -> ModuleType:
+    """Import numpy if there is memory for it; raises MemoryError or ImportError."""
+    if "numpy" not in sys.modules:
+        require_headroom(NUMPY_IMPORT_BYTES)
+    return importlib.import_module("numpy")
+
+
+def numpy_if_available() -> ModuleType | None:
+    """Return numpy, or None where it is missing, broken or too large for the memory that is left."""
+    try:
+        return import_numpy()
+    except (ImportError, MemoryError):
+        return None
