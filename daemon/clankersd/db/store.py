@@ -453,12 +453,15 @@ class Store:
             raise FileGone("the database file was replaced while it was open")
         if found.database_bytes < known.database_bytes:
             raise FileGone(f"the database file was truncated while it was open: {RESTORE}")
-        if not found.same_database(known):
-            raise FileChanged("another program wrote to the database file while it was open")
         if found.wal != known.wal or found.shm != known.shm:
             raise FileGone("the database's write-ahead log was deleted or replaced while it was open")
-        if found.wal_bytes < wal.frame_bytes(self._page_bytes, self._wal_frames):
+        if not found.same_database(known):
+            raise FileChanged("another program wrote to the database file while it was open")
+        if not self._log_is_whole(found):
             raise FileGone("the database's write-ahead log was truncated while it was open")
+
+    def _log_is_whole(self, found: FileState) -> bool:
+        return found.wal_bytes >= wal.frame_bytes(self._page_bytes, self._wal_frames)
 
     async def _watch(self, connection: Connection) -> None:
         try:
@@ -484,8 +487,11 @@ class Store:
                 self._generation_due = False
             try:
                 self._verify_files()  # what went into a deleted file is not stored
-            except FileChanged as error:  # it is committed, so it must not be run again
-                raise FileGone(str(error)) from error
+            except FileChanged as error:
+                # It is committed, so it must not be run again. After a mere checkpoint it can be read; the next use of
+                # the connection finds the change again and opens the database anew.
+                if not (self._log_is_whole(self._look_at_files()) and self._has_our_stamp(db)):
+                    raise FileGone(str(error)) from error
             return outcomes
 
         try:
@@ -560,25 +566,26 @@ class Store:
             return
         for stopped in self._asides:  # their view of the log must not outlive ours
             stopped.set()
-        for step in (partial(connection.run, self._secure), connection.close):  # its thread must end in any case
+        async with self._opening:  # nobody may open the files before they are closed and in order
+            for step in (partial(connection.run, self._secure), connection.close):  # its thread must end in any case
+                try:
+                    await step()
+                except (apsw.Error, OSError) as error:
+                    log.warning("closing failed", error=str(error))
+            new, self._replacement = self._replacement, None
+            if new is None:
+                return
             try:
-                await step()
-            except (apsw.Error, OSError) as error:
-                log.warning("closing failed", error=str(error))
-        new, self._replacement = self._replacement, None
-        if new is None:
-            return
-        try:
-            damaged = replace_database(self.path, new, "damaged")
-            log.warning("truncated database replaced by its copy", damaged=damaged and damaged.name)
-        except OSError as error:  # the copy stays among the backups
-            log.error("truncated database not replaced", error=str(error))
+                damaged = replace_database(self.path, new, "damaged")
+                log.warning("truncated database replaced by its copy", damaged=damaged and damaged.name)
+            except OSError as error:  # the copy stays among the backups
+                log.error("truncated database not replaced", error=str(error))
 
     def _secure(self, db: Db) -> None:
         """Before the files are closed, make sure that what was acknowledged can be read by whoever opens them next."""
         found, known = self._look_at_files(), self._files
         names_are_ours = found.wal == known.wal and found.shm == known.shm
-        log_is_whole = found.wal != known.wal or found.wal_bytes >= wal.frame_bytes(self._page_bytes, self._wal_frames)
+        log_is_whole = found.wal != known.wal or self._log_is_whole(found)
         if not names_are_ours:
             # Closing would delete the files at these names, which are not ours any more.
             db.raw.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
