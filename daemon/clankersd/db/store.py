@@ -147,6 +147,7 @@ class Store:
         self._behind = False
         self._wal_pages = 0  # not yet checkpointed
         self._wal_frames = 0  # in the log
+        self._frames_before = 0  # in the log before the last commit
         self._last_rush = 0.0
         self._closing = False
         self._waiting: deque[tuple[Callable[[Db], Any], asyncio.Future[Any]]] = deque()
@@ -369,9 +370,12 @@ class Store:
             self._notes[path] = FOREIGN_NOTE.format(name=path.name)
         for path in database.parent.glob(f"{database.name}.damaged-*[0-9]"):
             self._notes[path] = DAMAGED_NOTE.format(name=path.name)
+        before = _inode(_stat(str(self.path)))
         connection = await connect(self.path, self._durability)
         try:
             change = await connection.run(self._prepare)
+            if before is not None and before != self._files.database:
+                raise FileGone("the database file was replaced while it was being opened")
         except BaseException:
             await connection.close()
             raise
@@ -384,7 +388,7 @@ class Store:
     def _prepare(self, db: Db) -> migrations.Change:
         self._real_path = os.path.realpath(self.path)
         self._page_bytes = db.value("PRAGMA page_size")
-        self._wal_pages = self._wal_frames = 0
+        self._wal_pages = self._wal_frames = self._frames_before = 0
         db.raw.set_wal_hook(self._count_wal)
         if self._damaged:
             self._mend(db)
@@ -461,7 +465,11 @@ class Store:
             raise FileGone("the database's write-ahead log was truncated while it was open")
 
     def _log_is_whole(self, found: FileState) -> bool:
-        return found.wal_bytes >= wal.frame_bytes(self._page_bytes, self._wal_frames)
+        """Look at the log's size, and for the hole that a commit leaves if the log was truncated just before it."""
+        if found.wal_bytes < wal.frame_bytes(self._page_bytes, self._wal_frames):
+            return False
+        last = min(self._frames_before, self._wal_frames)
+        return last == 0 or wal.has_frame(f"{self._real_path}-wal", self._page_bytes, last)
 
     async def _watch(self, connection: Connection) -> None:
         try:
@@ -480,6 +488,7 @@ class Store:
     async def _commit(self, changes: list[Callable[[Db], Any]]) -> list[Outcome]:
         def commit(db: Db) -> list[Outcome]:
             self._verify_files()
+            self._frames_before = self._wal_frames
             if not self._generation_due:
                 outcomes = commit_together(db, changes)
             else:
@@ -595,7 +604,8 @@ class Store:
             # File and log do not fit together any more, so nothing is written; `prepare_to_open` sorts it out.
             db.raw.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             if found.database_bytes < known.database_bytes or found.same_database(known):  # something was truncated
-                self._replacement = self._rescue(db, found.database_bytes // self._page_bytes)
+                # Of a log with a hole any page may be missing, of a short file those beyond its end.
+                self._replacement = self._rescue(db, found.database_bytes // self._page_bytes if log_is_whole else 0)
             elif not (names_are_ours and self._has_our_stamp(db)):
                 self._rescue(db)
             return
@@ -620,7 +630,7 @@ class Store:
     def _rescue(self, db: Db, pages_in_file: int | None = None) -> Path | None:
         """Save everything this connection can still read as a backup.
 
-        Of a file that was truncated to `pages_in_file`, SQLite reads the pages it has not cached as zeros.
+        SQLite reads pages that were lost and that it has not cached as zeros; those up to `pages_in_file` are whole.
         """
         try:
             saved = back_up(db, self.backups, "rescued")
