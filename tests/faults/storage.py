@@ -89,18 +89,18 @@ def kill_twice(run: Run) -> frozenset[str]:
 
 
 def delete_wal(run: Run) -> frozenset[str]:
-    run.beside("-wal").unlink()
+    run.beside("-wal").unlink(missing_ok=True)
     return NOTHING
 
 
 def delete_shm(run: Run) -> frozenset[str]:
-    run.beside("-shm").unlink()
+    run.beside("-shm").unlink(missing_ok=True)
     return NOTHING
 
 
 def delete_wal_and_shm(run: Run) -> frozenset[str]:
-    run.beside("-wal").unlink()
-    run.beside("-shm").unlink()
+    run.beside("-wal").unlink(missing_ok=True)
+    run.beside("-shm").unlink(missing_ok=True)
     return NOTHING
 
 

@@ -168,6 +168,7 @@ class Store:
         self._behind = False
         self._wal_pages = 0  # not yet checkpointed
         self._wal_frames = 0  # in the log
+        self._frames_before = 0  # in the log before the last commit
         self._last_rush = 0.0
         self._closing = False
         self.source_of_write: Callable[[], object] = lambda: None
@@ -465,9 +466,12 @@ class Store:
             self._notes[path] = FOREIGN_NOTE.format(name=path.name)
         for path in database.parent.glob(f"{database.name}.damaged-*[0-9]"):
             self._notes[path] = DAMAGED_NOTE.format(name=path.name)
+        before = _inode(_stat(str(self.path)))
         connection = await connect(self.path, self._durability)
         try:
             change = await connection.run(self._prepare)
+            if before is not None and before != self._files.database:
+                raise FileGone("the database file was replaced while it was being opened")
         except BaseException:
             await connection.close()
             raise
@@ -480,7 +484,7 @@ class Store:
     def _prepare(self, db: Db) -> migrations.Change:
         self._real_path = os.path.realpath(self.path)
         self._page_bytes = db.value("PRAGMA page_size")
-        self._wal_pages = self._wal_frames = 0
+        self._wal_pages = self._wal_frames = self._frames_before = 0
         db.raw.set_wal_hook(self._count_wal)
         if self._damaged:
             self._mend(db)
@@ -549,12 +553,19 @@ class Store:
             raise FileGone("the database file was replaced while it was open")
         if found.database_bytes < known.database_bytes:
             raise FileGone(f"the database file was truncated while it was open: {RESTORE}")
-        if not found.same_database(known):
-            raise FileChanged("another program wrote to the database file while it was open")
         if found.wal != known.wal or found.shm != known.shm:
             raise FileGone("the database's write-ahead log was deleted or replaced while it was open")
-        if found.wal_bytes < wal.frame_bytes(self._page_bytes, self._wal_frames):
+        if not found.same_database(known):
+            raise FileChanged("another program wrote to the database file while it was open")
+        if not self._log_is_whole(found):
             raise FileGone("the database's write-ahead log was truncated while it was open")
+
+    def _log_is_whole(self, found: FileState) -> bool:
+        """Look at the log's size, and for the hole that a commit leaves if the log was truncated just before it."""
+        if found.wal_bytes < wal.frame_bytes(self._page_bytes, self._wal_frames):
+            return False
+        last = min(self._frames_before, self._wal_frames)
+        return last == 0 or wal.has_frame(f"{self._real_path}-wal", self._page_bytes, last)
 
     async def _watch(self, connection: Connection) -> None:
         try:
@@ -607,6 +618,7 @@ class Store:
             self._verify_files()
             take()  # here, so that what came while this waited for the thread comes along
             changes, optional = [write.change for write in singles], [write.change for write in bulk]
+            self._frames_before = self._wal_frames
             if not self._generation_due:
                 outcomes = commit_together(db, changes, optional, BULK_SECONDS)
             else:
@@ -614,8 +626,11 @@ class Store:
                 self._generation_due = False
             try:
                 self._verify_files()  # what went into a deleted file is not stored
-            except FileChanged as error:  # it is committed, so it must not be run again
-                raise FileGone(str(error)) from error
+            except FileChanged as error:
+                # It is committed, so it must not be run again. After a mere checkpoint it can be read; the next use of
+                # the connection finds the change again and opens the database anew.
+                if not (self._log_is_whole(self._look_at_files()) and self._has_our_stamp(db)):
+                    raise FileGone(str(error)) from error
             return outcomes
 
         try:
@@ -705,25 +720,26 @@ class Store:
             return
         for stopped in self._asides:  # their view of the log must not outlive ours
             stopped.set()
-        for step in (partial(connection.run, self._secure), connection.close):  # its thread must end in any case
+        async with self._opening:  # nobody may open the files before they are closed and in order
+            for step in (partial(connection.run, self._secure), connection.close):  # its thread must end in any case
+                try:
+                    await step()
+                except (apsw.Error, OSError) as error:
+                    log.warning("closing failed", error=str(error))
+            new, self._replacement = self._replacement, None
+            if new is None:
+                return
             try:
-                await step()
-            except (apsw.Error, OSError) as error:
-                log.warning("closing failed", error=str(error))
-        new, self._replacement = self._replacement, None
-        if new is None:
-            return
-        try:
-            damaged = replace_database(self.path, new, "damaged")
-            log.warning("truncated database replaced by its copy", damaged=damaged and damaged.name)
-        except OSError as error:  # the copy stays among the backups
-            log.error("truncated database not replaced", error=str(error))
+                damaged = replace_database(self.path, new, "damaged")
+                log.warning("truncated database replaced by its copy", damaged=damaged and damaged.name)
+            except OSError as error:  # the copy stays among the backups
+                log.error("truncated database not replaced", error=str(error))
 
     def _secure(self, db: Db) -> None:
         """Before the files are closed, make sure that what was acknowledged can be read by whoever opens them next."""
         found, known = self._look_at_files(), self._files
         names_are_ours = found.wal == known.wal and found.shm == known.shm
-        log_is_whole = found.wal != known.wal or found.wal_bytes >= wal.frame_bytes(self._page_bytes, self._wal_frames)
+        log_is_whole = found.wal != known.wal or self._log_is_whole(found)
         if not names_are_ours:
             # Closing would delete the files at these names, which are not ours any more.
             db.raw.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
@@ -733,7 +749,8 @@ class Store:
             # File and log do not fit together any more, so nothing is written; `prepare_to_open` sorts it out.
             db.raw.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             if found.database_bytes < known.database_bytes or found.same_database(known):  # something was truncated
-                self._replacement = self._rescue(db, found.database_bytes // self._page_bytes)
+                # Of a log with a hole any page may be missing, of a short file those beyond its end.
+                self._replacement = self._rescue(db, found.database_bytes // self._page_bytes if log_is_whole else 0)
             elif not (names_are_ours and self._has_our_stamp(db)):
                 self._rescue(db)
             return
@@ -758,7 +775,7 @@ class Store:
     def _rescue(self, db: Db, pages_in_file: int | None = None) -> Path | None:
         """Save everything this connection can still read as a backup.
 
-        Of a file that was truncated to `pages_in_file`, SQLite reads the pages it has not cached as zeros.
+        SQLite reads pages that were lost and that it has not cached as zeros; those up to `pages_in_file` are whole.
         """
         try:
             saved = back_up(db, self.backups, "rescued")

@@ -64,6 +64,17 @@ def frame_bytes(page_size: int, frames: int) -> int:
     return _WAL_HEADER.size + frames * (_FRAME_HEADER.size + page_size) if frames else 0
 
 
+def has_frame(path: str, page_size: int, frame: int) -> bool:
+    """Tell whether a WAL still has its header and this frame; a truncated file that was written to again has zeros."""
+    try:
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123  # once per commit
+            header = file.read(_WAL_HEADER.size)
+            file.seek(frame_bytes(page_size, frame - 1) if frame > 1 else _WAL_HEADER.size)
+            return any(header) and any(file.read(_FRAME_HEADER.size))
+    except OSError:
+        return False
+
+
 def prepare_to_open(database: Path) -> Path | None:
     """Move a foreign WAL aside before SQLite replays it; return its new path.
 

@@ -1,0 +1,42 @@
+"""Backups are made while events are stored."""
+
+import threading
+from pathlib import Path
+
+import anyio
+import pytest
+
+from clankersd.db import Db, Store, store
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_event_is_stored_while_a_backup_is_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copying, stored = threading.Event(), threading.Event()
+    real = store.back_up
+
+    def slow(db: Db, folder: Path, **more: object) -> Path:
+        copying.set()
+        assert stored.wait(30), "the event waited for the backup"
+        return real(db, folder, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(store, "back_up", slow)
+    database = Store(tmp_path / "a.db", tmp_path / "backups", "normal")
+    await database.open()
+    assert database.problem is None
+    made: list[Path] = []
+
+    async def back_up() -> None:
+        made.append(await database.back_up("test"))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(database.run)
+        async with anyio.create_task_group() as copies:
+            copies.start_soon(back_up)
+            await anyio.to_thread.run_sync(copying.wait, 30)
+            await database.write(lambda db: db.execute("CREATE TABLE event (text)"))
+            stored.set()
+        tasks.cancel_scope.cancel()
+    await database.close()
+    assert [path.exists() for path in made] == [True]
+    assert not list((tmp_path / "backups").glob("*.unfinished*"))
