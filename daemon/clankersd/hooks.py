@@ -1,5 +1,6 @@
 """Events from `clankers-hook`: what a harness tells becomes changes, and is counted."""
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from clankers_protocol.errors import InvalidParams, RpcError, StorageUnavailable
@@ -11,6 +12,7 @@ from clankersd.db import Db
 from clankersd.harnesses import READERS
 from clankersd.harnesses.told import Told
 from clankersd.index.index import Index
+from clankersd.preparation import prepare
 from clankersd.rpc import handles
 from clankersd.transcripts import wanted, wanted_again
 
@@ -38,7 +40,7 @@ _COUNT_REFUSAL = """
 async def hook_event(daemon: "Daemon", request: HookEvent) -> Ok:
     await daemon.spool.catch_up()  # what was kept earlier happened earlier
     try:
-        change = change_of(daemon.index, request)
+        change = await prepare(partial(change_of, daemon.index, request))
     except RpcError as error:
         await _count_refusal(daemon, request.harness, error)
         raise

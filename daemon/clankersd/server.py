@@ -15,6 +15,7 @@ import structlog
 from clankers_protocol.errors import InvalidRequest, Overloaded, ParseError, RpcError
 from clankers_protocol.framing import Decoder, FramingError, frame
 from clankersd import rpc
+from clankersd.preparation import LARGE_REQUEST_BYTES, Order, current_order, heavy_work
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 FRAME_SECONDS = 30.0
 SEND_SECONDS = 30.0
 IN_FLIGHT = 64
-DECODE_IN_THREAD = 1024 * 1024
+DECODE_IN_THREAD = 128 * 1024
 MOST_UNSENT = 1000
 MOST_UNSENT_BYTES = 4 * 1024 * 1024
 
@@ -119,7 +120,8 @@ class Peer(asyncio.Protocol):
         self._server = server
         self._decoder = Decoder()
         self._bodies: deque[bytes] = deque()
-        self._waiting: deque[tuple[Any, Reply]] = deque()
+        self._waiting: deque[tuple[Any, Reply, int]] = deque()
+        self._order = Order()
         self._decoding = False
         self._in_flight = 0
         self._ended = False
@@ -242,33 +244,37 @@ class Peer(asyncio.Protocol):
             self._spawn(self._decode_apart(body))
             return
         try:
-            self._take(rpc.decode(body))
+            message = rpc.decode(body)
+            self._take(message, rpc.request_sizes(message, body))
         except ParseError as error:
             self._say(rpc.error_reply(error))
 
     async def _decode_apart(self, body: bytes) -> None:
         try:
-            self._take(await anyio.to_thread.run_sync(rpc.decode, body))
+            self._take(*await anyio.to_thread.run_sync(_decode_and_measure, body, limiter=heavy_work()))
         except ParseError as error:
             await self.send(rpc.error_reply(error))
         finally:
             self._decoding = False
 
-    def _take(self, message: Any) -> None:
+    def _take(self, message: Any, sizes: list[int]) -> None:
         """Queue what a frame holds."""
         if not isinstance(message, list):
-            self._waiting.append((message, self._reply))
+            self._waiting.append((message, self._reply, sizes[0]))
         elif refusal := _refuse_batch(message):
             self._say(rpc.error_reply(refusal))
         else:
             batch = _Batch(len(message), self.send)
-            self._waiting.extend((request, batch.add) for request in message)
+            self._waiting.extend((request, batch.add, size) for request, size in zip(message, sizes, strict=True))
 
-    def _start(self, request: Any, reply: Reply) -> None:
-        self._spawn(self._serve(request, reply))
+    def _start(self, request: Any, reply: Reply, size: int) -> None:
+        self._spawn(self._serve(request, reply, size))
 
-    async def _serve(self, request: Any, reply: Reply) -> None:
+    async def _serve(self, request: Any, reply: Reply, size: int) -> None:
         rpc.current_peer.set(self)
+        current_order.set(self._order if size >= LARGE_REQUEST_BYTES else None)
+        if self._order.blocked:
+            await self._order.wait()
         await reply(await rpc.answer(self._daemon, request))
 
     async def _reply(self, body: bytes | None) -> None:
@@ -332,6 +338,11 @@ class _Batch:
             self._replies.append(reply)
         if self._open == 0 and self._replies:
             await self._send(b"[" + b",".join(self._replies) + b"]")
+
+
+def _decode_and_measure(body: bytes) -> tuple[Any, list[int]]:
+    message = rpc.decode(body)
+    return message, rpc.request_sizes(message, body)
 
 
 def _refuse_batch(batch: list[Any]) -> RpcError | None:

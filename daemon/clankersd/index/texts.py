@@ -12,6 +12,8 @@ from clankersd.index.chunks import Chunking, Owner, Prepared, prepare, replace
 from clankersd.index.index import Index
 
 AT_ONCE = 50
+MAX_CHUNKS_PER_COMMIT = 500
+"""A long text becomes searchable in several commits, so that events of others get in between."""
 
 _LATER = "INSERT INTO index_backlog (kind, owner) VALUES (:kind, :owner) ON CONFLICT DO NOTHING"
 _DONE = "DELETE FROM index_backlog WHERE kind = :kind AND owner = :owner"
@@ -72,11 +74,18 @@ async def recut(index: Index, kind: str, owner: str) -> None:
         cut = KINDS[kind].prepare
         prepared = [await anyio.to_thread.run_sync(cut, stored, chunking) for chunking in index.chunkings()]
 
-    def store(db: Db) -> None:
+    def store(db: Db) -> bool:
         current = db.fetch_one(select, {"id": owner})
-        for one in prepared if current else ():
-            replace(db, owner_of(current), one)  # type: ignore[arg-type]  # it is there, or prepared is not used
-        if current is None or stored is None or current["text"] == stored["text"]:
-            db.execute(_DONE, {"kind": kind, "owner": owner})
+        if current and stored and current["text"] == stored["text"]:
+            complete = [replace(db, owner_of(current), one, MAX_CHUNKS_PER_COMMIT) for one in prepared]
+            if not all(complete):
+                return False
+        elif current:
+            for one in prepared:
+                replace(db, owner_of(current), one, MAX_CHUNKS_PER_COMMIT)
+            return True  # the text has changed since it was read: it stays in the backlog
+        db.execute(_DONE, {"kind": kind, "owner": owner})
+        return True
 
-    await index.store.write(store)
+    while not await index.store.write(store):
+        pass
