@@ -1,7 +1,10 @@
 """Events from `clankers-hook`: what a harness tells becomes changes, and is counted."""
 
+import hashlib
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from clankers_protocol.errors import InvalidParams, RpcError, StorageUnavailable
 from clankers_protocol.events import HookEvent
@@ -20,6 +23,10 @@ if TYPE_CHECKING:
     from clankersd.app import Daemon
 
 GENERIC = "generic"
+MAX_DIGESTS = 50_000
+
+_REMEMBER = "INSERT INTO hook_events (digest) VALUES (:digest) ON CONFLICT DO NOTHING RETURNING position"
+_FORGET_OLDEST = f"DELETE FROM hook_events WHERE position <= (SELECT max(position) FROM hook_events) - {MAX_DIGESTS}"
 
 _COUNT = """
     INSERT INTO capture_counts (harness, events, ignored, opted_out, last_event, last_event_at, last_session_id)
@@ -51,7 +58,28 @@ async def hook_event(daemon: "Daemon", request: HookEvent) -> Ok:
 
 
 def change_of(index: Index, request: HookEvent) -> Change:
-    """What a harness's event changes; raises RpcError for one that cannot be read."""
+    """What a harness's event changes, once; raises RpcError for one that cannot be read."""
+    change = _change_of(index, request)
+    return change if request.at is None else _applied_once(change, _digest(request))
+
+
+def _applied_once(change: Change, digest: bytes) -> Change:
+    """Skip an event that is stored already: a hook may send what it has spooled, or the spool what was stored."""
+
+    def store(db: Db) -> None:
+        if db.value(_REMEMBER, {"digest": digest}) is not None:
+            db.execute(_FORGET_OLDEST)
+            change(db)
+
+    return Change(store, change.news)
+
+
+def _digest(request: HookEvent) -> bytes:
+    encoder = msgspec.json.Encoder(order="deterministic")
+    return hashlib.sha256(encoder.encode([request.harness, request.at, request.event])).digest()[:16]
+
+
+def _change_of(index: Index, request: HookEvent) -> Change:
     at = clock.moment(request.at) or clock.now()
     if request.harness == GENERIC:
         return _all([read_event(index, request.event), _counted(GENERIC, _generic(request.event), at)])

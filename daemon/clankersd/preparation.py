@@ -18,7 +18,10 @@ T = TypeVar("T")
 LARGE_REQUEST_BYTES = 32 * 1024
 
 current_order: ContextVar["Order | None"] = ContextVar("current_order", default=None)
-"""The order of the connection whose request is being served, when the request is large; else None."""
+"""The order of the connection whose request is being served."""
+
+is_large: ContextVar[bool] = ContextVar("is_large", default=False)
+"""Whether that request is a large one."""
 
 
 class Order:
@@ -76,7 +79,7 @@ def heavy_work() -> anyio.CapacityLimiter:
 async def prepare(build: Callable[[], T]) -> T:
     """Call `build`: at once, or in a thread when the request being served is large. It may be abandoned."""
     order = current_order.get()
-    if order is None:
+    if order is None or not is_large.get():
         return build()
     order.begin_preparing()
     try:

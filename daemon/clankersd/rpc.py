@@ -24,7 +24,7 @@ from clankers_protocol.events import Envelope
 from clankers_protocol.wire import Method
 from clankersd import large_json
 from clankersd.large_json import MAX_DEPTH
-from clankersd.preparation import LARGE_REQUEST_BYTES
+from clankersd.preparation import LARGE_REQUEST_BYTES, current_order
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon
@@ -75,6 +75,9 @@ def handles(method: type[M]) -> Callable[[Handler[M]], Handler[M]]:
     def register(handler: Handler[M]) -> Handler[M]:
         async def serve(daemon: "Daemon", given: Any) -> Any:
             try:
+                order = current_order.get()
+                if order is not None and order.blocked:
+                    await order.wait()
                 return Success(await handler(daemon, _parse(method, given)))
             except RpcError as error:
                 return _error(error)
@@ -117,8 +120,8 @@ def _decode_small(body: bytes) -> Any:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ParseError(f"parse error: {error}") from error
     # Counting brackets is a hundred times quicker than looking into the message, and nearly always enough.
-    if body.count(b"[") + body.count(b"{") > MAX_DEPTH and large_json.measure(body).depth > MAX_DEPTH:
-        raise ParseError(f"parse error: nested deeper than {MAX_DEPTH} levels")
+    if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
+        large_json.measure(body)
     return message
 
 

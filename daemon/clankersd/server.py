@@ -15,7 +15,7 @@ import structlog
 from clankers_protocol.errors import InvalidRequest, Overloaded, ParseError, RpcError
 from clankers_protocol.framing import Decoder, FramingError, frame
 from clankersd import rpc
-from clankersd.preparation import LARGE_REQUEST_BYTES, Order, current_order, heavy_work
+from clankersd.preparation import LARGE_REQUEST_BYTES, Order, current_order, heavy_work, is_large
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon
@@ -272,9 +272,8 @@ class Peer(asyncio.Protocol):
 
     async def _serve(self, request: Any, reply: Reply, size: int) -> None:
         rpc.current_peer.set(self)
-        current_order.set(self._order if size >= LARGE_REQUEST_BYTES else None)
-        if self._order.blocked:
-            await self._order.wait()
+        current_order.set(self._order)
+        is_large.set(size >= LARGE_REQUEST_BYTES)
         await reply(await rpc.answer(self._daemon, request))
 
     async def _reply(self, body: bytes | None) -> None:
