@@ -47,6 +47,8 @@ class Pinger:
         self._process.stdin.close()
         self._process.wait()
         self._reader.join()
+        assert self._output
+        self._output.close()
 
     def _read(self) -> None:
         assert self._output

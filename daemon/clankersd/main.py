@@ -24,6 +24,10 @@ GARBAGE = 20_000
 """So many objects more than before are there when garbage is looked for. Requests leave little of the kind that must be
 looked for, and with Python's own 700 it took a twentieth of their time."""
 
+SWITCH_SECONDS = 0.001
+"""How long a busy thread keeps the interpreter lock while the event loop waits for it; Python's own 5 ms add up when
+several threads are busy."""
+
 EXIT_REFUSED = 1
 EXIT_CONFIG = 78  # EX_CONFIG: systemd does not start us again for it
 
@@ -40,6 +44,7 @@ def main() -> None:
     os.umask(0o077)
     # numpy's threads would fight with ours for the cores: one search is quicker with one of them.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    sys.setswitchinterval(SWITCH_SECONDS)
     flags = {"log_level": options.log_level} if options.log_level else {}
     try:
         if options.check_config:

@@ -15,7 +15,7 @@ import anyio.to_thread
 
 T = TypeVar("T")
 
-LARGE_REQUEST_BYTES = 32 * 1024
+LARGE_REQUEST_BYTES = 16 * 1024
 
 current_order: ContextVar["Order | None"] = ContextVar("current_order", default=None)
 """The order of the connection whose request is being served."""

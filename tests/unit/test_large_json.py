@@ -46,6 +46,7 @@ def test_decode_large_gives_what_decoding_at_once_gives(value: Any, spaced: bool
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(large_json, "PIECE_BYTES", 8)
         patch.setattr(large_json, "MAX_CALL_SECONDS", 0)
+        patch.setattr(large_json, "STRING_PIECE_BYTES", 4)
         assert large_json.decode_large(body) == msgspec.json.decode(body)
         shape = large_json.measure(body)
     assert (shape.containers, shape.members, shape.depth) == count(msgspec.json.decode(body))
@@ -85,3 +86,24 @@ def test_measure_counts_nothing_inside_strings() -> None:
 def test_decode_replaces_half_a_surrogate_pair_alone(padding: int) -> None:
     body = b'{"pad":"' + b"x" * padding + rb'","text":"\ud83d\ude00 \ud83d \ude00 \\ud83d \uD800\n"}'
     assert rpc.decode(body)["text"] == "😀 \ufffd \ufffd \\ud83d \ufffd\n"
+
+
+@given(
+    text=st.text(st.sampled_from('a\\"\n\t😀é漢u'), max_size=200), ascii_only=st.booleans(), piece=st.integers(2, 40)
+)
+def test_decode_large_gives_a_long_string_whole(text: str, ascii_only: bool, piece: int) -> None:
+    body = json.dumps(text, ensure_ascii=ascii_only).encode()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(large_json, "MAX_CALL_SECONDS", 0)
+        patch.setattr(large_json, "STRING_PIECE_BYTES", piece)
+        assert large_json.decode_large(body) == text
+
+
+@pytest.mark.parametrize(
+    "body", [rb'"abc\ud83d xxxxx"', rb'"abcdefgh\x"', b'"abcdefgh', b'"abcde\nfgh"', b'"abcd"efg"', b'"a"b"']
+)
+def test_decode_large_refuses_a_long_string_that_is_malformed(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large_json, "MAX_CALL_SECONDS", 0)
+    monkeypatch.setattr(large_json, "STRING_PIECE_BYTES", 4)
+    with pytest.raises(ParseError):
+        large_json.decode_large(body)

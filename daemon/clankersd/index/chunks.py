@@ -140,6 +140,20 @@ def replace(db: Db, owner: Owner, prepared: Prepared, limit: int | None = None) 
     return limit is None or len(new) <= limit
 
 
+def count_chunks(db: Db, owner: Owner, chunking: Chunking) -> int:
+    """How many chunks of the owner are stored."""
+    sql = f"SELECT count(*) FROM chunks WHERE {owner.column} = :owner AND chunking = :chunking"
+    return int(db.value(sql, {"owner": owner.value, "chunking": chunking.number}))
+
+
+def append(db: Db, owner: Owner, prepared: Prepared, start: int, count: int) -> None:
+    """Store `count` chunks from position `start` on, none of which is stored yet."""
+    turn = _next_turn(db, owner)
+    for position in range(start, min(start + count, len(prepared.chunks))):
+        db.execute(_INSERT[owner.column], _row(owner, prepared, position, turn))
+    db.before_commit(index_words)
+
+
 def index_words(db: Db) -> None:
     """Make the words of chunks that came in this transaction searchable, all at once."""
     db.execute(_INDEX_WORDS)

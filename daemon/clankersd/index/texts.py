@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import anyio
 import structlog
 
 from clankersd.db import Db
-from clankersd.index.chunks import Chunking, Owner, Prepared, prepare, replace
+from clankersd.index.chunks import Chunking, Owner, Prepared, append, count_chunks, prepare, replace
 from clankersd.index.index import Index
 
 AT_ONCE = 50
@@ -74,18 +75,24 @@ async def recut(index: Index, kind: str, owner: str) -> None:
         cut = KINDS[kind].prepare
         prepared = [await anyio.to_thread.run_sync(cut, stored, chunking) for chunking in index.chunkings()]
 
-    def store(db: Db) -> bool:
+    def store(start: int, db: Db) -> int | None:
+        """Store some chunks; returns where to go on, or None after the last."""
         current = db.fetch_one(select, {"id": owner})
-        if current and stored and current["text"] == stored["text"]:
-            complete = [replace(db, owner_of(current), one, MAX_CHUNKS_PER_COMMIT) for one in prepared]
-            if not all(complete):
-                return False
-        elif current:
-            for one in prepared:
-                replace(db, owner_of(current), one, MAX_CHUNKS_PER_COMMIT)
-            return True  # the text has changed since it was read: it stays in the backlog
+        if current and (stored is None or current["text"] != stored["text"]):
+            return None  # the text has changed since it was read, and stays in the backlog
+        if current and prepared:
+            own = owner_of(current)
+            end = start + MAX_CHUNKS_PER_COMMIT
+            if all(count_chunks(db, own, one.chunking) == min(start, len(one.chunks)) for one in prepared):
+                for one in prepared:
+                    append(db, own, one, start, MAX_CHUNKS_PER_COMMIT)
+                if any(len(one.chunks) > end for one in prepared):
+                    return end
+            elif not all(replace(db, own, one, MAX_CHUNKS_PER_COMMIT) for one in prepared):
+                return 0
         db.execute(_DONE, {"kind": kind, "owner": owner})
-        return True
+        return None
 
-    while not await index.store.write(store):
-        pass
+    start: int | None = 0
+    while start is not None:
+        start = await index.store.write(partial(store, start))
