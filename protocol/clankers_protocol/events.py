@@ -194,7 +194,10 @@ class LogEntry(Wire):
 
 
 class LogWrite(Envelope):
-    """Write a line into the daemon's log, if its level is not below the daemon's."""
+    """Write a line into the daemon's log, if its level is not below the daemon's.
+
+    The message and the context may have 64 KiB each.
+    """
 
     method: ClassVar[str] = "log.write"
     entry: LogEntry = field(default_factory=LogEntry)

@@ -20,6 +20,11 @@ JSON. A connection carries any number of requests; writes of one connection take
 other replies may come out of order. Batches and notifications work. Times are milliseconds since 1970 UTC;
 a number below 1e12 is taken as seconds. `?` marks what may be left out. Any request may carry
 `schemaVersion` and `client: {name, version}`.
+
+A frame may hold 32 MiB. Of a body of 128 KiB or more the values are counted: it may hold 200,000 arrays and objects,
+400,000 members of objects and 1,500,000 values in all, nested 64 levels deep, and numbers of 1,000 digits. Send more
+in several requests. Large requests are prepared in the background, one at a time; other connections do not wait for
+them, and later requests of the same connection start when the write of the large one is queued.
 """
 
 
