@@ -58,42 +58,21 @@ async def hook_event(daemon: "Daemon", request: HookEvent) -> Ok:
 
 
 def change_of(index: Index, request: HookEvent) -> Change:
-    """What a harness's event changes, once; raises RpcError for one that cannot be read."""
-    change = _change_of(index, request)
-    return change if request.at is None else _applied_once(change, _digest(request))
-
-
-def _applied_once(change: Change, digest: bytes) -> Change:
-    """Skip an event that is stored already: a hook may send what it has spooled, or the spool what was stored."""
-
-    def store(db: Db) -> None:
-        if db.value(_REMEMBER, {"digest": digest}) is not None:
-            db.execute(_FORGET_OLDEST)
-            change(db)
-
-    return Change(store, change.news)
-
-
-def _digest(request: HookEvent) -> bytes:
-    encoder = msgspec.json.Encoder(order="deterministic")
-    return hashlib.sha256(encoder.encode([request.harness, request.at, request.event])).digest()[:16]
-
-
-def _change_of(index: Index, request: HookEvent) -> Change:
+    """What a harness's event changes; raises RpcError for one that cannot be read."""
     at = clock.moment(request.at) or clock.now()
     if request.harness == GENERIC:
-        return _all([read_event(index, request.event), _counted(GENERIC, _generic(request.event), at)])
+        return _all([read_event(index, request.event), _counted(request, _generic(request.event), at)])
     if request.harness not in READERS:
         raise InvalidParams(f"invalid params: there is no harness {request.harness!r} - at `$.harness`")
     told = READERS[request.harness](request.event, at)
     if told.project and told.session_id and privacy.declines(told.project):
-        return _all([Change(privacy.decline(told.session_id, at)), _counted(request.harness, told, at, opted_out=1)])
+        return _all([Change(privacy.decline(told.session_id, at)), _counted(request, told, at, opted_out=1)])
     changes = [fact(index) for fact in told.facts]
     if told.begins_or_ends:
         changes.append(wanted_again(told.session_id))
     changes += [wanted(request.harness, path, told.session_id) for path in told.transcripts]
     ignored = 0 if changes else 1
-    return _all([*changes, _counted(request.harness, told, at, ignored)])
+    return _all([*changes, _counted(request, told, at, ignored)])
 
 
 def _all(changes: list[Change]) -> Change:
@@ -104,14 +83,30 @@ def _all(changes: list[Change]) -> Change:
     return Change(store, tuple(news for change in changes for news in change.news))
 
 
-def _counted(harness: str, told: Told, at: int, ignored: int = 0, opted_out: int = 0) -> Change:
+def _counted(request: HookEvent, told: Told, at: int, ignored: int = 0, opted_out: int = 0) -> Change:
+    """Count an event once: a hook whose answer comes too late spools what is stored already."""
+    digest = None if request.at is None else _digest(request)
     row = {
-        "harness": harness,
+        "harness": request.harness,
         "event": told.event[:100] or None,
         "session_id": told.session_id[:1024] or None,
         "at": at,
+        "ignored": ignored,
+        "opted_out": opted_out,
     }
-    return Change(lambda db: db.execute(_COUNT, {**row, "ignored": ignored, "opted_out": opted_out}))
+
+    def store(db: Db) -> None:
+        if digest is not None and db.value(_REMEMBER, {"digest": digest}) is None:
+            return
+        db.execute(_FORGET_OLDEST)
+        db.execute(_COUNT, row)
+
+    return Change(store)
+
+
+def _digest(request: HookEvent) -> bytes:
+    encoded = msgspec.json.encode([request.harness, request.at, request.event], order="deterministic")
+    return hashlib.sha256(encoded).digest()[:16]
 
 
 def _generic(event: dict[str, Any]) -> Told:

@@ -118,23 +118,23 @@ def test_a_hook_event_that_comes_twice_counts_once(daemon: DaemonProcess, connec
         "hook_event_name": "UserPromptSubmit",
         "session_id": "h",
         "prompt_id": "p",
-        "prompt": "password=hunter2hunter2",
+        "prompt": "why?",
     }
     params = {"harness": "claude-code", "at": 1_700_000_000_000, "event": event}
 
-    def counts() -> tuple[int, int]:
+    def count() -> int:
         report = connection.call("capture.status")
         [harness] = [each for each in report["harnesses"] if each["harness"] == "claude-code"]
-        return harness["events"], sum(report["redacted"].values())
+        return int(harness["events"])
 
     connection.call("hook.event", **params)
-    before = counts()
+    before = count()
     connection.call("hook.event", **params)
     spool = daemon.data / "spool"
     spool.mkdir(exist_ok=True)
     (spool / f"{time.time_ns()}-1.json").write_text(json.dumps(params))
     connection.call("hook.event", **params)  # replays the spool first
     eventually(lambda: not list(spool.glob("*.json")), "the spool is empty")
-    assert counts() == before
+    assert count() == before
     connection.call("hook.event", **params | {"at": params["at"] + 1})
-    assert counts()[0] == before[0] + 1
+    assert count() == before + 1
