@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test check lint types pytest bench bench-hook bench-search bench-indexing bench-retrieval bench-memory bench-secure-delete faults bench-fairness docs format build clean dev static-model platforms
+.PHONY: run test check lint types pytest bench bench-hook bench-search bench-indexing bench-retrieval bench-memory bench-secure-delete faults bench-fairness bench-stalls docs format build clean dev static-model platforms
 
 run: $(VENV)/installed
 	CLANKERS_DATA_PATH=$(CURDIR)/.scratch CLANKERS_CONFIG_PATH=$(CURDIR)/.scratch/clankers.toml $(BIN)/clankersd
@@ -71,6 +71,9 @@ platforms: $(VENV)/installed
 static-model: $(VENV)/installed
 	$(PYTHON) -m pip download --quiet --no-deps --only-binary=:all: --dest .scratch/wheels wordllama==0.4.0.post1
 	$(BIN)/python -m tests.platforms.static_model .scratch/wheels/wordllama-0.4.0.post1-*.whl
+
+bench-stalls: $(VENV)/installed
+	PYTHONPATH=tests $(BIN)/python -m tests.bench.stalls
 
 docs: $(VENV)/installed
 	$(BIN)/python -m clankers_protocol.reference > docs/rpc.md

@@ -1,6 +1,10 @@
 """Events from `clankers-hook`: what a harness tells becomes changes, and is counted."""
 
+import hashlib
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from clankers_protocol.errors import InvalidParams, RpcError, StorageUnavailable
 from clankers_protocol.events import HookEvent
@@ -12,6 +16,7 @@ from clankersd.db import Db
 from clankersd.harnesses import READERS
 from clankersd.harnesses.told import Told
 from clankersd.index.index import Index
+from clankersd.preparation import prepare
 from clankersd.rpc import handles
 from clankersd.transcripts import wanted, wanted_again
 
@@ -20,6 +25,10 @@ if TYPE_CHECKING:
 
 GENERIC = "generic"
 ID_FIELDS = ("id", "sessionId", "messageId", "chatId")
+MAX_DIGESTS = 50_000
+
+_REMEMBER = "INSERT INTO hook_events (digest) VALUES (:digest) ON CONFLICT DO NOTHING RETURNING position"
+_FORGET_OLDEST = f"DELETE FROM hook_events WHERE position <= (SELECT max(position) FROM hook_events) - {MAX_DIGESTS}"
 
 _COUNT = """
     INSERT INTO capture_counts (harness, events, ignored, opted_out, last_event, last_event_at, last_session_id)
@@ -40,7 +49,7 @@ _COUNT_REFUSAL = """
 async def hook_event(daemon: "Daemon", request: HookEvent) -> Ok:
     await daemon.spool.catch_up()  # what was kept earlier happened earlier
     try:
-        change = change_of(daemon.index, request)
+        change = await prepare(partial(change_of, daemon.index, request))
     except RpcError as error:
         await _count_refusal(daemon, request.harness, error)
         raise
@@ -55,18 +64,18 @@ def change_of(index: Index, request: HookEvent) -> Change:
     at = clock.moment(request.at) or clock.now()
     if request.harness == GENERIC:
         event = _with_encoded_ids(request.event)
-        return _all([read_event(index, event), _counted(GENERIC, _generic(event), at)])
+        return _all([read_event(index, event), _counted(request, _generic(event), at)])
     if request.harness not in READERS:
         raise InvalidParams(f"invalid params: there is no harness {request.harness!r} - at `$.harness`")
     told = READERS[request.harness](request.event, at)
     if told.project and told.session_id and privacy.declines(told.project):
-        return _all([Change(privacy.decline(told.session_id, at)), _counted(request.harness, told, at, opted_out=1)])
+        return _all([Change(privacy.decline(told.session_id, at)), _counted(request, told, at, opted_out=1)])
     changes = [fact(index) for fact in told.facts]
     if told.begins_or_ends:
         changes.append(wanted_again(told.session_id))
     changes += [wanted(request.harness, path, told.session_id) for path in told.transcripts]
     ignored = 0 if changes else 1
-    return _all([*changes, _counted(request.harness, told, at, ignored)])
+    return _all([*changes, _counted(request, told, at, ignored)])
 
 
 def _all(changes: list[Change]) -> Change:
@@ -77,14 +86,30 @@ def _all(changes: list[Change]) -> Change:
     return Change(store, tuple(news for change in changes for news in change.news))
 
 
-def _counted(harness: str, told: Told, at: int, ignored: int = 0, opted_out: int = 0) -> Change:
+def _counted(request: HookEvent, told: Told, at: int, ignored: int = 0, opted_out: int = 0) -> Change:
+    """Count an event once: a hook whose answer comes too late spools what is stored already."""
+    digest = None if request.at is None else _digest(request)
     row = {
-        "harness": harness,
+        "harness": request.harness,
         "event": told.event[:100] or None,
         "session_id": told.session_id[:1024] or None,
         "at": at,
+        "ignored": ignored,
+        "opted_out": opted_out,
     }
-    return Change(lambda db: db.execute(_COUNT, {**row, "ignored": ignored, "opted_out": opted_out}))
+
+    def store(db: Db) -> None:
+        if digest is not None and db.value(_REMEMBER, {"digest": digest}) is None:
+            return
+        db.execute(_FORGET_OLDEST)
+        db.execute(_COUNT, row)
+
+    return Change(store)
+
+
+def _digest(request: HookEvent) -> bytes:
+    encoded = msgspec.json.encode([request.harness, request.at, request.event], order="deterministic")
+    return hashlib.sha256(encoded).digest()[:16]
 
 
 def _with_encoded_ids(event: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
+from clankersd.large_texts import LARGE_TEXT_CHARACTERS, redact_in_pieces
+
 if TYPE_CHECKING:
     from clankersd.db import Db
 
@@ -38,6 +40,10 @@ class _Found(NamedTuple):
 
 def redact(text: str) -> tuple[str, dict[str, int]]:
     """The text without its secrets, and how many of which kind there were."""
+    return redact_in_pieces(text, _redact) if len(text) > LARGE_TEXT_CHARACTERS else _redact(text)
+
+
+def _redact(text: str) -> tuple[str, dict[str, int]]:
     data = text.encode("utf-8", "surrogatepass")
     lowered = data.lower()
     found = sorted(_find(data, lowered), key=lambda each: (each.start, -each.end))

@@ -1,7 +1,6 @@
 """JSON-RPC: from a message to the function that serves it, and back. Only this file knows jsonrpcserver."""
 
 import inspect
-import json
 import secrets
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
@@ -23,6 +22,9 @@ from clankers_protocol.errors import (
 )
 from clankers_protocol.events import Envelope
 from clankers_protocol.wire import Method
+from clankersd import large_json
+from clankersd.large_json import MAX_DEPTH
+from clankersd.preparation import LARGE_REQUEST_BYTES, current_order
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon
@@ -32,7 +34,7 @@ M = TypeVar("M", bound=Method[Any])
 Handler = Callable[["Daemon", M], Awaitable[Any]]
 Serve = Callable[["Daemon", Any], Awaitable[Any]]
 
-MAX_DEPTH = 64
+LARGE_BODY_BYTES = 128 * 1024
 MAX_BATCH = 1000
 
 _MISSING = object()
@@ -73,6 +75,9 @@ def handles(method: type[M]) -> Callable[[Handler[M]], Handler[M]]:
     def register(handler: Handler[M]) -> Handler[M]:
         async def serve(daemon: "Daemon", given: Any) -> Any:
             try:
+                order = current_order.get()
+                if order is not None and order.blocked:
+                    await order.wait()
                 return Success(await handler(daemon, _parse(method, given)))
             except RpcError as error:
                 return _error(error)
@@ -90,14 +95,43 @@ def handles(method: type[M]) -> Callable[[Handler[M]], Handler[M]]:
 
 def decode(body: bytes) -> Any:
     """The JSON of a body, with lone surrogates replaced; raises ParseError."""
+    if len(body) >= LARGE_BODY_BYTES:
+        return _decode_mended(large_json.decode_large, body)
+    return _decode_mended(_decode_small, body)
+
+
+def _decode_mended(decode: Callable[[bytes], Any], body: bytes) -> Any:
+    """JavaScript that cuts a string in the middle of a character sends half a surrogate pair; that is no reason to
+    lose the event."""
+    try:
+        return decode(body)
+    except ParseError as error:
+        if error.__cause__ is None:  # it is JSON, but too much of it
+            raise
+        mended = large_json.replace_lone_surrogates(body) if b"\\ud" in body or b"\\uD" in body else body
+        if mended == body:
+            raise
+    return decode(mended)
+
+
+def _decode_small(body: bytes) -> Any:
     try:
         message = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        message = _decode_leniently(body, error)
+        raise ParseError(f"parse error: {error}") from error
     # Counting brackets is a hundred times quicker than looking into the message, and nearly always enough.
-    if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _deeper_than(message, MAX_DEPTH):
-        raise ParseError(f"parse error: nested deeper than {MAX_DEPTH} levels")
+    if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
+        large_json.measure(body)
     return message
+
+
+def request_sizes(message: Any, body: bytes) -> list[int]:
+    """About how many bytes each request of a body has."""
+    if not isinstance(message, list):
+        return [len(body)]
+    if len(body) < LARGE_REQUEST_BYTES or len(message) > MAX_BATCH:
+        return [0] * len(message)
+    return [len(msgspec.json.encode(request)) for request in message]
 
 
 async def answer(daemon: "Daemon", request: Any) -> bytes | None:
@@ -182,42 +216,3 @@ def _log_failure(reply: Any) -> Any:
     if error := reply.get("error"):
         log.warning("notification failed", code=error["code"], error=error["message"])
     return b""
-
-
-def _decode_leniently(body: bytes, strict: Exception) -> Any:
-    """JavaScript that cuts a string in the middle of a character sends half a surrogate pair; that is
-    no reason to lose the event."""
-    if b"\\ud" not in body.lower():
-        raise ParseError(f"parse error: {strict}") from strict
-    try:
-        return _mend(json.loads(body, parse_constant=_refuse_constant))
-    except (ValueError, RecursionError) as error:
-        raise ParseError(f"parse error: {strict}") from error
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _mend(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if isinstance(value, dict):
-        return {_mend(key): _mend(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_mend(item) for item in value]
-    return value
-
-
-def _deeper_than(value: Any, depth: int) -> bool:
-    level = [value] if isinstance(value, dict | list) else []
-    for _ in range(depth):
-        inner = [child for parent in level for child in _children(parent) if isinstance(child, dict | list)]
-        if not inner:
-            return False
-        level = inner
-    return True
-
-
-def _children(container: Any) -> Any:
-    return container.values() if isinstance(container, dict) else container

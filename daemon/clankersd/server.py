@@ -20,8 +20,9 @@ from clankers_protocol.framing import MAX_FRAME, Decoder, FramingError, frame
 from clankersd import rpc
 from clankersd.admission import Admission, peer_process
 from clankersd.budget import ByteBudget
-from clankersd.json_values import estimate_values, has_more_values_than
+from clankersd.large_json import measure
 from clankersd.outbox import MAX_UNSENT_BYTES, MAX_UNSENT_TOTAL_BYTES, Outbox
+from clankersd.preparation import LARGE_REQUEST_BYTES, Order, current_order, heavy_work, is_large
 from clankersd.sockets import BACKLOG
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 FRAME_SECONDS = 30.0
 SEND_SECONDS = 30.0
 IN_FLIGHT = 64
-DECODE_IN_THREAD = 1024 * 1024
+DECODE_IN_THREAD = 128 * 1024
 
 SMALL_FRAME_BYTES = 1024 * 1024
 """Frames that a connection may have received and not finished without reserving room for them."""
@@ -43,9 +44,6 @@ MAX_DECODED_BYTES = 256 * 1024 * 1024
 
 OBJECT_BYTES = 64
 """Estimated size of a decoded JSON value."""
-
-MAX_VALUES = 1_000_000
-"""JSON values that one frame may hold: 32 MiB of brackets would decode to a gigabyte of objects."""
 
 SMALL_REPLY_BYTES = 1024
 """Replies that are sent even when there is no room for more: errors above all."""
@@ -237,7 +235,8 @@ class Peer(asyncio.Protocol):
         self._server = server
         self._decoder = Decoder()
         self._bodies: deque[tuple[bytes, _Frame]] = deque()
-        self._waiting: deque[tuple[Any, Reply, _Frame, _Batch | None]] = deque()
+        self._waiting: deque[tuple[Any, Reply, _Frame, _Batch | None, int]] = deque()
+        self._order = Order()
         self._decoding = False
         self._in_flight = 0
         self._small_bytes = 0  # of unfinished frames, those that have reserved no room
@@ -349,10 +348,10 @@ class Peer(asyncio.Protocol):
         """
         while self._in_flight < self._max_in_flight():
             if self._waiting and self._may_start(self._waiting[0][3]):
-                request, reply, received, batch = self._waiting.popleft()
+                request, reply, received, batch, size = self._waiting.popleft()
                 if batch is not None:
                     batch.has_begun = True
-                self._start(request, reply, received)
+                self._start(request, reply, received, size)
             elif not self._waiting and self._bodies and not self._decoding and self._may_open(self._bodies[0][1]):
                 self._open(*self._bodies.popleft())
             else:
@@ -431,41 +430,46 @@ class Peer(asyncio.Protocol):
             self._spawn(self._decode_apart(body, received), received)
             return
         try:
-            self._take(rpc.decode(body), received)
+            message = rpc.decode(body)
+            self._take(message, rpc.request_sizes(message, body), received)
         except ParseError as error:
             self._say(rpc.error_reply(error))
         self._finish(received)
 
     async def _decode_apart(self, body: bytes, received: _Frame) -> None:
         try:
-            values = await anyio.to_thread.run_sync(estimate_values, body)
-            size_bytes = len(body) + OBJECT_BYTES * min(values, MAX_VALUES)
+            shape = await anyio.to_thread.run_sync(measure, body, limiter=heavy_work())
+            size_bytes = len(body) + OBJECT_BYTES * (shape.values + shape.containers + shape.members)
             if granted := self._server.decoded.reserve(size_bytes):
                 await granted
             received.decoded_bytes = size_bytes
-            self._take(await anyio.to_thread.run_sync(_decode_large, body), received)
+            message, sizes = await anyio.to_thread.run_sync(_decode_and_measure, body, limiter=heavy_work())
+            self._take(message, sizes, received)
         except ParseError as error:
             self._say(rpc.error_reply(error))
         finally:
             self._decoding = False
 
-    def _take(self, message: Any, received: _Frame) -> None:
+    def _take(self, message: Any, sizes: list[int], received: _Frame) -> None:
         """Queue what a frame holds."""
         if not isinstance(message, list):
             received.open_requests += 1
-            self._waiting.append((message, self._reply, received, None))
+            self._waiting.append((message, self._reply, received, None, sizes[0]))
         elif refusal := _refuse_batch(message):
             self._say(rpc.error_reply(refusal))
         else:
             received.open_requests += len(message)
             batch = _Batch(len(message), self)
-            self._waiting.extend((request, batch.add, received, batch) for request in message)
+            for request, size in zip(message, sizes, strict=True):
+                self._waiting.append((request, batch.add, received, batch, size))
 
-    def _start(self, request: Any, reply: Reply, received: _Frame) -> None:
-        self._spawn(self._serve(request, reply), received)
+    def _start(self, request: Any, reply: Reply, received: _Frame, size: int) -> None:
+        self._spawn(self._serve(request, reply, size), received)
 
-    async def _serve(self, request: Any, reply: Reply) -> None:
+    async def _serve(self, request: Any, reply: Reply, size: int) -> None:
         rpc.current_peer.set(self)
+        current_order.set(self._order)
+        is_large.set(size >= LARGE_REQUEST_BYTES)
         body = await rpc.answer(self._daemon, request)
         if body is not None:
             self._expected_reply_bytes = max(len(body), self._expected_reply_bytes // 2)
@@ -589,18 +593,17 @@ class _Batch:
             self._peer.send_gathered([*self._pieces, b"]"], self._size_bytes)
 
 
+def _decode_and_measure(body: bytes) -> tuple[Any, list[int]]:
+    message = rpc.decode(body)
+    return message, rpc.request_sizes(message, body)
+
+
 def _refuse_batch(batch: list[Any]) -> RpcError | None:
     if not batch:
         return InvalidRequest("invalid request: the batch is empty")
     if len(batch) > rpc.MAX_BATCH:
         return InvalidRequest(f"invalid request: a batch may hold {rpc.MAX_BATCH} requests, this one {len(batch)}")
     return None
-
-
-def _decode_large(body: bytes) -> Any:
-    if estimate_values(body) > MAX_VALUES and has_more_values_than(body, MAX_VALUES):
-        raise ParseError(f"parse error: a frame may hold {MAX_VALUES} JSON values")
-    return rpc.decode(body)
 
 
 def _too_large(request: Any, reason: str) -> bytes:

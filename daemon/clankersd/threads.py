@@ -1,6 +1,7 @@
 """Threads and their messages: the conversations of a chat, which are sessions by another name."""
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -28,6 +29,7 @@ from clankersd.changes import clear_session, keep, message_change, session_chang
 from clankersd.db import Db
 from clankersd.db.ids import whole_id
 from clankersd.db.paging import decode_cursor, encode_cursor, fetch_page, that_fit
+from clankersd.preparation import prepare
 from clankersd.projects import IN_PROJECT, asked_for
 from clankersd.rpc import handles
 from clankersd.search.filters import eligible, without_memories
@@ -62,7 +64,7 @@ async def create(daemon: "Daemon", request: ThreadCreate) -> Thread:
         metadata=request.metadata,
         created_at=request.created_at,  # else when its first message came, if there is one
     )
-    change = session_change(daemon.index, event)
+    change = await prepare(partial(session_change, daemon.index, event))
 
     def begin(db: Db) -> None:
         _refuse_second(db, event.id)
@@ -96,7 +98,8 @@ async def list_threads(daemon: "Daemon", request: ThreadList) -> ThreadPage:
 @handles(ThreadUpdate)
 async def update(daemon: "Daemon", request: ThreadUpdate) -> Thread:
     given = {name: value for name, value in msgspec.structs.asdict(request).items() if value is not UNSET}
-    change = session_change(daemon.index, SessionEvent(**given, updated_at=clock.now()))
+    event = SessionEvent(**given, updated_at=clock.now())
+    change = await prepare(partial(session_change, daemon.index, event))
 
     def store(db: Db) -> None:
         _get(db, request.id)
@@ -122,7 +125,7 @@ async def store_message(daemon: "Daemon", request: MessageStore) -> Message:
         metadata=request.metadata,
         created_at=request.created_at or clock.now(),
     )
-    await keep(daemon, message_change(daemon.index, event))
+    await keep(daemon, await prepare(partial(message_change, daemon.index, event)))
     daemon.index.wake()
     return (await _fetch(daemon, [event.id]))[event.id][0]
 

@@ -199,7 +199,10 @@ class LogEntry(Wire):
 
 
 class LogWrite(Envelope):
-    """Write an entry to the daemon's log, unless its level is below the daemon's log level."""
+    """Write an entry to the daemon's log, unless its level is below the daemon's log level.
+
+    The message and the context may have 64 KiB each.
+    """
 
     method: ClassVar[str] = "log.write"
     entry: LogEntry = field(default_factory=LogEntry)

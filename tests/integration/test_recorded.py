@@ -123,7 +123,7 @@ def test_claude_codes_hooks_alone_give_these_rows(here: DaemonProcess, harness_h
             assert {key: value[0] for key, value in short(rows(connection), 8).items()} == BY_HOOKS
         report = connection.call("capture.status")
         (claude,) = (each for each in report["harnesses"] if each["harness"] == "claude-code")
-    assert claude["events"] == 2 * len(list(CLAUDE.glob("*.json")))
+    assert claude["events"] == len(list(CLAUDE.glob("*.json")))
     assert (claude["refused"], claude["optedOut"]) == (0, 0)
     assert claude["lastEvent"] == "SessionEnd"
 

@@ -24,6 +24,8 @@ from clankersd.redaction import redact
 Fact = Callable[[Index], Change]
 
 LONGEST_TITLE = 120
+PIECE_CHARACTERS = 64 * 1024
+"""Characters of a text that are digested in one call, which keeps the interpreter lock."""
 
 
 @dataclass
@@ -175,7 +177,8 @@ def first_prompt(session_id: str, prompt: str) -> Fact:
         WHERE id = :id AND (title IS NULL OR user_prompt IS NULL)
     """
     clean = redact(prompt)[0]
-    return _executed(sql, {"id": session_id, "title": " ".join(clean.split())[:LONGEST_TITLE], "prompt": clean})
+    title = " ".join(clean.lstrip()[: LONGEST_TITLE * 100].split())[:LONGEST_TITLE]
+    return _executed(sql, {"id": session_id, "title": title, "prompt": clean})
 
 
 def summarised(session_id: str, summary: str) -> Fact:
@@ -263,7 +266,11 @@ _FORKED = """
 
 def digest(words: str | None) -> str:
     """The same for texts that differ in white space alone: harnesses join the blocks of a message in several ways."""
-    return hashlib.sha256("".join((words or "").split()).encode("utf-8", "surrogatepass")).hexdigest()[:24]
+    found = hashlib.sha256()
+    for start in range(0, len(words or ""), PIECE_CHARACTERS):
+        piece = (words or "")[start : start + PIECE_CHARACTERS]
+        found.update("".join(piece.split()).encode("utf-8", "surrogatepass"))
+    return found.hexdigest()[:24]
 
 
 def by_hook(kind: str, prompt_id: str) -> Settle:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 TOKENS = 400
 OVERLAP = 80
+PIECE_CHARACTERS = 64 * 1024
+"""Characters looked through in one call, which keeps the interpreter lock."""
 
 # A token is about four characters, or one character of Chinese, Japanese or Korean: sizes are counted in
 # quarters of a token, so that both are whole numbers.
@@ -60,7 +62,10 @@ def chunk(text: str, tokens: int = TOKENS, overlap: int = OVERLAP) -> list[Chunk
 
 def size_of(text: str) -> int:
     """How long a text is, in quarters of a token."""
-    return len(text) if text.isascii() else len(text) + (QUARTERS - 1) * len(_CJK_CHARACTER.findall(text))
+    if text.isascii():
+        return len(text)
+    pieces = (text[start : start + PIECE_CHARACTERS] for start in range(0, len(text), PIECE_CHARACTERS))
+    return len(text) + (QUARTERS - 1) * sum(len(_CJK_CHARACTER.findall(piece)) for piece in pieces)
 
 
 def _pieces(text: str, limit: int) -> Iterator[_Piece]:

@@ -116,9 +116,11 @@ def cut_tools_later(db: Db) -> None:
     )
 
 
-def replace(db: Db, owner: Owner, prepared: Prepared) -> bool:
-    """Make `prepared` the owner's chunks; tells whether anything changed. A chunk whose text is still there stays,
-    and its vector with it."""
+def replace(db: Db, owner: Owner, prepared: Prepared, limit: int | None = None) -> bool:
+    """Make `prepared` the owner's chunks. A chunk whose text is still there stays, and its vector with it.
+
+    With `limit` at most so many new ones are stored. Returns whether all are.
+    """
     own = {"owner": owner.value, "chunking": prepared.chunking.number}
     here = f"FROM chunks WHERE {owner.column} = :owner AND chunking = :chunking"
     # Nearly always nothing is stored yet, and asking only that is much cheaper.
@@ -131,11 +133,25 @@ def replace(db: Db, owner: Owner, prepared: Prepared) -> bool:
         db.execute(f"DELETE FROM chunks WHERE {_THESE}", {"ids": json.dumps(gone)})
     if moved:
         _move(db, moved)
-    for row in new:
+    for row in new[:limit]:
         db.execute(_INSERT[owner.column], row)
     if new:
         db.before_commit(index_words)
-    return bool(gone or moved or new)
+    return limit is None or len(new) <= limit
+
+
+def count_chunks(db: Db, owner: Owner, chunking: Chunking) -> int:
+    """How many chunks of the owner are stored."""
+    sql = f"SELECT count(*) FROM chunks WHERE {owner.column} = :owner AND chunking = :chunking"
+    return int(db.value(sql, {"owner": owner.value, "chunking": chunking.number}))
+
+
+def append(db: Db, owner: Owner, prepared: Prepared, start: int, count: int) -> None:
+    """Store `count` chunks from position `start` on, none of which is stored yet."""
+    turn = _next_turn(db, owner)
+    for position in range(start, min(start + count, len(prepared.chunks))):
+        db.execute(_INSERT[owner.column], _row(owner, prepared, position, turn))
+    db.before_commit(index_words)
 
 
 def index_words(db: Db) -> None:

@@ -2,16 +2,19 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import anyio
 import structlog
 
 from clankersd.db import Db
-from clankersd.index.chunks import Chunking, Owner, Prepared, prepare, replace
+from clankersd.index.chunks import Chunking, Owner, Prepared, append, count_chunks, prepare, replace
 from clankersd.index.index import Index
 
 AT_ONCE = 50
+MAX_CHUNKS_PER_COMMIT = 500
+"""A long text becomes searchable in several commits, so that events of others get in between."""
 
 _LATER = "INSERT INTO index_backlog (kind, owner) VALUES (:kind, :owner) ON CONFLICT DO NOTHING"
 _DONE = "DELETE FROM index_backlog WHERE kind = :kind AND owner = :owner"
@@ -72,11 +75,24 @@ async def recut(index: Index, kind: str, owner: str) -> None:
         cut = KINDS[kind].prepare
         prepared = [await anyio.to_thread.run_sync(cut, stored, chunking) for chunking in index.chunkings()]
 
-    def store(db: Db) -> None:
+    def store(start: int, db: Db) -> int | None:
+        """Store some chunks; returns where to go on, or None after the last."""
         current = db.fetch_one(select, {"id": owner})
-        for one in prepared if current else ():
-            replace(db, owner_of(current), one)  # type: ignore[arg-type]  # it is there, or prepared is not used
-        if current is None or stored is None or current["text"] == stored["text"]:
-            db.execute(_DONE, {"kind": kind, "owner": owner})
+        if current and (stored is None or current["text"] != stored["text"]):
+            return None  # the text has changed since it was read, and stays in the backlog
+        if current and prepared:
+            own = owner_of(current)
+            end = start + MAX_CHUNKS_PER_COMMIT
+            if all(count_chunks(db, own, one.chunking) == min(start, len(one.chunks)) for one in prepared):
+                for one in prepared:
+                    append(db, own, one, start, MAX_CHUNKS_PER_COMMIT)
+                if any(len(one.chunks) > end for one in prepared):
+                    return end
+            elif not all(replace(db, own, one, MAX_CHUNKS_PER_COMMIT) for one in prepared):
+                return 0
+        db.execute(_DONE, {"kind": kind, "owner": owner})
+        return None
 
-    await index.store.write(store, bulk=True)
+    start: int | None = 0
+    while start is not None:
+        start = await index.store.write(partial(store, start), bulk=True)

@@ -1,5 +1,6 @@
 """`memory.add`: something new is stored, something known grows stronger, something that changed is superseded."""
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from clankers_protocol.entities import ExtractedBy
@@ -27,6 +28,7 @@ from clankersd.memories.scopes import allowed, scope_to_write
 from clankersd.memories.sectors import classify
 from clankersd.memories.strength import reinforced
 from clankersd.memories.versions import supersede
+from clankersd.preparation import prepare
 from clankersd.projects import project_id as known_project
 from clankersd.projects import project_row, store_project
 from clankersd.redaction import count_redactions, without_secrets
@@ -48,7 +50,7 @@ async def memory_add(daemon: "Daemon", request: MemoryAdd) -> Added:
 async def add_memory(daemon: "Daemon", request: MemoryAdd, by: str = "user") -> Added:
     """Remember what is asked, once: also when two ask at the same time."""
     _check(request)
-    request, secrets = without_secrets(request)
+    request, secrets = await prepare(partial(without_secrets, request))
     drafted = await draft(daemon.index, request.content, compare=not request.force)
 
     def add(db: Db) -> Added:

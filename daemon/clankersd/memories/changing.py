@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from clankers_protocol.errors import Conflict, InvalidParams
@@ -41,6 +42,7 @@ from clankersd.memories.scopes import allowed, scope_to_write
 from clankersd.memories.selection import limits, selection, words
 from clankersd.memories.strength import deemphasized, reinforced
 from clankersd.memories.versions import settle_restored
+from clankersd.preparation import prepare
 from clankersd.redaction import count_redactions, without_secrets
 from clankersd.rpc import handles
 
@@ -60,7 +62,7 @@ _TOLD = """
 async def memory_update(daemon: "Daemon", request: MemoryUpdate) -> Memory:
     if request.content is not None and not request.content.strip():
         raise InvalidParams("invalid params: there is nothing in it to remember - at `$.content`")
-    request, secrets = without_secrets(request)
+    request, secrets = await prepare(partial(without_secrets, request))
     drafted = await draft(daemon.index, request.content, compare=False) if request.content else None
 
     def update(db: Db) -> Memory:
@@ -124,7 +126,7 @@ def _index_again(db: Db, row: Row, drafted: Draft | None) -> None:
 
 @handles(MemoryDelete)
 async def memory_delete(daemon: "Daemon", request: MemoryDelete) -> Changed:
-    request, secrets = without_secrets(request)
+    request, secrets = await prepare(partial(without_secrets, request))
 
     def delete(db: Db) -> Changed:
         now = clock.now()
@@ -298,7 +300,7 @@ def _count_access(db: Db, row: Row, now: int) -> None:
 
 @handles(MemoryPromote)
 async def memory_promote(daemon: "Daemon", request: MemoryPromote) -> Memory:
-    request, secrets = without_secrets(request)
+    request, secrets = await prepare(partial(without_secrets, request))
 
     def promoted(db: Db) -> Memory:
         now = clock.now()

@@ -9,6 +9,7 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from clankers_protocol.entities import (
@@ -32,6 +33,7 @@ from clankersd.db.paging import decode_cursor, encode_cursor, that_fit
 from clankersd.index.chunker import CJK
 from clankersd.memories.rows import CURRENT, SELECT, Row, find, to_memories
 from clankersd.memories.scopes import IN_SCOPE, Allowed, allowed
+from clankersd.preparation import prepare
 from clankersd.redaction import count_redactions, without_secrets
 from clankersd.rpc import handles
 
@@ -125,7 +127,7 @@ _OPENING, _CLOSING = "\"'`([{<«“‘", "\"'`)]}>»”’.,;:!?"
 
 @handles(EntityUpsert)
 async def upsert_entity(daemon: "Daemon", request: EntityUpsert) -> Entity:
-    request, secrets = without_secrets(request)
+    request, secrets = await prepare(partial(without_secrets, request))
 
     def upsert(db: Db) -> Entity:
         count_redactions(db, secrets, clock.now())

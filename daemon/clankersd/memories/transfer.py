@@ -1,6 +1,7 @@
 """`memory.export` and `memory.import`: memories on their way elsewhere, with the ids, times and links they have."""
 
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -25,6 +26,7 @@ from clankersd.memories.rows import SELECT, Row, as_json, note, to_memory
 from clankersd.memories.scopes import IN_SCOPE, Allowed, allowed
 from clankersd.memories.sectors import classify
 from clankersd.memories.selection import of_project
+from clankersd.preparation import prepare
 from clankersd.projects import project_id, project_row, store_project
 from clankersd.redaction import count_redactions, without_secrets
 from clankersd.rpc import handles
@@ -90,7 +92,7 @@ async def memory_import(daemon: "Daemon", request: MemoryImport) -> Imported:
     read: list[tuple[MemoryRecord, Draft]] = []
     for number, given in enumerate(request.memories):
         try:
-            record = _without_secrets(_read(given), secrets)
+            record = await prepare(partial(_clean, given, secrets))
             read.append((record, await draft(daemon.index, record.content, compare=False)))
         except RpcError as error:
             refused[str(given.get("id") or f"number {number + 1}")] = error.message
@@ -104,6 +106,10 @@ async def memory_import(daemon: "Daemon", request: MemoryImport) -> Imported:
     for memory_id in created:
         daemon.hub.publish("memory", "imported", memory_id)
     return Imported(len(created), relations, len(request.memories) - len(created) - len(refused), refused)
+
+
+def _clean(given: dict[str, Any], secrets: Counter[str]) -> MemoryRecord:
+    return _without_secrets(_read(given), secrets)
 
 
 def _read(given: dict[str, Any]) -> MemoryRecord:

@@ -181,7 +181,7 @@ def _pointless(daemon: "Daemon", at: Occasion, kind: RecallKind) -> str | None:
         return None
     if daemon.config.recall == "minimal":
         return "prompts get nothing: see the setting `recall`"
-    trivial = why_trivial(at.prompt)
+    trivial = why_trivial(query_of(at.prompt))
     return f"nothing to look for in the prompt: {trivial}" if trivial else None
 
 

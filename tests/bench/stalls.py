@@ -1,0 +1,63 @@
+"""`make bench-stalls`: how long other clients wait for `health` while one sends something large.
+
+Every case is a request or a frame of about the given size. The first line is the same client while another one stores
+small messages: the others are judged as multiples of it, since other work on the machine moves all of them together.
+
+    python -m tests.bench.stalls [--megabytes 30] [--only TEXT]...
+"""
+
+import argparse
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+from tests.stalls import CASES, MEGABYTE, Pinger, Stall, run_case, window
+from tests.support import DaemonProcess, running_daemon
+
+LIMIT_SECONDS = 0.1
+ORDINARY_SECONDS = 3.0
+
+console = Console(highlight=False, width=120)
+
+
+def ordinary(daemon: DaemonProcess) -> Stall:
+    """One client that stores small messages, one after the other."""
+    with daemon.connect() as connection, window() as moments:
+        deadline, number = time.monotonic() + ORDINARY_SECONDS, 0
+        while time.monotonic() < deadline:
+            number += 1
+            connection.call(
+                "upsertMessage", message={"id": f"o{number}", "sessionId": "o", "textContent": "word " * 40}
+            )
+    return Stall("small messages", (moments[0], moments[1]), 0, f"{number} stored")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--megabytes", type=float, default=30)
+    parser.add_argument("--only", action="append", default=[])
+    options = parser.parse_args()
+    chosen = [one for name, one in CASES.items() if not options.only or any(text in name for text in options.only)]
+    size, late = int(options.megabytes * MEGABYTE), 0
+    console.print(f"{'case':42} {'MB':>6} {'seconds':>8} {'worst ms':>9}  outcome")
+    with (
+        tempfile.TemporaryDirectory(prefix="clk-") as folder,
+        running_daemon(Path(folder)) as daemon,
+        Pinger(daemon) as pinger,
+    ):
+        for run in (ordinary, *(partial(run_case, one=one, size=size) for one in chosen), ordinary):
+            stall = run(daemon)
+            worst = pinger.worst(stall.window)
+            late += worst > LIMIT_SECONDS
+            console.print(
+                f"{stall.name:42} {stall.bytes / MEGABYTE:6.1f} {stall.seconds:8.1f} {worst * 1000:9.0f}  "
+                f"{stall.outcome}",
+                style="red" if worst > LIMIT_SECONDS else None,
+            )
+    console.print(f"{late} cases made `health` wait longer than {LIMIT_SECONDS * 1000:.0f} ms")
+
+
+if __name__ == "__main__":
+    main()
