@@ -89,10 +89,7 @@ def redact_all(value: object) -> tuple[object, dict[str, int]]:
 
 
 def without_secrets(given: Given, *exempt: str) -> tuple[Given, dict[str, int]]:
-    """Redact every text of a struct except the fields named in `exempt`; identifiers keep their values.
-
-    A field is an identifier when the protocol declares it with a pattern, as one of a set, or as an `Id`.
-    """
+    """Redact every text of a struct, and of the structs in it, except identifiers and the fields named in `exempt`."""
     counts: Counter[str] = Counter()
     clean: dict[str, object] = {}
     for name in _texts_of(type(given)):
@@ -121,24 +118,22 @@ def _texts_of(struct: type) -> tuple[str, ...]:
     if struct not in _TEXTS:
         info = msgspec.inspect.type_info(struct)
         assert isinstance(info, msgspec.inspect.StructType)
-        _TEXTS[struct] = tuple(field.name for field in info.fields if holds_text(field.type))
+        _TEXTS[struct] = tuple(field.name for field in info.fields if holds_text(field.name, field.type))
     return _TEXTS[struct]
 
 
-def holds_text(declared: msgspec.inspect.Type) -> bool:
-    """Tell whether a declared type can hold free text: a string that is neither an `Id` nor bound to a pattern."""
+def holds_text(name: str, declared: msgspec.inspect.Type) -> bool:
+    """Tell whether a field can hold free text: a string that is neither an identifier nor bound to a pattern."""
     inspect = msgspec.inspect
+    if name in ("id", "ids") or name.endswith(("_id", "_ids")):
+        return False
     if isinstance(declared, inspect.StrType):
-        return declared.pattern is None and declared.max_length != MAX_ID_CHARACTERS
+        return declared.pattern is None
     if isinstance(declared, inspect.UnionType):
-        return any(holds_text(each) for each in declared.types)
+        return any(holds_text(name, each) for each in declared.types)
     if isinstance(declared, inspect.ListType | inspect.VarTupleType | inspect.SetType):
-        return holds_text(declared.item_type)
+        return holds_text(name, declared.item_type)
     return isinstance(declared, inspect.DictType | inspect.AnyType | inspect.StructType)
-
-
-MAX_ID_CHARACTERS = 1024
-"""The length by which the protocol's `Id` is told from other strings."""
 
 
 def capped(text: str | None, characters: int, slack: int = SLACK) -> str | None:

@@ -89,7 +89,8 @@ async def memory_import(daemon: "Daemon", request: MemoryImport) -> Imported:
     read: list[tuple[MemoryRecord, Draft]] = []
     for number, given in enumerate(request.memories):
         try:
-            record = _without_secrets(_read(given), secrets)
+            record, found = without_secrets(_read(given))
+            secrets.update(found)
             read.append((record, await draft(daemon.index, record.content, compare=False)))
         except RpcError as error:
             refused[str(given.get("id") or f"number {number + 1}")] = error.message
@@ -127,17 +128,6 @@ def _read(given: dict[str, Any]) -> MemoryRecord:
 def _check_times(begins: float, ends: float | None, where: str) -> None:
     if ends is not None and (clock.moment(ends) or 0) < (clock.moment(begins) or 0):
         raise InvalidParams(f"invalid params: it ends before it begins - at `{where}`")
-
-
-def _without_secrets(record: MemoryRecord, secrets: Counter[str]) -> MemoryRecord:
-    mentions = []
-    for one in record.entities:
-        clean, found = without_secrets(one)
-        mentions.append(clean)
-        secrets.update(found)
-    record, found = without_secrets(record)
-    secrets.update(found)
-    return msgspec.structs.replace(record, entities=mentions)
 
 
 def _store_all(
