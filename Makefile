@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test check lint types pytest bench bench-hook bench-search bench-indexing bench-retrieval bench-memory docs format build clean dev
+.PHONY: run test check lint types pytest bench bench-hook bench-search bench-indexing bench-retrieval bench-memory bench-redaction docs format build clean dev
 
 run: $(VENV)/installed
 	CLANKERS_DATA_PATH=$(CURDIR)/.scratch CLANKERS_CONFIG_PATH=$(CURDIR)/.scratch/clankers.toml $(BIN)/clankersd
@@ -51,6 +51,9 @@ bench-retrieval: $(VENV)/installed
 
 bench-memory: $(VENV)/installed
 	$(BIN)/python -m tests.bench.memory
+
+bench-redaction: $(VENV)/installed
+	$(BIN)/python -m tests.bench.redaction
 
 docs: $(VENV)/installed
 	$(BIN)/python -m clankers_protocol.reference > docs/rpc.md

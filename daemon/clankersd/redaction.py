@@ -16,6 +16,7 @@ import msgspec
 from clankersd.redaction_checks import (
     ATTRIBUTE,
     CHECKS,
+    HEX,
     HEX_KEY,
     PATH,
     WORDS_WITH_NUMBERS,
@@ -356,7 +357,7 @@ def _in_region(
                     yield _Found(match.start(), match.end(), kind)
     if end - start < MAX_GENERIC_BYTES:
         for match in _GENERIC.finditer(data, start, end):
-            if is_random(match[1]):
+            if is_random(match[1]) or (HEX.fullmatch(match[1]) and is_mixed(match[1])):
                 yield _Found(match.start(), match.end(), "api-key")
 
 
@@ -583,7 +584,12 @@ def _is_bare_secret(value: bytes, named: _Name, data: bytes) -> bool:
         return len(value) >= 6 and (is_mixed(value) or (named.name.isupper() and len(value) >= 8))
     if len(value) >= 16:
         return is_mixed(value)
-    return len(value) >= 8 and sum(48 <= byte <= 57 for byte in value) > 1 and not WORDS_WITH_NUMBERS.fullmatch(value)
+    shortest = 8 if named.word == "secret" else 12
+    return (
+        len(value) >= shortest
+        and sum(48 <= byte <= 57 for byte in value) > 1
+        and not WORDS_WITH_NUMBERS.fullmatch(value)
+    )
 
 
 def _is_whole_line(data: bytes, named: _Name, value: bytes) -> bool:

@@ -14,7 +14,7 @@ from math import log2
 
 def is_random(value: bytes) -> bool:
     """Tell whether letters and digits change all the time, and are not only hexadecimal."""
-    if len(value) < 16 or _HEX.fullmatch(value):
+    if len(value) < 16 or HEX.fullmatch(value):
         return False
     value = value[:MAX_RANDOM_BYTES]
     kinds = [_KIND[byte] for byte in value]
@@ -25,7 +25,7 @@ def is_random(value: bytes) -> bool:
 
 
 MAX_RANDOM_BYTES = 256
-_HEX = re.compile(rb"[0-9a-fA-F-]+")
+HEX = re.compile(rb"[0-9a-fA-F-]+")
 _KIND = ["0" if 48 <= b <= 57 else "A" if 65 <= b <= 90 else "a" if 97 <= b <= 122 else "." for b in range(256)]
 
 
@@ -158,34 +158,34 @@ def _is_option_value(value: bytes, _data: bytes, _at: int) -> bool:
     return not ATTRIBUTE.search(value)
 
 
-_ANY_PASSWORD = re.compile(rb"(?<![a-z0-9_-])(?:sshpass|login)(?![a-z0-9_])")
-_SMALL_P = re.compile(
-    rb"(?<![a-z0-9_-])(?:mongo(?:sh|dump|restore|export|import)?|cqlsh|rdesktop|twine|influx|plink|pscp"
-    rb"|arangosh|couchbase-cli|"
-    rb"cypher-shell|7z[az]?|rar|unrar)(?![a-z0-9_])"
+_SMALL_P = frozenset(
+    b"mongo mongosh mongodump mongorestore mongoexport mongoimport cqlsh rdesktop twine influx plink pscp arangosh "
+    b"couchbase-cli cypher-shell 7z 7za 7zz rar unrar".split()
 )
-_LARGE_P = re.compile(rb"(?<![a-z0-9_-])(?:sqlcmd|bcp|isql|zip|unzip|mosquitto_(?:pub|sub)|ipmitool)(?![a-z0-9_])")
-_MYSQL = re.compile(rb"(?<![a-z0-9_-])(?:mysql|mariadb)(?:-?dump|admin|import|show|check|slap)?(?![a-z0-9_])")
-_USER_OPTION = re.compile(rb"\s(?:-u|--user|--username|-U)(?=[ =A-Za-z])")
-_COMMAND_END = re.compile(rb"[\n|;&]|\\n")
-MAX_COMMAND_BYTES = 300
+_LARGE_P = frozenset(b"sqlcmd bcp isql zip unzip mosquitto_pub mosquitto_sub ipmitool".split())
+_MYSQL = frozenset(
+    b"mysql mysqldump mysqladmin mysqlimport mysqlshow mysqlcheck mariadb mariadb-dump mariadb-admin".split()
+)
+_USER_OPTIONS = (b" -u", b" -U", b" --user")
+MAX_COMMAND_BYTES, MAX_EARLIER_OPTIONS = 300, 4
 
 
 def _is_password_option(value: bytes, data: bytes, at: int) -> bool:
     """Accept what follows `-p` where the program before takes a password there."""
-    line = data[max(0, at - MAX_COMMAND_BYTES) : at]
-    ends = [match.end() for match in _COMMAND_END.finditer(line)]
-    command, dash, option = line[ends[-1] if ends else 0 :].rpartition(b" -")
-    if not dash or not _is_option_value(value, data, at):
+    if not _is_option_value(value, data, at):
         return False
+    line = data[max(0, at - MAX_COMMAND_BYTES) : at]
+    command, dash, option = line[max(map(line.rfind, (b"\n", b"|", b";", b"&", b"\\n"))) + 1 :].rpartition(b" -")
+    if not dash or command.count(b" -p") > MAX_EARLIER_OPTIONS:
+        return False
+    words = {word.strip(b"\"'`($").rpartition(b"/")[2] for word in command.split()}
+    small = option[:1] == b"p"
     apart = option.rstrip(b"\"'\\")[-1:] in b" =" or option[1:2] in (b"'", b'"')
-    if _ANY_PASSWORD.search(command) and (apart or b"sshpass" in command):
-        return option[:1] == b"p"
-    if _MYSQL.search(command) and not apart:
-        return option[:1] == b"p"
-    if (_SMALL_P.search(command) and option[:1] == b"p") or (_LARGE_P.search(command) and option[:1] == b"P"):
+    if small and (b"sshpass" in words or (b"login" in words and apart) or (not apart and words & _MYSQL)):
+        return True
+    if words & (_SMALL_P if small else _LARGE_P):
         return is_mixed(value)
-    return apart and _USER_OPTION.search(command) is not None and _is_mixed_value(value, data, at)
+    return apart and any(each in command for each in _USER_OPTIONS) and _is_mixed_value(value, data, at)
 
 
 def _is_signature(value: bytes, data: bytes, at: int) -> bool:
@@ -203,7 +203,7 @@ def _is_query_value(value: bytes, data: bytes, at: int) -> bool:
     before = data[max(0, at - 40) : at].lower()
     if not _QUERY_NAME.search(before) or is_placeholder(value):
         return False
-    return is_random(value) or (_HEX.fullmatch(value) is not None and len(value) >= 32)
+    return is_random(value) or (HEX.fullmatch(value) is not None and len(value) >= 32)
 
 
 def _is_openssl_pass(value: bytes, data: bytes, at: int) -> bool:
@@ -244,7 +244,7 @@ def _is_tokenish(value: bytes, _data: bytes, _at: int) -> bool:
     return (
         (any(_KIND[byte] in "aA" for byte in value) and not WORDS_WITH_NUMBERS.fullmatch(value))
         or is_random(value)
-        or bool(_HEX.fullmatch(value))
+        or bool(HEX.fullmatch(value))
     )
 
 
