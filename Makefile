@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test check lint types pytest bench bench-hook bench-search bench-indexing bench-retrieval bench-memory bench-secure-delete faults bench-fairness bench-stalls docs format build clean dev static-model platforms
+.PHONY: run test check lint types pytest bench bench-hook bench-search bench-indexing bench-retrieval bench-memory bench-secure-delete faults bench-fairness bench-redaction bench-stalls docs format build clean dev static-model platforms
 
 run: $(VENV)/installed
 	CLANKERS_DATA_PATH=$(CURDIR)/.scratch CLANKERS_CONFIG_PATH=$(CURDIR)/.scratch/clankers.toml $(BIN)/clankersd
@@ -74,6 +74,9 @@ static-model: $(VENV)/installed
 
 bench-stalls: $(VENV)/installed
 	PYTHONPATH=tests $(BIN)/python -m tests.bench.stalls
+
+bench-redaction: $(VENV)/installed
+	$(BIN)/python -m tests.bench.redaction
 
 docs: $(VENV)/installed
 	$(BIN)/python -m clankers_protocol.reference > docs/rpc.md

@@ -151,6 +151,16 @@ _TOOL_FILLED = upsert(
 
 _REDACTED: dict[str, Callable[[Any], tuple[Any, dict[str, int]]]] = {
     "title": redact,
+    "project_name": redact,
+    "model": redact,
+    "provider": redact,
+    "source": redact,
+    "status": redact,
+    "permission_mode": redact,
+    "role": redact,
+    "tool_name": redact,
+    "file_path": redact,
+    "cause": redact,
     "text_content": redact,
     "tool_input": redact,
     "tool_output": redact,

@@ -19,6 +19,7 @@ from clankers_protocol.errors import Conflict, InvalidParams
 from clankersd import clock
 from clankersd.db import Db
 from clankersd.db.paging import decode_cursor, encode_cursor, that_fit
+from clankersd.redaction import count_redactions, redact_all
 from clankersd.rpc import handles
 
 if TYPE_CHECKING:
@@ -47,7 +48,10 @@ async def get(daemon: "Daemon", request: ConfigGet) -> ConfigEntry | None:
 
 @handles(ConfigSet)
 async def set_value(daemon: "Daemon", request: ConfigSet) -> ConfigEntry:
-    value = msgspec.json.encode(request.value)
+    redacted, secrets = redact_all({request.key: request.value})
+    assert isinstance(redacted, dict)
+    clean = next(iter(redacted.values()))
+    value = msgspec.json.encode(clean)
     if len(value) > MAX_VALUE:
         raise InvalidParams(
             f"invalid params: a value may take {MAX_VALUE} bytes, this takes {len(value)} - at `$.value`"
@@ -58,9 +62,10 @@ async def set_value(daemon: "Daemon", request: ConfigSet) -> ConfigEntry:
     def store(db: Db) -> None:
         _refuse_another(db, row)
         db.execute(_SET, row)
+        count_redactions(db, secrets, now)
 
     await daemon.store.write(store)
-    return ConfigEntry(request.namespace, request.key, request.value, now)
+    return ConfigEntry(request.namespace, request.key, clean, now)
 
 
 @handles(ConfigDelete)

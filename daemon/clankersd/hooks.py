@@ -17,6 +17,7 @@ from clankersd.harnesses import READERS
 from clankersd.harnesses.told import Told
 from clankersd.index.index import Index
 from clankersd.preparation import prepare
+from clankersd.redaction import redact
 from clankersd.rpc import handles
 from clankersd.transcripts import wanted, wanted_again
 
@@ -91,7 +92,7 @@ def _counted(request: HookEvent, told: Told, at: int, ignored: int = 0, opted_ou
     digest = None if request.at is None else _digest(request)
     row = {
         "harness": request.harness,
-        "event": told.event[:100] or None,
+        "event": redact(told.event[:100])[0] or None,
         "session_id": told.session_id[:1024] or None,
         "at": at,
         "ignored": ignored,
@@ -129,7 +130,7 @@ def _generic(event: dict[str, Any]) -> Told:
 
 
 async def _count_refusal(daemon: "Daemon", harness: str, error: RpcError) -> None:
-    row = {"harness": harness[:100], "why": error.message[:500], "now": clock.now()}
+    row = {"harness": harness[:100], "why": redact(error.message[:500])[0], "now": clock.now()}
     try:
         await daemon.store.write(lambda db: db.execute(_COUNT_REFUSAL, row))
     except StorageUnavailable:

@@ -16,6 +16,7 @@ from structlog.typing import EventDict, WrappedLogger
 
 from clankers_protocol.terminal import sanitize
 from clankersd import clock
+from clankersd.redaction import redact_all
 
 LEVELS = {"debug": 10, "info": 20, "warn": 30, "warning": 30, "error": 40}
 _NAME = re.compile(r"clankers-(\d{4}-\d{2}-\d{2})\.jsonl")
@@ -90,6 +91,7 @@ def configure(file: DailyFile, level: str) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
+            _redact,
             _to_file(file),
             _for_terminal if sys.stderr.isatty() else _drop,
             structlog.dev.ConsoleRenderer(),
@@ -101,6 +103,13 @@ def configure(file: DailyFile, level: str) -> None:
     root = logging.getLogger()
     root.handlers = [_Forward()]
     root.setLevel(logging.WARNING)
+
+
+def _redact(_logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:
+    """Keep secrets out of the log: clients write to it, and errors quote what was sent."""
+    cleaned, _ = redact_all(dict(event))
+    assert isinstance(cleaned, dict)
+    return cleaned
 
 
 def _to_file(file: DailyFile) -> Callable[[WrappedLogger, str, EventDict], EventDict]:

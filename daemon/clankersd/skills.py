@@ -36,6 +36,7 @@ from clankersd.db.paging import decode_cursor, encode_cursor
 from clankersd.index.chunks import Owner, replace
 from clankersd.index.index import Index
 from clankersd.index.texts import KINDS, Kind, cut_later
+from clankersd.redaction import count_redactions, without_secrets
 from clankersd.rpc import handles
 from clankersd.search.filters import eligible, without_memories
 from clankersd.search.owners import Question, find_owners, narrowed
@@ -86,9 +87,11 @@ KINDS["skill"] = Kind(_TEXT, _owner, "SELECT id FROM skills WHERE id > :after OR
 
 @handles(SkillCreate)
 async def create(daemon: "Daemon", request: SkillCreate) -> Skill:
+    request, secrets = without_secrets(request)
     skill = _new(request)
 
     def store(db: Db) -> tuple[Skill, str]:
+        count_redactions(db, secrets, skill.created_at)
         _refuse_taken(db, skill)
         return _store(db, daemon.index, skill, request.created_by), "created"
 
@@ -113,12 +116,14 @@ async def list_skills(daemon: "Daemon", request: SkillList) -> SkillPage:
 
 @handles(SkillUpdate)
 async def update(daemon: "Daemon", request: SkillUpdate) -> Skill:
+    request, secrets = without_secrets(request)
     given = {name: getattr(request, name) for name in request.__struct_fields__ if name not in ("id", "created_by")}
     given = {name: value for name, value in given.items() if value is not UNSET}
     skill_files.check_files(given.get("files", []))
     _check_extra(given.get("extra", {}))
 
     def store(db: Db) -> tuple[Skill, str]:
+        count_redactions(db, secrets, clock.now())
         return _change(db, daemon.index, _find(db, request.id), given, request.created_by)
 
     return (await _written(daemon, store))[0]
@@ -177,15 +182,17 @@ async def versions(daemon: "Daemon", request: SkillVersions) -> list[SkillVersio
 
 @handles(SkillImport)
 async def import_skill(daemon: "Daemon", request: SkillImport) -> SkillImported:
-    wanted = _new(skill_files.read(request.text, request.folder, request.files, request.created_by))
+    read, secrets = without_secrets(skill_files.read(request.text, request.folder, request.files, request.created_by))
+    wanted = _new(read)
     changeable = ("description", "instructions", "model", *_JSON)
 
     def store(db: Db) -> tuple[Skill, str]:
+        count_redactions(db, secrets, wanted.created_at)
         known = db.fetch_one(f"{_SELECT} WHERE name = :name", {"name": wanted.name})
         if known is None:
-            return _store(db, daemon.index, wanted, request.created_by), "created"
+            return _store(db, daemon.index, wanted, read.created_by), "created"
         given = {name: getattr(wanted, name) for name in changeable}
-        return _change(db, daemon.index, _skill(known), given, request.created_by)
+        return _change(db, daemon.index, _skill(known), given, read.created_by)
 
     skill, outcome = await _written(daemon, store)
     return SkillImported(_summary_of(skill), outcome)  # type: ignore[arg-type]  # one of the three above

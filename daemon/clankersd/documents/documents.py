@@ -1,12 +1,10 @@
 """Documents as their owner handles them: stored in chunks of one's own, read, listed, changed, deleted."""
 
-from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
-import msgspec
 
 from clankers_protocol.documents import (
     ChunkInput,
@@ -46,7 +44,7 @@ from clankersd.documents.storing import (
 )
 from clankersd.index.chunks import hash_of
 from clankersd.projects import root_of
-from clankersd.redaction import count_redactions, redact
+from clankersd.redaction import count_redactions, redact, without_secrets
 from clankersd.rpc import handles
 from clankersd.search.meaning import given_vector
 
@@ -80,7 +78,8 @@ class _Given:
 @handles(DocumentStore)
 async def store_document(daemon: "Daemon", request: DocumentStore) -> Ingested:
     checked_metadata(request.metadata)
-    given = await anyio.to_thread.run_sync(_prepare, daemon, request)
+    request, secrets = await anyio.to_thread.run_sync(without_secrets, request, "project")
+    given = await anyio.to_thread.run_sync(_prepare, daemon, request, secrets)
     source = request.source or request.id or f"sha256:{hash_of(given.content)}"
     title = request.title or next(iter(given.content.strip().splitlines()), source)[:200]
     header = Header(
@@ -120,20 +119,13 @@ async def _store(daemon: "Daemon", header: Header, request: DocumentStore, given
     return ingested
 
 
-def _prepare(daemon: "Daemon", request: DocumentStore) -> _Given:
+def _prepare(daemon: "Daemon", request: DocumentStore, secrets: dict[str, int]) -> _Given:
     """Everything that can be done before the database is reached; runs in a thread."""
     vectors = [_vector(daemon, one, place) for place, one in enumerate(request.chunks)]
-    redacted: Counter[str] = Counter()
-    chunks = [msgspec.structs.replace(one, content=_without_secrets(one.content, redacted)) for one in request.chunks]
-    content = redact(request.content)[0] if request.content is not None else "\n\n".join(_top(chunks))
+    chunks = request.chunks
+    content = request.content if request.content is not None else "\n\n".join(_top(chunks))
     checksum = hash_of("\0".join([content, *(repr(one) for one in chunks), str(request.sequence)]))
-    return _Given(_records(chunks), vectors, content, checksum, dict(redacted))
-
-
-def _without_secrets(text: str, redacted: Counter[str]) -> str:
-    clean, found = redact(text)
-    redacted.update(found)
-    return clean
+    return _Given(_records(chunks), vectors, content, checksum, secrets)
 
 
 def _with_own_source(db: Db, header: Header) -> Header:
@@ -223,7 +215,8 @@ async def get_document(daemon: "Daemon", request: DocumentGet) -> DocumentText:
 def _id_of(db: Db, request: DocumentGet) -> str:
     if request.id is not None:
         return whole_id(db, request.id, "documents", "document", "revision > 0")
-    found = db.value("SELECT id FROM documents WHERE source = :source", {"source": request.source})
+    source = redact(request.source or "")[0]  # as it is stored
+    found = db.value("SELECT id FROM documents WHERE source = :source", {"source": source})
     if found is None:
         raise NotFound(f"document not found: {request.source}")
     return str(found)
@@ -237,7 +230,7 @@ async def list_documents(daemon: "Daemon", request: DocumentList) -> DocumentPag
         params |= {"project": root_of(request.project), "given": request.project}
     if request.source is not None:
         conditions.append("substr(source, 1, length(:source)) = :source")
-        params["source"] = request.source
+        params["source"] = redact(request.source)[0]
     if request.kind is not None:
         conditions.append("kind = :kind")
         params["kind"] = request.kind
@@ -258,11 +251,13 @@ async def list_documents(daemon: "Daemon", request: DocumentList) -> DocumentPag
 
 @handles(DocumentUpdate)
 async def update_document(daemon: "Daemon", request: DocumentUpdate) -> Document:
+    request, secrets = without_secrets(request, "project")
     checked_metadata(request.metadata)
     changes = Changes(request.title, request.metadata, await project_of(daemon, request.project))
 
     def update(db: Db) -> Ingested:
         document(db, request.id)  # or there is none
+        count_redactions(db, secrets, clock.now())
         changed = change(db, request.id, changes)
         return Ingested(document(db, request.id), "updated" if changed else "unchanged")
 

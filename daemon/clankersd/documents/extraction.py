@@ -23,7 +23,7 @@ from clankersd.documents.extract import Found, Part, extract, kind_of, language_
 from clankersd.documents.reading import Refused, digest_of, open_regular
 from clankersd.documents.records import Done, Failed, Message, Task, Window, records_of
 from clankersd.index.chunker import HEADING, lines_of
-from clankersd.redaction import redact
+from clankersd.redaction import redact, redact_all
 
 MEMORY = 1024 * 1024 * 1024
 WINDOW = 256 * 1024
@@ -113,7 +113,7 @@ def _taken_apart(task: Task, file: BinaryIO) -> Iterator[Message]:
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
     named = "" if kind in NAMED_BY_FILE else found.title or title
-    yield Done(kind, strategy, _shortened(named), digest_of(file), size, characters, dict(redacted))
+    yield Done(kind, strategy, _shortened(redact(named)[0]), digest_of(file), size, characters, dict(redacted))
 
 
 def _shortened(title: str) -> str:
@@ -183,7 +183,9 @@ def _without_secrets(window: Window, redacted: Counter[str]) -> Window:
     ends = [*(at for at, _ in window.facts), len(window.text)]
     for (start, fact), end in zip(begins, ends, strict=True):
         if fact:
-            facts.append((len(text), fact))
+            cleaned, _ = redact_all(fact)
+            assert isinstance(cleaned, dict)
+            facts.append((len(text), cleaned))
         clean, found = redact(window.text[start:end])
         text += clean
         redacted.update(found)

@@ -18,6 +18,7 @@ from clankers_protocol.graph import (
 from clankersd import clock
 from clankersd.db import Db
 from clankersd.index.edges import Limits, Way, traverse
+from clankersd.redaction import count_redactions, without_secrets
 from clankersd.rpc import handles
 from clankersd.search.turns import takes_search_turn
 
@@ -65,7 +66,10 @@ async def store_edges(daemon: "Daemon", request: GraphStoreEdges) -> EdgesStored
         if edge.source_id == edge.target_id:
             raise InvalidParams(f"invalid params: an edge leads to another chunk - at `$.edges[{place}].targetId`")
 
+    request, secrets = without_secrets(request)
+
     def store(db: Db) -> EdgesStored:
+        count_redactions(db, secrets, clock.now())
         _refuse_unknown(db, request.edges)
         stored = EdgesStored(0, 0, 0)
         for edge in request.edges:

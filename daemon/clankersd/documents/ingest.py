@@ -41,7 +41,7 @@ from clankersd.documents.storing import (
 from clankersd.documents.worker import Extracted, Unreadable, Worker
 from clankersd.index.chunks import hash_of
 from clankersd.index.embedders.base import EmbedderUnavailable, ItemFailed
-from clankersd.redaction import count_redactions
+from clankersd.redaction import count_redactions, without_secrets
 from clankersd.rpc import handles
 
 if TYPE_CHECKING:
@@ -52,6 +52,9 @@ SLICE = 500
 
 PART = 64 * 1024
 CHILD_TOKENS, CHILD_OVERLAP, PARENT_TOKENS = 256, 32, 1024
+
+NOT_REDACTED = ("data", "path", "project")
+"""Parameters that are no text, or name a file or project as it is on disk."""
 
 _PART_OF_NEW = "SELECT id FROM documents WHERE source = :source AND revision = 1 AND checksum IS NULL"
 
@@ -85,6 +88,7 @@ async def ingest_document(daemon: "Daemon", request: DocumentIngest) -> Ingested
 async def ingest(daemon: "Daemon", request: Ingest) -> Ingested:
     """Take in one document; unchanged it is left as it is."""
     field, body, digest = await anyio.to_thread.run_sync(_content, request)
+    request, secrets = without_secrets(request, *NOT_REDACTED, "text")  # the text is redacted where it is extracted
     checked_metadata(request.metadata)
     if request.strategy == "semantic" and daemon.index.embedder is None:
         raise Conflict("to cut by meaning needs an embedder: choose another strategy, or an embedder")
@@ -93,7 +97,10 @@ async def ingest(daemon: "Daemon", request: Ingest) -> Ingested:
     task = _task(daemon, request, path, source, len(body))
     try:
         async with daemon.documents.alone_with(source):
-            return announce(daemon, await _take_in(daemon, request, task, source, body))
+            ingested = await _take_in(daemon, request, task, source, body)
+            if secrets and ingested.outcome != "unchanged":
+                await daemon.store.write(lambda db: count_redactions(db, secrets, clock.now()))
+            return announce(daemon, ingested)
     except Unreadable as error:
         raise InvalidParams(f"invalid params: {error} - at `$.{field}`") from error
 

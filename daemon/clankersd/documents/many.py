@@ -4,6 +4,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.to_thread
 import msgspec
 import structlog
 
@@ -12,9 +13,10 @@ from clankers_protocol.documents import DocumentIngestMany, Ingest
 from clankers_protocol.errors import Conflict, RpcError, StorageUnavailable
 from clankersd import clock
 from clankersd.db import Db
-from clankersd.documents.ingest import ingest
+from clankersd.documents.ingest import NOT_REDACTED, ingest
 from clankersd.documents.storing import finish_removing
 from clankersd.jobs import Progress
+from clankersd.redaction import without_secrets
 from clankersd.rpc import handles
 
 if TYPE_CHECKING:
@@ -46,10 +48,7 @@ async def ingest_many(daemon: "Daemon", request: DocumentIngestMany) -> JobStart
     daemon.jobs.refuse_second(JOB)  # before anything is put down for it
     batch = clock.new_id()
     daemon.documents.own_batches.add(batch)
-    rows = [
-        {"batch": batch, "position": position, "request": msgspec.json.encode(one).decode()}
-        for position, one in enumerate(request.documents)
-    ]
+    rows = await anyio.to_thread.run_sync(_rows, batch, request.documents)
 
     def put_down(db: Db) -> None:
         for row in rows:
@@ -62,6 +61,18 @@ async def ingest_many(daemon: "Daemon", request: DocumentIngestMany) -> JobStart
         with anyio.CancelScope(shield=True):
             await _forget(daemon, batch)
         raise
+
+
+def _rows(batch: str, documents: list[Ingest]) -> list[dict[str, Any]]:
+    """Encode the requests as they wait in the database: already without secrets."""
+    return [
+        {
+            "batch": batch,
+            "position": position,
+            "request": msgspec.json.encode(without_secrets(one, *NOT_REDACTED)[0]).decode(),
+        }
+        for position, one in enumerate(documents)
+    ]
 
 
 async def resume(daemon: "Daemon") -> None:

@@ -19,7 +19,7 @@ from clankersd import changes
 from clankersd.changes import Change, Settle
 from clankersd.db import Db
 from clankersd.index.index import Index
-from clankersd.redaction import redact
+from clankersd.redaction import redact, redact_all
 
 Fact = Callable[[Index], Change]
 
@@ -161,13 +161,13 @@ def opened(session_id: str, at: int) -> Fact:
 
 def ended(session_id: str, at: int, reason: str | None) -> Fact:
     """A session ended; when it was opened again since, that was earlier news."""
-    return _executed(_END, {"id": session_id, "at": at, "reason": reason or "other"})
+    return _executed(_END, {"id": session_id, "at": at, "reason": redact(reason or "other")[0]})
 
 
 def noted(session_id: str, **facts: Any) -> Fact:
     """Something of a session that no column is for."""
     sql = "UPDATE sessions SET metadata = json_patch(COALESCE(metadata, '{}'), :facts) WHERE id = :id"
-    return _executed(sql, {"id": session_id, "facts": msgspec.json.encode(facts).decode()})
+    return _executed(sql, {"id": session_id, "facts": msgspec.json.encode(redact_all(facts)[0]).decode()})
 
 
 def first_prompt(session_id: str, prompt: str) -> Fact:

@@ -19,6 +19,7 @@ from clankersd.index.chunks import Chunking, Owner, Prepared, prepare, replace
 from clankersd.index.index import Index
 from clankersd.index.survey import Found, Survey
 from clankersd.index.words import other_forms
+from clankersd.redaction import count_redactions, redact
 from clankersd.safe_files import UnsafeFile, open_regular, read_at_most
 
 SOURCE = "memory"
@@ -93,6 +94,7 @@ class Loaded:
     mtime: int
     size: int
     prepared: list[Prepared]
+    redacted: dict[str, int]
 
 
 class Refused(Exception):
@@ -184,10 +186,11 @@ def load(found: Found, chunkings: list[Chunking], as_it_was: str | None) -> Load
     data, status = _read(found.real)
     digest = hashlib.sha256(data).hexdigest()
     prepared: list[Prepared] = []
+    redacted: dict[str, int] = {}
     if digest != as_it_was:
-        text = data.decode("utf-8-sig", "replace")
+        text, redacted = redact(data.decode("utf-8-sig", "replace"))
         prepared = [prepare(text, chunking) for chunking in chunkings]
-    return Loaded(digest, status.st_mtime_ns // 1_000_000, len(data), prepared)
+    return Loaded(digest, status.st_mtime_ns // 1_000_000, len(data), prepared, redacted)
 
 
 def store(db: Db, found: Found, loaded: Loaded, before: Known | None) -> None:
@@ -207,6 +210,7 @@ def store(db: Db, found: Found, loaded: Loaded, before: Known | None) -> None:
     owner = Owner("file_id", db.value(_FILE, row), SOURCE, found.path, created_at, header=header(found.name, date))
     for one in loaded.prepared:
         replace(db, owner, one)
+    count_redactions(db, loaded.redacted, now)
 
 
 def date_in(name: str) -> datetime | None:

@@ -109,7 +109,9 @@ async def memory_import(daemon: "Daemon", request: MemoryImport) -> Imported:
 
 
 def _clean(given: dict[str, Any], secrets: Counter[str]) -> MemoryRecord:
-    return _without_secrets(_read(given), secrets)
+    record, found = without_secrets(_read(given))
+    secrets.update(found)
+    return record
 
 
 def _read(given: dict[str, Any]) -> MemoryRecord:
@@ -134,17 +136,6 @@ def _read(given: dict[str, Any]) -> MemoryRecord:
 def _check_times(begins: float, ends: float | None, where: str) -> None:
     if ends is not None and (clock.moment(ends) or 0) < (clock.moment(begins) or 0):
         raise InvalidParams(f"invalid params: it ends before it begins - at `{where}`")
-
-
-def _without_secrets(record: MemoryRecord, secrets: Counter[str]) -> MemoryRecord:
-    mentions = []
-    for one in record.entities:
-        clean, found = without_secrets(one)
-        mentions.append(clean)
-        secrets.update(found)
-    record, found = without_secrets(record)
-    secrets.update(found)
-    return msgspec.structs.replace(record, entities=mentions)
 
 
 def _store_all(

@@ -28,6 +28,7 @@ from clankersd import clock
 from clankersd.db import Db
 from clankersd.db.ids import whole_id
 from clankersd.db.paging import decode_cursor, encode_cursor, that_fit
+from clankersd.redaction import count_redactions, without_secrets
 from clankersd.rpc import handles
 from clankersd.schedule.builtins import BUILTINS
 from clankersd.schedule.grammar import local_zone, parse, zone_named
@@ -54,6 +55,7 @@ _DUE = f"{SELECT_ACTION} WHERE enabled = 1 AND next_run <= :at ORDER BY next_run
 
 @handles(ScheduleCreate)
 async def create(daemon: "Daemon", request: ScheduleCreate) -> ScheduledAction:
+    request, secrets = without_secrets(request)
     now = clock.now()
     zone = request.timezone or local_zone()
     row = {
@@ -76,6 +78,7 @@ async def create(daemon: "Daemon", request: ScheduleCreate) -> ScheduledAction:
     def store(db: Db) -> dict[str, Any]:
         row["skill_id"] = _skill(db, request.skill_id)
         db.execute(_INSERT, row)
+        count_redactions(db, secrets, now)
         return row
 
     return _told(daemon, await daemon.store.write(store), "created")
@@ -104,6 +107,7 @@ async def list_actions(daemon: "Daemon", request: ScheduleList) -> ActionPage:
 
 @handles(ScheduleUpdate)
 async def update(daemon: "Daemon", request: ScheduleUpdate) -> ScheduledAction:
+    request, secrets = without_secrets(request)
     given = {name: value for name, value in msgspec.structs.asdict(request).items() if value is not UNSET}
     del given["id"]
     _known_builtin(given.get("builtin"))
@@ -115,6 +119,7 @@ async def update(daemon: "Daemon", request: ScheduleUpdate) -> ScheduledAction:
         if "skill_id" in given:
             row["skill_id"] = _skill(db, row["skill_id"])
         row["updated_at"] = clock.now()
+        count_redactions(db, secrets, row["updated_at"])
         if "schedule" in given or "timezone" in given:
             coming = next_run(row["schedule"], row["timezone"], row["updated_at"])
             row["next_run"] = coming if row["enabled"] else None

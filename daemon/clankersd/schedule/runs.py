@@ -10,6 +10,7 @@ from clankers_protocol.errors import InvalidParams
 from clankers_protocol.schedules import ScheduleRun
 from clankersd import clock
 from clankersd.db import Db
+from clankersd.redaction import count_redactions, redact_all
 from clankersd.schedule.grammar import Schedule, parse, zone_named
 
 MISSED_MS = 60_000
@@ -137,13 +138,21 @@ def renew(db: Db, run_id: str, until: int) -> None:
 
 def end(db: Db, run_id: str, state: str, result: Any = None, error: str | None = None) -> bool:
     """Record what became of a run, unless it has ended already; tells whether it did."""
-    row = {"id": run_id, "state": state, "result": None, "error": error, "now": clock.now()}
+    (result, error), secrets = _redact_outcome(result, error)
+    row: dict[str, Any] = {"id": run_id, "state": state, "result": None, "error": error, "now": clock.now()}
     if result is not None:
         row["result"] = msgspec.json.encode(result).decode()
     ended = db.fetch(_END, row)
+    count_redactions(db, secrets if ended else {}, row["now"])
     for found in ended:
         db.execute(_PRUNE, found)
     return bool(ended)
+
+
+def _redact_outcome(result: Any, error: str | None) -> tuple[tuple[Any, str | None], dict[str, int]]:
+    cleaned, secrets = redact_all([result, error])
+    assert isinstance(cleaned, list)
+    return (cleaned[0], cleaned[1]), secrets
 
 
 def skip_waiting(db: Db, action_id: str) -> None:
