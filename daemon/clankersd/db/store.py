@@ -7,7 +7,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -111,6 +111,16 @@ class FileState:
             _inode(shm),
         )
 
+    @property
+    def identity(self) -> tuple[tuple[int, int] | None, ...]:
+        return self.database, self.wal, self.shm
+
+    def after_checkpoint(self, found: "FileState") -> "FileState":
+        """Take over the size and time that our checkpoint gave the file; a file replaced meanwhile is not ours."""
+        if found.database != self.database:
+            return self
+        return replace(self, database_bytes=found.database_bytes, database_changed_ns=found.database_changed_ns)
+
     def same_database(self, other: "FileState") -> bool:
         """Tell whether the database file is the same and nobody else wrote to it."""
         return (self.database, self.database_bytes, self.database_changed_ns) == (
@@ -163,6 +173,7 @@ class Store:
         self._asides: set[threading.Event] = set()
         self._failed = anyio.Event()
         self._opening = anyio.Lock()
+        self._reopened: anyio.Event | None = None
         self._vanished = False
         self._damaged = False
         self._behind = False
@@ -230,6 +241,8 @@ class Store:
         `change` may be run a second time when another one of its batch fails, so it must touch nothing
         but the database. It is run even when the caller is cancelled meanwhile.
         """
+        if self._reopened is not None:
+            await self._reopened.wait()
         self._serving()
         return await self._enqueue(change, bulk)
 
@@ -238,6 +251,8 @@ class Store:
 
         Each is a bulk write, so single events are committed in between. A change that fails fails alone.
         """
+        if self._reopened is not None:
+            await self._reopened.wait()
         self._serving()
         futures = [self._enqueue(change, bulk=True) for change in changes]
         results = await asyncio.gather(*futures, return_exceptions=True)
@@ -267,6 +282,8 @@ class Store:
             finally:
                 db.stop_when(None)
 
+        if self._reopened is not None:
+            await self._reopened.wait()
         try:
             return await self._run(bounded, unreadable)
         except apsw.InterruptError:
@@ -349,7 +366,7 @@ class Store:
             except apsw.BusyError:
                 log.info("log not emptied", reason="another connection reads it")
             finally:
-                self._files = self._look_at_files()
+                self._files = self._files.after_checkpoint(self._look_at_files())
             self._generation_due = True
 
         await self.apart(checkpoint)
@@ -451,12 +468,26 @@ class Store:
 
     async def _run(self, work: Callable[[Db], T], refusal: Refusal, urgent: bool = False) -> T:
         """Run `work` in the connection's thread; once more, when only another program's checkpoint was in its way."""
+        connection = self._serving(refusal)
         try:
-            return await self._serving(refusal).run(work, urgent)
+            return await connection.run(work, urgent)
         except FileChanged as error:
+            await self._reopen(connection, error)
+            return await self._serving(refusal).run(work, urgent)
+
+    async def _reopen(self, connection: Connection, error: FileChanged) -> None:
+        """Open the database again after another program wrote to it; reads and writes wait for that."""
+        if self._reopened is not None:
+            await self._reopened.wait()
+        if self._connection is not connection:
+            return
+        reopened = self._reopened = anyio.Event()
+        try:
             await self._note(error)
             await self.open()
-            return await self._serving(refusal).run(work, urgent)
+        finally:
+            self._reopened = None
+            reopened.set()
 
     async def _open(self) -> None:
         if foreign := await anyio.to_thread.run_sync(wal.prepare_to_open, self.path):
@@ -489,12 +520,15 @@ class Store:
         if self._damaged:
             self._mend(db)
         self._begin_first_generation(db)
+        opened = self._look_at_files()
         self.vec = load_vec(db)
         if self.vec.problem:
             log.warning("sqlite-vec is missing", problem=self.vec.problem)
         change = self._bring_up_to_date(db)
         self.path.chmod(0o600)
         self._files = self._look_at_files()
+        if None in opened.identity or opened.identity != self._files.identity:
+            raise FileGone("the database file or its write-ahead log was replaced while it was being opened")
         return change
 
     def _mend(self, db: Db) -> None:
@@ -570,6 +604,8 @@ class Store:
     async def _watch(self, connection: Connection) -> None:
         try:
             await connection.run(lambda _: self._verify_files())
+        except FileChanged as error:
+            await self._reopen(connection, error)
         except (*TROUBLE, FileGone) as error:
             await self._note(error)
 
@@ -683,13 +719,15 @@ class Store:
             try:
                 db.raw.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
             finally:
-                self._files = self._look_at_files()
+                self._files = self._files.after_checkpoint(self._look_at_files())
             self._generation_due = True  # the next commit may begin the log again
 
         with anyio.CancelScope(shield=True):
             try:
                 await connection.run(checkpoint)
                 self._wal_pages = 0
+            except FileChanged as error:
+                await self._reopen(connection, error)
             except (*TROUBLE, FileGone) as error:
                 await self._note(error)
 
