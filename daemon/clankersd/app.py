@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -14,86 +15,75 @@ import anyio
 import structlog
 
 from clankers_protocol.paths import Paths
-from clankersd import (
-    capture,
-    client_config,
-    config,
-    doctor,
-    events,
-    hooks,
-    imports,
-    indexing,
-    log,
-    lost_events,
-    models,
-    query,
-    rpc,
-    sessions,
-    skills,
-    stats,
-    status,
-    systemd,
-    threads,
-    upkeep,
-)
+from clankersd import config, log
+from clankersd.admin.query_pool import QueryPool
+from clankersd.capture import lost_events
+from clankersd.capture.spool import Spool
+from clankersd.capture.transcripts import Transcripts
 from clankersd.config import Config, Loaded
 from clankersd.db import Store
 from clankersd.db.backup import sweep_unfinished
-from clankersd.documents import documents, graph, ingest, many
+from clankersd.documents import batch
 from clankersd.documents.ingest import Documents
-from clankersd.fair_limiter import FairLimiter
+from clankersd.embedders.base import EmbedderSettings
 from clankersd.hook_start import HookStart, record_path
-from clankersd.index import rebuild, texts
-from clankersd.index.embedders.base import EmbedderSettings
-from clankersd.index.files import FileSync, WatchSettings
+from clankersd.index import backlog, reindex
+from clankersd.index.files.sync import FileSync, WatchSettings
 from clankersd.index.index import Index
 from clankersd.index.queue import Queue
-from clankersd.jobs import Jobs
-from clankersd.memories import adding, changing, entities, finding, maintenance, reading, relations, transfer
-from clankersd.memories import graph as memory_graph
+from clankersd.memories import maintenance
 from clankersd.memories.extraction import service as extraction
-from clankersd.query_pool import QueryPool
-from clankersd.recall import recall, whole
-from clankersd.schedule import actions, scheduler
 from clankersd.schedule.scheduler import Scheduler
-from clankersd.search import chunks, search
-from clankersd.search.turns import search_turns
-from clankersd.server import Server
-from clankersd.sockets import StartRefused, listening_sockets, only_instance
-from clankersd.spool import Spool
-from clankersd.subscriptions import Hub
-from clankersd.transcripts import Transcripts
+from clankersd.search.limiter import search_turns
+from clankersd.wire import rpc, systemd
+from clankersd.wire.fair_limiter import FairLimiter
+from clankersd.wire.jobs import Jobs
+from clankersd.wire.server import Server
+from clankersd.wire.sockets import StartRefused, listening_sockets, only_instance
+from clankersd.wire.subscriptions import Hub
 
-MEMORIES = (adding, changing, entities, extraction, finding, maintenance, memory_graph, reading, relations, transfer)
 FEATURES = (
-    *MEMORIES,
-    actions,
-    capture,
-    chunks,
-    client_config,
-    doctor,
-    documents,
-    events,
-    graph,
-    hooks,
-    imports,
-    indexing,
-    ingest,
-    many,
-    models,
-    query,
-    recall,
-    scheduler,
-    search,
-    sessions,
-    skills,
-    stats,
-    status,
-    threads,
-    upkeep,
-    whole,
+    "admin.client_config",
+    "admin.database",
+    "admin.doctor",
+    "admin.query",
+    "admin.status",
+    "capture.handlers",
+    "capture.hooks",
+    "capture.imports",
+    "capture.status",
+    "documents.batch",
+    "documents.chunk_search",
+    "documents.documents",
+    "documents.graph",
+    "documents.ingest",
+    "embedders.catalog",
+    "index.handlers",
+    "memories.add",
+    "memories.entities",
+    "memories.export",
+    "memories.extraction.service",
+    "memories.graph",
+    "memories.maintenance",
+    "memories.read",
+    "memories.relations",
+    "memories.search",
+    "memories.update",
+    "recall.full_text",
+    "recall.recall",
+    "schedule.actions",
+    "schedule.scheduler",
+    "search.search",
+    "sessions.sessions",
+    "sessions.stats",
+    "sessions.threads",
+    "skills.skills",
+    "wire.subscriptions",
 )
-"""Importing a feature serves its methods."""
+"""Modules with handlers. Importing one registers its methods."""
+
+for _feature in FEATURES:
+    import_module(f"clankersd.{_feature}")
 
 DRAIN_SECONDS = 5.0
 RESTART_SECONDS = 5.0
@@ -263,12 +253,12 @@ def _services(daemon: Daemon) -> dict[str, Callable[[], Awaitable[None]]]:
         "subscriptions": daemon.hub.run,
         "schedule": daemon.scheduler.run,
         "embed": daemon.queue.run,
-        "cut": partial(texts.work_off_backlog, daemon.index),
-        "sweep": partial(rebuild.keep_swept, daemon.index),
+        "cut": partial(backlog.work_off_backlog, daemon.index),
+        "sweep": partial(reindex.keep_swept, daemon.index),
         "files": daemon.files.run,
         "documents": daemon.documents.worker.run,
         "queries": daemon.queries.run,
-        "ingest": partial(many.resume, daemon),
+        "ingest": partial(batch.resume, daemon),
         "extract": daemon.extractor.run,
         "maintain": partial(maintenance.keep_maintained, daemon),
         "spool": daemon.spool.run,

@@ -16,7 +16,7 @@ from structlog.typing import EventDict, WrappedLogger
 
 from clankers_protocol.terminal import sanitize
 from clankersd import clock
-from clankersd.redaction import redact_all
+from clankersd.capture.redaction import redact_all
 
 LEVELS = {"debug": 10, "info": 20, "warn": 30, "warning": 30, "error": 40}
 _NAME = re.compile(r"clankers-(\d{4}-\d{2}-\d{2})\.jsonl")

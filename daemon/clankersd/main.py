@@ -21,7 +21,7 @@ from clankersd import config
 from clankersd.app import Daemon, running
 from clankersd.config import ConfigError
 from clankersd.hook_start import HookStart
-from clankersd.sockets import StartRefused
+from clankersd.wire.sockets import StartRefused
 
 GARBAGE = 20_000
 """So many objects more than before are there when garbage is looked for. Requests leave little of the kind that must be

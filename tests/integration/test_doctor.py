@@ -24,7 +24,7 @@ from clankers.ctl import cli
 from clankers.spool import keep
 from clankers_protocol.errors import StorageUnavailable
 from clankersd.db import Db, Store
-from clankersd.db.sqlite import resets_its_log
+from clankersd.db.connection import resets_its_log
 
 Break = Callable[[apsw.Connection], Any]
 

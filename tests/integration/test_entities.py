@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import RawConnection, running_daemon
 
+from clankersd.db.connection import Db
 from clankersd.db.migrations import migrate
-from clankersd.db.sqlite import Db
 from clankersd.memories.entities import link_mentions, mentionable, name_key
 
 INVALID, NOT_FOUND, CONFLICT = -32602, 4004, 4009

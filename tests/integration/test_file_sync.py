@@ -15,10 +15,11 @@ from support import RawConnection, running_daemon
 
 from clankers_protocol.errors import InvalidParams, NotFound, StorageUnavailable
 from clankersd.db import Db, Store
-from clankersd.index import files as files_module
-from clankersd.index import generations, watcher
-from clankersd.index.embedders.base import EmbedderSettings
-from clankersd.index.files import FileSync, SyncReport, WatchSettings
+from clankersd.embedders.base import EmbedderSettings
+from clankersd.index import generations
+from clankersd.index.files import sync as files_module
+from clankersd.index.files import watcher
+from clankersd.index.files.sync import FileSync, SyncReport, WatchSettings
 from clankersd.index.generations import NOTHING, Wanted
 from clankersd.index.index import Index
 

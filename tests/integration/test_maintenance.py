@@ -8,7 +8,7 @@ import pytest
 from support import DaemonProcess, RawConnection, running_daemon
 from writers import eventually
 
-from clankersd.memories.strength import DAY_MS
+from clankersd.memories.salience import DAY_MS
 
 NOW = int(time.time() * 1000)
 

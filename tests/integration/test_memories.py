@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support import DaemonProcess, RawConnection
 from writers import settled
 
-from clankersd.memories.strength import DAY_MS, Strength
+from clankersd.memories.salience import DAY_MS, Strength
 
 LESS = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

@@ -16,7 +16,7 @@ from support import DaemonProcess, RawConnection, running_daemon
 from writers import eventually
 
 from clankers_protocol.wire import methods
-from clankersd.harnesses import claude_code, codex, gemini
+from clankersd.capture.harnesses import claude_code, codex, gemini
 
 BODY = "16C7e42F292c6912E7710c838347Ae178B4a"
 SECRET = f"ghp_{BODY}"

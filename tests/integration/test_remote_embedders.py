@@ -31,13 +31,13 @@ pytest.importorskip("httpx")
 
 import numpy as np
 
-from clankersd.index.embedders import EmbedderSettings, EmbedderUnavailable, ItemFailed
-from clankersd.index.embedders import service as service_module
-from clankersd.index.embedders.gemini import Gemini
-from clankersd.index.embedders.http import RemoteEmbedder
-from clankersd.index.embedders.ollama import Ollama
-from clankersd.index.embedders.openai import OpenAI
-from clankersd.index.embedders.patience import Patience
+from clankersd.embedders import EmbedderSettings, EmbedderUnavailable, ItemFailed
+from clankersd.embedders import provider as service_module
+from clankersd.embedders.gemini import Gemini
+from clankersd.embedders.ollama import Ollama
+from clankersd.embedders.openai import OpenAI
+from clankersd.embedders.remote import RemoteEmbedder
+from clankersd.http.retry import Patience
 
 pytestmark = pytest.mark.anyio
 

@@ -176,7 +176,7 @@ def test_short_and_cjk_questions_find_what_holds_them() -> None:
     texts = {
         "go": "we wrote it in go", "c": "the C compiler", "r2": "stored in r2", "jp": "東京都庁で会議があった",
         "cn": "我们讨论了数据库设计", "kr": "데이터베이스 설계", "mixed": "Python言語のテスト",
-        "id": "call parseHttpResponse(x)", "snake": "set max_retry_count", "path": "see clankersd/index/words.py",
+        "id": "call parseHttpResponse(x)", "snake": "set max_retry_count", "path": "see clankersd/index/tokenize.py",
         "de": "Größe und Straße", "tr": "İstanbul", "fr": "un café crème", "i": "I think so",
     }  # fmt: skip
     questions = {

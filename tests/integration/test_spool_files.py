@@ -17,8 +17,8 @@ from support import DaemonProcess, running_daemon
 from writers import eventually
 
 from clankers.spool import keep
-from clankersd import spool as spool_module
-from clankersd.spool import MAX_EVENT_BYTES, Spool
+from clankersd.capture import spool as spool_module
+from clankersd.capture.spool import MAX_EVENT_BYTES, Spool
 
 FIRST = "00000000000000000001-1-1.json"
 """Sorts before every event that a hook spools now."""

@@ -27,7 +27,7 @@ from writers import eventually, settled
 from clankers_protocol.errors import InvalidParams, NotFound
 from clankersd.index.chunker import QUARTERS, size_of
 from clankersd.memories.extraction.chat import decoded
-from clankersd.memories.strength import DAY_MS
+from clankersd.memories.salience import DAY_MS
 from clankersd.schedule.grammar import parse
 
 NOW = round(time.time() * 1000)

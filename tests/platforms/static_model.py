@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from clankersd.index.embedders import static
+from clankersd.embedders import static
 
 WEIGHTS = "wordllama/weights/l2_supercat_256.safetensors"
 TOKENIZER = "wordllama/tokenizers/l2_supercat_tokenizer_config.json"

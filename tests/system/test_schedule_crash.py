@@ -12,7 +12,7 @@ from scheduling import make_due, next_run_of, nothing_comes, wake
 from support import DaemonProcess, running_daemon
 
 from clankersd import clock
-from clankersd.db.sqlite import Db
+from clankersd.db.connection import Db
 from clankersd.schedule import runs
 
 LEASE = "1"

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clankersd.documents.chunkers import Piece, Span, by_meaning, markdown, parent_child, pieces, recursive
 from clankersd.documents.code import cut_code
-from clankersd.documents.cutting import Piece, Span, by_meaning, markdown, parent_child, pieces, recursive
 from clankersd.index.chunker import QUARTERS, size_of
 
 WORDS = st.sampled_from(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clankers_protocol.errors import ParseError
-from clankersd.rpc import MAX_DEPTH, decode
+from clankersd.wire.rpc import MAX_DEPTH, decode
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(st.characters(codec="utf-8")),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from clankersd.documents.reading import Refused, open_regular
+from clankersd.documents.files import Refused, open_regular
 
 
 def test_file_that_grows_while_it_is_read_ends_where_it_ended(tmp_path: Path) -> None:

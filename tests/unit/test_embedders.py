@@ -20,7 +20,7 @@ pytest.importorskip("numpy")
 
 import numpy as np
 
-from clankersd.index.embedders import (
+from clankersd.embedders import (
     Embedder,
     EmbedderSettings,
     EmbedderUnavailable,
@@ -29,13 +29,13 @@ from clankersd.index.embedders import (
     make_embedder,
     static,
 )
-from clankersd.index.embedders.batches import in_batches
-from clankersd.index.embedders.files import fingerprint
-from clankersd.index.embedders.keys import find_key
-from clankersd.index.embedders.local import LocalEmbedder
-from clankersd.index.embedders.models import Model, known
-from clankersd.index.embedders.patience import Patience
-from clankersd.index.embedders.vectors import unit_vector
+from clankersd.embedders.batches import in_batches
+from clankersd.embedders.fingerprint import fingerprint
+from clankersd.embedders.local import LocalEmbedder
+from clankersd.embedders.normalize import unit_vector
+from clankersd.embedders.profiles import Model, known
+from clankersd.http.api_keys import find_key
+from clankersd.http.retry import Patience
 
 pytestmark = pytest.mark.anyio
 
@@ -380,7 +380,7 @@ async def test_local_model_without_a_thread_is_unavailable(monkeypatch: pytest.M
     async def refuse(*_: Any, **__: Any) -> Any:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr("clankersd.index.embedders.local.to_thread.run_sync", refuse)
+    monkeypatch.setattr("clankersd.embedders.local.to_thread.run_sync", refuse)
     with pytest.raises(EmbedderUnavailable, match="can't start new thread"):
         await local(lambda: one_number).embed_query("x")
 

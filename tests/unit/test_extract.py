@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from papers import bomb, deep_json, docx, pdf
 
-from clankersd.documents import extract as module
-from clankersd.documents import extraction
-from clankersd.documents.extract import Found, extract, kind_of
-from clankersd.documents.reading import Refused, open_regular
-from clankersd.documents.records import Done, Failed, Record, Task, Window
+from clankersd.documents.extractor import formats as module
+from clankersd.documents.extractor import process
+from clankersd.documents.extractor.formats import Found, extract, kind_of
+from clankersd.documents.extractor.records import Done, Failed, Record, Task, Window
+from clankersd.documents.files import Refused, open_regular
 
 
 def text_of(data: bytes, kind: str, name: str = "a") -> str:
@@ -21,7 +21,7 @@ def text_of(data: bytes, kind: str, name: str = "a") -> str:
 
 def taken_apart(data: bytes, name: str = "", kind: str | None = None, strategy: str | None = None) -> list[object]:
     task = Task(name, None, len(data), kind, strategy, 100, 0, 400, 10_000_000, 60)
-    return list(extraction._answers(task, data))
+    return list(process._answers(task, data))
 
 
 def records(messages: list[object]) -> list[Record]:

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from clankersd.memories.extraction.clean_text import LONGEST, closed, cut, ends, said, sentences, without_secrets
 from clankersd.memories.extraction.noise import is_dangerous, noise
 from clankersd.memories.extraction.rules import (
     FIX_WITHIN,
@@ -17,7 +18,6 @@ from clankersd.memories.extraction.rules import (
     fixes,
     together,
 )
-from clankersd.memories.extraction.texts import LONGEST, closed, cut, ends, said, sentences, without_secrets
 
 
 def learnt(text: str, role: str = "user") -> list[tuple[str, str]]:

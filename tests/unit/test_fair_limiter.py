@@ -4,7 +4,7 @@ import anyio
 import pytest
 
 from clankers_protocol.errors import Overloaded
-from clankersd.fair_limiter import FairLimiter
+from clankersd.wire.fair_limiter import FairLimiter
 
 pytestmark = pytest.mark.anyio
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clankersd.db.connection import Db
 from clankersd.db.migrations import migrate
-from clankersd.db.sqlite import Db
 from clankersd.index.chunks import Chunking, Owner, prepare, replace
-from clankersd.index.comparison import LARGEST, Refused, date_in, header, load
-from clankersd.index.survey import Survey, WatchSettings, survey
+from clankersd.index.files.reconcile import LARGEST, Refused, date_in, header, load
+from clankersd.index.files.scan import Survey, WatchSettings, survey
 
 CHUNKING = Chunking(1, 16, 0)
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clankers_protocol.errors import ParseError
-from clankersd import large_json, rpc
+from clankersd.wire import large_json, rpc
 
 VALUES = st.recursive(
     st.none()

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clankersd import large_texts, redaction
+from clankersd.capture import large_texts, redaction
 
 PARTS = st.sampled_from(
     [

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clankersd.memories import likeness
-from clankersd.memories.likeness import (
+from clankersd.memories import similarity
+from clankersd.memories.classify import classify, concepts
+from clankersd.memories.similarity import (
     content_hash,
     distance,
     near,
@@ -18,7 +19,6 @@ from clankersd.memories.likeness import (
     says_otherwise,
     simhash,
 )
-from clankersd.memories.sectors import classify, concepts
 
 WORDS = st.text(string.ascii_lowercase, min_size=2, max_size=9)
 HASHES = st.integers(0, 2**64 - 1)
@@ -154,6 +154,6 @@ def test_concepts_are_names_in_the_text() -> None:
 @given(st.text(max_size=200))
 def test_simhash_is_the_same_without_numpy(text: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(likeness, "numpy_if_available", lambda: None)
-        plain = likeness.simhash(text)
-    assert plain == likeness.simhash(text)
+        patch.setattr(similarity, "numpy_if_available", lambda: None)
+        plain = similarity.simhash(text)
+    assert plain == similarity.simhash(text)

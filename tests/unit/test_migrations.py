@@ -5,9 +5,9 @@ from pathlib import Path
 import apsw
 import pytest
 
+from clankersd.db.connection import Db
+from clankersd.db.errors import SchemaRefused
 from clankersd.db.migrations import Migration, known, migrate, roll_back, version
-from clankersd.db.sqlite import Db
-from clankersd.db.trouble import SchemaRefused
 
 ORIGINAL = """
     CREATE TABLE sessions (id TEXT PRIMARY KEY, title TEXT, project_path TEXT, project_name TEXT, model TEXT,

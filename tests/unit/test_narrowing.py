@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from clankersd.db import Store
-from clankersd.index.embedders.base import Vector
+from clankersd.embedders.base import Vector
 from clankersd.index.vectors import Mirror
 from clankersd.search.filters import Eligible
-from clankersd.search.meaning import FEW, LOOK_FURTHER, nearest_in_memory
+from clankersd.search.vector import FEW, LOOK_FURTHER, nearest_in_memory
 
 CHUNKS = 4 * FEW
 POOL = 20

@@ -2,8 +2,8 @@
 
 import apsw
 
+from clankersd.db.connection import Db
 from clankersd.db.paging import PAGE_CHARACTERS, fetch_page, that_fit
-from clankersd.db.sqlite import Db
 
 ROWS = "SELECT value, made(:size) AS text FROM series"
 

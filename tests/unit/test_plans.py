@@ -6,10 +6,10 @@ import apsw
 import pytest
 
 from clankers_protocol.search import Filter, Search
+from clankersd.db.connection import Db
 from clankersd.db.migrations import migrate
-from clankersd.db.sqlite import Db
-from clankersd.memories.rows import CURRENT
 from clankersd.memories.scopes import Allowed
+from clankersd.memories.store import CURRENT
 from clankersd.search.filters import Visible, eligible
 
 

@@ -9,7 +9,7 @@ import clankersd.app  # serves everything
 from clankers_protocol.errors import ERRORS, RpcError, error_from
 from clankers_protocol.reference import openrpc, page
 from clankers_protocol.wire import methods, result_type
-from clankersd.rpc import served
+from clankersd.wire.rpc import served
 
 ROOT = Path(__file__).parents[2]
 ALLOWED = {

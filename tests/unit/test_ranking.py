@@ -8,15 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clankersd.search.conversation import (
-    AFTER,
-    BEFORE,
-    FADE,
-    SIMILAR_NEAR,
-    score_words,
-    score_words_without_numpy,
-    smooth,
-)
 from clankersd.search.keyword import Keywords, Place, Term
 from clankersd.search.ranking import (
     ANSWERS,
@@ -27,6 +18,15 @@ from clankersd.search.ranking import (
     rank,
     recency,
     without_names,
+)
+from clankersd.search.turn_scoring import (
+    AFTER,
+    BEFORE,
+    FADE,
+    SIMILAR_NEAR,
+    score_words,
+    score_words_without_numpy,
+    smooth,
 )
 
 DAY = 86_400_000

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from clankersd.recall.block import CLOSING, OPENING, Block, Item, shortened
 from clankersd.recall.harnesses import occasion
-from clankersd.recall.trivial import why_trivial
+from clankersd.recall.skip import why_trivial
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clankersd.redaction import capped, redact, redact_all
+from clankersd.capture.redaction import capped, redact, redact_all
 
 LETTERS = string.ascii_letters + string.digits
 SEED = 20_260

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from hostile_texts import HOSTILE, repeated
 
-from clankersd.redaction import redact
-from clankersd.redaction_rules import CONTEXTS, NAMES, TOKENS, fill
+from clankersd.capture.redaction import redact
+from clankersd.capture.redaction_rules import CONTEXTS, NAMES, TOKENS, fill
 
 SEED = 4711
 EXAMPLES = 12

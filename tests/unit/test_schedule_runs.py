@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from clankers_protocol.schedules import ScheduleRun
 from clankersd import clock
+from clankersd.db.connection import Db
 from clankersd.db.migrations import migrate
-from clankersd.db.sqlite import Db
 from clankersd.schedule import runs
 
 MINUTE = 60_000

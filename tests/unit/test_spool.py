@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clankers.spool import keep
-from clankersd.spool import MOST_REJECTED, MOST_REJECTED_BYTES, make_room
+from clankersd.capture.spool import MOST_REJECTED, MOST_REJECTED_BYTES, make_room
 
 
 def put(folder: Path, number: int, size: int) -> str:

@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clankersd.memories.strength import DAY_MS, DECAY, FLOOR, Strength, deemphasized, reinforced
+from clankersd.memories.salience import DAY_MS, DECAY, FLOOR, Strength, deemphasized, reinforced
 
 SHARES = st.floats(0, 1)
 SECTORS = st.sampled_from(sorted(DECAY))

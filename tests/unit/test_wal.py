@@ -9,7 +9,7 @@ import apsw
 import pytest
 
 from clankersd.db.backup import back_up
-from clankersd.db.sqlite import Db
+from clankersd.db.connection import Db
 from clankersd.db.wal import new_generation, prepare_to_open, read_wal
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clankersd.index.words import MOST_WORDS, STOP_WORDS, count_words, other_forms, query_words
+from clankersd.index.tokenize import MOST_WORDS, STOP_WORDS, count_words, other_forms, query_words
 
 NASTY = [
     '"',

@@ -1,6 +1,6 @@
 """The database: one connection, one writer, migrations on open."""
 
-from clankersd.db.sqlite import Db
+from clankersd.db.connection import Db
 from clankersd.db.store import Store
 
 __all__ = ["Db", "Store"]

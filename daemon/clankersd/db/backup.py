@@ -9,7 +9,7 @@ from pathlib import Path
 import apsw
 
 from clankers_protocol.database_files import sync
-from clankersd.db.sqlite import Db
+from clankersd.db.connection import Db
 from clankersd.db.wal import new_generation
 
 PAGES_PER_STEP = 256

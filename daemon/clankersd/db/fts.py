@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import apsw
 
-from clankersd.db.sqlite import Db
+from clankersd.db.connection import Db
 
 HASH_BYTES = 16 * 1024 * 1024
 """How many words are gathered before they are written out: the more, the sooner all of them are compared."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from clankers_protocol.errors import Conflict, NotFound
-from clankersd.db.sqlite import Db
+from clankersd.db.connection import Db
 
 SHORTEST_PREFIX = 8
 

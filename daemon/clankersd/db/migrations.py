@@ -10,9 +10,9 @@ from pathlib import Path
 import apsw
 
 from clankersd.db.backup import back_up
-from clankersd.db.original import adopt_original, is_original
-from clankersd.db.sqlite import Db
-from clankersd.db.trouble import SchemaRefused
+from clankersd.db.connection import Db
+from clankersd.db.errors import SchemaRefused
+from clankersd.db.legacy_import import adopt_original, is_original
 
 _TABLE = """
     CREATE TABLE IF NOT EXISTS _migrations (

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from clankers_protocol.errors import InvalidParams
-from clankersd.db.sqlite import Db
+from clankersd.db.connection import Db
 
 PAGE_CHARACTERS = 4 * 1024 * 1024
 

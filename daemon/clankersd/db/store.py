@@ -21,9 +21,8 @@ from clankers_protocol.database_files import replace_database
 from clankers_protocol.errors import DeadlineExceeded, StorageUnavailable
 from clankersd.db import fts, migrations, wal
 from clankersd.db.backup import back_up, has_empty_pages
-from clankersd.db.group import Outcome, commit_together
-from clankersd.db.sqlite import Connection, Db, Extension, connect, load_vec, look_at, set_durability
-from clankersd.db.trouble import (
+from clankersd.db.connection import Connection, Db, Extension, connect, load_vec, look_at, set_durability
+from clankersd.db.errors import (
     DAMAGED,
     DELETED,
     RESTORE,
@@ -35,6 +34,7 @@ from clankersd.db.trouble import (
     unavailable,
     unreadable,
 )
+from clankersd.db.group_commit import Outcome, commit_together
 
 T = TypeVar("T")
 Refusal = Callable[[str], StorageUnavailable]

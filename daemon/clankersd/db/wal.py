@@ -16,7 +16,7 @@ from pathlib import Path
 
 import apsw
 
-from clankersd.db.sqlite import Db
+from clankersd.db.connection import Db
 
 FOREIGN_SUFFIX = "foreign"
 PENDING_BYTE = 1 << 30

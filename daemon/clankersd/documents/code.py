@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from clankersd.documents.cutting import Piece, Span, pack, pieces
+from clankersd.documents.chunkers import Piece, Span, pack, pieces
 from clankersd.index.chunker import QUARTERS, size_of
 
 if TYPE_CHECKING:

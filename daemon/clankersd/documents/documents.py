@@ -21,13 +21,14 @@ from clankers_protocol.documents import (
 )
 from clankers_protocol.errors import InvalidParams, NotFound
 from clankersd import clock
+from clankersd.capture.redaction import count_redactions, redact, without_secrets
 from clankersd.db import Db
 from clankersd.db.ids import whole_id
 from clankersd.db.paging import decode_cursor, encode_cursor
+from clankersd.documents.extractor.records import Record
 from clankersd.documents.ingest import PART, parts_of
-from clankersd.documents.known import Changes, announce, change, checked_metadata, project_of
-from clankersd.documents.records import Record
-from clankersd.documents.storing import (
+from clankersd.documents.metadata import Changes, announce, change, checked_metadata, project_of
+from clankersd.documents.store import (
     DOCUMENT,
     LARGE,
     SOURCE,
@@ -44,9 +45,8 @@ from clankersd.documents.storing import (
 )
 from clankersd.index.chunks import hash_of
 from clankersd.projects import root_of
-from clankersd.redaction import count_redactions, redact, without_secrets
-from clankersd.rpc import handles
-from clankersd.search.meaning import given_vector
+from clankersd.search.vector import given_vector
+from clankersd.wire.rpc import handles
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon

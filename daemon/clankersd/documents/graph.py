@@ -16,11 +16,11 @@ from clankers_protocol.graph import (
     Reached,
 )
 from clankersd import clock
+from clankersd.capture.redaction import count_redactions, without_secrets
 from clankersd.db import Db
-from clankersd.index.edges import Limits, Way, traverse
-from clankersd.redaction import count_redactions, without_secrets
-from clankersd.rpc import handles
-from clankersd.search.turns import takes_search_turn
+from clankersd.documents.edges import Limits, Way, traverse
+from clankersd.search.limiter import takes_search_turn
+from clankersd.wire.rpc import handles
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon

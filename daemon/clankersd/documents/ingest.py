@@ -21,28 +21,17 @@ import anyio.to_thread
 from clankers_protocol.documents import SUFFIXES, DocumentIngest, Ingest, Ingested
 from clankers_protocol.errors import Conflict, InvalidParams, StorageUnavailable
 from clankersd import clock
+from clankersd.capture.redaction import count_redactions, without_secrets
 from clankersd.db import Db
-from clankersd.documents.cutting import by_meaning
-from clankersd.documents.known import Changes, announce, change, checked_metadata, project_of
-from clankersd.documents.reading import Refused, digest_of, open_regular
-from clankersd.documents.records import Task, Window, records_of
-from clankersd.documents.storing import (
-    LARGE,
-    Header,
-    Storing,
-    add,
-    add_part,
-    begin,
-    clear,
-    document,
-    finish,
-    remove,
-)
-from clankersd.documents.worker import Extracted, Unreadable, Worker
+from clankersd.documents.chunkers import by_meaning
+from clankersd.documents.extractor.records import Task, Window, records_of
+from clankersd.documents.extractor.worker import Extracted, Unreadable, Worker
+from clankersd.documents.files import Refused, digest_of, open_regular
+from clankersd.documents.metadata import Changes, announce, change, checked_metadata, project_of
+from clankersd.documents.store import LARGE, Header, Storing, add, add_part, begin, clear, document, finish, remove
+from clankersd.embedders.base import EmbedderUnavailable, ItemFailed
 from clankersd.index.chunks import hash_of
-from clankersd.index.embedders.base import EmbedderUnavailable, ItemFailed
-from clankersd.redaction import count_redactions, without_secrets
-from clankersd.rpc import handles
+from clankersd.wire.rpc import handles
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon

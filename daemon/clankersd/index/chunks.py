@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from clankersd.db import Db
 from clankersd.index.chunker import Chunk, chunk
-from clankersd.index.words import count_words, other_forms
+from clankersd.index.tokenize import count_words, other_forms
 
 OwnerColumn = Literal["message_id", "tool_id", "file_id", "memory_id", "document_chunk_id", "skill_id"]
 OWNERS: tuple[OwnerColumn, ...] = get_args(OwnerColumn)

@@ -5,8 +5,8 @@ from typing import Any
 
 from clankersd import clock
 from clankersd.db import Db
+from clankersd.embedders.base import Identity
 from clankersd.index.chunks import Chunking
-from clankersd.index.embedders.base import Identity
 
 _COLUMNS = """
     id, state, chunking, chunk_tokens, overlap, sources, provider, model, provider_key, dims, created_at, published_at

@@ -5,11 +5,11 @@ import structlog
 
 from clankers_protocol.errors import DeadlineExceeded, StorageUnavailable
 from clankersd.db import Db, Store
+from clankersd.embedders import make_embedder
+from clankersd.embedders.base import Embedder, EmbedderSettings, EmbedderUnavailable
+from clankersd.embedders.local import RETRY_SECONDS
 from clankersd.index import generations
 from clankersd.index.chunks import Chunking, Prepared, cut_tools_later, prepare
-from clankersd.index.embedders import make_embedder
-from clankersd.index.embedders.base import Embedder, EmbedderSettings, EmbedderUnavailable
-from clankersd.index.embedders.local import RETRY_SECONDS
 from clankersd.index.generations import NOTHING, Generation, Wanted
 from clankersd.index.vectors import Labelled, Mirror, count, read_slice
 

@@ -3,8 +3,8 @@
 from typing import Any
 
 from clankersd.db import Db
+from clankersd.index.backlog import KINDS, Kind, cut_later
 from clankersd.index.chunks import Owner, Prepared, message_header, replace
-from clankersd.index.texts import KINDS, Kind, cut_later
 
 NOT_INDEXED = ("system", "tool")
 

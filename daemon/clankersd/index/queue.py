@@ -10,8 +10,8 @@ import structlog
 
 from clankersd import clock
 from clankersd.db import Db
+from clankersd.embedders.base import Embedder, EmbedderUnavailable, ItemFailed
 from clankersd.index import generations, vectors
-from clankersd.index.embedders.base import Embedder, EmbedderUnavailable, ItemFailed
 from clankersd.index.generations import Generation
 from clankersd.index.index import Index
 

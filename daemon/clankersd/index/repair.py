@@ -7,13 +7,13 @@ from functools import partial
 from clankersd.db import Db
 from clankersd.db.fts import FullText
 from clankersd.index import generations, vectors
+from clankersd.index.backlog import KINDS, recut
 from clankersd.index.chunks import OWNERS
-from clankersd.index.comparison import LARGEST, SOURCE
-from clankersd.index.files import FileSync
+from clankersd.index.files.reconcile import LARGEST, SOURCE
+from clankersd.index.files.sync import FileSync
 from clankersd.index.generations import Generation
 from clankersd.index.index import Index
 from clankersd.index.queue import ATTEMPTS
-from clankersd.index.texts import KINDS, recut
 from clankersd.safe_files import UnsafeFile, read_regular
 
 AT_ONCE = 500

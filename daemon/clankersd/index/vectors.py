@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from clankersd.db import Db
-from clankersd.index.embedders.base import Vector
+from clankersd.embedders.base import Vector
 from clankersd.index.generations import Generation
 
 CANDIDATES = 32

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 import anyio
 
 from clankersd.db import Db
+from clankersd.embedders.base import EmbedderUnavailable, ItemFailed, Vector
+from clankersd.index.backlog import KINDS, Kind
 from clankersd.index.chunks import Owner, Prepared, prepare, replace
-from clankersd.index.embedders.base import EmbedderUnavailable, ItemFailed, Vector
 from clankersd.index.index import Index
-from clankersd.index.texts import KINDS, Kind
-from clankersd.memories.duplicates import Text
+from clankersd.memories.classify import concepts
+from clankersd.memories.dedup import Text
 from clankersd.memories.entities import link_mentions
-from clankersd.memories.likeness import content_hash, quarters, simhash
-from clankersd.memories.rows import Row, as_json
-from clankersd.memories.sectors import concepts
+from clankersd.memories.similarity import content_hash, quarters, simhash
+from clankersd.memories.store import Row, as_json
 
 EMBED_SECONDS = 1.0
 """For how long an addition waits for its vector: without it, only words tell whether it is known."""

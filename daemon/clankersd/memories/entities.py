@@ -27,15 +27,15 @@ from clankers_protocol.entities import (
 )
 from clankers_protocol.errors import Conflict, InvalidParams, NotFound
 from clankersd import clock
+from clankersd.capture.redaction import count_redactions, without_secrets
 from clankersd.db import Db
 from clankersd.db.ids import whole_id
 from clankersd.db.paging import decode_cursor, encode_cursor, that_fit
 from clankersd.index.chunker import CJK
-from clankersd.memories.rows import CURRENT, SELECT, Row, find, to_memories
 from clankersd.memories.scopes import IN_SCOPE, Allowed, allowed
-from clankersd.preparation import prepare
-from clankersd.redaction import count_redactions, without_secrets
-from clankersd.rpc import handles
+from clankersd.memories.store import CURRENT, SELECT, Row, find, to_memories
+from clankersd.wire.preparation import prepare
+from clankersd.wire.rpc import handles
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon

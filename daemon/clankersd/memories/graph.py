@@ -15,19 +15,19 @@ from clankers_protocol.search import Search
 from clankersd import clock
 from clankersd.db import Db
 from clankersd.db.paging import that_fit
+from clankersd.embedders.base import Vector
+from clankersd.embedders.memory_headroom import numpy_if_available
 from clankersd.index import vectors
-from clankersd.index.embedders.base import Vector
 from clankersd.index.generations import Generation
 from clankersd.index.vectors import Found
 from clankersd.memories.entities import at_field, entities_by_id, visible_entity
 from clankersd.memories.relations import HOLDS, KNOWN, OF_TYPES
-from clankersd.memories.rows import AS_OF, CURRENT, SELECT, find, to_memories
 from clankersd.memories.scopes import IN_SCOPE, Allowed, allowed
-from clankersd.memory_headroom import numpy_if_available
-from clankersd.rpc import handles
+from clankersd.memories.store import AS_OF, CURRENT, SELECT, find, to_memories
 from clankersd.search.filters import Eligible, Visible, eligible
-from clankersd.search.meaning import PENDING_SECONDS, SEARCH_AT_ONCE, in_thread_if
-from clankersd.search.turns import takes_search_turn
+from clankersd.search.limiter import takes_search_turn
+from clankersd.search.vector import PENDING_SECONDS, SEARCH_AT_ONCE, in_thread_if
+from clankersd.wire.rpc import handles
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon

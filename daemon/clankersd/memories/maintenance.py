@@ -18,12 +18,12 @@ from clankersd import clock
 from clankersd.config import Config
 from clankersd.db import Db
 from clankersd.index.generations import Generation
-from clankersd.memories.changing import promote
-from clankersd.memories.duplicates import Text, find_match, own_vector
-from clankersd.memories.rows import CURRENT, SALIENCE, SELECT, SURE, Row, change, get, note
-from clankersd.memories.strength import DAY_MS
-from clankersd.memories.versions import supersede
-from clankersd.rpc import handles
+from clankersd.memories.dedup import Text, find_match, own_vector
+from clankersd.memories.salience import DAY_MS
+from clankersd.memories.store import CURRENT, SALIENCE, SELECT, SURE, Row, change, get, note
+from clankersd.memories.supersede import supersede
+from clankersd.memories.update import promote
+from clankersd.wire.rpc import handles
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from clankersd.config import Config
-from clankersd.memories.rows import strength
-from clankersd.memories.sectors import BOOST
-from clankersd.memories.strength import DAY_MS
+from clankersd.memories.classify import BOOST
+from clankersd.memories.salience import DAY_MS
+from clankersd.memories.store import strength
 
 FADING = 0.02
 """How fast what was used last long ago counts less, per day."""

@@ -10,10 +10,10 @@ from clankersd.db import Db
 from clankersd.db.ids import whole_id
 from clankersd.db.paging import decode_cursor, encode_cursor
 from clankersd.memories.entities import at_field, find_kept
-from clankersd.memories.rows import Row, find, get
 from clankersd.memories.scopes import IN_SCOPE, Allowed, allowed
-from clankersd.memories.versions import supersede
-from clankersd.rpc import handles
+from clankersd.memories.store import Row, find, get
+from clankersd.memories.supersede import supersede
+from clankersd.wire.rpc import handles
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon

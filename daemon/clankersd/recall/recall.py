@@ -17,12 +17,14 @@ from clankers_protocol.recall import (
     RecallPreview,
     SessionInjections,
 )
-from clankersd import clock, privacy
+from clankersd import clock
+from clankersd.capture import opt_out
 from clankersd.db import Db
-from clankersd.memories.changing import note_recalled
+from clankersd.memories.update import note_recalled
 from clankersd.recall.block import Block, Item
 from clankersd.recall.harnesses import Occasion, occasion
-from clankersd.recall.known import (
+from clankersd.recall.skip import why_trivial
+from clankersd.recall.sources import (
     project_of,
     query_of,
     recent_sessions,
@@ -31,9 +33,8 @@ from clankersd.recall.known import (
     scopes_of,
     strongest_memories,
 )
-from clankersd.recall.trivial import why_trivial
-from clankersd.rpc import handles
-from clankersd.search.turns import takes_search_turn
+from clankersd.search.limiter import takes_search_turn
+from clankersd.wire.rpc import handles
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon
@@ -144,8 +145,8 @@ async def _recall(daemon: "Daemon", at: Occasion, asked: Asked) -> Recall:
 def _refusal(daemon: "Daemon", at: Occasion, asked: Asked) -> str | None:
     if daemon.config.recall == "off":
         return "recall is off: see the setting `recall`"
-    if at.project and privacy.declines(at.project):
-        return f"the project wants no part in it: there is a {privacy.MARKER}"
+    if at.project and opt_out.declines(at.project):
+        return f"the project wants no part in it: there is a {opt_out.MARKER}"
     return "it is a subagent's session: its agent knows what to tell it" if asked.subagent else None
 
 

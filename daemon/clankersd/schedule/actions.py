@@ -25,14 +25,14 @@ from clankers_protocol.schedules import (
 )
 from clankers_protocol.wire import Ok
 from clankersd import clock
+from clankersd.capture.redaction import count_redactions, without_secrets
 from clankersd.db import Db
 from clankersd.db.ids import whole_id
 from clankersd.db.paging import decode_cursor, encode_cursor, that_fit
-from clankersd.redaction import count_redactions, without_secrets
-from clankersd.rpc import handles
 from clankersd.schedule.builtins import BUILTINS
 from clankersd.schedule.grammar import local_zone, parse, zone_named
 from clankersd.schedule.runs import SELECT_RUN, run_from, skip_waiting
+from clankersd.wire.rpc import handles
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from clankersd.index.rebuild import rebuild
-from clankersd.jobs import Progress
+from clankersd.index.reindex import rebuild
 from clankersd.memories.maintenance import maintain
+from clankersd.wire.jobs import Progress
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon

@@ -12,11 +12,11 @@ from clankers_protocol.schedules import RUN, DueRun, ScheduleAck, ScheduledActio
 from clankers_protocol.subscriptions import Subscribed
 from clankersd import clock
 from clankersd.db import Db
-from clankersd.rpc import handles
 from clankersd.schedule import runs
 from clankersd.schedule.actions import SELECT_ACTION, action_from
 from clankersd.schedule.builtins import BUILTINS
-from clankersd.subscriptions import Subscription, asking_peer
+from clankersd.wire.rpc import handles
+from clankersd.wire.subscriptions import Subscription, asking_peer
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon

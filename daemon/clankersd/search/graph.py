@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from clankers_protocol.search import GraphOptions
 from clankersd.db import Db
-from clankersd.index.edges import Limits, Way, traverse
+from clankersd.documents.edges import Limits, Way, traverse
 from clankersd.search.filters import Eligible
 from clankersd.search.ranking import Candidate
 

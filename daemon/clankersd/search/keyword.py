@@ -10,7 +10,7 @@ import anyio
 import apsw
 
 from clankersd.db import Db, Store
-from clankersd.index.words import query_words
+from clankersd.index.tokenize import query_words
 from clankersd.search.filters import Eligible
 
 MOST_TERMS = 12

@@ -11,14 +11,14 @@ from clankers_protocol.errors import InvalidParams
 from clankers_protocol.search import Embedding, Mode, Search
 from clankersd.db import Db
 from clankersd.search.filters import Eligible
-from clankersd.search.meaning import PENDING_SECONDS, given_vector, nearest_exactly
 from clankersd.search.ranking import named
 from clankersd.search.search import Asked, degraded, find, mode_of
 from clankersd.search.snippets import snippet
+from clankersd.search.vector import PENDING_SECONDS, given_vector, nearest_exactly
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon
-    from clankersd.index.embedders.base import Vector
+    from clankersd.embedders.base import Vector
 
 MOST = 4096
 """Chunks. More are not compared in one go."""

@@ -16,17 +16,17 @@ from clankersd.clock import moment
 from clankersd.db import Db
 from clankersd.db.paging import decode_cursor, encode_cursor
 from clankersd.memories.ranking import Weights, components, factor
-from clankersd.memories.rows import AS_OF, CURRENT, STATE
 from clankersd.memories.scopes import allowed, own_scopes
-from clankersd.rpc import handles
-from clankersd.search.conversation import Scored, score_words
+from clankersd.memories.store import AS_OF, CURRENT, STATE
 from clankersd.search.filters import Eligible, Visible, eligible
 from clankersd.search.graph import join, reach
 from clankersd.search.keyword import Frequencies, Keywords, find_words
-from clankersd.search.meaning import Meaning, compare, find_meaning, in_thread_if, replace_missing
+from clankersd.search.limiter import takes_search_turn
 from clankersd.search.ranking import Candidate, diversify, named, rank, recency, without_names, without_siblings
 from clankersd.search.snippets import snippet
-from clankersd.search.turns import takes_search_turn
+from clankersd.search.turn_scoring import Scored, score_words
+from clankersd.search.vector import Meaning, compare, find_meaning, in_thread_if, replace_missing
+from clankersd.wire.rpc import handles
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon

@@ -9,12 +9,12 @@ import msgspec
 
 from clankersd import clock
 from clankersd.config import Config
-from clankersd.index.embedders.base import EmbedderUnavailable
-from clankersd.index.embedders.endpoint import Endpoint, checked_url
-from clankersd.index.embedders.keys import Key, find_key
-from clankersd.index.embedders.patience import Patience
-from clankersd.index.embedders.replies import Names, Passing, Refused, check
-from clankersd.jobs import Jobs
+from clankersd.embedders.base import EmbedderUnavailable
+from clankersd.http.api_keys import Key, find_key
+from clankersd.http.client import Endpoint, checked_url
+from clankersd.http.responses import Names, Passing, Refused, check
+from clankersd.http.retry import Patience
+from clankersd.wire.jobs import Jobs
 
 T = TypeVar("T")
 

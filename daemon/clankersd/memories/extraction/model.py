@@ -9,13 +9,13 @@ from msgspec import Meta
 from clankers_protocol.agent_text import strip_invisible
 from clankers_protocol.memories import Memory
 from clankers_protocol.memory_maintenance import Candidate
-from clankersd.index.words import STOP_WORDS
+from clankersd.index.tokenize import STOP_WORDS
+from clankersd.memories.classify import classify
 from clankersd.memories.extraction.chat import Chat, ChatRefused
+from clankersd.memories.extraction.clean_text import closed, cut, said, without_secrets
 from clankersd.memories.extraction.noise import is_dangerous, noise
 from clankersd.memories.extraction.rules import Said
-from clankersd.memories.extraction.texts import closed, cut, said, without_secrets
-from clankersd.memories.likeness import words
-from clankersd.memories.sectors import classify
+from clankersd.memories.similarity import words
 
 RULE = "model"
 LONGEST_MESSAGE = 2000

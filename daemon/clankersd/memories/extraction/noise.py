@@ -3,8 +3,8 @@
 import re
 from functools import cache
 
-from clankersd.index.words import STOP_WORDS
-from clankersd.memories.extraction.texts import has_secret, ideographs
+from clankersd.index.tokenize import STOP_WORDS
+from clankersd.memories.extraction.clean_text import has_secret, ideographs
 
 FEWEST_WORDS = 3
 FEWEST_IDEOGRAPHS = 5

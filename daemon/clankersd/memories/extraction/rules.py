@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 
 from clankers_protocol.memory_maintenance import Candidate
-from clankersd.index.words import STOP_WORDS
+from clankersd.index.tokenize import STOP_WORDS
+from clankersd.memories.classify import classify
+from clankersd.memories.extraction.clean_text import closed, cut, ends, said, sentences
 from clankersd.memories.extraction.noise import is_dangerous, noise
 from clankersd.memories.extraction.phrases import ANNOUNCED, BY_ASSISTANT, BY_USER, Rule
-from clankersd.memories.extraction.texts import closed, cut, ends, said, sentences
-from clankersd.memories.likeness import content_hash
-from clankersd.memories.sectors import classify
+from clankersd.memories.similarity import content_hash
 
 MOST_FIXES = 3
 FIX_WITHIN = 10

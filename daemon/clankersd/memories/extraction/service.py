@@ -16,11 +16,11 @@ from clankers_protocol.admin import JobStarted
 from clankers_protocol.errors import Conflict, InvalidParams, NotFound, StorageUnavailable
 from clankers_protocol.events import SessionEvent
 from clankers_protocol.memory_maintenance import Candidate, Extraction, MemoryExtract, MemorySummarize
-from clankersd.changes import session_change
+from clankersd.capture.apply import session_change
 from clankersd.db import Db
-from clankersd.jobs import Progress
 from clankersd.memories.extraction import model, rules
 from clankersd.memories.extraction.backlog import Backlog
+from clankersd.memories.extraction.candidates import Asker, settle
 from clankersd.memories.extraction.chat import (
     Chat,
     ChatRefused,
@@ -29,9 +29,8 @@ from clankersd.memories.extraction.chat import (
     SessionSpent,
     chat_settings,
 )
-from clankersd.memories.extraction.keeping import Asker, settle
 from clankersd.memories.extraction.model import Found
-from clankersd.memories.extraction.reading import (
+from clankersd.memories.extraction.sources import (
     BEGINNING,
     MOST_MESSAGES,
     Reading,
@@ -42,7 +41,8 @@ from clankersd.memories.extraction.reading import (
     read_until,
 )
 from clankersd.projects import project_id
-from clankersd.rpc import handles
+from clankersd.wire.jobs import Progress
+from clankersd.wire.rpc import handles
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon

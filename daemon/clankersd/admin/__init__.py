@@ -1,0 +1,1 @@
+"""Administration: status, health, read-only SQL, database maintenance, doctor, client settings."""

@@ -1,0 +1,111 @@
+"""The database's upkeep: migrations by hand, integrity checks, giving space back."""
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from clankers_protocol.admin import DbCheck, DbMigrate, DbRollback, DbVacuum, JobStarted, Migrated
+from clankers_protocol.errors import Conflict
+from clankersd.db import Db, fts
+from clankersd.db.errors import SchemaRefused
+from clankersd.db.migrations import Change
+from clankersd.wire.jobs import Progress
+from clankersd.wire.rpc import handles
+
+if TYPE_CHECKING:
+    from clankersd.app import Daemon
+
+PAGES_PER_STEP = 256
+_INCREMENTAL = 2
+
+
+@handles(DbMigrate)
+async def migrate(daemon: "Daemon", request: DbMigrate) -> Migrated:  # every handler has it
+    try:
+        return _migrated(await daemon.store.migrate())
+    except SchemaRefused as error:
+        raise Conflict(str(error)) from error
+
+
+@handles(DbRollback)
+async def roll_back(daemon: "Daemon", request: DbRollback) -> Migrated:
+    try:
+        return _migrated(await daemon.store.roll_back())
+    except SchemaRefused as error:
+        raise Conflict(str(error)) from error
+
+
+@handles(DbCheck)
+async def check(daemon: "Daemon", request: DbCheck) -> JobStarted:
+    async def work(progress: Progress) -> dict[str, Any]:
+        tables = await daemon.store.read(table_names)
+        problems: list[str] = []
+        for number, table in enumerate(tables):
+            await progress(number, len(tables), table)
+            problems += await daemon.store.aside(partial(_problems, table=table))
+        await progress(len(tables), len(tables))
+        return {"ok": not problems, "problems": problems}
+
+    return JobStarted(await daemon.jobs.start("check", work))
+
+
+@handles(DbVacuum)
+async def vacuum(daemon: "Daemon", request: DbVacuum) -> JobStarted:
+    async def work(progress: Progress) -> dict[str, int]:
+        before = await daemon.store.read(_bytes)
+        for name in await daemon.store.read(fts.names):
+            await progress(0, None, f"rewriting {name}")
+            await daemon.store.write(partial(fts.begin_merge, name=name))
+            while await daemon.store.write(partial(fts.merge, name=name, pages=PAGES_PER_STEP)):
+                pass
+        await daemon.store.apart(_allow_steps)
+        total = free = await daemon.store.read(_free_pages)
+        while free:
+            await progress(total - free, total, "giving pages back")
+            await daemon.store.apart(lambda db: db.fetch(f"PRAGMA incremental_vacuum({PAGES_PER_STEP})"))
+            free = await daemon.store.read(_free_pages)
+        await progress(total, total)
+        freed = before - await daemon.store.read(_bytes)
+        await daemon.store.empty_log()  # it still holds pages as they were before
+        return {"freedBytes": freed}
+
+    return JobStarted(await daemon.jobs.start("vacuum", work))
+
+
+def _migrated(change: Change) -> Migrated:
+    return Migrated(change.before, change.after, change.applied, str(change.backup) if change.backup else None)
+
+
+def table_names(db: Db) -> list[str]:
+    """All tables, also those that virtual tables keep."""
+    return [row["name"] for row in db.fetch("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
+
+
+def _problems(db: Db, table: str) -> list[str]:
+    return faults(db, table) + ownerless(db, table)
+
+
+def faults(db: Db, table: str) -> list[str]:
+    """What SQLite finds wrong with a table and its indexes. Takes long: on a connection aside."""
+    found = [row["integrity_check"] for row in db.fetch(f'PRAGMA integrity_check("{table}")')]
+    return [text for text in found if text != "ok"]
+
+
+def ownerless(db: Db, table: str) -> list[str]:
+    """The rows of a table that belong to something which is not there."""
+    strays = db.fetch(f'PRAGMA foreign_key_check("{table}")')
+    return [f"row {row['rowid']} of {table} has no owner" for row in strays]
+
+
+def _allow_steps(db: Db) -> None:
+    """A database that was not made by us gives pages back only after one whole VACUUM."""
+    if db.value("PRAGMA auto_vacuum") != _INCREMENTAL:
+        db.execute("PRAGMA auto_vacuum = incremental")
+        db.execute("VACUUM")
+
+
+def _free_pages(db: Db) -> int:
+    return int(db.value("PRAGMA freelist_count"))
+
+
+def _bytes(db: Db) -> int:
+    return int(db.value("PRAGMA page_count") * db.value("PRAGMA page_size"))

@@ -1,0 +1,124 @@
+"""The process that runs `query`: started by query_pool.py, and killed by it when a statement does not end in time.
+
+It reads tasks from its standard input and writes an answer to each to its standard output; every message has its
+length before it. Each task opens the database anew, read-only, so an idle process holds neither a lock nor a snapshot.
+"""
+
+import math
+import resource
+import signal
+import struct
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import apsw
+import msgspec
+
+from clankers_protocol.admin import Rows
+from clankers_protocol.errors import QueryRefused
+from clankers_protocol.framing import MAX_FRAME
+from clankersd.admin.readonly_sql import query_file
+from clankersd.db.errors import TROUBLE, in_words
+
+MAX_HEAP_BYTES = 256 * 1024 * 1024
+MAX_MEMORY_BYTES = 1024 * 1024 * 1024
+MAX_TEMPORARY_BYTES = 1024 * 1024 * 1024
+MAX_JSON_BYTES = MAX_FRAME - 1024 * 1024
+READY = b"\x00\x00\x00\x00"
+"""Written once the process can take tasks: an empty message."""
+
+ALARM_SECONDS = 5
+"""Seconds after the deadline when the process ends by itself, should the daemon no longer be there to kill it."""
+
+
+class Task(msgspec.Struct):
+    """A statement to run."""
+
+    path: str
+    sql: str
+    limit: int
+    seconds: float
+
+
+class Result(msgspec.Struct, tag="result"):
+    """The rows as JSON, ready to be sent."""
+
+    json: bytes
+
+
+class Refused(msgspec.Struct, tag="refused"):
+    """The statement is wrong, does more than read, or needs too much."""
+
+    message: str
+    suggestions: list[str] | None
+
+
+class TimedOut(msgspec.Struct, tag="timed out"):
+    """The statement was interrupted at its deadline."""
+
+
+class Unreadable(msgspec.Struct, tag="unreadable"):
+    """The database file cannot be read."""
+
+    problem: str
+
+
+Answer = Result | Refused | TimedOut | Unreadable
+
+
+def main() -> None:
+    """Answer tasks until the daemon closes the pipe."""
+    _limit_resources()
+    tasks, answers = sys.stdin.buffer, sys.stdout.buffer
+    with suppress(BrokenPipeError, KeyboardInterrupt):
+        answers.write(READY)
+        answers.flush()
+        while head := tasks.read(4):
+            task = msgspec.msgpack.decode(tasks.read(struct.unpack(">I", head)[0]), type=Task)
+            signal.alarm(math.ceil(task.seconds) + ALARM_SECONDS)
+            data = msgspec.msgpack.encode(_answer(task))
+            answers.write(struct.pack(">I", len(data)) + data)
+            answers.flush()
+            signal.alarm(0)
+
+
+def _limit_resources() -> None:
+    apsw.hard_heap_limit(MAX_HEAP_BYTES)
+    limits = {
+        resource.RLIMIT_AS: MAX_MEMORY_BYTES,
+        resource.RLIMIT_FSIZE: MAX_TEMPORARY_BYTES,
+        resource.RLIMIT_CORE: 0,
+    }
+    for what, most in limits.items():
+        with suppress(ValueError, OSError):  # a system may not know one, or have a lower one already
+            resource.setrlimit(what, (most, most))
+
+
+def _answer(task: Task) -> Answer:
+    try:
+        return _encode(query_file(Path(task.path), task.sql, task.limit, task.seconds))
+    except QueryRefused as refusal:
+        return Refused(refusal.message, refusal.data and refusal.data["suggestions"])
+    except apsw.InterruptError:
+        return TimedOut()
+    except MemoryError:
+        return Refused("the answer needs more memory than a query may use: ask for less", None)
+    except TROUBLE as error:
+        return Unreadable(in_words(error))
+    except (apsw.Error, UnicodeError) as error:
+        return Refused(str(error), None)
+
+
+def _encode(rows: Rows) -> Result | Refused:
+    """Encode the rows, as many of them as fit into one frame: escaped text takes up to six times its length."""
+    while len(encoded := msgspec.json.encode(rows)) > MAX_JSON_BYTES:
+        if len(rows.rows) <= 1:
+            return Refused("the first row is too large to be sent: select fewer columns, or use substr()", None)
+        rows.rows = rows.rows[: len(rows.rows) // 2]
+        rows.truncated = True
+    return Result(encoded)
+
+
+if __name__ == "__main__":
+    main()

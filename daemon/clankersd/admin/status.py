@@ -1,0 +1,160 @@
+"""What the daemon is, does and holds, and its settings."""
+
+import os
+import platform
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from clankers_protocol import PROTOCOL
+from clankers_protocol.admin import (
+    DaemonConfig,
+    DaemonConfigure,
+    DaemonReload,
+    DaemonStatus,
+    DatabaseFile,
+    DatabasePath,
+    Discover,
+    EnsureDb,
+    GetDbPath,
+    Health,
+    HealthReport,
+    Settings,
+    Sizes,
+    StatusReport,
+    WriteQueue,
+)
+from clankers_protocol.errors import InvalidParams, StorageUnavailable
+from clankers_protocol.reference import openrpc
+from clankersd.capture import lost_events
+from clankersd.config import ConfigError, write_setting
+from clankersd.db import Db
+from clankersd.db.connection import SQLITE_VERSION
+from clankersd.wire.rpc import handles
+
+if TYPE_CHECKING:
+    from clankersd.app import Daemon
+
+_TABLES = (
+    "projects", "sessions", "messages", "tools", "session_errors", "compaction_events", "memories", "entities",
+    "documents", "skills", "scheduled_actions", "files",
+)  # fmt: skip
+
+
+@handles(Health)
+async def health(daemon: "Daemon", request: Health) -> HealthReport:  # every handler has it
+    store = daemon.store
+    problem = _problem(daemon)
+    return HealthReport(
+        ok=problem is None,
+        version=daemon.version,
+        protocol=PROTOCOL,
+        sqlite_version=SQLITE_VERSION,
+        sqlite_vec_version=daemon.store.vec.version,
+        schema_version=daemon.store.schema_version,
+        problem=problem,
+        degraded=daemon.index.degraded,
+        warnings=_warnings(daemon),
+        write_wait_ms=round(store.write_wait_seconds * 1000, 1),
+        longest_write_wait_ms=round(store.longest_write_wait_seconds * 1000, 1),
+    )
+
+
+@handles(EnsureDb)
+async def ensure_db(daemon: "Daemon", request: EnsureDb) -> DatabaseFile:
+    return DatabaseFile(str(daemon.store.path), await daemon.store.create_if_missing())
+
+
+@handles(GetDbPath)
+async def get_db_path(daemon: "Daemon", request: GetDbPath) -> DatabasePath:
+    return DatabasePath(str(daemon.store.path))
+
+
+@handles(DaemonStatus)
+async def status(daemon: "Daemon", request: DaemonStatus) -> StatusReport:
+    store, written = daemon.store, daemon.store.written
+    try:
+        sizes, counts = await store.read(_measure)
+    except StorageUnavailable:
+        sizes, counts = None, {}  # `problem` says why
+    problem = _problem(daemon)
+    return StatusReport(
+        ok=problem is None,
+        problem=problem,
+        version=daemon.version,
+        protocol=PROTOCOL,
+        python_version=platform.python_version(),
+        sqlite_version=SQLITE_VERSION,
+        sqlite_vec_version=store.vec.version,
+        schema_version=store.schema_version,
+        pid=os.getpid(),
+        uptime_seconds=round(time.monotonic() - daemon.started, 1),
+        memory_bytes=_memory(),
+        connections=daemon.server.connections,
+        socket_path=str(daemon.paths.socket),
+        db_path=str(store.path),
+        data_path=str(daemon.paths.data),
+        log_path=str(daemon.paths.logs),
+        config_path=str(daemon.paths.config),
+        queue=WriteQueue(store.waiting, written.writes, written.commits, written.largest_commit),
+        sizes=sizes,
+        counts=counts,
+        warnings=_warnings(daemon),
+    )
+
+
+@handles(DaemonConfig)
+async def show_config(daemon: "Daemon", request: DaemonConfig) -> Settings:
+    return daemon.loaded.described()
+
+
+@handles(DaemonConfigure)
+async def configure(daemon: "Daemon", request: DaemonConfigure) -> Settings:
+    try:
+        write_setting(daemon.paths.config, request.key, request.value)
+        await daemon.reload()
+    except ConfigError as error:
+        raise InvalidParams(f"invalid params: {error}") from error
+    return daemon.loaded.described()
+
+
+@handles(DaemonReload)
+async def reload(daemon: "Daemon", request: DaemonReload) -> Settings:
+    try:
+        await daemon.reload()
+    except ConfigError as error:
+        raise InvalidParams(f"invalid params: {error}") from error
+    return daemon.loaded.described()
+
+
+@handles(Discover)
+async def discover(daemon: "Daemon", request: Discover) -> dict[str, Any]:
+    return openrpc(daemon.version)
+
+
+def _warnings(daemon: "Daemon") -> list[str]:
+    lost = lost_events.warnings(daemon.paths.data)
+    return [*daemon.store.notes, *daemon.spool.warnings(), *lost, *daemon.loaded.warnings()]
+
+
+def _problem(daemon: "Daemon") -> str | None:
+    return daemon.store.problem or daemon.spool.problem or daemon.store.wait_problem
+
+
+def _measure(db: Db) -> tuple[Sizes, dict[str, int]]:
+    page = db.value("PRAGMA page_size")
+    wal = f"{db.raw.db_filename('main')}-wal"
+    sizes = Sizes(
+        database=page * db.value("PRAGMA page_count"),
+        wal=os.stat(wal).st_size if os.path.exists(wal) else 0,  # noqa: PTH110, PTH116  # SQLite names it, not us
+        free=page * db.value("PRAGMA freelist_count"),
+    )
+    return sizes, {table: db.value(f"SELECT count(*) FROM {table}") for table in _TABLES}
+
+
+def _memory() -> int | None:
+    """Resident bytes, where the platform tells cheaply."""
+    if sys.platform != "linux":
+        return None
+    with open("/proc/self/statm", encoding="ascii") as statm:  # noqa: PTH123
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,1 @@
+"""Capture: events from harnesses become rows."""

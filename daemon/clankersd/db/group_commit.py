@@ -1,0 +1,74 @@
+"""Group commit: many changes, one transaction, one sync to the disk; a failing change fails alone."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from clankersd.db.connection import Db
+from clankersd.db.errors import TROUBLE
+
+Change = Callable[[Db], Any]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one change of a batch came to."""
+
+    value: Any = None
+    error: Exception | None = None
+
+    def give_to(self, future: asyncio.Future[Any]) -> None:
+        """Answer whoever waits, if anybody still does."""
+        if future.done():
+            return
+        if self.error is None:
+            future.set_result(self.value)
+        else:
+            future.set_exception(self.error)
+
+
+def commit_together(db: Db, changes: list[Change], bulk: list[Change], bulk_seconds: float) -> list[Outcome]:
+    """Commit all `changes` at once, and of `bulk` as many as begin within `bulk_seconds`, at least one.
+
+    Returns an outcome for each change that was run, in order. Trouble with the file itself is raised: then none is
+    stored.
+    """
+    run: list[Change] = []
+    try:
+        with db.transaction():
+            outcomes = []
+            for change in _within(changes, bulk, bulk_seconds):
+                run.append(change)
+                outcomes.append(Outcome(change(db)))
+            return outcomes
+    except TROUBLE:
+        raise
+    except Exception as error:  # it belongs to one of them; the replay finds which
+        if len(run) == 1:
+            return [Outcome(error=error)]
+    with db.transaction():
+        return [_alone(db, change) for change in run]
+
+
+def _within(changes: list[Change], bulk: list[Change], seconds: float) -> Iterator[Change]:
+    yield from changes
+    until = time.monotonic() + seconds
+    for number, change in enumerate(bulk):
+        if number and time.monotonic() > until:
+            return
+        yield change
+
+
+def _alone(db: Db, change: Change) -> Outcome:
+    db.execute("SAVEPOINT change")
+    try:
+        outcome = Outcome(change(db))
+    except TROUBLE:
+        raise
+    except Exception as error:  # handed to the one who sent the change
+        db.execute("ROLLBACK TO change")
+        outcome = Outcome(error=error)
+    db.execute("RELEASE change")
+    return outcome

@@ -1,0 +1,66 @@
+"""Taking over a database of the original clankers (Go), which lies where ours does."""
+
+from collections.abc import Callable
+
+from clankersd.db.connection import Db
+
+_TABLES = ("sessions", "messages", "tools", "session_errors", "compaction_events")
+
+_MINE = """
+    SELECT name FROM pragma_table_info(:table) WHERE name IN (SELECT name FROM pragma_table_info(:old))
+"""
+_PROJECTS = """
+    INSERT INTO projects (id, path, name, created_at, updated_at)
+    SELECT lower(hex(randomblob(16))), project_path, max(project_name), min(created_at), max(updated_at)
+    FROM sessions WHERE project_path <> '' GROUP BY project_path;
+    UPDATE sessions SET project_id = (SELECT id FROM projects WHERE path = sessions.project_path);
+    UPDATE sessions SET title = NULL WHERE title = 'Untitled Session';
+"""
+
+
+def is_original(db: Db) -> bool:
+    """Whether this is a database that the original daemon made."""
+    return bool(db.value("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'sessions'"))
+
+
+def adopt_original(db: Db, apply_first_migration: Callable[[], None]) -> None:
+    """Move its rows into our tables, all of them or none."""
+    db.execute("PRAGMA foreign_keys = OFF")  # or renaming would make the old tables refer to the new
+    present = [table for table in _TABLES if _exists(db, table)]
+    try:
+        with db.transaction():
+            for table in present:
+                _set_aside(db, table)
+            apply_first_migration()
+            for table in present:
+                _copy(db, table)
+            db.execute(_PROJECTS)
+    finally:
+        db.execute("PRAGMA foreign_keys = ON")
+
+
+def _exists(db: Db, table: str) -> bool:
+    return bool(db.value("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = :table", {"table": table}))
+
+
+def _set_aside(db: Db, table: str) -> None:
+    indexes = db.fetch(
+        "SELECT name FROM sqlite_master WHERE type = 'index' AND tbl_name = :table AND sql IS NOT NULL",
+        {"table": table},
+    )
+    for index in indexes:
+        db.execute(f'DROP INDEX "{index["name"]}"')
+    db.execute(f"ALTER TABLE {table} RENAME TO original_{table}")
+
+
+def _copy(db: Db, table: str) -> None:
+    """Every column both have; a missing time becomes 0, and rows without an owner are left behind."""
+    columns = [row["name"] for row in db.fetch(_MINE, {"table": table, "old": f"original_{table}"})]
+    times = {"created_at", "updated_at"}
+    values = [f"coalesce({name}, 0)" if name in times else name for name in columns]
+    owner = "" if table == "sessions" else " AND session_id IN (SELECT id FROM sessions)"
+    db.execute(
+        f"INSERT INTO {table} ({', '.join(columns)}) "
+        f"SELECT {', '.join(values)} FROM original_{table} WHERE id IS NOT NULL{owner}"
+    )
+    db.execute(f"DROP TABLE original_{table}")

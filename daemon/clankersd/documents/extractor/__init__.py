@@ -1,0 +1,1 @@
+"""Text extraction from documents, in a process of its own."""

@@ -1,0 +1,1 @@
+"""Watched markdown files: scan, watch and sync with the index."""

@@ -1,0 +1,129 @@
+"""The index for its owner: how it is, syncing files, building it anew."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from clankers_protocol.admin import JobStarted
+from clankers_protocol.errors import InvalidParams
+from clankers_protocol.search import (
+    FilesStatus,
+    GenerationStatus,
+    IndexAdd,
+    IndexRemove,
+    IndexReport,
+    IndexStatus,
+    IndexSync,
+    Reindex,
+    Synced,
+)
+from clankersd.config import ConfigError, write_setting
+from clankersd.db import Db
+from clankersd.index import generations, vectors
+from clankersd.index.files.sync import SyncReport
+from clankersd.index.generations import Generation
+from clankersd.index.queue import ATTEMPTS
+from clankersd.index.reindex import rebuild
+from clankersd.wire.jobs import Progress
+from clankersd.wire.rpc import handles
+
+if TYPE_CHECKING:
+    from clankersd.app import Daemon
+
+
+@handles(IndexStatus)
+async def index_status(daemon: "Daemon", request: IndexStatus) -> IndexReport:
+    index, queue, files = daemon.index, daemon.queue, daemon.files
+    with_vectors = daemon.store.vec.version is not None
+    measured = await daemon.store.read(lambda db: _measure(db, with_vectors))
+    return IndexReport(
+        vectors=index.paused or "ready",
+        rate=round(queue.rate, 1),
+        last_error=index.last_error,
+        in_memory=index.mirror is not None and index.mirror.complete,
+        files=FilesStatus(
+            mode=files.mode,  # type: ignore[arg-type]  # one of the three it knows
+            problem=files.problem,
+            dirty=files.dirty,
+            watched=[str(path) for path in files.watched],
+            last_sync=files.last_sync,
+            files=measured.pop("files"),
+        ),
+        **measured,
+    )
+
+
+@handles(IndexSync)
+async def index_sync(daemon: "Daemon", request: IndexSync) -> Synced:
+    return _synced(await daemon.files.sync())
+
+
+@handles(IndexAdd)
+async def index_add(daemon: "Daemon", request: IndexAdd) -> Synced:
+    return _synced(await daemon.files.add(Path(request.path)))
+
+
+@handles(IndexRemove)
+async def index_remove(daemon: "Daemon", request: IndexRemove) -> Synced:
+    return _synced(await daemon.files.remove(Path(request.path)))
+
+
+@handles(Reindex)
+async def reindex(daemon: "Daemon", request: Reindex) -> JobStarted:
+    daemon.jobs.refuse_second("reindex")  # before anything is changed for it
+    if request.embedder is not None:
+        await _choose_embedder(daemon, request)
+
+    async def work(progress: Progress) -> dict[str, int]:
+        return await rebuild(daemon.index, daemon.queue, daemon.files, progress)
+
+    return JobStarted(await daemon.jobs.start("reindex", work))
+
+
+async def _choose_embedder(daemon: "Daemon", request: Reindex) -> None:
+    try:
+        write_setting(daemon.paths.config, "embedder", request.embedder)
+        write_setting(daemon.paths.config, "embedder_model", request.model or None)
+        await daemon.reload()
+    except ConfigError as error:
+        raise InvalidParams(f"invalid params: {error}") from error
+    if daemon.config.embedder != request.embedder:
+        raise InvalidParams("invalid params: embedder is set by the environment or a flag, which beat the file")
+
+
+def _measure(db: Db, with_vectors: bool) -> dict[str, Any]:
+    """What is in the database, as it was at one moment."""
+    live, building = generations.in_state(db, "live"), generations.in_state(db, "building")
+    per_source = db.fetch(
+        "SELECT source, count(*) AS chunks FROM chunks WHERE chunking = :chunking GROUP BY source ORDER BY source",
+        {"chunking": live.chunking.number if live else 0},
+    )
+    return {
+        "live": live and _generation(db, live, with_vectors),
+        "building": building and _generation(db, building, with_vectors),
+        "chunks": {row["source"]: row["chunks"] for row in per_source},
+        "backlog": db.value("SELECT count(*) FROM index_backlog"),
+        "cache_entries": db.value("SELECT count(*) FROM embedding_cache"),
+        "files": db.value("SELECT count(*) FROM files"),
+    }
+
+
+def _generation(db: Db, generation: Generation, with_vectors: bool) -> GenerationStatus:
+    own = {"id": generation.id, "attempts": ATTEMPTS}
+    waiting = "SELECT count(*) FROM index_queue WHERE generation = :id AND attempts"
+    identity = generation.identity
+    return GenerationStatus(
+        provider=identity.provider,
+        model=identity.model,
+        dims=identity.dims,
+        chunk_tokens=generation.chunk_tokens,
+        chunk_overlap=generation.overlap,
+        vectors=vectors.count(db, generation) if with_vectors else 0,
+        pending=db.value(f"{waiting} < :attempts", own),
+        failed=db.value(f"{waiting} >= :attempts", own),
+    )
+
+
+def _synced(report: SyncReport) -> Synced:
+    return msgspec.convert(report, Synced, from_attributes=True)

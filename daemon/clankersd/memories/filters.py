@@ -1,0 +1,76 @@
+"""Which memories a request is about, as one SQL condition."""
+
+import re
+from typing import Any
+
+from clankers_protocol.memories import Selection, State
+from clankersd import clock
+from clankersd.db import Db
+from clankersd.index.chunker import CJK
+from clankersd.memories.scopes import IN_SCOPE, Asks, allowed
+from clankersd.memories.store import AS_OF, CURRENT, SALIENCE, STATE
+from clankersd.projects import project_id
+
+_WORD = re.compile(r"\w+")
+_CJK = re.compile(f"[{CJK}]")
+
+_TESTS = {
+    "sector": "memories.sector = :sector",
+    "tier": "memories.tier = :tier",
+    "category": "memories.category = :category",
+    "tag": "EXISTS (SELECT 1 FROM json_each(memories.tags_json) WHERE value = :tag)",
+    "entity": "memories.id IN (SELECT memory_id FROM memory_entities WHERE entity_id = :entity)",
+    "session_id": "(memories.source_session_id = :session_id "
+    "OR memories.id IN (SELECT memory_id FROM session_memories WHERE session_id = :session_id))",
+    "pinned": "memories.pinned = :pinned",
+    "min_salience": f"{SALIENCE} >= :min_salience",
+    "created_after": "memories.created_at > :created_after",
+    "created_before": "memories.created_at < :created_before",
+}
+
+
+def selection(db: Db, request: Selection[Any], now: int) -> tuple[list[str], dict[str, Any]]:
+    """The conditions of a request on memories, without its words and without their state."""
+    params: dict[str, Any] = {"now": now} | allowed(db, request).params
+    conditions = [IN_SCOPE]
+    for name, test in _TESTS.items():
+        value = getattr(request, name)
+        if value is not None:
+            conditions.append(test)
+            params[name] = clock.moment(value) if name.startswith("created_") else value
+    return [*conditions, *of_project(db, request, params)], params
+
+
+def of_project(db: Db, request: Asks, params: dict[str, Any]) -> list[str]:
+    """Beside scopes that are named, a project narrows what is selected."""
+    if request.scopes is None or not request.project:
+        return []
+    params["project_id"] = project_id(db, request.project)
+    return ["memories.project_id = :project_id"]
+
+
+def limits(request: Selection[Any]) -> bool:
+    """Whether the request selects less than everything there is. A project without scopes only says who asks."""
+    named = request.scopes is not None and ("*" not in request.scopes or request.project is not None)
+    return named or any(getattr(request, name) is not None for name in (*_TESTS, "query"))
+
+
+def words(query: str, params: dict[str, Any]) -> str:
+    """All words of the query must stand in a memory; a text without spaces between words anywhere in it."""
+    found = [word for word in _WORD.findall(query) if word.strip("_")]
+    if not found or _CJK.search(query):
+        params["query"] = query
+        return "instr(memories.content, :query) > 0"
+    params["match"] = " AND ".join(f'"{word}"' for word in found)
+    return "memories.number IN (SELECT rowid FROM memories_fts WHERE memories_fts MATCH :match)"
+
+
+def in_states(include: list[State], as_of: int | None, params: dict[str, Any]) -> str:
+    """Current memories and those in further states, or those that were known and true at a time."""
+    if as_of is not None:
+        params["as_of"] = as_of
+        return AS_OF
+    if not include:
+        return CURRENT
+    states = dict.fromkeys(["current", *include])
+    return f"{STATE} IN ({', '.join(repr(state) for state in states)})"

@@ -1,0 +1,65 @@
+"""The whole text behind an id, a part at a time. A chunk's id is a hash: its first 16 characters name it as well."""
+
+from typing import TYPE_CHECKING, Any
+
+from clankers_protocol.errors import NotFound
+from clankers_protocol.recall import FullText, RecallGet
+from clankersd.db import Db
+from clankersd.wire.rpc import handles
+
+if TYPE_CHECKING:
+    from clankersd.app import Daemon
+
+# Each: what the id stands for, where it is from, and its text, as far as it is asked for.
+_KINDS = {
+    "message": """
+        SELECT coalesce(messages.role, 'message') || coalesce(' in ' || nullif(sessions.title, ''), '') AS about,
+               session_id, messages.created_at, coalesce(text_content, '') AS text
+        FROM messages JOIN sessions ON sessions.id = session_id WHERE messages.id = :id
+    """,
+    "tool": """
+        SELECT tool_name || CASE success WHEN 0 THEN ' (failed)' ELSE '' END AS about, session_id, created_at,
+               concat_ws(char(10), tool_input, tool_output, error_message) AS text
+        FROM tools WHERE id = :id
+    """,
+    "session": """
+        SELECT concat_ws(' in ', coalesce(nullif(title, ''), 'session'), project_path) AS about, id AS session_id,
+               created_at, coalesce(nullif(summary, ''), concat_ws(char(10) || '…' || char(10),
+                   coalesce(user_prompt, (SELECT text_content FROM messages WHERE session_id = sessions.id
+                       AND role = 'user' AND text_content <> '' ORDER BY created_at, id LIMIT 1)),
+                   (SELECT text_content FROM messages WHERE session_id = sessions.id
+                       AND role = 'assistant' AND text_content <> '' ORDER BY created_at DESC, id DESC LIMIT 1)
+               )) AS text
+        FROM sessions WHERE id = :id
+    """,
+    "chunk": """
+        SELECT coalesce(files.path || ':' || chunks.start_line, nullif(documents.title, ''), chunks.role, chunks.source)
+                   AS about, chunks.session_id, chunks.created_at, chunks.text
+        FROM chunks LEFT JOIN files ON files.id = chunks.file_id
+        LEFT JOIN document_chunks ON document_chunks.id = chunks.document_chunk_id
+        LEFT JOIN documents ON documents.id = document_chunks.document_id
+        WHERE chunk_id >= :id AND chunk_id < :id || char(1114111) AND length(:id) >= 16 AND memory_id IS NULL LIMIT 1
+    """,
+}
+_PART = """
+    SELECT about, session_id, created_at, length(text) AS characters,
+           substr(text, :offset + 1, :characters) AS text FROM ({found})
+"""
+
+
+@handles(RecallGet)
+async def recall_get(daemon: "Daemon", request: RecallGet) -> FullText:
+    params = {"id": request.id, "offset": request.offset, "characters": request.characters}
+
+    def get(db: Db) -> FullText:
+        for kind, found in _KINDS.items():
+            if row := db.fetch_one(_PART.format(found=found), params):
+                return _whole(request, kind, row)
+        raise NotFound(f"nothing with the id {request.id}")
+
+    return await daemon.store.read(get)
+
+
+def _whole(request: RecallGet, kind: Any, row: dict[str, Any]) -> FullText:
+    end = request.offset + len(row["text"])
+    return FullText(id=request.id, kind=kind, next_offset=end if end < row["characters"] else None, **row)

@@ -1,0 +1,41 @@
+"""Turns of searches: a bounded share of the daemon, divided fairly between connections."""
+
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from functools import wraps
+from typing import TYPE_CHECKING, TypeVar
+
+from clankersd.wire.fair_limiter import FairLimiter
+from clankersd.wire.rpc import current_peer
+
+if TYPE_CHECKING:
+    from clankersd.app import Daemon
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+MAX_SEARCHES = 1
+"""Searches at once. They compute under the interpreter lock: more of them are no faster together, and delay events."""
+
+MAX_WAITING = 1000
+
+_has_turn: ContextVar[bool] = ContextVar("has_turn", default=False)
+
+
+def search_turns() -> FairLimiter:
+    """Return the limiter that all searches share."""
+    return FairLimiter("searches", MAX_SEARCHES, MAX_WAITING)
+
+
+def takes_search_turn(handler: "Callable[[Daemon, R], Awaitable[T]]") -> "Callable[[Daemon, R], Awaitable[T]]":
+    """Make a handler wait for the turn of its connection."""
+
+    @wraps(handler)
+    async def limited(daemon: "Daemon", request: R) -> T:
+        if _has_turn.get():  # one search that is part of another
+            return await handler(daemon, request)
+        async with daemon.searches.turn(current_peer.get()):
+            _has_turn.set(True)
+            return await handler(daemon, request)
+
+    return limited

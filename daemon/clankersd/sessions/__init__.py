@@ -1,0 +1,1 @@
+"""Captured sessions: reading them back, threads, statistics."""

@@ -1,0 +1,1 @@
+"""Skills: storage with versions, search, SKILL.md import and export."""

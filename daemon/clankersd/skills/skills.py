@@ -1,0 +1,303 @@
+"""Skills: stored with every version they had, and searchable by meaning and words like everything else."""
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import UNSET
+
+from clankers_protocol.errors import Conflict, InvalidParams, NotFound
+from clankers_protocol.search import Search
+from clankers_protocol.skills import (
+    FoundSkills,
+    ScoredSkill,
+    Skill,
+    SkillCreate,
+    SkillDelete,
+    SkillDeleted,
+    SkillExport,
+    SkillFile,
+    SkillFolder,
+    SkillGet,
+    SkillImport,
+    SkillImported,
+    SkillList,
+    SkillPage,
+    SkillSearch,
+    SkillSummary,
+    SkillUpdate,
+    SkillVersion,
+    SkillVersions,
+)
+from clankersd import clock
+from clankersd.capture.redaction import count_redactions, without_secrets
+from clankersd.db import Db
+from clankersd.db.paging import decode_cursor, encode_cursor
+from clankersd.index.backlog import KINDS, Kind, cut_later
+from clankersd.index.chunks import Owner, replace
+from clankersd.index.index import Index
+from clankersd.search.filters import eligible, without_memories
+from clankersd.search.limiter import takes_search_turn
+from clankersd.search.owners import Question, find_owners, narrowed
+from clankersd.skills import files
+from clankersd.wire.rpc import handles
+
+if TYPE_CHECKING:
+    from clankersd.app import Daemon
+
+_JSON = ("tools", "tags", "references", "extra", "files")
+_SELECT = """
+    SELECT id, name, description, instructions, tools_json, model, tags_json, references_json, extra_json, files_json,
+           created_by, version, created_at, updated_at
+    FROM skills
+"""
+_STORE = """
+    INSERT INTO skills (id, name, description, instructions, tools_json, model, tags_json, references_json, extra_json,
+                        files_json, created_by, version, created_at, updated_at)
+    VALUES (:id, :name, :description, :instructions, :tools_json, :model, :tags_json, :references_json, :extra_json,
+            :files_json, :created_by, :version, :created_at, :updated_at)
+    ON CONFLICT (id) DO UPDATE SET name = :name, description = :description, instructions = :instructions,
+        tools_json = :tools_json, model = :model, tags_json = :tags_json, references_json = :references_json,
+        extra_json = :extra_json, files_json = :files_json, version = :version, updated_at = :updated_at
+"""
+_KEEP_VERSION = """
+    INSERT INTO skill_versions (skill_id, version, skill_json, created_by, created_at)
+    VALUES (:skill_id, :version, :skill_json, :created_by, :created_at)
+"""
+_HAS_TAGS = """
+    NOT EXISTS (SELECT 1 FROM json_each(:tags) AS wanted
+                WHERE wanted.value NOT IN (SELECT value FROM json_each(skills.tags_json)))
+"""
+_SUMMARY = "SELECT id, name, description, tags_json, version, updated_at FROM skills"
+# Its meaning is what it says of itself; its tags and instructions are searched by words.
+_TEXT = """
+    SELECT id, created_at, name || char(10) || description AS text,
+           (SELECT group_concat(value, ' ') FROM json_each(tags_json)) AS tags, instructions
+    FROM skills WHERE id = :id
+"""
+
+
+def _owner(row: dict[str, Any]) -> Owner:
+    header = "\n".join(part for part in (row["tags"], row["instructions"]) if part)
+    return Owner("skill_id", row["id"], "skills", f"skills/{row['id']}", row["created_at"], header=header)
+
+
+KINDS["skill"] = Kind(_TEXT, _owner, "SELECT id FROM skills WHERE id > :after ORDER BY id LIMIT :limit")
+
+
+@handles(SkillCreate)
+async def create(daemon: "Daemon", request: SkillCreate) -> Skill:
+    request, secrets = without_secrets(request)
+    skill = _new(request)
+
+    def store(db: Db) -> tuple[Skill, str]:
+        count_redactions(db, secrets, skill.created_at)
+        _refuse_taken(db, skill)
+        return _store(db, daemon.index, skill, request.created_by), "created"
+
+    return (await _written(daemon, store))[0]
+
+
+@handles(SkillGet)
+async def get(daemon: "Daemon", request: SkillGet) -> Skill:
+    return await daemon.store.read(lambda db: _find(db, request.id, request.version))
+
+
+@handles(SkillList)
+async def list_skills(daemon: "Daemon", request: SkillList) -> SkillPage:
+    (after,) = decode_cursor(request.cursor, str) if request.cursor else ("",)
+    conditions = ["name > :after"] + [_HAS_TAGS] * (request.tags is not None)
+    sql = f"{_SUMMARY} WHERE {' AND '.join(conditions)} ORDER BY name LIMIT :limit"
+    params = {"after": after, "tags": json.dumps(request.tags), "limit": request.limit + 1}
+    rows = await daemon.store.read(lambda db: db.fetch(sql, params))
+    shown = [_summary(row) for row in rows[: request.limit]]
+    return SkillPage(shown, encode_cursor(shown[-1].name) if len(rows) > len(shown) else None)
+
+
+@handles(SkillUpdate)
+async def update(daemon: "Daemon", request: SkillUpdate) -> Skill:
+    request, secrets = without_secrets(request)
+    given = {name: getattr(request, name) for name in request.__struct_fields__ if name not in ("id", "created_by")}
+    given = {name: value for name, value in given.items() if value is not UNSET}
+    files.check_files(given.get("files", []))
+    _check_extra(given.get("extra", {}))
+
+    def store(db: Db) -> tuple[Skill, str]:
+        count_redactions(db, secrets, clock.now())
+        return _change(db, daemon.index, _find(db, request.id), given, request.created_by)
+
+    return (await _written(daemon, store))[0]
+
+
+@handles(SkillDelete)
+async def delete(daemon: "Daemon", request: SkillDelete) -> SkillDeleted:
+    def count(db: Db) -> SkillDeleted:
+        skill = _find(db, request.id)
+        versions = db.value("SELECT count(*) FROM skill_versions WHERE skill_id = :id", {"id": skill.id})
+        return SkillDeleted(skill.id, skill.name, versions, request.dry_run)
+
+    def remove(db: Db) -> SkillDeleted:
+        deleted = count(db)
+        db.execute("DELETE FROM skills WHERE id = :id", {"id": deleted.id})
+        return deleted
+
+    if request.dry_run:
+        return await daemon.store.read(count)
+    deleted = await daemon.store.write(remove)
+    daemon.hub.publish("skill", "deleted", deleted.id, name=deleted.name)
+    return deleted
+
+
+@handles(SkillSearch)
+@takes_search_turn
+async def search(daemon: "Daemon", request: SkillSearch) -> FoundSkills:
+    live = daemon.index.live
+    allowed = narrowed(
+        eligible(Search(query="", sources=["skills"]), live.chunking.number if live else 0, without_memories()),
+        tags=(
+            f"chunks.skill_id IN (SELECT id FROM skills WHERE {_HAS_TAGS})",
+            None if request.tags is None else json.dumps(request.tags),
+        ),
+    )
+    question = Question("skill_id", request.query, request.embedding, request.mode, request.limit)
+    answer = await find_owners(daemon, question, allowed)
+    ids = {"ids": json.dumps([best.id for best in answer.best])}
+    sql = f"{_SUMMARY} WHERE id IN (SELECT value FROM json_each(:ids))"
+    rows = {row["id"]: row for row in await daemon.store.read(lambda db: db.fetch(sql, ids))}
+    found = [ScoredSkill(_summary(rows[best.id]), best.score, best.snippet) for best in answer.best if best.id in rows]
+    return FoundSkills(found, answer.mode, answer.pending, answer.degraded, answer.took_ms)
+
+
+@handles(SkillVersions)
+async def versions(daemon: "Daemon", request: SkillVersions) -> list[SkillVersion]:
+    def fetch(db: Db) -> list[SkillVersion]:
+        sql = """
+            SELECT version, created_by, created_at, skill_json ->> '$.description' AS description
+            FROM skill_versions WHERE skill_id = :id ORDER BY version DESC
+        """
+        return [SkillVersion(**row) for row in db.fetch(sql, {"id": _find(db, request.id).id})]
+
+    return await daemon.store.read(fetch)
+
+
+@handles(SkillImport)
+async def import_skill(daemon: "Daemon", request: SkillImport) -> SkillImported:
+    read, secrets = without_secrets(files.read(request.text, request.folder, request.files, request.created_by))
+    wanted = _new(read)
+    changeable = ("description", "instructions", "model", *_JSON)
+
+    def store(db: Db) -> tuple[Skill, str]:
+        count_redactions(db, secrets, wanted.created_at)
+        known = db.fetch_one(f"{_SELECT} WHERE name = :name", {"name": wanted.name})
+        if known is None:
+            return _store(db, daemon.index, wanted, read.created_by), "created"
+        given = {name: getattr(wanted, name) for name in changeable}
+        return _change(db, daemon.index, _skill(known), given, read.created_by)
+
+    skill, outcome = await _written(daemon, store)
+    return SkillImported(_summary_of(skill), outcome)  # type: ignore[arg-type]  # one of the three above
+
+
+@handles(SkillExport)
+async def export(daemon: "Daemon", request: SkillExport) -> SkillFolder:
+    return files.write(await daemon.store.read(lambda db: _find(db, request.id, request.version)))
+
+
+def _new(request: SkillCreate) -> Skill:
+    files.check_files(request.files)
+    _check_extra(request.extra)
+    facts = {name: getattr(request, name) for name in request.__struct_fields__}
+    now = clock.now()
+    return Skill(id=clock.new_id(), version=1, created_at=now, updated_at=now, **facts)
+
+
+def _check_extra(extra: dict[str, Any]) -> None:
+    if not isinstance(extra.get("metadata", {}), dict):
+        raise InvalidParams("invalid params: metadata is an object - at `$.extra.metadata`")
+    if taken := set(files.OWN_FIELDS) & set(extra):
+        raise InvalidParams(f"invalid params: {sorted(taken)[0]} has a field of its own - at `$.extra`")
+    if len(msgspec.json.encode(extra)) > files.LONGEST_FRONT_MATTER:
+        raise InvalidParams(f"invalid params: more than {files.LONGEST_FRONT_MATTER} bytes - at `$.extra`")
+
+
+async def _written(daemon: "Daemon", change: Callable[[Db], tuple[Skill, str]]) -> tuple[Skill, str]:
+    """Store a skill, let it be indexed, and tell whoever wants to hear of it."""
+    skill, outcome = await daemon.store.write(change)
+    if outcome != "unchanged":
+        daemon.index.wake()
+        daemon.hub.publish("skill", outcome, skill.id, name=skill.name, version=skill.version)
+    return skill, outcome
+
+
+def _store(db: Db, index: Index, skill: Skill, by: str | None) -> Skill:
+    """Store a skill with its version, and make it searchable, in the caller's transaction."""
+    facts = {name: value for name, value in msgspec.structs.asdict(skill).items() if name not in _JSON}
+    lists = {f"{name}_json": msgspec.json.encode(getattr(skill, name)).decode() for name in _JSON}
+    db.execute(_STORE, facts | lists)
+    version = {
+        "skill_id": skill.id,
+        "version": skill.version,
+        "skill_json": msgspec.json.encode(skill).decode(),
+        "created_by": by,
+        "created_at": skill.updated_at,
+    }
+    db.execute(_KEEP_VERSION, version)
+    _index(db, index, skill)
+    return skill
+
+
+def _index(db: Db, index: Index, skill: Skill) -> None:
+    row = db.fetch_one(_TEXT, {"id": skill.id})
+    assert row
+    prepared = index.prepare(row["text"])
+    if prepared is None:
+        cut_later(db, "skill", skill.id)
+    for one in prepared or ():
+        replace(db, _owner(row), one)
+
+
+def _change(db: Db, index: Index, skill: Skill, given: dict[str, Any], by: str | None) -> tuple[Skill, str]:
+    """Store what is given as a new version, unless nothing of it is new."""
+    changed = msgspec.structs.replace(skill, **given)
+    if changed == skill:
+        return skill, "unchanged"
+    _refuse_taken(db, changed)
+    changed.version, changed.updated_at = skill.version + 1, clock.now()
+    return _store(db, index, changed, by), "updated"
+
+
+def _refuse_taken(db: Db, skill: Skill) -> None:
+    if db.value("SELECT 1 FROM skills WHERE name = :name AND id <> :id", {"name": skill.name, "id": skill.id}):
+        raise Conflict(f"there is a skill {skill.name!r} already: change it with skill.update")
+
+
+def _find(db: Db, given: str, version: int | None = None) -> Skill:
+    """A skill by its id or name, as it is or was."""
+    row = db.fetch_one(f"{_SELECT} WHERE id = :given", {"given": given})
+    row = row or db.fetch_one(f"{_SELECT} WHERE name = :given", {"given": given})
+    if row is None:
+        raise NotFound(f"skill not found: {given}")
+    if version is None or version == row["version"]:
+        return _skill(row)
+    sql = "SELECT skill_json FROM skill_versions WHERE skill_id = :id AND version = :version"
+    text = db.value(sql, {"id": row["id"], "version": version})
+    if text is None:
+        raise NotFound(f"the skill {row['name']} has no version {version}")
+    return msgspec.json.decode(text, type=Skill)
+
+
+def _skill(row: dict[str, Any]) -> Skill:
+    facts = {name: value for name, value in row.items() if not name.endswith("_json")}
+    lists = {name: msgspec.json.decode(row[f"{name}_json"]) for name in _JSON}
+    lists["files"] = msgspec.convert(lists["files"], list[SkillFile])
+    return Skill(**facts, **lists)
+
+
+def _summary(row: dict[str, Any]) -> SkillSummary:
+    tags = msgspec.json.decode(row["tags_json"])
+    return SkillSummary(row["id"], row["name"], row["description"], tags, row["version"], row["updated_at"])
+
+
+def _summary_of(skill: Skill) -> SkillSummary:
+    return SkillSummary(skill.id, skill.name, skill.description, skill.tags, skill.version, skill.updated_at)

@@ -1,0 +1,1 @@
+"""The wire: sockets, connections, JSON-RPC dispatch, jobs and subscriptions."""

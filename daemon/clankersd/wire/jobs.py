@@ -1,0 +1,252 @@
+"""Long work: begun by a request, answered with an id, watched and cancelled by it."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import msgspec
+import structlog
+
+from clankers_protocol.admin import Job, JobCancel, JobList, JobStatus
+from clankers_protocol.errors import Conflict, NotFound, RpcError
+from clankersd import clock
+from clankersd.db import Db, Store
+from clankersd.wire.rpc import current_peer, handles
+from clankersd.wire.subscriptions import Hub
+
+if TYPE_CHECKING:
+    from clankersd.app import Daemon
+    from clankersd.wire.server import Peer
+
+NOTIFY_SECONDS = 0.1
+CANCEL_SECONDS = 5.0
+
+_SELECT = "SELECT id, kind, state, done, total, note, result_json, error, created_at, finished_at FROM jobs"
+_INSERT = "INSERT INTO jobs (id, kind, state, note, created_at) VALUES (:id, :kind, 'running', :note, :created_at)"
+_FINISH = """
+    UPDATE jobs SET state = :state, done = :done, total = :total, note = :note, result_json = :result_json,
+                    error = :error, finished_at = :finished_at
+    WHERE id = :id
+"""
+_COUNT = """
+    SELECT count(*) FROM jobs
+    WHERE kind = :kind AND created_at > :since AND created_at <= :now
+      AND (:note IS NULL OR note = :note) AND (:state IS NULL OR state = :state)
+"""
+_INTERRUPTED = """
+    UPDATE jobs SET state = 'failed', error = 'the daemon stopped while it ran', finished_at = :now
+    WHERE state = 'running'
+"""
+
+log = structlog.get_logger(component="jobs")
+
+
+class Progress:
+    """What a job's work reports to."""
+
+    def __init__(self, job: Job, peer: "Peer | None") -> None:
+        self._job = job
+        self._peer = peer
+        self._told = 0.0
+
+    async def __call__(self, done: int, total: int | None = None, note: str | None = None) -> None:
+        """Say how far the work is; a moment where it can be cancelled."""
+        self._job.done, self._job.total, self._job.note = done, total, note
+        if anyio.current_time() - self._told >= NOTIFY_SECONDS:
+            await self.tell()
+        await anyio.lowlevel.checkpoint()
+
+    async def tell(self) -> None:
+        """Send `$/progress` to the connection that began the job, while it is there."""
+        self._told = anyio.current_time()
+        if self._peer is not None:
+            self._peer.offer("$/progress", self._job)
+
+
+Work = Callable[[Progress], Awaitable[Any]]
+
+
+@dataclass
+class _Running:
+    job: Job
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    ended: anyio.Event = field(default_factory=anyio.Event)
+
+
+class Jobs:
+    """The jobs that run now; those that ran are in the table."""
+
+    def __init__(self, store: Store, hub: Hub) -> None:
+        self._store = store
+        self._hub = hub
+        self._running: dict[str, _Running] = {}
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self.ready = anyio.Event()
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    async def run(self) -> None:
+        """Host the jobs, for as long as the daemon lives."""
+        await self._close_interrupted()
+        async with anyio.create_task_group() as self._tasks:
+            self.ready.set()
+            await anyio.sleep_forever()
+
+    async def start(self, kind: str, work: Work) -> str:
+        """Begin `work` and return the job's id; only one of a kind may run."""
+        self.refuse_second(kind)
+        running = await self._begin(kind, None)
+        assert self._tasks
+        self._tasks.start_soon(self._work, running, work, current_peer.get())
+        return running.job.id
+
+    @asynccontextmanager
+    async def counted(self, kind: str, note: str) -> AsyncIterator[Job]:
+        """Write down what the block does as a job, before it is done: so that it counts whatever comes of it.
+
+        Cancelled, the block ends early and the job says so.
+        """
+        running = await self._begin(kind, note)
+        job = running.job
+        try:
+            with running.scope:
+                yield job
+                job.state = "done"
+            if job.state == "running":
+                job.state = "cancelled"
+        except Exception as error:
+            job.state, job.error = "failed", str(error)
+            raise
+        except BaseException:  # the daemon stops
+            job.state, job.error = "failed", "the daemon stopped while it ran"
+            raise
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._finish(job, Progress(job, None))
+                running.ended.set()
+
+    async def count(self, kind: str, since: int, note: str | None = None, state: str | None = None) -> int:
+        """How many jobs of a kind there were since then; those with this note, or in this state."""
+        params = {"kind": kind, "since": since, "now": clock.now(), "note": note, "state": state}
+        return int(await self._store.read(lambda db: db.value(_COUNT, params)))
+
+    async def _begin(self, kind: str, note: str | None) -> "_Running":
+        job = Job(clock.new_id(), kind, "running", 0, None, note, None, None, clock.now(), None)
+        running = self._running[job.id] = _Running(job)
+        try:
+            row = {"id": job.id, "kind": kind, "note": note, "created_at": job.created_at}
+            await self._store.write(lambda db: db.execute(_INSERT, row))
+        except BaseException:
+            del self._running[job.id]
+            raise
+        self._hub.publish("job", "started", job.id, kind=kind, state=job.state)
+        return running
+
+    def refuse_second(self, kind: str) -> None:
+        """Raise Conflict while a job of this kind runs."""
+        jobs = [running.job for running in self._running.values()]  # one that has ended may be there for a moment more
+        if any(job.kind == kind and job.state == "running" for job in jobs):
+            raise Conflict(f"a {kind} is running already: see clankers-ctl jobs")
+
+    async def find(self, job_id: str) -> Job:
+        """The job as it is now."""
+        if job_id in self._running:
+            return self._running[job_id].job
+        row = await self._store.read(lambda db: db.fetch_one(f"{_SELECT} WHERE id = :id", {"id": job_id}))
+        if row is None:
+            raise NotFound(f"job not found: {job_id}")
+        return _from_row(row)
+
+    async def ended(self, job_id: str) -> Job:
+        """The job once it is over."""
+        if running := self._running.get(job_id):
+            await running.ended.wait()
+            return running.job
+        return await self.find(job_id)
+
+    async def newest(self, limit: int) -> list[Job]:
+        """Jobs, newest first."""
+        order = "ORDER BY rowid DESC LIMIT :limit"  # not by time: the clock may have been set back
+        rows = await self._store.read(lambda db: db.fetch(f"{_SELECT} {order}", {"limit": limit}))
+        return [self._running[row["id"]].job if row["id"] in self._running else _from_row(row) for row in rows]
+
+    async def cancel(self, job_id: str) -> Job:
+        """Stop a running job, and wait a moment for its end."""
+        job = await self.find(job_id)
+        if job.state != "running":
+            raise Conflict(f"job {job_id} is {job.state} already")
+        running = self._running[job_id]
+        running.scope.cancel()
+        with anyio.move_on_after(CANCEL_SECONDS):
+            await running.ended.wait()
+        return job
+
+    async def _work(self, running: "_Running", work: Work, peer: "Peer | None") -> None:
+        job = running.job
+        progress = Progress(job, peer)
+        current_peer.set(None)  # what a job writes does not go before or behind the events of whoever began it
+        try:
+            with running.scope:
+                job.result = await work(progress)
+                job.state = "done"
+            if job.state == "running":
+                job.state = "cancelled"
+        except RpcError as error:
+            job.state, job.error = "failed", error.message
+        except Exception:
+            log.exception("job failed", job_id=job.id, kind=job.kind)
+            job.state, job.error = "failed", f"internal error: see job {job.id} in the daemon's log"
+        except BaseException:  # the daemon stops
+            job.state, job.error = "failed", "the daemon stopped while it ran"
+            raise
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._finish(job, progress)
+                running.ended.set()
+
+    async def _finish(self, job: Job, progress: Progress) -> None:
+        job.finished_at = clock.now()
+        row = {
+            "result_json": msgspec.json.encode(job.result).decode(),
+            **{name: getattr(job, name) for name in ("id", "state", "done", "total", "note", "error", "finished_at")},
+        }
+        try:
+            await self._store.write(lambda db: db.execute(_FINISH, row))
+        except RpcError as error:
+            log.error("job's end not recorded", job_id=job.id, error=error.message)
+        del self._running[job.id]
+        self._hub.publish("job", job.state, job.id, kind=job.kind, state=job.state, error=job.error)
+        await progress.tell()
+
+    async def _close_interrupted(self) -> None:
+        def close(db: Db) -> None:
+            db.execute(_INTERRUPTED, {"now": clock.now()})
+
+        try:
+            await self._store.write(close)
+        except RpcError as error:
+            log.warning("jobs of the last run not closed", error=error.message)
+
+
+def _from_row(row: dict[str, Any]) -> Job:
+    result = row.pop("result_json")
+    return Job(result=msgspec.json.decode(result) if result else None, **row)
+
+
+@handles(JobStatus)
+async def job_status(daemon: "Daemon", request: JobStatus) -> Job:
+    return await daemon.jobs.find(request.id)
+
+
+@handles(JobList)
+async def job_list(daemon: "Daemon", request: JobList) -> list[Job]:
+    return await daemon.jobs.newest(request.limit)
+
+
+@handles(JobCancel)
+async def job_cancel(daemon: "Daemon", request: JobCancel) -> Job:
+    return await daemon.jobs.cancel(request.id)

@@ -1,0 +1,218 @@
+"""JSON-RPC: from a message to the function that serves it, and back. Only this file knows jsonrpcserver."""
+
+import inspect
+import secrets
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import msgspec
+import structlog
+
+import clankersd.wire.jsonschema_stub  # noqa: F401  # isort: skip  # before the next line
+from jsonrpcserver import Error, Success, async_dispatch
+
+from clankers_protocol.errors import (
+    InternalError,
+    InvalidParams,
+    InvalidRequest,
+    MethodNotFound,
+    ParseError,
+    RpcError,
+)
+from clankers_protocol.events import Envelope
+from clankers_protocol.wire import Method
+from clankersd.wire import large_json
+from clankersd.wire.large_json import MAX_DEPTH
+from clankersd.wire.preparation import LARGE_REQUEST_BYTES, current_order
+
+if TYPE_CHECKING:
+    from clankersd.app import Daemon
+    from clankersd.wire.server import Peer
+
+M = TypeVar("M", bound=Method[Any])
+Handler = Callable[["Daemon", M], Awaitable[Any]]
+Serve = Callable[["Daemon", Any], Awaitable[Any]]
+
+LARGE_BODY_BYTES = 128 * 1024
+MAX_BATCH = 1000
+
+_MISSING = object()
+_ENVELOPE = ("schemaVersion", "client")
+
+log = structlog.get_logger(component="rpc")
+
+current_peer: ContextVar["Peer | None"] = ContextVar("current_peer", default=None)
+"""The connection whose request is being served."""
+
+
+class _Served(dict[str, Serve]):
+    """Method name to what serves it."""
+
+    def __missing__(self, name: str) -> Serve:
+        async def refuse(_daemon: "Daemon", given: Any) -> Any:  # jsonrpcserver passes it by name
+            return Error(MethodNotFound.code, f"method not found: {name}")
+
+        return refuse
+
+
+served = _Served()
+
+
+class _Anything(inspect.Signature):
+    """What `serve` takes. jsonrpcserver binds the arguments anew for each call, and they always fit."""
+
+    def bind(self, *args: Any, **kwargs: Any) -> Any:
+        return None
+
+
+_ANYTHING = _Anything()
+
+
+def handles(method: type[M]) -> Callable[[Handler[M]], Handler[M]]:
+    """Serve `method` with the function below."""
+
+    def register(handler: Handler[M]) -> Handler[M]:
+        async def serve(daemon: "Daemon", given: Any) -> Any:
+            try:
+                order = current_order.get()
+                if order is not None and order.blocked:
+                    await order.wait()
+                return Success(await handler(daemon, _parse(method, given)))
+            except RpcError as error:
+                return _error(error)
+            except Exception:
+                error_id = secrets.token_hex(4)
+                log.exception("method failed", method=method.method, error_id=error_id)
+                return Error(InternalError.code, f"internal error {error_id}: see the daemon's log")
+
+        serve.__signature__ = _ANYTHING  # type: ignore[attr-defined]
+        served[method.method] = serve
+        return handler
+
+    return register
+
+
+def decode(body: bytes) -> Any:
+    """The JSON of a body, with lone surrogates replaced; raises ParseError."""
+    if len(body) >= LARGE_BODY_BYTES:
+        return _decode_mended(large_json.decode_large, body)
+    return _decode_mended(_decode_small, body)
+
+
+def _decode_mended(decode: Callable[[bytes], Any], body: bytes) -> Any:
+    """JavaScript that cuts a string in the middle of a character sends half a surrogate pair; that is no reason to
+    lose the event."""
+    try:
+        return decode(body)
+    except ParseError as error:
+        if error.__cause__ is None:  # it is JSON, but too much of it
+            raise
+        mended = large_json.replace_lone_surrogates(body) if b"\\ud" in body or b"\\uD" in body else body
+        if mended == body:
+            raise
+    return decode(mended)
+
+
+def _decode_small(body: bytes) -> Any:
+    try:
+        message = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ParseError(f"parse error: {error}") from error
+    # Counting brackets is a hundred times quicker than looking into the message, and nearly always enough.
+    if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
+        large_json.measure(body)
+    return message
+
+
+def request_sizes(message: Any, body: bytes) -> list[int]:
+    """About how many bytes each request of a body has."""
+    if not isinstance(message, list):
+        return [len(body)]
+    if len(body) < LARGE_REQUEST_BYTES or len(message) > MAX_BATCH:
+        return [0] * len(message)
+    return [len(msgspec.json.encode(request)) for request in message]
+
+
+async def answer(daemon: "Daemon", request: Any) -> bytes | None:
+    """The reply to one request; none to a notification, whose failure is logged."""
+    if problem := _problem(request):
+        reply_id = request.get("id") if isinstance(request, dict) else None
+        return error_reply(InvalidRequest(f"invalid request: {problem}"), reply_id)
+    reply = await async_dispatch(
+        {**request, "params": {"given": request.get("params", _MISSING)}, "id": request.get("id")},
+        served,
+        context=daemon,
+        deserializer=_unchanged,
+        validator=_unchanged,
+        serializer=_encode if "id" in request else _log_failure,
+    )
+    return cast(bytes, reply) or None  # what our serialiser made, whatever jsonrpcserver's types say
+
+
+def error_reply(error: RpcError, reply_id: Any = None) -> bytes:
+    """An error outside any method."""
+    failure = {"code": error.code, "message": error.message}
+    if error.data is not None:
+        failure["data"] = error.data
+    shown = reply_id if isinstance(reply_id, str | int | float) else None
+    return msgspec.json.encode({"jsonrpc": "2.0", "error": failure, "id": shown})
+
+
+def notification(method: str, params: Any) -> bytes:
+    """What the daemon says without being asked."""
+    return msgspec.json.encode({"jsonrpc": "2.0", "method": method, "params": params})
+
+
+def _parse(method: type[M], given: Any) -> M:
+    if given is _MISSING or given is None:
+        if issubclass(method, Envelope) or _has_required(method):
+            raise InvalidParams("missing params")
+        given = {}
+    if not isinstance(given, dict):
+        raise InvalidParams(f"invalid params: expected an object, got {type(given).__name__}")
+    if not issubclass(method, Envelope):
+        given = {key: value for key, value in given.items() if key not in _ENVELOPE}
+    try:
+        return cast(M, msgspec.convert(given, method))
+    except msgspec.ValidationError as error:
+        raise InvalidParams(f"invalid params: {error}") from error
+
+
+def _has_required(method: type[Method[Any]]) -> bool:
+    return any(field.required for field in msgspec.structs.fields(method))
+
+
+def _error(error: RpcError) -> Any:
+    if error.data is None:
+        return Error(error.code, error.message)
+    return Error(error.code, error.message, error.data)
+
+
+def _problem(request: Any) -> str | None:
+    """Why this is no JSON-RPC 2.0 request."""
+    if not isinstance(request, dict):
+        return "expected an object"
+    if request.get("jsonrpc") != "2.0":
+        return 'jsonrpc must be "2.0"'
+    if not isinstance(request.get("method"), str):
+        return "method must be a string"
+    if isinstance(request.get("id"), bool | dict | list):
+        return "id must be a string, a number or null"
+    if not isinstance(request.get("params"), dict | list | None):
+        return "params must be an object"
+    return None
+
+
+def _unchanged(value: Any) -> Any:
+    return value
+
+
+def _encode(reply: Any) -> Any:
+    return msgspec.json.encode(reply)
+
+
+def _log_failure(reply: Any) -> Any:
+    if error := reply.get("error"):
+        log.warning("notification failed", code=error["code"], error=error["message"])
+    return b""
