@@ -297,17 +297,15 @@ class Store:
         try:
             with anyio.fail_after(deadline - time.monotonic()):
                 return await self.aside(query)
-        except (TimeoutError, apsw.InterruptError) as error:
+        except TimeoutError as error:
             raise DeadlineExceeded(f"the answer took longer than {seconds:g} s: ask for less") from error
 
     async def check_readable(self) -> None:
-        """Raise StorageUnavailable unless the database at the path can be read."""
-        self._serving(unreadable)
-        try:
-            self._verify_files()
-        except FileGone as error:
-            await self._note(error)
-            raise unreadable(in_words(error)) from error
+        """Raise StorageUnavailable unless the database at the path can be read.
+
+        The check runs in the connection's thread: beside it, a checkpoint of ours would look like a foreign write.
+        """
+        await self.read(lambda _: None)
 
     async def aside(self, look: Callable[[Db], T]) -> T:
         """The answer of `look` to what is committed now, on another connection and in another thread.
