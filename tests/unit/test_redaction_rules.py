@@ -101,6 +101,13 @@ OTHERS = (
         "SflKxwRJSMeKKF2QT4",
     ),
     ("aws_secret_access_key = wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "wJalrXUtnFEMI"),
+    ("MYSQL_ROOT_PASSWORD=sword-fish", "sword-fish"),
+    ("kubectl config set-credentials bob --token=abcDEF123.ghiJKL456", "abcDEF123"),
+    ("COOKIE_SECRET=keyboard-cat-9000", "keyboard-cat-9000"),
+    ("SENTRY_DSN=https://0123456789abcdef0123456789abcdef@o1.ingest.sentry.io/67", "0123456789abcdef"),
+    ("APP_KEY=base64:Zm9vYmFyYmF6cXV4MTIzNDU2Nzg5MGFiY2RlZjEyMzQ=", "Zm9vYmFyYmF6"),
+    ("conn = connect(host='x', user='y', password='Pa55word!')", "Pa55word!"),
+    ("use the key sk-abcdefghijklmnopqrstuvwx for the tests", "sk-abcdef"),
     ("the acme key acme_live_16C7e42F292c6912E7710c838347 works", "16C7e42F292c69"),
 )
 """Texts that no rule's example was made for."""
@@ -155,6 +162,8 @@ HARMLESS = (
     "private_key: ed25519.Ed25519PrivateKey, x: int",
     "password = password[:127]",
     "group_order = 0x8CB91E82A3386D280F5D6F7E50E641DF152F7109ED5456B31F166E6CAC0425A7",
+    "exports.bigIntAndBufferInt64Check = bigIntAndBufferInt64Check;",
+    "msbuild x.vcxproj /m /p:OutDir=lib",
     "sk-fading-circle-delay-animation-container",
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl me@host",
     "image: registry/app@sha256:9775a026f1ca7d1c6c5af9d94d9595a4",

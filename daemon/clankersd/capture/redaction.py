@@ -22,6 +22,7 @@ from clankersd.capture.redaction_checks import (
     PATH,
     WORDS_WITH_NUMBERS,
     Check,
+    is_camel_case,
     is_credential,
     is_mixed,
     is_own_name,
@@ -567,8 +568,10 @@ def _is_bare_secret(value: bytes, named: _Name, data: bytes) -> bool:
     if is_placeholder(value):
         return False
     shouted = named.name.isupper() and not named.spaced and named.bound == b"="
-    if shouted and named.kind == "password" and len(value) >= 6 and value.isalnum() and not value.isupper():
+    if shouted and named.kind == "password" and len(value) >= 6 and _PLAIN.fullmatch(value) and not value.isupper():
         return not is_own_name(value, named.name)
+    if (shouted or named.option) and _is_surely_secret(value, named):
+        return True
     if reads_as_words(value):
         return False
     if is_word(value, named.name) or ATTRIBUTE.search(value):
@@ -595,6 +598,19 @@ def _is_bare_secret(value: bytes, named: _Name, data: bytes) -> bool:
         and sum(48 <= byte <= 57 for byte in value) > 1
         and not WORDS_WITH_NUMBERS.fullmatch(value)
     )
+
+
+_PLAIN = re.compile(rb"[A-Za-z0-9][A-Za-z0-9_-]*")
+
+
+def _is_surely_secret(value: bytes, named: _Name) -> bool:
+    """Accept of an environment variable or option what in code might be a name: letters, digits, dots and hyphens."""
+    if len(value) < 8 or PATH.match(value) or value[:1] in b"/.~" or is_own_name(value, named.name):
+        return False
+    return is_mixed(value) and sum(48 <= byte <= 57 for byte in value) > 1 and not _VERSION.search(value)
+
+
+_VERSION = re.compile(rb"\d\.\d|[=@]|\A[a-z]{2,10}:")
 
 
 def _is_whole_line(data: bytes, named: _Name, value: bytes) -> bool:
@@ -664,7 +680,7 @@ def _random_values(data: bytes, lowered: bytes) -> Iterator[_Found]:
     for match in _ASSIGNED.finditer(data):
         start, end = match.span(1)
         value = match[1]
-        if _ID.match(value) or reads_as_words(value) or not is_random(value):
+        if _ID.match(value) or reads_as_words(value.rstrip(b"/")) or is_camel_case(value) or not is_random(value):
             continue
         if not _NO_SECRET.search(lowered, max(0, start - 40), start):
             yield _Found(start, end, "entropy")

@@ -107,7 +107,7 @@ def is_token(value: bytes, prefix: int) -> bool:
         return False
     digits = any(48 <= byte <= 57 for byte in tail)
     cased = any(65 <= byte <= 90 for byte in tail) and any(97 <= byte <= 122 for byte in tail)
-    if not (digits or cased or tail.isupper()) and len(tail) > 4:
+    if not (digits or cased or tail.isupper()) and _JOINT.search(tail):
         return False
     return not _is_hyphenated(tail) and not _FILLER.search(tail.lower())
 
@@ -120,6 +120,16 @@ def reads_as_words(value: bytes) -> bool:
     if _DOTTED.fullmatch(value) or _is_hyphenated(value):
         return True
     return _CAMEL.fullmatch(value) is not None and not looks_shuffled(value) and not is_random(value)
+
+
+def is_camel_case(value: bytes) -> bool:
+    """Tell whether a value is a name such as `bufferInt64Check`, however random it looks."""
+    if sum(48 <= byte <= 57 for byte in value) > 4:
+        return False
+    return all(not part or _CAMEL.fullmatch(part) or _SIMPLE_WORD.fullmatch(part) for part in value.split(b"_"))
+
+
+_SIMPLE_WORD = re.compile(rb"[A-Z]?[a-z]+\d{0,4}|[A-Z]+\d{0,4}")
 
 
 def _is_hyphenated(value: bytes) -> bool:
@@ -277,7 +287,24 @@ def _is_random_value(value: bytes, _data: bytes, _at: int) -> bool:
     return is_random(value)
 
 
+_READS_PASSWORD = re.compile(
+    rb"--(?:password|token)-stdin|--with-token|--passphrase-fd|passwd|sudo .{0,40}-[a-zA-Z]{0,3}S"
+)
+
+
+def _is_piped(value: bytes, data: bytes, at: int) -> bool:
+    """Accept a here-string whose command reads a password from its input."""
+    line = data[max(0, at - MAX_COMMAND_BYTES) : at]
+    return _READS_PASSWORD.search(line[line.rfind(b"\n") + 1 :]) is not None and _is_option_value(value, data, at)
+
+
+def _is_url_token(value: bytes, _data: bytes, _at: int) -> bool:
+    return is_random(value) or (HEX.fullmatch(value) is not None and len(value) >= 32)
+
+
 CHECKS: dict[str, Check] = {
+    "url-token": _is_url_token,
+    "piped": _is_piped,
     "any": _is_some,
     "mixed": _is_mixed_value,
     "option": _is_option_value,

@@ -522,7 +522,7 @@ CONTEXTS: tuple[Context, ...] = (
         "url-token",
         ("://",),
         r"([a-z0-9_-]{20,200})@[a-z0-9\[_]",
-        "random",
+        "url-token",
         "RFC 3986",
         (("git clone https://{}@git.example.org/a.git", "{a40}"),),
         "url-password",
@@ -752,8 +752,8 @@ CONTEXTS: tuple[Context, ...] = (
     ),
     Context(
         "remote-desktop-password",
-        (" /p:",),
-        r"\\?[\"']?([^\s\"'\\]{3,100})",
+        ("freerdp ",),
+        r"[^\n|;&]{0,200}?/p:\\?[\"']?([^\s\"'\\]{3,100})",
         "option",
         "FreeRDP manual",
         (("xfreerdp /u:me /p:{} /v:host", "{p}"),),
@@ -941,7 +941,75 @@ CONTEXTS: tuple[Context, ...] = (
         (("AKIAIOSFODNN7ABCDEFG,{}", "{a38}1a"),),
         "secret",
     ),
+    Context(
+        "oracle-logon",
+        ("jdbc:oracle:thin:", "sqlplus "),
+        r"(?:-[a-z]{1,2} )?[a-z0-9_.]{1,60}/\\?[\"']?([^\s@/\"'\\]{3,100})\\?[\"']?@",
+        "any",
+        "Oracle manual",
+        (("jdbc:oracle:thin:scott/{}@//host:1521/x", "{p}"), ("sqlplus -s scott/{}@db", "{p}")),
+    ),
+    Context(
+        "sonar-login",
+        ("sonar.login=", "sonar.login "),
+        r"[ \t=]{0,3}([a-z0-9_]{40,60})",
+        "token",
+        "SonarQube documentation",
+        (("sonar.login={}", "{h40}"),),
+        "secret",
+    ),
+    Context(
+        "app-password",
+        ("password", "passwd", "pass", "pwd"),
+        r"\\?[\"']?[ \t]{0,2}(?:[:=]|is)[ \t]{0,2}\\?[\"']?([a-z]{4} [a-z]{4} [a-z]{4} [a-z]{4})(?![a-z]| [a-z])",
+        "words",
+        "Google account help",
+        (("smtp password: {}", "xkzq wvbn qprt mnbv"),),
+    ),
+    Context(
+        "wifi-code", (";p:",), r"([^;\s]{4,63});", "any", "WPA3 specification", (("WIFI:T:WPA;S:net;P:{};;", "{p}"),)
+    ),
+    Context(
+        "quoted-pair",
+        ("password", "passwd", "passphrase", "secret", "token", "apikey", "api_key", "access_key"),
+        r"\\?[\"'],[ \t]{0,2}\\?[\"']([^\"'\n\s\\]{6,200})\\?[\"']",
+        "token",
+        "how preferences and properties are set in code",
+        (('user_pref("signon.password", "{}");', "{a6}!{a6}7"),),
+    ),
+    Context(
+        "here-string",
+        ("<<<",),
+        r"[ \t]{0,2}\\?[\"']?([^\s\"'\\]{4,200})",
+        "piped",
+        "Bash manual",
+        (("docker login -u me --password-stdin <<< '{}'", "{p}"), ("sudo -S ls <<< {}", "{p}")),
+    ),
+    Context(
+        "login-call",
+        (".login(",),
+        r"[ \t]?\\?[\"'][^\"'\n]{1,100}\\?[\"'],[ \t]?\\?[\"']([^\"'\n$\\]{4,200})\\?[\"']",
+        "mixed",
+        "Python's imaplib and smtplib",
+        (("imap.login('me', '{}')", "{p}"),),
+    ),
+    Context(
+        "openssl-key",
+        ("openssl enc ",),
+        rf"(?:[^\n|;&]{{0,200}}? )?-k {_ARGUMENT}",
+        "option",
+        "OpenSSL manual",
+        (("openssl enc -aes-256-cbc -k {} -in x", "{p}"),),
+    ),
     # -- prose
+    Context(
+        "asked-password",
+        ("password for ", "passphrase for "),
+        r"[a-z0-9_.'@/-]{1,60}: ([^\s\"'`<>\\]{4,100})",
+        "mixed",
+        "prompts of sudo, ssh and git",
+        (("Enter password for root: {}", "{p}"),),
+    ),
     Context(
         "account-pair",
         ("credentials", "creds", "login", "log in"),
@@ -994,7 +1062,7 @@ class Name(NamedTuple):
     """What must stand before the word, as a pattern on the name in lower case, for the name to mean a secret."""
 
 
-_SUFFIX = r"(?:[_-]?(?:base|value|prod|production|dev|staging|stage|test|live|old|new|main|primary|secondary|raw|plain|text|str|b64|base64|hex|data|v?\d{1,2}))?\d{0,2}(?![a-z])"
+_SUFFIX = r"(?:[_-]?(?:base|value|prod|production|dev|staging|stage|test|live|old|new|main|primary|secondary|raw|plain|text|str|b64|base64|hex|data|v?\d{1,2}))?(?:\.\d{1,2})?\d{0,2}(?![a-z])"
 
 NAMES: tuple[Name, ...] = (
     Name("pass", rf"(?:word|wd|wort|phrase|code)?s?{_SUFFIX}", "password"),
