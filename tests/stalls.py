@@ -30,9 +30,16 @@ class Pinger:
     """A process that pings `health` until the block ends and then tells when each answer came and how late."""
 
     def __init__(self, daemon: DaemonProcess) -> None:
-        command = [sys.executable, str(PINGER), str(daemon.socket_path), str(PING_PAUSE_SECONDS)]
+        assert daemon.process
+        command = [
+            sys.executable,
+            str(PINGER),
+            str(daemon.socket_path),
+            str(daemon.process.pid),
+            str(PING_PAUSE_SECONDS),
+        ]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self._answers: list[tuple[float, float]] = []
+        self._answers: list[tuple[float, float, float]] = []
         self._output = self._process.stdout
         assert self._output
         assert self._output.readline() == b"ready\n"
@@ -53,15 +60,16 @@ class Pinger:
     def _read(self) -> None:
         assert self._output
         for line in self._output:
-            sent, waited = line.split()
-            self._answers.append((float(sent), float(waited)))
+            sent, waited, ran = map(float, line.split())
+            self._answers.append((sent, waited, ran))
 
-    def worst(self, window: tuple[float, float]) -> float:
-        """The longest wait of a ping that was under way in the window, in seconds."""
+    def worst(self, window: tuple[float, float]) -> tuple[float, float]:
+        """The longest wait of a ping that was under way in the window, in seconds: in all, and while the daemon ran."""
         begin, end = window
-        while not self._answers or sum(self._answers[-1]) < end:  # the last ping is still on its way
+        while not self._answers or sum(self._answers[-1][:2]) < end:  # the last ping is still on its way
             time.sleep(0.01)
-        return max((waited for sent, waited in self._answers if sent <= end and sent + waited >= begin), default=0.0)
+        within = [(waited, ran) for sent, waited, ran in self._answers if sent <= end and sent + waited >= begin]
+        return max(waited for waited, _ in within), max(ran for _, ran in within)
 
 
 @contextmanager
@@ -239,7 +247,7 @@ case("upsertCompactionEvent")(
 
 
 def _batch(count: int, size: int) -> list[bytes]:
-    text = prose(max(20, size // count - 120))
+    text = assignments(max(20, size // count - 120))
     return [request("events.batch", events=[{"message": _message(number, text)} for number in range(count)])]
 
 

@@ -26,7 +26,7 @@ a number below 1e12 is taken as seconds. `?` marks optional fields. Any request 
 - A frame holds at most 32 MiB, its header 8 KiB, a batch 1,000 requests. A frame must be complete within 30 s.
 - A body of 128 KiB or more may hold 200,000 arrays and objects, 400,000 members of objects and 1,500,000 values in all.
   Any body may be nested 64 levels deep and have numbers of 1,000 digits. Send more in several requests.
-- Large requests are prepared in the background, one at a time. Other connections do not wait for them; later requests
+- Large requests are prepared in the background. Other connections do not wait for them; later requests
   of the same connection start when the write of the large one is queued.
 - Read your replies. While a connection has unread replies, its next requests are not executed. A connection that
   reads nothing for 30 s is closed. When memory for replies is short, one that has read nothing for 1 s may be closed.

@@ -66,3 +66,28 @@ async def test_limiter_forgets_who_was_cancelled() -> None:
         tasks.start_soon(hold, limiter, "c", order)
         await anyio.lowlevel.checkpoint()
     assert (order, limiter.waiting) == (["c"], 0)
+
+
+async def test_limiter_lets_others_in_while_a_turn_is_paused() -> None:
+    limiter, order = FairLimiter("calls", 1, 1), []
+    async with anyio.create_task_group() as tasks, limiter.turn("a"):
+        tasks.start_soon(hold, limiter, "b", order)
+        await anyio.lowlevel.checkpoint()
+        async with limiter.pause("a"):
+            await anyio.wait_all_tasks_blocked()
+            assert order == ["b"]
+        tasks.start_soon(hold, limiter, "c", order)
+        await anyio.lowlevel.checkpoint()
+        assert order == ["b"]
+    assert (order, limiter.waiting) == (["b", "c"], 0)
+
+
+async def test_limiter_has_all_its_slots_after_a_paused_turn_was_cancelled() -> None:
+    limiter, order = FairLimiter("calls", 1, 1), []
+    with anyio.move_on_after(0):
+        async with limiter.turn("a"), limiter.pause("a"):
+            await anyio.sleep_forever()
+    async with anyio.create_task_group() as tasks, limiter.turn("b"):
+        tasks.start_soon(hold, limiter, "c", order)
+        await anyio.wait_all_tasks_blocked()
+        assert order == []

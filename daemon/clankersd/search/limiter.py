@@ -1,6 +1,7 @@
 """Turns of searches: a bounded share of the daemon, divided fairly between connections."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from functools import wraps
 from typing import TYPE_CHECKING, TypeVar
@@ -25,6 +26,16 @@ _has_turn: ContextVar[bool] = ContextVar("has_turn", default=False)
 def search_turns() -> FairLimiter:
     """Return the limiter that all searches share."""
     return FairLimiter("searches", MAX_SEARCHES, MAX_WAITING)
+
+
+@asynccontextmanager
+async def search_turn_paused(daemon: "Daemon") -> AsyncIterator[None]:
+    """Let others search while the block waits for something outside the daemon."""
+    if not _has_turn.get():
+        yield
+        return
+    async with daemon.searches.pause(current_peer.get()):
+        yield
 
 
 def takes_search_turn(handler: "Callable[[Daemon, R], Awaitable[T]]") -> "Callable[[Daemon, R], Awaitable[T]]":

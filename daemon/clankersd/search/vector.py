@@ -11,11 +11,13 @@ from clankers_protocol.errors import Conflict, InvalidParams
 from clankers_protocol.search import Embedding
 from clankersd.db import Store
 from clankersd.embedders.base import EmbedderUnavailable, ItemFailed, Vector
+from clankersd.embedders.local import LocalEmbedder
 from clankersd.embedders.memory_headroom import import_numpy
 from clankersd.embedders.normalize import received_vector
 from clankersd.index import vectors
 from clankersd.index.vectors import Found, Mirror
 from clankersd.search.filters import Eligible
+from clankersd.search.limiter import search_turn_paused
 from clankersd.search.turn_scoring import SIMILAR_NEAR, Neighbours, smooth
 
 if TYPE_CHECKING:
@@ -68,7 +70,11 @@ async def find_meaning(daemon: "Daemon", query: str, eligible: Eligible, pool: i
     await daemon.queue.finish_pending(PENDING_SECONDS)
     assert index.embedder
     try:
-        vector = await index.embedder.embed_query(query)
+        if isinstance(index.embedder, LocalEmbedder):
+            vector = await index.embedder.embed_query(query)
+        else:  # a service may take long, and nobody else should wait for it
+            async with search_turn_paused(daemon):
+                vector = await index.embedder.embed_query(query)
     except EmbedderUnavailable as error:
         return Meaning(problem=f"not searched by meaning: {error.reason}")
     except ItemFailed:

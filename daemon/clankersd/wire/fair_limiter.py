@@ -5,6 +5,8 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import anyio
+
 from clankers_protocol.errors import Overloaded
 
 
@@ -31,12 +33,25 @@ class FairLimiter:
         finally:
             self._release()
 
+    @asynccontextmanager
+    async def pause(self, key: object) -> AsyncIterator[None]:
+        """Give the slot of this turn to others inside the block, which waits for something else; take one again."""
+        self._release()
+        try:
+            yield
+        finally:
+            with anyio.CancelScope(shield=True):  # the turn around this releases what it holds
+                await self._wait(key)
+
     async def _acquire(self, key: object) -> None:
+        if not self._free and self.waiting >= self._max_waiting:
+            raise Overloaded(f"overloaded: {self._max_waiting} {self._what} are waiting already, try again later")
+        await self._wait(key)
+
+    async def _wait(self, key: object) -> None:
         if self._free and not self._waiting:
             self._free -= 1
             return
-        if self.waiting >= self._max_waiting:
-            raise Overloaded(f"overloaded: {self._max_waiting} {self._what} are waiting already, try again later")
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(key, deque()).append(granted)
         try:

@@ -1,7 +1,7 @@
 """Prepare what large requests store, away from the event loop, while writes of a connection keep their order.
 
 Redacting, chunking and encoding a small event takes microseconds and happens at once. For a large request it happens
-in a thread, one request at a time; later requests of the same connection start when it is done.
+in a thread, one ordinary and one huge request at a time; later requests of the same connection start when it is done.
 """
 
 import asyncio
@@ -16,12 +16,13 @@ import anyio.to_thread
 T = TypeVar("T")
 
 LARGE_REQUEST_BYTES = 16 * 1024
+HUGE_REQUEST_BYTES = 1024 * 1024
 
 current_order: ContextVar["Order | None"] = ContextVar("current_order", default=None)
 """The order of the connection whose request is being served."""
 
-is_large: ContextVar[bool] = ContextVar("is_large", default=False)
-"""Whether that request is a large one."""
+current_bytes: ContextVar[int] = ContextVar("current_bytes", default=0)
+"""About how large that request is."""
 
 
 class Order:
@@ -65,24 +66,26 @@ class Order:
             self._held_back[0].set_result(None)
 
 
-_limiter: anyio.CapacityLimiter | None = None
+_lanes: dict[bool, anyio.CapacityLimiter] = {}
 
 
-def heavy_work() -> anyio.CapacityLimiter:
-    """The limiter of everything that keeps a processor busy for long: several at once would starve the event loop."""
-    global _limiter
-    if _limiter is None:
-        _limiter = anyio.CapacityLimiter(1)
-    return _limiter
+def lane(size: int) -> anyio.CapacityLimiter:
+    """The limiter of work on `size` bytes. Many busy threads would starve the event loop, so there are two: one for
+    requests of ordinary size, and one for huge ones, which the others do not wait for."""
+    huge = size >= HUGE_REQUEST_BYTES
+    if huge not in _lanes:
+        _lanes[huge] = anyio.CapacityLimiter(1)
+    return _lanes[huge]
 
 
 async def prepare(build: Callable[[], T]) -> T:
     """Call `build`: at once, or in a thread when the request being served is large. It may be abandoned."""
     order = current_order.get()
-    if order is None or not is_large.get():
+    size = current_bytes.get()
+    if order is None or size < LARGE_REQUEST_BYTES:
         return build()
     order.begin_preparing()
     try:
-        return await anyio.to_thread.run_sync(build, abandon_on_cancel=True, limiter=heavy_work())
+        return await anyio.to_thread.run_sync(build, abandon_on_cancel=True, limiter=lane(size))
     finally:
         order.end_preparing()

@@ -22,7 +22,7 @@ from clankersd.wire.admission import Admission, peer_process
 from clankersd.wire.byte_budget import ByteBudget
 from clankersd.wire.large_json import measure
 from clankersd.wire.outbox import MAX_UNSENT_BYTES, MAX_UNSENT_TOTAL_BYTES, Outbox
-from clankersd.wire.preparation import LARGE_REQUEST_BYTES, Order, current_order, heavy_work, is_large
+from clankersd.wire.preparation import Order, current_bytes, current_order, lane
 from clankersd.wire.sockets import BACKLOG
 
 if TYPE_CHECKING:
@@ -438,12 +438,12 @@ class Peer(asyncio.Protocol):
 
     async def _decode_apart(self, body: bytes, received: _Frame) -> None:
         try:
-            shape = await anyio.to_thread.run_sync(measure, body, limiter=heavy_work())
+            shape = await anyio.to_thread.run_sync(measure, body, limiter=lane(len(body)))
             size_bytes = len(body) + OBJECT_BYTES * (shape.values + shape.containers + shape.members)
             if granted := self._server.decoded.reserve(size_bytes):
                 await granted
             received.decoded_bytes = size_bytes
-            message, sizes = await anyio.to_thread.run_sync(_decode_and_measure, body, limiter=heavy_work())
+            message, sizes = await anyio.to_thread.run_sync(_decode_and_measure, body, limiter=lane(len(body)))
             self._take(message, sizes, received)
         except ParseError as error:
             self._say(rpc.error_reply(error))
@@ -469,7 +469,7 @@ class Peer(asyncio.Protocol):
     async def _serve(self, request: Any, reply: Reply, size: int) -> None:
         rpc.current_peer.set(self)
         current_order.set(self._order)
-        is_large.set(size >= LARGE_REQUEST_BYTES)
+        current_bytes.set(size)
         body = await rpc.answer(self._daemon, request)
         if body is not None:
             self._expected_reply_bytes = max(len(body), self._expected_reply_bytes // 2)
