@@ -20,7 +20,7 @@ def local_time() -> datetime:
     return datetime.fromtimestamp(now() / 1000, UTC).astimezone()
 
 
-def moment(given: float | None) -> int | None:
+def to_ms(given: float | None) -> int | None:
     """A client's time in milliseconds. Below 1e12 it is seconds; 0 is what clients send for "unknown"."""
     if not given:
         return None

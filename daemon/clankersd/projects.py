@@ -20,16 +20,16 @@ _PROJECT = """
     ON CONFLICT (path) DO UPDATE SET name = :name, updated_at = :now WHERE :name <> COALESCE(name, '')
 """
 
-ASKED_FOR = "(SELECT id FROM projects WHERE id = :project OR path IN (:project, :project_root))"
-"""The ids of the project that `asked_for` gives the parameters of."""
+PROJECT_IDS = "(SELECT id FROM projects WHERE id = :project OR path IN (:project, :project_root))"
+"""The ids of the project that `project_params` gives the parameters of."""
 
-IN_PROJECT = f"(project_path = :project OR project_id IN {ASKED_FOR})"
+IN_PROJECT = f"(project_path = :project OR project_id IN {PROJECT_IDS})"
 """A condition on sessions."""
 
 _roots: dict[str, tuple[str, float]] = {}
 
 
-def root_of(path: str) -> str:
+def find_project_root(path: str) -> str:
     """The path that names the project: the repository's, or the path itself when it is in none.
 
     Only the folders above are looked at, and a file called .git is read: nothing else of a client's path is opened.
@@ -45,26 +45,26 @@ def root_of(path: str) -> str:
     return root
 
 
-def asked_for(given: str | None) -> dict[str, str | None]:
-    """The parameters of ASKED_FOR: an id, or a path in the project."""
+def project_params(given: str | None) -> dict[str, str | None]:
+    """The parameters of PROJECT_IDS: an id, or a path in the project."""
     path = given and (given.rstrip("/") or "/")
-    return {"project": path, "project_root": root_of(path) if path and path.startswith("/") else path}
+    return {"project": path, "project_root": find_project_root(path) if path and path.startswith("/") else path}
 
 
 def project_row(path: str, name: str | None = None) -> dict[str, Any]:
-    """The project of a path, ready for `store_project`."""
-    root = root_of(path)
+    """The project of a path, ready for `ensure_project`."""
+    root = find_project_root(path)
     return {"id": clock.new_id(), "path": root, "name": name or _last_part(root), "now": clock.now()}
 
 
-def store_project(db: Db, project: dict[str, Any]) -> None:
+def ensure_project(db: Db, project: dict[str, Any]) -> None:
     """Make sure the project is there."""
     db.execute(_PROJECT, project)
 
 
-def project_id(db: Db, given: str) -> str | None:
+def find_project_id(db: Db, given: str) -> str | None:
     """The id of a project, from its id or a path in it."""
-    path = root_of(given) if given.startswith("/") else given
+    path = find_project_root(given) if given.startswith("/") else given
     sql = "SELECT id FROM projects WHERE path = :path OR id = :given"
     return db.value(sql, {"path": path, "given": given})  # type: ignore[no-any-return]
 

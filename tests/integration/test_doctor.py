@@ -24,7 +24,7 @@ from clankers.ctl import cli
 from clankers.spool import keep
 from clankers_protocol.errors import StorageUnavailable
 from clankersd.db import Db, Store
-from clankersd.db.connection import resets_its_log
+from clankersd.db.connection import has_wal_reset_bug
 
 Break = Callable[[apsw.Connection], Any]
 
@@ -351,7 +351,7 @@ async def test_events_are_stored_while_something_is_looked_at_aside(home: Path) 
         seen.append((before, db.value(projects)))
 
     async with opened(home) as store, anyio.create_task_group() as tasks:
-        tasks.start_soon(store.aside, look)
+        tasks.start_soon(store.snapshot_read, look)
         assert await anyio.to_thread.run_sync(looking.wait, 30)
         await store.write(lambda db: db.execute(insert))
         stored.set()
@@ -362,7 +362,7 @@ async def test_events_are_stored_while_something_is_looked_at_aside(home: Path) 
 async def test_nothing_is_written_aside(home: Path) -> None:
     async with opened(home) as store:
         with pytest.raises(StorageUnavailable):
-            await store.aside(lambda db: db.execute("DELETE FROM projects"))
+            await store.snapshot_read(lambda db: db.execute("DELETE FROM projects"))
         await store.write(lambda db: db.execute("DELETE FROM projects"))  # nobody else is troubled by it
 
 
@@ -380,7 +380,7 @@ async def test_a_look_aside_that_nobody_waits_for_is_interrupted(home: Path) -> 
 
     async with opened(home) as store:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(store.aside, look)
+            tasks.start_soon(store.snapshot_read, look)
             assert await anyio.to_thread.run_sync(looking.wait, 30)
             tasks.cancel_scope.cancel()
         assert await anyio.to_thread.run_sync(over.wait, 30)
@@ -392,4 +392,4 @@ async def test_a_look_aside_that_nobody_waits_for_is_interrupted(home: Path) -> 
      ("3.50.7", False), ("3.51.2", True), ("3.51.3", False), ("3.54.1", False)],
 )  # fmt: skip
 def test_a_sqlite_that_may_lose_commits_is_known_by_its_version(version: str, resets: bool) -> None:
-    assert resets_its_log(version) is resets
+    assert has_wal_reset_bug(version) is resets

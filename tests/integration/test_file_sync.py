@@ -109,7 +109,7 @@ async def world(home: Path, **settings: Any) -> AsyncIterator[World]:
 async def watched_world(home: Path, **settings: Any) -> AsyncIterator[World]:
     """A world whose files are kept in step."""
     async with world(home, **settings) as one, anyio.create_task_group() as tasks:
-        tasks.start_soon(one.store.tend)
+        tasks.start_soon(one.store.recover)
         tasks.start_soon(one.files.run)
         yield one
         tasks.cancel_scope.cancel()
@@ -570,7 +570,7 @@ async def test_another_database_in_the_place_of_the_first_is_filled(home: Path) 
 
         await one.store.write(forget)
         for told in one.store.on_open:  # what the store does when it opens a file
-            await one.store.apart(told)
+            await one.store.run_exclusive(told)
         await one.until_found("text", "memory/a.md")
 
 

@@ -34,7 +34,7 @@ async def open_store(folder: Path) -> AsyncIterator[Store]:
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(store.run)
-            await store.apart(lambda db: db.execute("CREATE TABLE notes (id INTEGER PRIMARY KEY, text TEXT)"))
+            await store.run_exclusive(lambda db: db.execute("CREATE TABLE notes (id INTEGER PRIMARY KEY, text TEXT)"))
             yield store
             tasks.cancel_scope.cancel()
     finally:

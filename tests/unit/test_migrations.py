@@ -7,7 +7,7 @@ import pytest
 
 from clankersd.db.connection import Db
 from clankersd.db.errors import SchemaRefused
-from clankersd.db.migrations import Migration, known, migrate, roll_back, version
+from clankersd.db.migrations import Migration, bundled, migrate, roll_back, version
 
 ORIGINAL = """
     CREATE TABLE sessions (id TEXT PRIMARY KEY, title TEXT, project_path TEXT, project_name TEXT, model TEXT,
@@ -44,18 +44,18 @@ def schema(db: Db) -> list[dict[str, object]]:
 
 
 def test_the_files_are_numbered_without_gaps_and_say_why() -> None:
-    assert [migration.version for migration in known()] == list(range(1, len(known()) + 1))
-    for migration in known():
+    assert [migration.version for migration in bundled()] == list(range(1, len(bundled()) + 1))
+    for migration in bundled():
         assert migration.up.startswith("--")
 
 
 def test_the_last_migration_has_a_way_down() -> None:
-    assert known()[-1].down
+    assert bundled()[-1].down
 
 
 def test_a_new_database_is_brought_up_to_date_without_a_backup(db: Db, tmp_path: Path) -> None:
     change = migrate(db, tmp_path)
-    assert (change.before, change.after) == (0, known()[-1].version)
+    assert (change.before, change.after) == (0, bundled()[-1].version)
     assert change.backup is None
     names = {row["name"] for row in db.fetch("SELECT name FROM sqlite_master WHERE type = 'table'")}
     assert {"projects", "sessions", "messages", "tools", "session_errors", "compaction_events"} <= names
@@ -72,18 +72,18 @@ def test_migrating_twice_changes_nothing(db: Db, tmp_path: Path) -> None:
 def test_a_broken_migration_leaves_the_database_as_it_was(db: Db, tmp_path: Path) -> None:
     migrate(db, tmp_path)
     before = schema(db)
-    broken = Migration(known()[-1].version + 1, "broken", "CREATE TABLE half (x); SELECT nonsense;", None)
+    broken = Migration(bundled()[-1].version + 1, "broken", "CREATE TABLE half (x); SELECT nonsense;", None)
     with pytest.raises(apsw.SQLError):
-        migrate(db, tmp_path, (*known(), broken))
+        migrate(db, tmp_path, (*bundled(), broken))
     assert schema(db) == before
-    assert version(db) == known()[-1].version
+    assert version(db) == bundled()[-1].version
 
 
 def test_a_database_with_content_is_backed_up_before_it_is_migrated(db: Db, tmp_path: Path) -> None:
     migrate(db, tmp_path)
     db.execute("INSERT INTO sessions (id, created_at, updated_at) VALUES ('kept', 1, 1)")
-    more = Migration(known()[-1].version + 1, "more", "CREATE TABLE more (x);", "DROP TABLE more;")
-    change = migrate(db, tmp_path / "backups", (*known(), more))
+    more = Migration(bundled()[-1].version + 1, "more", "CREATE TABLE more (x);", "DROP TABLE more;")
+    change = migrate(db, tmp_path / "backups", (*bundled(), more))
     assert change.backup
     copy = apsw.Connection(str(change.backup))
     assert copy.pragma("integrity_check") == "ok"
@@ -94,8 +94,8 @@ def test_a_database_with_content_is_backed_up_before_it_is_migrated(db: Db, tmp_
 
 def test_a_newer_database_is_refused_untouched(db: Db, tmp_path: Path) -> None:
     migrate(db, tmp_path)
-    newer = Migration(known()[-1].version + 1, "newer", "CREATE TABLE newer (x);", None)
-    migrate(db, tmp_path, (*known(), newer))
+    newer = Migration(bundled()[-1].version + 1, "newer", "CREATE TABLE newer (x);", None)
+    migrate(db, tmp_path, (*bundled(), newer))
     with pytest.raises(SchemaRefused, match="install a newer clankers"):
         migrate(db, tmp_path)
     assert version(db) == newer.version
@@ -111,10 +111,10 @@ def test_a_changed_migration_is_refused(db: Db, tmp_path: Path) -> None:
 def test_rolling_back_undoes_the_last_migration_and_keeps_a_backup(db: Db, tmp_path: Path) -> None:
     migrate(db, tmp_path)
     change = roll_back(db, tmp_path / "backups")
-    assert (change.before, change.after) == (known()[-1].version, known()[-1].version - 1)
+    assert (change.before, change.after) == (bundled()[-1].version, bundled()[-1].version - 1)
     assert change.backup
     assert change.backup.exists()
-    assert migrate(db, tmp_path / "backups").after == known()[-1].version
+    assert migrate(db, tmp_path / "backups").after == bundled()[-1].version
 
 
 def test_a_database_of_the_original_clankers_is_taken_over(db: Db, tmp_path: Path) -> None:

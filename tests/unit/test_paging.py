@@ -3,7 +3,7 @@
 import apsw
 
 from clankersd.db.connection import Db
-from clankersd.db.paging import PAGE_CHARACTERS, fetch_page, that_fit
+from clankersd.db.paging import PAGE_CHARACTERS, fetch_page, fit_reply
 
 ROWS = "SELECT value, made(:size) AS text FROM series"
 
@@ -27,14 +27,14 @@ def test_a_page_reads_one_row_more_than_fit() -> None:
     size = PAGE_CHARACTERS // 4
     rows = fetch_page(database(sizes), ROWS, {"size": size})
     assert len(sizes) == len(rows) == 5
-    assert len(that_fit(rows)) == 4
+    assert len(fit_reply(rows)) == 4
 
 
 def test_a_page_holds_at_least_one_row() -> None:
     sizes: list[int] = []
     rows = fetch_page(database(sizes), ROWS, {"size": 2 * PAGE_CHARACTERS})
     assert len(sizes) == 2
-    assert len(that_fit(rows)) == 1
+    assert len(fit_reply(rows)) == 1
 
 
 def test_a_page_of_short_rows_holds_them_all() -> None:

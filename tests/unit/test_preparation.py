@@ -8,32 +8,32 @@ import pytest
 from clankersd.wire.preparation import (
     HUGE_REQUEST_BYTES,
     LARGE_REQUEST_BYTES,
-    Order,
-    current_bytes,
+    RequestOrder,
     current_order,
-    lane,
+    current_request_bytes,
     prepare,
+    thread_limiter,
 )
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_prepare_calls_at_once_what_is_small_and_in_a_thread_what_is_large() -> None:
-    current_order.set(Order())
+    current_order.set(RequestOrder())
     assert await prepare(threading.current_thread) is threading.main_thread()
-    current_bytes.set(LARGE_REQUEST_BYTES)
+    current_request_bytes.set(LARGE_REQUEST_BYTES)
     assert await prepare(threading.current_thread) is not threading.main_thread()
 
 
 async def test_prepare_of_ordinary_size_does_not_wait_for_a_huge_one() -> None:
-    current_order.set(Order())
-    current_bytes.set(LARGE_REQUEST_BYTES)
-    async with lane(HUGE_REQUEST_BYTES):
+    current_order.set(RequestOrder())
+    current_request_bytes.set(LARGE_REQUEST_BYTES)
+    async with thread_limiter(HUGE_REQUEST_BYTES):
         assert await prepare(lambda: "prepared") == "prepared"
 
 
 async def test_order_starts_those_held_back_one_after_the_other_and_survives_a_cancelled_one() -> None:
-    order, started = Order(), []
+    order, started = RequestOrder(), []
 
     async def serve(name: str, prepares: bool = False) -> None:
         if order.blocked:

@@ -19,7 +19,7 @@ from clankers_protocol.errors import Conflict, InvalidParams
 from clankersd import clock
 from clankersd.capture.redaction import count_redactions, redact_all
 from clankersd.db import Db
-from clankersd.db.paging import decode_cursor, encode_cursor, that_fit
+from clankersd.db.paging import decode_cursor, encode_cursor, fit_reply
 from clankersd.wire.rpc import handles
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ async def list_entries(daemon: "Daemon", request: ConfigList) -> ConfigPage:
         "limit": request.limit + 1,
     }
     rows = await daemon.store.read(lambda db: db.fetch(_PAGE, params))
-    entries = [_entry(row) for row in that_fit(rows[: request.limit])]
+    entries = [_entry(row) for row in fit_reply(rows[: request.limit])]
     more = len(rows) > len(entries)
     return ConfigPage(entries, encode_cursor(entries[-1].namespace, entries[-1].key) if more else None)
 

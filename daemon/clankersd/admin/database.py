@@ -7,7 +7,7 @@ from clankers_protocol.admin import DbCheck, DbMigrate, DbRollback, DbVacuum, Jo
 from clankers_protocol.errors import Conflict
 from clankersd.db import Db, fts
 from clankersd.db.errors import SchemaRefused
-from clankersd.db.migrations import Change
+from clankersd.db.migrations import MigrationRun
 from clankersd.wire.jobs import Progress
 from clankersd.wire.rpc import handles
 
@@ -41,7 +41,7 @@ async def check(daemon: "Daemon", request: DbCheck) -> JobStarted:
         problems: list[str] = []
         for number, table in enumerate(tables):
             await progress(number, len(tables), table)
-            problems += await daemon.store.aside(partial(_problems, table=table))
+            problems += await daemon.store.snapshot_read(partial(_problems, table=table))
         await progress(len(tables), len(tables))
         return {"ok": not problems, "problems": problems}
 
@@ -52,16 +52,16 @@ async def check(daemon: "Daemon", request: DbCheck) -> JobStarted:
 async def vacuum(daemon: "Daemon", request: DbVacuum) -> JobStarted:
     async def work(progress: Progress) -> dict[str, int]:
         before = await daemon.store.read(_bytes)
-        for name in await daemon.store.read(fts.names):
+        for name in await daemon.store.read(fts.list_tables):
             await progress(0, None, f"rewriting {name}")
             await daemon.store.write(partial(fts.begin_merge, name=name))
             while await daemon.store.write(partial(fts.merge, name=name, pages=PAGES_PER_STEP)):
                 pass
-        await daemon.store.apart(_allow_steps)
+        await daemon.store.run_exclusive(_allow_steps)
         total = free = await daemon.store.read(_free_pages)
         while free:
             await progress(total - free, total, "giving pages back")
-            await daemon.store.apart(lambda db: db.fetch(f"PRAGMA incremental_vacuum({PAGES_PER_STEP})"))
+            await daemon.store.run_exclusive(lambda db: db.fetch(f"PRAGMA incremental_vacuum({PAGES_PER_STEP})"))
             free = await daemon.store.read(_free_pages)
         await progress(total, total)
         freed = before - await daemon.store.read(_bytes)
@@ -71,7 +71,7 @@ async def vacuum(daemon: "Daemon", request: DbVacuum) -> JobStarted:
     return JobStarted(await daemon.jobs.start("vacuum", work))
 
 
-def _migrated(change: Change) -> Migrated:
+def _migrated(change: MigrationRun) -> Migrated:
     return Migrated(change.before, change.after, change.applied, str(change.backup) if change.backup else None)
 
 

@@ -17,8 +17,8 @@ from clankersd import clock, config
 from clankersd.admin.database import faults, ownerless, table_names
 from clankersd.config import ConfigError
 from clankersd.db import Db, fts, migrations
-from clankersd.db.connection import SQLITE_VERSION, resets_its_log
-from clankersd.db.errors import RESTORE
+from clankersd.db.connection import SQLITE_VERSION, has_wal_reset_bug
+from clankersd.db.errors import RESTORE_HINT
 from clankersd.db.fts import FullText
 from clankersd.index import repair
 from clankersd.index.generations import Generation
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 LATE_MS = 10 * 60_000
 """What is due for so long is stuck."""
 
-FROM_A_BACKUP = f"{RESTORE}; events stored after that backup are lost"
+FROM_A_BACKUP = f"{RESTORE_HINT}; events stored after that backup are lost"
 DERIVED = ("chunks", "index_queue")
 """Tables whose rows follow from others."""
 
@@ -92,7 +92,7 @@ async def _looked(daemon: "Daemon", each: Check) -> Finding:
 
 async def _sqlite(daemon: "Daemon") -> Finding:
     vec = daemon.store.vec
-    if resets_its_log(SQLITE_VERSION):
+    if has_wal_reset_bug(SQLITE_VERSION):
         text = f"SQLite {SQLITE_VERSION} may lose commits when it begins its write-ahead log anew."
         return Finding("sqlite", "problem", text, "pip install --upgrade apsw, and start the daemon again")
     if vec.version is None:
@@ -102,7 +102,7 @@ async def _sqlite(daemon: "Daemon") -> Finding:
 
 
 async def _schema(daemon: "Daemon") -> Finding:
-    missing = await daemon.store.aside(migrations.missing)
+    missing = await daemon.store.snapshot_read(migrations.missing_objects)
     if not missing:
         return Finding("schema", "ok", f"The schema is at version {daemon.store.schema_version}, and whole.")
     named = _several([f"{kind} {name}" for kind, name in missing])
@@ -112,14 +112,14 @@ async def _schema(daemon: "Daemon") -> Finding:
 
 
 async def _make_missing(daemon: "Daemon") -> list[str]:
-    missing = await daemon.store.aside(migrations.missing)
+    missing = await daemon.store.snapshot_read(migrations.missing_objects)
     for sql in missing.values():
         await daemon.store.write(partial(Db.execute, sql=sql))
     return [f"made the {kind} {name} anew" for kind, name in missing]
 
 
 async def _database(daemon: "Daemon") -> Finding:
-    found = await daemon.store.aside(_damaged)
+    found = await daemon.store.snapshot_read(_damaged)
     if not found:
         return Finding("database", "ok", "The database is sound.")
     texts = [text for some in found.values() for text in some]
@@ -137,20 +137,23 @@ def _damaged(db: Db) -> dict[str, list[str]]:
 
 
 async def _reindex(daemon: "Daemon") -> list[str]:
-    damaged = await daemon.store.aside(_damaged)
+    damaged = await daemon.store.snapshot_read(_damaged)
     for table in damaged:
         await daemon.store.write(partial(Db.execute, sql=f'REINDEX "{table}"'))
     return [f"made the indexes of {table} anew" for table in damaged]
 
 
 async def _owners(daemon: "Daemon") -> Finding:
-    captured = await daemon.store.aside(_captured_without_owner)
+    captured = await daemon.store.snapshot_read(_captured_without_owner)
     if captured:
         told = f"Rows refer to what is not there: {captured[0]}{_more(captured)}."
         return Finding(
-            "owners", "problem", told, f"another program deleted their owners; if a backup still has them, {RESTORE}"
+            "owners",
+            "problem",
+            told,
+            f"another program deleted their owners; if a backup still has them, {RESTORE_HINT}",
         )
-    found = await daemon.store.aside(repair.strays)
+    found = await daemon.store.snapshot_read(repair.strays)
     count = len(found.chunks) + found.waiting
     if not count:
         return Finding("owners", "ok", "Everything belongs to something.")
@@ -163,7 +166,7 @@ def _captured_without_owner(db: Db) -> list[str]:
 
 
 async def _remove_strays(daemon: "Daemon") -> list[str]:
-    found = await daemon.store.aside(repair.strays)
+    found = await daemon.store.snapshot_read(repair.strays)
     await repair.remove_strays(daemon.index, found)
     return [f"removed {_number(len(found.chunks) + found.waiting, 'row')} of the index that belonged to nothing"]
 
@@ -172,7 +175,7 @@ async def _remove_strays(daemon: "Daemon") -> list[str]:
 
 
 async def _full_text(daemon: "Daemon") -> Finding:
-    found = {table.name: await daemon.store.aside(partial(fts.fault, table=table)) for table in FULL_TEXTS}
+    found = {table.name: await daemon.store.snapshot_read(partial(fts.find_fault, table=table)) for table in FULL_TEXTS}
     wrong = [f"{name}: {fault}" for name, fault in found.items() if fault]
     if not wrong:
         return Finding("full text", "ok", "The search by words finds what is stored.")
@@ -183,7 +186,7 @@ async def _full_text(daemon: "Daemon") -> Finding:
 async def _index_words(daemon: "Daemon") -> list[str]:
     done = []
     for table, make in FULL_TEXTS.items():
-        if await daemon.store.aside(partial(fts.fault, table=table)):
+        if await daemon.store.snapshot_read(partial(fts.find_fault, table=table)):
             await make(daemon)
             done.append(f"made {table.name} anew")
     return done
@@ -198,7 +201,7 @@ async def _index_memory_words(daemon: "Daemon") -> None:
 
 
 async def _texts(daemon: "Daemon") -> Finding:
-    found = await daemon.store.aside(repair.uncut)
+    found = await daemon.store.snapshot_read(repair.uncut)
     if found.count:
         told = f"{_number(found.count, 'text')} {_is(found.count)} stored and cannot be found."
         return Finding("texts", "problem", told, "clankers-ctl doctor --repair", repairable=True)
@@ -208,7 +211,7 @@ async def _texts(daemon: "Daemon") -> Finding:
 
 
 async def _cut(daemon: "Daemon") -> list[str]:
-    found = await daemon.store.aside(repair.uncut)
+    found = await daemon.store.snapshot_read(repair.uncut)
     await repair.cut(daemon.index, daemon.files, found)
     return [f"cut {_number(found.count, 'text')} that could not be found"]
 
@@ -216,7 +219,7 @@ async def _cut(daemon: "Daemon") -> list[str]:
 async def _vectors(daemon: "Daemon") -> Finding:
     live = daemon.index.live
     assert live
-    found = await daemon.store.aside(partial(repair.unlike, generation=live))
+    found = await daemon.store.snapshot_read(partial(repair.unlike, generation=live))
     if found.chunks or found.vectors:
         chunks, vectors = _number(len(found.chunks), "chunk"), _number(len(found.vectors), "vector")
         told = f"{chunks} without a vector, {vectors} of no chunk."
@@ -237,7 +240,7 @@ async def _counted(daemon: "Daemon", live: Generation) -> str:
 async def _match(daemon: "Daemon") -> list[str]:
     live = daemon.index.live
     assert live
-    found = await daemon.store.aside(partial(repair.unlike, generation=live))
+    found = await daemon.store.snapshot_read(partial(repair.unlike, generation=live))
     await repair.match(daemon.index, live, found)
     chunks, vectors = _number(len(found.chunks), "chunk"), _number(len(found.vectors), "vector")
     return [

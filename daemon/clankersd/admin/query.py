@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, cast
 
 from clankers_protocol.admin import Query, Rows
 from clankersd.admin.query_process import Task
-from clankersd.wire.rpc import current_peer, handles
+from clankersd.wire.rpc import current_connection, handles
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon
@@ -15,4 +15,4 @@ async def query(daemon: "Daemon", request: Query) -> Rows:
     await daemon.store.check_readable()
     limit = request.limit or daemon.config.query_rows
     task = Task(str(daemon.store.path), request.sql, limit, daemon.config.query_seconds)
-    return cast(Rows, await daemon.queries.query(task, current_peer.get()))  # encoded already, by the process
+    return cast(Rows, await daemon.queries.query(task, current_connection.get()))  # encoded already, by the process

@@ -12,7 +12,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from clankers_protocol.errors import DeadlineExceeded, Overloaded, QueryRefused
 from clankers_protocol.framing import MAX_FRAME
 from clankersd.admin.query_process import READY, Answer, Refused, Result, Task, TimedOut
-from clankersd.db.errors import unreadable
+from clankersd.db.errors import read_unavailable
 from clankersd.wire.fair_limiter import FairLimiter
 
 MAX_PROCESSES = 2
@@ -103,7 +103,7 @@ class QueryPool:
             raise QueryRefused(answer.message, answer.suggestions and {"suggestions": answer.suggestions})
         if isinstance(answer, TimedOut):
             raise _too_slow(task)
-        raise unreadable(answer.problem)
+        raise read_unavailable(answer.problem)
 
     async def run(self) -> None:
         """End processes that nobody has used for a while, and all of them when the daemon stops."""

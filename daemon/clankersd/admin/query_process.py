@@ -19,7 +19,7 @@ from clankers_protocol.admin import Rows
 from clankers_protocol.errors import QueryRefused
 from clankers_protocol.framing import MAX_FRAME
 from clankersd.admin.readonly_sql import query_file
-from clankersd.db.errors import TROUBLE, in_words
+from clankersd.db.errors import STORAGE_ERRORS, describe_error
 
 MAX_HEAP_BYTES = 256 * 1024 * 1024
 MAX_MEMORY_BYTES = 1024 * 1024 * 1024
@@ -104,8 +104,8 @@ def _answer(task: Task) -> Answer:
         return TimedOut()
     except MemoryError:
         return Refused("the answer needs more memory than a query may use: ask for less", None)
-    except TROUBLE as error:
-        return Unreadable(in_words(error))
+    except STORAGE_ERRORS as error:
+        return Unreadable(describe_error(error))
     except (apsw.Error, UnicodeError) as error:
         return Refused(str(error), None)
 

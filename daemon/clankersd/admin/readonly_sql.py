@@ -74,7 +74,7 @@ def query_file(path: Path, sql: str, limit: int, seconds: float) -> Rows:
         raw.limit(apsw.SQLITE_LIMIT_ATTACHED, 0)
         raw.pragma("query_only", True)
         deadline = time.monotonic() + seconds
-        db.stop_when(lambda: time.monotonic() > deadline)
+        db.interrupt_when(lambda: time.monotonic() > deadline)
         return run_query(db, sql, limit)
     finally:
         raw.close()

@@ -18,7 +18,7 @@ from clankersd.db import Db
 from clankersd.db.upsert import FILL, GIVEN, HIGHEST, KEEP, upsert
 from clankersd.index.index import Index
 from clankersd.index.messages import index_message, index_role, index_tool_later
-from clankersd.projects import project_row, store_project
+from clankersd.projects import ensure_project, project_row
 from clankersd.wire.subscriptions import Hub
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ def session_change(_index: Index, event: SessionEvent) -> Change:
     def store(db: Db) -> None:
         if project:
             opt_out.welcome(db, row["id"])
-            store_project(db, project)
+            ensure_project(db, project)
         elif opt_out.declined(db, row["id"]):
             return
         db.execute(_SESSION, row)
@@ -316,7 +316,7 @@ def _row(event: Wire, what: str, *required: str) -> dict[str, Any]:
             row[name] = encode_id(row[name])
     for name in _TIMES:
         if name in row:
-            row[name] = clock.moment(row[name])
+            row[name] = clock.to_ms(row[name])
     if row.get("duration_ms") is not None:
         row["duration_ms"] = round(row["duration_ms"])
     row["now"] = clock.now()

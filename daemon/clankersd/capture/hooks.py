@@ -63,7 +63,7 @@ async def hook_event(daemon: "Daemon", request: HookEvent) -> Ok:
 
 def change_of(index: Index, request: HookEvent) -> Change:
     """What a harness's event changes; raises RpcError for one that cannot be read."""
-    at = clock.moment(request.at) or clock.now()
+    at = clock.to_ms(request.at) or clock.now()
     if request.harness == GENERIC:
         event = _with_encoded_ids(request.event)
         return _all([read_event(index, event), _counted(request, _generic(event), at)])

@@ -76,7 +76,7 @@ class _Import:
     def __init__(self, daemon: "Daemon", request: ImportStart) -> None:
         self._daemon = daemon
         self._request = request
-        self._since = clock.moment(request.since) or 0
+        self._since = clock.to_ms(request.since) or 0
         self._new: dict[str, set[str]] = {name: set() for name in TABLES}
         self._files = self._redacted = self._malformed = self._opted_out = self._unreadable = 0
 

@@ -27,7 +27,7 @@ SQLITE_VERSION = apsw.sqlite_lib_version()
 _NOTHING: Mapping[str, Any] = {}
 
 
-def resets_its_log(version: str) -> bool:
+def has_wal_reset_bug(version: str) -> bool:
     """Whether this SQLite may lose commits of several connections when it begins its write-ahead log anew."""
     release = tuple(int(part) for part in version.split(".")[:3])
     mended = (release[:2] == (3, 44) and release >= (3, 44, 6)) or (release[:2] == (3, 50) and release >= (3, 50, 7))
@@ -90,7 +90,7 @@ class Db:
         """Run `finish` once at the end of this transaction, however often it is asked for."""
         self._finishing[finish] = None
 
-    def stop_when(self, due: Callable[[], bool] | None) -> None:
+    def interrupt_when(self, due: Callable[[], bool] | None) -> None:
         """Interrupt whatever runs once `due` says so; None lifts it."""
         self.raw.set_progress_handler(due, 5000)
 
@@ -167,7 +167,7 @@ def _open(path: Path, durability: str) -> apsw.Connection:
     return raw
 
 
-def look_at(path: Path, look: Callable[[Db], T], stopped: Callable[[], bool]) -> T:
+def run_on_snapshot(path: Path, look: Callable[[Db], T], stopped: Callable[[], bool]) -> T:
     """The answer of `look` to what is committed at one moment, on a connection that only reads, in the caller's thread.
 
     Whatever it runs is interrupted once `stopped` says so.

@@ -4,9 +4,9 @@ import apsw
 
 from clankers_protocol.errors import StorageUnavailable
 
-DAMAGED = (apsw.CorruptError, apsw.NotADBError)
-TROUBLE = (
-    *DAMAGED,
+CORRUPTION_ERRORS = (apsw.CorruptError, apsw.NotADBError)
+STORAGE_ERRORS = (
+    *CORRUPTION_ERRORS,
     apsw.FullError,
     apsw.IOError,
     apsw.ReadOnlyError,
@@ -21,12 +21,12 @@ TROUBLE = (
     apsw.ConnectionClosedError,
 )
 
-RESTORE = "list the backups with clankers-ctl backup list, then run clankers-ctl backup restore NAME"
-DELETED = "the database file was deleted while it was open: put it back, restore a backup, or call ensureDb"
+RESTORE_HINT = "list the backups with clankers-ctl backup list, then run clankers-ctl backup restore NAME"
+FILE_DELETED = "the database file was deleted while it was open: put it back, restore a backup, or call ensureDb"
 
 _WORDS: list[tuple[type[Exception], str]] = [
-    (apsw.CorruptError, f"the database file is damaged: {RESTORE}"),
-    (apsw.NotADBError, f"the file is not a database, or is damaged: {RESTORE}"),
+    (apsw.CorruptError, f"the database file is damaged: {RESTORE_HINT}"),
+    (apsw.NotADBError, f"the file is not a database, or is damaged: {RESTORE_HINT}"),
     (apsw.FullError, "the disk is full: free some space"),
     (apsw.ReadOnlyError, "the database file or its folder is read-only: make it writable"),
     (apsw.CantOpenError, "the database file cannot be opened: check that its folder is there and writable"),
@@ -50,7 +50,7 @@ class SchemaRefused(Exception):
     """The database has a schema this program must not touch."""
 
 
-def in_words(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """The trouble as a sentence for people, without paths or SQL."""
     if isinstance(error, FileGone | SchemaRefused):
         return str(error)
@@ -60,12 +60,12 @@ def in_words(error: BaseException) -> str:
     return "the database cannot be used"
 
 
-def unreadable(problem: str) -> StorageUnavailable:
+def read_unavailable(problem: str) -> StorageUnavailable:
     """The error of a question that cannot be answered."""
     return StorageUnavailable(f"storage unavailable: {problem}", {"reason": problem})
 
 
-def unavailable(problem: str) -> StorageUnavailable:
+def write_unavailable(problem: str) -> StorageUnavailable:
     """The error that tells a client to keep its event."""
     return StorageUnavailable(
         f"storage unavailable: {problem}; keep the event and send it again later",

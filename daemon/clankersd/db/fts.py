@@ -29,7 +29,7 @@ class FullText:
         return f"SELECT count(*) FROM ({_in_one_only(texts, found)})"
 
 
-def fault(db: Db, table: FullText) -> str | None:
+def find_fault(db: Db, table: FullText) -> str | None:
     """Why a search in this table cannot be trusted; None when it can.
 
     FTS5's own check of that takes the write lock for as long as it runs. So all texts are taken apart again into a
@@ -48,7 +48,7 @@ def fault(db: Db, table: FullText) -> str | None:
     return None
 
 
-def names(db: Db) -> list[str]:
+def list_tables(db: Db) -> list[str]:
     """The FTS5 tables of the database."""
     fts = "SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE '%USING fts5 (%'"
     return [row["name"] for row in db.fetch(fts)]
@@ -71,9 +71,9 @@ def rebuild(db: Db, name: str) -> None:
     db.execute(f"INSERT INTO {name} ({name}) VALUES ('rebuild')")
 
 
-def mend(db: Db) -> list[str]:
+def rebuild_damaged(db: Db) -> list[str]:
     """Rebuild the tables that are damaged inside: they hold nothing that the texts do not. Tells which they were."""
-    damaged = [name for name in names(db) if db.value(f'PRAGMA quick_check("{name}")') != "ok"]
+    damaged = [name for name in list_tables(db) if db.value(f'PRAGMA quick_check("{name}")') != "ok"]
     for name in damaged:
         rebuild(db, name)
     return damaged

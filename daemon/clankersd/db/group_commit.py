@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from clankersd.db.connection import Db
-from clankersd.db.errors import TROUBLE
+from clankersd.db.errors import STORAGE_ERRORS
 
 Change = Callable[[Db], Any]
 
@@ -19,7 +19,7 @@ class Outcome:
     value: Any = None
     error: Exception | None = None
 
-    def give_to(self, future: asyncio.Future[Any]) -> None:
+    def resolve(self, future: asyncio.Future[Any]) -> None:
         """Answer whoever waits, if anybody still does."""
         if future.done():
             return
@@ -43,7 +43,7 @@ def commit_together(db: Db, changes: list[Change], bulk: list[Change], bulk_seco
                 run.append(change)
                 outcomes.append(Outcome(change(db)))
             return outcomes
-    except TROUBLE:
+    except STORAGE_ERRORS:
         raise
     except Exception as error:  # it belongs to one of them; the replay finds which
         if len(run) == 1:
@@ -65,7 +65,7 @@ def _alone(db: Db, change: Change) -> Outcome:
     db.execute("SAVEPOINT change")
     try:
         outcome = Outcome(change(db))
-    except TROUBLE:
+    except STORAGE_ERRORS:
         raise
     except Exception as error:  # handed to the one who sent the change
         db.execute("ROLLBACK TO change")

@@ -9,7 +9,7 @@ from clankersd.db.connection import Db
 SHORTEST_PREFIX = 8
 
 
-def whole_id(
+def resolve_id(
     db: Db, given: str, table: str, what: str, condition: str = "1", params: Mapping[str, Any] | None = None
 ) -> str:
     """The id in `table` that is or uniquely begins with `given`, among the rows that meet the condition."""

@@ -42,7 +42,7 @@ class Migration:
 
 
 @dataclass(frozen=True)
-class Change:
+class MigrationRun:
     """What a migration run did."""
 
     before: int
@@ -52,7 +52,7 @@ class Change:
 
 
 @cache
-def known() -> tuple[Migration, ...]:
+def bundled() -> tuple[Migration, ...]:
     """The migrations this program brings, in order."""
     folder = files("clankersd") / "migrations" / "sqlite"
     texts = {entry.name: entry.read_text("utf-8") for entry in folder.iterdir() if entry.name.endswith(".sql")}
@@ -75,9 +75,9 @@ def version(db: Db) -> int:
     return db.value("SELECT max(version) FROM _migrations") or 0
 
 
-def migrate(db: Db, backups: Path, migrations: tuple[Migration, ...] | None = None) -> Change:
+def migrate(db: Db, backups: Path, migrations: tuple[Migration, ...] | None = None) -> MigrationRun:
     """Bring the database up to date; a non-empty one is backed up first, and a strange one refused."""
-    migrations = known() if migrations is None else migrations
+    migrations = bundled() if migrations is None else migrations
     _refuse_strangers(db, migrations)
     before = version(db)
     pending = [migration for migration in migrations if migration.version > before]
@@ -88,10 +88,10 @@ def migrate(db: Db, backups: Path, migrations: tuple[Migration, ...] | None = No
     for migration in pending[1:] if original else pending:
         with db.transaction():
             _apply(db, migration)
-    return Change(before, version(db), [migration.name for migration in pending], backup)
+    return MigrationRun(before, version(db), [migration.name for migration in pending], backup)
 
 
-def roll_back(db: Db, backups: Path, backup: Path | None = None) -> Change:
+def roll_back(db: Db, backups: Path, backup: Path | None = None) -> MigrationRun:
     """Undo the last migration, after a backup; with `backup` the caller has made it already."""
     last = last_applied(db)
     assert last.down is not None
@@ -100,20 +100,20 @@ def roll_back(db: Db, backups: Path, backup: Path | None = None) -> Change:
     with db.transaction():
         db.execute(last.down)
         db.execute("DELETE FROM _migrations WHERE version = :version", {"version": last.version})
-    return Change(before, version(db), [last.name], backup)
+    return MigrationRun(before, version(db), [last.name], backup)
 
 
 def last_applied(db: Db) -> Migration:
     """The migration that a rollback undoes."""
-    _refuse_strangers(db, known())
+    _refuse_strangers(db, bundled())
     before = version(db)
-    last = next((migration for migration in known() if migration.version == before), None)
+    last = next((migration for migration in bundled() if migration.version == before), None)
     if last is None or last.down is None:
         raise SchemaRefused(f"there is no way down from schema version {before}")
     return last
 
 
-def missing(db: Db) -> dict[tuple[str, str], str]:
+def missing_objects(db: Db) -> dict[tuple[str, str], str]:
     """What a new database has and this one has not, by kind and name, with the SQL that makes it."""
     raw = apsw.Connection(":memory:")
     try:

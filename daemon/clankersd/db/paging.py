@@ -40,7 +40,7 @@ def take_page(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return taken
 
 
-def that_fit(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def fit_reply(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """As many of the rows as one reply holds comfortably, and at least one."""
     size = 0
     for count, row in enumerate(rows):

@@ -21,18 +21,18 @@ from clankers_protocol.database_files import replace_database
 from clankers_protocol.errors import DeadlineExceeded, StorageUnavailable
 from clankersd.db import fts, migrations, wal
 from clankersd.db.backup import back_up, has_empty_pages
-from clankersd.db.connection import Connection, Db, Extension, connect, load_vec, look_at, set_durability
+from clankersd.db.connection import Connection, Db, Extension, connect, load_vec, run_on_snapshot, set_durability
 from clankersd.db.errors import (
-    DAMAGED,
-    DELETED,
-    RESTORE,
-    TROUBLE,
+    CORRUPTION_ERRORS,
+    FILE_DELETED,
+    RESTORE_HINT,
+    STORAGE_ERRORS,
     FileChanged,
     FileGone,
     SchemaRefused,
-    in_words,
-    unavailable,
-    unreadable,
+    describe_error,
+    read_unavailable,
+    write_unavailable,
 )
 from clankersd.db.group_commit import Outcome, commit_together
 
@@ -272,7 +272,7 @@ class Store:
         def bounded(db: Db) -> T:
             self._verify_files()
             deadline = time.monotonic() + short
-            db.stop_when(lambda: self._closing or time.monotonic() > deadline)
+            db.interrupt_when(lambda: self._closing or time.monotonic() > deadline)
             try:
                 return query(db)
             except apsw.SQLError as error:  # a virtual table may report an interrupt as an error of its own
@@ -280,23 +280,23 @@ class Store:
                     raise apsw.InterruptError(str(error)) from error
                 raise
             finally:
-                db.stop_when(None)
+                db.interrupt_when(None)
 
         if self._reopened is not None:
             await self._reopened.wait()
         try:
-            return await self._run(bounded, unreadable)
+            return await self._run(bounded, read_unavailable)
         except apsw.InterruptError:
             return await self._read_snapshot(query, began + seconds, seconds)
-        except (*TROUBLE, FileGone) as error:
+        except (*STORAGE_ERRORS, FileGone) as error:
             await self._note(error)
-            raise unreadable(in_words(error)) from error
+            raise read_unavailable(describe_error(error)) from error
 
     async def _read_snapshot(self, query: Callable[[Db], T], deadline: float, seconds: float) -> T:
         """Return the answer of `query` on a snapshot connection; raises DeadlineExceeded after `deadline`."""
         try:
             with anyio.fail_after(deadline - time.monotonic()):
-                return await self.aside(query)
+                return await self.snapshot_read(query)
         except TimeoutError as error:
             raise DeadlineExceeded(f"the answer took longer than {seconds:g} s: ask for less") from error
 
@@ -307,17 +307,17 @@ class Store:
         """
         await self.read(lambda _: None)
 
-    async def aside(self, look: Callable[[Db], T]) -> T:
+    async def snapshot_read(self, look: Callable[[Db], T]) -> T:
         """The answer of `look` to what is committed now, on another connection and in another thread.
 
         For checks that take so long that events must not wait for them; what they find wrong is theirs to tell.
         """
-        self._serving(unreadable)
+        self._serving(read_unavailable)
         return await self._aside(look, threading.Event())
 
     async def back_up(self, why: str) -> Path:
         """Make a verified copy of what is committed now, while events are stored."""
-        self._opened(unreadable)
+        self._opened(read_unavailable)
         stopped = threading.Event()
         return await self._aside(partial(back_up, folder=self.backups, why=why, stopped=stopped.is_set), stopped)
 
@@ -329,17 +329,17 @@ class Store:
 
         try:
             return await anyio.to_thread.run_sync(
-                look_at, self.path, look, due, abandon_on_cancel=True, limiter=self._snapshot_reads
+                run_on_snapshot, self.path, look, due, abandon_on_cancel=True, limiter=self._snapshot_reads
             )
-        except TROUBLE as error:
-            raise unreadable(in_words(error)) from error
+        except STORAGE_ERRORS as error:
+            raise read_unavailable(describe_error(error)) from error
         except apsw.InterruptError as error:
-            raise unreadable("the database was closed meanwhile") from error
+            raise read_unavailable("the database was closed meanwhile") from error
         finally:
             stopped.set()  # nobody waits for it any more
             self._asides.discard(stopped)
 
-    async def apart(self, work: Callable[[Db], T]) -> T:
+    async def run_exclusive(self, work: Callable[[Db], T]) -> T:
         """Run `work` by itself, outside any transaction: for vacuum, checks, migrations."""
 
         def stamped(db: Db) -> T:
@@ -348,10 +348,10 @@ class Store:
             return work(db)
 
         try:
-            return await self._opened(unreadable).run(stamped)
-        except (*TROUBLE, FileGone) as error:
+            return await self._opened(read_unavailable).run(stamped)
+        except (*STORAGE_ERRORS, FileGone) as error:
             await self._note(error)
-            raise unreadable(in_words(error)) from error
+            raise read_unavailable(describe_error(error)) from error
 
     async def empty_log(self) -> None:
         """Write the log into the database and truncate it, unless another program is reading it."""
@@ -367,7 +367,7 @@ class Store:
                 self._files = self._files.after_checkpoint(self._look_at_files())
             self._generation_due = True
 
-        await self.apart(checkpoint)
+        await self.run_exclusive(checkpoint)
 
     # -- life
 
@@ -378,7 +378,7 @@ class Store:
                 if self._connection is None:
                     await self._open()
         except (apsw.Error, OSError, FileGone, SchemaRefused) as error:
-            if (problem := in_words(error)) != self.problem:
+            if (problem := describe_error(error)) != self.problem:
                 log.error("database refused", problem=problem, error=str(error))
             self.problem = problem
 
@@ -392,7 +392,7 @@ class Store:
             if not await self._woken_within(IDLE_SECONDS if self._wal_pages else None):
                 await self._checkpoint_when(self._wal_pages > 0)
 
-    async def tend(self) -> None:
+    async def recover(self) -> None:
         """Look at the files every few seconds; while there is a problem, try whether it is over."""
         while True:
             with anyio.move_on_after(RETRY_SECONDS):
@@ -409,7 +409,7 @@ class Store:
     async def create_if_missing(self) -> bool:
         """Make a new database where the file has been deleted; tells whether it did."""
         if self._connection is not None and not self.path.exists():
-            await self._note(FileGone(DELETED))
+            await self._note(FileGone(FILE_DELETED))
         if self._connection is not None or self.path.exists():
             return False
         await self.open()
@@ -422,13 +422,13 @@ class Store:
         if self._connection is not None:
             await self._connection.run(lambda db: set_durability(db.raw, durability))
 
-    async def migrate(self) -> migrations.Change:
+    async def migrate(self) -> migrations.MigrationRun:
         """Bring the schema up to date, and serve again."""
-        change = await self.apart(self._bring_up_to_date)
+        change = await self.run_exclusive(self._bring_up_to_date)
         self._take_version(change.after)
         return change
 
-    async def roll_back(self) -> migrations.Change:
+    async def roll_back(self) -> migrations.MigrationRun:
         """Undo the last migration, and refuse to serve until it is done again.
 
         Events are refused from the beginning, so that the backup holds all that was stored before.
@@ -437,7 +437,7 @@ class Store:
         self._behind, self.problem = True, "the last migration is being undone"
         try:
             backup = await self.back_up(f"before-rollback-{last:04}")
-            change = await self.apart(lambda db: migrations.roll_back(db, self.backups, backup))
+            change = await self.run_exclusive(lambda db: migrations.roll_back(db, self.backups, backup))
         except BaseException:
             self._take_version(last)
             raise
@@ -454,12 +454,12 @@ class Store:
 
     # -- inside
 
-    def _opened(self, refusal: Refusal = unavailable) -> Connection:
+    def _opened(self, refusal: Refusal = write_unavailable) -> Connection:
         if self._connection is None:
             raise refusal(self.problem or "the database is not open")
         return self._connection
 
-    def _serving(self, refusal: Refusal = unavailable) -> Connection:
+    def _serving(self, refusal: Refusal = write_unavailable) -> Connection:
         if self._behind:
             raise refusal(self.problem or "the schema is out of date")
         return self._opened(refusal)
@@ -510,7 +510,7 @@ class Store:
         if change.applied:
             log.info("migrated", applied=change.applied, backup=change.backup and change.backup.name)
 
-    def _prepare(self, db: Db) -> migrations.Change:
+    def _prepare(self, db: Db) -> migrations.MigrationRun:
         self._real_path = os.path.realpath(self.path)
         self._page_bytes = db.value("PRAGMA page_size")
         self._wal_pages = self._wal_frames = self._frames_before = 0
@@ -531,19 +531,19 @@ class Store:
 
     def _mend(self, db: Db) -> None:
         """Damage to what follows from other rows is no reason to refuse the file; any other is."""
-        if mended := fts.mend(db):
+        if mended := fts.rebuild_damaged(db):
             log.warning("full text made anew", tables=mended)
         if (verdict := db.value("PRAGMA quick_check")) != "ok":
             raise apsw.CorruptError(verdict)
 
-    def _bring_up_to_date(self, db: Db) -> migrations.Change:
+    def _bring_up_to_date(self, db: Db) -> migrations.MigrationRun:
         change = migrations.migrate(db, self.backups)
         for prepare in self.on_open:
             prepare(db)
         return change
 
     def _take_version(self, version: int) -> None:
-        newest = migrations.known()[-1].version
+        newest = migrations.bundled()[-1].version
         self.schema_version = version
         self._behind = version < newest
         self.problem = (
@@ -580,11 +580,11 @@ class Store:
         """Raise FileGone when what is or will be committed could not be read by whoever opens the database next."""
         found, known = self._look_at_files(), self._files
         if found.database is None:
-            raise FileGone(DELETED)
+            raise FileGone(FILE_DELETED)
         if found.database != known.database:
             raise FileGone("the database file was replaced while it was open")
         if found.database_bytes < known.database_bytes:
-            raise FileGone(f"the database file was truncated while it was open: {RESTORE}")
+            raise FileGone(f"the database file was truncated while it was open: {RESTORE_HINT}")
         if found.wal != known.wal or found.shm != known.shm:
             raise FileGone("the database's write-ahead log was deleted or replaced while it was open")
         if not found.same_database(known):
@@ -604,7 +604,7 @@ class Store:
             await connection.run(lambda _: self._verify_files())
         except FileChanged as error:
             await self._reopen(connection, error)
-        except (*TROUBLE, FileGone) as error:
+        except (*STORAGE_ERRORS, FileGone) as error:
             await self._note(error)
 
     def _enqueue(self, change: Callable[[Db], T], bulk: bool) -> "asyncio.Future[T]":
@@ -645,7 +645,7 @@ class Store:
                 self._bulk_sources[write.source] -= 1
                 if not self._bulk_sources[write.source]:
                     del self._bulk_sources[write.source]
-            outcome.give_to(write.future)
+            outcome.resolve(write.future)
 
     async def _commit(self, take: Callable[[], None], singles: list[_Write], bulk: list[_Write]) -> list[Outcome]:
         def commit(db: Db) -> list[Outcome]:
@@ -668,12 +668,12 @@ class Store:
             return outcomes
 
         try:
-            outcomes = await self._run(commit, unavailable, urgent=True)
-        except (*TROUBLE, FileGone) as error:
+            outcomes = await self._run(commit, write_unavailable, urgent=True)
+        except (*STORAGE_ERRORS, FileGone) as error:
             await self._note(error)
             if not singles + bulk:  # the connection was closed, or the files were gone, before it could begin
                 take()
-            return [Outcome(error=unavailable(self.problem or in_words(error))) for _ in singles + bulk]
+            return [Outcome(error=write_unavailable(self.problem or describe_error(error))) for _ in singles + bulk]
         except StorageUnavailable as error:
             take()
             return [Outcome(error=error) for _ in singles + bulk]
@@ -726,7 +726,7 @@ class Store:
                 self._wal_pages = 0
             except FileChanged as error:
                 await self._reopen(connection, error)
-            except (*TROUBLE, FileGone) as error:
+            except (*STORAGE_ERRORS, FileGone) as error:
                 await self._note(error)
 
     async def _probe(self) -> None:
@@ -740,13 +740,13 @@ class Store:
 
     async def _note(self, error: BaseException) -> None:
         """Remember the trouble for `health`; a file that is gone or damaged is let go of."""
-        problem = in_words(error)
+        problem = describe_error(error)
         if problem != self.problem:
             log.error("storage trouble", problem=problem, error=str(error))
         self.problem = problem
         self._vanished = isinstance(error, FileGone) or self._vanished
-        self._damaged = isinstance(error, DAMAGED) or self._damaged
-        if isinstance(error, (*DAMAGED, FileGone)) and self._connection is not None:
+        self._damaged = isinstance(error, CORRUPTION_ERRORS) or self._damaged
+        if isinstance(error, (*CORRUPTION_ERRORS, FileGone)) and self._connection is not None:
             await self._let_go()
             self._failed.set()
 

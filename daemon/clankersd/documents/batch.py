@@ -45,7 +45,7 @@ log = structlog.get_logger(component="documents")
 
 @handles(DocumentIngestMany)
 async def ingest_many(daemon: "Daemon", request: DocumentIngestMany) -> JobStarted:
-    daemon.jobs.refuse_second(JOB)  # before anything is put down for it
+    daemon.jobs.ensure_not_running(JOB)  # before anything is put down for it
     batch = clock.new_id()
     daemon.documents.own_batches.add(batch)
     rows = await anyio.to_thread.run_sync(_rows, batch, request.documents)

@@ -17,7 +17,7 @@ from clankers_protocol.documents import (
 from clankers_protocol.errors import InvalidParams, NotFound
 from clankers_protocol.search import Filter, Search
 from clankersd.db import Db
-from clankersd.db.ids import whole_id
+from clankersd.db.ids import resolve_id
 from clankersd.db.paging import decode_cursor, encode_cursor
 from clankersd.embedders.base import EmbedderUnavailable, ItemFailed, Vector
 from clankersd.index.vectors import Found
@@ -82,7 +82,7 @@ async def get_chunks(daemon: "Daemon", request: ChunkGet) -> list[DocumentChunk]
         found = _by_ids(db, request.ids)
         for given in set(request.ids) - found.keys():
             with suppress(NotFound):
-                found[given] = _by_ids(db, [whole_id(db, given, "document_chunks", "chunk")]).popitem()[1]
+                found[given] = _by_ids(db, [resolve_id(db, given, "document_chunks", "chunk")]).popitem()[1]
         return [found[chunk] for chunk in dict.fromkeys(request.ids) if chunk in found]
 
     return await daemon.store.read(get)

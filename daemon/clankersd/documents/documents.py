@@ -23,7 +23,7 @@ from clankers_protocol.errors import InvalidParams, NotFound
 from clankersd import clock
 from clankersd.capture.redaction import count_redactions, redact, without_secrets
 from clankersd.db import Db
-from clankersd.db.ids import whole_id
+from clankersd.db.ids import resolve_id
 from clankersd.db.paging import decode_cursor, encode_cursor
 from clankersd.documents.extractor.records import Record
 from clankersd.documents.ingest import PART, parts_of
@@ -44,7 +44,7 @@ from clankersd.documents.store import (
     remove,
 )
 from clankersd.index.chunks import hash_of
-from clankersd.projects import root_of
+from clankersd.projects import find_project_root
 from clankersd.search.vector import given_vector
 from clankersd.wire.rpc import handles
 
@@ -84,7 +84,7 @@ async def store_document(daemon: "Daemon", request: DocumentStore) -> Ingested:
     title = request.title or next(iter(given.content.strip().splitlines()), source)[:200]
     header = Header(
         source, title, request.kind, "given", given.checksum, len(given.content.encode()), len(given.content),
-        await project_of(daemon, request.project), request.metadata, clock.moment(request.created_at), request.id,
+        await project_of(daemon, request.project), request.metadata, clock.to_ms(request.created_at), request.id,
         request.sequence,
     )  # fmt: skip
     async with daemon.documents.alone_with(source):
@@ -214,7 +214,7 @@ async def get_document(daemon: "Daemon", request: DocumentGet) -> DocumentText:
 
 def _id_of(db: Db, request: DocumentGet) -> str:
     if request.id is not None:
-        return whole_id(db, request.id, "documents", "document", "revision > 0")
+        return resolve_id(db, request.id, "documents", "document", "revision > 0")
     source = redact(request.source or "")[0]  # as it is stored
     found = db.value("SELECT id FROM documents WHERE source = :source", {"source": source})
     if found is None:
@@ -227,7 +227,7 @@ async def list_documents(daemon: "Daemon", request: DocumentList) -> DocumentPag
     conditions, params = ["revision > 0"], dict[str, Any]()
     if request.project is not None:
         conditions.append("(projects.path = :project OR projects.id = :given)")
-        params |= {"project": root_of(request.project), "given": request.project}
+        params |= {"project": find_project_root(request.project), "given": request.project}
     if request.source is not None:
         conditions.append("substr(source, 1, length(:source)) = :source")
         params["source"] = redact(request.source)[0]

@@ -116,7 +116,7 @@ async def _take_in(daemon: "Daemon", request: Ingest, task: Task, source: str, b
         header = Header(
             source, request.title or done.title or _name_of(source, done.kind), done.kind, done.strategy,
             _checksum(settled, request, task), done.bytes, done.characters, project, request.metadata,
-            clock.moment(request.created_at),
+            clock.to_ms(request.created_at),
         )  # fmt: skip
         async with _or_not_at_all(daemon, source):
             return await _store(daemon, header, extracted, task.tokens)

@@ -11,7 +11,7 @@ from clankers_protocol.errors import InvalidParams
 from clankersd import clock
 from clankersd.db import Db
 from clankersd.documents.store import title_changed
-from clankersd.projects import project_id, project_row, store_project
+from clankersd.projects import ensure_project, find_project_id, project_row
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon
@@ -66,8 +66,8 @@ async def project_of(daemon: "Daemon", given: str | None) -> str | None:
 
     def find(db: Db) -> str:
         if project is not None:
-            store_project(db, project)
-        found = project_id(db, given)
+            ensure_project(db, project)
+        found = find_project_id(db, given)
         if found is None:
             raise InvalidParams(f"invalid params: there is no project {given!r} - at `$.project`")
         return found

@@ -71,7 +71,7 @@ async def index_remove(daemon: "Daemon", request: IndexRemove) -> Synced:
 
 @handles(Reindex)
 async def reindex(daemon: "Daemon", request: Reindex) -> JobStarted:
-    daemon.jobs.refuse_second("reindex")  # before anything is changed for it
+    daemon.jobs.ensure_not_running("reindex")  # before anything is changed for it
     if request.embedder is not None:
         await _choose_embedder(daemon, request)
 

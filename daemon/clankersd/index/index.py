@@ -146,7 +146,7 @@ class Index:
         if old is not None:
             await old.close()
         if self.live is not None and self.paused and self.building is None:
-            await self.store.apart(self.attach)
+            await self.store.run_exclusive(self.attach)
         self.wake()
 
     async def retry_embedder(self) -> None:
@@ -163,7 +163,7 @@ class Index:
         self.recovered()
         log.info("embedder recovered", provider=settings.provider)
         if self.live is not None and self.paused and self.building is None:
-            await self.store.apart(self.attach)
+            await self.store.run_exclusive(self.attach)
         self.wake()
 
     async def average_tokens(self) -> float:

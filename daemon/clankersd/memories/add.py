@@ -29,8 +29,7 @@ from clankersd.memories.store import (
     to_memory,
 )
 from clankersd.memories.supersede import supersede
-from clankersd.projects import project_id as known_project
-from clankersd.projects import project_row, store_project
+from clankersd.projects import ensure_project, find_project_id, project_row
 from clankersd.wire.preparation import prepare
 from clankersd.wire.rpc import handles
 
@@ -70,12 +69,12 @@ async def add_memory(daemon: "Daemon", request: MemoryAdd, by: str = "user") -> 
 
 def _check(request: MemoryAdd) -> None:
     now = clock.now()
-    begins, ends = clock.moment(request.valid_from) or now, clock.moment(request.valid_until)
+    begins, ends = clock.to_ms(request.valid_from) or now, clock.to_ms(request.valid_until)
     if not request.content.strip():
         raise InvalidParams("invalid params: there is nothing in it to remember - at `$.content`")
     if ends is not None and ends < begins:
         raise InvalidParams("invalid params: it ends before it begins - at `$.validUntil`")
-    expires = clock.moment(request.expires_at)
+    expires = clock.to_ms(request.expires_at)
     if expires is not None and expires <= now:
         raise InvalidParams("invalid params: it has expired already - at `$.expiresAt`")
 
@@ -154,9 +153,9 @@ def _row(db: Db, request: MemoryAdd, text: Text, now: int) -> Row:
         "pinned": request.pinned,
         "created_at": now,
         "updated_at": now,
-        "valid_from": clock.moment(request.valid_from) or now,
-        "valid_until": clock.moment(request.valid_until),
-        "expires_at": clock.moment(request.expires_at),
+        "valid_from": clock.to_ms(request.valid_from) or now,
+        "valid_until": clock.to_ms(request.valid_until),
+        "expires_at": clock.to_ms(request.expires_at),
         "archived_at": None,
         "is_deleted": 0,
         "deleted_at": None,
@@ -172,8 +171,8 @@ def own_project(db: Db, given: str | None) -> str | None:
     """The id of the project that a new memory is of; one that was never heard of is made."""
     if given is None:
         return None
-    if not given.startswith("/") and known_project(db, given) is None:
+    if not given.startswith("/") and find_project_id(db, given) is None:
         raise InvalidParams(f"invalid params: there is no project {given}: give a path - at `$.project`")
-    if known_project(db, given) is None:
-        store_project(db, project_row(given))
-    return known_project(db, given)
+    if find_project_id(db, given) is None:
+        ensure_project(db, project_row(given))
+    return find_project_id(db, given)

@@ -29,8 +29,8 @@ from clankers_protocol.errors import Conflict, InvalidParams, NotFound
 from clankersd import clock
 from clankersd.capture.redaction import count_redactions, without_secrets
 from clankersd.db import Db
-from clankersd.db.ids import whole_id
-from clankersd.db.paging import decode_cursor, encode_cursor, that_fit
+from clankersd.db.ids import resolve_id
+from clankersd.db.paging import decode_cursor, encode_cursor, fit_reply
 from clankersd.index.chunker import CJK
 from clankersd.memories.scopes import IN_SCOPE, Allowed, allowed
 from clankersd.memories.store import CURRENT, SELECT, Row, find, to_memories
@@ -157,7 +157,7 @@ async def get_entity(daemon: "Daemon", request: EntityGet) -> EntityDetail:
         now = clock.now()
         entity = _entity(_fetch(db, _asked_for(db, request, permitted), permitted))
         params = permitted.params | {"entity": entity.id, "now": now, "limit": request.limit}
-        return EntityDetail(entity, to_memories(db, that_fit(db.fetch(_MEMORIES, params)), now))
+        return EntityDetail(entity, to_memories(db, fit_reply(db.fetch(_MEMORIES, params)), now))
 
     return await daemon.store.read(get)
 
@@ -259,7 +259,7 @@ def find_kept(db: Db, given: str, permitted: Allowed, field: str) -> Row:
 
 def visible_entity(db: Db, given: str, permitted: Allowed) -> str:
     """The id that is or uniquely begins with `given`, of the entities that the caller may see; raises NotFound."""
-    return whole_id(db, given, "entities", "entity", _VISIBLE, permitted.params)
+    return resolve_id(db, given, "entities", "entity", _VISIBLE, permitted.params)
 
 
 def entities_of(db: Db, memory_id: str, permitted: Allowed, now: int) -> list[Entity]:

@@ -19,7 +19,7 @@ from clankers_protocol.memory_transfer import (
 from clankersd import clock
 from clankersd.capture.redaction import count_redactions, without_secrets
 from clankersd.db import Db
-from clankersd.db.paging import decode_cursor, encode_cursor, fetch_page, that_fit
+from clankersd.db.paging import decode_cursor, encode_cursor, fetch_page, fit_reply
 from clankersd.memories.classify import classify
 from clankersd.memories.drafts import Draft, draft, list_columns, store_row, text_columns
 from clankersd.memories.entities import mention, mentions_of, name_key
@@ -27,7 +27,7 @@ from clankersd.memories.filters import of_project
 from clankersd.memories.relations import relations_of, take_over
 from clankersd.memories.scopes import IN_SCOPE, Allowed, allowed
 from clankersd.memories.store import SELECT, Row, as_json, note, to_memory
-from clankersd.projects import project_id, project_row, store_project
+from clankersd.projects import ensure_project, find_project_id, project_row
 from clankersd.wire.preparation import prepare
 from clankersd.wire.rpc import handles
 
@@ -61,12 +61,12 @@ async def memory_export(daemon: "Daemon", request: MemoryExport) -> RecordPage:
             "ORDER BY memories.created_at, memories.id LIMIT :limit",
             params | {"at": at, "after": after},
         )
-        shown = that_fit(rows[: request.limit])
+        shown = fit_reply(rows[: request.limit])
         more = len(rows) > len(shown)
         cursor = encode_cursor(shown[-1]["created_at"], shown[-1]["id"]) if more else None
         return RecordPage([_record(db, row, permitted) for row in shown], cursor)
 
-    return await daemon.store.aside(page)
+    return await daemon.store.snapshot_read(page)
 
 
 def _record(db: Db, row: Row, permitted: Allowed) -> MemoryRecord:
@@ -134,7 +134,7 @@ def _read(given: dict[str, Any]) -> MemoryRecord:
 
 
 def _check_times(begins: float, ends: float | None, where: str) -> None:
-    if ends is not None and (clock.moment(ends) or 0) < (clock.moment(begins) or 0):
+    if ends is not None and (clock.to_ms(ends) or 0) < (clock.to_ms(begins) or 0):
         raise InvalidParams(f"invalid params: it ends before it begins - at `{where}`")
 
 
@@ -163,13 +163,13 @@ def _store_all(
 def _project(db: Db, record: MemoryRecord) -> str | None:
     """The id here of the project that a record is of: of the one at its path, else the id it had elsewhere."""
     path, given = record.project_path, record.project_id
-    return None if path is None else project_id(db, path) or given or clock.new_id()
+    return None if path is None else find_project_id(db, path) or given or clock.new_id()
 
 
 def _store(db: Db, record: MemoryRecord, drafted: Draft, place: Row, permitted: Allowed) -> None:
     row = _row(record, drafted) | place
-    if record.project_path and project_id(db, row["project_id"]) is None:
-        store_project(db, project_row(record.project_path) | {"id": row["project_id"]})
+    if record.project_path and find_project_id(db, row["project_id"]) is None:
+        ensure_project(db, project_row(record.project_path) | {"id": row["project_id"]})
     store_row(db, row, drafted.prepared)
     for one in record.entities:
         mention(db, row["id"], msgspec.structs.asdict(one), permitted)
@@ -180,7 +180,7 @@ def _store(db: Db, record: MemoryRecord, drafted: Draft, place: Row, permitted: 
 
 def _row(record: MemoryRecord, drafted: Draft) -> Row:
     given = msgspec.structs.asdict(record)
-    times = {name: clock.moment(given[name]) for name in _TIMES}
+    times = {name: clock.to_ms(given[name]) for name in _TIMES}
     created = times["created_at"] or clock.now()
     for name in ("updated_at", "last_accessed", "valid_from", "salience_at"):
         times[name] = times[name] or created
@@ -200,6 +200,6 @@ def _row(record: MemoryRecord, drafted: Draft) -> Row:
 
 
 def _relation(given: RelationRecord) -> Row:
-    made = clock.moment(given.created_at) or clock.now()
-    times = {"now": made, "begins": clock.moment(given.valid_from) or made, "ends": clock.moment(given.valid_until)}
+    made = clock.to_ms(given.created_at) or clock.now()
+    times = {"now": made, "begins": clock.to_ms(given.valid_from) or made, "ends": clock.to_ms(given.valid_until)}
     return msgspec.structs.asdict(given) | times

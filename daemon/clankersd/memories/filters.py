@@ -9,7 +9,7 @@ from clankersd.db import Db
 from clankersd.index.chunker import CJK
 from clankersd.memories.scopes import IN_SCOPE, Asks, allowed
 from clankersd.memories.store import AS_OF, CURRENT, SALIENCE, STATE
-from clankersd.projects import project_id
+from clankersd.projects import find_project_id
 
 _WORD = re.compile(r"\w+")
 _CJK = re.compile(f"[{CJK}]")
@@ -37,7 +37,7 @@ def selection(db: Db, request: Selection[Any], now: int) -> tuple[list[str], dic
         value = getattr(request, name)
         if value is not None:
             conditions.append(test)
-            params[name] = clock.moment(value) if name.startswith("created_") else value
+            params[name] = clock.to_ms(value) if name.startswith("created_") else value
     return [*conditions, *of_project(db, request, params)], params
 
 
@@ -45,7 +45,7 @@ def of_project(db: Db, request: Asks, params: dict[str, Any]) -> list[str]:
     """Beside scopes that are named, a project narrows what is selected."""
     if request.scopes is None or not request.project:
         return []
-    params["project_id"] = project_id(db, request.project)
+    params["project_id"] = find_project_id(db, request.project)
     return ["memories.project_id = :project_id"]
 
 

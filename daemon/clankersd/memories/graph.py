@@ -14,7 +14,7 @@ from clankers_protocol.memories import Memory, MemoryRelated, Related
 from clankers_protocol.search import Search
 from clankersd import clock
 from clankersd.db import Db
-from clankersd.db.paging import that_fit
+from clankersd.db.paging import fit_reply
 from clankersd.embedders.base import Vector
 from clankersd.embedders.memory_headroom import numpy_if_available
 from clankersd.index import vectors
@@ -129,7 +129,7 @@ async def neighbors(daemon: "Daemon", request: GraphNeighbors) -> Graph:
         now, permitted = clock.now(), allowed(db, request)
         rules = _rules(request, permitted, now)
         hops, truncated = _walk(db, _start(db, request.id, permitted), request, rules)
-        nodes = _nodes(db, hops, permitted, now, clock.moment(request.as_of))
+        nodes = _nodes(db, hops, permitted, now, clock.to_ms(request.as_of))
         return Graph(nodes, _edges(db, nodes, rules), truncated or len(nodes) < len(hops))
 
     return await daemon.store.read(look_around)
@@ -151,7 +151,7 @@ async def related_memories(daemon: "Daemon", request: MemoryRelated) -> list[Rel
 
 
 def _rules(request: GraphNeighbors, permitted: Allowed, now: int) -> _Rules:
-    as_of = clock.moment(request.as_of)
+    as_of = clock.to_ms(request.as_of)
     relations = [KNOWN] if as_of is not None else ["1"]
     memories = AS_OF if as_of is not None else CURRENT
     if not request.include_closed:
@@ -229,7 +229,7 @@ def _nodes(db: Db, hops: dict[Place, int], permitted: Allowed, now: int, as_of: 
 
 def _memories(db: Db, ids: list[str], now: int, as_of: int | None) -> dict[str, Memory]:
     sql = f"{SELECT} JOIN json_each(:ids) ON memories.id = json_each.value ORDER BY json_each.key"
-    rows = that_fit(db.fetch(sql, {"ids": json.dumps(ids), "now": now}))
+    rows = fit_reply(db.fetch(sql, {"ids": json.dumps(ids), "now": now}))
     return {memory.id: memory for memory in to_memories(db, rows, now, as_of)}
 
 
@@ -304,7 +304,7 @@ def _strongest(db: Db, ways: list[Way], permitted: Allowed, limit: int) -> list[
         ORDER BY json_each.key LIMIT :limit
     """
     params = permitted.params | {"ids": json.dumps(list(best)), "now": now, "limit": limit}
-    memories = to_memories(db, that_fit(db.fetch(sql, params)), now)
+    memories = to_memories(db, fit_reply(db.fetch(sql, params)), now)
     return [
         Related(memory, via, detail, round(score, 6))
         for memory in memories

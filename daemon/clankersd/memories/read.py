@@ -20,8 +20,8 @@ from clankers_protocol.memories import (
 )
 from clankersd import clock
 from clankersd.db import Db
-from clankersd.db.ids import whole_id
-from clankersd.db.paging import decode_cursor, encode_cursor, take_page, that_fit
+from clankersd.db.ids import resolve_id
+from clankersd.db.paging import decode_cursor, encode_cursor, fit_reply, take_page
 from clankersd.memories.filters import in_states, of_project, selection, words
 from clankersd.memories.scopes import IN_SCOPE, allowed
 from clankersd.memories.similarity import content_hash
@@ -73,7 +73,7 @@ _RELATIONS = f"""
 
 @handles(MemoryGet)
 async def memory_get(daemon: "Daemon", request: MemoryGet) -> Memory:
-    as_of = clock.moment(request.as_of)
+    as_of = clock.to_ms(request.as_of)
 
     def one(db: Db) -> Memory:
         now = clock.now()
@@ -95,7 +95,7 @@ async def memory_list(daemon: "Daemon", request: MemoryList) -> MemoryPage:
     def page(db: Db) -> MemoryPage:
         now, key, after = _place(request)
         conditions, params = selection(db, request, now)
-        conditions.append(in_states(request.include, clock.moment(request.as_of), params))
+        conditions.append(in_states(request.include, clock.to_ms(request.as_of), params))
         if request.query is not None:
             conditions.append(words(request.query, params))
         if key is not None:
@@ -104,10 +104,10 @@ async def memory_list(daemon: "Daemon", request: MemoryList) -> MemoryPage:
         keys = db.tuples(
             _KEYS.format(sort=sort, conditions=" AND ".join(conditions)), params | {"limit": request.limit + 1}
         )
-        rows = that_fit(take_page(get(db, memory_id, now) for memory_id, _ in keys[: request.limit]))
+        rows = fit_reply(take_page(get(db, memory_id, now) for memory_id, _ in keys[: request.limit]))
         last = keys[len(rows) - 1] if rows else None
         cursor = encode_cursor(now, float(last[1]), last[0]) if last and len(keys) > len(rows) else None
-        return MemoryPage(to_memories(db, rows, now, clock.moment(request.as_of)), cursor)
+        return MemoryPage(to_memories(db, rows, now, clock.to_ms(request.as_of)), cursor)
 
     return await daemon.store.read(page)
 
@@ -125,7 +125,7 @@ async def memory_has(daemon: "Daemon", request: MemoryHas) -> Has:
     def look(db: Db) -> Has:
         permitted = allowed(db, request)
         try:
-            found = whole_id(db, request.id, "memories", "memory", IN_SCOPE, permitted.params) if request.id else None
+            found = resolve_id(db, request.id, "memories", "memory", IN_SCOPE, permitted.params) if request.id else None
         except NotFound:
             found = None
         if request.content is not None:
@@ -160,7 +160,7 @@ async def memory_timeline(daemon: "Daemon", request: MemoryTimeline) -> MemoryPa
     def around(db: Db) -> MemoryPage:
         now, permitted = clock.now(), allowed(db, request)
         anchor = find(db, request.id, permitted, now) if request.id else None
-        at, key = (anchor["created_at"], anchor["id"]) if anchor else (clock.moment(request.at) or 0, "")
+        at, key = (anchor["created_at"], anchor["id"]) if anchor else (clock.to_ms(request.at) or 0, "")
         params = permitted.params | {"now": now, "at": at, "key": key}
         here = f"{SELECT} WHERE {IN_SCOPE} AND {CURRENT} AND (memories.created_at, memories.id)"
         before = db.fetch(

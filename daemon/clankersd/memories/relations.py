@@ -7,7 +7,7 @@ from clankers_protocol.entities import Relation, RelationAdd, RelationClose, Rel
 from clankers_protocol.errors import Conflict, InvalidParams
 from clankersd import clock
 from clankersd.db import Db
-from clankersd.db.ids import whole_id
+from clankersd.db.ids import resolve_id
 from clankersd.db.paging import decode_cursor, encode_cursor
 from clankersd.memories.entities import at_field, find_kept
 from clankersd.memories.scopes import IN_SCOPE, Allowed, allowed
@@ -105,7 +105,7 @@ async def list_relations(daemon: "Daemon", request: RelationList) -> RelationPag
 async def close_relation(daemon: "Daemon", request: RelationClose) -> Relation:
     def close(db: Db) -> Relation:
         known = _get(db, _find(db, request.id, allowed(db, request)))
-        at = clock.moment(request.at) or clock.now()
+        at = clock.to_ms(request.at) or clock.now()
         if known.type == "SUPERSEDES":
             raise Conflict(f"what superseded {known.target} stays its successor: supersede that one - at `$.id`")
         if at < known.valid_from:
@@ -146,7 +146,7 @@ def _can_supersede(db: Db, source: Row, target: Row) -> bool:
 def _wanted(request: RelationAdd) -> Row:
     """The relation that the request asks for; raises for a time that cannot be."""
     now = clock.now()
-    begins, ends = clock.moment(request.valid_from) or now, clock.moment(request.valid_until)
+    begins, ends = clock.to_ms(request.valid_from) or now, clock.to_ms(request.valid_until)
     if ends is not None and ends <= begins:
         raise InvalidParams("invalid params: it ends before it begins - at `$.validUntil`")
     times = {"validFrom": request.valid_from, "validUntil": request.valid_until}
@@ -202,7 +202,7 @@ def _supersede(db: Db, source: Row, target: Row, request: RelationAdd, wanted: R
 
 def _selected(db: Db, request: RelationList, permitted: Allowed) -> tuple[list[str], dict[str, Any]]:
     """The relations that are asked for, as conditions and their parameters."""
-    as_of = clock.moment(request.as_of)
+    as_of = clock.to_ms(request.as_of)
     params = permitted.params | {"at": as_of or clock.now(), "as_of": as_of, "limit": request.limit + 1}
     conditions = [_BOTH_VISIBLE]
     if as_of is not None:
@@ -224,7 +224,7 @@ def _selected(db: Db, request: RelationList, permitted: Allowed) -> tuple[list[s
 
 def _find(db: Db, given: str, permitted: Allowed) -> str:
     with at_field("id"):
-        return whole_id(db, given, "memory_relationships", "relation", _BOTH_VISIBLE, permitted.params)
+        return resolve_id(db, given, "memory_relationships", "relation", _BOTH_VISIBLE, permitted.params)
 
 
 def _get(db: Db, relation_id: str) -> Relation:

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from clankers_protocol.errors import InvalidParams
 from clankersd.db import Db
-from clankersd.projects import project_id
+from clankersd.projects import find_project_id
 
 GLOBAL = "global"
 EVERY = "*"
@@ -40,7 +40,7 @@ class Asks(Protocol):
 def allowed(db: Db, request: Asks) -> Allowed:
     """The scopes the caller named, or its own and the global one."""
     permitted = own_scopes(request)
-    if request.scopes is None and request.project and (known := project_id(db, request.project)):
+    if request.scopes is None and request.project and (known := find_project_id(db, request.project)):
         return Allowed((*permitted.scopes, f"project:{known}"))
     return permitted
 

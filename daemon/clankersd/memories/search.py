@@ -76,7 +76,7 @@ async def _ask(daemon: "Daemon", request: MemorySearch, condition: str) -> Asked
 
     def conditions(db: Db) -> tuple[Visible, str | None]:
         [_, *further], params = selection(db, request, now)
-        state = in_states(request.include, clock.moment(request.as_of), params)
+        state = in_states(request.include, clock.to_ms(request.as_of), params)
         where = " AND ".join([state, *further, condition])
         visible = Visible(allowed(db, request), where, params)
         return visible, f"{_CHUNKS} WHERE {IN_SCOPE} AND {where}" if further else None
@@ -103,7 +103,7 @@ def _one_each(candidates: "list[Candidate]") -> "list[Candidate]":
 async def _hits(
     daemon: "Daemon", request: MemorySearch, asked: Asked, candidates: "list[Candidate]"
 ) -> list[MemoryHit]:  # fmt: skip
-    memories = await _memories(daemon, [one.row["memory_id"] for one in candidates], clock.moment(request.as_of))
+    memories = await _memories(daemon, [one.row["memory_id"] for one in candidates], clock.to_ms(request.as_of))
     return [_hit(asked, memories[one.row["memory_id"]], one) for one in candidates if one.row["memory_id"] in memories]
 
 

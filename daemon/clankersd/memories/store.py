@@ -10,7 +10,7 @@ from clankers_protocol.memories import LogEntry, Memory
 from clankersd import clock
 from clankersd.db import Db
 from clankersd.db.fts import FullText
-from clankersd.db.ids import whole_id
+from clankersd.db.ids import resolve_id
 from clankersd.memories.salience import DECAY, Strength
 from clankersd.memories.scopes import IN_SCOPE, Allowed
 
@@ -86,7 +86,7 @@ _LOG = """
 
 def find(db: Db, given: str, permitted: Allowed, now: int | None = None) -> Row:
     """The memory with this id, or the only one whose id begins so, in whatever state; raises NotFound."""
-    return get(db, whole_id(db, given, "memories", "memory", IN_SCOPE, permitted.params), now or clock.now())
+    return get(db, resolve_id(db, given, "memories", "memory", IN_SCOPE, permitted.params), now or clock.now())
 
 
 def get(db: Db, memory_id: str, now: int) -> Row:

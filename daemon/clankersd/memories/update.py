@@ -103,7 +103,7 @@ def _correct(db: Db, row: Row, request: MemoryUpdate, drafted: Draft | None, now
 
 def _corrections(row: Row, request: MemoryUpdate, drafted: Draft | None) -> Row:
     values: Row = {name: value for name in _PLAIN if (value := getattr(request, name)) is not None}
-    values |= {name: clock.moment(value) for name in _TIMES if (value := getattr(request, name)) is not None}
+    values |= {name: clock.to_ms(value) for name in _TIMES if (value := getattr(request, name)) is not None}
     values |= dict.fromkeys(_CLEARED[name] for name in request.clear)
     if request.metadata is not None:
         values["metadata"] = as_json(request.metadata)

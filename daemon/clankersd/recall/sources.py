@@ -13,7 +13,7 @@ from clankersd.index.tokenize import query_words
 from clankersd.memories.scopes import IN_SCOPE, Allowed
 from clankersd.memories.search import best_memories
 from clankersd.memories.store import CURRENT, SALIENCE, SURE
-from clankersd.projects import project_id
+from clankersd.projects import find_project_id
 from clankersd.recall.block import Item, day
 from clankersd.search.search import best_hits
 
@@ -54,7 +54,7 @@ _MARKED = re.compile("«([^»]+)»")
 def project_of(db: Db, session: str, project: str | None) -> str | None:
     """The id of the project a session is in, or of the given path or id."""
     known = db.value("SELECT project_id FROM sessions WHERE id = :id", {"id": session})
-    return known or (project_id(db, project) if project else None)
+    return known or (find_project_id(db, project) if project else None)
 
 
 def recent_sessions(db: Db, project: str | None, session: str, *, titles_only: bool) -> list[Item]:

@@ -27,8 +27,8 @@ from clankers_protocol.wire import Ok
 from clankersd import clock
 from clankersd.capture.redaction import count_redactions, without_secrets
 from clankersd.db import Db
-from clankersd.db.ids import whole_id
-from clankersd.db.paging import decode_cursor, encode_cursor, that_fit
+from clankersd.db.ids import resolve_id
+from clankersd.db.paging import decode_cursor, encode_cursor, fit_reply
 from clankersd.schedule.builtins import BUILTINS
 from clankersd.schedule.grammar import local_zone, parse, zone_named
 from clankersd.schedule.runs import SELECT_RUN, run_from, skip_waiting
@@ -99,7 +99,7 @@ async def list_actions(daemon: "Daemon", request: ScheduleList) -> ActionPage:
     """
     params = {"enabled": request.enabled, "after_run": after_run, "after_id": after_id, "limit": request.limit + 1}
     rows = await daemon.store.read(lambda db: db.fetch(sql, params))
-    shown = that_fit(rows[: request.limit])
+    shown = fit_reply(rows[: request.limit])
     more = len(rows) > len(shown)
     cursor = encode_cursor(shown[-1]["next_run"] or NEVER, shown[-1]["id"]) if more else None
     return ActionPage([action_from(row) for row in shown], cursor)
@@ -171,13 +171,13 @@ async def find(daemon: "Daemon", request: ScheduleFind) -> list[ScheduledAction]
     sought = request.description.casefold()
     rows = await daemon.store.read(lambda db: db.fetch(f"{SELECT_ACTION} ORDER BY created_at, id"))
     found = [row for row in rows if sought in row["description"].casefold()]
-    return [action_from(row) for row in that_fit(found[: request.limit])]
+    return [action_from(row) for row in fit_reply(found[: request.limit])]
 
 
 @handles(ScheduleDue)
 async def due(daemon: "Daemon", request: ScheduleDue) -> list[ScheduledAction]:
-    params = {"at": clock.moment(request.at) or clock.now(), "limit": request.limit}
-    return [action_from(row) for row in that_fit(await daemon.store.read(lambda db: db.fetch(_DUE, params)))]
+    params = {"at": clock.to_ms(request.at) or clock.now(), "limit": request.limit}
+    return [action_from(row) for row in fit_reply(await daemon.store.read(lambda db: db.fetch(_DUE, params)))]
 
 
 @handles(ScheduleHistory)
@@ -197,7 +197,7 @@ async def history(daemon: "Daemon", request: ScheduleHistory) -> RunPage:
         return db.fetch(f"{SELECT_RUN} WHERE {' AND '.join(conditions)} {order}", params)
 
     rows = await daemon.store.read(page)
-    runs = [run_from(row) for row in that_fit(rows[: request.limit])]
+    runs = [run_from(row) for row in fit_reply(rows[: request.limit])]
     cursor = encode_cursor(runs[-1].created_at, runs[-1].id) if len(rows) > len(runs) else None
     return RunPage(runs, cursor)
 
@@ -243,7 +243,7 @@ def _skill(db: Db, given: str | None) -> str | None:
 
 def _resolved(db: Db, given: str) -> dict[str, Any]:
     """The action of this id, or of a unique beginning of it."""
-    whole = whole_id(db, given, "scheduled_actions", "scheduled action")
+    whole = resolve_id(db, given, "scheduled_actions", "scheduled action")
     row = db.fetch_one(f"{SELECT_ACTION} WHERE id = :id", {"id": whole})
     assert row
     return row

@@ -16,7 +16,7 @@ from clankersd.schedule import runs
 from clankersd.schedule.actions import SELECT_ACTION, action_from
 from clankersd.schedule.builtins import BUILTINS
 from clankersd.wire.rpc import handles
-from clankersd.wire.subscriptions import Subscription, asking_peer
+from clankersd.wire.subscriptions import Subscription, calling_connection
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon
@@ -116,11 +116,11 @@ class Scheduler:
         assert run.lease_until
         due = DueRun(run.id, action, run.scheduled_for, run.attempts, run.lease_until)
         for receiver in self._in_turn():
-            if self._daemon.hub.tell(receiver.peer, RUN, due):
+            if self._daemon.hub.notify(receiver.peer, RUN, due):
                 return
 
     def _receivers(self) -> list[Subscription]:
-        return self._daemon.hub.to(RECEIVERS)
+        return self._daemon.hub.subscriptions_to(RECEIVERS)
 
     def _in_turn(self) -> list[Subscription]:
         """Those who may get a run, beginning with another one each time."""
@@ -133,7 +133,7 @@ class Scheduler:
         """Do a built-in action as a job. While it runs its lease is renewed; if the daemon dies, it is not."""
         try:
             job_id = await self._daemon.jobs.start(builtin, lambda progress: BUILTINS[builtin](self._daemon, progress))
-            job = await self._daemon.jobs.ended(job_id)
+            job = await self._daemon.jobs.wait(job_id)
             state = "done" if job.state == "done" else "failed"
             result = {"jobId": job_id, "result": job.result}
             await self._end(run.id, state, result, job.error or (None if state == "done" else job.state))
@@ -185,7 +185,7 @@ def _action(db: Db, run: ScheduleRun) -> ScheduledAction:
 
 @handles(ScheduleSubscribe)
 async def subscribe(daemon: "Daemon", request: ScheduleSubscribe) -> Subscribed:
-    subscription = daemon.hub.subscribe(asking_peer(), frozenset({RECEIVERS}), {})
+    subscription = daemon.hub.subscribe(calling_connection(), frozenset({RECEIVERS}), {})
     daemon.scheduler.wake()
     return Subscribed(subscription)
 

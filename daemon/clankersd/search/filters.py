@@ -7,18 +7,18 @@ from typing import Any
 from clankers_protocol.errors import InvalidParams
 from clankers_protocol.search import Filter, Search
 from clankersd import clock
-from clankersd.clock import moment
+from clankersd.clock import to_ms
 from clankersd.index.vectors import Fits
 from clankersd.memories.scopes import Allowed
-from clankersd.projects import ASKED_FOR, IN_PROJECT, asked_for
+from clankersd.projects import IN_PROJECT, PROJECT_IDS, project_params
 
 _PROJECT = f"""(
     chunks.session_id IN (SELECT id FROM sessions WHERE {IN_PROJECT})
-    OR chunks.file_id IN (SELECT id FROM files WHERE project_id IN {ASKED_FOR})
-    OR chunks.memory_id IN (SELECT id FROM memories WHERE project_id IN {ASKED_FOR})
+    OR chunks.file_id IN (SELECT id FROM files WHERE project_id IN {PROJECT_IDS})
+    OR chunks.memory_id IN (SELECT id FROM memories WHERE project_id IN {PROJECT_IDS})
     OR chunks.document_chunk_id IN (
         SELECT document_chunks.id FROM document_chunks JOIN documents ON documents.id = document_chunks.document_id
-        WHERE documents.project_id IN {ASKED_FOR}
+        WHERE documents.project_id IN {PROJECT_IDS}
     )
 )"""
 _TEXT_FIELDS = {
@@ -110,8 +110,8 @@ def _conditions(request: Search, params: dict[str, Any]) -> list[str]:
     conditions: list[str] = []
     given: dict[str, tuple[str, Any]] = {
         "session_id": ("chunks.session_id = :session_id", request.session_id),
-        "since": ("chunks.created_at >= :since", moment(request.since)),
-        "until": ("chunks.created_at < :until", moment(request.until)),
+        "since": ("chunks.created_at >= :since", to_ms(request.since)),
+        "until": ("chunks.created_at < :until", to_ms(request.until)),
     }
     for name, (test, value) in given.items():
         if value is not None:
@@ -119,7 +119,7 @@ def _conditions(request: Search, params: dict[str, Any]) -> list[str]:
             params[name] = value
     if request.project is not None:
         conditions.append(_PROJECT)
-        params |= asked_for(request.project)
+        params |= project_params(request.project)
     return conditions + [_condition(one, f"filter{number}", params) for number, one in enumerate(request.filters or [])]
 
 
@@ -164,7 +164,7 @@ def _meta_column(field: str) -> str:
 def _time_condition(one: Filter, name: str, params: dict[str, Any]) -> str:
     if one.op not in _TIMES or isinstance(one.value, bool | str | list):
         raise _wrong(one, f"takes {', '.join(_TIMES)} with a time")
-    params[name] = moment(one.value) or 0
+    params[name] = to_ms(one.value) or 0
     return f"chunks.created_at {_TIMES[one.op]} :{name}"
 
 

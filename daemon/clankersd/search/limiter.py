@@ -7,7 +7,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, TypeVar
 
 from clankersd.wire.fair_limiter import FairLimiter
-from clankersd.wire.rpc import current_peer
+from clankersd.wire.rpc import current_connection
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon
@@ -34,7 +34,7 @@ async def search_turn_paused(daemon: "Daemon") -> AsyncIterator[None]:
     if not _has_turn.get():
         yield
         return
-    async with daemon.searches.pause(current_peer.get()):
+    async with daemon.searches.pause(current_connection.get()):
         yield
 
 
@@ -45,7 +45,7 @@ def takes_search_turn(handler: "Callable[[Daemon, R], Awaitable[T]]") -> "Callab
     async def limited(daemon: "Daemon", request: R) -> T:
         if _has_turn.get():  # one search that is part of another
             return await handler(daemon, request)
-        async with daemon.searches.turn(current_peer.get()):
+        async with daemon.searches.turn(current_connection.get()):
             _has_turn.set(True)
             return await handler(daemon, request)
 

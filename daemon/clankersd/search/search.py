@@ -12,7 +12,7 @@ import msgspec
 from clankers_protocol.errors import DeadlineExceeded, InvalidParams, RpcError, StorageUnavailable
 from clankers_protocol.search import Hit, Mode, Ref, Search, SearchResult
 from clankersd import clock
-from clankersd.clock import moment
+from clankersd.clock import to_ms
 from clankersd.db import Db
 from clankersd.db.paging import decode_cursor, encode_cursor
 from clankersd.memories.ranking import Weights, components, factor
@@ -137,7 +137,7 @@ async def _visible(daemon: "Daemon", request: Search) -> Visible:
         permitted = await daemon.store.read(lambda db: allowed(db, request))
     else:
         permitted = own_scopes(request)
-    as_of = moment(request.as_of)
+    as_of = to_ms(request.as_of)
     return Visible(permitted, AS_OF if as_of else CURRENT, {"as_of": as_of, "now": clock.now()})
 
 

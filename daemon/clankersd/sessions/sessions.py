@@ -29,11 +29,11 @@ from clankers_protocol.sessions import (
     ToolList,
     ToolPage,
 )
-from clankersd.clock import moment
+from clankersd.clock import to_ms
 from clankersd.db import Db
-from clankersd.db.ids import whole_id
-from clankersd.db.paging import decode_cursor, encode_cursor, fetch_page, take_page, that_fit
-from clankersd.projects import IN_PROJECT, asked_for
+from clankersd.db.ids import resolve_id
+from clankersd.db.paging import decode_cursor, encode_cursor, fetch_page, fit_reply, take_page
+from clankersd.projects import IN_PROJECT, project_params
 from clankersd.wire.rpc import handles
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ _TESTS = {"chat_id": "session_id IN (SELECT id FROM sessions WHERE chat_id = :ch
 @handles(SessionGet)
 async def get_session(daemon: "Daemon", request: SessionGet) -> Session:
     def get(db: Db) -> Session:
-        session_id = whole_id(db, request.id, "sessions", "session")
+        session_id = resolve_id(db, request.id, "sessions", "session")
         row = db.fetch_one(f"{_SESSION} WHERE id = :id", {"id": session_id})
         assert row
         return _session(row, _counts(db, session_id))
@@ -112,7 +112,7 @@ async def list_sessions(daemon: "Daemon", request: SessionList) -> SessionPage:
 
     def page(db: Db) -> SessionPage:
         rows = fetch_page(db, f"{_SESSION} WHERE {conditions} ORDER BY created_at DESC, id DESC LIMIT :limit", params)
-        shown = that_fit(rows[: request.limit])
+        shown = fit_reply(rows[: request.limit])
         sessions = [_session(row, _counts(db, row["id"])) for row in shown]
         return SessionPage(sessions, _next_cursor(rows, shown))
 
@@ -152,7 +152,7 @@ async def list_messages(daemon: "Daemon", request: MessageList) -> MessagePage:
         raise InvalidParams("invalid params: exactly one of sessionId, threadId and chatId is needed")
     session_id = request.session_id or request.thread_id
     where = {"session_id": session_id, "role": request.role, "chat_id": request.chat_id}
-    times = {"since": moment(request.since), "until": moment(request.until)}
+    times = {"since": to_ms(request.since), "until": to_ms(request.until)}
 
     def page(db: Db) -> MessagePage:
         if session_id is not None:
@@ -171,7 +171,7 @@ async def list_tools(daemon: "Daemon", request: ToolList) -> ToolPage:
         "file_path": request.file_path,
         "success": request.success,
     }
-    times = {"since": moment(request.since), "until": moment(request.until)}
+    times = {"since": to_ms(request.since), "until": to_ms(request.until)}
 
     def page(db: Db) -> ToolPage:
         if request.session_id is not None:
@@ -217,7 +217,7 @@ async def timeline(daemon: "Daemon", request: SessionTimeline) -> Timeline:
         }
         found = db.fetch(_TIMELINE, params)
         whole = take_page(_fetch_entry(db, row) for row in found[: request.limit])
-        shown = that_fit(whole)
+        shown = fit_reply(whole)
         return Timeline([_entry(row) for row in shown], _timeline_cursor(found, len(shown)))
 
     return await daemon.store.read(page)
@@ -230,11 +230,11 @@ async def list_projects(daemon: "Daemon", request: ProjectList) -> list[Project]
 
 def _session_filters(request: SessionList) -> tuple[str, dict[str, Any]]:
     params: dict[str, Any] = {
-        **asked_for(request.project),
+        **project_params(request.project),
         "source": request.source,
         "status": request.status,
-        "since": moment(request.since),
-        "until": moment(request.until),
+        "since": to_ms(request.since),
+        "until": to_ms(request.until),
     }
     tests = {
         "project": IN_PROJECT,
@@ -265,7 +265,7 @@ def _newest(
         f"{select} WHERE {' AND '.join(conditions)} ORDER BY created_at DESC, id DESC LIMIT :limit",
         params | {"limit": limit + 1},
     )
-    shown = that_fit(rows[:limit])
+    shown = fit_reply(rows[:limit])
     return shown[::-1], _next_cursor(rows, shown)
 
 

@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING, Any
 
 from clankers_protocol.sessions import Statistics, Stats, ToolUsage, Totals, Usage
-from clankersd.clock import moment
+from clankersd.clock import to_ms
 from clankersd.db import Db
-from clankersd.projects import IN_PROJECT, asked_for
+from clankersd.projects import IN_PROJECT, project_params
 from clankersd.wire.rpc import handles
 
 if TYPE_CHECKING:
@@ -74,9 +74,9 @@ _TOOLS = f"""
 @handles(Stats)
 async def stats(daemon: "Daemon", request: Stats) -> Statistics:
     params: dict[str, Any] = {
-        **asked_for(request.project),
-        "since": moment(request.since),
-        "until": moment(request.until),
+        **project_params(request.project),
+        "since": to_ms(request.since),
+        "until": to_ms(request.until),
         "limit": request.limit,
     }
 

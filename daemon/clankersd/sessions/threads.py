@@ -27,9 +27,9 @@ from clankers_protocol.threads import (
 from clankersd import clock
 from clankersd.capture.apply import clear_session, keep, message_change, session_change
 from clankersd.db import Db
-from clankersd.db.ids import whole_id
-from clankersd.db.paging import decode_cursor, encode_cursor, fetch_page, that_fit
-from clankersd.projects import IN_PROJECT, asked_for
+from clankersd.db.ids import resolve_id
+from clankersd.db.paging import decode_cursor, encode_cursor, fetch_page, fit_reply
+from clankersd.projects import IN_PROJECT, project_params
 from clankersd.search.filters import eligible, without_memories
 from clankersd.search.limiter import takes_search_turn
 from clankersd.search.owners import Best, Question, find_owners, narrowed
@@ -77,12 +77,12 @@ async def create(daemon: "Daemon", request: ThreadCreate) -> Thread:
 
 @handles(ThreadGet)
 async def get(daemon: "Daemon", request: ThreadGet) -> Thread:
-    return await daemon.store.read(lambda db: _get(db, whole_id(db, request.id, "sessions", "thread")))
+    return await daemon.store.read(lambda db: _get(db, resolve_id(db, request.id, "sessions", "thread")))
 
 
 @handles(ThreadList)
 async def list_threads(daemon: "Daemon", request: ThreadList) -> ThreadPage:
-    params: dict[str, Any] = {"chat_id": request.chat_id, "limit": request.limit + 1, **asked_for(request.project)}
+    params: dict[str, Any] = {"chat_id": request.chat_id, "limit": request.limit + 1, **project_params(request.project)}
     conditions = ["1"] + ["chat_id = :chat_id"] * (request.chat_id is not None)
     conditions += [IN_PROJECT] * (request.project is not None)
     if request.cursor:
@@ -90,7 +90,7 @@ async def list_threads(daemon: "Daemon", request: ThreadList) -> ThreadPage:
         params["at"], params["before"] = decode_cursor(request.cursor, int, str)
     sql = f"{_THREAD} WHERE {' AND '.join(conditions)} ORDER BY updated_at DESC, id DESC LIMIT :limit"
     rows = await daemon.store.read(lambda db: fetch_page(db, sql, params))
-    shown = that_fit(rows[: request.limit])
+    shown = fit_reply(rows[: request.limit])
     more = len(rows) > len(shown)
     cursor = encode_cursor(shown[-1]["updated_at"], shown[-1]["id"]) if more else None
     return ThreadPage([_thread(row) for row in shown], cursor)
@@ -152,7 +152,7 @@ async def search_messages(daemon: "Daemon", request: MessageSearch) -> FoundMess
     answer = await find_owners(daemon, question, allowed)
     stored = await _fetch(daemon, [best.id for best in answer.best])
     found = [_scored(best, *stored[best.id]) for best in answer.best if best.id in stored]
-    found = found[: len(that_fit([{"text": one.message.text_content} for one in found]))]
+    found = found[: len(fit_reply([{"text": one.message.text_content} for one in found]))]
     return FoundMessages(found, answer.mode, answer.pending, answer.degraded, answer.took_ms)
 
 

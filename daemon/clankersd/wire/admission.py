@@ -40,7 +40,7 @@ class Admission:
             del self._held[process]
 
 
-def peer_process(raw: socket.socket) -> int:
+def process_of(raw: socket.socket) -> int:
     """The id of the process that connected."""
     if sys.platform == "linux":
         credentials = raw.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))

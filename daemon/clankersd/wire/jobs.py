@@ -13,7 +13,7 @@ from clankers_protocol.admin import Job, JobCancel, JobList, JobStatus
 from clankers_protocol.errors import Conflict, NotFound, RpcError
 from clankersd import clock
 from clankersd.db import Db, Store
-from clankersd.wire.rpc import current_peer, handles
+from clankersd.wire.rpc import current_connection, handles
 from clankersd.wire.subscriptions import Hub
 
 if TYPE_CHECKING:
@@ -98,14 +98,14 @@ class Jobs:
 
     async def start(self, kind: str, work: Work) -> str:
         """Begin `work` and return the job's id; only one of a kind may run."""
-        self.refuse_second(kind)
+        self.ensure_not_running(kind)
         running = await self._begin(kind, None)
         assert self._tasks
-        self._tasks.start_soon(self._work, running, work, current_peer.get())
+        self._tasks.start_soon(self._work, running, work, current_connection.get())
         return running.job.id
 
     @asynccontextmanager
-    async def counted(self, kind: str, note: str) -> AsyncIterator[Job]:
+    async def track(self, kind: str, note: str) -> AsyncIterator[Job]:
         """Write down what the block does as a job, before it is done: so that it counts whatever comes of it.
 
         Cancelled, the block ends early and the job says so.
@@ -146,7 +146,7 @@ class Jobs:
         self._hub.publish("job", "started", job.id, kind=kind, state=job.state)
         return running
 
-    def refuse_second(self, kind: str) -> None:
+    def ensure_not_running(self, kind: str) -> None:
         """Raise Conflict while a job of this kind runs."""
         jobs = [running.job for running in self._running.values()]  # one that has ended may be there for a moment more
         if any(job.kind == kind and job.state == "running" for job in jobs):
@@ -161,7 +161,7 @@ class Jobs:
             raise NotFound(f"job not found: {job_id}")
         return _from_row(row)
 
-    async def ended(self, job_id: str) -> Job:
+    async def wait(self, job_id: str) -> Job:
         """The job once it is over."""
         if running := self._running.get(job_id):
             await running.ended.wait()
@@ -188,7 +188,7 @@ class Jobs:
     async def _work(self, running: "_Running", work: Work, peer: "Peer | None") -> None:
         job = running.job
         progress = Progress(job, peer)
-        current_peer.set(None)  # what a job writes does not go before or behind the events of whoever began it
+        current_connection.set(None)  # what a job writes does not go before or behind the events of whoever began it
         try:
             with running.scope:
                 job.result = await work(progress)

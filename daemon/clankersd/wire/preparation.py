@@ -18,14 +18,14 @@ T = TypeVar("T")
 LARGE_REQUEST_BYTES = 16 * 1024
 HUGE_REQUEST_BYTES = 1024 * 1024
 
-current_order: ContextVar["Order | None"] = ContextVar("current_order", default=None)
+current_order: ContextVar["RequestOrder | None"] = ContextVar("current_order", default=None)
 """The order of the connection whose request is being served."""
 
-current_bytes: ContextVar[int] = ContextVar("current_bytes", default=0)
+current_request_bytes: ContextVar[int] = ContextVar("current_request_bytes", default=0)
 """About how large that request is."""
 
 
-class Order:
+class RequestOrder:
     """The order in which the requests of one connection start.
 
     A request is held back while an earlier one prepares. Each one that may start gets as far as its first wait, by
@@ -69,7 +69,7 @@ class Order:
 _lanes: dict[bool, anyio.CapacityLimiter] = {}
 
 
-def lane(size: int) -> anyio.CapacityLimiter:
+def thread_limiter(size: int) -> anyio.CapacityLimiter:
     """The limiter of work on `size` bytes. Many busy threads would starve the event loop, so there are two: one for
     requests of ordinary size, and one for huge ones, which the others do not wait for."""
     huge = size >= HUGE_REQUEST_BYTES
@@ -81,11 +81,11 @@ def lane(size: int) -> anyio.CapacityLimiter:
 async def prepare(build: Callable[[], T]) -> T:
     """Call `build`: at once, or in a thread when the request being served is large. It may be abandoned."""
     order = current_order.get()
-    size = current_bytes.get()
+    size = current_request_bytes.get()
     if order is None or size < LARGE_REQUEST_BYTES:
         return build()
     order.begin_preparing()
     try:
-        return await anyio.to_thread.run_sync(build, abandon_on_cancel=True, limiter=lane(size))
+        return await anyio.to_thread.run_sync(build, abandon_on_cancel=True, limiter=thread_limiter(size))
     finally:
         order.end_preparing()

@@ -42,7 +42,7 @@ _ENVELOPE = ("schemaVersion", "client")
 
 log = structlog.get_logger(component="rpc")
 
-current_peer: ContextVar["Peer | None"] = ContextVar("current_peer", default=None)
+current_connection: ContextVar["Peer | None"] = ContextVar("current_connection", default=None)
 """The connection whose request is being served."""
 
 

@@ -18,11 +18,11 @@ import structlog
 from clankers_protocol.errors import InvalidRequest, Overloaded, ParseError, RpcError
 from clankers_protocol.framing import MAX_FRAME, Decoder, FramingError, frame
 from clankersd.wire import rpc
-from clankersd.wire.admission import Admission, peer_process
+from clankersd.wire.admission import Admission, process_of
 from clankersd.wire.byte_budget import ByteBudget
 from clankersd.wire.large_json import measure
 from clankersd.wire.outbox import MAX_UNSENT_BYTES, MAX_UNSENT_TOTAL_BYTES, Outbox
-from clankersd.wire.preparation import Order, current_bytes, current_order, lane
+from clankersd.wire.preparation import RequestOrder, current_order, current_request_bytes, thread_limiter
 from clankersd.wire.sockets import BACKLOG
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ class Peer(asyncio.Protocol):
         self._decoder = Decoder()
         self._bodies: deque[tuple[bytes, _Frame]] = deque()
         self._waiting: deque[tuple[Any, Reply, _Frame, _Batch | None, int]] = deque()
-        self._order = Order()
+        self._order = RequestOrder()
         self._decoding = False
         self._in_flight = 0
         self._small_bytes = 0  # of unfinished frames, those that have reserved no room
@@ -256,7 +256,7 @@ class Peer(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=0)  # what the peer does not read, its requests wait for
         self._outbox = Outbox(self._transport, self._server.unsent)
         self.socket: socket.socket = transport.get_extra_info("socket")
-        self.process = peer_process(self.socket)
+        self.process = process_of(self.socket)
         if refusal := self._server.come(self):
             self._refuse(refusal)
 
@@ -438,12 +438,14 @@ class Peer(asyncio.Protocol):
 
     async def _decode_apart(self, body: bytes, received: _Frame) -> None:
         try:
-            shape = await anyio.to_thread.run_sync(measure, body, limiter=lane(len(body)))
+            shape = await anyio.to_thread.run_sync(measure, body, limiter=thread_limiter(len(body)))
             size_bytes = len(body) + OBJECT_BYTES * (shape.values + shape.containers + shape.members)
             if granted := self._server.decoded.reserve(size_bytes):
                 await granted
             received.decoded_bytes = size_bytes
-            message, sizes = await anyio.to_thread.run_sync(_decode_and_measure, body, limiter=lane(len(body)))
+            message, sizes = await anyio.to_thread.run_sync(
+                _decode_and_measure, body, limiter=thread_limiter(len(body))
+            )
             self._take(message, sizes, received)
         except ParseError as error:
             self._say(rpc.error_reply(error))
@@ -467,9 +469,9 @@ class Peer(asyncio.Protocol):
         self._spawn(self._serve(request, reply, size), received)
 
     async def _serve(self, request: Any, reply: Reply, size: int) -> None:
-        rpc.current_peer.set(self)
+        rpc.current_connection.set(self)
         current_order.set(self._order)
-        current_bytes.set(size)
+        current_request_bytes.set(size)
         body = await rpc.answer(self._daemon, request)
         if body is not None:
             self._expected_reply_bytes = max(len(body), self._expected_reply_bytes // 2)

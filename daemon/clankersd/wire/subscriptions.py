@@ -22,7 +22,7 @@ from clankers_protocol.subscriptions import (
 from clankers_protocol.wire import Ok
 from clankersd import clock
 from clankersd.db import Db, Store
-from clankersd.wire.rpc import current_peer, handles
+from clankersd.wire.rpc import current_connection, handles
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon
@@ -117,7 +117,7 @@ class Hub:
         if not self._wanted[kind]:
             return
         if len(self._untold) >= MOST_UNTOLD:
-            self._drop(self.to(kind), "more happened than could be told")
+            self._drop(self.subscriptions_to(kind), "more happened than could be told")
             return
         self._published += 1
         self._untold.append(News(self._published, kind, action, what, clock.now(), facts))
@@ -125,7 +125,7 @@ class Hub:
 
     def subscribe(self, peer: "Peer", kinds: frozenset[str], conditions: dict[str, str]) -> str:
         """Tell this peer from now on; returns the subscription's id."""
-        if len(self.of(peer)) >= MOST_PER_CONNECTION:
+        if len(self._subscriptions_of(peer)) >= MOST_PER_CONNECTION:
             raise Conflict(f"a connection may have {MOST_PER_CONNECTION} subscriptions")
         subscription = Subscription(clock.new_id(), peer, kinds, conditions, self._published)
         self._subscriptions[subscription.id] = subscription
@@ -139,24 +139,24 @@ class Hub:
             raise NotFound(f"this connection has no subscription {subscription_id}")
         self._remove(found)
 
-    def of(self, peer: "Peer") -> list[Subscription]:
+    def _subscriptions_of(self, peer: "Peer") -> list[Subscription]:
         return [one for one in self._subscriptions.values() if one.peer is peer]
 
-    def to(self, kind: str) -> list[Subscription]:
+    def subscriptions_to(self, kind: str) -> list[Subscription]:
         """The subscriptions to one kind, oldest first."""
         return [one for one in self._subscriptions.values() if kind in one.kinds]
 
     def forget(self, peer: "Peer") -> None:
         """That connection is no more."""
-        for one in self.of(peer):
+        for one in self._subscriptions_of(peer):
             self._remove(one)
 
-    def tell(self, peer: "Peer", method: str, params: Any) -> bool:
+    def notify(self, peer: "Peer", method: str, params: Any) -> bool:
         """Say something to a subscribed peer, without waiting for it; one that is too far behind is told no more."""
         if peer.offer(method, params):
             return True
         peer.take_back()
-        self._drop(self.of(peer), "this client reads too slowly")
+        self._drop(self._subscriptions_of(peer), "this client reads too slowly")
         return False
 
     async def run(self) -> None:
@@ -192,7 +192,7 @@ class Hub:
     def _pass_on(self, news: News) -> None:
         for one in list(self._subscriptions.values()):
             if one.id in self._subscriptions and one.wants(news):
-                self.tell(one.peer, CHANGED, Changed(one.id, news.kind, news.action, news.id, news.at, news.facts))
+                self.notify(one.peer, CHANGED, Changed(one.id, news.kind, news.action, news.id, news.at, news.facts))
 
     def _remove(self, subscription: Subscription) -> None:
         del self._subscriptions[subscription.id]
@@ -205,9 +205,9 @@ class Hub:
             one.peer.offer(DROPPED, Dropped(one.id, reason))
 
 
-def asking_peer() -> "Peer":
+def calling_connection() -> "Peer":
     """The connection that asks; it must be there to be told anything."""
-    peer = current_peer.get()
+    peer = current_connection.get()
     if peer is None:
         raise InvalidRequest("invalid request: only a connection can subscribe")
     return peer
@@ -228,10 +228,10 @@ async def subscribe(daemon: "Daemon", request: Subscribe) -> Subscribed:
             raise InvalidParams(f"invalid params: a {min(useless)} has no {name} to tell by - at `$.{name}`")
     if project := conditions.pop("project", None):
         conditions["projectPath" if project.startswith("/") else "projectId"] = project.rstrip("/") or "/"
-    return Subscribed(daemon.hub.subscribe(asking_peer(), frozenset(request.kinds), conditions))
+    return Subscribed(daemon.hub.subscribe(calling_connection(), frozenset(request.kinds), conditions))
 
 
 @handles(Unsubscribe)
 async def unsubscribe(daemon: "Daemon", request: Unsubscribe) -> Ok:
-    daemon.hub.unsubscribe(asking_peer(), request.subscription_id)
+    daemon.hub.unsubscribe(calling_connection(), request.subscription_id)
     return Ok()

@@ -129,7 +129,7 @@ class Chat:
         """
         async with self._turn:
             await self._check_budget(about)
-            async with self._jobs.counted(KIND, _note(about)) as job:
+            async with self._jobs.track(KIND, _note(about)) as job:
                 answer = await self._answer(orders, msgspec.json.encode(data).decode())
                 job.done = job.total = 1
                 job.result = {"purpose": purpose, "tokens": answer.tokens}

@@ -40,7 +40,7 @@ from clankersd.memories.extraction.sources import (
     read_ends,
     read_until,
 )
-from clankersd.projects import project_id
+from clankersd.projects import find_project_id
 from clankersd.wire.jobs import Progress
 from clankersd.wire.rpc import handles
 
@@ -294,7 +294,7 @@ def _count(extraction: Extraction, reading: Reading, found: Found) -> None:
 def _permitted(db: Db, request: MemoryExtract) -> dict[str, Any]:
     """The session, if memories of it may be stored where the caller may write."""
     session = find_session(db, request.session_id)
-    if request.project is not None and project_id(db, request.project) != session["project_id"]:
+    if request.project is not None and find_project_id(db, request.project) != session["project_id"]:
         raise InvalidParams("invalid params: the session is of another project - at `$.project`")
     try:
         Asker(request.scopes, request.agent).scope(session["project_id"])
