@@ -191,7 +191,7 @@ async def running(paths: Paths, flags: Mapping[str, Any], hook_start: HookStart 
         if swept := sweep_unfinished(paths.backups):
             structlog.get_logger(component="store").info("unfinished backups removed", files=[f.name for f in swept])
         store = Store(paths.database, paths.backups, loaded.config.durability)
-        store.source_of_write = rpc.current_connection.get
+        store.get_write_source = rpc.current_connection.get
         index = Index(store, *index_settings(loaded.config))
         index.longest_tool_output = loaded.config.tool_output_characters
         queue = Queue(index, loaded.config.embedding_cache_entries)

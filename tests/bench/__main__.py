@@ -163,7 +163,10 @@ def measure_daemon(daemon: DaemonProcess) -> list[Row]:
 class UngroupedDaemon(DaemonProcess):
     """The same daemon in every respect but one: it commits every request by itself."""
 
-    command = "import clankersd.db.store as store; store.MOST_PER_COMMIT = 1; import clankersd.main as m; m.main()"
+    command = (
+        "import clankersd.db.write_queue as queue; queue.MAX_WRITES_PER_COMMIT = 1; "
+        "import clankersd.main as m; m.main()"
+    )
 
     def start(self, *flags: str, wait: bool = True) -> "UngroupedDaemon":
         self.process = subprocess.Popen(

@@ -12,7 +12,7 @@ import pytest
 from support import DaemonProcess, RawConnection
 
 from clankers_protocol.errors import DeadlineExceeded
-from clankersd.db import Db, Store
+from clankersd.db import Db, Store, write_queue
 from clankersd.db import store as store_module
 
 pytestmark = pytest.mark.anyio
@@ -58,7 +58,7 @@ async def test_single_write_goes_before_bulk_writes_that_wait(tmp_path: Path) ->
         tasks.start_soon(store.write_all, [note("bulk", 0.002) for _ in range(100)])
         await anyio.sleep(0.01)
         await store.write(note("single"))
-        waiting = store.waiting
+        waiting = store.queue.size
         assert waiting > 50
 
 
@@ -79,14 +79,14 @@ async def test_bulk_writes_are_all_stored_beside_single_writes_without_end(tmp_p
 async def test_writes_of_one_source_keep_their_order(tmp_path: Path) -> None:
     async with open_store(tmp_path) as store, anyio.create_task_group() as tasks:
         source = "one"
-        store.source_of_write = lambda: source
+        store.get_write_source = lambda: source
         tasks.start_soon(store.write_all, [note(f"one {number}", 0.002) for number in range(20)])
         await anyio.lowlevel.checkpoint()
         tasks.start_soon(store.write, note("one, after its bulk"))
         await anyio.lowlevel.checkpoint()
         source = "two"
         await store.write(note("two"))
-        while store.waiting:
+        while store.queue.size:
             await anyio.sleep(0.005)
         order = await stored(store)
         assert order.index("two") < order.index("one 19")
@@ -142,17 +142,17 @@ async def test_interrupt_that_looks_like_another_error_is_tried_again(tmp_path: 
 
 
 async def test_store_reports_writes_that_wait_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, "LONG_WAIT_SECONDS", 0.2)
+    monkeypatch.setattr(write_queue, "LONG_WAIT_SECONDS", 0.2)
     async with open_store(tmp_path) as store, anyio.create_task_group() as tasks:
         await store.write(note("short"))
-        assert store.wait_problem is None
+        assert store.queue.problem is None
         tasks.start_soon(store.write, note("slow", 0.6))
-        while not (problem := store.wait_problem):
+        while not (problem := store.queue.problem):
             await anyio.sleep(0.02)
         assert "events wait" in problem
         await store.write(note("behind it"))
-        assert store.wait_problem is None
-        assert store.longest_write_wait_seconds >= 0.6
+        assert store.queue.problem is None
+        assert store.queue.longest_wait_seconds >= 0.6
 
 
 def test_health_reports_how_long_writes_wait(shared_daemon: DaemonProcess) -> None:

@@ -182,7 +182,7 @@ def test_a_damaged_page_is_refused_until_a_good_file_is_in_place(home: Path) -> 
         with daemon.connect() as connection:
             assert_refused(upsert(connection, "refused"))
             assert_in_trouble(connection, "damaged")
-            assert_refused(upsert(connection, "refused again"))
+            assert_refused(upsert(connection, "refused-again"))
             good.rename(database)
             eventually(stores_again(connection, "after"), "the daemon stores again")
         assert stored(database) == {*names, "after"}

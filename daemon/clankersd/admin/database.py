@@ -65,7 +65,7 @@ async def vacuum(daemon: "Daemon", request: DbVacuum) -> JobStarted:
             free = await daemon.store.read(_free_pages)
         await progress(total, total)
         freed = before - await daemon.store.read(_bytes)
-        await daemon.store.empty_log()  # it still holds pages as they were before
+        await daemon.store.truncate_wal()  # it still holds pages as they were before
         return {"freedBytes": freed}
 
     return JobStarted(await daemon.jobs.start("vacuum", work))

@@ -55,8 +55,8 @@ async def health(daemon: "Daemon", request: Health) -> HealthReport:  # every ha
         problem=problem,
         degraded=daemon.index.degraded,
         warnings=_warnings(daemon),
-        write_wait_ms=round(store.write_wait_seconds * 1000, 1),
-        longest_write_wait_ms=round(store.longest_write_wait_seconds * 1000, 1),
+        write_wait_ms=round(store.queue.wait_seconds * 1000, 1),
+        longest_write_wait_ms=round(store.queue.longest_wait_seconds * 1000, 1),
     )
 
 
@@ -72,7 +72,7 @@ async def get_db_path(daemon: "Daemon", request: GetDbPath) -> DatabasePath:
 
 @handles(DaemonStatus)
 async def status(daemon: "Daemon", request: DaemonStatus) -> StatusReport:
-    store, written = daemon.store, daemon.store.written
+    store, counted = daemon.store, daemon.store.queue.counts
     try:
         sizes, counts = await store.read(_measure)
     except StorageUnavailable:
@@ -96,7 +96,7 @@ async def status(daemon: "Daemon", request: DaemonStatus) -> StatusReport:
         data_path=str(daemon.paths.data),
         log_path=str(daemon.paths.logs),
         config_path=str(daemon.paths.config),
-        queue=WriteQueue(store.waiting, written.writes, written.commits, written.largest_commit),
+        queue=WriteQueue(store.queue.size, counted.writes, counted.commits, counted.largest_commit),
         sizes=sizes,
         counts=counts,
         warnings=_warnings(daemon),
@@ -134,11 +134,11 @@ async def discover(daemon: "Daemon", request: Discover) -> dict[str, Any]:
 
 def _warnings(daemon: "Daemon") -> list[str]:
     lost = lost_events.warnings(daemon.paths.data)
-    return [*daemon.store.notes, *daemon.spool.warnings(), *lost, *daemon.loaded.warnings()]
+    return [*daemon.store.warnings, *daemon.spool.warnings(), *lost, *daemon.loaded.warnings()]
 
 
 def _problem(daemon: "Daemon") -> str | None:
-    return daemon.store.problem or daemon.spool.problem or daemon.store.wait_problem
+    return daemon.store.problem or daemon.spool.problem or daemon.store.queue.problem
 
 
 def _measure(db: Db) -> tuple[Sizes, dict[str, int]]:

@@ -16,18 +16,18 @@ PAGES_PER_STEP = 256
 UNFINISHED_SUFFIX = ".unfinished"
 
 
-def back_up(db: Db, folder: Path, why: str, stopped: Callable[[], bool] = lambda: False) -> Path:
+def back_up(db: Db, folder: Path, reason: str, is_stopped: Callable[[], bool] = lambda: False) -> Path:
     """Copy the open database into `folder`, verify the copy, and name it for the moment and the reason.
 
     Where events are being stored, `Store.back_up` calls it: then the copy comes from a read-only connection in a thread
-    of its own, and nobody waits for it. Raises InterruptError once `stopped` says so.
+    of its own, and nobody waits for it. Raises InterruptError once `is_stopped` returns True.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
-    target = folder / f"clankers-{stamp}-{why}.db"
+    target = folder / f"clankers-{stamp}-{reason}.db"
     unfinished = target.with_suffix(UNFINISHED_SUFFIX)
     try:
-        _copy(db, unfinished, stopped)
+        _copy(db, unfinished, is_stopped)
         sync(unfinished)
         unfinished.rename(target)
         sync(folder)
@@ -67,15 +67,15 @@ def has_empty_pages(database: Path, after_page: int) -> bool:
     return False
 
 
-def _copy(source: Db, target: Path, stopped: Callable[[], bool]) -> None:
+def _copy(source: Db, target: Path, is_stopped: Callable[[], bool]) -> None:
     copy = apsw.Connection(str(target))
     try:
-        copy.set_progress_handler(stopped, 5000)
+        copy.set_progress_handler(is_stopped, 5000)
         # Inside a transaction the first read fixes the snapshot; without one, each commit would restart the copy.
         source.value("SELECT count(*) FROM sqlite_master")
         with copy.backup("main", source.raw, "main") as backup:
             while not backup.done:
-                if stopped():
+                if is_stopped():
                     raise apsw.InterruptError("the backup was cancelled")
                 backup.step(PAGES_PER_STEP)
         copy.pragma("journal_mode", "delete")  # one file, nothing beside it

@@ -54,7 +54,7 @@ def new_generation(db: Db) -> None:
     db.raw.pragma("application_id", secrets.randbelow(2**31 - 1) + 1)
 
 
-def view(db: Db) -> Stamp:
+def read_stamp(db: Db) -> Stamp:
     """The stamp as this connection sees it, through the WAL."""
     return Stamp(db.raw.pragma("application_id"), db.raw.pragma("user_version"))
 
@@ -118,7 +118,7 @@ def read_header(database: Path) -> tuple[Stamp, int]:
     raw = apsw.Connection(f"{database.absolute().as_uri()}?immutable=1", flags=flags)
     try:
         raw.pragma("writable_schema", 1)  # or a file that a checkpoint has not yet extended is refused
-        return view(Db(raw)), raw.pragma("page_size")
+        return read_stamp(Db(raw)), raw.pragma("page_size")
     finally:
         raw.close()
 

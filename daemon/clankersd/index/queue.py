@@ -164,7 +164,7 @@ class Queue:
         self._finished.append((time.monotonic(), len(rows)))
         while self._finished[0][0] < time.monotonic() - RATE_SECONDS:
             self._finished.popleft()
-        if self._index.store.busy:
+        if self._index.store.queue.is_busy:
             await anyio.sleep(min((time.monotonic() - began) * GIVE_WAY, MOST_PAUSE))
         return len(rows)
 
