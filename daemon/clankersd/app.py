@@ -30,7 +30,7 @@ from clankersd.hook_start import HookStart, record_path
 from clankersd.index import backlog, reindex
 from clankersd.index.files.sync import FileSync, WatchSettings
 from clankersd.index.index import Index
-from clankersd.index.queue import Queue
+from clankersd.index.queue import EmbeddingQueue
 from clankersd.memories import maintenance
 from clankersd.memories.extraction import service as extraction
 from clankersd.schedule.scheduler import Scheduler
@@ -101,7 +101,7 @@ class Daemon:
     hub: Hub
     jobs: Jobs
     index: Index
-    queue: Queue
+    queue: EmbeddingQueue
     files: FileSync
     documents: Documents = field(default_factory=Documents)
     queries: QueryPool = field(default_factory=QueryPool)
@@ -135,11 +135,11 @@ class Daemon:
         if new.durability != old.durability:
             await self.store.set_durability(new.durability)
         if index_settings(new) != index_settings(old) or self.index.problem:
-            await self.index.change(*index_settings(new))
+            await self.index.apply_settings(*index_settings(new))
         if watch_settings(new) != watch_settings(old):
-            await self.files.change(watch_settings(new))
+            await self.files.apply_settings(watch_settings(new))
         self.queue.cache_entries = new.embedding_cache_entries
-        self.index.longest_tool_output = new.tool_output_characters
+        self.index.max_tool_output_chars = new.tool_output_characters
         log.configure(self.log_file, loaded.config.log_level)
         structlog.get_logger(component="daemon").info("configuration reloaded")
 
@@ -193,8 +193,8 @@ async def running(paths: Paths, flags: Mapping[str, Any], hook_start: HookStart 
         store = Store(paths.database, paths.backups, loaded.config.durability)
         store.get_write_source = rpc.current_connection.get
         index = Index(store, *index_settings(loaded.config))
-        index.longest_tool_output = loaded.config.tool_output_characters
-        queue = Queue(index, loaded.config.embedding_cache_entries)
+        index.max_tool_output_chars = loaded.config.tool_output_characters
+        queue = EmbeddingQueue(index, loaded.config.embedding_cache_entries)
         files = FileSync(index, watch_settings(loaded.config))
         hub = Hub(store)
         daemon = Daemon(paths, loaded, flags, log_file, store, hub, Jobs(store, hub), index, queue, files)
@@ -253,8 +253,8 @@ def _services(daemon: Daemon) -> dict[str, Callable[[], Awaitable[None]]]:
         "subscriptions": daemon.hub.run,
         "schedule": daemon.scheduler.run,
         "embed": daemon.queue.run,
-        "cut": partial(backlog.work_off_backlog, daemon.index),
-        "sweep": partial(reindex.keep_swept, daemon.index),
+        "cut": partial(backlog.process_backlog, daemon.index),
+        "sweep": partial(reindex.sweep_periodically, daemon.index),
         "files": daemon.files.run,
         "documents": daemon.documents.worker.run,
         "queries": daemon.queries.run,

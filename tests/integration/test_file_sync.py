@@ -20,7 +20,7 @@ from clankersd.index import generations
 from clankersd.index.files import sync as files_module
 from clankersd.index.files import watcher
 from clankersd.index.files.sync import FileSync, SyncReport, WatchSettings
-from clankersd.index.generations import NOTHING, Wanted
+from clankersd.index.generations import NO_EMBEDDER, GenerationSpec
 from clankersd.index.index import Index
 
 pytestmark = pytest.mark.anyio
@@ -266,9 +266,9 @@ async def test_a_file_belongs_to_its_workspaces_project(home: Path) -> None:
         await one.files.sync()
         rows = await one.fetch("SELECT p.path, p.name FROM files LEFT JOIN projects p ON p.id = project_id ORDER BY 1")
         assert rows == [{"path": None, "name": None}, {"path": str(one.root), "name": "work"}]
-        await one.files.change(WatchSettings(roots=(one.root,), extra=(one.root / "MEMORY.md",)))
+        await one.files.apply_settings(WatchSettings(roots=(one.root,), extra=(one.root / "MEMORY.md",)))
         await one.files.sync()
-        await one.files.change(WatchSettings(extra=(one.root / "MEMORY.md",)))
+        await one.files.apply_settings(WatchSettings(extra=(one.root / "MEMORY.md",)))
         assert counts(await one.files.sync()) == {"changed": 1}
         assert await one.fetch("SELECT project_id FROM files") == [{"project_id": None}]
 
@@ -368,9 +368,9 @@ async def test_every_file_is_cut_for_an_index_that_is_being_built(home: Path) ->
         one.write("memory/a.md", LONG)
         await one.files.sync()
         live = await one.chunks("memory/a.md")
-        wanted = Wanted(NOTHING, 40, 8, ("memory",))
+        wanted = GenerationSpec(NO_EMBEDDER, 40, 8, ("memory",))
         one.index.building = await one.store.write(lambda db: generations.create(db, wanted, "building", 2))
-        await one.files.recut()
+        await one.files.rechunk()
         per_chunking = "SELECT chunking, count(*) AS chunks FROM chunks GROUP BY chunking ORDER BY chunking"
         first, second = await one.fetch(per_chunking)
         assert first["chunks"] == len(live) < second["chunks"]
@@ -476,7 +476,7 @@ async def test_added_paths_and_changed_settings_take_effect(home: Path, poll: bo
         (notes / "a.md").write_text("noted")
         await one.until_found("noted", "../notes/a.md")
         one.write("MEMORY.md", "remembered")
-        await one.files.change(WatchSettings(roots=(one.root,), debounce_ms=50, poll=poll))
+        await one.files.apply_settings(WatchSettings(roots=(one.root,), debounce_ms=50, poll=poll))
         await one.until_found("remembered", "MEMORY.md")
         await one.files.remove(notes)
         await one.until_found("noted")
@@ -524,7 +524,7 @@ async def test_without_word_from_the_system_it_polls_and_says_so(
             assert one.files.mode == "polling"
             assert poll or "watch limit reached" in (one.files.problem or "")
             limits.undo()
-            await one.files.change(WatchSettings(roots=(one.root,), debounce_ms=50))
+            await one.files.apply_settings(WatchSettings(roots=(one.root,), debounce_ms=50))
             await one.until_resting()
             assert (one.files.mode, one.files.problem) == ("watching", None)
 

@@ -31,13 +31,10 @@ pytest.importorskip("httpx")
 
 import numpy as np
 
-from clankersd.embedders import EmbedderSettings, EmbedderUnavailable, ItemFailed
-from clankersd.embedders import provider as service_module
-from clankersd.embedders.gemini import Gemini
-from clankersd.embedders.ollama import Ollama
-from clankersd.embedders.openai import OpenAI
+from clankersd.embedders import EmbedderSettings, EmbedderUnavailable, ItemFailed, providers
+from clankersd.embedders.providers import Gemini, Ollama, OpenAI
 from clankersd.embedders.remote import RemoteEmbedder
-from clankersd.http.retry import Patience
+from clankersd.http.retry import RetryPolicy
 
 pytestmark = pytest.mark.anyio
 
@@ -66,7 +63,7 @@ class Asked:
         self.embedder = RemoteEmbedder(
             APIS[provider](),
             EmbedderSettings(provider, **{"url": service.url, "model": "tiny", "timeout": 5.0, **settings}),
-            Patience(sleep=self._sleep, now=lambda: NOW),
+            RetryPolicy(sleep=self._sleep, now=lambda: NOW),
             **limits,
         )
 
@@ -146,7 +143,7 @@ async def test_half_a_surrogate_pair_is_sent_as_a_question_mark(provider: str) -
 
 
 async def test_batches_keep_to_the_count_and_to_the_bytes() -> None:
-    async with asking(embeddings, "ollama", {"most_texts": 3, "most_bytes": 10}) as asked:
+    async with asking(embeddings, "ollama", {"max_batch_texts": 3, "max_batch_bytes": 10}) as asked:
         texts = ["a", "b", "c", "d", "ööö", "ööö", "far too long to be with others", "e"]
         assert_all_right(await asked.embed(*texts), texts)
         assert sorted(asked.batches) == sorted(
@@ -218,7 +215,7 @@ async def test_so_many_requests_run_at_once(provider: str, expected: int) -> Non
             busy["now"] -= 1
         return embeddings(request)
 
-    async with asking(together, provider, {"most_texts": 1}) as asked:
+    async with asking(together, provider, {"max_batch_texts": 1}) as asked:
         texts = [f"text {number}" for number in range(8)]
         assert_all_right(await asked.embed(*texts), texts)
     assert busy["most"] == expected
@@ -339,7 +336,7 @@ async def test_after_an_outage_it_works_again(provider: str) -> None:
 
 async def test_trouble_in_one_batch_ends_the_others() -> None:
     behaviour = refusing("bad", Answer(503, headers={"Retry-After": "120"}))
-    async with asking(behaviour, "openai", {"most_texts": 1}) as asked:
+    async with asking(behaviour, "openai", {"max_batch_texts": 1}) as asked:
         trouble = await asked.trouble(*["good"] * 5, "bad", *["good"] * 200)
         assert trouble.retry_after == 120
         assert len(asked.batches) < 206
@@ -637,7 +634,7 @@ async def test_two_lengths_at_the_same_moment_are_never_both_believed() -> None:
             both.wait(10)
         return embeddings(request, [numbers(text, 5 if text == "five" else 4)])
 
-    async with asking(by_name, "openai", {"most_texts": 1}) as asked:
+    async with asking(by_name, "openai", {"max_batch_texts": 1}) as asked:
         outcomes: list[Any] = []
         with suppress(EmbedderUnavailable):  # if the probe is answered with the other length
             outcomes = await asked.embed("four", "five")
@@ -692,7 +689,7 @@ async def test_base64_that_is_cut_short_fails_its_text() -> None:
 
 
 async def test_an_endless_reply_is_cut_off(provider: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service_module, "LARGEST_REPLY", 1000)
+    monkeypatch.setattr(providers, "MAX_REPLY_BYTES", 1000)
     async with asking(always(Answer(200, b" " * 5000)), provider) as asked:
         trouble = await asked.trouble()
         assert not trouble.permanent

@@ -25,7 +25,7 @@ from support import DaemonProcess, RawConnection, running_daemon
 from writers import eventually, settled
 
 from clankers_protocol.errors import InvalidParams, NotFound
-from clankersd.index.chunker import QUARTERS, size_of
+from clankersd.index.chunker import QUARTERS_PER_TOKEN, size_of
 from clankersd.memories.extraction.chat import decoded
 from clankersd.memories.salience import DAY_MS
 from clankersd.schedule.grammar import parse
@@ -723,7 +723,7 @@ def test_chunks_are_cut_where_a_reader_would(store: RawConnection) -> None:
         document = store.call("document.ingest", text=text, source=name, **asked)["document"]
         cut[name] = chunks_of(store, document["id"])
         for chunk in cut[name]:
-            assert size_of(chunk["content"]) <= 64 * QUARTERS
+            assert size_of(chunk["content"]) <= 64 * QUARTERS_PER_TOKEN
             assert text[chunk["startOffset"] : chunk["endOffset"]] == chunk["content"]
     begins = {"Dr.", "Prof.", "Was", "Nobody", "我们今天去公园散步。", "明天也许会下雨吗？"}
     assert {chunk["content"].split()[0] for chunk in cut["prose"]} <= begins

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from clankersd.index.chunker import QUARTERS, chunk, size_of
+from clankersd.index.chunker import QUARTERS_PER_TOKEN, chunk, size_of
 
 letters = st.sampled_from("ab \n#`漢字é\u0301\U0001f469\u200d\U0001f4bb") | st.characters(codec="utf-8")
 texts = st.text(letters, max_size=600)
@@ -30,7 +30,7 @@ def test_every_character_is_in_some_chunk_in_order(text: str, tokens: int, overl
 @given(texts, limits, st.integers(0, 40))
 def test_no_chunk_is_longer_than_the_limit(text: str, tokens: int, overlap: int) -> None:
     for piece in chunk(text, tokens, overlap):
-        assert size_of(piece.text) <= tokens * QUARTERS
+        assert size_of(piece.text) <= tokens * QUARTERS_PER_TOKEN
 
 
 @given(texts, limits, st.integers(0, 40))
@@ -54,7 +54,7 @@ def test_consecutive_chunks_overlap_by_whole_lines() -> None:
     assert len(pieces) > 3
     for before, after in pairwise(pieces):
         shared = before.end_offset - after.start_offset
-        assert 0 < shared <= 20 * QUARTERS
+        assert 0 < shared <= 20 * QUARTERS_PER_TOKEN
 
 
 def test_a_section_begins_a_chunk_when_the_one_before_is_long_enough() -> None:

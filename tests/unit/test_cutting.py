@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from clankersd.documents.chunkers import Piece, Span, by_meaning, markdown, parent_child, pieces, recursive
 from clankersd.documents.code import cut_code
-from clankersd.index.chunker import QUARTERS, size_of
+from clankersd.index.chunker import QUARTERS_PER_TOKEN, size_of
 
 WORDS = st.sampled_from(
     ["word", "e.g.", "3.14", "Dr.", "end.", "Why?", "你好。", "再见！", "\n", "\n\n", "# Title\n", "```\n"]
@@ -26,7 +26,7 @@ def test_chunks_are_never_longer_than_asked_and_hold_every_character(text: str, 
         spans = cut(text, tokens, overlap)
         held = set()
         for span in spans:
-            assert size_of(text[span.start : span.end]) <= tokens * QUARTERS
+            assert size_of(text[span.start : span.end]) <= tokens * QUARTERS_PER_TOKEN
             assert text[span.start : span.end].strip()
             held.update(range(span.start, span.end))
         assert all(text[at].isspace() for at in set(range(len(text))) - held)
@@ -35,12 +35,12 @@ def test_chunks_are_never_longer_than_asked_and_hold_every_character(text: str, 
 @given(TEXTS, st.integers(8, 40))
 def test_children_lie_in_their_parents_and_hold_all_of_them(text: str, tokens: int) -> None:
     for parent in parent_child(text, tokens * 3, tokens, 2):
-        assert size_of(text[parent.start : parent.end]) <= tokens * 3 * QUARTERS
+        assert size_of(text[parent.start : parent.end]) <= tokens * 3 * QUARTERS_PER_TOKEN
         assert parent.children
         held = set()
         for child in parent.children:
             assert parent.start <= child.start < child.end <= parent.end
-            assert size_of(text[child.start : child.end]) <= tokens * QUARTERS
+            assert size_of(text[child.start : child.end]) <= tokens * QUARTERS_PER_TOKEN
             held.update(range(child.start, child.end))
         assert all(text[at].isspace() for at in set(range(parent.start, parent.end)) - held)
 
@@ -170,4 +170,4 @@ def test_text_that_is_no_code_is_cut_all_the_same(text: str, tokens: int) -> Non
     spans = cut_code(source, "python", tokens)
     held = {at for span in spans for at in range(span.start, span.end)}
     assert all(source[at].isspace() for at in set(range(len(source))) - held)
-    assert all(size_of(source[span.start : span.end]) <= tokens * QUARTERS for span in spans)
+    assert all(size_of(source[span.start : span.end]) <= tokens * QUARTERS_PER_TOKEN for span in spans)

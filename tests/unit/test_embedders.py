@@ -29,13 +29,14 @@ from clankersd.embedders import (
     make_embedder,
     static,
 )
-from clankersd.embedders.batches import in_batches
-from clankersd.embedders.fingerprint import fingerprint
 from clankersd.embedders.local import LocalEmbedder
 from clankersd.embedders.normalize import unit_vector
-from clankersd.embedders.profiles import Model, known
+from clankersd.embedders.onnx import fingerprint
+from clankersd.embedders.profiles import ModelProfile, find_profile
+from clankersd.embedders.remote import split_batches
 from clankersd.http.api_keys import find_key
-from clankersd.http.retry import Patience
+from clankersd.http.responses import ServiceUnavailable
+from clankersd.http.retry import RetryPolicy
 
 pytestmark = pytest.mark.anyio
 
@@ -102,20 +103,26 @@ def test_a_secret_in_the_address_is_refused_and_not_repeated(url: str) -> None:
 @pytest.mark.parametrize(
     ("name", "model"),
     [
-        ("snowflake-arctic-embed-s", Model("Represent this sentence for searching relevant passages: ", "", "cls")),
-        ("snowflake-arctic-embed-m-v2.0", Model("query: ", "", "cls")),
-        ("BAAI/bge-small-en-v1.5", Model("Represent this sentence for searching relevant passages: ", "", "cls")),
-        ("bge-m3", Model("", "", "cls")),
-        ("multilingual-e5-small", Model("query: ", "passage: ")),
-        ("e5-base-v2", Model("query: ", "passage: ")),
-        ("nomic-embed-text:latest", Model("search_query: ", "search_document: ")),
-        ("all-MiniLM-L6-v2", Model(weight=0.35)),
-        ("text-embedding-3-small", Model()),
-        ("gte5-large", Model()),
+        (
+            "snowflake-arctic-embed-s",
+            ModelProfile("Represent this sentence for searching relevant passages: ", "", "cls"),
+        ),
+        ("snowflake-arctic-embed-m-v2.0", ModelProfile("query: ", "", "cls")),
+        (
+            "BAAI/bge-small-en-v1.5",
+            ModelProfile("Represent this sentence for searching relevant passages: ", "", "cls"),
+        ),
+        ("bge-m3", ModelProfile("", "", "cls")),
+        ("multilingual-e5-small", ModelProfile("query: ", "passage: ")),
+        ("e5-base-v2", ModelProfile("query: ", "passage: ")),
+        ("nomic-embed-text:latest", ModelProfile("search_query: ", "search_document: ")),
+        ("all-MiniLM-L6-v2", ModelProfile(weight=0.35)),
+        ("text-embedding-3-small", ModelProfile()),
+        ("gte5-large", ModelProfile()),
     ],
 )
-def test_models_are_known_by_their_names(name: str, model: Model) -> None:
-    assert known(name) == model
+def test_models_are_known_by_their_names(name: str, model: ModelProfile) -> None:
+    assert find_profile(name) == model
 
 
 # --- Small parts
@@ -125,7 +132,7 @@ def test_models_are_known_by_their_names(name: str, model: Model) -> None:
 def test_batches_hold_every_text_once_in_order_and_keep_their_limits(
     texts: list[str], most_texts: int, most_bytes: int
 ) -> None:
-    batches = list(in_batches(texts, most_texts, most_bytes))
+    batches = list(split_batches(texts, most_texts, most_bytes))
     assert [position for batch in batches for position in batch] == list(range(len(texts)))
     for batch in batches:
         assert 1 <= len(batch) <= most_texts
@@ -142,7 +149,7 @@ def test_any_numbers_become_a_vector_of_length_one_or_fail(numbers: list[float])
 
 
 def test_retry_after_is_understood_in_seconds_and_as_a_date() -> None:
-    patience = Patience(now=lambda: 1_700_000_000)
+    patience = RetryPolicy(now=lambda: 1_700_000_000)
     assert patience.retry_after("12") == 12
     assert patience.retry_after("1.5") == 1.5
     assert patience.retry_after(formatdate(1_700_000_090, usegmt=True)) == 90
@@ -152,7 +159,7 @@ def test_retry_after_is_understood_in_seconds_and_as_a_date() -> None:
 
 
 def test_waits_grow_to_a_limit_and_are_never_shorter_than_asked() -> None:
-    patience = Patience(first_wait=1, longest_wait=4)
+    patience = RetryPolicy(first_wait_seconds=1, max_wait_seconds=4)
     for attempt, least in enumerate((1, 2, 4, 4, 4)):
         assert least <= patience.wait(attempt, None) <= least * 1.2
     assert patience.wait(0, 30) == 30
@@ -202,7 +209,7 @@ def test_a_key_file_others_can_reach_is_refused(tmp_path: Path, mode: int) -> No
     file = tmp_path / "key"
     file.write_text("sk-secret")
     file.chmod(mode)
-    with pytest.raises(EmbedderUnavailable, match="chmod 600") as caught:
+    with pytest.raises(ServiceUnavailable, match="chmod 600") as caught:
         find_key(str(file), ())
     assert caught.value.permanent
     assert "sk-secret" not in str(caught.value)
@@ -213,7 +220,7 @@ def test_a_key_file_of_somebody_else_is_refused(tmp_path: Path, monkeypatch: pyt
     file.write_text("sk-secret")
     file.chmod(0o600)
     monkeypatch.setattr(os, "geteuid", lambda: file.stat().st_uid + 1)
-    with pytest.raises(EmbedderUnavailable, match="somebody else"):
+    with pytest.raises(ServiceUnavailable, match="another user"):
         find_key(str(file), ())
 
 
@@ -221,13 +228,13 @@ def test_a_key_file_that_is_missing_or_no_file_is_refused(tmp_path: Path) -> Non
     os.mkfifo(tmp_path / "pipe", 0o600)
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
     for name in ("missing", "pipe", "."):
-        with pytest.raises(EmbedderUnavailable, match="key file"):
+        with pytest.raises(ServiceUnavailable, match="key file"):
             find_key(str(tmp_path / name), ())
 
 
 @pytest.mark.parametrize("text", [" ", "two words", "sk-\nsecond line", "sk-ünï", "sk-\x00"])
 def test_what_cannot_stand_in_a_header_is_no_key_and_is_not_repeated(text: str) -> None:
-    with pytest.raises(EmbedderUnavailable, match="CLANKERS_EMBEDDER_KEY") as caught:
+    with pytest.raises(ServiceUnavailable, match="CLANKERS_EMBEDDER_KEY") as caught:
         find_key("", (), {"CLANKERS_EMBEDDER_KEY": text})
     assert "sk-" not in str(caught.value)
 
@@ -240,8 +247,8 @@ def one_number(texts: list[str]) -> list[Any]:
 
 
 def local(load: Any, query_prefix: str = "", document_prefix: str = "") -> LocalEmbedder:
-    model = Model(query_prefix, document_prefix)
-    return LocalEmbedder(Identity("static", "m", "k", None), model, load, at_once=2)
+    model = ModelProfile(query_prefix, document_prefix)
+    return LocalEmbedder(Identity("static", "m", "k", None), model, load, batch_size=2)
 
 
 async def test_nothing_is_computed_on_the_event_loops_thread_nor_loaded_twice() -> None:

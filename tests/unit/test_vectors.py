@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clankersd.index.vectors import CANDIDATES, Found, Labelled, Mirror
+from clankersd.index.vectors import OVERSAMPLING, LabelledVector, Mirror, ScoredChunks
 
 DIMS = 64
 
@@ -21,7 +21,7 @@ def random_vectors(count: int, dims: int = DIMS, seed: int = 0) -> Any:
     return (points / np.linalg.norm(points, axis=1, keepdims=True)).astype(np.float32)
 
 
-def rows(vectors: Any, first: int = 1) -> list[Labelled]:
+def rows(vectors: Any, first: int = 1) -> list[LabelledVector]:
     return [(first + number, vector.tobytes(), "sessions") for number, vector in enumerate(vectors)]
 
 
@@ -39,12 +39,12 @@ def brute_force(vectors: Any, query: Any, k: int, eligible: set[int] | None = No
     return [one for one in order if eligible is None or one in eligible][:k]
 
 
-def ids(found: Found) -> list[int]:
+def ids(found: ScoredChunks) -> list[int]:
     return [chunk for chunk, _ in found]
 
 
 def test_of_few_vectors_the_nearest_are_exact() -> None:
-    vectors = random_vectors(2 * 10 * CANDIDATES)
+    vectors = random_vectors(2 * 10 * OVERSAMPLING)
     mirror = filled(vectors)
     for query in random_vectors(20, seed=1):
         assert ids(mirror.nearest(query, 10, None)) == brute_force(vectors, query, 10)

@@ -153,7 +153,7 @@ async def _owners(daemon: "Daemon") -> Finding:
             told,
             f"another program deleted their owners; if a backup still has them, {RESTORE_HINT}",
         )
-    found = await daemon.store.snapshot_read(repair.strays)
+    found = await daemon.store.snapshot_read(repair.find_orphans)
     count = len(found.chunks) + found.waiting
     if not count:
         return Finding("owners", "ok", "Everything belongs to something.")
@@ -166,8 +166,8 @@ def _captured_without_owner(db: Db) -> list[str]:
 
 
 async def _remove_strays(daemon: "Daemon") -> list[str]:
-    found = await daemon.store.snapshot_read(repair.strays)
-    await repair.remove_strays(daemon.index, found)
+    found = await daemon.store.snapshot_read(repair.find_orphans)
+    await repair.remove_orphans(daemon.index, found)
     return [f"removed {_number(len(found.chunks) + found.waiting, 'row')} of the index that belonged to nothing"]
 
 
@@ -193,7 +193,7 @@ async def _index_words(daemon: "Daemon") -> list[str]:
 
 
 async def _index_chunk_words(daemon: "Daemon") -> None:
-    await repair.index_all_words(daemon.index)
+    await repair.rebuild_full_text(daemon.index)
 
 
 async def _index_memory_words(daemon: "Daemon") -> None:
@@ -201,7 +201,7 @@ async def _index_memory_words(daemon: "Daemon") -> None:
 
 
 async def _texts(daemon: "Daemon") -> Finding:
-    found = await daemon.store.snapshot_read(repair.uncut)
+    found = await daemon.store.snapshot_read(repair.find_unchunked)
     if found.count:
         told = f"{_number(found.count, 'text')} {_is(found.count)} stored and cannot be found."
         return Finding("texts", "problem", told, "clankers-ctl doctor --repair", repairable=True)
@@ -211,15 +211,15 @@ async def _texts(daemon: "Daemon") -> Finding:
 
 
 async def _cut(daemon: "Daemon") -> list[str]:
-    found = await daemon.store.snapshot_read(repair.uncut)
-    await repair.cut(daemon.index, daemon.files, found)
+    found = await daemon.store.snapshot_read(repair.find_unchunked)
+    await repair.chunk_missing(daemon.index, daemon.files, found)
     return [f"cut {_number(found.count, 'text')} that could not be found"]
 
 
 async def _vectors(daemon: "Daemon") -> Finding:
     live = daemon.index.live
     assert live
-    found = await daemon.store.snapshot_read(partial(repair.unlike, generation=live))
+    found = await daemon.store.snapshot_read(partial(repair.find_vector_mismatches, generation=live))
     if found.chunks or found.vectors:
         chunks, vectors = _number(len(found.chunks), "chunk"), _number(len(found.vectors), "vector")
         told = f"{chunks} without a vector, {vectors} of no chunk."
@@ -233,15 +233,15 @@ async def _vectors(daemon: "Daemon") -> Finding:
 async def _counted(daemon: "Daemon", live: Generation) -> str:
     if live.identity.provider == "none":
         return "There are none, as configured."
-    pending = await daemon.queue.pending(live)
+    pending = await daemon.queue.count_pending(live)
     return f"Every chunk has its vector but {pending:,}, which wait." if pending else "Every chunk has its vector."
 
 
 async def _match(daemon: "Daemon") -> list[str]:
     live = daemon.index.live
     assert live
-    found = await daemon.store.snapshot_read(partial(repair.unlike, generation=live))
-    await repair.match(daemon.index, live, found)
+    found = await daemon.store.snapshot_read(partial(repair.find_vector_mismatches, generation=live))
+    await repair.repair_vectors(daemon.index, live, found)
     chunks, vectors = _number(len(found.chunks), "chunk"), _number(len(found.vectors), "vector")
     return [
         *([f"put {chunks} without a vector into the queue"] if found.chunks else []),
@@ -253,8 +253,8 @@ async def _embedder(daemon: "Daemon") -> Finding:
     index = daemon.index
     if daemon.config.embedder == "none":
         return Finding("embedder", "ok", "There is none, as configured: searches are by words alone.")
-    if index.paused:
-        said, _, advice = index.paused.partition(": run ")
+    if index.vector_problem:
+        said, _, advice = index.vector_problem.partition(": run ")
         told = f"Searches are by words alone: {said}."
         return Finding("embedder", "warning", told, advice or "clankers-ctl index status; clankers-ctl model list")
     if index.last_error:
@@ -312,7 +312,7 @@ async def _memories(daemon: "Daemon") -> Finding:
 
 
 FULL_TEXTS: dict[FullText, Callable[["Daemon"], Awaitable[None]]] = {
-    repair.WORDS: _index_chunk_words,
+    repair.FULL_TEXT: _index_chunk_words,
     MEMORY_WORDS: _index_memory_words,
 }
 """Each with what makes it anew."""

@@ -17,7 +17,7 @@ from clankersd.capture.redaction import capped, count_redactions, redact, redact
 from clankersd.db import Db
 from clankersd.db.upsert import FILL, GIVEN, HIGHEST, KEEP, upsert
 from clankersd.index.index import Index
-from clankersd.index.messages import index_message, index_role, index_tool_later
+from clankersd.index.messages import add_tool_to_backlog, index_message, index_role
 from clankersd.projects import ensure_project, project_row
 from clankersd.wire.subscriptions import Hub
 
@@ -232,8 +232,8 @@ def message_change(index: Index, event: MessageEvent, settle: Settle | None = No
     """Store a message, and make its text searchable in the same transaction."""
     row = _row(event, "message", "id", "session_id")
     text, role = row["text_content"], row["role"]
-    prepared = index.prepare(text) if text else None
-    index.hears(role)
+    prepared = index.chunk_text(text) if text else None
+    index.add_speaker(role)
 
     def store(db: Db) -> None:
         if not _heard_of(db, row):
@@ -253,16 +253,16 @@ def message_change(index: Index, event: MessageEvent, settle: Settle | None = No
 
 def tool_change(index: Index, event: ToolEvent, statement: str = _TOOL) -> Change:
     """Store a tool call, to be searchable soon where the configuration says so."""
-    cut = capped(event.tool_output, index.longest_tool_output)
+    cut = capped(event.tool_output, index.max_tool_output_chars)
     row = _row(msgspec.structs.replace(event, tool_output=cut), "tool", "id", "session_id", "tool_name")
-    row["tool_output"] = capped(row["tool_output"], index.longest_tool_output, slack=0)
+    row["tool_output"] = capped(row["tool_output"], index.max_tool_output_chars, slack=0)
     store_tool = _of_a_session(statement, row)
     if "tools" not in index.wanted.sources:
         return store_tool
 
     def store(db: Db) -> None:
         store_tool(db)
-        index_tool_later(db, row["id"])
+        add_tool_to_backlog(db, row["id"])
 
     return Change(store)
 

@@ -20,7 +20,7 @@ from clankersd.db import Db
 from clankersd.db.ids import resolve_id
 from clankersd.db.paging import decode_cursor, encode_cursor
 from clankersd.embedders.base import EmbedderUnavailable, ItemFailed, Vector
-from clankersd.index.vectors import Found
+from clankersd.index.vectors import ScoredChunks
 from clankersd.search.filters import Eligible, eligible, without_memories
 from clankersd.search.limiter import takes_search_turn
 from clankersd.search.search import ask, find
@@ -64,7 +64,7 @@ async def search_chunks(daemon: "Daemon", request: ChunkSearch) -> ChunksFound:
     else:
         vector, problem = await _vector_of(daemon, str(request.query))
     hits = [] if vector is None else await _nearest(daemon, vector, allowed, request.limit)
-    return ChunksFound(hits, "vector", await daemon.queue.pending(daemon.index.live), problem)
+    return ChunksFound(hits, "vector", await daemon.queue.count_pending(daemon.index.live), problem)
 
 
 @handles(ChunkSearchKeyword)
@@ -122,7 +122,7 @@ def _allowed(daemon: "Daemon", filters: list[Filter] | None) -> Eligible:
 async def _vector_of(daemon: "Daemon", query: str) -> tuple[Vector | None, str | None]:
     """The query's vector, or why there is none."""
     index = daemon.index
-    if problem := index.paused:
+    if problem := index.vector_problem:
         return None, f"not searched by meaning: {problem}"
     await daemon.queue.finish_pending(PENDING_SECONDS)
     assert index.embedder
@@ -145,7 +145,7 @@ async def _nearest(daemon: "Daemon", vector: Vector, allowed: Eligible, limit: i
         wanted = min(wanted * 4, MOST_NEIGHBOURS)
 
 
-async def _scored(daemon: "Daemon", found: Found) -> list[ScoredChunk]:
+async def _scored(daemon: "Daemon", found: ScoredChunks) -> list[ScoredChunk]:
     """The chunks of documents behind what was found, parents in place of their children, each once."""
     params = {"ids": json.dumps([number for number, _ in found])}
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
-from clankersd.index.chunker import HEADING, QUARTERS, cuts, fence_after, lines_of, size_of
+from clankersd.index.chunker import HEADING, QUARTERS_PER_TOKEN, fence_after, lines_of, size_of, split_line
 
 SEPARATION = 25
 """Per cent. Sentences are parted where they are less alike than this share of all neighbours."""
@@ -94,10 +94,10 @@ def _percentile(values: list[float]) -> float:
 
 def pieces(text: str, start: int, end: int, tokens: int) -> list[Piece]:
     """The sentences and lines between two places, all of the text; too long ones in parts."""
-    limit = tokens * QUARTERS
+    limit = tokens * QUARTERS_PER_TOKEN
     found = []
     for left, right, opens in _sentences(text, start, end):
-        for one, other in cuts(text[left:right], limit):
+        for one, other in split_line(text[left:right], limit):
             size = size_of(text[left + one : left + other])
             found.append(Piece(left + one, left + other, size, opens and one == 0))
     return found
@@ -105,7 +105,7 @@ def pieces(text: str, start: int, end: int, tokens: int) -> list[Piece]:
 
 def pack(text: str, parts: list[Piece], tokens: int, overlap: int) -> list[Span]:
     """Consecutive pieces put together, as many as fit; rather to where something opens than full to the brim."""
-    limit, shared = tokens * QUARTERS, min(overlap * QUARTERS, tokens * QUARTERS // 2)
+    limit, shared = tokens * QUARTERS_PER_TOKEN, min(overlap * QUARTERS_PER_TOKEN, tokens * QUARTERS_PER_TOKEN // 2)
     ends = list(accumulate(piece.size for piece in parts))
     spans, begin = [], 0
     while begin < len(parts):
@@ -182,7 +182,7 @@ def _sections(text: str) -> list[Span]:
 
 def _joined(text: str, sections: list[Span], tokens: int) -> list[Span]:
     """Sections that are hardly more than a heading go with what follows, if both fit together."""
-    limit, joined = tokens * QUARTERS, list[Span]()
+    limit, joined = tokens * QUARTERS_PER_TOKEN, list[Span]()
     for section in sections:
         before = joined[-1] if joined else None
         size = size_of(text[before.start : before.end]) if before else 0

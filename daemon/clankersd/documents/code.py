@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from clankersd.documents.chunkers import Piece, Span, pack, pieces
-from clankersd.index.chunker import QUARTERS, size_of
+from clankersd.index.chunker import QUARTERS_PER_TOKEN, size_of
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -45,10 +45,10 @@ def cut_code(text: str, language: str, tokens: int) -> list[Span]:
     root = parser_for(language).parse(data).root_node
     places = _Places(text, data)
     parts, names = list[Piece](), dict[int, str]()
-    for start, end, name in _filled(_parts(root, tokens * QUARTERS, places, 0), len(text)):
+    for start, end, name in _filled(_parts(root, tokens * QUARTERS_PER_TOKEN, places, 0), len(text)):
         if name:
             names[start] = name
-        if size_of(text[start:end]) <= tokens * QUARTERS:
+        if size_of(text[start:end]) <= tokens * QUARTERS_PER_TOKEN:
             parts.append(Piece(start, end, size_of(text[start:end]), opens=name is not None))
         else:
             parts += pieces(text, start, end, tokens)

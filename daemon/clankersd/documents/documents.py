@@ -114,7 +114,7 @@ async def _store(daemon: "Daemon", header: Header, request: DocumentStore, given
 
     ingested, kept = await daemon.store.write(store)
     if kept and live:
-        daemon.index.gained(live, [(number, vector, SOURCE) for number, vector in kept])
+        daemon.index.vectors_added(live, [(number, vector, SOURCE) for number, vector in kept])
     daemon.index.wake()
     return ingested
 

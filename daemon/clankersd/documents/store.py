@@ -15,9 +15,9 @@ from clankersd import clock
 from clankersd.db import Db, Store
 from clankersd.documents.extractor.records import Record
 from clankersd.index import generations, vectors
-from clankersd.index.backlog import KINDS, Kind
+from clankersd.index.backlog import TEXT_KINDS, TextKind
 from clankersd.index.chunker import Chunk
-from clankersd.index.chunks import Chunking, Owner, Prepared, hash_of, replace
+from clankersd.index.chunks import ChunkedText, Chunking, Owner, hash_of, replace_chunks
 from clankersd.index.generations import Generation
 from clankersd.index.tokenize import count_words, other_forms
 
@@ -207,7 +207,7 @@ def keep_vectors(db: Db, live: Generation, embedded: dict[str, bytes]) -> list[t
     """Store vectors their sender made, by the chunks' ids; returns them by the numbers of the index.
 
     When another index has taken the place of the one they were checked against, the queue makes vectors instead."""
-    now_live = generations.in_state(db, "live")
+    now_live = generations.find(db, "live")
     if now_live is None or now_live.id != live.id:
         return []
     sql = "SELECT id FROM chunks WHERE document_chunk_id = :chunk AND chunking = :chunking"
@@ -272,7 +272,7 @@ def _add_chunk(db: Db, storing: Storing, chunk_id: str, record: Record, chunking
         record.end or len(record.content),
     )
     for chunking in chunkings:
-        replace(db, owner, Prepared(chunking, [piece], [record.hash], [record.extra], [record.tokens]))
+        replace_chunks(db, owner, ChunkedText(chunking, [piece], [record.hash], [record.extra], [record.tokens]))
 
 
 def _id_of(storing: Storing, record: Record) -> str:
@@ -293,20 +293,20 @@ def _header(title: str, source: str) -> str:
     return " ".join(dict.fromkeys(part for part in (title, name, other_forms(name)) if part))[:500]
 
 
-def _whole(row: dict[str, Any], chunking: Chunking) -> Prepared:
+def _whole(row: dict[str, Any], chunking: Chunking) -> ChunkedText:
     """A document's chunk is never cut again: it is what it was cut into."""
     text = row["text"]
     piece = Chunk(
         text, row["start_line"] or 1, row["end_line"] or 1, row["start_offset"] or 0, row["end_offset"] or len(text)
     )
-    return Prepared(chunking, [piece], [hash_of(text)], [other_forms(text)], [count_words(text)])
+    return ChunkedText(chunking, [piece], [hash_of(text)], [other_forms(text)], [count_words(text)])
 
 
 def _json(value: dict[str, Any] | None) -> str | None:
     return None if value is None else msgspec.json.encode(value).decode()
 
 
-KINDS["document chunk"] = Kind(
+TEXT_KINDS["document chunk"] = TextKind(
     """
     SELECT document_chunks.id, content AS text, start_line, end_line, start_offset, end_offset, title, source,
            documents.created_at

@@ -1,4 +1,4 @@
-"""What every embedder promises: vectors that can be compared, or a reason people can act on."""
+"""The interface of every embedder, its settings and its errors."""
 
 import hashlib
 import json
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
     Vector: TypeAlias = npt.NDArray[np.float32]
 else:
-    Vector = Any  # float32, length 1, shape (dims,); numpy is loaded only by an embedder that works
+    Vector = Any  # float32, length 1, shape (dims,); numpy is imported only once an embedder is used
 
 
 @dataclass(frozen=True)
 class EmbedderSettings:
-    """Which embedder, and how; an empty model or url is the provider's default."""
+    """Configuration of one embedder; an empty model or url means the provider's default, and timeout is in seconds."""
 
     provider: str = "static"
     model: str = ""
@@ -31,7 +31,7 @@ class EmbedderSettings:
 
 @dataclass(frozen=True)
 class Identity:
-    """What makes two vectors comparable; `dims` is None until the first one has come."""
+    """The identity of a model: vectors can be compared when it is equal. `dims` is None until the first vector."""
 
     provider: str
     model: str
@@ -40,7 +40,7 @@ class Identity:
 
 
 class EmbedderUnavailable(Exception):
-    """No vectors now; `permanent` when waiting will not help until somebody changes something."""
+    """There are no vectors now; `permanent` when waiting will not help until someone changes something."""
 
     def __init__(self, reason: str, *, retry_after: float | None = None, permanent: bool = False) -> None:
         super().__init__(reason)
@@ -63,33 +63,33 @@ Outcome: TypeAlias = Vector | ItemFailed
 
 
 class Embedder(Protocol):
-    """Turns texts into vectors, without ever holding up the event loop."""
+    """Turns texts into vectors without blocking the event loop."""
 
     identity: Identity
     weight: float
 
     def preflight(self) -> None:
-        """Raise EmbedderUnavailable when something it needs is plainly missing; loads nothing and asks nobody."""
+        """Raise EmbedderUnavailable when a requirement is obviously missing; loads nothing and sends no request."""
         ...
 
     async def embed(self, texts: list[str]) -> list[Outcome]:
-        """One outcome per text, in order; raises EmbedderUnavailable when there can be none."""
+        """Return one outcome per text, in order; raises EmbedderUnavailable when there can be none."""
         ...
 
     async def embed_query(self, text: str) -> Vector:
-        """The vector to search with; raises ItemFailed for a text that has none."""
+        """Return the vector to search with; raises ItemFailed for a text that has none."""
         ...
 
     async def close(self) -> None:
-        """Give back memory and connections."""
+        """Release memory and connections."""
         ...
 
 
-def provider_key(**facts: Any) -> str:
-    """A short hash of the facts, for Identity; none of them may be a secret."""
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+def provider_key(**properties: Any) -> str:
+    """Return a short hash of the properties, for Identity; none of them may be a secret."""
+    return hashlib.sha256(json.dumps(properties, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def clean(text: str) -> str:
-    """The text as valid Unicode: half a surrogate pair cannot be sent or tokenised."""
+def to_valid_unicode(text: str) -> str:
+    """Replace unpaired surrogates, which can be neither sent nor tokenised."""
     return text.encode("utf-8", "replace").decode("utf-8")

@@ -10,11 +10,11 @@ import sys
 from types import ModuleType
 
 NUMPY_IMPORT_BYTES = 128 * 1024 * 1024
-"""Address space that importing numpy takes, its OpenBLAS included: 96 MiB measured."""
+"""Address space needed to import numpy and its OpenBLAS: 96 MiB measured."""
 
 
 def require_headroom(size_bytes: int) -> None:
-    """Raise MemoryError unless the process may allocate this much more; it is reserved and given back at once."""
+    """Raise MemoryError unless the process can allocate this much more, by reserving and releasing it."""
     try:
         mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""From numbers as they come to vectors that can be trusted."""
+"""Validation of embeddings: numbers of unknown origin become vectors of length 1."""
 
 import base64
 import binascii
@@ -6,41 +6,39 @@ from typing import Any
 
 from clankersd.embedders.base import ItemFailed, Outcome, Vector
 
-_NOTHING = 1e-12
+_MIN_LENGTH = 1e-12
 
 
 def unit_vector(numbers: Any) -> Vector:
-    """The numbers scaled to length 1; raises ItemFailed for what has no direction."""
+    """Scale the numbers to a vector of length 1; raises ItemFailed when they are not finite or all zero."""
     import numpy as np
 
     try:
-        found = np.asarray(numbers)
+        array = np.asarray(numbers)
     except ValueError:  # lists of unequal length
         raise ItemFailed("its embedding is not a list of numbers") from None
-    if found.ndim != 1 or found.size == 0 or found.dtype.kind not in "fi":
+    if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "fi":
         raise ItemFailed("its embedding is not a list of numbers")
-    wide = found.astype(np.float64)  # the squares of large float32s would overflow
+    wide = array.astype(np.float64)  # the squares of large float32s would overflow
     if not (np.abs(wide) <= np.finfo(np.float32).max).all():
         raise ItemFailed("its embedding holds numbers that are not finite")
     length = np.sqrt(wide @ wide)
-    if length < _NOTHING:
+    if length < _MIN_LENGTH:
         raise ItemFailed("its embedding is zero")
     unit: Vector = (wide / length).astype(np.float32)
     return unit
 
 
-def received_vector(raw: Any) -> Outcome:
-    """What came for one text, as numbers or in base64, checked and scaled."""
-    try:
-        return unit_vector(_from_base64(raw) if isinstance(raw, str) else raw)
-    except ItemFailed as failed:
-        return failed
-
-
-def _from_base64(text: str) -> Vector:
+def parse_embedding(raw: Any) -> Outcome:
+    """Validate and scale the embedding of one text, given as numbers or as base64 of float32 numbers."""
     import numpy as np
 
     try:
-        return np.frombuffer(base64.b64decode(text, validate=True), dtype="<f4").astype(np.float32)
+        if isinstance(raw, str):
+            raw = np.frombuffer(base64.b64decode(raw, validate=True), dtype="<f4").astype(np.float32)
     except (binascii.Error, ValueError):
-        raise ItemFailed("its embedding is not base64 of float32 numbers") from None
+        return ItemFailed("its embedding is not base64 of float32 numbers")
+    try:
+        return unit_vector(raw)
+    except ItemFailed as error:
+        return error

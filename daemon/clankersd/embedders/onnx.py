@@ -1,47 +1,187 @@
-"""The quality upgrade: any ONNX sentence encoder from a local folder, on the CPU."""
+"""The higher-quality embedder: any ONNX sentence encoder from a local folder, on the CPU."""
 
+import hashlib
+import json
 import os
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from clankersd.embedders.base import EmbedderSettings, EmbedderUnavailable, Identity, ItemFailed, Outcome, provider_key
-from clankersd.embedders.local import Encoder, LocalEmbedder
+from clankersd.embedders.local import Encoder, LocalEmbedder, open_model_file, read_model_file
 from clankersd.embedders.memory_headroom import import_numpy, require_headroom
-from clankersd.embedders.normalize import received_vector
-from clankersd.embedders.onnx_folder import LONGEST, OnnxFolder, read_folder
-from clankersd.embedders.profiles import Pooling, configured
+from clankersd.embedders.normalize import parse_embedding
+from clankersd.embedders.profiles import Pooling, configured_profile, find_profile
 
-_MISSING = "the onnx embedder needs onnxruntime and tokenizers: pip install 'clankers[onnx]'"
+_MISSING_PACKAGES = "the onnx embedder needs onnxruntime and tokenizers: pip install 'clankers[onnx]'"
 _REQUIRED_PACKAGES = ("numpy", "onnxruntime", "tokenizers")
+
+MAX_TOKENS = 512
+"""Longest input of a model; the cost grows with the square, and chunks are shorter."""
+
 LOAD_BYTES = 192 * 1024 * 1024
-"""Memory to be free before a model is loaded, besides three times the size of its file."""
+"""Free memory required to load a model, in addition to three times the size of its file."""
 
 ENCODE_BYTES = 64 * 1024 * 1024
 ENCODE_BYTES_PER_BYTE = 200
-"""Memory to be free before a text is encoded; the tokenizer takes up to 175 bytes for a byte of text."""
+"""Free memory required to encode a text; the tokenizer takes up to 175 bytes per byte of text."""
+
+FINGERPRINT_BLOCKS = 16
+FINGERPRINT_BLOCK_BYTES = 64 * 1024
+
 _OUTPUTS = ("sentence_embedding", "last_hidden_state", "token_embeddings")
 _INPUTS = {"input_ids", "attention_mask", "token_type_ids"}
+_POOLING_FLAGS: dict[str, Pooling] = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_lasttoken": "last",
+}
+_POOLING_NAMES: dict[Any, Pooling] = {"cls": "cls", "mean": "mean", "last": "last", "lasttoken": "last"}
+_LENGTH_SETTINGS = [
+    ("sentence_bert_config.json", "max_seq_length"),
+    ("tokenizer_config.json", "model_max_length"),
+    ("config.json", "max_position_embeddings"),
+]
 
 
 def onnx_embedder(settings: EmbedderSettings) -> LocalEmbedder:
-    """Raises EmbedderUnavailable when the folder that `model` names cannot be used."""
+    """Make the embedder without loading it; raises EmbedderUnavailable when the model's folder cannot be used."""
     folder = read_folder(settings.model)
-    model = configured(folder.described, settings)
+    profile = configured_profile(folder.all_names, settings)
     key = provider_key(
         checksum=folder.checksum,
         pooling=folder.pooling,
-        longest=folder.longest,
-        document_prefix=model.document_prefix,
+        longest=folder.max_tokens,
+        document_prefix=profile.document_prefix,
     )
     identity = Identity("onnx", folder.name, key, settings.dims)
     # One text at a time: an int8 model's vector would depend on its neighbours, and padding costs.
-    return LocalEmbedder(identity, model, partial(_load, folder), at_once=1, preflight=_preflight)
+    return LocalEmbedder(identity, profile, partial(_load, folder), batch_size=1, preflight=_preflight)
+
+
+# -- the model's folder
+
+
+@dataclass(frozen=True)
+class OnnxFolder:
+    """A folder with a sentence encoder: its files, and the settings found in them."""
+
+    name: str
+    all_names: str  # every name of the model, for the lookup of its profile
+    model: Path
+    tokenizer: Path
+    pooling: Pooling
+    max_tokens: int | None  # None: taken from the tokenizer
+
+    @property
+    def checksum(self) -> str:
+        """A hash that changes with the weights and the tokenizer, not with their location."""
+        weights = [self.model, *sorted(self.model.parent.glob("*.onnx?data"))]  # large models store them separately
+        return "".join(fingerprint(path) for path in (*weights, self.tokenizer))
+
+
+def read_folder(path: str) -> OnnxFolder:
+    """Read a model's folder; raises EmbedderUnavailable when something is missing, ambiguous or unreadable."""
+    try:
+        return _read_folder(path)
+    except (OSError, RuntimeError) as error:  # RuntimeError: an unknown home folder, a loop of links
+        raise _unusable(f"the model's folder {path} cannot be read: {error}") from error
+
+
+def fingerprint(path: Path) -> str:
+    """Hash the file's size and blocks spread evenly over it, which identifies weights without reading gigabytes."""
+    with open_model_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        digest = hashlib.sha256(str(size).encode())
+        for block in range(FINGERPRINT_BLOCKS):
+            file.seek(max(0, size - FINGERPRINT_BLOCK_BYTES) * block // (FINGERPRINT_BLOCKS - 1))
+            digest.update(file.read(FINGERPRINT_BLOCK_BYTES))
+    return digest.hexdigest()
+
+
+def _read_folder(path: str) -> OnnxFolder:
+    if not path:
+        raise _unusable("the onnx embedder needs a model: set it to a folder with model.onnx and tokenizer.json")
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        raise _unusable(f"there is no folder {folder}: set the embedder's model to one with model.onnx")
+    tokenizers = _find_files(folder, "tokenizer.json")
+    if not tokenizers:
+        raise _unusable(f"there is no tokenizer.json in {folder}: put the model's there")
+    models = _find_files(folder, "model.onnx") or _find_files(folder, "*.onnx")
+    if not models:
+        raise _unusable(f"there is no model.onnx in {folder}: export the model to ONNX and put it there")
+    if len(models) > 1 and models[0].name != "model.onnx":
+        names = ", ".join(sorted(file.name for file in models))
+        raise _unusable(f"{folder} holds several models ({names}): name the one to use model.onnx")
+    own_settings = _read_json(folder / "clankers.json")
+    name = str(own_settings.get("name") or folder.resolve().name)
+    all_names = f"{name} {_read_json(folder / 'config.json').get('_name_or_path', '')}"
+    return OnnxFolder(
+        name=name,
+        all_names=all_names,
+        model=models[0],
+        tokenizer=tokenizers[0],
+        pooling=_configured_pooling(folder, own_settings) or find_profile(all_names).pooling,
+        max_tokens=_configured_length(folder),
+    )
+
+
+def _find_files(folder: Path, pattern: str) -> list[Path]:
+    """List matching files at the top, then in `onnx/`, where exporters put them."""
+    return [file for place in (folder, folder / "onnx") for file in sorted(place.glob(pattern))]
+
+
+def _configured_pooling(folder: Path, own_settings: dict[str, Any]) -> Pooling | None:
+    pooling = own_settings.get("pooling")
+    if pooling in _POOLING_NAMES:
+        return _POOLING_NAMES[pooling]
+    if pooling is not None:
+        raise _unusable(f"{folder / 'clankers.json'}: pooling must be mean, cls or last, not {pooling!r}")
+    pooling_folder = "1_Pooling"
+    for module in _read_json(folder / "modules.json", list):
+        if str(module.get("type")).endswith("Pooling"):
+            pooling_folder = str(module.get("path"))
+            break
+    config = _read_json(folder / pooling_folder / "config.json")
+    if config.get("pooling_mode") in _POOLING_NAMES:
+        return _POOLING_NAMES[config["pooling_mode"]]
+    return next((name for flag, name in _POOLING_FLAGS.items() if config.get(flag) is True), None)
+
+
+def _configured_length(folder: Path) -> int | None:
+    for file, key in _LENGTH_SETTINGS:
+        length = _read_json(folder / file).get(key)
+        if isinstance(length, int | float) and length > 0:
+            return int(min(length, MAX_TOKENS))
+    return None
+
+
+def _read_json(path: Path, kind: type[Any] = dict) -> Any:
+    """Read a JSON object or list; a missing file reads as an empty one."""
+    try:
+        if not path.exists():
+            return kind()
+        content = json.loads(read_model_file(path))
+    except (OSError, ValueError, RecursionError) as error:
+        raise _unusable(f"{path} cannot be read: {error}") from error
+    if not isinstance(content, kind):
+        raise _unusable(f"{path} cannot be read: it is not a JSON {kind.__name__}")
+    return content
+
+
+def _unusable(reason: str) -> EmbedderUnavailable:
+    return EmbedderUnavailable(reason, permanent=True)
+
+
+# -- the model
 
 
 def _preflight() -> None:
     if any(find_spec(package) is None for package in _REQUIRED_PACKAGES):
-        raise EmbedderUnavailable(_MISSING, permanent=True)
+        raise _unusable(_MISSING_PACKAGES)
 
 
 def _load(folder: OnnxFolder) -> Encoder:
@@ -51,34 +191,26 @@ def _load(folder: OnnxFolder) -> Encoder:
         import onnxruntime
         from tokenizers import Tokenizer
     except OSError as error:
-        raise EmbedderUnavailable(f"{folder.model} cannot be read: {error.strerror}", permanent=True) from error
+        raise _unusable(f"{folder.model} cannot be read: {error.strerror}") from error
     except ImportError as error:
-        raise EmbedderUnavailable(_MISSING, permanent=True) from error
-    try:
-        tokenizer = Tokenizer.from_file(str(folder.tokenizer))
-        session = onnxruntime.InferenceSession(
-            str(folder.model), _options(onnxruntime), providers=["CPUExecutionProvider"]
-        )
-    except MemoryError:
-        raise
-    except BaseException as error:  # both raise classes of their own, and a panic of the tokenizer is no Exception
-        raise EmbedderUnavailable(
-            f"the model in {folder.model.parent} cannot be loaded: {str(error)[:200]}", permanent=True
-        ) from error
-    longest = folder.longest or (tokenizer.truncation or {}).get("max_length") or LONGEST
-    tokenizer.enable_truncation(min(longest, LONGEST))
-    tokenizer.no_padding()
-    return _SentenceEncoder(session, tokenizer, folder.pooling)
-
-
-def _options(onnxruntime: Any) -> Any:
+        raise _unusable(_MISSING_PACKAGES) from error
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 2 if (os.cpu_count() or 1) >= 4 else 1  # the rest is for the daemon
     options.inter_op_num_threads = 1
     options.enable_cpu_mem_arena = False  # texts of many lengths would make it grow and never shrink
-    options.log_severity_level = 4  # what matters is raised; the rest would land on stderr
+    options.log_severity_level = 4  # errors that matter are raised; the others would go to stderr
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    return options
+    try:
+        tokenizer = Tokenizer.from_file(str(folder.tokenizer))
+        session = onnxruntime.InferenceSession(str(folder.model), options, providers=["CPUExecutionProvider"])
+    except MemoryError:
+        raise
+    except BaseException as error:  # both raise classes of their own, and a tokenizer's panic is not an Exception
+        raise _unusable(f"the model in {folder.model.parent} cannot be loaded: {str(error)[:200]}") from error
+    max_tokens = folder.max_tokens or (tokenizer.truncation or {}).get("max_length") or MAX_TOKENS
+    tokenizer.enable_truncation(min(max_tokens, MAX_TOKENS))
+    tokenizer.no_padding()
+    return _SentenceEncoder(session, tokenizer, folder.pooling)
 
 
 class _SentenceEncoder:
@@ -88,11 +220,10 @@ class _SentenceEncoder:
         self._session = session
         self._tokenizer = tokenizer
         self._pooling = pooling
-        self._inputs = {given.name: given.type for given in session.get_inputs()}
+        self._inputs = {node.name: node.type for node in session.get_inputs()}
         if unknown := set(self._inputs) - _INPUTS:
-            names = ", ".join(sorted(unknown))
-            raise EmbedderUnavailable(f"the model wants inputs no text has: {names}", permanent=True)
-        outputs = [output.name for output in session.get_outputs()]
+            raise _unusable(f"the model wants inputs no text has: {', '.join(sorted(unknown))}")
+        outputs = [node.name for node in session.get_outputs()]
         self._output = next((name for name in _OUTPUTS if name in outputs), outputs[0])
 
     def __call__(self, texts: list[str]) -> list[Outcome]:
@@ -104,26 +235,28 @@ class _SentenceEncoder:
         if not any(special == 0 for special in encoding.special_tokens_mask):
             return ItemFailed("it has no words")
         try:
-            [output] = self._session.run([self._output], self._feed(encoding))
+            [output] = self._session.run([self._output], self._input_arrays(encoding))
         except Exception as error:  # onnxruntime's own classes
-            if _out_of_memory(error):
+            if _is_out_of_memory(error):
                 raise MemoryError(str(error)[:200]) from error
             return ItemFailed(f"the model failed on it: {str(error)[:200]}")
-        return received_vector(self._pooled(output[0]))
+        return parse_embedding(self._pool(output[0]))
 
-    def _feed(self, encoding: Any) -> dict[str, Any]:
+    def _input_arrays(self, encoding: Any) -> dict[str, Any]:
         import numpy as np
 
-        given = {
+        values = {
             "input_ids": encoding.ids,
             "attention_mask": encoding.attention_mask,
             "token_type_ids": encoding.type_ids,
         }
-        kinds = {name: np.int32 if "int32" in kind else np.int64 for name, kind in self._inputs.items()}
-        return {name: np.array([given[name]], dtype=kind) for name, kind in kinds.items()}
+        arrays = {}
+        for name, node_type in self._inputs.items():
+            arrays[name] = np.array([values[name]], dtype=np.int32 if "int32" in node_type else np.int64)
+        return arrays
 
-    def _pooled(self, output: Any) -> Any:
-        """One row of numbers: the output itself when the model pools, else one of its rows or their mean."""
+    def _pool(self, output: Any) -> Any:
+        """Reduce the output to one row: itself if the model pools, else one of its rows or their mean."""
         if output.ndim == 1:
             return output
         if self._pooling == "mean":
@@ -131,7 +264,7 @@ class _SentenceEncoder:
         return output[0 if self._pooling == "cls" else -1]
 
 
-def _out_of_memory(error: Exception) -> bool:
+def _is_out_of_memory(error: Exception) -> bool:
     """Recognise a failed allocation, which onnxruntime reports like any other failure."""
     text = str(error).lower()
-    return isinstance(error, MemoryError) or any(words in text for words in ("bad_alloc", "allocate memory"))
+    return isinstance(error, MemoryError) or "bad_alloc" in text or "allocate memory" in text

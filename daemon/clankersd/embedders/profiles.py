@@ -1,8 +1,8 @@
-"""What is known of models by their names: prefixes, pooling, and what their vectors deserve in fusion."""
+"""Profiles of known models: their prefixes, their pooling and the weight of their vectors in rank fusion."""
 
 import re
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from clankersd.embedders.base import EmbedderSettings
 
@@ -10,8 +10,8 @@ Pooling = Literal["mean", "cls", "last"]
 
 
 @dataclass(frozen=True)
-class Model:
-    """How a model wants to be used."""
+class ModelProfile:
+    """The prefixes, pooling and fusion weight that a model works best with."""
 
     query_prefix: str = ""
     document_prefix: str = ""
@@ -19,35 +19,38 @@ class Model:
     weight: float = 0.5
 
 
-_SEARCHING = "Represent this sentence for searching relevant passages: "
-_INSTRUCT = "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery: "
+_SEARCH_PREFIX = "Represent this sentence for searching relevant passages: "
+_INSTRUCT_PREFIX = "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery: "
 
-# The first pattern found in the name decides, so the narrower stands above the wider.
-_KNOWN: list[tuple[str, Model]] = [
-    (r"arctic-embed(2|-[ml]-v2)", Model("query: ", pooling="cls")),
-    (r"arctic-embed|snowflake", Model(_SEARCHING, pooling="cls")),
-    (r"bge-(micro|small|base|large)-en|mxbai-embed-large", Model(_SEARCHING, pooling="cls")),
-    (r"bge-", Model(pooling="cls")),
-    (r"e5-.*instruct", Model(_INSTRUCT)),
-    (r"(^|[^a-z0-9])e5-", Model("query: ", "passage: ")),
-    (r"nomic-embed-text", Model("search_query: ", "search_document: ")),
-    (r"embeddinggemma|embedding-gemma", Model("task: search result | query: ", "title: none | text: ")),
-    (r"qwen3-embedding", Model(_INSTRUCT, pooling="last")),
-    (r"minilm", Model(weight=0.35)),
-    (r"l2_supercat", Model(weight=0.25)),
+# The first pattern that matches the name decides, so specific patterns come before general ones.
+_PROFILES: list[tuple[str, ModelProfile]] = [
+    (r"arctic-embed(2|-[ml]-v2)", ModelProfile("query: ", pooling="cls")),
+    (r"arctic-embed|snowflake", ModelProfile(_SEARCH_PREFIX, pooling="cls")),
+    (r"bge-(micro|small|base|large)-en|mxbai-embed-large", ModelProfile(_SEARCH_PREFIX, pooling="cls")),
+    (r"bge-", ModelProfile(pooling="cls")),
+    (r"e5-.*instruct", ModelProfile(_INSTRUCT_PREFIX)),
+    (r"(^|[^a-z0-9])e5-", ModelProfile("query: ", "passage: ")),
+    (r"nomic-embed-text", ModelProfile("search_query: ", "search_document: ")),
+    (r"embeddinggemma|embedding-gemma", ModelProfile("task: search result | query: ", "title: none | text: ")),
+    (r"qwen3-embedding", ModelProfile(_INSTRUCT_PREFIX, pooling="last")),
+    (r"minilm", ModelProfile(weight=0.35)),
+    (r"l2_supercat", ModelProfile(weight=0.25)),
 ]
 
 
-def known(name: str) -> Model:
-    """What is known of the model with this name, or what holds for most."""
-    return next((model for pattern, model in _KNOWN if re.search(pattern, name.lower())), Model())
+def find_profile(name: str) -> ModelProfile:
+    """Return the profile of the model with this name, or the default profile."""
+    for pattern, profile in _PROFILES:
+        if re.search(pattern, name.lower()):
+            return profile
+    return ModelProfile()
 
 
-def configured(name: str, settings: EmbedderSettings) -> Model:
-    """The same, with what the owner has said on top."""
-    said = {
-        key: value
-        for key in ("query_prefix", "document_prefix", "weight")
-        if (value := getattr(settings, key)) is not None
+def configured_profile(name: str, settings: EmbedderSettings) -> ModelProfile:
+    """Return the model's profile, with the values that the settings override."""
+    overrides: dict[str, Any] = {
+        "query_prefix": settings.query_prefix,
+        "document_prefix": settings.document_prefix,
+        "weight": settings.weight,
     }
-    return replace(known(name), **said)
+    return replace(find_profile(name), **{key: value for key, value in overrides.items() if value is not None})

@@ -1,5 +1,6 @@
-"""Embedders on the network: batches, several at once, and one bad text failing alone."""
+"""Embedders on the network: concurrent batches, in which one bad text fails alone."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
@@ -14,42 +15,45 @@ from clankersd.embedders.base import (
     ItemFailed,
     Outcome,
     Vector,
-    clean,
     provider_key,
+    to_valid_unicode,
 )
-from clankersd.embedders.batches import in_batches
-from clankersd.embedders.normalize import received_vector
-from clankersd.embedders.profiles import configured
-from clankersd.embedders.provider import Api, Purpose, Service
-from clankersd.http.responses import Refused
-from clankersd.http.retry import Patience
+from clankersd.embedders.memory_headroom import import_numpy
+from clankersd.embedders.normalize import parse_embedding
+from clankersd.embedders.profiles import configured_profile
+from clankersd.embedders.providers import EmbeddingsClient, ProviderApi, Purpose
+from clankersd.http.responses import RequestRejected
+from clankersd.http.retry import RetryPolicy
 
-MOST_TEXTS = 96
-MOST_BYTES = 32_000
-SHORTEST = 500  # characters; a text that is still too long here is refused for another reason
-PROBE = "ship it"
+MAX_BATCH_TEXTS = 96
+MAX_BATCH_BYTES = 32_000
+MIN_SHORTENED_CHARS = 500
+"""A text of this length that is still rejected as too long is rejected for another reason."""
+
+PROBE_TEXT = "ship it"
 
 
 class RemoteEmbedder:
-    """Asks a service for vectors, and believes nothing it says unchecked."""
+    """Requests vectors from a service, and validates everything it sends."""
 
     def __init__(
         self,
-        api: Api,
+        api: ProviderApi,
         settings: EmbedderSettings,
-        patience: Patience = Patience(),  # noqa: B008 - frozen
-        most_texts: int = MOST_TEXTS,
-        most_bytes: int = MOST_BYTES,
+        retry_policy: RetryPolicy = RetryPolicy(),  # noqa: B008 - frozen
+        max_batch_texts: int = MAX_BATCH_TEXTS,
+        max_batch_bytes: int = MAX_BATCH_BYTES,
     ) -> None:
-        self._service = Service(api, settings, patience)
-        self._model = configured(self._service.model, settings)
-        self._patience = patience
-        self._most_texts = most_texts
-        self._most_bytes = most_bytes
-        self._slots = anyio.CapacityLimiter(api.at_once)
-        self.weight = self._model.weight
-        key = provider_key(url=self._service.url, dims=settings.dims, document_prefix=self._model.document_prefix)
-        self.identity = Identity(api.provider, self._service.model, key, settings.dims)
+        self._client = EmbeddingsClient(api, settings, retry_policy)
+        self._profile = configured_profile(self._client.model, settings)
+        self._retry_policy = retry_policy
+        self._max_batch_texts = max_batch_texts
+        self._max_batch_bytes = max_batch_bytes
+        self._slots = anyio.CapacityLimiter(api.max_concurrent_requests)
+        self._numpy_imported = False
+        self.weight = self._profile.weight
+        key = provider_key(url=self._client.url, dims=settings.dims, document_prefix=self._profile.document_prefix)
+        self.identity = Identity(api.provider, self._client.model, key, settings.dims)
 
     def preflight(self) -> None:
         for package in ("httpx", "numpy"):
@@ -58,115 +62,142 @@ class RemoteEmbedder:
 
     async def embed(self, texts: list[str]) -> list[Outcome]:
         outcomes: list[Outcome] = [ItemFailed(NO_TEXT) for _ in texts]
-        wanted = [position for position, text in enumerate(texts) if text.strip()]
-        asked = [self._model.document_prefix + clean(texts[position]) for position in wanted]
-        trouble: list[EmbedderUnavailable] = []
+        positions = [position for position, text in enumerate(texts) if text.strip()]
+        prefixed = [self._profile.document_prefix + to_valid_unicode(texts[position]) for position in positions]
+        errors: list[EmbedderUnavailable] = []
 
-        async def fill(batch: list[int]) -> None:
+        async def embed_batch(batch: list[int]) -> None:
             try:
                 async with self._slots:
-                    found = await self._batch([asked[number] for number in batch])
+                    embedded = await self._embed_batch([prefixed[number] for number in batch])
             except EmbedderUnavailable as error:
-                trouble.append(error)
+                errors.append(error)
                 group.cancel_scope.cancel()
                 return
-            for number, outcome in zip(batch, found, strict=True):
-                outcomes[wanted[number]] = outcome
+            for number, outcome in zip(batch, embedded, strict=True):
+                outcomes[positions[number]] = outcome
 
         async with anyio.create_task_group() as group:
-            for batch in in_batches(asked, self._most_texts, self._most_bytes):
-                group.start_soon(fill, batch)
-        if trouble:
-            raise trouble[0]
+            for batch in split_batches(prefixed, self._max_batch_texts, self._max_batch_bytes):
+                group.start_soon(embed_batch, batch)
+        if errors:
+            raise errors[0]
         return outcomes
 
     async def embed_query(self, text: str) -> Vector:
-        """Takes no slot: a search does not queue behind the backlog."""
+        """Embed without taking a slot, so that a search does not queue behind the backlog."""
         if not text.strip():
             raise ItemFailed(NO_TEXT)
         try:
-            asked = self._model.query_prefix + clean(text)
-            [outcome] = await self._ask([asked], "query", self._patience.query_retries)
-        except Refused as refusal:
+            prefixed = self._profile.query_prefix + to_valid_unicode(text)
+            [outcome] = await self._request([prefixed], "query", self._retry_policy.query_retries)
+        except RequestRejected as rejection:
             await self._probe()
-            raise ItemFailed(refusal.reason) from refusal
+            raise ItemFailed(rejection.reason) from rejection
         if isinstance(outcome, ItemFailed):
             raise outcome
         return outcome
 
     async def close(self) -> None:
-        await self._service.close()
+        await self._client.close()
 
-    async def _batch(self, texts: list[str]) -> list[Outcome]:
+    async def _embed_batch(self, texts: list[str]) -> list[Outcome]:
         try:
-            return await self._ask(texts, "document", self._patience.retries)
-        except Refused as refusal:
+            return await self._request(texts, "document", self._retry_policy.retries)
+        except RequestRejected as rejection:
             await self._probe()
-            outcomes = await self._in_halves(texts, refusal)
+            outcomes = await self._embed_halves(texts, rejection)
         if len(texts) > 1 and not any(isinstance(outcome, ItemFailed) for outcome in outcomes):
-            # Nothing was wrong with the texts, so they were too many: services allow 10, 16, 20, 64 …
-            self._most_texts = min(self._most_texts, (len(texts) + 1) // 2)
+            # Nothing was wrong with the texts, so there were too many: services allow 10, 16, 20, 64 …
+            self._max_batch_texts = min(self._max_batch_texts, (len(texts) + 1) // 2)
         return outcomes
 
     async def _probe(self) -> None:
-        """Raises EmbedderUnavailable unless a harmless text goes through: else every text would be blamed."""
+        """Raise EmbedderUnavailable unless a harmless text is accepted: otherwise every text would be blamed."""
         try:
-            await self._ask([PROBE], "document", retries=0)
-        except Refused as refusal:
-            raise EmbedderUnavailable(refusal.reason, permanent=refusal.permanent) from refusal
+            await self._request([PROBE_TEXT], "document", retries=0)
+        except RequestRejected as rejection:
+            raise EmbedderUnavailable(rejection.reason, permanent=rejection.permanent) from rejection
 
-    async def _in_halves(self, texts: list[str], refusal: Refused) -> list[Outcome]:
-        """The outcomes of texts that were refused together."""
+    async def _embed_halves(self, texts: list[str], rejection: RequestRejected) -> list[Outcome]:
+        """Embed texts that were rejected together, by halving until the texts at fault are alone."""
         if len(texts) == 1:
-            return [await self._shortened(texts[0], refusal)]
+            return [await self._embed_shortened(texts[0], rejection)]
         outcomes: list[Outcome] = []
         middle = (len(texts) + 1) // 2
         for half in (texts[:middle], texts[middle:]):
             try:
-                outcomes += await self._ask(half, "document", retries=1)
-            except Refused as again:
-                outcomes += await self._in_halves(half, again)
+                outcomes += await self._request(half, "document", retries=1)
+            except RequestRejected as second_rejection:
+                outcomes += await self._embed_halves(half, second_rejection)
         return outcomes
 
-    async def _shortened(self, text: str, refusal: Refused) -> Outcome:
-        """The vector of the text's beginning if only its length is refused; Ollama's own cutting fails at times."""
-        if not refusal.too_long or len(text) <= SHORTEST:
-            return ItemFailed(refusal.reason)
+    async def _embed_shortened(self, text: str, rejection: RequestRejected) -> Outcome:
+        """Embed the beginning of a text that is rejected for its length; Ollama's own truncation fails at times."""
+        if not rejection.too_long or len(text) <= MIN_SHORTENED_CHARS:
+            return ItemFailed(rejection.reason)
         half = text[: len(text) // 2]
         try:
-            [outcome] = await self._ask([half], "document", retries=1)
-        except Refused as again:
-            return await self._shortened(half, again)
+            [outcome] = await self._request([half], "document", retries=1)
+        except RequestRejected as second_rejection:
+            return await self._embed_shortened(half, second_rejection)
         return outcome
 
-    async def _ask(self, texts: list[str], purpose: Purpose, retries: int) -> list[Outcome]:
-        """Raises Refused when nothing usable comes, or when it is unclear what is."""
-        raw = await self._service.ask(texts, purpose, retries)
+    async def _request(self, texts: list[str], purpose: Purpose, retries: int) -> list[Outcome]:
+        """Request embeddings; raises RequestRejected when none is usable, or when it is unclear which are."""
+        await self._import_numpy()  # before the request, which may cost money
+        raw = await self._client.embeddings(texts, purpose, retries)
         try:
-            outcomes = await anyio.to_thread.run_sync(_vectors, raw)
+            outcomes = await anyio.to_thread.run_sync(_parse_embeddings, raw)
         except (MemoryError, RuntimeError) as error:  # RuntimeError: no thread could be started
             raise EmbedderUnavailable(f"too little memory for vectors: {error}") from error
-        return self._of_one_length(outcomes)
+        return self._check_dims(outcomes)
 
-    def _of_one_length(self, outcomes: list[Outcome]) -> list[Outcome]:
-        """The first reply decides the length; a vector of another fails its text, unless all are so."""
+    async def _import_numpy(self) -> None:
+        if self._numpy_imported:
+            return
+        try:
+            await anyio.to_thread.run_sync(import_numpy)
+        except ImportError as error:
+            raise EmbedderUnavailable(f"remote embedders need numpy: {error}", permanent=True) from error
+        except (MemoryError, RuntimeError) as error:  # RuntimeError: no thread could be started
+            raise EmbedderUnavailable(f"too little memory for vectors: {error}") from error
+        self._numpy_imported = True
+
+    def _check_dims(self, outcomes: list[Outcome]) -> list[Outcome]:
+        """Take the dimensions from the first reply; later, fail each vector that differs, and reject if all do."""
         sizes = {len(outcome) for outcome in outcomes if not isinstance(outcome, ItemFailed)}
-        if self.identity.dims is None:
+        dims = self.identity.dims
+        if dims is None:
             if len(sizes) > 1:
-                raise Refused(f"the provider's embeddings differ in length: {sorted(sizes)}")
+                raise RequestRejected(f"the provider's embeddings differ in length: {sorted(sizes)}")
             self.identity = replace(self.identity, dims=sizes.pop())
             return outcomes
-        dims = self.identity.dims
         if dims not in sizes:
-            raise Refused(f"the embeddings have {min(sizes)} numbers, not {dims}", permanent=True)
+            raise RequestRejected(f"the embeddings have {min(sizes)} numbers, not {dims}", permanent=True)
         wrong = ItemFailed(f"its embedding has not {dims} numbers")
         return [outcome if isinstance(outcome, ItemFailed) or len(outcome) == dims else wrong for outcome in outcomes]
 
 
-def _vectors(raw: list[Any]) -> list[Outcome]:
-    """Raises Refused when not one of them is a vector, since then it may not be the texts' fault."""
-    outcomes = [received_vector(one) for one in raw]
+def split_batches(texts: list[str], max_texts: int, max_bytes: int) -> Iterator[list[int]]:
+    """Yield the positions of the texts in batches within both limits; a text over the limit is a batch of its own."""
+    batch: list[int] = []
+    batch_bytes = 0
+    for position, text in enumerate(texts):
+        size = len(text.encode())
+        if batch and (len(batch) >= max_texts or batch_bytes + size > max_bytes):
+            yield batch
+            batch, batch_bytes = [], 0
+        batch.append(position)
+        batch_bytes += size
+    if batch:
+        yield batch
+
+
+def _parse_embeddings(raw: list[Any]) -> list[Outcome]:
+    """Validate embeddings; raises RequestRejected when none is valid, since the texts may not be at fault then."""
+    outcomes = [parse_embedding(embedding) for embedding in raw]
     failed = [outcome for outcome in outcomes if isinstance(outcome, ItemFailed)]
     if len(failed) == len(outcomes):
-        raise Refused(f"the provider's reply is unusable: {failed[0].reason}")
+        raise RequestRejected(f"the provider's reply is unusable: {failed[0].reason}")
     return outcomes

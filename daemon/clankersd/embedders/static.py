@@ -1,6 +1,7 @@
-"""The offline default: one stored vector per token, averaged; the model's files come with clankers.
+"""The default embedder, which works offline: the mean of one stored vector per token.
 
-They are made from the weights of the package `wordllama` by `make static-model`; docs/decisions/0015 says why.
+The model's files come with clankers. They are made from the weights of the package `wordllama` by
+`make static-model`; docs/decisions/0015 says why.
 """
 
 import hashlib
@@ -12,11 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clankersd.embedders.base import EmbedderSettings, EmbedderUnavailable, Identity, ItemFailed, Outcome, provider_key
-from clankersd.embedders.fingerprint import read_regular_file
-from clankersd.embedders.local import Encoder, LocalEmbedder
+from clankersd.embedders.local import Encoder, LocalEmbedder, read_model_file
 from clankersd.embedders.memory_headroom import import_numpy, require_headroom
-from clankersd.embedders.normalize import received_vector
-from clankersd.embedders.profiles import configured
+from clankersd.embedders.normalize import parse_embedding
+from clankersd.embedders.profiles import configured_profile
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 MODEL = "l2_supercat_256"
 DIMS = 256
-AT_ONCE = 64
-LONGEST = 100_000  # characters; the mean over more tokens says nothing new
+BATCH_TEXTS = 64
+MAX_TEXT_CHARS = 100_000
+"""Longer texts are truncated: the mean over more tokens says nothing new."""
 
 FOLDER = Path(__file__).with_name(MODEL)
 WEIGHTS = "weights.safetensors"
@@ -38,43 +39,43 @@ SHA256 = {
     TOKENIZER: "96b2cb654e53218d1a430561f234b78015c767875e421f2c994abd40e37169a0",
 }
 
-# The identity of indexes is that of the files the model is made from. Vectors made from either are the same to four
-# digits (cosine above 0.9999), so an index made with the package wordllama stays valid.
+# The model's identity is that of the files it is made from. The vectors of both are the same to four digits (cosine
+# above 0.9999), so an index made with the package wordllama stays valid.
 _SOURCE_WEIGHTS = "1b3ad51d25eb53e52b4de586232aca5ec78ae0e99b6e6a9042dc1af8057fb636"
 _SOURCE_TOKENIZER = "707c4b1d465711d510995de7205601b227ddfff1240f89de527aed6f099a68e1"
 
 LOAD_BYTES = 96 * 1024 * 1024
-"""Memory to be free before the model is loaded: half of it stays in use, and importing the tokenizer takes a third."""
+"""Free memory required to load the model: half of it stays in use, and importing the tokenizer takes a third."""
 
 ENCODE_BYTES = 64 * 1024 * 1024
 ENCODE_BYTES_PER_BYTE = 200
-"""Memory to be free before texts are encoded; the tokenizer takes up to 175 bytes for a byte of text."""
+"""Free memory required to encode texts; the tokenizer takes up to 175 bytes per byte of text."""
 
 _REQUIRED_PACKAGES = ("numpy", "tokenizers")
 _REINSTALL = "reinstall clankers, or set another embedder"
 
 
 def static_embedder(settings: EmbedderSettings) -> LocalEmbedder:
-    """Make the embedder without loading it; raises EmbedderUnavailable when another model is asked for."""
+    """Make the embedder without loading it; raises EmbedderUnavailable when another model is configured."""
     if settings.model not in ("", MODEL) or settings.dims not in (None, DIMS):
         raise EmbedderUnavailable(
             f"the static embedder has one model, {MODEL}, with {DIMS} dimensions: unset model and dims",
             permanent=True,
         )
-    model = configured(MODEL, settings)
+    profile = configured_profile(MODEL, settings)
     key = provider_key(
         weights=_SOURCE_WEIGHTS,
         tokenizer=_SOURCE_TOKENIZER,
-        document_prefix=model.document_prefix,
+        document_prefix=profile.document_prefix,
     )
-    return LocalEmbedder(Identity("static", MODEL, key, DIMS), model, _load, AT_ONCE, _preflight)
+    return LocalEmbedder(Identity("static", MODEL, key, DIMS), profile, _load, BATCH_TEXTS, _preflight)
 
 
 def _preflight() -> None:
     """Raise EmbedderUnavailable when a package or a file of the model is missing."""
     for package in _REQUIRED_PACKAGES:
         if find_spec(package) is None:
-            raise EmbedderUnavailable(_missing(package), permanent=True)
+            raise EmbedderUnavailable(_missing_package(package), permanent=True)
     for path in (FOLDER / name for name in SHA256):
         # Not Path.is_file, which raises where a folder may not be searched.
         if not (os.path.isfile(path) and os.access(path, os.R_OK)):  # noqa: PTH113
@@ -83,7 +84,7 @@ def _preflight() -> None:
             )
 
 
-def _missing(package: str) -> str:
+def _missing_package(package: str) -> str:
     return f"the static embedder needs the package {package}: pip install {package}, or set another embedder"
 
 
@@ -94,7 +95,9 @@ def _load() -> Encoder:
         require_headroom(LOAD_BYTES)
         from tokenizers import Tokenizer
     except ImportError as error:
-        raise EmbedderUnavailable(f"{_missing(_package_of(error))} ({error})", permanent=True) from error
+        failed = str(error.name or error)  # it may be a submodule of the package to install
+        package = next((package for package in _REQUIRED_PACKAGES if package in failed), "tokenizers")
+        raise EmbedderUnavailable(f"{_missing_package(package)} ({error})", permanent=True) from error
     codes, scales = _parse_weights(_read_verified(WEIGHTS))
     tokenizer = Tokenizer.from_str(_read_verified(TOKENIZER).decode())
     tokenizer.no_padding()
@@ -102,15 +105,10 @@ def _load() -> Encoder:
     return partial(_encode, tokenizer, codes, scales)
 
 
-def _package_of(error: ImportError) -> str:
-    """Name the package to install; what fails may be a part of it."""
-    return next((package for package in _REQUIRED_PACKAGES if package in str(error.name or error)), "tokenizers")
-
-
 def _read_verified(name: str) -> bytes:
-    """Read a file of the model; a damaged one would give vectors that look right and are not."""
+    """Read a file of the model and check its hash: a damaged file would give plausible but wrong vectors."""
     path = FOLDER / name
-    content = read_regular_file(path)
+    content = read_model_file(path)
     if hashlib.sha256(content).hexdigest() != SHA256[name]:
         raise EmbedderUnavailable(f"the static model's file {path} is damaged: {_REINSTALL}", permanent=True)
     return content
@@ -129,17 +127,17 @@ def _parse_weights(content: bytes) -> "tuple[Codes, Scales]":
 
 
 def _encode(tokenizer: Any, codes: "Codes", scales: "Scales", texts: list[str]) -> list[Outcome]:
-    short = [text[:LONGEST] for text in texts]
+    short = [text[:MAX_TEXT_CHARS] for text in texts]
     require_headroom(ENCODE_BYTES + ENCODE_BYTES_PER_BYTE * sum(len(text.encode()) for text in short))
     encodings = tokenizer.encode_batch_fast(short, add_special_tokens=False)
     return [_mean(codes, scales, encoding.ids) for encoding in encodings]
 
 
 def _mean(codes: "Codes", scales: "Scales", ids: list[int]) -> Outcome:
-    """Take each token once, weighted by its count, so that memory is bounded by the vocabulary."""
+    """Average the tokens' vectors, each token once and weighted by its count, which bounds memory by the vocabulary."""
     import numpy as np
 
     tokens, counts = np.unique(np.minimum(ids, len(codes) - 1), return_counts=True)
     if not tokens.size:
         return ItemFailed("it has no words")
-    return received_vector((counts * scales[tokens]).astype(np.float32) @ codes[tokens].astype(np.float32))
+    return parse_embedding((counts * scales[tokens]).astype(np.float32) @ codes[tokens].astype(np.float32))

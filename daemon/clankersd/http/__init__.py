@@ -1,1 +1,1 @@
-"""HTTP client with retry, response checks and API keys, shared by embedders and chat."""
+"""HTTP client for services on the network, with retries and API keys; used by embedders and the chat model."""

@@ -1,16 +1,17 @@
-"""API keys: from the environment or from a file that is the owner's alone, and never shown."""
+"""API keys, read from the environment or from a file that only its owner can read, and never shown."""
 
 import os
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from clankersd.embedders.base import EmbedderUnavailable
+from clankersd.http.responses import ServiceUnavailable
+from clankersd.safe_files import UnsafeFile, open_regular
 
-ANY_PROVIDER = "CLANKERS_EMBEDDER_KEY"
+KEY_VARIABLE = "CLANKERS_EMBEDDER_KEY"
+"""The environment variable with the embedder's key, whichever provider is configured."""
 
-_LONGEST = 16_384
+_MAX_KEY_FILE_BYTES = 16_384
 
 
 @dataclass(frozen=True)
@@ -22,43 +23,37 @@ class Key:
 
 
 def find_key(
-    file: str, variables: tuple[str, ...], environ: Mapping[str, str] = os.environ, own: str = ANY_PROVIDER
+    file: str, variables: tuple[str, ...], environ: Mapping[str, str] = os.environ, first_variable: str = KEY_VARIABLE
 ) -> Key | None:
-    """The file's key if one is named, else that of the first variable which is set, `own` before all others."""
+    """Read the key from `file` if it is set, else from the first set variable, `first_variable` before the others."""
     if file:
-        return _checked(file, _read(Path(file).expanduser()))
-    for variable in (own, *variables):
+        return _validate(file, _read(Path(file).expanduser()))
+    for variable in (first_variable, *variables):
         if environ.get(variable):
-            return _checked(variable, environ[variable])
+            return _validate(variable, environ[variable])
     return None
 
 
 def _read(path: Path) -> str:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe must not hold us
-        with os.fdopen(descriptor, encoding="ascii", errors="replace") as file:
-            _check_private(path, os.fstat(descriptor))
-            return file.read(_LONGEST)
+        # The owner may point to the file through a link, which `open_regular` does not follow.
+        with open_regular(os.path.realpath(path), owner=os.geteuid()) as file:
+            if os.fstat(file.fileno()).st_mode & 0o077:
+                raise _unusable(f"the key file {path} can be read by others: chmod 600 {path}")
+            return file.read(_MAX_KEY_FILE_BYTES).decode("ascii", "replace")
+    except UnsafeFile as error:
+        raise _unusable(f"the key file {path} cannot be used: {error}") from error
     except OSError as error:
-        raise _wrong(f"the key file {path} cannot be read: {error.strerror}") from error
+        raise _unusable(f"the key file {path} cannot be read: {error.strerror}") from error
 
 
-def _check_private(path: Path, found: os.stat_result) -> None:
-    if not stat.S_ISREG(found.st_mode):
-        raise _wrong(f"the key file {path} is not a file")
-    if found.st_uid != os.geteuid():
-        raise _wrong(f"the key file {path} belongs to somebody else: make one that is yours")
-    if found.st_mode & 0o077:
-        raise _wrong(f"the key file {path} can be read by others: chmod 600 {path}")
-
-
-def _checked(source: str, text: str) -> Key:
-    """A key that can stand in a header: otherwise the error about the header would show it."""
+def _validate(source: str, text: str) -> Key:
+    """Check that the key can be sent in a header: otherwise the error about the header would show it."""
     secret = text.strip()
     if not secret or not secret.isascii() or not secret.isprintable() or " " in secret:
-        raise _wrong(f"what is in {source} is not an API key: put the key there, and nothing else")
+        raise _unusable(f"what is in {source} is not an API key: put the key there, and nothing else")
     return Key(source, secret)
 
 
-def _wrong(reason: str) -> EmbedderUnavailable:
-    return EmbedderUnavailable(reason, permanent=True)
+def _unusable(reason: str) -> ServiceUnavailable:
+    return ServiceUnavailable(reason, permanent=True)

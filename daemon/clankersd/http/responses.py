@@ -1,4 +1,4 @@
-"""What a provider's reply means: embeddings, a refusal, trouble that may pass, or trouble that will not."""
+"""Interpretation of a provider's reply: success, a rejected request, or a transient or permanent failure."""
 
 import json
 import re
@@ -7,19 +7,28 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from clankersd.embedders.base import EmbedderUnavailable
-
 T = TypeVar("T")
 
 _QUOTA_CODES = ("insufficient_quota", "billing_hard_limit_reached", "billing_not_active")
 _RETRY_DELAY = re.compile(r'"retryDelay"\s*:\s*"([\d.]+)s"')
 _TOO_LONG = re.compile(r"too long|too large|too many tokens|context length|token limit|maximum.*length|exceed")
-_GOOGLES_WRONG_KEY = re.compile(rb'"reason"\s*:\s*"API_KEY_INVALID"')  # with status 400
-_DAY_LIMIT_WAIT = 3600.0
+_GOOGLE_INVALID_KEY = re.compile(rb'"reason"\s*:\s*"API_KEY_INVALID"')  # sent with status 400
+_DAILY_QUOTA_RETRY_SECONDS = 3600.0
+_MAX_QUOTED_CHARS = 200
 
 
-class Refused(Exception):
-    """The provider does not take these texts, together or at all; `permanent` if it takes no others either."""
+class ServiceUnavailable(Exception):
+    """The service cannot be used now; `permanent` when waiting will not help until someone changes something."""
+
+    def __init__(self, reason: str, *, retry_after: float | None = None, permanent: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.retry_after = retry_after
+        self.permanent = permanent
+
+
+class RequestRejected(Exception):
+    """The provider rejects these texts; `permanent` if it would reject any other text as well."""
 
     def __init__(self, reason: str, *, permanent: bool = False) -> None:
         super().__init__(reason)
@@ -28,8 +37,8 @@ class Refused(Exception):
         self.too_long = bool(_TOO_LONG.search(reason.lower()))
 
 
-class Passing(Exception):
-    """Trouble that may be over at the next attempt; `suspect` when the texts themselves may cause it."""
+class TransientError(Exception):
+    """A failure that the next attempt may not have; `suspect` when the texts themselves may cause it."""
 
     def __init__(self, reason: str, *, retry_after: float | None = None, suspect: bool = False) -> None:
         super().__init__(reason)
@@ -37,16 +46,16 @@ class Passing(Exception):
         self.retry_after = retry_after
         self.suspect = suspect
 
-    def lasting(self) -> Refused | EmbedderUnavailable:
-        """What it is when it has not passed."""
+    def as_final_error(self) -> RequestRejected | ServiceUnavailable:
+        """Return the error to raise once all retries have failed."""
         if self.suspect:
-            return Refused(self.reason)
-        return EmbedderUnavailable(self.reason, retry_after=self.retry_after)
+            return RequestRejected(self.reason)
+        return ServiceUnavailable(self.reason, retry_after=self.retry_after)
 
 
 @dataclass(frozen=True)
 class Reply:
-    """A status, a Retry-After in seconds, and a body."""
+    """An HTTP reply; `retry_after` is in seconds."""
 
     status: int
     retry_after: float | None
@@ -54,8 +63,8 @@ class Reply:
 
 
 @dataclass(frozen=True)
-class Names:
-    """What to call things when telling people about them."""
+class ErrorTexts:
+    """The service's name, and the messages for errors that only its owner can fix."""
 
     service: str
     wrong_key: str
@@ -63,32 +72,32 @@ class Names:
     url: str = "the embedder's url"
 
 
-def check(reply: Reply, names: Names) -> None:
-    """Raises what a reply other than 200 means."""
+def check_status(reply: Reply, texts: ErrorTexts) -> None:
+    """Raise the error that a status other than 200 means."""
     status = reply.status
     if status == 200:
         return
-    _check_quota(reply, names)
-    said = f"{names.service} answered {status}{_said(reply.body)}"
-    if status in (401, 403) or _GOOGLES_WRONG_KEY.search(reply.body):
-        # The provider's own words are left out: some of them repeat the key.
-        raise EmbedderUnavailable(names.wrong_key, permanent=True)
+    _check_quota(reply, texts)
+    message = f"{texts.service} answered {status}{_provider_message(reply.body)}"
+    if status in (401, 403) or _GOOGLE_INVALID_KEY.search(reply.body):
+        # The provider's own message is left out: some of them repeat the key.
+        raise ServiceUnavailable(texts.wrong_key, permanent=True)
     if status == 404:
-        raise EmbedderUnavailable(names.missing_model, permanent=True)
+        raise ServiceUnavailable(texts.missing_model, permanent=True)
     if status in (400, 413, 422):
         too_long = " (too large)" if status == 413 else ""
-        raise Refused(said + too_long, permanent=True)
+        raise RequestRejected(message + too_long, permanent=True)
     if status in (408, 425, 429, 502, 503, 504, 529):
-        raise Passing(said, retry_after=reply.retry_after)
+        raise TransientError(message, retry_after=reply.retry_after)
     if 300 <= status < 400:
-        raise EmbedderUnavailable(f"{names.service} sends us elsewhere: set {names.url}", permanent=True)
+        raise ServiceUnavailable(f"{texts.service} redirects to another address: set {texts.url}", permanent=True)
     if status >= 500 or status < 300:
-        raise Passing(said, retry_after=reply.retry_after, suspect=True)
-    raise EmbedderUnavailable(said, permanent=True)
+        raise TransientError(message, retry_after=reply.retry_after, suspect=True)
+    raise ServiceUnavailable(message, permanent=True)
 
 
-def decode(body: bytes, kind: type[T]) -> T:
-    """The body as `kind`; raises Passing when it is something else or cut short."""
+def decode_reply(body: bytes, kind: type[T]) -> T:
+    """Decode an embeddings reply as `kind`; raises TransientError when it is anything else or truncated."""
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.DecodeError:
@@ -98,34 +107,35 @@ def decode(body: bytes, kind: type[T]) -> T:
             return msgspec.convert(json.loads(body), kind)
     except (ValueError, RecursionError, msgspec.DecodeError):
         pass
-    raise Passing(f"the provider's reply holds no embeddings{_said(body)}", suspect=True)
+    raise TransientError(f"the provider's reply holds no embeddings{_provider_message(body)}", suspect=True)
 
 
-def _check_quota(reply: Reply, names: Names) -> None:
+def _check_quota(reply: Reply, texts: ErrorTexts) -> None:
     text = reply.body.decode("utf-8", "replace")
-    exhausted = reply.status == 402 or (
-        reply.status in (403, 429) and any(f'"{code}"' in text for code in _QUOTA_CODES)
-    )
+    exhausted = reply.status == 402
+    if reply.status in (403, 429) and any(f'"{code}"' in text for code in _QUOTA_CODES):
+        exhausted = True
     if reply.status == 429 and "RESOURCE_EXHAUSTED" in text and "quota" in text.lower():
-        # Google says "quota" of every limit: those per minute come with a delay, those per day pass by themselves.
+        # Google says "quota" for every limit: limits per minute come with a delay, limits per day reset by themselves.
         if "PerDay" in text:
-            raise EmbedderUnavailable(f"today's quota at {names.service} is used up", retry_after=_DAY_LIMIT_WAIT)
-        delay = float(found[1]) if (found := _RETRY_DELAY.search(text)) else reply.retry_after
+            raise ServiceUnavailable(
+                f"today's quota at {texts.service} is used up", retry_after=_DAILY_QUOTA_RETRY_SECONDS
+            )
+        match = _RETRY_DELAY.search(text)
+        delay = float(match[1]) if match else reply.retry_after
         if delay is not None or "PerMinute" in text:
-            raise Passing(f"{names.service} limits the rate", retry_after=delay)
+            raise TransientError(f"{texts.service} limits the rate", retry_after=delay)
         exhausted = True
     if exhausted:
-        raise EmbedderUnavailable(
-            f"the quota at {names.service} is used up: check its plan and billing", permanent=True
-        )
+        raise ServiceUnavailable(f"the quota at {texts.service} is used up: check its plan and billing", permanent=True)
 
 
-def _said(body: bytes) -> str:
-    """The provider's own words in brief, if it has any."""
+def _provider_message(body: bytes) -> str:
+    """Extract the start of the provider's own error message, as ": message", or nothing when there is none."""
     try:
-        found: Any = json.loads(body)
+        value: Any = json.loads(body)
     except (ValueError, RecursionError):
         return ""
-    while isinstance(found, dict):
-        found = next((found[key] for key in ("error", "message", "detail") if key in found), None)
-    return f": {found[:200]}" if isinstance(found, str) and found else ""
+    while isinstance(value, dict):
+        value = next((value[key] for key in ("error", "message", "detail") if key in value), None)
+    return f": {value[:_MAX_QUOTED_CHARS]}" if isinstance(value, str) and value else ""

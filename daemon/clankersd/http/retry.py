@@ -1,4 +1,4 @@
-"""How long to wait before asking a provider again."""
+"""Retry policy for requests to a provider: exponential backoff that respects Retry-After."""
 
 import math
 import random
@@ -11,34 +11,31 @@ import anyio
 
 
 @dataclass(frozen=True)
-class Patience:
-    """Waits that double, with jitter so that clients do not come back all at once."""
+class RetryPolicy:
+    """Exponential backoff with jitter, so that clients do not all retry at the same moment."""
 
     retries: int = 3
-    query_retries: int = 1  # somebody waits for a search
-    first_wait: float = 0.5
-    longest_wait: float = 8
-    longest_retry_after: float = 60
+    query_retries: int = 1  # a user is waiting for the search result
+    first_wait_seconds: float = 0.5
+    max_wait_seconds: float = 8
+    max_retry_after_seconds: float = 60
     sleep: Callable[[float], Awaitable[None]] = anyio.sleep
     now: Callable[[], float] = time.time
 
     def wait(self, attempt: int, retry_after: float | None) -> float:
-        """Seconds before the next attempt, no fewer than the provider asked for."""
-        doubled = min(self.first_wait * 2.0**attempt, self.longest_wait)
-        return max(doubled * random.uniform(1, 1.2), retry_after or 0)  # noqa: S311 - not a secret
+        """Return the seconds before the next attempt, no fewer than the provider asked for."""
+        backoff = min(self.first_wait_seconds * 2.0**attempt, self.max_wait_seconds)
+        return max(backoff * random.uniform(1, 1.2), retry_after or 0)  # noqa: S311 - not a secret
 
     def retry_after(self, header: str | None) -> float | None:
-        """The seconds a Retry-After header asks for, as a number or as a date."""
+        """Parse a Retry-After header, which holds a number of seconds or a date; return seconds."""
         if not header:
             return None
         try:
             seconds = float(header)
         except ValueError:
-            seconds = self._until(header)
+            try:
+                seconds = parsedate_to_datetime(header).timestamp() - self.now()
+            except (ValueError, OverflowError):
+                return None
         return max(0.0, seconds) if math.isfinite(seconds) else None
-
-    def _until(self, date: str) -> float:
-        try:
-            return parsedate_to_datetime(date).timestamp() - self.now()
-        except (ValueError, OverflowError):
-            return math.nan

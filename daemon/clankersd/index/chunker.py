@@ -12,7 +12,7 @@ PIECE_CHARACTERS = 64 * 1024
 
 # A token is about four characters, or one character of Chinese, Japanese or Korean: sizes are counted in
 # quarters of a token, so that both are whole numbers.
-QUARTERS = 4
+QUARTERS_PER_TOKEN = 4
 
 CJK = (
     "\u1100-\u11ff\u2e80-\u2fdf\u3005-\u3007\u3040-\u30ff\u3130-\u318f\u31a0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
@@ -53,11 +53,11 @@ def chunk(text: str, tokens: int = TOKENS, overlap: int = OVERLAP) -> list[Chunk
     """
     if not text.strip():
         return []
-    limit = tokens * QUARTERS
-    if len(text) * QUARTERS <= limit or size_of(text) <= limit:
+    limit = tokens * QUARTERS_PER_TOKEN
+    if len(text) * QUARTERS_PER_TOKEN <= limit or size_of(text) <= limit:
         return [Chunk(text, 1, text.count("\n", 0, len(text) - 1) + 1, 0, len(text))]
     pieces = list(_pieces(text, limit))
-    return [_join(text, group) for group in _groups(pieces, limit, min(overlap * QUARTERS, limit // 2))]
+    return [_join(text, group) for group in _groups(pieces, limit, min(overlap * QUARTERS_PER_TOKEN, limit // 2))]
 
 
 def size_of(text: str) -> int:
@@ -65,7 +65,7 @@ def size_of(text: str) -> int:
     if text.isascii():
         return len(text)
     pieces = (text[start : start + PIECE_CHARACTERS] for start in range(0, len(text), PIECE_CHARACTERS))
-    return len(text) + (QUARTERS - 1) * sum(len(_CJK_CHARACTER.findall(piece)) for piece in pieces)
+    return len(text) + (QUARTERS_PER_TOKEN - 1) * sum(len(_CJK_CHARACTER.findall(piece)) for piece in pieces)
 
 
 def _pieces(text: str, limit: int) -> Iterator[_Piece]:
@@ -73,7 +73,7 @@ def _pieces(text: str, limit: int) -> Iterator[_Piece]:
     for number, line in enumerate(lines_of(text), 1):
         opens_section = fence is None and HEADING.match(line) is not None
         fence = fence_after(line, fence)
-        for left, right in cuts(line, limit):
+        for left, right in split_line(line, limit):
             size = size_of(line[left:right])
             yield _Piece(start + left, start + right, number, size, opens_section and left == 0)
         start += len(line)
@@ -100,10 +100,10 @@ def fence_after(line: str, fence: str | None) -> str | None:
     return None if closes else fence
 
 
-def cuts(line: str, limit: int) -> Iterator[tuple[int, int]]:
+def split_line(line: str, limit: int) -> Iterator[tuple[int, int]]:
     """Where to cut a line so that no part is longer than `limit`."""
     start = 0
-    while len(line) - start > limit // QUARTERS and size_of(line[start : start + limit + 1]) > limit:
+    while len(line) - start > limit // QUARTERS_PER_TOKEN and size_of(line[start : start + limit + 1]) > limit:
         end = _last_fit(line, start, limit)
         yield start, end
         start = end
@@ -114,7 +114,7 @@ def _last_fit(line: str, start: int, limit: int) -> int:
     """The end of the longest part that fits, after a space where one is near, never inside a character."""
     end, size = start, 0
     while end < len(line) and size < limit:
-        size += QUARTERS if _CJK_CHARACTER.match(line[end]) else 1
+        size += QUARTERS_PER_TOKEN if _CJK_CHARACTER.match(line[end]) else 1
         end += size <= limit
     space = line.rfind(" ", start + (end - start) * 3 // 4, end)
     if space > start:

@@ -53,7 +53,7 @@ class Chunking:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class ChunkedText:
     """A text cut and looked through, ready to be stored; made outside the database's thread."""
 
     chunking: Chunking
@@ -78,10 +78,10 @@ class Owner:
     scope: str | None = None
 
 
-def prepare(text: str, chunking: Chunking) -> Prepared:
+def chunk_text(text: str, chunking: Chunking) -> ChunkedText:
     """Cut `text`, and find the other forms of its words."""
     chunks = chunk(text, chunking.tokens, chunking.overlap)
-    return Prepared(
+    return ChunkedText(
         chunking,
         chunks,
         [hash_of(piece.text) for piece in chunks],
@@ -108,7 +108,7 @@ def _day_of_quarter(quarter: int) -> str:
     return f"{moment.day} {moment:%B %Y}"
 
 
-def cut_tools_later(db: Db) -> None:
+def add_tools_to_backlog(db: Db) -> None:
     """Put every stored tool call into the backlog."""
     db.execute(
         "INSERT INTO index_backlog (kind, owner) SELECT 'tool', id FROM tools WHERE true ORDER BY created_at "
@@ -116,7 +116,7 @@ def cut_tools_later(db: Db) -> None:
     )
 
 
-def replace(db: Db, owner: Owner, prepared: Prepared, limit: int | None = None) -> bool:
+def replace_chunks(db: Db, owner: Owner, prepared: ChunkedText, limit: int | None = None) -> bool:
     """Make `prepared` the owner's chunks. A chunk whose text is still there stays, and its vector with it.
 
     With `limit` at most so many new ones are stored. Returns whether all are.
@@ -146,7 +146,7 @@ def count_chunks(db: Db, owner: Owner, chunking: Chunking) -> int:
     return int(db.value(sql, {"owner": owner.value, "chunking": chunking.number}))
 
 
-def append(db: Db, owner: Owner, prepared: Prepared, start: int, count: int) -> None:
+def append_chunks(db: Db, owner: Owner, prepared: ChunkedText, start: int, count: int) -> None:
     """Store `count` chunks from position `start` on, none of which is stored yet."""
     turn = _next_turn(db, owner)
     for position in range(start, min(start + count, len(prepared.chunks))):
@@ -195,7 +195,7 @@ def _next_turn(db: Db, owner: Owner) -> int | None:
     return int(db.value(_NEXT_TURN, {"session_id": owner.session_id}))
 
 
-def _row(owner: Owner, prepared: Prepared, position: int, turn: int | None) -> Row:
+def _row(owner: Owner, prepared: ChunkedText, position: int, turn: int | None) -> Row:
     piece, digest = prepared.chunks[position], prepared.hashes[position]
     lines = f"{piece.start_line}:{piece.end_line}"
     name = f"{owner.source}:{owner.path}:{lines}:{digest}:{prepared.chunking.number}:{position}"

@@ -18,12 +18,12 @@ _INSERT = """
             CASE :state WHEN 'live' THEN :now END)
 """
 
-NOTHING = Identity("none", "", "", None)
+NO_EMBEDDER = Identity("none", "", "", None)
 """The identity of an index that has words but no vectors."""
 
 
 @dataclass(frozen=True)
-class Wanted:
+class GenerationSpec:
     """What the configuration asks the index to be."""
 
     identity: Identity
@@ -31,7 +31,7 @@ class Wanted:
     overlap: int
     sources: tuple[str, ...]
 
-    def chunked_alike(self, other: "Generation") -> bool:
+    def has_same_chunking(self, other: "Generation") -> bool:
         return (self.chunk_tokens, self.overlap, self.sources) == (other.chunk_tokens, other.overlap, other.sources)
 
 
@@ -54,18 +54,18 @@ class Generation:
         return self.chunking.overlap
 
     @property
-    def vectors(self) -> str:
+    def vector_table(self) -> str:
         """The name of its table of vectors."""
         return f"chunk_vectors_{self.id}"
 
-    def differs_from(self, wanted: Wanted) -> str | None:
+    def differs_from(self, wanted: GenerationSpec) -> str | None:
         """Why this is not the index that is wanted; None when it is."""
         mine, theirs = self.identity, wanted.identity
         if (mine.provider, mine.model, mine.provider_key) != (theirs.provider, theirs.model, theirs.provider_key):
             return f"the index was made with {_named(mine)}, the configuration says {_named(theirs)}"
         if None not in (mine.dims, theirs.dims) and mine.dims != theirs.dims:
             return f"the index has {mine.dims} dimensions, the model {theirs.dims}"
-        if not wanted.chunked_alike(self):
+        if not wanted.has_same_chunking(self):
             return "the index was cut in other chunks than the configuration says"
         return None
 
@@ -74,13 +74,13 @@ def _named(identity: Identity) -> str:
     return f"{identity.provider}:{identity.model}" if identity.model else identity.provider
 
 
-def in_state(db: Db, state: str) -> Generation | None:
+def find(db: Db, state: str) -> Generation | None:
     """The one generation in this state."""
     row = db.fetch_one(f"SELECT {_COLUMNS} FROM index_generations WHERE state = :state", {"state": state})
     return _from_row(row) if row else None
 
 
-def create(db: Db, wanted: Wanted, state: str, chunking: int) -> Generation:
+def create(db: Db, wanted: GenerationSpec, state: str, chunking: int) -> Generation:
     """A new generation, with its table of vectors where the dimensions are known already."""
     identity = wanted.identity
     row = {
@@ -89,9 +89,9 @@ def create(db: Db, wanted: Wanted, state: str, chunking: int) -> Generation:
         "provider_key": identity.provider_key, "dims": identity.dims, "now": clock.now(),
     }  # fmt: skip
     db.execute(_INSERT, row)
-    generation = in_state(db, state)
+    generation = find(db, state)
     assert generation
-    make_vectors(db, generation)
+    create_vector_table(db, generation)
     return generation
 
 
@@ -103,17 +103,17 @@ def next_chunking(db: Db) -> int:
 def set_dims(db: Db, generation: Generation, dims: int) -> Generation:
     """Take down the dimensions of a remote model, once its first vector tells."""
     db.execute("UPDATE index_generations SET dims = :dims WHERE id = :id", {"dims": dims, "id": generation.id})
-    found = in_state(db, generation.state)
+    found = find(db, generation.state)
     assert found
-    make_vectors(db, found)
+    create_vector_table(db, found)
     return found
 
 
-def make_vectors(db: Db, generation: Generation) -> None:
+def create_vector_table(db: Db, generation: Generation) -> None:
     """The table of this generation's vectors, and what keeps it in step with the chunks."""
     if generation.identity.dims is None:
         return
-    name = generation.vectors
+    name = generation.vector_table
     db.execute(
         f"CREATE VIRTUAL TABLE IF NOT EXISTS {name} "
         f"USING vec0 (embedding float[{generation.identity.dims}] distance_metric=cosine)"
@@ -132,17 +132,17 @@ def publish(db: Db, building: Generation) -> Generation:
         "UPDATE index_generations SET state = 'live', published_at = :now WHERE id = :id",
         {"now": clock.now(), "id": building.id},
     )
-    live = in_state(db, "live")
+    live = find(db, "live")
     assert live
     return live
 
 
-def abandon(db: Db) -> None:
+def drop_unfinished(db: Db) -> None:
     """What a crash or a cancelled reindex left half built is dropped."""
     db.execute("UPDATE index_generations SET state = 'dropped' WHERE state = 'building'")
 
 
-def sweep(db: Db, at_most: int) -> bool:
+def remove_dropped(db: Db, at_most: int) -> bool:
     """Remove some of what dropped generations left behind; tells whether there is more."""
     kept = "SELECT chunking FROM index_generations WHERE state IN ('live', 'building')"
     for row in db.fetch("SELECT id FROM index_generations WHERE state = 'dropped'"):

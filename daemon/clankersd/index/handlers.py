@@ -23,7 +23,7 @@ from clankersd.db import Db
 from clankersd.index import generations, vectors
 from clankersd.index.files.sync import SyncReport
 from clankersd.index.generations import Generation
-from clankersd.index.queue import ATTEMPTS
+from clankersd.index.queue import MAX_ATTEMPTS
 from clankersd.index.reindex import rebuild
 from clankersd.wire.jobs import Progress
 from clankersd.wire.rpc import handles
@@ -38,7 +38,7 @@ async def index_status(daemon: "Daemon", request: IndexStatus) -> IndexReport:
     with_vectors = daemon.store.vec.version is not None
     measured = await daemon.store.read(lambda db: _measure(db, with_vectors))
     return IndexReport(
-        vectors=index.paused or "ready",
+        vectors=index.vector_problem or "ready",
         rate=round(queue.rate, 1),
         last_error=index.last_error,
         in_memory=index.mirror is not None and index.mirror.complete,
@@ -94,7 +94,7 @@ async def _choose_embedder(daemon: "Daemon", request: Reindex) -> None:
 
 def _measure(db: Db, with_vectors: bool) -> dict[str, Any]:
     """What is in the database, as it was at one moment."""
-    live, building = generations.in_state(db, "live"), generations.in_state(db, "building")
+    live, building = generations.find(db, "live"), generations.find(db, "building")
     per_source = db.fetch(
         "SELECT source, count(*) AS chunks FROM chunks WHERE chunking = :chunking GROUP BY source ORDER BY source",
         {"chunking": live.chunking.number if live else 0},
@@ -110,7 +110,7 @@ def _measure(db: Db, with_vectors: bool) -> dict[str, Any]:
 
 
 def _generation(db: Db, generation: Generation, with_vectors: bool) -> GenerationStatus:
-    own = {"id": generation.id, "attempts": ATTEMPTS}
+    own = {"id": generation.id, "attempts": MAX_ATTEMPTS}
     waiting = "SELECT count(*) FROM index_queue WHERE generation = :id AND attempts"
     identity = generation.identity
     return GenerationStatus(

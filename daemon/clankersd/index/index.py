@@ -9,15 +9,15 @@ from clankersd.embedders import make_embedder
 from clankersd.embedders.base import Embedder, EmbedderSettings, EmbedderUnavailable
 from clankersd.embedders.local import RETRY_SECONDS
 from clankersd.index import generations
-from clankersd.index.chunks import Chunking, Prepared, cut_tools_later, prepare
-from clankersd.index.generations import NOTHING, Generation, Wanted
-from clankersd.index.vectors import Labelled, Mirror, count, read_slice
+from clankersd.index.chunks import ChunkedText, Chunking, add_tools_to_backlog, chunk_text
+from clankersd.index.generations import NO_EMBEDDER, Generation, GenerationSpec
+from clankersd.index.vectors import LabelledVector, Mirror, count, read_slice
 
-LONGEST_CUT_AT_ONCE = 50_000
+MAX_INLINE_CHARS = 50_000
 """Characters. A longer text is cut in a thread after it is stored, so that nobody waits for it."""
 
-AVERAGE_SECONDS = 60.0
-MOST_SPEAKERS = 1000
+AVERAGE_TTL_SECONDS = 60.0
+MAX_SPEAKERS = 1000
 
 log = structlog.get_logger(component="index")
 
@@ -30,34 +30,34 @@ class Index:
         self.embedder: Embedder | None = None
         self.problem: str | None = None
         self.last_error: str | None = None
-        self.hopeless = False
+        self.problem_is_permanent = False
         """Whether the problem stays until somebody changes something."""
         self.live: Generation | None = None
         self.building: Generation | None = None
         self.mirror: Mirror | None = None
         self.vector_count = 0
         self.speakers: set[str] = set()
-        self.longest_tool_output = 10_240
+        self.max_tool_output_chars = 10_240
         self._average: tuple[float, float] | None = None
         self.woken = anyio.Event()
-        self.renewed = anyio.Event()
+        self.settings_changed = anyio.Event()
         self._use(settings, tokens, overlap, sources)
         store.on_open.append(self.attach)
 
     @property
-    def wanted(self) -> Wanted:
+    def wanted(self) -> GenerationSpec:
         """What the index should be; of a remote model the dimensions are known only after its first vector."""
-        return Wanted(self.embedder.identity if self.embedder else NOTHING, *self._cut)
+        return GenerationSpec(self.embedder.identity if self.embedder else NO_EMBEDDER, *self._cut)
 
     @property
     def degraded(self) -> str | None:
         """Why there is no vector search although the configuration asks for it; None when all is well."""
         if self.live is None or self._settings.provider == "none":
             return None
-        return f"keyword search only: {self.paused}" if self.paused else None
+        return f"keyword search only: {self.vector_problem}" if self.vector_problem else None
 
     @property
-    def paused(self) -> str | None:
+    def vector_problem(self) -> str | None:
         """Why there is no search by meaning just now; None when there is."""
         if self.live is None:
             return "the database is not open"
@@ -74,29 +74,29 @@ class Index:
         found = {generation.chunking for generation in (self.live, self.building) if generation}
         return sorted(found, key=lambda chunking: chunking.number)
 
-    def prepare(self, text: str) -> list[Prepared] | None:
+    def chunk_text(self, text: str) -> list[ChunkedText] | None:
         """The text cut for every index, or None when it is too long to be cut while its sender waits."""
-        if len(text) > LONGEST_CUT_AT_ONCE:
+        if len(text) > MAX_INLINE_CHARS:
             return None
-        return [prepare(text, chunking) for chunking in self.chunkings()]
+        return [chunk_text(text, chunking) for chunking in self.chunkings()]
 
-    def hears(self, role: str | None) -> None:
+    def add_speaker(self, role: str | None) -> None:
         """Remember who speaks: a query may name them."""
-        if role and len(self.speakers) < MOST_SPEAKERS:
+        if role and len(self.speakers) < MAX_SPEAKERS:
             self.speakers.add(role)
 
-    def recovered(self) -> None:
+    def clear_problem(self) -> None:
         """The embedder works."""
-        self.problem, self.hopeless = None, False
+        self.problem, self.problem_is_permanent = None, False
 
-    def gained(self, generation: Generation, ready: list[Labelled]) -> None:
+    def vectors_added(self, generation: Generation, ready: list[LabelledVector]) -> None:
         """Vectors were stored in this generation."""
         if self.live and self.live.id == generation.id:
             self.vector_count += len(ready)
         if self.mirror is not None and self.mirror.generation == generation.id:
             self.mirror.add(ready)
 
-    def lost(self, generation: Generation, chunks: list[int]) -> None:
+    def vectors_removed(self, generation: Generation, chunks: list[int]) -> None:
         """Vectors were removed from this generation."""
         if self.live and self.live.id == generation.id:
             self.vector_count -= len(chunks)
@@ -107,7 +107,7 @@ class Index:
         """There is something new to cut or to embed."""
         self.woken.set()
 
-    def serves(self, generation: Generation | None) -> bool:
+    def can_embed(self, generation: Generation | None) -> bool:
         """Whether the embedder at hand may write into this generation."""
         return (
             generation is not None
@@ -119,33 +119,35 @@ class Index:
     def attach(self, db: Db) -> None:
         """Called with every connection: find or make the live generation, and drop what was left half built."""
         with db.transaction():
-            generations.abandon(db)
+            generations.drop_unfinished(db)
             self.building, self.mirror = None, None
-            live = generations.in_state(db, "live")
+            live = generations.find(db, "live")
             if live is None or (live.differs_from(self.wanted) and self._is_empty(db, live)):
                 db.execute("UPDATE index_generations SET state = 'dropped' WHERE state = 'live'")
-                chunking = live.chunking.number if live and self.wanted.chunked_alike(live) else None
+                chunking = live.chunking.number if live and self.wanted.has_same_chunking(live) else None
                 live = generations.create(db, self._makeable(), "live", chunking or generations.next_chunking(db))
                 if "tools" in live.sources:
-                    cut_tools_later(db)
+                    add_tools_to_backlog(db)
             elif self.store.vec.version is not None:
-                generations.make_vectors(db, live)
+                generations.create_vector_table(db, live)
             self.live = live
         self.vector_count = count(db, live) if self.store.vec.version else 0
         rows = db.tuples(
-            f"SELECT DISTINCT role FROM chunks WHERE role NOT IN ('user', 'assistant', 'tool') LIMIT {MOST_SPEAKERS}"
+            f"SELECT DISTINCT role FROM chunks WHERE role NOT IN ('user', 'assistant', 'tool') LIMIT {MAX_SPEAKERS}"
         )
         self.speakers = {row[0] for row in rows}
 
-    async def change(self, settings: EmbedderSettings, tokens: int, overlap: int, sources: tuple[str, ...]) -> None:
+    async def apply_settings(
+        self, settings: EmbedderSettings, tokens: int, overlap: int, sources: tuple[str, ...]
+    ) -> None:
         """Apply changed settings; an index made with others is kept, and says so."""
         old = self.embedder
         self._use(settings, tokens, overlap, sources)
-        self.renewed.set()
-        self.renewed = anyio.Event()
+        self.settings_changed.set()
+        self.settings_changed = anyio.Event()
         if old is not None:
             await old.close()
-        if self.live is not None and self.paused and self.building is None:
+        if self.live is not None and self.vector_problem and self.building is None:
             await self.store.run_exclusive(self.attach)
         self.wake()
 
@@ -160,9 +162,9 @@ class Index:
         if self.embedder is not None or settings != self._settings:
             return  # the settings changed meanwhile
         self.embedder = embedder
-        self.recovered()
+        self.clear_problem()
         log.info("embedder recovered", provider=settings.provider)
-        if self.live is not None and self.paused and self.building is None:
+        if self.live is not None and self.vector_problem and self.building is None:
             await self.store.run_exclusive(self.attach)
         self.wake()
 
@@ -171,7 +173,7 @@ class Index:
         if self._average is None or self._average[1] < anyio.current_time():
             newest = "SELECT avg(tokens) FROM (SELECT tokens FROM chunks ORDER BY id DESC LIMIT 1000)"
             average = await self.store.read(lambda db: db.value(newest))
-            self._average = float(average or 0.0), anyio.current_time() + AVERAGE_SECONDS
+            self._average = float(average or 0.0), anyio.current_time() + AVERAGE_TTL_SECONDS
         return self._average[0]
 
     async def load_mirror(self) -> None:
@@ -204,7 +206,7 @@ class Index:
         log.info("vectors are in memory", generation=live.id, vectors=self.vector_count)
 
     def _use(self, settings: EmbedderSettings, tokens: int, overlap: int, sources: tuple[str, ...]) -> None:
-        self.recovered()
+        self.clear_problem()
         self.last_error = None
         self._settings = settings
         self.embedder = None
@@ -213,14 +215,14 @@ class Index:
             if self.embedder is not None:
                 self.embedder.preflight()
         except EmbedderUnavailable as error:
-            self.problem, self.hopeless = error.reason, error.permanent
+            self.problem, self.problem_is_permanent = error.reason, error.permanent
             log.warning("no embedder", problem=error.reason)
         self._cut = tokens, overlap, sources
 
-    def _makeable(self) -> Wanted:
+    def _makeable(self) -> GenerationSpec:
         if self.store.vec.version is not None:
             return self.wanted
-        return Wanted(NOTHING, self.wanted.chunk_tokens, self.wanted.overlap, self.wanted.sources)
+        return GenerationSpec(NO_EMBEDDER, self.wanted.chunk_tokens, self.wanted.overlap, self.wanted.sources)
 
     @staticmethod
     def _is_empty(db: Db, live: Generation) -> bool:

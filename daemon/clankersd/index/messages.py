@@ -3,21 +3,21 @@
 from typing import Any
 
 from clankersd.db import Db
-from clankersd.index.backlog import KINDS, Kind, cut_later
-from clankersd.index.chunks import Owner, Prepared, message_header, replace
+from clankersd.index.backlog import TEXT_KINDS, TextKind, add_to_backlog
+from clankersd.index.chunks import ChunkedText, Owner, message_header, replace_chunks
 
 NOT_INDEXED = ("system", "tool")
 
 
-def index_message(db: Db, message: dict[str, Any], prepared: list[Prepared] | None) -> None:
+def index_message(db: Db, message: dict[str, Any], prepared: list[ChunkedText] | None) -> None:
     """Make a message searchable by its words, in the transaction that has stored it as this row."""
     if prepared is None:
-        cut_later(db, "message", message["id"])
+        add_to_backlog(db, "message", message["id"])
     elif message["role"] in NOT_INDEXED:
         index_role(db, message["id"], message["role"])
     else:
         for one in prepared:
-            replace(db, _message(message), one)
+            replace_chunks(db, _message(message), one)
 
 
 def index_role(db: Db, message_id: str, role: str | None) -> None:
@@ -29,9 +29,9 @@ def index_role(db: Db, message_id: str, role: str | None) -> None:
         db.execute("UPDATE chunks SET role = :role WHERE message_id = :id AND role IS NOT :role", params)
 
 
-def index_tool_later(db: Db, tool_id: str) -> None:
+def add_tool_to_backlog(db: Db, tool_id: str) -> None:
     """Tool calls come twice, before and after: they are cut soon after, from what is stored then."""
-    cut_later(db, "tool", tool_id)
+    add_to_backlog(db, "tool", tool_id)
 
 
 def _message(row: dict[str, Any]) -> Owner:
@@ -43,7 +43,7 @@ def _tool(row: dict[str, Any]) -> Owner:
     return Owner("tool_id", row["id"], "sessions", f"tools/{row['id']}", row["created_at"], row["session_id"], "tool")
 
 
-KINDS["message"] = Kind(
+TEXT_KINDS["message"] = TextKind(
     f"""
     SELECT id, session_id, role, created_at, text_content AS text FROM messages
     WHERE id = :id AND coalesce(role, '') NOT IN {NOT_INDEXED}
@@ -51,7 +51,7 @@ KINDS["message"] = Kind(
     _message,
     "SELECT id FROM messages WHERE id > :after AND text_content IS NOT NULL ORDER BY id LIMIT :limit",
 )
-KINDS["tool"] = Kind(
+TEXT_KINDS["tool"] = TextKind(
     """
     SELECT id, session_id, created_at,
            tool_name || coalesce(char(10) || tool_input, '') || coalesce(char(10) || tool_output, '') AS text

@@ -16,7 +16,7 @@ from clankersd.index.generations import Generation
 from clankersd.index.index import Index
 
 BATCH = 64
-ATTEMPTS = 3
+MAX_ATTEMPTS = 3
 IDLE_SECONDS = 30.0
 LEAST_RETRY, FIRST_RETRY, LAST_RETRY = 1.0, 5.0, 300.0
 RATE_SECONDS = 30.0
@@ -53,7 +53,7 @@ _FAILED = (
 log = structlog.get_logger(component="queue")
 
 
-class Queue:
+class EmbeddingQueue:
     """The one place where vectors are made."""
 
     def __init__(self, index: Index, cache_entries: int) -> None:
@@ -92,19 +92,23 @@ class Queue:
 
     async def finish_pending(self, seconds: float) -> None:
         """Give the queue a moment to embed what has just been stored."""
-        if self._index.paused or (self._idle.is_set() and not self._index.woken.is_set()):
+        if self._index.vector_problem or (self._idle.is_set() and not self._index.woken.is_set()):
             return
         self._work_begins()
         self._hurried.set()
         with anyio.move_on_after(seconds):
             await self._idle.wait()
 
-    async def pending(self, generation: Generation | None) -> int:
+    async def count_pending(self, generation: Generation | None) -> int:
         """How many chunks wait for their vector in this generation."""
-        if generation is None or (self._idle.is_set() and not self._index.woken.is_set() and not self._index.paused):
+        if generation is None or (
+            self._idle.is_set() and not self._index.woken.is_set() and not self._index.vector_problem
+        ):
             return 0
         sql = "SELECT count(*) FROM index_queue WHERE generation = :id AND attempts < :attempts"
-        return await self._index.store.read(lambda db: int(db.value(sql, {"id": generation.id, "attempts": ATTEMPTS})))
+        return await self._index.store.read(
+            lambda db: int(db.value(sql, {"id": generation.id, "attempts": MAX_ATTEMPTS}))
+        )
 
     async def _wait(self, seconds: float) -> None:
         with anyio.move_on_after(seconds):
@@ -117,7 +121,7 @@ class Queue:
     async def _rest(self, seconds: float) -> None:
         """Leave a service in peace that asked for it, whatever comes in; only new settings end the rest."""
         with anyio.move_on_after(seconds):
-            await self._index.renewed.wait()
+            await self._index.settings_changed.wait()
 
     def _work_begins(self) -> None:
         if self._idle.is_set():
@@ -129,13 +133,13 @@ class Queue:
             await self._index.retry_embedder()
         elif self._index.problem and self._index.embedder is not None:
             await self._index.embedder.embed_query("is anybody there")
-            self._index.recovered()
+            self._index.clear_problem()
 
     def _pause(self, error: EmbedderUnavailable) -> None:
         if error.reason != self._index.problem:
             log.warning("embedding paused", problem=error.reason)
         self._index.problem = self._index.last_error = error.reason
-        self._index.hopeless = error.permanent
+        self._index.problem_is_permanent = error.permanent
         self._idle.set()
 
     def _backoff(self) -> float:
@@ -145,9 +149,9 @@ class Queue:
     async def _some(self, generation: Generation | None) -> int:
         """Embed a batch of this generation; tells how many there were."""
         embedder = self._index.embedder
-        if generation is None or embedder is None or not self._index.serves(generation):
+        if generation is None or embedder is None or not self._index.can_embed(generation):
             return 0
-        params = {"generation": generation.id, "attempts": ATTEMPTS, "limit": BATCH}
+        params = {"generation": generation.id, "attempts": MAX_ATTEMPTS, "limit": BATCH}
         began = time.monotonic()
         rows = await self._index.store.read(lambda db: db.fetch(_PENDING, params))
         if not rows:
@@ -159,7 +163,7 @@ class Queue:
             return len(rows)  # it was exchanged meanwhile: these vectors belong to nobody
         if generation.differs_from(self._index.wanted):
             return 0  # its first vector told that it is another model: `paused` says so
-        self._index.recovered()
+        self._index.clear_problem()
         await self._store(generation, rows, known | fresh, fresh, failed)
         self._finished.append((time.monotonic(), len(rows)))
         while self._finished[0][0] < time.monotonic() - RATE_SECONDS:
@@ -214,13 +218,13 @@ class Queue:
             db.execute(_PRUNE, {"excess": max(excess, 0)})
             self._since_pruned = 0
 
-    def _take_over(self, generation: Generation, ready: list[vectors.Labelled]) -> None:
+    def _take_over(self, generation: Generation, ready: list[vectors.LabelledVector]) -> None:
         index = self._index
         if index.live and index.live.id == generation.id:
             index.live = generation
         elif index.building and index.building.id == generation.id:
             index.building = generation
-        index.gained(generation, ready)
+        index.vectors_added(generation, ready)
 
 
 async def _embed(embedder: Embedder, missing: dict[str, str]) -> tuple[dict[str, bytes], dict[str, str]]:

@@ -6,12 +6,12 @@ import structlog
 from clankers_protocol.errors import Conflict, StorageUnavailable
 from clankersd.db import Db
 from clankersd.index import generations
-from clankersd.index.backlog import KINDS, recut
-from clankersd.index.chunks import cut_tools_later
+from clankersd.index.backlog import TEXT_KINDS, rechunk
+from clankersd.index.chunks import add_tools_to_backlog
 from clankersd.index.files.sync import FileSync
 from clankersd.index.generations import Generation
 from clankersd.index.index import Index
-from clankersd.index.queue import ATTEMPTS, Queue
+from clankersd.index.queue import MAX_ATTEMPTS, EmbeddingQueue
 from clankersd.wire.jobs import Progress
 
 SLICE = 200
@@ -22,7 +22,7 @@ WATCH_SECONDS = 0.1
 log = structlog.get_logger(component="reindex")
 
 
-async def rebuild(index: Index, queue: Queue, files: FileSync, progress: Progress) -> dict[str, int]:
+async def rebuild(index: Index, queue: EmbeddingQueue, files: FileSync, progress: Progress) -> dict[str, int]:
     """Build a whole new generation with the configured embedder, then publish it and drop the old one."""
     if index.problem and index.embedder is None:
         raise Conflict(f"there is nothing to build with: {index.problem}")
@@ -42,14 +42,14 @@ async def rebuild(index: Index, queue: Queue, files: FileSync, progress: Progres
     except BaseException:
         index.building = None
         with anyio.CancelScope(shield=True):
-            await index.store.write(generations.abandon)
+            await index.store.write(generations.drop_unfinished)
         raise
     finally:
         with anyio.CancelScope(shield=True):
             await sweep(index)
 
 
-async def keep_swept(index: Index) -> None:
+async def sweep_periodically(index: Index) -> None:
     """Remove what an earlier run left, at the start and now and then, for as long as the daemon lives."""
     while True:
         try:
@@ -61,14 +61,14 @@ async def keep_swept(index: Index) -> None:
 
 async def sweep(index: Index) -> None:
     """Remove what dropped generations left, a little at a time."""
-    while await index.store.write(lambda db: generations.sweep(db, SWEEP), bulk=True):
+    while await index.store.write(lambda db: generations.remove_dropped(db, SWEEP), bulk=True):
         pass
 
 
 def _begin(db: Db, index: Index) -> Generation:
     if index.building is not None:
         raise Conflict("a reindex is running already")
-    alike = index.live is not None and index.wanted.chunked_alike(index.live)
+    alike = index.live is not None and index.wanted.has_same_chunking(index.live)
     chunking = index.live.chunking.number if alike and index.live else generations.next_chunking(db)
     return generations.create(db, index.wanted, "building", chunking)
 
@@ -85,7 +85,7 @@ async def _queue_all(index: Index, building: Generation, progress: Progress) -> 
         last = db.value(f"SELECT max(id) FROM ({ids})", params)
         db.execute(
             f"INSERT INTO index_queue (generation, chunk) SELECT :generation, id FROM ({ids}) WHERE true "
-            "ON CONFLICT DO NOTHING",
+            "ON CONFLICT DO NO_EMBEDDER",
             params | {"generation": building.id},
         )
         return int(last or 0)
@@ -97,32 +97,32 @@ async def _queue_all(index: Index, building: Generation, progress: Progress) -> 
 
 async def _cut_all(index: Index, files: FileSync, progress: Progress) -> None:
     """Cut everything anew; what comes in meanwhile is cut for both indexes by those who store it."""
-    for name, kind in KINDS.items():
+    for name, kind in TEXT_KINDS.items():
         if kind.all_after:
             await _cut_kind(index, name, kind.all_after, progress)
     if "tools" in index.wanted.sources:
-        await index.store.write(cut_tools_later)
-    await files.recut(progress)
+        await index.store.write(add_tools_to_backlog)
+    await files.rechunk(progress)
 
 
 async def _cut_kind(index: Index, name: str, all_after: str, progress: Progress) -> None:
     done, params = 0, {"after": "", "limit": SLICE}
     while rows := await index.store.read(lambda db: db.fetch(all_after, params)):
         for row in rows:
-            await recut(index, name, row["id"])
+            await rechunk(index, name, row["id"])
         done += len(rows)
         params["after"] = rows[-1]["id"]
         index.wake()
         await progress(done, None, f"cutting: {name}")
 
 
-async def _wait_for_vectors(index: Index, queue: Queue, building: Generation, progress: Progress) -> None:
+async def _wait_for_vectors(index: Index, queue: EmbeddingQueue, building: Generation, progress: Progress) -> None:
     """The queue makes them; this watches it. An outage of the embedder only makes it longer."""
     total = 0
     while waiting := await _unfinished(index, queue, building):
         if difference := building.differs_from(index.wanted):
             raise Conflict(f"the configuration was changed meanwhile: {difference}")
-        if index.problem and index.hopeless:
+        if index.problem and index.problem_is_permanent:
             raise Conflict(f"no vectors can be made: {index.problem}")
         total = max(total, waiting)
         await progress(total - waiting, total, index.problem or "making vectors")
@@ -130,9 +130,9 @@ async def _wait_for_vectors(index: Index, queue: Queue, building: Generation, pr
     await progress(total, total)
 
 
-async def _unfinished(index: Index, queue: Queue, building: Generation) -> int:
+async def _unfinished(index: Index, queue: EmbeddingQueue, building: Generation) -> int:
     backlog = await index.store.read(lambda db: int(db.value("SELECT count(*) FROM index_backlog")))
-    return backlog + (await queue.pending(building) if building.identity.provider != "none" else 0)
+    return backlog + (await queue.count_pending(building) if building.identity.provider != "none" else 0)
 
 
 async def _publish(index: Index) -> dict[str, int]:
@@ -146,7 +146,7 @@ async def _publish(index: Index) -> dict[str, int]:
         return (
             live,
             int(db.value(chunks, {"chunking": live.chunking.number})),
-            int(db.value(failed, {"id": live.id, "attempts": ATTEMPTS})),
+            int(db.value(failed, {"id": live.id, "attempts": MAX_ATTEMPTS})),
         )
 
     live, chunks, failed = await index.store.write(publish)

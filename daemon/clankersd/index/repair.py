@@ -7,18 +7,18 @@ from functools import partial
 from clankersd.db import Db
 from clankersd.db.fts import FullText
 from clankersd.index import generations, vectors
-from clankersd.index.backlog import KINDS, recut
+from clankersd.index.backlog import TEXT_KINDS, rechunk
 from clankersd.index.chunks import OWNERS
-from clankersd.index.files.reconcile import LARGEST, SOURCE
+from clankersd.index.files.reconcile import MAX_FILE_BYTES, SOURCE
 from clankersd.index.files.sync import FileSync
 from clankersd.index.generations import Generation
 from clankersd.index.index import Index
-from clankersd.index.queue import ATTEMPTS
+from clankersd.index.queue import MAX_ATTEMPTS
 from clankersd.safe_files import UnsafeFile, read_regular
 
 AT_ONCE = 500
 
-WORDS = FullText("chunks_fts", "chunks", "id", "text, header, extra")
+FULL_TEXT = FullText("chunks_fts", "chunks", "id", "text, header, extra")
 
 _THESE = "SELECT value FROM json_each(:ids)"
 _OWNERLESS = f"SELECT id FROM chunks WHERE {' AND '.join(f'{owner} IS NULL' for owner in OWNERS)}"
@@ -46,7 +46,7 @@ _FAILED = """
 """
 _QUEUE = f"""
     INSERT INTO index_queue (generation, chunk)
-    SELECT :generation, id FROM chunks WHERE id IN ({_THESE}) ON CONFLICT DO NOTHING
+    SELECT :generation, id FROM chunks WHERE id IN ({_THESE}) ON CONFLICT DO NO_EMBEDDER
 """
 _WORDS_BELOW = "SELECT id FROM chunks WHERE id < :below ORDER BY id DESC LIMIT :most"
 _INDEX_WORDS_BELOW = f"""
@@ -57,7 +57,7 @@ _EVERYTHING = 1 << 62
 
 
 @dataclass(frozen=True)
-class Strays:
+class Orphans:
     """Chunks that belong to nothing, and how many places in the queue do."""
 
     chunks: list[int]
@@ -65,7 +65,7 @@ class Strays:
 
 
 @dataclass(frozen=True)
-class Uncut:
+class Unchunked:
     """Texts that are stored and cannot be found: ids by kind, and the paths of watched files. Others wait to be cut."""
 
     texts: dict[str, list[str]] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class Uncut:
 
 
 @dataclass(frozen=True)
-class Unlike:
+class VectorMismatches:
     """Chunks without a vector that do not wait for one either, vectors of no chunk, and how many chunks could not get
     one, for what reason."""
 
@@ -88,14 +88,14 @@ class Unlike:
     error: str | None = None
 
 
-def strays(db: Db) -> Strays:
+def find_orphans(db: Db) -> Orphans:
     """What belongs to nothing: another program deleted its owner without looking."""
     found = {row["rowid"] for row in db.fetch("PRAGMA foreign_key_check(chunks)")}
     found |= {row["id"] for row in db.fetch(_OWNERLESS)}
-    return Strays(sorted(found), int(db.value(f"SELECT count(*) {_WAITING_FOR_NOBODY}")))
+    return Orphans(sorted(found), int(db.value(f"SELECT count(*) {_WAITING_FOR_NOBODY}")))
 
 
-async def remove_strays(index: Index, found: Strays) -> None:
+async def remove_orphans(index: Index, found: Orphans) -> None:
     """Remove chunks that belong to nothing, their words and vectors with them."""
     for some in _in_parts(found.chunks):
         params = {"ids": json.dumps(some)}
@@ -105,59 +105,59 @@ async def remove_strays(index: Index, found: Strays) -> None:
     await index.store.write(partial(Db.execute, sql=f"DELETE {_WAITING_FOR_NOBODY}"))
 
 
-def uncut(db: Db) -> Uncut:
+def find_unchunked(db: Db) -> Unchunked:
     """What should be in the live index, and is neither there nor on its way."""
-    live = generations.in_state(db, "live")
+    live = generations.find(db, "live")
     if live is None:
-        return Uncut()
-    texts = {kind: _uncut_of(db, kind, live) for kind in KINDS}
+        return Unchunked()
+    texts = {kind: _uncut_of(db, kind, live) for kind in TEXT_KINDS}
     row = {"source": SOURCE, "chunking": live.chunking.number}
     paths = [row["path"] for row in db.fetch(_UNCUT_FILES, row)]
-    return Uncut(
+    return Unchunked(
         {kind: ids for kind, ids in texts.items() if ids},
         [path for path in paths if _says_something(path)],
         int(db.value("SELECT count(*) FROM index_backlog")),
     )
 
 
-async def cut(index: Index, files: FileSync, found: Uncut) -> None:
+async def chunk_missing(index: Index, files: FileSync, found: Unchunked) -> None:
     """Cut what was found uncut."""
     for kind, ids in found.texts.items():
         for owner in ids:
-            await recut(index, kind, owner)
+            await rechunk(index, kind, owner)
     if found.files:
-        await files.recut()
+        await files.rechunk()
     index.wake()
 
 
-def unlike(db: Db, generation: Generation) -> Unlike:
+def find_vector_mismatches(db: Db, generation: Generation) -> VectorMismatches:
     """Where the vectors of a generation and its chunks do not match."""
     if generation.identity.provider == "none":
-        return Unlike()
+        return VectorMismatches()
     known = generation.identity.dims is not None  # else there is no table of vectors yet
-    embedded = f"SELECT rowid FROM {generation.vectors}_rowids" if known else "SELECT NULL WHERE false"
-    params = {"chunking": generation.chunking.number, "generation": generation.id, "attempts": ATTEMPTS}
+    embedded = f"SELECT rowid FROM {generation.vector_table}_rowids" if known else "SELECT NULL WHERE false"
+    params = {"chunking": generation.chunking.number, "generation": generation.id, "attempts": MAX_ATTEMPTS}
     failed = db.fetch_one(_FAILED, params)
     assert failed
-    return Unlike(
+    return VectorMismatches(
         _ids(db, _NOT_QUEUED.format(embedded=embedded), params),
         _ids(db, f"SELECT * FROM ({embedded}) EXCEPT SELECT id FROM chunks", {}),
         **failed,
     )
 
 
-async def match(index: Index, generation: Generation, found: Unlike) -> None:
+async def repair_vectors(index: Index, generation: Generation, found: VectorMismatches) -> None:
     """Let chunks wait for their vectors, and remove vectors of no chunk."""
     for some in _in_parts(found.chunks):
         params = {"generation": generation.id, "ids": json.dumps(some)}
         await index.store.write(partial(Db.execute, sql=_QUEUE, params=params), bulk=True)
     for some in _in_parts(found.vectors):
         await index.store.write(partial(vectors.remove, generation=generation, chunks=some), bulk=True)
-    index.lost(generation, found.vectors)
+    index.vectors_removed(generation, found.vectors)
     index.wake()
 
 
-async def index_all_words(index: Index) -> None:
+async def rebuild_full_text(index: Index) -> None:
     """Make the full text of all chunks anew, the newest first, so that what comes in meanwhile is beyond it."""
     below = await index.store.write(_index_newest_words)
     while below is not None:
@@ -177,7 +177,7 @@ def _index_words_below(db: Db, below: int) -> int | None:
 
 
 def _uncut_of(db: Db, kind: str, live: Generation) -> list[str]:
-    every = KINDS[kind].all_after or (_ALL_TOOLS if kind == "tool" and "tools" in live.sources else None)
+    every = TEXT_KINDS[kind].all_after or (_ALL_TOOLS if kind == "tool" and "tools" in live.sources else None)
     if every is None:
         return []
     owner = f"{kind.replace(' ', '_')}_id"  # as its column is called
@@ -188,13 +188,13 @@ def _uncut_of(db: Db, kind: str, live: Generation) -> list[str]:
 
 def _is_to_be_found(db: Db, kind: str, owner: str) -> bool:
     """Whether there is anything to cut: some roles are not searched, and blank texts have no chunks."""
-    row = db.fetch_one(KINDS[kind].select, {"id": owner})
+    row = db.fetch_one(TEXT_KINDS[kind].select, {"id": owner})
     return row is not None and bool((row["text"] or "").strip())
 
 
 def _says_something(path: str) -> bool:
     try:
-        return bool(read_regular(path, max_bytes=LARGEST).strip())
+        return bool(read_regular(path, max_bytes=MAX_FILE_BYTES).strip())
     except (OSError, UnsafeFile):
         return False  # the file sync says what is wrong with it
 

@@ -5,8 +5,8 @@ import unicodedata
 
 from clankersd.index.chunker import CJK
 
-MOST_WORDS = 64
-MOST_QUERY = 10_000
+MAX_QUERY_WORDS = 64
+MAX_QUERY_CHARS = 10_000
 
 _WORD = re.compile(r"\w+")
 _APART = re.compile("\\w[\u0300-\u036f]+")
@@ -61,10 +61,10 @@ def query_words(query: str) -> list[str]:
     Names in a path, parts of a snake_case name and humps of a camelCase name are words; CJK text is cut in twos.
     """
     words: dict[str, None] = {}
-    for word in _WORD.findall(_together(query[:MOST_QUERY].replace("\x00", " "))):
+    for word in _WORD.findall(_together(query[:MAX_QUERY_CHARS].replace("\x00", " "))):
         words.update(dict.fromkeys(_forms(word)))
     chosen = [word for word in words if word not in STOP_WORDS] or list(words)
-    return chosen[:MOST_WORDS]
+    return chosen[:MAX_QUERY_WORDS]
 
 
 def _together(text: str) -> str:

@@ -7,18 +7,18 @@ from clankersd.db import Db
 from clankersd.embedders.base import Vector
 from clankersd.index.generations import Generation
 
-CANDIDATES = 32
+OVERSAMPLING = 32
 """How many times as many as are wanted are ranked exactly. Half of that found 98 % of the ten nearest and 92 % of the
 hundred nearest of 40,000 real paragraphs; it takes less than half the time of comparing all."""
-LEAST_CANDIDATES = 4
-MOST_RANKED = 6_400
+MIN_OVERSAMPLING = 4
+MAX_RANKED = 6_400
 """Of very many that are wanted, fewer times as many are ranked: it is the last of them that are missed."""
-SLICE = 2_000
+VECTORS_PER_READ = 2_000
 
-Found = list[tuple[int, float]]
+ScoredChunks = list[tuple[int, float]]
 """Chunks and how similar they are, most similar first."""
 
-Fits = Callable[[str], bool]
+LabelFilter = Callable[[str], bool]
 """Whether chunks with this label may be found."""
 
 
@@ -27,34 +27,36 @@ def insert(db: Db, generation: Generation, rows: list[tuple[int, bytes]]) -> Non
     for chunk, embedding in rows:
         if db.value("SELECT 1 FROM chunks WHERE id = :id", {"id": chunk}):
             params = {"id": chunk, "embedding": embedding}
-            db.execute(f"DELETE FROM {generation.vectors} WHERE rowid = :id", params)
-            db.execute(f"INSERT INTO {generation.vectors} (rowid, embedding) VALUES (:id, :embedding)", params)
+            db.execute(f"DELETE FROM {generation.vector_table} WHERE rowid = :id", params)
+            db.execute(f"INSERT INTO {generation.vector_table} (rowid, embedding) VALUES (:id, :embedding)", params)
 
 
 def remove(db: Db, generation: Generation, chunks: list[int]) -> None:
     """Remove the vectors of these chunks."""
     for chunk in chunks:
-        db.execute(f"DELETE FROM {generation.vectors} WHERE rowid = :id", {"id": chunk})
+        db.execute(f"DELETE FROM {generation.vector_table} WHERE rowid = :id", {"id": chunk})
 
 
 def count(db: Db, generation: Generation) -> int:
     """How many chunks have their vector."""
     if generation.identity.dims is None:
         return 0
-    return int(db.value(f"SELECT count(*) FROM {generation.vectors}_rowids"))
+    return int(db.value(f"SELECT count(*) FROM {generation.vector_table}_rowids"))
 
 
-def nearest(db: Db, generation: Generation, query: bytes, k: int, eligible: str, params: dict[str, Any]) -> Found:
+def nearest(
+    db: Db, generation: Generation, query: bytes, k: int, eligible: str, params: dict[str, Any]
+) -> ScoredChunks:
     """The `k` nearest of the eligible chunks, by brute force in vec0: for small sets."""
     sql = (
-        f"SELECT rowid, distance FROM {generation.vectors} "
+        f"SELECT rowid, distance FROM {generation.vector_table} "
         f"WHERE embedding MATCH :query AND k = :k AND rowid IN ({eligible}) ORDER BY distance"
     )
     rows = db.fetch(sql, params | {"query": query, "k": k})
     return [(row["rowid"], 1.0 - row["distance"]) for row in rows]
 
 
-Labelled = tuple[int, bytes, str]
+LabelledVector = tuple[int, bytes, str]
 """A chunk, its vector, and its source with, for a memory, its scope: what most searches are narrowed by."""
 
 LABEL = "chunks.source || coalesce(' ' || chunks.scope, '')"
@@ -65,17 +67,17 @@ def label_of(source: str, scope: str | None) -> str:
     return f"{source} {scope}" if scope else source
 
 
-def read_slice(db: Db, generation: Generation, after: int) -> list[Labelled]:
+def read_slice(db: Db, generation: Generation, after: int) -> list[LabelledVector]:
     """Some vectors, in the order of their chunks."""
     ids = db.fetch(
-        f"SELECT rowid AS id FROM {generation.vectors}_rowids WHERE rowid > :after ORDER BY rowid LIMIT {SLICE}",
-        {"after": after},
+        f"SELECT rowid AS id FROM {generation.vector_table}_rowids WHERE rowid > :after ORDER BY rowid LIMIT :limit",
+        {"after": after, "limit": VECTORS_PER_READ},
     )
     if not ids:
         return []
     sql = f"""
         SELECT vectors.rowid, vectors.embedding, {LABEL}
-        FROM {generation.vectors} AS vectors CROSS JOIN chunks ON chunks.id = vectors.rowid
+        FROM {generation.vector_table} AS vectors CROSS JOIN chunks ON chunks.id = vectors.rowid
         WHERE vectors.rowid BETWEEN :first AND :last
     """
     return db.tuples(sql, {"first": ids[0]["id"], "last": ids[-1]["id"]})
@@ -108,7 +110,7 @@ class Mirror:
     def size(self) -> int:
         return self._size
 
-    def add(self, rows: list[Labelled]) -> None:
+    def add(self, rows: list[LabelledVector]) -> None:
         """Take in vectors; one that is there already is replaced."""
         import numpy as np
 
@@ -143,7 +145,9 @@ class Mirror:
         self._alive[:] = False
         self._alive[rows] = alive[rows]
 
-    def nearest(self, query: Vector, k: int, eligible: Iterable[int] | None, fits: Fits | None = None) -> Found:
+    def nearest(
+        self, query: Vector, k: int, eligible: Iterable[int] | None, fits: LabelFilter | None = None
+    ) -> ScoredChunks:
         """The `k` nearest of the eligible chunks (all, when None), of those whose label fits. Runs in a thread."""
         import numpy as np
 
@@ -154,7 +158,7 @@ class Mirror:
         else:
             rows = self._rows_of(eligible)
             rows = rows[self._alive[rows]]
-        ranked = max(min(k * CANDIDATES, MOST_RANKED), k * LEAST_CANDIDATES)
+        ranked = max(min(k * OVERSAMPLING, MAX_RANKED), k * MIN_OVERSAMPLING)
         if len(rows) > ranked * 2:
             rows = self._candidates(query, rows, size, ranked)
         similarity = self._halves[rows].astype(np.float32) @ query
@@ -170,7 +174,7 @@ class Mirror:
         similarity = self._halves[rows].astype(np.float32) @ query
         return dict(zip(self._ids[rows].tolist(), similarity.tolist(), strict=True))
 
-    def _fitting(self, fits: "Fits | None", size: int) -> Any:
+    def _fitting(self, fits: "LabelFilter | None", size: int) -> Any:
         """For each row whether it is there and its label fits; a copy, since rows may go while they are counted."""
         import numpy as np
 

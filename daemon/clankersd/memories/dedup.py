@@ -124,7 +124,7 @@ def _sharing_rare_words(db: Db, content: str, here: dict[str, Any]) -> list[Row]
 
 
 def _vectors(db: Db, ids: list[str], live: Generation) -> list[tuple[str, bytes]]:
-    sql = _VECTORS.format(vectors=live.vectors)
+    sql = _VECTORS.format(vectors=live.vector_table)
     return db.tuples(sql, {"ids": json.dumps(ids), "chunking": live.chunking.number})
 
 

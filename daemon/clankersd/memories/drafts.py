@@ -7,8 +7,8 @@ import anyio
 
 from clankersd.db import Db
 from clankersd.embedders.base import EmbedderUnavailable, ItemFailed, Vector
-from clankersd.index.backlog import KINDS, Kind
-from clankersd.index.chunks import Owner, Prepared, prepare, replace
+from clankersd.index.backlog import TEXT_KINDS, TextKind
+from clankersd.index.chunks import ChunkedText, Owner, chunk_text, replace_chunks
 from clankersd.index.index import Index
 from clankersd.memories.classify import concepts
 from clankersd.memories.dedup import Text
@@ -34,7 +34,7 @@ class Draft:
     """A text looked through before the transaction, off the event loop."""
 
     text: Text
-    prepared: list[Prepared]
+    prepared: list[ChunkedText]
     vector: Vector | None
     note: str | None
 
@@ -46,14 +46,14 @@ async def draft(index: Index, content: str, compare: bool) -> Draft:
     return Draft(text, prepared, vector, problem)
 
 
-def _look_through(index: Index, content: str) -> tuple[Text, list[Prepared]]:
+def _look_through(index: Index, content: str) -> tuple[Text, list[ChunkedText]]:
     text = Text(content, content_hash(content), simhash(content))
-    return text, [prepare(content, chunking) for chunking in index.chunkings()]
+    return text, [chunk_text(content, chunking) for chunking in index.chunkings()]
 
 
-async def _embed(index: Index, content: str, prepared: list[Prepared]) -> tuple[Vector | None, str | None]:
-    if index.paused or index.embedder is None:
-        return None, f"compared by words only: {index.paused}"
+async def _embed(index: Index, content: str, prepared: list[ChunkedText]) -> tuple[Vector | None, str | None]:
+    if index.vector_problem or index.embedder is None:
+        return None, f"compared by words only: {index.vector_problem}"
     if not prepared or len(prepared[0].chunks) != 1:
         return None, None  # a long text is compared by its words
     try:
@@ -81,7 +81,7 @@ def list_columns(content: str, tags: list[str], given_concepts: list[str] | None
     return {"tags_json": as_json(tags), "concepts_json": as_json(found), "files_json": as_json(files)}
 
 
-def store_row(db: Db, row: Row, prepared: list[Prepared]) -> None:
+def store_row(db: Db, row: Row, prepared: list[ChunkedText]) -> None:
     """Store a memory, searchable in the same transaction."""
     db.execute(_INSERT, row)
     index_memory(db, row, prepared)
@@ -94,10 +94,10 @@ def mention(db: Db, row: Row) -> None:
     link_mentions(db, row["id"], row["content"], files, names, row["updated_at"])
 
 
-def index_memory(db: Db, row: Row, prepared: list[Prepared]) -> None:
+def index_memory(db: Db, row: Row, prepared: list[ChunkedText]) -> None:
     """Make what a memory says searchable; what is forgotten is not."""
     for one in prepared if not row["is_deleted"] else ():
-        replace(db, _owner(row), one)
+        replace_chunks(db, _owner(row), one)
 
 
 def _owner(row: Row) -> Owner:
@@ -107,7 +107,7 @@ def _owner(row: Row) -> Owner:
     return Owner("memory_id", row["id"], "memories", path, row["created_at"], header=header, scope=row["scope"])
 
 
-KINDS["memory"] = Kind(
+TEXT_KINDS["memory"] = TextKind(
     """
     SELECT id, content AS text, summary, tags_json, concepts_json, created_at, scope
     FROM memories WHERE id = :id AND is_deleted = 0

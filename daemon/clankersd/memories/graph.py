@@ -19,7 +19,7 @@ from clankersd.embedders.base import Vector
 from clankersd.embedders.memory_headroom import numpy_if_available
 from clankersd.index import vectors
 from clankersd.index.generations import Generation
-from clankersd.index.vectors import Found
+from clankersd.index.vectors import ScoredChunks
 from clankersd.memories.entities import at_field, entities_by_id, visible_entity
 from clankersd.memories.relations import HOLDS, KNOWN, OF_TYPES
 from clankersd.memories.scopes import IN_SCOPE, Allowed, allowed
@@ -260,7 +260,7 @@ def _own_vector(db: Db, memory_id: str, live: Generation | None) -> Vector | Non
     """What the memory means as a whole."""
     if live is None or live.identity.dims is None:
         return None
-    sql = _OWN_VECTORS.format(vectors=live.vectors)
+    sql = _OWN_VECTORS.format(vectors=live.vector_table)
     blobs = [row[0] for row in db.tuples(sql, {"id": memory_id, "chunking": live.chunking.number})]
     np = numpy_if_available()
     if not blobs or np is None:
@@ -285,7 +285,7 @@ async def _similar(daemon: "Daemon", around: _Around, vector: Vector, live: Gene
     ]
 
 
-async def _nearest(daemon: "Daemon", vector: Vector, live: Generation, others: Eligible, pool: int) -> Found:
+async def _nearest(daemon: "Daemon", vector: Vector, live: Generation, others: Eligible, pool: int) -> ScoredChunks:
     mirror = daemon.index.mirror
     if mirror is not None and mirror.complete and mirror.generation == live.id:
         return await in_thread_if(mirror.size > SEARCH_AT_ONCE, mirror.nearest, vector, pool, None, others.fits)

@@ -50,7 +50,7 @@ async def memory_search(daemon: "Daemon", request: MemorySearch) -> MemoryHits:
     return MemoryHits(
         hits=await _hits(daemon, request, asked, shown),
         mode=mode_of(asked),
-        pending=await daemon.queue.pending(daemon.index.live),
+        pending=await daemon.queue.count_pending(daemon.index.live),
         degraded=degraded(daemon, asked),
         took_ms=round((time.perf_counter() - started) * 1000, 2),
         cursor=encode_cursor(offset + request.limit, fingerprint(request)) if len(best) > offset + len(shown) else None,

@@ -23,7 +23,7 @@ from clankers_protocol.memory_changes import (
 from clankersd import clock
 from clankersd.capture.redaction import count_redactions, without_secrets
 from clankersd.db import Db
-from clankersd.index.backlog import cut_later, recut
+from clankersd.index.backlog import add_to_backlog, rechunk
 from clankersd.index.vectors import label_of
 from clankersd.memories.drafts import Draft, draft, index_memory, list_columns, mention, text_columns
 from clankersd.memories.filters import limits, selection, words
@@ -78,7 +78,7 @@ async def memory_update(daemon: "Daemon", request: MemoryUpdate) -> Memory:
 
     memory = await daemon.store.write(update)
     if drafted is None:
-        await recut(daemon.index, "memory", memory.id)
+        await rechunk(daemon.index, "memory", memory.id)
     daemon.index.wake()
     daemon.hub.publish("memory", "updated", memory.id)
     return memory
@@ -120,7 +120,7 @@ def _index_again(db: Db, row: Row, drafted: Draft | None) -> None:
     if drafted:
         index_memory(db, row, drafted.prepared)
     else:
-        cut_later(db, "memory", row["id"])  # and if we live, at once
+        add_to_backlog(db, "memory", row["id"])  # and if we live, at once
     mention(db, row)
 
 
@@ -162,7 +162,7 @@ async def memory_restore(daemon: "Daemon", request: MemoryRestore) -> Memory:
             _refuse_twin(db, row, now)
             change(db, row["id"], {"is_deleted": 0, "deleted_at": None})
             settle_restored(db, row["id"], now)
-            cut_later(db, "memory", row["id"])
+            add_to_backlog(db, "memory", row["id"])
         elif row["archived_at"] is None:
             return to_memory(row, now)
         change(db, row["id"], {"archived_at": None, "updated_at": now})
@@ -170,7 +170,7 @@ async def memory_restore(daemon: "Daemon", request: MemoryRestore) -> Memory:
         return to_memory(get(db, row["id"], now), now)
 
     memory = await daemon.store.write(restore)
-    await recut(daemon.index, "memory", memory.id)
+    await rechunk(daemon.index, "memory", memory.id)
     daemon.index.wake()
     daemon.hub.publish("memory", "restored", memory.id)
     return memory

@@ -65,10 +65,10 @@ async def find_owners(daemon: "Daemon", question: Question, allowed: Eligible) -
     started = time.perf_counter()
     if question.embedding is not None:
         vector = given_vector(daemon, question.embedding)
-        best, mode, problem = await _by_vector(daemon, question, vector, allowed), "vector", daemon.index.paused
+        best, mode, problem = await _by_vector(daemon, question, vector, allowed), "vector", daemon.index.vector_problem
     else:
         best, mode, problem = await _by_text(daemon, question, allowed)
-    pending = await daemon.queue.pending(daemon.index.live)
+    pending = await daemon.queue.count_pending(daemon.index.live)
     return Answer(best, mode, pending, problem, round((time.perf_counter() - started) * 1000, 2))  # type: ignore[arg-type]  # one of the three
 
 

@@ -96,7 +96,7 @@ async def search(daemon: "Daemon", request: Search) -> SearchResult:
     return SearchResult(
         hits=[_hit(asked, candidate) for candidate in candidates[offset : offset + request.limit]],
         mode=mode_of(asked),
-        pending=await daemon.queue.pending(daemon.index.live),
+        pending=await daemon.queue.count_pending(daemon.index.live),
         degraded=degraded(daemon, asked),
         took_ms=round((time.perf_counter() - started) * 1000, 2),
         cursor=encode_cursor(offset + request.limit, fingerprint(request)) if more else None,

@@ -13,9 +13,9 @@ from clankersd.db import Store
 from clankersd.embedders.base import EmbedderUnavailable, ItemFailed, Vector
 from clankersd.embedders.local import LocalEmbedder
 from clankersd.embedders.memory_headroom import import_numpy
-from clankersd.embedders.normalize import received_vector
+from clankersd.embedders.normalize import parse_embedding
 from clankersd.index import vectors
-from clankersd.index.vectors import Found, Mirror
+from clankersd.index.vectors import Mirror, ScoredChunks
 from clankersd.search.filters import Eligible
 from clankersd.search.limiter import search_turn_paused
 from clankersd.search.turn_scoring import SIMILAR_NEAR, Neighbours, smooth
@@ -56,7 +56,7 @@ _STILL_THERE = "SELECT id FROM chunks WHERE id IN (SELECT value FROM json_each(:
 class Meaning:
     """Chunks by similarity, most similar first; `problem` says why there are none."""
 
-    found: Found = field(default_factory=list)
+    found: ScoredChunks = field(default_factory=list)
     vector: Vector | None = None
     problem: str | None = None
     hidden: set[int] = field(default_factory=set)
@@ -65,7 +65,7 @@ class Meaning:
 async def find_meaning(daemon: "Daemon", query: str, eligible: Eligible, pool: int) -> Meaning:
     """The eligible chunks nearest to the query in meaning."""
     index = daemon.index
-    if problem := index.paused:
+    if problem := index.vector_problem:
         return Meaning(problem=f"not searched by meaning: {problem}")
     await daemon.queue.finish_pending(PENDING_SECONDS)
     assert index.embedder
@@ -79,7 +79,7 @@ async def find_meaning(daemon: "Daemon", query: str, eligible: Eligible, pool: i
         return Meaning(problem=f"not searched by meaning: {error.reason}")
     except ItemFailed:
         return Meaning()  # a query without a meaning: punctuation, say
-    if problem := index.paused:  # its first vector may have told that it is another model
+    if problem := index.vector_problem:  # its first vector may have told that it is another model
         return Meaning(problem=f"not searched by meaning: {problem}")
     try:
         return Meaning(await _nearest(daemon, vector, eligible, pool), vector)
@@ -91,12 +91,12 @@ def given_vector(daemon: "Daemon", embedding: Embedding, where: str = "$.embeddi
     """An embedding that somebody else made, checked against the index and scaled to length 1."""
     live = daemon.index.live
     if live is None or live.identity.dims is None or daemon.store.vec.version is None:
-        raise Conflict(f"the index has no vectors: {daemon.index.paused or 'none was made yet'}")
+        raise Conflict(f"the index has no vectors: {daemon.index.vector_problem or 'none was made yet'}")
     try:
         import_numpy()
     except (ImportError, MemoryError) as error:
         raise Conflict(f"vectors cannot be compared: numpy is unavailable: {error}") from error
-    found = received_vector(embedding)
+    found = parse_embedding(embedding)
     if isinstance(found, ItemFailed):
         raise InvalidParams(f"invalid params: {found.reason} - at `{where}`")
     if len(found) != live.identity.dims:
@@ -105,7 +105,7 @@ def given_vector(daemon: "Daemon", embedding: Embedding, where: str = "$.embeddi
     return found
 
 
-async def nearest_exactly(daemon: "Daemon", vector: Vector, eligible: Eligible, k: int) -> Found:
+async def nearest_exactly(daemon: "Daemon", vector: Vector, eligible: Eligible, k: int) -> ScoredChunks:
     """The `k` nearest of the eligible chunks and their cosines, by the vectors as they are stored."""
     live, mirror = daemon.index.live, daemon.index.mirror
     if live is None or live.identity.dims is None:
@@ -144,7 +144,7 @@ async def _neighbours(daemon: "Daemon", turns: set[tuple[str, int]], chunking: i
     return {(session, turn): (chunk, tokens) for session, turn, chunk, tokens in rows}
 
 
-async def _nearest(daemon: "Daemon", vector: Vector, eligible: Eligible, pool: int) -> Found:
+async def _nearest(daemon: "Daemon", vector: Vector, eligible: Eligible, pool: int) -> ScoredChunks:
     index = daemon.index
     live = index.live
     if live is None or live.identity.dims is None:
@@ -165,11 +165,13 @@ async def _load_mirror(daemon: "Daemon") -> None:
         daemon.background(index.load_mirror)
 
 
-async def nearest_in_memory(store: Store, mirror: Mirror, vector: Vector, eligible: Eligible, pool: int) -> Found:
+async def nearest_in_memory(
+    store: Store, mirror: Mirror, vector: Vector, eligible: Eligible, pool: int
+) -> ScoredChunks:
     """The nearest of the eligible chunks: of few by comparing them all, of many by asking of the nearest whether they
     are eligible."""
 
-    def nearest(k: int, chunks: list[int] | None) -> Awaitable[Found]:
+    def nearest(k: int, chunks: list[int] | None) -> Awaitable[ScoredChunks]:
         return in_thread_if(mirror.size > SEARCH_AT_ONCE, mirror.nearest, vector, k, chunks, eligible.fits)
 
     if not eligible.narrow:

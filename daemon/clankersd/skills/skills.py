@@ -34,8 +34,8 @@ from clankersd import clock
 from clankersd.capture.redaction import count_redactions, without_secrets
 from clankersd.db import Db
 from clankersd.db.paging import decode_cursor, encode_cursor
-from clankersd.index.backlog import KINDS, Kind, cut_later
-from clankersd.index.chunks import Owner, replace
+from clankersd.index.backlog import TEXT_KINDS, TextKind, add_to_backlog
+from clankersd.index.chunks import Owner, replace_chunks
 from clankersd.index.index import Index
 from clankersd.search.filters import eligible, without_memories
 from clankersd.search.limiter import takes_search_turn
@@ -83,7 +83,7 @@ def _owner(row: dict[str, Any]) -> Owner:
     return Owner("skill_id", row["id"], "skills", f"skills/{row['id']}", row["created_at"], header=header)
 
 
-KINDS["skill"] = Kind(_TEXT, _owner, "SELECT id FROM skills WHERE id > :after ORDER BY id LIMIT :limit")
+TEXT_KINDS["skill"] = TextKind(_TEXT, _owner, "SELECT id FROM skills WHERE id > :after ORDER BY id LIMIT :limit")
 
 
 @handles(SkillCreate)
@@ -250,11 +250,11 @@ def _store(db: Db, index: Index, skill: Skill, by: str | None) -> Skill:
 def _index(db: Db, index: Index, skill: Skill) -> None:
     row = db.fetch_one(_TEXT, {"id": skill.id})
     assert row
-    prepared = index.prepare(row["text"])
+    prepared = index.chunk_text(row["text"])
     if prepared is None:
-        cut_later(db, "skill", skill.id)
+        add_to_backlog(db, "skill", skill.id)
     for one in prepared or ():
-        replace(db, _owner(row), one)
+        replace_chunks(db, _owner(row), one)
 
 
 def _change(db: Db, index: Index, skill: Skill, given: dict[str, Any], by: str | None) -> tuple[Skill, str]:

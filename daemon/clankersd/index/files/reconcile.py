@@ -16,14 +16,14 @@ from clankers_protocol.errors import StorageUnavailable
 from clankersd import clock
 from clankersd.capture.redaction import count_redactions, redact
 from clankersd.db import Db
-from clankersd.index.chunks import Chunking, Owner, Prepared, prepare, replace
-from clankersd.index.files.scan import Found, Survey
+from clankersd.index.chunks import ChunkedText, Chunking, Owner, chunk_text, replace_chunks
+from clankersd.index.files.scan import Scan, WatchedFile
 from clankersd.index.index import Index
 from clankersd.index.tokenize import other_forms
 from clankersd.safe_files import UnsafeFile, open_regular, read_at_most
 
 SOURCE = "memory"
-LARGEST = 10 * 1024 * 1024
+MAX_FILE_BYTES = 10 * 1024 * 1024
 SAME_MOMENT_MS = 2000
 """A file may change twice within its clock's tick: so soon after a change, the same time and size prove nothing."""
 
@@ -67,7 +67,7 @@ class SyncReport:
 
 
 @dataclass(frozen=True)
-class Known:
+class IndexedFile:
     """A file as it is in the index."""
 
     id: int
@@ -78,7 +78,7 @@ class Known:
     indexed_at: int
     project: str | None
 
-    def looks_like(self, found: Found) -> bool:
+    def looks_like(self, found: WatchedFile) -> bool:
         """Whether the file need not even be read."""
         return (
             (self.mtime, self.size, self.project) == (found.mtime, found.size, found.project)
@@ -87,30 +87,30 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedFile:
     """A file as it was read, cut in every way that is needed; not cut at all when it is as it was."""
 
     hash: str
     mtime: int
     size: int
-    prepared: list[Prepared]
+    prepared: list[ChunkedText]
     redacted: dict[str, int]
 
 
-class Refused(Exception):
+class NotIndexable(Exception):
     """A file that is no text to be indexed; the message says why."""
 
 
-class Comparison:
+class Reconciliation:
     """One comparison of what is on the disk with what is in the index."""
 
-    def __init__(self, index: Index, seen: Survey, known: list[Known]) -> None:
+    def __init__(self, index: Index, seen: Scan, known: list[IndexedFile]) -> None:
         self._index = index
         self._seen = seen
         self._known = {row.path: row for row in known}
         gone = [row for row in known if row.path not in seen.files and not seen.might_hold(row.path)]
         self._gone = {row.id: row for row in gone}
-        self._gone_by_hash: dict[str, list[Known]] = {}
+        self._gone_by_hash: dict[str, list[IndexedFile]] = {}
         for row in gone:
             self._gone_by_hash.setdefault(row.hash, []).append(row)
         self._report = SyncReport(failed=list(seen.failed))
@@ -128,22 +128,22 @@ class Comparison:
             await self._forget(row)
         return self._report
 
-    def _is_known(self, found: Found) -> bool:
+    def _is_known(self, found: WatchedFile) -> bool:
         row = self._known.get(found.path)
         return row is not None and row.looks_like(found)
 
-    async def _take_in(self, found: Found) -> None:
+    async def _take_in(self, found: WatchedFile) -> None:
         row = self._known.get(found.path)
         as_it_was = row.hash if row and row.project == found.project else None
         try:
             chunkings = self._index.chunkings()
-            loaded = await anyio.to_thread.run_sync(load, found, chunkings, as_it_was, abandon_on_cancel=True)
+            loaded = await anyio.to_thread.run_sync(load_file, found, chunkings, as_it_was, abandon_on_cancel=True)
             await self._store(found, loaded, row, as_it_was)
         except StorageUnavailable:
             raise
         except FileNotFoundError:
             return  # it went away since: the next comparison forgets it
-        except Refused as refusal:
+        except NotIndexable as refusal:
             self._fail(found, str(refusal))
             if row:
                 await self._forget(row)
@@ -153,7 +153,9 @@ class Comparison:
             log.exception("file stumbled", path=found.path)
             self._fail(found, str(error))
 
-    async def _store(self, found: Found, loaded: Loaded, row: Known | None, as_it_was: str | None) -> None:
+    async def _store(
+        self, found: WatchedFile, loaded: LoadedFile, row: IndexedFile | None, as_it_was: str | None
+    ) -> None:
         if row and loaded.hash == as_it_was:
             touched = {"id": row.id, "path": row.path, "mtime": loaded.mtime, "size": loaded.size, "now": clock.now()}
             await self._index.store.write(lambda db: db.execute(_TOUCH, touched), bulk=True)
@@ -168,32 +170,32 @@ class Comparison:
         self._report.moved += before is not None
         self._report.added += row is None and before is None
 
-    def _moved_from(self, digest: str) -> Known | None:
+    def _moved_from(self, digest: str) -> IndexedFile | None:
         rows = self._gone_by_hash.get(digest)
         return rows.pop() if rows else None
 
-    async def _forget(self, row: Known) -> None:
+    async def _forget(self, row: IndexedFile) -> None:
         own = {"id": row.id, "path": row.path}
         await self._index.store.write(lambda db: db.execute(_FORGET, own), bulk=True)
         self._report.removed += 1
 
-    def _fail(self, found: Found, reason: str) -> None:
+    def _fail(self, found: WatchedFile, reason: str) -> None:
         self._report.failed.append(f"{found.path}: {reason}")
 
 
-def load(found: Found, chunkings: list[Chunking], as_it_was: str | None) -> Loaded:
-    """Read and cut a file; raises OSError, or Refused when it is no text or too much of it."""
+def load_file(found: WatchedFile, chunkings: list[Chunking], as_it_was: str | None) -> LoadedFile:
+    """Read and cut a file; raises OSError, or NotIndexable when it is no text or too much of it."""
     data, status = _read(found.real)
     digest = hashlib.sha256(data).hexdigest()
-    prepared: list[Prepared] = []
+    prepared: list[ChunkedText] = []
     redacted: dict[str, int] = {}
     if digest != as_it_was:
         text, redacted = redact(data.decode("utf-8-sig", "replace"))
-        prepared = [prepare(text, chunking) for chunking in chunkings]
-    return Loaded(digest, status.st_mtime_ns // 1_000_000, len(data), prepared, redacted)
+        prepared = [chunk_text(text, chunking) for chunking in chunkings]
+    return LoadedFile(digest, status.st_mtime_ns // 1_000_000, len(data), prepared, redacted)
 
 
-def store(db: Db, found: Found, loaded: Loaded, before: Known | None) -> None:
+def store(db: Db, found: WatchedFile, loaded: LoadedFile, before: IndexedFile | None) -> None:
     """Store a file and its chunks; `before` is the same file under the path it had."""
     now = clock.now()
     if before:
@@ -205,15 +207,15 @@ def store(db: Db, found: Found, loaded: Loaded, before: Known | None) -> None:
         "source": SOURCE, "path": found.path, "project": found.project, "hash": loaded.hash, "mtime": loaded.mtime,
         "size": loaded.size, "now": now,
     }  # fmt: skip
-    date = date_in(found.name)
+    date = date_in_name(found.name)
     created_at = round(date.timestamp() * 1000) if date else loaded.mtime
-    owner = Owner("file_id", db.value(_FILE, row), SOURCE, found.path, created_at, header=header(found.name, date))
+    owner = Owner("file_id", db.value(_FILE, row), SOURCE, found.path, created_at, header=file_header(found.name, date))
     for one in loaded.prepared:
-        replace(db, owner, one)
+        replace_chunks(db, owner, one)
     count_redactions(db, loaded.redacted, now)
 
 
-def date_in(name: str) -> datetime | None:
+def date_in_name(name: str) -> datetime | None:
     """The day that a file's name tells, if it is one."""
     given = _DATE.search(Path(name).name)
     try:
@@ -222,7 +224,7 @@ def date_in(name: str) -> datetime | None:
         return None
 
 
-def header(name: str, date: datetime | None) -> str:
+def file_header(name: str, date: datetime | None) -> str:
     """What a file is also found by: its name, the words in it, and the day it tells."""
     day = f"{date:%A %d %B %Y}" if date else ""
     return " ".join(part for part in (name, other_forms(name), day) if part)
@@ -230,18 +232,18 @@ def header(name: str, date: datetime | None) -> str:
 
 def _read(path: str) -> tuple[bytes, os.stat_result]:
     try:
-        with open_regular(path, max_bytes=LARGEST) as file:
+        with open_regular(path, max_bytes=MAX_FILE_BYTES) as file:
             status = os.fstat(file.fileno())
-            data = read_at_most(file, LARGEST)
+            data = read_at_most(file, MAX_FILE_BYTES)
     except UnsafeFile as error:
-        raise Refused(str(error)) from error
+        raise NotIndexable(str(error)) from error
     if b"\x00" in data:
-        raise Refused("it is not text: it holds a zero byte")
+        raise NotIndexable("it is not text: it holds a zero byte")
     return data, status
 
 
-def read_known(db: Db) -> tuple[list[Known], list[str]]:
+def read_indexed_files(db: Db) -> tuple[list[IndexedFile], list[str]]:
     """The files in the index, and the paths that were added by hand."""
-    known = [Known(**row) for row in db.fetch(_KNOWN, {"source": SOURCE})]
+    known = [IndexedFile(**row) for row in db.fetch(_KNOWN, {"source": SOURCE})]
     added = db.fetch("SELECT path FROM watched_paths ORDER BY created_at, path")
     return known, [row["path"] for row in added]

@@ -26,7 +26,7 @@ class WatchSettings:
 
 
 @dataclass(frozen=True)
-class Found:
+class WatchedFile:
     """A file to index. `name` is its path below what was asked for, `project` the workspace it belongs to."""
 
     path: str
@@ -38,11 +38,11 @@ class Found:
 
 
 @dataclass
-class Survey:
+class Scan:
     """What there is. `folders` are those where changes matter: of the names given, or (None) of all markdown files
     and folders. `tops` are the places asked for, with the identity of what lies there."""
 
-    files: dict[str, Found] = field(default_factory=dict)
+    files: dict[str, WatchedFile] = field(default_factory=dict)
     folders: dict[str, frozenset[str] | None] = field(default_factory=dict)
     tops: dict[str, Identity | None] = field(default_factory=dict)
     closed: list[str] = field(default_factory=list)
@@ -67,10 +67,10 @@ class Survey:
         self.folders[real] = None if known is None or names is None else known | names
 
 
-def survey(settings: WatchSettings, added: list[str]) -> Survey:
+def scan(settings: WatchSettings, added: list[str]) -> Scan:
     """Look for all files there are; `added` are paths beside those of the settings. What two paths share is
     found by the first."""
-    found = Survey()
+    found = Scan()
     for root in settings.roots:
         if place := _place(found, root):
             _look_into_root(found, place, settings.agent_files)
@@ -94,7 +94,7 @@ def printable(path: str) -> str:
     return path.encode("utf-8", "replace").decode()
 
 
-def _place(found: Survey, path: Path) -> str | None:
+def _place(found: Scan, path: Path) -> str | None:
     """The path asked for, if something is there."""
     whole = path.expanduser()
     if not whole.is_absolute():
@@ -104,7 +104,7 @@ def _place(found: Survey, path: Path) -> str | None:
     return place if _is_there(found, place) else None
 
 
-def _is_there(found: Survey, place: str) -> bool:
+def _is_there(found: Scan, place: str) -> bool:
     found.tops[place] = identity_of(place)
     if found.tops[place] is not None:
         return True
@@ -117,7 +117,7 @@ def _is_there(found: Survey, place: str) -> bool:
     return False
 
 
-def _look_into_root(found: Survey, root: str, agent_files: bool) -> None:
+def _look_into_root(found: Scan, root: str, agent_files: bool) -> None:
     if not Path(root).is_dir():
         found.fail(root, "a workspace must be a folder")
         return
@@ -130,7 +130,7 @@ def _look_into_root(found: Survey, root: str, agent_files: bool) -> None:
         _walk(found, memory, root, root)
 
 
-def _look_at_extra(found: Survey, path: str) -> None:
+def _look_at_extra(found: Scan, path: str) -> None:
     real = os.path.realpath(path)  # a link that was asked for by name is followed
     folder, name = os.path.split(real)
     if Path(real).is_dir():
@@ -142,7 +142,7 @@ def _look_at_extra(found: Survey, path: str) -> None:
         found.fail(path, "neither a folder nor a markdown file")
 
 
-def _walk(found: Survey, folder: str, top: str, project: str | None) -> None:
+def _walk(found: Scan, folder: str, top: str, project: str | None) -> None:
     """Take every markdown file below `folder`. A folder behind a link is not entered."""
     ahead = [folder]
     while ahead:
@@ -155,7 +155,7 @@ def _walk(found: Survey, folder: str, top: str, project: str | None) -> None:
                 _take(found, entry.path, top, project)
 
 
-def _entries(found: Survey, folder: str) -> list[os.DirEntry[str]]:
+def _entries(found: Scan, folder: str) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
             return sorted(entries, key=lambda entry: entry.name)
@@ -166,7 +166,7 @@ def _entries(found: Survey, folder: str) -> list[os.DirEntry[str]]:
         return []
 
 
-def _take(found: Survey, path: str, top: str, project: str | None) -> None:
+def _take(found: Scan, path: str, top: str, project: str | None) -> None:
     """Take a regular file once, also when it has two names."""
     try:
         status = os.lstat(path)
@@ -184,10 +184,10 @@ def _take(found: Survey, path: str, top: str, project: str | None) -> None:
         return
     found.seen.add((status.st_dev, status.st_ino))
     name = path.removeprefix(f"{top}/")
-    found.files[path] = Found(path, real, name, project, status.st_mtime_ns // 1_000_000, status.st_size)
+    found.files[path] = WatchedFile(path, real, name, project, status.st_mtime_ns // 1_000_000, status.st_size)
 
 
-def _followed(found: Survey, link: str, top: str) -> str:
+def _followed(found: Scan, link: str, top: str) -> str:
     """Where a link leads, if that is below `top`; else the link, which is no file to take."""
     real = os.path.realpath(link)
     if not real.startswith(f"{os.path.realpath(top)}/"):

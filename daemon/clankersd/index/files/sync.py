@@ -11,9 +11,9 @@ import structlog
 from clankers_protocol.errors import InvalidParams, NotFound, StorageUnavailable
 from clankersd import clock
 from clankersd.db import Db
-from clankersd.index.files.reconcile import SOURCE, Comparison, Progress, SyncReport, read_known
-from clankersd.index.files.scan import Survey, WatchSettings, identity_of, survey
-from clankersd.index.files.watcher import Blind, Watch
+from clankersd.index.files.reconcile import SOURCE, Progress, Reconciliation, SyncReport, read_indexed_files
+from clankersd.index.files.scan import Scan, WatchSettings, identity_of, scan
+from clankersd.index.files.watcher import Watch, WatchUnavailable
 from clankersd.index.index import Index
 
 __all__ = ["FileSync", "SyncReport", "WatchSettings"]
@@ -44,7 +44,7 @@ class FileSync:
         self._synced = 0.0
         self.report = SyncReport()
         self._index = index
-        self._seen = Survey()
+        self._seen = Scan()
         self._trouble: str | None = None
         self._blind: str | None = None
         self._listen_again = 0.0
@@ -89,7 +89,7 @@ class FileSync:
                 return self.report
             return await self._compare(progress)
 
-    async def recut(self, progress: Progress | None = None) -> None:
+    async def rechunk(self, progress: Progress | None = None) -> None:
         """Read every file again and cut it in every way that the index needs now."""
         async with self._lock:  # what a comparison before this one cut for fewer indexes is doubted too
             await self._index.store.write(lambda db: db.execute(_DOUBT_ALL, {"source": SOURCE}))
@@ -115,7 +115,7 @@ class FileSync:
             self._again.set()
             return await self._compare()
 
-    async def change(self, settings: WatchSettings) -> None:
+    async def apply_settings(self, settings: WatchSettings) -> None:
         """Apply changed settings."""
         self.settings, self._blind = settings, None
         self._again.set()
@@ -128,7 +128,7 @@ class FileSync:
             self._again = anyio.Event()
             try:
                 await self._keep_in_step()
-            except Blind as error:
+            except WatchUnavailable as error:
                 self._poll_for_a_while(str(error))
             except StorageUnavailable as error:
                 self._trouble = f"the files wait: {error.message}"
@@ -219,12 +219,12 @@ class FileSync:
     async def _look_and_settle(self, progress: Progress | None) -> SyncReport:
         if self._index.live is None:
             raise StorageUnavailable("the database is not open")
-        known, added = await self._index.store.read(read_known)
+        known, added = await self._index.store.read(read_indexed_files)
         self._looked += 1
         looked, noticed = self._looked, self._noticed
-        seen = await anyio.to_thread.run_sync(survey, self.settings, added, abandon_on_cancel=True)
+        seen = await anyio.to_thread.run_sync(scan, self.settings, added, abandon_on_cancel=True)
         self._seen, self.watched = seen, _watched(self.settings, added)
-        report = await Comparison(self._index, seen, known).settle(progress)
+        report = await Reconciliation(self._index, seen, known).settle(progress)
         self._compared, self._indexed = looked, noticed
         return report
 

@@ -18,7 +18,7 @@ LONGEST_REST = 10
 """So many times the debounce: a file that is written without end is indexed all the same."""
 
 
-class Blind(Exception):
+class WatchUnavailable(Exception):
     """The system does not tell of changes; the message is its reason."""
 
 
@@ -36,7 +36,7 @@ class Watch:
         except FileNotFoundError:
             raise
         except (OSError, RuntimeError) as error:
-            raise Blind(str(error)) from error
+            raise WatchUnavailable(str(error)) from error
 
     async def changed(self, seconds: float) -> bool:
         """Wait for a change that matters, at most so long; tells whether there was one."""
@@ -60,7 +60,7 @@ class Watch:
             try:
                 told = self._notify.watch(TOGETHER_MS, STEP_MS, max(1, round(left * 1000)), self._stop)
             except RuntimeError as error:
-                raise Blind(str(error)) from error
+                raise WatchUnavailable(str(error)) from error
             if isinstance(told, str):
                 return False
             if any(self._matters(Change(kind), path) for kind, path in told):

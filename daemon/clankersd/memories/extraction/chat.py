@@ -9,11 +9,10 @@ import msgspec
 
 from clankersd import clock
 from clankersd.config import Config
-from clankersd.embedders.base import EmbedderUnavailable
 from clankersd.http.api_keys import Key, find_key
-from clankersd.http.client import Endpoint, checked_url
-from clankersd.http.responses import Names, Passing, Refused, check
-from clankersd.http.retry import Patience
+from clankersd.http.client import Endpoint, validate_url
+from clankersd.http.responses import ErrorTexts, RequestRejected, ServiceUnavailable, TransientError, check_status
+from clankersd.http.retry import RetryPolicy
 from clankersd.wire.jobs import Jobs
 
 T = TypeVar("T")
@@ -103,12 +102,17 @@ def chat_settings(config: Config) -> ChatSettings:
 class Chat:
     """Asks the model, and counts each question as a job before it is sent."""
 
-    def __init__(self, settings: ChatSettings, jobs: Jobs, patience: Patience = Patience(retries=RETRIES)) -> None:  # noqa: B008 - frozen
+    def __init__(
+        self,
+        settings: ChatSettings,
+        jobs: Jobs,
+        patience: RetryPolicy = RetryPolicy(retries=RETRIES),  # noqa: B008 - frozen
+    ) -> None:
         if not settings.url or not settings.model:
             raise ChatUnavailable("no chat service is configured: set chat_url and chat_model", permanent=True)
         try:
-            url = checked_url(settings.url, "chat_url")
-        except EmbedderUnavailable as error:
+            url = validate_url(settings.url, "chat_url")
+        except ServiceUnavailable as error:
             raise ChatUnavailable(error.reason, permanent=True) from error
         self.settings = settings
         self._jobs = jobs
@@ -155,24 +159,24 @@ class Chat:
     async def _answer(self, orders: str, data: str) -> Answer:
         messages = [{"role": "system", "content": orders}, {"role": "user", "content": data}]
         try:
-            reply = await self._endpoint.patiently(lambda: self._ask_once(messages), self._patience.retries)
-        except Refused as refusal:
+            reply = await self._endpoint.with_retries(lambda: self._ask_once(messages), self._patience.retries)
+        except RequestRejected as refusal:
             raise ChatRefused(refusal.reason) from refusal
-        except EmbedderUnavailable as error:
+        except ServiceUnavailable as error:
             raise ChatUnavailable(error.reason, retry_after=error.retry_after, permanent=error.permanent) from error
         text = _said(reply)
         counted = reply.usage.total_tokens if reply.usage else 0
         return Answer(text, counted or (len(orders) + len(data) + len(text)) // CHARACTERS_PER_TOKEN)
 
     async def _ask_once(self, messages: list[dict[str, str]]) -> _Reply:
-        key = find_key(self.settings.key_file, (), own=KEY_VARIABLE)
+        key = find_key(self.settings.key_file, (), first_variable=KEY_VARIABLE)
         payload = {"model": self.settings.model, "messages": messages, **self._wishes}
         reply = await self._endpoint.post("/chat/completions", msgspec.json.encode(payload), key, LARGEST_REPLY)
         try:
-            check(reply, self._names(key))
-        except Refused as refusal:
+            check_status(reply, self._names(key))
+        except RequestRejected as refusal:
             if self._give_way(refusal.reason):
-                raise Passing(refusal.reason, suspect=True) from refusal
+                raise TransientError(refusal.reason, suspect=True) from refusal
             raise
         return _checked(reply.body)
 
@@ -186,13 +190,13 @@ class Chat:
             self._wishes["max_completion_tokens"] = wanted
         return True
 
-    def _names(self, key: Key | None) -> Names:
-        service = self._endpoint.named
+    def _names(self, key: Key | None) -> ErrorTexts:
+        service = self._endpoint.name
         wrong_key = f"{service} wants a key: set {KEY_VARIABLE} or chat_key_file"
         if key:
             wrong_key = f"{service} refuses the key in {key.source}: put a valid one there"
         missing = f"{service} has no model {self.settings.model}, or the url is wrong: set chat_model or chat_url"
-        return Names(service, wrong_key, missing, "chat_url")
+        return ErrorTexts(service, wrong_key, missing, "chat_url")
 
 
 def _note(about: str) -> str:
@@ -203,7 +207,7 @@ def _checked(body: bytes) -> _Reply:
     try:
         return msgspec.json.decode(body, type=_Reply)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Refused("the chat service's reply is not what a chat service says") from error
+        raise RequestRejected("the chat service's reply is not what a chat service says") from error
 
 
 def _said(reply: _Reply) -> str:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clankersd.index.tokenize import MOST_WORDS, STOP_WORDS, count_words, other_forms, query_words
+from clankersd.index.tokenize import MAX_QUERY_WORDS, STOP_WORDS, count_words, other_forms, query_words
 
 NASTY = [
     '"',
@@ -87,7 +87,7 @@ def test_nothing_to_ask_for_is_no_words() -> None:
 def test_a_long_query_is_cut_to_what_can_be_asked() -> None:
     words = query_words(" ".join(f"word{number}" for number in range(100_000)))
     assert words[:1] == ["word0"]
-    assert len(words) == MOST_WORDS
+    assert len(words) == MAX_QUERY_WORDS
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_any_text_has_words_that_are_never_syntax(text: str) -> None:
         assert word
         assert word == word.lower() or not word.isascii()
         assert not set(word) & set("\"'*^-():{}+ \x00_\n\t")
-    assert len(query_words(text)) <= MOST_WORDS
+    assert len(query_words(text)) <= MAX_QUERY_WORDS
     assert count_words(text) >= 1
     assert "\x00" not in other_forms(text)
 

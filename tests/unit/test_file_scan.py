@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from clankersd.db.connection import Db
 from clankersd.db.migrations import migrate
-from clankersd.index.chunks import Chunking, Owner, prepare, replace
-from clankersd.index.files.reconcile import LARGEST, Refused, date_in, header, load
-from clankersd.index.files.scan import Survey, WatchSettings, survey
+from clankersd.index.chunks import Chunking, Owner, chunk_text, replace_chunks
+from clankersd.index.files.reconcile import MAX_FILE_BYTES, NotIndexable, date_in_name, file_header, load_file
+from clankersd.index.files.scan import Scan, WatchSettings, scan
 
 CHUNKING = Chunking(1, 16, 0)
 
@@ -24,16 +24,16 @@ def write(path: Path, text: str = "text\n") -> Path:
     return path
 
 
-def names(found: Survey) -> set[str]:
+def names(found: Scan) -> set[str]:
     return {file.name for file in found.files.values()}
 
 
-def of_root(root: Path, *, agent_files: bool = False) -> Survey:
-    return survey(WatchSettings(roots=(root,), agent_files=agent_files), [])
+def of_root(root: Path, *, agent_files: bool = False) -> Scan:
+    return scan(WatchSettings(roots=(root,), agent_files=agent_files), [])
 
 
-def of_extra(*paths: Path) -> Survey:
-    return survey(WatchSettings(extra=paths), [])
+def of_extra(*paths: Path) -> Scan:
+    return scan(WatchSettings(extra=paths), [])
 
 
 # -- which files
@@ -67,7 +67,7 @@ def test_an_extra_path_is_a_markdown_file_or_a_folder_and_has_no_project(tmp_pat
 
 
 def test_a_relative_path_is_refused_in_words(tmp_path: Path) -> None:
-    found = survey(WatchSettings(roots=(Path("work"),), extra=(Path("notes"),)), [])
+    found = scan(WatchSettings(roots=(Path("work"),), extra=(Path("notes"),)), [])
     assert found.failed == ["work: the path must begin with / or ~", "notes: the path must begin with / or ~"]
 
 
@@ -125,7 +125,7 @@ def test_a_file_with_two_names_is_one_file(tmp_path: Path) -> None:
 
 def test_what_two_paths_share_belongs_to_the_workspace(tmp_path: Path) -> None:
     write(tmp_path / "memory/a.md")
-    found = survey(WatchSettings(roots=(tmp_path,), extra=(tmp_path / "memory",)), [str(tmp_path)])
+    found = scan(WatchSettings(roots=(tmp_path,), extra=(tmp_path / "memory",)), [str(tmp_path)])
     assert [(file.name, file.project) for file in found.files.values()] == [("memory/a.md", str(tmp_path))]
 
 
@@ -165,7 +165,7 @@ def test_a_workspace_that_is_not_there_yet_is_no_failure(tmp_path: Path) -> None
 
 def loaded_text(path: Path) -> str:
     found = next(iter(of_extra(path).files.values()))
-    return "".join(piece.text for piece in load(found, [Chunking(1, 400, 0)], None).prepared[0].chunks)
+    return "".join(piece.text for piece in load_file(found, [Chunking(1, 400, 0)], None).prepared[0].chunks)
 
 
 def test_bytes_that_are_not_utf8_are_replaced(tmp_path: Path) -> None:
@@ -175,12 +175,12 @@ def test_bytes_that_are_not_utf8_are_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "reason"), [(b"\x89PNG\x00", "not text"), (b"a" * (LARGEST + 1), "larger than 10 MiB")]
+    ("content", "reason"), [(b"\x89PNG\x00", "not text"), (b"a" * (MAX_FILE_BYTES + 1), "larger than 10 MiB")]
 )
 def test_what_is_no_text_or_too_much_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:
     path = tmp_path / "a.md"
     path.write_bytes(content)
-    with pytest.raises(Refused, match=reason):
+    with pytest.raises(NotIndexable, match=reason):
         loaded_text(path)
 
 
@@ -189,21 +189,21 @@ def test_a_pipe_in_the_place_of_a_file_holds_nobody_up(tmp_path: Path) -> None:
     found = next(iter(of_extra(path).files.values()))
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(Refused, match="regular"):
-        load(found, [CHUNKING], None)
+    with pytest.raises(NotIndexable, match="regular"):
+        load_file(found, [CHUNKING], None)
 
 
 def test_the_day_is_read_from_a_files_name() -> None:
-    assert date_in("memory/2026-11-16.md") == datetime(2026, 11, 16).astimezone()
-    assert date_in("memory/2026-11-16-planning.md") == datetime(2026, 11, 16).astimezone()
+    assert date_in_name("memory/2026-11-16.md") == datetime(2026, 11, 16).astimezone()
+    assert date_in_name("memory/2026-11-16-planning.md") == datetime(2026, 11, 16).astimezone()
     for name in ("2026-13-45.md", "12026-11-16.md", "notes.md", "2026-11-16/notes.md", "0000-00-00.md"):
-        assert date_in(name) is None
+        assert date_in_name(name) is None
 
 
 def test_a_header_tells_the_name_its_words_and_the_day() -> None:
     name = "memory/2026-11-16-dbMigration.md"
-    assert header(name, date_in(name)) == f"{name} db migration Monday 16 November 2026"
-    assert header("MEMORY.md", None) == "MEMORY.md"
+    assert file_header(name, date_in_name(name)) == f"{name} db migration Monday 16 November 2026"
+    assert file_header("MEMORY.md", None) == "MEMORY.md"
 
 
 # -- which chunks change
@@ -229,7 +229,9 @@ def replace_with(db: Db, paragraphs: list[str], path: str = "a") -> bool:
 
 
 def replace_inside(db: Db, paragraphs: list[str], path: str) -> bool:
-    return replace(db, Owner("file_id", 1, "memory", path, 7, header=path), prepare("\n".join(paragraphs), CHUNKING))
+    return replace_chunks(
+        db, Owner("file_id", 1, "memory", path, 7, header=path), chunk_text("\n".join(paragraphs), CHUNKING)
+    )
 
 
 @given(st.lists(st.tuples(PARAGRAPHS, st.sampled_from("ab")), min_size=1, max_size=4))
@@ -242,9 +244,9 @@ def test_after_any_changes_the_chunks_are_those_of_the_last_text(versions: list[
     rows = f"SELECT {COLUMNS} FROM chunks ORDER BY position"
     assert changed.fetch(rows) == fresh.fetch(rows)
     changed.execute("INSERT INTO chunks_fts (chunks_fts, rank) VALUES ('integrity-check', 1)")
-    ids = changed.fetch("SELECT id FROM chunks ORDER BY id")
+    stored = changed.fetch("SELECT * FROM chunks ORDER BY id")
     replace_with(changed, *versions[-1])
-    assert changed.fetch("SELECT id FROM chunks ORDER BY id") == ids
+    assert changed.fetch("SELECT * FROM chunks ORDER BY id") == stored
 
 
 @given(st.lists(st.tuples(PARAGRAPHS, st.sampled_from("ab")), min_size=1, max_size=4), st.booleans())
