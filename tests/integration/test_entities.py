@@ -17,7 +17,7 @@ from support import RawConnection, running_daemon
 
 from clankersd.db.connection import Db
 from clankersd.db.migrations import migrate
-from clankersd.memories.entities import link_mentions, mentionable, name_key
+from clankersd.memories.entities import link_mentions, name_key, possible_names
 
 INVALID, NOT_FOUND, CONFLICT = -32602, 4004, 4009
 EVERYTHING = {"scopes": ["*"]}
@@ -184,14 +184,14 @@ def test_deleting_an_entity_keeps_the_memories_and_deleting_a_memory_the_entity(
     ],
 )
 def test_a_name_that_stands_in_a_text_is_mentioned(name: str, text: str) -> None:
-    assert name_key(name) in mentionable(text)
+    assert name_key(name) in possible_names(text)
 
 
 @pytest.mark.parametrize(
     ("name", "text"), [("go", "google it"), ("art", "start"), ("c", "plan c"), ("code", "decoded"), ("py", "happy")]
 )
 def test_a_part_of_a_word_mentions_nothing(name: str, text: str) -> None:
-    assert name_key(name) not in mentionable(text)
+    assert name_key(name) not in possible_names(text)
 
 
 @given(st.text(max_size=60))
@@ -203,7 +203,7 @@ def test_the_key_of_a_key_is_itself(text: str) -> None:
 def test_any_name_of_few_words_is_found_in_any_text(parts: list[str], around: str) -> None:
     name = " ".join(parts)
     shouted = "".join(letter.upper() if letter.isascii() else letter for letter in name)
-    assert name_key(name) in mentionable(f"{around} {shouted}, {around}")
+    assert name_key(name) in possible_names(f"{around} {shouted}, {around}")
 
 
 def test_a_memory_is_linked_with_what_it_mentions_and_its_files(connection: RawConnection, add: Add, tag: str) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support import DaemonProcess, RawConnection
 from writers import settled
 
-from clankersd.memories.salience import DAY_MS, Strength
+from clankersd.memories.salience import DAY_MS, Salience
 
 LESS = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -190,7 +190,7 @@ def test_two_at_the_same_time_leave_one(shared_daemon: DaemonProcess, scope: str
     assert sorted(outcomes) == ["created", *["duplicate"] * 7]
 
 
-# --- Strength
+# --- Salience
 
 
 def test_reading_does_not_change_how_strong_a_memory_is(
@@ -208,7 +208,7 @@ def test_reading_does_not_change_how_strong_a_memory_is(
     for _ in range(5):
         memory = rpc.call("memory.get", id=f"old-{scope}", scopes=[scope])
         hits(rpc, "old story", scope)
-    expected = Strength(1.0, long_ago, "episodic", 0.5, 0, False).now(int(time.time() * 1000))
+    expected = Salience(1.0, long_ago, "episodic", 0.5, 0, False).effective(int(time.time() * 1000))
     assert memory["salience"] == pytest.approx(expected, abs=1e-4)
     assert memory["accessCount"] == 0
 

@@ -26,7 +26,7 @@ from writers import eventually, settled
 
 from clankers_protocol.errors import InvalidParams, NotFound
 from clankersd.index.chunker import QUARTERS_PER_TOKEN, size_of
-from clankersd.memories.extraction.chat import decoded
+from clankersd.memories.extraction.chat import decode_answer
 from clankersd.memories.salience import DAY_MS
 from clankersd.schedule.grammar import parse
 
@@ -540,7 +540,7 @@ def test_consecutive_chunks_are_linked_in_order(store: RawConnection) -> None:
 @pytest.mark.parametrize("said", ['```json\n{"a": [1]}\n```', '```\n{"a": [1]}\n```\n', ' {"a": [1]} '])
 def test_json_in_a_code_block_is_read(said: str) -> None:
     """Case 10: fenced JSON parsed: what a model is asked for comes wrapped more often than not."""
-    assert decoded(said, dict) == {"a": [1]}
+    assert decode_answer(said, dict) == {"a": [1]}
 
 
 # -- 11

@@ -8,7 +8,7 @@ import pytest
 from clankers_protocol.search import Filter, Search
 from clankersd.db.connection import Db
 from clankersd.db.migrations import migrate
-from clankersd.memories.scopes import Allowed
+from clankersd.memories.scopes import AllowedScopes
 from clankersd.memories.store import CURRENT
 from clankersd.search.filters import Visible, eligible
 
@@ -41,7 +41,7 @@ def test_the_chunks_of_an_owner_are_found_by_their_owner(db: Db, owner: str) -> 
     ],
 )
 def test_what_a_filter_leaves_is_found_by_an_index(db: Db, request_: Search, index: str) -> None:
-    visible = Visible(Allowed(("global",)), CURRENT, {"now": 1})
+    visible = Visible(AllowedScopes(("global",)), CURRENT, {"now": 1})
     allowed = eligible(request_, 1, visible)
     shown = plan(db, allowed.ids, allowed.params)
     assert index in shown

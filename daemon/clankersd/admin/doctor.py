@@ -22,8 +22,8 @@ from clankersd.db.errors import RESTORE_HINT
 from clankersd.db.fts import FullText
 from clankersd.index import repair
 from clankersd.index.generations import Generation
-from clankersd.memories.maintenance import CONFIRM, unusual_archiving
-from clankersd.memories.store import WORDS as MEMORY_WORDS
+from clankersd.memories.maintenance import CONFIRM_HINT, describe_unusual_archiving
+from clankersd.memories.store import FULL_TEXT as MEMORIES_FULL_TEXT
 from clankersd.schedule import runs
 from clankersd.wire.jobs import Progress
 from clankersd.wire.rpc import handles
@@ -197,7 +197,7 @@ async def _index_chunk_words(daemon: "Daemon") -> None:
 
 
 async def _index_memory_words(daemon: "Daemon") -> None:
-    await daemon.store.write(partial(fts.rebuild, name=MEMORY_WORDS.name))
+    await daemon.store.write(partial(fts.rebuild, name=MEMORIES_FULL_TEXT.name))
 
 
 async def _texts(daemon: "Daemon") -> Finding:
@@ -305,15 +305,15 @@ async def _schedule(daemon: "Daemon") -> Finding:
 
 
 async def _memories(daemon: "Daemon") -> Finding:
-    if unusual := await unusual_archiving(daemon):
+    if unusual := await describe_unusual_archiving(daemon):
         told = f"{unusual[0].upper()}{unusual[1:]}. It waits until you say so."
-        return Finding("memories", "warning", told, CONFIRM)
+        return Finding("memories", "warning", told, CONFIRM_HINT)
     return Finding("memories", "ok", "No unusual number of memories is about to be archived.")
 
 
 FULL_TEXTS: dict[FullText, Callable[["Daemon"], Awaitable[None]]] = {
-    repair.FULL_TEXT: _index_chunk_words,
-    MEMORY_WORDS: _index_memory_words,
+    repair.WORDS: _index_chunk_words,
+    MEMORIES_FULL_TEXT: _index_memory_words,
 }
 """Each with what makes it anew."""
 

@@ -12,10 +12,10 @@ from clankersd.db import Db
 from clankersd.index.index import Index
 from clankersd.memories.classify import classify
 from clankersd.memories.dedup import Match, Text, find_match
-from clankersd.memories.drafts import Draft, draft, list_columns, store_row, text_columns
 from clankersd.memories.entities import at_field
+from clankersd.memories.prepared import PreparedMemory, insert_memory, list_columns, prepare_memory, text_columns
 from clankersd.memories.salience import reinforced
-from clankersd.memories.scopes import allowed, scope_to_write
+from clankersd.memories.scopes import allowed_scopes, scope_to_write
 from clankersd.memories.store import (
     Row,
     as_json,
@@ -25,10 +25,11 @@ from clankersd.memories.store import (
     link_session,
     note,
     require_session,
-    strength,
+    salience_of,
     to_memory,
 )
 from clankersd.memories.supersede import supersede
+from clankersd.memories.supersession import supersede
 from clankersd.projects import ensure_project, find_project_id, project_row
 from clankersd.wire.preparation import prepare
 from clankersd.wire.rpc import handles
@@ -50,11 +51,11 @@ async def add_memory(daemon: "Daemon", request: MemoryAdd, by: str = "user") -> 
     """Remember what is asked, once: also when two ask at the same time."""
     _check(request)
     request, secrets = await prepare(partial(without_secrets, request))
-    drafted = await draft(daemon.index, request.content, compare=not request.force)
+    prepared = await prepare_memory(daemon.index, request.content, compare=not request.force)
 
     def add(db: Db) -> Added:
         count_redactions(db, secrets, clock.now())
-        return _add(db, daemon.index, request, drafted, by)
+        return _add(db, daemon.index, request, prepared, by)
 
     added = await daemon.store.write(add)
     if secrets:
@@ -79,22 +80,22 @@ def _check(request: MemoryAdd) -> None:
         raise InvalidParams("invalid params: it has expired already - at `$.expiresAt`")
 
 
-def _add(db: Db, index: Index, request: MemoryAdd, drafted: Draft, by: str) -> Added:
+def _add(db: Db, index: Index, request: MemoryAdd, prepared: PreparedMemory, by: str) -> Added:
     now = clock.now()
     if request.session_id:
         require_session(db, request.session_id)
-    row = _row(db, request, drafted.text, now)
-    match = _match(db, index, request, row, drafted)
+    row = _row(db, request, prepared.text, now)
+    match = _match(db, index, request, row, prepared)
     if match and match.how == "same":
-        return _known(db, match, request, by, now, drafted.note)
-    store_row(db, row, drafted.prepared)
+        return _known(db, match, request, by, now, prepared.note)
+    insert_memory(db, row, prepared.chunks)
     note(db, row["id"], "created", by, at=now)
     if request.session_id:
         link_session(db, request.session_id, row["id"], "created", now)
     if match:
         supersede(db, match.row, row, by=by, reason=match.why, at=now, extracted_by=_said_by(request, by))
     memory = to_memory(get(db, row["id"], now), now)
-    return Added(memory, "superseded" if match else "created", match.row["id"] if match else None, drafted.note)
+    return Added(memory, "superseded" if match else "created", match.row["id"] if match else None, prepared.note)
 
 
 def _said_by(request: MemoryAdd, by: str) -> ExtractedBy:
@@ -104,22 +105,22 @@ def _said_by(request: MemoryAdd, by: str) -> ExtractedBy:
     return "user" if by == "user" else "llm"
 
 
-def _match(db: Db, index: Index, request: MemoryAdd, row: Row, drafted: Draft) -> Match | None:
+def _match(db: Db, index: Index, request: MemoryAdd, row: Row, prepared: PreparedMemory) -> Match | None:
     """What the new memory repeats or replaces."""
     if request.supersedes:
         with at_field("supersedes"):
-            old = find(db, request.supersedes, allowed(db, request))
+            old = find(db, request.supersedes, allowed_scopes(db, request))
         return Match(old, "nearly", "it is no longer true")
     if request.force:
         return None
-    return find_match(db, drafted.text, row["scope"], row["category"], row["created_at"], drafted.vector, index.live)
+    return find_match(db, prepared.text, row["scope"], row["category"], row["created_at"], prepared.vector, index.live)
 
 
 def _known(db: Db, match: Match, request: MemoryAdd, by: str, now: int, problem: str | None) -> Added:
     """What is said again is remembered better, and believed more."""
     row = match.row
     values: Row = {
-        "salience": reinforced(strength(row).base(now), REINFORCE),
+        "salience": reinforced(salience_of(row).decayed(now), REINFORCE),
         "salience_at": now,
         "access_count": row["access_count"] + 1,
         "last_accessed": now,

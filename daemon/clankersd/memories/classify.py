@@ -3,13 +3,13 @@
 import re
 
 DEFAULT = "semantic"
-MOST_CONCEPTS = 20
+MAX_CONCEPTS = 20
 SHORTEST, LONGEST = 3, 49
 
-BOOST = {"reflective": 1.2, "semantic": 1.1, "procedural": 1.0, "emotional": 0.9, "episodic": 0.8}
+SECTOR_BOOST = {"reflective": 1.2, "semantic": 1.1, "procedural": 1.0, "emotional": 0.9, "episodic": 0.8}
 """What a sector adds to how well a memory fits a question."""
 
-OF_CATEGORY = {
+SECTOR_BY_CATEGORY = {
     "preference": "emotional", "codebase": "semantic", "fact": "semantic", "entity": "semantic",
     "decision": "reflective", "gotcha": "procedural", "pattern": "procedural", "fix": "procedural",
     "turn_summary": "reflective", "task_completion": "episodic", "event": "episodic",
@@ -40,18 +40,18 @@ _NAME = re.compile(
 
 def classify(content: str, category: str | None = None) -> str:
     """The sector of a text: its category's, or the one whose signs it shows most."""
-    if category in OF_CATEGORY:
-        return OF_CATEGORY[category]
+    if category in SECTOR_BY_CATEGORY:
+        return SECTOR_BY_CATEGORY[category]
     counts = {sector: len(pattern.findall(content)) for sector, pattern in _PATTERNS.items()}
     best = max(counts.values())
     return next(sector for sector, count in counts.items() if count == best) if best else DEFAULT
 
 
-def concepts(content: str) -> list[str]:
+def find_concepts(content: str) -> list[str]:
     """Names in a text that it may be looked for by: code, paths, CamelCase, snake_case."""
     found: dict[str, None] = {}
     for code, run in _RUN.findall(content):
         name = code or run.strip("./-")
         if SHORTEST <= len(name) <= LONGEST and (code or _NAME.fullmatch(name)):
             found[name] = None
-    return list(found)[:MOST_CONCEPTS]
+    return list(found)[:MAX_CONCEPTS]

@@ -11,7 +11,14 @@ from clankersd.db import Db
 from clankersd.embedders.base import Vector
 from clankersd.embedders.memory_headroom import numpy_if_available
 from clankersd.index.generations import Generation
-from clankersd.memories.similarity import distance, near, probes, quarters, same, says_otherwise
+from clankersd.memories.similarity import (
+    differs_in_substance,
+    distance,
+    is_near_duplicate,
+    max_distance,
+    probes,
+    quarters,
+)
 from clankersd.memories.store import SELECT, Row
 from clankersd.search.keyword import Frequencies, stems_of
 
@@ -75,12 +82,12 @@ def find_match(
 
 
 def _nearly_the_same_words(db: Db, text: Text, simhash: int, here: dict[str, Any]) -> Match | None:
-    apart = near(len(text.content))
+    apart = max_distance(len(text.content))
     for number, quarter in enumerate(quarters(simhash)):
         sql = f"""{SELECT} WHERE memories.simhash_{number} IN (SELECT value FROM json_each(:values)) AND {_HELD}"""
         for row in db.fetch(sql, here | {"values": json.dumps(list(probes(quarter, apart)))}):
             bits = distance(simhash, int(row["simhash"], 16))
-            if bits <= apart and same(text.content, row["content"]):
+            if bits <= apart and is_near_duplicate(text.content, row["content"]):
                 return Match(row, "same", f"nearly the same words ({bits} bits apart)")
     return None
 
@@ -98,7 +105,7 @@ def _same_meaning(
     if best is None:
         return None
     similar, row = best
-    if similar > SAME_MEANING and not says_otherwise(text.content, row["content"]):
+    if similar > SAME_MEANING and not differs_in_substance(text.content, row["content"]):
         return Match(row, "same", f"the same meaning ({similar:.3f})")
     return Match(row, "nearly", f"nearly the same meaning ({similar:.3f})") if row["category"] == category else None
 

@@ -32,7 +32,7 @@ from clankersd.db import Db
 from clankersd.db.ids import resolve_id
 from clankersd.db.paging import decode_cursor, encode_cursor, fit_reply
 from clankersd.index.chunker import CJK
-from clankersd.memories.scopes import IN_SCOPE, Allowed, allowed
+from clankersd.memories.scopes import IN_SCOPE, AllowedScopes, allowed_scopes
 from clankersd.memories.store import CURRENT, SELECT, Row, find, to_memories
 from clankersd.wire.preparation import prepare
 from clankersd.wire.rpc import handles
@@ -131,7 +131,7 @@ async def upsert_entity(daemon: "Daemon", request: EntityUpsert) -> Entity:
 
     def upsert(db: Db) -> Entity:
         count_redactions(db, secrets, clock.now())
-        permitted = allowed(db, request)
+        permitted = allowed_scopes(db, request)
         if not permitted.scopes:
             raise InvalidParams("invalid params: without a scope nothing can be named - at `$.scopes`")
         wanted = _wanted(request)
@@ -153,7 +153,7 @@ async def get_entity(daemon: "Daemon", request: EntityGet) -> EntityDetail:
         raise InvalidParams("invalid params: give either an id or a name - at `$.id`")
 
     def get(db: Db) -> EntityDetail:
-        permitted = allowed(db, request)
+        permitted = allowed_scopes(db, request)
         now = clock.now()
         entity = _entity(_fetch(db, _asked_for(db, request, permitted), permitted))
         params = permitted.params | {"entity": entity.id, "now": now, "limit": request.limit}
@@ -177,7 +177,7 @@ async def list_entities(daemon: "Daemon", request: EntityList) -> EntityPage:
     sql = f"{_ENTITY} WHERE {' AND '.join(conditions)} ORDER BY name_key, entity_type LIMIT :limit"
 
     def page(db: Db) -> EntityPage:
-        rows = db.fetch(sql, params | allowed(db, request).params)
+        rows = db.fetch(sql, params | allowed_scopes(db, request).params)
         shown = rows[: request.limit]
         cursor = encode_cursor(shown[-1]["name_key"], shown[-1]["type"]) if len(rows) > len(shown) else None
         return EntityPage([_entity(row) for row in shown], cursor)
@@ -188,7 +188,7 @@ async def list_entities(daemon: "Daemon", request: EntityList) -> EntityPage:
 @handles(EntityMerge)
 async def merge_entities(daemon: "Daemon", request: EntityMerge) -> Entity:
     def merge(db: Db) -> Entity:
-        permitted = allowed(db, request)
+        permitted = allowed_scopes(db, request)
         both = {"id": _find(db, request.id, permitted, "id"), "into": _find(db, request.into, permitted, "into")}
         if both["id"] == both["into"]:
             raise InvalidParams("invalid params: an entity is one with itself already - at `$.into`")
@@ -204,7 +204,7 @@ async def merge_entities(daemon: "Daemon", request: EntityMerge) -> Entity:
 @handles(EntityDelete)
 async def delete_entity(daemon: "Daemon", request: EntityDelete) -> EntityDeleted:
     def delete(db: Db) -> EntityDeleted:
-        permitted = allowed(db, request)
+        permitted = allowed_scopes(db, request)
         given = {"id": _find(db, request.id, permitted, "id")}
         _refuse_shared(db, given["id"], permitted, "id")
         links = db.value("SELECT count(*) FROM memory_entities WHERE entity_id = :id", given)
@@ -217,9 +217,9 @@ async def delete_entity(daemon: "Daemon", request: EntityDelete) -> EntityDelete
 @handles(EntityLink)
 async def link_entity(daemon: "Daemon", request: EntityLink) -> EntityLinked:
     def link(db: Db) -> EntityLinked:
-        permitted = allowed(db, request)
+        permitted = allowed_scopes(db, request)
         now = clock.now()
-        memory = find_kept(db, request.memory_id, permitted, "memoryId")["id"]
+        memory = find_undeleted(db, request.memory_id, permitted, "memoryId")["id"]
         given = {"memory": memory, "entity": _to_link(db, request.entity_id, permitted)}
         if request.remove:
             db.execute("DELETE FROM memory_entities WHERE memory_id = :memory AND entity_id = :entity", given)
@@ -248,7 +248,7 @@ def name_key(name: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", _ACCENTS.sub("", plain)).split())
 
 
-def find_kept(db: Db, given: str, permitted: Allowed, field: str) -> Row:
+def find_undeleted(db: Db, given: str, permitted: AllowedScopes, field: str) -> Row:
     """The memory that a parameter names; raises when it is not there, or forgotten."""
     with at_field(field):
         row = find(db, given, permitted)
@@ -257,12 +257,12 @@ def find_kept(db: Db, given: str, permitted: Allowed, field: str) -> Row:
         return row
 
 
-def visible_entity(db: Db, given: str, permitted: Allowed) -> str:
+def visible_entity(db: Db, given: str, permitted: AllowedScopes) -> str:
     """The id that is or uniquely begins with `given`, of the entities that the caller may see; raises NotFound."""
     return resolve_id(db, given, "entities", "entity", _VISIBLE, permitted.params)
 
 
-def entities_of(db: Db, memory_id: str, permitted: Allowed, now: int) -> list[Entity]:
+def entities_of(db: Db, memory_id: str, permitted: AllowedScopes, now: int) -> list[Entity]:
     """The entities that a memory speaks of, by name."""
     sql = f"""
         {_ENTITY} WHERE entities.id IN (SELECT entity_id FROM memory_entities WHERE memory_id = :memory)
@@ -271,20 +271,20 @@ def entities_of(db: Db, memory_id: str, permitted: Allowed, now: int) -> list[En
     return [_entity(row) for row in db.fetch(sql, permitted.params | {"memory": memory_id, "now": now})]
 
 
-def entities_by_id(db: Db, ids: list[str], permitted: Allowed, now: int) -> dict[str, Entity]:
+def entities_by_id(db: Db, ids: list[str], permitted: AllowedScopes, now: int) -> dict[str, Entity]:
     """These entities, as the caller may see them."""
     sql = f"{_ENTITY} WHERE entities.id IN (SELECT value FROM json_each(:ids))"
     rows = db.fetch(sql, permitted.params | {"ids": json.dumps(ids), "now": now})
     return {row["id"]: _entity(row) for row in rows}
 
 
-def mentions_of(db: Db, memory_id: str, permitted: Allowed) -> list[Row]:
+def mentions_in(db: Db, memory_id: str, permitted: AllowedScopes) -> list[Row]:
     """The entities that a memory speaks of: their names, and how it does."""
     return db.fetch(_MENTIONS, permitted.params | {"memory": memory_id})
 
 
-def mention(db: Db, memory_id: str, entity: Row, permitted: Allowed) -> None:
-    """Let a memory speak of an entity as `mentions_of` tells; one that is not here is made."""
+def import_mention(db: Db, memory_id: str, entity: Row, permitted: AllowedScopes) -> None:
+    """Let a memory speak of an entity as `mentions_in` tells; one that is not here is made."""
     row = entity | {"id": clock.new_id(), "memory": memory_id, "now": clock.now()}
     row |= {"name": " ".join(entity["name"].split()), "name_key": name_key(entity["name"])}
     db.execute(_INSERT, row)
@@ -295,7 +295,7 @@ def mention(db: Db, memory_id: str, entity: Row, permitted: Allowed) -> None:
 def link_mentions(db: Db, memory_id: str, content: str, files: list[str], concepts: list[str], now: int) -> None:
     """Link a memory with the entities whose names stand in it now, and with its files, which become entities."""
     db.execute("DELETE FROM memory_entities WHERE memory_id = :memory AND noticed", {"memory": memory_id})
-    keys = mentionable(content) | {name_key(name) for name in (*files, *concepts)} - {""}
+    keys = possible_names(content) | {name_key(name) for name in (*files, *concepts)} - {""}
     for path in files:
         if key := name_key(path):
             row = {"id": clock.new_id(), "name": path, "name_key": key, "type": "file", "summary": None, "now": now}
@@ -303,7 +303,7 @@ def link_mentions(db: Db, memory_id: str, content: str, files: list[str], concep
     db.execute(_LINK_NAMED, {"memory": memory_id, "keys": json.dumps(sorted(keys)), "now": now})
 
 
-def mentionable(text: str) -> set[str]:
+def possible_names(text: str) -> set[str]:
     """Everything in a text that may be a name, as names are compared: its words, and some of them together.
 
     That is looked up; going through all the names there are would take longer with each of them.
@@ -342,7 +342,7 @@ def _key(name: str, field: str) -> str:
     raise InvalidParams(f"invalid params: there is no name in it - at `$.{field}`")
 
 
-def _meant(db: Db, request: EntityUpsert, wanted: Row, permitted: Allowed) -> Row | None:
+def _meant(db: Db, request: EntityUpsert, wanted: Row, permitted: AllowedScopes) -> Row | None:
     """What is stored: by the id when there is one, else by the name. A name is another's only once."""
     params = permitted.params | wanted
     named = db.fetch_one(f"{_ENTITY} WHERE entities.name_key = :name_key AND entities.entity_type = :type", params)
@@ -359,13 +359,13 @@ def _differs(request: EntityUpsert, stored: Row, wanted: Row) -> bool:
     return renamed or wanted["summary"] not in (None, stored["summary"])
 
 
-def _refuse_shared(db: Db, entity_id: str, permitted: Allowed, field: str) -> None:
+def _refuse_shared(db: Db, entity_id: str, permitted: AllowedScopes, field: str) -> None:
     sql = f"SELECT 1 FROM entities WHERE id = :id AND {_SHARED}"
     if db.value(sql, permitted.params | {"id": entity_id}):
         raise Conflict(f"memories outside the caller's scopes speak of it too - at `$.{field}`")
 
 
-def _asked_for(db: Db, request: EntityGet, permitted: Allowed) -> str:
+def _asked_for(db: Db, request: EntityGet, permitted: AllowedScopes) -> str:
     if request.id is not None:
         return _find(db, request.id, permitted, "id", request.type)
     params = permitted.params | {"key": _key(request.name or "", "name"), "type": request.type}
@@ -381,7 +381,7 @@ def _asked_for(db: Db, request: EntityGet, permitted: Allowed) -> str:
     return str(ids[0])
 
 
-def _find(db: Db, given: str, permitted: Allowed, field: str, entity_type: str | None = None) -> str:
+def _find(db: Db, given: str, permitted: AllowedScopes, field: str, entity_type: str | None = None) -> str:
     with at_field(field):
         found = visible_entity(db, given, permitted)
         if entity_type and db.value("SELECT entity_type FROM entities WHERE id = :id", {"id": found}) != entity_type:
@@ -389,14 +389,14 @@ def _find(db: Db, given: str, permitted: Allowed, field: str, entity_type: str |
         return found
 
 
-def _to_link(db: Db, given: str, permitted: Allowed) -> str:
+def _to_link(db: Db, given: str, permitted: AllowedScopes) -> str:
     """The entity to link with. By its whole id any: whoever names an entity that others speak of is given it."""
     if db.value("SELECT 1 FROM entities WHERE id = :id", {"id": given}):
         return given
     return _find(db, given, permitted, "entityId")
 
 
-def _fetch(db: Db, entity_id: str, permitted: Allowed) -> Row:
+def _fetch(db: Db, entity_id: str, permitted: AllowedScopes) -> Row:
     params = permitted.params | {"id": entity_id, "now": clock.now()}
     row = db.fetch_one(f"{_ENTITY} WHERE entities.id = :id", params)
     assert row

@@ -7,7 +7,7 @@ from clankers_protocol.memories import Selection, State
 from clankersd import clock
 from clankersd.db import Db
 from clankersd.index.chunker import CJK
-from clankersd.memories.scopes import IN_SCOPE, Asks, allowed
+from clankersd.memories.scopes import IN_SCOPE, ScopedRequest, allowed_scopes
 from clankersd.memories.store import AS_OF, CURRENT, SALIENCE, STATE
 from clankersd.projects import find_project_id
 
@@ -29,19 +29,19 @@ _TESTS = {
 }
 
 
-def selection(db: Db, request: Selection[Any], now: int) -> tuple[list[str], dict[str, Any]]:
+def selection_conditions(db: Db, request: Selection[Any], now: int) -> tuple[list[str], dict[str, Any]]:
     """The conditions of a request on memories, without its words and without their state."""
-    params: dict[str, Any] = {"now": now} | allowed(db, request).params
+    params: dict[str, Any] = {"now": now} | allowed_scopes(db, request).params
     conditions = [IN_SCOPE]
     for name, test in _TESTS.items():
         value = getattr(request, name)
         if value is not None:
             conditions.append(test)
-            params[name] = clock.to_ms(value) if name.startswith("created_") else value
-    return [*conditions, *of_project(db, request, params)], params
+            params[name] = clock.moment(value) if name.startswith("created_") else value
+    return [*conditions, *project_conditions(db, request, params)], params
 
 
-def of_project(db: Db, request: Asks, params: dict[str, Any]) -> list[str]:
+def project_conditions(db: Db, request: ScopedRequest, params: dict[str, Any]) -> list[str]:
     """Beside scopes that are named, a project narrows what is selected."""
     if request.scopes is None or not request.project:
         return []
@@ -49,13 +49,13 @@ def of_project(db: Db, request: Asks, params: dict[str, Any]) -> list[str]:
     return ["memories.project_id = :project_id"]
 
 
-def limits(request: Selection[Any]) -> bool:
+def is_narrowed(request: Selection[Any]) -> bool:
     """Whether the request selects less than everything there is. A project without scopes only says who asks."""
     named = request.scopes is not None and ("*" not in request.scopes or request.project is not None)
     return named or any(getattr(request, name) is not None for name in (*_TESTS, "query"))
 
 
-def words(query: str, params: dict[str, Any]) -> str:
+def query_condition(query: str, params: dict[str, Any]) -> str:
     """All words of the query must stand in a memory; a text without spaces between words anywhere in it."""
     found = [word for word in _WORD.findall(query) if word.strip("_")]
     if not found or _CJK.search(query):
@@ -65,7 +65,7 @@ def words(query: str, params: dict[str, Any]) -> str:
     return "memories.number IN (SELECT rowid FROM memories_fts WHERE memories_fts MATCH :match)"
 
 
-def in_states(include: list[State], as_of: int | None, params: dict[str, Any]) -> str:
+def state_condition(include: list[State], as_of: int | None, params: dict[str, Any]) -> str:
     """Current memories and those in further states, or those that were known and true at a time."""
     if as_of is not None:
         params["as_of"] = as_of

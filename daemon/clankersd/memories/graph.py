@@ -22,7 +22,7 @@ from clankersd.index.generations import Generation
 from clankersd.index.vectors import ScoredChunks
 from clankersd.memories.entities import at_field, entities_by_id, visible_entity
 from clankersd.memories.relations import HOLDS, KNOWN, OF_TYPES
-from clankersd.memories.scopes import IN_SCOPE, Allowed, allowed
+from clankersd.memories.scopes import IN_SCOPE, AllowedScopes, allowed_scopes
 from clankersd.memories.store import AS_OF, CURRENT, SELECT, find, to_memories
 from clankersd.search.filters import Eligible, Visible, eligible
 from clankersd.search.limiter import takes_search_turn
@@ -118,7 +118,7 @@ class _Around:
     """A memory, what leads to others, and its vector when it has one."""
 
     id: str
-    permitted: Allowed
+    permitted: AllowedScopes
     ways: list[Way]
     vector: Vector | None
 
@@ -126,7 +126,7 @@ class _Around:
 @handles(GraphNeighbors)
 async def neighbors(daemon: "Daemon", request: GraphNeighbors) -> Graph:
     def look_around(db: Db) -> Graph:
-        now, permitted = clock.now(), allowed(db, request)
+        now, permitted = clock.now(), allowed_scopes(db, request)
         rules = _rules(request, permitted, now)
         hops, truncated = _walk(db, _start(db, request.id, permitted), request, rules)
         nodes = _nodes(db, hops, permitted, now, clock.to_ms(request.as_of))
@@ -150,8 +150,8 @@ async def related_memories(daemon: "Daemon", request: MemoryRelated) -> list[Rel
 # -- what lies around
 
 
-def _rules(request: GraphNeighbors, permitted: Allowed, now: int) -> _Rules:
-    as_of = clock.to_ms(request.as_of)
+def _rules(request: GraphNeighbors, permitted: AllowedScopes, now: int) -> _Rules:
+    as_of = clock.moment(request.as_of)
     relations = [KNOWN] if as_of is not None else ["1"]
     memories = AS_OF if as_of is not None else CURRENT
     if not request.include_closed:
@@ -171,7 +171,7 @@ def _rules(request: GraphNeighbors, permitted: Allowed, now: int) -> _Rules:
     return _Rules(conditions, params | {"through": request.through_entities})
 
 
-def _start(db: Db, given: str, permitted: Allowed) -> Place:
+def _start(db: Db, given: str, permitted: AllowedScopes) -> Place:
     """The memory or the entity that is or uniquely begins with `given`."""
     found: list[Place] = []
     with at_field("id"):
@@ -187,7 +187,7 @@ def _start(db: Db, given: str, permitted: Allowed) -> Place:
     return (whole or found)[0]
 
 
-def _memory(db: Db, given: str, permitted: Allowed) -> str:
+def _memory(db: Db, given: str, permitted: AllowedScopes) -> str:
     return str(find(db, given, permitted)["id"])
 
 
@@ -214,7 +214,7 @@ def _ids(places: list[Place]) -> dict[str, str]:
     }
 
 
-def _nodes(db: Db, hops: dict[Place, int], permitted: Allowed, now: int, as_of: int | None) -> list[GraphNode]:
+def _nodes(db: Db, hops: dict[Place, int], permitted: AllowedScopes, now: int, as_of: int | None) -> list[GraphNode]:
     """The places as nodes, nearest first; without memories that the reply cannot hold."""
     memories = _memories(db, [id_ for kind, id_ in hops if kind == "memory"], now, as_of)
     entities = entities_by_id(db, [id_ for kind, id_ in hops if kind == "entity"], permitted, now)
@@ -248,7 +248,7 @@ def _edges(db: Db, nodes: list[GraphNode], rules: _Rules) -> list[GraphEdge]:
 
 
 def _linked(db: Db, request: MemoryRelated, live: Generation | None) -> _Around:
-    now, permitted = clock.now(), allowed(db, request)
+    now, permitted = clock.now(), allowed_scopes(db, request)
     with at_field("id"):
         memory_id = _memory(db, request.id, permitted)
     params = permitted.params | {"id": memory_id, "now": now, "at": now, "limit": request.limit}
@@ -293,7 +293,7 @@ async def _nearest(daemon: "Daemon", vector: Vector, live: Generation, others: E
     return await daemon.store.read(lambda db: vectors.nearest(db, live, blob, pool, others.ids, others.params))
 
 
-def _strongest(db: Db, ways: list[Way], permitted: Allowed, limit: int) -> list[Related]:
+def _strongest(db: Db, ways: list[Way], permitted: AllowedScopes, limit: int) -> list[Related]:
     """The memories that the ways lead to, each once, by its best way; those that the caller may see and that hold."""
     now = clock.now()
     best: dict[str, Way] = {}

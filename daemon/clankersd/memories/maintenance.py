@@ -20,8 +20,8 @@ from clankersd.db import Db
 from clankersd.index.generations import Generation
 from clankersd.memories.dedup import Text, find_match, own_vector
 from clankersd.memories.salience import DAY_MS
-from clankersd.memories.store import CURRENT, SALIENCE, SELECT, SURE, Row, change, get, note
-from clankersd.memories.supersede import supersede
+from clankersd.memories.store import CONFIDENT, CURRENT, SALIENCE, SELECT, Row, change, get, note
+from clankersd.memories.supersession import supersede
 from clankersd.memories.update import promote
 from clankersd.wire.rpc import handles
 
@@ -61,7 +61,7 @@ _FADED = f"""
 """
 _UNSURE = f"""
     SELECT memories.id, memories.confidence FROM memories
-    WHERE {CURRENT} AND NOT {SURE} AND max(memories.last_accessed, memories.updated_at) < :unconfirmed
+    WHERE {CURRENT} AND NOT {CONFIDENT} AND max(memories.last_accessed, memories.updated_at) < :unconfirmed
       AND NOT (memories.last_accessed < :rested AND {SALIENCE} < :floor)
 """
 _EXPIRED = """
@@ -94,7 +94,7 @@ async def memory_maintain(daemon: "Daemon", request: MemoryMaintain) -> Maintena
     return await maintain(daemon, request.dry_run, force=request.force)
 
 
-async def keep_maintained(daemon: "Daemon") -> None:
+async def run_maintenance(daemon: "Daemon") -> None:
     """Look after memories every so often, for as long as the daemon lives."""
     wait = LOOK_SECONDS
     while True:
@@ -115,7 +115,7 @@ class UnusualArchiving(Conflict):
     """Maintenance would archive so many memories at once that its owner is asked first."""
 
 
-async def unusual_archiving(daemon: "Daemon") -> str | None:
+async def describe_unusual_archiving(daemon: "Daemon") -> str | None:
     """Say what maintenance would archive now, if that is unusually much."""
     now = clock.now()
     return await daemon.store.read(lambda db: _unusual(db, _plan(db, daemon.config, now), now))
@@ -130,7 +130,7 @@ def _unusual(db: Db, steps: list[Step], now: int) -> str | None:
     return f"maintenance would archive {archived:,} of {current:,} memories at once, as of {today}"
 
 
-CONFIRM = "check the date; `clankers-ctl memory maintain --dry-run` lists them, and `--force` archives them"
+CONFIRM_HINT = "check the date; `clankers-ctl memory maintain --dry-run` lists them, and `--force` archives them"
 
 
 async def maintain(daemon: "Daemon", dry_run: bool = False, *, force: bool = False) -> MaintenanceReport:
@@ -140,7 +140,7 @@ async def maintain(daemon: "Daemon", dry_run: bool = False, *, force: bool = Fal
     def plan(db: Db) -> list[Step]:
         steps = _plan(db, daemon.config, began)
         if not (dry_run or force) and (unusual := _unusual(db, steps, began)):
-            raise UnusualArchiving(f"{unusual}: {CONFIRM}")
+            raise UnusualArchiving(f"{unusual}: {CONFIRM_HINT}")
         return steps
 
     steps = [*await daemon.store.read(plan), *await _plan_merges(daemon, began)]

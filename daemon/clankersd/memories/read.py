@@ -22,8 +22,13 @@ from clankersd import clock
 from clankersd.db import Db
 from clankersd.db.ids import resolve_id
 from clankersd.db.paging import decode_cursor, encode_cursor, fit_reply, take_page
-from clankersd.memories.filters import in_states, of_project, selection, words
-from clankersd.memories.scopes import IN_SCOPE, allowed
+from clankersd.memories.filters import (
+    project_conditions,
+    query_condition,
+    selection_conditions,
+    state_condition,
+)
+from clankersd.memories.scopes import IN_SCOPE, allowed_scopes
 from clankersd.memories.similarity import content_hash
 from clankersd.memories.store import (
     AS_OF,
@@ -34,11 +39,11 @@ from clankersd.memories.store import (
     Row,
     find,
     get,
-    log_of,
+    log_entries,
     to_memories,
     to_memory,
 )
-from clankersd.memories.supersede import chain_of
+from clankersd.memories.supersession import version_ids
 from clankersd.wire.rpc import handles
 
 if TYPE_CHECKING:
@@ -77,7 +82,7 @@ async def memory_get(daemon: "Daemon", request: MemoryGet) -> Memory:
 
     def one(db: Db) -> Memory:
         now = clock.now()
-        row = find(db, request.id, allowed(db, request), now)
+        row = find(db, request.id, allowed_scopes(db, request), now)
         if as_of is not None and not db.value(
             f"SELECT 1 FROM memories WHERE id = :id AND {AS_OF}", {"id": row["id"], "as_of": as_of}
         ):
@@ -94,10 +99,10 @@ async def memory_list(daemon: "Daemon", request: MemoryList) -> MemoryPage:
 
     def page(db: Db) -> MemoryPage:
         now, key, after = _place(request)
-        conditions, params = selection(db, request, now)
-        conditions.append(in_states(request.include, clock.to_ms(request.as_of), params))
+        conditions, params = selection_conditions(db, request, now)
+        conditions.append(state_condition(request.include, clock.moment(request.as_of), params))
         if request.query is not None:
-            conditions.append(words(request.query, params))
+            conditions.append(query_condition(request.query, params))
         if key is not None:
             conditions.append(f"({sort}, memories.id) < (:key, :after)")
             params |= {"key": key, "after": after}
@@ -123,7 +128,7 @@ async def memory_has(daemon: "Daemon", request: MemoryHas) -> Has:
         raise InvalidParams("invalid params: give an id or a content - at `$`")
 
     def look(db: Db) -> Has:
-        permitted = allowed(db, request)
+        permitted = allowed_scopes(db, request)
         try:
             found = resolve_id(db, request.id, "memories", "memory", IN_SCOPE, permitted.params) if request.id else None
         except NotFound:
@@ -139,15 +144,15 @@ async def memory_has(daemon: "Daemon", request: MemoryHas) -> Has:
 @handles(MemoryHistory)
 async def memory_history(daemon: "Daemon", request: MemoryHistory) -> History:
     def history(db: Db) -> History:
-        now, permitted = clock.now(), allowed(db, request)
+        now, permitted = clock.now(), allowed_scopes(db, request)
         row = find(db, request.id, permitted, now)
-        params = permitted.params | {"now": now, "ids": msgspec.json.encode(chain_of(db, row["id"])).decode()}
+        params = permitted.params | {"now": now, "ids": msgspec.json.encode(version_ids(db, row["id"])).decode()}
         rows = db.fetch(
             f"{SELECT} WHERE memories.id IN (SELECT value FROM json_each(:ids)) AND {IN_SCOPE} "
             "ORDER BY memories.valid_from, memories.created_at, memories.id",
             params,
         )
-        return History(to_memories(db, rows, now), log_of(db, [row["id"] for row in rows]))
+        return History(to_memories(db, rows, now), log_entries(db, [row["id"] for row in rows]))
 
     return await daemon.store.read(history)
 
@@ -158,7 +163,7 @@ async def memory_timeline(daemon: "Daemon", request: MemoryTimeline) -> MemoryPa
         raise InvalidParams("invalid params: give an id or a time - at `$`")
 
     def around(db: Db) -> MemoryPage:
-        now, permitted = clock.now(), allowed(db, request)
+        now, permitted = clock.now(), allowed_scopes(db, request)
         anchor = find(db, request.id, permitted, now) if request.id else None
         at, key = (anchor["created_at"], anchor["id"]) if anchor else (clock.to_ms(request.at) or 0, "")
         params = permitted.params | {"now": now, "at": at, "key": key}
@@ -178,8 +183,8 @@ async def memory_timeline(daemon: "Daemon", request: MemoryTimeline) -> MemoryPa
 @handles(MemoryStatsOf)
 async def memory_stats(daemon: "Daemon", request: MemoryStatsOf) -> MemoryStats:
     def count(db: Db) -> MemoryStats:
-        params = allowed(db, request).params | {"now": clock.now()}
-        narrowed = " AND ".join(of_project(db, request, params)) or "1"
+        params = allowed_scopes(db, request).params | {"now": clock.now()}
+        narrowed = " AND ".join(project_conditions(db, request, params)) or "1"
         entities, relations = (
             db.value(sql.format(narrowed=narrowed), params) for sql in (_LINKED_ENTITIES, _RELATIONS)
         )

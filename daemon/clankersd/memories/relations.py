@@ -9,10 +9,10 @@ from clankersd import clock
 from clankersd.db import Db
 from clankersd.db.ids import resolve_id
 from clankersd.db.paging import decode_cursor, encode_cursor
-from clankersd.memories.entities import at_field, find_kept
-from clankersd.memories.scopes import IN_SCOPE, Allowed, allowed
+from clankersd.memories.entities import at_field, find_undeleted
+from clankersd.memories.scopes import IN_SCOPE, AllowedScopes, allowed_scopes
 from clankersd.memories.store import Row, find, get
-from clankersd.memories.supersede import supersede
+from clankersd.memories.supersession import supersede
 from clankersd.wire.rpc import handles
 
 if TYPE_CHECKING:
@@ -75,9 +75,9 @@ _OLDER = """
 @handles(RelationAdd)
 async def add_relation(daemon: "Daemon", request: RelationAdd) -> Relation:
     def add(db: Db) -> Relation:
-        permitted, wanted = allowed(db, request), _wanted(request)
-        source = find_kept(db, request.source, permitted, "source")
-        target = find_kept(db, request.target, permitted, "target")
+        permitted, wanted = allowed_scopes(db, request), _wanted(request)
+        source = find_undeleted(db, request.source, permitted, "source")
+        target = find_undeleted(db, request.target, permitted, "target")
         if source["id"] == target["id"]:
             raise InvalidParams("invalid params: a memory has no relation to itself - at `$.target`")
         return _get(db, _relate(db, source, target, request, wanted))
@@ -91,7 +91,7 @@ async def list_relations(daemon: "Daemon", request: RelationList) -> RelationPag
         raise InvalidParams("invalid params: seen from which memory? - at `$.direction`")
 
     def page(db: Db) -> RelationPage:
-        conditions, params = _selected(db, request, allowed(db, request))
+        conditions, params = _selected(db, request, allowed_scopes(db, request))
         sql = f"{_SELECT} WHERE {' AND '.join(conditions)} ORDER BY created_at DESC, id DESC LIMIT :limit"
         rows = db.fetch(sql, params)
         shown = rows[: request.limit]
@@ -104,8 +104,8 @@ async def list_relations(daemon: "Daemon", request: RelationList) -> RelationPag
 @handles(RelationClose)
 async def close_relation(daemon: "Daemon", request: RelationClose) -> Relation:
     def close(db: Db) -> Relation:
-        known = _get(db, _find(db, request.id, allowed(db, request)))
-        at = clock.to_ms(request.at) or clock.now()
+        known = _get(db, _find(db, request.id, allowed_scopes(db, request)))
+        at = clock.moment(request.at) or clock.now()
         if known.type == "SUPERSEDES":
             raise Conflict(f"what superseded {known.target} stays its successor: supersede that one - at `$.id`")
         if at < known.valid_from:
@@ -118,13 +118,13 @@ async def close_relation(daemon: "Daemon", request: RelationClose) -> Relation:
     return await daemon.store.write(close)
 
 
-def relations_of(db: Db, memory_id: str, permitted: Allowed) -> list[Relation]:
+def relations_of(db: Db, memory_id: str, permitted: AllowedScopes) -> list[Relation]:
     """Every relation of a memory, those that hold no longer too, oldest first."""
     sql = f"{_SELECT} WHERE {_DIRECTIONS['both']} AND {_BOTH_VISIBLE} ORDER BY created_at, id"
     return [Relation(**row) for row in db.fetch(sql, permitted.params | {"memory": memory_id})]
 
 
-def take_over(db: Db, relation: Row, permitted: Allowed) -> bool:
+def import_relation(db: Db, relation: Row, permitted: AllowedScopes) -> bool:
     """Store a relation as it was elsewhere; False when it is here, or one of its memories is not."""
     both = {name: relation[name] for name in ("source", "target")}
     if len(db.fetch(_ENDS, permitted.params | both)) < 2:
@@ -200,7 +200,7 @@ def _supersede(db: Db, source: Row, target: Row, request: RelationAdd, wanted: R
     return str(made)
 
 
-def _selected(db: Db, request: RelationList, permitted: Allowed) -> tuple[list[str], dict[str, Any]]:
+def _selected(db: Db, request: RelationList, permitted: AllowedScopes) -> tuple[list[str], dict[str, Any]]:
     """The relations that are asked for, as conditions and their parameters."""
     as_of = clock.to_ms(request.as_of)
     params = permitted.params | {"at": as_of or clock.now(), "as_of": as_of, "limit": request.limit + 1}
@@ -222,7 +222,7 @@ def _selected(db: Db, request: RelationList, permitted: Allowed) -> tuple[list[s
     return conditions, params
 
 
-def _find(db: Db, given: str, permitted: Allowed) -> str:
+def _find(db: Db, given: str, permitted: AllowedScopes) -> str:
     with at_field("id"):
         return resolve_id(db, given, "memory_relationships", "relation", _BOTH_VISIBLE, permitted.params)
 

@@ -4,18 +4,18 @@ import math
 from dataclasses import dataclass
 
 DAY_MS = 86_400_000
-FLOOR = 0.05
+MIN_SALIENCE = 0.05
 """Nothing fades away altogether."""
 
 MOST_PROTECTION = 0.1
 """What being used often adds at most."""
 
-DECAY = {"emotional": 0.003, "semantic": 0.005, "reflective": 0.008, "procedural": 0.01, "episodic": 0.02}
+DECAY_PER_DAY = {"emotional": 0.003, "semantic": 0.005, "reflective": 0.008, "procedural": 0.01, "episodic": 0.02}
 """How fast each sector fades, per day."""
 
 
 @dataclass(frozen=True)
-class Strength:
+class Salience:
     """What of a memory decides how strong it is at a time."""
 
     salience: float
@@ -25,17 +25,17 @@ class Strength:
     accesses: int
     pinned: bool
 
-    def base(self, now: int) -> float:
+    def decayed(self, now: int) -> float:
         """What is left of the stored salience."""
         if self.pinned:
             return self.salience
         days = max(0, now - self.at) / DAY_MS
-        return self.salience * math.exp(-DECAY[self.sector] / (self.importance + 0.1) * days)
+        return self.salience * math.exp(-DECAY_PER_DAY[self.sector] / (self.importance + 0.1) * days)
 
-    def now(self, now: int) -> float:
+    def effective(self, now: int) -> float:
         """What is left, and what being used adds; between the floor and 1."""
         protection = min(MOST_PROTECTION, math.log1p(self.accesses) * 0.02)
-        return min(1.0, max(FLOOR, self.base(now) + protection))
+        return min(1.0, max(MIN_SALIENCE, self.decayed(now) + protection))
 
 
 def reinforced(base: float, amount: float) -> float:
@@ -45,4 +45,4 @@ def reinforced(base: float, amount: float) -> float:
 
 def deemphasized(base: float, amount: float) -> float:
     """Weaker by so much, but never gone."""
-    return max(FLOOR, base - amount)
+    return max(MIN_SALIENCE, base - amount)

@@ -6,30 +6,29 @@ from typing import Any, Protocol
 
 from clankers_protocol.errors import InvalidParams
 from clankersd.db import Db
-from clankersd.projects import find_project_id
 
 GLOBAL = "global"
-EVERY = "*"
+ALL_SCOPES = "*"
 
 IN_SCOPE = "(:every_scope OR memories.scope IN (SELECT value FROM json_each(:scopes)))"
-"""A condition on memories; its parameters are `Allowed.params`."""
+"""A condition on memories; its parameters are `AllowedScopes.params`."""
 
 
 @dataclass(frozen=True)
-class Allowed:
+class AllowedScopes:
     """The scopes that one call may touch."""
 
     scopes: tuple[str, ...]
 
     @property
     def params(self) -> dict[str, Any]:
-        return {"every_scope": EVERY in self.scopes, "scopes": json.dumps(self.scopes)}
+        return {"every_scope": ALL_SCOPES in self.scopes, "scopes": json.dumps(self.scopes)}
 
     def __contains__(self, scope: str) -> bool:
-        return EVERY in self.scopes or scope in self.scopes
+        return ALL_SCOPES in self.scopes or scope in self.scopes
 
 
-class Asks(Protocol):
+class ScopedRequest(Protocol):
     """A request that says who asks."""
 
     scopes: list[str] | None
@@ -37,28 +36,28 @@ class Asks(Protocol):
     project: str | None
 
 
-def allowed(db: Db, request: Asks) -> Allowed:
+def allowed_scopes(db: Db, request: ScopedRequest) -> AllowedScopes:
     """The scopes the caller named, or its own and the global one."""
-    permitted = own_scopes(request)
-    if request.scopes is None and request.project and (known := find_project_id(db, request.project)):
-        return Allowed((*permitted.scopes, f"project:{known}"))
+    permitted = scopes_without_project(request)
+    if request.scopes is None and request.project and (known := project_id(db, request.project)):
+        return AllowedScopes((*permitted.scopes, f"project:{known}"))
     return permitted
 
 
-def own_scopes(request: Asks) -> Allowed:
+def scopes_without_project(request: ScopedRequest) -> AllowedScopes:
     """The same, but for the project's, which only the database knows."""
     if request.scopes is not None:
-        return Allowed(tuple(dict.fromkeys(request.scopes)))
-    return Allowed((GLOBAL, f"agent:{request.agent}") if request.agent else (GLOBAL,))
+        return AllowedScopes(tuple(dict.fromkeys(request.scopes)))
+    return AllowedScopes((GLOBAL, f"agent:{request.agent}") if request.agent else (GLOBAL,))
 
 
-def scope_to_write(request: Asks, wanted: str | None, own_project: str | None) -> str:
+def scope_to_write(request: ScopedRequest, wanted: str | None, own_project: str | None) -> str:
     """Where a new memory goes: into the scope that is wanted, else the project's, the agent's, the global one."""
     own = {"project": own_project and f"project:{own_project}", "agent": request.agent and f"agent:{request.agent}"}
     if wanted is None:
         wanted = own["project"] or own["agent"] or GLOBAL
     kind = wanted.partition(":")[0]
-    named = request.scopes is not None and wanted not in Allowed(tuple(request.scopes))
+    named = request.scopes is not None and wanted not in AllowedScopes(tuple(request.scopes))
     somebody_elses = request.scopes is None and own.get(kind) not in (None, wanted)
     if named or somebody_elses:
         raise InvalidParams(f"invalid params: {wanted} is not one of the caller's scopes - at `$.scope`")

@@ -11,10 +11,10 @@ from clankers_protocol.search import Search
 from clankersd import clock
 from clankersd.db import Db
 from clankersd.db.paging import encode_cursor
-from clankersd.memories.filters import in_states, selection
-from clankersd.memories.scopes import IN_SCOPE, allowed
-from clankersd.memories.similarity import same
-from clankersd.memories.store import CURRENT, SALIENCE, SELECT, SURE, to_memories
+from clankersd.memories.filters import selection_conditions, state_condition
+from clankersd.memories.scopes import IN_SCOPE, allowed_scopes
+from clankersd.memories.similarity import is_near_duplicate
+from clankersd.memories.store import CONFIDENT, CURRENT, SALIENCE, SELECT, to_memories
 from clankersd.recall.block import SOURCE_FACTOR
 from clankersd.search.filters import Visible
 from clankersd.search.limiter import takes_search_turn
@@ -30,7 +30,7 @@ BEGIN = "<recalled-memories>\nRecalled data about this user and project, from ea
 END = "</recalled-memories>"
 
 _UNASKED = f"""
-    {SELECT} WHERE {IN_SCOPE} AND {CURRENT} AND {SURE}
+    {SELECT} WHERE {IN_SCOPE} AND {CURRENT} AND {CONFIDENT}
     ORDER BY memories.pinned DESC, {SALIENCE} * (0.5 + memories.importance) DESC, memories.id DESC LIMIT :limit
 """
 # The memories first: those that are asked for may be few, and their chunks are found by an index alone.
@@ -75,10 +75,10 @@ async def _ask(daemon: "Daemon", request: MemorySearch, condition: str) -> Asked
     now = clock.now()
 
     def conditions(db: Db) -> tuple[Visible, str | None]:
-        [_, *further], params = selection(db, request, now)
-        state = in_states(request.include, clock.to_ms(request.as_of), params)
+        [_, *further], params = selection_conditions(db, request, now)
+        state = state_condition(request.include, clock.moment(request.as_of), params)
         where = " AND ".join([state, *further, condition])
-        visible = Visible(allowed(db, request), where, params)
+        visible = Visible(allowed_scopes(db, request), where, params)
         return visible, f"{_CHUNKS} WHERE {IN_SCOPE} AND {where}" if further else None
 
     visible, quicker = await daemon.store.read(conditions)
@@ -132,7 +132,7 @@ async def memory_context(daemon: "Daemon", request: MemoryContext) -> Context:
     chosen: list[Memory] = []
     for memory in found:
         known = any(memory.id.startswith(given) for given in excluded)
-        if not known and not any(same(memory.content, other.content) for other in chosen):
+        if not known and not any(is_near_duplicate(memory.content, other.content) for other in chosen):
             chosen.append(memory)
     return _block(chosen, request.max_characters, problem)
 
@@ -143,12 +143,12 @@ async def _for_context(daemon: "Daemon", request: MemoryContext) -> tuple[list[M
     who = {"scopes": request.scopes, "agent": request.agent, "project": request.project}
     if request.query is not None:
         asked = MemorySearch(query=request.query, limit=enough, **who)  # type: ignore[arg-type]
-        hits, problem = await best_memories(daemon, asked, SURE)
+        hits, problem = await best_memories(daemon, asked, CONFIDENT)
         return [hit.memory for hit in hits][: request.limit * 2], problem
     now = clock.now()
 
     def strongest(db: Db) -> list[Memory]:
-        params = allowed(db, request).params | {"now": now, "limit": enough}
+        params = allowed_scopes(db, request).params | {"now": now, "limit": enough}
         return to_memories(db, db.fetch(_UNASKED, params), now)
 
     return await daemon.store.read(strongest), None

@@ -61,7 +61,7 @@ def distance(one: int, other: int) -> int:
     return (one ^ other).bit_count()
 
 
-def near(length: int) -> int:
+def max_distance(length: int) -> int:
     """How many bits two texts of about this length may differ in to be looked at."""
     return 2 if length < 50 else 3 if length < 200 else 4 if length < 500 else 5
 
@@ -85,7 +85,7 @@ def overlap(one: str, other: str) -> float:
     return len(first & second) / len(first | second) if first and second else 0.0
 
 
-def says_otherwise(one: str, other: str) -> bool:
+def differs_in_substance(one: str, other: str) -> bool:
     """Whether two texts that look alike differ in what matters: a number, a negation, the order of few words."""
     first, second = words(one), words(other)
     apart = set(first) ^ set(second)
@@ -94,9 +94,9 @@ def says_otherwise(one: str, other: str) -> bool:
     return not apart and len(first) <= ORDER_MATTERS and first != second
 
 
-def same(one: str, other: str) -> bool:
+def is_near_duplicate(one: str, other: str) -> bool:
     """Whether two texts say the same in nearly the same words."""
-    return overlap(one, other) >= SAME_WORDS and not says_otherwise(one, other)
+    return overlap(one, other) >= SAME_WORDS and not differs_in_substance(one, other)
 
 
 def _plain(text: str) -> str:

@@ -11,12 +11,12 @@ from clankersd import clock
 from clankersd.db import Db
 from clankersd.db.fts import FullText
 from clankersd.db.ids import resolve_id
-from clankersd.memories.salience import DECAY, Strength
-from clankersd.memories.scopes import IN_SCOPE, Allowed
+from clankersd.memories.salience import DECAY_PER_DAY, Salience
+from clankersd.memories.scopes import IN_SCOPE, AllowedScopes
 
 Row = dict[str, Any]
 
-WORDS = FullText("memories_fts", "memories", "number", "content, summary, concepts_json, tags_json")
+FULL_TEXT = FullText("memories_fts", "memories", "number", "content, summary, concepts_json, tags_json")
 
 _SUCCESSOR = """(
     SELECT link.source_memory_id FROM memory_relationships AS link
@@ -40,7 +40,7 @@ CURRENT = """
 """
 """The state 'current', as a condition that is quick to check."""
 
-SURE = "(memories.pinned OR memories.confidence >= 0.3)"
+CONFIDENT = "(memories.pinned OR memories.confidence >= 0.3)"
 """What may be told to an agent that did not ask for it. What nobody is sure of is there for those who search."""
 
 
@@ -71,7 +71,7 @@ SELECT = f"""
     SELECT memories.*, projects.path AS project_path, {_SUCCESSOR} AS superseded_by, {STATE} AS state
     FROM memories LEFT JOIN projects ON projects.id = memories.project_id
 """
-_RATES = " ".join(f"WHEN '{sector}' THEN {rate}" for sector, rate in DECAY.items())
+_RATES = " ".join(f"WHEN '{sector}' THEN {rate}" for sector, rate in DECAY_PER_DAY.items())
 SALIENCE = f"""min(1.0, max(0.05, memories.salience * iif(memories.pinned, 1.0, exp(
     -(CASE memories.sector {_RATES} END) / (memories.importance + 0.1)
     * max(0, :now - memories.salience_at) / 86400000.0
@@ -84,7 +84,7 @@ _LOG = """
 """
 
 
-def find(db: Db, given: str, permitted: Allowed, now: int | None = None) -> Row:
+def find(db: Db, given: str, permitted: AllowedScopes, now: int | None = None) -> Row:
     """The memory with this id, or the only one whose id begins so, in whatever state; raises NotFound."""
     return get(db, resolve_id(db, given, "memories", "memory", IN_SCOPE, permitted.params), now or clock.now())
 
@@ -96,9 +96,9 @@ def get(db: Db, memory_id: str, now: int) -> Row:
     return row
 
 
-def strength(row: Row) -> Strength:
+def salience_of(row: Row) -> Salience:
     """What decides how strong the memory is."""
-    return Strength(
+    return Salience(
         row["salience"], row["salience_at"], row["sector"], row["importance"], row["access_count"], bool(row["pinned"])
     )
 
@@ -109,7 +109,7 @@ def to_memory(row: Row, now: int) -> Memory:
     facts |= {name: json.loads(row[f"{name}_json"]) for name in ("tags", "concepts", "files")}
     facts["metadata"] = json.loads(row["metadata"]) if row["metadata"] else None
     facts["pinned"] = bool(row["pinned"])
-    facts["salience"] = round(strength(row).now(now), 6)
+    facts["salience"] = round(salience_of(row).effective(now), 6)
     return Memory(**facts)
 
 
@@ -129,7 +129,7 @@ def note(
     db.execute(_LOG, row | {"before": json.dumps(before) if before else None})
 
 
-def log_of(db: Db, ids: list[str]) -> list[LogEntry]:
+def log_entries(db: Db, ids: list[str]) -> list[LogEntry]:
     """What happened to these memories, in order."""
     sql = "SELECT * FROM memory_log WHERE memory_id IN (SELECT value FROM json_each(:ids)) ORDER BY at, id"
     return [

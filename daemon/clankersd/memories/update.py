@@ -25,10 +25,17 @@ from clankersd.capture.redaction import count_redactions, without_secrets
 from clankersd.db import Db
 from clankersd.index.backlog import add_to_backlog, rechunk
 from clankersd.index.vectors import label_of
-from clankersd.memories.drafts import Draft, draft, index_memory, list_columns, mention, text_columns
-from clankersd.memories.filters import limits, selection, words
+from clankersd.memories.filters import is_narrowed, query_condition, selection_conditions
+from clankersd.memories.prepared import (
+    PreparedMemory,
+    index_memory,
+    list_columns,
+    mention,
+    prepare_memory,
+    text_columns,
+)
 from clankersd.memories.salience import deemphasized, reinforced
-from clankersd.memories.scopes import allowed, scope_to_write
+from clankersd.memories.scopes import allowed_scopes, scope_to_write
 from clankersd.memories.store import (
     CURRENT,
     Row,
@@ -39,10 +46,10 @@ from clankersd.memories.store import (
     link_session,
     note,
     require_session,
-    strength,
+    salience_of,
     to_memory,
 )
-from clankersd.memories.supersede import settle_restored
+from clankersd.memories.supersession import close_replaced_supersessions
 from clankersd.wire.preparation import prepare
 from clankersd.wire.rpc import handles
 
@@ -63,7 +70,7 @@ async def memory_update(daemon: "Daemon", request: MemoryUpdate) -> Memory:
     if request.content is not None and not request.content.strip():
         raise InvalidParams("invalid params: there is nothing in it to remember - at `$.content`")
     request, secrets = await prepare(partial(without_secrets, request))
-    drafted = await draft(daemon.index, request.content, compare=False) if request.content else None
+    prepared = await prepare_memory(daemon.index, request.content, compare=False) if request.content else None
 
     def update(db: Db) -> Memory:
         now = clock.now()
@@ -71,21 +78,21 @@ async def memory_update(daemon: "Daemon", request: MemoryUpdate) -> Memory:
         if request.session_id:
             require_session(db, request.session_id)
         row = _changeable(db, request, request.id, now)
-        _correct(db, row, request, drafted, now)
+        _correct(db, row, request, prepared, now)
         if request.session_id:
             link_session(db, request.session_id, row["id"], "updated", now)
         return to_memory(get(db, row["id"], now), now)
 
     memory = await daemon.store.write(update)
-    if drafted is None:
-        await rechunk(daemon.index, "memory", memory.id)
+    if prepared is None:
+        await recut(daemon.index, "memory", memory.id)
     daemon.index.wake()
     daemon.hub.publish("memory", "updated", memory.id)
     return memory
 
 
-def _correct(db: Db, row: Row, request: MemoryUpdate, drafted: Draft | None, now: int) -> None:
-    values = _corrections(row, request, drafted)
+def _correct(db: Db, row: Row, request: MemoryUpdate, prepared: PreparedMemory | None, now: int) -> None:
+    values = _corrections(row, request, prepared)
     changed = {name: value for name, value in values.items() if row[name] != value}
     if not changed:
         return
@@ -93,32 +100,32 @@ def _correct(db: Db, row: Row, request: MemoryUpdate, drafted: Draft | None, now
     if ends is not None and ends < begins:
         raise InvalidParams("invalid params: it ends before it begins - at `$.validUntil`")
     if changed.keys() & {"importance", "sector"}:  # what has faded so far has faded
-        changed |= {"salience": strength(row).base(now), "salience_at": now}
+        changed |= {"salience": salience_of(row).decayed(now), "salience_at": now}
     before = {name: row[name] for name in changed}
     change(db, row["id"], changed | {"updated_at": now})
     note(db, row["id"], "updated", _by(request), request.reason, before, now)
     if changed.keys() & {"content", "summary", "tags_json", "concepts_json", "files_json"}:
-        _index_again(db, get(db, row["id"], now), drafted)
+        _index_again(db, get(db, row["id"], now), prepared)
 
 
-def _corrections(row: Row, request: MemoryUpdate, drafted: Draft | None) -> Row:
+def _corrections(row: Row, request: MemoryUpdate, prepared: PreparedMemory | None) -> Row:
     values: Row = {name: value for name in _PLAIN if (value := getattr(request, name)) is not None}
     values |= {name: clock.to_ms(value) for name in _TIMES if (value := getattr(request, name)) is not None}
     values |= dict.fromkeys(_CLEARED[name] for name in request.clear)
     if request.metadata is not None:
         values["metadata"] = as_json(request.metadata)
-    if drafted:
-        values |= text_columns(drafted.text)
-    content = drafted.text.content if drafted else row["content"]
-    keep_concepts = request.concepts if request.concepts is not None or drafted else json.loads(row["concepts_json"])
+    if prepared:
+        values |= text_columns(prepared.text)
+    content = prepared.text.content if prepared else row["content"]
+    keep_concepts = request.concepts if request.concepts is not None or prepared else json.loads(row["concepts_json"])
     tags = request.tags if request.tags is not None else json.loads(row["tags_json"])
     files = request.files if request.files is not None else json.loads(row["files_json"])
     return values | list_columns(content, tags, keep_concepts, files)
 
 
-def _index_again(db: Db, row: Row, drafted: Draft | None) -> None:
-    if drafted:
-        index_memory(db, row, drafted.prepared)
+def _index_again(db: Db, row: Row, prepared: PreparedMemory | None) -> None:
+    if prepared:
+        index_memory(db, row, prepared.chunks)
     else:
         add_to_backlog(db, "memory", row["id"])  # and if we live, at once
     mention(db, row)
@@ -131,7 +138,7 @@ async def memory_delete(daemon: "Daemon", request: MemoryDelete) -> Changed:
     def delete(db: Db) -> Changed:
         now = clock.now()
         count_redactions(db, secrets, now)
-        row = find(db, request.id, allowed(db, request), now)
+        row = find(db, request.id, allowed_scopes(db, request), now)
         if row["is_deleted"]:
             return Changed(0, [])
         forget(db, row["id"], _by(request), request.reason, now)
@@ -157,12 +164,12 @@ def forget(db: Db, memory_id: str, by: str, reason: str | None, now: int) -> Non
 async def memory_restore(daemon: "Daemon", request: MemoryRestore) -> Memory:
     def restore(db: Db) -> Memory:
         now = clock.now()
-        row = find(db, request.id, allowed(db, request), now)
+        row = find(db, request.id, allowed_scopes(db, request), now)
         if row["is_deleted"]:
             _refuse_twin(db, row, now)
             change(db, row["id"], {"is_deleted": 0, "deleted_at": None})
-            settle_restored(db, row["id"], now)
-            add_to_backlog(db, "memory", row["id"])
+            close_replaced_supersessions(db, row["id"], now)
+            cut_later(db, "memory", row["id"])
         elif row["archived_at"] is None:
             return to_memory(row, now)
         change(db, row["id"], {"archived_at": None, "updated_at": now})
@@ -186,7 +193,7 @@ def _refuse_twin(db: Db, row: Row, now: int) -> None:
 @handles(MemoryPurge)
 async def memory_purge(daemon: "Daemon", request: MemoryPurge) -> Changed:
     def purge(db: Db) -> Changed:
-        row = find(db, request.id, allowed(db, request))
+        row = find(db, request.id, allowed_scopes(db, request))
         db.execute("DELETE FROM memories WHERE id = :id", {"id": row["id"]})
         return Changed(1, [row["id"]])
 
@@ -195,7 +202,7 @@ async def memory_purge(daemon: "Daemon", request: MemoryPurge) -> Changed:
 
 @handles(MemoryBulkDelete)
 async def memory_bulk_delete(daemon: "Daemon", request: MemoryBulkDelete) -> Changed:
-    if not limits(request):
+    if not is_narrowed(request):
         raise InvalidParams("invalid params: say which memories: by a scope, a sector, a time … - at `$`")
 
     def delete(db: Db) -> Changed:
@@ -214,9 +221,9 @@ async def memory_bulk_delete(daemon: "Daemon", request: MemoryBulkDelete) -> Cha
 
 
 def _selected(db: Db, request: MemoryBulkDelete, now: int) -> list[str]:
-    conditions, params = selection(db, request, now)
+    conditions, params = selection_conditions(db, request, now)
     if request.query is not None:
-        conditions.append(words(request.query, params))
+        conditions.append(query_condition(request.query, params))
     if not request.purge:
         conditions.append("memories.is_deleted = 0")
     rows = db.fetch(f"SELECT id FROM memories WHERE {' AND '.join(conditions)} ORDER BY created_at, id", params)
@@ -230,7 +237,7 @@ async def memory_reinforce(daemon: "Daemon", request: MemoryReinforce) -> Memory
             require_session(db, request.session_id)
             link_session(db, request.session_id, row["id"], "reinforced", now)
         return {
-            "salience": reinforced(strength(row).base(now), request.amount),
+            "salience": reinforced(salience_of(row).decayed(now), request.amount),
             "access_count": row["access_count"] + 1,
             "last_accessed": now,
         }
@@ -241,7 +248,7 @@ async def memory_reinforce(daemon: "Daemon", request: MemoryReinforce) -> Memory
 @handles(MemoryDeemphasize)
 async def memory_deemphasize(daemon: "Daemon", request: MemoryDeemphasize) -> Memory:
     def weaken(db: Db, row: Row, now: int) -> Row:
-        return {"salience": deemphasized(strength(row).base(now), request.amount)}
+        return {"salience": deemphasized(salience_of(row).decayed(now), request.amount)}
 
     return await _strengthen(daemon, request, request.id, "deemphasized", weaken)
 
@@ -249,7 +256,7 @@ async def memory_deemphasize(daemon: "Daemon", request: MemoryDeemphasize) -> Me
 @handles(MemoryPin)
 async def memory_pin(daemon: "Daemon", request: MemoryPin) -> Memory:
     def pin(db: Db, row: Row, now: int) -> Row:
-        return {"salience": strength(row).base(now), "pinned": int(request.pinned)}
+        return {"salience": salience_of(row).decayed(now), "pinned": int(request.pinned)}
 
     return await _strengthen(daemon, request, request.id, "pinned" if request.pinned else "unpinned", pin)
 
@@ -275,7 +282,7 @@ async def _strengthen(
 @handles(MemoryTouch)
 async def memory_touch(daemon: "Daemon", request: MemoryTouch) -> Changed:
     def touch(db: Db) -> Changed:
-        now, permitted = clock.now(), allowed(db, request)
+        now, permitted = clock.now(), allowed_scopes(db, request)
         require_session(db, request.session_id)
         rows = [find(db, given, permitted, now) for given in dict.fromkeys(request.ids)]
         for row in rows:
@@ -287,7 +294,7 @@ async def memory_touch(daemon: "Daemon", request: MemoryTouch) -> Changed:
     return await daemon.store.write(touch)
 
 
-def note_recalled(db: Db, session_id: str, ids: list[str], now: int) -> None:
+def record_recall(db: Db, session_id: str, ids: list[str], now: int) -> None:
     """Record that a session, if it is known, was told of these memories; other ids are nothing to us."""
     for row in db.fetch(_TOLD, {"ids": json.dumps(ids), "session": session_id}):
         link_session(db, session_id, row["id"], "recalled", now)
@@ -340,7 +347,7 @@ async def _relabel(daemon: "Daemon", memory: Memory) -> None:
 
 def _changeable(db: Db, request: Scoped[Any], given: str, now: int) -> Row:
     """A memory that is not forgotten."""
-    row = find(db, given, allowed(db, request), now)
+    row = find(db, given, allowed_scopes(db, request), now)
     if row["is_deleted"]:
         raise Conflict(f"memory {row['id']} is forgotten: restore it first")
     return row

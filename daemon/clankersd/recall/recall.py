@@ -20,7 +20,7 @@ from clankers_protocol.recall import (
 from clankersd import clock
 from clankersd.capture import opt_out
 from clankersd.db import Db
-from clankersd.memories.update import note_recalled
+from clankersd.memories.update import record_recall
 from clankersd.recall.block import Block, Item
 from clankersd.recall.harnesses import Occasion, occasion
 from clankersd.recall.skip import why_trivial
@@ -118,7 +118,7 @@ def _record(db: Db, at: Occasion, asked: Asked, found: Recall) -> None:
     row = {"kind": asked.kinds[0], "trigger": at.trigger, "characters": found.characters, "text": found.text}
     db.execute(_RECORD, row | {"session": at.session, "at": now, "ids": json.dumps(found.ids)})
     if asked.kinds == ["prompt"]:  # what every session is told at its start would only grow stronger by that
-        note_recalled(db, at.session, found.ids, now)
+        record_recall(db, at.session, found.ids, now)
 
 
 async def _recall(daemon: "Daemon", at: Occasion, asked: Asked) -> Recall:

@@ -10,9 +10,9 @@ from clankers_protocol.search import Filter, Hit, Search, Source
 from clankersd import clock
 from clankersd.db import Db
 from clankersd.index.tokenize import query_words
-from clankersd.memories.scopes import IN_SCOPE, Allowed
+from clankersd.memories.scopes import IN_SCOPE, AllowedScopes
 from clankersd.memories.search import best_memories
-from clankersd.memories.store import CURRENT, SALIENCE, SURE
+from clankersd.memories.store import CONFIDENT, CURRENT, SALIENCE
 from clankersd.projects import find_project_id
 from clankersd.recall.block import Item, day
 from clankersd.search.search import best_hits
@@ -37,7 +37,7 @@ MEMORIES, SESSIONS, RELATED = "Memories", "Recent sessions in this project", "Re
 
 _STRONGEST = f"""
     SELECT memories.id, content, summary, category, pinned FROM memories
-    WHERE {CURRENT} AND {IN_SCOPE} AND {SURE} AND (pinned = 1 OR :strongest)
+    WHERE {CURRENT} AND {IN_SCOPE} AND {CONFIDENT} AND (pinned = 1 OR :strongest)
     ORDER BY pinned DESC, {SALIENCE} * (0.5 + importance) DESC, memories.id DESC LIMIT :limit
 """
 _RECENT = """
@@ -77,7 +77,7 @@ def _session_item(row: dict[str, Any], titles_only: bool) -> Item:
 def strongest_memories(db: Db, scopes: list[str], *, pinned_only: bool) -> list[Item]:
     """The pinned memories and, unless only they are wanted, the strongest others."""
     params = {"now": clock.now(), "strongest": not pinned_only, "limit": MOST_MEMORIES}
-    return [_memory_item(**row) for row in db.fetch(_STRONGEST, Allowed(tuple(scopes)).params | params)]
+    return [_memory_item(**row) for row in db.fetch(_STRONGEST, AllowedScopes(tuple(scopes)).params | params)]
 
 
 def _memory_item(id: str, content: str, summary: str | None, category: str, pinned: bool) -> Item:  # noqa: A002  # a column
@@ -95,7 +95,7 @@ def scopes_of(harness: str | None, project: str | None) -> list[str]:
 async def relevant_memories(daemon: "Daemon", query: str, scopes: list[str]) -> list[Item]:
     """The memories that fit a prompt, best first."""
     try:
-        found, _ = await best_memories(daemon, MemorySearch(query=query, scopes=scopes, limit=LOOKED_AT), SURE)
+        found, _ = await best_memories(daemon, MemorySearch(query=query, scopes=scopes, limit=LOOKED_AT), CONFIDENT)
     except RpcError:  # a prompt never fails with the search
         return []
     fitting = [hit.memory for hit in found if _in_common(hit.snippet, query)]

@@ -8,8 +8,8 @@ from clankers_protocol.errors import InvalidParams
 from clankers_protocol.search import Filter, Search
 from clankersd import clock
 from clankersd.clock import to_ms
-from clankersd.index.vectors import LabelFilter
-from clankersd.memories.scopes import Allowed
+from clankersd.index.vectors import Fits, LabelFilter
+from clankersd.memories.scopes import AllowedScopes
 from clankersd.projects import IN_PROJECT, PROJECT_IDS, project_params
 
 _PROJECT = f"""(
@@ -60,7 +60,7 @@ _TIMES = {"before": "<", "after": ">", "notBefore": ">=", "notAfter": "<="}
 class Visible:
     """Which memories may be found: those of these scopes that meet the condition."""
 
-    allowed: Allowed
+    allowed: AllowedScopes
     condition: str
     params: dict[str, Any]
 
@@ -73,7 +73,7 @@ class Visible:
 
 def without_memories() -> Visible:
     """For a search in something else."""
-    return Visible(Allowed(()), "0", {"as_of": None, "now": clock.now()})
+    return Visible(AllowedScopes(()), "0", {"as_of": None, "now": clock.now()})
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def _conditions(request: Search, params: dict[str, Any]) -> list[str]:
     return conditions + [_condition(one, f"filter{number}", params) for number, one in enumerate(request.filters or [])]
 
 
-def _fits(request: Search, permitted: Allowed) -> LabelFilter:
+def _fits(request: Search, permitted: AllowedScopes) -> Fits:
     def fits(label: str) -> bool:
         source, _, scope = label.partition(" ")
         return (request.sources is None or source in request.sources) and (not scope or scope in permitted)

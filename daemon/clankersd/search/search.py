@@ -15,8 +15,8 @@ from clankersd import clock
 from clankersd.clock import to_ms
 from clankersd.db import Db
 from clankersd.db.paging import decode_cursor, encode_cursor
-from clankersd.memories.ranking import Weights, components, factor
-from clankersd.memories.scopes import allowed, own_scopes
+from clankersd.memories.scopes import allowed_scopes, scopes_without_project
+from clankersd.memories.scoring import ScoreWeights, score_components, score_factor
 from clankersd.memories.store import AS_OF, CURRENT, STATE
 from clankersd.search.filters import Eligible, Visible, eligible
 from clankersd.search.graph import join, reach
@@ -134,9 +134,9 @@ async def find(daemon: "Daemon", asked: Asked) -> list[Candidate]:
 async def _visible(daemon: "Daemon", request: Search) -> Visible:
     """The memories that the request may find."""
     if request.scopes is None and request.project:
-        permitted = await daemon.store.read(lambda db: allowed(db, request))
+        permitted = await daemon.store.read(lambda db: allowed_scopes(db, request))
     else:
-        permitted = own_scopes(request)
+        permitted = scopes_without_project(request)
     as_of = to_ms(request.as_of)
     return Visible(permitted, AS_OF if as_of else CURRENT, {"as_of": as_of, "now": clock.now()})
 
@@ -184,7 +184,7 @@ async def _rank(daemon: "Daemon", asked: Asked) -> list[Candidate]:
     found = rank(rows, words, similar, _weight(daemon, asked), asked.names)
     if asked.request.half_life_days:
         recency(found, clock.now(), asked.request.half_life_days)
-    _weigh_memories(found, Weights.of(daemon.config), asked.allowed.params["now"])
+    _weigh_memories(found, ScoreWeights.of(daemon.config), asked.allowed.params["now"])
     found.sort(key=_order)
     if asked.request.graph:
         found = await _widen(daemon, asked, found)
@@ -205,11 +205,11 @@ async def _widen(daemon: "Daemon", asked: Asked, found: list[Candidate]) -> list
     return join(found, ways, await _fetch(daemon, list(missing), asked.allowed) if missing else {})
 
 
-def _weigh_memories(found: list[Candidate], weights: Weights, now: int) -> None:
+def _weigh_memories(found: list[Candidate], weights: ScoreWeights, now: int) -> None:
     for candidate in found:
         if candidate.row["memory_id"] is not None:
-            parts = components(candidate.row, now)
-            candidate.score *= factor(candidate.row, parts, weights)
+            parts = score_components(candidate.row, now)
+            candidate.score *= score_factor(candidate.row, parts, weights)
             candidate.components |= parts
 
 

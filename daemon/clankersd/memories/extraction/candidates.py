@@ -11,8 +11,8 @@ from clankers_protocol.memory_maintenance import Candidate
 from clankersd.memories.add import add_memory
 from clankersd.memories.extraction import model
 from clankersd.memories.extraction.chat import Chat, ChatRefused, ChatUnavailable
-from clankersd.memories.extraction.model import Found, Judged
-from clankersd.memories.extraction.sources import Learnt, Reading, learnt
+from clankersd.memories.extraction.model import Comparison, ExtractionResult
+from clankersd.memories.extraction.session_parts import LinkedMemory, SessionPart, learnt
 from clankersd.memories.relations import add_relation
 from clankersd.memories.scopes import scope_to_write
 from clankersd.memories.search import best_memories
@@ -26,7 +26,7 @@ NEAREST = 4
 OpenChat = Callable[[], Awaitable[Chat]]
 
 
-class Asker:
+class Caller:
     """For whom memories are stored: a caller with its scopes, or nobody in particular."""
 
     def __init__(self, scopes: list[str] | None = None, agent: str | None = None) -> None:
@@ -38,7 +38,7 @@ class Asker:
         asked: Scoped[Any] = MemoryAdd(content="-", scopes=self._scopes, agent=self._agent, project=project)
         return scope_to_write(asked, None, project)
 
-    def request(self, reading: Reading, candidate: Candidate) -> MemoryAdd:
+    def request(self, reading: SessionPart, candidate: Candidate) -> MemoryAdd:
         """The candidate as an addition."""
         return MemoryAdd(
             content=candidate.content, category=candidate.category, sector=candidate.sector, tier="session",
@@ -49,7 +49,7 @@ class Asker:
 
 
 async def settle(
-    daemon: "Daemon", open_chat: OpenChat, reading: Reading, found: Found, asker: Asker, keep: bool
+    daemon: "Daemon", open_chat: OpenChat, reading: SessionPart, found: ExtractionResult, asker: Caller, keep: bool
 ) -> None:
     """Decide on each candidate, and without `keep` leave it at that."""
     before = await daemon.store.read(lambda db: learnt(db, reading.session_id))
@@ -66,7 +66,7 @@ async def settle(
             await _keep(daemon, reading, candidate, verdict, asker, found)
 
 
-def _is_known(candidate: Candidate, before: list[Learnt]) -> bool:
+def _is_known(candidate: Candidate, before: list[LinkedMemory]) -> bool:
     """Whether the session brought it before; in other words now, when a model puts it so or somebody corrected it."""
     for memory in before:
         again = candidate.rule == memory.rule and candidate.message_id == memory.source_message_id
@@ -77,15 +77,20 @@ def _is_known(candidate: Candidate, before: list[Learnt]) -> bool:
     return False
 
 
-def _replaces(candidate: Candidate, judged: Judged) -> bool:
+def _replaces(candidate: Candidate, judged: Comparison) -> bool:
     """A candidate that the model is sure of takes a memory's place; never that of one which the owner has pinned."""
     sure = candidate.confidence >= model.REPLACES_FROM
     return judged.verdict != "confirms" and sure and not judged.known.pinned
 
 
 async def _judge(
-    daemon: "Daemon", open_chat: OpenChat, reading: Reading, fresh: list[Candidate], found: Found, scope: str
-) -> dict[int, Judged]:
+    daemon: "Daemon",
+    open_chat: OpenChat,
+    reading: SessionPart,
+    fresh: list[Candidate],
+    found: ExtractionResult,
+    scope: str,
+) -> dict[int, Comparison]:
     """How the model sees its own candidates, by position, beside what is known in their scope."""
     known: dict[int, list[Memory]] = {}
     for position, candidate in enumerate(fresh):
@@ -104,7 +109,12 @@ async def _judge(
 
 
 async def _keep(
-    daemon: "Daemon", reading: Reading, candidate: Candidate, judged: Judged | None, asker: Asker, found: Found
+    daemon: "Daemon",
+    reading: SessionPart,
+    candidate: Candidate,
+    judged: Comparison | None,
+    asker: Caller,
+    found: ExtractionResult,
 ) -> None:
     """Remember one candidate. One that cannot be stored, since what it would replace is gone, is lost alone."""
     try:

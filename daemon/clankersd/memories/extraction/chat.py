@@ -17,7 +17,7 @@ from clankersd.wire.jobs import Jobs
 
 T = TypeVar("T")
 
-KEY_VARIABLE = "CLANKERS_CHAT_KEY"
+API_KEY_VARIABLE = "CLANKERS_CHAT_KEY"
 KIND = "chat"
 """The kind of job under which every question is counted."""
 
@@ -49,7 +49,7 @@ class ChatRefused(Exception):
         self.reason = reason
 
 
-class SessionSpent(ChatRefused):
+class SessionBudgetSpent(ChatRefused):
     """No more may be asked about this session."""
 
 
@@ -100,7 +100,7 @@ def chat_settings(config: Config) -> ChatSettings:
 
 
 class Chat:
-    """Asks the model, and counts each question as a job before it is sent."""
+    """ScopedRequest the model, and counts each question as a job before it is sent."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class Chat:
                 answer = await self._answer(orders, msgspec.json.encode(data).decode())
                 job.done = job.total = 1
                 job.result = {"purpose": purpose, "tokens": answer.tokens}
-                return decoded(answer.text, kind), answer.tokens
+                return decode_answer(answer.text, kind), answer.tokens
         raise ChatUnavailable("the question was cancelled")
 
     async def failures(self, about: str, since: int) -> int:
@@ -151,7 +151,9 @@ class Chat:
 
     async def _check_budget(self, about: str) -> None:
         if await self._jobs.count(KIND, 0, _note(about)) >= self.settings.calls_per_session:
-            raise SessionSpent(f"the chat service was asked {self.settings.calls_per_session} times about this session")
+            raise SessionBudgetSpent(
+                f"the chat service was asked {self.settings.calls_per_session} times about this session"
+            )
         if await self._jobs.count(KIND, clock.now() - HOUR_MS) >= self.settings.calls_per_hour:
             spent = f"the chat service was asked {self.settings.calls_per_hour} times in the last hour"
             raise ChatUnavailable(spent, retry_after=60)
@@ -169,7 +171,7 @@ class Chat:
         return Answer(text, counted or (len(orders) + len(data) + len(text)) // CHARACTERS_PER_TOKEN)
 
     async def _ask_once(self, messages: list[dict[str, str]]) -> _Reply:
-        key = find_key(self.settings.key_file, (), first_variable=KEY_VARIABLE)
+        key = find_key(self.settings.key_file, (), own=API_KEY_VARIABLE)
         payload = {"model": self.settings.model, "messages": messages, **self._wishes}
         reply = await self._endpoint.post("/chat/completions", msgspec.json.encode(payload), key, LARGEST_REPLY)
         try:
@@ -190,9 +192,9 @@ class Chat:
             self._wishes["max_completion_tokens"] = wanted
         return True
 
-    def _names(self, key: Key | None) -> ErrorTexts:
-        service = self._endpoint.name
-        wrong_key = f"{service} wants a key: set {KEY_VARIABLE} or chat_key_file"
+    def _names(self, key: Key | None) -> Names:
+        service = self._endpoint.named
+        wrong_key = f"{service} wants a key: set {API_KEY_VARIABLE} or chat_key_file"
         if key:
             wrong_key = f"{service} refuses the key in {key.source}: put a valid one there"
         missing = f"{service} has no model {self.settings.model}, or the url is wrong: set chat_model or chat_url"
@@ -218,7 +220,7 @@ def _said(reply: _Reply) -> str:
     return reply.choices[0].message.content
 
 
-def decoded(text: str, kind: type[T]) -> T:
+def decode_answer(text: str, kind: type[T]) -> T:
     """The answer as JSON, which some models wrap into a code block or precede with their thoughts."""
     text = _THOUGHT.sub("", text)
     fenced = _FENCED.match(text)

@@ -12,9 +12,9 @@ from clankers_protocol.memory_maintenance import Candidate
 from clankersd.index.tokenize import STOP_WORDS
 from clankersd.memories.classify import classify
 from clankersd.memories.extraction.chat import Chat, ChatRefused
-from clankersd.memories.extraction.clean_text import closed, cut, said, without_secrets
-from clankersd.memories.extraction.noise import is_dangerous, noise
-from clankersd.memories.extraction.rules import Said
+from clankersd.memories.extraction.message_text import authored_text, end_with_period, redact_secrets, shorten
+from clankersd.memories.extraction.noise import harm_reason, noise_reason
+from clankersd.memories.extraction.rules import SessionMessage
 from clankersd.memories.similarity import words
 
 RULE = "model"
@@ -96,7 +96,7 @@ class _Summary(msgspec.Struct):
 
 
 @dataclass(frozen=True)
-class Judged:
+class Comparison:
     """How a candidate stands to a known memory."""
 
     verdict: Verdict
@@ -104,7 +104,7 @@ class Judged:
 
 
 @dataclass
-class Found:
+class ExtractionResult:
     """Candidates, and what of the reply was not taken and why."""
 
     candidates: list[Candidate]
@@ -113,15 +113,15 @@ class Found:
     notes: list[str] = field(default_factory=list)
 
 
-def to_send(message: Said) -> str:
+def to_send(message: SessionMessage) -> str:
     """What of a message leaves the machine: no envelopes, private parts, code blocks or secrets, and not all of it."""
-    text = without_secrets(said(message.text))
+    text = redact_secrets(authored_text(message.text))
     if len(text) <= LONGEST_MESSAGE:
         return text
     return f"{text[: LONGEST_MESSAGE * 2 // 3]} […] {text[-LONGEST_MESSAGE // 3 :]}"
 
 
-def that_fit(messages: list[Said], most: int, characters: int) -> int:
+def that_fit(messages: list[SessionMessage], most: int, characters: int) -> int:
     """How many of the messages one question may hold, from the first on; at least one."""
     size = 0
     for count, message in enumerate(messages[:most]):
@@ -131,14 +131,14 @@ def that_fit(messages: list[Said], most: int, characters: int) -> int:
     return min(most, len(messages))
 
 
-async def find_memories(chat: Chat, session_id: str, messages: list[Said], most: int) -> Found:
+async def find_memories(chat: Chat, session_id: str, messages: list[SessionMessage], most: int) -> ExtractionResult:
     """What the model notes of the messages, as far as it holds up; raises ChatRefused or ChatUnavailable."""
     sent = [{"n": n, "role": one.role, "text": to_send(one)} for n, one in enumerate(messages, 1) if one.role in SPOKEN]
     if sum(len(str(one["text"])) for one in sent if one["role"] == "user") < FEWEST_CHARACTERS:
-        return Found([])
+        return ExtractionResult([])
     conversation = {"conversation": [one for one in sent if one["text"]]}
     notes, tokens = await chat.ask(session_id, "extraction", _EXTRACT % most, conversation, _Notes)
-    found = Found([], tokens, 1)
+    found = ExtractionResult([], tokens, 1)
     for raw in notes.memories:
         _take(raw, messages, found)
     if len(found.candidates) > most:
@@ -148,13 +148,13 @@ async def find_memories(chat: Chat, session_id: str, messages: list[Said], most:
     return found
 
 
-def _take(raw: Any, messages: list[Said], found: Found) -> None:
+def _take(raw: Any, messages: list[SessionMessage], found: ExtractionResult) -> None:
     try:
         noted = msgspec.convert(raw, _Noted)
     except msgspec.ValidationError as error:
         found.notes.append(f"a memory was refused: {str(error)[:200]}")
         return
-    content = closed(noted.content)
+    content = end_with_period(noted.content)
     if problem := _problem(noted, content, messages):
         found.notes.append(f"a memory was refused: {problem}")
         return
@@ -171,50 +171,50 @@ def _take(raw: Any, messages: list[Said], found: Found) -> None:
     )
 
 
-def _problem(noted: _Noted, content: str, messages: list[Said]) -> str | None:
+def _problem(noted: _Noted, content: str, messages: list[SessionMessage]) -> str | None:
     if not 1 <= noted.message <= len(messages) or messages[noted.message - 1].role not in SPOKEN:
         return "it is from a message that was not sent"
-    if reason := noise(content) or is_dangerous(noted.content):
+    if reason := noise_reason(content) or harm_reason(noted.content):
         return f"it is noise ({reason})"
     if not _is_grounded(content, messages, noted.message - 1):
         return "nothing of it stands in its message"
     return None
 
 
-def _is_grounded(content: str, messages: list[Said], position: int) -> bool:
+def _is_grounded(content: str, messages: list[SessionMessage], position: int) -> bool:
     """Whether it has words of its message, or of the one that this one answers."""
     around = " ".join(to_send(one) for one in messages[max(0, position - 1) : position + 1])
     return bool((set(words(content)) & set(words(around))) - STOP_WORDS)
 
 
 async def compare(
-    chat: Chat, session_id: str, candidates: list[Candidate], known: dict[int, list[Memory]], found: Found
-) -> dict[int, Judged]:
+    chat: Chat, session_id: str, candidates: list[Candidate], known: dict[int, list[Memory]], found: ExtractionResult
+) -> dict[int, Comparison]:
     """How candidates, by their position, stand to the known memories nearest to each; raises as `find_memories`."""
     numbered = _numbered(known)
     pairs = {(new, number) for number, (_, news) in enumerate(numbered, 1) for new in news}
     asked = sorted({new for new, _ in pairs})
     data = {
-        "new": [{"number": n, "text": without_secrets(candidates[n - 1].content)} for n in asked],
+        "new": [{"number": n, "text": redact_secrets(candidates[n - 1].content)} for n in asked],
         "known": [{"number": n, "text": to_compare(memory)} for n, (memory, _) in enumerate(numbered, 1)],
         "pairs": [{"new": new, "known": number} for new, number in sorted(pairs)],
     }
     verdicts, tokens = await chat.ask(session_id, "comparison", _COMPARE, data, _Verdicts)
     found.tokens += tokens
     found.calls += 1
-    judged: dict[int, Judged] = {}
+    judged: dict[int, Comparison] = {}
     for raw in verdicts.verdicts:
         verdict = _verdict(raw, pairs)
         if verdict is None:
             found.notes.append("a verdict was refused: it is not about a pair that was asked for")
         else:
-            judged.setdefault(verdict.new - 1, Judged(verdict.verdict, numbered[verdict.known - 1][0]))
+            judged.setdefault(verdict.new - 1, Comparison(verdict.verdict, numbered[verdict.known - 1][0]))
     return judged
 
 
 def to_compare(memory: Memory) -> str:
     """What of a known memory is sent to be compared."""
-    return without_secrets(cut(strip_invisible(memory.content), LONGEST_MESSAGE))
+    return redact_secrets(shorten(strip_invisible(memory.content), LONGEST_MESSAGE))
 
 
 def _numbered(known: dict[int, list[Memory]]) -> list[tuple[Memory, list[int]]]:
@@ -235,7 +235,7 @@ def _verdict(raw: Any, pairs: set[tuple[int, int]]) -> _Verdict | None:
 
 
 async def summarize(
-    chat: Chat, session_id: str, messages: list[Said], count: int, most: int, characters: int
+    chat: Chat, session_id: str, messages: list[SessionMessage], count: int, most: int, characters: int
 ) -> tuple[str, int]:
     """The model's summary of a session of `count` messages, from its first and last ones, and its tokens; raises
     ChatRefused or ChatUnavailable."""
@@ -245,12 +245,12 @@ async def summarize(
         raise ChatRefused("there is nothing in this session to sum up")
     data = {"conversation": conversation, "messagesLeftOutInTheMiddle": count - len(chosen)}
     answer, tokens = await chat.ask(session_id, "summary", _SUMMARIZE, data, _Summary)
-    if reason := is_dangerous(answer.summary):
+    if reason := harm_reason(answer.summary):
         raise ChatRefused(f"the model's summary was refused: it is noise ({reason})")
-    return cut(answer.summary, LONGEST_SUMMARY), tokens
+    return shorten(answer.summary, LONGEST_SUMMARY), tokens
 
 
-def _both_ends(messages: list[Said], most: int, characters: int) -> list[Said]:
+def _both_ends(messages: list[SessionMessage], most: int, characters: int) -> list[SessionMessage]:
     first = messages[: that_fit(messages, max(1, most // 3), characters // 3)]
     rest = messages[len(first) :][::-1]
     last = rest[: that_fit(rest, most - len(first), characters - characters // 3)] if rest else []

@@ -4,7 +4,7 @@ import re
 from functools import cache
 
 from clankersd.index.tokenize import STOP_WORDS
-from clankersd.memories.extraction.clean_text import has_secret, ideographs
+from clankersd.memories.extraction.message_text import count_ideographs, has_secret
 
 FEWEST_WORDS = 3
 FEWEST_IDEOGRAPHS = 5
@@ -87,7 +87,7 @@ _POINTING = STOP_WORDS | frozenset(
 _POINTING_IDEOGRAPHS = re.compile(r"[这那就用它个吧了的请记住别忘以后第一二三种方案法样做选是要不也都我们你]")
 
 
-def noise(text: str) -> str | None:
+def noise_reason(text: str) -> str | None:
     """Why the text is not worth remembering; None when it may be."""
     if has_secret(text):
         return "secret"
@@ -99,7 +99,7 @@ def noise(text: str) -> str | None:
     return None if _says_something(text) else "vague"
 
 
-def is_dangerous(text: str) -> str | None:
+def harm_reason(text: str) -> str | None:
     """Why the text must not be stored, whatever it is about: a secret, an order to a model, somebody's envelope."""
     if has_secret(text):
         return "secret"
@@ -115,7 +115,7 @@ def _is_code(text: str) -> bool:
 
 def _says_something(text: str) -> bool:
     """Whether a stranger who reads only this learns something."""
-    if ideographs(text) >= FEWEST_IDEOGRAPHS:
+    if count_ideographs(text) >= FEWEST_IDEOGRAPHS:
         return len(_POINTING_IDEOGRAPHS.sub("", text)) >= 3
     words = _WORD.findall(text)
     telling = [word for word in words if word.lower().replace("’", "'") not in _POINTING]

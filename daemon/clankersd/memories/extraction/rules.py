@@ -12,20 +12,26 @@ import msgspec
 from clankers_protocol.memory_maintenance import Candidate
 from clankersd.index.tokenize import STOP_WORDS
 from clankersd.memories.classify import classify
-from clankersd.memories.extraction.clean_text import closed, cut, ends, said, sentences
-from clankersd.memories.extraction.noise import is_dangerous, noise
+from clankersd.memories.extraction.message_text import (
+    authored_text,
+    end_with_period,
+    first_and_last_lines,
+    shorten,
+    split_sentences,
+)
+from clankersd.memories.extraction.noise import harm_reason, noise_reason
 from clankersd.memories.extraction.phrases import ANNOUNCED, BY_ASSISTANT, BY_USER, Rule
 from clankersd.memories.similarity import content_hash
 
-MOST_FIXES = 3
-FIX_WITHIN = 10
+MAX_FIXES = 3
+MAX_CALLS_TO_FIX = 10
 """Calls. What succeeds later than that has little to do with the failure."""
 
 LONGEST_COMMAND = 200
 ALIKE = 0.6
 """How alike two command lines are when one is the other put right."""
 
-MOST_EDITED = 20
+MAX_EDITED_FILES = 20
 """A session that edits more files says nothing about which belong together."""
 
 OFTEN_TOGETHER = 3
@@ -33,7 +39,7 @@ OFTEN_TOGETHER = 3
 
 LARGEST_GROUP = 6
 
-EDITING = frozenset(
+EDITING_TOOLS = frozenset(
     """edit write multiedit multi_edit notebookedit notebook_edit apply_patch patch create create_file str_replace
     str_replace_editor str_replace_based_edit_tool write_file edit_file replace""".split()  # noqa: SIM905
 )
@@ -41,7 +47,7 @@ EDITING = frozenset(
 
 
 @dataclass(frozen=True)
-class Said:
+class SessionMessage:
     """A message of a session."""
 
     id: str
@@ -51,7 +57,7 @@ class Said:
 
 
 @dataclass(frozen=True)
-class Call:
+class ToolCall:
     """A tool call of a session; `success` is None where nobody told."""
 
     message_id: str | None
@@ -98,7 +104,7 @@ _MISUSED = re.compile(
 _WORDLESS = re.compile(r"^(?:sudo |time |env |[A-Z_][A-Z0-9_]*=\S+ |cd [^&;|]+ && )+")
 
 
-def candidates(messages: Iterable[Said]) -> list[Candidate]:
+def find_statements(messages: Iterable[SessionMessage]) -> list[Candidate]:
     """What the messages say plainly and is worth keeping, in their order, each once."""
     found: dict[str, Candidate] = {}
     for message in messages:
@@ -107,16 +113,16 @@ def candidates(messages: Iterable[Said]) -> list[Candidate]:
     return list(found.values())
 
 
-def _of_message(message: Said) -> Iterable[Candidate]:
+def _of_message(message: SessionMessage) -> Iterable[Candidate]:
     rules = _RULES.get(message.role, ())
-    told = sentences(ends(said(message.text))) if rules else []
+    told = split_sentences(first_and_last_lines(authored_text(message.text))) if rules else []
     for number, sentence in enumerate(told):
         after = told[number + 1] if number + 1 < len(told) else ""
         if ANNOUNCED.match(sentence) and after:
             sentence, after = f"Remember: {after}", ""
         for rule in rules:
             if fact := _fact(rule, sentence):
-                if not noise(sentence) and not noise(fact):
+                if not noise_reason(sentence) and not noise_reason(fact):
                     yield _candidate(rule, fact, after, message)
                 break
 
@@ -128,10 +134,10 @@ def _fact(rule: Rule, sentence: str) -> str | None:
     return next((part for part in match.groups() if part), sentence).strip(" ,:：，")
 
 
-def _candidate(rule: Rule, fact: str, after: str, message: Said) -> Candidate:
+def _candidate(rule: Rule, fact: str, after: str, message: SessionMessage) -> Candidate:
     content = _clean(fact)
-    if _REASON.match(after) and not noise(after):
-        content = cut(f"{content} {closed(after)}")
+    if _REASON.match(after) and not noise_reason(after):
+        content = shorten(f"{content} {end_with_period(after)}")
     category = "preference" if rule.category == "fact" and _PREFERENCE.search(content) else rule.category
     return Candidate(
         content=content,
@@ -149,23 +155,23 @@ def _clean(fact: str) -> str:
     first = re.split(r"[ '’,]", fact, maxsplit=1)[0].lower()
     if first in STOP_WORDS or first in _BEGINNING:  # any other may be a name that is written small
         fact = fact[0].upper() + fact[1:]
-    return closed(fact)
+    return end_with_period(fact)
 
 
-def fixes(calls: list[Call]) -> list[Candidate]:
+def find_fixes(calls: list[ToolCall]) -> list[Candidate]:
     """Commands that failed, and what worked in their place soon after."""
     found: dict[str, Candidate] = {}
     for number, failed in enumerate(calls):
         wrong = _command(failed) if failed.failed and _MISUSED.search(failed.error) else None
-        right = wrong and _worked_instead(failed, wrong, calls[number + 1 : number + 1 + FIX_WITHIN])
+        right = wrong and _worked_instead(failed, wrong, calls[number + 1 : number + 1 + MAX_CALLS_TO_FIX])
         if wrong and right:
             candidate = _fix(wrong, right[0], failed, right[1])
-            if not is_dangerous(candidate.content):
+            if not harm_reason(candidate.content):
                 found.setdefault(candidate.content, candidate)
-    return list(found.values())[:MOST_FIXES]
+    return list(found.values())[:MAX_FIXES]
 
 
-def _worked_instead(failed: Call, wrong: str, later: list[Call]) -> tuple[str, Call] | None:
+def _worked_instead(failed: ToolCall, wrong: str, later: list[ToolCall]) -> tuple[str, ToolCall] | None:
     for call in later:
         command = _command(call) if call.name == failed.name else None
         if command is None or call.success is not True:
@@ -184,10 +190,10 @@ def _alike(wrong: str, right: str) -> bool:
     return difflib.SequenceMatcher(None, wrong, right, autojunk=False).ratio() >= ALIKE
 
 
-def _fix(wrong: str, right: str, failed: Call, worked: Call) -> Candidate:
+def _fix(wrong: str, right: str, failed: ToolCall, worked: ToolCall) -> Candidate:
     why = next(line.strip() for line in failed.error.splitlines() if _MISUSED.search(line))
     return Candidate(
-        content=f"`{wrong}` failed ({cut(why, 100).rstrip('.')}); `{right}` worked.",
+        content=f"`{wrong}` failed ({shorten(why, 100).rstrip('.')}); `{right}` worked.",
         category="fix",
         sector="procedural",
         importance=0.6,
@@ -197,16 +203,16 @@ def _fix(wrong: str, right: str, failed: Call, worked: Call) -> Candidate:
     )
 
 
-def _command(call: Call) -> str | None:
+def _command(call: ToolCall) -> str | None:
     """The command line of a call; None where there is none, or none worth remembering."""
-    line = _WORDLESS.sub("", command_line(call.input) or "").strip()
+    line = _WORDLESS.sub("", parse_command(call.input) or "").strip()
     program = line.partition(" ")[0].rpartition("/")[2]
     if not line or "\n" in line or "`" in line or len(line) > LONGEST_COMMAND or program in _LOOKING:
         return None
     return line
 
 
-def command_line(tool_input: str) -> str | None:
+def parse_command(tool_input: str) -> str | None:
     """What a shell was given, as harnesses write it down: `{"command": …}` with a line or a list."""
     try:
         given: Any = msgspec.json.decode(tool_input)
@@ -219,9 +225,9 @@ def command_line(tool_input: str) -> str | None:
     return given if isinstance(given, str) else None
 
 
-def changed_together(own: set[str], by_session: Mapping[str, set[str]]) -> list[list[str]]:
+def group_edited_files(own: set[str], by_session: Mapping[str, set[str]]) -> list[list[str]]:
     """Of the files a session edited, those that are edited together: often, and rarely one without the other."""
-    if not 2 <= len(own) <= MOST_EDITED:
+    if not 2 <= len(own) <= MAX_EDITED_FILES:
         return []
     groups: list[set[str]] = []
     for one, other in itertools.combinations(sorted(own), 2):
@@ -237,7 +243,7 @@ def _belong_together(one: str, other: str, by_session: Mapping[str, set[str]]) -
     return both >= OFTEN_TOGETHER and both * 2 >= either
 
 
-def together(groups: Iterable[list[str]], root: str | None) -> list[Candidate]:
+def describe_file_groups(groups: Iterable[list[str]], root: str | None) -> list[Candidate]:
     """A candidate for each group of files that change together; inside the project paths are its own."""
     return [_together([_inside(path, root) for path in group], group) for group in groups]
 

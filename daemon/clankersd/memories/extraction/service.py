@@ -19,21 +19,21 @@ from clankers_protocol.memory_maintenance import Candidate, Extraction, MemoryEx
 from clankersd.capture.apply import session_change
 from clankersd.db import Db
 from clankersd.memories.extraction import model, rules
-from clankersd.memories.extraction.backlog import Backlog
-from clankersd.memories.extraction.candidates import Asker, settle
+from clankersd.memories.extraction.candidates import Caller, settle
 from clankersd.memories.extraction.chat import (
     Chat,
     ChatRefused,
     ChatSettings,
     ChatUnavailable,
-    SessionSpent,
+    SessionBudgetSpent,
     chat_settings,
 )
-from clankersd.memories.extraction.model import Found
-from clankersd.memories.extraction.sources import (
+from clankersd.memories.extraction.model import ExtractionResult
+from clankersd.memories.extraction.pending_sessions import PendingSessions
+from clankersd.memories.extraction.session_parts import (
     BEGINNING,
     MOST_MESSAGES,
-    Reading,
+    SessionPart,
     find_session,
     mark,
     read,
@@ -68,7 +68,7 @@ class Extractor:
 
     def __init__(self, daemon: "Daemon") -> None:
         self._daemon = daemon
-        self._backlog = Backlog()
+        self._backlog = PendingSessions()
         self._in_hand: set[str] = set()
         self._later: dict[str, float] = {}
         self._chat: Chat | None = None
@@ -133,7 +133,7 @@ class Extractor:
     async def _read_new(self, session_id: str, by: By) -> None:
         """Everything of a session that was not read yet, part by part."""
         after, read_at = await self._daemon.store.read(lambda db: read_until(db, session_id))
-        asker = Asker()
+        asker = Caller()
         while True:
             reading = await self._read(session_id, after, by)
             if not reading.messages:
@@ -149,22 +149,22 @@ class Extractor:
             if not reading.more:
                 return
 
-    async def _found_or_given_up(self, reading: Reading, by: By, read_at: int) -> Found | None:
+    async def _found_or_given_up(self, reading: SessionPart, by: By, read_at: int) -> ExtractionResult | None:
         """What there is; without the model when it cannot make anything of this part; None to try again later."""
         try:
             found = await self._find(reading, by)
         except ChatRefused as refusal:
             assert self._chat
-            spent = isinstance(refusal, SessionSpent)
+            spent = isinstance(refusal, SessionBudgetSpent)
             if not spent and await self._chat.failures(reading.session_id, read_at) < GIVE_UP_AFTER:
                 log.warning("model's answer refused", session_id=reading.session_id, problem=refusal.reason)
                 return None
-            found = Found(_of_tools(reading), notes=[f"not read by the model: {refusal.reason}"])
+            found = ExtractionResult(_of_tools(reading), notes=[f"not read by the model: {refusal.reason}"])
         else:
             self._pause = FIRST_PAUSE
         return found
 
-    def _report(self, reading: Reading, found: Found, by: By) -> None:
+    def _report(self, reading: SessionPart, found: ExtractionResult, by: By) -> None:
         stored = sum(1 for one in found.candidates if one.outcome in ("created", "superseded"))
         log.info(
             "session read", session_id=reading.session_id, by=by, messages=len(reading.messages),
@@ -176,7 +176,7 @@ class Extractor:
     async def extract(self, request: MemoryExtract, by: By) -> Extraction:
         """All of a session, from its first message on."""
         session = await self._daemon.store.read(lambda db: _permitted(db, request))
-        asker = Asker(request.scopes, request.agent)
+        asker = Caller(request.scopes, request.agent)
         extraction = Extraction([], by, 0, 0, 0, None)
         notes: dict[str, None] = {}
         with self._only_reader(session["id"]):
@@ -196,7 +196,9 @@ class Extractor:
         extraction.note = "; ".join(notes) or None
         return extraction
 
-    async def _find_or_note(self, reading: Reading, by: By, notes: dict[str, None] | None) -> Found | None:
+    async def _find_or_note(
+        self, reading: SessionPart, by: By, notes: dict[str, None] | None
+    ) -> ExtractionResult | None:
         """Candidates; None when the model fails later than at the beginning, which is noted, not an error."""
         try:
             return await self._find(reading, by)
@@ -256,7 +258,7 @@ class Extractor:
                 self._daemon.background(old.close)  # once nobody asks it any more
         return self._chat
 
-    async def _read(self, session_id: str, after: tuple[int, str], by: By) -> Reading:
+    async def _read(self, session_id: str, after: tuple[int, str], by: By) -> SessionPart:
         config = self._daemon.config
         most = config.chat_messages if by == "model" else MOST_MESSAGES
         reading = await self._daemon.store.read(lambda db: read(db, session_id, after, most))
@@ -264,12 +266,12 @@ class Extractor:
             return reading
         return _first(reading, model.that_fit(reading.messages, most, config.chat_characters))
 
-    async def _find(self, reading: Reading, by: By) -> Found:
+    async def _find(self, reading: SessionPart, by: By) -> ExtractionResult:
         """Candidates; raises ChatRefused or ChatUnavailable."""
         most = self._daemon.config.extract_memories
         if by == "rules":
-            said = await anyio.to_thread.run_sync(rules.candidates, reading.messages)
-            found = Found(said)
+            said = await anyio.to_thread.run_sync(rules.find_statements, reading.messages)
+            found = ExtractionResult(said)
         else:
             chat = await self._open_chat()
             found = await model.find_memories(chat, reading.session_id, reading.messages, most)
@@ -284,7 +286,7 @@ class Extractor:
         await self._daemon.store.write(lambda db: mark(db, session_id, until))
 
 
-def _count(extraction: Extraction, reading: Reading, found: Found) -> None:
+def _count(extraction: Extraction, reading: SessionPart, found: ExtractionResult) -> None:
     extraction.candidates += found.candidates
     extraction.read_messages += len(reading.messages)
     extraction.calls += found.calls
@@ -297,13 +299,13 @@ def _permitted(db: Db, request: MemoryExtract) -> dict[str, Any]:
     if request.project is not None and find_project_id(db, request.project) != session["project_id"]:
         raise InvalidParams("invalid params: the session is of another project - at `$.project`")
     try:
-        Asker(request.scopes, request.agent).scope(session["project_id"])
+        Caller(request.scopes, request.agent).scope(session["project_id"])
     except InvalidParams as error:
         raise InvalidParams(error.message.replace("$.scope`", "$.scopes`")) from error
     return session
 
 
-def _first(reading: Reading, count: int) -> Reading:
+def _first(reading: SessionPart, count: int) -> SessionPart:
     """The reading up to a message."""
     if count == len(reading.messages):
         return reading
@@ -312,8 +314,8 @@ def _first(reading: Reading, count: int) -> Reading:
     return replace(reading, messages=messages, calls=calls, groups=[], more=True)
 
 
-def _of_tools(reading: Reading) -> list[Candidate]:
-    return rules.fixes(reading.calls) + rules.together(reading.groups, reading.project_path)
+def _of_tools(reading: SessionPart) -> list[Candidate]:
+    return rules.find_fixes(reading.calls) + rules.describe_file_groups(reading.groups, reading.project_path)
 
 
 def _strongest(candidates: list[Candidate], most: int) -> list[Candidate]:

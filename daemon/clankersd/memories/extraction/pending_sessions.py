@@ -31,7 +31,7 @@ _LOOK = """
 """
 
 
-class Backlog:
+class PendingSessions:
     """Sessions that may have something to read."""
 
     def __init__(self) -> None:

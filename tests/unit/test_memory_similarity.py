@@ -7,16 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clankersd.memories import similarity
-from clankersd.memories.classify import classify, concepts
+from clankersd.memories.classify import classify, find_concepts
 from clankersd.memories.similarity import (
     content_hash,
+    differs_in_substance,
     distance,
-    near,
+    is_near_duplicate,
+    max_distance,
     overlap,
     probes,
     quarters,
-    same,
-    says_otherwise,
     simhash,
 )
 
@@ -36,7 +36,7 @@ def test_a_text_is_like_itself_whatever_its_letters(text: str) -> None:
     assert one == other
     assert content_hash(text) == content_hash(f" {text} ")
     if one is not None:
-        assert same(text, text)
+        assert is_near_duplicate(text, text)
 
 
 @given(HASHES, HASHES, HASHES)
@@ -73,7 +73,7 @@ def test_unrelated_texts_are_far_apart(words: list[str]) -> None:
 @given(st.text(alphabet=" \t\n.,;:!?-…—()[]{}'\"«»#*/\\+=<>|~^`$%&@", max_size=50))
 def test_a_text_without_words_is_like_nothing(text: str) -> None:
     assert simhash(text) is None
-    assert not same(text, text)
+    assert not is_near_duplicate(text, text)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_a_text_without_words_is_like_nothing(text: str) -> None:
 )
 def test_texts_in_other_scripts_are_told_apart(one: str, other: str) -> None:
     assert simhash(one) != simhash(other)
-    assert not same(one, other)
+    assert not is_near_duplicate(one, other)
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,8 @@ def test_texts_in_other_scripts_are_told_apart(one: str, other: str) -> None:
     ],
 )  # fmt: skip
 def test_what_matters_is_not_overlooked(one: str, other: str) -> None:
-    assert says_otherwise(one, other)
-    assert not same(one, other)
+    assert differs_in_substance(one, other)
+    assert not is_near_duplicate(one, other)
 
 
 @pytest.mark.parametrize(
@@ -119,12 +119,12 @@ def test_what_matters_is_not_overlooked(one: str, other: str) -> None:
     ],
 )
 def test_the_same_in_other_words_is_the_same(one: str, other: str) -> None:
-    assert same(one, other)
+    assert is_near_duplicate(one, other)
     assert overlap(one, other) == overlap(other, one)
 
 
 def test_short_texts_must_be_nearer() -> None:
-    assert [near(length) for length in (10, 49, 50, 199, 200, 499, 500, 10_000)] == [2, 2, 3, 3, 4, 4, 5, 5]
+    assert [max_distance(length) for length in (10, 49, 50, 199, 200, 499, 500, 10_000)] == [2, 2, 3, 3, 4, 4, 5, 5]
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_the_category_decides_over_the_text() -> None:
 
 def test_concepts_are_names_in_the_text() -> None:
     text = "Call `retry_all` in src/net/http.py; SessionStore and max_retries matter, `x` does not"
-    assert concepts(text) == ["retry_all", "src/net/http.py", "SessionStore", "max_retries"]
+    assert find_concepts(text) == ["retry_all", "src/net/http.py", "SessionStore", "max_retries"]
 
 
 @given(st.text(max_size=200))

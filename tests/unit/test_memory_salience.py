@@ -5,33 +5,36 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clankersd.memories.salience import DAY_MS, DECAY, FLOOR, Strength, deemphasized, reinforced
+from clankersd.memories.salience import DAY_MS, DECAY_PER_DAY, MIN_SALIENCE, Salience, deemphasized, reinforced
 
 SHARES = st.floats(0, 1)
-SECTORS = st.sampled_from(sorted(DECAY))
+SECTORS = st.sampled_from(sorted(DECAY_PER_DAY))
 MOMENTS = st.integers(0, 20 * 365 * DAY_MS)
 START = 1_700_000_000_000
 
 
 @st.composite
-def strengths(draw: st.DrawFn) -> Strength:
-    return Strength(draw(SHARES), START, draw(SECTORS), draw(SHARES), draw(st.integers(0, 10_000)), draw(st.booleans()))
+def strengths(draw: st.DrawFn) -> Salience:
+    return Salience(draw(SHARES), START, draw(SECTORS), draw(SHARES), draw(st.integers(0, 10_000)), draw(st.booleans()))
 
 
 @given(strengths(), MOMENTS, MOMENTS)
-def test_a_memory_only_ever_fades(one: Strength, early: int, late: int) -> None:
+def test_a_memory_only_ever_fades(one: Salience, early: int, late: int) -> None:
     early, late = sorted((early, late))
-    assert one.now(START + late) <= one.now(START + early)
+    assert one.effective(START + late) <= one.effective(START + early)
 
 
 @given(strengths(), MOMENTS)
-def test_it_stays_between_the_floor_and_one(one: Strength, later: int) -> None:
-    assert FLOOR <= one.now(START + later) <= 1
+def test_it_stays_between_the_floor_and_one(one: Salience, later: int) -> None:
+    assert MIN_SALIENCE <= one.effective(START + later) <= 1
 
 
 @given(SHARES, SHARES, st.integers(0, 1000), MOMENTS)
 def test_sectors_fade_in_their_order(salience: float, importance: float, accesses: int, later: int) -> None:
-    found = [Strength(salience, START, sector, importance, accesses, False).now(START + later) for sector in DECAY]
+    found = [
+        Salience(salience, START, sector, importance, accesses, False).effective(START + later)
+        for sector in DECAY_PER_DAY
+    ]
     assert found == sorted(found, reverse=True)
 
 
@@ -40,8 +43,8 @@ def test_what_is_important_fades_more_slowly(
     salience: float, sector: str, little: float, much: float, later: int
 ) -> None:
     little, much = sorted((little, much))
-    one, other = (Strength(salience, START, sector, importance, 0, False) for importance in (little, much))
-    assert one.now(START + later) <= other.now(START + later)
+    one, other = (Salience(salience, START, sector, importance, 0, False) for importance in (little, much))
+    assert one.effective(START + later) <= other.effective(START + later)
 
 
 @given(SHARES, SECTORS, SHARES, st.integers(0, 1000), st.integers(0, 1000), MOMENTS)
@@ -49,23 +52,23 @@ def test_what_is_used_is_stronger(
     salience: float, sector: str, importance: float, seldom: int, often: int, later: int
 ) -> None:
     seldom, often = sorted((seldom, often))
-    one, other = (Strength(salience, START, sector, importance, times, False) for times in (seldom, often))
-    assert one.now(START + later) <= other.now(START + later)
+    one, other = (Salience(salience, START, sector, importance, times, False) for times in (seldom, often))
+    assert one.effective(START + later) <= other.effective(START + later)
 
 
 @given(strengths(), st.integers(0, 3650))
-def test_it_is_what_the_closed_formula_says_however_often_it_is_asked(one: Strength, days: int) -> None:
+def test_it_is_what_the_closed_formula_says_however_often_it_is_asked(one: Salience, days: int) -> None:
     for day in range(0, days, 7):
-        one.now(START + day * DAY_MS)  # asking changes nothing: there is nothing to compound
-    rate = 0 if one.pinned else DECAY[one.sector] / (one.importance + 0.1)
+        one.effective(START + day * DAY_MS)  # asking changes nothing: there is nothing to compound
+    rate = 0 if one.pinned else DECAY_PER_DAY[one.sector] / (one.importance + 0.1)
     formula = one.salience * math.exp(-rate * days) + min(0.1, math.log1p(one.accesses) * 0.02)
-    assert math.isclose(one.now(START + days * DAY_MS), min(1, max(FLOOR, formula)), rel_tol=1e-9)
+    assert math.isclose(one.effective(START + days * DAY_MS), min(1, max(MIN_SALIENCE, formula)), rel_tol=1e-9)
 
 
 @given(strengths(), MOMENTS)
-def test_a_pinned_memory_does_not_fade(one: Strength, later: int) -> None:
-    pinned = Strength(one.salience, one.at, one.sector, one.importance, one.accesses, True)
-    assert pinned.now(START + later) == pinned.now(START)
+def test_a_pinned_memory_does_not_fade(one: Salience, later: int) -> None:
+    pinned = Salience(one.salience, one.at, one.sector, one.importance, one.accesses, True)
+    assert pinned.effective(START + later) == pinned.effective(START)
 
 
 @given(SHARES, st.lists(SHARES, max_size=50))
@@ -82,7 +85,7 @@ def test_deemphasizing_is_bounded_and_never_strengthens_what_is_above_the_floor(
 ) -> None:
     for amount in amounts:
         weaker = deemphasized(base, amount)
-        assert FLOOR <= weaker <= max(base, FLOOR)
+        assert MIN_SALIENCE <= weaker <= max(base, MIN_SALIENCE)
         base = weaker
 
 
@@ -91,7 +94,7 @@ def test_examples() -> None:
     assert deemphasized(0.5, 0.2) == 0.3
     week = START + 7 * DAY_MS
     emotional, episodic = (
-        Strength(0.8, START, sector, 0.5, 0, False).now(week) for sector in ("emotional", "episodic")
+        Salience(0.8, START, sector, 0.5, 0, False).effective(week) for sector in ("emotional", "episodic")
     )
     assert emotional > episodic
     assert math.isclose(episodic, 0.8 * math.exp(-0.02 / 0.6 * 7))

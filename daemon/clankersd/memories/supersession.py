@@ -52,11 +52,11 @@ def supersede(db: Db, old: Row, new: Row, *, by: str, reason: str, at: int, extr
     note(db, new["id"], "supersedes", by, f"{reason} (of {old['id']})", at=at)
 
 
-def settle_restored(db: Db, memory_id: str, at: int) -> None:
+def close_replaced_supersessions(db: Db, memory_id: str, at: int) -> None:
     """A memory that comes back supersedes no more what got another successor meanwhile."""
     db.execute(_OTHER_SUCCESSORS, {"id": memory_id, "at": at})
 
 
-def chain_of(db: Db, memory_id: str) -> list[str]:
+def version_ids(db: Db, memory_id: str) -> list[str]:
     """The ids of all versions of a memory."""
     return [row["id"] for row in db.fetch(_CHAIN, {"id": memory_id})]

@@ -10,7 +10,7 @@ from clankersd.embedders.base import EmbedderUnavailable, ItemFailed, Vector
 from clankersd.index.backlog import TEXT_KINDS, TextKind
 from clankersd.index.chunks import ChunkedText, Owner, chunk_text, replace_chunks
 from clankersd.index.index import Index
-from clankersd.memories.classify import concepts
+from clankersd.memories.classify import find_concepts
 from clankersd.memories.dedup import Text
 from clankersd.memories.entities import link_mentions
 from clankersd.memories.similarity import content_hash, quarters, simhash
@@ -30,20 +30,20 @@ _INSERT = f"INSERT INTO memories ({', '.join(_COLUMNS)}) VALUES ({', '.join(f':{
 
 
 @dataclass(frozen=True)
-class Draft:
+class PreparedMemory:
     """A text looked through before the transaction, off the event loop."""
 
     text: Text
-    prepared: list[ChunkedText]
+    chunks: list[Prepared]
     vector: Vector | None
     note: str | None
 
 
-async def draft(index: Index, content: str, compare: bool) -> Draft:
+async def prepare_memory(index: Index, content: str, compare: bool) -> PreparedMemory:
     """Look a text through; with `compare` for whether it is known as well."""
     text, prepared = await anyio.to_thread.run_sync(_look_through, index, content)
     vector, problem = await _embed(index, content, prepared) if compare else (None, None)
-    return Draft(text, prepared, vector, problem)
+    return PreparedMemory(text, prepared, vector, problem)
 
 
 def _look_through(index: Index, content: str) -> tuple[Text, list[ChunkedText]]:
@@ -77,11 +77,11 @@ def text_columns(text: Text) -> Row:
 
 def list_columns(content: str, tags: list[str], given_concepts: list[str] | None, files: list[str]) -> Row:
     """Tags, concepts (found in the text when none are given) and files, as they are stored."""
-    found = concepts(content) if given_concepts is None else given_concepts
+    found = find_concepts(content) if given_concepts is None else given_concepts
     return {"tags_json": as_json(tags), "concepts_json": as_json(found), "files_json": as_json(files)}
 
 
-def store_row(db: Db, row: Row, prepared: list[ChunkedText]) -> None:
+def insert_memory(db: Db, row: Row, prepared: list[Prepared]) -> None:
     """Store a memory, searchable in the same transaction."""
     db.execute(_INSERT, row)
     index_memory(db, row, prepared)

@@ -7,8 +7,8 @@ from typing import Any
 from clankers_protocol.errors import NotFound
 from clankersd import clock
 from clankersd.db import Db
-from clankersd.memories.extraction.rules import EDITING, Call, Said, changed_together
-from clankersd.memories.similarity import content_hash, same
+from clankersd.memories.extraction.rules import EDITING_TOOLS, SessionMessage, ToolCall, group_edited_files
+from clankersd.memories.similarity import content_hash, is_near_duplicate
 
 MOST_MESSAGES = 500
 MOST_CALLS = 2000
@@ -62,14 +62,14 @@ _MARK = """
 
 
 @dataclass(frozen=True)
-class Reading:
+class SessionPart:
     """Some messages of a session, the tool calls among them, and the files that it edited as others did before."""
 
     session_id: str
     project_id: str | None
     project_path: str | None
-    messages: list[Said]
-    calls: list[Call]
+    messages: list[SessionMessage]
+    calls: list[ToolCall]
     groups: list[list[str]]
     more: bool
 
@@ -80,7 +80,7 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Learnt:
+class LinkedMemory:
     """A memory that a session has brought or confirmed before, in whatever state it is now."""
 
     id: str
@@ -92,7 +92,7 @@ class Learnt:
 
     def says(self, content: str) -> bool:
         """Whether it says so too."""
-        return self.content_hash == content_hash(content) or same(self.content, content)
+        return self.content_hash == content_hash(content) or is_near_duplicate(self.content, content)
 
 
 def read_until(db: Db, session_id: str) -> tuple[tuple[int, str], int]:
@@ -101,26 +101,26 @@ def read_until(db: Db, session_id: str) -> tuple[tuple[int, str], int]:
     return ((row["read_until"], row["last_message"]), row["updated_at"]) if row else (BEGINNING, 0)
 
 
-def read(db: Db, session_id: str, after: tuple[int, str], most: int) -> Reading:
+def read(db: Db, session_id: str, after: tuple[int, str], most: int) -> SessionPart:
     """The next messages of a session, with what was done meanwhile; raises NotFound."""
     session = find_session(db, session_id)
     params = {"id": session_id, "at": after[0], "after": after[1], "limit": most + 1}
     rows = db.fetch(_MESSAGES, params)
-    messages = [Said(**row) for row in rows[:most]]
+    messages = [SessionMessage(**row) for row in rows[:most]]
     more = len(rows) > most
     until = messages[-1].at if messages and more else None
     calls = [_call(row) for row in db.fetch(_CALLS, params | {"until": until, "limit": MOST_CALLS})]
     groups = [] if more else _groups(db, session_id, session["project_id"])
-    return Reading(session_id, session["project_id"], session["project_path"], messages, calls, groups, more)
+    return SessionPart(session_id, session["project_id"], session["project_path"], messages, calls, groups, more)
 
 
-def read_ends(db: Db, session_id: str, most: int) -> tuple[list[Said], int]:
+def read_ends(db: Db, session_id: str, most: int) -> tuple[list[SessionMessage], int]:
     """The first and the last messages of a session, so many of each, and how many it has in all."""
     params = {"id": session_id, "at": BEGINNING[0], "after": BEGINNING[1], "limit": most}
     newest = _MESSAGES.replace("ORDER BY created_at, id", "ORDER BY created_at DESC, id DESC")
     rows = db.fetch(_MESSAGES, params) + db.fetch(newest, params)[::-1]
     count = db.value("SELECT count(*) FROM messages WHERE session_id = :id", {"id": session_id})
-    return list({row["id"]: Said(**row) for row in rows}.values()), count
+    return list({row["id"]: SessionMessage(**row) for row in rows}.values()), count
 
 
 def find_session(db: Db, session_id: str) -> dict[str, Any]:
@@ -131,9 +131,9 @@ def find_session(db: Db, session_id: str) -> dict[str, Any]:
     return session
 
 
-def learnt(db: Db, session_id: str) -> list[Learnt]:
+def learnt(db: Db, session_id: str) -> list[LinkedMemory]:
     """The memories a session has to do with."""
-    return [Learnt(**row) for row in db.fetch(_LEARNT, {"id": session_id})]
+    return [LinkedMemory(**row) for row in db.fetch(_LEARNT, {"id": session_id})]
 
 
 def mark(db: Db, session_id: str, until: tuple[int, str]) -> None:
@@ -141,15 +141,20 @@ def mark(db: Db, session_id: str, until: tuple[int, str]) -> None:
     db.execute(_MARK, {"id": session_id, "at": until[0], "last": until[1], "now": clock.now()})
 
 
-def _call(row: dict[str, Any]) -> Call:
+def _call(row: dict[str, Any]) -> ToolCall:
     success = row.pop("success")
-    return Call(success=None if success is None else bool(success), **row)
+    return ToolCall(success=None if success is None else bool(success), **row)
 
 
 def _groups(db: Db, session_id: str, project_id: str | None) -> list[list[str]]:
     """Once at the end of a session: the files it edited that were edited together before."""
     by_session: dict[str, set[str]] = {}
-    params = {"id": session_id, "project": project_id, "editing": json.dumps(sorted(EDITING)), "limit": MOST_EDITS}
+    params = {
+        "id": session_id,
+        "project": project_id,
+        "editing": json.dumps(sorted(EDITING_TOOLS)),
+        "limit": MOST_EDITS,
+    }
     for row in db.fetch(_EDITS, params):
         by_session.setdefault(row["session_id"], set()).add(row["file_path"])
-    return changed_together(by_session.get(session_id, set()), by_session)
+    return group_edited_files(by_session.get(session_id, set()), by_session)

@@ -21,11 +21,11 @@ from clankersd.capture.redaction import count_redactions, without_secrets
 from clankersd.db import Db
 from clankersd.db.paging import decode_cursor, encode_cursor, fetch_page, fit_reply
 from clankersd.memories.classify import classify
-from clankersd.memories.drafts import Draft, draft, list_columns, store_row, text_columns
-from clankersd.memories.entities import mention, mentions_of, name_key
-from clankersd.memories.filters import of_project
-from clankersd.memories.relations import relations_of, take_over
-from clankersd.memories.scopes import IN_SCOPE, Allowed, allowed
+from clankersd.memories.entities import import_mention, mentions_in, name_key
+from clankersd.memories.filters import project_conditions
+from clankersd.memories.prepared import PreparedMemory, insert_memory, list_columns, prepare_memory, text_columns
+from clankersd.memories.relations import import_relation, relations_of
+from clankersd.memories.scopes import IN_SCOPE, AllowedScopes, allowed_scopes
 from clankersd.memories.store import SELECT, Row, as_json, note, to_memory
 from clankersd.projects import ensure_project, find_project_id, project_row
 from clankersd.wire.preparation import prepare
@@ -51,10 +51,10 @@ _ELSEWHERE = ("tags", "concepts", "files", "project_path", "relations", "entitie
 @handles(MemoryExport)
 async def memory_export(daemon: "Daemon", request: MemoryExport) -> RecordPage:
     def page(db: Db) -> RecordPage:
-        permitted = allowed(db, request)
+        permitted = allowed_scopes(db, request)
         params: dict[str, Any] = permitted.params | {"now": clock.now(), "limit": request.limit + 1}
         at, after = decode_cursor(request.cursor, int, str) if request.cursor else (-1, "")
-        narrowed = " AND ".join([IN_SCOPE, *of_project(db, request, params)])
+        narrowed = " AND ".join([IN_SCOPE, *project_conditions(db, request, params)])
         rows = fetch_page(
             db,
             f"{SELECT} WHERE {narrowed} AND (memories.created_at, memories.id) > (:at, :after) "
@@ -69,12 +69,12 @@ async def memory_export(daemon: "Daemon", request: MemoryExport) -> RecordPage:
     return await daemon.store.snapshot_read(page)
 
 
-def _record(db: Db, row: Row, permitted: Allowed) -> MemoryRecord:
+def _record(db: Db, row: Row, permitted: AllowedScopes) -> MemoryRecord:
     memory = to_memory(row, row["salience_at"])
     facts = {name: getattr(memory, name) for name in MemoryRecord.__struct_fields__ if hasattr(memory, name)}
     facts |= {name: row[name] for name in ("salience", "salience_at")}
     relations = [RelationRecord(**msgspec.structs.asdict(one)) for one in relations_of(db, row["id"], permitted)]
-    mentions = [_mention(one) for one in mentions_of(db, row["id"], permitted)]
+    mentions = [_mention(one) for one in mentions_in(db, row["id"], permitted)]
     return MemoryRecord(**facts, relations=relations, entities=mentions)
 
 
@@ -89,11 +89,11 @@ def _mention(row: Row) -> MentionRecord:
 async def memory_import(daemon: "Daemon", request: MemoryImport) -> Imported:
     refused: dict[str, str] = {}
     secrets: Counter[str] = Counter()
-    read: list[tuple[MemoryRecord, Draft]] = []
+    read: list[tuple[MemoryRecord, PreparedMemory]] = []
     for number, given in enumerate(request.memories):
         try:
             record = await prepare(partial(_clean, given, secrets))
-            read.append((record, await draft(daemon.index, record.content, compare=False)))
+            read.append((record, await prepare_memory(daemon.index, record.content, compare=False)))
         except RpcError as error:
             refused[str(given.get("id") or f"number {number + 1}")] = error.message
 
@@ -139,12 +139,12 @@ def _check_times(begins: float, ends: float | None, where: str) -> None:
 
 
 def _store_all(
-    db: Db, request: MemoryImport, read: list[tuple[MemoryRecord, Draft]], refused: dict[str, str]
+    db: Db, request: MemoryImport, read: list[tuple[MemoryRecord, PreparedMemory]], refused: dict[str, str]
 ) -> tuple[list[str], int]:  # fmt: skip
     """The ids of the memories that are new, and how many relations came with them."""
-    permitted, created = allowed(db, request), []
+    permitted, created = allowed_scopes(db, request), []
     relations: list[RelationRecord] = []
-    for record, drafted in read:
+    for record, prepared in read:
         refused.pop(record.id, None)  # this may be run a second time
         known = db.fetch_one("SELECT scope FROM memories WHERE id = :id", {"id": record.id})
         project = _project(db, record)
@@ -153,11 +153,11 @@ def _store_all(
         if scope not in permitted or (known and known["scope"] not in permitted):
             refused[record.id] = f"invalid params: {scope} is not one of the caller's scopes - at `$.scope`"
         elif not known:
-            _store(db, record, drafted, {"project_id": project, "scope": scope}, permitted)
+            _store(db, record, prepared, {"project_id": project, "scope": scope}, permitted)
             created.append(record.id)
             relations += record.relations
     # When all are there: a relation may come with the first of its memories.
-    return created, sum(take_over(db, _relation(one), permitted) for one in relations)
+    return created, sum(import_relation(db, _relation(one), permitted) for one in relations)
 
 
 def _project(db: Db, record: MemoryRecord) -> str | None:
@@ -166,19 +166,19 @@ def _project(db: Db, record: MemoryRecord) -> str | None:
     return None if path is None else find_project_id(db, path) or given or clock.new_id()
 
 
-def _store(db: Db, record: MemoryRecord, drafted: Draft, place: Row, permitted: Allowed) -> None:
-    row = _row(record, drafted) | place
-    if record.project_path and find_project_id(db, row["project_id"]) is None:
+def _store(db: Db, record: MemoryRecord, prepared: PreparedMemory, place: Row, permitted: AllowedScopes) -> None:
+    row = _row(record, prepared) | place
+    if record.project_path and project_id(db, row["project_id"]) is None:
         ensure_project(db, project_row(record.project_path) | {"id": row["project_id"]})
-    store_row(db, row, drafted.prepared)
+    insert_memory(db, row, prepared.chunks)
     for one in record.entities:
-        mention(db, row["id"], msgspec.structs.asdict(one), permitted)
+        import_mention(db, row["id"], msgspec.structs.asdict(one), permitted)
     note(db, row["id"], "imported", "user")
     if row["deleted_at"]:
         note(db, row["id"], "deleted", "user", "it was forgotten where it came from", at=row["deleted_at"])
 
 
-def _row(record: MemoryRecord, drafted: Draft) -> Row:
+def _row(record: MemoryRecord, prepared: PreparedMemory) -> Row:
     given = msgspec.structs.asdict(record)
     times = {name: clock.to_ms(given[name]) for name in _TIMES}
     created = times["created_at"] or clock.now()
@@ -187,7 +187,7 @@ def _row(record: MemoryRecord, drafted: Draft) -> Row:
     return {
         **{name: value for name, value in given.items() if name not in _ELSEWHERE},
         **times,
-        **text_columns(drafted.text),
+        **text_columns(prepared.text),
         **list_columns(record.content, record.tags, record.concepts, record.files),
         "created_at": created,
         "sector": record.sector or classify(record.content, record.category),

@@ -6,7 +6,7 @@ from clankers_protocol.agent_text import strip_invisible
 from clankersd.capture.redaction import redact
 from clankersd.index.chunker import CJK
 
-LONGEST = 300
+MAX_MEMORY_CHARS = 300
 """Characters of a memory that was taken from a message."""
 
 PASTED = 3000
@@ -36,13 +36,13 @@ _TOLD = re.compile(
 )
 
 
-def said(text: str) -> str:
+def authored_text(text: str) -> str:
     """What the author of a message wrote: no envelopes, no private parts, no code blocks."""
     text = _PRIVATE.sub(" ", strip_invisible(text))
     return _FENCE.sub("\n", _ENVELOPE.sub(" ", text)).strip()
 
 
-def ends(text: str) -> str:
+def first_and_last_lines(text: str) -> str:
     """A long message's beginning and end, in whole lines where there are any."""
     if len(text) <= PASTED:
         return text
@@ -50,29 +50,29 @@ def ends(text: str) -> str:
     return first.rpartition("\n")[0] + "\n\n" + last.partition("\n")[2]
 
 
-def sentences(text: str) -> list[str]:
+def split_sentences(text: str) -> list[str]:
     """The sentences of what was said, without quotations, headings, tables and bullets."""
     lines = [line for line in text.split("\n") if line.strip() and not _NOT_PROSE.match(line)]
     found = [sentence for line in lines for sentence in _END_OF_SENTENCE.split(_BULLET.sub("", line, count=1))]
     return [" ".join(sentence.split()) for sentence in found if sentence.strip()]
 
 
-def without_secrets(text: str) -> str:
+def redact_secrets(text: str) -> str:
     """The text with everything that looks like a secret blacked out."""
     return _TOLD.sub("[redacted:told]", redact(text)[0])
 
 
 def has_secret(text: str) -> bool:
     """Whether something in it looks like a secret, or did before it was taken out."""
-    return "[redacted:" in without_secrets(text)
+    return "[redacted:" in redact_secrets(text)
 
 
-def ideographs(text: str) -> int:
+def count_ideographs(text: str) -> int:
     """How many characters of the text are words by themselves."""
     return len(_IDEOGRAPHS.findall(text))
 
 
-def cut(text: str, longest: int = LONGEST) -> str:
+def shorten(text: str, longest: int = MAX_MEMORY_CHARS) -> str:
     """The text within a length, ended at a word."""
     text = " ".join(text.split())
     if len(text) <= longest:
@@ -81,9 +81,9 @@ def cut(text: str, longest: int = LONGEST) -> str:
     return (shorter.rpartition(" ")[0] if " " in shorter[longest // 2 :] else shorter).rstrip(" ,;:") + "…"
 
 
-def closed(text: str) -> str:
+def end_with_period(text: str) -> str:
     """The text with a full stop, of its own script."""
-    text = cut(text).rstrip(" ,;")
+    text = shorten(text).rstrip(" ,;")
     if _CLOSED.search(text):
         return text
-    return text + ("。" if ideographs(text[-2:]) else ".")
+    return text + ("。" if count_ideographs(text[-2:]) else ".")
