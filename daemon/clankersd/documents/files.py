@@ -20,7 +20,7 @@ PSEUDO_FILE_SYSTEMS = frozenset(
 MOUNTS = Path("/proc/self/mountinfo")
 
 
-class Refused(Exception):
+class ExtractionError(Exception):
     """The document cannot be taken apart; the message says why and what may be done."""
 
 
@@ -45,19 +45,19 @@ class SizedFile(io.FileIO):
 
 
 def open_regular(path: str, largest: int) -> BinaryIO:
-    """Open the regular file at `path` without following a link and without blocking; raises Refused."""
+    """Open the regular file at `path` without following a link and without blocking; raises ExtractionError."""
     try:
         file = safe_files.open_regular(path, max_bytes=largest)
     except safe_files.SymbolicLink as error:
-        raise Refused(f"{error}: name the file itself") from error
+        raise ExtractionError(f"{error}: name the file itself") from error
     except safe_files.TooLarge as error:
-        raise Refused(f"{error}: see document_megabytes") from error
+        raise ExtractionError(f"{error}: see document_megabytes") from error
     except safe_files.UnsafeFile as error:
-        raise Refused(str(error)) from error
+        raise ExtractionError(str(error)) from error
     with file:
         status = os.fstat(file.fileno())
         if status.st_blocks == 0 and (kind := _file_system(status.st_dev)) in PSEUDO_FILE_SYSTEMS:
-            raise Refused(f"it is not stored on a disk: the kernel makes it up ({kind})")
+            raise ExtractionError(f"it is not stored on a disk: the kernel makes it up ({kind})")
         return io.BufferedReader(SizedFile(os.dup(file.fileno()), status.st_size))
 
 

@@ -23,10 +23,10 @@ from clankers_protocol.errors import Conflict, InvalidParams, StorageUnavailable
 from clankersd import clock
 from clankersd.capture.redaction import count_redactions, without_secrets
 from clankersd.db import Db
-from clankersd.documents.chunkers import by_meaning
+from clankersd.documents.chunkers import chunk_semantic
 from clankersd.documents.extractor.records import Task, Window, records_of
-from clankersd.documents.extractor.worker import Extracted, Unreadable, Worker
-from clankersd.documents.files import Refused, digest_of, open_regular
+from clankersd.documents.extractor.worker import Extracted, Worker
+from clankersd.documents.files import ExtractionError, digest_of, open_regular
 from clankersd.documents.metadata import Changes, announce, change, checked_metadata, project_of
 from clankersd.documents.store import LARGE, Header, Storing, add, add_part, begin, clear, document, finish, remove
 from clankersd.embedders.base import EmbedderUnavailable, ItemFailed
@@ -90,7 +90,7 @@ async def ingest(daemon: "Daemon", request: Ingest) -> Ingested:
             if secrets and ingested.outcome != "unchanged":
                 await daemon.store.write(lambda db: count_redactions(db, secrets, clock.now()))
             return announce(daemon, ingested)
-    except Unreadable as error:
+    except ExtractionError as error:
         raise InvalidParams(f"invalid params: {error} - at `$.{field}`") from error
 
 
@@ -192,7 +192,7 @@ async def _cut_windows(daemon: "Daemon", extracted: Extracted, tokens: int) -> A
     while (window := await anyio.to_thread.run_sync(next, windows, None)) is not None:
         if window.sentences:
             likeness = await _likeness(daemon, [window.text[start:end] for start, end, _ in window.sentences])
-            spans = await anyio.to_thread.run_sync(by_meaning, window.text, window.pieces(), likeness, tokens)
+            spans = await anyio.to_thread.run_sync(chunk_semantic, window.text, window.pieces(), likeness, tokens)
             window.records = await anyio.to_thread.run_sync(records_of, window, spans, 0)
         yield window
 
@@ -266,10 +266,8 @@ def _digest(task: Task, body: bytes) -> str:
     try:
         with open_regular(task.path, task.largest) as file:
             return digest_of(file)
-    except Refused as error:
-        raise Unreadable(str(error)) from error
     except OSError as error:
-        raise Unreadable(error.strerror or str(error)) from error
+        raise ExtractionError(error.strerror or str(error)) from error
 
 
 def _checksum(digest: str, request: Ingest, task: Task) -> str:
