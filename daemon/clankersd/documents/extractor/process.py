@@ -21,8 +21,8 @@ from clankersd.capture.redaction import redact, redact_all
 from clankersd.documents import chunkers
 from clankersd.documents.code import chunk_code, parser_for
 from clankersd.documents.extractor.formats import DocumentProperties, Part, detect_kind, detect_language, extract
-from clankersd.documents.extractor.records import Done, Failed, Message, Task, Window, records_of
-from clankersd.documents.files import ExtractionError, digest_of, open_regular
+from clankersd.documents.extractor.records import Done, Failed, Message, Task, Window, build_records
+from clankersd.documents.files import ExtractionError, open_regular, sha256_of
 from clankersd.index.chunker import HEADING, lines_of
 
 MEMORY = 1024 * 1024 * 1024
@@ -92,7 +92,7 @@ def _answers(task: Task, body: bytes) -> Iterator[Message]:
 def _opened(task: Task, body: bytes) -> BinaryIO:
     if task.path is None:
         return io.BytesIO(body)
-    return open_regular(task.path, task.largest)
+    return open_regular(task.path, task.max_bytes)
 
 
 def _taken_apart(task: Task, file: BinaryIO) -> Iterator[Message]:
@@ -115,7 +115,7 @@ def _taken_apart(task: Task, file: BinaryIO) -> Iterator[Message]:
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
     named = "" if kind in NAMED_BY_FILE else found.title or title
-    yield Done(kind, strategy, _shortened(redact(named)[0]), digest_of(file), size, characters, dict(redacted))
+    yield Done(kind, strategy, _shortened(redact(named)[0]), sha256_of(file), size, characters, dict(redacted))
 
 
 def _shortened(title: str) -> str:
@@ -158,7 +158,7 @@ def _cut(window: Window, task: Task, strategy: str, before: int) -> None:
         spans = chunkers.chunk_parent_child(text, task.parent_tokens, task.tokens, task.overlap)
     else:
         spans = chunkers.chunk_recursive(text, task.tokens, task.overlap)
-    window.records = records_of(window, spans, before)
+    window.records = build_records(window, spans, before)
 
 
 def _windows(parts: Iterator[Part], redacted: Counter[str]) -> Iterator[Window]:
