@@ -28,7 +28,7 @@ from clankers_protocol.errors import InvalidParams, NotFound
 from clankersd.index.chunker import QUARTERS_PER_TOKEN, size_of
 from clankersd.memories.extraction.chat import decode_answer
 from clankersd.memories.salience import DAY_MS
-from clankersd.schedule.grammar import parse
+from clankersd.schedule.grammar import parse_schedule
 
 NOW = round(time.time() * 1000)
 
@@ -340,7 +340,9 @@ def test_context_comes_with_and_without_an_embedder_and_may_be_empty(
 def after(schedule: str, now: str, zone: str = "UTC") -> str:
     """The next run after a local moment, in UTC."""
     where = ZoneInfo(zone)
-    found = parse(schedule, where).next_after(datetime.fromisoformat(now).replace(tzinfo=where).astimezone(UTC))
+    found = parse_schedule(schedule, where).next_after(
+        datetime.fromisoformat(now).replace(tzinfo=where).astimezone(UTC)
+    )
     assert found
     return found.strftime("%Y-%m-%d %H:%M")
 

@@ -41,7 +41,7 @@ def claim_and_die(daemon: DaemonProcess) -> int:
     raw.pragma("foreign_keys", True)
     db = Db(raw)
     with db.transaction():
-        taken, _ = runs.claim(db, clock.now(), 3000, clients=True, busy=[])
+        taken, _ = runs.claim_runs(db, clock.now(), 3000, clients=True, busy=[])
     raw.close()
     assert taken[0].lease_until
     return taken[0].lease_until

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from clankersd.documents.files import Refused, open_regular
+from clankersd.documents.files import ExtractionError, open_regular
 
 
 def test_file_that_grows_while_it_is_read_ends_where_it_ended(tmp_path: Path) -> None:
@@ -29,5 +29,5 @@ def test_empty_file_on_a_disk_is_a_regular_file(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/mountinfo").exists(), reason="the kernel shows no files here")
 def test_file_of_the_kernel_is_refused() -> None:
-    with pytest.raises(Refused, match=r"the kernel makes it up \(proc\)"):
+    with pytest.raises(ExtractionError, match=r"the kernel generates it \(proc\)"):
         open_regular("/proc/self/status", 1000)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clankers_protocol.errors import InvalidParams
-from clankersd.schedule.grammar import GRAMMAR, local_zone, parse, zone_named
+from clankersd.schedule.grammar import GRAMMAR, local_timezone, parse_schedule, parse_timezone
 
 BERLIN, NEW_YORK = "Europe/Berlin", "America/New_York"
 
@@ -26,7 +26,7 @@ BERLIN, NEW_YORK = "Europe/Berlin", "America/New_York"
     ],
 )
 def test_a_day_that_a_month_lacks_is_its_last(day: int, year: int, expected: list[str]) -> None:
-    schedule = parse(f"08:00 monthly({day})", UTC)
+    schedule = parse_schedule(f"08:00 monthly({day})", UTC)
     moment: datetime | None = datetime(year, 1, 1, tzinfo=UTC)
     for wanted in expected:
         assert moment
@@ -64,13 +64,13 @@ def test_a_day_that_a_month_lacks_is_its_last(day: int, year: int, expected: lis
 def test_clock_changes_and_zones(schedule: str, zone: str, now: str, expected: str) -> None:
     where = ZoneInfo(zone)
     moment = datetime.fromisoformat(now).replace(tzinfo=where).astimezone(UTC)
-    assert parse(schedule, where).next_after(moment) == datetime.fromisoformat(expected)
+    assert parse_schedule(schedule, where).next_after(moment) == datetime.fromisoformat(expected)
 
 
 @pytest.mark.parametrize("schedule", ["02:30 daily", "30 2 * * *"])
 def test_the_second_time_an_hour_comes_it_is_not_due_again(schedule: str) -> None:
     second = datetime(2027, 10, 31, 1, 10, tzinfo=UTC)  # 02:10 in Berlin, for the second time
-    found = parse(schedule, ZoneInfo(BERLIN)).next_after(second)
+    found = parse_schedule(schedule, ZoneInfo(BERLIN)).next_after(second)
     assert found == datetime(2027, 11, 1, 1, 30, tzinfo=UTC)
 
 
@@ -84,7 +84,7 @@ SCHEDULES = ["02:30 daily", "02:30 weekly(sun)", "02:30 custom(sun,mon,sat)", "0
     moment=st.integers(1_262_304_000, 2_051_222_400).map(lambda seconds: datetime.fromtimestamp(seconds, UTC)),
 )
 def test_runs_come_in_order_and_the_last_is_never_after_now(schedule: str, zone: str, moment: datetime) -> None:
-    found = parse(schedule, zone_named(zone))
+    found = parse_schedule(schedule, parse_timezone(zone))
     coming = found.next_after(moment)
     assert coming
     assert coming > moment
@@ -101,7 +101,7 @@ def test_runs_come_in_order_and_the_last_is_never_after_now(schedule: str, zone:
 
 @pytest.mark.parametrize("schedule", SCHEDULES[:4])
 def test_the_last_run_is_the_one_that_came(schedule: str) -> None:
-    found = parse(schedule, zone_named(BERLIN))
+    found = parse_schedule(schedule, parse_timezone(BERLIN))
     coming = found.next_after(datetime(2027, 3, 20, tzinfo=UTC))
     assert coming
     assert found.last_until(coming) == coming
@@ -152,7 +152,7 @@ def test_the_last_run_is_the_one_that_came(schedule: str) -> None:
 )
 def test_what_is_no_schedule_is_told_where_and_what_would_be(schedule: str, place: int, expected: str) -> None:
     with pytest.raises(InvalidParams) as refused:
-        parse(schedule, UTC)
+        parse_schedule(schedule, UTC)
     assert refused.value.data["position"] == place
     assert expected in refused.value.data["expected"]
     assert GRAMMAR in refused.value.message
@@ -162,11 +162,11 @@ def test_what_is_no_schedule_is_told_where_and_what_would_be(schedule: str, plac
 @pytest.mark.parametrize("name", ["", "Nowhere/Land", "../../etc/passwd", "/etc/passwd", "Europe", "UTC+2:30", "a\0b"])
 def test_what_is_no_zone_is_refused(name: str) -> None:
     with pytest.raises(InvalidParams, match="there is no time zone"):
-        zone_named(name)
+        parse_timezone(name)
 
 
 def test_the_machines_zone_has_a_name() -> None:
-    assert zone_named(local_zone())
-    assert local_zone({"TZ": "Asia/Tokyo"}) == "Asia/Tokyo"
-    assert local_zone({"TZ": ":Asia/Tokyo"}) == "Asia/Tokyo"
-    assert zone_named(local_zone({"TZ": "CET-1CEST,M3.5.0,M10.5.0/3"}))
+    assert parse_timezone(local_timezone())
+    assert local_timezone({"TZ": "Asia/Tokyo"}) == "Asia/Tokyo"
+    assert local_timezone({"TZ": ":Asia/Tokyo"}) == "Asia/Tokyo"
+    assert parse_timezone(local_timezone({"TZ": "CET-1CEST,M3.5.0,M10.5.0/3"}))

@@ -41,7 +41,7 @@ def add(
 
 def claim(db: Db, now: int, *, clients: bool = True, busy: list[str] | None = None) -> list[ScheduleRun]:
     with db.transaction():
-        return runs.claim(db, now, LEASE, clients=clients, busy=busy or [])[0]
+        return runs.claim_runs(db, now, LEASE, clients=clients, busy=busy or [])[0]
 
 
 def states(db: Db) -> list[str]:
@@ -59,12 +59,12 @@ def test_a_claim_moves_the_next_run_on_and_leases_the_run(db: Db) -> None:
 def test_leases_double_and_end(db: Db) -> None:
     add(db, schedule="00:00 once")
     now, lengths = START, []
-    for _ in range(runs.MOST_ATTEMPTS):
+    for _ in range(runs.MAX_ATTEMPTS):
         (run,) = claim(db, now)
         assert run.lease_until
         lengths.append(run.lease_until - now)
         now = run.lease_until
-    assert lengths == [LEASE * 2**attempt for attempt in range(runs.MOST_ATTEMPTS)]
+    assert lengths == [LEASE * 2**attempt for attempt in range(runs.MAX_ATTEMPTS)]
     assert claim(db, now) == []
     assert states(db) == ["failed"]
 
@@ -75,8 +75,8 @@ def test_no_lease_is_longer_than_an_hour(db: Db) -> None:
     claim(db, START)
     db.execute("UPDATE schedule_runs SET attempts = 7, lease_until = 0")
     with db.transaction():
-        (run,), _ = runs.claim(db, START, 600_000, clients=True, busy=[])
-    assert run.lease_until == START + runs.LONGEST_LEASE_MS
+        (run,), _ = runs.claim_runs(db, START, 600_000, clients=True, busy=[])
+    assert run.lease_until == START + runs.MAX_LEASE_MS
 
 
 def test_what_we_are_busy_with_stays_ours(db: Db) -> None:
@@ -91,10 +91,10 @@ def test_a_run_is_not_made_while_another_is_taken(db: Db) -> None:
     add(db)
     (first,) = claim(db, START)
     with db.transaction():
-        runs.renew(db, first.id, START + 10 * MINUTE)
+        runs.renew_lease(db, first.id, START + 10 * MINUTE)
     assert claim(db, START + 5 * MINUTE) == []
     with db.transaction():
-        assert runs.end(db, first.id, "done", {"x": 1})
+        assert runs.finish_run(db, first.id, "done", {"x": 1})
     (second,) = claim(db, START + 5 * MINUTE + 1)
     assert second.scheduled_for == START + 5 * MINUTE
     assert states(db) == ["done", "taken"]
@@ -104,9 +104,9 @@ def test_an_end_is_the_end(db: Db) -> None:
     add(db)
     (run,) = claim(db, START)
     with db.transaction():
-        assert runs.end(db, run.id, "done", {"x": 1})
-        assert not runs.end(db, run.id, "failed", error="late")
-    found = runs.find(db, run.id)
+        assert runs.finish_run(db, run.id, "done", {"x": 1})
+        assert not runs.finish_run(db, run.id, "failed", error="late")
+    found = runs.find_run(db, run.id)
     assert found
     assert (found.state, found.result, found.error) == ("done", {"x": 1}, None)
 
@@ -114,7 +114,7 @@ def test_an_end_is_the_end(db: Db) -> None:
 def test_of_finished_runs_the_newest_thousand_are_kept(db: Db) -> None:
     add(db)
     with db.transaction():
-        for number in range(runs.KEPT_RUNS + 50):
+        for number in range(runs.MAX_FINISHED_RUNS + 50):
             row = {"id": clock.new_id(), "at": START + number}
             db.execute(
                 "INSERT INTO schedule_runs (id, action_id, scheduled_for, state, created_at, finished_at) "
@@ -123,9 +123,9 @@ def test_of_finished_runs_the_newest_thousand_are_kept(db: Db) -> None:
             )
     (run,) = claim(db, START + MINUTE)
     with db.transaction():
-        runs.end(db, run.id, "done")
-    assert db.value("SELECT count(*) FROM schedule_runs") == runs.KEPT_RUNS
-    assert runs.find(db, run.id)
+        runs.finish_run(db, run.id, "done")
+    assert db.value("SELECT count(*) FROM schedule_runs") == runs.MAX_FINISHED_RUNS
+    assert runs.find_run(db, run.id)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -142,7 +142,7 @@ def test_there_is_never_more_than_one_open_run_and_time_never_goes_back(
     for seconds, clients, acknowledged in steps:
         now += seconds
         handed = claim(db, now, clients=clients)
-        coming = runs.next_event(db, clients=clients)
+        coming = runs.next_event_time(db, clients=clients)
         assert coming is None or coming > now, "there would be no rest"
         assert db.value("SELECT count(*) FROM schedule_runs WHERE finished_at IS NULL") <= 1
         for run in handed:
@@ -150,6 +150,6 @@ def test_there_is_never_more_than_one_open_run_and_time_never_goes_back(
             slots.append((run.id, run.scheduled_for))
             if acknowledged:
                 with db.transaction():
-                    runs.end(db, run.id, "done")
+                    runs.finish_run(db, run.id, "done")
     distinct = list(dict.fromkeys(slots))
     assert [slot for _, slot in distinct] == sorted({slot for _, slot in distinct})

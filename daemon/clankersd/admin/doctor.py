@@ -291,7 +291,7 @@ async def _settings(daemon: "Daemon") -> Finding:
 
 
 async def _schedule(daemon: "Daemon") -> Finding:
-    stuck = await daemon.store.read(lambda db: runs.stuck(db, clock.now() - LATE_MS))
+    stuck = await daemon.store.read(lambda db: runs.find_stuck_actions(db, clock.now() - LATE_MS))
     if stuck.overdue:
         told = f"{_several(stuck.overdue)} should have run long ago."
         return Finding("schedule", "problem", told, "clankers-ctl logs --level error; then start the daemon again")

@@ -1,1 +1,1 @@
-"""Documents: taken apart outside the daemon's process, cut into chunks, stored so that nothing is lost half way."""
+"""Documents: extracted in a separate process, split into chunks, and stored."""

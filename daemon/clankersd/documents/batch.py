@@ -1,4 +1,4 @@
-"""Ingesting many documents: put down first and then worked off, so that a crash loses none."""
+"""Ingest many documents as a job. They are stored in `ingest_items` first, so that a crash loses none."""
 
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,9 +13,9 @@ from clankers_protocol.documents import DocumentIngestMany, Ingest
 from clankers_protocol.errors import Conflict, RpcError, StorageUnavailable
 from clankersd import clock
 from clankersd.capture.redaction import without_secrets
-from clankersd.db import Db
+from clankersd.db import Db, Store
 from clankersd.documents.ingest import NOT_REDACTED, ingest
-from clankersd.documents.store import finish_removing
+from clankersd.documents.store import resume_deletions
 from clankersd.wire.jobs import Progress
 from clankersd.wire.rpc import handles
 
@@ -23,21 +23,25 @@ if TYPE_CHECKING:
     from clankersd.app import Daemon
 
 JOB = "document ingest"
-AT_ONCE = 4
-"""Documents under way at the same time: while one is stored the next is taken apart."""
+MAX_CONCURRENT_DOCUMENTS = 4
+"""Documents ingested at the same time: while one is stored, the text of the next is extracted."""
 
 RETRY_SECONDS = 5.0
 
-_PUT_DOWN = "INSERT INTO ingest_items (batch, position, request) VALUES (:batch, :position, :request)"
-# In the order they were accepted in. Their ids tell the time, and the clock may have been set back since.
-_ACCEPTED = "SELECT batch FROM ingest_items GROUP BY batch ORDER BY min(rowid)"
-_WAITING = """
+_INSERT_ITEM = "INSERT INTO ingest_items (batch, position, request) VALUES (:batch, :position, :request)"
+# In the order of acceptance. Ids also contain the time, but the clock may have been set back since.
+_SELECT_BATCHES = "SELECT batch FROM ingest_items GROUP BY batch ORDER BY min(rowid)"
+_SELECT_WAITING = """
     SELECT position, request FROM ingest_items
     WHERE batch = :batch AND outcome IS NULL AND position > :after ORDER BY position LIMIT 100
 """
-_OUTCOME = """
+_COUNT_ITEMS = "SELECT count(*) AS total, count(outcome) AS done FROM ingest_items WHERE batch = :batch"
+_STORE_OUTCOME = """
     UPDATE ingest_items SET outcome = :outcome, error = :error, request = :source
     WHERE batch = :batch AND position = :position
+"""
+_SELECT_OUTCOMES = """
+    SELECT position, outcome, error, request AS source FROM ingest_items WHERE batch = :batch ORDER BY position
 """
 
 log = structlog.get_logger(component="documents")
@@ -45,91 +49,88 @@ log = structlog.get_logger(component="documents")
 
 @handles(DocumentIngestMany)
 async def ingest_many(daemon: "Daemon", request: DocumentIngestMany) -> JobStarted:
-    daemon.jobs.ensure_not_running(JOB)  # before anything is put down for it
+    daemon.jobs.refuse_second(JOB)  # before any item is stored
     batch = clock.new_id()
     daemon.documents.own_batches.add(batch)
-    rows = await anyio.to_thread.run_sync(_rows, batch, request.documents)
+    rows = await anyio.to_thread.run_sync(_item_rows, batch, request.documents)
 
-    def put_down(db: Db) -> None:
+    def store_items(db: Db) -> None:
         for row in rows:
-            db.execute(_PUT_DOWN, row)
+            db.execute(_INSERT_ITEM, row)
 
-    await daemon.store.write(put_down)
+    await daemon.store.write(store_items)
     try:
-        return JobStarted(await daemon.jobs.start(JOB, partial(_work_off, daemon, [batch])))
+        return JobStarted(await daemon.jobs.start(JOB, partial(_ingest_batches, daemon, [batch])))
     except BaseException:
         with anyio.CancelScope(shield=True):
-            await _forget(daemon, batch)
+            await _delete_batch(daemon.store, batch)
         raise
 
 
-def _rows(batch: str, documents: list[Ingest]) -> list[dict[str, Any]]:
-    """Encode the requests as they wait in the database: already without secrets."""
-    return [
-        {
-            "batch": batch,
-            "position": position,
-            "request": msgspec.json.encode(without_secrets(one, *NOT_REDACTED)[0]).decode(),
-        }
-        for position, one in enumerate(documents)
-    ]
+def _item_rows(batch: str, documents: list[Ingest]) -> list[dict[str, Any]]:
+    """Encode the requests for `ingest_items`, with secrets already redacted."""
+    rows = []
+    for position, document in enumerate(documents):
+        redacted, _ = without_secrets(document, *NOT_REDACTED)
+        rows.append({"batch": batch, "position": position, "request": msgspec.json.encode(redacted).decode()})
+    return rows
 
 
 async def resume(daemon: "Daemon") -> None:
-    """Go on with what an earlier daemon accepted and did not finish."""
+    """Resume the deletions and batches that an earlier daemon accepted and did not finish."""
     await daemon.jobs.ready.wait()
     while True:
         try:
-            await finish_removing(daemon.store)
-            accepted = [row["batch"] for row in await daemon.store.read(lambda db: db.fetch(_ACCEPTED))]
-            left = [batch for batch in accepted if batch not in daemon.documents.own_batches]
-            if left:
-                log.info("ingesting goes on", batches=len(left))
-                await daemon.jobs.start(JOB, partial(_work_off, daemon, left))
+            await resume_deletions(daemon.store)
+            stored = [row["batch"] for row in await daemon.store.read(lambda db: db.fetch(_SELECT_BATCHES))]
+            unfinished = [batch for batch in stored if batch not in daemon.documents.own_batches]
+            if unfinished:
+                log.info("document ingest resumed", batches=len(unfinished))
+                await daemon.jobs.start(JOB, partial(_ingest_batches, daemon, unfinished))
         except (StorageUnavailable, Conflict):
             await anyio.sleep(RETRY_SECONDS)
         else:
             return
 
 
-async def _work_off(daemon: "Daemon", batches: list[str], progress: Progress) -> dict[str, Any]:
+async def _ingest_batches(daemon: "Daemon", batches: list[str], progress: Progress) -> dict[str, Any]:
+    """Ingest every waiting document; return counts by outcome and the list of failures."""
     result: dict[str, Any] = {"stored": 0, "updated": 0, "unchanged": 0, "failed": []}
     for batch in batches:
         try:
-            await _work_off_one(daemon, batch, progress)
+            await _ingest_batch(daemon, batch, progress)
         except anyio.get_cancelled_exc_class():
-            if not daemon.stopping.is_set():  # somebody cancelled the job, and means it
+            if not daemon.stopping.is_set():  # a client cancelled the job, so it must not be resumed
                 with anyio.CancelScope(shield=True):
-                    await _forget(daemon, batch)
+                    await _delete_batch(daemon.store, batch)
             raise
-        await _account(daemon, batch, result)
-        await _forget(daemon, batch)
+        await _add_outcomes(daemon.store, batch, result)
+        await _delete_batch(daemon.store, batch)
     return result
 
 
-async def _work_off_one(daemon: "Daemon", batch: str, progress: Progress) -> None:
-    counts = "SELECT count(*) AS total, count(outcome) AS done FROM ingest_items WHERE batch = :batch"
-    known = await daemon.store.read(lambda db: db.fetch_one(counts, {"batch": batch}))
-    assert known
-    done, after = known["done"], -1
+async def _ingest_batch(daemon: "Daemon", batch: str, progress: Progress) -> None:
+    counts = await daemon.store.read(lambda db: db.fetch_one(_COUNT_ITEMS, {"batch": batch}))
+    assert counts
+    done, total = counts["done"], counts["total"]
+    limiter = anyio.Semaphore(MAX_CONCURRENT_DOCUMENTS)
 
-    async def one(position: int, request: str) -> None:
+    async def ingest_one(position: int, request: str) -> None:
         nonlocal done
-        async with room:
+        async with limiter:
             await _ingest_item(daemon, batch, position, request)
         done += 1
-        await progress(done, known["total"], "ingesting")
+        await progress(done, total, "ingesting")
 
-    while rows := await _waiting(daemon, batch, after):
-        room = anyio.Semaphore(AT_ONCE)
+    def fetch_waiting(db: Db) -> list[dict[str, Any]]:
+        return db.fetch(_SELECT_WAITING, {"batch": batch, "after": last_position})
+
+    last_position = -1
+    while rows := await daemon.store.read(fetch_waiting):
         async with anyio.create_task_group() as tasks:
             for row in rows:
-                tasks.start_soon(one, row["position"], row["request"])
-        after = rows[-1]["position"]
-
-
-async def _waiting(daemon: "Daemon", batch: str, after: int) -> list[dict[str, Any]]:
-    return await daemon.store.read(lambda db: db.fetch(_WAITING, {"batch": batch, "after": after}))
+                tasks.start_soon(ingest_one, row["position"], row["request"])
+        last_position = rows[-1]["position"]
 
 
 async def _ingest_item(daemon: "Daemon", batch: str, position: int, encoded: str) -> None:
@@ -137,15 +138,16 @@ async def _ingest_item(daemon: "Daemon", batch: str, position: int, encoded: str
     row: dict[str, Any] = {"batch": batch, "position": position, "source": request.source or request.path or ""}
     while True:
         try:
-            row["outcome"], row["error"] = await _outcome(daemon, request)
-            await daemon.store.write(lambda db: db.execute(_OUTCOME, row))
+            row["outcome"], row["error"] = await _try_ingest(daemon, request)
+            await daemon.store.write(lambda db: db.execute(_STORE_OUTCOME, row))
         except StorageUnavailable:
-            await anyio.sleep(RETRY_SECONDS)  # until it can be stored, however long that is
+            await anyio.sleep(RETRY_SECONDS)  # retry without limit, until storage is available again
         else:
             return
 
 
-async def _outcome(daemon: "Daemon", request: Ingest) -> tuple[str, str | None]:
+async def _try_ingest(daemon: "Daemon", request: Ingest) -> tuple[str, str | None]:
+    """Ingest a document; return the outcome, and the error message if it failed. Raises StorageUnavailable."""
     try:
         return (await ingest(daemon, request)).outcome, None
     except StorageUnavailable:
@@ -153,18 +155,17 @@ async def _outcome(daemon: "Daemon", request: Ingest) -> tuple[str, str | None]:
     except RpcError as error:
         return "failed", error.message.removeprefix("invalid params: ").partition(" - at `$")[0]
     except Exception:
-        log.exception("document stumbled", source=request.source or request.path)
+        log.exception("document ingest failed", source=request.source or request.path)
         return "failed", "internal error: see the daemon's log"
 
 
-async def _account(daemon: "Daemon", batch: str, result: dict[str, Any]) -> None:
-    sql = "SELECT position, outcome, error, request AS source FROM ingest_items WHERE batch = :batch ORDER BY position"
-    for row in await daemon.store.read(lambda db: db.fetch(sql, {"batch": batch})):
+async def _add_outcomes(store: Store, batch: str, result: dict[str, Any]) -> None:
+    for row in await store.read(lambda db: db.fetch(_SELECT_OUTCOMES, {"batch": batch})):
         if row["outcome"] == "failed":
             result["failed"].append({name: row[name] for name in ("position", "source", "error")})
         else:
             result[row["outcome"]] += 1
 
 
-async def _forget(daemon: "Daemon", batch: str) -> None:
-    await daemon.store.write(lambda db: db.execute("DELETE FROM ingest_items WHERE batch = :batch", {"batch": batch}))
+async def _delete_batch(store: Store, batch: str) -> None:
+    await store.write(lambda db: db.execute("DELETE FROM ingest_items WHERE batch = :batch", {"batch": batch}))

@@ -47,29 +47,29 @@ class Piece:
     opens: bool
 
 
-def recursive(text: str, tokens: int, overlap: int) -> list[Span]:
+def chunk_recursive(text: str, tokens: int, overlap: int) -> list[Span]:
     """At paragraphs where possible, else at sentences, else between words."""
-    return pack(text, pieces(text, 0, len(text), tokens), tokens, overlap)
+    return pack_pieces(text, split_sentences(text, 0, len(text), tokens), tokens, overlap)
 
 
-def markdown(text: str, tokens: int, overlap: int) -> list[Span]:
+def chunk_markdown(text: str, tokens: int, overlap: int) -> list[Span]:
     """Each section by itself under its heading; very small ones go with the next, large ones are cut further."""
     spans: list[Span] = []
     for section in _joined(text, _sections(text), tokens):
-        inside = pack(text, pieces(text, section.start, section.end, tokens), tokens, overlap)
+        inside = pack_pieces(text, split_sentences(text, section.start, section.end, tokens), tokens, overlap)
         spans += [Span(span.start, span.end, section.metadata) for span in inside]
     return spans
 
 
-def parent_child(text: str, parent_tokens: int, tokens: int, overlap: int) -> list[Span]:
+def chunk_parent_child(text: str, parent_tokens: int, tokens: int, overlap: int) -> list[Span]:
     """Large parts, each with the small ones it is found by."""
-    parents = recursive(text, parent_tokens, 0)
+    parents = chunk_recursive(text, parent_tokens, 0)
     for parent in parents:
-        parent.children = pack(text, pieces(text, parent.start, parent.end, tokens), tokens, overlap)
+        parent.children = pack_pieces(text, split_sentences(text, parent.start, parent.end, tokens), tokens, overlap)
     return parents
 
 
-def by_meaning(text: str, sentences: list[Piece], likeness: list[float], tokens: int) -> list[Span]:
+def chunk_semantic(text: str, sentences: list[Piece], likeness: list[float], tokens: int) -> list[Span]:
     """Where neighbouring sentences are least alike; `likeness` is that of each sentence with the next."""
     if not sentences:
         return []
@@ -80,7 +80,7 @@ def by_meaning(text: str, sentences: list[Piece], likeness: list[float], tokens:
     spans: list[Span] = []
     begin = 0
     for at in [*(place for place, piece in enumerate(opened) if piece.opens and place), len(opened)]:
-        spans += pack(text, opened[begin:at], tokens, 0)
+        spans += pack_pieces(text, opened[begin:at], tokens, 0)
         begin = at
     return spans
 
@@ -92,7 +92,7 @@ def _percentile(values: list[float]) -> float:
     return values[low] + (part * (values[low + 1] - values[low]) if part else 0.0)
 
 
-def pieces(text: str, start: int, end: int, tokens: int) -> list[Piece]:
+def split_sentences(text: str, start: int, end: int, tokens: int) -> list[Piece]:
     """The sentences and lines between two places, all of the text; too long ones in parts."""
     limit = tokens * QUARTERS_PER_TOKEN
     found = []
@@ -103,7 +103,7 @@ def pieces(text: str, start: int, end: int, tokens: int) -> list[Piece]:
     return found
 
 
-def pack(text: str, parts: list[Piece], tokens: int, overlap: int) -> list[Span]:
+def pack_pieces(text: str, parts: list[Piece], tokens: int, overlap: int) -> list[Span]:
     """Consecutive pieces put together, as many as fit; rather to where something opens than full to the brim."""
     limit, shared = tokens * QUARTERS_PER_TOKEN, min(overlap * QUARTERS_PER_TOKEN, tokens * QUARTERS_PER_TOKEN // 2)
     ends = list(accumulate(piece.size for piece in parts))

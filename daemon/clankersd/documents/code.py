@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from clankersd.documents.chunkers import Piece, Span, pack, pieces
+from clankersd.documents.chunkers import Piece, Span, pack_pieces, split_sentences
 from clankersd.index.chunker import QUARTERS_PER_TOKEN, size_of
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def parser_for(language: str) -> Any:
     return tree_sitter.Parser(tree_sitter.Language(grammar()))
 
 
-def cut_code(text: str, language: str, tokens: int) -> list[Span]:
+def chunk_code(text: str, language: str, tokens: int) -> list[Span]:
     """At the definitions of the code, each chunk with the first name it defines."""
     data = text.encode()
     root = parser_for(language).parse(data).root_node
@@ -51,8 +51,8 @@ def cut_code(text: str, language: str, tokens: int) -> list[Span]:
         if size_of(text[start:end]) <= tokens * QUARTERS_PER_TOKEN:
             parts.append(Piece(start, end, size_of(text[start:end]), opens=name is not None))
         else:
-            parts += pieces(text, start, end, tokens)
-    spans = pack(text, parts, tokens, 0)
+            parts += split_sentences(text, start, end, tokens)
+    spans = pack_pieces(text, parts, tokens, 0)
     for span in spans:
         name = next((names[at] for at in names if span.start <= at < span.end), None)
         span.metadata = {"language": language} | ({"symbol": name} if name else {})

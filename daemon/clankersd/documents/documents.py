@@ -1,4 +1,4 @@
-"""Documents as their owner handles them: stored in chunks of one's own, read, listed, changed, deleted."""
+"""Store documents in chunks made by the client; get, list, update and delete documents."""
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -22,28 +22,35 @@ from clankers_protocol.documents import (
 from clankers_protocol.errors import InvalidParams, NotFound
 from clankersd import clock
 from clankersd.capture.redaction import count_redactions, redact, without_secrets
-from clankersd.db import Db
-from clankersd.db.ids import resolve_id
+from clankersd.db import Db, Store
+from clankersd.db.ids import whole_id
 from clankersd.db.paging import decode_cursor, encode_cursor
 from clankersd.documents.extractor.records import Record
-from clankersd.documents.ingest import PART, parts_of
-from clankersd.documents.metadata import Changes, announce, change, checked_metadata, project_of
+from clankersd.documents.metadata import (
+    MetadataChanges,
+    announce,
+    apply_changes,
+    check_metadata,
+    find_or_create_project,
+)
 from clankersd.documents.store import (
-    DOCUMENT,
-    LARGE,
-    SOURCE,
-    Header,
-    add,
-    add_part,
-    begin,
-    document,
-    document_from,
-    finish,
-    keep_vectors,
-    record_of,
-    remove,
+    INDEX_SOURCE,
+    LARGE_DOCUMENT_CHUNKS,
+    SELECT_DOCUMENT,
+    TEXT_PART_CHARACTERS,
+    DocumentHeader,
+    add_chunks,
+    add_text,
+    begin_document,
+    delete_large_document,
+    document_from_row,
+    fetch_document,
+    finish_document,
+    store_vectors,
 )
 from clankersd.index.chunks import hash_of
+from clankersd.index.index import Index
+from clankersd.index.tokenize import count_words, other_forms
 from clankersd.projects import find_project_root
 from clankersd.search.vector import given_vector
 from clankersd.wire.rpc import handles
@@ -51,7 +58,7 @@ from clankersd.wire.rpc import handles
 if TYPE_CHECKING:
     from clankersd.app import Daemon
 
-_PARTS = """
+_SELECT_PARTS = """
     SELECT start_offset, text FROM document_parts
     WHERE document_id = :id AND start_offset > :offset - :part AND start_offset < :offset + :length
     ORDER BY start_offset
@@ -65,10 +72,11 @@ _COUNTS = """
 
 
 @dataclass(frozen=True)
-class _Given:
-    """What a sender cut, ready to be stored."""
+class _ClientDocument:
+    """A document chunked by the client, validated and ready to store."""
 
     records: list[Record]
+    client_ids: list[str | None]
     vectors: list[bytes | None]
     content: str
     checksum: str
@@ -77,121 +85,146 @@ class _Given:
 
 @handles(DocumentStore)
 async def store_document(daemon: "Daemon", request: DocumentStore) -> Ingested:
-    checked_metadata(request.metadata)
+    check_metadata(request.metadata)
     request, secrets = await anyio.to_thread.run_sync(without_secrets, request, "project")
-    given = await anyio.to_thread.run_sync(_prepare, daemon, request, secrets)
-    source = request.source or request.id or f"sha256:{hash_of(given.content)}"
-    title = request.title or next(iter(given.content.strip().splitlines()), source)[:200]
-    header = Header(
-        source, title, request.kind, "given", given.checksum, len(given.content.encode()), len(given.content),
-        await project_of(daemon, request.project), request.metadata, clock.to_ms(request.created_at), request.id,
-        request.sequence,
-    )  # fmt: skip
-    async with daemon.documents.alone_with(source):
-        return announce(daemon, await _store(daemon, header, request, given))
+    prepared = await anyio.to_thread.run_sync(_prepare, daemon, request, secrets)
+    content = prepared.content
+    source = request.source or request.id or f"sha256:{hash_of(content)}"
+    first_line = next(iter(content.strip().splitlines()), source)
+    header = DocumentHeader(
+        source=source,
+        title=request.title or first_line[:200],
+        kind=request.kind,
+        strategy="given",
+        checksum=prepared.checksum,
+        bytes=len(content.encode()),
+        characters=len(content),
+        project_id=await find_or_create_project(daemon.store, request.project),
+        metadata=request.metadata,
+        created_at=clock.moment(request.created_at),
+        id=request.id,
+        sequence_edges=request.sequence,
+    )
+    changes = MetadataChanges(request.title, request.metadata, header.project_id)
+    async with daemon.documents.lock_source(source):
+        ingested = await _store(daemon.store, daemon.index, header, prepared, changes, request.source is not None)
+        return announce(daemon, ingested)
 
 
-async def _store(daemon: "Daemon", header: Header, request: DocumentStore, given: _Given) -> Ingested:
-    live = daemon.index.live
+async def _store(
+    store: Store,
+    index: Index,
+    header: DocumentHeader,
+    prepared: _ClientDocument,
+    changes: MetadataChanges,
+    has_source: bool,
+) -> Ingested:
+    live = index.live
 
-    def store(db: Db) -> tuple[Ingested, list[tuple[int, bytes]]]:
-        named = header if request.source else _with_own_source(db, header)
-        if known := _unchanged(db, named):
-            changed = change(db, known, Changes(request.title, request.metadata, header.project_id))
-            return Ingested(document(db, known), "updated" if changed else "unchanged"), []
-        storing = begin(db, named)
-        storing = add(db, storing, given.records, daemon.index.chunkings(), [one.id for one in request.chunks])
-        for offset, text in parts_of(given.content, 0):
-            add_part(db, storing.id, offset, text)
-        finish(db, storing)
-        count_redactions(db, given.redacted, clock.now())
-        embedded = {
-            chunk: vector for chunk, vector in zip(storing.ids, given.vectors, strict=True) if vector is not None
-        }
-        kept = keep_vectors(db, live, embedded) if live and embedded else []
-        outcome = Ingested(document(db, storing.id), "updated" if storing.revision > 1 else "stored")
-        return outcome, kept
+    def write_all(db: Db) -> tuple[Ingested, list[tuple[int, bytes]]]:
+        named = header if has_source else _with_stored_source(db, header)
+        unchanged_id = _find_unchanged(db, named)
+        if unchanged_id is not None:
+            changed = apply_changes(db, unchanged_id, changes)
+            return Ingested(fetch_document(db, unchanged_id), "updated" if changed else "unchanged"), []
+        write = begin_document(db, named)
+        write = add_chunks(db, write, prepared.records, index.chunkings(), prepared.client_ids)
+        add_text(db, write.id, prepared.content, 0)
+        finish_document(db, write)
+        count_redactions(db, prepared.redacted, clock.now())
+        pairs = zip(write.chunk_ids, prepared.vectors, strict=True)
+        embeddings = {chunk_id: vector for chunk_id, vector in pairs if vector is not None}
+        stored_vectors = store_vectors(db, live, embeddings) if live and embeddings else []
+        outcome = Ingested(fetch_document(db, write.id), "updated" if write.revision > 1 else "stored")
+        return outcome, stored_vectors
 
-    ingested, kept = await daemon.store.write(store)
-    if kept and live:
-        daemon.index.vectors_added(live, [(number, vector, SOURCE) for number, vector in kept])
-    daemon.index.wake()
+    ingested, stored_vectors = await store.write(write_all)
+    if stored_vectors and live:
+        index.gained(live, [(number, vector, INDEX_SOURCE) for number, vector in stored_vectors])
+    index.wake()
     return ingested
 
 
-def _prepare(daemon: "Daemon", request: DocumentStore, secrets: dict[str, int]) -> _Given:
-    """Everything that can be done before the database is reached; runs in a thread."""
-    vectors = [_vector(daemon, one, place) for place, one in enumerate(request.chunks)]
+def _prepare(daemon: "Daemon", request: DocumentStore, secrets: dict[str, int]) -> _ClientDocument:
+    """Validate and encode the chunks before the transaction; runs in a thread."""
     chunks = request.chunks
-    content = request.content if request.content is not None else "\n\n".join(_top(chunks))
-    checksum = hash_of("\0".join([content, *(repr(one) for one in chunks), str(request.sequence)]))
-    return _Given(_records(chunks), vectors, content, checksum, secrets)
+    vectors: list[bytes | None] = []
+    for position, chunk in enumerate(chunks):
+        vector = None
+        if chunk.embedding is not None:
+            checked = given_vector(daemon, chunk.embedding, f"$.chunks[{position}].embedding")
+            vector = bytes(checked.astype("<f4").tobytes())
+        vectors.append(vector)
+    content = request.content
+    if content is None:
+        content = "\n\n".join(chunk.content for chunk in chunks if chunk.parent_id is None)
+    checksum = hash_of("\0".join([content, *(repr(chunk) for chunk in chunks), str(request.sequence)]))
+    client_ids = [chunk.id for chunk in chunks]
+    return _ClientDocument(_records(chunks), client_ids, vectors, content, checksum, secrets)
 
 
-def _with_own_source(db: Db, header: Header) -> Header:
-    """Named by its id alone, a stored document keeps its source."""
+def _with_stored_source(db: Db, header: DocumentHeader) -> DocumentHeader:
+    """Use the source of the stored document if the client gave only its id."""
     source = db.value("SELECT source FROM documents WHERE id = :id", {"id": header.id})
     return header if source is None else replace(header, source=source)
 
 
-def _unchanged(db: Db, header: Header) -> str | None:
+def _find_unchanged(db: Db, header: DocumentHeader) -> str | None:
+    """Return the id of the stored document if it has the same content."""
     row = {"source": header.source, "checksum": header.checksum, "id": header.id}
     sql = "SELECT id FROM documents WHERE source = :source AND checksum = :checksum AND id = coalesce(:id, id)"
     return db.value(sql, row)  # type: ignore[no-any-return]
 
 
 def _records(chunks: list[ChunkInput]) -> list[Record]:
-    """The chunks ready to be stored; raises InvalidParams for ids and parents that do not fit together."""
-    places = _places(chunks)
-    parents = {one.parent_id for one in chunks if one.parent_id is not None}
+    """Convert the client's chunks; raises InvalidParams for ids and parents that do not fit together."""
+    positions: dict[str, int] = {}
+    for position, chunk in enumerate(chunks):
+        if chunk.id is not None and positions.setdefault(chunk.id, position) != position:
+            raise _invalid_chunk(position, "id", f"{chunk.id!r} is used twice")
+    parent_ids = {chunk.parent_id for chunk in chunks if chunk.parent_id is not None}
     records = []
-    for place, one in enumerate(chunks):
-        checked_metadata(one.metadata, f"$.chunks[{place}].metadata")
-        if not one.content.strip():
-            raise _wrong(place, "content", "there is no text in it")
-        if (one.start_offset is None) != (one.end_offset is None) or (one.start_offset or 0) > (one.end_offset or 0):
-            raise _wrong(place, "endOffset", "startOffset and endOffset go together, in this order")
-        record = record_of(one.content, one.metadata or {}, one.start_offset, one.end_offset)
-        record.searchable = one.id is None or one.id not in parents
-        record.parent = _parent(chunks, places, place)
-        if not record.searchable and one.embedding is not None:
-            raise _wrong(place, "embedding", "a parent is not searched itself")
+    for position, chunk in enumerate(chunks):
+        check_metadata(chunk.metadata, f"$.chunks[{position}].metadata")
+        if not chunk.content.strip():
+            raise _invalid_chunk(position, "content", "there is no text in it")
+        start, end = chunk.start_offset, chunk.end_offset
+        if (start is None) != (end is None) or (start or 0) > (end or 0):
+            raise _invalid_chunk(position, "endOffset", "startOffset and endOffset go together, in this order")
+        is_parent = chunk.id is not None and chunk.id in parent_ids
+        if is_parent and chunk.embedding is not None:
+            raise _invalid_chunk(position, "embedding", "a parent is not searched itself")
+        record = Record(
+            content=chunk.content,
+            start=start,
+            end=end,
+            start_line=None,
+            end_line=None,
+            metadata=chunk.metadata or {},
+            hash=hash_of(chunk.content),
+            extra=other_forms(chunk.content),
+            tokens=count_words(chunk.content),
+            searchable=not is_parent,
+            parent=_parent_position(chunks, positions, position),
+        )
         records.append(record)
     return records
 
 
-def _places(chunks: list[ChunkInput]) -> dict[str, int]:
-    places: dict[str, int] = {}
-    for place, one in enumerate(chunks):
-        if one.id is not None and places.setdefault(one.id, place) != place:
-            raise _wrong(place, "id", f"{one.id!r} is there twice")
-    return places
-
-
-def _parent(chunks: list[ChunkInput], places: dict[str, int], place: int) -> int | None:
-    wanted = chunks[place].parent_id
-    if wanted is None:
+def _parent_position(chunks: list[ChunkInput], positions: dict[str, int], position: int) -> int | None:
+    parent_id = chunks[position].parent_id
+    if parent_id is None:
         return None
-    found = places.get(wanted)
-    if found is None or found >= place:
-        raise _wrong(place, "parentId", f"no chunk before it has the id {wanted!r}")
-    if chunks[found].parent_id is not None:
-        raise _wrong(place, "parentId", "a parent has no parent itself")
-    return found
+    parent = positions.get(parent_id)
+    if parent is None or parent >= position:
+        raise _invalid_chunk(position, "parentId", f"no chunk before it has the id {parent_id!r}")
+    if chunks[parent].parent_id is not None:
+        raise _invalid_chunk(position, "parentId", "a parent cannot have a parent itself")
+    return parent
 
 
-def _vector(daemon: "Daemon", one: ChunkInput, place: int) -> bytes | None:
-    if one.embedding is None:
-        return None
-    return bytes(given_vector(daemon, one.embedding, f"$.chunks[{place}].embedding").astype("<f4").tobytes())
-
-
-def _top(chunks: list[ChunkInput]) -> list[str]:
-    return [one.content for one in chunks if one.parent_id is None]
-
-
-def _wrong(place: int, name: str, what: str) -> InvalidParams:
-    return InvalidParams(f"invalid params: {what} - at `$.chunks[{place}].{name}`")
+def _invalid_chunk(position: int, field: str, problem: str) -> InvalidParams:
+    return InvalidParams(f"invalid params: {problem} - at `$.chunks[{position}].{field}`")
 
 
 @handles(DocumentGet)
@@ -200,26 +233,28 @@ async def get_document(daemon: "Daemon", request: DocumentGet) -> DocumentText:
         raise InvalidParams("invalid params: give exactly one of id and source - at `$`")
 
     def get(db: Db) -> DocumentText:
-        found = document(db, _id_of(db, request))
-        params = {"id": found.id, "offset": request.offset, "length": request.length, "part": PART}
-        rows = db.fetch(_PARTS, params)
-        first = rows[0]["start_offset"] if rows else request.offset
-        begin_at = request.offset - first
-        text = "".join(row["text"] for row in rows)[begin_at : begin_at + request.length]
-        after = request.offset + len(text)
-        return DocumentText(found, text, request.offset, after if after < found.characters else None)
+        document = fetch_document(db, _resolve_id(db, request))
+        params = {
+            "id": document.id, "offset": request.offset, "length": request.length, "part": TEXT_PART_CHARACTERS,
+        }  # fmt: skip
+        parts = db.fetch(_SELECT_PARTS, params)
+        first_offset = parts[0]["start_offset"] if parts else request.offset
+        begin = request.offset - first_offset
+        text = "".join(part["text"] for part in parts)[begin : begin + request.length]
+        end = request.offset + len(text)
+        return DocumentText(document, text, request.offset, end if end < document.characters else None)
 
     return await daemon.store.read(get)
 
 
-def _id_of(db: Db, request: DocumentGet) -> str:
+def _resolve_id(db: Db, request: DocumentGet) -> str:
     if request.id is not None:
-        return resolve_id(db, request.id, "documents", "document", "revision > 0")
-    source = redact(request.source or "")[0]  # as it is stored
-    found = db.value("SELECT id FROM documents WHERE source = :source", {"source": source})
-    if found is None:
+        return whole_id(db, request.id, "documents", "document", "revision > 0")
+    source = redact(request.source or "")[0]  # sources are stored redacted
+    document_id = db.value("SELECT id FROM documents WHERE source = :source", {"source": source})
+    if document_id is None:
         raise NotFound(f"document not found: {request.source}")
-    return str(found)
+    return str(document_id)
 
 
 @handles(DocumentList)
@@ -238,11 +273,11 @@ async def list_documents(daemon: "Daemon", request: DocumentList) -> DocumentPag
         conditions.append("(documents.created_at, documents.id) < (:at, :before)")
         params["at"], params["before"] = decode_cursor(request.cursor, int, str)
     order = "ORDER BY documents.created_at DESC, documents.id DESC LIMIT :limit"
-    sql = f"{DOCUMENT} WHERE {' AND '.join(conditions)} {order}"
+    sql = f"{SELECT_DOCUMENT} WHERE {' AND '.join(conditions)} {order}"
 
     def page(db: Db) -> DocumentPage:
         rows = db.fetch(sql, params | {"limit": request.limit + 1})
-        shown = [document_from(row) for row in rows[: request.limit]]
+        shown = [document_from_row(row) for row in rows[: request.limit]]
         more = len(rows) > len(shown)
         return DocumentPage(shown, encode_cursor(shown[-1].created_at, shown[-1].id) if more else None)
 
@@ -252,14 +287,15 @@ async def list_documents(daemon: "Daemon", request: DocumentList) -> DocumentPag
 @handles(DocumentUpdate)
 async def update_document(daemon: "Daemon", request: DocumentUpdate) -> Document:
     request, secrets = without_secrets(request, "project")
-    checked_metadata(request.metadata)
-    changes = Changes(request.title, request.metadata, await project_of(daemon, request.project))
+    check_metadata(request.metadata)
+    project_id = await find_or_create_project(daemon.store, request.project)
+    changes = MetadataChanges(request.title, request.metadata, project_id)
 
     def update(db: Db) -> Ingested:
-        document(db, request.id)  # or there is none
+        fetch_document(db, request.id)  # raises NotFound
         count_redactions(db, secrets, clock.now())
-        changed = change(db, request.id, changes)
-        return Ingested(document(db, request.id), "updated" if changed else "unchanged")
+        changed = apply_changes(db, request.id, changes)
+        return Ingested(fetch_document(db, request.id), "updated" if changed else "unchanged")
 
     return announce(daemon, await daemon.store.write(update)).document
 
@@ -267,19 +303,19 @@ async def update_document(daemon: "Daemon", request: DocumentUpdate) -> Document
 @handles(DocumentDelete)
 async def delete_document(daemon: "Daemon", request: DocumentDelete) -> DocumentDeleted:
     def delete(db: Db) -> tuple[DocumentDeleted, dict[str, Any]]:
-        found = document(db, request.id)
+        found = fetch_document(db, request.id)
         facts = {"source": found.source, "title": found.title, "kind": found.kind, "projectPath": found.project_path}
         facts["projectId"] = db.value("SELECT project_id FROM documents WHERE id = :id", {"id": request.id})
         counts = db.fetch_one(_COUNTS, {"id": request.id})
         assert counts
-        if not request.dry_run and counts["chunks"] <= LARGE:
+        if not request.dry_run and counts["chunks"] <= LARGE_DOCUMENT_CHUNKS:
             db.execute("DELETE FROM documents WHERE id = :id", {"id": request.id})
         return DocumentDeleted(request.id, counts["chunks"], counts["edges"], request.dry_run), facts
 
     deleted, facts = await (daemon.store.read(delete) if request.dry_run else daemon.store.write(delete))
-    if not request.dry_run and deleted.chunks > LARGE:
-        with anyio.CancelScope(shield=True):  # begun is done, also when the client hangs up
-            await remove(daemon.store, request.id)
+    if not request.dry_run and deleted.chunks > LARGE_DOCUMENT_CHUNKS:
+        with anyio.CancelScope(shield=True):  # finish the deletion even if the client disconnects
+            await delete_large_document(daemon.store, request.id)
     if not request.dry_run:
         daemon.hub.publish("document", "deleted", request.id, **facts)
     return deleted

@@ -27,7 +27,7 @@ _EDGES: dict[Direction, str] = {"out": _OUT, "in": _IN, "both": f"{_OUT} UNION A
 
 
 @dataclass(frozen=True)
-class Limits:
+class TraversalLimits:
     """How far to go, and where."""
 
     hops: int
@@ -37,34 +37,34 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Way:
+class GraphPath:
     """How a chunk was reached, and what it is worth then."""
 
     score: float
     steps: tuple[Step, ...] = ()
 
 
-def traverse(db: Db, seeds: Mapping[str, float], limits: Limits) -> dict[str, Way]:
+def traverse(db: Db, seeds: Mapping[str, float], limits: TraversalLimits) -> dict[str, GraphPath]:
     """The best way to each chunk that can be reached, with the seeds' own scores to begin with.
 
     A chunk is gone on from again only when a better way to it was found: circles end by themselves.
     """
-    best = {chunk: Way(score) for chunk, score in seeds.items()}
+    best = {chunk: GraphPath(score) for chunk, score in seeds.items()}
     frontier = dict(best)
     for _ in range(limits.hops):
-        reached: dict[str, Way] = {}
+        reached: dict[str, GraphPath] = {}
         for step in _steps(db, list(frontier), limits):
             before = frontier[step.from_id]
             score = before.score * step.weight * limits.decay
             if step.to_id not in best or score > best[step.to_id].score:
-                best[step.to_id] = reached[step.to_id] = Way(score, (*before.steps, step))
+                best[step.to_id] = reached[step.to_id] = GraphPath(score, (*before.steps, step))
         frontier = dict(sorted(reached.items(), key=lambda one: -one[1].score)[:WIDEST])
         if not frontier:
             break
     return best
 
 
-def _steps(db: Db, ids: list[str], limits: Limits) -> list[Step]:
+def _steps(db: Db, ids: list[str], limits: TraversalLimits) -> list[Step]:
     params = {
         "ids": json.dumps(ids),
         "relations": None if limits.relations is None else json.dumps(limits.relations),

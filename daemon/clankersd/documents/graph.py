@@ -18,7 +18,7 @@ from clankers_protocol.graph import (
 from clankersd import clock
 from clankersd.capture.redaction import count_redactions, without_secrets
 from clankersd.db import Db
-from clankersd.documents.edges import Limits, Way, traverse
+from clankersd.documents.edges import GraphPath, TraversalLimits, traverse
 from clankersd.search.limiter import takes_search_turn
 from clankersd.wire.rpc import handles
 
@@ -142,7 +142,7 @@ def _prune(db: Db, select: str, params: dict[str, Any], dry_run: bool) -> int:
 @takes_search_turn
 async def traverse_graph(daemon: "Daemon", request: GraphTraverse) -> list[Reached]:
     relations = None if request.relations is None else tuple(request.relations)
-    limits = Limits(request.hops, request.decay, request.direction, relations)
+    limits = TraversalLimits(request.hops, request.decay, request.direction, relations)
     seeds = dict.fromkeys(request.ids, 1.0)
 
     def walk(db: Db) -> list[Reached]:
@@ -163,7 +163,7 @@ def _refuse_unknown_seeds(db: Db, ids: list[str]) -> None:
             raise InvalidParams(f"invalid params: there is no chunk {chunk!r} - at `$.ids[{place}]`")
 
 
-def _reached(db: Db, found: list[tuple[str, Way]]) -> list[Reached]:
+def _reached(db: Db, found: list[tuple[str, GraphPath]]) -> list[Reached]:
     sql = "SELECT id, document_id FROM document_chunks WHERE id IN (SELECT value FROM json_each(:ids))"
     rows = db.fetch(sql, {"ids": json.dumps([chunk for chunk, _ in found])})
     documents = {row["id"]: row["document_id"] for row in rows}

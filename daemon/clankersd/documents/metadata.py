@@ -1,4 +1,4 @@
-"""What is known of a document beside its text, as it comes from outside."""
+"""Titles, metadata and projects of documents, as clients give them."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -9,46 +9,46 @@ import msgspec
 from clankers_protocol.documents import Ingested
 from clankers_protocol.errors import InvalidParams
 from clankersd import clock
-from clankersd.db import Db
-from clankersd.documents.store import title_changed
-from clankersd.projects import ensure_project, find_project_id, project_row
+from clankersd.db import Db, Store
+from clankersd.documents.store import index_title
+from clankersd.projects import ensure_project, project_id, project_row
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon
 
-LARGEST_METADATA = 16 * 1024
+MAX_METADATA_BYTES = 16 * 1024
 
 
 @dataclass(frozen=True)
-class Changes:
-    """What may be said anew; None stays as it is."""
+class MetadataChanges:
+    """New values for a stored document; None leaves a value unchanged."""
 
     title: str | None
     metadata: dict[str, Any] | None
     project_id: str | None
 
 
-def change(db: Db, document_id: str, changes: Changes) -> bool:
-    """Apply what differs; tells whether anything did."""
+def apply_changes(db: Db, document_id: str, changes: MetadataChanges) -> bool:
+    """Store the values that differ; return whether any did."""
     metadata = None if changes.metadata is None else msgspec.json.encode(changes.metadata).decode()
-    given = {"title": changes.title, "metadata": metadata, "project_id": changes.project_id}
+    new = {"title": changes.title, "metadata": metadata, "project_id": changes.project_id}
     stored = db.fetch_one("SELECT title, metadata, project_id FROM documents WHERE id = :id", {"id": document_id})
     assert stored
-    different = {name: value for name, value in given.items() if value is not None and value != stored[name]}
+    different = {name: value for name, value in new.items() if value is not None and value != stored[name]}
     if not different:
         return False
     columns = ", ".join(f"{name} = :{name}" for name in different)
     params = different | {"id": document_id, "now": clock.now()}
     db.execute(f"UPDATE documents SET {columns}, updated_at = :now WHERE id = :id", params)
     if "title" in different:
-        title_changed(db, document_id, different["title"])
+        index_title(db, document_id, different["title"])
     return True
 
 
-def checked_metadata(metadata: dict[str, Any] | None, where: str = "$.metadata") -> None:
-    """Refuse what would make every row of the document a burden."""
-    if metadata is not None and len(msgspec.json.encode(metadata)) > LARGEST_METADATA:
-        raise InvalidParams(f"invalid params: metadata may have {LARGEST_METADATA} bytes - at `{where}`")
+def check_metadata(metadata: dict[str, Any] | None, where: str = "$.metadata") -> None:
+    """Reject large metadata, which every read of the document would carry; raises InvalidParams."""
+    if metadata is not None and len(msgspec.json.encode(metadata)) > MAX_METADATA_BYTES:
+        raise InvalidParams(f"invalid params: metadata may have at most {MAX_METADATA_BYTES} bytes - at `{where}`")
 
 
 def announce(daemon: "Daemon", ingested: Ingested) -> Ingested:
@@ -58,18 +58,18 @@ def announce(daemon: "Daemon", ingested: Ingested) -> Ingested:
     return ingested
 
 
-async def project_of(daemon: "Daemon", given: str | None) -> str | None:
-    """The id of the project that is meant, by its id or by a path; one seen for the first time is made."""
-    if given is None:
+async def find_or_create_project(store: Store, project: str | None) -> str | None:
+    """Return the id of a project given by id or path; a new path creates a project. Raises InvalidParams."""
+    if project is None:
         return None
-    project = await anyio.to_thread.run_sync(project_row, given) if given.startswith("/") else None
+    new_row = await anyio.to_thread.run_sync(project_row, project) if project.startswith("/") else None
 
     def find(db: Db) -> str:
-        if project is not None:
-            ensure_project(db, project)
-        found = find_project_id(db, given)
+        if new_row is not None:
+            ensure_project(db, new_row)
+        found = project_id(db, project)
         if found is None:
-            raise InvalidParams(f"invalid params: there is no project {given!r} - at `$.project`")
+            raise InvalidParams(f"invalid params: there is no project {project!r} - at `$.project`")
         return found
 
-    return await daemon.store.write(find)
+    return await store.write(find)

@@ -1,4 +1,7 @@
-"""Documents and their chunks in the database: stored in place of what was there, and searched like everything else."""
+"""Documents and their chunks in the database.
+
+Storing a document again replaces it: chunks of the new revision are added, then chunks of older revisions are deleted.
+"""
 
 import json
 from collections import Counter
@@ -17,32 +20,32 @@ from clankersd.documents.extractor.records import Record
 from clankersd.index import generations, vectors
 from clankersd.index.backlog import TEXT_KINDS, TextKind
 from clankersd.index.chunker import Chunk
-from clankersd.index.chunks import ChunkedText, Chunking, Owner, hash_of, replace_chunks
+from clankersd.index.chunks import Chunking, Owner, hash_of
 from clankersd.index.generations import Generation
 from clankersd.index.tokenize import count_words, other_forms
 
-SOURCE = "documents"
-AT_ONCE = 500
-"""Chunks that are removed in one transaction, where there are many."""
+INDEX_SOURCE = "documents"
+"""Value of `chunks.source` for document chunks."""
 
-LARGE = 1000
-"""Chunks. A document that has more is stored and removed in several transactions, so that others get in between."""
+CHUNKS_PER_DELETE = 500
+"""Chunks deleted per transaction when a large document is deleted or replaced."""
 
-GOING = -1
-"""The revision of a document that is being removed: nobody sees it any more."""
+LARGE_DOCUMENT_CHUNKS = 1000
+"""A document with more chunks is stored and deleted in several transactions, so that other writes are not delayed."""
 
-DOCUMENT = """
+TEXT_PART_CHARACTERS = 64 * 1024
+"""The text of a document is stored in rows of at most this length."""
+
+DELETING_REVISION = -1
+"""Revision of a document whose deletion has begun; reads ignore it."""
+
+SELECT_DOCUMENT = """
     SELECT documents.id, source, title, kind, strategy, projects.path AS project_path, bytes, characters,
            chunk_count AS chunks, checksum IS NOT NULL AS complete, metadata, documents.created_at,
            documents.updated_at
     FROM documents LEFT JOIN projects ON projects.id = documents.project_id
 """
-CHUNK = """
-    SELECT id, document_id, parent_id, chunk_index AS "index", content, start_offset, end_offset, start_line,
-           end_line, metadata
-    FROM document_chunks
-"""
-_BEGIN = """
+_UPSERT_DOCUMENT = """
     INSERT INTO documents (id, source, project_id, title, kind, strategy, bytes, characters, metadata, revision,
                            created_at, updated_at)
     VALUES (:id, :source, :project_id, :title, :kind, :strategy, :bytes, :characters, :metadata, 1, :created_at, :now)
@@ -53,7 +56,7 @@ _BEGIN = """
         created_at = coalesce(:given_created_at, created_at), updated_at = excluded.updated_at
     RETURNING revision, created_at
 """
-_CHUNK = """
+_UPSERT_CHUNK = """
     INSERT INTO document_chunks (id, document_id, parent_id, chunk_index, revision, searchable, start_offset,
                                  end_offset, start_line, end_line, metadata, hash, content)
     VALUES (:id, :document_id, :parent_id, :chunk_index, :revision, :searchable, :start, :end, :start_line, :end_line,
@@ -66,21 +69,21 @@ _CHUNK = """
     WHERE document_id = excluded.document_id
     RETURNING id
 """
-_GONE = "DELETE FROM document_chunks WHERE document_id = :id AND revision <> :revision"
-_SOME_GONE = f"""
+_DELETE_STALE_CHUNKS = "DELETE FROM document_chunks WHERE document_id = :id AND revision <> :revision"
+_DELETE_SOME_STALE_CHUNKS = f"""
     DELETE FROM document_chunks WHERE id IN (
-        SELECT id FROM document_chunks WHERE document_id = :id AND revision <> :revision LIMIT {AT_ONCE}
+        SELECT id FROM document_chunks WHERE document_id = :id AND revision <> :revision LIMIT {CHUNKS_PER_DELETE}
     )
     RETURNING 1
 """
-_FINISH = """
+_COMPLETE_DOCUMENT = """
     UPDATE documents SET checksum = :checksum, chunk_count =
         (SELECT count(*) FROM document_chunks WHERE document_id = :id AND searchable = 1)
     WHERE id = :id
 """
-_OWN = "SELECT id FROM document_chunks WHERE document_id = :id"
-_UNLINK = f"DELETE FROM chunk_edges WHERE made_at_ingest = 1 AND source_id IN ({_OWN})"
-_LINK = """
+_CHUNK_IDS = "SELECT id FROM document_chunks WHERE document_id = :id"
+_DELETE_SEQUENCE_EDGES = f"DELETE FROM chunk_edges WHERE made_at_ingest = 1 AND source_id IN ({_CHUNK_IDS})"
+_INSERT_SEQUENCE_EDGES = """
     INSERT INTO chunk_edges (source_id, target_id, relation, weight, made_at_ingest, created_at)
     SELECT source_id, target_id, 'sequence', 1.0, 1, :now FROM (
         SELECT id AS source_id, lead(id) OVER (PARTITION BY parent_id ORDER BY chunk_index) AS target_id
@@ -92,8 +95,8 @@ _LINK = """
 
 
 @dataclass
-class Header:
-    """What is known of a document beside its chunks; `id` None until it is known whether it is a new one."""
+class DocumentHeader:
+    """A document without its chunks. Without an `id`, the document with this source is updated, or a new one made."""
 
     source: str
     title: str
@@ -106,113 +109,122 @@ class Header:
     metadata: dict[str, Any] | None = None
     created_at: int | None = None
     id: str | None = None
-    linked: bool = True
+    sequence_edges: bool = True
 
 
 @dataclass
-class Storing:
-    """A document while its chunks come in, maybe in several transactions."""
+class DocumentWrite:
+    """Progress of storing a document, which may take several transactions."""
 
-    header: Header
+    header: DocumentHeader
     id: str
     revision: int
     created_at: int
-    number: int = 0
-    ids: list[str] = field(default_factory=list)
-    seen: Counter[str] = field(default_factory=Counter)
+    next_index: int = 0
+    chunk_ids: list[str] = field(default_factory=list)
+    hash_counts: Counter[str] = field(default_factory=Counter)
 
 
-def begin(db: Db, header: Header) -> Storing:
-    """Put down the document; what it had stays until `finish`."""
-    existing = db.value("SELECT id FROM documents WHERE source = :source", {"source": header.source})
-    if existing is not None and header.id not in (None, existing):
-        raise Conflict(f"the source {header.source!r} belongs to another document: {existing}")
-    own = header.id or existing or clock.new_id()
-    if db.value("SELECT 1 FROM documents WHERE id = :id AND revision < 0", {"id": own}):
-        raise Conflict(f"the document {own!r} is being removed: try again in a moment")
+def begin_document(db: Db, header: DocumentHeader) -> DocumentWrite:
+    """Insert or update the document's row; existing chunks stay until `finish_document`."""
+    existing_id = db.value("SELECT id FROM documents WHERE source = :source", {"source": header.source})
+    if existing_id is not None and header.id not in (None, existing_id):
+        raise Conflict(f"the source {header.source!r} belongs to another document: {existing_id}")
+    document_id = header.id or existing_id or clock.new_id()
+    if db.value("SELECT 1 FROM documents WHERE id = :id AND revision < 0", {"id": document_id}):
+        raise Conflict(f"the document {document_id!r} is being removed: try again in a moment")
     now = clock.now()
     row = {
-        "id": own, "source": header.source, "project_id": header.project_id, "title": header.title,
+        "id": document_id, "source": header.source, "project_id": header.project_id, "title": header.title,
         "kind": header.kind, "strategy": header.strategy, "bytes": header.bytes, "characters": header.characters,
-        "metadata": _json(header.metadata), "now": now, "created_at": header.created_at or now,
+        "metadata": _encode_metadata(header.metadata), "now": now, "created_at": header.created_at or now,
         "given_created_at": header.created_at,
     }  # fmt: skip
-    stored = db.fetch_one(_BEGIN, row)
+    stored = db.fetch_one(_UPSERT_DOCUMENT, row)
     assert stored
-    db.execute("DELETE FROM document_parts WHERE document_id = :id", {"id": own})
-    return Storing(header, own, stored["revision"], stored["created_at"])
+    db.execute("DELETE FROM document_parts WHERE document_id = :id", {"id": document_id})
+    return DocumentWrite(header, document_id, stored["revision"], stored["created_at"])
 
 
-def add(
-    db: Db, storing: Storing, records: Sequence[Record], chunkings: list[Chunking], given: Sequence[str | None] = ()
-) -> Storing:
-    """Store more chunks, and make them searchable by their words; `given` are ids their sender chose.
+def add_chunks(
+    db: Db,
+    write: DocumentWrite,
+    records: Sequence[Record],
+    chunkings: list[Chunking],
+    client_ids: Sequence[str | None] = (),
+) -> DocumentWrite:
+    """Store more chunks and index their text for keyword search; `client_ids` are ids chosen by the client.
 
-    Returns how far it is then: what it was given stays as it was, since the transaction may be run again.
+    Returns the new progress and leaves `write` unchanged, because the transaction may be run again.
     """
-    after = Storing(
-        storing.header, storing.id, storing.revision, storing.created_at, storing.number, [*storing.ids],
-        Counter(storing.seen),
+    after = DocumentWrite(
+        write.header, write.id, write.revision, write.created_at, write.next_index, [*write.chunk_ids],
+        Counter(write.hash_counts),
     )  # fmt: skip
-    still = "SELECT 1 FROM documents WHERE id = :id AND revision = :revision"
-    if not db.value(still, {"id": storing.id, "revision": storing.revision}):
-        raise Conflict("the document was deleted or stored again meanwhile")
-    for place, record in enumerate(records):
-        chunk_id = (given[place] if given else None) or _id_of(after, record)
-        after.ids.append(chunk_id)
+    is_current = "SELECT 1 FROM documents WHERE id = :id AND revision = :revision"
+    if not db.value(is_current, {"id": write.id, "revision": write.revision}):
+        raise Conflict("the document was deleted or stored again in the meantime")
+    for position, record in enumerate(records):
+        client_id = client_ids[position] if client_ids else None
+        chunk_id = client_id or _content_id(after, record)
+        after.chunk_ids.append(chunk_id)
         _add_chunk(db, after, chunk_id, record, chunkings)
-        after.number += 1
+        after.next_index += 1
     return after
 
 
-def add_part(db: Db, document_id: str, offset: int, text: str) -> None:
-    """Store a stretch of the document's text."""
-    row = {"id": document_id, "offset": offset, "text": text}
-    db.execute("INSERT INTO document_parts (document_id, start_offset, text) VALUES (:id, :offset, :text)", row)
+def add_text(db: Db, document_id: str, text: str, offset: int) -> None:
+    """Store a section of the document's text, which begins at `offset`."""
+    sql = "INSERT INTO document_parts (document_id, start_offset, text) VALUES (:id, :offset, :text)"
+    for start in range(0, len(text), TEXT_PART_CHARACTERS):
+        part = text[start : start + TEXT_PART_CHARACTERS]
+        db.execute(sql, {"id": document_id, "offset": offset + start, "text": part})
 
 
-def finish(db: Db, storing: Storing) -> None:
-    """Everything is there: what was there before and is no more goes, and consecutive chunks are linked."""
-    own = {"id": storing.id, "revision": storing.revision}
-    db.execute(_GONE, own)
-    db.execute(_UNLINK, own)
-    if storing.header.linked:
-        db.execute(_LINK, {"id": storing.id, "now": clock.now()})
-    db.execute(_FINISH, {"id": storing.id, "checksum": storing.header.checksum})
+def finish_document(db: Db, write: DocumentWrite) -> None:
+    """Delete chunks of older revisions, link consecutive chunks and mark the document as complete."""
+    params = {"id": write.id, "revision": write.revision}
+    db.execute(_DELETE_STALE_CHUNKS, params)
+    db.execute(_DELETE_SEQUENCE_EDGES, params)
+    if write.header.sequence_edges:
+        db.execute(_INSERT_SEQUENCE_EDGES, {"id": write.id, "now": clock.now()})
+    db.execute(_COMPLETE_DOCUMENT, {"id": write.id, "checksum": write.header.checksum})
 
 
-async def clear(store: Store, document_id: str, revision: int) -> None:
-    """Remove the chunks of other revisions, some at a time."""
-    own = {"id": document_id, "revision": revision}
-    while await store.write(lambda db: len(db.tuples(_SOME_GONE, own)), bulk=True) == AT_ONCE:
-        pass
+async def delete_stale_chunks(store: Store, document_id: str, revision: int) -> None:
+    """Delete the chunks of all revisions but this one, in several transactions."""
+    params = {"id": document_id, "revision": revision}
+    deleted = CHUNKS_PER_DELETE
+    while deleted == CHUNKS_PER_DELETE:
+        deleted = await store.write(lambda db: len(db.tuples(_DELETE_SOME_STALE_CHUNKS, params)), bulk=True)
 
 
-async def remove(store: Store, document_id: str) -> None:
-    """Remove a document with many chunks: hidden at once, then gone piece by piece."""
-    hide = "UPDATE documents SET revision = :going, checksum = NULL, source = 'removed:' || id WHERE id = :id"
-    own = {"id": document_id, "going": GOING}
-    await store.write(lambda db: db.execute(hide, own))
-    await clear(store, document_id, GOING)
-    await store.write(lambda db: db.execute("DELETE FROM documents WHERE id = :id", own))
+async def delete_large_document(store: Store, document_id: str) -> None:
+    """Hide a document with many chunks, then delete it in several transactions."""
+    hide = "UPDATE documents SET revision = :revision, checksum = NULL, source = 'removed:' || id WHERE id = :id"
+    params = {"id": document_id, "revision": DELETING_REVISION}
+    await store.write(lambda db: db.execute(hide, params))
+    await delete_stale_chunks(store, document_id, DELETING_REVISION)
+    await store.write(lambda db: db.execute("DELETE FROM documents WHERE id = :id", params))
 
 
-async def finish_removing(store: Store) -> None:
-    """Remove what an earlier daemon began to."""
+async def resume_deletions(store: Store) -> None:
+    """Finish deletions that an earlier daemon began."""
     for row in await store.read(lambda db: db.fetch("SELECT id FROM documents WHERE revision < 0")):
-        await remove(store, row["id"])
+        await delete_large_document(store, row["id"])
 
 
-def keep_vectors(db: Db, live: Generation, embedded: dict[str, bytes]) -> list[tuple[int, bytes]]:
-    """Store vectors their sender made, by the chunks' ids; returns them by the numbers of the index.
+def store_vectors(db: Db, live: Generation, embeddings: dict[str, bytes]) -> list[tuple[int, bytes]]:
+    """Store vectors given by the client, keyed by chunk id; return those stored, with their number in the index.
 
-    When another index has taken the place of the one they were checked against, the queue makes vectors instead."""
-    now_live = generations.find(db, "live")
+    Stores none if the live generation has changed since they were checked: the queue computes vectors then.
+    """
+    now_live = generations.in_state(db, "live")
     if now_live is None or now_live.id != live.id:
         return []
     sql = "SELECT id FROM chunks WHERE document_chunk_id = :chunk AND chunking = :chunking"
     rows = []
-    for chunk_id, vector in embedded.items():
+    for chunk_id, vector in embeddings.items():
         number = db.value(sql, {"chunk": chunk_id, "chunking": live.chunking.number})
         if number is not None:
             rows.append((number, vector))
@@ -221,50 +233,43 @@ def keep_vectors(db: Db, live: Generation, embedded: dict[str, bytes]) -> list[t
     return rows
 
 
-def title_changed(db: Db, document_id: str, title: str) -> None:
-    """Let the chunks be found by the document's new name."""
+def index_title(db: Db, document_id: str, title: str) -> None:
+    """Make the document's chunks searchable by its new title."""
     source = db.value("SELECT source FROM documents WHERE id = :id", {"id": document_id})
-    params = {"id": document_id, "header": _header(title, source)}
-    db.execute(f"UPDATE chunks SET header = :header WHERE document_chunk_id IN ({_OWN})", params)
+    params = {"id": document_id, "header": _search_header(title, source)}
+    db.execute(f"UPDATE chunks SET header = :header WHERE document_chunk_id IN ({_CHUNK_IDS})", params)
 
 
-def document(db: Db, document_id: str) -> Document:
-    """A stored document; raises NotFound."""
-    row = db.fetch_one(f"{DOCUMENT} WHERE documents.id = :id AND revision > 0", {"id": document_id})
+def fetch_document(db: Db, document_id: str) -> Document:
+    """Return a stored document; raises NotFound."""
+    row = db.fetch_one(f"{SELECT_DOCUMENT} WHERE documents.id = :id AND revision > 0", {"id": document_id})
     if row is None:
         raise NotFound(f"document not found: {document_id}")
-    return document_from(row)
+    return document_from_row(row)
 
 
-def document_from(row: dict[str, Any]) -> Document:
+def document_from_row(row: dict[str, Any]) -> Document:
+    """Convert a row of SELECT_DOCUMENT."""
     row["metadata"] = json.loads(row["metadata"] or "{}")
     row["complete"] = bool(row["complete"])
     return Document(**row)
 
 
-def record_of(content: str, metadata: dict[str, Any], start: int | None, end: int | None) -> Record:
-    """A chunk as its sender cut it."""
-    return Record(
-        content, start, end, None, None, metadata, hash_of(content), other_forms(content), count_words(content)
-    )
-
-
-def _add_chunk(db: Db, storing: Storing, chunk_id: str, record: Record, chunkings: list[Chunking]) -> None:
+def _add_chunk(db: Db, write: DocumentWrite, chunk_id: str, record: Record, chunkings: list[Chunking]) -> None:
     row = {
-        "id": chunk_id, "document_id": storing.id, "revision": storing.revision, "chunk_index": storing.number,
-        "parent_id": None if record.parent is None else storing.ids[record.parent], "searchable": record.searchable,
-        "start": record.start, "end": record.end, "start_line": record.start_line, "end_line": record.end_line,
-        "metadata": _json(record.metadata), "hash": record.hash, "content": record.content,
+        "id": chunk_id, "document_id": write.id, "revision": write.revision, "chunk_index": write.next_index,
+        "parent_id": None if record.parent is None else write.chunk_ids[record.parent],
+        "searchable": record.searchable, "start": record.start, "end": record.end, "start_line": record.start_line,
+        "end_line": record.end_line, "metadata": _encode_metadata(record.metadata), "hash": record.hash,
+        "content": record.content,
     }  # fmt: skip
-    if not db.value(_CHUNK, row):
+    if not db.value(_UPSERT_CHUNK, row):
         raise Conflict(f"the chunk {chunk_id!r} belongs to another document")
     if not record.searchable:
         db.execute("DELETE FROM chunks WHERE document_chunk_id = :id", {"id": chunk_id})
         return
-    owner = _owner(
-        row | {"title": storing.header.title, "source": storing.header.source, "created_at": storing.created_at}
-    )
-    piece = Chunk(
+    owner = _chunk_owner(chunk_id, write.header.title, write.header.source, write.created_at)
+    chunk = Chunk(
         record.content,
         record.start_line or 1,
         record.end_line or 1,
@@ -272,38 +277,45 @@ def _add_chunk(db: Db, storing: Storing, chunk_id: str, record: Record, chunking
         record.end or len(record.content),
     )
     for chunking in chunkings:
-        replace_chunks(db, owner, ChunkedText(chunking, [piece], [record.hash], [record.extra], [record.tokens]))
+        replace(db, owner, Prepared(chunking, [chunk], [record.hash], [record.extra], [record.tokens]))
 
 
-def _id_of(storing: Storing, record: Record) -> str:
-    """The same for the same text in the same document, so that what refers to a chunk outlives a change elsewhere."""
-    kind = "" if record.searchable else "parent:"
-    storing.seen[kind + record.hash] += 1
-    return hash_of(f"{storing.id}:{kind}{record.hash}:{storing.seen[kind + record.hash]}")[:32]
+def _content_id(write: DocumentWrite, record: Record) -> str:
+    """Derive a chunk's id from its text, so that references to it survive changes elsewhere in the document."""
+    key = record.hash if record.searchable else f"parent:{record.hash}"
+    write.hash_counts[key] += 1
+    return hash_of(f"{write.id}:{key}:{write.hash_counts[key]}")[:32]
 
 
-def _owner(row: dict[str, Any]) -> Owner:
-    header = _header(row["title"], row["source"])
-    return Owner("document_chunk_id", row["id"], SOURCE, f"documents/{row['id']}", row["created_at"], header=header)
+def _chunk_owner(chunk_id: str, title: str, source: str, created_at: int) -> Owner:
+    header = _search_header(title, source)
+    return Owner("document_chunk_id", chunk_id, INDEX_SOURCE, f"documents/{chunk_id}", created_at, header=header)
 
 
-def _header(title: str, source: str) -> str:
-    """What a document's chunks are also found by: its title, and the name of its file."""
+def _search_header(title: str, source: str) -> str:
+    """Join the texts that every chunk of a document is also found by: its title and file name."""
     name = PurePath(source).name
     return " ".join(dict.fromkeys(part for part in (title, name, other_forms(name)) if part))[:500]
 
 
-def _whole(row: dict[str, Any], chunking: Chunking) -> ChunkedText:
-    """A document's chunk is never cut again: it is what it was cut into."""
+def _encode_metadata(metadata: dict[str, Any] | None) -> str | None:
+    return None if metadata is None else msgspec.json.encode(metadata).decode()
+
+
+# Indexing stored chunks again, as a reindex does
+
+
+def _owner_from_row(row: dict[str, Any]) -> Owner:
+    return _chunk_owner(row["id"], row["title"], row["source"], row["created_at"])
+
+
+def _prepare_stored_chunk(row: dict[str, Any], chunking: Chunking) -> Prepared:
+    """Prepare a stored chunk for an index as it is: document chunks are never split again."""
     text = row["text"]
-    piece = Chunk(
+    chunk = Chunk(
         text, row["start_line"] or 1, row["end_line"] or 1, row["start_offset"] or 0, row["end_offset"] or len(text)
     )
-    return ChunkedText(chunking, [piece], [hash_of(text)], [other_forms(text)], [count_words(text)])
-
-
-def _json(value: dict[str, Any] | None) -> str | None:
-    return None if value is None else msgspec.json.encode(value).decode()
+    return Prepared(chunking, [chunk], [hash_of(text)], [other_forms(text)], [count_words(text)])
 
 
 TEXT_KINDS["document chunk"] = TextKind(
@@ -313,7 +325,7 @@ TEXT_KINDS["document chunk"] = TextKind(
     FROM document_chunks JOIN documents ON documents.id = document_id
     WHERE document_chunks.id = :id AND searchable = 1
     """,
-    _owner,
+    _owner_from_row,
     "SELECT id FROM document_chunks WHERE id > :after AND searchable = 1 ORDER BY id LIMIT :limit",
-    _whole,
+    _prepare_stored_chunk,
 )

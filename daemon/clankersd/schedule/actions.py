@@ -30,8 +30,8 @@ from clankersd.db import Db
 from clankersd.db.ids import resolve_id
 from clankersd.db.paging import decode_cursor, encode_cursor, fit_reply
 from clankersd.schedule.builtins import BUILTINS
-from clankersd.schedule.grammar import local_zone, parse, zone_named
-from clankersd.schedule.runs import SELECT_RUN, run_from, skip_waiting
+from clankersd.schedule.grammar import local_timezone, parse_schedule, parse_timezone
+from clankersd.schedule.runs import SELECT_RUN, run_from_row, skip_waiting_runs
 from clankersd.wire.rpc import handles
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ _DUE = f"{SELECT_ACTION} WHERE enabled = 1 AND next_run <= :at ORDER BY next_run
 async def create(daemon: "Daemon", request: ScheduleCreate) -> ScheduledAction:
     request, secrets = without_secrets(request)
     now = clock.now()
-    zone = request.timezone or local_zone()
+    zone = request.timezone or local_timezone()
     row = {
         "id": clock.new_id(),
         "description": request.description,
@@ -86,7 +86,7 @@ async def create(daemon: "Daemon", request: ScheduleCreate) -> ScheduledAction:
 
 @handles(ScheduleGet)
 async def get(daemon: "Daemon", request: ScheduleGet) -> ScheduledAction:
-    return action_from(await daemon.store.read(lambda db: _resolved(db, request.id)))
+    return action_from_row(await daemon.store.read(lambda db: _resolved(db, request.id)))
 
 
 @handles(ScheduleList)
@@ -102,7 +102,7 @@ async def list_actions(daemon: "Daemon", request: ScheduleList) -> ActionPage:
     shown = fit_reply(rows[: request.limit])
     more = len(rows) > len(shown)
     cursor = encode_cursor(shown[-1]["next_run"] or NEVER, shown[-1]["id"]) if more else None
-    return ActionPage([action_from(row) for row in shown], cursor)
+    return ActionPage([action_from_row(row) for row in shown], cursor)
 
 
 @handles(ScheduleUpdate)
@@ -140,7 +140,7 @@ async def enable(daemon: "Daemon", request: ScheduleEnable) -> ScheduledAction:
         row |= {"enabled": int(request.enabled), "next_run": coming, "updated_at": now}
         db.execute(_UPDATE, row)
         if not request.enabled:
-            skip_waiting(db, row["id"])
+            skip_waiting_runs(db, row["id"])
         return row
 
     return _told(daemon, await daemon.store.write(store), "enabled" if request.enabled else "disabled")
@@ -171,13 +171,13 @@ async def find(daemon: "Daemon", request: ScheduleFind) -> list[ScheduledAction]
     sought = request.description.casefold()
     rows = await daemon.store.read(lambda db: db.fetch(f"{SELECT_ACTION} ORDER BY created_at, id"))
     found = [row for row in rows if sought in row["description"].casefold()]
-    return [action_from(row) for row in fit_reply(found[: request.limit])]
+    return [action_from_row(row) for row in that_fit(found[: request.limit])]
 
 
 @handles(ScheduleDue)
 async def due(daemon: "Daemon", request: ScheduleDue) -> list[ScheduledAction]:
-    params = {"at": clock.to_ms(request.at) or clock.now(), "limit": request.limit}
-    return [action_from(row) for row in fit_reply(await daemon.store.read(lambda db: db.fetch(_DUE, params)))]
+    params = {"at": clock.moment(request.at) or clock.now(), "limit": request.limit}
+    return [action_from_row(row) for row in that_fit(await daemon.store.read(lambda db: db.fetch(_DUE, params)))]
 
 
 @handles(ScheduleHistory)
@@ -197,18 +197,18 @@ async def history(daemon: "Daemon", request: ScheduleHistory) -> RunPage:
         return db.fetch(f"{SELECT_RUN} WHERE {' AND '.join(conditions)} {order}", params)
 
     rows = await daemon.store.read(page)
-    runs = [run_from(row) for row in fit_reply(rows[: request.limit])]
+    runs = [run_from_row(row) for row in that_fit(rows[: request.limit])]
     cursor = encode_cursor(runs[-1].created_at, runs[-1].id) if len(rows) > len(runs) else None
     return RunPage(runs, cursor)
 
 
 def next_run(schedule: str, zone: str, now: int) -> int | None:
     """When the schedule comes next after `now`, in milliseconds; raises InvalidParams for one that is none."""
-    found = parse(schedule, zone_named(zone)).next_after(datetime.fromtimestamp(now / 1000, UTC))
+    found = parse_schedule(schedule, parse_timezone(zone)).next_after(datetime.fromtimestamp(now / 1000, UTC))
     return None if found is None else int(found.timestamp() * 1000)
 
 
-def action_from(row: dict[str, Any]) -> ScheduledAction:
+def action_from_row(row: dict[str, Any]) -> ScheduledAction:
     """A row as what travels."""
     facts = {name: value for name, value in row.items() if name != "tool_calls_json"}
     calls = row["tool_calls_json"]
@@ -221,7 +221,7 @@ def _told(daemon: "Daemon", row: dict[str, Any], what: str) -> ScheduledAction:
     """The action as it is now; the scheduler and subscribers are told of it."""
     daemon.scheduler.wake()
     daemon.hub.publish("schedule", what, row["id"], description=row["description"], nextRun=row["next_run"])
-    return action_from(row)
+    return action_from_row(row)
 
 
 def _known_builtin(name: str | None) -> str | None:

@@ -13,7 +13,7 @@ from clankersd.wire.jobs import Progress
 if TYPE_CHECKING:
     from clankersd.app import Daemon
 
-KEPT_BACKUPS = 7
+MAX_SCHEDULED_BACKUPS = 7
 
 Builtin = Callable[["Daemon", Progress], Awaitable[Any]]
 
@@ -22,15 +22,15 @@ async def backup(daemon: "Daemon", progress: Progress) -> dict[str, str]:
     """A verified copy of the database beside the others; of those made on a schedule the newest seven stay."""
     await progress(0, 1, "copying the database")
     made = await daemon.store.back_up("scheduled")
-    for old in superseded(daemon.paths.backups, made):
+    for old in backups_to_delete(daemon.paths.backups, made):
         old.unlink(missing_ok=True)
     return {"file": made.name}
 
 
-def superseded(folder: Path, made: Path) -> list[Path]:
+def backups_to_delete(folder: Path, made: Path) -> list[Path]:
     """List all scheduled backups but the newest. One dated after the one just made is old: the clock was wrong."""
     found = sorted(folder.glob("clankers-*-scheduled.db"), key=lambda path: (path.name <= made.name, path.name))
-    return found[:-KEPT_BACKUPS]
+    return found[:-MAX_SCHEDULED_BACKUPS]
 
 
 async def reindex(daemon: "Daemon", progress: Progress) -> dict[str, int]:

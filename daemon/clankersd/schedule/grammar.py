@@ -60,7 +60,7 @@ class Schedule:
     once: bool = False
 
 
-def parse(text: str, zone: tzinfo) -> Schedule:
+def parse_schedule(text: str, zone: tzinfo) -> Schedule:
     """The schedule that `text` describes; raises InvalidParams, which shows the grammar and the place."""
     words = text.strip().lower()
     start = len(text) - len(text.lstrip())
@@ -69,7 +69,7 @@ def parse(text: str, zone: tzinfo) -> Schedule:
     return _parse_cron(text, words, start, zone)
 
 
-def zone_named(name: str) -> ZoneInfo:
+def parse_timezone(name: str) -> ZoneInfo:
     """The zone of an IANA name; raises InvalidParams."""
     try:
         return ZoneInfo(name)
@@ -77,13 +77,13 @@ def zone_named(name: str) -> ZoneInfo:
         raise _no_zone(name) from error
 
 
-def local_zone(environ: Mapping[str, str] = os.environ) -> str:
+def local_timezone(environ: Mapping[str, str] = os.environ) -> str:
     """The IANA name of the machine's zone; UTC where it does not say."""
     given = environ.get("TZ", "").removeprefix(":")
     linked = os.path.realpath("/etc/localtime").partition("/zoneinfo/")[2]
     for name in (given, linked, _etc_timezone(), "UTC"):
         with suppress(InvalidParams):
-            return zone_named(name).key
+            return parse_timezone(name).key
     raise AssertionError("UTC is everywhere")
 
 

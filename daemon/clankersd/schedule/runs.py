@@ -11,14 +11,14 @@ from clankers_protocol.schedules import ScheduleRun
 from clankersd import clock
 from clankersd.capture.redaction import count_redactions, redact_all
 from clankersd.db import Db
-from clankersd.schedule.grammar import Schedule, parse, zone_named
+from clankersd.schedule.grammar import Schedule, parse_schedule, parse_timezone
 
 MISSED_MS = 60_000
 """A run that nobody took for so long is one that was missed."""
 
-MOST_ATTEMPTS = 8
-LONGEST_LEASE_MS = 3_600_000
-KEPT_RUNS = 1000
+MAX_ATTEMPTS = 8
+MAX_LEASE_MS = 3_600_000
+MAX_FINISHED_RUNS = 1000
 AT_ONCE = 100
 
 SELECT_RUN = """
@@ -66,7 +66,8 @@ _END = f"""
 """
 _PRUNE = f"""
     DELETE FROM schedule_runs WHERE action_id = :action_id AND NOT {_OPEN} AND rowid <= (
-        SELECT rowid FROM schedule_runs WHERE action_id = :action_id ORDER BY rowid DESC LIMIT 1 OFFSET {KEPT_RUNS}
+        SELECT rowid FROM schedule_runs WHERE action_id = :action_id ORDER BY rowid DESC
+        LIMIT 1 OFFSET {MAX_FINISHED_RUNS}
     )
 """
 _AHEAD = "SELECT id, schedule, timezone, next_run FROM scheduled_actions WHERE enabled = 1 AND next_run > :now"
@@ -93,35 +94,37 @@ _LAST_FAILED = f"""
         SELECT id FROM schedule_runs WHERE action_id = scheduled_actions.id ORDER BY rowid DESC LIMIT 1
     )
 """
-_NOBODY = f"nobody acknowledged it, though it was handed out {MOST_ATTEMPTS} times"
+_NOBODY = f"nobody acknowledged it, though it was handed out {MAX_ATTEMPTS} times"
 
 
-def claim(db: Db, now: int, lease_ms: int, *, clients: bool, busy: list[str]) -> tuple[list[ScheduleRun], list[str]]:
+def claim_runs(
+    db: Db, now: int, lease_ms: int, *, clients: bool, busy: list[str]
+) -> tuple[list[ScheduleRun], list[str]]:
     """Make the runs that are due and lease what may be handed out now, all in the caller's transaction.
 
     Runs for clients are only leased when there are `clients`; what we are `busy` with ourselves stays ours. Also
     tells which runs ended by themselves.
     """
     for run_id in busy:
-        renew(db, run_id, now + lease_ms)
+        renew_lease(db, run_id, now + lease_ms)
     for action in db.fetch(_DUE, {"now": now}):
         _make_run(db, action, now)
     ended = db.fetch(_SKIP, {"now": now, "missed": MISSED_MS})
-    ended += db.fetch(_GIVE_UP, {"now": now, "most": MOST_ATTEMPTS, "error": _NOBODY})
+    ended += db.fetch(_GIVE_UP, {"now": now, "most": MAX_ATTEMPTS, "error": _NOBODY})
     free = db.fetch(_FREE, {"now": now, "clients": clients})
-    return [_leased(db, run_from(row), now, lease_ms) for row in free], [row["id"] for row in ended]
+    return [_leased(db, run_from_row(row), now, lease_ms) for row in free], [row["id"] for row in ended]
 
 
-def follow_clock(db: Db, now: int, lease_ms: int) -> list[str]:
+def replan_after_clock_change(db: Db, now: int, lease_ms: int) -> list[str]:
     """Plan again what was planned while the clock was ahead; return the ids of the actions whose next run moved.
 
     The next run of a schedule is never later than the first one after now, and no lease longer than the longest.
     """
-    db.execute(_SHORTEN, {"latest": now + max(LONGEST_LEASE_MS, lease_ms)})
+    db.execute(_SHORTEN, {"latest": now + max(MAX_LEASE_MS, lease_ms)})
     moved = []
     for action in db.fetch(_AHEAD, {"now": now}):
         try:
-            schedule = parse(action["schedule"], zone_named(action["timezone"]))
+            schedule = parse_schedule(action["schedule"], parse_timezone(action["timezone"]))
         except InvalidParams:
             continue  # its run says so when it is due
         coming = None if schedule.once else schedule.next_after(datetime.fromtimestamp(now / 1000, UTC))
@@ -131,12 +134,12 @@ def follow_clock(db: Db, now: int, lease_ms: int) -> list[str]:
     return moved
 
 
-def renew(db: Db, run_id: str, until: int) -> None:
+def renew_lease(db: Db, run_id: str, until: int) -> None:
     """Let a run be taken for longer."""
     db.execute(_RENEW, {"id": run_id, "until": until})
 
 
-def end(db: Db, run_id: str, state: str, result: Any = None, error: str | None = None) -> bool:
+def finish_run(db: Db, run_id: str, state: str, result: Any = None, error: str | None = None) -> bool:
     """Record what became of a run, unless it has ended already; tells whether it did."""
     (result, error), secrets = _redact_outcome(result, error)
     row: dict[str, Any] = {"id": run_id, "state": state, "result": None, "error": error, "now": clock.now()}
@@ -155,20 +158,20 @@ def _redact_outcome(result: Any, error: str | None) -> tuple[tuple[Any, str | No
     return (cleaned[0], cleaned[1]), secrets
 
 
-def skip_waiting(db: Db, action_id: str) -> None:
+def skip_waiting_runs(db: Db, action_id: str) -> None:
     """Whoever switches an action off does not want what still waits of it either."""
     sql = "UPDATE schedule_runs SET state = 'skipped', finished_at = :now WHERE action_id = :id AND state = 'waiting'"
     db.execute(sql, {"id": action_id, "now": clock.now()})
 
 
-def next_event(db: Db, *, clients: bool) -> int | None:
+def next_event_time(db: Db, *, clients: bool) -> int | None:
     """When there is something to do again."""
-    params = {"most": MOST_ATTEMPTS, "missed": MISSED_MS, "clients": clients}
+    params = {"most": MAX_ATTEMPTS, "missed": MISSED_MS, "clients": clients}
     return db.value(_NEXT, params)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
-class Stuck:
+class StuckActions:
     """What does not go on, by the actions' descriptions; `failed` with the reason."""
 
     overdue: list[str]
@@ -176,21 +179,21 @@ class Stuck:
     failed: dict[str, str]
 
 
-def stuck(db: Db, before: int) -> Stuck:
+def find_stuck_actions(db: Db, before: int) -> StuckActions:
     """What was due before then and was not made a run, what nobody took since, and what failed the last time."""
-    return Stuck(
+    return StuckActions(
         [row["description"] for row in db.fetch(_OVERDUE, {"before": before})],
         [row["description"] for row in db.fetch(_LEFT, {"before": before})],
         {row["description"]: row["error"] or "" for row in db.fetch(_LAST_FAILED)},
     )
 
 
-def find(db: Db, run_id: str) -> ScheduleRun | None:
+def find_run(db: Db, run_id: str) -> ScheduleRun | None:
     row = db.fetch_one(f"{SELECT_RUN} WHERE schedule_runs.id = :id", {"id": run_id})
-    return run_from(row) if row else None
+    return run_from_row(row) if row else None
 
 
-def run_from(row: dict[str, Any]) -> ScheduleRun:
+def run_from_row(row: dict[str, Any]) -> ScheduleRun:
     """A row as what travels."""
     facts = {name: value for name, value in row.items() if name != "result_json"}
     return ScheduleRun(**facts, result=msgspec.json.decode(row["result_json"]) if row["result_json"] else None)
@@ -202,11 +205,11 @@ def _make_run(db: Db, action: dict[str, Any], now: int) -> None:
     run_id = clock.new_id()
     facts = action | {"run_id": run_id, "now": now, "slot": action["next_run"], "next": None}
     try:
-        schedule = parse(action["schedule"], zone_named(action["timezone"]))
+        schedule = parse_schedule(action["schedule"], parse_timezone(action["timezone"]))
     except InvalidParams as error:
         db.execute(_MAKE, facts)
         db.execute(_ADVANCE, facts)
-        end(db, run_id, "failed", error=error.message)
+        finish_run(db, run_id, "failed", error=error.message)
         return
     facts["slot"], facts["next"] = _around(schedule, action["next_run"], now)
     db.execute(_MAKE, facts)
@@ -226,6 +229,6 @@ def _around(schedule: Schedule, due: int, now: int) -> tuple[int, int | None]:
 def _leased(db: Db, run: ScheduleRun, now: int, lease_ms: int) -> ScheduleRun:
     """Each time it is handed out, twice as long is waited before it is handed out again."""
     run.state, run.attempts = "taken", run.attempts + 1
-    run.lease_until = now + min(lease_ms * 2 ** (run.attempts - 1), max(LONGEST_LEASE_MS, lease_ms))
+    run.lease_until = now + min(lease_ms * 2 ** (run.attempts - 1), max(MAX_LEASE_MS, lease_ms))
     db.execute(_LEASE, {"id": run.id, "attempts": run.attempts, "lease_until": run.lease_until})
     return run

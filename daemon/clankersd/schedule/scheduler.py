@@ -13,7 +13,7 @@ from clankers_protocol.subscriptions import Subscribed
 from clankersd import clock
 from clankersd.db import Db
 from clankersd.schedule import runs
-from clankersd.schedule.actions import SELECT_ACTION, action_from
+from clankersd.schedule.actions import SELECT_ACTION, action_from_row
 from clankersd.schedule.builtins import BUILTINS
 from clankersd.wire.rpc import handles
 from clankersd.wire.subscriptions import Subscription, calling_connection
@@ -41,7 +41,7 @@ class Scheduler:
 
     def __init__(self, daemon: "Daemon") -> None:
         self._daemon = daemon
-        self.coming: int | None = None
+        self.next_event_at: int | None = None
         """When there is something to do again, as far as is known."""
         self._woken = anyio.Event()
         self._busy: set[str] = set()
@@ -80,7 +80,9 @@ class Scheduler:
         if self._ahead is not None and ahead > self._ahead - CLOCK_TOLERANCE_MS:
             self._ahead = ahead
             return
-        moved = await self._daemon.store.write(lambda db: runs.follow_clock(db, clock.now(), self.lease_ms))
+        moved = await self._daemon.store.write(
+            lambda db: runs.replan_after_clock_change(db, clock.now(), self.lease_ms)
+        )
         self._ahead = ahead
         if moved:
             log.warning("schedules follow a clock that was set back", actions=len(moved))
@@ -89,10 +91,12 @@ class Scheduler:
         now, clients, busy = clock.now(), bool(self._receivers()), sorted(self._busy)
 
         def claim(db: Db) -> tuple[list[Handed], list[ScheduleRun]]:
-            taken, ended = runs.claim(db, now, self.lease_ms, clients=clients, busy=busy)
-            return [(run, _action(db, run)) for run in taken], [found for one in ended if (found := runs.find(db, one))]
+            taken, ended = runs.claim_runs(db, now, self.lease_ms, clients=clients, busy=busy)
+            return [(run, _action(db, run)) for run in taken], [
+                found for one in ended if (found := runs.find_run(db, one))
+            ]
 
-        coming = await self._daemon.store.read(lambda db: runs.next_event(db, clients=clients))
+        coming = await self._daemon.store.read(lambda db: runs.next_event_time(db, clients=clients))
         if coming is None or coming > now:
             return []
         handed, ended = await self._daemon.store.write(claim)
@@ -102,10 +106,10 @@ class Scheduler:
 
     async def _seconds_to_wait(self) -> float:
         clients = bool(self._receivers())
-        self.coming = await self._daemon.store.read(lambda db: runs.next_event(db, clients=clients))
-        if self.coming is None:
+        self.next_event_at = await self._daemon.store.read(lambda db: runs.next_event_time(db, clients=clients))
+        if self.next_event_at is None:
             return LONGEST_SLEEP
-        return min(max((self.coming - clock.now()) / 1000, 0.01), LONGEST_SLEEP)
+        return min(max((self.next_event_at - clock.now()) / 1000, 0.01), LONGEST_SLEEP)
 
     def _hand_out(self, handed: Handed, tasks: anyio.abc.TaskGroup) -> None:
         run, action = handed
@@ -146,7 +150,7 @@ class Scheduler:
 
     async def _end(self, run_id: str, state: str, result: object, error: str | None) -> ScheduleRun:
         def store(db: Db) -> tuple[bool, ScheduleRun | None]:
-            return runs.end(db, run_id, state, result, error), runs.find(db, run_id)
+            return runs.finish_run(db, run_id, state, result, error), runs.find_run(db, run_id)
 
         changed, run = await self._daemon.store.write(store)
         if run is None:
@@ -168,8 +172,8 @@ class Scheduler:
             return await self._end(request.run_id, request.state, request.result, request.error)
 
         def renew(db: Db) -> ScheduleRun | None:
-            runs.renew(db, request.run_id, clock.now() + self.lease_ms)
-            return runs.find(db, request.run_id)
+            runs.renew_lease(db, request.run_id, clock.now() + self.lease_ms)
+            return runs.find_run(db, request.run_id)
 
         run = await self._daemon.store.write(renew)
         if run is None:
@@ -180,7 +184,7 @@ class Scheduler:
 def _action(db: Db, run: ScheduleRun) -> ScheduledAction:
     row = db.fetch_one(f"{SELECT_ACTION} WHERE id = :id", {"id": run.action_id})
     assert row
-    return action_from(row)
+    return action_from_row(row)
 
 
 @handles(ScheduleSubscribe)

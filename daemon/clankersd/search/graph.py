@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from clankers_protocol.search import GraphOptions
 from clankersd.db import Db
-from clankersd.documents.edges import Limits, Way, traverse
+from clankersd.documents.edges import GraphPath, TraversalLimits, traverse
 from clankersd.search.filters import Eligible
 from clankersd.search.ranking import Candidate
 
@@ -24,15 +24,15 @@ _IN_INDEX = """
 
 async def reach(
     daemon: "Daemon", options: GraphOptions, allowed: Eligible, candidates: list[Candidate]
-) -> dict[int, Way]:
+) -> dict[int, GraphPath]:
     """By their numbers in the index, the chunks that lie near the best hits in documents, with the way there."""
     seeds = _seeds(candidates, options.seeds)
     if not seeds:
         return {}
     relations = None if options.relations is None else tuple(options.relations)
-    limits = Limits(options.hops, options.decay, options.direction, relations)
+    limits = TraversalLimits(options.hops, options.decay, options.direction, relations)
 
-    def walk(db: Db) -> dict[int, Way]:
+    def walk(db: Db) -> dict[int, GraphPath]:
         ways = {chunk: way for chunk, way in traverse(db, seeds, limits).items() if way.steps}
         params = allowed.params | {"ids": json.dumps(list(ways))}
         rows = db.fetch(_IN_INDEX.format(condition=allowed.condition), params)
@@ -52,7 +52,7 @@ def _seeds(candidates: list[Candidate], most: int) -> dict[str, float]:
     return seeds
 
 
-def join(candidates: list[Candidate], ways: dict[int, Way], rows: dict[int, dict[str, Any]]) -> list[Candidate]:
+def join(candidates: list[Candidate], ways: dict[int, GraphPath], rows: dict[int, dict[str, Any]]) -> list[Candidate]:
     """What was found and what was reached; where a chunk is both, the better counts."""
     known = {one.chunk: one for one in candidates}
     for chunk, way in ways.items():

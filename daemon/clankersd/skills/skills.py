@@ -40,7 +40,7 @@ from clankersd.index.index import Index
 from clankersd.search.filters import eligible, without_memories
 from clankersd.search.limiter import takes_search_turn
 from clankersd.search.owners import Question, find_owners, narrowed
-from clankersd.skills import files
+from clankersd.skills import skill_md
 from clankersd.wire.rpc import handles
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ async def update(daemon: "Daemon", request: SkillUpdate) -> Skill:
     request, secrets = without_secrets(request)
     given = {name: getattr(request, name) for name in request.__struct_fields__ if name not in ("id", "created_by")}
     given = {name: value for name, value in given.items() if value is not UNSET}
-    files.check_files(given.get("files", []))
+    skill_md.check_files(given.get("files", []))
     _check_extra(given.get("extra", {}))
 
     def store(db: Db) -> tuple[Skill, str]:
@@ -183,7 +183,7 @@ async def versions(daemon: "Daemon", request: SkillVersions) -> list[SkillVersio
 
 @handles(SkillImport)
 async def import_skill(daemon: "Daemon", request: SkillImport) -> SkillImported:
-    read, secrets = without_secrets(files.read(request.text, request.folder, request.files, request.created_by))
+    read, secrets = without_secrets(skill_md.read(request.text, request.folder, request.files, request.created_by))
     wanted = _new(read)
     changeable = ("description", "instructions", "model", *_JSON)
 
@@ -201,11 +201,11 @@ async def import_skill(daemon: "Daemon", request: SkillImport) -> SkillImported:
 
 @handles(SkillExport)
 async def export(daemon: "Daemon", request: SkillExport) -> SkillFolder:
-    return files.write(await daemon.store.read(lambda db: _find(db, request.id, request.version)))
+    return skill_md.write(await daemon.store.read(lambda db: _find(db, request.id, request.version)))
 
 
 def _new(request: SkillCreate) -> Skill:
-    files.check_files(request.files)
+    skill_md.check_files(request.files)
     _check_extra(request.extra)
     facts = {name: getattr(request, name) for name in request.__struct_fields__}
     now = clock.now()
@@ -215,10 +215,10 @@ def _new(request: SkillCreate) -> Skill:
 def _check_extra(extra: dict[str, Any]) -> None:
     if not isinstance(extra.get("metadata", {}), dict):
         raise InvalidParams("invalid params: metadata is an object - at `$.extra.metadata`")
-    if taken := set(files.OWN_FIELDS) & set(extra):
+    if taken := set(skill_md.OWN_FIELDS) & set(extra):
         raise InvalidParams(f"invalid params: {sorted(taken)[0]} has a field of its own - at `$.extra`")
-    if len(msgspec.json.encode(extra)) > files.LONGEST_FRONT_MATTER:
-        raise InvalidParams(f"invalid params: more than {files.LONGEST_FRONT_MATTER} bytes - at `$.extra`")
+    if len(msgspec.json.encode(extra)) > skill_md.LONGEST_FRONT_MATTER:
+        raise InvalidParams(f"invalid params: more than {skill_md.LONGEST_FRONT_MATTER} bytes - at `$.extra`")
 
 
 async def _written(daemon: "Daemon", change: Callable[[Db], tuple[Skill, str]]) -> tuple[Skill, str]:

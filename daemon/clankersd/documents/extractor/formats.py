@@ -16,10 +16,10 @@ from typing import Any, BinaryIO
 
 from clankers_protocol.documents import SUFFIXES
 from clankersd.documents.code import LANGUAGES
-from clankersd.documents.files import Refused
+from clankersd.documents.files import ExtractionError
 
-BLOCK = 64 * 1024
-MOST_PAGES = 5_000
+BLOCK_BYTES = 64 * 1024
+MAX_PDF_PAGES = 5_000
 MOST_DEPTH = 100
 MOST_UNPACKED = 200 * 1024 * 1024
 MOST_ENTRIES = 10_000
@@ -40,23 +40,23 @@ class Part:
 
 
 @dataclass
-class Found:
+class DocumentProperties:
     """What an extractor learns beside the text."""
 
     title: str | None = None
 
 
-Extractor = Callable[[BinaryIO, Found], Iterator[Part]]
+Extractor = Callable[[BinaryIO, DocumentProperties], Iterator[Part]]
 
 
-def kind_of(name: str, beginning: bytes) -> str:
+def detect_kind(name: str, beginning: bytes) -> str:
     """What kind of document it is, by its first bytes where they tell, else by the name."""
     if beginning.startswith(b"%PDF-"):
         return "pdf"
     if beginning.startswith(b"PK\x03\x04"):
         return "docx"
     if beginning.startswith(b"\xd0\xcf\x11\xe0"):
-        raise Refused("it is an encrypted or an old Word file: save it as an unprotected .docx")
+        raise ExtractionError("it is an encrypted or an old Word file: save it as an unprotected .docx")
     suffix = PurePath(name.partition("?")[0]).suffix.lower().removeprefix(".")
     if suffix in SUFFIXES:
         return SUFFIXES[suffix]
@@ -64,19 +64,19 @@ def kind_of(name: str, beginning: bytes) -> str:
     return "html" if start.startswith((b"<!doctype html", b"<html")) else "text"
 
 
-def language_of(name: str) -> str | None:
+def detect_language(name: str) -> str | None:
     """The language of source code, where there may be a grammar for it."""
     return LANGUAGES.get(PurePath(name).suffix.lower().removeprefix("."))
 
 
-def extract(file: BinaryIO, kind: str, name: str, found: Found) -> Iterator[Part]:
-    """The text of the document, part by part, without what cannot be stored; raises Refused."""
+def extract(file: BinaryIO, kind: str, name: str, found: DocumentProperties) -> Iterator[Part]:
+    """The text of the document, part by part, without what cannot be stored; raises ExtractionError."""
     characters = 0
     for part in _EXTRACTORS[kind](file, found) if kind != "csv" else _csv(file, name):
         part.text = _cleaned(part.text)
         characters += len(part.text)
         if characters > MOST_CHARACTERS:
-            raise Refused(f"it has more than {MOST_CHARACTERS:,} characters")
+            raise ExtractionError(f"it has more than {MOST_CHARACTERS:,} characters")
         yield part
 
 
@@ -84,7 +84,7 @@ def _cleaned(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\x00", "").encode("utf-8", "replace").decode()
 
 
-def _text(file: BinaryIO, _: Found) -> Iterator[Part]:
+def _text(file: BinaryIO, _: DocumentProperties) -> Iterator[Part]:
     for text in _decoded(file):
         yield Part(text)
 
@@ -97,13 +97,13 @@ def _decoded(file: BinaryIO) -> Iterator[str]:
     length, spoilt, held = 0, 0, ""
     for block in _blocks(file, beginning):
         if not utf16 and b"\x00" in block:
-            raise Refused("it is not text: it holds a zero byte")
+            raise ExtractionError("it is not text: it holds a zero byte")
         text = held + decoder.decode(block)
         held = "\r" if text.endswith("\r") else ""
         text = text.removesuffix(held) if held else text
         length, spoilt = length + len(text), spoilt + text.count("\ufffd")
         if spoilt > length * SPOILT + 1:
-            raise Refused("it is not text in UTF-8")
+            raise ExtractionError("it is not text in UTF-8")
         yield text
     yield held + decoder.decode(b"", final=True)
 
@@ -112,7 +112,7 @@ def _blocks(file: BinaryIO, beginning: bytes) -> Iterator[bytes]:
     block = beginning
     while block:
         yield block
-        block = file.read(BLOCK)
+        block = file.read(BLOCK_BYTES)
 
 
 class _Lines:
@@ -128,7 +128,7 @@ class _Lines:
             if more is None:
                 break
             if len(self._rest) > 16 * 1024 * 1024:
-                raise Refused("it has a line of more than 16 MiB")
+                raise ExtractionError("it has a line of more than 16 MiB")
             self._rest += more
         line, newline, self._rest = self._rest.partition("\n")
         if not line and not newline:
@@ -156,7 +156,7 @@ def _csv(file: BinaryIO, name: str) -> Iterator[Part]:
         if rows.line_num <= 1 and any(names):
             yield Part(", ".join(names))
     except csv.Error as error:
-        raise Refused(f"its CSV is broken: {error}") from error
+        raise ExtractionError(f"its CSV is broken: {error}") from error
 
 
 def _prepended(first: str, lines: Iterator[str]) -> Iterator[str]:
@@ -164,7 +164,7 @@ def _prepended(first: str, lines: Iterator[str]) -> Iterator[str]:
     yield from lines
 
 
-def _json(file: BinaryIO, _: Found) -> Iterator[Part]:
+def _json(file: BinaryIO, _: DocumentProperties) -> Iterator[Part]:
     """Each value as a line with its path, so that a line tells by itself what it is."""
     text = "".join(_decoded(file))
     _refuse_deep(text)
@@ -182,9 +182,9 @@ def _json_lines(text: str, whole: ValueError) -> list[Any]:
     try:
         values = [json.loads(line, parse_constant=str) for line in text.splitlines() if line.strip()]
     except ValueError:
-        raise Refused(f"its JSON is broken: {whole}") from whole
+        raise ExtractionError(f"its JSON is broken: {whole}") from whole
     if not values:
-        raise Refused("there is no text in it")
+        raise ExtractionError("there is no text in it")
     return values
 
 
@@ -195,7 +195,7 @@ def _refuse_deep(text: str) -> None:
         if found[0] in "[{":
             depth += 1
             if depth > MOST_DEPTH:
-                raise Refused(f"its JSON is nested deeper than {MOST_DEPTH} levels")
+                raise ExtractionError(f"its JSON is nested deeper than {MOST_DEPTH} levels")
         elif found[0] in "]}":
             depth -= 1
 
@@ -272,7 +272,7 @@ class _Html(HTMLParser):
             self._out.append(data if self._code else re.sub(r"\s+", " ", data))
 
 
-def _html(file: BinaryIO, found: Found) -> Iterator[Part]:
+def _html(file: BinaryIO, found: DocumentProperties) -> Iterator[Part]:
     parser = _Html()
     for text in _decoded(file):
         parser.feed(text)
@@ -282,40 +282,40 @@ def _html(file: BinaryIO, found: Found) -> Iterator[Part]:
     yield Part(parser.taken())
 
 
-def _pdf(file: BinaryIO, found: Found) -> Iterator[Part]:
+def _pdf(file: BinaryIO, found: DocumentProperties) -> Iterator[Part]:
     try:
         import pypdf
         from pypdf.errors import DependencyError, PyPdfError
     except ImportError as error:
-        raise Refused(_MISSING.format(what="a PDF", package="pypdf")) from error
+        raise ExtractionError(_MISSING.format(what="a PDF", package="pypdf")) from error
     try:
         reader = pypdf.PdfReader(file)
         if reader.is_encrypted and not reader.decrypt(""):
-            raise Refused("it is encrypted: remove its password first")
-        if len(reader.pages) > MOST_PAGES:
-            raise Refused(f"it has {len(reader.pages):,} pages, more than {MOST_PAGES:,}")
+            raise ExtractionError("it is encrypted: remove its password first")
+        if len(reader.pages) > MAX_PDF_PAGES:
+            raise ExtractionError(f"it has {len(reader.pages):,} pages, more than {MAX_PDF_PAGES:,}")
         found.title = (reader.metadata.title if reader.metadata else None) or None
         for number, page in enumerate(reader.pages, 1):
             yield Part(f"{page.extract_text()}\n\n", {"page": number})
     except DependencyError as error:
-        raise Refused(f"it is encrypted: remove its protection first ({error})") from error
+        raise ExtractionError(f"it is encrypted: remove its protection first ({error})") from error
     except (PyPdfError, ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
-        raise Refused(f"it is not a PDF that can be read: {error}") from error
+        raise ExtractionError(f"it is not a PDF that can be read: {error}") from error
 
 
-def _docx(file: BinaryIO, found: Found) -> Iterator[Part]:
+def _docx(file: BinaryIO, found: DocumentProperties) -> Iterator[Part]:
     _refuse_bombs(file)
     try:
         import docx
     except ImportError as error:
-        raise Refused(_MISSING.format(what="a DOCX", package="python-docx")) from error
+        raise ExtractionError(_MISSING.format(what="a DOCX", package="python-docx")) from error
     try:
         document = docx.Document(file)
         found.title = document.core_properties.title or None
         for text in _blocks_of(document, 0):
             yield Part(f"{text}\n\n")
     except (ValueError, KeyError, SyntaxError, AttributeError, zipfile.BadZipFile) as error:
-        raise Refused(f"it is not a DOCX that can be read: {error}") from error
+        raise ExtractionError(f"it is not a DOCX that can be read: {error}") from error
 
 
 def _refuse_bombs(file: BinaryIO) -> None:
@@ -324,13 +324,15 @@ def _refuse_bombs(file: BinaryIO) -> None:
         with zipfile.ZipFile(file) as archive:
             entries = archive.infolist()
     except (zipfile.BadZipFile, NotImplementedError) as error:
-        raise Refused(f"it is not a DOCX that can be read: {error}") from error
+        raise ExtractionError(f"it is not a DOCX that can be read: {error}") from error
     if len(entries) > MOST_ENTRIES or sum(entry.file_size for entry in entries) > MOST_UNPACKED:
-        raise Refused(f"it would unpack to more than {MOST_UNPACKED // 1024 // 1024} MiB or {MOST_ENTRIES:,} files")
+        raise ExtractionError(
+            f"it would unpack to more than {MOST_UNPACKED // 1024 // 1024} MiB or {MOST_ENTRIES:,} files"
+        )
     if any(entry.flag_bits & 1 for entry in entries):
-        raise Refused("it is encrypted: remove its password first")
+        raise ExtractionError("it is encrypted: remove its password first")
     if not any(entry.filename == "word/document.xml" for entry in entries):
-        raise Refused("it is a ZIP file but not a DOCX")
+        raise ExtractionError("it is a ZIP file but not a DOCX")
     file.seek(0)
 
 

@@ -19,10 +19,10 @@ import msgspec
 
 from clankersd.capture.redaction import redact, redact_all
 from clankersd.documents import chunkers
-from clankersd.documents.code import cut_code, parser_for
-from clankersd.documents.extractor.formats import Found, Part, extract, kind_of, language_of
-from clankersd.documents.extractor.records import Done, Failed, Message, Task, Window, records_of
-from clankersd.documents.files import Refused, digest_of, open_regular
+from clankersd.documents.code import chunk_code, parser_for
+from clankersd.documents.extractor.formats import DocumentProperties, Part, detect_kind, detect_language, extract
+from clankersd.documents.extractor.records import Done, Failed, Message, Task, Window, build_records
+from clankersd.documents.files import ExtractionError, open_regular, sha256_of
 from clankersd.index.chunker import HEADING, lines_of
 
 MEMORY = 1024 * 1024 * 1024
@@ -77,7 +77,7 @@ def _answers(task: Task, body: bytes) -> Iterator[Message]:
     try:
         with _opened(task, body) as file:
             yield from _taken_apart(task, file)
-    except Refused as refusal:
+    except ExtractionError as refusal:
         yield Failed(str(refusal))
     except OSError as error:
         yield Failed(error.strerror or str(error))
@@ -92,15 +92,15 @@ def _answers(task: Task, body: bytes) -> Iterator[Message]:
 def _opened(task: Task, body: bytes) -> BinaryIO:
     if task.path is None:
         return io.BytesIO(body)
-    return open_regular(task.path, task.largest)
+    return open_regular(task.path, task.max_bytes)
 
 
 def _taken_apart(task: Task, file: BinaryIO) -> Iterator[Message]:
     beginning = file.read(BEGINNING)
     file.seek(0)
-    kind = task.kind or kind_of(task.name, beginning)
+    kind = task.kind or detect_kind(task.name, beginning)
     strategy = _strategy(task, kind)
-    found, title, characters, records = Found(), "", 0, 0
+    found, title, characters, records = DocumentProperties(), "", 0, 0
     redacted: Counter[str] = Counter()
     for window in _windows(extract(file, kind, task.name, found), redacted):
         title = title or _title_in(window.text)
@@ -109,11 +109,13 @@ def _taken_apart(task: Task, file: BinaryIO) -> Iterator[Message]:
         records += len(window.records)
         yield window
     if not characters:
-        raise Refused("there is no text in it" if kind != "pdf" else "there is no text in it: it may be scanned pages")
+        raise ExtractionError(
+            "there is no text in it" if kind != "pdf" else "there is no text in it: it may be scanned pages"
+        )
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
     named = "" if kind in NAMED_BY_FILE else found.title or title
-    yield Done(kind, strategy, _shortened(redact(named)[0]), digest_of(file), size, characters, dict(redacted))
+    yield Done(kind, strategy, _shortened(redact(named)[0]), sha256_of(file), size, characters, dict(redacted))
 
 
 def _shortened(title: str) -> str:
@@ -129,32 +131,34 @@ def _strategy(task: Task, kind: str) -> str:
         return str(task.strategy)
     if task.strategy is None and kind != "code":
         return "markdown" if kind in ("markdown", "html", "docx") else "recursive"
-    language = language_of(task.name)
+    language = detect_language(task.name)
     try:
         if language is not None and parser_for(language):
             return "code"
     except ImportError as error:
         if task.strategy == "code":
-            raise Refused(_NEEDS_CODE) from error
+            raise ExtractionError(_NEEDS_CODE) from error
     if task.strategy == "code" and language is None:
-        raise Refused(f"there is no grammar for {task.name!r}: its name must end like that of source code")
+        raise ExtractionError(f"there is no grammar for {task.name!r}: its name must end like that of source code")
     return "recursive"
 
 
 def _cut(window: Window, task: Task, strategy: str, before: int) -> None:
     text = window.text
     if strategy == "semantic":
-        window.sentences = [(one.start, one.end, one.size) for one in chunkers.pieces(text, 0, len(text), task.tokens)]
+        window.sentences = [
+            (one.start, one.end, one.size) for one in chunkers.split_sentences(text, 0, len(text), task.tokens)
+        ]
         return
     if strategy == "code":
-        spans = cut_code(text, str(language_of(task.name)), task.tokens)
+        spans = chunk_code(text, str(detect_language(task.name)), task.tokens)
     elif strategy == "markdown":
-        spans = chunkers.markdown(text, task.tokens, task.overlap)
+        spans = chunkers.chunk_markdown(text, task.tokens, task.overlap)
     elif strategy == "parentChild":
-        spans = chunkers.parent_child(text, task.parent_tokens, task.tokens, task.overlap)
+        spans = chunkers.chunk_parent_child(text, task.parent_tokens, task.tokens, task.overlap)
     else:
-        spans = chunkers.recursive(text, task.tokens, task.overlap)
-    window.records = records_of(window, spans, before)
+        spans = chunkers.chunk_recursive(text, task.tokens, task.overlap)
+    window.records = build_records(window, spans, before)
 
 
 def _windows(parts: Iterator[Part], redacted: Counter[str]) -> Iterator[Window]:

@@ -21,7 +21,7 @@ class Task(msgspec.Struct):
     tokens: int
     overlap: int
     parent_tokens: int
-    largest: int
+    max_bytes: int
     seconds: int
 
 
@@ -61,7 +61,7 @@ class Done(msgspec.Struct, tag="done"):
     kind: str
     strategy: str
     title: str
-    hash: str
+    sha256: str
     bytes: int
     characters: int
     redacted: dict[str, int] = msgspec.field(default_factory=dict)
@@ -74,7 +74,7 @@ class Failed(msgspec.Struct, tag="failed"):
 Message = Window | Done | Failed
 
 
-def records_of(window: Window, spans: list[Span], before: int) -> list[Record]:
+def build_records(window: Window, spans: list[Span], before: int) -> list[Record]:
     """The chunks of a window, parents before their children; `before` records came in earlier windows."""
     newlines = [at for at, letter in enumerate(window.text) if letter == "\n"] if "\n" in window.text else []
     records: list[Record] = []

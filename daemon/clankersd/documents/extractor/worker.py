@@ -15,6 +15,7 @@ import msgspec
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from clankersd.documents.extractor.records import Done, Failed, Message, Task, Window
+from clankersd.documents.files import ExtractionError
 
 IDLE_SECONDS = 60.0
 MOST_TASKS = 1000
@@ -24,10 +25,6 @@ LARGEST_MESSAGE = 64 * 1024 * 1024
 IN_MEMORY = 4 * 1024 * 1024
 
 _message: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
-
-
-class Unreadable(Exception):
-    """A document that cannot be taken apart; the message says why."""
 
 
 class Extracted:
@@ -59,7 +56,7 @@ class Worker:
     @asynccontextmanager
     async def extracted(self, task: Task, body: bytes, folder: Path) -> AsyncIterator[Extracted]:
         """The document taken apart, as long as the block lasts, in a file in `folder` if it is large; raises
-        Unreadable."""
+        ExtractionError."""
         with tempfile.SpooledTemporaryFile(IN_MEMORY, dir=str(folder)) as spool:
             async with self._lock:
                 done = await self._take_apart(task, body, spool)
@@ -83,17 +80,19 @@ class Worker:
                 done = await self._ask(task, body, spool)
         except TimeoutError:
             await self._end()
-            raise Unreadable(f"it took longer than {task.seconds} seconds: see document_seconds") from None
+            raise ExtractionError(f"it took longer than {task.seconds} seconds: see document_seconds") from None
         except (anyio.EndOfStream, anyio.IncompleteRead, anyio.BrokenResourceError, anyio.ClosedResourceError):
             await self._end()
-            raise Unreadable("taking it apart ended the process that did: the file may be broken or hostile") from None
+            raise ExtractionError(
+                "taking it apart ended the process that did: the file may be broken or hostile"
+            ) from None
         except BaseException:  # its answer is only half read: nobody can go on with it
             with anyio.CancelScope(shield=True):
                 await self._end()
             raise
         self._used = anyio.current_time()
         if isinstance(done, Failed):
-            raise Unreadable(done.reason)
+            raise ExtractionError(done.reason)
         return done
 
     async def _ask(self, task: Task, body: bytes, spool: IO[bytes]) -> Done | Failed:

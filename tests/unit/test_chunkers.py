@@ -6,9 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clankersd.documents.chunkers import Piece, Span, by_meaning, markdown, parent_child, pieces, recursive
-from clankersd.documents.code import cut_code
-from clankersd.index.chunker import QUARTERS_PER_TOKEN, size_of
+from clankersd.documents.chunkers import (
+    Piece,
+    Span,
+    chunk_markdown,
+    chunk_parent_child,
+    chunk_recursive,
+    chunk_semantic,
+    split_sentences,
+)
+from clankersd.documents.code import chunk_code
+from clankersd.index.chunker import QUARTERS, size_of
 
 WORDS = st.sampled_from(
     ["word", "e.g.", "3.14", "Dr.", "end.", "Why?", "你好。", "再见！", "\n", "\n\n", "# Title\n", "```\n"]
@@ -22,8 +30,8 @@ def texts(text: str, spans: list[Span]) -> list[str]:
 
 @given(TEXTS, st.integers(8, 60), st.integers(0, 20))
 def test_chunks_are_never_longer_than_asked_and_hold_every_character(text: str, tokens: int, overlap: int) -> None:
-    for cut in (recursive, markdown):
-        spans = cut(text, tokens, overlap)
+    for chunk in (chunk_recursive, chunk_markdown):
+        spans = chunk(text, tokens, overlap)
         held = set()
         for span in spans:
             assert size_of(text[span.start : span.end]) <= tokens * QUARTERS_PER_TOKEN
@@ -34,8 +42,8 @@ def test_chunks_are_never_longer_than_asked_and_hold_every_character(text: str, 
 
 @given(TEXTS, st.integers(8, 40))
 def test_children_lie_in_their_parents_and_hold_all_of_them(text: str, tokens: int) -> None:
-    for parent in parent_child(text, tokens * 3, tokens, 2):
-        assert size_of(text[parent.start : parent.end]) <= tokens * 3 * QUARTERS_PER_TOKEN
+    for parent in chunk_parent_child(text, tokens * 3, tokens, 2):
+        assert size_of(text[parent.start : parent.end]) <= tokens * 3 * QUARTERS
         assert parent.children
         held = set()
         for child in parent.children:
@@ -59,31 +67,31 @@ def test_children_lie_in_their_parents_and_hold_all_of_them(text: str, tokens: i
     ],
 )
 def test_sentences_end_where_a_reader_says(text: str, sentences: list[str]) -> None:
-    assert [text[one.start : one.end].strip() for one in pieces(text, 0, len(text), 100)] == sentences
+    assert [text[one.start : one.end].strip() for one in split_sentences(text, 0, len(text), 100)] == sentences
 
 
 def test_a_paragraph_is_not_cut_where_it_fits_into_the_next_chunk() -> None:
     first, second = "Alpha beta gamma. " * 6, "Delta epsilon zeta. " * 6
     text = f"{first.strip()}\n\n{second.strip()}"
-    assert texts(text, recursive(text, 50, 0)) == [first.strip(), second.strip()]
+    assert texts(text, chunk_recursive(text, 50, 0)) == [first.strip(), second.strip()]
 
 
 def test_consecutive_chunks_share_whole_sentences_when_asked_to() -> None:
     text = " ".join(f"Sentence number {number} is here." for number in range(40))
-    shared = texts(text, recursive(text, 40, 10))
+    shared = texts(text, chunk_recursive(text, 40, 10))
     assert all(after.split(". ")[0] in before for before, after in pairwise(shared))
-    apart = texts(text, recursive(text, 40, 0))
+    apart = texts(text, chunk_recursive(text, 40, 0))
     assert not any(after.split(". ")[0] in before for before, after in pairwise(apart))
 
 
 def test_a_word_longer_than_a_chunk_is_cut() -> None:
-    assert all(len(part) <= 40 for part in texts("x" * 1000, recursive("x" * 1000, 10, 5)))
+    assert all(len(part) <= 40 for part in texts("x" * 1000, chunk_recursive("x" * 1000, 10, 5)))
 
 
 def test_markdown_keeps_each_section_under_its_heading() -> None:
     body = "Some words that say something about it, at length. " * 3
     text = f"# Guide\n\n## Install\n\n{body}\n```\n# not a heading\n```\n\n## Use\n\n{body}"
-    spans = markdown(text, 100, 0)
+    spans = chunk_markdown(text, 100, 0)
     assert [span.metadata["section_path"] for span in spans] == ["Guide > Install", "Guide > Use"]
     assert texts(text, spans)[0].startswith("# Guide\n\n## Install")
     assert "# not a heading" in texts(text, spans)[0]
@@ -92,26 +100,26 @@ def test_markdown_keeps_each_section_under_its_heading() -> None:
 
 def test_a_long_section_is_cut_and_every_part_knows_its_heading() -> None:
     text = "# Long\n\n" + "A sentence of some words. " * 100
-    spans = markdown(text, 50, 0)
+    spans = chunk_markdown(text, 50, 0)
     assert len(spans) > 10
     assert {span.metadata["section_heading"] for span in spans} == {"Long"}
 
 
 def test_cutting_by_meaning_parts_sentences_that_are_least_alike() -> None:
     text = "Cats purr. Cats nap. Stocks rose. Stocks fell."
-    sentences = pieces(text, 0, len(text), 100)
-    assert texts(text, by_meaning(text, sentences, [0.9, 0.1, 0.8], 100)) == [
+    sentences = split_sentences(text, 0, len(text), 100)
+    assert texts(text, chunk_semantic(text, sentences, [0.9, 0.1, 0.8], 100)) == [
         "Cats purr. Cats nap.",
         "Stocks rose. Stocks fell.",
     ]
-    assert texts(text, by_meaning(text, sentences, [0.9, 0.1, 0.8], 3)) == [
+    assert texts(text, chunk_semantic(text, sentences, [0.9, 0.1, 0.8], 3)) == [
         "Cats purr.",
         "Cats nap.",
         "Stocks rose.",
         "Stocks fell.",
     ]
-    assert by_meaning(text, [], [], 100) == []
-    assert texts(text, by_meaning(text, [Piece(0, len(text), 20, False)], [], 100)) == [text]
+    assert chunk_semantic(text, [], [], 100) == []
+    assert texts(text, chunk_semantic(text, [Piece(0, len(text), 20, False)], [], 100)) == [text]
 
 
 PYTHON = '''"""Doc."""
@@ -136,7 +144,7 @@ class Second:
 
 
 def test_code_is_cut_at_its_definitions() -> None:
-    spans = cut_code(PYTHON, "python", 40)
+    spans = chunk_code(PYTHON, "python", 40)
     assert [span.metadata.get("symbol") for span in spans] == ["first", "Second"]
     assert all(span.metadata["language"] == "python" for span in spans)
     chunk = next(text for text in texts(PYTHON, spans) if "def first" in text)
@@ -159,7 +167,7 @@ def test_code_is_cut_at_its_definitions() -> None:
     ],
 )
 def test_every_language_that_is_offered_has_its_grammar(language: str, source: str, name: str) -> None:
-    spans = cut_code(source, language, 200)
+    spans = chunk_code(source, language, 200)
     assert "".join(texts(source, spans)).strip() == source.strip()
     assert spans[0].metadata == {"language": language, "symbol": name}
 
@@ -167,7 +175,7 @@ def test_every_language_that_is_offered_has_its_grammar(language: str, source: s
 @given(st.text(max_size=300), st.integers(8, 40))
 def test_text_that_is_no_code_is_cut_all_the_same(text: str, tokens: int) -> None:
     source = f"def f():\n    return 1\n{text}"
-    spans = cut_code(source, "python", tokens)
+    spans = chunk_code(source, "python", tokens)
     held = {at for span in spans for at in range(span.start, span.end)}
     assert all(source[at].isspace() for at in set(range(len(source))) - held)
     assert all(size_of(source[span.start : span.end]) <= tokens * QUARTERS_PER_TOKEN for span in spans)

@@ -10,13 +10,13 @@ from papers import bomb, deep_json, docx, pdf
 
 from clankersd.documents.extractor import formats as module
 from clankersd.documents.extractor import process
-from clankersd.documents.extractor.formats import Found, extract, kind_of
+from clankersd.documents.extractor.formats import DocumentProperties, detect_kind, extract
 from clankersd.documents.extractor.records import Done, Failed, Record, Task, Window
-from clankersd.documents.files import Refused, open_regular
+from clankersd.documents.files import ExtractionError, open_regular
 
 
 def text_of(data: bytes, kind: str, name: str = "a") -> str:
-    return "".join(part.text for part in extract(io.BytesIO(data), kind, name, Found()))
+    return "".join(part.text for part in extract(io.BytesIO(data), kind, name, DocumentProperties()))
 
 
 def taken_apart(data: bytes, name: str = "", kind: str | None = None, strategy: str | None = None) -> list[object]:
@@ -38,7 +38,7 @@ def records(messages: list[object]) -> list[Record]:
     ],
 )  # fmt: skip
 def test_the_kind_is_told_by_the_first_bytes_or_the_name(name: str, beginning: bytes, kind: str) -> None:
-    assert kind_of(name, beginning) == kind
+    assert detect_kind(name, beginning) == kind
 
 
 def test_text_is_read_in_utf_8_and_in_marked_utf_16() -> None:
@@ -46,7 +46,7 @@ def test_text_is_read_in_utf_8_and_in_marked_utf_16() -> None:
         assert text_of("Grüße\r\n你好 🙂".encode(coding), "text") == "Grüße\n你好 🙂"
 
 
-@pytest.mark.parametrize("at", [module.BLOCK - 1, module.BLOCK, module.BLOCK + 3])
+@pytest.mark.parametrize("at", [module.BLOCK_BYTES - 1, module.BLOCK_BYTES, module.BLOCK_BYTES + 3])
 def test_a_line_end_is_not_parted_where_blocks_meet(at: int) -> None:
     assert text_of(b"x" * at + b"\r\ny", "text") == "x" * at + "\ny"
 
@@ -55,7 +55,7 @@ def test_html_becomes_markdown_without_scripts() -> None:
     page = """<html><head><title>My  page</title><style>p {}</style></head><body><h2>Head</h2><p>One <b>two</b>.</p>
     <script>alert("no")</script><ul><li>first<li>second</ul><pre>code
       here</pre><table><tr><td>a</td><td>b</td></tr></table>&amp; done</body></html>"""
-    found = Found()
+    found = DocumentProperties()
     text = "".join(part.text for part in extract(io.BytesIO(page.encode()), "html", "", found))
     assert found.title == "My page"
     assert "## Head" in text
@@ -140,8 +140,8 @@ def test_a_zip_that_is_no_docx_is_refused() -> None:
 
 
 def test_too_many_pages_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_PAGES", 2)
-    with pytest.raises(Refused, match="3 pages"):
+    monkeypatch.setattr(module, "MAX_PDF_PAGES", 2)
+    with pytest.raises(ExtractionError, match="3 pages"):
         text_of(pdf("a", "b", "c"), "pdf")
 
 
@@ -150,7 +150,7 @@ def test_a_missing_package_is_named_with_the_extra_that_brings_it(
     monkeypatch: pytest.MonkeyPatch, kind: str, package: str, data: bytes
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, package, None)
-    with pytest.raises(Refused, match=r"pip install 'clankers\[documents\]'"):
+    with pytest.raises(ExtractionError, match=r"pip install 'clankers\[documents\]'"):
         text_of(data, kind)
 
 
@@ -186,14 +186,14 @@ def test_only_regular_files_are_opened(tmp_path: Path) -> None:
     with open_regular(str(file), 10) as opened:
         assert opened.read() == b"hello"
     (tmp_path / "link").symlink_to(file)
-    with pytest.raises(Refused, match="link"):
+    with pytest.raises(ExtractionError, match="link"):
         open_regular(str(tmp_path / "link"), 10)
     __import__("os").mkfifo(tmp_path / "pipe")
-    with pytest.raises(Refused, match="regular"):
+    with pytest.raises(ExtractionError, match="regular"):
         open_regular(str(tmp_path / "pipe"), 10)
-    with pytest.raises(Refused, match="regular"):
+    with pytest.raises(ExtractionError, match="regular"):
         open_regular(str(tmp_path), 10)
-    with pytest.raises(Refused, match="larger"):
+    with pytest.raises(ExtractionError, match="larger"):
         open_regular(str(file), 4)
     with pytest.raises(FileNotFoundError):
         open_regular(str(tmp_path / "none"), 4)
