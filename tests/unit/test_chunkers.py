@@ -16,7 +16,7 @@ from clankersd.documents.chunkers import (
     split_sentences,
 )
 from clankersd.documents.code import chunk_code
-from clankersd.index.chunker import QUARTERS, size_of
+from clankersd.index.chunker import QUARTERS_PER_TOKEN, size_of
 
 WORDS = st.sampled_from(
     ["word", "e.g.", "3.14", "Dr.", "end.", "Why?", "你好。", "再见！", "\n", "\n\n", "# Title\n", "```\n"]
@@ -43,7 +43,7 @@ def test_chunks_are_never_longer_than_asked_and_hold_every_character(text: str, 
 @given(TEXTS, st.integers(8, 40))
 def test_children_lie_in_their_parents_and_hold_all_of_them(text: str, tokens: int) -> None:
     for parent in chunk_parent_child(text, tokens * 3, tokens, 2):
-        assert size_of(text[parent.start : parent.end]) <= tokens * 3 * QUARTERS
+        assert size_of(text[parent.start : parent.end]) <= tokens * 3 * QUARTERS_PER_TOKEN
         assert parent.children
         held = set()
         for child in parent.children:

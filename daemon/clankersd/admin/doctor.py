@@ -312,7 +312,7 @@ async def _memories(daemon: "Daemon") -> Finding:
 
 
 FULL_TEXTS: dict[FullText, Callable[["Daemon"], Awaitable[None]]] = {
-    repair.WORDS: _index_chunk_words,
+    repair.FULL_TEXT: _index_chunk_words,
     MEMORIES_FULL_TEXT: _index_memory_words,
 }
 """Each with what makes it anew."""

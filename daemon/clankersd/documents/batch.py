@@ -49,7 +49,7 @@ log = structlog.get_logger(component="documents")
 
 @handles(DocumentIngestMany)
 async def ingest_many(daemon: "Daemon", request: DocumentIngestMany) -> JobStarted:
-    daemon.jobs.refuse_second(JOB)  # before any item is stored
+    daemon.jobs.ensure_not_running(JOB)  # before any item is stored
     batch = clock.new_id()
     daemon.documents.own_batches.add(batch)
     rows = await anyio.to_thread.run_sync(_item_rows, batch, request.documents)

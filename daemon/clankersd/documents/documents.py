@@ -23,7 +23,7 @@ from clankers_protocol.errors import InvalidParams, NotFound
 from clankersd import clock
 from clankersd.capture.redaction import count_redactions, redact, without_secrets
 from clankersd.db import Db, Store
-from clankersd.db.ids import whole_id
+from clankersd.db.ids import resolve_id
 from clankersd.db.paging import decode_cursor, encode_cursor
 from clankersd.documents.extractor.records import Record
 from clankersd.documents.metadata import (
@@ -101,7 +101,7 @@ async def store_document(daemon: "Daemon", request: DocumentStore) -> Ingested:
         characters=len(content),
         project_id=await find_or_create_project(daemon.store, request.project),
         metadata=request.metadata,
-        created_at=clock.moment(request.created_at),
+        created_at=clock.to_ms(request.created_at),
         id=request.id,
         sequence_edges=request.sequence,
     )
@@ -140,7 +140,7 @@ async def _store(
 
     ingested, stored_vectors = await store.write(write_all)
     if stored_vectors and live:
-        index.gained(live, [(number, vector, INDEX_SOURCE) for number, vector in stored_vectors])
+        index.vectors_added(live, [(number, vector, INDEX_SOURCE) for number, vector in stored_vectors])
     index.wake()
     return ingested
 
@@ -249,7 +249,7 @@ async def get_document(daemon: "Daemon", request: DocumentGet) -> DocumentText:
 
 def _resolve_id(db: Db, request: DocumentGet) -> str:
     if request.id is not None:
-        return whole_id(db, request.id, "documents", "document", "revision > 0")
+        return resolve_id(db, request.id, "documents", "document", "revision > 0")
     source = redact(request.source or "")[0]  # sources are stored redacted
     document_id = db.value("SELECT id FROM documents WHERE source = :source", {"source": source})
     if document_id is None:

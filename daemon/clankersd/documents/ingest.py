@@ -155,7 +155,7 @@ async def _ingest_locked(daemon: "Daemon", request: Ingest, task: Task, source: 
             characters=done.characters,
             project_id=project_id,
             metadata=request.metadata,
-            created_at=clock.moment(request.created_at),
+            created_at=clock.to_ms(request.created_at),
         )
         async with _remove_new_on_failure(daemon, source):
             return await _store(daemon.store, daemon.index, header, extracted, task.tokens)

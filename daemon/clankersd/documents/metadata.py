@@ -11,7 +11,7 @@ from clankers_protocol.errors import InvalidParams
 from clankersd import clock
 from clankersd.db import Db, Store
 from clankersd.documents.store import index_title
-from clankersd.projects import ensure_project, project_id, project_row
+from clankersd.projects import ensure_project, find_project_id, project_row
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon
@@ -67,7 +67,7 @@ async def find_or_create_project(store: Store, project: str | None) -> str | Non
     def find(db: Db) -> str:
         if new_row is not None:
             ensure_project(db, new_row)
-        found = project_id(db, project)
+        found = find_project_id(db, project)
         if found is None:
             raise InvalidParams(f"invalid params: there is no project {project!r} - at `$.project`")
         return found

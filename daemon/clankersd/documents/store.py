@@ -20,7 +20,7 @@ from clankersd.documents.extractor.records import Record
 from clankersd.index import generations, vectors
 from clankersd.index.backlog import TEXT_KINDS, TextKind
 from clankersd.index.chunker import Chunk
-from clankersd.index.chunks import Chunking, Owner, hash_of
+from clankersd.index.chunks import ChunkedText, Chunking, Owner, hash_of, replace_chunks
 from clankersd.index.generations import Generation
 from clankersd.index.tokenize import count_words, other_forms
 
@@ -219,7 +219,7 @@ def store_vectors(db: Db, live: Generation, embeddings: dict[str, bytes]) -> lis
 
     Stores none if the live generation has changed since they were checked: the queue computes vectors then.
     """
-    now_live = generations.in_state(db, "live")
+    now_live = generations.find(db, "live")
     if now_live is None or now_live.id != live.id:
         return []
     sql = "SELECT id FROM chunks WHERE document_chunk_id = :chunk AND chunking = :chunking"
@@ -277,7 +277,7 @@ def _add_chunk(db: Db, write: DocumentWrite, chunk_id: str, record: Record, chun
         record.end or len(record.content),
     )
     for chunking in chunkings:
-        replace(db, owner, Prepared(chunking, [chunk], [record.hash], [record.extra], [record.tokens]))
+        replace_chunks(db, owner, ChunkedText(chunking, [chunk], [record.hash], [record.extra], [record.tokens]))
 
 
 def _content_id(write: DocumentWrite, record: Record) -> str:
@@ -309,13 +309,13 @@ def _owner_from_row(row: dict[str, Any]) -> Owner:
     return _chunk_owner(row["id"], row["title"], row["source"], row["created_at"])
 
 
-def _prepare_stored_chunk(row: dict[str, Any], chunking: Chunking) -> Prepared:
+def _prepare_stored_chunk(row: dict[str, Any], chunking: Chunking) -> ChunkedText:
     """Prepare a stored chunk for an index as it is: document chunks are never split again."""
     text = row["text"]
     chunk = Chunk(
         text, row["start_line"] or 1, row["end_line"] or 1, row["start_offset"] or 0, row["end_offset"] or len(text)
     )
-    return Prepared(chunking, [chunk], [hash_of(text)], [other_forms(text)], [count_words(text)])
+    return ChunkedText(chunking, [chunk], [hash_of(text)], [other_forms(text)], [count_words(text)])
 
 
 TEXT_KINDS["document chunk"] = TextKind(

@@ -28,7 +28,6 @@ from clankersd.memories.store import (
     salience_of,
     to_memory,
 )
-from clankersd.memories.supersede import supersede
 from clankersd.memories.supersession import supersede
 from clankersd.projects import ensure_project, find_project_id, project_row
 from clankersd.wire.preparation import prepare

@@ -37,7 +37,7 @@ def selection_conditions(db: Db, request: Selection[Any], now: int) -> tuple[lis
         value = getattr(request, name)
         if value is not None:
             conditions.append(test)
-            params[name] = clock.moment(value) if name.startswith("created_") else value
+            params[name] = clock.to_ms(value) if name.startswith("created_") else value
     return [*conditions, *project_conditions(db, request, params)], params
 
 

@@ -151,7 +151,7 @@ async def related_memories(daemon: "Daemon", request: MemoryRelated) -> list[Rel
 
 
 def _rules(request: GraphNeighbors, permitted: AllowedScopes, now: int) -> _Rules:
-    as_of = clock.moment(request.as_of)
+    as_of = clock.to_ms(request.as_of)
     relations = [KNOWN] if as_of is not None else ["1"]
     memories = AS_OF if as_of is not None else CURRENT
     if not request.include_closed:

@@ -34,7 +34,7 @@ class PreparedMemory:
     """A text looked through before the transaction, off the event loop."""
 
     text: Text
-    chunks: list[Prepared]
+    chunks: list[ChunkedText]
     vector: Vector | None
     note: str | None
 
@@ -81,7 +81,7 @@ def list_columns(content: str, tags: list[str], given_concepts: list[str] | None
     return {"tags_json": as_json(tags), "concepts_json": as_json(found), "files_json": as_json(files)}
 
 
-def insert_memory(db: Db, row: Row, prepared: list[Prepared]) -> None:
+def insert_memory(db: Db, row: Row, prepared: list[ChunkedText]) -> None:
     """Store a memory, searchable in the same transaction."""
     db.execute(_INSERT, row)
     index_memory(db, row, prepared)

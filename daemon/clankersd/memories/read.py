@@ -100,7 +100,7 @@ async def memory_list(daemon: "Daemon", request: MemoryList) -> MemoryPage:
     def page(db: Db) -> MemoryPage:
         now, key, after = _place(request)
         conditions, params = selection_conditions(db, request, now)
-        conditions.append(state_condition(request.include, clock.moment(request.as_of), params))
+        conditions.append(state_condition(request.include, clock.to_ms(request.as_of), params))
         if request.query is not None:
             conditions.append(query_condition(request.query, params))
         if key is not None:

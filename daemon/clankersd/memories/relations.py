@@ -105,7 +105,7 @@ async def list_relations(daemon: "Daemon", request: RelationList) -> RelationPag
 async def close_relation(daemon: "Daemon", request: RelationClose) -> Relation:
     def close(db: Db) -> Relation:
         known = _get(db, _find(db, request.id, allowed_scopes(db, request)))
-        at = clock.moment(request.at) or clock.now()
+        at = clock.to_ms(request.at) or clock.now()
         if known.type == "SUPERSEDES":
             raise Conflict(f"what superseded {known.target} stays its successor: supersede that one - at `$.id`")
         if at < known.valid_from:

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from clankers_protocol.errors import InvalidParams
 from clankersd.db import Db
+from clankersd.projects import find_project_id
 
 GLOBAL = "global"
 ALL_SCOPES = "*"
@@ -39,7 +40,7 @@ class ScopedRequest(Protocol):
 def allowed_scopes(db: Db, request: ScopedRequest) -> AllowedScopes:
     """The scopes the caller named, or its own and the global one."""
     permitted = scopes_without_project(request)
-    if request.scopes is None and request.project and (known := project_id(db, request.project)):
+    if request.scopes is None and request.project and (known := find_project_id(db, request.project)):
         return AllowedScopes((*permitted.scopes, f"project:{known}"))
     return permitted
 

@@ -76,7 +76,7 @@ async def _ask(daemon: "Daemon", request: MemorySearch, condition: str) -> Asked
 
     def conditions(db: Db) -> tuple[Visible, str | None]:
         [_, *further], params = selection_conditions(db, request, now)
-        state = state_condition(request.include, clock.moment(request.as_of), params)
+        state = state_condition(request.include, clock.to_ms(request.as_of), params)
         where = " AND ".join([state, *further, condition])
         visible = Visible(allowed_scopes(db, request), where, params)
         return visible, f"{_CHUNKS} WHERE {IN_SCOPE} AND {where}" if further else None

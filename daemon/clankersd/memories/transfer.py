@@ -168,7 +168,7 @@ def _project(db: Db, record: MemoryRecord) -> str | None:
 
 def _store(db: Db, record: MemoryRecord, prepared: PreparedMemory, place: Row, permitted: AllowedScopes) -> None:
     row = _row(record, prepared) | place
-    if record.project_path and project_id(db, row["project_id"]) is None:
+    if record.project_path and find_project_id(db, row["find_project_id"]) is None:
         ensure_project(db, project_row(record.project_path) | {"id": row["project_id"]})
     insert_memory(db, row, prepared.chunks)
     for one in record.entities:

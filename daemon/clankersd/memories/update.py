@@ -85,7 +85,7 @@ async def memory_update(daemon: "Daemon", request: MemoryUpdate) -> Memory:
 
     memory = await daemon.store.write(update)
     if prepared is None:
-        await recut(daemon.index, "memory", memory.id)
+        await rechunk(daemon.index, "memory", memory.id)
     daemon.index.wake()
     daemon.hub.publish("memory", "updated", memory.id)
     return memory
@@ -169,7 +169,7 @@ async def memory_restore(daemon: "Daemon", request: MemoryRestore) -> Memory:
             _refuse_twin(db, row, now)
             change(db, row["id"], {"is_deleted": 0, "deleted_at": None})
             close_replaced_supersessions(db, row["id"], now)
-            cut_later(db, "memory", row["id"])
+            add_to_backlog(db, "memory", row["id"])
         elif row["archived_at"] is None:
             return to_memory(row, now)
         change(db, row["id"], {"archived_at": None, "updated_at": now})

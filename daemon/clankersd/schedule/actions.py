@@ -171,13 +171,13 @@ async def find(daemon: "Daemon", request: ScheduleFind) -> list[ScheduledAction]
     sought = request.description.casefold()
     rows = await daemon.store.read(lambda db: db.fetch(f"{SELECT_ACTION} ORDER BY created_at, id"))
     found = [row for row in rows if sought in row["description"].casefold()]
-    return [action_from_row(row) for row in that_fit(found[: request.limit])]
+    return [action_from_row(row) for row in fit_reply(found[: request.limit])]
 
 
 @handles(ScheduleDue)
 async def due(daemon: "Daemon", request: ScheduleDue) -> list[ScheduledAction]:
-    params = {"at": clock.moment(request.at) or clock.now(), "limit": request.limit}
-    return [action_from_row(row) for row in that_fit(await daemon.store.read(lambda db: db.fetch(_DUE, params)))]
+    params = {"at": clock.to_ms(request.at) or clock.now(), "limit": request.limit}
+    return [action_from_row(row) for row in fit_reply(await daemon.store.read(lambda db: db.fetch(_DUE, params)))]
 
 
 @handles(ScheduleHistory)
@@ -197,7 +197,7 @@ async def history(daemon: "Daemon", request: ScheduleHistory) -> RunPage:
         return db.fetch(f"{SELECT_RUN} WHERE {' AND '.join(conditions)} {order}", params)
 
     rows = await daemon.store.read(page)
-    runs = [run_from_row(row) for row in that_fit(rows[: request.limit])]
+    runs = [run_from_row(row) for row in fit_reply(rows[: request.limit])]
     cursor = encode_cursor(runs[-1].created_at, runs[-1].id) if len(rows) > len(runs) else None
     return RunPage(runs, cursor)
 

@@ -8,7 +8,7 @@ from clankers_protocol.errors import InvalidParams
 from clankers_protocol.search import Filter, Search
 from clankersd import clock
 from clankersd.clock import to_ms
-from clankersd.index.vectors import Fits, LabelFilter
+from clankersd.index.vectors import LabelFilter
 from clankersd.memories.scopes import AllowedScopes
 from clankersd.projects import IN_PROJECT, PROJECT_IDS, project_params
 
@@ -123,7 +123,7 @@ def _conditions(request: Search, params: dict[str, Any]) -> list[str]:
     return conditions + [_condition(one, f"filter{number}", params) for number, one in enumerate(request.filters or [])]
 
 
-def _fits(request: Search, permitted: AllowedScopes) -> Fits:
+def _fits(request: Search, permitted: AllowedScopes) -> LabelFilter:
     def fits(label: str) -> bool:
         source, _, scope = label.partition(" ")
         return (request.sources is None or source in request.sources) and (not scope or scope in permitted)

@@ -171,7 +171,7 @@ class Chat:
         return Answer(text, counted or (len(orders) + len(data) + len(text)) // CHARACTERS_PER_TOKEN)
 
     async def _ask_once(self, messages: list[dict[str, str]]) -> _Reply:
-        key = find_key(self.settings.key_file, (), own=API_KEY_VARIABLE)
+        key = find_key(self.settings.key_file, (), first_variable=API_KEY_VARIABLE)
         payload = {"model": self.settings.model, "messages": messages, **self._wishes}
         reply = await self._endpoint.post("/chat/completions", msgspec.json.encode(payload), key, LARGEST_REPLY)
         try:
@@ -192,8 +192,8 @@ class Chat:
             self._wishes["max_completion_tokens"] = wanted
         return True
 
-    def _names(self, key: Key | None) -> Names:
-        service = self._endpoint.named
+    def _names(self, key: Key | None) -> ErrorTexts:
+        service = self._endpoint.name
         wrong_key = f"{service} wants a key: set {API_KEY_VARIABLE} or chat_key_file"
         if key:
             wrong_key = f"{service} refuses the key in {key.source}: put a valid one there"
