@@ -14,7 +14,7 @@ import { Client } from "./client.js";
 const client = await Client.connect();
 client.onNotification = (method, params) => console.log(method, params.kind, params.action);
 await client.call("subscribe", { kinds: ["message"] });
-await client.call("upsertMessage", { message: { id: "ts1", sessionId: "ts", role: "user", textContent: "typed words" } });
+await client.call("upsertMessage", {message: { id: "ts1", sessionId: "ts", role: "user", textContent: "typed words" }});
 const { hits } = await client.call("search", { query: "typed words" });
 console.log(hits[0].snippet);
 await client.call("upsertMessage", { message: {} }).catch((error) => console.log(error.message));

@@ -27,7 +27,7 @@ def test_subscriber_example_prints_messages_as_they_are_stored(shared_daemon: Da
             with shared_daemon.connect() as rpc:
                 message = {
                     "id": "example-m1",
-                    "sessionId": "example-subscriber",
+                    "sessionId": "example",
                     "role": "user",
                     "textContent": "ship it",
                 }
