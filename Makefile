@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test check lint types pytest bench bench-hook bench-search bench-indexing bench-retrieval bench-memory bench-secure-delete faults bench-fairness bench-redaction bench-stalls docs format build clean dev static-model platforms
+.PHONY: run test check lint types pytest bench bench-hook bench-search bench-indexing bench-retrieval bench-memory bench-secure-delete faults bench-fairness bench-redaction bench-stalls docs format build release-check clean dev static-model platforms
 
 run: $(VENV)/installed
 	CLANKERS_DATA_PATH=$(CURDIR)/.scratch CLANKERS_CONFIG_PATH=$(CURDIR)/.scratch/clankers.toml $(BIN)/clankersd
@@ -89,6 +89,10 @@ build: $(VENV)/installed
 	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
 	CLANKERS_WHEEL_PLATFORM=musllinux_1_2_x86_64 $(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
 	CLANKERS_WHEEL_PLATFORM=musllinux_1_2_aarch64 $(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
+
+# Builds sdist and wheel, installs the wheel into a fresh virtualenv and runs the README's commands with it.
+release-check: $(VENV)/installed
+	$(BIN)/python -m tests.release_check
 
 clean:
 	rm -rf $(VENV) .scratch dist build .hypothesis .mypy_cache .ruff_cache

@@ -37,6 +37,10 @@ def opencode_binary() -> Path:
     return _binary("opencode-ai@1.18.33", f"opencode-{_platform()}/bin/opencode")
 
 
+def typescript_compiler() -> Path:
+    return _binary("typescript@5.9.3", "typescript/lib/tsc.js")
+
+
 def _platform() -> str:
     machine = {"x86_64": "x64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
     return f"{sys.platform}-{machine}"
@@ -276,7 +280,7 @@ class OpenCode:
 
 
 if __name__ == "__main__":  # to have them before the tests, which may take only so long
-    for binary in (claude_binary, opencode_binary):
+    for binary in (claude_binary, opencode_binary, typescript_compiler):
         try:
             print(binary())
         except (pytest.skip.Exception, pytest.fail.Exception) as why:
