@@ -12,17 +12,17 @@ from anyio.abc import ByteStream, TaskGroup
 
 from clankers.client import OnNotification, client_info
 from clankers.events import Events
-from clankers.hook import ForeignSocket, refuse_foreign
+from clankers.hook import ForeignSocket, refuse_foreign_socket
 from clankers.messages import (
     BadReply,
     ConnectionLost,
     DaemonUnavailable,
     Incoming,
     Result,
-    incoming,
-    repeatable,
-    request_frame,
-    result_of,
+    decode_messages,
+    decode_result,
+    encode_request,
+    may_resend,
 )
 from clankers_protocol.events import BatchOutcome
 from clankers_protocol.framing import Decoder
@@ -86,12 +86,12 @@ class AsyncClient:
                 reply = await self._ask_twice(request)
         except TimeoutError as error:
             raise TimeoutError(f"clankersd did not answer {request.method} within {seconds:g} s") from error
-        return result_of(request, reply)
+        return decode_result(request, reply)
 
     async def notify(self, request: Method[Any]) -> bool:
         """Send the request without waiting for an answer: whether it was handed over. Never raises."""
         try:
-            data = request_frame(request, None)
+            data = encode_request(request, None)
             with anyio.fail_after(self._timeout):
                 connection = await self._connected()
                 if await connection.send(data):
@@ -105,12 +105,12 @@ class AsyncClient:
         try:
             return await (await self._connected()).ask(request)
         except ConnectionLost as lost:
-            if not repeatable(request, lost):
-                raise DaemonUnavailable.midway(request) from lost
+            if not may_resend(request, lost):
+                raise DaemonUnavailable.connection_lost(request) from lost
         try:
             return await (await self._connected()).ask(request)
         except ConnectionLost as lost:
-            raise DaemonUnavailable.midway(request) from lost
+            raise DaemonUnavailable.connection_lost(request) from lost
 
     async def _connected(self) -> "_Connection":
         if self._readers is None:
@@ -119,7 +119,7 @@ class AsyncClient:
             if self._connection is None or self._connection.lost:
                 try:
                     stream = await anyio.connect_unix(self._path)
-                    refuse_foreign(stream.extra(anyio.abc.SocketAttribute.raw_socket), self._path)  # noqa: S610  # no Django
+                    refuse_foreign_socket(stream.extra(anyio.abc.SocketAttribute.raw_socket), self._path)  # noqa: S610  # no Django
                 except ForeignSocket as error:
                     await anyio.aclose_forcefully(stream)
                     raise DaemonUnavailable.at(self._path, str(error)) from error
@@ -152,7 +152,7 @@ class _Connection:
     async def ask(self, request: Method[Any]) -> Incoming:
         """The reply; ConnectionLost when there will be none."""
         number = next(self._numbers)
-        data = request_frame(request, number)
+        data = encode_request(request, number)
         waiting = self._waiting[number] = _Waiting()
         try:
             # Wait even if sending failed: a daemon that refuses a connection says why before it hangs up.
@@ -184,7 +184,7 @@ class _Connection:
         decoder = Decoder()
         try:
             while True:
-                for message in incoming(decoder, await self._stream.receive()):
+                for message in decode_messages(decoder, await self._stream.receive()):
                     self._take(message)
         except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, BadReply):
             pass

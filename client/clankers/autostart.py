@@ -4,7 +4,7 @@ import os
 import sys
 import time
 
-from clankers.hook import data_folder, forget_signals, note, open_log, setting
+from clankers.hook import data_folder, open_log, read_setting, reset_signals, write_log
 from clankers.spool import make_folder
 
 AGAIN_SECONDS = 30.0
@@ -22,19 +22,19 @@ OWN_VARIABLES = ("CLANKERS_HOOK_AUTOSTART", "CLANKERS_RECALL_SECONDS")
 
 def start_daemon() -> None:
     """Start `clankersd`, unless the settings forbid it, a service manager keeps it, or one was started just now."""
-    if setting("hook_autostart").lower() in ("false", "0", "off", "no") or _is_a_service():
+    if read_setting("hook_autostart").lower() in ("false", "0", "off", "no") or _is_a_service():
         return
     try:
         make_folder(data_folder())
         if os.stat(data_folder()).st_uid != os.geteuid():
-            note("the daemon is not started: its data belongs to another user")  # this is sudo
+            write_log("the daemon is not started: its data belongs to another user")  # this is sudo
             return
         lock = os.open(f"{data_folder()}/autostart.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         if not _was_just_taken(lock) and _take(lock) and os.fork() == 0:
             _become_the_daemon()
         os.close(lock)
     except OSError as error:
-        note(f"the daemon cannot be started: {error}")
+        write_log(f"the daemon cannot be started: {error}")
 
 
 def _is_a_service() -> bool:
@@ -70,7 +70,7 @@ def _take(lock: int) -> bool:
 def _become_the_daemon() -> None:
     """In the child: nothing of the harness stays, neither its terminal, files, folder, signals nor environment."""
     try:
-        forget_signals()
+        reset_signals()
         os.setsid()
         os.chdir("/")
         nothing = os.open(os.devnull, os.O_RDWR)
@@ -80,7 +80,7 @@ def _become_the_daemon() -> None:
         os.closerange(3, min(os.sysconf("SC_OPEN_MAX"), 65536))
         os.execve(sys.executable, _command(), _environ())  # noqa: S606  # our own
     except BaseException as error:
-        note(f"the daemon cannot be started: {type(error).__name__}: {error}")
+        write_log(f"the daemon cannot be started: {type(error).__name__}: {error}")
     finally:
         os._exit(1)
 

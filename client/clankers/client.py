@@ -13,16 +13,16 @@ from typing import Any
 import msgspec
 
 from clankers.events import Events
-from clankers.hook import ForeignSocket, refuse_foreign
+from clankers.hook import ForeignSocket, refuse_foreign_socket
 from clankers.messages import (
     ConnectionLost,
     DaemonUnavailable,
     Incoming,
     Result,
-    incoming,
-    repeatable,
-    request_frame,
-    result_of,
+    decode_messages,
+    decode_result,
+    encode_request,
+    may_resend,
 )
 from clankers_protocol.events import BatchOutcome
 from clankers_protocol.framing import Decoder
@@ -92,13 +92,13 @@ class Client:
                 reply = self._ask_twice(request, deadline)
         except TimeoutError as error:
             raise TimeoutError(f"clankersd did not answer {request.method} within {seconds:g} s") from error
-        return result_of(request, reply)
+        return decode_result(request, reply)
 
     def notify(self, request: Method[Any]) -> bool:
         """Send the request without waiting for an answer: whether it was handed over. Never raises."""
         deadline = time.monotonic() + self._timeout
         try:
-            data = request_frame(request, None)
+            data = encode_request(request, None)
             with self._turn(deadline):
                 if self._send(data, deadline):
                     return True
@@ -124,17 +124,17 @@ class Client:
         try:
             return self._ask(request, deadline)
         except ConnectionLost as lost:
-            if not repeatable(request, lost):
-                raise DaemonUnavailable.midway(request) from lost
+            if not may_resend(request, lost):
+                raise DaemonUnavailable.connection_lost(request) from lost
         self.close()
         try:
             return self._ask(request, deadline)
         except ConnectionLost as lost:
-            raise DaemonUnavailable.midway(request) from lost
+            raise DaemonUnavailable.connection_lost(request) from lost
 
     def _ask(self, request: Method[Any], deadline: float) -> Incoming:
         number = next(self._numbers)
-        sent = self._send(request_frame(request, number), deadline)
+        sent = self._send(encode_request(request, number), deadline)
         # Read even if sending failed: a daemon that refuses a connection says why before it hangs up.
         while data := self._receive(deadline):
             for message in self._taken(data):
@@ -165,7 +165,7 @@ class Client:
 
     def _taken(self, data: bytes) -> Iterator[Incoming]:
         """The replies among what arrived; notifications go where they belong."""
-        for message in incoming(self._decoder, data):
+        for message in decode_messages(self._decoder, data):
             if message.method is None:
                 yield message
             elif self._on_notification:
@@ -187,7 +187,7 @@ def _connected(path: str, deadline: float) -> socket.socket:
         connection.settimeout(_left(deadline))
         try:
             connection.connect(path)
-            refuse_foreign(connection, path)
+            refuse_foreign_socket(connection, path)
         except ForeignSocket as error:
             connection.close()
             raise DaemonUnavailable.at(path, str(error)) from error

@@ -11,7 +11,7 @@ import os
 import sys
 import time
 
-from clankers.spool import hand_over, keep, make_folder
+from clankers.spool import give_to_owner, make_folder, spool_event
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,10 +23,10 @@ else:
 BUDGET_SECONDS = 0.2
 RECALL_SECONDS = 1.0
 READ_SECONDS = 5  # a harness that never closes our stdin must not be kept waiting
-LARGEST_FRAME = 31 * 1024 * 1024  # the daemon takes 32 MiB; what is larger reaches it through the spool
-LARGEST_EVENT = 192 * 1024 * 1024
-LARGEST_LOG = 1024 * 1024
-LARGEST_CONFIG = 1024 * 1024
+MAX_FRAME_BYTES = 31 * 1024 * 1024  # the daemon takes 32 MiB; what is larger reaches it through the spool
+MAX_EVENT_BYTES = 192 * 1024 * 1024
+MAX_LOG_BYTES = 1024 * 1024
+MAX_CONFIG_BYTES = 1024 * 1024
 
 
 class ForeignSocket(Exception):
@@ -78,7 +78,7 @@ def config_path(environ: "Mapping[str, str]" = os.environ) -> str:
     return f"{environ.get('XDG_CONFIG_HOME', '').strip() or beside}/clankers/clankers.toml"
 
 
-def setting(name: str, environ: "Mapping[str, str]" = os.environ) -> str:
+def read_setting(name: str, environ: "Mapping[str, str]" = os.environ) -> str:
     """What the environment or else the file says of a setting; empty when neither does.
 
     The settings are a flat list of `key = value`, so that this much of TOML is enough, and costs no import.
@@ -89,9 +89,9 @@ def setting(name: str, environ: "Mapping[str, str]" = os.environ) -> str:
         descriptor = os.open(config_path(environ), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
         try:
             found = os.fstat(descriptor)
-            if found.st_mode & 0o170000 != 0o100000 or found.st_size > LARGEST_CONFIG:  # S_IFREG, without its import
+            if found.st_mode & 0o170000 != 0o100000 or found.st_size > MAX_CONFIG_BYTES:  # S_IFREG, without its import
                 return ""
-            text = os.read(descriptor, LARGEST_CONFIG).decode()
+            text = os.read(descriptor, MAX_CONFIG_BYTES).decode()
         finally:
             os.close(descriptor)
     except (OSError, ValueError):
@@ -107,11 +107,11 @@ def _read() -> bytes:
     pieces: list[bytes] = []
     length = 0
     try:
-        while length <= LARGEST_EVENT and (piece := os.read(0, 1024 * 1024)):
+        while length <= MAX_EVENT_BYTES and (piece := os.read(0, 1024 * 1024)):
             pieces.append(piece)
             length += len(piece)
     except Interrupted:
-        note("interrupted while reading")
+        write_log("interrupted while reading")
     _signal.alarm(0)
     _on_signals(_signal.SIG_IGN)  # only waiting is worth interrupting
     return b"".join(pieces)
@@ -122,7 +122,7 @@ def _on_signals(action: "Callable[[int, object], None] | int") -> None:
         _signal.signal(number, action)
 
 
-def forget_signals() -> None:
+def reset_signals() -> None:
     """Back to what signals do by themselves, for a program that comes after us."""
     _on_signals(_signal.SIG_DFL)
 
@@ -135,8 +135,8 @@ def _interrupt(number: int, frame: object) -> None:
 
 def _deliver(harness: str, event: bytes, *, recall: bool) -> None:
     event = event.strip()
-    if len(event) > LARGEST_EVENT:
-        report_loss(f"larger than {LARGEST_EVENT} bytes")
+    if len(event) > MAX_EVENT_BYTES:
+        report_loss(f"larger than {MAX_EVENT_BYTES} bytes")
     elif event:
         name = "".join(letter for letter in harness if letter.isalnum() or letter in "-_").encode()
         params = b'{"harness":"%b","at":%d,"event":%b}' % (name, time.time_ns() // 1_000_000, event)
@@ -147,17 +147,17 @@ def _deliver(harness: str, event: bytes, *, recall: bool) -> None:
 def _send_or_keep(params: bytes, question: bytes) -> None:
     nobody_there = False
     try:
-        if len(params) + len(question) < LARGEST_FRAME and _exchange(params, question):
+        if len(params) + len(question) < MAX_FRAME_BYTES and _exchange(params, question):
             return
     except (FileNotFoundError, ConnectionRefusedError):
         nobody_there = True
     except (OSError, Interrupted):
         pass  # busy, or we are
     except ForeignSocket as error:
-        note(f"not sent: {error}")
+        write_log(f"not sent: {error}")
     except Exception as error:
-        note(f"not understood: {type(error).__name__}: {error}")
-    keep(f"{data_folder()}/spool", params)
+        write_log(f"not understood: {type(error).__name__}: {error}")
+    spool_event(f"{data_folder()}/spool", params)
     if nobody_there:
         _start_daemon()
 
@@ -168,7 +168,7 @@ def _start_daemon() -> None:
 
         start_daemon()
     except Exception as error:  # the event itself is safe
-        note(f"the daemon cannot be started: {type(error).__name__}: {error}")
+        write_log(f"the daemon cannot be started: {type(error).__name__}: {error}")
 
 
 def _exchange(params: bytes, question: bytes) -> bool:
@@ -176,7 +176,7 @@ def _exchange(params: bytes, question: bytes) -> bool:
     frames, patience = _frame(1, b"hook.event", params), BUDGET_SECONDS
     if question:
         frames += _frame(2, b"recall.hook", question)
-        patience = max(patience, _seconds(setting("recall_seconds")))
+        patience = max(patience, _seconds(read_setting("recall_seconds")))
     replies = _converse(frames, 2 if question else 1, patience)
     for reply in replies:
         if _is_reply_to(2, reply) and b"null" not in reply[:48]:
@@ -210,7 +210,7 @@ def _converse(frames: bytes, wanted: int, patience: float) -> list[bytes]:
         _on_signals(_interrupt)
         connection.settimeout(BUDGET_SECONDS)
         connection.connect(socket_path())
-        refuse_foreign(connection, socket_path())
+        refuse_foreign_socket(connection, socket_path())
         connection.settimeout(max(start + BUDGET_SECONDS - time.monotonic(), 0.01))
         connection.sendall(frames)
         return _replies(connection, wanted, start + patience)
@@ -219,7 +219,7 @@ def _converse(frames: bytes, wanted: int, patience: float) -> list[bytes]:
         connection.close()
 
 
-def refuse_foreign(connection: _socket.socket, path: str) -> None:
+def refuse_foreign_socket(connection: _socket.socket, path: str) -> None:
     """Raise ForeignSocket unless the daemon at the other end is our own: the environment may lead elsewhere."""
     uid = peer_uid(connection)
     if uid not in (None, os.geteuid()) and not (uid == 0 and sys.platform == "darwin"):  # launchd listens as root
@@ -273,15 +273,15 @@ def _print_output(reply: bytes) -> None:
 def report_loss(reason: str) -> None:
     """Count an event that is lost, and say so in the log; either may work when the other does not."""
     try:
-        from clankers.losses import count_loss
+        from clankers.lost_events import count_loss
 
         reason = f"{reason} (event {count_loss(f'{data_folder()}/lost-events', reason)} that is lost)"
     except OSError as error:
         reason = f"{reason} (not counted: {error})"
-    note(f"event lost: {reason}")
+    write_log(f"event lost: {reason}")
 
 
-def note(text: str) -> None:
+def write_log(text: str) -> None:
     """Say it in a file: nothing may be printed."""
     try:
         descriptor = open_log()
@@ -297,8 +297,8 @@ def open_log() -> int:
     folder = os.environ.get("CLANKERS_LOG_PATH") or f"{data_folder()}/logs"
     make_folder(folder)
     path = f"{folder}/hook.log"
-    large = os.path.exists(path) and os.path.getsize(path) > LARGEST_LOG
+    large = os.path.exists(path) and os.path.getsize(path) > MAX_LOG_BYTES
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW  # the folder may not be the owner's
     descriptor = os.open(path, flags | (os.O_TRUNC if large else 0), 0o600)
-    hand_over(descriptor, folder)
+    give_to_owner(descriptor, folder)
     return descriptor

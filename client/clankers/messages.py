@@ -28,7 +28,7 @@ class DaemonUnavailable(ConnectionError):
         )
 
     @classmethod
-    def midway(cls, request: Method[Any]) -> "DaemonUnavailable":
+    def connection_lost(cls, request: Method[Any]) -> "DaemonUnavailable":
         """The connection was lost with the request under way."""
         return cls(f"clankersd hung up before it answered {request.method}: it may or may not have been done.")
 
@@ -55,7 +55,7 @@ class Incoming(msgspec.Struct):
     error: Failure | None = None
 
 
-def request_frame(request: Method[Any], number: int | None) -> bytes:
+def encode_request(request: Method[Any], number: int | None) -> bytes:
     """The request as it stands on the wire; without a number it is a notification and gets no reply."""
     message = {"jsonrpc": "2.0", "method": request.method, "params": request}
     body = msgspec.json.encode(message if number is None else message | {"id": number})
@@ -64,7 +64,7 @@ def request_frame(request: Method[Any], number: int | None) -> bytes:
     return frame(body)
 
 
-def incoming(decoder: Decoder, data: bytes) -> Iterator[Incoming]:
+def decode_messages(decoder: Decoder, data: bytes) -> Iterator[Incoming]:
     """The messages that `data` completes."""
     try:
         for body in decoder.feed(data):
@@ -73,7 +73,7 @@ def incoming(decoder: Decoder, data: bytes) -> Iterator[Incoming]:
         raise BadReply(f"not a JSON-RPC message: {error}") from error
 
 
-def result_of(request: Method[Result], reply: Incoming) -> Result:
+def decode_result(request: Method[Result], reply: Incoming) -> Result:
     """What the reply holds; an error reply is raised as the error it names."""
     if reply.error:
         raise error_from(reply.error.code, reply.error.message, reply.error.data)
@@ -84,7 +84,7 @@ def result_of(request: Method[Result], reply: Incoming) -> Result:
     return result
 
 
-def repeatable(request: Method[Any], lost: ConnectionLost) -> bool:
+def may_resend(request: Method[Any], lost: ConnectionLost) -> bool:
     """Whether it may be sent again: it never arrived whole, or doing it twice is doing it once."""
     return not lost.sent or isinstance(request, Envelope | EventsBatch)
 

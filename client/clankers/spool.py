@@ -9,24 +9,24 @@ are kept and new ones are refused: what is there already belongs to sessions tha
 import os
 import time
 
-MOST_BYTES = 256 * 1024 * 1024
+MAX_SPOOL_BYTES = 256 * 1024 * 1024
 
 
 class SpoolFull(Exception):
     """The spool holds as much as it may."""
 
 
-def keep(folder: str, event: bytes) -> str:
+def spool_event(folder: str, event: bytes) -> str:
     """Put `event` into the spool; returns its path once it is safe on the disk."""
     make_folder(folder)
     names = os.listdir(folder)
-    if sum(map(_said, names)) + len(event) > MOST_BYTES:
-        raise SpoolFull(f"the spool holds {MOST_BYTES} bytes: start the daemon to empty it")
+    if sum(map(_said, names)) + len(event) > MAX_SPOOL_BYTES:
+        raise SpoolFull(f"the spool holds {MAX_SPOOL_BYTES} bytes: start the daemon to empty it")
     name = f"{_stamp(names):020}-{os.getpid()}-{len(event)}"
     path, unfinished = f"{folder}/{name}.json", f"{folder}/{name}.unfinished"
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        hand_over(descriptor, folder)
+        give_to_owner(descriptor, folder)
         view = memoryview(event)
         while view:
             view = view[os.write(descriptor, view) :]
@@ -52,11 +52,11 @@ def make_folder(folder: str) -> None:
         os.mkdir(folder, 0o700)
     if os.geteuid() == 0:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        hand_over(descriptor, os.path.dirname(folder))
+        give_to_owner(descriptor, os.path.dirname(folder))
         os.close(descriptor)
 
 
-def hand_over(descriptor: int, folder: str) -> None:
+def give_to_owner(descriptor: int, folder: str) -> None:
     """Give what root has just made to the owner of the folder: a hook under sudo must not lock the owner out."""
     if os.geteuid() == 0:
         owner, found = os.stat(folder), os.fstat(descriptor)

@@ -12,7 +12,7 @@ import pytest
 from support import DaemonProcess, running_daemon
 
 from clankers.hook import data_folder, socket_path
-from clankers.spool import MOST_BYTES, SpoolFull, keep
+from clankers.spool import MAX_SPOOL_BYTES, SpoolFull, spool_event
 from clankers_protocol.paths import default_paths
 
 EVENT = {"message": {"id": "m", "sessionId": "s", "role": "user", "textContent": "hello"}}
@@ -91,11 +91,11 @@ def test_nowhere_to_write_is_survived_in_silence(home: Path) -> None:
 
 
 def test_a_full_spool_keeps_the_oldest_and_refuses(home: Path) -> None:
-    first = keep(str(home), b"{}")
-    (home / f"2-1-{MOST_BYTES - 3}.json").touch()  # a name tells the size
+    first = spool_event(str(home), b"{}")
+    (home / f"2-1-{MAX_SPOOL_BYTES - 3}.json").touch()  # a name tells the size
     with pytest.raises(SpoolFull):
-        keep(str(home), b"{}")
-    assert sorted(path.name for path in home.iterdir()) == sorted([Path(first).name, f"2-1-{MOST_BYTES - 3}.json"])
+        spool_event(str(home), b"{}")
+    assert sorted(path.name for path in home.iterdir()) == sorted([Path(first).name, f"2-1-{MAX_SPOOL_BYTES - 3}.json"])
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ from support import DaemonProcess, running_daemon
 from writers import eventually
 
 from clankers.ctl.plugin import hook_command
-from clankers.hook import LARGEST_LOG, setting
-from clankers.spool import keep
+from clankers.hook import MAX_LOG_BYTES, read_setting
+from clankers.spool import spool_event
 
 PROMPT = {"hook_event_name": "UserPromptSubmit", "session_id": "s", "prompt": "hello"}
 
@@ -141,7 +141,7 @@ def test_a_daemon_that_hangs_up_gets_the_event_through_the_spool(home: Path) -> 
 def test_the_log_is_capped(home: Path) -> None:
     log = home / "clankers" / "logs" / "hook.log"
     log.parent.mkdir(parents=True)
-    log.write_bytes(b"x" * (LARGEST_LOG + 1))
+    log.write_bytes(b"x" * (MAX_LOG_BYTES + 1))
     (home / "clankers" / "spool").write_text("in the way")
     hook(DaemonProcess(home).environ, EVENT)
     assert "event lost" in log.read_text()
@@ -174,7 +174,7 @@ def params(event: Any) -> bytes:
 def test_what_was_kept_is_stored_before_what_comes_live(daemon: DaemonProcess) -> None:
     spool = str(daemon.home / "clankers" / "spool")
     for number in range(300):
-        keep(spool, params({"session": {"id": "s", "title": f"old {number}"}}))
+        spool_event(spool, params({"session": {"id": "s", "title": f"old {number}"}}))
     with daemon.connect() as connection:
         connection.call("hook.event", harness="generic", event={"session": {"id": "s", "title": "new"}})
         assert spooled(daemon.home) == []
@@ -183,7 +183,7 @@ def test_what_was_kept_is_stored_before_what_comes_live(daemon: DaemonProcess) -
 
 def test_an_event_stored_live_and_kept_too_is_stored_once(daemon: DaemonProcess) -> None:
     hook(daemon.environ, EVENT)
-    keep(str(daemon.home / "clankers" / "spool"), params(EVENT))
+    spool_event(str(daemon.home / "clankers" / "spool"), params(EVENT))
     eventually(lambda: not spooled(daemon.home), "the spool is replayed")
     with daemon.connect() as connection:
         assert connection.call("session.get", id="s")["counts"]["messages"] == 1
@@ -192,7 +192,7 @@ def test_an_event_stored_live_and_kept_too_is_stored_once(daemon: DaemonProcess)
 def test_a_daemon_killed_while_it_replays_goes_on_where_it_was(home: Path) -> None:
     spool = str(home / "clankers" / "spool")
     for number in range(600):
-        keep(spool, params({"message": {"id": f"m{number}", "sessionId": "s", "role": "user"}}))
+        spool_event(spool, params({"message": {"id": f"m{number}", "sessionId": "s", "role": "user"}}))
     daemon = DaemonProcess(home).start(wait=False)
     eventually(lambda: len(spooled(home)) < 600, "some of it is replayed")
     daemon.kill()
@@ -292,7 +292,7 @@ def test_the_hook_reads_its_settings_itself(
 ) -> None:
     if file is not None:
         (home / "c.toml").write_bytes(file if isinstance(file, bytes) else file.encode())
-    assert setting("recall_seconds", environ | {"CLANKERS_CONFIG_PATH": str(home / "c.toml")}) == value
+    assert read_setting("recall_seconds", environ | {"CLANKERS_CONFIG_PATH": str(home / "c.toml")}) == value
 
 
 # --- Starting the daemon

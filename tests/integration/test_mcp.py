@@ -12,7 +12,7 @@ from mcp import Client, StdioServerParameters
 from support import DaemonProcess, RawConnection
 from writers import clear
 
-from clankers.mcp.server import described
+from clankers.mcp.server import describe_tool
 from clankers.mcp.tools import TOOLS
 
 pytestmark = pytest.mark.anyio
@@ -103,7 +103,7 @@ def tool(id_: str, session: str, given: str, at: int, **fields: Any) -> dict[str
 
 
 def test_six_tools_cost_less_than_1500_tokens() -> None:
-    listed = [described(one).model_dump(mode="json", by_alias=True, exclude_none=True) for one in TOOLS.values()]
+    listed = [describe_tool(one).model_dump(mode="json", by_alias=True, exclude_none=True) for one in TOOLS.values()]
     assert sorted(TOOLS) == ["forget", "get", "remember", "search", "status", "timeline"]
     assert len(json.dumps(listed)) / 4 < 1500
 

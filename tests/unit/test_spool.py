@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clankers.spool import keep
+from clankers.spool import spool_event
 from clankersd.spool import MOST_REJECTED, MOST_REJECTED_BYTES, make_room
 
 
@@ -57,7 +57,7 @@ def dies(*given):
         real(given[0], bytes(given[1])[:20])
     os._exit(9)
 setattr(os, point, dies)
-spool.keep(folder, sys.argv[4].encode())
+spool.spool_event(folder, sys.argv[4].encode())
 """
 
 
@@ -75,7 +75,7 @@ def test_a_hook_killed_anywhere_leaves_no_half_event_and_nothing_in_the_way(
     assert ran.returncode == 9, ran.stderr
     left = [path.read_bytes() for path in folder.glob("*.json")]
     assert left == ([EVENT] if (point, turn) == ("fsync", 2) else [])
-    later = keep(str(folder), EVENT)
+    later = spool_event(str(folder), EVENT)
     assert Path(later).read_bytes() == EVENT
     assert len(list(folder.glob("*.json"))) == len(left) + 1
 
@@ -84,6 +84,6 @@ def test_events_stay_in_order_when_the_clock_is_set_back(tmp_path: Path, monkeyp
     times = iter([5_000, 3_000, 4_000, 9_000])
     monkeypatch.setattr("clankers.spool.time.time_ns", lambda: next(times))
     spool = tmp_path / "spool"
-    paths = [keep(str(spool), b"%d" % number) for number in range(4)]
+    paths = [spool_event(str(spool), b"%d" % number) for number in range(4)]
     assert sorted(paths) == paths
     assert [Path(path).read_bytes() for path in sorted(paths)] == [b"0", b"1", b"2", b"3"]

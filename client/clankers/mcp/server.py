@@ -11,7 +11,7 @@ from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 
 from clankers.aio import AsyncClient
-from clankers.mcp.tools import TOOLS, Answer, Asker, Tool
+from clankers.mcp.tools import TOOLS, Answer, Tool, ToolContext
 from clankers.messages import BadReply, DaemonUnavailable
 from clankers_protocol.agent_text import clean_text
 from clankers_protocol.errors import RpcError
@@ -30,18 +30,18 @@ def main() -> None:
 
 async def _serve() -> None:
     async with AsyncClient(name="clankers-mcp", timeout=20) as client, stdio_server() as (incoming, outgoing):
-        server = server_for(Asker(client, os.environ.get("CLAUDE_PROJECT_DIR") or os.getcwd()))  # noqa: PTH109  # a text
+        server = make_server(ToolContext(client, os.environ.get("CLAUDE_PROJECT_DIR") or os.getcwd()))  # noqa: PTH109  # a text
         await server.run(incoming, outgoing, server.create_initialization_options())
 
 
-def server_for(asker: Asker) -> Server[Any]:
-    """A server whose tools ask through `asker`."""
+def make_server(context: ToolContext) -> Server[Any]:
+    """A server whose tools ask through `context`."""
 
     async def list_tools(*_: object) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[described(tool) for tool in TOOLS.values()])
+        return types.ListToolsResult(tools=[describe_tool(tool) for tool in TOOLS.values()])
 
     async def call_tool(_: object, params: types.CallToolRequestParams) -> types.CallToolResult:
-        text, failed = await _call(asker, params.name, params.arguments or {})
+        text, failed = await _call(context, params.name, params.arguments or {})
         text = _bounded(text)
         return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=failed)
 
@@ -54,7 +54,7 @@ def server_for(asker: Asker) -> Server[Any]:
     )
 
 
-def described(tool: type[Tool]) -> types.Tool:
+def describe_tool(tool: type[Tool]) -> types.Tool:
     """A tool as an agent reads it."""
     _, parts = msgspec.json.schema_components((tool,))
     schema = parts[tool.__name__]
@@ -66,13 +66,13 @@ def described(tool: type[Tool]) -> types.Tool:
     )
 
 
-async def _call(asker: Asker, name: str, arguments: dict[str, Any]) -> tuple[str, bool]:
+async def _call(context: ToolContext, name: str, arguments: dict[str, Any]) -> tuple[str, bool]:
     """What the tool says, and whether it failed."""
     if name not in TOOLS:
         return f"There is no tool {name}; there are {', '.join(TOOLS)}.", True
     try:
         tool = msgspec.convert(arguments, TOOLS[name])
-        answer: Answer = await tool.answer(asker)
+        answer: Answer = await tool.answer(context)
     except msgspec.ValidationError as error:
         return f"Wrong arguments for {name}: {error}", True
     except (DaemonUnavailable, TimeoutError, BadReply) as error:

@@ -32,7 +32,7 @@ PAGE = 20
 
 
 @dataclass(frozen=True)
-class Asker:
+class ToolContext:
     """Who asks: a connection to the daemon, in a project."""
 
     client: AsyncClient
@@ -41,7 +41,7 @@ class Asker:
     async def call(self, request: Method[Result]) -> Result:
         return await self.client.call(request)
 
-    async def call_if_there(self, request: Method[Result]) -> Result | None:
+    async def call_or_none(self, request: Method[Result]) -> Result | None:
         """As `call`; None when what is asked for, or the method itself, is not there."""
         try:
             return await self.client.call(request)
@@ -58,7 +58,7 @@ class Tool(Protocol):
     name: ClassVar[str]
     only_reads: ClassVar[bool]
 
-    async def answer(self, asker: Asker) -> Answer: ...
+    async def answer(self, context: ToolContext) -> Answer: ...
 
 
 class Arguments(msgspec.Struct, forbid_unknown_fields=True):
@@ -78,9 +78,9 @@ class SearchTool(Arguments):
     limit: Annotated[int, Meta(ge=1, le=20)] = 8
     cursor: Annotated[str, Meta(description="of the page before")] = ""
 
-    async def answer(self, asker: Asker) -> Answer:
-        project = asker.scope(self.everywhere)
-        found = await asker.call(
+    async def answer(self, context: ToolContext) -> Answer:
+        project = context.scope(self.everywhere)
+        found = await context.call(
             Search(
                 query=self.query,
                 sources=["sessions", "memory", "documents", "skills"],
@@ -90,7 +90,7 @@ class SearchTool(Arguments):
                 cursor=self.cursor or None,
             )
         )
-        memories = [] if self.cursor else await self._memories(asker)
+        memories = [] if self.cursor else await self._memories(context)
         lines = [*map(_memory_line, memories), *map(_hit_line, found.hits)]
         if not lines:
             return "Nothing was found" + ("." if self.everywhere else " in this project: try everywhere.")
@@ -98,9 +98,9 @@ class SearchTool(Arguments):
         missing = f"\nIncomplete: {found.degraded}" if found.degraded else ""
         return "\n".join(lines) + more + missing
 
-    async def _memories(self, asker: Asker) -> list[Memory]:
-        request = MemorySearch(query=self.query, project=asker.project, limit=min(self.limit, MOST_MEMORIES))
-        found = await asker.call_if_there(request)
+    async def _memories(self, context: ToolContext) -> list[Memory]:
+        request = MemorySearch(query=self.query, project=context.project, limit=min(self.limit, MOST_MEMORIES))
+        found = await context.call_or_none(request)
         return [hit.memory for hit in found.hits] if found else []
 
 
@@ -111,10 +111,10 @@ class GetTool(Arguments):
     id: Annotated[str, Meta(min_length=1, max_length=1024)]
     offset: Annotated[int, Meta(ge=0, description="where to go on in a long text")] = 0
 
-    async def answer(self, asker: Asker) -> Answer:
-        whole = await asker.call_if_there(RecallGet(id=self.id, offset=self.offset, characters=PART))
+    async def answer(self, context: ToolContext) -> Answer:
+        whole = await context.call_or_none(RecallGet(id=self.id, offset=self.offset, characters=PART))
         if whole is None:
-            return _memory_text(await asker.call(MemoryGet(id=self.id, project=asker.project)), self.offset)
+            return _memory_text(await context.call(MemoryGet(id=self.id, project=context.project)), self.offset)
         session = f", session {encode_id(whole.session_id)}" if whole.session_id not in (None, whole.id) else ""
         head = (
             f"{whole.kind} {encode_id(whole.id)}: {clean_line(whole.about, ABOUT)}, {local(whole.created_at)}{session}"
@@ -134,13 +134,13 @@ class RememberTool(Arguments):
     everywhere: Annotated[bool, Meta(description="for all projects")] = False
     supersedes: Annotated[str, Meta(description="id of what is no longer true")] = ""
 
-    async def answer(self, asker: Asker) -> Answer:
-        added = await asker.call(
+    async def answer(self, context: ToolContext) -> Answer:
+        added = await context.call(
             MemoryAdd(
                 content=self.content,
                 category=self.category or None,
                 pinned=self.pinned,
-                project=asker.project,
+                project=context.project,
                 scope="global" if self.everywhere else None,
                 supersedes=self.supersedes or None,
             )
@@ -158,8 +158,8 @@ class ForgetTool(Arguments):
     id: Annotated[str, Meta(min_length=8, max_length=128)]
     reason: Annotated[str, Meta(max_length=1000)] = ""
 
-    async def answer(self, asker: Asker) -> Answer:
-        forgotten = await asker.call(MemoryDelete(id=self.id, project=asker.project, reason=self.reason or None))
+    async def answer(self, context: ToolContext) -> Answer:
+        forgotten = await context.call(MemoryDelete(id=self.id, project=context.project, reason=self.reason or None))
         return f"Forgotten: {', '.join(forgotten.ids)}." if forgotten.ids else "It was forgotten already."
 
 
@@ -172,18 +172,18 @@ class TimelineTool(Arguments):
     everywhere: Annotated[bool, Meta(description="sessions of all projects")] = False
     cursor: Annotated[str, Meta(description="of the page before")] = ""
 
-    async def answer(self, asker: Asker) -> Answer:
+    async def answer(self, context: ToolContext) -> Answer:
         if not self.id:
-            return await self._sessions(asker)
-        page = await asker.call_if_there(SessionTimeline(session_id=self.id, limit=PAGE, cursor=self.cursor or None))
+            return await self._sessions(context)
+        page = await context.call_or_none(SessionTimeline(session_id=self.id, limit=PAGE, cursor=self.cursor or None))
         if page:
             return _page([_entry_line(entry) for entry in page.entries], page.cursor) or "Nothing happened in it yet."
-        near = await asker.call(MemoryTimeline(id=self.id, project=asker.project))
+        near = await context.call(MemoryTimeline(id=self.id, project=context.project))
         return "\n".join(map(_memory_line, near.memories))
 
-    async def _sessions(self, asker: Asker) -> Answer:
-        project = asker.scope(self.everywhere)
-        page = await asker.call(SessionList(project=project, limit=PAGE, cursor=self.cursor or None))
+    async def _sessions(self, context: ToolContext) -> Answer:
+        project = context.scope(self.everywhere)
+        page = await context.call(SessionList(project=project, limit=PAGE, cursor=self.cursor or None))
         return _page([_session_line(session) for session in page.sessions], page.cursor) or "No sessions here yet."
 
 
@@ -193,18 +193,18 @@ class StatusTool(Arguments):
     name: ClassVar[str] = "status"
     session: Annotated[str, Meta(max_length=1024)] = ""
 
-    async def answer(self, asker: Asker) -> Answer:
-        status, index = await asker.call(DaemonStatus()), await asker.call(IndexStatus())
+    async def answer(self, context: ToolContext) -> Answer:
+        status, index = await context.call(DaemonStatus()), await context.call(IndexStatus())
         held = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in status.counts.items())
         lines = [
             f"clankers {status.version}: " + ("works" if status.ok else f"in trouble: {status.problem}"),
             f"Holds {held}.",
-            f"Search by meaning: {index.vectors}. This project: {clean_line(asker.project, ABOUT)}",
+            f"Search by meaning: {index.vectors}. This project: {clean_line(context.project, ABOUT)}",
         ]
-        return "\n".join([*lines, *(await self._told(asker) if self.session else [])])
+        return "\n".join([*lines, *(await self._told(context) if self.session else [])])
 
-    async def _told(self, asker: Asker) -> list[str]:
-        told = await asker.call(SessionInjections(session_id=self.session))
+    async def _told(self, context: ToolContext) -> list[str]:
+        told = await context.call(SessionInjections(session_id=self.session))
         total = sum(one.characters for one in told)
         return [f"Recalled into session {encode_id(self.session)}: {len(told)} times, {total} characters."]
 

@@ -105,7 +105,7 @@ function note(text) {
   } catch {}
 }
 
-/** Counts and notes an event that could neither be sent nor spooled, as clankers.losses does. */
+/** Counts and notes an event that could neither be sent nor spooled, as clankers.lost_events does. */
 function reportLoss(error) {
   try {
     const { O_RDWR, O_CREAT, O_NONBLOCK, O_NOFOLLOW } = fs.constants
