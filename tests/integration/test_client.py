@@ -363,7 +363,7 @@ def test_firing_at_a_server_that_does_not_read_ends_by_itself(home: Path):
         given_up.wait(30)
         peer.wait_for_the_end()
 
-    with played(home / "s", read_late, answer_ok), Client(home / "s", timeout=0.05) as client:
+    with played(home / "s", read_late, answer_ok), Client(home / "s", timeout=0.5) as client:
         assert client.fire.message("m1", "s1", text_content="x" * 10_000_000) is False
         given_up.set()
 

@@ -242,7 +242,7 @@ def test_something_new_is_remembered_and_something_known_grows_stronger(shared_d
     assert second.json["outcome"] == "duplicate"
     assert second.json["memory"]["tags"] == ["cache"]
     assert second.json["memory"]["confidence"] > 0.5
-    assert "Known already" in memory(shared_daemon, *words).out
+    assert "Already known" in memory(shared_daemon, *words).out
 
 
 def test_what_is_no_longer_true_is_superseded(shared_daemon: DaemonProcess):
@@ -506,7 +506,7 @@ def test_an_editor_that_fails_changes_nothing_and_keeps_what_was_typed(shared_da
     [draft] = drafts(shared_daemon, known)
 
     assert ran.code == 1
-    assert "ended with 3" in ran.err
+    assert "exited with code 3" in ran.err
     assert "Typed" in draft.read_text()
     assert recall(shared_daemon, known)["content"] == "Crash"
     draft.unlink()
@@ -532,7 +532,7 @@ def test_what_somebody_else_changed_meanwhile_is_not_overwritten(shared_daemon: 
     [draft] = drafts(shared_daemon, known)
 
     assert ran.code == 1
-    assert "meanwhile" in ran.err
+    assert "was modified while you were editing" in ran.err
     assert recall(shared_daemon, known)["content"] == "They wrote"
     assert "I wrote" in draft.read_text()
     draft.unlink()
@@ -642,7 +642,7 @@ def test_a_history_has_every_version_and_what_happened(filled: DaemonProcess):
     out = memory(filled, "history", the(filled, "The pool in src/db/pool.py uses PostgreSQL 16")).out
     told = memory(filled, "history", the(filled, "The pool in src/db/pool.py uses PostgreSQL 15"), "--json").json
 
-    assert re.search(r"^1\..*superseded, true since .* until .*\n.*PostgreSQL 15\n2\..*current", out, re.MULTILINE)
+    assert re.search(r"^1\..*superseded, valid since .* until .*\n.*PostgreSQL 15\n2\..*current", out, re.MULTILINE)
     assert out.count("created") == 2
     assert "supersedes" in out
     assert [version["content"][-2:] for version in told["versions"]] == ["15", "16"]
@@ -731,7 +731,7 @@ def test_what_is_exported_is_imported_elsewhere_as_it_was(filled: DaemonProcess,
     assert ran.out == f"6 memories exported to {file}.\n"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert memory(daemon, "import", str(file)).out == "6 memories imported.\n"
-    assert memory(daemon, "import", str(file)).out == "0 memories imported, 6 were there already.\n"
+    assert memory(daemon, "import", str(file)).out == "0 memories imported, 6 already existed.\n"
 
     def kept(source: DaemonProcess) -> list[Any]:
         listed = memory(source, "list", "--include", "all", "--all", "--json").json["memories"]
@@ -887,7 +887,7 @@ def test_memories_are_found_in_a_session(shared_daemon: DaemonProcess):
     before = memory(shared_daemon, "stats", "--json").json["total"]
     dry = memory(shared_daemon, "extract", SESSION[:8], "--by", "rules", "--dry-run")
     assert "staging database" in dry.out
-    assert dry.out.endswith("1 find in 1 message by rules.\n")
+    assert dry.out.endswith("1 candidate in 1 message by rules.\n")
     assert memory(shared_daemon, "stats", "--json").json["total"] == before
 
     done = memory(shared_daemon, "extract", SESSION[:8], "--by", "rules", "--json").json
