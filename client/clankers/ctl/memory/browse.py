@@ -237,7 +237,7 @@ def show(ctl: Ctl, id: str, as_of: int | None) -> None:  # noqa: A002  # the nam
 
 @click.command()
 @id_argument
-@click.option("--full", is_flag=True, help="Show the values that each change replaced in full.")
+@click.option("--full", is_flag=True, help="Do not shorten the values that a change replaced.")
 @common
 def history(ctl: Ctl, id: str, full: bool) -> None:  # noqa: A002  # the name on the command line
     """Show the versions of a memory and the log of its changes.

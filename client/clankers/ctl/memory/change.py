@@ -55,7 +55,7 @@ MAINTENANCE_TIMEOUT_SECONDS = 3600
     "--scope",
     help="Who can see the memory: agent:NAME, user:NAME, custom:NAME or global.  [default: the project's, or global]",
 )
-@click.option("--category", help="Category, for example fact, preference, decision, gotcha or fix. Any word is valid.")
+@click.option("--category", help="Category: fact, preference, decision, gotcha, fix or any other lowercase word.")
 @click.option(
     "--sector", type=click.Choice(get_args(Sector)), help="Kind of memory.  [default: classified from the text]"
 )
@@ -102,7 +102,7 @@ def add(ctl: Ctl, words: tuple[str, ...], session: str | None, **fields: Any) ->
     """Add a memory.
 
     Use - in place of WORDS to read the text from standard input. A duplicate is not stored: it reinforces the existing
-    memory. A near-duplicate replaces the existing memory.
+    memory. A near-duplicate in the same category and scope replaces it.
 
     \b
     Examples:
