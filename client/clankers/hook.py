@@ -30,7 +30,7 @@ else:
 BUDGET_SECONDS = 0.2
 RECALL_SECONDS = 1.0
 READ_SECONDS = 5  # a harness may never close our stdin
-MAX_FRAME_BYTES = 31 * 1024 * 1024  # the daemon accepts 32 MiB; larger events reach it through the spool
+MAX_SEND_BYTES = 31 * 1024 * 1024  # the daemon accepts 32 MiB; larger events reach it through the spool
 MAX_EVENT_BYTES = 192 * 1024 * 1024
 MAX_LOG_BYTES = 1024 * 1024
 MAX_CONFIG_BYTES = 1024 * 1024
@@ -163,7 +163,7 @@ def _deliver(harness: str, event: bytes, *, recall: bool) -> None:
     recall_params = b'{"harness":"%b","event":%b}' % (name, event) if recall else b""
     daemon_runs = True
     try:
-        if len(params) + len(recall_params) < MAX_FRAME_BYTES and _send(params, recall_params):
+        if len(params) + len(recall_params) < MAX_SEND_BYTES and _send(params, recall_params):
             return
     except (FileNotFoundError, ConnectionRefusedError):
         daemon_runs = False

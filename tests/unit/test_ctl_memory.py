@@ -1,4 +1,4 @@
-"""Memories as forms, pictures and files of others: what needs no daemon."""
+"""Parts of `clankers-ctl memory` that need no daemon: drafts, graph rendering and import formats."""
 
 import re
 import xml.etree.ElementTree as ET
@@ -31,17 +31,17 @@ def memory(**fields: Any) -> Memory:
 
 
 def edited(text: str, name: str, value: str) -> str:
-    """The form with another value in a field."""
+    """Return the draft with another value in a field."""
     changed, count = re.subn(rf"(?m)^{name} = .*$", lambda _: f"{name} = {value}", text)
     assert count == 1
     return changed
 
 
-# The form
+# Drafts
 
 
 @given(content=TEXT, summary=TEXT, tags=st.lists(TEXT), importance=st.floats(0, 1), expires=st.integers(NOW, NOW * 2))
-def test_a_form_that_is_left_alone_changes_nothing(
+def test_parse_changes_returns_none_for_an_unedited_draft(
     content: str, summary: str, tags: list[str], importance: float, expires: int
 ):
     shown = memory(content=content, summary=summary, tags=tags, importance=importance, expires_at=expires)
@@ -52,7 +52,7 @@ def test_a_form_that_is_left_alone_changes_nothing(
 
 
 @given(content=TEXT.filter(lambda text: "\r" not in text and text.strip("\n")), tags=st.lists(TEXT, max_size=5))
-def test_what_is_changed_and_only_that_is_sent(content: str, tags: list[str]):
+def test_parse_changes_sends_only_edited_fields(content: str, tags: list[str]):
     before, after = memory(), memory(content=content, tags=[tag[:200] for tag in tags])
     update = parse_changes(before, format_draft(before), format_draft(after))
 
@@ -66,7 +66,7 @@ def test_what_is_changed_and_only_that_is_sent(content: str, tags: list[str]):
         assert update.content == content.strip("\n")
 
 
-def test_times_are_taken_as_people_write_them():
+def test_parse_changes_accepts_times_in_human_formats():
     shown = memory()
     text = format_draft(shown)
 
@@ -78,20 +78,20 @@ def test_times_are_taken_as_people_write_them():
     day = [parse_changes(shown, text, edited(text, name, '"2033-01-31"')) for name in ("valid_from", "valid_until")]
     assert day[0]
     assert day[1]
-    assert day[1].valid_until == (day[0].valid_from or 0) + 24 * 3_600_000 - 1  # a day from its beginning to its end
+    assert day[1].valid_until == (day[0].valid_from or 0) + 24 * 3_600_000 - 1  # from the start to the end of the day
 
 
-def test_a_time_before_2001_is_sent_as_the_daemon_reads_it():
+def test_parse_changes_sends_times_before_2001_in_seconds():
     shown = memory()
     text = format_draft(shown)
     update = parse_changes(shown, text, edited(text, "valid_from", "1999-12-31T00:00:00Z"))
 
     assert update
-    assert update.valid_from == 946_598_400  # so small a number is seconds
+    assert update.valid_from == 946_598_400  # numbers this small are seconds
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "message"),
     [
         ("importance", "1.5", "line 7, importance: Expected `float` <= 1.0"),
         ("importance", '"much"', "line 7, importance: Expected `float | null`, got `str`"),
@@ -104,26 +104,26 @@ def test_a_time_before_2001_is_sent_as_the_daemon_reads_it():
         ("category", '"Not A Category"', "line 6, category: "),
     ],
 )
-def test_a_mistake_names_its_line(name: str, value: str, said: str):
+def test_parse_changes_reports_the_line_of_an_invalid_field(name: str, value: str, message: str):
     shown = memory()
     text = format_draft(shown)
 
-    with pytest.raises(DraftError, match=re.escape(said)):
+    with pytest.raises(DraftError, match=re.escape(message)):
         parse_changes(shown, text, edited(text, name, value))
 
 
-def test_a_form_without_its_line_is_a_mistake():
+def test_parse_changes_requires_the_separator():
     shown = memory()
 
     with pytest.raises(DraftError, match="is missing"):
         parse_changes(shown, format_draft(shown), format_draft(shown).replace(SEPARATOR, ""))
 
 
-def test_what_the_daemon_finds_wrong_is_shown_in_the_form():
+def test_locate_error_maps_daemon_errors_to_lines_of_the_draft():
     text = format_draft(memory())
 
-    said = locate_error("invalid params: it ends before it begins - at `$.validUntil`", text)
-    assert re.fullmatch(r"line \d+, valid_until: it ends before it begins", str(said))
+    message = locate_error("invalid params: it ends before it begins - at `$.validUntil`", text)
+    assert re.fullmatch(r"line \d+, valid_until: it ends before it begins", str(message))
     assert str(locate_error("invalid params: nothing - at `$.content`", text)) == "below the line: nothing"
     assert str(locate_error("something else", text)) == "something else"
 
@@ -132,7 +132,7 @@ def test_what_the_daemon_finds_wrong_is_shown_in_the_form():
 
 
 def graph(labels: list[str]) -> Graph:
-    """A memory, around it entities, and around those memories again; the last two are also related."""
+    """Make a graph of a memory, entities around it, and memories around those; the last two memories are related."""
     nodes = [GraphNode("root", "memory", labels[0], 0)]
     edges = []
     for place, label in enumerate(labels[1:]):
@@ -145,7 +145,7 @@ def graph(labels: list[str]) -> Graph:
     return Graph(nodes, edges, False)
 
 
-def test_a_tree_holds_every_node_once_and_every_edge():
+def test_spanning_tree_contains_every_node_once_and_every_edge():
     found = graph(["a", "b", "c", "d"])
     branches = list(spanning_tree(found).walk())
 
@@ -155,20 +155,20 @@ def test_a_tree_holds_every_node_once_and_every_edge():
     assert len(tree_edges) + len(other_edges) == len(found.edges)
 
 
-def test_a_node_that_no_edge_leads_to_is_still_in_the_tree():
+def test_spanning_tree_contains_nodes_without_edges():
     found = Graph([GraphNode("a", "memory", "a", 0), GraphNode("b", "memory", "b", 2)], [], True)
 
     assert [branch.node.id for branch in spanning_tree(found).walk()] == ["a", "b"]
 
 
 @given(st.lists(st.text(), min_size=2, max_size=4))
-def test_a_picture_is_good_xml_whatever_the_memories_say(labels: list[str]):
+def test_render_svg_is_valid_xml_for_any_text(labels: list[str]):
     drawn = ET.fromstring(render_svg(graph(labels)))
 
     assert len(drawn.findall(f"{SVG}g")) == len(graph(labels).nodes)
 
 
-def test_no_two_boxes_of_a_picture_overlap_and_all_are_in_it():
+def test_render_svg_boxes_do_not_overlap_and_lie_inside_the_picture():
     drawn = ET.fromstring(render_svg(graph(list("abcdefgh"))))
     corners = [(float(box.attrib["x"]), float(box.attrib["y"])) for box in drawn.findall(f"{SVG}g/{SVG}rect")]
 
@@ -178,7 +178,7 @@ def test_no_two_boxes_of_a_picture_overlap_and_all_are_in_it():
         assert all(abs(x - a) >= BOX_WIDTH or abs(y - b) >= BOX_HEIGHT for a, b in corners[:place])
 
 
-def test_dot_keeps_quotes_and_lines_in_their_strings():
+def test_render_dot_escapes_quotes_and_newlines():
     text = render_dot(graph(['say "hi"\\', "two\nlines"]))
 
     assert r'label="say \"hi\"\\"' in text
@@ -187,7 +187,7 @@ def test_dot_keeps_quotes_and_lines_in_their_strings():
     assert '"root" -> "e0"' in text
 
 
-# Files of others
+# Import formats
 
 
 @pytest.mark.parametrize(
@@ -215,12 +215,12 @@ def test_dot_keeps_quotes_and_lines_in_their_strings():
     ],
     ids=["mem0", "OpenMemory", "mcp-memory-service"],
 )  # fmt: skip
-def test_memories_of_other_stores_become_ours(record: dict[str, Any], expected: dict[str, Any]):
+def test_convert_record_reads_exports_of_other_stores(record: dict[str, Any], expected: dict[str, Any]):
     assert convert_record(record) == expected
     msgspec.convert(convert_record(record), MemoryRecord)
 
 
-def test_our_own_records_stay_as_they_are():
+def test_convert_record_returns_our_own_records_unchanged():
     record = {"id": "a", "content": "b", "createdAt": 1}
 
     assert convert_record(record) is record

@@ -31,7 +31,7 @@ const DISPOSE_TIMEOUT_MS = 3000
 const RECONNECT_DELAY_MS = 1000 // after a failed connection, events are spooled for this long before the next attempt
 const RESTART_DELAY_MS = 30000
 const MAX_BATCH_EVENTS = 100
-const MAX_FRAME_BYTES = 31 * 1024 * 1024
+const MAX_SEND_BYTES = 31 * 1024 * 1024
 const MAX_SPOOL_BYTES = 256 * 1024 * 1024
 const MAX_LOG_BYTES = 1024 * 1024
 const LOSS_RECORD_BYTES = 512
@@ -377,7 +377,7 @@ class Outbox {
   }
 
   async #send(item) {
-    if (Buffer.byteLength(item.params) > MAX_FRAME_BYTES) return false
+    if (Buffer.byteLength(item.params) > MAX_SEND_BYTES) return false
     try {
       await this.#daemon.request("hook.event", item.params)
       return true
