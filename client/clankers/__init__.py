@@ -1,9 +1,9 @@
-"""The client of clankers: `Client`, `AsyncClient`, and the errors they raise.
+"""Python client of the clankers daemon: `Client`, `AsyncClient` and the errors they raise.
 
-Everything is loaded on first use, so that `clankers.hook` pays for nothing but the standard library.
+Names are imported on first use, so that `clankers.hook` loads only the standard library.
 """
 
-TYPE_CHECKING = False  # type checkers know the name; importing it from typing takes longer than sending an event
+TYPE_CHECKING = False  # type checkers know this name; importing it from typing would take longer than sending an event
 
 if TYPE_CHECKING:
     from clankers.aio import AsyncClient
@@ -45,7 +45,7 @@ __all__ = [
     "StorageUnavailable",
 ]
 
-_HOMES = {
+_MODULES = {
     "AsyncClient": "clankers.aio",
     "BadReply": "clankers.messages",
     "Client": "clankers.client",
@@ -58,4 +58,4 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_HOMES.get(name, "clankers_protocol.errors")), name)
+    return getattr(import_module(_MODULES.get(name, "clankers_protocol.errors")), name)

@@ -1,4 +1,4 @@
-"""The async client."""
+"""Async client of the daemon."""
 
 import itertools
 import os
@@ -12,17 +12,17 @@ from anyio.abc import ByteStream, TaskGroup
 
 from clankers.client import OnNotification, client_info
 from clankers.events import Events
-from clankers.hook import ForeignSocket, refuse_foreign
+from clankers.hook import ForeignSocket, refuse_foreign_socket
 from clankers.messages import (
     BadReply,
     ConnectionLost,
     DaemonUnavailable,
     Incoming,
     Result,
-    incoming,
-    repeatable,
-    request_frame,
-    result_of,
+    decode_messages,
+    decode_result,
+    encode_request,
+    may_resend,
 )
 from clankers_protocol.events import BatchOutcome
 from clankers_protocol.framing import Decoder
@@ -31,9 +31,9 @@ from clankers_protocol.wire import Method, Ok
 
 
 class AsyncClient:
-    """One connection for any number of tasks: requests go out at once, replies come in any order.
+    """Async client with one connection for any number of concurrent tasks; replies may arrive in any order.
 
-    Use it as `async with AsyncClient() as client`. It connects when first needed, and again when lost.
+    Use it as `async with AsyncClient() as client`. It connects on first use, and again when the connection is lost.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class AsyncClient:
         self._version = version
         self._timeout = timeout
         self._on_notification = on_notification
-        self._connecting = anyio.Lock()
+        self._connect_lock = anyio.Lock()
         self._connection: _Connection | None = None
         self._readers: TaskGroup | None = None
 
@@ -61,65 +61,65 @@ class AsyncClient:
     async def __aexit__(self, *_: object) -> None:
         assert self._readers  # for the type checker
         self._readers.cancel_scope.cancel()
-        # The block's own exception is not the group's business: it would come out wrapped.
+        # Do not pass the exception of the block to the task group, which would wrap it.
         await self._readers.__aexit__(None, None, None)
         self._readers = None
 
     @cached_property
     def events(self) -> Events[Awaitable[Ok], Awaitable[BatchOutcome]]:
-        """Events, each acknowledged once it is committed."""
+        """Send events with acknowledgement: each call returns after the daemon has committed the event."""
         return Events(self.call, client_info(self._name, self._version))
 
     @cached_property
     def fire(self) -> Events[Awaitable[bool], Awaitable[bool]]:
-        """Events, fired and forgotten: False when one could not be handed over, and never an exception."""
+        """Send events without acknowledgement: each call returns False if sending failed, and never raises."""
         return Events(self.notify, client_info(self._name, self._version))
 
     async def call(self, request: Method[Result], *, timeout: float | None = None) -> Result:  # noqa: ASYNC109  # as Client
-        """The daemon's answer. Raises its RpcError, DaemonUnavailable, BadReply or TimeoutError.
+        """Call a method and return its result. Raises RpcError, DaemonUnavailable, BadReply or TimeoutError.
 
-        A request lost on the way is sent once more, if that cannot do its work twice.
+        If the connection is lost, the request is sent once more, provided that it cannot be executed twice.
         """
         seconds = self._timeout if timeout is None else timeout
         try:
             with anyio.fail_after(seconds):
-                reply = await self._ask_twice(request)
+                reply = await self._request_with_retry(request)
         except TimeoutError as error:
             raise TimeoutError(f"clankersd did not answer {request.method} within {seconds:g} s") from error
-        return result_of(request, reply)
+        return decode_result(request, reply)
 
     async def notify(self, request: Method[Any]) -> bool:
-        """Send the request without waiting for an answer: whether it was handed over. Never raises."""
+        """Send a request without waiting for a reply; return whether it was sent. Never raises."""
         try:
-            data = request_frame(request, None)
+            data = encode_request(request, None)
             with anyio.fail_after(self._timeout):
-                connection = await self._connected()
+                connection = await self._connect()
                 if await connection.send(data):
                     return True
                 connection.lost = True
-                return await (await self._connected()).send(data)
+                return await (await self._connect()).send(data)
         except Exception:
             return False
 
-    async def _ask_twice(self, request: Method[Any]) -> Incoming:
+    async def _request_with_retry(self, request: Method[Any]) -> Incoming:
         try:
-            return await (await self._connected()).ask(request)
+            return await (await self._connect()).request(request)
         except ConnectionLost as lost:
-            if not repeatable(request, lost):
-                raise DaemonUnavailable.midway(request) from lost
+            if not may_resend(request, lost):
+                raise DaemonUnavailable.connection_lost(request) from lost
         try:
-            return await (await self._connected()).ask(request)
+            return await (await self._connect()).request(request)
         except ConnectionLost as lost:
-            raise DaemonUnavailable.midway(request) from lost
+            raise DaemonUnavailable.connection_lost(request) from lost
 
-    async def _connected(self) -> "_Connection":
+    async def _connect(self) -> "_Connection":
         if self._readers is None:
-            raise RuntimeError("an AsyncClient is used inside `async with`")
-        async with self._connecting:
+            raise RuntimeError("use AsyncClient inside `async with`")
+        async with self._connect_lock:
             if self._connection is None or self._connection.lost:
                 try:
                     stream = await anyio.connect_unix(self._path)
-                    refuse_foreign(stream.extra(anyio.abc.SocketAttribute.raw_socket), self._path)  # noqa: S610  # no Django
+                    refuse_foreign_socket(stream.extra(anyio.abc.SocketAttribute.raw_socket), self._path)  # noqa: S610  # no Django
                 except ForeignSocket as error:
                     await anyio.aclose_forcefully(stream)
                     raise DaemonUnavailable.at(self._path, str(error)) from error
@@ -130,78 +130,78 @@ class AsyncClient:
             return self._connection
 
 
-class _Waiting:
-    """A request whose reply has not come."""
+class _PendingRequest:
+    """A request without a reply so far; `done` is set by its reply or by the end of the connection."""
 
     def __init__(self) -> None:
-        self.over = anyio.Event()
+        self.done = anyio.Event()
         self.reply: Incoming | None = None
 
 
 class _Connection:
-    """One stream, and the requests that wait for their replies on it."""
+    """A stream and the requests that wait for replies on it."""
 
     def __init__(self, stream: ByteStream, on_notification: OnNotification | None) -> None:
         self.lost = False
         self._stream = stream
         self._on_notification = on_notification
-        self._numbers = itertools.count(1)
-        self._sending = anyio.Lock()
-        self._waiting: dict[int, _Waiting] = {}
+        self._request_ids = itertools.count(1)
+        self._send_lock = anyio.Lock()
+        self._pending: dict[int, _PendingRequest] = {}
 
-    async def ask(self, request: Method[Any]) -> Incoming:
-        """The reply; ConnectionLost when there will be none."""
-        number = next(self._numbers)
-        data = request_frame(request, number)
-        waiting = self._waiting[number] = _Waiting()
+    async def request(self, request: Method[Any]) -> Incoming:
+        """Send a request and return its reply; raises ConnectionLost."""
+        request_id = next(self._request_ids)
+        data = encode_request(request, request_id)
+        pending = self._pending[request_id] = _PendingRequest()
         try:
-            # Wait even if sending failed: a daemon that refuses a connection says why before it hangs up.
+            # Wait even if sending failed: a daemon that refuses a connection sends the reason before it closes it.
             sent = await self.send(data)
             if not self.lost:
-                await waiting.over.wait()
+                await pending.done.wait()
         finally:
-            del self._waiting[number]
-        if waiting.reply is None:
+            del self._pending[request_id]
+        if pending.reply is None:
             raise ConnectionLost(sent)
-        return waiting.reply
+        return pending.reply
 
     async def send(self, data: bytes) -> bool:
-        """Whether all of it was handed over."""
-        async with self._sending:
+        """Send all data; return False if the connection is closed."""
+        async with self._send_lock:
             try:
                 await self._stream.send(data)
             except (anyio.BrokenResourceError, anyio.ClosedResourceError):
                 return False
             except BaseException:
-                # Half a frame may stand on the wire, so nobody can go on with this connection.
+                # Part of a frame may have been sent, so this connection cannot be used any more.
                 self.lost = True
                 await anyio.aclose_forcefully(self._stream)
                 raise
         return True
 
     async def read(self) -> None:
-        """Hand each reply to whoever waits for it, until the connection ends."""
+        """Dispatch replies and notifications until the connection ends."""
         decoder = Decoder()
         try:
             while True:
-                for message in incoming(decoder, await self._stream.receive()):
-                    self._take(message)
+                for message in decode_messages(decoder, await self._stream.receive()):
+                    self._dispatch(message)
         except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, BadReply):
             pass
         finally:
             self.lost = True
             await anyio.aclose_forcefully(self._stream)
-            for waiting in self._waiting.values():
-                waiting.over.set()
+            for pending in self._pending.values():
+                pending.done.set()
 
-    def _take(self, message: Incoming) -> None:
+    def _dispatch(self, message: Incoming) -> None:
         if message.method is not None:
             if self._on_notification:
                 self._on_notification(message.method, msgspec.json.decode(message.params))
             return
-        # A reply without an id concerns the connection, and so everyone on it.
-        concerned = list(self._waiting) if message.id is None else [message.id]
-        for number in concerned:
-            if waiting := self._waiting.get(number):
-                waiting.reply = message
-                waiting.over.set()
+        # A reply without an id concerns the connection, and therefore every request on it.
+        request_ids = list(self._pending) if message.id is None else [message.id]
+        for request_id in request_ids:
+            if pending := self._pending.get(request_id):
+                pending.reply = message
+                pending.done.set()

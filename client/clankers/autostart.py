@@ -1,44 +1,61 @@
-"""The hook starts a daemon that nobody else will: detached, at most one, and without waiting for it."""
+"""Start of the daemon by a hook: detached, at most one, without waiting for it."""
 
 import os
 import sys
 import time
 
-from clankers.hook import data_folder, forget_signals, note, open_log, setting
+from clankers.hook import data_folder, open_log, read_setting, reset_signals, write_log
 from clankers.spool import make_folder
 
-AGAIN_SECONDS = 30.0
-"""A daemon that cannot start must not be started by every event."""
+RETRY_SECONDS = 30.0
+"""Minimum time between two starts, so that a daemon that fails to start is not started again by every event."""
 
-PATHS = ("CLANKERS_DATA_PATH", "CLANKERS_DB_PATH", "CLANKERS_SOCKET_PATH", "CLANKERS_LOG_PATH", "CLANKERS_CONFIG_PATH")
-PASSED_ON = (*PATHS, "HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE")
-"""Variables that say where files are. Everything else may have been set by a repository: other settings, keys, proxies,
-certificates, search paths."""
+PATH_VARIABLES = (
+    "CLANKERS_DATA_PATH",
+    "CLANKERS_DB_PATH",
+    "CLANKERS_SOCKET_PATH",
+    "CLANKERS_LOG_PATH",
+    "CLANKERS_CONFIG_PATH",
+)
+PASSED_VARIABLES = (
+    *PATH_VARIABLES,
+    "HOME",
+    "XDG_DATA_HOME",
+    "XDG_CONFIG_HOME",
+    "USER",
+    "LOGNAME",
+    "LANG",
+    "LC_ALL",
+    "LC_CTYPE",
+)
+"""Environment variables that the daemon inherits: they say where files are. All others may have been set by a
+repository: other settings, keys, proxies, certificates, search paths."""
+
+HOOK_VARIABLES = ("CLANKERS_HOOK_AUTOSTART", "CLANKERS_RECALL_SECONDS")
+"""Settings that only the hook reads."""
 
 SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin"
-OWN_VARIABLES = ("CLANKERS_HOOK_AUTOSTART", "CLANKERS_RECALL_SECONDS")
-"""Settings that the hook itself reads."""
 
 
 def start_daemon() -> None:
-    """Start `clankersd`, unless the settings forbid it, a service manager keeps it, or one was started just now."""
-    if setting("hook_autostart").lower() in ("false", "0", "off", "no") or _is_a_service():
+    """Start `clankersd`, unless the settings forbid it, a service manager runs it, or it was started recently."""
+    if read_setting("hook_autostart").lower() in ("false", "0", "off", "no") or _is_managed_service():
         return
     try:
         make_folder(data_folder())
         if os.stat(data_folder()).st_uid != os.geteuid():
-            note("the daemon is not started: its data belongs to another user")  # this is sudo
+            write_log("daemon not started: its data belongs to another user")  # happens under sudo
             return
         lock = os.open(f"{data_folder()}/autostart.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        if not _was_just_taken(lock) and _take(lock) and os.fork() == 0:
-            _become_the_daemon()
+        if not _was_started_recently(lock) and _claim_start(lock) and os.fork() == 0:
+            _run_daemon()
         os.close(lock)
     except OSError as error:
-        note(f"the daemon cannot be started: {error}")
+        write_log(f"cannot start the daemon: {error}")
 
 
-def _is_a_service() -> bool:
-    """Whether systemd or launchd has our unit, and so decides when the daemon runs."""
+def _is_managed_service() -> bool:
+    """Is our unit installed in systemd or launchd, which then decide when the daemon runs?"""
     home = os.path.expanduser("~")
     if sys.platform == "darwin":
         return os.path.exists(f"{home}/Library/LaunchAgents/dev.clankers.clankersd.plist")
@@ -46,56 +63,55 @@ def _is_a_service() -> bool:
     return os.path.exists("/run/systemd/system") and os.path.exists(f"{units}/clankersd.socket")
 
 
-def _was_just_taken(lock: int) -> bool:
-    """Whether a daemon was started a moment ago; a clock that was set back does not make it so."""
-    before = os.pread(lock, 32, 0).strip()
-    return before.isdigit() and 0 <= time.time_ns() - int(before) < AGAIN_SECONDS * 1e9
+def _was_started_recently(lock: int) -> bool:
+    """Does the lock file hold a start time within the last RETRY_SECONDS? A time in the future does not count: the
+    clock may have been set back."""
+    started = os.pread(lock, 32, 0).strip()
+    return started.isdigit() and 0 <= time.time_ns() - int(started) < RETRY_SECONDS * 1e9
 
 
-def _take(lock: int) -> bool:
-    """Whether it is us who may start the daemon: of several hooks at once only one."""
+def _claim_start(lock: int) -> bool:
+    """Record the start time under an exclusive lock; return False if another hook was faster."""
     import fcntl  # rarely needed
 
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    if _was_just_taken(lock):
+    if _was_started_recently(lock):
         return False
     os.ftruncate(lock, 0)
     os.pwrite(lock, b"%d\n" % time.time_ns(), 0)
     return True
 
 
-def _become_the_daemon() -> None:
-    """In the child: nothing of the harness stays, neither its terminal, files, folder, signals nor environment."""
+def _run_daemon() -> None:
+    """In the child process: give up the harness's terminal, files, folder, signals and environment, and execute the
+    daemon."""
     try:
-        forget_signals()
+        reset_signals()
         os.setsid()
         os.chdir("/")
-        nothing = os.open(os.devnull, os.O_RDWR)
-        os.dup2(nothing, 0)
-        os.dup2(nothing, 1)
-        os.dup2(open_log(), 2)  # where it says why it cannot start
+        null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null, 0)
+        os.dup2(null, 1)
+        os.dup2(open_log(), 2)  # a daemon that cannot start writes the reason there
         os.closerange(3, min(os.sysconf("SC_OPEN_MAX"), 65536))
-        os.execve(sys.executable, _command(), _environ())  # noqa: S606  # our own
+        environ = {name: os.environ[name] for name in PASSED_VARIABLES if name in os.environ}
+        os.execve(sys.executable, _daemon_command(), environ | {"PATH": SEARCH_PATH})  # noqa: S606  # our own program
     except BaseException as error:
-        note(f"the daemon cannot be started: {type(error).__name__}: {error}")
+        write_log(f"cannot start the daemon: {type(error).__name__}: {error}")
     finally:
         os._exit(1)
 
 
-def _command() -> list[str]:
-    """Run the daemon without what Python loads from the environment and the home directory."""
+def _daemon_command() -> list[str]:
+    """Return a command that runs the daemon isolated from PYTHON variables and the user's site-packages."""
     packages = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     program = f"import sys; sys.path.append({packages!r}); from clankersd.main import main; main()"
-    left_out = [
+    ignored = [
         name
         for name in sorted(os.environ)
-        if name.startswith("CLANKERS_") and name not in PASSED_ON and name not in OWN_VARIABLES
+        if name.startswith("CLANKERS_") and name not in PASSED_VARIABLES and name not in HOOK_VARIABLES
     ]
-    return [sys.executable, "-I", "-c", program, f"--started-by-hook={','.join(left_out)}"]
-
-
-def _environ() -> dict[str, str]:
-    return {name: os.environ[name] for name in PASSED_ON if name in os.environ} | {"PATH": SEARCH_PATH}
+    return [sys.executable, "-I", "-c", program, f"--started-by-hook={','.join(ignored)}"]

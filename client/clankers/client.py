@@ -1,4 +1,4 @@
-"""The blocking client."""
+"""Blocking client of the daemon."""
 
 import itertools
 import os
@@ -13,16 +13,16 @@ from typing import Any
 import msgspec
 
 from clankers.events import Events
-from clankers.hook import ForeignSocket, refuse_foreign
+from clankers.hook import ForeignSocket, refuse_foreign_socket
 from clankers.messages import (
     ConnectionLost,
     DaemonUnavailable,
     Incoming,
     Result,
-    incoming,
-    repeatable,
-    request_frame,
-    result_of,
+    decode_messages,
+    decode_result,
+    encode_request,
+    may_resend,
 )
 from clankers_protocol.events import BatchOutcome
 from clankers_protocol.framing import Decoder
@@ -30,13 +30,13 @@ from clankers_protocol.paths import default_paths
 from clankers_protocol.wire import ClientInfo, Method, Ok
 
 OnNotification = Callable[[str, Any], None]
-"""Takes the method and the params of what the daemon sends unasked, `$/progress` above all."""
+"""Callback for notifications of the daemon, such as `$/progress`: takes the method and the params."""
 
 
 class Client:
-    """One connection to the daemon, opened when first needed and again when lost; threads take turns.
+    """Blocking client with one connection, which is opened on first use and reopened when lost. Thread-safe.
 
-    `on_notification` is called while a call waits for its reply, and must not call the client itself.
+    `on_notification` is called while a call waits for its reply. It must not use the client itself.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Client:
         self._timeout = timeout
         self._on_notification = on_notification
         self._lock = threading.Lock()
-        self._numbers = itertools.count(1)
+        self._request_ids = itertools.count(1)
         self._socket: socket.socket | None = None
         self._decoder = Decoder()
 
@@ -65,41 +65,41 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """End the connection; the next call opens another."""
+        """Close the connection; the next call opens a new one."""
         if self._socket:
             self._socket.close()
         self._socket = None
 
     @cached_property
     def events(self) -> Events[Ok, BatchOutcome]:
-        """Events, each acknowledged once it is committed."""
+        """Send events with acknowledgement: each call returns after the daemon has committed the event."""
         return Events(self.call, client_info(self._name, self._version))
 
     @cached_property
     def fire(self) -> Events[bool, bool]:
-        """Events, fired and forgotten: False when one could not be handed over, and never an exception."""
+        """Send events without acknowledgement: each call returns False if sending failed, and never raises."""
         return Events(self.notify, client_info(self._name, self._version))
 
     def call(self, request: Method[Result], *, timeout: float | None = None) -> Result:
-        """The daemon's answer. Raises its RpcError, DaemonUnavailable, BadReply or TimeoutError.
+        """Call a method and return its result. Raises RpcError, DaemonUnavailable, BadReply or TimeoutError.
 
-        A request lost on the way is sent once more, if that cannot do its work twice.
+        If the connection is lost, the request is sent once more, provided that it cannot be executed twice.
         """
         seconds = self._timeout if timeout is None else timeout
         deadline = time.monotonic() + seconds
         try:
-            with self._turn(deadline):
-                reply = self._ask_twice(request, deadline)
+            with self._exclusive(deadline):
+                reply = self._request_with_retry(request, deadline)
         except TimeoutError as error:
             raise TimeoutError(f"clankersd did not answer {request.method} within {seconds:g} s") from error
-        return result_of(request, reply)
+        return decode_result(request, reply)
 
     def notify(self, request: Method[Any]) -> bool:
-        """Send the request without waiting for an answer: whether it was handed over. Never raises."""
+        """Send a request without waiting for a reply; return whether it was sent. Never raises."""
         deadline = time.monotonic() + self._timeout
         try:
-            data = request_frame(request, None)
-            with self._turn(deadline):
+            data = encode_request(request, None)
+            with self._exclusive(deadline):
                 if self._send(data, deadline):
                     return True
                 self.close()
@@ -108,9 +108,9 @@ class Client:
             return False
 
     @contextmanager
-    def _turn(self, deadline: float) -> Iterator[None]:
-        """The connection to oneself. What interrupts also ends it: nobody can go on with half an exchange."""
-        if not self._lock.acquire(timeout=_left(deadline)):
+    def _exclusive(self, deadline: float) -> Iterator[None]:
+        """Hold the connection exclusively. An exception closes it, because an exchange may be incomplete."""
+        if not self._lock.acquire(timeout=_remaining(deadline)):
             raise TimeoutError
         try:
             yield
@@ -120,34 +120,34 @@ class Client:
         finally:
             self._lock.release()
 
-    def _ask_twice(self, request: Method[Any], deadline: float) -> Incoming:
+    def _request_with_retry(self, request: Method[Any], deadline: float) -> Incoming:
         try:
-            return self._ask(request, deadline)
+            return self._request(request, deadline)
         except ConnectionLost as lost:
-            if not repeatable(request, lost):
-                raise DaemonUnavailable.midway(request) from lost
+            if not may_resend(request, lost):
+                raise DaemonUnavailable.connection_lost(request) from lost
         self.close()
         try:
-            return self._ask(request, deadline)
+            return self._request(request, deadline)
         except ConnectionLost as lost:
-            raise DaemonUnavailable.midway(request) from lost
+            raise DaemonUnavailable.connection_lost(request) from lost
 
-    def _ask(self, request: Method[Any], deadline: float) -> Incoming:
-        number = next(self._numbers)
-        sent = self._send(request_frame(request, number), deadline)
-        # Read even if sending failed: a daemon that refuses a connection says why before it hangs up.
+    def _request(self, request: Method[Any], deadline: float) -> Incoming:
+        request_id = next(self._request_ids)
+        sent = self._send(encode_request(request, request_id), deadline)
+        # Read even if sending failed: a daemon that refuses a connection sends the reason before it closes it.
         while data := self._receive(deadline):
-            for message in self._taken(data):
-                if message.id in (number, None):
+            for message in self._replies(data):
+                if message.id in (request_id, None):
                     return message
         raise ConnectionLost(sent)
 
     def _send(self, data: bytes, deadline: float) -> bool:
-        """Whether all of it was handed over: a Unix socket tells at once when the other end has hung up."""
+        """Send all data; return False if the connection is closed, which a Unix socket reports immediately."""
         if self._socket is None:
-            self._socket = _connected(self._path, deadline)
+            self._socket = _connect(self._path, deadline)
             self._decoder = Decoder()
-        self._socket.settimeout(_left(deadline))
+        self._socket.settimeout(_remaining(deadline))
         try:
             self._socket.sendall(data)
         except ConnectionError:
@@ -155,17 +155,17 @@ class Client:
         return True
 
     def _receive(self, deadline: float) -> bytes:
-        """What arrives next; nothing at the end of the connection."""
-        assert self._socket  # for the type checker: _send has made it
-        self._socket.settimeout(_left(deadline))
+        """Return the next data; empty when the connection is closed."""
+        assert self._socket  # for the type checker: _send has created it
+        self._socket.settimeout(_remaining(deadline))
         try:
             return self._socket.recv(1 << 16)
         except ConnectionError:
             return b""
 
-    def _taken(self, data: bytes) -> Iterator[Incoming]:
-        """The replies among what arrived; notifications go where they belong."""
-        for message in incoming(self._decoder, data):
+    def _replies(self, data: bytes) -> Iterator[Incoming]:
+        """Iterate over the replies in the data; notifications go to `on_notification`."""
+        for message in decode_messages(self._decoder, data):
             if message.method is None:
                 yield message
             elif self._on_notification:
@@ -173,27 +173,27 @@ class Client:
 
 
 def client_info(name: str, version: str | None) -> ClientInfo:
-    """Who sends; the version is that of this package unless the caller has one."""
+    """Describe the client to the daemon; the version defaults to that of this package."""
     if version is None:
-        from importlib.metadata import version as installed  # slow, and only events need it
+        from importlib.metadata import version as installed_version  # slow to load; only events need it
 
-        version = installed("clankers")
+        version = installed_version("clankers")
     return ClientInfo(name, version)
 
 
-def _connected(path: str, deadline: float) -> socket.socket:
+def _connect(path: str, deadline: float) -> socket.socket:
     while True:
         connection = socket.socket(socket.AF_UNIX)
-        connection.settimeout(_left(deadline))
+        connection.settimeout(_remaining(deadline))
         try:
             connection.connect(path)
-            refuse_foreign(connection, path)
+            refuse_foreign_socket(connection, path)
         except ForeignSocket as error:
             connection.close()
             raise DaemonUnavailable.at(path, str(error)) from error
         except BlockingIOError:
             connection.close()
-            time.sleep(0.01)  # too many others are connecting just now, and there is nothing to wait on
+            time.sleep(0.01)  # the backlog of the socket is full, and there is no event to wait for
         except OSError as error:
             connection.close()
             raise DaemonUnavailable.at(path, error.strerror or str(error)) from error
@@ -201,8 +201,8 @@ def _connected(path: str, deadline: float) -> socket.socket:
             return connection
 
 
-def _left(deadline: float) -> float:
-    left = deadline - time.monotonic()
-    if left <= 0:
+def _remaining(deadline: float) -> float:
+    seconds = deadline - time.monotonic()
+    if seconds <= 0:
         raise TimeoutError
-    return left
+    return seconds

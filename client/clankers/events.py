@@ -1,4 +1,4 @@
-"""The five kinds of event, said in one call each; blocking, awaited or fired depends on what sends them."""
+"""Methods for sending each of the five kinds of event, for the blocking and the async client."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, ParamSpec, TypeVar
@@ -27,7 +27,7 @@ AnyEvent = SessionEvent | MessageEvent | ToolEvent | SessionErrorEvent | Compact
 
 SCHEMA_VERSION = "v1"
 
-_KEYS: dict[type[AnyEvent], str] = {
+_BATCH_KEYS: dict[type[AnyEvent], str] = {
     SessionEvent: "session",
     MessageEvent: "message",
     ToolEvent: "tool",
@@ -37,11 +37,14 @@ _KEYS: dict[type[AnyEvent], str] = {
 
 
 class Events(Generic[Sent, SentBatch]):
-    """Each takes the fields of its event, `id` and `session_id` first: `events.session("s1", title="x")`."""
+    """One method per kind of event, which takes the fields of the event: `events.session("s1", title="x")`.
+
+    `send` decides whether an event is sent with or without acknowledgement, blocking or awaited.
+    """
 
     def __init__(self, send: Callable[[Method[Any]], Any], client: ClientInfo) -> None:
         self._send = send
-        # Built from the events' own constructors, so that no field is named twice and all are typed.
+        # Each method has the signature of its event's constructor, so that fields are declared once and typed.
         self.session = self._sender(SessionEvent, lambda event: UpsertSession(SCHEMA_VERSION, client, event))
         self.message = self._sender(MessageEvent, lambda event: UpsertMessage(SCHEMA_VERSION, client, event))
         self.tool = self._sender(ToolEvent, lambda event: UpsertTool(SCHEMA_VERSION, client, event))
@@ -51,8 +54,8 @@ class Events(Generic[Sent, SentBatch]):
         )
 
     def batch(self, events: Iterable[AnyEvent]) -> SentBatch:
-        """Many events in one transaction, stored in their order; a bad one fails alone."""
-        sent: SentBatch = self._send(EventsBatch([{_KEYS[type(event)]: event} for event in events]))
+        """Send many events, stored in order in one transaction; an invalid event does not affect the others."""
+        sent: SentBatch = self._send(EventsBatch([{_BATCH_KEYS[type(event)]: event} for event in events]))
         return sent
 
     def _sender(self, event: Callable[Fields, Event], upsert: Callable[[Event], Method[Any]]) -> Callable[Fields, Sent]:

@@ -1,61 +1,74 @@
-"""`clankers-hook HARNESS [EVENT]`: hand one event, else from stdin, to the daemon, or keep it, and exit 0 anyway.
+"""clankers-hook HARNESS [EVENT] [--recall] [--start]
 
-A harness waits for this process, so it imports next to nothing, sends the event unread (the daemon reads it), waits
-no longer than its budget, and prints nothing but what `--recall` brings back for the harness. An event that the
-daemon has not acknowledged, for whatever reason, goes into the spool: the daemon decides what becomes of it there.
-With `--start` it reads nothing, and only starts the daemon where the settings let it.
+Send one event of a coding agent to the clankers daemon. The event is JSON, given as an argument or on standard input.
+The exit code is always 0. Errors go to hook.log in the daemon's log folder.
+
+If the daemon does not acknowledge the event in time, the hook writes it to the spool folder, and the daemon reads it
+from there later.
+
+  --recall  Also ask the daemon for related memories, and print its answer in the harness's format.
+  --start   Send nothing; start the daemon if the settings allow it.
 """
+
+# The harness waits for this process. So it imports as little as possible, does not parse the event (the daemon does),
+# stays within a time budget, and prints nothing except the answer to --recall.
 
 import _socket
 import os
 import sys
 import time
 
-from clankers.spool import hand_over, keep, make_folder
+from clankers.spool import give_to_owner, make_folder, spool_event
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
     from collections.abc import Callable, Mapping
 else:
-    import _signal  # `signal` itself loads enum, and takes as long as all the rest
+    import _signal  # `signal` itself imports enum, which takes as long as everything else together
 
 BUDGET_SECONDS = 0.2
 RECALL_SECONDS = 1.0
-READ_SECONDS = 5  # a harness that never closes our stdin must not be kept waiting
-LARGEST_FRAME = 31 * 1024 * 1024  # the daemon takes 32 MiB; what is larger reaches it through the spool
-LARGEST_EVENT = 192 * 1024 * 1024
-LARGEST_LOG = 1024 * 1024
-LARGEST_CONFIG = 1024 * 1024
+READ_SECONDS = 5  # a harness may never close our stdin
+MAX_SEND_BYTES = 31 * 1024 * 1024  # the daemon accepts 32 MiB; larger events reach it through the spool
+MAX_EVENT_BYTES = 192 * 1024 * 1024
+MAX_LOG_BYTES = 1024 * 1024
+MAX_CONFIG_BYTES = 1024 * 1024
 
 
 class ForeignSocket(Exception):
-    """The socket is served by another user."""
+    """The process at the other end of the socket belongs to another user."""
 
 
 class Interrupted(Exception):
-    """The harness, or our own alarm, says that it is time to go."""
+    """A signal of the harness, or our own alarm, ended a wait."""
 
 
 def main() -> None:
-    """Send or spool one event."""
+    """Run the hook: send one event or write it to the spool."""
     try:
-        words = sys.argv[1:]
-        names = [word for word in words if not word.startswith(("-", "{"))] or ["generic"]
-        given = next((word for word in words if word.startswith("{")), None)  # Codex's `notify` has it so
-        if "--help" in words:
+        arguments = sys.argv[1:]
+        event_argument = None  # the `notify` setting of Codex passes the event as an argument
+        harness = ""
+        for argument in arguments:
+            if argument.startswith("{"):
+                event_argument = event_argument or argument
+            elif not argument.startswith("-"):
+                harness = harness or argument
+        if "--help" in arguments:
             os.write(1, str(__doc__).encode())
-        elif "--start" in words:
+        elif "--start" in arguments:
             _start_daemon()
         else:
-            _deliver(names[0], _read() if given is None else os.fsencode(given), recall="--recall" in words)
-    except BaseException as error:  # nothing of ours may reach the harness
+            event = os.fsencode(event_argument) if event_argument else _read_stdin()
+            _deliver(harness or "generic", event, recall="--recall" in arguments)
+    except BaseException as error:  # the harness must not see any error of ours
         report_loss(f"{type(error).__name__}: {error}")
-    os._exit(0)  # without the interpreter's farewell
+    os._exit(0)  # skips the cleanup of the interpreter
 
 
 def data_folder(environ: "Mapping[str, str]" = os.environ) -> str:
-    """Where the daemon keeps its files; clankers_protocol.paths says the same, at the price of an import."""
+    """Return the daemon's data folder, as `clankers_protocol.paths` does, but without importing it."""
     root = environ.get("CLANKERS_DATA_PATH") or environ.get("XDG_DATA_HOME", "").strip()
     if not root:
         home = environ.get("HOME") or os.path.expanduser("~")
@@ -64,56 +77,60 @@ def data_folder(environ: "Mapping[str, str]" = os.environ) -> str:
 
 
 def socket_path(environ: "Mapping[str, str]" = os.environ) -> str:
-    """Where the daemon listens."""
-    given = environ.get("CLANKERS_SOCKET_PATH")
-    return os.path.expanduser(given) if given else f"{data_folder(environ)}/dxta-clankers.sock"
+    """Return the path of the daemon's socket."""
+    path = environ.get("CLANKERS_SOCKET_PATH")
+    return os.path.expanduser(path) if path else f"{data_folder(environ)}/dxta-clankers.sock"
 
 
 def config_path(environ: "Mapping[str, str]" = os.environ) -> str:
-    """Where the settings are."""
-    if given := environ.get("CLANKERS_CONFIG_PATH"):
-        return os.path.expanduser(given)
+    """Return the path of the settings file."""
+    if path := environ.get("CLANKERS_CONFIG_PATH"):
+        return os.path.expanduser(path)
     home = environ.get("HOME") or os.path.expanduser("~")
-    beside = f"{home}/Library/Application Support" if sys.platform == "darwin" else f"{home}/.config"
-    return f"{environ.get('XDG_CONFIG_HOME', '').strip() or beside}/clankers/clankers.toml"
+    default = f"{home}/Library/Application Support" if sys.platform == "darwin" else f"{home}/.config"
+    return f"{environ.get('XDG_CONFIG_HOME', '').strip() or default}/clankers/clankers.toml"
 
 
-def setting(name: str, environ: "Mapping[str, str]" = os.environ) -> str:
-    """What the environment or else the file says of a setting; empty when neither does.
+def read_setting(name: str, environ: "Mapping[str, str]" = os.environ) -> str:
+    """Return a setting from the environment, else from the settings file, else an empty string.
 
-    The settings are a flat list of `key = value`, so that this much of TOML is enough, and costs no import.
+    The file is a flat list of `key = value`, so this subset of TOML suffices and needs no import.
     """
-    if given := environ.get(f"CLANKERS_{name.upper()}"):
-        return given
+    if value := environ.get(f"CLANKERS_{name.upper()}"):
+        return value
     try:  # the environment may name a pipe or a device
         descriptor = os.open(config_path(environ), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
         try:
-            found = os.fstat(descriptor)
-            if found.st_mode & 0o170000 != 0o100000 or found.st_size > LARGEST_CONFIG:  # S_IFREG, without its import
+            status = os.fstat(descriptor)
+            is_regular = status.st_mode & 0o170000 == 0o100000  # S_ISREG, without importing stat
+            if not is_regular or status.st_size > MAX_CONFIG_BYTES:
                 return ""
-            text = os.read(descriptor, LARGEST_CONFIG).decode()
+            text = os.read(descriptor, MAX_CONFIG_BYTES).decode()
         finally:
             os.close(descriptor)
     except (OSError, ValueError):
         return ""
-    lines = [line.partition("=") for line in text.split("\n")]
-    return next((value.partition("#")[0].strip(" \t\n'\"") for key, _, value in lines if key.strip() == name), "")
+    for line in text.split("\n"):
+        key, _, value = line.partition("=")
+        if key.strip() == name:
+            return value.partition("#")[0].strip(" \t\n'\"")
+    return ""
 
 
-def _read() -> bytes:
-    """The event, or as much of it as came before its time was up."""
+def _read_stdin() -> bytes:
+    """Read the event; after READ_SECONDS or a signal, return what has arrived."""
     _on_signals(_interrupt)
     _signal.alarm(READ_SECONDS)
     pieces: list[bytes] = []
     length = 0
     try:
-        while length <= LARGEST_EVENT and (piece := os.read(0, 1024 * 1024)):
+        while length <= MAX_EVENT_BYTES and (piece := os.read(0, 1024 * 1024)):
             pieces.append(piece)
             length += len(piece)
     except Interrupted:
-        note("interrupted while reading")
+        write_log("interrupted while reading the event")
     _signal.alarm(0)
-    _on_signals(_signal.SIG_IGN)  # only waiting is worth interrupting
+    _on_signals(_signal.SIG_IGN)  # outside of waits, signals must not stop the event from being stored
     return b"".join(pieces)
 
 
@@ -122,43 +139,42 @@ def _on_signals(action: "Callable[[int, object], None] | int") -> None:
         _signal.signal(number, action)
 
 
-def forget_signals() -> None:
-    """Back to what signals do by themselves, for a program that comes after us."""
+def reset_signals() -> None:
+    """Restore the default signal handlers, for a program that this process is going to execute."""
     _on_signals(_signal.SIG_DFL)
 
 
 def _interrupt(number: int, frame: object) -> None:
-    """Told to go: stop waiting, keep the event, and be told no more."""
+    """End the current wait and ignore further signals, so that the event can be spooled."""
     _on_signals(_signal.SIG_IGN)
     raise Interrupted
 
 
 def _deliver(harness: str, event: bytes, *, recall: bool) -> None:
+    """Send the event to the daemon; if it is not acknowledged, write it to the spool."""
     event = event.strip()
-    if len(event) > LARGEST_EVENT:
-        report_loss(f"larger than {LARGEST_EVENT} bytes")
-    elif event:
-        name = "".join(letter for letter in harness if letter.isalnum() or letter in "-_").encode()
-        params = b'{"harness":"%b","at":%d,"event":%b}' % (name, time.time_ns() // 1_000_000, event)
-        question = b'{"harness":"%b","event":%b}' % (name, event) if recall else b""
-        _send_or_keep(params, question)
-
-
-def _send_or_keep(params: bytes, question: bytes) -> None:
-    nobody_there = False
+    if not event:
+        return
+    if len(event) > MAX_EVENT_BYTES:
+        report_loss(f"larger than {MAX_EVENT_BYTES} bytes")
+        return
+    name = "".join(letter for letter in harness if letter.isalnum() or letter in "-_").encode()
+    params = b'{"harness":"%b","at":%d,"event":%b}' % (name, time.time_ns() // 1_000_000, event)
+    recall_params = b'{"harness":"%b","event":%b}' % (name, event) if recall else b""
+    daemon_runs = True
     try:
-        if len(params) + len(question) < LARGEST_FRAME and _exchange(params, question):
+        if len(params) + len(recall_params) < MAX_SEND_BYTES and _send(params, recall_params):
             return
     except (FileNotFoundError, ConnectionRefusedError):
-        nobody_there = True
+        daemon_runs = False
     except (OSError, Interrupted):
-        pass  # busy, or we are
+        pass  # the daemon is busy, or the harness does not wait any longer
     except ForeignSocket as error:
-        note(f"not sent: {error}")
+        write_log(f"not sent: {error}")
     except Exception as error:
-        note(f"not understood: {type(error).__name__}: {error}")
-    keep(f"{data_folder()}/spool", params)
-    if nobody_there:
+        write_log(f"invalid reply: {type(error).__name__}: {error}")
+    spool_event(f"{data_folder()}/spool", params)
+    if not daemon_runs:
         _start_daemon()
 
 
@@ -167,17 +183,17 @@ def _start_daemon() -> None:
         from clankers.autostart import start_daemon  # rarely needed
 
         start_daemon()
-    except Exception as error:  # the event itself is safe
-        note(f"the daemon cannot be started: {type(error).__name__}: {error}")
+    except Exception as error:  # the event itself is in the spool
+        write_log(f"cannot start the daemon: {type(error).__name__}: {error}")
 
 
-def _exchange(params: bytes, question: bytes) -> bool:
-    """Whether the daemon has acknowledged the event; what it recalls is printed."""
-    frames, patience = _frame(1, b"hook.event", params), BUDGET_SECONDS
-    if question:
-        frames += _frame(2, b"recall.hook", question)
-        patience = max(patience, _seconds(setting("recall_seconds")))
-    replies = _converse(frames, 2 if question else 1, patience)
+def _send(params: bytes, recall_params: bytes) -> bool:
+    """Send the event and print the answer to a recall request; return whether the daemon acknowledged the event."""
+    frames, timeout_seconds = _frame(1, b"hook.event", params), BUDGET_SECONDS
+    if recall_params:
+        frames += _frame(2, b"recall.hook", recall_params)
+        timeout_seconds = max(timeout_seconds, _recall_seconds())
+    replies = _exchange(frames, 2 if recall_params else 1, timeout_seconds)
     for reply in replies:
         if _is_reply_to(2, reply) and b"null" not in reply[:48]:
             _print_output(reply)
@@ -185,14 +201,14 @@ def _exchange(params: bytes, question: bytes) -> bool:
 
 
 def _is_reply_to(number: int, reply: bytes) -> bool:
-    """By its first or last member: reading all of it would take longer than everything else."""
+    """Does the reply have this id? Looks only at its first and last member: importing json would take too long."""
     first, last = reply[:48].replace(b" ", b""), reply[-16:].replace(b" ", b"")
     return last.endswith(b'"id":%d}' % number) or b'"id":%d,' % number in first
 
 
-def _seconds(given: str) -> float:
+def _recall_seconds() -> float:
     try:
-        return float(given)
+        return float(read_setting("recall_seconds"))
     except ValueError:
         return RECALL_SECONDS
 
@@ -202,32 +218,32 @@ def _frame(number: int, method: bytes, params: bytes) -> bytes:
     return b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
 
 
-def _converse(frames: bytes, wanted: int, patience: float) -> list[bytes]:
-    """The replies that come in time, in any order; raises OSError when the frames cannot be sent."""
+def _exchange(frames: bytes, expected_replies: int, timeout_seconds: float) -> list[bytes]:
+    """Send the frames, and return the replies that arrive in time, in any order; raises OSError if sending fails."""
     start = time.monotonic()
     connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     try:
         _on_signals(_interrupt)
         connection.settimeout(BUDGET_SECONDS)
         connection.connect(socket_path())
-        refuse_foreign(connection, socket_path())
+        refuse_foreign_socket(connection, socket_path())
         connection.settimeout(max(start + BUDGET_SECONDS - time.monotonic(), 0.01))
         connection.sendall(frames)
-        return _replies(connection, wanted, start + patience)
+        return _receive_replies(connection, expected_replies, start + timeout_seconds)
     finally:
         _on_signals(_signal.SIG_IGN)
         connection.close()
 
 
-def refuse_foreign(connection: _socket.socket, path: str) -> None:
-    """Raise ForeignSocket unless the daemon at the other end is our own: the environment may lead elsewhere."""
+def refuse_foreign_socket(connection: _socket.socket, path: str) -> None:
+    """Raise ForeignSocket if the peer runs as another user: a hostile environment may point the path anywhere."""
     uid = peer_uid(connection)
     if uid not in (None, os.geteuid()) and not (uid == 0 and sys.platform == "darwin"):  # launchd listens as root
         raise ForeignSocket(f"{path} is served by another user (uid {uid}); check CLANKERS_SOCKET_PATH")
 
 
 def peer_uid(connection: _socket.socket) -> int | None:
-    """Return the user at the other end; None where the platform does not tell."""
+    """Return the user id of the peer process; None on platforms that do not provide it."""
     if sys.platform == "linux":
         credentials = connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
     elif sys.platform == "darwin":
@@ -237,23 +253,23 @@ def peer_uid(connection: _socket.socket) -> int | None:
     return int.from_bytes(credentials[4:8], sys.byteorder)
 
 
-def _replies(connection: _socket.socket, wanted: int, deadline: float) -> list[bytes]:
+def _receive_replies(connection: _socket.socket, expected: int, deadline: float) -> list[bytes]:
     replies: list[bytes] = []
     received = b""
     try:
-        while len(replies) < wanted:
+        while len(replies) < expected:
             connection.settimeout(max(deadline - time.monotonic(), 0.001))
             piece = connection.recv(65536)
             if not piece:
                 break
-            received = _take_replies(received + piece, replies)
+            received = _split_replies(received + piece, replies)
     except (OSError, Interrupted):
-        pass  # what has come so far counts
+        pass  # use the replies that have arrived
     return replies
 
 
-def _take_replies(received: bytes, replies: list[bytes]) -> bytes:
-    """Put whole replies into the list; returns the beginning of the next."""
+def _split_replies(received: bytes, replies: list[bytes]) -> bytes:
+    """Append the complete replies to the list; return the bytes after them."""
     while True:
         header, separator, rest = received.partition(b"\r\n\r\n")
         length = int(header.rpartition(b":")[2]) if separator else 0
@@ -264,25 +280,25 @@ def _take_replies(received: bytes, replies: list[bytes]) -> bytes:
 
 
 def _print_output(reply: bytes) -> None:
-    import json  # slow to load, and only needed when there is something to say
+    import json  # slow to load, and needed only if something was recalled
 
     if output := json.loads(reply)["result"]["output"]:
         os.write(1, json.dumps(output).encode())
 
 
 def report_loss(reason: str) -> None:
-    """Count an event that is lost, and say so in the log; either may work when the other does not."""
+    """Count a lost event and write it to the log; each may succeed where the other fails."""
     try:
-        from clankers.losses import count_loss
+        from clankers.lost_events import count_loss
 
-        reason = f"{reason} (event {count_loss(f'{data_folder()}/lost-events', reason)} that is lost)"
+        reason = f"{reason} (lost event {count_loss(f'{data_folder()}/lost-events', reason)})"
     except OSError as error:
         reason = f"{reason} (not counted: {error})"
-    note(f"event lost: {reason}")
+    write_log(f"event lost: {reason}")
 
 
-def note(text: str) -> None:
-    """Say it in a file: nothing may be printed."""
+def write_log(text: str) -> None:
+    """Append a line to hook.log; nothing may be printed."""
     try:
         descriptor = open_log()
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -293,12 +309,12 @@ def note(text: str) -> None:
 
 
 def open_log() -> int:
-    """The hooks' log, begun anew when it has grown too large."""
+    """Open hook.log for appending, and truncate it if it is larger than MAX_LOG_BYTES."""
     folder = os.environ.get("CLANKERS_LOG_PATH") or f"{data_folder()}/logs"
     make_folder(folder)
     path = f"{folder}/hook.log"
-    large = os.path.exists(path) and os.path.getsize(path) > LARGEST_LOG
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW  # the folder may not be the owner's
-    descriptor = os.open(path, flags | (os.O_TRUNC if large else 0), 0o600)
-    hand_over(descriptor, folder)
+    too_large = os.path.exists(path) and os.path.getsize(path) > MAX_LOG_BYTES
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW  # others may own the folder
+    descriptor = os.open(path, flags | (os.O_TRUNC if too_large else 0), 0o600)
+    give_to_owner(descriptor, folder)
     return descriptor

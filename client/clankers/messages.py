@@ -1,4 +1,4 @@
-"""Requests made into bytes and replies read from them: what the blocking and the async client share."""
+"""Encoding of requests and decoding of replies, for both the blocking and the async client."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -17,28 +17,31 @@ _NULL = msgspec.Raw(b"null")
 
 
 class DaemonUnavailable(ConnectionError):
-    """Nothing listens on the socket, or what listened went away before it answered."""
+    """No daemon listens on the socket, or the connection was lost before it replied."""
 
     @classmethod
     def at(cls, path: str, reason: str | None) -> "DaemonUnavailable":
-        """Nobody could be reached at this path."""
+        """Make the error for a socket that cannot be connected to."""
         return cls(
             f"clankersd does not answer on {path} ({reason}). "
-            "Start it with `clankersd`, or let it start by itself: `clankers-ctl service install`."
+            "Start it with `clankersd`, or install it as a service: `clankers-ctl service install`."
         )
 
     @classmethod
-    def midway(cls, request: Method[Any]) -> "DaemonUnavailable":
-        """The connection was lost with the request under way."""
-        return cls(f"clankersd hung up before it answered {request.method}: it may or may not have been done.")
+    def connection_lost(cls, request: Method[Any]) -> "DaemonUnavailable":
+        """Make the error for a connection that was lost while a request was pending."""
+        return cls(
+            f"clankersd closed the connection before replying to {request.method}: "
+            "the request may or may not have been executed."
+        )
 
 
 class BadReply(Exception):
-    """The daemon said something this client does not understand: they may be of different versions."""
+    """The daemon sent a reply that this client cannot decode; their versions may differ."""
 
 
 class ConnectionLost(Exception):
-    """The connection ended with a request under way; unless `sent`, the daemon has not seen all of it."""
+    """The connection ended while a request was pending. Unless `sent`, the daemon has not received all of it."""
 
     def __init__(self, sent: bool) -> None:
         super().__init__()
@@ -46,7 +49,7 @@ class ConnectionLost(Exception):
 
 
 class Incoming(msgspec.Struct):
-    """A reply or a notification. A reply without an id concerns the connection and ends it."""
+    """A reply or a notification. A reply without an id concerns the connection, which ends with it."""
 
     id: int | None = None
     method: str | None = None
@@ -55,17 +58,19 @@ class Incoming(msgspec.Struct):
     error: Failure | None = None
 
 
-def request_frame(request: Method[Any], number: int | None) -> bytes:
-    """The request as it stands on the wire; without a number it is a notification and gets no reply."""
-    message = {"jsonrpc": "2.0", "method": request.method, "params": request}
-    body = msgspec.json.encode(message if number is None else message | {"id": number})
+def encode_request(request: Method[Any], number: int | None) -> bytes:
+    """Encode a request as a frame. Without a number it is a notification, which gets no reply."""
+    message: dict[str, Any] = {"jsonrpc": "2.0", "method": request.method, "params": request}
+    if number is not None:
+        message["id"] = number
+    body = msgspec.json.encode(message)
     if len(body) > MAX_FRAME:
-        raise Overloaded(f"a request may take {MAX_FRAME} bytes, this {request.method} takes {len(body)}")
+        raise Overloaded(f"a request can have at most {MAX_FRAME} bytes, but this {request.method} has {len(body)}")
     return frame(body)
 
 
-def incoming(decoder: Decoder, data: bytes) -> Iterator[Incoming]:
-    """The messages that `data` completes."""
+def decode_messages(decoder: Decoder, data: bytes) -> Iterator[Incoming]:
+    """Iterate over the messages that `data` completes."""
     try:
         for body in decoder.feed(data):
             yield msgspec.json.decode(body, type=Incoming)
@@ -73,22 +78,22 @@ def incoming(decoder: Decoder, data: bytes) -> Iterator[Incoming]:
         raise BadReply(f"not a JSON-RPC message: {error}") from error
 
 
-def result_of(request: Method[Result], reply: Incoming) -> Result:
-    """What the reply holds; an error reply is raised as the error it names."""
+def decode_result(request: Method[Result], reply: Incoming) -> Result:
+    """Return the result in a reply, or raise the error in it."""
     if reply.error:
         raise error_from(reply.error.code, reply.error.message, reply.error.data)
     try:
-        result: Result = _results(type(request)).decode(reply.result)
+        result: Result = _result_decoder(type(request)).decode(reply.result)
     except msgspec.MsgspecError as error:
-        raise BadReply(f"the answer to {request.method} is not what this version expects: {error}") from error
+        raise BadReply(f"the reply to {request.method} does not have the expected form: {error}") from error
     return result
 
 
-def repeatable(request: Method[Any], lost: ConnectionLost) -> bool:
-    """Whether it may be sent again: it never arrived whole, or doing it twice is doing it once."""
+def may_resend(request: Method[Any], lost: ConnectionLost) -> bool:
+    """Can the request be sent again? Yes if it never arrived completely, or if it is idempotent, as events are."""
     return not lost.sent or isinstance(request, Envelope | EventsBatch)
 
 
 @cache
-def _results(declared: type[Method[Any]]) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(result_type(declared))
+def _result_decoder(method: type[Method[Any]]) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(result_type(method))

@@ -1,32 +1,33 @@
-"""Events kept on disk while the daemon is away. Standard library only, and as little of it as possible.
+"""The spool: events on disk that the daemon has not acknowledged yet. Imports only the standard library, and little of
+it.
 
-One file an event, named by the time it was kept, so that their order is the order of their names; the name also
-tells its size, so that the spool can be measured by listing it. A file is complete or absent: it is written under
-another name, synced, and renamed. The daemon replays and removes them. When the folder is full the oldest events
-are kept and new ones are refused: what is there already belongs to sessions that began first.
+Each event is a file. Its name starts with the time, so that the order of the names is the order of the events, and ends
+with its size, so that listing the folder measures the spool. A file is complete or absent: it is written under a
+temporary name, synced and renamed. The daemon stores the events and removes the files. When the spool is full, new
+events are refused and the old ones stay, because they belong to sessions that began earlier.
 """
 
 import os
 import time
 
-MOST_BYTES = 256 * 1024 * 1024
+MAX_SPOOL_BYTES = 256 * 1024 * 1024
 
 
 class SpoolFull(Exception):
-    """The spool holds as much as it may."""
+    """The event does not fit into the spool any more."""
 
 
-def keep(folder: str, event: bytes) -> str:
-    """Put `event` into the spool; returns its path once it is safe on the disk."""
+def spool_event(folder: str, event: bytes) -> str:
+    """Write `event` to the spool; return its path after it has been synced to disk."""
     make_folder(folder)
     names = os.listdir(folder)
-    if sum(map(_said, names)) + len(event) > MOST_BYTES:
-        raise SpoolFull(f"the spool holds {MOST_BYTES} bytes: start the daemon to empty it")
-    name = f"{_stamp(names):020}-{os.getpid()}-{len(event)}"
+    if sum(map(_size_in_name, names)) + len(event) > MAX_SPOOL_BYTES:
+        raise SpoolFull(f"the spool has reached its limit of {MAX_SPOOL_BYTES} bytes: start the daemon to empty it")
+    name = f"{_next_timestamp(names):020}-{os.getpid()}-{len(event)}"
     path, unfinished = f"{folder}/{name}.json", f"{folder}/{name}.unfinished"
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        hand_over(descriptor, folder)
+        give_to_owner(descriptor, folder)
         view = memoryview(event)
         while view:
             view = view[os.write(descriptor, view) :]
@@ -37,12 +38,16 @@ def keep(folder: str, event: bytes) -> str:
     finally:
         os.close(descriptor)
     os.rename(unfinished, path)
-    _sync(folder)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
     return path
 
 
 def make_folder(folder: str) -> None:
-    """Make a folder and those it is in, for nobody else to look into."""
+    """Create a folder, and its parents, that only the user can read."""
     try:
         os.mkdir(folder, 0o700)
     except FileExistsError:
@@ -52,34 +57,29 @@ def make_folder(folder: str) -> None:
         os.mkdir(folder, 0o700)
     if os.geteuid() == 0:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        hand_over(descriptor, os.path.dirname(folder))
+        give_to_owner(descriptor, os.path.dirname(folder))
         os.close(descriptor)
 
 
-def hand_over(descriptor: int, folder: str) -> None:
-    """Give what root has just made to the owner of the folder: a hook under sudo must not lock the owner out."""
+def give_to_owner(descriptor: int, folder: str) -> None:
+    """Give a file that root has just created to the owner of its folder, so that a hook run by sudo does not lock the
+    owner out."""
     if os.geteuid() == 0:
-        owner, found = os.stat(folder), os.fstat(descriptor)
-        planted = found.st_mode & 0o170000 != 0o040000 and found.st_nlink > 1  # a hard link to a file of root's
-        if owner.st_uid != 0 and found.st_uid == 0 and not planted:
+        owner, status = os.stat(folder), os.fstat(descriptor)
+        is_folder = status.st_mode & 0o170000 == 0o040000  # S_ISDIR, without importing stat
+        is_hard_link = not is_folder and status.st_nlink > 1  # possibly planted, to another file of root
+        if owner.st_uid != 0 and status.st_uid == 0 and not is_hard_link:
             os.fchown(descriptor, owner.st_uid, owner.st_gid)
 
 
-def _stamp(names: "list[str]") -> int:
-    """The time, or one more than that of the newest event: a clock that was set back does not change their order."""
-    stamps = (int(name[:20]) for name in names if name[:20].isdecimal() and name[20:21] == "-")
-    return max(time.time_ns(), max(stamps, default=0) + 1)
+def _next_timestamp(names: "list[str]") -> int:
+    """Return the time in nanoseconds, but always more than that of the newest event: the clock may have been set
+    back."""
+    timestamps = (int(name[:20]) for name in names if name[:20].isdecimal() and name[20:21] == "-")
+    return max(time.time_ns(), max(timestamps, default=0) + 1)
 
 
-def _said(name: str) -> int:
-    """How many bytes an event has, as its name tells."""
+def _size_in_name(name: str) -> int:
+    """Return the size of an event, in bytes, from the name of its file."""
     number = name.rpartition("-")[2].partition(".")[0]
     return int(number) if number.isdecimal() else 0
-
-
-def _sync(folder: str) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -67,7 +67,7 @@ def answer_ok(peer: Peer) -> None:
 # The blocking client
 
 
-def test_an_answer_is_typed(daemon: DaemonProcess):
+def test_call_returns_a_typed_result(daemon: DaemonProcess):
     with Client(daemon.socket_path) as client:
         report = client.call(Health())
 
@@ -75,7 +75,7 @@ def test_an_answer_is_typed(daemon: DaemonProcess):
     assert report.ok
 
 
-def test_the_socket_of_this_user_is_found_without_being_told(daemon: DaemonProcess, monkeypatch: pytest.MonkeyPatch):
+def test_client_uses_the_default_socket(daemon: DaemonProcess, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CLANKERS_DATA_PATH", str(daemon.home))
     monkeypatch.delenv("CLANKERS_SOCKET_PATH", raising=False)
 
@@ -83,7 +83,7 @@ def test_the_socket_of_this_user_is_found_without_being_told(daemon: DaemonProce
         assert client.call(DaemonStatus()).socket_path == str(daemon.socket_path)
 
 
-def test_an_error_of_the_daemon_is_the_same_error_here(daemon: DaemonProcess):
+def test_call_raises_the_error_of_the_daemon(daemon: DaemonProcess):
     with Client(daemon.socket_path) as client:
         with pytest.raises(NotFound, match="nothing-like-it"):
             client.call(SessionGet("nothing-like-it"))
@@ -91,7 +91,7 @@ def test_an_error_of_the_daemon_is_the_same_error_here(daemon: DaemonProcess):
             client.call(Query("DELETE FROM sessions"))
 
 
-def test_a_connection_goes_on_after_an_error(daemon: DaemonProcess):
+def test_client_can_be_used_after_an_error(daemon: DaemonProcess):
     with Client(daemon.socket_path) as client:
         with pytest.raises(NotFound):
             client.call(SessionGet("nothing-like-it"))
@@ -99,7 +99,7 @@ def test_a_connection_goes_on_after_an_error(daemon: DaemonProcess):
         assert client.call(Health()).ok
 
 
-def test_the_five_kinds_of_event_are_stored(daemon: DaemonProcess):
+def test_events_of_all_five_kinds_are_stored(daemon: DaemonProcess):
     with Client(daemon.socket_path) as client:
         client.events.session("s1", title="Ship it", source="test")
         client.events.message("m1", "s1", role="user", text_content="hello", created_at=1_700_000_000_000)
@@ -116,14 +116,14 @@ def test_the_five_kinds_of_event_are_stored(daemon: DaemonProcess):
     assert timeline.entries[0].message.text_content == "hello"
 
 
-def test_an_event_without_its_id_is_refused_by_name(daemon: DaemonProcess):
+def test_events_without_id_are_refused_with_the_field_name(daemon: DaemonProcess):
     with Client(daemon.socket_path) as client, pytest.raises(InvalidPayload) as refused:
         client.events.session("")
 
     assert refused.value.data["field"].endswith("id")
 
 
-def test_a_batch_stores_the_good_events_and_reports_the_bad_one(daemon: DaemonProcess):
+def test_batch_stores_valid_events_and_reports_invalid_ones(daemon: DaemonProcess):
     events = [
         SessionEvent("s1"),
         MessageEvent("m1", "s1"),
@@ -142,7 +142,7 @@ def test_a_batch_stores_the_good_events_and_reports_the_bad_one(daemon: DaemonPr
     assert (counts.messages, counts.tools, counts.errors, counts.compactions) == (1, 1, 1, 1)
 
 
-def test_threads_share_a_client(daemon: DaemonProcess):
+def test_client_is_thread_safe(daemon: DaemonProcess):
     with Client(daemon.socket_path, timeout=30) as client:
         threads = [threading.Thread(target=client.events.session, args=(f"s{number}",)) for number in range(20)]
         for thread in threads:
@@ -153,7 +153,7 @@ def test_threads_share_a_client(daemon: DaemonProcess):
         assert len(client.call(SessionList(limit=100)).sessions) == 20
 
 
-def test_a_client_finds_the_daemon_again_after_a_restart(home: Path):
+def test_client_reconnects_after_a_restart(home: Path):
     client = Client(home / "clankers" / "dxta-clankers.sock")
     with client:
         with running_daemon(home) as first:
@@ -163,7 +163,7 @@ def test_a_client_finds_the_daemon_again_after_a_restart(home: Path):
             assert client.call(SessionGet("s1")).id == "s1"
 
 
-def test_without_a_daemon_the_error_says_how_to_start_one(home: Path):
+def test_call_without_a_daemon_says_how_to_start_one(home: Path):
     with Client(home / "none.sock") as client, pytest.raises(DaemonUnavailable) as raised:
         client.call(Health())
 
@@ -172,7 +172,7 @@ def test_without_a_daemon_the_error_says_how_to_start_one(home: Path):
     assert "clankers-ctl service install" in str(raised.value)
 
 
-def test_a_socket_nobody_listens_on_is_no_daemon(home: Path):
+def test_call_to_an_abandoned_socket_raises_daemon_unavailable(home: Path):
     with socket.socket(socket.AF_UNIX) as abandoned:
         abandoned.bind(str(home / "old.sock"))
 
@@ -180,7 +180,7 @@ def test_a_socket_nobody_listens_on_is_no_daemon(home: Path):
         client.call(Health())
 
 
-def test_a_silent_server_is_given_up_on(home: Path):
+def test_call_times_out_if_the_server_is_silent(home: Path):
     with (
         played(home / "s", silent),
         Client(home / "s", timeout=0.05) as client,
@@ -189,13 +189,13 @@ def test_a_silent_server_is_given_up_on(home: Path):
         client.call(Health())
 
 
-def test_a_reply_that_came_too_late_is_not_taken_for_the_next(home: Path):
+def test_call_ignores_the_late_reply_of_an_earlier_call(home: Path):
     late = threading.Event()
 
     def answer_late(peer: Peer) -> None:
         request = peer.receive()
         late.wait(30)
-        with suppress(BrokenPipeError):  # as it should be: the client no longer listens
+        with suppress(BrokenPipeError):  # expected: the client has closed the connection
             peer.answer(request, HEALTHY | {"version": "late"})
 
     def answer_at_once(peer: Peer) -> None:
@@ -209,14 +209,14 @@ def test_a_reply_that_came_too_late_is_not_taken_for_the_next(home: Path):
         assert client.call(Health()).version == "prompt"
 
 
-def test_an_event_lost_on_the_way_is_sent_again(home: Path):
+def test_call_resends_an_event_after_a_lost_connection(home: Path):
     with played(home / "s", hang_up_on_the_first_request, answer_ok) as begun, Client(home / "s") as client:
         assert client.events.session("s1").ok
 
     assert begun == [0, 1]
 
 
-def test_what_must_not_be_done_twice_is_not_sent_again(home: Path):
+def test_call_does_not_resend_a_request_that_is_not_idempotent(home: Path):
     with played(home / "s", hang_up_on_the_first_request, answer_ok) as begun, Client(home / "s") as client:
         with pytest.raises(DaemonUnavailable, match=r"session\.delete"):
             client.call(SessionDelete("s1"))
@@ -224,7 +224,7 @@ def test_what_must_not_be_done_twice_is_not_sent_again(home: Path):
         assert begun == [0]
 
 
-def test_anything_is_sent_again_when_the_connection_was_lost_while_idle(home: Path):
+def test_call_resends_any_request_if_the_connection_was_lost_while_idle(home: Path):
     hung_up = threading.Event()
 
     def answer_and_hang_up(peer: Peer) -> None:
@@ -242,7 +242,7 @@ def test_anything_is_sent_again_when_the_connection_was_lost_while_idle(home: Pa
         assert client.call(SessionDelete("s1")).id == "s1"
 
 
-def test_a_daemon_that_refuses_the_connection_is_heard(home: Path):
+def test_call_raises_the_reason_of_a_refused_connection(home: Path):
     def refuse(peer: Peer) -> None:
         peer.send({"jsonrpc": "2.0", "id": None, "error": {"code": Overloaded.code, "message": "256 are enough"}})
 
@@ -254,17 +254,17 @@ def test_a_daemon_that_refuses_the_connection_is_heard(home: Path):
         client.call(Health())
 
 
-@pytest.mark.parametrize("said", [b"HTTP/1.1 200 OK\r\n\r\n", frame(b"{"), frame(b"[1]")])
-def test_a_server_that_speaks_something_else_is_a_bad_reply(home: Path, said: bytes):
+@pytest.mark.parametrize("reply", [b"HTTP/1.1 200 OK\r\n\r\n", frame(b"{"), frame(b"[1]")])
+def test_call_raises_bad_reply_for_another_protocol(home: Path, reply: bytes):
     def speak(peer: Peer) -> None:
-        peer.send_bytes(said)
+        peer.send_bytes(reply)
         peer.wait_for_the_end()
 
     with played(home / "s", speak), Client(home / "s") as client, pytest.raises(BadReply):
         client.call(Health())
 
 
-def test_an_answer_of_another_shape_is_a_bad_reply(home: Path):
+def test_call_raises_bad_reply_for_an_unexpected_result(home: Path):
     def mistake(peer: Peer) -> None:
         peer.answer(peer.receive(), {"ok": "perhaps"})
 
@@ -272,7 +272,7 @@ def test_an_answer_of_another_shape_is_a_bad_reply(home: Path):
         client.call(Health())
 
 
-def test_an_error_code_nobody_knows_is_still_an_rpc_error(home: Path):
+def test_call_raises_rpc_error_for_an_unknown_error_code(home: Path):
     def fail(peer: Peer) -> None:
         request = peer.receive()
         peer.send({"jsonrpc": "2.0", "id": request["id"], "error": {"code": 4999, "message": "new"}})
@@ -283,7 +283,7 @@ def test_an_error_code_nobody_knows_is_still_an_rpc_error(home: Path):
     assert raised.value.code == 4999
 
 
-def test_a_request_beyond_the_limit_is_refused_before_it_is_sent(home: Path):
+def test_call_refuses_a_request_beyond_the_frame_limit(home: Path):
     with played(home / "s", answer_ok) as begun, Client(home / "s") as client:
         with pytest.raises(Overloaded):
             client.events.message("m1", "s1", text_content="x" * (33 * 1024 * 1024))
@@ -291,38 +291,38 @@ def test_a_request_beyond_the_limit_is_refused_before_it_is_sent(home: Path):
         assert begun == []
 
 
-def test_notifications_reach_the_caller_while_it_waits(home: Path):
+def test_call_passes_notifications_to_the_callback(home: Path):
     def report(peer: Peer) -> None:
         request = peer.receive()
         peer.send({"jsonrpc": "2.0", "method": "$/progress", "params": {"done": 1}})
         peer.answer(request, HEALTHY)
 
-    heard: list[Any] = []
+    received: list[Any] = []
     with (
         played(home / "s", report),
-        Client(home / "s", on_notification=lambda method, params: heard.append((method, params))) as client,
+        Client(home / "s", on_notification=lambda method, params: received.append((method, params))) as client,
     ):
         client.call(Health())
 
-    assert heard == [("$/progress", {"done": 1})]
+    assert received == [("$/progress", {"done": 1})]
 
 
-def test_a_job_of_the_daemon_reports_its_progress(daemon: DaemonProcess):
-    heard: list[str] = []
-    with Client(daemon.socket_path, on_notification=lambda method, _: heard.append(method)) as client:
+def test_client_receives_progress_of_a_job(daemon: DaemonProcess):
+    received: list[str] = []
+    with Client(daemon.socket_path, on_notification=lambda method, _: received.append(method)) as client:
         job = client.call(JobStatus(client.call(DbCheck()).job_id))
         while job.state == "running":
             job = client.call(JobStatus(job.id))
         client.call(Health())
 
     assert job.state == "done"
-    assert set(heard) == {"$/progress"}
+    assert set(received) == {"$/progress"}
 
 
 # Fire and forget
 
 
-def test_fired_events_are_stored(daemon: DaemonProcess):
+def test_fire_stores_events(daemon: DaemonProcess):
     with Client(daemon.socket_path) as client:
         fired = [
             client.fire.session("s1", title="Fired"),
@@ -338,40 +338,40 @@ def test_fired_events_are_stored(daemon: DaemonProcess):
 
 
 def wait_for_counts(client: Client, **wanted: int) -> None:
-    """Ask until the session holds this: nothing tells when a notification was stored."""
+    """Poll until the session has these counts: there is no signal that a notification was stored."""
     counts = None
     while any(getattr(counts, name, None) != number for name, number in wanted.items()):
         with suppress(NotFound):
             counts = client.call(SessionGet("s1")).counts
 
 
-def test_firing_without_a_daemon_is_false(home: Path):
+def test_fire_without_a_daemon_returns_false(home: Path):
     with Client(home / "none.sock") as client:
         assert client.fire.session("s1") is False
 
 
-def test_firing_what_cannot_be_written_as_json_is_false(daemon: DaemonProcess):
+def test_fire_returns_false_for_values_that_are_not_json(daemon: DaemonProcess):
     with Client(daemon.socket_path) as client:
         assert client.fire.session("s1", metadata={"unwritable": object()}) is False
         assert client.notify(Health())
 
 
-def test_firing_at_a_server_that_does_not_read_ends_by_itself(home: Path):
+def test_fire_times_out_if_the_server_does_not_read(home: Path):
     given_up = threading.Event()
 
     def read_late(peer: Peer) -> None:
         given_up.wait(30)
         peer.wait_for_the_end()
 
-    with played(home / "s", read_late, answer_ok), Client(home / "s", timeout=0.05) as client:
+    with played(home / "s", read_late, answer_ok), Client(home / "s", timeout=0.5) as client:
         assert client.fire.message("m1", "s1", text_content="x" * 10_000_000) is False
         given_up.set()
 
-        # What was begun is not gone on with: this goes over a new connection.
+        # The interrupted connection is not reused: this call opens a new one.
         assert client.call(UpsertSession(session=SessionEvent("s1")), timeout=30).ok
 
 
-def test_firing_goes_on_after_a_restart(home: Path):
+def test_fire_reconnects_after_a_restart(home: Path):
     with Client(home / "clankers" / "dxta-clankers.sock") as client:
         with running_daemon(home) as first:
             assert client.fire.session("s0")
@@ -386,7 +386,7 @@ def test_firing_goes_on_after_a_restart(home: Path):
 
 
 @pytest.mark.anyio
-async def test_the_async_client_speaks_with_the_daemon(daemon: DaemonProcess):
+async def test_async_client_calls_the_daemon(daemon: DaemonProcess):
     async with AsyncClient(daemon.socket_path) as client:
         await client.events.session("s1", title="Ship it")
         outcome = await client.events.batch([MessageEvent("m1", "s1"), MessageEvent("m2", "s1")])
@@ -399,21 +399,21 @@ async def test_the_async_client_speaks_with_the_daemon(daemon: DaemonProcess):
 
 
 @pytest.mark.anyio
-async def test_an_error_comes_out_of_the_async_client_unwrapped(daemon: DaemonProcess):
+async def test_async_client_raises_errors_unwrapped(daemon: DaemonProcess):
     with pytest.raises(NotFound):
         async with AsyncClient(daemon.socket_path) as client:
             await client.call(SessionGet("nothing-like-it"))
 
 
 @pytest.mark.anyio
-async def test_many_tasks_share_one_connection(daemon: DaemonProcess):
+async def test_async_client_shares_one_connection_between_tasks(daemon: DaemonProcess):
     async with AsyncClient(daemon.socket_path, timeout=30) as client:
         async with anyio.create_task_group() as tasks:
             for number in range(200):
                 tasks.start_soon(client.events.session, f"s{number}")
         status = await client.call(DaemonStatus())
         with anyio.fail_after(30):
-            while status.connections > 1:  # those of the test before may only just have ended
+            while status.connections > 1:  # connections of the previous test may still be closing
                 status = await client.call(DaemonStatus())
 
     assert status.counts["sessions"] == 200
@@ -421,7 +421,7 @@ async def test_many_tasks_share_one_connection(daemon: DaemonProcess):
 
 
 @pytest.mark.anyio
-async def test_replies_are_matched_by_id_whatever_their_order(home: Path):
+async def test_async_client_matches_replies_by_id(home: Path):
     def answer_backwards(peer: Peer) -> None:
         requests = [peer.receive() for _ in range(3)]
         for request in reversed(requests):
@@ -441,7 +441,7 @@ async def test_replies_are_matched_by_id_whatever_their_order(home: Path):
 
 
 @pytest.mark.anyio
-async def test_one_slow_reply_does_not_spoil_the_connection(home: Path):
+async def test_async_client_can_be_used_after_a_timeout(home: Path):
     def ignore_the_first(peer: Peer) -> None:
         first = peer.receive()
         second = peer.receive()
@@ -459,7 +459,7 @@ async def test_one_slow_reply_does_not_spoil_the_connection(home: Path):
 
 
 @pytest.mark.anyio
-async def test_the_async_client_finds_the_daemon_again_after_a_restart(home: Path):
+async def test_async_client_reconnects_after_a_restart(home: Path):
     async with AsyncClient(home / "clankers" / "dxta-clankers.sock") as client:
         with running_daemon(home) as first:
             await client.events.session("s1")
@@ -471,7 +471,7 @@ async def test_the_async_client_finds_the_daemon_again_after_a_restart(home: Pat
 
 
 @pytest.mark.anyio
-async def test_the_async_client_repeats_events_and_nothing_else(home: Path):
+async def test_async_client_resends_only_events(home: Path):
     async with AsyncClient(home / "s") as client:
         with played(home / "s", hang_up_on_the_first_request, answer_ok):
             assert (await client.events.session("s1")).ok
@@ -483,36 +483,36 @@ async def test_the_async_client_repeats_events_and_nothing_else(home: Path):
 
 
 @pytest.mark.anyio
-async def test_firing_asynchronously_never_raises(daemon: DaemonProcess, home: Path):
+async def test_async_client_fire_never_raises(daemon: DaemonProcess, home: Path):
     async with AsyncClient(home / "none.sock") as nobody:
         assert await nobody.fire.session("s1") is False
     async with AsyncClient(daemon.socket_path) as client:
         assert await client.fire.session("s1", metadata={"unwritable": object()}) is False
         assert await client.fire.session("s1")
-        await client.events.session("s1")  # stored after what was fired: no other test finds that
+        await client.events.session("s1")  # stored after the fired event, so that no other test sees it
 
 
 @pytest.mark.anyio
-async def test_the_async_client_hears_notifications(home: Path):
+async def test_async_client_passes_notifications_to_the_callback(home: Path):
     def report(peer: Peer) -> None:
         request = peer.receive()
         peer.send({"jsonrpc": "2.0", "method": "$/progress", "params": {"done": 1}})
         peer.answer(request, HEALTHY)
 
-    heard: list[Any] = []
+    received: list[Any] = []
     with played(home / "s", report):
         async with AsyncClient(
-            home / "s", on_notification=lambda method, params: heard.append((method, params))
+            home / "s", on_notification=lambda method, params: received.append((method, params))
         ) as client:
             await client.call(Health())
 
-    assert heard == [("$/progress", {"done": 1})]
+    assert received == [("$/progress", {"done": 1})]
 
 
-# Who sends
+# Client information
 
 
-def test_events_say_who_sends_them(home: Path):
+def test_events_carry_name_and_version_of_the_client(home: Path):
     received: list[dict[str, Any]] = []
 
     def remember(peer: Peer) -> None:
@@ -526,7 +526,7 @@ def test_events_say_who_sends_them(home: Path):
     assert received[0]["params"]["client"] == {"name": "my-plugin", "version": "1.2"}
 
 
-def test_a_log_line_of_a_plugin_reaches_the_log(daemon: DaemonProcess):
+def test_log_write_reaches_the_log_of_the_daemon(daemon: DaemonProcess):
     with Client(daemon.socket_path) as client:
         client.call(LogWrite(entry=LogEntry(level="warning", component="my-plugin", message="odd thing")))
         client.call(UpsertSession(session=SessionEvent("s1")))

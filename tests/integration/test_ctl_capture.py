@@ -10,7 +10,7 @@ from commands import Ran, ctl
 from support import DaemonProcess
 from writers import eventually
 
-from clankers.spool import keep
+from clankers.spool import spool_event
 
 MANUAL = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text()
 EXAMPLES = re.findall(r"<<'EVENT'\n(.*?)\nEVENT", MANUAL, re.DOTALL)
@@ -43,7 +43,7 @@ def test_capture_status_shows_the_last_event_of_a_harness(daemon: DaemonProcess)
 
 
 def test_capture_status_exits_4_while_events_are_rejected(daemon: DaemonProcess) -> None:
-    keep(str(daemon.home / "clankers" / "spool"), b"{not json")
+    spool_event(str(daemon.home / "clankers" / "spool"), b"{not json")
     eventually(lambda: ctl(daemon, "capture", "status").code == 4, "the event is set aside")
     ran = ctl(daemon, "capture", "status")
     assert "1 event that cannot be stored" in line(ran, "rejected")

@@ -1,4 +1,4 @@
-"""`clankers-ctl memory` as one runs it, against a real daemon."""
+"""`clankers-ctl memory`, run against a real daemon."""
 
 import json
 import re
@@ -46,7 +46,7 @@ ASKING = [
     ["stats"],
     ["export", "-"],
 ]
-"""The commands that need the daemon: all of them."""
+"""Arguments for every command; all of them need the daemon."""
 
 
 def memory(daemon: DaemonProcess, *words: str, **environ: Any) -> Ran:
@@ -54,7 +54,7 @@ def memory(daemon: DaemonProcess, *words: str, **environ: Any) -> Ran:
 
 
 def remember(daemon: DaemonProcess, content: str, **fields: Any) -> str:
-    """A memory of this content, whatever is known; its id."""
+    """Store a memory, even a duplicate, and return its id."""
     with daemon.connect() as connection:
         added = connection.call("memory.add", content=content, scopes=["*"], force=True, **fields)
     return str(added["memory"]["id"])
@@ -71,7 +71,7 @@ def contents(ran: Ran) -> list[str]:
 
 @pytest.fixture(scope="module")
 def filled() -> Iterator[DaemonProcess]:
-    """A daemon with memories of several kinds, for tests that only read."""
+    """Start a daemon with memories of several kinds, for tests that only read."""
     with (
         tempfile.TemporaryDirectory(prefix="clk-") as folder,
         running_daemon(Path(folder), CLANKERS_MAINTAIN_HOURS="0") as daemon,
@@ -101,7 +101,7 @@ def fill(daemon: DaemonProcess) -> None:
 
 
 def the(daemon: DaemonProcess, words: str) -> str:
-    """The id of the memory that begins so."""
+    """Return the id of the memory whose content starts with `words`."""
     states = ["superseded", "deleted"]
     with daemon.connect() as connection:
         listed = connection.call("memory.list", scopes=["*"], include=states)["memories"]
@@ -110,28 +110,28 @@ def the(daemon: DaemonProcess, words: str) -> str:
 
 @pytest.fixture
 def down(home: Path) -> DaemonProcess:
-    """A daemon that was never started."""
+    """Describe a daemon that was never started."""
     return DaemonProcess(home)
 
 
 def editor(home: Path, script: str) -> dict[str, str]:
-    """An editor that does to the draft what the shell script says."""
+    """Create an editor that runs a shell script on the draft; return the environment that selects it."""
     path = home / "editor.sh"
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o700)
     return {"EDITOR": str(path), "VISUAL": ""}
 
 
-# All alike
+# All commands
 
 
 @pytest.mark.parametrize("words", ASKING, ids=" ".join)
-def test_without_a_daemon_a_command_exits_3(down: DaemonProcess, words: list[str]):
-    shown, told = memory(down, *words), memory(down, *words, "--json")
+def test_memory_commands_exit_3_without_a_daemon(down: DaemonProcess, words: list[str]):
+    shown, as_json = memory(down, *words), memory(down, *words, "--json")
 
-    assert (shown.code, shown.out, told.code) == (3, "", 3)
+    assert (shown.code, shown.out, as_json.code) == (3, "", 3)
     assert len(shown.err.splitlines()) == 1
-    assert "clankersd" in told.json["error"]["message"]
+    assert "clankersd" in as_json.json["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_without_a_daemon_a_command_exits_3(down: DaemonProcess, words: list[str
     ],
     ids=" ".join,
 )
-def test_a_command_not_understood_exits_2(down: DaemonProcess, words: list[str]):
+def test_memory_commands_exit_2_for_invalid_arguments(down: DaemonProcess, words: list[str]):
     assert memory(down, *words).code == 2
 
 
@@ -164,17 +164,17 @@ def test_a_command_not_understood_exits_2(down: DaemonProcess, words: list[str])
     [["list"], ["search", "pool"], ["show"], ["history"], ["related"], ["graph"], ["context"], ["stats"]],
     ids=" ".join,
 )
-def test_json_is_all_there_is_on_stdout_and_text_fits_a_narrow_terminal(filled: DaemonProcess, words: list[str]):
+def test_memory_commands_print_only_json_with_json_and_fit_a_narrow_terminal(filled: DaemonProcess, words: list[str]):
     one = [the(filled, "src/db/pool.py holds")] if words[0] in ("show", "history", "related", "graph") else []
-    told, shown = memory(filled, *words, *one, "--json"), memory(filled, *words, *one, COLUMNS="60")
+    as_json, shown = memory(filled, *words, *one, "--json"), memory(filled, *words, *one, COLUMNS="60")
 
-    assert told.json is not None
-    assert (told.code, shown.code) == (0, 0)
-    if words[0] != "context":  # a prompt's text is not cut
+    assert as_json.json is not None
+    assert (as_json.code, shown.code) == (0, 0)
+    if words[0] != "context":  # the text for a prompt is not truncated
         assert max(map(cell_len, shown.out.splitlines())) <= 60
 
 
-def test_colours_are_for_terminals_and_text_cannot_command_them(filled: DaemonProcess):
+def test_memory_commands_use_colour_only_on_terminals_and_sanitise_text(filled: DaemonProcess):
     for words in (["list"], ["search", "tabs"], ["show", the(filled, "Ada")], ["history", the(filled, "Ada")]):
         out = on_a_terminal(filled, "memory", *words)
 
@@ -184,7 +184,7 @@ def test_colours_are_for_terminals_and_text_cannot_command_them(filled: DaemonPr
         assert "\x1b[" not in memory(filled, *words).out
 
 
-def test_an_unknown_or_ambiguous_id_is_an_error_that_names_it(filled: DaemonProcess):
+def test_memory_commands_report_an_unknown_or_ambiguous_id(filled: DaemonProcess):
     for words in (["show", NOWHERE], ["pin", NOWHERE], ["forget", NOWHERE, "--yes"], ["graph", NOWHERE]):
         ran = memory(filled, *words)
 
@@ -193,7 +193,7 @@ def test_an_unknown_or_ambiguous_id_is_an_error_that_names_it(filled: DaemonProc
     assert memory(filled, "show", "0199").code == 1
 
 
-def test_every_option_is_in_the_manual():
+def test_memory_options_are_all_in_the_manual():
     group = cli.commands["memory"]
     assert isinstance(group, click.Group)
     text = MANUAL.read_text()
@@ -204,13 +204,13 @@ def test_every_option_is_in_the_manual():
 
 
 def completed(daemon: DaemonProcess, typed: str) -> list[str]:
-    """What bash would offer for the last word."""
+    """Return the completions that bash would offer for the last word."""
     words = {"COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split(" ")) - 1)}
     out = ctl(daemon, _CLANKERS_CTL_COMPLETE="bash_complete", **words).out
     return [offer.partition(",")[2] for offer in out.splitlines() if offer]
 
 
-def test_ids_are_completed_from_the_daemon(filled: DaemonProcess, down: DaemonProcess):
+def test_memory_ids_are_completed_by_the_shell(filled: DaemonProcess, down: DaemonProcess):
     known = the(filled, "Ada")
 
     for name in ("show", "edit", "forget", "pin", "history", "graph"):
@@ -221,7 +221,7 @@ def test_ids_are_completed_from_the_daemon(filled: DaemonProcess, down: DaemonPr
 # add
 
 
-def test_something_new_is_remembered_and_something_known_grows_stronger(shared_daemon: DaemonProcess):
+def test_add_stores_a_memory_and_reinforces_a_duplicate(shared_daemon: DaemonProcess):
     words = [
         "add",
         "The",
@@ -242,10 +242,10 @@ def test_something_new_is_remembered_and_something_known_grows_stronger(shared_d
     assert second.json["outcome"] == "duplicate"
     assert second.json["memory"]["tags"] == ["cache"]
     assert second.json["memory"]["confidence"] > 0.5
-    assert "Known already" in memory(shared_daemon, *words).out
+    assert "Already known" in memory(shared_daemon, *words).out
 
 
-def test_what_is_no_longer_true_is_superseded(shared_daemon: DaemonProcess):
+def test_add_supersedes_another_memory(shared_daemon: DaemonProcess):
     old = remember(shared_daemon, "The port is 8080", scope="custom:ports")
     ran = memory(shared_daemon, "add", "The port is 9090", "--scope", "custom:ports", "--supersedes", old)
 
@@ -253,7 +253,7 @@ def test_what_is_no_longer_true_is_superseded(shared_daemon: DaemonProcess):
     assert recall(shared_daemon, old)["state"] == "superseded"
 
 
-def test_a_memory_is_read_from_standard_input_and_keeps_what_was_said_of_it(shared_daemon: DaemonProcess):
+def test_add_reads_standard_input_and_stores_every_option(shared_daemon: DaemonProcess):
     ran = memory(
         shared_daemon, "add", "-", "--pin", "--importance", "0.9", "--confidence", "0.8", "--tier", "session",
         "--summary", "in short", "--file", "a.py", "--file", "b.py", "--expires", "2w", "--valid-from", "3d",
@@ -271,7 +271,7 @@ def test_a_memory_is_read_from_standard_input_and_keeps_what_was_said_of_it(shar
     assert found["validUntil"] > NOW + 3 * week
 
 
-def test_here_is_a_project(shared_daemon: DaemonProcess):
+def test_add_resolves_the_project_of_the_current_folder(shared_daemon: DaemonProcess):
     place = shared_daemon.home / "here"
     (place / "deep").mkdir(parents=True)
     (place / ".git").mkdir()
@@ -295,7 +295,7 @@ def test_here_is_a_project(shared_daemon: DaemonProcess):
     ],
     ids=["empty", "too long", "scope", "category", "validity"],
 )
-def test_what_cannot_be_stored_names_the_field(shared_daemon: DaemonProcess, words: list[str], typed: str, field: str):
+def test_add_reports_the_invalid_field(shared_daemon: DaemonProcess, words: list[str], typed: str, field: str):
     before = memory(shared_daemon, "stats", "--json").json["total"]
     ran = memory(shared_daemon, "add", *words, typed=typed)
 
@@ -331,20 +331,20 @@ def test_what_cannot_be_stored_names_the_field(shared_daemon: DaemonProcess, wor
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_memories_are_filtered(filled: DaemonProcess, words: list[str], found: set[str]):
+def test_list_filters_memories(filled: DaemonProcess, words: list[str], found: set[str]):
     listed = memory(filled, "list", *words, "--json")
 
     assert {content.split()[0] for content in contents(listed)} == found
 
 
-def test_a_project_narrows_to_its_memories(filled: DaemonProcess):
+def test_list_project_selects_only_memories_of_the_project(filled: DaemonProcess):
     for words in (["list"], ["list", "--scope", "*"]):
         assert contents(memory(filled, *words, "--project", str(filled.home / "shop"), "--json")) == [
             "We deploy the shop on Tuesdays"
         ]
 
 
-def test_a_table_shows_states_and_pins_where_there_are_any(filled: DaemonProcess):
+def test_list_shows_state_and_pin_columns_only_when_needed(filled: DaemonProcess):
     shown = memory(filled, "list", "--include", "superseded").out
 
     assert shown.splitlines()[0].split() == [
@@ -355,7 +355,7 @@ def test_a_table_shows_states_and_pins_where_there_are_any(filled: DaemonProcess
     assert "State" not in memory(filled, "list").out
 
 
-def test_a_list_says_that_there_is_more_and_all_is_all(shared_daemon: DaemonProcess):
+def test_list_says_that_there_are_more_and_all_returns_everything(shared_daemon: DaemonProcess):
     for number in range(120):
         remember(shared_daemon, f"Number {number} of many", scope="custom:many")
 
@@ -365,7 +365,7 @@ def test_a_list_says_that_there_is_more_and_all_is_all(shared_daemon: DaemonProc
     assert everything["cursor"] is None
 
 
-def test_an_id_as_listed_names_its_memory(shared_daemon: DaemonProcess):
+def test_list_shows_unambiguous_short_ids(shared_daemon: DaemonProcess):
     ids = [remember(shared_daemon, f"Made at once {number}", scope="custom:ids") for number in range(3)]
     listed = memory(shared_daemon, "list", "--scope", "custom:ids", COLUMNS="80").out.splitlines()[1:]
     shown = [line.split()[0] for line in listed]
@@ -374,7 +374,7 @@ def test_an_id_as_listed_names_its_memory(shared_daemon: DaemonProcess):
     assert {memory(shared_daemon, "show", short, "--json").json["id"] for short in shown} == set(ids)
 
 
-def test_a_hit_tells_what_it_says_and_what_it_is(filled: DaemonProcess):
+def test_search_hit_shows_score_facts_and_snippet(filled: DaemonProcess):
     ran = memory(filled, "search", "when", "do", "we", "deploy", "--limit", "1")
     heading, snippet, _, summary = ran.out.splitlines()
 
@@ -383,12 +383,12 @@ def test_a_hit_tells_what_it_says_and_what_it_is(filled: DaemonProcess):
     assert summary.startswith("1 hit by words and meaning in ")
 
 
-def test_a_search_is_narrowed_explained_and_may_look_at_the_past(filled: DaemonProcess):
-    told = memory(filled, "search", "PostgreSQL", "--mode", "keyword", "--json").json
+def test_search_filters_explains_scores_and_includes_superseded_memories(filled: DaemonProcess):
+    found = memory(filled, "search", "PostgreSQL", "--mode", "keyword", "--json").json
     past = memory(filled, "search", "PostgreSQL", "--mode", "keyword", "--include", "superseded", "--json").json
     shown = memory(filled, "search", "PostgreSQL", "--explain").out
 
-    assert [hit["memory"]["content"][-2:] for hit in told["hits"]] == ["16"]
+    assert [hit["memory"]["content"][-2:] for hit in found["hits"]] == ["16"]
     assert {hit["memory"]["content"][-2:] for hit in past["hits"]} == {"15", "16"}
     assert (
         memory(filled, "search", "PostgreSQL", "--scope", "user:ada", "--mode", "keyword", "--json").json["hits"] == []
@@ -396,14 +396,14 @@ def test_a_search_is_narrowed_explained_and_may_look_at_the_past(filled: DaemonP
     assert {"Keyword", "Vector", "Salience", "Importance", "Recency"} <= set(shown.split())
 
 
-def test_finding_nothing_is_said_and_is_no_error(filled: DaemonProcess):
+def test_search_without_hits_exits_0_with_a_message(filled: DaemonProcess):
     ran = memory(filled, "search", "xylophone", "--mode", "keyword")
 
     assert (ran.code, ran.out) == (0, "")
     assert "xylophone" in ran.err
 
 
-def test_a_memory_is_shown_with_all_about_it(filled: DaemonProcess):
+def test_show_prints_every_field(filled: DaemonProcess):
     old, new = (
         the(filled, "The pool in src/db/pool.py uses PostgreSQL 15"),
         the(filled, "The pool in src/db/pool.py uses PostgreSQL 16"),
@@ -417,7 +417,7 @@ def test_a_memory_is_shown_with_all_about_it(filled: DaemonProcess):
     assert memory(filled, "show", old, "--as-of", "1d").code == 1
 
 
-def test_a_search_of_everything_finds_memories_too(filled: DaemonProcess):
+def test_global_search_includes_memories(filled: DaemonProcess):
     ran = ctl(filled, "search", "tabs", "--source", "memories")
 
     assert f"Memory {the(filled, 'Ada')}" in ran.out
@@ -426,7 +426,7 @@ def test_a_search_of_everything_finds_memories_too(filled: DaemonProcess):
 # edit
 
 
-def test_an_edit_changes_what_was_changed_and_nothing_else(shared_daemon: DaemonProcess, home: Path):
+def test_edit_changes_only_the_edited_fields(shared_daemon: DaemonProcess, home: Path):
     known = remember(shared_daemon, "The limit is 10", scope="custom:edit", tags=["limit"], summary="limit")
     before = recall(shared_daemon, known)
     script = """sed -i -e 's/is 10/is 20/' -e 's/^importance = .*/importance = 0.9/' \
@@ -448,7 +448,7 @@ def drafts(daemon: DaemonProcess, memory_id: str) -> list[Path]:
     return sorted((daemon.data / "drafts").glob(f"{memory_id}*"))
 
 
-def test_an_edit_without_a_change_sends_nothing(shared_daemon: DaemonProcess, home: Path):
+def test_edit_without_a_change_sends_nothing(shared_daemon: DaemonProcess, home: Path):
     known = remember(shared_daemon, "Stay\r\n as \r you are ", scope="custom:edit")
     ran = memory(shared_daemon, "edit", known, **editor(home, "cat $1 > /dev/null; echo >> $1"))
 
@@ -458,7 +458,7 @@ def test_an_edit_without_a_change_sends_nothing(shared_daemon: DaemonProcess, ho
     assert drafts(shared_daemon, known) == []
 
 
-def test_after_a_mistake_the_editor_opens_again(shared_daemon: DaemonProcess, home: Path):
+def test_edit_reopens_the_editor_after_an_invalid_draft(shared_daemon: DaemonProcess, home: Path):
     known = remember(shared_daemon, "Ask again", scope="custom:edit")
     script = f"""if [ -e {home}/once ]; then sed -i 's/^importance = .*/importance = 0.7/' "$1"
     else touch {home}/once; sed -i 's/^importance = .*/importance = 7/' "$1"; fi"""
@@ -470,14 +470,14 @@ def test_after_a_mistake_the_editor_opens_again(shared_daemon: DaemonProcess, ho
     assert drafts(shared_daemon, known) == []
 
 
-def test_a_mistake_that_is_given_up_keeps_the_draft_to_go_on_with(shared_daemon: DaemonProcess, home: Path):
+def test_edit_saves_a_rejected_draft_and_continues_with_it(shared_daemon: DaemonProcess, home: Path):
     known = remember(shared_daemon, "Not lost", scope="custom:edit")
     script = """sed -i -e 's/Not lost/Much typed/' -e 's/^valid_until = .*/valid_until = "2001-01-01"/' "$1" """
     ran = memory(shared_daemon, "edit", known, typed="n\n", **editor(home, script))
     [draft] = drafts(shared_daemon, known)
 
     assert ran.code == 1
-    assert re.search(r"line \d+, valid_until: it ends before it begins", ran.err)  # as the daemon says
+    assert re.search(r"line \d+, valid_until: it ends before it begins", ran.err)  # the error of the daemon
     assert str(draft) in ran.err
     assert stat.S_IMODE(draft.stat().st_mode) == 0o600
     assert "Much typed" in draft.read_text()
@@ -489,7 +489,7 @@ def test_a_mistake_that_is_given_up_keeps_the_draft_to_go_on_with(shared_daemon:
     assert drafts(shared_daemon, known) == []
 
 
-def test_a_draft_of_another_memory_is_refused(shared_daemon: DaemonProcess, home: Path):
+def test_edit_refuses_a_draft_of_another_memory(shared_daemon: DaemonProcess, home: Path):
     one, other = (remember(shared_daemon, f"Mine {number}", scope="custom:edit") for number in range(2))
     text = editor(home, f"cp $1 {home}/draft")
     memory(shared_daemon, "edit", one, **text)
@@ -500,13 +500,13 @@ def test_a_draft_of_another_memory_is_refused(shared_daemon: DaemonProcess, home
     assert (home / "draft").is_file()
 
 
-def test_an_editor_that_fails_changes_nothing_and_keeps_what_was_typed(shared_daemon: DaemonProcess, home: Path):
+def test_edit_saves_the_draft_when_the_editor_fails(shared_daemon: DaemonProcess, home: Path):
     known = remember(shared_daemon, "Crash", scope="custom:edit")
     ran = memory(shared_daemon, "edit", known, **editor(home, "sed -i s/Crash/Typed/ $1; exit 3"))
     [draft] = drafts(shared_daemon, known)
 
     assert ran.code == 1
-    assert "ended with 3" in ran.err
+    assert "exited with code 3" in ran.err
     assert "Typed" in draft.read_text()
     assert recall(shared_daemon, known)["content"] == "Crash"
     draft.unlink()
@@ -515,7 +515,7 @@ def test_an_editor_that_fails_changes_nothing_and_keeps_what_was_typed(shared_da
     assert drafts(shared_daemon, known) == []
 
 
-def test_what_somebody_else_changed_meanwhile_is_not_overwritten(shared_daemon: DaemonProcess, home: Path):
+def test_edit_does_not_overwrite_a_concurrent_change(shared_daemon: DaemonProcess, home: Path):
     known = remember(shared_daemon, "Both write", scope="custom:edit")
     request = {"jsonrpc": "2.0", "id": 1, "method": "memory.update"}
     request["params"] = {"id": known, "content": "They wrote", "scopes": ["*"]}
@@ -532,15 +532,13 @@ def test_what_somebody_else_changed_meanwhile_is_not_overwritten(shared_daemon: 
     [draft] = drafts(shared_daemon, known)
 
     assert ran.code == 1
-    assert "meanwhile" in ran.err
+    assert "was modified while you were editing" in ran.err
     assert recall(shared_daemon, known)["content"] == "They wrote"
     assert "I wrote" in draft.read_text()
     draft.unlink()
 
 
-def test_a_daemon_that_is_gone_when_the_editor_closes_loses_nothing(
-    shared_daemon: DaemonProcess, down: DaemonProcess, home: Path
-):
+def test_edit_saves_the_draft_when_the_daemon_is_gone(shared_daemon: DaemonProcess, down: DaemonProcess, home: Path):
     found = recall(shared_daemon, remember(shared_daemon, "Daemon dies", scope="custom:edit"))
     typing = editor(home, "sed -i 's/Daemon dies/Typed anyway/' $1")
 
@@ -553,7 +551,7 @@ def test_a_daemon_that_is_gone_when_the_editor_closes_loses_nothing(
     assert "Typed anyway" in draft.read_text()
 
 
-def test_an_interrupt_is_the_editors_own_business(shared_daemon: DaemonProcess, home: Path):
+def test_edit_ignores_sigint_while_the_editor_runs(shared_daemon: DaemonProcess, home: Path):
     known = remember(shared_daemon, "Interrupt me", scope="custom:edit")
     ran = memory(shared_daemon, "edit", known, **editor(home, "kill -INT $PPID; sed -i s/me/not/ $1"))
 
@@ -561,7 +559,7 @@ def test_an_interrupt_is_the_editors_own_business(shared_daemon: DaemonProcess, 
     assert recall(shared_daemon, known)["content"] == "Interrupt not"
 
 
-def test_what_is_emptied_is_cleared(shared_daemon: DaemonProcess, home: Path):
+def test_edit_clears_fields_that_are_emptied(shared_daemon: DaemonProcess, home: Path):
     known = remember(shared_daemon, "Clear me", scope="custom:edit", summary="s", expiresAt=NOW + HOUR, tags=["t"])
     script = """sed -i -e 's/^summary = .*/summary = ""/' -e 's/^expires_at = .*/expires_at = ""/' \
         -e 's/^tags = .*/tags = []/' "$1" """
@@ -574,7 +572,7 @@ def test_what_is_emptied_is_cleared(shared_daemon: DaemonProcess, home: Path):
 # forget, restore, pin
 
 
-def test_a_memory_is_forgotten_only_after_a_yes_and_comes_back(shared_daemon: DaemonProcess):
+def test_forget_asks_for_confirmation_and_restore_undoes_it(shared_daemon: DaemonProcess):
     known = remember(shared_daemon, "Let me go", scope="custom:forget")
     asked = memory(shared_daemon, "forget", known[:13], typed="n\n")
 
@@ -591,14 +589,14 @@ def test_a_memory_is_forgotten_only_after_a_yes_and_comes_back(shared_daemon: Da
     assert recall(shared_daemon, known)["state"] == "current"
 
 
-def test_one_wrong_id_among_many_forgets_nothing(shared_daemon: DaemonProcess):
+def test_forget_with_one_unknown_id_forgets_nothing(shared_daemon: DaemonProcess):
     known = remember(shared_daemon, "Stay with me", scope="custom:forget")
 
     assert memory(shared_daemon, "forget", known, NOWHERE, "--yes").code == 1
     assert recall(shared_daemon, known)["state"] == "current"
 
 
-def test_a_purge_is_for_good(shared_daemon: DaemonProcess):
+def test_forget_purge_is_permanent(shared_daemon: DaemonProcess):
     ids = [remember(shared_daemon, f"Burn {number}", scope="custom:purge") for number in range(2)]
     ran = memory(shared_daemon, "forget", *ids, "--purge", "--yes", "--json")
 
@@ -607,7 +605,7 @@ def test_a_purge_is_for_good(shared_daemon: DaemonProcess):
     assert memory(shared_daemon, "restore", ids[0]).code == 1
 
 
-def test_many_are_forgotten_by_conditions_and_shown_before(shared_daemon: DaemonProcess):
+def test_forget_by_filters_lists_the_memories_first(shared_daemon: DaemonProcess):
     ids = {remember(shared_daemon, f"Scratch {number}", scope="custom:bulk", tags=["scratch"]) for number in range(25)}
     keep = remember(shared_daemon, "Keep", scope="custom:bulk")
     words = ["forget", "--scope", "custom:bulk", "--tag", "scratch"]
@@ -627,7 +625,7 @@ def test_many_are_forgotten_by_conditions_and_shown_before(shared_daemon: Daemon
     assert (nothing.code, nothing.out) == (0, "")
 
 
-def test_what_is_pinned_says_so_until_it_is_not(shared_daemon: DaemonProcess):
+def test_pin_and_unpin_change_the_memory(shared_daemon: DaemonProcess):
     known = remember(shared_daemon, "Pin me", scope="custom:pin")
 
     assert "Pinned" in memory(shared_daemon, "pin", known).out
@@ -638,21 +636,21 @@ def test_what_is_pinned_says_so_until_it_is_not(shared_daemon: DaemonProcess):
 # history, related, graph
 
 
-def test_a_history_has_every_version_and_what_happened(filled: DaemonProcess):
+def test_history_shows_versions_and_log(filled: DaemonProcess):
     out = memory(filled, "history", the(filled, "The pool in src/db/pool.py uses PostgreSQL 16")).out
-    told = memory(filled, "history", the(filled, "The pool in src/db/pool.py uses PostgreSQL 15"), "--json").json
+    found = memory(filled, "history", the(filled, "The pool in src/db/pool.py uses PostgreSQL 15"), "--json").json
 
-    assert re.search(r"^1\..*superseded, true since .* until .*\n.*PostgreSQL 15\n2\..*current", out, re.MULTILINE)
+    assert re.search(r"^1\..*superseded, valid since .* until .*\n.*PostgreSQL 15\n2\..*current", out, re.MULTILINE)
     assert out.count("created") == 2
     assert "supersedes" in out
-    assert [version["content"][-2:] for version in told["versions"]] == ["15", "16"]
+    assert [version["content"][-2:] for version in found["versions"]] == ["15", "16"]
 
 
-def test_why_something_was_forgotten_is_in_its_history(filled: DaemonProcess):
+def test_history_shows_the_reason_of_a_deletion(filled: DaemonProcess):
     assert "it is not" in memory(filled, "history", the(filled, "The moon")).out
 
 
-def test_what_belongs_to_a_memory_is_told_with_the_reason(filled: DaemonProcess):
+def test_related_shows_memories_with_the_relation(filled: DaemonProcess):
     ran = memory(filled, "related", the(filled, "The pool in src/db/pool.py uses PostgreSQL 15"))
 
     assert "PostgreSQL 16" in ran.out
@@ -660,7 +658,7 @@ def test_what_belongs_to_a_memory_is_told_with_the_reason(filled: DaemonProcess)
     assert len(memory(filled, "related", the(filled, "The pool"), "--limit", "1", "--json").json) == 1
 
 
-def test_a_graph_is_a_tree_from_where_one_asks(filled: DaemonProcess):
+def test_graph_prints_a_tree_from_the_given_memory(filled: DaemonProcess):
     lines = memory(filled, "graph", the(filled, "The pool in src/db/pool.py uses PostgreSQL 15")).out.splitlines()
 
     assert lines[0].startswith("The pool in src/db/pool.py uses PostgreSQL 15")
@@ -669,7 +667,7 @@ def test_a_graph_is_a_tree_from_where_one_asks(filled: DaemonProcess):
     assert any("← src/db/pool.py holds 20" in line for line in lines)
 
 
-def test_a_graph_begins_at_an_entity_by_its_name_and_is_narrowed(filled: DaemonProcess):
+def test_graph_accepts_an_entity_name_and_filters_relations(filled: DaemonProcess):
     named = memory(filled, "graph", "src/db/pool.py", "--hops", "1", "--json").json
     along = memory(
         filled, "graph", the(filled, "The pool"), "--type", "SUPERSEDES", "--no-entities", "--closed", "--json"
@@ -682,7 +680,7 @@ def test_a_graph_begins_at_an_entity_by_its_name_and_is_narrowed(filled: DaemonP
     assert "--limit" in memory(filled, "graph", "src/db/pool.py", "--limit", "1").err
 
 
-def test_a_graph_is_drawn_into_files(filled: DaemonProcess, home: Path):
+def test_graph_writes_svg_and_dot_files(filled: DaemonProcess, home: Path):
     ran = memory(filled, "graph", "src/db/pool.py", "--svg", str(home / "g.svg"), "--dot", str(home / "g.dot"))
     drawn = ET.parse(home / "g.svg").getroot()
 
@@ -696,7 +694,7 @@ def test_a_graph_is_drawn_into_files(filled: DaemonProcess, home: Path):
 # context, stats
 
 
-def test_context_is_what_an_agent_of_the_project_would_get(filled: DaemonProcess):
+def test_context_prints_what_an_agent_in_the_project_would_see(filled: DaemonProcess):
     shop = filled.home / "shop"
     here, elsewhere = memory(filled, "context", cwd=shop), memory(filled, "context", cwd=filled.home)
 
@@ -710,10 +708,10 @@ def test_context_is_what_an_agent_of_the_project_would_get(filled: DaemonProcess
     assert len(short["text"]) <= 200
 
 
-def test_stats_draw_bars(filled: DaemonProcess):
-    ran, told = memory(filled, "stats"), memory(filled, "stats", "--json").json
+def test_stats_prints_totals_and_charts(filled: DaemonProcess):
+    ran, counts = memory(filled, "stats"), memory(filled, "stats", "--json").json
 
-    assert told["total"] == 6
+    assert counts["total"] == 6
     assert re.search(r"^memories +6: 4 current, 1 superseded, 1 forgotten", ran.out, re.MULTILINE)
     assert re.search(r"^preference +█+ +1$", ran.out, re.MULTILINE)
     assert memory(filled, "stats", "--scope", "user:ada", "--json").json["total"] == 1
@@ -724,16 +722,16 @@ def test_stats_draw_bars(filled: DaemonProcess):
 # export, import
 
 
-def test_what_is_exported_is_imported_elsewhere_as_it_was(filled: DaemonProcess, daemon: DaemonProcess, home: Path):
+def test_import_restores_an_export_in_another_daemon(filled: DaemonProcess, daemon: DaemonProcess, home: Path):
     file = home / "memories.jsonl"
     ran = memory(filled, "export", str(file))
 
     assert ran.out == f"6 memories exported to {file}.\n"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert memory(daemon, "import", str(file)).out == "6 memories imported.\n"
-    assert memory(daemon, "import", str(file)).out == "0 memories imported, 6 were there already.\n"
+    assert memory(daemon, "import", str(file)).out == "0 memories imported, 6 already existed.\n"
 
-    def kept(source: DaemonProcess) -> list[Any]:
+    def stored(source: DaemonProcess) -> list[Any]:
         listed = memory(source, "list", "--include", "all", "--all", "--json").json["memories"]
         names = (
             "id",
@@ -749,10 +747,10 @@ def test_what_is_exported_is_imported_elsewhere_as_it_was(filled: DaemonProcess,
         )
         return sorted(([found[name] for name in names] for found in listed), key=str)
 
-    assert kept(daemon) == kept(filled)
+    assert stored(daemon) == stored(filled)
 
 
-def test_an_export_is_narrowed_and_goes_to_standard_output(filled: DaemonProcess):
+def test_export_filters_and_writes_to_standard_output(filled: DaemonProcess):
     def exported(*words: str) -> list[str]:
         return [
             json.loads(line)["content"].split()[0] for line in memory(filled, "export", "-", *words).out.splitlines()
@@ -762,7 +760,7 @@ def test_an_export_is_narrowed_and_goes_to_standard_output(filled: DaemonProcess
     assert exported("--project", str(filled.home / "shop")) == ["We"]
 
 
-def test_an_export_that_breaks_off_leaves_the_old_file(filled: DaemonProcess, down: DaemonProcess, home: Path):
+def test_export_leaves_the_old_file_when_the_daemon_is_lost(filled: DaemonProcess, down: DaemonProcess, home: Path):
     file = home / "memories.jsonl"
     file.write_text("what was there\n")
     counted = memory(filled, "stats", "--json").json
@@ -781,7 +779,7 @@ def test_an_export_that_breaks_off_leaves_the_old_file(filled: DaemonProcess, do
     assert [path.name for path in home.iterdir() if path.name.startswith(".mem")] == []
 
 
-def test_on_a_terminal_one_sees_how_far_it_is(filled: DaemonProcess, home: Path):
+def test_export_and_import_show_progress_on_a_terminal(filled: DaemonProcess, home: Path):
     file = str(home / "memories.jsonl")
 
     assert "exporting" in on_a_terminal(filled, "memory", "export", file)
@@ -789,7 +787,7 @@ def test_on_a_terminal_one_sees_how_far_it_is(filled: DaemonProcess, home: Path)
     assert memory(filled, "export", file).err == ""
 
 
-def test_an_export_does_not_replace_what_is_no_file(filled: DaemonProcess):
+def test_export_does_not_replace_a_device(filled: DaemonProcess):
     assert memory(filled, "export", "/dev/null").code == 1
     assert Path("/dev/null").is_char_device()
 
@@ -801,14 +799,14 @@ def nested(depth: int) -> dict[str, Any]:
     return value
 
 
-def test_a_line_that_cannot_be_taken_fails_alone_and_is_told_by_its_number(shared_daemon: DaemonProcess, home: Path):
+def test_import_reports_invalid_lines_by_number_and_imports_the_others(shared_daemon: DaemonProcess, home: Path):
     good = {"id": "import-good-1", "content": "A good one", "createdAt": NOW, "scope": "custom:import"}
     lines = [
         json.dumps(good),
         "{not json",
         json.dumps(good | {"id": "import-bad-1", "importance": 9}),
         "",
-        json.dumps(good | {"id": "import-bad-2", "validFrom": NOW, "validUntil": NOW - 1}),  # the daemon's own word
+        json.dumps(good | {"id": "import-bad-2", "validFrom": NOW, "validUntil": NOW - 1}),  # refused by the daemon
         json.dumps(["a", "list"]),
         '{"id": "\\ud800", "content": "half a character", "createdAt": 1}',
         "[" * 5000,
@@ -821,15 +819,15 @@ def test_a_line_that_cannot_be_taken_fails_alone_and_is_told_by_its_number(share
 
     assert ran.code == 4
     assert ran.out == "2 memories imported, 8 refused.\n"
-    told = re.findall(r"^  line (\d+): ", ran.err, re.MULTILINE)
-    assert sorted(map(int, told)) == [2, 3, 5, 6, 7, 8, 9, 10]
+    lines_reported = re.findall(r"^  line (\d+): ", ran.err, re.MULTILINE)
+    assert sorted(map(int, lines_reported)) == [2, 3, 5, 6, 7, 8, 9, 10]
     assert "importance" in ran.err
     assert recall(shared_daemon, "import-good-2")["createdAt"] == NOW
     again = memory(shared_daemon, "import", str(home / "in.jsonl"), "--json")
     assert (again.code, again.json["unchanged"], len(again.json["refused"])) == (4, 2, 8)
 
 
-def test_exports_of_other_stores_are_taken_over(shared_daemon: DaemonProcess, home: Path):
+def test_import_reads_exports_of_other_stores(shared_daemon: DaemonProcess, home: Path):
     tea = {"id": "mem0-tea", "memory": "Likes tea", "created_at": "2025-01-31T12:00:00Z", "user_id": "ada"}
     (home / "mem0.json").write_text(json.dumps({"results": [tea, tea | {"id": None}]}, indent=1))
     wal = {"content": "Use WAL", "content_hash": "ab" * 32, "tags": ["db"], "created_at": 1_738_324_800.5}
@@ -852,12 +850,12 @@ def test_exports_of_other_stores_are_taken_over(shared_daemon: DaemonProcess, ho
 
 @pytest.fixture
 def unmaintained(home: Path) -> Iterator[DaemonProcess]:
-    """A daemon that looks after memories only when asked."""
+    """Start a daemon that runs maintenance only on request."""
     with running_daemon(home, CLANKERS_MAINTAIN_HOURS="0") as process:
         yield process
 
 
-def test_maintenance_says_what_it_would_do_and_does_it(unmaintained: DaemonProcess, home: Path):
+def test_maintain_dry_run_reports_what_maintain_does(unmaintained: DaemonProcess, home: Path):
     daemon = unmaintained
     faded = {"id": "faded-and-gone", "content": "It rained in Oslo", "createdAt": NOW - 3000 * 24 * HOUR}
     faded |= {"sector": "episodic", "importance": 0.0, "salience": 0.05}
@@ -877,17 +875,17 @@ def test_maintenance_says_what_it_would_do_and_does_it(unmaintained: DaemonProce
     assert "Restored" in memory(daemon, "restore", faded["id"]).out
 
 
-def test_memories_are_found_in_a_session(shared_daemon: DaemonProcess):
+def test_extract_finds_memories_in_a_session(shared_daemon: DaemonProcess):
     (shared_daemon.home / "shop").mkdir()
     with Client(shared_daemon.socket_path, timeout=30) as client:
         client.events.session(SESSION, project_path=str(shared_daemon.home / "shop"), created_at=NOW)
-        said = "Remember that the staging database is read-only."
-        client.events.message("m1", SESSION, role="user", text_content=said, created_at=NOW)
+        prompt = "Remember that the staging database is read-only."
+        client.events.message("m1", SESSION, role="user", text_content=prompt, created_at=NOW)
 
     before = memory(shared_daemon, "stats", "--json").json["total"]
     dry = memory(shared_daemon, "extract", SESSION[:8], "--by", "rules", "--dry-run")
     assert "staging database" in dry.out
-    assert dry.out.endswith("1 find in 1 message by rules.\n")
+    assert dry.out.endswith("1 candidate in 1 message by rules.\n")
     assert memory(shared_daemon, "stats", "--json").json["total"] == before
 
     done = memory(shared_daemon, "extract", SESSION[:8], "--by", "rules", "--json").json

@@ -21,7 +21,7 @@ from support import DaemonProcess, running_daemon
 from writers import eventually, message
 
 from clankers.ctl import cli
-from clankers.spool import keep
+from clankers.spool import spool_event
 from clankers_protocol.errors import StorageUnavailable
 from clankersd.db import Db, Store
 from clankersd.db.connection import has_wal_reset_bug
@@ -226,7 +226,7 @@ def test_it_repairs_files_and_index_in_one_go_and_finds_nothing_the_second_time(
 
 
 def test_a_poisoned_event_is_reported_with_what_to_do_about_it(well: DaemonProcess) -> None:
-    keep(str(well.data / "spool"), b"{not json")
+    spool_event(str(well.data / "spool"), b"{not json")
     rejected = well.data / "spool" / "rejected"
     eventually(lambda: rejected.is_dir() and list(rejected.iterdir()), "the event is set aside")
     code, found = doctor(well, "--repair")
@@ -297,7 +297,7 @@ def test_the_table_fits_the_terminal_and_has_colours_only_there(well: DaemonProc
 def test_without_a_daemon_it_tells_what_the_files_tell(home: Path) -> None:
     down = DaemonProcess(home, HOME=str(home))
     (home / "clankers.toml").write_text("log_levle = 'info'\n")
-    keep(str(down.data / "spool"), b"{}")
+    spool_event(str(down.data / "spool"), b"{}")
     ran = ctl(down, "doctor", "--json")
     assert ran.code == 3
     found = ran.json

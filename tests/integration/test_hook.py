@@ -1,4 +1,4 @@
-"""`clankers-hook`: the event is stored or kept, the harness sees nothing, whatever happens."""
+"""`clankers-hook`: every event is stored or spooled, and the harness never sees an error."""
 
 import json
 import os
@@ -12,7 +12,7 @@ import pytest
 from support import DaemonProcess, running_daemon
 
 from clankers.hook import data_folder, socket_path
-from clankers.spool import MOST_BYTES, SpoolFull, keep
+from clankers.spool import MAX_SPOOL_BYTES, SpoolFull, spool_event
 from clankers_protocol.paths import default_paths
 
 EVENT = {"message": {"id": "m", "sessionId": "s", "role": "user", "textContent": "hello"}}
@@ -38,15 +38,15 @@ def wait_until_gone(home: Path) -> None:
     raise AssertionError("the spool was not replayed")
 
 
-def test_an_event_reaches_the_database(daemon: DaemonProcess) -> None:
+def test_hook_event_reaches_the_database(daemon: DaemonProcess) -> None:
     hook(daemon.environ, json.dumps(EVENT).encode())
-    wait_until_gone(daemon.home)  # on a slow machine the hook may have lost patience
+    wait_until_gone(daemon.home)  # on a slow machine the hook may have timed out and spooled the event
     with daemon.connect() as connection:
         (message,) = connection.call("message.list", sessionId="s")["messages"]
     assert message["textContent"] == "hello"
 
 
-def test_without_a_daemon_events_are_kept_and_replayed_in_order_at_its_start(home: Path) -> None:
+def test_hook_spools_events_without_a_daemon_which_replays_them_in_order(home: Path) -> None:
     environ = DaemonProcess(home).environ
     for number in range(5):
         hook(environ, json.dumps({"session": {"id": "s", "title": f"title {number}"}}).encode())
@@ -57,7 +57,7 @@ def test_without_a_daemon_events_are_kept_and_replayed_in_order_at_its_start(hom
             assert connection.call("session.get", id="s")["title"] == "title 4"
 
 
-def test_a_hung_daemon_costs_the_budget_and_the_event_is_kept(home: Path) -> None:
+def test_hook_spools_the_event_if_the_daemon_hangs(home: Path) -> None:
     environ = DaemonProcess(home).environ
     (home / "clankers").mkdir()
     with socket.socket(socket.AF_UNIX) as silent:
@@ -67,7 +67,7 @@ def test_a_hung_daemon_costs_the_budget_and_the_event_is_kept(home: Path) -> Non
     assert len(spooled(home)) == 1
 
 
-def test_an_event_that_cannot_be_read_is_set_aside_and_holds_nothing_up(home: Path) -> None:
+def test_hook_events_that_are_invalid_are_rejected_without_delaying_others(home: Path) -> None:
     environ = DaemonProcess(home).environ
     for event in (b"{not json", b'{"message": {"id": 5}}', json.dumps(EVENT).encode()):
         hook(environ, event)
@@ -79,23 +79,23 @@ def test_an_event_that_cannot_be_read_is_set_aside_and_holds_nothing_up(home: Pa
 
 
 @pytest.mark.parametrize("event", [b"", b"\n", b"\x80\xff", b"[1]", b"x" * 1_000_000])
-def test_nonsense_is_survived_in_silence(shared_daemon: DaemonProcess, event: bytes) -> None:
+def test_hook_exits_silently_for_invalid_input(shared_daemon: DaemonProcess, event: bytes) -> None:
     hook(shared_daemon.environ, event)
     with shared_daemon.connect() as connection:
         assert connection.call("health")["ok"]
 
 
-def test_nowhere_to_write_is_survived_in_silence(home: Path) -> None:
+def test_hook_exits_silently_if_nothing_can_be_written(home: Path) -> None:
     (home / "clankers").write_text("a file where the folder should be")
     hook(DaemonProcess(home).environ, json.dumps(EVENT).encode())
 
 
-def test_a_full_spool_keeps_the_oldest_and_refuses(home: Path) -> None:
-    first = keep(str(home), b"{}")
-    (home / f"2-1-{MOST_BYTES - 3}.json").touch()  # a name tells the size
+def test_spool_event_refuses_new_events_when_the_spool_is_full(home: Path) -> None:
+    first = spool_event(str(home), b"{}")
+    (home / f"2-1-{MAX_SPOOL_BYTES - 3}.json").touch()  # the name contains the size
     with pytest.raises(SpoolFull):
-        keep(str(home), b"{}")
-    assert sorted(path.name for path in home.iterdir()) == sorted([Path(first).name, f"2-1-{MOST_BYTES - 3}.json"])
+        spool_event(str(home), b"{}")
+    assert sorted(path.name for path in home.iterdir()) == sorted([Path(first).name, f"2-1-{MAX_SPOOL_BYTES - 3}.json"])
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_full_spool_keeps_the_oldest_and_refuses(home: Path) -> None:
         {"HOME": "/home/me", "CLANKERS_SOCKET_PATH": "/run/x.sock"},
     ],
 )
-def test_the_hook_looks_where_everybody_else_does(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hook_paths_equal_the_paths_of_the_daemon(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith(("CLANKERS_", "XDG_", "HOME"))]:
         monkeypatch.delenv(name)
     for name, value in environ.items():

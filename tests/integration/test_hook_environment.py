@@ -1,4 +1,4 @@
-"""What a hostile environment can do to hooks and to the daemon they start, and what becomes of lost events."""
+"""Hooks, and daemons started by hooks, in a hostile environment; counting of lost events."""
 
 import json
 import os
@@ -86,7 +86,7 @@ def test_hook_started_daemon_takes_no_setting_from_the_environment(home: Path) -
 
 
 @pytest.mark.parametrize("how", ["CLANKERS_CONFIG_PATH", "XDG_CONFIG_HOME", "HOME"])
-def test_hook_started_daemon_sends_nothing_for_a_file_that_the_environment_names(home: Path, how: str) -> None:
+def test_hook_started_daemon_ignores_remote_settings_in_a_file_that_the_environment_names(home: Path, how: str) -> None:
     places = {
         "CLANKERS_CONFIG_PATH": home / "repo" / "settings.toml",
         "XDG_CONFIG_HOME": home / "repo" / "clankers" / "clankers.toml",
@@ -105,11 +105,11 @@ def test_hook_started_daemon_sends_nothing_for_a_file_that_the_environment_names
         with daemon.connect() as connection:
             connection.call("daemon.reload")
         assert settings(daemon)["chat_url"] == ""
-        told = ctl(daemon, "config", "set", "chat_url", "http://127.0.0.1:9/v2")
-        assert "Ignored chat_url" in told.err
+        ran = ctl(daemon, "config", "set", "chat_url", "http://127.0.0.1:9/v2")
+        assert "Ignored chat_url" in ran.err
 
 
-def test_hook_started_daemon_uses_the_file_of_a_daemon_that_the_owner_started(home: Path) -> None:
+def test_hook_started_daemon_trusts_the_file_of_a_daemon_that_the_user_started(home: Path) -> None:
     with autostarting(home) as daemon:
         (home / "clankers.toml").write_text('embedder = "none"\nchat_url = "http://127.0.0.1:9/v1"\n')
         daemon.start()
@@ -121,7 +121,7 @@ def test_hook_started_daemon_uses_the_file_of_a_daemon_that_the_owner_started(ho
 
 
 def select(path: Path, database: Path) -> tuple[str, list[str]]:
-    """The chat_url in force, and why others are not."""
+    """Return the chat_url in force, and the reasons why others are ignored."""
     loaded = load(path, {}, {"CLANKERS_CHAT_URL": "http://environment"}, HookStart(database))
     return loaded.config.chat_url, [each.reason for each in loaded.ignored]
 
@@ -135,7 +135,7 @@ def test_hook_started_daemon_trusts_the_default_file(tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize("place", ["clankers.toml", "."])
 @pytest.mark.parametrize("fault", ["mode", pytest.param("owner", marks=as_root)])
-def test_hook_started_daemon_sends_nothing_for_a_file_that_others_can_write(
+def test_hook_started_daemon_ignores_remote_settings_in_a_file_that_others_can_write(
     tmp_path: Path, place: str, fault: str
 ) -> None:
     folder = tmp_path / "config"
@@ -171,7 +171,7 @@ def test_hook_started_daemon_ignores_a_record_beside_a_link_to_the_database(tmp_
 
 @contextmanager
 def foreign_listener(folder: Path) -> Iterator[tuple[Path, list[bytes]]]:
-    """A socket that another user listens on, and what was sent to it."""
+    """Listen on a socket as another user; yield its path and what was sent to it."""
     path, received = folder / "theirs.sock", []
     folder.chmod(0o777)
     with socket.socket(socket.AF_UNIX) as listener:
@@ -206,8 +206,8 @@ def test_hook_sends_nothing_to_a_socket_of_another_user(home: Path) -> None:
     with foreign_listener(home) as (path, received):
         hook(DaemonProcess(home).environ | {"CLANKERS_SOCKET_PATH": str(path)}, EVENT)
     assert received == [b""]
-    (kept,) = spooled(home)
-    assert json.loads(kept.read_bytes())["event"] == EVENT
+    (file,) = spooled(home)
+    assert json.loads(file.read_bytes())["event"] == EVENT
     assert f"served by another user (uid {OTHER_UID})" in (home / "clankers" / "logs" / "hook.log").read_text()
 
 
@@ -257,7 +257,7 @@ def test_daemon_does_not_write_its_log_or_lock_through_planted_links(home: Path)
 
 
 @pytest.mark.parametrize("place", ["/dev/zero", "pipe"])
-def test_hook_does_not_wait_for_settings_that_are_no_file(home: Path, place: str) -> None:
+def test_hook_does_not_block_on_settings_that_are_not_a_regular_file(home: Path, place: str) -> None:
     if place == "pipe":
         os.mkfifo(home / "pipe")
     environ = DaemonProcess(home).environ | {"CLANKERS_CONFIG_PATH": str(home / place)}
@@ -272,7 +272,7 @@ def test_hook_does_not_wait_for_settings_that_are_no_file(home: Path, place: str
 
 
 @as_root
-def test_hook_under_sudo_leaves_its_event_to_the_owner_of_the_folder(home: Path) -> None:
+def test_hook_under_sudo_gives_its_files_to_the_owner_of_the_folder(home: Path) -> None:
     os.chown(home, OTHER_UID, OTHER_UID)
     with autostarting(home) as daemon:
         hook(daemon.environ, EVENT)
@@ -283,7 +283,7 @@ def test_hook_under_sudo_leaves_its_event_to_the_owner_of_the_folder(home: Path)
 
 
 @as_root
-def test_hook_under_sudo_gives_away_no_file_that_has_another_name(home: Path) -> None:
+def test_hook_under_sudo_does_not_give_away_hard_links(home: Path) -> None:
     (home / "secret").write_text("of root")
     (home / "clankers" / "logs").mkdir(parents=True)
     os.link(home / "secret", home / "clankers" / "logs" / "hook.log")
@@ -337,7 +337,7 @@ def test_hook_counts_events_that_it_cannot_spool(home: Path) -> None:
         assert "5 events" in found["finding"]
 
 
-def test_hook_counts_on_a_disk_without_a_free_block(home: Path) -> None:
+def test_hook_counts_lost_events_on_a_full_disk(home: Path) -> None:
     data = home / "clankers"
     data.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "tmpfs", str(data)]
@@ -357,7 +357,7 @@ def test_hook_counts_on_a_disk_without_a_free_block(home: Path) -> None:
         subprocess.run(["umount", str(data)], check=True)
 
 
-def test_lost_events_are_counted_again_from_a_damaged_record(home: Path) -> None:
+def test_lost_events_count_restarts_after_a_damaged_record(home: Path) -> None:
     (home / "clankers").mkdir()
     (home / "clankers" / "lost-events").write_bytes(b"\xff" * 900)
     (home / "clankers" / "spool").write_text("in the way")
@@ -365,7 +365,7 @@ def test_lost_events_are_counted_again_from_a_damaged_record(home: Path) -> None
     assert (home / "clankers" / "lost-events").read_bytes().startswith(b"1 ")
 
 
-def test_lost_events_of_long_ago_are_shown_but_are_no_problem(daemon: DaemonProcess) -> None:
+def test_lost_events_of_long_ago_are_shown_but_not_reported_as_a_problem(daemon: DaemonProcess) -> None:
     (daemon.data / "lost-events").write_bytes(b"3 1000 OSError: No space left on device".ljust(511) + b"\n")
     with daemon.connect() as connection:
         report = connection.call("capture.status")

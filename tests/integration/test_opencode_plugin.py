@@ -1,4 +1,4 @@
-"""The OpenCode plugin, driven as OpenCode does, against a daemon that listens, hangs, refuses or is not there."""
+"""OpenCode plugin, driven as OpenCode does, with a daemon that replies, hangs, refuses or is not running."""
 
 import json
 import os
@@ -28,7 +28,7 @@ Step = dict[str, Any]
 
 
 class OpenCode:
-    """OpenCode with the plugin in it."""
+    """A process that drives the plugin as OpenCode does."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -45,15 +45,15 @@ class OpenCode:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
 
-    def plays(self, *steps: Step) -> list[Any]:
-        """What the hooks of these steps print; OpenCode must see no error."""
+    def play(self, *steps: Step) -> list[Any]:
+        """Run the steps and return what their hooks print; there must be no error."""
         process = self.start()
         out, err = process.communicate("".join(f"{json.dumps(step)}\n" for step in steps), timeout=60)
         assert (process.returncode, err) == (0, "")
         return [json.loads(line) for line in out.splitlines()]
 
-    def kept(self) -> list[dict[str, Any]]:
-        """The events in the spool, in order."""
+    def spooled(self) -> list[dict[str, Any]]:
+        """Return the events in the spool, in order."""
         paths = sorted((self.home / "clankers" / "spool").glob("*.json"))
         requests = [json.loads(path.read_bytes()) for path in paths]
         assert all(request["harness"] == "opencode" and request["at"] > 1e12 for request in requests)
@@ -75,7 +75,7 @@ def opencode(home: Path) -> OpenCode:
 
 
 def storing(seen: list[dict[str, Any]], recalled: str | None = None) -> Script:
-    """A daemon that acknowledges everything, and recalls this."""
+    """Make a daemon that acknowledges every event and recalls `recalled`."""
 
     def script(peer: Peer) -> None:
         for request in peer.requests():
@@ -124,7 +124,7 @@ def prompt(number: str = "u", text: str = "do it", **more: Any) -> Step:
 
 
 def texts(events: list[dict[str, Any]]) -> dict[str, str]:
-    """The text of each message, as last sent."""
+    """Return the text of each message, as last sent."""
     return {
         event["properties"]["info"]["id"]: "|".join(part.get("text", "") for part in event["properties"]["parts"])
         for event in events
@@ -136,10 +136,10 @@ def types(events: list[dict[str, Any]]) -> list[str]:
     return [event["type"] for event in events if "type" in event]
 
 
-def test_messages_are_put_together_from_their_parts(opencode: OpenCode) -> None:
+def test_plugin_assembles_messages_from_their_parts(opencode: OpenCode) -> None:
     seen: list[dict[str, Any]] = []
     with opencode.daemon(storing(seen)):
-        opencode.plays(
+        opencode.play(
             prompt("u", "create a file"),
             info("a"),
             part("p1", "a", text=""),
@@ -155,43 +155,43 @@ def test_messages_are_put_together_from_their_parts(opencode: OpenCode) -> None:
     assert texts(seen) == {"u": "create a file", "a": "I will look.|Done."}
     last = [event for event in seen if event.get("type") == "clankers.message"][-1]["properties"]
     assert (last["sessionID"], last["info"]["tokens"]) == ("s", {"input": 5})
-    assert opencode.kept() == []
+    assert opencode.spooled() == []
 
 
-def test_the_last_message_is_not_lost_when_opencode_ends_at_once(opencode: OpenCode) -> None:
+def test_plugin_sends_an_incomplete_message_on_dispose(opencode: OpenCode) -> None:
     seen: list[dict[str, Any]] = []
     with opencode.daemon(storing(seen)):
-        opencode.plays(info("a"), part("p", "a", text=""), delta("p", "a", "half a sent"), DISPOSE)
+        opencode.play(info("a"), part("p", "a", text=""), delta("p", "a", "half a sent"), DISPOSE)
     assert texts(seen) == {"a": "half a sent"}
 
 
-def test_without_dispose_what_was_not_acknowledged_is_kept_at_exit(opencode: OpenCode) -> None:
-    opencode.plays(prompt("u", "hello"), {"exit": True})
-    assert texts(opencode.kept()) == {"u": "hello"}
+def test_plugin_spools_unacknowledged_events_at_exit(opencode: OpenCode) -> None:
+    opencode.play(prompt("u", "hello"), {"exit": True})
+    assert texts(opencode.spooled()) == {"u": "hello"}
 
 
-def test_a_message_that_changes_later_is_sent_again(opencode: OpenCode) -> None:
+def test_plugin_sends_a_message_again_after_a_change(opencode: OpenCode) -> None:
     done = {"created": 1, "completed": 2}
     seen: list[dict[str, Any]] = []
     with opencode.daemon(storing(seen)):
-        opencode.plays(
+        opencode.play(
             info("a", time=done), part("p", "a", text="first"), IDLE, part("p", "a", text="second"), IDLE, DISPOSE
         )
     assert texts(seen) == {"a": "second"}
 
 
-def test_what_has_not_changed_is_not_sent_again(opencode: OpenCode) -> None:
+def test_plugin_does_not_send_unchanged_messages_again(opencode: OpenCode) -> None:
     done = info("a", time={"created": 1, "completed": 2})
     seen: list[dict[str, Any]] = []
     with opencode.daemon(storing(seen)):
-        opencode.plays(part("p", "a", text="once"), done, done, IDLE, IDLE, DISPOSE)
+        opencode.play(part("p", "a", text="once"), done, done, IDLE, IDLE, DISPOSE)
     assert types(seen).count("clankers.message") == 1
 
 
-def test_tools_are_sent_when_they_end_failed_ones_too(opencode: OpenCode) -> None:
+def test_plugin_sends_completed_and_failed_tools(opencode: OpenCode) -> None:
     seen: list[dict[str, Any]] = []
     with opencode.daemon(storing(seen)):
-        opencode.plays(
+        opencode.play(
             tool("t1", "pending"),
             tool("t1", "running", input={"command": "ls"}),
             tool("t1", "completed", input={"command": "ls"}, output="notes.txt", attachments=[{"url": "data:,x"}]),
@@ -206,7 +206,7 @@ def test_tools_are_sent_when_they_end_failed_ones_too(opencode: OpenCode) -> Non
     assert states[1]["error"] == "File not found"
 
 
-def test_session_events_go_as_they_are_and_noise_does_not(opencode: OpenCode) -> None:
+def test_plugin_forwards_session_events_and_ignores_others(opencode: OpenCode) -> None:
     def event(kind: str, **properties: Any) -> Step:
         return {"event": {"id": kind, "type": kind, "properties": properties}}
 
@@ -225,28 +225,28 @@ def test_session_events_go_as_they_are_and_noise_does_not(opencode: OpenCode) ->
     ]
     seen: list[dict[str, Any]] = []
     with opencode.daemon(storing(seen)):
-        opencode.plays(*[step for pair in zip(wanted, [*noise, noise[0]], strict=True) for step in pair], DISPOSE)
+        opencode.play(*[step for pair in zip(wanted, [*noise, noise[0]], strict=True) for step in pair], DISPOSE)
     assert seen == [step["event"] | {"directory": "/home/user/proj"} for step in wanted]
 
 
-def test_while_the_daemon_is_away_events_are_kept_in_order(opencode: OpenCode) -> None:
-    opencode.plays(
+def test_plugin_spools_events_in_order_without_a_daemon(opencode: OpenCode) -> None:
+    opencode.play(
         *[prompt(f"u{number}", f"prompt {number}") for number in range(20)], tool("t", "completed"), IDLE, DISPOSE
     )
-    kept = opencode.kept()
-    assert list(texts(kept)) == [f"u{number}" for number in range(20)]
-    assert types(kept)[-2:] == ["message.part.updated", "session.idle"]
+    spooled = opencode.spooled()
+    assert list(texts(spooled)) == [f"u{number}" for number in range(20)]
+    assert types(spooled)[-2:] == ["message.part.updated", "session.idle"]
     names = [path.name for path in (opencode.home / "clankers" / "spool").iterdir()]
     assert all(name.endswith(".json") for name in names)
 
 
-def test_a_daemon_that_comes_back_gets_what_happens_then(opencode: OpenCode) -> None:
+def test_plugin_reconnects_to_a_daemon_that_returns(opencode: OpenCode) -> None:
     process = opencode.start()
     assert process.stdin
     process.stdin.write(json.dumps(prompt("u1")) + "\n")
     process.stdin.flush()
-    eventually(opencode.kept, "an event is in the spool")
-    assert list(texts(opencode.kept())) == ["u1"]
+    eventually(opencode.spooled, "an event is in the spool")
+    assert list(texts(opencode.spooled())) == ["u1"]
     seen: list[dict[str, Any]] = []
     with opencode.daemon(storing(seen), storing(seen)):
         number = 1
@@ -256,17 +256,17 @@ def test_a_daemon_that_comes_back_gets_what_happens_then(opencode: OpenCode) -> 
             process.stdin.flush()
             time.sleep(0.1)
         process.communicate(json.dumps(DISPOSE) + "\n", timeout=60)
-    everything = texts(opencode.kept()) | texts(seen)
+    everything = texts(opencode.spooled()) | texts(seen)
     assert set(everything) == {f"u{each}" for each in range(1, number + 1)}
 
 
-def test_a_hung_daemon_delays_no_hook_and_loses_nothing(opencode: OpenCode) -> None:
+def test_plugin_spools_events_if_the_daemon_hangs(opencode: OpenCode) -> None:
     def silent(peer: Peer) -> None:
         peer.wait_for_the_end()
 
     with opencode.daemon(silent, silent):
-        opencode.plays(prompt("u"), tool("t", "completed"), DISPOSE)
-    assert types(opencode.kept()) == ["clankers.message", "message.part.updated"]
+        opencode.play(prompt("u"), tool("t", "completed"), DISPOSE)
+    assert types(opencode.spooled()) == ["clankers.message", "message.part.updated"]
 
 
 def refuse(peer: Peer) -> None:
@@ -280,13 +280,13 @@ def babble(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("script", [refuse, babble, Peer.hang_up])
-def test_a_daemon_that_does_not_acknowledge_gets_it_through_the_spool(opencode: OpenCode, script: Script) -> None:
+def test_plugin_spools_events_that_are_not_acknowledged(opencode: OpenCode, script: Script) -> None:
     with opencode.daemon(script):
-        opencode.plays(IDLE, DISPOSE)
-    assert types(opencode.kept()) == ["session.idle"]
+        opencode.play(IDLE, DISPOSE)
+    assert types(opencode.spooled()) == ["session.idle"]
 
 
-def test_what_is_recalled_goes_beside_its_prompt_into_each_request(opencode: OpenCode) -> None:
+def test_plugin_adds_recalled_text_to_each_request(opencode: OpenCode) -> None:
     seen: list[dict[str, Any]] = []
     request = {
         "hook": "experimental.chat.messages.transform",
@@ -306,7 +306,7 @@ def test_what_is_recalled_goes_beside_its_prompt_into_each_request(opencode: Ope
         assert process.stdout
         added: list[Any] = []
         process.stdin.write(json.dumps(prompt("u", "do it", parts=[attached])) + "\n")
-        while len(added) < 2:  # the answer is not waited for, so that it may come with the next request
+        while len(added) < 2:  # the plugin does not wait for the answer, so it may be added to a later request
             process.stdin.write(json.dumps(request) + "\n")
             process.stdin.flush()
             first, other = json.loads(process.stdout.readline())["messages"]
@@ -322,26 +322,26 @@ def test_what_is_recalled_goes_beside_its_prompt_into_each_request(opencode: Ope
     assert "last time" not in json.dumps([each for each in seen if "type" in each])
 
 
-def test_recall_is_told_when_the_context_no_longer_holds_what_was_recalled(opencode: OpenCode) -> None:
+def test_plugin_tells_recall_when_the_context_was_compacted(opencode: OpenCode) -> None:
     """At the first prompt of a process, which may have resumed the session, and after a compaction."""
     compacted = {"event": {"id": "e", "type": "session.compacted", "properties": {"sessionID": "s"}}}
     seen: list[dict[str, Any]] = []
     with opencode.daemon(storing(seen)):
-        opencode.plays(prompt("u1"), prompt("u2"), compacted, prompt("u3"), prompt("u4"), IDLE, DISPOSE)
+        opencode.play(prompt("u1"), prompt("u2"), compacted, prompt("u3"), prompt("u4"), IDLE, DISPOSE)
     asked = [each["params"]["event"] for each in seen if each.get("method") == "recall.hook"]
     assert [(event["messageID"], event["compacted"]) for event in asked] == [
         ("u1", True), ("u2", False), ("u3", True), ("u4", False),
     ]  # fmt: skip
 
 
-def test_nonsense_throws_nothing(opencode: OpenCode) -> None:
+def test_plugin_does_not_throw_for_malformed_events(opencode: OpenCode) -> None:
     strange: list[Any] = [
         None, {}, {"type": "message.updated"}, {"type": "message.updated", "properties": {"info": None}},
         {"type": "message.part.updated", "properties": {"part": {"id": 1, "messageID": {}, "type": "text"}}},
         {"type": "message.part.updated", "properties": {"part": {"type": "tool"}}},
         {"type": "message.part.delta", "properties": {}}, {"type": "session.idle"}, {"type": 5, "properties": 5},
     ]  # fmt: skip
-    opencode.plays(
+    opencode.play(
         *[{"event": event} for event in strange],
         {"hook": "chat.message"},
         {"hook": "chat.message", "input": {}, "output": {"message": {}, "parts": [{}]}},
@@ -351,16 +351,16 @@ def test_nonsense_throws_nothing(opencode: OpenCode) -> None:
     )
 
 
-def test_nowhere_to_write_throws_nothing(opencode: OpenCode) -> None:
+def test_plugin_does_not_throw_if_nothing_can_be_written(opencode: OpenCode) -> None:
     (opencode.home / "clankers" / "spool").write_text("in the way")
-    opencode.plays(prompt("u"), IDLE, DISPOSE)
+    opencode.play(prompt("u"), IDLE, DISPOSE)
     assert "EEXIST" in opencode.log() or "ENOTDIR" in opencode.log()
 
 
-def test_events_that_cannot_be_spooled_are_counted(opencode: OpenCode) -> None:
+def test_plugin_counts_events_that_cannot_be_spooled(opencode: OpenCode) -> None:
     (opencode.home / "clankers" / "spool").write_text("a file where the folder should be")
-    opencode.plays(prompt(), DISPOSE)
-    opencode.plays(prompt(), DISPOSE)
+    opencode.play(prompt(), DISPOSE)
+    opencode.play(prompt(), DISPOSE)
     record = (opencode.home / "clankers" / "lost-events").read_bytes()
     assert (len(record), record[:2], record[-1:]) == (512, b"2 ", b"\n")
     lost = LostEvents.parse(record)
@@ -370,18 +370,18 @@ def test_events_that_cannot_be_spooled_are_counted(opencode: OpenCode) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
-def test_nothing_is_sent_to_a_socket_of_another_user(opencode: OpenCode) -> None:
+def test_plugin_sends_nothing_to_a_socket_of_another_user(opencode: OpenCode) -> None:
     seen: list[dict[str, Any]] = []
     with opencode.daemon(storing(seen)):
         os.chown(opencode.socket, 12345, 12345)
-        opencode.plays(prompt(), DISPOSE)
-    assert (seen, len(opencode.kept())) == ([], 1)
+        opencode.play(prompt(), DISPOSE)
+    assert (seen, len(opencode.spooled())) == ([], 1)
     assert "belongs to another user (uid 12345)" in opencode.log()
 
 
-def test_it_brings_the_mcp_server_and_commands_and_leaves_the_owners_own_alone(opencode: OpenCode) -> None:
+def test_plugin_config_adds_server_and_commands_without_replacing_the_users_own(opencode: OpenCode) -> None:
     mine = {"description": "mine", "template": "mine"}
-    (config,) = opencode.plays(
+    (config,) = opencode.play(
         {"hook": "config", "input": {"command": {"recall": mine}}, "print": True}, DISPOSE
     )  # fmt: skip
     assert config["mcp"]["clankers"]["command"] == ["clankers-mcp"]
@@ -390,32 +390,32 @@ def test_it_brings_the_mcp_server_and_commands_and_leaves_the_owners_own_alone(o
 
 
 def steps(stream: Path) -> list[Step]:
-    """A recorded stream, told as OpenCode told it."""
+    """Return the steps of a recorded stream."""
     entries = [json.loads(line) for line in stream.read_text().splitlines()]
-    told = [
+    recorded = [
         {"event": entry["event"]}
         if entry["kind"] == "event"
         else {"hook": entry["name"], "input": entry.get("input"), "output": entry.get("output")}
         for entry in entries
         if entry["kind"] in ("event", "hook") and entry.get("name") not in ("config", "dispose")
     ]
-    return [*told, DISPOSE]
+    return [*recorded, DISPOSE]
 
 
 def tools_of(events: list[dict[str, Any]]) -> dict[str, str]:
-    """How each tool ended."""
+    """Return the final status of each tool."""
     found = [event["properties"]["part"] for event in events if event.get("type") == "message.part.updated"]
     return {part["id"]: part["state"]["status"] for part in found}
 
 
 @needs_fixtures
 @pytest.mark.parametrize("name", sorted(path.stem for path in OPENCODE.glob("streams/*.jsonl")))
-def test_of_a_recorded_stream_every_message_and_tool_is_sent_whole(opencode: OpenCode, name: str) -> None:
+def test_plugin_sends_every_message_and_tool_of_a_recorded_stream(opencode: OpenCode, name: str) -> None:
     stream = OPENCODE / "streams" / f"{name}.jsonl"
     expected = [event for _, event in opencode_events(stream)]
     seen: list[dict[str, Any]] = []
     with opencode.daemon(storing(seen)):
-        opencode.plays(*steps(stream))
+        opencode.play(*steps(stream))
     sent = [event for event in seen if "type" in event]
     assert texts(sent) == texts(expected)
     assert tools_of(sent) == tools_of(expected)

@@ -16,7 +16,7 @@ from commands import ctl
 from support import DaemonProcess, running_daemon
 from writers import eventually
 
-from clankers.spool import keep
+from clankers.spool import spool_event
 from clankersd.capture import spool as spool_module
 from clankersd.capture.spool import MAX_EVENT_BYTES, Spool
 
@@ -88,7 +88,7 @@ def test_spool_sets_bad_files_aside_and_stores_the_rest(home: Path, spool: Path)
     strange = os.fsdecode(b"0\xff\xfe\n\x1b[31m.json")
     (spool / strange).write_bytes(b"{not json")
     for number in range(3):
-        keep(str(spool), message(number))
+        spool_event(str(spool), message(number))
     with running_daemon(home) as daemon:
         eventually(lambda: messages(daemon) == 3, "the events behind the bad files are stored")
         eventually(lambda: not list(spool.glob("*.json")), "the spool is empty")
@@ -112,7 +112,7 @@ def test_spool_skips_and_remembers_what_it_cannot_move(home: Path, spool: Path) 
     (spool / FIRST).mkdir()
     with running_daemon(home) as daemon, daemon.connect() as connection:
         for number in range(20):
-            keep(str(spool), message(number))
+            spool_event(str(spool), message(number))
             event = json.loads(message(number + 20))["event"]
             connection.call("hook.event", harness="generic", event=event)
         eventually(lambda: messages(daemon) == 40, "all events are stored")
@@ -141,7 +141,7 @@ def test_spool_does_not_write_through_a_link_called_rejected(home: Path, spool: 
     (home / "elsewhere").mkdir()
     (spool / "rejected").symlink_to(home / "elsewhere")
     (spool / FIRST).write_text("{not json")
-    keep(str(spool), message(1))
+    spool_event(str(spool), message(1))
     with running_daemon(home) as daemon:
         eventually(lambda: messages(daemon) == 1, "the event is stored")
     assert list((home / "elsewhere").iterdir()) == []
@@ -171,7 +171,7 @@ def test_spool_directory_that_cannot_be_used_is_a_problem(daemon: DaemonProcess,
         else:
             folder.unlink()
         eventually(lambda: connection.call("health")["ok"], "health tells that it is over")
-        keep(str(folder), message(2))
+        spool_event(str(folder), message(2))
         eventually(lambda: messages(daemon) == 2, "it is replayed once the directory is in order")
 
 
@@ -179,7 +179,7 @@ def test_spool_directory_may_be_a_link_to_ones_own(home: Path) -> None:
     (home / "clankers").mkdir()
     (home / "disk").mkdir()
     (home / "clankers" / "spool").symlink_to(home / "disk")
-    keep(str(home / "clankers" / "spool"), message(1))
+    spool_event(str(home / "clankers" / "spool"), message(1))
     with running_daemon(home) as daemon:
         eventually(lambda: messages(daemon) == 1, "the event is stored")
 
@@ -203,7 +203,7 @@ def ordinary_user(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_spool_sets_aside_a_file_without_permissions(home: Path, spool: Path) -> None:
     (spool / FIRST).write_bytes(message(1))
     (spool / FIRST).chmod(0)
-    keep(str(spool), message(2))
+    spool_event(str(spool), message(2))
     with running_daemon(home) as daemon:
         eventually(lambda: messages(daemon) == 1, "the event behind it is stored")
         eventually((spool / "rejected" / FIRST).exists, "it is set aside")
@@ -211,7 +211,7 @@ def test_spool_sets_aside_a_file_without_permissions(home: Path, spool: Path) ->
 
 @pytest.mark.usefixtures("ordinary_user")
 def test_spool_directory_without_permissions_is_a_problem(home: Path, spool: Path) -> None:
-    keep(str(spool), message(1))
+    spool_event(str(spool), message(1))
     spool.chmod(0)
     with running_daemon(home) as daemon, daemon.connect() as connection:
         eventually(lambda: not connection.call("health")["ok"], "health tells")
@@ -249,7 +249,7 @@ def stored(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 async def test_spool_leaves_a_file_with_a_read_error_for_later(
     tmp_path: Path, stored: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bad, good = Path(keep(str(tmp_path), message(1))).name, keep(str(tmp_path), message(2))
+    bad, good = Path(spool_event(str(tmp_path), message(1))).name, spool_event(str(tmp_path), message(2))
     read = spool_module.read_regular
 
     def fail(path: Path, **limits: Any) -> bytes:
@@ -270,8 +270,8 @@ async def test_spool_leaves_a_file_with_a_read_error_for_later(
 async def test_spool_passes_over_a_file_that_vanishes(
     tmp_path: Path, stored: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gone = keep(str(tmp_path), message(1))
-    keep(str(tmp_path), message(2))
+    gone = spool_event(str(tmp_path), message(1))
+    spool_event(str(tmp_path), message(2))
     read = spool_module.read_regular
 
     def vanish(path: Path, **limits: Any) -> bytes:

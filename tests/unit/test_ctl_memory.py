@@ -1,4 +1,4 @@
-"""Memories as forms, pictures and files of others: what needs no daemon."""
+"""Parts of `clankers-ctl memory` that need no daemon: drafts, graph rendering and import formats."""
 
 import re
 import xml.etree.ElementTree as ET
@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clankers.ctl.memory.branches import grown
-from clankers.ctl.memory.drawing import HEIGHT, WIDTH, as_dot, as_svg
-from clankers.ctl.memory.foreign import adopted
-from clankers.ctl.memory.form import LINE, Mistake, changes, form, mistake
+from clankers.ctl.memory.edit import SEPARATOR, DraftError, format_draft, locate_error, parse_changes
+from clankers.ctl.memory.files import convert_record
+from clankers.ctl.memory.graph import BOX_HEIGHT, BOX_WIDTH, render_dot, render_svg, spanning_tree
 from clankers_protocol.entities import Graph, GraphEdge, GraphNode
 from clankers_protocol.memories import Memory
 from clankers_protocol.memory_transfer import MemoryRecord
@@ -32,30 +31,30 @@ def memory(**fields: Any) -> Memory:
 
 
 def edited(text: str, name: str, value: str) -> str:
-    """The form with another value in a field."""
+    """Return the draft with another value in a field."""
     changed, count = re.subn(rf"(?m)^{name} = .*$", lambda _: f"{name} = {value}", text)
     assert count == 1
     return changed
 
 
-# The form
+# Drafts
 
 
 @given(content=TEXT, summary=TEXT, tags=st.lists(TEXT), importance=st.floats(0, 1), expires=st.integers(NOW, NOW * 2))
-def test_a_form_that_is_left_alone_changes_nothing(
+def test_parse_changes_returns_none_for_an_unedited_draft(
     content: str, summary: str, tags: list[str], importance: float, expires: int
 ):
     shown = memory(content=content, summary=summary, tags=tags, importance=importance, expires_at=expires)
-    text = form(shown)
+    text = format_draft(shown)
 
-    assert changes(shown, text, text) is None
-    assert changes(shown, text, text + "\n\n") is None  # editors like to add a line
+    assert parse_changes(shown, text, text) is None
+    assert parse_changes(shown, text, text + "\n\n") is None  # editors like to add a line
 
 
 @given(content=TEXT.filter(lambda text: "\r" not in text and text.strip("\n")), tags=st.lists(TEXT, max_size=5))
-def test_what_is_changed_and_only_that_is_sent(content: str, tags: list[str]):
+def test_parse_changes_sends_only_edited_fields(content: str, tags: list[str]):
     before, after = memory(), memory(content=content, tags=[tag[:200] for tag in tags])
-    update = changes(before, form(before), form(after))
+    update = parse_changes(before, format_draft(before), format_draft(after))
 
     sent = (
         {} if update is None else {name for name in ("content", "tags", "summary") if getattr(update, name) is not None}
@@ -67,73 +66,73 @@ def test_what_is_changed_and_only_that_is_sent(content: str, tags: list[str]):
         assert update.content == content.strip("\n")
 
 
-def test_times_are_taken_as_people_write_them():
+def test_parse_changes_accepts_times_in_human_formats():
     shown = memory()
-    text = form(shown)
+    text = format_draft(shown)
 
     for written in ('"2033-01-31"', "2033-01-31", "2033-01-31T18:00:00", '"2033-01-31 18:00"', '"2w"'):
-        update = changes(shown, text, edited(text, "expires_at", written))
+        update = parse_changes(shown, text, edited(text, "expires_at", written))
         assert update
         assert update.expires_at
         assert update.expires_at > NOW
-    day = [changes(shown, text, edited(text, name, '"2033-01-31"')) for name in ("valid_from", "valid_until")]
+    day = [parse_changes(shown, text, edited(text, name, '"2033-01-31"')) for name in ("valid_from", "valid_until")]
     assert day[0]
     assert day[1]
-    assert day[1].valid_until == (day[0].valid_from or 0) + 24 * 3_600_000 - 1  # a day from its beginning to its end
+    assert day[1].valid_until == (day[0].valid_from or 0) + 24 * 3_600_000 - 1  # from the start to the end of the day
 
 
-def test_a_time_before_2001_is_sent_as_the_daemon_reads_it():
+def test_parse_changes_sends_times_before_2001_in_seconds():
     shown = memory()
-    text = form(shown)
-    update = changes(shown, text, edited(text, "valid_from", "1999-12-31T00:00:00Z"))
+    text = format_draft(shown)
+    update = parse_changes(shown, text, edited(text, "valid_from", "1999-12-31T00:00:00Z"))
 
     assert update
-    assert update.valid_from == 946_598_400  # so small a number is seconds
+    assert update.valid_from == 946_598_400  # numbers this small are seconds
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "message"),
     [
         ("importance", "1.5", "line 7, importance: Expected `float` <= 1.0"),
         ("importance", '"much"', "line 7, importance: Expected `float | null`, got `str`"),
         ("sector", '"psychic"', "line 4, sector: "),
         ("tags", '["a", 1]', "line 9, tags: "),
         ("expires_at", '"soon"', "line 14, expires_at: 'soon' is no time"),
-        ("tags", "[", "the fields cannot be read"),
+        ("tags", "[", "the fields are not valid TOML"),
         ("id", '"another"', "line 2, id: this is a draft of another"),
         ("tier", '"global"\nmood = "good"', "mood: there is no field 'mood'"),
         ("category", '"Not A Category"', "line 6, category: "),
     ],
 )
-def test_a_mistake_names_its_line(name: str, value: str, said: str):
+def test_parse_changes_reports_the_line_of_an_invalid_field(name: str, value: str, message: str):
     shown = memory()
-    text = form(shown)
+    text = format_draft(shown)
 
-    with pytest.raises(Mistake, match=re.escape(said)):
-        changes(shown, text, edited(text, name, value))
+    with pytest.raises(DraftError, match=re.escape(message)):
+        parse_changes(shown, text, edited(text, name, value))
 
 
-def test_a_form_without_its_line_is_a_mistake():
+def test_parse_changes_requires_the_separator():
     shown = memory()
 
-    with pytest.raises(Mistake, match="is gone"):
-        changes(shown, form(shown), form(shown).replace(LINE, ""))
+    with pytest.raises(DraftError, match="is missing"):
+        parse_changes(shown, format_draft(shown), format_draft(shown).replace(SEPARATOR, ""))
 
 
-def test_what_the_daemon_finds_wrong_is_shown_in_the_form():
-    text = form(memory())
+def test_locate_error_maps_daemon_errors_to_lines_of_the_draft():
+    text = format_draft(memory())
 
-    said = mistake("invalid params: it ends before it begins - at `$.validUntil`", text)
-    assert re.fullmatch(r"line \d+, valid_until: it ends before it begins", str(said))
-    assert str(mistake("invalid params: nothing - at `$.content`", text)) == "below the line: nothing"
-    assert str(mistake("something else", text)) == "something else"
+    message = locate_error("invalid params: it ends before it begins - at `$.validUntil`", text)
+    assert re.fullmatch(r"line \d+, valid_until: it ends before it begins", str(message))
+    assert str(locate_error("invalid params: nothing - at `$.content`", text)) == "below the line: nothing"
+    assert str(locate_error("something else", text)) == "something else"
 
 
 # The graph
 
 
 def graph(labels: list[str]) -> Graph:
-    """A memory, around it entities, and around those memories again; the last two are also related."""
+    """Make a graph of a memory, entities around it, and memories around those; the last two memories are related."""
     nodes = [GraphNode("root", "memory", labels[0], 0)]
     edges = []
     for place, label in enumerate(labels[1:]):
@@ -146,40 +145,41 @@ def graph(labels: list[str]) -> Graph:
     return Graph(nodes, edges, False)
 
 
-def test_a_tree_holds_every_node_once_and_every_edge():
+def test_spanning_tree_contains_every_node_once_and_every_edge():
     found = graph(["a", "b", "c", "d"])
-    branches = list(grown(found).walk())
+    branches = list(spanning_tree(found).walk())
 
     assert sorted(branch.node.id for branch in branches) == sorted(node.id for node in found.nodes)
-    edges = [branch.edge for branch in branches if branch.edge] + [edge for each in branches for edge in each.others]
-    assert len(edges) == len(found.edges)
+    tree_edges = [branch.edge for branch in branches if branch.edge]
+    other_edges = [edge for branch in branches for edge in branch.other_edges]
+    assert len(tree_edges) + len(other_edges) == len(found.edges)
 
 
-def test_a_node_that_no_edge_leads_to_is_still_in_the_tree():
+def test_spanning_tree_contains_nodes_without_edges():
     found = Graph([GraphNode("a", "memory", "a", 0), GraphNode("b", "memory", "b", 2)], [], True)
 
-    assert [branch.node.id for branch in grown(found).walk()] == ["a", "b"]
+    assert [branch.node.id for branch in spanning_tree(found).walk()] == ["a", "b"]
 
 
 @given(st.lists(st.text(), min_size=2, max_size=4))
-def test_a_picture_is_good_xml_whatever_the_memories_say(labels: list[str]):
-    drawn = ET.fromstring(as_svg(graph(labels)))
+def test_render_svg_is_valid_xml_for_any_text(labels: list[str]):
+    drawn = ET.fromstring(render_svg(graph(labels)))
 
     assert len(drawn.findall(f"{SVG}g")) == len(graph(labels).nodes)
 
 
-def test_no_two_boxes_of_a_picture_overlap_and_all_are_in_it():
-    drawn = ET.fromstring(as_svg(graph(list("abcdefgh"))))
+def test_render_svg_boxes_do_not_overlap_and_lie_inside_the_picture():
+    drawn = ET.fromstring(render_svg(graph(list("abcdefgh"))))
     corners = [(float(box.attrib["x"]), float(box.attrib["y"])) for box in drawn.findall(f"{SVG}g/{SVG}rect")]
 
     for place, (x, y) in enumerate(corners):
-        assert 0 <= x <= float(drawn.attrib["width"]) - WIDTH
-        assert 0 <= y <= float(drawn.attrib["height"]) - HEIGHT
-        assert all(abs(x - a) >= WIDTH or abs(y - b) >= HEIGHT for a, b in corners[:place])
+        assert 0 <= x <= float(drawn.attrib["width"]) - BOX_WIDTH
+        assert 0 <= y <= float(drawn.attrib["height"]) - BOX_HEIGHT
+        assert all(abs(x - a) >= BOX_WIDTH or abs(y - b) >= BOX_HEIGHT for a, b in corners[:place])
 
 
-def test_dot_keeps_quotes_and_lines_in_their_strings():
-    text = as_dot(graph(['say "hi"\\', "two\nlines"]))
+def test_render_dot_escapes_quotes_and_newlines():
+    text = render_dot(graph(['say "hi"\\', "two\nlines"]))
 
     assert r'label="say \"hi\"\\"' in text
     assert text.count("\n") == len(text.splitlines())
@@ -187,7 +187,7 @@ def test_dot_keeps_quotes_and_lines_in_their_strings():
     assert '"root" -> "e0"' in text
 
 
-# Files of others
+# Import formats
 
 
 @pytest.mark.parametrize(
@@ -215,12 +215,12 @@ def test_dot_keeps_quotes_and_lines_in_their_strings():
     ],
     ids=["mem0", "OpenMemory", "mcp-memory-service"],
 )  # fmt: skip
-def test_memories_of_other_stores_become_ours(record: dict[str, Any], expected: dict[str, Any]):
-    assert adopted(record) == expected
-    msgspec.convert(adopted(record), MemoryRecord)
+def test_convert_record_reads_exports_of_other_stores(record: dict[str, Any], expected: dict[str, Any]):
+    assert convert_record(record) == expected
+    msgspec.convert(convert_record(record), MemoryRecord)
 
 
-def test_our_own_records_stay_as_they_are():
+def test_convert_record_returns_our_own_records_unchanged():
     record = {"id": "a", "content": "b", "createdAt": 1}
 
-    assert adopted(record) is record
+    assert convert_record(record) is record

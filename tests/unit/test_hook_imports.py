@@ -1,4 +1,4 @@
-"""A hook runs many times a minute inside somebody else's program: it loads next to nothing."""
+"""Imports of the hook: it runs many times a minute while a harness waits, so it must import very little."""
 
 import json
 import subprocess
@@ -19,14 +19,14 @@ def loaded_by_the_hook() -> set[str]:
     return set(json.loads(subprocess.run(command, capture_output=True, check=True, text=True).stdout))
 
 
-def test_the_hook_loads_only_the_standard_library():
+def test_hook_imports_only_the_standard_library():
     foreign = {name for name in loaded_by_the_hook() if name.partition(".")[0] not in sys.stdlib_module_names}
 
     assert "clankers.hook" in foreign
     assert foreign <= OURS
 
 
-def test_the_hook_loads_nothing_slow():
+def test_hook_imports_no_slow_modules():
     slow = {"asyncio", "typing", "dataclasses", "inspect", "subprocess", "importlib.metadata", "email", "ssl"}
 
     assert not loaded_by_the_hook() & slow

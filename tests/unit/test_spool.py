@@ -1,4 +1,4 @@
-"""The spool: a killed hook leaves nothing half, and what is set aside stays within bounds."""
+"""Spool: a killed hook leaves no partial event, and the folder of rejected events is bounded."""
 
 import os
 import subprocess
@@ -7,37 +7,37 @@ from pathlib import Path
 
 import pytest
 
-from clankers.spool import keep
+from clankers.spool import spool_event
 from clankersd.capture.spool import MOST_REJECTED, MOST_REJECTED_BYTES, make_room
 
 
 def put(folder: Path, number: int, size: int) -> str:
-    """An event of this size, that takes no room on the disk."""
+    """Create a sparse file for an event of this size; return its name."""
     path = folder / f"{number:020}-1-{size}.json"
     path.touch()
     os.truncate(path, size)
     return path.name
 
 
-def kept(folder: Path) -> list[str]:
+def remaining(folder: Path) -> list[str]:
     make_room(folder)
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_the_newest_are_kept_as_far_as_they_fit(tmp_path: Path) -> None:
+def test_make_room_deletes_the_oldest_rejected_events_beyond_the_size_limit(tmp_path: Path) -> None:
     names = [put(tmp_path, number, MOST_REJECTED_BYTES // 3) for number in range(5)]
-    assert kept(tmp_path) == names[-3:]
+    assert remaining(tmp_path) == names[-3:]
 
 
-def test_one_that_is_larger_than_all_may_be_is_kept_alone(tmp_path: Path) -> None:
+def test_make_room_leaves_one_event_even_if_it_exceeds_the_limit(tmp_path: Path) -> None:
     put(tmp_path, 1, 10)
     large = put(tmp_path, 2, MOST_REJECTED_BYTES + 1)
-    assert kept(tmp_path) == [large]
+    assert remaining(tmp_path) == [large]
 
 
-def test_of_many_small_ones_the_oldest_make_room(tmp_path: Path) -> None:
+def test_make_room_deletes_the_oldest_events_beyond_the_count_limit(tmp_path: Path) -> None:
     names = [put(tmp_path, number, 2) for number in range(MOST_REJECTED + 3)]
-    assert kept(tmp_path) == names[3:]
+    assert remaining(tmp_path) == names[3:]
 
 
 # -- a hook that is killed
@@ -48,16 +48,16 @@ import os, sys
 from clankers import spool
 folder, point, turn = sys.argv[1], sys.argv[2], int(sys.argv[3])
 real = getattr(os, point)
-def dies(*given):
+def die(*args):
     global turn
     turn -= 1
     if turn:
-        return real(*given)
+        return real(*args)
     if point == "write":
-        real(given[0], bytes(given[1])[:20])
+        real(args[0], bytes(args[1])[:20])
     os._exit(9)
-setattr(os, point, dies)
-spool.keep(folder, sys.argv[4].encode())
+setattr(os, point, die)
+spool.spool_event(folder, sys.argv[4].encode())
 """
 
 
@@ -65,9 +65,7 @@ spool.keep(folder, sys.argv[4].encode())
     ("point", "turn"),
     [("mkdir", 1), ("open", 1), ("write", 1), ("fsync", 1), ("close", 1), ("rename", 1), ("fsync", 2)],
 )
-def test_a_hook_killed_anywhere_leaves_no_half_event_and_nothing_in_the_way(
-    tmp_path: Path, point: str, turn: int
-) -> None:
+def test_spool_event_killed_at_any_point_leaves_no_partial_event(tmp_path: Path, point: str, turn: int) -> None:
     folder = tmp_path / "spool"
     ran = subprocess.run(
         [sys.executable, "-c", KILLED, str(folder), point, str(turn), EVENT.decode()], capture_output=True, check=False
@@ -75,15 +73,17 @@ def test_a_hook_killed_anywhere_leaves_no_half_event_and_nothing_in_the_way(
     assert ran.returncode == 9, ran.stderr
     left = [path.read_bytes() for path in folder.glob("*.json")]
     assert left == ([EVENT] if (point, turn) == ("fsync", 2) else [])
-    later = keep(str(folder), EVENT)
+    later = spool_event(str(folder), EVENT)
     assert Path(later).read_bytes() == EVENT
     assert len(list(folder.glob("*.json"))) == len(left) + 1
 
 
-def test_events_stay_in_order_when_the_clock_is_set_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spool_event_preserves_order_when_the_clock_is_set_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     times = iter([5_000, 3_000, 4_000, 9_000])
     monkeypatch.setattr("clankers.spool.time.time_ns", lambda: next(times))
     spool = tmp_path / "spool"
-    paths = [keep(str(spool), b"%d" % number) for number in range(4)]
+    paths = [spool_event(str(spool), b"%d" % number) for number in range(4)]
     assert sorted(paths) == paths
     assert [Path(path).read_bytes() for path in sorted(paths)] == [b"0", b"1", b"2", b"3"]

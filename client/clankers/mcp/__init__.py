@@ -1,4 +1,4 @@
-"""`clankers-mcp`: the memory as six tools for an agent, over standard input and output."""
+"""`clankers-mcp`: an MCP server that gives an agent six tools for the memory, over standard input and output."""
 
 import sys
 

@@ -1,6 +1,10 @@
-"""The six tools: their arguments, and what they say. First ids and snippets, then the whole text by id."""
+"""The six tools: their arguments and their answers.
+
+Lists contain ids and snippets only; the `get` tool returns the full text of an id.
+"""
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, ClassVar, Protocol
@@ -23,17 +27,22 @@ from clankers_protocol.sessions import Session, SessionList, SessionTimeline, Ti
 from clankers_protocol.wire import Method
 
 Answer = str
-PART = 6_000
-SNIPPET = 300
-LINE = 200
-ABOUT = 300
-MOST_MEMORIES = 5
-PAGE = 20
+
+MAX_PART_CHARACTERS = 6_000
+"""Length of the part of a long text that `get` returns."""
+
+MAX_SNIPPET_CHARACTERS = 300
+MAX_LINE_CHARACTERS = 200
+MAX_NAME_CHARACTERS = 60
+MAX_MEMORIES = 5
+"""Memories at the top of a search result."""
+
+PAGE_SIZE = 20
 
 
 @dataclass(frozen=True)
-class Asker:
-    """Who asks: a connection to the daemon, in a project."""
+class ToolContext:
+    """Connection to the daemon, and the project that the agent works in."""
 
     client: AsyncClient
     project: str
@@ -41,172 +50,170 @@ class Asker:
     async def call(self, request: Method[Result]) -> Result:
         return await self.client.call(request)
 
-    async def call_if_there(self, request: Method[Result]) -> Result | None:
-        """As `call`; None when what is asked for, or the method itself, is not there."""
+    async def call_or_none(self, request: Method[Result]) -> Result | None:
+        """Call a method; return None if the object, or the method itself, does not exist."""
         try:
             return await self.client.call(request)
         except (NotFound, MethodNotFound):
             return None
 
-    def scope(self, everywhere: bool) -> str | None:
-        return None if everywhere else self.project
-
 
 class Tool(Protocol):
-    """A tool is its arguments; the docstring is what the agent reads."""
+    """A tool: a struct of its arguments, whose docstring is the description that the agent reads."""
 
     name: ClassVar[str]
-    only_reads: ClassVar[bool]
+    is_read_only: ClassVar[bool]
 
-    async def answer(self, asker: Asker) -> Answer: ...
+    async def answer(self, context: ToolContext) -> Answer: ...
 
 
 class Arguments(msgspec.Struct, forbid_unknown_fields=True):
-    """What a tool is called with: an argument it does not know is an error. Most tools only read."""
+    """Arguments of a tool; unknown ones are errors. Tools are read-only unless they say otherwise."""
 
-    only_reads: ClassVar[bool] = True
+    is_read_only: ClassVar[bool] = True
 
 
 class SearchTool(Arguments):
-    """Find what was said, done, decided or noted earlier, by words and by meaning. Gives ids and snippets: `get` an
-    id for its text."""
+    """Search earlier sessions, memories, documents and skills by keyword and meaning. Returns ids and snippets; use
+    `get` to read the full text of an id."""
 
     name: ClassVar[str] = "search"
     query: Annotated[str, Meta(min_length=1, max_length=10_000)]
-    everywhere: Annotated[bool, Meta(description="all projects, not only this one")] = False
-    since: Annotated[str, Meta(description="2026-01-31 or 7d")] = ""
+    everywhere: Annotated[bool, Meta(description="search all projects, not only this one")] = False
+    since: Annotated[str, Meta(description="only results since this time: 2026-01-31 or 7d")] = ""
     limit: Annotated[int, Meta(ge=1, le=20)] = 8
-    cursor: Annotated[str, Meta(description="of the page before")] = ""
+    cursor: Annotated[str, Meta(description="cursor of the previous page")] = ""
 
-    async def answer(self, asker: Asker) -> Answer:
-        project = asker.scope(self.everywhere)
-        found = await asker.call(
+    async def answer(self, context: ToolContext) -> Answer:
+        memories: list[Memory] = []
+        result = await context.call(
             Search(
                 query=self.query,
                 sources=["sessions", "memory", "documents", "skills"],
-                project=project,
-                since=_since(self.since),
+                project=None if self.everywhere else context.project,
+                since=_parse_since(self.since),
                 limit=self.limit,
                 cursor=self.cursor or None,
             )
         )
-        memories = [] if self.cursor else await self._memories(asker)
-        lines = [*map(_memory_line, memories), *map(_hit_line, found.hits)]
+        if not self.cursor:
+            limit = min(self.limit, MAX_MEMORIES)
+            found = await context.call_or_none(MemorySearch(query=self.query, project=context.project, limit=limit))
+            memories = [hit.memory for hit in found.hits] if found else []
+        lines = [*map(_memory_line, memories), *map(_hit_line, result.hits)]
         if not lines:
-            return "Nothing was found" + ("." if self.everywhere else " in this project: try everywhere.")
-        more = f"\nMore: cursor {found.cursor}" if found.cursor else ""
-        missing = f"\nIncomplete: {found.degraded}" if found.degraded else ""
-        return "\n".join(lines) + more + missing
-
-    async def _memories(self, asker: Asker) -> list[Memory]:
-        request = MemorySearch(query=self.query, project=asker.project, limit=min(self.limit, MOST_MEMORIES))
-        found = await asker.call_if_there(request)
-        return [hit.memory for hit in found.hits] if found else []
+            return "Nothing was found." if self.everywhere else "Nothing was found in this project: try everywhere."
+        if result.cursor:
+            lines.append(f"More: cursor {result.cursor}")
+        if result.degraded:
+            lines.append(f"Incomplete: {result.degraded}")
+        return "\n".join(lines)
 
 
 class GetTool(Arguments):
-    """The whole text of an id from search, timeline or recall: message, tool call, session, memory, passage."""
+    """Read the full text of an id from search, timeline or recall: a message, tool call, session, memory or
+    passage."""
 
     name: ClassVar[str] = "get"
     id: Annotated[str, Meta(min_length=1, max_length=1024)]
-    offset: Annotated[int, Meta(ge=0, description="where to go on in a long text")] = 0
+    offset: Annotated[int, Meta(ge=0, description="character offset at which to continue a long text")] = 0
 
-    async def answer(self, asker: Asker) -> Answer:
-        whole = await asker.call_if_there(RecallGet(id=self.id, offset=self.offset, characters=PART))
-        if whole is None:
-            return _memory_text(await asker.call(MemoryGet(id=self.id, project=asker.project)), self.offset)
-        session = f", session {encode_id(whole.session_id)}" if whole.session_id not in (None, whole.id) else ""
-        head = (
-            f"{whole.kind} {encode_id(whole.id)}: {clean_line(whole.about, ABOUT)}, {local(whole.created_at)}{session}"
-        )
-        return f"{head}\n\n{whole.text}{_rest(whole.next_offset, whole.characters)}"
+    async def answer(self, context: ToolContext) -> Answer:
+        item = await context.call_or_none(RecallGet(id=self.id, offset=self.offset, characters=MAX_PART_CHARACTERS))
+        if item is None:
+            return _memory_text(await context.call(MemoryGet(id=self.id, project=context.project)), self.offset)
+        about = clean_line(item.about, MAX_SNIPPET_CHARACTERS)
+        head = f"{item.kind} {encode_id(item.id)}: {about}, {local(item.created_at)}"
+        if item.session_id not in (None, item.id):
+            head += f", session {encode_id(item.session_id)}"
+        return f"{head}\n\n{item.text}{_continuation(item.next_offset, item.characters)}"
 
 
 class RememberTool(Arguments):
-    """Keep something for later sessions: a decision, preference, fact, pitfall. One thing, in a sentence that stands
-    alone. What is known already is made stronger."""
+    """Store a memory for later sessions: a decision, preference, fact or pitfall. Write one thing, as a self-contained
+    sentence. A duplicate reinforces the existing memory."""
 
     name: ClassVar[str] = "remember"
-    only_reads: ClassVar[bool] = False
+    is_read_only: ClassVar[bool] = False
     content: Annotated[str, Meta(min_length=1, max_length=100_000)]
     category: Annotated[str, Meta(pattern="^([a-z][a-z0-9_-]{0,63})?$", description="e.g. decision, preference")] = ""
-    pinned: Annotated[bool, Meta(description="tell every later session")] = False
-    everywhere: Annotated[bool, Meta(description="for all projects")] = False
-    supersedes: Annotated[str, Meta(description="id of what is no longer true")] = ""
+    pinned: Annotated[bool, Meta(description="show it to every later session")] = False
+    everywhere: Annotated[bool, Meta(description="store it for all projects, not only this one")] = False
+    supersedes: Annotated[str, Meta(description="id of a memory that is no longer true, to be replaced")] = ""
 
-    async def answer(self, asker: Asker) -> Answer:
-        added = await asker.call(
+    async def answer(self, context: ToolContext) -> Answer:
+        added = await context.call(
             MemoryAdd(
                 content=self.content,
                 category=self.category or None,
                 pinned=self.pinned,
-                project=asker.project,
+                project=context.project,
                 scope="global" if self.everywhere else None,
                 supersedes=self.supersedes or None,
             )
         )
-        done = {"created": "Remembered", "duplicate": "Known already, now stronger", "superseded": "Remembered"}
+        outcome = "Known already, now stronger" if added.outcome == "duplicate" else "Remembered"
         replaced = f", instead of {added.replaced}" if added.replaced else ""
-        return f"{done[added.outcome]}: {added.memory.id}{replaced}."
+        return f"{outcome}: {added.memory.id}{replaced}."
 
 
 class ForgetTool(Arguments):
-    """Forget a memory by its id; its owner can restore it."""
+    """Forget a memory by its id. The user can restore it."""
 
     name: ClassVar[str] = "forget"
-    only_reads: ClassVar[bool] = False
+    is_read_only: ClassVar[bool] = False
     id: Annotated[str, Meta(min_length=8, max_length=128)]
     reason: Annotated[str, Meta(max_length=1000)] = ""
 
-    async def answer(self, asker: Asker) -> Answer:
-        forgotten = await asker.call(MemoryDelete(id=self.id, project=asker.project, reason=self.reason or None))
+    async def answer(self, context: ToolContext) -> Answer:
+        forgotten = await context.call(MemoryDelete(id=self.id, project=context.project, reason=self.reason or None))
         return f"Forgotten: {', '.join(forgotten.ids)}." if forgotten.ids else "It was forgotten already."
 
 
 class TimelineTool(Arguments):
-    """What happened in order: of a session id its messages and tools, around a memory id what was learnt, without an
-    id the last sessions."""
+    """List what happened, in order of time. With a session id: its messages and tool calls. With a memory id: the
+    memories around it. Without an id: the latest sessions."""
 
     name: ClassVar[str] = "timeline"
     id: Annotated[str, Meta(max_length=1024)] = ""
-    everywhere: Annotated[bool, Meta(description="sessions of all projects")] = False
-    cursor: Annotated[str, Meta(description="of the page before")] = ""
+    everywhere: Annotated[bool, Meta(description="list sessions of all projects, not only this one")] = False
+    cursor: Annotated[str, Meta(description="cursor of the previous page")] = ""
 
-    async def answer(self, asker: Asker) -> Answer:
+    async def answer(self, context: ToolContext) -> Answer:
+        cursor = self.cursor or None
         if not self.id:
-            return await self._sessions(asker)
-        page = await asker.call_if_there(SessionTimeline(session_id=self.id, limit=PAGE, cursor=self.cursor or None))
+            project = None if self.everywhere else context.project
+            sessions = await context.call(SessionList(project=project, limit=PAGE_SIZE, cursor=cursor))
+            return _page(map(_session_line, sessions.sessions), sessions.cursor) or "No sessions here yet."
+        page = await context.call_or_none(SessionTimeline(session_id=self.id, limit=PAGE_SIZE, cursor=cursor))
         if page:
-            return _page([_entry_line(entry) for entry in page.entries], page.cursor) or "Nothing happened in it yet."
-        near = await asker.call(MemoryTimeline(id=self.id, project=asker.project))
-        return "\n".join(map(_memory_line, near.memories))
-
-    async def _sessions(self, asker: Asker) -> Answer:
-        project = asker.scope(self.everywhere)
-        page = await asker.call(SessionList(project=project, limit=PAGE, cursor=self.cursor or None))
-        return _page([_session_line(session) for session in page.sessions], page.cursor) or "No sessions here yet."
+            return _page(map(_entry_line, page.entries), page.cursor) or "Nothing happened in it yet."
+        timeline = await context.call(MemoryTimeline(id=self.id, project=context.project))
+        return "\n".join(map(_memory_line, timeline.memories))
 
 
 class StatusTool(Arguments):
-    """Whether the memory works, what it holds, and with a session id what that session was told."""
+    """Report whether the memory works and how much it holds. With a session id, also how much was recalled into that
+    session."""
 
     name: ClassVar[str] = "status"
     session: Annotated[str, Meta(max_length=1024)] = ""
 
-    async def answer(self, asker: Asker) -> Answer:
-        status, index = await asker.call(DaemonStatus()), await asker.call(IndexStatus())
-        held = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in status.counts.items())
+    async def answer(self, context: ToolContext) -> Answer:
+        status, index = await context.call(DaemonStatus()), await context.call(IndexStatus())
+        counts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in status.counts.items())
+        project = clean_line(context.project, MAX_SNIPPET_CHARACTERS)
         lines = [
-            f"clankers {status.version}: " + ("works" if status.ok else f"in trouble: {status.problem}"),
-            f"Holds {held}.",
-            f"Search by meaning: {index.vectors}. This project: {clean_line(asker.project, ABOUT)}",
+            f"clankers {status.version}: " + ("works" if status.ok else f"not working: {status.problem}"),
+            f"Holds {counts}.",
+            f"Search by meaning: {index.vectors}. This project: {project}",
         ]
-        return "\n".join([*lines, *(await self._told(asker) if self.session else [])])
-
-    async def _told(self, asker: Asker) -> list[str]:
-        told = await asker.call(SessionInjections(session_id=self.session))
-        total = sum(one.characters for one in told)
-        return [f"Recalled into session {encode_id(self.session)}: {len(told)} times, {total} characters."]
+        if self.session:
+            injections = await context.call(SessionInjections(session_id=self.session))
+            total = sum(injection.characters for injection in injections)
+            session = encode_id(self.session)
+            lines.append(f"Recalled into session {session}: {len(injections)} times, {total} characters.")
+        return "\n".join(lines)
 
 
 TOOLS: dict[str, type[Tool]] = {
@@ -214,70 +221,75 @@ TOOLS: dict[str, type[Tool]] = {
 }
 
 
-def _since(text: str) -> int | None:
+def _parse_since(text: str) -> int | None:
+    if not text:
+        return None
     try:
-        return int(moment(text, datetime.now().astimezone()).timestamp() * 1000) if text else None
+        return int(moment(text, datetime.now().astimezone()).timestamp() * 1000)
     except (ValueError, OverflowError) as error:
         raise InvalidParams(f"{text!r} is no time: write 7d or 2026-01-31 - at `$.since`") from error
 
 
 def _hit_line(hit: Hit) -> str:
+    hit_id = encode_id(hit.ref.message_id or hit.ref.tool_id or hit.chunk_id[:16])
     session = f" ({encode_id(hit.ref.session_id)})" if hit.ref.session_id else ""
-    found = encode_id(hit.ref.message_id or hit.ref.tool_id or hit.chunk_id[:16])
-    return (
-        f"- {found} {local(hit.created_at, '%Y-%m-%d')} {_place(hit.ref)}{session}: {clean_line(hit.snippet, SNIPPET)}"
-    )
+    snippet = clean_line(hit.snippet, MAX_SNIPPET_CHARACTERS)
+    return f"- {hit_id} {local(hit.created_at, '%Y-%m-%d')} {_location(hit.ref)}{session}: {snippet}"
 
 
-def _place(ref: Ref) -> str:
+def _location(ref: Ref) -> str:
     if ref.path:
-        return f"{clean_line(os.path.basename(ref.path), LINE)}:{ref.start_line}"  # noqa: PTH119  # a text
+        return f"{clean_line(os.path.basename(ref.path), MAX_LINE_CHARACTERS)}:{ref.start_line}"  # noqa: PTH119  # a text
     if ref.document_id:
-        return f"{clean_line(ref.document_title or 'document', 60)}:{ref.start_line}"
+        return f"{clean_line(ref.document_title or 'document', MAX_NAME_CHARACTERS)}:{ref.start_line}"
     if ref.skill_id:
         return f"skill {encode_id(ref.skill_id)}"
-    return f"{clean_line(ref.role or 'message', 60)}, {clean_line(ref.session_title or 'session', 60)}"
+    role = clean_line(ref.role or "message", MAX_NAME_CHARACTERS)
+    return f"{role}, {clean_line(ref.session_title or 'session', MAX_NAME_CHARACTERS)}"
 
 
 def _memory_line(memory: Memory) -> str:
-    marks = ", ".join([memory.category, *(["pinned"] * memory.pinned)])
+    kind = f"{memory.category}, pinned" if memory.pinned else memory.category
     day = local(memory.created_at, "%Y-%m-%d")
-    return f"- {encode_id(memory.id)} {day} memory ({marks}): {clean_line(memory.content, SNIPPET)}"
+    return f"- {encode_id(memory.id)} {day} memory ({kind}): {clean_line(memory.content, MAX_SNIPPET_CHARACTERS)}"
 
 
 def _memory_text(memory: Memory, offset: int) -> str:
-    text = memory.content[offset : offset + PART]
+    length = len(memory.content)
+    text = memory.content[offset : offset + MAX_PART_CHARACTERS]
     end = offset + len(text)
-    head = (
-        f"memory {encode_id(memory.id)}: {memory.category}, {memory.scope}, {memory.state}, {local(memory.created_at)}"
-    )
-    return f"{head}\n\n{text}{_rest(end if end < len(memory.content) else None, len(memory.content))}"
+    facts = f"{memory.category}, {memory.scope}, {memory.state}, {local(memory.created_at)}"
+    return f"memory {encode_id(memory.id)}: {facts}\n\n{text}{_continuation(end if end < length else None, length)}"
 
 
-def _rest(next_offset: int | None, characters: int) -> str:
+def _continuation(next_offset: int | None, characters: int) -> str:
     return "" if next_offset is None else f"\n\n… {characters} characters in all; go on with offset {next_offset}"
 
 
 def _session_line(session: Session) -> str:
-    said = session.summary or session.title or session.user_prompt or "no title"
+    title = session.summary or session.title or session.user_prompt or "no title"
     counts = session.counts
     size = f" ({counts.messages} messages, {counts.tools} tools)" if counts else ""
-    return f"- {encode_id(session.id)} {local(session.created_at)}{size}: {clean_line(said, LINE)}"
+    return f"- {encode_id(session.id)} {local(session.created_at)}{size}: {clean_line(title, MAX_LINE_CHARACTERS)}"
 
 
 def _entry_line(entry: TimelineEntry) -> str:
     at = local(entry.at, "%m-%d %H:%M")
     if entry.message:
-        said = clean_line(entry.message.text_content or "", LINE)
-        return f"- {encode_id(entry.message.id)} {at} {clean_line(entry.message.role or 'message', 60)}: {said}"
+        role = clean_line(entry.message.role or "message", MAX_NAME_CHARACTERS)
+        text = clean_line(entry.message.text_content or "", MAX_LINE_CHARACTERS)
+        return f"- {encode_id(entry.message.id)} {at} {role}: {text}"
     if entry.tool:
+        name = clean_line(entry.tool.tool_name, MAX_NAME_CHARACTERS)
         failed = " FAILED" if entry.tool.success is False else ""
-        given = clean_line(entry.tool.tool_input or "", LINE)
-        return f"- {encode_id(entry.tool.id)} {at} {clean_line(entry.tool.tool_name, 60)}{failed}: {given}"
+        tool_input = clean_line(entry.tool.tool_input or "", MAX_LINE_CHARACTERS)
+        return f"- {encode_id(entry.tool.id)} {at} {name}{failed}: {tool_input}"
     if entry.error:
-        return f"- {at} error: {clean_line(entry.error.error_message or entry.error.error_type or '', LINE)}"
+        message = entry.error.error_message or entry.error.error_type or ""
+        return f"- {at} error: {clean_line(message, MAX_LINE_CHARACTERS)}"
     return f"- {at} the context was compacted"
 
 
-def _page(lines: list[str], cursor: str | None) -> str:
-    return "\n".join([*lines, *([f"More: cursor {cursor}"] if cursor else [])])
+def _page(lines: Iterable[str], cursor: str | None) -> str:
+    text = "\n".join(lines)
+    return f"{text}\nMore: cursor {cursor}" if cursor else text

@@ -1,4 +1,4 @@
-"""The count of events that hooks could neither send nor spool; `clankers.losses` writes it."""
+"""The count of events that hooks could neither send nor spool; `clankers.lost_events` writes it."""
 
 import os
 from pathlib import Path

@@ -11,7 +11,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from clankers.ctl.human import several, size, span
-from clankers.spool import MOST_BYTES
+from clankers.spool import MAX_SPOOL_BYTES
 from clankers_protocol.admin import Finding
 from clankers_protocol.capture import LostEvents
 from clankers_protocol.paths import Paths
@@ -135,8 +135,10 @@ def spool(paths: Paths, running: bool) -> Finding:
     age, bulk = max(time.time() - min(at for at, _ in kept), 0), sum(length for _, length in kept)
     waits = f"{several(len(kept), 'event')} ({size(bulk)}) {'waits' if len(kept) == 1 else 'wait'} to be stored"
     told = f"{waits}, the oldest for {span(age)}."
-    if bulk > MOST_BYTES // 2:
-        return Finding("spool", "problem", f"{told} Above {size(MOST_BYTES)} new ones are lost.", "start the daemon")
+    if bulk > MAX_SPOOL_BYTES // 2:
+        return Finding(
+            "spool", "problem", f"{told} Above {size(MAX_SPOOL_BYTES)} new ones are lost.", "start the daemon"
+        )
     if running and age > WAITING_SECONDS:
         return Finding(
             "spool", "warning", told, "look again in a minute; is it no less: clankers-ctl logs --level warn"

@@ -1,22 +1,16 @@
-"""`clankers-ctl memory`: what is remembered for good, to see, correct, forget and carry elsewhere."""
+"""`clankers-ctl memory`: list, search, change, export and import memories."""
 
 import click
 
-from clankers.ctl.memory.adding import add
-from clankers.ctl.memory.editing import edit
-from clankers.ctl.memory.forgetting import forget, restore
+from clankers.ctl.memory.browse import context, history, list_, related, search, show, stats
+from clankers.ctl.memory.change import add, extract, forget, maintain, pin, restore, unpin
+from clankers.ctl.memory.edit import edit
 from clankers.ctl.memory.graph import graph
-from clankers.ctl.memory.history import history
-from clankers.ctl.memory.pinning import pin, unpin
-from clankers.ctl.memory.reading import context, list_, related, show
-from clankers.ctl.memory.searching import search
-from clankers.ctl.memory.stats import stats
 from clankers.ctl.memory.transfer import export, import_
-from clankers.ctl.memory.upkeep import extract, maintain
 
 
 class MemoryGroup(click.Group):
-    """Lists its commands in the order of their use."""
+    """Command group that lists its commands in the order in which they were added, not alphabetically."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -24,10 +18,10 @@ class MemoryGroup(click.Group):
 
 @click.group(cls=MemoryGroup)
 def memory() -> None:
-    """See, add, correct and forget what is remembered for good.
+    """List, search, add, edit and forget memories.
 
-    All scopes are seen, unless --scope or --project says otherwise. An id may be cut to a beginning of 8 characters
-    or more, if that names one memory only.
+    All scopes are included unless --scope or --project is given. An id can be shortened to its first 8 or more
+    characters, as long as it is unique.
 
     \b
     Examples:

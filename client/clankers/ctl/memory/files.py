@@ -1,32 +1,41 @@
-"""Files that appear whole and for their owner alone, and how far a long reading or writing is."""
+"""Files of memories: atomic writing, and reading of our own exports and those of other memory stores."""
 
+import json
 import os
-import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from codecs import BOM_UTF8
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO, get_args
 
 import click
+import msgspec
 
-from clankers.ctl.command import Ctl
 from clankers.ctl.edits import explained
-from clankers.ctl.output import console
+from clankers_protocol.memories import Sector
 from clankers_protocol.safe_writes import writable_path
+
+LIST_KEYS = ("memories", "results", "items")
+"""Keys under which other stores put their list of memories in a JSON document."""
+
+MAX_DOCUMENT_BYTES = 256 * 2**20
+"""Limit for a JSON document that is not in lines, because it is parsed in memory."""
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[TextIO]:
-    """A file that has its name when the block ends, mode 0600; unless all went well, all is as it was."""
+def replace_file(path: Path) -> Iterator[TextIO]:
+    """Open a temporary file that replaces `path`, with mode 0600, if the block succeeds; otherwise change nothing."""
     with explained():
         target = writable_path(path)
     if target.exists() and not target.is_file():
-        raise click.ClickException(f"{path} is there and is no file.")
+        raise click.ClickException(f"{path} exists and is not a regular file.")
     try:
         descriptor, unfinished = tempfile.mkstemp(prefix=f".{target.name[:100]}.", dir=target.parent)
     except OSError as error:
-        raise click.ClickException(f"{path} cannot be written: {error.strerror}") from error
+        raise click.ClickException(f"Cannot write {path}: {error.strerror}") from error
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
             yield file
@@ -35,20 +44,159 @@ def whole_file(path: Path) -> Iterator[TextIO]:
         Path(unfinished).replace(target)
     except BaseException as error:
         Path(unfinished).unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno:  # the disk's, not that of a daemon that went away
-            raise click.ClickException(f"{path} cannot be written: {error.strerror}") from error
+        if isinstance(error, OSError) and error.errno:  # an error of the disk; a lost daemon has no errno
+            raise click.ClickException(f"Cannot write {path}: {error.strerror}") from error
         raise
 
 
-@contextmanager
-def progress(ctl: Ctl, what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal, else nothing; it is told how much is done."""
-    if ctl.json or not sys.stderr.isatty():
-        yield lambda done: None
-        return
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn  # slow to load
+@dataclass
+class Entry:
+    """A memory in an import file.
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda done: bar.update(task, completed=done)
+    `location` names its line or item, `end` is the byte offset after it. Either `record` holds the memory, or `problem`
+    says why it cannot be read.
+    """
+
+    location: str
+    end: int
+    size: int
+    record: dict[str, Any] = field(default_factory=dict)
+    problem: str | None = None
+
+
+def read_entries(file: Path) -> Iterator[Entry]:
+    """Iterate over the memories in a file, which is either JSON lines or one JSON document with a list."""
+    document = _read_document(file)
+    if document is not None:
+        file_size = file.stat().st_size
+        for number, item in enumerate(document, 1):
+            end = file_size * number // len(document)
+            yield _parse_entry(f"item {number}", end, json.dumps(item).encode())
+        return
+    end = 0
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            end += len(line)
+            if line.strip():
+                yield _parse_entry(f"line {number}", end, line)
+
+
+def _read_document(file: Path) -> list[Any] | None:
+    """Return the memories of a file that is one JSON document; None if it consists of lines."""
+    with file.open("rb") as opened:
+        first_line = opened.readline()
+    with suppress(ValueError, RecursionError):
+        record = json.loads(first_line)
+        if isinstance(record, dict) and _find_list(record) is None:
+            return None
+    if file.stat().st_size > MAX_DOCUMENT_BYTES:
+        return None
+    with suppress(ValueError, RecursionError):
+        document = json.loads(file.read_bytes())
+        return document if isinstance(document, list) else _find_list(document)
+    return None
+
+
+def _find_list(document: Any) -> list[Any] | None:
+    if isinstance(document, dict):
+        for key in LIST_KEYS:
+            if isinstance(document.get(key), list):
+                return list(document[key])
+    return None
+
+
+def _parse_entry(location: str, end: int, line: bytes) -> Entry:
+    try:
+        record = msgspec.json.decode(line.removeprefix(BOM_UTF8))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return Entry(location, end, len(line), problem=f"not valid JSON ({error})")
+    if not isinstance(record, dict):
+        return Entry(location, end, len(line), problem="not a JSON object")
+    return Entry(location, end, len(line), record)
+
+
+def convert_record(record: dict[str, Any]) -> dict[str, Any]:
+    """Convert a memory of OpenMemory, mcp-memory-service or mem0 to our format; return any other record unchanged.
+
+    Each of these stores is recognised by a field that only it has.
+    """
+    if "primary_sector" in record:
+        converted = _convert_openmemory(record)
+    elif "content_hash" in record:
+        converted = _convert_memory_service(record)
+    elif isinstance(record.get("memory"), str):
+        converted = _convert_mem0(record)
+    else:
+        return record
+    converted["createdAt"] = _parse_time(record.get("created_at", record.get("created_at_iso")))
+    converted["updatedAt"] = _parse_time(record.get("updated_at", record.get("updated_at_iso")))
+    return {name: value for name, value in converted.items() if value is not None}
+
+
+def _convert_openmemory(record: dict[str, Any]) -> dict[str, Any]:
+    sector = record["primary_sector"]
+    salience = record.get("salience")
+    return {
+        "id": record.get("id"),
+        "content": record.get("content"),
+        "sector": sector if sector in get_args(Sector) else None,
+        "tags": _parse_tags(record.get("tags")),
+        "metadata": _parse_mapping(record.get("metadata", record.get("meta"))),
+        "salience": min(max(salience, 0.0), 1.0) if isinstance(salience, int | float) else None,
+        "salienceAt": _parse_time(record.get("last_seen_at")),
+        "lastAccessed": _parse_time(record.get("last_seen_at")),
+    }
+
+
+def _convert_memory_service(record: dict[str, Any]) -> dict[str, Any]:
+    metadata = dict(_parse_mapping(record.get("metadata")) or {})
+    if record.get("memory_type"):
+        metadata["memory_type"] = record["memory_type"]
+    return {
+        "id": record["content_hash"],
+        "content": record.get("content"),
+        "tags": _parse_tags(record.get("tags")),
+        "metadata": metadata or None,
+    }
+
+
+def _convert_mem0(record: dict[str, Any]) -> dict[str, Any]:
+    metadata = dict(_parse_mapping(record.get("metadata")) or {})
+    for name in ("user_id", "agent_id", "app_id", "run_id"):
+        if record.get(name):
+            metadata[name] = record[name]
+    return {
+        "id": record.get("id"),
+        "content": record["memory"],
+        "tags": _parse_tags(record.get("categories")),
+        "metadata": metadata or None,
+    }
+
+
+def _parse_time(value: Any) -> Any:
+    """Convert ISO 8601 text, UTC unless it has an offset, to milliseconds; return any other value unchanged."""
+    if not isinstance(value, str):
+        return value
+    with suppress(ValueError):
+        moment = datetime.fromisoformat(value)
+        return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+    return value  # validation of the record reports what is wrong with it
+
+
+def _parse_tags(value: Any) -> list[str] | None:
+    """Read tags from a list, a JSON list or comma-separated words."""
+    if isinstance(value, str):
+        with suppress(ValueError):
+            value = json.loads(value)
+    if isinstance(value, str):
+        value = value.split(",")
+    if not isinstance(value, list):
+        return None
+    return [tag.strip() for tag in value if isinstance(tag, str) and tag.strip()]
+
+
+def _parse_mapping(value: Any) -> dict[str, Any] | None:
+    if isinstance(value, str):
+        with suppress(ValueError):
+            value = json.loads(value)
+    return value if isinstance(value, dict) else None

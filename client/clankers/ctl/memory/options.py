@@ -1,4 +1,4 @@
-"""What the memory commands share: whose memories, which of them, and ids that the shell completes."""
+"""Options and arguments that several memory commands share."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,20 +15,20 @@ from clankers_protocol.memories import MemoryList, Sector, State, Tier
 from clankers_protocol.sessions import SessionGet
 from clankers_protocol.wire import ScopeSelector
 
-EVERYTHING = ["*"]
-"""The scopes of the owner: all there are."""
+ALL_SCOPES = ["*"]
+"""The user at the command line may read and write memories of every scope."""
 
 OTHER_STATES: list[State] = [state for state in get_args(State) if state != "current"]
 
 
-def _scopes(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> list[str]:
+def _parse_scopes(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> list[str]:
     try:
-        return msgspec.convert(list(value), list[ScopeSelector]) or EVERYTHING
+        return msgspec.convert(list(value), list[ScopeSelector]) or ALL_SCOPES
     except msgspec.ValidationError as error:
         raise click.BadParameter("write global, agent:NAME, project:ID, user:NAME or custom:NAME.") from error
 
 
-def _states(_: click.Context, __: click.Parameter, value: tuple[State | Literal["all"], ...]) -> list[State]:
+def _parse_states(_: click.Context, __: click.Parameter, value: tuple[State | Literal["all"], ...]) -> list[State]:
     return OTHER_STATES if "all" in value else [state for state in value if state != "all"]
 
 
@@ -37,80 +37,88 @@ scope_option = click.option(
     "scopes",
     multiple=True,
     metavar="SCOPE",
-    callback=_scopes,
-    help="Only this scope: global, agent:NAME, project:ID, user:NAME or custom:NAME. May be given twice.",
+    callback=_parse_scopes,
+    help="Only memories in this scope: global, agent:NAME, project:ID, user:NAME or custom:NAME. Repeatable.",
 )
 project_option = click.option(
     "--project", metavar="FOLDER", callback=folder, help="Only memories of this project (a folder in it, or its id)."
 )
-query_option = click.option("--query", metavar="WORDS", help="Only those in which all these words stand.")
+query_option = click.option("--query", metavar="WORDS", help="Only memories that contain all of these words.")
 as_of_option = click.option(
-    "--as-of", metavar="TIME", callback=end, help="What was known and true then: 2h, 3d, yesterday, 2025-01-31 …"
+    "--as-of",
+    metavar="TIME",
+    callback=end,
+    help="Show what was stored and valid at this time: 2h, 3d, yesterday, 2025-01-31 …",
 )
 include_option = click.option(
     "--include",
     multiple=True,
     type=click.Choice([*OTHER_STATES, "all"]),
-    callback=_states,
-    help="Those in this state too, not just the current ones. May be given twice.",
+    callback=_parse_states,
+    help="Include memories in this state, in addition to current ones. Repeatable.",
 )
 
-_CONDITIONS = [
+_FILTER_OPTIONS = [
     project_option,
     scope_option,
-    click.option("--sector", type=click.Choice(get_args(Sector)), help="Only those of this sector."),
-    click.option("--tier", type=click.Choice(get_args(Tier)), help="Only those of this tier."),
-    click.option("--category", help="Only those of this category, as decision or preference."),
-    click.option("--tag", help="Only those with this tag."),
-    click.option("--entity", metavar="NAME", help="Only those that speak of this entity (its name or id)."),
-    click.option("--session", metavar="ID", help="Only those that this session made or used."),
-    click.option("--pinned/--not-pinned", default=None, help="Only those that are pinned, or are not."),
-    click.option("--min-salience", type=click.FloatRange(0, 1), help="Only those at least so strong."),
-    click.option("--since", metavar="TIME", callback=beginning, help="Only those made since: 2h, 3d, today …"),
-    click.option("--until", metavar="TIME", callback=end, help="Only those made until."),
+    click.option("--sector", type=click.Choice(get_args(Sector)), help="Only memories of this sector."),
+    click.option("--tier", type=click.Choice(get_args(Tier)), help="Only memories of this tier."),
+    click.option("--category", help="Only memories of this category, such as decision or preference."),
+    click.option("--tag", help="Only memories with this tag."),
+    click.option("--entity", metavar="NAME", help="Only memories that mention this entity (its name or id)."),
+    click.option("--session", metavar="ID", help="Only memories that this session created or used."),
+    click.option("--pinned/--not-pinned", default=None, help="Only pinned memories, or only memories not pinned."),
+    click.option("--min-salience", type=click.FloatRange(0, 1), help="Only memories with at least this salience."),
+    click.option(
+        "--since", metavar="TIME", callback=beginning, help="Only memories created since this time: 2h, 3d, today …"
+    ),
+    click.option("--until", metavar="TIME", callback=end, help="Only memories created until this time."),
 ]
 
 
-def conditions(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options that say which memories; it takes them as keywords, for `selected`."""
-    for option in reversed(_CONDITIONS):
+def filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that select memories to a command, which receives them as keyword arguments."""
+    for option in reversed(_FILTER_OPTIONS):
         command = option(command)
     return command
 
 
-def selected(ctl: Ctl, given: dict[str, Any]) -> dict[str, Any]:
-    """The conditions as the daemon's methods take them."""
-    known = dict(given)
-    session, entity = known.pop("session"), known.pop("entity")
-    return known | {
-        "session_id": session and ctl.call(SessionGet(session)).id,
-        "entity": entity and entity_id(ctl, entity),
-        "created_after": known.pop("since"),
-        "created_before": known.pop("until"),
-    }
+def filter_fields(ctl: Ctl, filters: dict[str, Any]) -> dict[str, Any]:
+    """Convert the values of `filter_options` to request fields, resolving the session and the entity to their ids."""
+    fields = dict(filters)
+    session, entity = fields.pop("session"), fields.pop("entity")
+    fields["session_id"] = session and ctl.call(SessionGet(session)).id
+    fields["entity"] = entity and resolve_entity(ctl, entity)
+    fields["created_after"] = fields.pop("since")
+    fields["created_before"] = fields.pop("until")
+    return fields
 
 
-def narrowed(given: dict[str, Any]) -> bool:
-    """Whether the conditions say anything at all."""
-    return any(value is not None and not (name == "scopes" and value == EVERYTHING) for name, value in given.items())
+def has_filters(filters: dict[str, Any]) -> bool:
+    """Is any option of `filter_options` set?"""
+    for name, value in filters.items():
+        is_default = value is None or (name == "scopes" and value == ALL_SCOPES)
+        if not is_default:
+            return True
+    return False
 
 
-def entity_id(ctl: Ctl, given: str) -> str:
-    """The id of the entity that has this id or this name."""
+def resolve_entity(ctl: Ctl, id_or_name: str) -> str:
+    """Return the id of the entity that has this id or, failing that, this name."""
     try:
-        return ctl.call(EntityGet(id=given, scopes=EVERYTHING, limit=1)).entity.id
+        return ctl.call(EntityGet(id=id_or_name, scopes=ALL_SCOPES, limit=1)).entity.id
     except NotFound:
-        return ctl.call(EntityGet(name=given, scopes=EVERYTHING, limit=1)).entity.id
+        return ctl.call(EntityGet(name=id_or_name, scopes=ALL_SCOPES, limit=1)).entity.id
 
 
-def memory_ids(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """The newest memories' ids that begin like this, for the shell to complete."""
-    with suppress(Exception):  # a shell has no use for an error while someone types
-        request = MemoryList(scopes=EVERYTHING, include=OTHER_STATES, limit=100)
+def complete_memory_id(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Return ids of recent memories that start with `incomplete`, for shell completion."""
+    with suppress(Exception):  # shell completion has no place to show an error
+        request = MemoryList(scopes=ALL_SCOPES, include=OTHER_STATES, limit=100)
         page = ctx.ensure_object(Ctl).call(request, timeout=1)
         return [memory.id for memory in page.memories if memory.id.startswith(incomplete)]
     return []
 
 
-id_argument = click.argument("id", shell_complete=memory_ids)
-ids_argument = click.argument("ids", nargs=-1, required=True, metavar="ID…", shell_complete=memory_ids)
+id_argument = click.argument("id", shell_complete=complete_memory_id)
+ids_argument = click.argument("ids", nargs=-1, required=True, metavar="ID…", shell_complete=complete_memory_id)

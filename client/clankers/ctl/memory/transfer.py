@@ -1,7 +1,8 @@
 """`clankers-ctl memory export` and `import`."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -10,29 +11,22 @@ import click
 import msgspec
 
 from clankers.ctl.command import PROBLEM, Ctl, common
-from clankers.ctl.memory.files import progress, whole_file
-from clankers.ctl.memory.foreign import Entry, adopted, entries
-from clankers.ctl.memory.options import EVERYTHING, project_option, scope_option
-from clankers.ctl.memory.showing import memories
-from clankers.ctl.output import echo, one_line, print_json, secho
+from clankers.ctl.memory.display import count_memories
+from clankers.ctl.memory.files import Entry, convert_record, read_entries, replace_file
+from clankers.ctl.memory.options import ALL_SCOPES, project_option, scope_option
+from clankers.ctl.output import console, echo, one_line, print_json, secho
 from clankers_protocol.errors import InternalError, InvalidParams, InvalidRequest, ParseError
 from clankers_protocol.memories import MemoryStatsOf
 from clankers_protocol.memory_transfer import MemoryExport, MemoryImport, MemoryRecord
 from clankers_protocol.terminal import escape_json
 
-PAGE = 50
-"""Memories that are exported at once: the largest still fit into a frame."""
+EXPORT_PAGE_SIZE = 50
+"""Memories per export request: even the largest 50 fit into a frame."""
 
-MOST, MOST_BYTES = 200, 4 * 2**20
-"""What is imported at once."""
-
-PATIENCE = 120
-"""Seconds that one such part may take."""
-
+MAX_BATCH_MEMORIES = 200
+MAX_BATCH_BYTES = 4 * 2**20
+REQUEST_TIMEOUT_SECONDS = 120
 STDOUT = "-"
-
-
-# -- export
 
 
 @click.command()
@@ -41,39 +35,40 @@ STDOUT = "-"
 @scope_option
 @common
 def export(ctl: Ctl, file: str, project: str | None, scopes: list[str]) -> None:
-    """Write all memories, in every state, into a file: one as JSON in each line. With - to standard output.
+    """Export all memories to a file.
 
-    The file appears whole or not at all, and only you can read it.
+    Writes one JSON object per line, for memories in every state. With - as FILE, writes to standard output. The file is
+    written completely or not at all, and only you can read it.
 
     \b
     Examples:
       clankers-ctl memory export memories.jsonl
       clankers-ctl memory export - --scope global | jq .content
     """
+    request = MemoryExport(scopes=scopes, project=project, limit=EXPORT_PAGE_SIZE)
     if file == STDOUT:
-        for _ in _write(ctl, sys.stdout, project, scopes):
+        for _ in _write_memories(ctl, request, sys.stdout):
             pass
         return
     total = ctl.call(MemoryStatsOf(scopes=scopes, project=project)).total
     count = 0
-    with whole_file(Path(file)) as lines, progress(ctl, "exporting", total) as seen:
-        for count in _write(ctl, lines, project, scopes):
-            seen(count)
+    with replace_file(Path(file)) as output, _progress_bar(ctl, "exporting", total) as show_progress:
+        for count in _write_memories(ctl, request, output):
+            show_progress(count)
     if ctl.json:
         print_json({"path": str(Path(file).absolute()), "memories": count})
     else:
-        echo(f"{memories(count)} exported to {file}.")
+        echo(f"{count_memories(count)} exported to {file}.")
 
 
-def _write(ctl: Ctl, lines: TextIO, project: str | None, scopes: list[str]) -> Iterator[int]:
-    """Tells after each page how many are written."""
-    request = MemoryExport(scopes=scopes, project=project, limit=PAGE)
+def _write_memories(ctl: Ctl, request: MemoryExport, output: TextIO) -> Iterator[int]:
+    """Write all memories, and yield after each page the number written so far."""
     count = 0
     while True:
-        page = ctl.call(request, timeout=PATIENCE)
+        page = ctl.call(request, timeout=REQUEST_TIMEOUT_SECONDS)
         for record in page.memories:
             line = msgspec.json.encode(record).decode()
-            lines.write(f"{escape_json(line) if lines.isatty() else line}\n")
+            output.write(f"{escape_json(line) if output.isatty() else line}\n")
         count += len(page.memories)
         yield count
         if page.cursor is None:
@@ -81,12 +76,9 @@ def _write(ctl: Ctl, lines: TextIO, project: str | None, scopes: list[str]) -> I
         request = msgspec.structs.replace(request, cursor=page.cursor)
 
 
-# -- import
-
-
 @dataclass
-class Outcome:
-    """What became of a file's memories; `refused` says where and why."""
+class ImportReport:
+    """Counts of an import; `refused` lists location and reason of each memory that was not imported."""
 
     created: int = 0
     relations: int = 0
@@ -98,32 +90,43 @@ class Outcome:
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, readable=True, path_type=Path))
 @common
 def import_(ctl: Ctl, file: Path) -> None:
-    """Take over memories that were exported, with their ids, times and links. What is there stays as it is.
+    """Import memories from a file.
 
-    Each line of the file is a memory. A line that cannot be taken fails alone and is told with its number; the exit
-    code is then 4. Exports of mem0, OpenMemory and mcp-memory-service (JSON) are taken as well.
+    Reads files written by `memory export`, and JSON exports of mem0, OpenMemory and mcp-memory-service. Imported
+    memories retain their ids, times and links. Memories that already exist are not changed.
+
+    A line that cannot be imported is reported with its number and does not affect the others; the exit code is then 4.
 
     \b
     Examples:
       clankers-ctl memory import memories.jsonl
       clankers-ctl memory import mem0.json --json | jq .refused
     """
-    outcome = Outcome()
-    with progress(ctl, "importing", file.stat().st_size) as seen:
-        for batch in _batches(file, outcome):
-            _send(ctl, batch, outcome)
-            seen(batch[-1].end)
-    _print_outcome(ctl, outcome)
+    report = ImportReport()
+    with _progress_bar(ctl, "importing", file.stat().st_size) as show_progress:
+        for batch in _read_batches(file, report):
+            _import_batch(ctl, batch, report)
+            show_progress(batch[-1].end)
+    _print_report(ctl, report)
+    sys.exit(PROBLEM if report.refused else 0)
 
 
-def _batches(file: Path, outcome: Outcome) -> Iterator[list[Entry]]:
+def _read_batches(file: Path, report: ImportReport) -> Iterator[list[Entry]]:
+    """Iterate over the file's valid memories in batches, and add the invalid ones to the report."""
     batch: list[Entry] = []
     size = 0
-    for entry in entries(file):
-        if (reason := _refusal(entry)) is not None:
-            outcome.refused.append((entry.where, reason))
+    for entry in read_entries(file):
+        problem = entry.problem
+        if problem is None:
+            try:
+                entry.record = convert_record(entry.record)
+                msgspec.convert(entry.record, MemoryRecord)
+            except msgspec.ValidationError as error:
+                problem = str(error)
+        if problem is not None:
+            report.refused.append((entry.location, problem))
             continue
-        if batch and (len(batch) == MOST or size + entry.size > MOST_BYTES):
+        if batch and (len(batch) == MAX_BATCH_MEMORIES or size + entry.size > MAX_BATCH_BYTES):
             yield batch
             batch, size = [], 0
         batch.append(entry)
@@ -132,52 +135,55 @@ def _batches(file: Path, outcome: Outcome) -> Iterator[list[Entry]]:
         yield batch
 
 
-def _refusal(entry: Entry) -> str | None:
-    """Why the entry is no memory; else it is made one of ours."""
-    if entry.problem:
-        return entry.problem
-    try:
-        entry.record = adopted(entry.record)
-        msgspec.convert(entry.record, MemoryRecord)
-    except msgspec.ValidationError as error:
-        return str(error)
-    return None
-
-
-def _send(ctl: Ctl, batch: list[Entry], outcome: Outcome) -> None:
-    """Import them; what the daemon refuses as a whole is halved until the bad one stands alone."""
+def _import_batch(ctl: Ctl, batch: list[Entry], report: ImportReport) -> None:
+    """Import a batch. If the daemon rejects the request, split the batch until the bad memory is alone."""
     records: list[dict[str, Any]] = [entry.record for entry in batch]
     try:
-        done = ctl.call(MemoryImport(memories=records, scopes=EVERYTHING), timeout=PATIENCE)
+        result = ctl.call(MemoryImport(memories=records, scopes=ALL_SCOPES), timeout=REQUEST_TIMEOUT_SECONDS)
     except (ParseError, InvalidRequest, InvalidParams, InternalError) as error:
         if len(batch) == 1:
-            outcome.refused.append((batch[0].where, error.message))
+            report.refused.append((batch[0].location, error.message))
             return
-        for half in (batch[: len(batch) // 2], batch[len(batch) // 2 :]):
-            _send(ctl, half, outcome)
+        middle = len(batch) // 2
+        _import_batch(ctl, batch[:middle], report)
+        _import_batch(ctl, batch[middle:], report)
         return
-    outcome.created += done.created
-    outcome.relations += done.relations
-    outcome.unchanged += done.unchanged
-    places = {entry.record["id"]: entry.where for entry in batch}
-    outcome.refused += [(places.get(given, given), reason) for given, reason in done.refused.items()]
+    report.created += result.created
+    report.relations += result.relations
+    report.unchanged += result.unchanged
+    locations = {entry.record["id"]: entry.location for entry in batch}
+    for memory_id, reason in result.refused.items():
+        report.refused.append((locations.get(memory_id, memory_id), reason))
 
 
-def _print_outcome(ctl: Ctl, outcome: Outcome) -> None:
+def _print_report(ctl: Ctl, report: ImportReport) -> None:
     if ctl.json:
-        refused = [{"where": where, "reason": reason} for where, reason in outcome.refused]
+        refused = [{"where": location, "reason": reason} for location, reason in report.refused]
         print_json(
             {
-                "created": outcome.created,
-                "relations": outcome.relations,
-                "unchanged": outcome.unchanged,
+                "created": report.created,
+                "relations": report.relations,
+                "unchanged": report.unchanged,
                 "refused": refused,
             }
         )
-    else:
-        known = f", {outcome.unchanged:,} were there already" if outcome.unchanged else ""
-        failed = f", {len(outcome.refused):,} refused" if outcome.refused else ""
-        echo(f"{memories(outcome.created)} imported{known}{failed}.")
-        for where, reason in outcome.refused:
-            secho(f"  {where}: {one_line(reason)}", fg="red", err=True)
-    sys.exit(PROBLEM if outcome.refused else 0)
+        return
+    unchanged = f", {report.unchanged:,} already existed" if report.unchanged else ""
+    failed = f", {len(report.refused):,} refused" if report.refused else ""
+    echo(f"{count_memories(report.created)} imported{unchanged}{failed}.")
+    for location, reason in report.refused:
+        secho(f"  {location}: {one_line(reason)}", fg="red", err=True)
+
+
+@contextmanager
+def _progress_bar(ctl: Ctl, description: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar if standard error is a terminal; yield the function that updates it."""
+    if ctl.json or not sys.stderr.isatty():
+        yield lambda done: None
+        return
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn  # slow to load
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console(stderr=True), transient=True) as progress:
+        task = progress.add_task(description, total=total)
+        yield lambda done: progress.update(task, completed=done)

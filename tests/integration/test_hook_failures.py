@@ -1,4 +1,4 @@
-"""`clankers-hook` when things go wrong: exit 0, silence, and nothing lost that could be kept."""
+"""`clankers-hook` under failures: it exits 0, prints nothing, and loses no event that can be spooled."""
 
 import json
 import os
@@ -20,8 +20,8 @@ from support import DaemonProcess, running_daemon
 from writers import eventually
 
 from clankers.ctl.plugin import hook_command
-from clankers.hook import LARGEST_LOG, setting
-from clankers.spool import keep
+from clankers.hook import MAX_LOG_BYTES, read_setting
+from clankers.spool import spool_event
 
 PROMPT = {"hook_event_name": "UserPromptSubmit", "session_id": "s", "prompt": "hello"}
 
@@ -32,7 +32,7 @@ def rejected(home: Path) -> list[Path]:
 
 @contextmanager
 def hung(home: Path) -> Iterator[None]:
-    """A daemon that accepts and never answers."""
+    """Run a daemon that accepts connections and never replies."""
     (home / "clankers").mkdir(exist_ok=True)
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(home / "clankers" / "dxta-clankers.sock"))
@@ -40,18 +40,18 @@ def hung(home: Path) -> Iterator[None]:
         yield
 
 
-# --- What goes into the spool
+# --- Writing to the spool
 
 
 @pytest.mark.parametrize("event", [b"{not json", b"[1]", b'{"message": {"id": 5}}'])
-def test_what_the_daemon_refuses_is_set_aside_for_its_owner(daemon: DaemonProcess, event: bytes) -> None:
+def test_hook_events_that_the_daemon_refuses_go_to_the_rejected_folder(daemon: DaemonProcess, event: bytes) -> None:
     assert hook(daemon.environ, event) == b""
-    eventually(lambda: rejected(daemon.home), "the event is set aside")
-    (aside,) = rejected(daemon.home)
-    assert event in aside.read_bytes()
+    eventually(lambda: rejected(daemon.home), "the event is rejected")
+    (file,) = rejected(daemon.home)
+    assert event in file.read_bytes()
 
 
-def test_an_event_too_large_for_a_frame_reaches_the_database_through_the_spool(daemon: DaemonProcess) -> None:
+def test_hook_spools_an_event_too_large_for_a_frame(daemon: DaemonProcess) -> None:
     tool = {"id": "t", "sessionId": "s", "toolName": "Bash", "toolOutput": "x" * 50_000_000, "success": True}
     hook(daemon.environ, {"tool": tool})
     eventually(lambda: not spooled(daemon.home), "the spool is replayed")
@@ -61,7 +61,7 @@ def test_an_event_too_large_for_a_frame_reaches_the_database_through_the_spool(d
 
 
 @linux
-def test_killed_while_it_waits_it_keeps_the_event(home: Path) -> None:
+def test_hook_spools_the_event_if_killed_while_waiting(home: Path) -> None:
     environ = patient(home, "60")
     with hung(home):
         process = subprocess.Popen([*hook_command(), "claude-code", "--recall"], env=environ, stdin=subprocess.PIPE)
@@ -69,7 +69,7 @@ def test_killed_while_it_waits_it_keeps_the_event(home: Path) -> None:
         process.stdin.write(json.dumps(PROMPT).encode())
         process.stdin.close()
         eventually(lambda: _catches(process.pid, signal.SIGTERM), "the hook listens to signals")
-        while process.poll() is None:  # until it waits for the reply; before that there is nothing to keep
+        while process.poll() is None:  # until it waits for the reply; before that, the signal is ignored
             process.send_signal(signal.SIGTERM)
             time.sleep(0.01)
     assert process.returncode == 0
@@ -82,7 +82,7 @@ def _catches(pid: int, number: signal.Signals) -> bool:
 
 
 @linux
-def test_killed_while_it_reads_it_keeps_what_it_has(home: Path) -> None:
+def test_hook_spools_what_it_has_read_if_killed_while_reading(home: Path) -> None:
     environ = DaemonProcess(home).environ
     process = subprocess.Popen([*hook_command(), "generic"], env=environ, stdin=subprocess.PIPE)
     assert process.stdin
@@ -106,7 +106,7 @@ def _has_read_all(process: "subprocess.Popen[bytes]") -> bool:
     return waiting[0] == 0
 
 
-def test_a_full_disk_is_survived_in_silence_and_leaves_no_fragments(home: Path) -> None:
+def test_hook_exits_silently_on_a_full_disk_and_leaves_no_fragments(home: Path) -> None:
     def no_room() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 
@@ -114,12 +114,12 @@ def test_a_full_disk_is_survived_in_silence_and_leaves_no_fragments(home: Path) 
     assert list((home / "clankers" / "spool").iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_written_is_survived_in_silence(home: Path) -> None:
+def test_hook_exits_silently_if_the_data_folder_cannot_be_written(home: Path) -> None:
     (home / "clankers").write_text("a file where the folder should be")
     assert hook(DaemonProcess(home).environ, EVENT) == b""
 
 
-def test_a_daemon_that_talks_nonsense_gets_the_event_through_the_spool(home: Path) -> None:
+def test_hook_spools_the_event_after_an_invalid_reply(home: Path) -> None:
     (home / "clankers").mkdir()
 
     def babble(peer: Peer) -> None:
@@ -131,68 +131,68 @@ def test_a_daemon_that_talks_nonsense_gets_the_event_through_the_spool(home: Pat
     assert len(spooled(home)) == 1
 
 
-def test_a_daemon_that_hangs_up_gets_the_event_through_the_spool(home: Path) -> None:
+def test_hook_spools_the_event_if_the_connection_is_closed(home: Path) -> None:
     (home / "clankers").mkdir()
     with played(home / "clankers" / "dxta-clankers.sock", lambda peer: peer.hang_up()):
         hook(DaemonProcess(home).environ, EVENT)
     assert len(spooled(home)) == 1
 
 
-def test_the_log_is_capped(home: Path) -> None:
+def test_hook_truncates_a_large_log(home: Path) -> None:
     log = home / "clankers" / "logs" / "hook.log"
     log.parent.mkdir(parents=True)
-    log.write_bytes(b"x" * (LARGEST_LOG + 1))
+    log.write_bytes(b"x" * (MAX_LOG_BYTES + 1))
     (home / "clankers" / "spool").write_text("in the way")
     hook(DaemonProcess(home).environ, EVENT)
     assert "event lost" in log.read_text()
     assert log.stat().st_size < 1000
 
 
-def test_an_event_may_be_an_argument(home: Path) -> None:
-    """Then stdin, which may be a terminal, is not read."""
+def test_hook_accepts_the_event_as_an_argument(home: Path) -> None:
+    """Standard input, which may be a terminal, is then not read."""
     event = {"type": "agent-turn-complete", "thread-id": "é"}
     hook(DaemonProcess(home).environ, b"{}", "codex", json.dumps(event))
-    (kept,) = spooled(home)
-    sent = json.loads(kept.read_bytes())
+    (file,) = spooled(home)
+    sent = json.loads(file.read_bytes())
     assert (sent["harness"], sent["event"]) == ("codex", event)
 
 
-def test_what_it_keeps_is_for_nobody_else_to_see(home: Path) -> None:
+def test_hook_spool_is_private_to_the_user(home: Path) -> None:
     hook(DaemonProcess(home, CLANKERS_DATA_PATH=str(home / "new")).environ, EVENT)
     (event,) = (home / "new").rglob("*.json")
     places = [home / "new" / "clankers", home / "new" / "clankers" / "spool", event]
     assert [oct(place.stat().st_mode & 0o777) for place in places] == ["0o700", "0o700", "0o600"]
 
 
-# --- What comes out of it
+# --- Replay of the spool
 
 
 def params(event: Any) -> bytes:
     return json.dumps({"harness": "generic", "event": event}).encode()
 
 
-def test_what_was_kept_is_stored_before_what_comes_live(daemon: DaemonProcess) -> None:
+def test_spooled_events_are_stored_before_live_ones(daemon: DaemonProcess) -> None:
     spool = str(daemon.home / "clankers" / "spool")
     for number in range(300):
-        keep(spool, params({"session": {"id": "s", "title": f"old {number}"}}))
+        spool_event(spool, params({"session": {"id": "s", "title": f"old {number}"}}))
     with daemon.connect() as connection:
         connection.call("hook.event", harness="generic", event={"session": {"id": "s", "title": "new"}})
         assert spooled(daemon.home) == []
         assert connection.call("session.get", id="s")["title"] == "new"
 
 
-def test_an_event_stored_live_and_kept_too_is_stored_once(daemon: DaemonProcess) -> None:
+def test_spooled_event_that_was_also_sent_is_stored_once(daemon: DaemonProcess) -> None:
     hook(daemon.environ, EVENT)
-    keep(str(daemon.home / "clankers" / "spool"), params(EVENT))
+    spool_event(str(daemon.home / "clankers" / "spool"), params(EVENT))
     eventually(lambda: not spooled(daemon.home), "the spool is replayed")
     with daemon.connect() as connection:
         assert connection.call("session.get", id="s")["counts"]["messages"] == 1
 
 
-def test_a_daemon_killed_while_it_replays_goes_on_where_it_was(home: Path) -> None:
+def test_spool_replay_continues_after_the_daemon_is_killed(home: Path) -> None:
     spool = str(home / "clankers" / "spool")
     for number in range(600):
-        keep(spool, params({"message": {"id": f"m{number}", "sessionId": "s", "role": "user"}}))
+        spool_event(spool, params({"message": {"id": f"m{number}", "sessionId": "s", "role": "user"}}))
     daemon = DaemonProcess(home).start(wait=False)
     eventually(lambda: len(spooled(home)) < 600, "some of it is replayed")
     daemon.kill()
@@ -204,16 +204,16 @@ def test_a_daemon_killed_while_it_replays_goes_on_where_it_was(home: Path) -> No
     assert rejected(home) == []
 
 
-def test_what_a_killed_hook_left_unfinished_is_stored_if_it_is_whole(home: Path) -> None:
+def test_spool_replay_stores_unfinished_files_that_are_complete(home: Path) -> None:
     spool = home / "clankers" / "spool"
     spool.mkdir(parents=True)
     long_ago = time.time() - 3600
     for name, content in (("1-1-9.unfinished", params(EVENT)), ("2-1-9.unfinished", params(EVENT)[:30])):
         (spool / name).write_bytes(content)
         os.utime(spool / name, (long_ago, long_ago))
-    (spool / "3-1-9.unfinished").write_bytes(b'{"harness":"gen')  # by a hook that is at it right now
+    (spool / "3-1-9.unfinished").write_bytes(b'{"harness":"gen')  # by a hook that is still writing
     with running_daemon(home) as daemon:
-        eventually(lambda: rejected(home), "the fragment is set aside")
+        eventually(lambda: rejected(home), "the fragment is rejected")
         with daemon.connect() as connection:
             assert connection.call("session.get", id="s")["counts"]["messages"] == 1
     assert [path.name for path in rejected(home)] == ["2-1-9.json"]
@@ -224,7 +224,7 @@ def test_what_a_killed_hook_left_unfinished_is_stored_if_it_is_whole(home: Path)
 
 
 def patient(home: Path, seconds: str = "30") -> dict[str, str]:
-    """On a slow machine, too, the answer comes in time."""
+    """Return an environment with a long recall timeout, for slow machines."""
     return DaemonProcess(home).environ | {"CLANKERS_RECALL_SECONDS": seconds}
 
 
@@ -233,13 +233,13 @@ def answer_both(output: dict[str, Any] | None) -> Callable[[Peer], None]:
         event, question = peer.receive(), peer.receive()
         assert (event["method"], question["method"]) == ("hook.event", "recall.hook")
         assert event["params"]["event"] == question["params"]["event"] == PROMPT
-        peer.answer(question, {"output": output})  # replies may come in any order
+        peer.answer(question, {"output": output})  # replies may arrive in any order
         peer.answer(event, {"ok": True})
 
     return script
 
 
-def test_what_is_recalled_is_printed_as_the_harness_wants_it(home: Path) -> None:
+def test_hook_prints_the_recall_output(home: Path) -> None:
     (home / "clankers").mkdir()
     output = {"hookSpecificOutput": {"hookEventName": "UserPromptSubmit", "additionalContext": 'näive "id":1}'}}
     with played(home / "clankers" / "dxta-clankers.sock", answer_both(output)):
@@ -248,14 +248,14 @@ def test_what_is_recalled_is_printed_as_the_harness_wants_it(home: Path) -> None
     assert spooled(home) == []
 
 
-def test_nothing_to_recall_is_silence(home: Path) -> None:
+def test_hook_prints_nothing_if_nothing_is_recalled(home: Path) -> None:
     (home / "clankers").mkdir()
     with played(home / "clankers" / "dxta-clankers.sock", answer_both(None)):
         assert hook(patient(home), PROMPT, "claude-code", "--recall") == b""
     assert spooled(home) == []
 
 
-def test_recall_that_takes_too_long_is_not_waited_for_and_the_event_is_stored(home: Path) -> None:
+def test_hook_stops_waiting_for_a_slow_recall(home: Path) -> None:
     (home / "clankers").mkdir()
     gone = threading.Event()
 
@@ -270,7 +270,7 @@ def test_recall_that_takes_too_long_is_not_waited_for_and_the_event_is_stored(ho
     assert spooled(home) == []
 
 
-def test_a_hung_daemon_keeps_nobody_and_loses_nothing(home: Path) -> None:
+def test_hook_that_recalls_spools_the_event_if_the_daemon_hangs(home: Path) -> None:
     with hung(home):
         assert hook(DaemonProcess(home).environ, PROMPT, "claude-code", "--recall") == b""
     assert len(spooled(home)) == 1
@@ -287,19 +287,19 @@ def test_a_hung_daemon_keeps_nobody_and_loses_nothing(home: Path) -> None:
         ({}, b"\xff\xfe recall_seconds = 1", ""),
     ],
 )
-def test_the_hook_reads_its_settings_itself(
+def test_read_setting_reads_environment_and_file(
     home: Path, environ: dict[str, str], file: str | bytes | None, value: str
 ) -> None:
     if file is not None:
         (home / "c.toml").write_bytes(file if isinstance(file, bytes) else file.encode())
-    assert setting("recall_seconds", environ | {"CLANKERS_CONFIG_PATH": str(home / "c.toml")}) == value
+    assert read_setting("recall_seconds", environ | {"CLANKERS_CONFIG_PATH": str(home / "c.toml")}) == value
 
 
 # --- Starting the daemon
 
 
 @linux
-def test_hooks_that_find_nobody_start_one_daemon_that_is_nobodys_child(home: Path) -> None:
+def test_hooks_without_a_daemon_start_one_detached_daemon(home: Path) -> None:
     with autostarting(home) as daemon:
         events = [{"message": {"id": f"m{number}", "sessionId": "s", "role": "user"}} for number in range(8)]
         threads = [threading.Thread(target=hook, args=(daemon.environ, event)) for event in events]
@@ -320,16 +320,16 @@ def test_hooks_that_find_nobody_start_one_daemon_that_is_nobodys_child(home: Pat
         assert int((home / "clankers" / "clankers.db.lock").read_text()) == pid
 
 
-def test_why_a_daemon_could_not_be_started_is_in_the_log(home: Path) -> None:
+def test_autostart_failure_is_in_the_log(home: Path) -> None:
     with autostarting(home) as daemon:
         (home / "clankers.toml").write_text("no_such_setting = 1\n")
         hook(daemon.environ, EVENT)
         log = home / "clankers" / "logs" / "hook.log"
-        eventually(lambda: log.exists() and "no_such_setting" in log.read_text(), "the reason is told")
+        eventually(lambda: log.exists() and "no_such_setting" in log.read_text(), "the reason is in the log")
     assert len(spooled(home)) == 1
 
 
-def test_a_daemon_that_was_just_started_is_not_started_again(home: Path) -> None:
+def test_autostart_waits_before_the_next_attempt(home: Path) -> None:
     with autostarting(home) as daemon:
         lock = home / "clankers" / "autostart.lock"
         lock.parent.mkdir()
@@ -340,7 +340,7 @@ def test_a_daemon_that_was_just_started_is_not_started_again(home: Path) -> None
 
 
 @pytest.mark.parametrize("how", ["environment", "file"])
-def test_autostart_can_be_switched_off(home: Path, how: str) -> None:
+def test_autostart_can_be_disabled(home: Path, how: str) -> None:
     with autostarting(home) as daemon:
         environ = dict(daemon.environ)
         if how == "environment":
@@ -353,7 +353,7 @@ def test_autostart_can_be_switched_off(home: Path, how: str) -> None:
         assert not (home / "clankers" / "autostart.lock").exists()
 
 
-def test_the_daemon_can_be_started_without_an_event(home: Path) -> None:
+def test_autostart_works_without_an_event(home: Path) -> None:
     with autostarting(home) as daemon:
         hook(daemon.environ, b"", "opencode", "--start")
         eventually(daemon.socket_path.exists, "a daemon listens")

@@ -1,0 +1,430 @@
+"""Memory commands that only read: `list`, `search`, `show`, `history`, `related`, `context` and `stats`."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import click
+
+from clankers.ctl.command import Ctl, common, folder
+from clankers.ctl.human import local, several, span
+from clankers.ctl.memory.display import (
+    count_entities,
+    count_memories,
+    print_change_log,
+    print_memories,
+    print_memory,
+    scope_name,
+    short_ids,
+    summary_line,
+    validity,
+)
+from clankers.ctl.memory.options import (
+    ALL_SCOPES,
+    as_of_option,
+    filter_fields,
+    filter_options,
+    id_argument,
+    include_option,
+    project_option,
+    query_option,
+    scope_option,
+)
+from clankers.ctl.output import (
+    Column,
+    bar,
+    console,
+    echo,
+    one_line,
+    plain,
+    print_facts,
+    print_json,
+    print_table,
+    secho,
+)
+from clankers.ctl.search import MODES, marked, print_components
+from clankers.ctl.transcript import WIDEST
+from clankers_protocol.memories import (
+    Memory,
+    MemoryContext,
+    MemoryGet,
+    MemoryHistory,
+    MemoryHit,
+    MemoryHits,
+    MemoryList,
+    MemoryPage,
+    MemoryRelated,
+    MemorySearch,
+    MemoryStats,
+    MemoryStatsOf,
+    State,
+)
+from clankers_protocol.search import Mode
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+Sort = Literal["created", "updated", "salience", "importance", "accessed"]
+PAGE_SIZE = 100
+"""Memories per request of `list --all`."""
+
+
+@click.command(name="list")
+@query_option
+@filter_options
+@include_option
+@as_of_option
+@click.option("--sort", type=click.Choice(get_args(Sort)), default="created", show_default=True, help="Sort order.")
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Maximum number of memories."
+)
+@click.option("--all", "everything", is_flag=True, help="List all matching memories, ignoring --limit.")
+@common
+def list_(
+    ctl: Ctl, include: list[State], as_of: int | None, sort: Sort, limit: int, everything: bool, **filters: Any
+) -> None:
+    """List memories, newest first.
+
+    ★ marks pinned memories.
+
+    \b
+    Examples:
+      clankers-ctl memory list --project . --category decision
+      clankers-ctl memory list --sort salience --limit 50
+      clankers-ctl memory list --include deleted --include archived
+      clankers-ctl memory list --as-of 2025-01-31 --all --json
+    """
+    fields = filter_fields(ctl, filters)
+    request = MemoryList(**fields, include=include, as_of=as_of, sort=sort, limit=PAGE_SIZE if everything else limit)
+    if everything:
+        page = MemoryPage([memory for page in ctl.pages(request) for memory in page.memories])
+    else:
+        page = ctl.call(request)
+    if ctl.json:
+        print_json(page)
+    elif not page.memories:
+        echo("No memories.", err=True)
+    else:
+        print_memories(page.memories)
+        if page.cursor:
+            echo("There are more memories: use --limit N or --all.", err=True)
+
+
+@click.command()
+@click.argument("words", nargs=-1, required=True)
+@filter_options
+@include_option
+@as_of_option
+@click.option("--limit", type=click.IntRange(1, 100), default=10, show_default=True, help="Maximum number of hits.")
+@click.option(
+    "--mode",
+    type=click.Choice(get_args(Mode)),
+    default="hybrid",
+    show_default=True,
+    help="Match words (keyword), meaning (vector) or both (hybrid).",
+)
+@click.option("--min-score", type=click.FloatRange(0, 1), default=0.0, help="Leave out hits with a lower score.")
+@click.option("--explain", is_flag=True, help="Show the components of each score.")
+@common
+def search(
+    ctl: Ctl,
+    words: tuple[str, ...],
+    include: list[State],
+    as_of: int | None,
+    limit: int,
+    mode: Mode,
+    min_score: float,
+    explain: bool,
+    **filters: Any,
+) -> None:
+    """Search memories by keyword and meaning.
+
+    Hits are ranked by how well they match, and by their salience, importance and age.
+
+    \b
+    Examples:
+      clankers-ctl memory search which database do we use
+      clankers-ctl memory search deploy --project . --explain
+      clankers-ctl memory search port --include superseded --json | jq '.hits[].memory.content'
+    """
+    request = MemorySearch(
+        query=" ".join(words),
+        include=include,
+        as_of=as_of,
+        limit=limit,
+        mode=mode,
+        min_score=min_score,
+        explain=explain,
+        **filter_fields(ctl, filters),
+    )
+    result = ctl.call(request)
+    if ctl.json:
+        print_json(result)
+    else:
+        _print_search_result(result, request)
+
+
+def _print_search_result(result: MemoryHits, request: MemorySearch) -> None:
+    if result.hits:
+        ids = short_ids([hit.memory for hit in result.hits])
+        _print_hits(result.hits, ids)
+        if request.explain:
+            scores = [
+                (one_line(shown_id), hit.score, hit.components or {})
+                for shown_id, hit in zip(ids, result.hits, strict=True)
+            ]
+            print_components(scores, 1)
+        echo()
+        took = span(result.took_ms / 1000)
+        secho(f"{several(len(result.hits), 'hit')} by {MODES[result.mode]} in {took}", dim=True)
+    else:
+        echo(f"No memory matches “{one_line(request.query)}”.", err=True)
+    if result.cursor:
+        echo("There are more hits: use --limit N.", err=True)
+    if result.degraded:
+        secho(f"Incomplete: {one_line(result.degraded)}.", fg="yellow", err=True)
+
+
+def _print_hits(hits: Sequence[MemoryHit], ids: Sequence[str]) -> None:
+    from rich.text import Text  # slow to load
+
+    out = console()
+    width = min(out.width, WIDEST) if out.is_terminal else out.width
+    margin = len(str(len(hits))) + 2
+    for number, (hit, shown_id) in enumerate(zip(hits, ids, strict=True), 1):
+        if number > 1:
+            out.print()
+        memory = hit.memory
+        facts = [memory.sector, memory.category, scope_name(memory), local(memory.created_at)]
+        if memory.state != "current":
+            facts.append(memory.state)
+        heading = Text().append(f"{hit.score:.3f}  ", "cyan").append(one_line(shown_id), "bold")
+        heading.append("  " + " · ".join(map(one_line, facts)), "dim")
+        _print_numbered(f"{number}.".ljust(margin), [heading, marked(hit.snippet, out)], width)
+
+
+def _print_numbered(number: str, blocks: Sequence["Text"], width: int) -> None:
+    """Print blocks of text with a hanging indent below a number."""
+    from rich.text import Text  # slow to load
+
+    out = console()
+    lead = Text(number, "dim")
+    for block in blocks:
+        for line in block.wrap(out, width - len(number), overflow="fold"):
+            line.rstrip()
+            out.print(lead, line, sep="")
+            lead = Text(" " * len(number))
+
+
+@click.command()
+@id_argument
+@as_of_option
+@common
+def show(ctl: Ctl, id: str, as_of: int | None) -> None:  # noqa: A002  # the name on the command line
+    """Show all fields of a memory in any state.
+
+    \b
+    Examples:
+      clankers-ctl memory show 0199c5a2-1b3c
+      clankers-ctl memory show 0199c5a2-1b3c --as-of 3d
+    """
+    memory = ctl.call(MemoryGet(id=id, as_of=as_of, scopes=ALL_SCOPES))
+    if ctl.json:
+        print_json(memory)
+    else:
+        print_memory(memory)
+
+
+@click.command()
+@id_argument
+@click.option("--full", is_flag=True, help="Do not shorten the values that a change replaced.")
+@common
+def history(ctl: Ctl, id: str, full: bool) -> None:  # noqa: A002  # the name on the command line
+    """Show the versions of a memory and the log of its changes.
+
+    \b
+    Examples:
+      clankers-ctl memory history 0199c5a2-1b3c
+      clankers-ctl memory history 0199c5a2-1b3c --json | jq '.log[].reason'
+    """
+    result = ctl.call(MemoryHistory(id=id, scopes=ALL_SCOPES))
+    if ctl.json:
+        print_json(result)
+        return
+    _print_versions(result.versions)
+    if result.log:
+        echo()
+        print_change_log(result.log, full)
+
+
+def _print_versions(versions: Sequence[Memory]) -> None:
+    from rich.text import Text  # slow to load
+
+    out = console()
+    width = min(out.width, WIDEST) if out.is_terminal else out.width
+    for number, (shown_id, memory) in enumerate(zip(short_ids(versions), versions, strict=True), 1):
+        facts = f"  {one_line(shown_id)}  {memory.state}, valid {validity(memory)}"
+        out.print(Text(f"{number}.", "bold").append(facts, "dim"), width=width)
+        for line in Text(plain(memory.content.strip("\n"))).wrap(out, width - 3, overflow="fold"):
+            line.rstrip()
+            out.print("   ", line, sep="")
+
+
+@click.command()
+@id_argument
+@click.option("--limit", type=click.IntRange(1, 100), default=10, show_default=True, help="Maximum number of memories.")
+@common
+def related(ctl: Ctl, id: str, limit: int) -> None:  # noqa: A002  # the name on the command line
+    """List memories related to a memory.
+
+    Memories are related by a stored relation, by an entity that both mention, or by similar meaning.
+
+    \b
+    Examples:
+      clankers-ctl memory related 0199c5a2-1b3c
+    """
+    found = ctl.call(MemoryRelated(id=id, limit=limit, scopes=ALL_SCOPES))
+    if ctl.json:
+        print_json(found)
+        return
+    if not found:
+        echo("No related memories.", err=True)
+        return
+    columns = [
+        Column("Score", right=True, style="cyan"),
+        Column("Id", style="cyan"),
+        Column("Memory", least=24),
+        Column("Via", optional=True, least=16),
+    ]
+    rows = []
+    for each, shown_id in zip(found, short_ids([each.memory for each in found]), strict=True):
+        via = f"{each.via}: {each.detail}" if each.detail else each.via
+        rows.append([f"{each.score:.3f}", one_line(shown_id), summary_line(each.memory), one_line(via)])
+    print_table(columns, rows)
+
+
+@click.command()
+@click.argument("words", nargs=-1)
+@click.option(
+    "--project", metavar="FOLDER", callback=folder, help="Project of the prompt.  [default: the current folder]"
+)
+@click.option("--agent", metavar="NAME", help="Include the memories in the scope of this agent.")
+@scope_option
+@click.option(
+    "--max-characters",
+    type=click.IntRange(200, 100_000),
+    default=4000,
+    show_default=True,
+    help="Maximum length of the text.",
+)
+@click.option("--limit", type=click.IntRange(1, 100), default=15, show_default=True, help="Maximum number of memories.")
+@common
+def context(
+    ctl: Ctl,
+    words: tuple[str, ...],
+    project: str | None,
+    agent: str | None,
+    scopes: list[str],
+    max_characters: int,
+    limit: int,
+) -> None:
+    """Print the memories that would be added to a prompt.
+
+    With WORDS, these are the memories that match the words; without, the pinned and strongest ones. By default they are
+    what an agent in this project may see: the memories of the project and the global ones. --scope selects others.
+
+    \b
+    Examples:
+      clankers-ctl memory context
+      clankers-ctl memory context fix the login test --project ~/src/shop
+      clankers-ctl memory context --scope '*' --max-characters 1000
+    """
+    no_scope_given = scopes is ALL_SCOPES
+    if no_scope_given and project is None:
+        project = str(Path.cwd())
+    request = MemoryContext(
+        query=" ".join(words) or None,
+        project=project,
+        agent=agent,
+        scopes=None if no_scope_given else scopes,
+        max_characters=max_characters,
+        limit=limit,
+    )
+    result = ctl.call(request)
+    if ctl.json:
+        print_json(result)
+        return
+    if result.text:
+        echo(plain(result.text))
+    left_out = f", {result.left_out:,} left out" if result.left_out else ""
+    echo(f"{count_memories(len(result.ids))} in {len(result.text):,} characters{left_out}.", err=True)
+    if result.degraded:
+        secho(f"Incomplete: {one_line(result.degraded)}.", fg="yellow", err=True)
+
+
+@click.command()
+@project_option
+@scope_option
+@click.option("--limit", type=click.IntRange(1, 1000), default=10, show_default=True, help="Maximum rows per chart.")
+@common
+def stats(ctl: Ctl, project: str | None, scopes: list[str], limit: int) -> None:
+    """Count memories by state, sector, tier, category and scope.
+
+    \b
+    Examples:
+      clankers-ctl memory stats
+      clankers-ctl memory stats --project . --json | jq .bySector
+    """
+    result = ctl.call(MemoryStatsOf(scopes=scopes, project=project))
+    if ctl.json:
+        print_json(result)
+        return
+    _print_totals(result)
+    charts = {
+        "Sector": result.by_sector,
+        "Tier": result.by_tier,
+        "Category": result.by_category,
+        "Scope": result.by_scope,
+    }
+    for name, counts in charts.items():
+        if counts:
+            echo()
+            _print_chart(name, counts, limit)
+
+
+def _print_totals(stats: MemoryStats) -> None:
+    states = {
+        "upcoming": stats.upcoming,
+        "superseded": stats.superseded,
+        "expired": stats.expired,
+        "archived": stats.archived,
+        "forgotten": stats.deleted,
+    }
+    others = "".join(f", {count:,} {name}" for name, count in states.items() if count)
+    salience = None
+    if stats.salience is not None:
+        salience = f"{bar(stats.salience, 10)} {stats.salience:.2f} on average"
+    print_facts(
+        [
+            ("memories", f"{stats.total:,}: {stats.current:,} current{others}"),
+            ("pinned", f"{stats.pinned:,}" if stats.pinned else None),
+            ("salience", salience),
+            ("graph", f"{count_entities(stats.entities)}, {several(stats.relations, 'relation')}"),
+            ("created", f"{local(stats.oldest)} to {local(stats.newest)}" if stats.oldest else None),
+        ]
+    )
+
+
+def _print_chart(name: str, counts: Mapping[str, int], limit: int) -> None:
+    bars = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    largest = max(max(counts.values()), 1)
+    width = max(10, min(40, console().width // 4))
+    columns = [
+        Column(name, least=16, keeps_end=name == "Scope"),
+        Column("", style="cyan"),
+        Column("Memories", right=True),
+    ]
+    rows = [[one_line(value), bar(count / largest, width), f"{count:,}"] for value, count in bars[:limit]]
+    print_table(columns, rows)
+    if len(bars) > limit:
+        echo(f"{len(bars) - limit:,} more: use --limit N.", err=True)
