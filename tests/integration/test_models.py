@@ -19,7 +19,7 @@ from commands import Ran, command, ctl
 from support import DaemonProcess, running_daemon
 
 from clankers import Client
-from clankers.ctl.hub import PullFailed, plan
+from clankers.ctl.hub import PullFailed, plan_pull
 
 REPOSITORY = "/Snowflake/snowflake-arctic-embed-s/resolve/main/"
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "cat", "dog"]
@@ -523,10 +523,10 @@ def test_an_interrupted_fetch_leaves_nothing(down: DaemonProcess):
 @pytest.mark.parametrize("name", ["nonsense", "../x", "a/../b", "/etc/passwd", "a/.hidden", "a/b/c", "", "ä/b"])
 def test_a_name_cannot_lead_elsewhere(name: str, tmp_path: Path):
     with pytest.raises(PullFailed):
-        plan(name, tmp_path, "https://hub.example.org", False, 1)
+        plan_pull(name, tmp_path, "https://hub.example.org", False, 1)
 
 
 @pytest.mark.parametrize("base", ["", "hub.example.org", "file:///etc", "ftp://hub.example.org"])
 def test_a_hub_is_at_an_address_of_the_web(base: str, tmp_path: Path):
     with pytest.raises(PullFailed):
-        plan("minilm", tmp_path, base, False, 1)
+        plan_pull("minilm", tmp_path, base, False, 1)

@@ -19,9 +19,9 @@ from click.testing import CliRunner
 from support import DaemonProcess, RawConnection
 from writers import eventually
 
-from clankers.ctl.managers import LABEL
 from clankers.ctl.plugin import hook_command
 from clankers.ctl.service import service
+from clankers.ctl.service_managers import LABEL
 
 UNITS = ("clankersd.socket", "clankersd.service")
 

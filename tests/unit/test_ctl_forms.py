@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clankers.ctl.config import scalar
-from clankers.ctl.human import moment, money, short, size, span
-from clankers.ctl.output import GAP, Column, bar, fit, plain, shortened
-from clankers.ctl.query import distinct
+from clankers.ctl.config import parse_scalar
+from clankers.ctl.db import unique_names
+from clankers.ctl.formatting import abbreviate, format_bytes, format_dollars, format_duration, parse_time
+from clankers.ctl.output import COLUMN_GAP, Column, bar, column_widths, plain, shorten_ids
 
 NOW = datetime(2025, 1, 31, 12, 30, tzinfo=UTC).astimezone()
 
@@ -26,44 +26,44 @@ NOW = datetime(2025, 1, 31, 12, 30, tzinfo=UTC).astimezone()
     ],
 )
 def test_a_relative_time_is_that_long_ago(text: str, ago: timedelta):
-    assert moment(text, NOW) == NOW - ago
+    assert parse_time(text, NOW) == NOW - ago
 
 
 def test_a_day_begins_at_midnight_and_ends_just_before_the_next():
-    assert moment("today", NOW) == NOW.replace(hour=0, minute=0)
-    assert moment("2025-01-31", NOW) == NOW.replace(hour=0, minute=0)
-    assert moment("2025-01-30", NOW) == moment("yesterday", NOW)
-    end = moment("yesterday", NOW, whole_day=True)
-    assert end < moment("today", NOW) <= end + timedelta(microseconds=1)
+    assert parse_time("today", NOW) == NOW.replace(hour=0, minute=0)
+    assert parse_time("2025-01-31", NOW) == NOW.replace(hour=0, minute=0)
+    assert parse_time("2025-01-30", NOW) == parse_time("yesterday", NOW)
+    end = parse_time("yesterday", NOW, end_of_day=True)
+    assert end < parse_time("today", NOW) <= end + timedelta(microseconds=1)
 
 
 def test_a_time_with_a_zone_is_that_time():
-    assert moment("2025-01-31T12:30Z", NOW) == NOW
+    assert parse_time("2025-01-31T12:30Z", NOW) == NOW
 
 
 @pytest.mark.parametrize("text", ["", "soon", "2", "h", "-2h", "2025-13-01", "2 fortnights"])
 def test_anything_else_is_no_time(text: str):
     with pytest.raises(ValueError):
-        moment(text, NOW)
+        parse_time(text, NOW)
 
 
 @pytest.mark.parametrize(
     ("shown", "expected"),
     [
-        (span(0.0123), "12 ms"),
-        (span(2.34), "2.3 s"),
-        (span(61), "1 min 1 s"),
-        (span(3 * 3600 + 65), "3 h 1 min"),
-        (span(50 * 3600), "2 d 2 h"),
-        (size(1023), "1023 B"),
-        (size(1536), "1.5 KiB"),
-        (size(5 * 1024**4), "5.0 TiB"),
-        (short(950), "950"),
-        (short(12_345), "12.3k"),
-        (short(4_100_000), "4.1M"),
-        (money(0), "$0.00"),
-        (money(1234.5), "$1,234.50"),
-        (money(0.0042), "$0.0042"),
+        (format_duration(0.0123), "12 ms"),
+        (format_duration(2.34), "2.3 s"),
+        (format_duration(61), "1 min 1 s"),
+        (format_duration(3 * 3600 + 65), "3 h 1 min"),
+        (format_duration(50 * 3600), "2 d 2 h"),
+        (format_bytes(1023), "1023 B"),
+        (format_bytes(1536), "1.5 KiB"),
+        (format_bytes(5 * 1024**4), "5.0 TiB"),
+        (abbreviate(950), "950"),
+        (abbreviate(12_345), "12.3k"),
+        (abbreviate(4_100_000), "4.1M"),
+        (format_dollars(0), "$0.00"),
+        (format_dollars(1234.5), "$1,234.50"),
+        (format_dollars(0.0042), "$0.0042"),
     ],
 )
 def test_numbers_are_humane(shown: str, expected: str):
@@ -79,33 +79,35 @@ def test_a_bar_shows_eighths_and_anything_above_nothing():
 
 @given(st.lists(st.tuples(st.integers(1, 60), st.none() | st.integers(1, 30), st.booleans()), min_size=1, max_size=8))
 def test_columns_fit_wherever_they_can(shapes: list[tuple[int, int | None, bool]]):
-    columns = [Column("", least=least, optional=optional) for _, least, optional in shapes]
+    columns = [Column("", min_width=least, optional=optional) for _, least, optional in shapes]
     natural = [width for width, _, _ in shapes]
-    least = sum(fit(columns, natural, 0).values()) + GAP * (len(fit(columns, natural, 0)) - 1)
+    least = sum(column_widths(columns, natural, 0).values()) + COLUMN_GAP * (
+        len(column_widths(columns, natural, 0)) - 1
+    )
 
     for room in (40, 80, 500):
-        widths = fit(columns, natural, room)
-        total = sum(widths.values()) + GAP * (len(widths) - 1)
+        widths = column_widths(columns, natural, room)
+        total = sum(widths.values()) + COLUMN_GAP * (len(widths) - 1)
         assert total <= max(room, least)
         assert all(width <= natural[place] for place, width in widths.items())
 
 
 def test_with_room_enough_no_column_is_cut_or_left_out():
-    columns = [Column("", least=16), Column("", optional=True)]
+    columns = [Column("", min_width=16), Column("", optional=True)]
 
-    assert fit(columns, [30, 20], 52) == {0: 30, 1: 20}
-    assert fit(columns, [30, 20], 51) == {0: 29, 1: 20}
-    assert fit(columns, [30, 20], 30) == {0: 30}
+    assert column_widths(columns, [30, 20], 52) == {0: 30, 1: 20}
+    assert column_widths(columns, [30, 20], 51) == {0: 29, 1: 20}
+    assert column_widths(columns, [30, 20], 30) == {0: 30}
 
 
 def test_shortened_ids_stay_apart():
-    assert shortened(["0123456789a", "abcdefghijk"]) == ["01234567", "abcdefgh"]
-    assert shortened(["0123456789a", "0123456789b"]) == ["0123456789a", "0123456789b"]
-    assert shortened(["same", "same"]) == ["same", "same"]
+    assert shorten_ids(["0123456789a", "abcdefghijk"]) == ["01234567", "abcdefgh"]
+    assert shorten_ids(["0123456789a", "0123456789b"]) == ["0123456789a", "0123456789b"]
+    assert shorten_ids(["same", "same"]) == ["same", "same"]
 
 
 def test_a_name_that_comes_again_gets_a_number():
-    assert distinct(["id", "id", "x", "id"]) == ["id", "id:2", "x", "id:3"]
+    assert unique_names(["id", "id", "x", "id"]) == ["id", "id:2", "x", "id:3"]
 
 
 @pytest.mark.parametrize(
@@ -113,8 +115,8 @@ def test_a_name_that_comes_again_gets_a_number():
     [("7", 7), ("0.5", 0.5), ("true", True), ("debug", "debug"), ('"7"', "7"), ("[1]", "[1]"), ("", "")],
 )
 def test_a_setting_is_taken_for_what_it_looks_like(typed: str, value: object):
-    assert scalar(typed) == value
-    assert type(scalar(typed)) is type(value)
+    assert parse_scalar(typed) == value
+    assert type(parse_scalar(typed)) is type(value)
 
 
 @given(st.text())

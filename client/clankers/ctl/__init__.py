@@ -4,27 +4,25 @@ import sys
 from io import TextIOWrapper
 
 import click
+from click.shell_completion import get_completion_class
 
 from clankers.ctl.backup import backup
-from clankers.ctl.capture import capture
-from clankers.ctl.command import Root, socket_option
-from clankers.ctl.completion import completion
+from clankers.ctl.capture import capture, import_
+from clankers.ctl.command import Ctl, Root, common_options, socket_option
 from clankers.ctl.config import config
-from clankers.ctl.db import db
+from clankers.ctl.db import db, query
 from clankers.ctl.docs import docs
 from clankers.ctl.doctor import doctor
 from clankers.ctl.graph import graph
-from clankers.ctl.imports import import_
 from clankers.ctl.index import index, reindex
 from clankers.ctl.jobs import jobs
 from clankers.ctl.logs import logs
 from clankers.ctl.memory import memory
 from clankers.ctl.model import model
+from clankers.ctl.output import echo, print_json
 from clankers.ctl.plugin import plugin
-from clankers.ctl.query import query
-from clankers.ctl.recall import recall
 from clankers.ctl.schedules import schedule
-from clankers.ctl.search import search
+from clankers.ctl.search import recall, search
 from clankers.ctl.service import service
 from clankers.ctl.sessions import session, sessions
 from clankers.ctl.skills import skill
@@ -60,6 +58,28 @@ def cli() -> None:
       3  the daemon is not running
       4  the daemon runs and reports a problem, or doctor found one
     """
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@common_options
+def completion(ctl: Ctl, shell: str) -> None:
+    """Print the script that teaches a shell to complete clankers-ctl.
+
+    \b
+    Examples:
+      clankers-ctl completion bash > ~/.local/share/bash-completion/completions/clankers-ctl
+      clankers-ctl completion zsh > "${fpath[1]}/_clankers-ctl"
+      clankers-ctl completion fish > ~/.config/fish/completions/clankers-ctl.fish
+    """
+    completer = get_completion_class(shell)
+    assert completer  # for the type checker: click has all three
+    root = click.get_current_context().find_root().command
+    script = completer(root, {}, "clankers-ctl", "_CLANKERS_CTL_COMPLETE").source()
+    if ctl.json:
+        print_json({"shell": shell, "script": script})
+    else:
+        echo(script)
 
 
 COMMANDS = (

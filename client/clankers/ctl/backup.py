@@ -11,8 +11,8 @@ from pathlib import Path
 
 import click
 
-from clankers.ctl.command import Ctl, common
-from clankers.ctl.human import local, several, size
+from clankers.ctl.command import Ctl, common_options
+from clankers.ctl.formatting import format_bytes, format_time, plural
 from clankers.ctl.output import Column, echo, print_json, print_table, secho
 from clankers.messages import DaemonUnavailable
 from clankers_protocol.admin import DaemonStatus
@@ -22,7 +22,12 @@ from clankers_protocol.paths import Paths, default_paths
 from clankers_protocol.wire import Wire
 
 STOP_SECONDS = 60
-COLUMNS = [Column("Name", least=20), Column("Made"), Column("Size", right=True), Column("Sessions", right=True)]
+COLUMNS = [
+    Column("Name", min_width=20),
+    Column("Made"),
+    Column("Size", align_right=True),
+    Column("Sessions", align_right=True),
+]
 
 
 class Backup(Wire):
@@ -63,7 +68,7 @@ def backup() -> None:
 
 
 @backup.command(name="list")
-@common
+@common_options
 def list_(ctl: Ctl) -> None:
     """List the backups, newest first. The daemon need not run.
 
@@ -80,14 +85,14 @@ def list_(ctl: Ctl) -> None:
     elif not found:
         echo(f"There are no backups in {paths.backups}.")
     else:
-        rows = [[each.name, local(each.made_at), size(each.bytes), _contents(each)] for each in found]
+        rows = [[each.name, format_time(each.made_at), format_bytes(each.bytes), _contents(each)] for each in found]
         print_table(COLUMNS, rows)
 
 
 @backup.command()
 @click.argument("backup", metavar="NAME|FILE")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@common
+@common_options
 def restore(ctl: Ctl, backup: str, yes: bool) -> None:
     """Replace the database by a backup, and keep the replaced one beside it.
 
@@ -107,7 +112,7 @@ def restore(ctl: Ctl, backup: str, yes: bool) -> None:
     try:
         sessions = _copy_and_check(source, new)
         if not yes:
-            echo(f"{source.name} holds {several(sessions, 'session')}. A running daemon is stopped.", err=True)
+            echo(f"{source.name} holds {plural(sessions, 'session')}. A running daemon is stopped.", err=True)
             click.confirm(f"Replace {database} by it?", abort=True, err=True)
         with _daemon_stopped(paths.database) as stopped:
             replaced = replace_database(database, new, "replaced")
@@ -118,7 +123,7 @@ def restore(ctl: Ctl, backup: str, yes: bool) -> None:
     if ctl.json:
         print_json(done)
         return
-    secho(f"Restored {source.name} with {several(sessions, 'session')}.", fg="green")
+    secho(f"Restored {source.name} with {plural(sessions, 'session')}.", fg="green")
     if replaced:
         echo(f"The replaced database is {replaced}; delete it once nothing is missing.")
     if stopped:

@@ -18,9 +18,9 @@ from clankers_protocol.errors import RpcError
 from clankers_protocol.terminal import sanitize
 from clankers_protocol.wire import Method
 
-FAILED = 1
-NOT_RUNNING = 3
-PROBLEM = 4
+EXIT_FAILED = 1
+EXIT_NOT_RUNNING = 3
+EXIT_PROBLEM = 4
 
 
 class Page(Protocol):
@@ -83,7 +83,7 @@ json_option = click.option(
 )
 
 
-def folder(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+def normalize_project(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
     """A folder as sessions name it; anything else is taken for a project's id."""
     return str(Path(os.path.abspath(value))) if value and Path(value).is_dir() else value  # noqa: PTH100  # `..` goes, symlinks stay
 
@@ -91,12 +91,12 @@ def folder(_: click.Context, __: click.Parameter, value: str | None) -> str | No
 project_option = click.option(
     "--project",
     metavar="FOLDER",
-    callback=folder,
+    callback=normalize_project,
     help="Only sessions in this folder (or project, by its id).",
 )
 
 
-def common(command: Callable[..., Any]) -> Callable[..., Any]:
+def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command --json and --socket, and hand it the `Ctl` they make."""
     passing = click.make_pass_decorator(Ctl, ensure=True)
     return json_option(socket_option(passing(command)))
@@ -132,15 +132,15 @@ class Root(click.Group):
         try:
             return super().invoke(ctx)
         except DaemonUnavailable as error:
-            fail(ctx, NOT_RUNNING, str(error))
+            fail(ctx, EXIT_NOT_RUNNING, str(error))
         except RpcError as error:
-            fail(ctx, FAILED, error.message, error.code, error.data)
+            fail(ctx, EXIT_FAILED, error.message, error.code, error.data)
         except (TimeoutError, BadReply) as error:
-            fail(ctx, FAILED, str(error))
+            fail(ctx, EXIT_FAILED, str(error))
         except click.UsageError as error:
             raise click.UsageError(sanitize(error.format_message()), error.ctx) from error
         except click.ClickException as error:
-            fail(ctx, FAILED, error.format_message())
+            fail(ctx, EXIT_FAILED, error.format_message())
 
 
 def fail(ctx: click.Context, exit_code: int, message: str, code: int | None = None, data: Any = None) -> NoReturn:

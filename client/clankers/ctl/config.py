@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from clankers.ctl.command import Ctl, common
+from clankers.ctl.command import Ctl, common_options
 from clankers.ctl.output import Column, echo, one_line, print_json, print_table, secho
 from clankers.messages import DaemonUnavailable
 from clankers_protocol.admin import DaemonConfig, DaemonConfigure, IgnoredSetting, Settings
@@ -17,9 +17,9 @@ from clankers_protocol.paths import default_paths
 
 COLUMNS = [
     Column("Key", style="cyan"),
-    Column("Value", least=16),
+    Column("Value", min_width=16),
     Column("From", optional=True),
-    Column("Meaning", least=16, wraps=True, optional=True, style="dim"),
+    Column("Meaning", min_width=16, wrap=True, optional=True, style="dim"),
 ]
 
 
@@ -44,7 +44,7 @@ def config() -> None:
 
 
 @config.command()
-@common
+@common_options
 def show(ctl: Ctl) -> None:
     """Show the settings in force and where each comes from; those in the file, if the daemon does not run.
 
@@ -108,7 +108,7 @@ def _flat(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
 @config.command(name="set")
 @click.argument("key", shell_complete=_keys)
 @click.argument("value")
-@common
+@common_options
 def set_(ctl: Ctl, key: str, value: str) -> None:
     """Set a key in the file and apply it. Numbers, true and false are taken as such; quotes make them text.
 
@@ -117,12 +117,12 @@ def set_(ctl: Ctl, key: str, value: str) -> None:
       clankers-ctl config set log_level debug
       clankers-ctl config set log_level '"debug"'
     """
-    _configure(ctl, key, scalar(value))
+    _configure(ctl, key, parse_scalar(value))
 
 
 @config.command()
 @click.argument("key", shell_complete=_keys)
-@common
+@common_options
 def unset(ctl: Ctl, key: str) -> None:
     """Remove a key from the file, so that its default holds again.
 
@@ -134,7 +134,7 @@ def unset(ctl: Ctl, key: str) -> None:
 
 
 @config.command()
-@common
+@common_options
 def path(ctl: Ctl) -> None:
     """Print where the settings are kept.
 
@@ -152,7 +152,7 @@ def path(ctl: Ctl) -> None:
         echo(place)
 
 
-def scalar(text: str) -> str | int | float | bool:
+def parse_scalar(text: str) -> str | int | float | bool:
     """The value as TOML reads it, if that is a number, a truth or a quoted text; else the text itself."""
     with suppress(tomllib.TOMLDecodeError):
         value = tomllib.loads(f"value = {text}")["value"]

@@ -10,13 +10,14 @@ from typing import Any, cast, get_args
 
 import click
 
-from clankers.ctl.command import FAILED, PROBLEM, Ctl, common, project_option
-from clankers.ctl.human import local, several, size, span
-from clankers.ctl.index import absolute
-from clankers.ctl.jobs import finished
+from clankers.ctl.command import EXIT_FAILED, EXIT_PROBLEM, Ctl, common_options, project_option
+from clankers.ctl.formatting import format_bytes, format_duration, format_time, plural
+from clankers.ctl.index import absolute_path
+from clankers.ctl.jobs import run_job
 from clankers.ctl.output import (
     Column,
     confirm,
+    display_ids,
     echo,
     echo_styled,
     one_line,
@@ -25,7 +26,6 @@ from clankers.ctl.output import (
     print_json,
     print_table,
     secho,
-    shown_ids,
 )
 from clankers_protocol.admin import Job
 from clankers_protocol.documents import (
@@ -56,11 +56,11 @@ FEW_LINES = 20
 COLUMNS = [
     Column("Id", style="cyan"),
     Column("Added"),
-    Column("Title", least=24),
+    Column("Title", min_width=24),
     Column("Kind", optional=True),
-    Column("Chunks", right=True, optional=True),
-    Column("Size", right=True, optional=True),
-    Column("Source", least=16, keeps_end=True, optional=True),
+    Column("Chunks", align_right=True, optional=True),
+    Column("Size", align_right=True, optional=True),
+    Column("Source", min_width=16, truncate_start=True, optional=True),
 ]
 
 
@@ -95,7 +95,7 @@ def docs() -> None:
 @click.option(
     "--meta", "metadata", multiple=True, metavar="KEY=VALUE", callback=_metadata, help="Something to filter by."
 )
-@common
+@common_options
 def add(ctl: Ctl, paths: tuple[str, ...], **options: Any) -> None:
     """Add files, the files of folders, or what is piped (-). Unchanged ones are skipped, changed ones updated.
 
@@ -127,12 +127,12 @@ def _add_piped(ctl: Ctl, options: dict[str, Any]) -> None:
         print_json(added)
     else:
         document = added.document
-        echo(f"{one_line(document.title)}: {added.outcome}, {several(document.chunks, 'chunk')}.")
+        echo(f"{one_line(document.title)}: {added.outcome}, {plural(document.chunks, 'chunk')}.")
 
 
 def files_at(path: str) -> Iterator[str]:
     """The file at `path`, or those below it that are documents."""
-    whole = absolute(path)
+    whole = absolute_path(path)
     if not Path(whole).is_dir():
         if not Path(whole).exists():
             raise click.ClickException(f"There is no {path}.")
@@ -148,7 +148,7 @@ def files_at(path: str) -> Iterator[str]:
 
 def _ingested(ctl: Ctl, paths: list[str], options: dict[str, Any]) -> Job:
     documents = [Ingest(path=path, **options) for path in paths]
-    return finished(ctl, DocumentIngestMany(documents))
+    return run_job(ctl, DocumentIngestMany(documents))
 
 
 def _print_added(ctl: Ctl, jobs: list[Job]) -> None:
@@ -158,14 +158,14 @@ def _print_added(ctl: Ctl, jobs: list[Job]) -> None:
         secho(
             f"{broken.kind} {broken.state}{f': {one_line(broken.error)}' if broken.error else ''}", fg="red", err=True
         )
-        sys.exit(FAILED)
+        sys.exit(EXIT_FAILED)
     results = [cast(dict[str, Any], job.result) for job in jobs]
     failed = [one for result in results for one in result["failed"]]
     if not ctl.json:
         _print_counts(jobs, results, len(failed))
     for one in failed:
         secho(f"  {one_line(one['source'])}: {one_line(one['error'])}", fg="red", err=True)
-    sys.exit(PROBLEM if failed else 0)
+    sys.exit(EXIT_PROBLEM if failed else 0)
 
 
 def _print_counts(jobs: list[Job], results: list[dict[str, Any]], failed: int) -> None:
@@ -174,7 +174,7 @@ def _print_counts(jobs: list[Job], results: list[dict[str, Any]], failed: int) -
     totals.append((failed, "failed", "red"))
     told = [click.style(f"{count:,} {name}", fg=colour) for count, name, colour in totals if count]
     took = sum((job.finished_at or job.created_at) - job.created_at for job in jobs) / 1000
-    echo_styled(f"{', '.join(told)} in {span(took)}.")
+    echo_styled(f"{', '.join(told)} in {format_duration(took)}.")
 
 
 @docs.command("list")
@@ -183,7 +183,7 @@ def _print_counts(jobs: list[Job], results: list[dict[str, Any]], failed: int) -
 @click.option("--kind", type=click.Choice(get_args(Kind)), help="Only of this kind.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many.")
 @click.option("--all", "everything", is_flag=True, help="All of them, not just the newest.")
-@common
+@common_options
 def list_(ctl: Ctl, project: str | None, source: str | None, kind: Kind | None, limit: int, everything: bool) -> None:
     """List documents, newest first.
 
@@ -192,7 +192,7 @@ def list_(ctl: Ctl, project: str | None, source: str | None, kind: Kind | None, 
       clankers-ctl docs list --project .
       clankers-ctl docs list --source ~/papers --kind pdf --all --json
     """
-    prefix = absolute(source) if source and (source.startswith("~") or Path(source).exists()) else source
+    prefix = absolute_path(source) if source and (source.startswith("~") or Path(source).exists()) else source
     request = DocumentList(project, prefix, kind, 1000 if everything else limit)
     page = _all_pages(ctl, request) if everything else ctl.call(request)
     if ctl.json:
@@ -208,7 +208,7 @@ def _all_pages(ctl: Ctl, request: DocumentList) -> DocumentPage:
 
 
 def _print_documents(page: DocumentPage) -> None:
-    ids = shown_ids([one.id for one in page.documents])
+    ids = display_ids([one.id for one in page.documents])
     print_table(COLUMNS, [_row(shown, one) for shown, one in zip(ids, page.documents, strict=True)])
     if page.cursor:
         echo("There are more: --limit N or --all shows them.", err=True)
@@ -218,11 +218,11 @@ def _row(shown: str, one: Document) -> list[str]:
     unfinished = "" if one.complete else " (unfinished)"
     return [
         one_line(shown),
-        local(one.created_at),
+        format_time(one.created_at),
         one_line(one.title) + unfinished,
         one.kind,
         f"{one.chunks:,}",
-        size(one.bytes),
+        format_bytes(one.bytes),
         one_line(one.source),
     ]
 
@@ -231,7 +231,7 @@ def _row(shown: str, one: Document) -> list[str]:
 @click.argument("document", metavar="ID|SOURCE")
 @click.option("--text", "whole", is_flag=True, help="The whole text and nothing else.")
 @click.option("--chunks", "cut", is_flag=True, help="The chunks it was cut into, with their ids.")
-@common
+@common_options
 def show(ctl: Ctl, document: str, whole: bool, cut: bool) -> None:
     """Show a document, by its id (or a beginning of it) or its source: a path, a URL.
 
@@ -259,7 +259,7 @@ def _found(ctl: Ctl, given: str) -> DocumentText:
     with suppress(NotFound):
         return ctl.call(DocumentGet(source=given))
     with suppress(NotFound):
-        return ctl.call(DocumentGet(source=absolute(given)))
+        return ctl.call(DocumentGet(source=absolute_path(given)))
     raise NotFound(f"document not found: {given}")
 
 
@@ -287,11 +287,11 @@ def _print_document(found: DocumentText) -> None:
         [
             ("id", one.id),
             ("source", one_line(one.source)),
-            ("kind", f"{one.kind}, {size(one.bytes)}, {several(one.characters, 'character')}"),
-            ("chunks", f"{several(one.chunks, 'chunk')}, cut: {one.strategy}"),
+            ("kind", f"{one.kind}, {format_bytes(one.bytes)}, {plural(one.characters, 'character')}"),
+            ("chunks", f"{plural(one.chunks, 'chunk')}, cut: {one.strategy}"),
             ("project", one.project_path and one_line(one.project_path)),
-            ("added", local(one.created_at)),
-            ("updated", local(one.updated_at) if one.updated_at != one.created_at else None),
+            ("added", format_time(one.created_at)),
+            ("updated", format_time(one.updated_at) if one.updated_at != one.created_at else None),
             ("unfinished", None if one.complete else "it was cut off while it was stored: add it again"),
             *((f"meta.{name}", one_line(str(value))) for name, value in one.metadata.items()),
         ]
@@ -308,10 +308,10 @@ def _print_chunks(ctl: Ctl, chunks: list[DocumentChunk]) -> None:
         print_json(chunks)
         return
     columns = [
-        Column("#", right=True, style="dim"),
+        Column("#", align_right=True, style="dim"),
         Column("Id", style="cyan"),
-        Column("Lines", right=True, optional=True),
-        Column("Text", least=24),
+        Column("Lines", align_right=True, optional=True),
+        Column("Text", min_width=24),
     ]
     rows = [
         [str(one.index), one.id, _lines(one), ("  " if one.parent_id else "") + one_line(one.content)] for one in chunks
@@ -329,7 +329,7 @@ def _lines(chunk: DocumentChunk) -> str:
 @click.argument("documents", nargs=-1, required=True, metavar="ID|SOURCE…")
 @click.option("--dry-run", is_flag=True, help="Say what would be removed; remove nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@common
+@common_options
 def rm(ctl: Ctl, documents: tuple[str, ...], dry_run: bool, yes: bool) -> None:
     """Remove documents and all that is known of them. The files themselves stay. Asks first.
 
@@ -341,7 +341,7 @@ def rm(ctl: Ctl, documents: tuple[str, ...], dry_run: bool, yes: bool) -> None:
     found = {one.id: one for one in (_found(ctl, given).document for given in documents)}
     planned = [ctl.call(DocumentDelete(one, dry_run=True)) for one in found]
     told = [
-        f"{one_line(found[one.id].title)} ({several(one.chunks, 'chunk')}, {several(one.edges, 'edge')})"
+        f"{one_line(found[one.id].title)} ({plural(one.chunks, 'chunk')}, {plural(one.edges, 'edge')})"
         for one in planned
     ]
     if not dry_run and not yes:

@@ -65,7 +65,7 @@ class Edits:
 
     def change(self, path: Path, change: Change, what: str) -> None:
         """Change a JSON file, after its content is safe."""
-        now = parsed(path)
+        now = read_json_object(path)
         wanted = json.loads(json.dumps(now))
         change(wanted)
         if wanted == now:
@@ -81,7 +81,7 @@ class Edits:
         """Undo our change of a JSON file: to the bytes it had, if nothing but ours has changed since."""
         if _content(path) is None:
             return
-        wanted = parsed(path)
+        wanted = read_json_object(path)
         change(wanted)
         before = self._bytes_before(path)
         same = before is not None and _json(before)
@@ -91,7 +91,7 @@ class Edits:
             self._remove(path)
         elif before is not None and same == wanted:
             self._put_back(path, before)
-        elif wanted != parsed(path):
+        elif wanted != read_json_object(path):
             self._say(
                 "would edit" if self.dry_run else "edited", path, "took out what is ours; the rest has changed since"
             )
@@ -156,7 +156,7 @@ class Edits:
 
 
 @contextmanager
-def explained() -> Iterator[None]:
+def explain_os_errors() -> Iterator[None]:
     """A file that cannot be read or written ends the command with a sentence."""
     try:
         yield
@@ -164,7 +164,7 @@ def explained() -> Iterator[None]:
         raise click.ClickException(f"{error.filename}: {error.strerror}") from error
 
 
-def table(content: dict[str, Any], key: str, path: Path) -> dict[str, Any]:
+def nested_object(content: dict[str, Any], key: str, path: Path) -> dict[str, Any]:
     """The object under a key, made if it is missing. Anything else there ends the command."""
     found = content.setdefault(key, {})
     if not isinstance(found, dict):
@@ -172,18 +172,18 @@ def table(content: dict[str, Any], key: str, path: Path) -> dict[str, Any]:
     return found
 
 
-def without(content: dict[str, Any], *keys: str) -> None:
+def remove_key(content: dict[str, Any], *keys: str) -> None:
     """Take a nested key out, and what is empty without it."""
     inner = content.get(keys[0])
     if len(keys) == 1:
         content.pop(keys[0], None)
     elif isinstance(inner, dict):
-        without(inner, *keys[1:])
+        remove_key(inner, *keys[1:])
         if not inner:
             del content[keys[0]]
 
 
-def parsed(path: Path) -> dict[str, Any]:
+def read_json_object(path: Path) -> dict[str, Any]:
     """What a JSON file holds; nothing, when it is not there. Anything but an object ends the command."""
     content = _content(path)
     found = _json(content or b"")

@@ -4,8 +4,8 @@ from typing import Any, get_args
 
 import click
 
-from clankers.ctl.command import Ctl, common
-from clankers.ctl.human import several
+from clankers.ctl.command import Ctl, common_options
+from clankers.ctl.formatting import plural
 from clankers.ctl.output import Column, echo, one_line, print_json, print_table
 from clankers_protocol.documents import ChunkGet
 from clankers_protocol.graph import (
@@ -42,7 +42,7 @@ def graph() -> None:
 @click.argument("chunks", nargs=-1, required=True, metavar="CHUNK…")
 @relation_option
 @click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="How many each way.")
-@common
+@common_options
 def edges(ctl: Ctl, chunks: tuple[str, ...], relations: tuple[Relation, ...], limit: int) -> None:
     """Show the edges that lead from chunks and to them, strongest first.
 
@@ -75,11 +75,11 @@ def _whole(ctl: Ctl, *given: str) -> list[str]:
 def _print_edges(ctl: Ctl, found: list[Edge]) -> None:
     texts = _texts(ctl, [chunk for one in found for chunk in (one.source_id, one.target_id)])
     columns = [
-        Column("Weight", right=True, style="cyan"),
-        Column("From", least=16),
+        Column("Weight", align_right=True, style="cyan"),
+        Column("From", min_width=16),
         Column("Relation"),
-        Column("To", least=16),
-        Column("Description", least=12, optional=True),
+        Column("To", min_width=16),
+        Column("Description", min_width=12, optional=True),
     ]
     rows = [
         [
@@ -109,7 +109,7 @@ def _texts(ctl: Ctl, ids: list[str]) -> dict[str, str]:
 @relation_option
 @click.option("--min-score", type=click.FloatRange(0, 1), default=0.0, help="Leave out what scores less.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="How many.")
-@common
+@common_options
 def walk(ctl: Ctl, chunks: tuple[str, ...], relations: tuple[Relation, ...], **options: Any) -> None:
     """Show what can be reached from chunks, best first, and the way there.
 
@@ -130,10 +130,10 @@ def walk(ctl: Ctl, chunks: tuple[str, ...], relations: tuple[Relation, ...], **o
 def _print_reached(ctl: Ctl, found: list[Reached]) -> None:
     texts = _texts(ctl, [one.chunk_id for one in found])
     columns = [
-        Column("Score", right=True, style="cyan"),
-        Column("Hops", right=True),
-        Column("Way", least=16, optional=True),
-        Column("Chunk", least=24),
+        Column("Score", align_right=True, style="cyan"),
+        Column("Hops", align_right=True),
+        Column("Way", min_width=16, optional=True),
+        Column("Chunk", min_width=24),
     ]
     rows = [
         [f"{one.score:.3f}", str(one.hops), way_of(one), texts.get(one.chunk_id, one.chunk_id)] for one in found
@@ -154,7 +154,7 @@ def way_of(one: Reached) -> str:
     "--weight", type=click.FloatRange(0, 1, min_open=True), default=1.0, show_default=True, help="How strong."
 )
 @click.option("--description", help="Why, in a sentence.")
-@common
+@common_options
 def link(ctl: Ctl, source: str, relation: Relation, target: str, weight: float, description: str | None) -> None:
     """Link two chunks. If they are linked so already, the stronger edge is kept.
 
@@ -174,7 +174,7 @@ def link(ctl: Ctl, source: str, relation: Relation, target: str, weight: float, 
 @click.option("--min-weight", type=click.FloatRange(0, 1, min_open=True), help="Remove edges that are weaker.")
 @click.option("--most-per-chunk", type=click.IntRange(1, 10_000), help="Leave each chunk its strongest so many.")
 @click.option("--dry-run", is_flag=True, help="Say what would be removed; remove nothing.")
-@common
+@common_options
 def prune(ctl: Ctl, min_weight: float | None, most_per_chunk: int | None, dry_run: bool) -> None:
     """Remove edges of which a chunk is gone and, if asked to, weak and surplus ones.
 
@@ -189,4 +189,4 @@ def prune(ctl: Ctl, min_weight: float | None, most_per_chunk: int | None, dry_ru
         return
     total = pruned.orphans + pruned.weak + pruned.surplus
     parts = f"{pruned.orphans:,} without a chunk, {pruned.weak:,} weak, {pruned.surplus:,} surplus"
-    echo(f"{'Would remove' if dry_run else 'Removed'} {several(total, 'edge')}: {parts}.")
+    echo(f"{'Would remove' if dry_run else 'Removed'} {plural(total, 'edge')}: {parts}.")

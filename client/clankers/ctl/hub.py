@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
-from clankers.ctl.human import size
+from clankers.ctl.formatting import format_bytes
 
 if TYPE_CHECKING:
     import httpx
 
-HUB = "https://huggingface.co"
+DEFAULT_HUB_URL = "https://huggingface.co"
 
-KNOWN = {
+MODEL_ALIASES = {
     "arctic-embed-s": "Snowflake/snowflake-arctic-embed-s",
     "minilm": "sentence-transformers/all-MiniLM-L6-v2",
     "bge-small": "BAAI/bge-small-en-v1.5",
@@ -35,7 +35,7 @@ SMALL = 64 * 2**20
 
 CONNECT_SECONDS, READ_SECONDS = 10.0, 30.0
 
-Seen = Callable[[str, int, int | None], None]
+ProgressCallback = Callable[[str, int, int | None], None]
 """Told the name of a file, how many bytes of it are here, and how many it has if that is known."""
 
 
@@ -44,7 +44,7 @@ class PullFailed(Exception):
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedFile:
     """A file of the repository: the first of its `names` that is there, kept as `path`."""
 
     names: tuple[str, ...]
@@ -53,7 +53,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Fetched:
+class FetchedFile:
     """A file that is here now."""
 
     path: str
@@ -63,7 +63,7 @@ class Fetched:
 
 
 @dataclass(frozen=True)
-class Pull:
+class PullPlan:
     """What to fetch, from where, and into which folder."""
 
     repository: str
@@ -78,28 +78,28 @@ class Pull:
         return f"{self.base}/{quote(self.repository)}/resolve/main/"
 
     @property
-    def wanted(self) -> list[Wanted]:
+    def wanted(self) -> list[WantedFile]:
         """The small ones first: what is missing should show before the large one is here."""
         beside = ("1_Pooling/config.json", "tokenizer_config.json", "sentence_bert_config.json")
         return [
-            *(Wanted((name,), name) for name in ("config.json", "tokenizer.json")),
-            *(Wanted((name,), name, needed=False) for name in beside),
-            Wanted(self.weights, "model.onnx"),
+            *(WantedFile((name,), name) for name in ("config.json", "tokenizer.json")),
+            *(WantedFile((name,), name, needed=False) for name in beside),
+            WantedFile(self.weights, "model.onnx"),
         ]
 
 
-def plan(name: str, models: Path, base: str, quantized: bool, most: int) -> Pull:
+def plan_pull(name: str, models: Path, base: str, quantized: bool, most: int) -> PullPlan:
     """What `name` stands for; raises PullFailed when it names no repository, or `base` no server."""
-    repository = KNOWN.get(name, name)
+    repository = MODEL_ALIASES.get(name, name)
     if not re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", repository, re.ASCII):
-        raise PullFailed(f"{name!r} is no model: write OWNER/NAME, or one of {', '.join(KNOWN)}")
+        raise PullFailed(f"{name!r} is no model: write OWNER/NAME, or one of {', '.join(MODEL_ALIASES)}")
     if urlsplit(base).scheme not in ("http", "https") or not urlsplit(base).hostname:
         raise PullFailed(f"{base!r} is no address: it must begin with https:// or http://")
-    folder = models / (name if name in KNOWN else repository.partition("/")[2])
-    return Pull(repository, folder, base.rstrip("/"), QUANTIZED if quantized else WEIGHTS, most)
+    folder = models / (name if name in MODEL_ALIASES else repository.partition("/")[2])
+    return PullPlan(repository, folder, base.rstrip("/"), QUANTIZED if quantized else WEIGHTS, most)
 
 
-def fetch(pull: Pull, seen: Seen) -> list[Fetched]:
+def fetch_model(pull: PullPlan, seen: ProgressCallback) -> list[FetchedFile]:
     """Bring the model here, whole or not at all; raises PullFailed."""
     import httpx  # slow to load
 
@@ -141,8 +141,8 @@ def _unfinished(folder: Path) -> Iterator[Path]:
         os.close(descriptor)
 
 
-def _fetch_all(client: "httpx.Client", pull: Pull, place: Path, seen: Seen) -> list[Fetched]:
-    found: list[Fetched] = []
+def _fetch_all(client: "httpx.Client", pull: PullPlan, place: Path, seen: ProgressCallback) -> list[FetchedFile]:
+    found: list[FetchedFile] = []
     for wanted in pull.wanted:
         file = _fetch_first(client, pull, wanted, place, found, seen)
         if file is None and wanted.needed:
@@ -150,13 +150,18 @@ def _fetch_all(client: "httpx.Client", pull: Pull, place: Path, seen: Seen) -> l
         found += [file] if file else []
     # Large models keep their weights apart, in a file that the model itself names.
     name = found[-1].url.removeprefix(pull.url) + "_data"
-    data = _fetch_first(client, pull, Wanted((name,), Path(name).name), place, found, seen)
+    data = _fetch_first(client, pull, WantedFile((name,), Path(name).name), place, found, seen)
     return [*found, data] if data else found
 
 
 def _fetch_first(
-    client: "httpx.Client", pull: Pull, wanted: Wanted, place: Path, before: list[Fetched], seen: Seen
-) -> Fetched | None:
+    client: "httpx.Client",
+    pull: PullPlan,
+    wanted: WantedFile,
+    place: Path,
+    before: list[FetchedFile],
+    seen: ProgressCallback,
+) -> FetchedFile | None:
     left = pull.most - sum(file.size for file in before)
     most = left if ".onnx" in wanted.path else min(left, SMALL)
     for name in wanted.names:
@@ -164,13 +169,15 @@ def _fetch_first(
         target.parent.mkdir(exist_ok=True)
         if told := _download(client, pull.url + name, target, most, seen):
             _check_content(target, name)
-            return Fetched(wanted.path, pull.url + name, *told)
+            return FetchedFile(wanted.path, pull.url + name, *told)
         if target.parent != place:
             target.parent.rmdir()
     return None
 
 
-def _download(client: "httpx.Client", url: str, target: Path, most: int, seen: Seen) -> tuple[int, str] | None:
+def _download(
+    client: "httpx.Client", url: str, target: Path, most: int, seen: ProgressCallback
+) -> tuple[int, str] | None:
     """The file's size and SHA-256, or nothing when there is no such file."""
     import httpx
 
@@ -185,7 +192,7 @@ def _download(client: "httpx.Client", url: str, target: Path, most: int, seen: S
                 for piece in response.iter_bytes():
                     got += len(piece)
                     if got > most:
-                        raise PullFailed(f"{url} has more than {size(most)}: --max-size allows more")
+                        raise PullFailed(f"{url} has more than {format_bytes(most)}: --max-size allows more")
                     digest.update(piece)
                     file.write(piece)
                     seen(target.name, got, length)
@@ -194,9 +201,9 @@ def _download(client: "httpx.Client", url: str, target: Path, most: int, seen: S
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
         raise PullFailed(f"{urlsplit(url).hostname} cannot be reached: {str(error) or 'no answer'}") from error
     except httpx.TimeoutException as error:
-        raise PullFailed(f"{url} stopped answering after {size(got)}: try again later") from error
+        raise PullFailed(f"{url} stopped answering after {format_bytes(got)}: try again later") from error
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise PullFailed(f"{url} broke off after {size(got)} ({error}): try again") from error
+        raise PullFailed(f"{url} broke off after {format_bytes(got)} ({error}): try again") from error
     return got, digest.hexdigest()
 
 
@@ -214,7 +221,7 @@ def _checked_length(response: "httpx.Response", url: str, most: int) -> int | No
             raise PullFailed(f"{url} does not say how long it is, so nobody could tell if all of it came")
         return None
     if int(said) > most:
-        raise PullFailed(f"{url} has {size(int(said))}, more than {size(most)}: --max-size allows more")
+        raise PullFailed(f"{url} has {format_bytes(int(said))}, more than {format_bytes(most)}: --max-size allows more")
     return int(said)
 
 
@@ -243,7 +250,7 @@ def _check_content(file: Path, name: str) -> None:
             raise PullFailed(f"what came as {name} is not an ONNX model")
 
 
-def _describe(pull: Pull, place: Path, found: list[Fetched]) -> None:
+def _describe(pull: PullPlan, place: Path, found: list[FetchedFile]) -> None:
     """Leave the model's own name, by which the daemon knows how to use it, and where it came from."""
     facts = {
         "name": pull.repository.partition("/")[2],

@@ -7,9 +7,9 @@ from typing import Literal, cast, get_args
 
 import click
 
-from clankers.ctl.command import FAILED, PROBLEM, Ctl, common
-from clankers.ctl.human import local, several, span
-from clankers.ctl.jobs import finished
+from clankers.ctl.command import EXIT_FAILED, EXIT_PROBLEM, Ctl, common_options
+from clankers.ctl.formatting import format_duration, format_time, plural
+from clankers.ctl.jobs import run_job
 from clankers.ctl.output import bar, echo, echo_styled, one_line, print_facts, print_json, secho
 from clankers_protocol.admin import Job
 from clankers_protocol.search import (
@@ -51,7 +51,7 @@ def index() -> None:
 
 
 @index.command()
-@common
+@common_options
 def status(ctl: Ctl) -> None:
     """Show what is indexed, how freshly, and what is in the way.
 
@@ -79,8 +79,8 @@ def _print_status(report: IndexReport) -> None:
             ("vectors", _vectors(report.live, report.in_memory) if report.live else None),
             ("building", _building(report.building) if report.building else None),
             ("rate", f"{report.rate:,.1f} chunks a second" if report.rate else None),
-            ("to be cut", several(report.backlog, "text") if report.backlog else None),
-            ("cache", several(report.cache_entries, "vector")),
+            ("to be cut", plural(report.backlog, "text") if report.backlog else None),
+            ("cache", plural(report.cache_entries, "vector")),
             ("last error", report.last_error and one_line(report.last_error)),
             ("files", _files(report.files)),
             ("", report.files.problem and one_line(report.files.problem)),
@@ -117,14 +117,14 @@ def _building(made: GenerationStatus) -> str:
 
 
 def _files(files: FilesStatus) -> str:
-    synced = f", compared {local(files.last_sync)}" if files.last_sync else ""
+    synced = f", compared {format_time(files.last_sync)}" if files.last_sync else ""
     dirty = "; changes wait to be indexed" if files.dirty else ""
     watching = {"off": "no paths are watched"}.get(files.mode, files.mode)
-    return f"{several(files.files, 'file')}, {watching}{synced}{dirty}"
+    return f"{plural(files.files, 'file')}, {watching}{synced}{dirty}"
 
 
 @index.command()
-@common
+@common_options
 def sync(ctl: Ctl) -> None:
     """Compare all watched files with the index now. Exits 4 when a file could not be indexed.
 
@@ -138,7 +138,7 @@ def sync(ctl: Ctl) -> None:
 
 @index.command()
 @click.argument("path", type=click.Path(exists=True))
-@common
+@common_options
 def add(ctl: Ctl, path: str) -> None:
     """Watch and index a markdown file, or the markdown files of a folder.
 
@@ -147,12 +147,12 @@ def add(ctl: Ctl, path: str) -> None:
       clankers-ctl index add ~/notes
       clankers-ctl index add docs/decisions.md
     """
-    _print_synced(ctl, ctl.call(IndexAdd(absolute(path)), timeout=PATIENCE))
+    _print_synced(ctl, ctl.call(IndexAdd(absolute_path(path)), timeout=PATIENCE))
 
 
 @index.command()
 @click.argument("path", type=click.Path())
-@common
+@common_options
 def remove(ctl: Ctl, path: str) -> None:
     """No longer watch a path that was added, and forget its files. The files themselves stay.
 
@@ -160,10 +160,10 @@ def remove(ctl: Ctl, path: str) -> None:
     Examples:
       clankers-ctl index remove ~/notes
     """
-    _print_synced(ctl, ctl.call(IndexRemove(absolute(path)), timeout=PATIENCE))
+    _print_synced(ctl, ctl.call(IndexRemove(absolute_path(path)), timeout=PATIENCE))
 
 
-def absolute(path: str) -> str:
+def absolute_path(path: str) -> str:
     """The path as seen from anywhere; `..` goes, symlinks stay."""
     return os.path.abspath(Path(path).expanduser())  # noqa: PTH100  # Path has no such thing
 
@@ -174,16 +174,16 @@ def _print_synced(ctl: Ctl, synced: Synced) -> None:
     else:
         counts = [(getattr(synced, name), name, colour) for name, colour in SYNCED]
         told = [click.style(f"{count:,} {name}", fg=colour) for count, name, colour in counts if count]
-        echo_styled(f"{', '.join(told) or 'No files'} in {span(synced.seconds)}.")
+        echo_styled(f"{', '.join(told) or 'No files'} in {format_duration(synced.seconds)}.")
         for failure in synced.failed:
             secho(f"  not indexed: {one_line(failure)}", fg="red", err=True)
-    sys.exit(PROBLEM if synced.failed else 0)
+    sys.exit(EXIT_PROBLEM if synced.failed else 0)
 
 
 @click.command()
 @click.option("--embedder", type=click.Choice(get_args(Embedder)), help="Change to this embedder first.")
 @click.option("--model", help="Its model, or the folder of an ONNX model.")
-@common
+@common_options
 def reindex(ctl: Ctl, embedder: str | None, model: str | None) -> None:
     """Build the index anew beside the live one, which is searched meanwhile. Ctrl-C stops it.
 
@@ -197,8 +197,8 @@ def reindex(ctl: Ctl, embedder: str | None, model: str | None) -> None:
     if model is not None and embedder is None:
         raise click.UsageError("--model needs --embedder.")
     if model is not None and embedder == "onnx":
-        model = absolute(model)
-    print_reindexed(ctl, finished(ctl, Reindex(cast(Embedder | None, embedder), model)))
+        model = absolute_path(model)
+    print_reindexed(ctl, run_job(ctl, Reindex(cast(Embedder | None, embedder), model)))
 
 
 def print_reindexed(ctl: Ctl, job: Job) -> None:
@@ -207,16 +207,16 @@ def print_reindexed(ctl: Ctl, job: Job) -> None:
         print_json(job)
     if job.state != "done":
         secho(f"{job.kind} {job.state}{f': {one_line(job.error)}' if job.error else ''}", fg="red", err=True)
-        sys.exit(FAILED)
+        sys.exit(EXIT_FAILED)
     result = job.result or {}
     failed = int(result.get("failed") or 0)
     if not ctl.json:
-        took = span(((job.finished_at or job.created_at) - job.created_at) / 1000)
-        echo(f"{several(int(result.get('chunks') or 0), 'chunk')} indexed anew in {took}.")
+        took = format_duration(((job.finished_at or job.created_at) - job.created_at) / 1000)
+        echo(f"{plural(int(result.get('chunks') or 0), 'chunk')} indexed anew in {took}.")
     if failed:
         secho(
-            f"{several(failed, 'chunk')} can be found by words alone: `clankers-ctl index status` says why.",
+            f"{plural(failed, 'chunk')} can be found by words alone: `clankers-ctl index status` says why.",
             fg="yellow",
             err=True,
         )
-    sys.exit(PROBLEM if failed else 0)
+    sys.exit(EXIT_PROBLEM if failed else 0)

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from clankers.ctl.command import FAILED, Ctl, common
-from clankers.ctl.human import local, span
+from clankers.ctl.command import EXIT_FAILED, Ctl, common_options
+from clankers.ctl.formatting import format_duration, format_time
 from clankers.ctl.output import Column, console, echo, one_line, print_json, print_table, secho
 from clankers_protocol.admin import Job, JobCancel, JobList, JobStarted, JobStatus
 from clankers_protocol.errors import Conflict
@@ -24,7 +24,7 @@ SHORT = 30
 
 @click.command()
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many.")
-@common
+@common_options
 def jobs(ctl: Ctl, limit: int) -> None:
     """List long-running work, newest first.
 
@@ -42,10 +42,10 @@ def jobs(ctl: Ctl, limit: int) -> None:
         columns = [
             Column("Kind"),
             Column("State"),
-            Column("Done", right=True),
+            Column("Done", align_right=True),
             Column("Began", optional=True),
-            Column("Took", right=True, optional=True),
-            Column("Note", least=16, optional=True),
+            Column("Took", align_right=True, optional=True),
+            Column("Note", min_width=16, optional=True),
             Column("Id", optional=True, style="cyan"),
         ]
         print_table(columns, [_row(job) for job in found])
@@ -53,12 +53,12 @@ def jobs(ctl: Ctl, limit: int) -> None:
 
 def _row(job: Job) -> list[str]:
     done = f"{job.done:,}" if job.total is None else f"{job.done:,} / {job.total:,}"
-    took = "" if job.finished_at is None else span((job.finished_at - job.created_at) / 1000)
+    took = "" if job.finished_at is None else format_duration((job.finished_at - job.created_at) / 1000)
     note = one_line(job.error or job.note or "")
-    return [job.kind, job.state, done, local(job.created_at), took, note, job.id]
+    return [job.kind, job.state, done, format_time(job.created_at), took, note, job.id]
 
 
-def finished(ctl: Ctl, request: Method[JobStarted]) -> Job:
+def run_job(ctl: Ctl, request: Method[JobStarted]) -> Job:
     """The job that `request` begins, once it has ended; Ctrl-C cancels it."""
     started = ctl.call(request)
     with suppress(KeyboardInterrupt):
@@ -67,15 +67,15 @@ def finished(ctl: Ctl, request: Method[JobStarted]) -> Job:
     return _cancelled(ctl, started.job_id)
 
 
-def done(ctl: Ctl, request: Method[JobStarted]) -> Job:
+def run_job_or_exit(ctl: Ctl, request: Method[JobStarted]) -> Job:
     """The job that `request` begins, once done; any other end exits with 1."""
-    job = finished(ctl, request)
+    job = run_job(ctl, request)
     if job.state == "done":
         return job
     if ctl.json:
         print_json(job)
     secho(f"{job.kind} {job.state}{f': {job.error}' if job.error else ''}", fg="red", err=True)
-    sys.exit(FAILED)
+    sys.exit(EXIT_FAILED)
 
 
 def _cancelled(ctl: Ctl, job_id: str) -> Job:

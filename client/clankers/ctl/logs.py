@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from clankers.ctl.command import Ctl, common
+from clankers.ctl.command import Ctl, common_options
 from clankers.ctl.output import echo, echo_json, echo_styled, one_line, plain, secho
 from clankers_protocol.paths import default_paths
 
@@ -30,7 +30,7 @@ EVERY = 0.25
 @click.option("--lines", "-n", type=click.IntRange(0), default=50, show_default=True, help="How many lines.")
 @click.option("--level", type=click.Choice(list(SEVERITY)), default="debug", help="Only this level and worse.")
 @click.option("--log-path", type=click.Path(path_type=Path), metavar="FOLDER", help="Where the daemon logs.")
-@common
+@common_options
 def logs(ctl: Ctl, follow: bool, lines: int, level: str, log_path: Path | None) -> None:
     """Show the daemon's log; the daemon need not run.
 

@@ -10,11 +10,20 @@ from urllib.parse import urlsplit
 
 import click
 
-from clankers.ctl.command import Ctl, common
-from clankers.ctl.hub import HUB, KNOWN, Fetched, Pull, PullFailed, Seen, fetch, plan
-from clankers.ctl.human import several, size
-from clankers.ctl.index import Embedder, absolute, print_reindexed
-from clankers.ctl.jobs import finished
+from clankers.ctl.command import Ctl, common_options
+from clankers.ctl.formatting import format_bytes, plural
+from clankers.ctl.hub import (
+    DEFAULT_HUB_URL,
+    MODEL_ALIASES,
+    FetchedFile,
+    ProgressCallback,
+    PullFailed,
+    PullPlan,
+    fetch_model,
+    plan_pull,
+)
+from clankers.ctl.index import Embedder, absolute_path, print_reindexed
+from clankers.ctl.jobs import run_job
 from clankers.ctl.output import Column, confirm, console, echo, one_line, print_json, print_table
 from clankers_protocol.admin import DaemonConfig, DaemonConfigure, Setting
 from clankers_protocol.paths import default_paths
@@ -41,7 +50,7 @@ def model() -> None:
 
 
 @model.command(name="list")
-@common
+@common_options
 def list_(ctl: Ctl) -> None:
     """List the embedders that could be used, and what the others lack.
 
@@ -57,9 +66,9 @@ def list_(ctl: Ctl) -> None:
     columns = [
         Column(""),
         Column("Embedder", style="cyan"),
-        Column("Model", least=12, keeps_end=True),
-        Column("Dims", right=True, optional=True),
-        Column("Note", least=20, wraps=True),
+        Column("Model", min_width=12, truncate_start=True),
+        Column("Dims", align_right=True, optional=True),
+        Column("Note", min_width=20, wrap=True),
     ]
     print_table(columns, [_row(each) for each in models])
 
@@ -93,7 +102,7 @@ def _short(each: Model) -> str:
 @click.option("--url", help="Where openai, ollama or gemini is, if not at its usual address.")
 @click.option("--key-file", type=click.Path(exists=True, dir_okay=False), help="A file (mode 0600) with its API key.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@common
+@common_options
 def use(ctl: Ctl, target: str, name: str | None, url: str | None, key_file: str | None, yes: bool) -> None:
     """Change the embedder, and build the index anew with it. Asks first. Ctrl-C leaves all as it was.
 
@@ -110,7 +119,7 @@ def use(ctl: Ctl, target: str, name: str | None, url: str | None, key_file: str 
     chosen = _chosen(models, target, name)
     if chosen.embedder not in REMOTE and (name or url or key_file):
         raise click.UsageError(f"--model, --url and --key-file are for {', '.join(REMOTE)}.")
-    own = {"embedder_url": url, "embedder_key_file": key_file and absolute(key_file)}
+    own = {"embedder_url": url, "embedder_key_file": key_file and absolute_path(key_file)}
     settings = _settings(ctl)
     if chosen.in_use and not any(own.values()) and _is_ready(ctl, chosen):
         echo("That is in use already: `clankers-ctl reindex` builds its index anew.", err=True)
@@ -135,16 +144,18 @@ def _chosen(models: list[Model], target: str, name: str | None) -> Model:
         return listed[0]
     if target == "onnx":
         raise click.UsageError("Say which model: its folder, or a name that `clankers-ctl model list` shows.")
-    return _at(models, absolute(target), target)
+    return _at(models, absolute_path(target), target)
 
 
 def _at(models: list[Model], folder: str, target: str) -> Model:
-    known = next((each for each in models if each.embedder == "onnx" and absolute(each.model or "-") == folder), None)
+    known = next(
+        (each for each in models if each.embedder == "onnx" and absolute_path(each.model or "-") == folder), None
+    )
     if known:
         return known
     path = Path(folder)
     if not path.is_dir():
-        fetching = f": `clankers-ctl model pull {target}` fetches it" if target in KNOWN else ""
+        fetching = f": `clankers-ctl model pull {target}` fetches it" if target in MODEL_ALIASES else ""
         names = ", ".join(each for each in get_args(Embedder) if each != "onnx")
         raise click.ClickException(f"{target!r} is no embedder ({names}) and no model's folder{fetching}.")
     for pattern in ("*.onnx", "tokenizer.json"):
@@ -173,7 +184,7 @@ def _ask(ctl: Ctl, chosen: Model, url: str | None) -> None:
     echo(f"Change to {_named(chosen)}.", err=True)
     if chosen.embedder != "none":
         echo(
-            f"{several(chunks, 'chunk')} will be embedded again; until that is done, search is by words alone.",
+            f"{plural(chunks, 'chunk')} will be embedded again; until that is done, search is by words alone.",
             err=True,
         )
     if host := url and urlsplit(url).hostname:
@@ -196,7 +207,7 @@ def _use(ctl: Ctl, chosen: Model, own: dict[str, str], settings: dict[str, Setti
     try:
         if changed:
             _configure(ctl, changed)
-        job = finished(ctl, Reindex(cast(Embedder, chosen.embedder), None if default else chosen.model))
+        job = run_job(ctl, Reindex(cast(Embedder, chosen.embedder), None if default else chosen.model))
     except BaseException:
         _restore(ctl, settings, changed)
         raise
@@ -225,7 +236,9 @@ def _configure(ctl: Ctl, values: dict[str, Any]) -> None:
 
 @model.command()
 @click.argument("name")
-@click.option("--from", "base", metavar="URL", default=HUB, show_default=True, help="The hub, or a mirror of it.")
+@click.option(
+    "--from", "base", metavar="URL", default=DEFAULT_HUB_URL, show_default=True, help="The hub, or a mirror of it."
+)
 @click.option("--quantized", is_flag=True, help="The weights in 8 bits: a quarter of the size, nearly as good.")
 @click.option(
     "--max-size",
@@ -236,7 +249,7 @@ def _configure(ctl: Ctl, values: dict[str, Any]) -> None:
     help="Fetch no more.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@common
+@common_options
 def pull(ctl: Ctl, name: str, base: str, quantized: bool, max_size: int, yes: bool) -> None:
     """Download an ONNX sentence encoder: the only command that downloads anything. Asks first.
 
@@ -249,33 +262,33 @@ def pull(ctl: Ctl, name: str, base: str, quantized: bool, max_size: int, yes: bo
       clankers-ctl model pull intfloat/e5-small-v2 --from https://hub.example.org
     """
     try:
-        planned = plan(name, default_paths().data / "models", base, quantized, max_size * 2**20)
+        planned = plan_pull(name, default_paths().data / "models", base, quantized, max_size * 2**20)
         if planned.folder.exists():
-            found: list[Fetched] = []
+            found: list[FetchedFile] = []
             echo(f"{planned.folder} is here already: remove it to fetch it again.", err=True)
         else:
             _announce(planned)
             if not yes:
                 confirm("Download?", abort=True)
             with _progress(ctl) as seen:
-                found = fetch(planned, seen)
+                found = fetch_model(planned, seen)
     except PullFailed as error:
         raise click.ClickException(str(error)) from error
     _print_pulled(ctl, planned, found)
 
 
-def _announce(planned: Pull) -> None:
+def _announce(planned: PullPlan) -> None:
     echo(f"Files of {planned.repository} from {planned.url}", err=True)
     for wanted in planned.wanted:
         first, *others = wanted.names
         instead = f" (or {', '.join(others)})" if others else "" if wanted.needed else " (if there is one)"
         echo(f"  {first}{instead}", err=True)
     echo(f"  {planned.weights[0]}_data (if there is one)", err=True)
-    echo(f"into {planned.folder}, at most {size(planned.most)} in all.", err=True)
+    echo(f"into {planned.folder}, at most {format_bytes(planned.most)} in all.", err=True)
 
 
 @contextmanager
-def _progress(ctl: Ctl) -> Iterator[Seen]:
+def _progress(ctl: Ctl) -> Iterator[ProgressCallback]:
     """A bar on a terminal, else nothing."""
     if ctl.json or not sys.stderr.isatty():
         yield lambda name, done, total: None
@@ -288,12 +301,12 @@ def _progress(ctl: Ctl) -> Iterator[Seen]:
         yield lambda name, done, total: progress.update(task, completed=done, total=total, description=name)
 
 
-def _print_pulled(ctl: Ctl, planned: Pull, found: list[Fetched]) -> None:
+def _print_pulled(ctl: Ctl, planned: PullPlan, found: list[FetchedFile]) -> None:
     if ctl.json:
         print_json({"folder": str(planned.folder), "source": planned.url, "files": [asdict(file) for file in found]})
         return
     if found:
-        columns = [Column("File"), Column("Size", right=True), Column("SHA-256", least=16, style="dim")]
-        print_table(columns, [[file.path, size(file.size), file.sha256] for file in found])
+        columns = [Column("File"), Column("Size", align_right=True), Column("SHA-256", min_width=16, style="dim")]
+        print_table(columns, [[file.path, format_bytes(file.size), file.sha256] for file in found])
         echo(f"Fetched into {planned.folder}")
     echo(f"Next: clankers-ctl model use {planned.folder.name}")

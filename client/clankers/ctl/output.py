@@ -18,8 +18,8 @@ if TYPE_CHECKING:  # rich takes longer to load than most commands take
     from rich.segment import Segment
     from rich.text import Text
 
-GAP = 2
-WIDE = 120
+COLUMN_GAP = 2
+WIDE_TERMINAL_COLUMNS = 120
 """From this width on a list shows whole ids."""
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
@@ -101,16 +101,16 @@ def one_line(text: str) -> str:
     return " ".join(plain(text).split())
 
 
-def shortened(ids: list[str], length: int = 8) -> list[str]:
+def shorten_ids(ids: list[str], length: int = 8) -> list[str]:
     """The ids cut to so many characters, or to as many more as tell them apart."""
     while len({name[:length] for name in ids}) < len(set(ids)):
         length += 1
     return [name[:length] for name in ids]
 
 
-def shown_ids(ids: list[str]) -> list[str]:
+def display_ids(ids: list[str]) -> list[str]:
     """The ids as a list shows them: whole where there is room."""
-    return ids if console().width >= WIDE else shortened(ids)
+    return ids if console().width >= WIDE_TERMINAL_COLUMNS else shorten_ids(ids)
 
 
 @dataclass(frozen=True)
@@ -121,10 +121,10 @@ class Column:
     """
 
     name: str
-    right: bool = False
-    least: int | None = None
-    wraps: bool = False
-    keeps_end: bool = False
+    align_right: bool = False
+    min_width: int | None = None
+    wrap: bool = False
+    truncate_start: bool = False
     optional: bool = False
     style: str = ""
 
@@ -134,37 +134,37 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence["str | Text"]
     from rich.table import Table
 
     out = console()
-    widths = fit(columns, _natural(columns, rows), out.width)
-    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
+    widths = column_widths(columns, _natural(columns, rows), out.width)
+    table = Table(box=None, pad_edge=False, padding=(0, COLUMN_GAP, 0, 0), header_style="bold")
     for place, width in widths.items():
         column = columns[place]
         table.add_column(
             column.name,
             width=width,
-            justify="right" if column.right else "left",
+            justify="right" if column.align_right else "left",
             style=column.style,
-            no_wrap=not column.wraps,
-            overflow="fold" if column.wraps else "ellipsis",
+            no_wrap=not column.wrap,
+            overflow="fold" if column.wrap else "ellipsis",
         )
     for row in rows:
         table.add_row(*(_cut(columns[place], row[place], width) for place, width in widths.items()))
     out.print(table)
 
 
-def fits(columns: Sequence[Column], rows: Sequence[Sequence["str | Text"]]) -> bool:
+def fits_terminal(columns: Sequence[Column], rows: Sequence[Sequence["str | Text"]]) -> bool:
     """Whether the terminal is wide enough for all columns, however much they are cut."""
-    widths = fit(columns, _natural(columns, rows), 0)
-    return sum(widths.values()) + GAP * (len(columns) - 1) <= console().width
+    widths = column_widths(columns, _natural(columns, rows), 0)
+    return sum(widths.values()) + COLUMN_GAP * (len(columns) - 1) <= console().width
 
 
-def fit(columns: Sequence[Column], natural: Sequence[int], room: int) -> dict[int, int]:
+def column_widths(columns: Sequence[Column], natural: Sequence[int], room: int) -> dict[int, int]:
     """The places of the columns that stay, each with its width."""
-    least = [min(width, column.least or width) for column, width in zip(columns, natural, strict=True)]
+    least = [min(width, column.min_width or width) for column, width in zip(columns, natural, strict=True)]
     kept = list(range(len(columns)))
     for place in reversed(range(len(columns))):
-        if columns[place].optional and sum(least[k] + GAP for k in kept) - GAP > room:
+        if columns[place].optional and sum(least[k] + COLUMN_GAP for k in kept) - COLUMN_GAP > room:
             kept.remove(place)
-    spare = room - sum(least[k] + GAP for k in kept) + GAP
+    spare = room - sum(least[k] + COLUMN_GAP for k in kept) + COLUMN_GAP
     widths = {place: least[place] for place in kept}
     for place in sorted(kept, key=lambda k: natural[k]):
         # The narrow ones get all they want first; what they leave is for the wide ones.
@@ -179,7 +179,7 @@ def print_facts(facts: Iterable[tuple[str, "str | Text | None"]]) -> None:
     """Names and values in two columns; facts without a value are left out."""
     from rich.table import Table
 
-    table = Table.grid(padding=(0, GAP, 0, 0))
+    table = Table.grid(padding=(0, COLUMN_GAP, 0, 0))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in facts:
@@ -207,7 +207,7 @@ def _cut(column: Column, value: "str | Text", width: int) -> "Text":
     from rich.cells import cell_len
 
     text = str(value)
-    if not column.keeps_end or cell_len(text) <= width:
+    if not column.truncate_start or cell_len(text) <= width:
         return _cell(value)
     while cell_len(text) >= width:
         text = text[1:]

@@ -13,9 +13,9 @@ import click
 
 import clankers
 from clankers.ctl.command import Ctl, json_option
-from clankers.ctl.edits import Edits, explained, parsed, table, without
-from clankers.ctl.managers import CARRIED
+from clankers.ctl.edits import Edits, explain_os_errors, nested_object, read_json_object, remove_key
 from clankers.ctl.output import echo, print_json
+from clankers.ctl.service_managers import PATH_VARIABLES
 from clankers_protocol.paths import default_paths
 
 NOT_INSTALLED = 3
@@ -26,14 +26,14 @@ MARKETPLACE = "clankers-local"
 def hook_command() -> list[str]:
     """How a hook is started quickest: this very interpreter, without what Python loads for anybody else."""
     packages = str(Path(clankers.__file__).parents[1])
-    told = "".join(f"os.environ.setdefault({name!r},{value!r});" for name, value in carried().items())
+    told = "".join(f"os.environ.setdefault({name!r},{value!r});" for name, value in path_environment().items())
     program = f"import os,sys;sys.path.insert(0,{packages!r});{told}from clankers.hook import main;main()"
     return [sys.executable, "-I", "-S", "-c", program]
 
 
-def carried() -> dict[str, str]:
+def path_environment() -> dict[str, str]:
     """Variables that move the daemon's files: a harness may be started where they are not set."""
-    return {name: os.environ[name] for name in CARRIED if os.environ.get(name)}
+    return {name: os.environ[name] for name in PATH_VARIABLES if os.environ.get(name)}
 
 
 def mcp_command() -> str:
@@ -53,7 +53,7 @@ class ClaudeCode:
         self.settings = self.home / "settings.json"
 
     def install(self, edits: Edits) -> None:
-        self._enable(parsed(self.settings))  # what cannot be edited shows before anything is written
+        self._enable(read_json_object(self.settings))  # what cannot be edited shows before anything is written
         for place, content in self.files().items():
             edits.write(place, content)
         for registry in self._registries():
@@ -63,7 +63,7 @@ class ClaudeCode:
     def uninstall(self, edits: Edits) -> None:
         edits.take_back(self.settings, self._disable)
         for registry, keys in self._registries().items():
-            edits.take_back(registry, lambda content, keys=keys: without(content, *keys))  # type: ignore[misc]
+            edits.take_back(registry, lambda content, keys=keys: remove_key(content, *keys))  # type: ignore[misc]
         edits.remove(self.home / "plugins" / "cache" / MARKETPLACE)
         for place in self.files():
             edits.remove(place)
@@ -76,7 +76,7 @@ class ClaudeCode:
         contents[plugin / "hooks" / "hooks.json"] = _json(
             self._hooks(json.loads(_resource(source, "hooks/hooks.json")))
         )
-        server = {"command": mcp_command()} | ({"env": carried()} if carried() else {})
+        server = {"command": mcp_command()} | ({"env": path_environment()} if path_environment() else {})
         contents[plugin / ".mcp.json"] = _json({"mcpServers": {"clankers": server}})
         catalog = {
             "name": MARKETPLACE,
@@ -90,8 +90,8 @@ class ClaudeCode:
     def enabled(self) -> bool:
         """Whether the settings name and enable the plugin."""
         try:
-            settings = parsed(self.settings)
-            wanted = parsed(self.settings)
+            settings = read_json_object(self.settings)
+            wanted = read_json_object(self.settings)
             self._enable(wanted)
         except (OSError, click.ClickException):
             return False
@@ -106,12 +106,12 @@ class ClaudeCode:
 
     def _enable(self, settings: dict[str, Any]) -> None:
         source = {"source": "directory", "path": str(self.folder)}
-        table(settings, "extraKnownMarketplaces", self.settings)[MARKETPLACE] = {"source": source}
-        table(settings, "enabledPlugins", self.settings)[f"{PLUGIN}@{MARKETPLACE}"] = True
+        nested_object(settings, "extraKnownMarketplaces", self.settings)[MARKETPLACE] = {"source": source}
+        nested_object(settings, "enabledPlugins", self.settings)[f"{PLUGIN}@{MARKETPLACE}"] = True
 
     def _disable(self, settings: dict[str, Any]) -> None:
-        without(settings, "extraKnownMarketplaces", MARKETPLACE)
-        without(settings, "enabledPlugins", f"{PLUGIN}@{MARKETPLACE}")
+        remove_key(settings, "extraKnownMarketplaces", MARKETPLACE)
+        remove_key(settings, "enabledPlugins", f"{PLUGIN}@{MARKETPLACE}")
 
     def _registries(self) -> dict[Path, tuple[str, ...]]:
         """Where Claude Code itself notes marketplaces and plugins that its settings name, and under which keys."""
@@ -145,7 +145,7 @@ class OpenCode:
     def files(self) -> dict[Path, bytes]:
         """The plugin, with full paths for commands."""
         text = _resource(package_files("clankers.ctl") / "plugins" / self.name, "clankers.js").decode()
-        for line, value in (("HOOK", hook_command()), ("MCP", [mcp_command()]), ("ENVIRONMENT", carried())):
+        for line, value in (("HOOK", hook_command()), ("MCP", [mcp_command()]), ("ENVIRONMENT", path_environment())):
             start = text.index(f"const {line} = ")
             text = f"{text[:start]}const {line} = {json.dumps(value)}{text[text.index(chr(10), start) :]}"
         return {self.place: text.encode()}
@@ -198,7 +198,7 @@ def install(ctl: Ctl, harness: str, dry_run: bool) -> None:
     """
     here = HARNESSES[harness]()
     edits = Edits(here.folder, dry_run)
-    with explained():
+    with explain_os_errors():
         try:
             here.install(edits)
         finally:
@@ -222,7 +222,7 @@ def uninstall(ctl: Ctl, harness: str, dry_run: bool) -> None:
     """
     here = HARNESSES[harness]()
     edits = Edits(here.folder, dry_run)
-    with explained():
+    with explain_os_errors():
         if edits.installed or here.enabled():
             here.uninstall(edits)
             edits.forget()
@@ -241,7 +241,7 @@ def status(ctl: Ctl, harness: str | None) -> None:
       clankers-ctl plugin status
       clankers-ctl plugin status claude-code --json | jq .plugins[0].state
     """
-    plugins = [standing(HARNESSES[name]()) for name in ([harness] if harness else HARNESSES)]
+    plugins = [plugin_status(HARNESSES[name]()) for name in ([harness] if harness else HARNESSES)]
     if ctl.json:
         print_json({"plugins": plugins, "hook": hook_command()})
     else:
@@ -252,7 +252,7 @@ def status(ctl: Ctl, harness: str | None) -> None:
     sys.exit(NOT_INSTALLED if harness and plugins[0]["state"] != "installed" else 0)
 
 
-def standing(here: ClaudeCode | OpenCode) -> dict[str, Any]:
+def plugin_status(here: ClaudeCode | OpenCode) -> dict[str, Any]:
     """Whether the plugin of a harness is installed, up to date and enabled, and what each of its files is."""
     files = [{"path": str(path), "is": _compared(path, content)} for path, content in here.files().items()]
     states = {file["is"] for file in files}

@@ -6,9 +6,9 @@ from typing import get_args
 import click
 import msgspec
 
-from clankers.ctl.command import Ctl, common, deletion_options
-from clankers.ctl.human import local, several, span
-from clankers.ctl.output import Column, confirm, echo, one_line, print_facts, print_json, print_table, shown_ids
+from clankers.ctl.command import Ctl, common_options, deletion_options
+from clankers.ctl.formatting import format_duration, format_time, plural
+from clankers.ctl.output import Column, confirm, display_ids, echo, one_line, print_facts, print_json, print_table
 from clankers_protocol.schedules import (
     Missed,
     RunState,
@@ -29,8 +29,8 @@ from clankers_protocol.schedules import (
 COLUMNS = [
     Column("Id", style="cyan"),
     Column("Next run"),
-    Column("Description", least=20),
-    Column("Schedule", least=12),
+    Column("Description", min_width=20),
+    Column("Schedule", min_width=12),
     Column("Zone", optional=True),
     Column("Does", optional=True),
 ]
@@ -64,7 +64,7 @@ def schedule() -> None:
 @schedule.command("list")
 @click.option("--enabled/--disabled", default=None, help="Only those that run, or only those that do not.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="How many.")
-@common
+@common_options
 def list_actions(ctl: Ctl, enabled: bool | None, limit: int) -> None:
     """List scheduled actions, the one due next first.
 
@@ -86,14 +86,14 @@ def _print_actions(actions: list[ScheduledAction]) -> None:
     if not actions:
         echo("No scheduled actions.", err=True)
         return
-    ids = shown_ids([found.id for found in actions])
+    ids = display_ids([found.id for found in actions])
     print_table(COLUMNS, [_row(shown, found) for shown, found in zip(ids, actions, strict=True)])
 
 
 def _row(shown: str, found: ScheduledAction) -> list[str]:
     return [
         one_line(shown),
-        local(found.next_run) if found.next_run else ("over" if found.enabled else "off"),
+        format_time(found.next_run) if found.next_run else ("over" if found.enabled else "off"),
         one_line(found.description),
         one_line(found.schedule),
         one_line(found.timezone),
@@ -111,7 +111,7 @@ def _row(shown: str, found: ScheduledAction) -> list[str]:
 @click.option("--tool-calls", metavar="JSON", help="A list of tool calls for a client.")
 @click.option("--skill", metavar="NAME", help="The skill a client shall use.")
 @click.option("--disabled", is_flag=True, help="Do not run it yet.")
-@common
+@common_options
 def add(
     ctl: Ctl,
     when: str,
@@ -148,7 +148,7 @@ def add(
 
 @schedule.command()
 @click.argument("id", shell_complete=_action_ids)
-@common
+@common_options
 def show(ctl: Ctl, id: str) -> None:  # noqa: A002  # the name on the command line
     """Show a scheduled action.
 
@@ -165,7 +165,7 @@ def show(ctl: Ctl, id: str) -> None:  # noqa: A002  # the name on the command li
 @click.option("--description", help="What it is for.")
 @click.option("--zone", metavar="ZONE", help="The IANA time zone.")
 @click.option("--missed", type=click.Choice(get_args(Missed)), help="If missed.")
-@common
+@common_options
 def update(
     ctl: Ctl,
     id: str,  # noqa: A002
@@ -189,7 +189,7 @@ def update(
 
 @schedule.command()
 @click.argument("id", shell_complete=_action_ids)
-@common
+@common_options
 def enable(ctl: Ctl, id: str) -> None:  # noqa: A002
     """Let a scheduled action run from now on.
 
@@ -202,7 +202,7 @@ def enable(ctl: Ctl, id: str) -> None:  # noqa: A002
 
 @schedule.command()
 @click.argument("id", shell_complete=_action_ids)
-@common
+@common_options
 def disable(ctl: Ctl, id: str) -> None:  # noqa: A002
     """Let a scheduled action rest; it is kept.
 
@@ -215,7 +215,7 @@ def disable(ctl: Ctl, id: str) -> None:  # noqa: A002
 
 @schedule.command()
 @click.argument("text")
-@common
+@common_options
 def find(ctl: Ctl, text: str) -> None:
     """Find scheduled actions whose description contains the text.
 
@@ -231,7 +231,7 @@ def find(ctl: Ctl, text: str) -> None:
 
 
 @schedule.command()
-@common
+@common_options
 def due(ctl: Ctl) -> None:
     """List scheduled actions that are due and not yet taken.
 
@@ -250,7 +250,7 @@ def due(ctl: Ctl) -> None:
 @click.argument("id", required=False, shell_complete=_action_ids)
 @click.option("--state", type=click.Choice(get_args(RunState)), help="Only runs in this state.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many.")
-@common
+@common_options
 def history(ctl: Ctl, id: str | None, state: RunState | None, limit: int) -> None:  # noqa: A002
     """List what ran, newest first: of one action, or of all.
 
@@ -268,19 +268,19 @@ def history(ctl: Ctl, id: str | None, state: RunState | None, limit: int) -> Non
         columns = [
             Column("Due"),
             Column("State"),
-            Column("Description", least=20),
-            Column("Attempts", right=True, optional=True),
-            Column("Took", right=True, optional=True),
-            Column("Error", least=12, optional=True),
+            Column("Description", min_width=20),
+            Column("Attempts", align_right=True, optional=True),
+            Column("Took", align_right=True, optional=True),
+            Column("Error", min_width=12, optional=True),
             Column("Run", optional=True, style="cyan"),
         ]
         print_table(columns, [_run(run) for run in page.runs])
 
 
 def _run(run: ScheduleRun) -> list[str]:
-    took = "" if run.finished_at is None else span((run.finished_at - run.created_at) / 1000)
+    took = "" if run.finished_at is None else format_duration((run.finished_at - run.created_at) / 1000)
     return [
-        local(run.scheduled_for),
+        format_time(run.scheduled_for),
         run.state,
         one_line(run.description),
         str(run.attempts),
@@ -294,7 +294,7 @@ def _run(run: ScheduleRun) -> list[str]:
 @click.argument("id", required=False, shell_complete=_action_ids)
 @click.option("--all", "everything", is_flag=True, help="Every scheduled action.")
 @deletion_options
-@common
+@common_options
 def delete(ctl: Ctl, id: str | None, everything: bool, dry_run: bool, yes: bool) -> None:  # noqa: A002
     """Delete a scheduled action and its history, or all of them. Asks first.
 
@@ -307,7 +307,7 @@ def delete(ctl: Ctl, id: str | None, everything: bool, dry_run: bool, yes: bool)
         raise click.UsageError("name one scheduled action, or say --all")
     found = None if id is None else ctl.call(ScheduleGet(id))
     count = 1 if found else ctl.call(ScheduleDeleteAll(dry_run=True)).deleted
-    what = f"{found.id} ({one_line(found.description)})" if found else several(count, "scheduled action")
+    what = f"{found.id} ({one_line(found.description)})" if found else plural(count, "scheduled action")
     if not dry_run and not yes:
         confirm(f"Delete {what}?", abort=True)
     if not dry_run and found:
@@ -330,7 +330,7 @@ def _print_action(ctl: Ctl, found: ScheduledAction) -> None:
             ("id", found.id),
             ("description", one_line(found.description)),
             ("schedule", f"{one_line(found.schedule)} ({one_line(found.timezone)})"),
-            ("next run", local(found.next_run) or ("over" if found.enabled else "off")),
+            ("next run", format_time(found.next_run) or ("over" if found.enabled else "off")),
             ("if missed", "runs once" if found.missed == "once" else "is skipped"),
             ("does", found.builtin or "what a client makes of it"),
             ("prompt", found.synthesis_prompt and one_line(found.synthesis_prompt)),

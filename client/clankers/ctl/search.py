@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, get_args
 import click
 import msgspec
 
-from clankers.ctl.command import Ctl, common, project_option
-from clankers.ctl.human import beginning, end, local, several, span
-from clankers.ctl.output import Column, console, echo, one_line, print_json, print_table, secho, shortened
-from clankers.ctl.transcript import ROLES, WIDEST
+from clankers.ctl.command import Ctl, common_options, project_option
+from clankers.ctl.formatting import format_duration, format_time, plural, since_callback, until_callback
+from clankers.ctl.output import Column, console, echo, one_line, plain, print_json, print_table, secho, shorten_ids
+from clankers.ctl.transcript import MAX_TEXT_WIDTH, ROLE_STYLES
+from clankers_protocol.recall import RecallPreview
 from clankers_protocol.search import GraphOptions, Hit, Mode, Search, SearchResult, Source
 from clankers_protocol.sessions import SessionGet
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-MODES = {"hybrid": "words and meaning", "keyword": "words", "vector": "meaning"}
+MODE_NAMES = {"hybrid": "words and meaning", "keyword": "words", "vector": "meaning"}
 
 MARKED = re.compile(r"«([^\s«»](?:[^«»]*[^\s«»])?)»")
 """What matched. Guillemets that somebody wrote stand apart from their words more often than not."""
@@ -39,8 +40,8 @@ AT_ONCE = 100
     help="Only in this source; may be given twice.",
 )
 @click.option("--session", metavar="ID", help="Only in this session.")
-@click.option("--since", metavar="TIME", callback=beginning, help="Only what was said since: 2h, 3d, today …")
-@click.option("--until", metavar="TIME", callback=end, help="Only what was said until.")
+@click.option("--since", metavar="TIME", callback=since_callback, help="Only what was said since: 2h, 3d, today …")
+@click.option("--until", metavar="TIME", callback=until_callback, help="Only what was said until.")
 @click.option("--limit", type=click.IntRange(1, 100), default=10, show_default=True, help="Hits per page.")
 @click.option("--page", type=click.IntRange(1), default=1, metavar="N", help="The Nth page of hits.")
 @click.option("--all", "everything", is_flag=True, help="All hits, not just the best.")
@@ -73,7 +74,7 @@ AT_ONCE = 100
     "--hops", type=click.IntRange(1, 5), metavar="N", help="Follow the graph of documents so far from the best hits."
 )
 @click.option("--explain", is_flag=True, help="Show what each score is made of.")
-@common
+@common_options
 def search(
     ctl: Ctl,
     words: tuple[str, ...],
@@ -150,7 +151,7 @@ def _print_result(request: Search, found: SearchResult, first: int) -> None:
     if found.hits:
         _print_hits(found.hits, first)
         if request.explain:
-            print_components([(where(hit), hit.score, hit.components or {}) for hit in found.hits], first)
+            print_score_components([(hit_location(hit), hit.score, hit.components or {}) for hit in found.hits], first)
         echo()
         secho(_summary(found), dim=True)
     elif first > 1:
@@ -165,9 +166,9 @@ def _print_result(request: Search, found: SearchResult, first: int) -> None:
 
 
 def _summary(found: SearchResult) -> str:
-    pending = f"; {several(found.pending, 'chunk')} cannot be found by meaning yet" if found.pending else ""
-    how = f"by {MODES[found.mode]} in {span(found.took_ms / 1000)}"
-    return f"{several(len(found.hits), 'hit')} {how}{pending}"
+    pending = f"; {plural(found.pending, 'chunk')} cannot be found by meaning yet" if found.pending else ""
+    how = f"by {MODE_NAMES[found.mode]} in {format_duration(found.took_ms / 1000)}"
+    return f"{plural(len(found.hits), 'hit')} {how}{pending}"
 
 
 def _advice(request: Search, found: SearchResult) -> list[str]:
@@ -176,7 +177,7 @@ def _advice(request: Search, found: SearchResult) -> list[str]:
         return ["There are more: --page N, --limit N or --all shows them."] if found.cursor else []
     advice = []
     if found.pending:
-        advice.append(f"{several(found.pending, 'chunk')} cannot be found by meaning yet: try again in a while.")
+        advice.append(f"{plural(found.pending, 'chunk')} cannot be found by meaning yet: try again in a while.")
     if request.mode == "vector" and found.degraded:
         advice.append("Search without --mode vector to search by words.")
     if any((request.project, request.sources, request.session_id, request.since, request.until)):
@@ -188,15 +189,15 @@ def _advice(request: Search, found: SearchResult) -> list[str]:
 
 def _print_hits(hits: Sequence[Hit], first: int) -> None:
     out = console()
-    width = min(out.width, WIDEST) if out.is_terminal else out.width
+    width = min(out.width, MAX_TEXT_WIDTH) if out.is_terminal else out.width
     margin = len(str(first + len(hits) - 1)) + 2
-    ids = iter(shortened([hit.ref.session_id for hit in hits if hit.ref.session_id]))
+    ids = iter(shorten_ids([hit.ref.session_id for hit in hits if hit.ref.session_id]))
     for number, hit in enumerate(hits, first):
         if number > first:
             out.print()
         session = next(ids) if hit.ref.session_id else None
         out.print(_heading(hit, f"{number}.".ljust(margin), width))
-        for block in (_origin(hit, session), marked(hit.snippet, out)):
+        for block in (_origin(hit, session), highlight(hit.snippet, out)):
             for line in block.wrap(out, width - margin, overflow="fold"):
                 line.rstrip()
                 out.print(" " * margin, line, sep="")
@@ -206,12 +207,12 @@ def _heading(hit: Hit, number: str, width: int) -> "Text":
     from rich.text import Text  # slow to load
 
     score = f"{hit.score:.3f}  "
-    name = Text(where(hit), "bold")
+    name = Text(hit_location(hit), "bold")
     name.truncate(max(width - len(number) - len(score), 8), overflow="ellipsis")
     return Text().append(number, "dim").append(score, "cyan").append(name)
 
 
-def where(hit: Hit) -> str:
+def hit_location(hit: Hit) -> str:
     """What a hit is a part of: a memory, a skill, a document or file with its lines, or a session by its title."""
     ref = hit.ref
     if ref.memory_id is not None:
@@ -234,12 +235,12 @@ def _origin(hit: Hit, session: str | None) -> "Text":
     ref = hit.ref
     role = one_line(ref.role or ("tool" if ref.tool_id else hit.source))
     facts = [
-        local(hit.created_at),
+        format_time(hit.created_at),
         ref.project_path and one_line(_home(ref.project_path)),
         session and f"session {one_line(session)}",
         hit.way and f"reached by {', '.join(step.relation for step in hit.way)}",
     ]
-    text = Text().append(role, ROLES.get(role, "bold").removeprefix("bold "))
+    text = Text().append(role, ROLE_STYLES.get(role, "bold").removeprefix("bold "))
     return text.append("".join(f" · {fact}" for fact in facts if fact), "dim")
 
 
@@ -249,7 +250,7 @@ def _home(path: str) -> str:
     return f"~{path.removeprefix(home)}" if path.startswith(f"{home}/") else path
 
 
-def marked(snippet: str, out: "Console") -> "Text":
+def highlight(snippet: str, out: "Console") -> "Text":
     """On a terminal what matched stands out; elsewhere it keeps its marks."""
     from rich.text import Text  # slow to load
 
@@ -263,14 +264,17 @@ def marked(snippet: str, out: "Console") -> "Text":
     return text.append(shown[at:])
 
 
-def print_components(scored: Sequence[tuple[str, float, dict[str, float]]], first: int) -> None:
+def print_score_components(scored: Sequence[tuple[str, float, dict[str, float]]], first: int) -> None:
     """What each score is made of: a table of where, how much, and the parts."""
     names = list(dict.fromkeys(name for _, _, parts in scored for name in parts))
     columns = [
-        Column("#", right=True, style="dim"),
-        Column("Score", right=True, style="cyan"),
-        *(Column(one_line(name).capitalize(), right=True, optional=place > 1) for place, name in enumerate(names)),
-        Column("Where", least=12, optional=True, keeps_end=True),
+        Column("#", align_right=True, style="dim"),
+        Column("Score", align_right=True, style="cyan"),
+        *(
+            Column(one_line(name).capitalize(), align_right=True, optional=place > 1)
+            for place, name in enumerate(names)
+        ),
+        Column("Where", min_width=12, optional=True, truncate_start=True),
     ]
     rows = [
         [
@@ -283,3 +287,39 @@ def print_components(scored: Sequence[tuple[str, float, dict[str, float]]], firs
     ]
     echo()
     print_table(columns, rows)
+
+
+# -- recall
+
+
+@click.command()
+@click.argument("prompt", nargs=-1)
+@project_option
+@click.option("--session", "session_id", metavar="ID", help="Leave out what this session was told already.")
+@common_options
+def recall(ctl: Ctl, prompt: tuple[str, ...], project: str | None, session_id: str | None) -> None:
+    """Show what an agent would be told with a PROMPT; without one, at the start of a session. Nothing is recorded.
+
+    The project is the folder you are in, unless you name another.
+
+    \b
+    Examples:
+      clankers-ctl recall "why is the watcher test flaky?"
+      clankers-ctl recall --project ~/src/parser
+    """
+    query = " ".join(prompt)
+    answer = ctl.call(
+        RecallPreview(
+            kind="prompt" if query else "start",
+            query=query or None,
+            project=project or str(Path.cwd()),
+            session_id=session_id,
+        )
+    )
+    if ctl.json:
+        print_json(answer)
+    elif answer.text:
+        echo(plain(answer.text))
+        echo(f"{plural(answer.characters, 'character')} from {plural(len(answer.ids), 'item')}", err=True)
+    else:
+        echo(f"Nothing would be told: {answer.reason or 'nothing fits'}.", err=True)

@@ -13,9 +13,9 @@ from typing import Any
 import click
 
 from clankers.ctl.command import Ctl, json_option
-from clankers.ctl.edits import explained
-from clankers.ctl.managers import Command, Manager, manager
+from clankers.ctl.edits import explain_os_errors
 from clankers.ctl.output import echo, print_json
+from clankers.ctl.service_managers import Command, Manager, platform_manager
 from clankers_protocol.paths import default_paths
 from clankers_protocol.safe_writes import write_file
 
@@ -116,7 +116,7 @@ def install(ctl: Ctl, dry_run: bool, no_start: bool) -> None:
       clankers-ctl service install --dry-run
       CLANKERS_DATA_PATH=/data clankers-ctl service install --no-start
     """
-    here = manager()
+    here = platform_manager()
     report = Report(here.name)
     texts = here.files(clankersd_path())
     changed = [path for path, text in texts.items() if _content(path) != text]
@@ -148,7 +148,7 @@ def uninstall(ctl: Ctl, dry_run: bool) -> None:
       clankers-ctl service uninstall
       clankers-ctl service uninstall --dry-run
     """
-    here = manager()
+    here = platform_manager()
     report = Report(here.name)
     present = [place for place in here.places if _content(place) is not None]
     talk = bool(present) and not dry_run and here.reachable()
@@ -175,8 +175,8 @@ def status(ctl: Ctl) -> None:
       clankers-ctl service status
       clankers-ctl service status --json | jq .state
     """
-    here = manager()
-    files = standing(here)
+    here = platform_manager()
+    files = unit_file_states(here)
     installed = all(file["is"] != "missing" for file in files)
     state = here.state() if here.reachable() else {}
     if ctl.json:
@@ -197,7 +197,7 @@ def _write(report: Report, path: Path, text: bytes, changed: bool, dry_run: bool
     elif dry_run:
         report.files.append({"path": str(path), "action": "would write", "text": text.decode()})
     else:
-        with explained():
+        with explain_os_errors():
             write_file(path, text)
         report.files.append({"path": str(path), "action": "wrote"})
 
@@ -224,7 +224,7 @@ def _remove_empty(folder: Path) -> None:
             folder = folder.parent
 
 
-def standing(here: Manager) -> list[dict[str, str]]:
+def unit_file_states(here: Manager) -> list[dict[str, str]]:
     """Which files the service has, and whether each is current, outdated or missing."""
     texts = here.files(clankersd_path())
     return [{"path": str(path), "is": _compared(path, text)} for path, text in texts.items()]

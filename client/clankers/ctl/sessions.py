@@ -7,10 +7,10 @@ from pathlib import Path
 import click
 from click.shell_completion import CompletionItem
 
-from clankers.ctl.command import Ctl, common, confirm_and_delete, deletion_options, project_option
-from clankers.ctl.human import beginning, end, local, money, short
-from clankers.ctl.output import Column, echo, one_line, print_json, print_table, shown_ids
-from clankers.ctl.transcript import counted, print_transcript
+from clankers.ctl.command import Ctl, common_options, confirm_and_delete, deletion_options, project_option
+from clankers.ctl.formatting import abbreviate, format_dollars, format_time, since_callback, until_callback
+from clankers.ctl.output import Column, display_ids, echo, one_line, print_json, print_table
+from clankers.ctl.transcript import describe_counts, print_transcript
 from clankers_protocol.sessions import (
     Session,
     SessionCounts,
@@ -25,14 +25,14 @@ from clankers_protocol.sessions import (
 COLUMNS = [
     Column("Id", style="cyan"),
     Column("Began"),
-    Column("Title", least=24),
-    Column("Project", least=12, optional=True),
+    Column("Title", min_width=24),
+    Column("Project", min_width=12, optional=True),
     Column("Source", optional=True),
     Column("Status", optional=True),
-    Column("Messages", right=True, optional=True),
-    Column("Tools", right=True, optional=True),
-    Column("Tokens", right=True, optional=True),
-    Column("Cost", right=True, optional=True),
+    Column("Messages", align_right=True, optional=True),
+    Column("Tools", align_right=True, optional=True),
+    Column("Tokens", align_right=True, optional=True),
+    Column("Cost", align_right=True, optional=True),
 ]
 
 
@@ -40,11 +40,13 @@ COLUMNS = [
 @project_option
 @click.option("--source", help="Only those of this harness, as claude-code.")
 @click.option("--status", help="Only those in this state, as active or ended.")
-@click.option("--since", metavar="TIME", callback=beginning, help="Only those begun since: 2h, 3d, today, 2025-01-31 …")
-@click.option("--until", metavar="TIME", callback=end, help="Only those begun until.")
+@click.option(
+    "--since", metavar="TIME", callback=since_callback, help="Only those begun since: 2h, 3d, today, 2025-01-31 …"
+)
+@click.option("--until", metavar="TIME", callback=until_callback, help="Only those begun until.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many.")
 @click.option("--all", "everything", is_flag=True, help="All of them, not just the newest.")
-@common
+@common_options
 def sessions(
     ctl: Ctl,
     project: str | None,
@@ -85,7 +87,7 @@ def _all_pages(ctl: Ctl, request: SessionList) -> SessionPage:
 
 
 def _print_sessions(page: SessionPage) -> None:
-    ids = shown_ids([session.id for session in page.sessions])
+    ids = display_ids([session.id for session in page.sessions])
     print_table(COLUMNS, [_row(shown, session) for shown, session in zip(ids, page.sessions, strict=True)])
     if page.cursor:
         echo("There are more: --limit N or --all shows them.", err=True)
@@ -96,19 +98,19 @@ def _row(shown: str, session: Session) -> list[str]:
     tokens = (session.prompt_tokens or 0) + (session.completion_tokens or 0)
     return [
         one_line(shown),
-        local(session.created_at),
+        format_time(session.created_at),
         one_line(session.title or session.user_prompt or "–"),
         one_line(session.project_name or Path(session.project_path or "").name),
         one_line(session.source or ""),
         one_line(session.status or ""),
         f"{counts.messages or session.message_count or 0:,}",
         f"{counts.tools or session.tool_call_count or 0:,}",
-        short(tokens) if tokens else "",
-        money(session.cost) if session.cost else "",
+        abbreviate(tokens) if tokens else "",
+        format_dollars(session.cost) if session.cost else "",
     ]
 
 
-def session_ids(ctx: click.Context, _: click.Parameter | None, incomplete: str) -> list[str]:
+def complete_session_ids(ctx: click.Context, _: click.Parameter | None, incomplete: str) -> list[str]:
     """The newest sessions' ids that begin like this, for the shell to complete."""
     with suppress(Exception):  # a shell has no use for an error while someone types
         page = ctx.ensure_object(Ctl).call(SessionList(limit=100), timeout=1)
@@ -126,7 +128,7 @@ class SessionGroup(click.Group):
         return super().parse_args(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        ids = session_ids(ctx, None, incomplete)
+        ids = complete_session_ids(ctx, None, incomplete)
         return [*super().shell_complete(ctx, incomplete), *map(CompletionItem, ids)]
 
 
@@ -145,9 +147,9 @@ def session() -> None:
 
 
 @session.command()
-@click.argument("id", shell_complete=session_ids)
+@click.argument("id", shell_complete=complete_session_ids)
 @click.option("--full", is_flag=True, help="Whole tool inputs and outputs, not just their first lines.")
-@common
+@common_options
 def show(ctl: Ctl, id: str, full: bool) -> None:  # noqa: A002  # the name on the command line
     """Show a session as a transcript: messages, tool calls, errors and compactions.
 
@@ -157,23 +159,23 @@ def show(ctl: Ctl, id: str, full: bool) -> None:  # noqa: A002  # the name on th
       clankers-ctl session 0199c5a2 --full | less
     """
     found = ctl.call(SessionGet(id))
-    entries = entries_of(ctl, found.id)
+    entries = session_entries(ctl, found.id)
     if ctl.json:
         print_json({"session": found, "entries": list(entries)})
     else:
         print_transcript(found, entries, full)
 
 
-def entries_of(ctl: Ctl, session_id: str) -> Iterator[TimelineEntry]:
+def session_entries(ctl: Ctl, session_id: str) -> Iterator[TimelineEntry]:
     """Everything of a session, fetched as it is read."""
     for page in ctl.pages(SessionTimeline(session_id, limit=500)):
         yield from page.entries
 
 
 @session.command()
-@click.argument("id", shell_complete=session_ids)
+@click.argument("id", shell_complete=complete_session_ids)
 @deletion_options
-@common
+@common_options
 def delete(ctl: Ctl, id: str, dry_run: bool, yes: bool) -> None:  # noqa: A002
     """Delete a session and everything captured of it. Asks first.
 
@@ -184,5 +186,5 @@ def delete(ctl: Ctl, id: str, dry_run: bool, yes: bool) -> None:  # noqa: A002
     """
     found = ctl.call(SessionGet(id))
     planned = ctl.call(SessionDelete(found.id, dry_run=True))
-    what = f"session {found.id} ({one_line(found.title or 'untitled')}) with {counted(planned.counts)}"
+    what = f"session {found.id} ({one_line(found.title or 'untitled')}) with {describe_counts(planned.counts)}"
     confirm_and_delete(ctl, what, planned, SessionDelete(found.id), dry_run=dry_run, yes=yes)

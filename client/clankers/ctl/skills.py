@@ -7,9 +7,9 @@ from pathlib import Path, PurePosixPath
 
 import click
 
-from clankers.ctl.command import Ctl, common, confirm_and_delete, deletion_options
-from clankers.ctl.edits import explained
-from clankers.ctl.human import local, several
+from clankers.ctl.command import Ctl, common_options, confirm_and_delete, deletion_options
+from clankers.ctl.edits import explain_os_errors
+from clankers.ctl.formatting import format_time, plural
 from clankers.ctl.output import Column, console, echo, one_line, plain, print_facts, print_json, print_table, secho
 from clankers_protocol.errors import RpcError
 from clankers_protocol.safe_writes import writable_path, write_file
@@ -60,7 +60,7 @@ def skill() -> None:
 @skill.command("list")
 @click.option("--tag", "tags", multiple=True, help="Only those with this tag; may be given more than once.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="How many.")
-@common
+@common_options
 def list_skills(ctl: Ctl, tags: tuple[str, ...], limit: int) -> None:
     """List skills by name.
 
@@ -77,9 +77,9 @@ def list_skills(ctl: Ctl, tags: tuple[str, ...], limit: int) -> None:
     else:
         columns = [
             Column("Name", style="cyan"),
-            Column("Description", least=24),
-            Column("Tags", least=8, optional=True),
-            Column("Version", right=True, optional=True),
+            Column("Description", min_width=24),
+            Column("Tags", min_width=8, optional=True),
+            Column("Version", align_right=True, optional=True),
             Column("Changed", optional=True),
         ]
         print_table(columns, [_row(found) for found in page.skills])
@@ -93,14 +93,14 @@ def _row(found: SkillSummary) -> list[str]:
         one_line(found.description),
         one_line(", ".join(found.tags)),
         str(found.version),
-        local(found.updated_at),
+        format_time(found.updated_at),
     ]
 
 
 @skill.command()
 @click.argument("name", shell_complete=_skill_names)
 @click.option("--version", type=click.IntRange(1), metavar="N", help="As it was in this version.")
-@common
+@common_options
 def show(ctl: Ctl, name: str, version: int | None) -> None:
     """Show a skill: what it is for, and its instructions.
 
@@ -126,7 +126,7 @@ def _print_skill(found: Skill) -> None:
             ("tags", one_line(", ".join(found.tags)) or None),
             ("references", one_line(", ".join(found.references)) or None),
             ("files", one_line(", ".join(file.path for file in found.files)) or None),
-            ("version", f"{found.version}, {local(found.updated_at)}"),
+            ("version", f"{found.version}, {format_time(found.updated_at)}"),
             ("id", found.id),
         ]
     )
@@ -138,7 +138,7 @@ def _print_skill(found: Skill) -> None:
 @click.argument("words", nargs=-1, required=True)
 @click.option("--tag", "tags", multiple=True, help="Only those with this tag; may be given more than once.")
 @click.option("--limit", type=click.IntRange(1, 100), default=10, show_default=True, help="How many.")
-@common
+@common_options
 def search(ctl: Ctl, words: tuple[str, ...], tags: tuple[str, ...], limit: int) -> None:
     """Find skills by words and by meaning, best first.
 
@@ -154,7 +154,7 @@ def search(ctl: Ctl, words: tuple[str, ...], tags: tuple[str, ...], limit: int) 
     if not found.skills:
         echo("Nothing found.", err=True)
     else:
-        columns = [Column("Score", right=True, style="cyan"), Column("Name"), Column("Description", least=24)]
+        columns = [Column("Score", align_right=True, style="cyan"), Column("Name"), Column("Description", min_width=24)]
         rows = [[f"{one.score:.3f}", one_line(one.skill.name), one_line(one.skill.description)] for one in found.skills]
         print_table(columns, rows)
     if found.degraded:
@@ -164,7 +164,7 @@ def search(ctl: Ctl, words: tuple[str, ...], tags: tuple[str, ...], limit: int) 
 @skill.command("import")
 @click.argument("folders", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.pass_context
-@common
+@common_options
 def import_skills(ctl: Ctl, context: click.Context, folders: tuple[Path, ...]) -> None:
     """Take skills from folders that hold a SKILL.md, or from folders of such folders.
 
@@ -244,7 +244,7 @@ def _read_file(folder: Path, path: Path) -> SkillFile | None:
     help="Where the skills' folders are put.",
 )
 @click.option("--force", is_flag=True, help="Overwrite the files of a folder that is there already.")
-@common
+@common_options
 def export(ctl: Ctl, names: tuple[str, ...], everything: bool, target: Path, force: bool) -> None:
     """Write skills as folders with a SKILL.md, as Claude Code reads them.
 
@@ -258,7 +258,7 @@ def export(ctl: Ctl, names: tuple[str, ...], everything: bool, target: Path, for
     chosen = _all_names(ctl) if everything else list(names)
     exported = [ctl.call(SkillExport(name)) for name in chosen]
     _refuse_overwriting(target, exported, force)
-    with explained():
+    with explain_os_errors():
         written = [str(_write(target, one)) for one in exported]
     if ctl.json:
         print_json({"written": written})
@@ -298,7 +298,7 @@ def _check_inside(folder: Path, path: str) -> None:
 
 @skill.command()
 @click.argument("name", shell_complete=_skill_names)
-@common
+@common_options
 def versions(ctl: Ctl, name: str) -> None:
     """List the versions of a skill, newest first.
 
@@ -311,13 +311,13 @@ def versions(ctl: Ctl, name: str) -> None:
         print_json(found)
         return
     columns = [
-        Column("Version", right=True, style="cyan"),
+        Column("Version", align_right=True, style="cyan"),
         Column("Made"),
-        Column("Description", least=24),
+        Column("Description", min_width=24),
         Column("By", optional=True),
     ]
     rows = [
-        [str(one.version), local(one.created_at), one_line(one.description), one_line(one.created_by or "")]
+        [str(one.version), format_time(one.created_at), one_line(one.description), one_line(one.created_by or "")]
         for one in found
     ]
     print_table(columns, rows)
@@ -326,7 +326,7 @@ def versions(ctl: Ctl, name: str) -> None:
 @skill.command()
 @click.argument("name", shell_complete=_skill_names)
 @deletion_options
-@common
+@common_options
 def delete(ctl: Ctl, name: str, dry_run: bool, yes: bool) -> None:
     """Delete a skill with all its versions. Asks first.
 
@@ -336,5 +336,5 @@ def delete(ctl: Ctl, name: str, dry_run: bool, yes: bool) -> None:
       clankers-ctl skill delete git-bisect --yes
     """
     planned = ctl.call(SkillDelete(name, dry_run=True))
-    what = f"skill {one_line(planned.name)} with {several(planned.versions, 'version')}"
+    what = f"skill {one_line(planned.name)} with {plural(planned.versions, 'version')}"
     confirm_and_delete(ctl, what, planned, SkillDelete(planned.id), dry_run=dry_run, yes=yes)

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 
 import click
 
-from clankers.ctl.command import Ctl, common, project_option
-from clankers.ctl.human import beginning, end, money, short, span
+from clankers.ctl.command import Ctl, common_options, project_option
+from clankers.ctl.formatting import abbreviate, format_dollars, format_duration, since_callback, until_callback
 from clankers.ctl.output import Column, bar, console, echo, one_line, print_facts, print_json, print_table
 from clankers_protocol.sessions import Statistics, Stats, ToolUsage, Totals, Usage
 
@@ -21,11 +21,11 @@ MEASURES: dict[str, Measure] = {
 
 @click.command()
 @project_option
-@click.option("--since", metavar="TIME", callback=beginning, help="Only sessions begun since: 2h, 3d, 1w, today …")
-@click.option("--until", metavar="TIME", callback=end, help="Only sessions begun until.")
+@click.option("--since", metavar="TIME", callback=since_callback, help="Only sessions begun since: 2h, 3d, 1w, today …")
+@click.option("--until", metavar="TIME", callback=until_callback, help="Only sessions begun until.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=10, show_default=True, help="Rows per chart.")
 @click.option("--by", type=click.Choice(list(MEASURES)), help="What the bars show.  [default: tokens, if any]")
-@common
+@common_options
 def stats(ctl: Ctl, project: str | None, since: int | None, until: int | None, limit: int, by: str | None) -> None:
     """Show what was used, by day, project, model and harness, and how the tools fared.
 
@@ -56,8 +56,8 @@ def _print_totals(totals: Totals) -> None:
             ("tools", f"{totals.tools:,} calls, {totals.failed_tools:,} failed"),
             ("errors", f"{totals.errors:,}"),
             ("compactions", f"{totals.compactions:,}"),
-            ("tokens", f"{short(totals.prompt_tokens)} in, {short(totals.completion_tokens)} out"),
-            ("cost", money(totals.cost)),
+            ("tokens", f"{abbreviate(totals.prompt_tokens)} in, {abbreviate(totals.completion_tokens)} out"),
+            ("cost", format_dollars(totals.cost)),
         ]
     )
 
@@ -80,9 +80,9 @@ def _print_chart(name: str, rows: Sequence[Usage], measure: str) -> None:
     width = _bar_width()
     shown = [measure, *(other for other in MEASURES if other != measure)]
     columns = [
-        Column(name, least=16, keeps_end=name == "Project"),
+        Column(name, min_width=16, truncate_start=name == "Project"),
         Column("", style="cyan"),
-        *(Column(each.capitalize(), right=True, optional=each != measure) for each in shown),
+        *(Column(each.capitalize(), align_right=True, optional=each != measure) for each in shown),
     ]
     cells = [
         [
@@ -97,7 +97,7 @@ def _print_chart(name: str, rows: Sequence[Usage], measure: str) -> None:
 
 def _amount(measure: str, usage: Usage) -> str:
     amount = MEASURES[measure](usage)
-    return money(amount) if measure == "cost" else short(amount) if measure == "tokens" else f"{amount:,}"
+    return format_dollars(amount) if measure == "cost" else abbreviate(amount) if measure == "tokens" else f"{amount:,}"
 
 
 def _print_tools(tools: Sequence[ToolUsage]) -> None:
@@ -106,11 +106,11 @@ def _print_tools(tools: Sequence[ToolUsage]) -> None:
     most = max(tool.calls for tool in tools) or 1
     width = _bar_width()
     columns = [
-        Column("Tool", least=16),
+        Column("Tool", min_width=16),
         Column("", style="yellow"),
-        Column("Calls", right=True),
-        Column("Failed", right=True),
-        Column("Mean time", right=True, optional=True),
+        Column("Calls", align_right=True),
+        Column("Failed", align_right=True),
+        Column("Mean time", align_right=True, optional=True),
     ]
     cells = [
         [
@@ -118,7 +118,7 @@ def _print_tools(tools: Sequence[ToolUsage]) -> None:
             bar(tool.calls / most, width),
             f"{tool.calls:,}",
             f"{tool.failure_rate:.0%}" if tool.failures else "",
-            "" if tool.mean_duration_ms is None else span(tool.mean_duration_ms / 1000),
+            "" if tool.mean_duration_ms is None else format_duration(tool.mean_duration_ms / 1000),
         ]
         for tool in tools
     ]

@@ -4,14 +4,14 @@ import sys
 
 import click
 
-from clankers.ctl.command import PROBLEM, Ctl, common
-from clankers.ctl.human import size, span
+from clankers.ctl.command import EXIT_PROBLEM, Ctl, common_options
+from clankers.ctl.formatting import format_bytes, format_duration
 from clankers.ctl.output import echo, one_line, print_facts, print_json, secho
 from clankers_protocol.admin import DaemonStatus, Health, HealthReport, Sizes, StatusReport
 
 
 @click.command()
-@common
+@common_options
 def status(ctl: Ctl) -> None:
     """Show what the daemon is, does and holds. Exits 4 when it reports a problem.
 
@@ -25,11 +25,11 @@ def status(ctl: Ctl) -> None:
         print_json(report)
     else:
         _print_status(report)
-    sys.exit(0 if report.ok else PROBLEM)
+    sys.exit(0 if report.ok else EXIT_PROBLEM)
 
 
 @click.command()
-@common
+@common_options
 def health(ctl: Ctl) -> None:
     """Say whether the daemon can do its work. Exits 4 when it cannot, 3 when it does not run.
 
@@ -44,7 +44,7 @@ def health(ctl: Ctl) -> None:
     else:
         _print_state(report)
         echo(_versions(report))
-    sys.exit(0 if report.ok else PROBLEM)
+    sys.exit(0 if report.ok else EXIT_PROBLEM)
 
 
 def _print_state(report: StatusReport | HealthReport) -> None:
@@ -65,17 +65,17 @@ def _versions(report: StatusReport | HealthReport) -> str:
 def _sizes(sizes: Sizes | None) -> str | None:
     if sizes is None:
         return None
-    return f"{size(sizes.database)}, {size(sizes.wal)} of WAL, {size(sizes.free)} unused"
+    return f"{format_bytes(sizes.database)}, {format_bytes(sizes.wal)} of WAL, {format_bytes(sizes.free)} unused"
 
 
 def _print_status(report: StatusReport) -> None:
     queue = report.queue
-    memory = f", {size(report.memory_bytes)} of memory" if report.memory_bytes else ""
+    memory = f", {format_bytes(report.memory_bytes)} of memory" if report.memory_bytes else ""
     _print_state(report)
     print_facts(
         [
             ("versions", f"{_versions(report)}, Python {report.python_version}"),
-            ("process", f"{report.pid}, up {span(report.uptime_seconds)}{memory}"),
+            ("process", f"{report.pid}, up {format_duration(report.uptime_seconds)}{memory}"),
             ("connections", str(report.connections)),
             (
                 "queue",

@@ -5,11 +5,11 @@ from contextlib import suppress
 import click
 import msgspec
 
-from clankers.ctl.command import Ctl, common, confirm_and_delete, deletion_options, project_option
-from clankers.ctl.human import beginning, end, local, several
-from clankers.ctl.output import Column, echo, one_line, print_facts, print_json, print_table, secho, shown_ids
-from clankers.ctl.sessions import entries_of
-from clankers.ctl.transcript import counted, print_transcript
+from clankers.ctl.command import Ctl, common_options, confirm_and_delete, deletion_options, project_option
+from clankers.ctl.formatting import format_time, plural, since_callback, until_callback
+from clankers.ctl.output import Column, display_ids, echo, one_line, print_facts, print_json, print_table, secho
+from clankers.ctl.sessions import session_entries
+from clankers.ctl.transcript import describe_counts, print_transcript
 from clankers_protocol.sessions import SessionGet
 from clankers_protocol.threads import (
     FoundMessages,
@@ -25,11 +25,11 @@ from clankers_protocol.threads import (
 
 COLUMNS = [
     Column("Id", style="cyan"),
-    Column("Chat", least=8),
-    Column("Title", least=20),
-    Column("Messages", right=True),
+    Column("Chat", min_width=8),
+    Column("Title", min_width=20),
+    Column("Messages", align_right=True),
     Column("Changed", optional=True),
-    Column("Project", least=12, keeps_end=True, optional=True),
+    Column("Project", min_width=12, truncate_start=True, optional=True),
 ]
 
 
@@ -59,7 +59,7 @@ def thread() -> None:
 @click.option("--chat", metavar="ID", help="Only those of this chat.")
 @project_option
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many.")
-@common
+@common_options
 def list_threads(ctl: Ctl, chat: str | None, project: str | None, limit: int) -> None:
     """List threads, the one changed last first.
 
@@ -78,7 +78,7 @@ def list_threads(ctl: Ctl, chat: str | None, project: str | None, limit: int) ->
 
 
 def _print_threads(page: ThreadPage) -> None:
-    ids = shown_ids([found.id for found in page.threads])
+    ids = display_ids([found.id for found in page.threads])
     print_table(COLUMNS, [_row(shown, found) for shown, found in zip(ids, page.threads, strict=True)])
     if page.cursor:
         echo("There are more: --limit N shows them.", err=True)
@@ -90,7 +90,7 @@ def _row(shown: str, found: Thread) -> list[str]:
         one_line(found.chat_id or "–"),
         one_line(found.title or "–"),
         f"{found.messages:,}",
-        local(found.updated_at),
+        format_time(found.updated_at),
         one_line(found.project_path or ""),
     ]
 
@@ -98,7 +98,7 @@ def _row(shown: str, found: Thread) -> list[str]:
 @thread.command()
 @click.argument("id", shell_complete=_thread_ids)
 @click.option("--full", is_flag=True, help="Whole tool inputs and outputs, not just their first lines.")
-@common
+@common_options
 def show(ctl: Ctl, id: str, full: bool) -> None:  # noqa: A002  # the name on the command line
     """Show a thread: what it is, and what was said in it.
 
@@ -108,7 +108,7 @@ def show(ctl: Ctl, id: str, full: bool) -> None:  # noqa: A002  # the name on th
       clankers-ctl thread show 0199c5a2 --json | jq .thread.metadata
     """
     found = ctl.call(ThreadGet(id))
-    entries = entries_of(ctl, found.id)
+    entries = session_entries(ctl, found.id)
     if ctl.json:
         print_json({"thread": found, "entries": list(entries)})
     else:
@@ -121,7 +121,7 @@ def show(ctl: Ctl, id: str, full: bool) -> None:  # noqa: A002  # the name on th
 @click.option("--id", "thread_id", metavar="ID", help="Its id, when it shall have a certain one.")
 @project_option
 @click.option("--metadata", metavar="JSON", help="An object to keep with it.")
-@common
+@common_options
 def create(
     ctl: Ctl, chat: str, title: str | None, thread_id: str | None, project: str | None, metadata: str | None
 ) -> None:
@@ -141,7 +141,7 @@ def create(
 @click.option("--chat", metavar="ID", help="Move it into this chat.")
 @click.option("--title", help='What it is about; "" takes the title away.')
 @click.option("--metadata", metavar="JSON", help="An object to keep with it instead of the present one.")
-@common
+@common_options
 def update(ctl: Ctl, id: str, chat: str | None, title: str | None, metadata: str | None) -> None:  # noqa: A002
     """Change a thread's title, chat or metadata.
 
@@ -163,7 +163,7 @@ def update(ctl: Ctl, id: str, chat: str | None, title: str | None, metadata: str
 @thread.command()
 @click.argument("id", shell_complete=_thread_ids)
 @deletion_options
-@common
+@common_options
 def delete(ctl: Ctl, id: str, dry_run: bool, yes: bool) -> None:  # noqa: A002
     """Delete a thread and everything in it. Asks first.
 
@@ -174,7 +174,7 @@ def delete(ctl: Ctl, id: str, dry_run: bool, yes: bool) -> None:  # noqa: A002
     """
     found = ctl.call(ThreadGet(id))
     planned = ctl.call(ThreadDelete(found.id, dry_run=True))
-    what = f"thread {found.id} ({one_line(found.title or 'untitled')}) with {counted(planned.counts)}"
+    what = f"thread {found.id} ({one_line(found.title or 'untitled')}) with {describe_counts(planned.counts)}"
     confirm_and_delete(ctl, what, planned, ThreadDelete(found.id), dry_run=dry_run, yes=yes)
 
 
@@ -184,10 +184,10 @@ def delete(ctl: Ctl, id: str, dry_run: bool, yes: bool) -> None:  # noqa: A002
 @click.option("--thread", "thread_id", metavar="ID", help="Only in this thread.")
 @project_option
 @click.option("--role", help="Only what this role said, as user or assistant.")
-@click.option("--since", metavar="TIME", callback=beginning, help="Only what was said since: 2h, 3d, today …")
-@click.option("--until", metavar="TIME", callback=end, help="Only what was said until.")
+@click.option("--since", metavar="TIME", callback=since_callback, help="Only what was said since: 2h, 3d, today …")
+@click.option("--until", metavar="TIME", callback=until_callback, help="Only what was said until.")
 @click.option("--limit", type=click.IntRange(1, 100), default=10, show_default=True, help="How many.")
-@common
+@common_options
 def search(
     ctl: Ctl,
     words: tuple[str, ...],
@@ -229,19 +229,19 @@ def search(
 
 def _print_found(found: FoundMessages) -> None:
     columns = [
-        Column("Score", right=True, style="cyan"),
+        Column("Score", align_right=True, style="cyan"),
         Column("Role"),
-        Column("Text", least=20),
+        Column("Text", min_width=20),
         Column("When", optional=True),
-        Column("Chat", least=8, optional=True),
-        Column("Thread", least=8, optional=True),
+        Column("Chat", min_width=8, optional=True),
+        Column("Thread", min_width=8, optional=True),
     ]
     rows = [
         [
             f"{one.score:.3f}",
             one_line(one.message.role or ""),
             one_line(one.snippet),
-            local(one.message.created_at),
+            format_time(one.message.created_at),
             one_line(one.chat_id or ""),
             one_line(one.message.session_id),
         ]
@@ -261,8 +261,8 @@ def _print_thread(ctl: Ctl, found: Thread) -> None:
             ("title", found.title and one_line(found.title)),
             ("project", found.project_path and one_line(found.project_path)),
             ("metadata", one_line(msgspec.json.encode(found.metadata).decode()) if found.metadata else None),
-            ("messages", several(found.messages, "message")),
-            ("changed", local(found.updated_at)),
+            ("messages", plural(found.messages, "message")),
+            ("changed", format_time(found.updated_at)),
         ]
     )
 

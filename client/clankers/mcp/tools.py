@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from clankers.aio import AsyncClient
-from clankers.ctl.human import local, moment
+from clankers.ctl.formatting import format_time, parse_time
 from clankers.messages import Result
 from clankers_protocol.admin import DaemonStatus
 from clankers_protocol.agent_text import clean_line
@@ -116,9 +116,7 @@ class GetTool(Arguments):
         if whole is None:
             return _memory_text(await asker.call(MemoryGet(id=self.id, project=asker.project)), self.offset)
         session = f", session {encode_id(whole.session_id)}" if whole.session_id not in (None, whole.id) else ""
-        head = (
-            f"{whole.kind} {encode_id(whole.id)}: {clean_line(whole.about, ABOUT)}, {local(whole.created_at)}{session}"
-        )
+        head = f"{whole.kind} {encode_id(whole.id)}: {clean_line(whole.about, ABOUT)}, {format_time(whole.created_at)}{session}"
         return f"{head}\n\n{whole.text}{_rest(whole.next_offset, whole.characters)}"
 
 
@@ -216,7 +214,7 @@ TOOLS: dict[str, type[Tool]] = {
 
 def _since(text: str) -> int | None:
     try:
-        return int(moment(text, datetime.now().astimezone()).timestamp() * 1000) if text else None
+        return int(parse_time(text, datetime.now().astimezone()).timestamp() * 1000) if text else None
     except (ValueError, OverflowError) as error:
         raise InvalidParams(f"{text!r} is no time: write 7d or 2026-01-31 - at `$.since`") from error
 
@@ -224,9 +222,7 @@ def _since(text: str) -> int | None:
 def _hit_line(hit: Hit) -> str:
     session = f" ({encode_id(hit.ref.session_id)})" if hit.ref.session_id else ""
     found = encode_id(hit.ref.message_id or hit.ref.tool_id or hit.chunk_id[:16])
-    return (
-        f"- {found} {local(hit.created_at, '%Y-%m-%d')} {_place(hit.ref)}{session}: {clean_line(hit.snippet, SNIPPET)}"
-    )
+    return f"- {found} {format_time(hit.created_at, '%Y-%m-%d')} {_place(hit.ref)}{session}: {clean_line(hit.snippet, SNIPPET)}"
 
 
 def _place(ref: Ref) -> str:
@@ -241,16 +237,14 @@ def _place(ref: Ref) -> str:
 
 def _memory_line(memory: Memory) -> str:
     marks = ", ".join([memory.category, *(["pinned"] * memory.pinned)])
-    day = local(memory.created_at, "%Y-%m-%d")
+    day = format_time(memory.created_at, "%Y-%m-%d")
     return f"- {encode_id(memory.id)} {day} memory ({marks}): {clean_line(memory.content, SNIPPET)}"
 
 
 def _memory_text(memory: Memory, offset: int) -> str:
     text = memory.content[offset : offset + PART]
     end = offset + len(text)
-    head = (
-        f"memory {encode_id(memory.id)}: {memory.category}, {memory.scope}, {memory.state}, {local(memory.created_at)}"
-    )
+    head = f"memory {encode_id(memory.id)}: {memory.category}, {memory.scope}, {memory.state}, {format_time(memory.created_at)}"
     return f"{head}\n\n{text}{_rest(end if end < len(memory.content) else None, len(memory.content))}"
 
 
@@ -262,11 +256,11 @@ def _session_line(session: Session) -> str:
     said = session.summary or session.title or session.user_prompt or "no title"
     counts = session.counts
     size = f" ({counts.messages} messages, {counts.tools} tools)" if counts else ""
-    return f"- {encode_id(session.id)} {local(session.created_at)}{size}: {clean_line(said, LINE)}"
+    return f"- {encode_id(session.id)} {format_time(session.created_at)}{size}: {clean_line(said, LINE)}"
 
 
 def _entry_line(entry: TimelineEntry) -> str:
-    at = local(entry.at, "%m-%d %H:%M")
+    at = format_time(entry.at, "%m-%d %H:%M")
     if entry.message:
         said = clean_line(entry.message.text_content or "", LINE)
         return f"- {encode_id(entry.message.id)} {at} {clean_line(entry.message.role or 'message', 60)}: {said}"

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from clankers.ctl.command import NOT_RUNNING, PROBLEM, Ctl, common
+from clankers.ctl.command import EXIT_NOT_RUNNING, EXIT_PROBLEM, Ctl, common_options
 from clankers.ctl.doctor import files, parts
-from clankers.ctl.human import several, span
-from clankers.ctl.jobs import done
+from clankers.ctl.formatting import format_duration, plural
+from clankers.ctl.jobs import run_job_or_exit
 from clankers.ctl.output import Column, one_line, print_json, print_table, secho
 from clankers.messages import BadReply, DaemonUnavailable
 from clankers_protocol.admin import DaemonStatus, Diagnosis, DoctorCheck, DoctorRepair, Finding, StatusReport
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 ANSWER_SECONDS = 10
 COLOURS = {"ok": "green", "warning": "yellow", "problem": "bold red"}
-COLUMNS = [Column("State"), Column("Check", style="cyan"), Column("Finding", least=30, wraps=True)]
+COLUMNS = [Column("State"), Column("Check", style="cyan"), Column("Finding", min_width=30, wrap=True)]
 
 
 @click.command()
 @click.option("--repair", is_flag=True, help="Make anew what is wrong and follows from something else.")
-@common
+@common_options
 def doctor(ctl: Ctl, repair: bool) -> None:
     """Check everything: the daemon, its files, the database, the index, capture, plugins and the service.
 
@@ -83,7 +83,7 @@ def _reached(ctl: Ctl) -> tuple[StatusReport | None, Finding]:
     except (TimeoutError, BadReply, RpcError) as error:
         told = f"The daemon does not answer as it should: {error}"
         return None, Finding("daemon", "problem", told, "clankers-ctl logs --level error; then start it again")
-    ours, told = version("clankers"), f"clankersd {status.version} has run for {span(status.uptime_seconds)}"
+    ours, told = version("clankers"), f"clankersd {status.version} has run for {format_duration(status.uptime_seconds)}"
     if status.version != ours:
         advice = f"start it again: kill {status.pid}; the next hook or `clankersd` starts the new one"
         return status, Finding("daemon", "warning", f"{told}, but clankers-ctl is {ours}.", advice)
@@ -102,7 +102,7 @@ def _paths(ctl: Ctl, status: StatusReport | None) -> Paths:
 def _asked(ctl: Ctl, repair: bool) -> Diagnosis:
     """What the daemon finds, and with `repair` what it did about it."""
     try:
-        job = done(ctl, DoctorRepair() if repair else DoctorCheck())
+        job = run_job_or_exit(ctl, DoctorRepair() if repair else DoctorCheck())
     except RpcError as error:  # it cannot even begin: the database is in trouble
         told, _, advice = error.message.removeprefix("storage unavailable: ").partition(": ")
         return Diagnosis([Finding("database", "problem", f"{told[:1].upper()}{told[1:]}.", advice or None)], [])
@@ -126,7 +126,7 @@ def _print(ctl: Ctl, diagnosis: Diagnosis) -> None:
     print_table(COLUMNS, [row for check in diagnosis.checks for row in _rows(check)])
     if counts["problem"] or counts["warning"]:
         colour = "red" if counts["problem"] else "yellow"
-        told = ", ".join(several(counts[state], state) for state in ("problem", "warning") if counts[state])
+        told = ", ".join(plural(counts[state], state) for state in ("problem", "warning") if counts[state])
         secho(f"{told}, {counts['ok']:,} ok", fg=colour, bold=True)
     else:
         secho(f"All {len(diagnosis.checks):,} checks are ok", fg="green", bold=True)
@@ -141,5 +141,5 @@ def _rows(check: Finding) -> list[list["str | Text"]]:
 
 def _exit(status: StatusReport | None, checks: list[Finding]) -> None:
     if status is None:
-        sys.exit(NOT_RUNNING)
-    sys.exit(PROBLEM if any(check.state == "problem" for check in checks) else 0)
+        sys.exit(EXIT_NOT_RUNNING)
+    sys.exit(EXIT_PROBLEM if any(check.state == "problem" for check in checks) else 0)

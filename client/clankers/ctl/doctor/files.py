@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
-from clankers.ctl.human import several, size, span
+from clankers.ctl.formatting import format_bytes, format_duration, plural
 from clankers.spool import MOST_BYTES
 from clankers_protocol.admin import Finding
 from clankers_protocol.capture import LostEvents
@@ -48,7 +48,7 @@ def database_file(paths: Paths) -> Finding:
         advice = "clankers-ctl backup list; then clankers-ctl backup restore NAME"
         return Finding(name, "problem", f"{path} is not a database.", advice)
     wal = _size(path.with_name(f"{path.name}-wal"))
-    told = f"{path} has {size(_size(path))}, its write-ahead log {size(wal)}."
+    told = f"{path} has {format_bytes(_size(path))}, its write-ahead log {format_bytes(wal)}."
     if wal > MOST_WAL:
         return Finding(name, "warning", told, "close other programs that read it: they keep the log from shrinking")
     return Finding(name, "ok", told)
@@ -57,7 +57,7 @@ def database_file(paths: Paths) -> Finding:
 def disk(paths: Paths) -> Finding:
     """Whether there is room for more, and for a backup."""
     free = shutil.disk_usage(_there(paths.database.parent)).free
-    told = f"{size(free)} are free where the database is."
+    told = f"{format_bytes(free)} are free where the database is."
     if free < LEAST_ROOM:
         return Finding("disk", "problem", told, "free some space: soon nothing can be stored")
     if free < ROOM + _size(paths.database):
@@ -95,7 +95,7 @@ def backups(paths: Paths) -> Finding:
         return Finding("backups", "warning", "There is no backup.", schedule)
     newest = found[-1]
     age = max(time.time() - newest.stat().st_mtime, 0)
-    told = f"{newest.name} is {span(age)} old and has {size(_size(newest))}"
+    told = f"{newest.name} is {format_duration(age)} old and has {format_bytes(_size(newest))}"
     try:
         sessions = _sessions(newest)
     except sqlite3.Error as error:
@@ -104,7 +104,7 @@ def backups(paths: Paths) -> Finding:
         return Finding("backups", "warning", f"{told}, but holds no sessions.", schedule)
     if age > OLD_BACKUP_SECONDS:
         return Finding("backups", "warning", f"{told}.", schedule)
-    return Finding("backups", "ok", f"{told}, with {several(sessions, 'session')}.")
+    return Finding("backups", "ok", f"{told}, with {plural(sessions, 'session')}.")
 
 
 def replaced(paths: Paths) -> Finding:
@@ -117,7 +117,7 @@ def replaced(paths: Paths) -> Finding:
     ]
     if not kept:
         return Finding(name, "ok", "No replaced database is kept.")
-    told = f"{several(len(kept), 'file')} of replaced databases ({size(sum(map(_size, kept)))}) are kept."
+    told = f"{plural(len(kept), 'file')} of replaced databases ({format_bytes(sum(map(_size, kept)))}) are kept."
     return Finding(name, "warning", told, f"once nothing is missing: rm {' '.join(str(path) for path in kept)}")
 
 
@@ -133,10 +133,12 @@ def spool(paths: Paths, running: bool) -> Finding:
         told = f"{paths.spool} holds what the daemon cannot read as events: {shown}."
         return Finding("spool", "problem", told, "start the daemon, which sets it aside, or remove it")
     age, bulk = max(time.time() - min(at for at, _ in kept), 0), sum(length for _, length in kept)
-    waits = f"{several(len(kept), 'event')} ({size(bulk)}) {'waits' if len(kept) == 1 else 'wait'} to be stored"
-    told = f"{waits}, the oldest for {span(age)}."
+    waits = f"{plural(len(kept), 'event')} ({format_bytes(bulk)}) {'waits' if len(kept) == 1 else 'wait'} to be stored"
+    told = f"{waits}, the oldest for {format_duration(age)}."
     if bulk > MOST_BYTES // 2:
-        return Finding("spool", "problem", f"{told} Above {size(MOST_BYTES)} new ones are lost.", "start the daemon")
+        return Finding(
+            "spool", "problem", f"{told} Above {format_bytes(MOST_BYTES)} new ones are lost.", "start the daemon"
+        )
     if running and age > WAITING_SECONDS:
         return Finding(
             "spool", "warning", told, "look again in a minute; is it no less: clankers-ctl logs --level warn"
@@ -183,7 +185,7 @@ def lost_events(paths: Paths) -> Finding:
     if lost is None:
         return Finding("lost events", "ok", "Hooks have lost no events.")
     age = max(time.time() - lost.last_at / 1000, 0)
-    told = f"Hooks have lost {several(lost.count, 'event')}, the last {span(age)} ago: {lost.last_reason}."
+    told = f"Hooks have lost {plural(lost.count, 'event')}, the last {format_duration(age)} ago: {lost.last_reason}."
     if age > RECENT_LOSS_SECONDS:
         return Finding("lost events", "ok", told)
     return Finding("lost events", "problem", told, f"make room where {paths.data} is, and see {paths.logs}/hook.log")
@@ -195,8 +197,8 @@ def set_aside(paths: Paths) -> Finding:
     kept = list(_kept(folder))
     if not kept:
         return Finding("set aside", "ok", "No events were set aside.")
-    age = span(max(time.time() - max(at for at, _ in kept), 0))
-    told = f"{several(len(kept), 'event')} could not be stored and {'lies' if len(kept) == 1 else 'lie'} in {folder}, "
+    age = format_duration(max(time.time() - max(at for at, _ in kept), 0))
+    told = f"{plural(len(kept), 'event')} could not be stored and {'lies' if len(kept) == 1 else 'lie'} in {folder}, "
     advice = (
         f"why: clankers-ctl logs --level error; look: ls {folder}; "
         f"try again: mv {folder}/*.json {paths.spool}/; remove: rm {folder}/*.json"

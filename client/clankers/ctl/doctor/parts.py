@@ -5,12 +5,12 @@ import time
 
 import click
 
-from clankers.ctl.human import several, span
-from clankers.ctl.managers import manager
+from clankers.ctl.formatting import format_duration, plural
 from clankers.ctl.plugin import HARNESSES
-from clankers.ctl.plugin import standing as plugin_standing
+from clankers.ctl.plugin import plugin_status as plugin_standing
 from clankers.ctl.service import clankersd_path
-from clankers.ctl.service import standing as service_standing
+from clankers.ctl.service import unit_file_states as service_standing
+from clankers.ctl.service_managers import platform_manager
 from clankers_protocol.admin import Finding
 from clankers_protocol.capture import CaptureReport, HarnessCapture
 
@@ -22,7 +22,7 @@ CHECK_SECONDS = 60
 
 def service() -> Finding:
     """Whether the service, if there is one, is the one this program would install."""
-    here = manager()
+    here = platform_manager()
     try:
         files = service_standing(here)
     except click.ClickException as error:
@@ -71,8 +71,8 @@ def _capture(harness: HarnessCapture) -> Finding:
         return Finding(check, "warning", f"{told}.", advice)
     now = time.time() * 1000
     if harness.last_refused_at and now - harness.last_refused_at < REFUSED_MS:
-        told = f"{several(harness.refused, 'event')} {'was' if harness.refused == 1 else 'were'} refused"
-        ago = span(max(now - harness.last_refused_at, 0) / 1000)
+        told = f"{plural(harness.refused, 'event')} {'was' if harness.refused == 1 else 'were'} refused"
+        ago = format_duration(max(now - harness.last_refused_at, 0) / 1000)
         return Finding(
             check, "warning", f"{told}, the last {ago} ago: {harness.last_refusal}", "clankers-ctl capture status"
         )

@@ -8,8 +8,8 @@ import click
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
-def moment(text: str, now: datetime, *, whole_day: bool = False) -> datetime:
-    """The time that `text` names: of a day its beginning, or with `whole_day` its end. Else ValueError."""
+def parse_time(text: str, now: datetime, *, end_of_day: bool = False) -> datetime:
+    """The time that `text` names: of a day its beginning, or with `end_of_day` its end. Else ValueError."""
     day = {"today": now, "yesterday": now - timedelta(days=1)}.get(text)
     if text == "now":
         return now
@@ -18,37 +18,37 @@ def moment(text: str, now: datetime, *, whole_day: bool = False) -> datetime:
     if day is None and re.fullmatch(r"\d{4}-?\d\d-?\d\d", text):
         day = datetime.fromisoformat(text)
     if day is not None:
-        return datetime.combine(day.date(), time.max if whole_day else time.min).astimezone()
+        return datetime.combine(day.date(), time.max if end_of_day else time.min).astimezone()
     return datetime.fromisoformat(text).astimezone()
 
 
-def beginning(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
+def since_callback(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
     """Reads --since."""
-    return None if value is None else as_sent(value)
+    return None if value is None else wire_time(value)
 
 
-def end(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
+def until_callback(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
     """Reads --until: a day is meant to its end."""
-    return None if value is None else as_sent(value, whole_day=True)
+    return None if value is None else wire_time(value, end_of_day=True)
 
 
-def ahead(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
+def future_callback(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
     """Reads --expires and --valid-until: 2w is in two weeks."""
-    return None if value is None else coming(value)
+    return None if value is None else future_wire_time(value)
 
 
-def coming(text: str) -> int:
+def future_wire_time(text: str) -> int:
     """The time that `text` names, as the daemon takes it: 2w is in two weeks, a day is meant to its end."""
     if match := re.fullmatch(r"(?:in )?(\d+)\s*([smhdw])", text):
         length = timedelta(**{_UNITS[match[2]]: int(match[1])})
         return _wire(datetime.now().astimezone() + length)
-    return as_sent(text, whole_day=True)
+    return wire_time(text, end_of_day=True)
 
 
-def as_sent(text: str, *, whole_day: bool = False) -> int:
+def wire_time(text: str, *, end_of_day: bool = False) -> int:
     """The time that `text` names, as the daemon takes it; else BadParameter."""
     try:
-        return _wire(moment(text, datetime.now().astimezone(), whole_day=whole_day))
+        return _wire(parse_time(text, datetime.now().astimezone(), end_of_day=end_of_day))
     except (ValueError, OverflowError) as error:
         raise click.BadParameter(
             f"{text!r} is no time. Write 2h, 3d, 1w, today, yesterday, 2025-01-31 or 2025-01-31T18:00."
@@ -61,14 +61,14 @@ def _wire(when: datetime) -> int:
     return milliseconds if milliseconds >= 10**12 else milliseconds // 1000
 
 
-def local(milliseconds: int | None, form: str = "%Y-%m-%d %H:%M") -> str:
+def format_time(milliseconds: int | None, form: str = "%Y-%m-%d %H:%M") -> str:
     """A time in this machine's zone."""
     if milliseconds is None:
         return ""
     return datetime.fromtimestamp(milliseconds / 1000).astimezone().strftime(form)
 
 
-def span(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A length of time in its two largest units."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
@@ -82,7 +82,7 @@ def span(seconds: float) -> str:
     return f"{days} d {hours % 24} h"
 
 
-def size(count: int) -> str:
+def format_bytes(count: int) -> str:
     """Bytes, in the unit that fits."""
     amount = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -92,7 +92,7 @@ def size(count: int) -> str:
     return f"{amount:.1f} TiB"
 
 
-def short(number: float) -> str:
+def abbreviate(number: float) -> str:
     """A large number in three digits or so: 950, 12.3k, 4.1M."""
     for limit, divisor, suffix in ((1e3, 1, ""), (1e6, 1e3, "k"), (1e9, 1e6, "M")):
         if number < limit:
@@ -100,11 +100,11 @@ def short(number: float) -> str:
     return f"{number / 1e9:.1f}G"
 
 
-def money(amount: float) -> str:
+def format_dollars(amount: float) -> str:
     """US dollars; small amounts keep what makes them differ."""
     return f"${amount:,.2f}" if amount >= 0.01 or amount == 0 else f"${amount:.4f}"
 
 
-def several(number: int, what: str) -> str:
+def plural(number: int, what: str) -> str:
     """So many of something."""
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"

@@ -14,7 +14,7 @@ from clankers_protocol.paths import default_paths
 LABEL = "dev.clankers.clankersd"
 UNITS = ("clankersd.socket", "clankersd.service")
 
-CARRIED = (
+PATH_VARIABLES = (
     "CLANKERS_DATA_PATH",
     "CLANKERS_DB_PATH",
     "CLANKERS_SOCKET_PATH",
@@ -160,14 +160,14 @@ class Launchd:
         return bool(self.state())
 
 
-def manager() -> Manager:
+def platform_manager() -> Manager:
     """What this platform has."""
     return Launchd() if sys.platform == "darwin" else Systemd()
 
 
 def _carried() -> dict[str, str]:
     """The variables that move files, as absolute as the service needs them."""
-    given = {name: os.environ[name] for name in CARRIED if os.environ.get(name)}
+    given = {name: os.environ[name] for name in PATH_VARIABLES if os.environ.get(name)}
     return {name: str(Path(value).expanduser().absolute()) for name, value in given.items()}
 
 
