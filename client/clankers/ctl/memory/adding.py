@@ -5,8 +5,8 @@ from typing import Any, get_args
 
 import click
 
-from clankers.ctl.command import Ctl, common, folder
-from clankers.ctl.human import ahead, beginning
+from clankers.ctl.command import Ctl, common_options, normalize_project
+from clankers.ctl.formatting import future_callback, since_callback
 from clankers.ctl.memory.options import EVERYTHING, memory_ids
 from clankers.ctl.memory.showing import scope as scope_of
 from clankers.ctl.output import echo, one_line, print_json
@@ -16,7 +16,9 @@ from clankers_protocol.sessions import SessionGet
 
 @click.command()
 @click.argument("words", nargs=-1, required=True)
-@click.option("--project", metavar="FOLDER", callback=folder, help="The project it is about: . is the one you are in.")
+@click.option(
+    "--project", metavar="FOLDER", callback=normalize_project, help="The project it is about: . is the one you are in."
+)
 @click.option("--scope", help="Who it is for, if not the project or everyone: agent:NAME, user:NAME, custom:NAME.")
 @click.option("--category", help="As fact, preference, decision, gotcha, fix; any word will do.")
 @click.option("--sector", type=click.Choice(get_args(Sector)), help="Which kind.  [default: found from the text]")
@@ -29,13 +31,15 @@ from clankers_protocol.sessions import SessionGet
 @click.option("--pin", "pinned", is_flag=True, help="It never fades.")
 @click.option("--tag", "tags", multiple=True, help="May be given twice.")
 @click.option("--file", "files", multiple=True, metavar="PATH", help="A file it is about. May be given twice.")
-@click.option("--valid-from", metavar="TIME", callback=beginning, help="Since when it is true.  [default: now]")
-@click.option("--valid-until", metavar="TIME", callback=ahead, help="Until when it is true.")
-@click.option("--expires", "expires_at", metavar="TIME", callback=ahead, help="When to let it go: 2w is in two weeks.")
+@click.option("--valid-from", metavar="TIME", callback=since_callback, help="Since when it is true.  [default: now]")
+@click.option("--valid-until", metavar="TIME", callback=future_callback, help="Until when it is true.")
+@click.option(
+    "--expires", "expires_at", metavar="TIME", callback=future_callback, help="When to let it go: 2w is in two weeks."
+)
 @click.option("--session", metavar="ID", help="The session it comes from.")
 @click.option("--supersedes", metavar="ID", shell_complete=memory_ids, help="The memory that is no longer true.")
 @click.option("--force", is_flag=True, help="Store it even if it is known.")
-@common
+@common_options
 def add(ctl: Ctl, words: tuple[str, ...], session: str | None, **fields: Any) -> None:
     """Remember something; with - for the words they are read from standard input.
 

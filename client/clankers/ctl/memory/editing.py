@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from clankers.ctl.command import Ctl, common
+from clankers.ctl.command import Ctl, common_options
 from clankers.ctl.memory.form import Mistake, changes, form, mistake
 from clankers.ctl.memory.options import EVERYTHING, id_argument
 from clankers.ctl.memory.showing import named
@@ -26,7 +26,7 @@ from clankers_protocol.paths import default_paths
 @click.option(
     "--draft", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Go on with a draft that was kept."
 )
-@common
+@common_options
 def edit(ctl: Ctl, id: str, draft: Path | None) -> None:  # noqa: A002  # the name on the command line
     """Correct a memory in $VISUAL or $EDITOR. What it said before is in its `history`.
 

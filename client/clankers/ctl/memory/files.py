@@ -11,7 +11,7 @@ from typing import TextIO
 import click
 
 from clankers.ctl.command import Ctl
-from clankers.ctl.edits import explained
+from clankers.ctl.edits import explain_os_errors
 from clankers.ctl.output import console
 from clankers_protocol.safe_writes import writable_path
 
@@ -19,7 +19,7 @@ from clankers_protocol.safe_writes import writable_path
 @contextmanager
 def whole_file(path: Path) -> Iterator[TextIO]:
     """A file that has its name when the block ends, mode 0600; unless all went well, all is as it was."""
-    with explained():
+    with explain_os_errors():
         target = writable_path(path)
     if target.exists() and not target.is_file():
         raise click.ClickException(f"{path} is there and is no file.")

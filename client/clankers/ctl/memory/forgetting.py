@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from clankers.ctl.command import Ctl, common
+from clankers.ctl.command import Ctl, common_options
 from clankers.ctl.memory.options import (
     EVERYTHING,
     conditions,
@@ -35,7 +35,7 @@ PATIENCE = 600
 @click.option("--reason", help="Why, for the history; with ids.")
 @click.option("--dry-run", is_flag=True, help="Show which; forget nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@common
+@common_options
 def forget(
     ctl: Ctl, ids: tuple[str, ...], purge: bool, reason: str | None, dry_run: bool, yes: bool, **given: Any
 ) -> None:
@@ -111,7 +111,7 @@ def _print_done(ctl: Ctl, ids: list[str], purge: bool, dry_run: bool) -> None:
 
 @click.command()
 @ids_argument
-@common
+@common_options
 def restore(ctl: Ctl, ids: tuple[str, ...]) -> None:
     """Bring forgotten or archived memories back.
 

@@ -9,7 +9,7 @@ from typing import Any, get_args
 import click
 import msgspec
 
-from clankers.ctl.human import as_sent, coming, local
+from clankers.ctl.formatting import format_time, future_wire_time, wire_time
 from clankers_protocol.memories import Memory, Sector, Tier
 from clankers_protocol.memory_changes import MemoryUpdate
 
@@ -49,7 +49,7 @@ def _heading(memory: Memory) -> Iterable[str]:
     yield f"id = {tomlkit.item(memory.id).as_string()}"
     for name in (*FIELDS, "reason"):
         value = getattr(memory, name, None)
-        shown = local(value, "%Y-%m-%d %H:%M:%S") if name in TIMES else "" if value is None else value
+        shown = format_time(value, "%Y-%m-%d %H:%M:%S") if name in TIMES else "" if value is None else value
         hint = f"  # {HINTS[name]}" if name in HINTS else ""
         yield f"{name} = {tomlkit.item(shown).as_string()}{hint}"
 
@@ -103,7 +103,7 @@ def _value(name: str, value: Any, text: str) -> Any:
         return value
     written = value.isoformat() if isinstance(value, date) else str(value)  # a time in TOML needs no quotes
     try:
-        return as_sent(written) if name == "valid_from" else coming(written)
+        return wire_time(written) if name == "valid_from" else future_wire_time(written)
     except click.BadParameter as error:
         raise Mistake(f"{_place(text, name)}: {error.message}") from error
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 import msgspec
 
-from clankers.ctl.command import Ctl, common
+from clankers.ctl.command import Ctl, common_options
 from clankers.ctl.memory.branches import Branch, grown
 from clankers.ctl.memory.drawing import as_dot, as_svg
 from clankers.ctl.memory.files import whole_file
 from clankers.ctl.memory.options import EVERYTHING, as_of_option, entity_id, memory_ids
 from clankers.ctl.memory.showing import SHORT
-from clankers.ctl.output import console, echo, one_line, print_json, shortened
+from clankers.ctl.output import console, echo, one_line, print_json, shorten_ids
 from clankers_protocol.entities import Graph, GraphEdge, GraphNeighbors, GraphNode, RelationType
 from clankers_protocol.errors import NotFound
 
@@ -35,7 +35,7 @@ STYLES = {"memory": "", "entity": "yellow"}
 @click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="How many at most.")
 @click.option("--dot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write it for Graphviz.")
 @click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write it as a picture.")
-@common
+@common_options
 def graph(
     ctl: Ctl,
     id: str,  # noqa: A002  # the name on the command line
@@ -82,7 +82,7 @@ def _print_tree(found: Graph) -> None:
     from rich.tree import Tree  # slow to load
 
     ids = [node.id for node in found.nodes]
-    names = dict(zip(ids, shortened(ids, SHORT), strict=True))
+    names = dict(zip(ids, shorten_ids(ids, SHORT), strict=True))
     root = grown(found)
     tree = Tree(_node(root.node, names), guide_style="dim")
     _grow(tree, root, names)

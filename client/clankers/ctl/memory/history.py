@@ -6,13 +6,13 @@ from typing import Any
 
 import click
 
-from clankers.ctl.command import Ctl, common
-from clankers.ctl.human import local
+from clankers.ctl.command import Ctl, common_options
+from clankers.ctl.formatting import format_time
 from clankers.ctl.memory.form import FIELDS, LISTS, TIMES
 from clankers.ctl.memory.options import EVERYTHING, id_argument
 from clankers.ctl.memory.showing import SHORT, short_ids, validity
-from clankers.ctl.output import Column, console, echo, one_line, plain, print_json, print_table, shortened
-from clankers.ctl.transcript import WIDEST
+from clankers.ctl.output import Column, console, echo, one_line, plain, print_json, print_table, shorten_ids
+from clankers.ctl.transcript import MAX_TEXT_WIDTH
 from clankers_protocol.memories import LogEntry, Memory, MemoryHistory
 
 TOLD = ("content", *FIELDS, "scope", "metadata")
@@ -25,7 +25,7 @@ LONGEST = 200
 @click.command()
 @id_argument
 @click.option("--full", is_flag=True, help="All of what each change replaced.")
-@common
+@common_options
 def history(ctl: Ctl, id: str, full: bool) -> None:  # noqa: A002  # the name on the command line
     """Show how a memory came to say what it says: its versions, and what happened to them.
 
@@ -48,7 +48,7 @@ def _print_versions(versions: Sequence[Memory]) -> None:
     from rich.text import Text  # slow to load
 
     out = console()
-    width = min(out.width, WIDEST) if out.is_terminal else out.width
+    width = min(out.width, MAX_TEXT_WIDTH) if out.is_terminal else out.width
     for number, (shown, memory) in enumerate(zip(short_ids(versions), versions, strict=True), 1):
         facts = f"  {one_line(shown)}  {memory.state}, true {validity(memory)}"
         out.print(Text(f"{number}.", "bold").append(facts, "dim"), width=width)
@@ -66,17 +66,17 @@ def print_log(log: Sequence[LogEntry], full: bool = True) -> None:
         Column("What"),
         Column("By", optional=True),
         *([Column("Memory", optional=True, style="cyan")] if several else []),
-        Column("Why", least=16, wraps=True),
+        Column("Why", min_width=16, wrap=True),
     ]
     rows = [
         [
-            local(entry.at),
+            format_time(entry.at),
             one_line(entry.action),
             one_line(entry.by),
             *([one_line(shown)] if several else []),
             _why(entry, full),
         ]
-        for entry, shown in zip(log, shortened(ids, SHORT), strict=True)
+        for entry, shown in zip(log, shorten_ids(ids, SHORT), strict=True)
     ]
     print_table(columns, rows)
 
@@ -90,7 +90,7 @@ def _why(entry: LogEntry, full: bool) -> str:
 
 def _value(name: str, value: Any, full: bool) -> str:
     if name in TIMES and value:
-        return local(value)
+        return format_time(value)
     if name in LISTS and isinstance(value, str):
         value = ", ".join(json.loads(value))
     text = "" if value is None else one_line(value if isinstance(value, str) else json.dumps(value))

@@ -7,8 +7,8 @@ from typing import Any, Literal, get_args
 import click
 import msgspec
 
-from clankers.ctl.command import Ctl, folder
-from clankers.ctl.human import beginning, end
+from clankers.ctl.command import Ctl, normalize_project
+from clankers.ctl.formatting import since_callback, until_callback
 from clankers_protocol.entities import EntityGet
 from clankers_protocol.errors import NotFound
 from clankers_protocol.memories import MemoryList, Sector, State, Tier
@@ -41,11 +41,17 @@ scope_option = click.option(
     help="Only this scope: global, agent:NAME, project:ID, user:NAME or custom:NAME. May be given twice.",
 )
 project_option = click.option(
-    "--project", metavar="FOLDER", callback=folder, help="Only memories of this project (a folder in it, or its id)."
+    "--project",
+    metavar="FOLDER",
+    callback=normalize_project,
+    help="Only memories of this project (a folder in it, or its id).",
 )
 query_option = click.option("--query", metavar="WORDS", help="Only those in which all these words stand.")
 as_of_option = click.option(
-    "--as-of", metavar="TIME", callback=end, help="What was known and true then: 2h, 3d, yesterday, 2025-01-31 …"
+    "--as-of",
+    metavar="TIME",
+    callback=until_callback,
+    help="What was known and true then: 2h, 3d, yesterday, 2025-01-31 …",
 )
 include_option = click.option(
     "--include",
@@ -66,8 +72,8 @@ _CONDITIONS = [
     click.option("--session", metavar="ID", help="Only those that this session made or used."),
     click.option("--pinned/--not-pinned", default=None, help="Only those that are pinned, or are not."),
     click.option("--min-salience", type=click.FloatRange(0, 1), help="Only those at least so strong."),
-    click.option("--since", metavar="TIME", callback=beginning, help="Only those made since: 2h, 3d, today …"),
-    click.option("--until", metavar="TIME", callback=end, help="Only those made until."),
+    click.option("--since", metavar="TIME", callback=since_callback, help="Only those made since: 2h, 3d, today …"),
+    click.option("--until", metavar="TIME", callback=until_callback, help="Only those made until."),
 ]
 
 

@@ -2,7 +2,7 @@
 
 import click
 
-from clankers.ctl.command import Ctl, common
+from clankers.ctl.command import Ctl, common_options
 from clankers.ctl.memory.options import EVERYTHING, ids_argument
 from clankers.ctl.memory.showing import named
 from clankers.ctl.output import echo, print_json
@@ -12,7 +12,7 @@ from clankers_protocol.memory_changes import MemoryPin
 
 @click.command()
 @ids_argument
-@common
+@common_options
 def pin(ctl: Ctl, ids: tuple[str, ...]) -> None:
     """Keep memories from fading.
 
@@ -25,7 +25,7 @@ def pin(ctl: Ctl, ids: tuple[str, ...]) -> None:
 
 @click.command()
 @ids_argument
-@common
+@common_options
 def unpin(ctl: Ctl, ids: tuple[str, ...]) -> None:
     """Let memories fade again.
 

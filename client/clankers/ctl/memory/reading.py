@@ -5,7 +5,7 @@ from typing import Any, Literal, get_args
 
 import click
 
-from clankers.ctl.command import Ctl, common, folder
+from clankers.ctl.command import Ctl, common_options, normalize_project
 from clankers.ctl.memory.options import (
     EVERYTHING,
     as_of_option,
@@ -33,7 +33,7 @@ AT_ONCE = 100
 @click.option("--sort", type=click.Choice(get_args(Sort)), default="created", show_default=True, help="By what.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many.")
 @click.option("--all", "everything", is_flag=True, help="All of them, not just the first.")
-@common
+@common_options
 def list_(
     ctl: Ctl, include: list[State], as_of: int | None, sort: Sort, limit: int, everything: bool, **given: Any
 ) -> None:
@@ -66,7 +66,7 @@ def _all_memories(ctl: Ctl, request: MemoryList) -> MemoryPage:
 @click.command()
 @id_argument
 @as_of_option
-@common
+@common_options
 def show(ctl: Ctl, id: str, as_of: int | None) -> None:  # noqa: A002  # the name on the command line
     """Show all about a memory, in whatever state it is.
 
@@ -85,7 +85,7 @@ def show(ctl: Ctl, id: str, as_of: int | None) -> None:  # noqa: A002  # the nam
 @click.command()
 @id_argument
 @click.option("--limit", type=click.IntRange(1, 100), default=10, show_default=True, help="How many.")
-@common
+@common_options
 def related(ctl: Ctl, id: str, limit: int) -> None:  # noqa: A002
     """Show what belongs to a memory: by a relation, by an entity they share, or by what they mean.
 
@@ -100,10 +100,10 @@ def related(ctl: Ctl, id: str, limit: int) -> None:  # noqa: A002
         echo("Nothing belongs to it.", err=True)
     else:
         columns = [
-            Column("Score", right=True, style="cyan"),
+            Column("Score", align_right=True, style="cyan"),
             Column("Id", style="cyan"),
-            Column("Memory", least=24),
-            Column("Via", optional=True, least=16),
+            Column("Memory", min_width=24),
+            Column("Via", optional=True, min_width=16),
         ]
         ids = short_ids([each.memory for each in found])
         print_table(columns, [_related_row(each, shown) for each, shown in zip(found, ids, strict=True)])
@@ -116,12 +116,14 @@ def _related_row(each: Related, shown: str) -> list[str]:
 
 @click.command()
 @click.argument("words", nargs=-1)
-@click.option("--project", metavar="FOLDER", callback=folder, help="Whose prompt.  [default: the folder you are in]")
+@click.option(
+    "--project", metavar="FOLDER", callback=normalize_project, help="Whose prompt.  [default: the folder you are in]"
+)
 @click.option("--agent", metavar="NAME", help="An agent that has memories of its own.")
 @scope_option
 @click.option("--max-characters", type=click.IntRange(200, 100_000), default=4000, show_default=True, help="How long.")
 @click.option("--limit", type=click.IntRange(1, 100), default=15, show_default=True, help="How many memories.")
-@common
+@common_options
 def context(
     ctl: Ctl,
     words: tuple[str, ...],

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from clankers.ctl.command import Ctl, common
-from clankers.ctl.human import local, several, span
+from clankers.ctl.command import Ctl, common_options
+from clankers.ctl.formatting import format_duration, format_time, plural
 from clankers.ctl.memory.options import as_of_option, conditions, include_option, selected
 from clankers.ctl.memory.showing import scope, short_ids
 from clankers.ctl.output import console, echo, one_line, print_json, secho
-from clankers.ctl.search import MODES, marked, print_components
-from clankers.ctl.transcript import WIDEST
+from clankers.ctl.search import MODE_NAMES, highlight, print_score_components
+from clankers.ctl.transcript import MAX_TEXT_WIDTH
 from clankers_protocol.memories import Memory, MemoryHit, MemoryHits, MemorySearch, State
 from clankers_protocol.search import Mode
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 )
 @click.option("--min-score", type=click.FloatRange(0, 1), default=0.0, help="Leave out hits below.")
 @click.option("--explain", is_flag=True, help="Show what each score is made of.")
-@common
+@common_options
 def search(
     ctl: Ctl,
     words: tuple[str, ...],
@@ -77,10 +77,10 @@ def _print_hits(found: MemoryHits, request: MemorySearch) -> None:
         if request.explain:
             ids = short_ids([hit.memory for hit in found.hits])
             parts = [(hit.score, hit.components or {}) for hit in found.hits]
-            print_components([(one_line(shown), *part) for shown, part in zip(ids, parts, strict=True)], 1)
-        how = f"by {MODES[found.mode]} in {span(found.took_ms / 1000)}"
+            print_score_components([(one_line(shown), *part) for shown, part in zip(ids, parts, strict=True)], 1)
+        how = f"by {MODE_NAMES[found.mode]} in {format_duration(found.took_ms / 1000)}"
         echo()
-        secho(f"{several(len(found.hits), 'hit')} {how}", dim=True)
+        secho(f"{plural(len(found.hits), 'hit')} {how}", dim=True)
     else:
         echo(f"No memory is found for “{one_line(request.query)}”.", err=True)
     if found.cursor:
@@ -93,13 +93,13 @@ def _print_each(hits: Sequence[MemoryHit]) -> None:
     from rich.text import Text  # slow to load
 
     out = console()
-    width = min(out.width, WIDEST) if out.is_terminal else out.width
+    width = min(out.width, MAX_TEXT_WIDTH) if out.is_terminal else out.width
     margin = len(str(len(hits))) + 2
     for number, (hit, shown) in enumerate(zip(hits, short_ids([hit.memory for hit in hits]), strict=True), 1):
         if number > 1:
             out.print()
         heading = Text().append(f"{hit.score:.3f}  ", "cyan").append(one_line(shown), "bold")
-        blocks = (heading.append(_facts(hit.memory), "dim"), marked(hit.snippet, out))
+        blocks = (heading.append(_facts(hit.memory), "dim"), highlight(hit.snippet, out))
         _print_item(f"{number}.".ljust(margin), blocks, width)
 
 
@@ -117,6 +117,6 @@ def _print_item(number: str, blocks: Sequence["Text"], width: int) -> None:
 
 
 def _facts(memory: Memory) -> str:
-    facts = [memory.sector, memory.category, scope(memory), local(memory.created_at)]
+    facts = [memory.sector, memory.category, scope(memory), format_time(memory.created_at)]
     facts += [memory.state] if memory.state != "current" else []
     return "  " + " · ".join(map(one_line, facts))

@@ -4,9 +4,20 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from clankers.ctl.human import local, several
-from clankers.ctl.output import WIDE, Column, bar, console, echo, one_line, plain, print_facts, print_table, shortened
-from clankers.ctl.transcript import WIDEST
+from clankers.ctl.formatting import format_time, plural
+from clankers.ctl.output import (
+    WIDE_TERMINAL_COLUMNS,
+    Column,
+    bar,
+    console,
+    echo,
+    one_line,
+    plain,
+    print_facts,
+    print_table,
+    shorten_ids,
+)
+from clankers.ctl.transcript import MAX_TEXT_WIDTH
 from clankers_protocol.memories import Memory
 
 SHORT = 13
@@ -15,13 +26,13 @@ SHORT = 13
 COLUMNS = [
     Column("Id", style="cyan"),
     Column("", optional=True, style="yellow"),
-    Column("Memory", least=40),
+    Column("Memory", min_width=40),
     Column("State", optional=True),
     Column("Created", optional=True),
-    Column("Salience", optional=True, right=True),
+    Column("Salience", optional=True, align_right=True),
     Column("Sector", optional=True),
     Column("Category", optional=True),
-    Column("Scope", optional=True, least=12),
+    Column("Scope", optional=True, min_width=12),
 ]
 
 STATE = 3
@@ -29,7 +40,7 @@ STATE = 3
 
 def print_memories(found: Sequence[Memory]) -> None:
     """A table that fits; what all of them share by default has no column."""
-    ids = short_ids(found) if console().width < WIDE else [memory.id for memory in found]
+    ids = short_ids(found) if console().width < WIDE_TERMINAL_COLUMNS else [memory.id for memory in found]
     rows = [_row(shown, memory) for shown, memory in zip(ids, found, strict=True)]
     used = [place for place, column in enumerate(COLUMNS) if column.name or any(row[place] for row in rows)]
     if all(memory.state == "current" for memory in found):
@@ -44,7 +55,7 @@ def memories(count: int) -> str:
 
 def short_ids(found: Sequence[Memory]) -> list[str]:
     """Their ids, as short as still tells them apart."""
-    return shortened([memory.id for memory in found], SHORT)
+    return shorten_ids([memory.id for memory in found], SHORT)
 
 
 def _row(shown: str, memory: Memory) -> list[str]:
@@ -53,7 +64,7 @@ def _row(shown: str, memory: Memory) -> list[str]:
         "★" if memory.pinned else "",
         said(memory),
         memory.state,
-        local(memory.created_at),
+        format_time(memory.created_at),
         f"{memory.salience:.2f}",
         memory.sector,
         one_line(memory.category),
@@ -82,7 +93,7 @@ def named(memory: Memory) -> str:
 def print_memory(memory: Memory) -> None:
     """All about one."""
     out = console()
-    width = min(out.width, WIDEST) if out.is_terminal else out.width
+    width = min(out.width, MAX_TEXT_WIDTH) if out.is_terminal else out.width
     out.print(plain(memory.content.strip("\n")), width=width, style="bold")
     echo()
     print_facts(
@@ -99,10 +110,10 @@ def print_memory(memory: Memory) -> None:
             ("tags", _listed(memory.tags)),
             ("concepts", _listed(memory.concepts)),
             *(("" if place else "files", one_line(file)) for place, file in enumerate(memory.files)),
-            ("created", local(memory.created_at)),
-            ("updated", local(memory.updated_at) if memory.updated_at != memory.created_at else None),
+            ("created", format_time(memory.created_at)),
+            ("updated", format_time(memory.updated_at) if memory.updated_at != memory.created_at else None),
             ("true", validity(memory)),
-            ("expires", local(memory.expires_at) or None),
+            ("expires", format_time(memory.expires_at) or None),
             ("session", memory.source_session_id and one_line(memory.source_session_id)),
             ("message", memory.source_message_id and one_line(memory.source_message_id)),
             ("metadata", one_line(json.dumps(memory.metadata, ensure_ascii=False)) if memory.metadata else None),
@@ -114,13 +125,13 @@ def _state(memory: Memory) -> str:
     if memory.superseded_by:
         return f"{memory.state} by {one_line(memory.superseded_by)}"
     since = {"archived": memory.archived_at, "deleted": memory.deleted_at}.get(memory.state)
-    return f"{memory.state} since {local(since)}" if since else memory.state
+    return f"{memory.state} since {format_time(since)}" if since else memory.state
 
 
 def _use(memory: Memory) -> str | None:
     if not memory.access_count:
         return None
-    return f"{several(memory.access_count, 'time')}, last {local(memory.last_accessed)}"
+    return f"{plural(memory.access_count, 'time')}, last {format_time(memory.last_accessed)}"
 
 
 def _listed(names: Sequence[str]) -> str | None:
@@ -129,5 +140,5 @@ def _listed(names: Sequence[str]) -> str | None:
 
 def validity(memory: Memory) -> str:
     """From when until when it is true."""
-    until = f" until {local(memory.valid_until)}" if memory.valid_until else ""
-    return f"since {local(memory.valid_from)}{until}"
+    until = f" until {format_time(memory.valid_until)}" if memory.valid_until else ""
+    return f"since {format_time(memory.valid_from)}{until}"

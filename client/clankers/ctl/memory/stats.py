@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import click
 
-from clankers.ctl.command import Ctl, common
-from clankers.ctl.human import local, several
+from clankers.ctl.command import Ctl, common_options
+from clankers.ctl.formatting import format_time, plural
 from clankers.ctl.memory.options import project_option, scope_option
 from clankers.ctl.output import Column, bar, console, echo, one_line, print_facts, print_json, print_table
 from clankers_protocol.memories import MemoryStats, MemoryStatsOf
@@ -15,7 +15,7 @@ from clankers_protocol.memories import MemoryStats, MemoryStatsOf
 @project_option
 @scope_option
 @click.option("--limit", type=click.IntRange(1, 1000), default=10, show_default=True, help="Rows per chart.")
-@common
+@common_options
 def stats(ctl: Ctl, project: str | None, scopes: list[str], limit: int) -> None:
     """Show how much is remembered, and of what kind, as bars.
 
@@ -57,8 +57,8 @@ def _print_totals(found: MemoryStats) -> None:
             ("memories", f"{found.total:,}: {found.current:,} current{others}"),
             ("pinned", f"{found.pinned:,}" if found.pinned else None),
             ("salience", strength or None),
-            ("graph", f"{entities}, {several(found.relations, 'relation')}"),
-            ("made", f"{local(found.oldest)} to {local(found.newest)}" if found.oldest else None),
+            ("graph", f"{entities}, {plural(found.relations, 'relation')}"),
+            ("made", f"{format_time(found.oldest)} to {format_time(found.newest)}" if found.oldest else None),
         ]
     )
 
@@ -68,9 +68,9 @@ def _print_chart(name: str, counts: Mapping[str, int], limit: int) -> None:
     most = max(max(counts.values()), 1)
     width = max(10, min(40, console().width // 4))
     columns = [
-        Column(name, least=16, keeps_end=name == "Scope"),
+        Column(name, min_width=16, truncate_start=name == "Scope"),
         Column("", style="cyan"),
-        Column("Memories", right=True),
+        Column("Memories", align_right=True),
     ]
     print_table(columns, [[one_line(each), bar(count / most, width), f"{count:,}"] for each, count in rows[:limit]])
     if len(rows) > limit:

@@ -9,7 +9,7 @@ from typing import Any, TextIO
 import click
 import msgspec
 
-from clankers.ctl.command import PROBLEM, Ctl, common
+from clankers.ctl.command import EXIT_PROBLEM, Ctl, common_options
 from clankers.ctl.memory.files import progress, whole_file
 from clankers.ctl.memory.foreign import Entry, adopted, entries
 from clankers.ctl.memory.options import EVERYTHING, project_option, scope_option
@@ -39,7 +39,7 @@ STDOUT = "-"
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
 @project_option
 @scope_option
-@common
+@common_options
 def export(ctl: Ctl, file: str, project: str | None, scopes: list[str]) -> None:
     """Write all memories, in every state, into a file: one as JSON in each line. With - to standard output.
 
@@ -96,7 +96,7 @@ class Outcome:
 
 @click.command(name="import")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, readable=True, path_type=Path))
-@common
+@common_options
 def import_(ctl: Ctl, file: Path) -> None:
     """Take over memories that were exported, with their ids, times and links. What is there stays as it is.
 
@@ -180,4 +180,4 @@ def _print_outcome(ctl: Ctl, outcome: Outcome) -> None:
         echo(f"{memories(outcome.created)} imported{known}{failed}.")
         for where, reason in outcome.refused:
             secho(f"  {where}: {one_line(reason)}", fg="red", err=True)
-    sys.exit(PROBLEM if outcome.refused else 0)
+    sys.exit(EXIT_PROBLEM if outcome.refused else 0)

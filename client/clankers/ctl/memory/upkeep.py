@@ -4,12 +4,12 @@ from typing import Literal
 
 import click
 
-from clankers.ctl.command import Ctl, common
-from clankers.ctl.human import several
+from clankers.ctl.command import Ctl, common_options
+from clankers.ctl.formatting import plural
 from clankers.ctl.memory.history import print_log
 from clankers.ctl.memory.options import EVERYTHING
 from clankers.ctl.output import Column, echo, one_line, print_json, print_table
-from clankers.ctl.sessions import session_ids
+from clankers.ctl.sessions import complete_session_ids
 from clankers_protocol.memory_maintenance import Candidate, Extraction, MaintenanceReport, MemoryExtract, MemoryMaintain
 from clankers_protocol.sessions import SessionGet
 
@@ -20,7 +20,7 @@ PATIENCE = 3600
 @click.command()
 @click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
 @click.option("--force", is_flag=True, help="Archive even if it is more than a quarter of all memories at once.")
-@common
+@common_options
 def maintain(ctl: Ctl, dry_run: bool, force: bool) -> None:
     """Look after all memories now. The daemon does so by itself, too.
 
@@ -59,10 +59,10 @@ def _counted(done: MaintenanceReport) -> str:
 
 
 @click.command()
-@click.argument("session", shell_complete=session_ids)
+@click.argument("session", shell_complete=complete_session_ids)
 @click.option("--by", type=click.Choice(["rules", "model"]), help="How.  [default: as the daemon's settings say]")
 @click.option("--dry-run", is_flag=True, help="Show what was found; remember nothing.")
-@common
+@common_options
 def extract(ctl: Ctl, session: str, by: Literal["rules", "model"] | None, dry_run: bool) -> None:
     """Look for memories in a captured session: what was asked to be remembered, corrected, preferred, decided.
 
@@ -83,16 +83,16 @@ def _print_extraction(found: Extraction) -> None:
     if found.candidates:
         columns = [
             Column("Noticed", style="cyan", optional=True),
-            Column("Memory", least=24, wraps=True),
+            Column("Memory", min_width=24, wrap=True),
             Column("Outcome", optional=True),
             Column("Category", optional=True),
-            Column("Importance", right=True, optional=True),
+            Column("Importance", align_right=True, optional=True),
             Column("Id", optional=True, style="dim"),
         ]
         print_table(columns, [_row(candidate) for candidate in found.candidates])
-    cost = f" ({several(found.calls, 'question')}, {found.tokens:,} tokens)" if found.calls else ""
-    count = several(len(found.candidates), "find")
-    echo(f"{count} in {several(found.read_messages, 'message')} by {found.by}{cost}.")
+    cost = f" ({plural(found.calls, 'question')}, {found.tokens:,} tokens)" if found.calls else ""
+    count = plural(len(found.candidates), "find")
+    echo(f"{count} in {plural(found.read_messages, 'message')} by {found.by}{cost}.")
     if found.note:
         echo(one_line(found.note), err=True)
 
