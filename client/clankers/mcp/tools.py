@@ -116,7 +116,8 @@ class GetTool(Arguments):
         if whole is None:
             return _memory_text(await asker.call(MemoryGet(id=self.id, project=asker.project)), self.offset)
         session = f", session {encode_id(whole.session_id)}" if whole.session_id not in (None, whole.id) else ""
-        head = f"{whole.kind} {encode_id(whole.id)}: {clean_line(whole.about, ABOUT)}, {format_time(whole.created_at)}{session}"
+        about = clean_line(whole.about, ABOUT)
+        head = f"{whole.kind} {encode_id(whole.id)}: {about}, {format_time(whole.created_at)}{session}"
         return f"{head}\n\n{whole.text}{_rest(whole.next_offset, whole.characters)}"
 
 
@@ -222,7 +223,8 @@ def _since(text: str) -> int | None:
 def _hit_line(hit: Hit) -> str:
     session = f" ({encode_id(hit.ref.session_id)})" if hit.ref.session_id else ""
     found = encode_id(hit.ref.message_id or hit.ref.tool_id or hit.chunk_id[:16])
-    return f"- {found} {format_time(hit.created_at, '%Y-%m-%d')} {_place(hit.ref)}{session}: {clean_line(hit.snippet, SNIPPET)}"
+    day = format_time(hit.created_at, "%Y-%m-%d")
+    return f"- {found} {day} {_place(hit.ref)}{session}: {clean_line(hit.snippet, SNIPPET)}"
 
 
 def _place(ref: Ref) -> str:
@@ -244,7 +246,8 @@ def _memory_line(memory: Memory) -> str:
 def _memory_text(memory: Memory, offset: int) -> str:
     text = memory.content[offset : offset + PART]
     end = offset + len(text)
-    head = f"memory {encode_id(memory.id)}: {memory.category}, {memory.scope}, {memory.state}, {format_time(memory.created_at)}"
+    facts = f"{memory.category}, {memory.scope}, {memory.state}, {format_time(memory.created_at)}"
+    head = f"memory {encode_id(memory.id)}: {facts}"
     return f"{head}\n\n{text}{_rest(end if end < len(memory.content) else None, len(memory.content))}"
 
 
