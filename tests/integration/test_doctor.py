@@ -231,7 +231,7 @@ def test_a_poisoned_event_is_reported_with_what_to_do_about_it(well: DaemonProce
     eventually(lambda: rejected.is_dir() and list(rejected.iterdir()), "the event is set aside")
     code, found = doctor(well, "--repair")
     assert code == 4
-    assert finding(found, "set aside")["finding"].startswith(f"1 event could not be stored and lies in {rejected}")
+    assert finding(found, "set aside")["finding"].startswith(f"1 event could not be stored and is in {rejected}")
     assert f"rm {rejected}/*.json" in finding(found, "set aside")["advice"]
     for event in rejected.iterdir():
         event.unlink()

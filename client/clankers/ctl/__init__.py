@@ -1,4 +1,4 @@
-"""`clankers-ctl`: see, question and look after the daemon."""
+"""`clankers-ctl`: inspect, query and administer the daemon."""
 
 import sys
 from io import TextIOWrapper
@@ -35,9 +35,9 @@ from clankers.ctl.threads import thread
 @socket_option
 @click.version_option(package_name="clankers", prog_name="clankers-ctl")
 def cli() -> None:
-    """See, question and look after clankersd, the local memory of your coding agents.
+    """Inspect, query and administer clankersd, the local memory of your coding agents.
 
-    Every command takes --json: then standard output holds JSON and nothing else.
+    Every command accepts --json, which prints JSON and nothing else to standard output.
 
     \b
     Examples:
@@ -52,11 +52,11 @@ def cli() -> None:
 
     \b
     Exit codes:
-      0  it worked
-      1  the command failed, or the daemon answered with an error
-      2  the command was not understood
+      0  success
+      1  the command failed, or the daemon returned an error
+      2  the command line was not understood
       3  the daemon is not running
-      4  the daemon runs and reports a problem, or doctor found one
+      4  the daemon is running and reports a problem, or doctor found a problem
     """
 
 
@@ -64,7 +64,7 @@ def cli() -> None:
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @common_options
 def completion(ctl: Ctl, shell: str) -> None:
-    """Print the script that teaches a shell to complete clankers-ctl.
+    """Print the script that enables completion of clankers-ctl in a shell.
 
     \b
     Examples:
@@ -73,7 +73,7 @@ def completion(ctl: Ctl, shell: str) -> None:
       clankers-ctl completion fish > ~/.config/fish/completions/clankers-ctl.fish
     """
     completer = get_completion_class(shell)
-    assert completer  # for the type checker: click has all three
+    assert completer  # for the type checker: click supports all three shells
     root = click.get_current_context().find_root().command
     script = completer(root, {}, "clankers-ctl", "_CLANKERS_CTL_COMPLETE").source()
     if ctl.json:
@@ -118,8 +118,8 @@ for command in COMMANDS:
 
 
 def main() -> None:
-    """The console script."""
+    """Run the console script."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that lacks a character still shows the rest
+            stream.reconfigure(errors="replace")  # a character the terminal cannot show is replaced
     cli(prog_name="clankers-ctl")

@@ -1,4 +1,4 @@
-"""`clankers-ctl capture`: whether what harnesses do arrives."""
+"""`clankers-ctl capture` and `clankers-ctl import`: events and history of harnesses."""
 
 import sys
 import time
@@ -7,10 +7,10 @@ from typing import cast, get_args
 import click
 import msgspec
 
-from clankers.ctl.command import EXIT_FAILED, EXIT_PROBLEM, Ctl, common_options
+from clankers.ctl.command import EXIT_PROBLEM, Ctl, common_options
 from clankers.ctl.formatting import format_bytes, format_duration, format_time, plural, since_callback
-from clankers.ctl.jobs import run_job
-from clankers.ctl.output import Column, echo, one_line, print_facts, print_json, print_table, secho
+from clankers.ctl.jobs import job_duration, run_job_or_exit
+from clankers.ctl.output import Column, echo, one_line, print_facts, print_json, print_table
 from clankers_protocol.admin import Job
 from clankers_protocol.capture import (
     CaptureReport,
@@ -38,7 +38,7 @@ COLUMNS = [
 
 @click.group()
 def capture() -> None:
-    """See whether what harnesses do arrives.
+    """Check that events of harnesses are being captured.
 
     \b
     Examples:
@@ -49,9 +49,9 @@ def capture() -> None:
 @capture.command()
 @common_options
 def status(ctl: Ctl) -> None:
-    """Show the last event of each harness, what is still kept on disk, and what was kept out.
+    """Show the last event of each harness, and events that are spooled, rejected, lost or redacted.
 
-    Exits 4 when a harness's capture is dead or events were rejected, skipped or lost, and says what to do about it.
+    Exits with 4 if a harness no longer sends events, or if events were rejected, skipped or lost, and shows what to do.
 
     \b
     Examples:
@@ -62,17 +62,18 @@ def status(ctl: Ctl) -> None:
     if ctl.json:
         print_json(report)
     else:
-        _print(report)
+        _print_report(report)
     sys.exit(0 if report.ok else EXIT_PROBLEM)
 
 
-def _print(report: CaptureReport) -> None:
+def _print_report(report: CaptureReport) -> None:
+    redacted = sorted(report.redacted.items())
     print_table(COLUMNS, [_row(harness) for harness in report.harnesses])
     echo()
     for harness in report.harnesses:
         echo(f"{one_line(harness.harness)}: {one_line(harness.explanation)}")
         if harness.last_refusal:
-            echo(f"  last refused {_ago(harness.last_refused_at)}: {one_line(harness.last_refusal)}")
+            echo(f"  last event refused {_ago(harness.last_refused_at)}: {one_line(harness.last_refusal)}")
     echo()
     print_facts(
         [
@@ -81,7 +82,7 @@ def _print(report: CaptureReport) -> None:
             *[("skipped", f"{one_line(event.name)}: {one_line(event.problem)}") for event in report.spool.skipped],
             ("lost", _lost(report.lost)),
             ("transcripts", _transcripts(report.transcripts)),
-            ("redacted", _redacted(report.redacted)),
+            ("redacted", ", ".join(f"{count:,} {one_line(kind)}" for kind, count in redacted) or "nothing"),
         ]
     )
 
@@ -99,8 +100,10 @@ def _row(harness: HarnessCapture) -> list[str]:
     ]
 
 
-def _ago(moment: int | None) -> str:
-    return f"{format_duration(max(time.time() - moment / 1000, 0))} ago" if moment is not None else "–"
+def _ago(timestamp: int | None) -> str:
+    if timestamp is None:
+        return "–"
+    return f"{format_duration(max(time.time() - timestamp / 1000, 0))} ago"
 
 
 def _spool(spool: SpoolDepth) -> str:
@@ -115,11 +118,11 @@ def _spool(spool: SpoolDepth) -> str:
 def _rejected(spool: SpoolDepth) -> str:
     if not spool.rejected:
         return "none"
-    newest = ", ".join(
-        f"{one_line(event.name)} ({format_time(event.at)}{f': {one_line(event.problem)}' if event.problem else ''})"
-        for event in spool.newest[:3]
-    )
-    return f"{plural(spool.rejected, 'event')} that cannot be stored, in spool/rejected: {newest}"
+    newest = []
+    for event in spool.newest[:3]:
+        problem = f": {one_line(event.problem)}" if event.problem else ""
+        newest.append(f"{one_line(event.name)} ({format_time(event.at)}{problem})")
+    return f"{plural(spool.rejected, 'event')} that cannot be stored, in spool/rejected: {', '.join(newest)}"
 
 
 def _lost(lost: LostEvents | None) -> str:
@@ -132,12 +135,10 @@ def _lost(lost: LostEvents | None) -> str:
 def _transcripts(read: TranscriptReading) -> str:
     if not read.files:
         return "none read"
-    bad = f", {plural(read.malformed, 'malformed line')} skipped" if read.malformed else ""
-    return f"{plural(read.lines, 'line')} of {plural(read.files, 'file')} read{bad}, last {_ago(read.last_read_at)}"
-
-
-def _redacted(counts: dict[str, int]) -> str:
-    return ", ".join(f"{count:,} {one_line(kind)}" for kind, count in sorted(counts.items())) or "nothing"
+    malformed = f", {plural(read.malformed, 'malformed line')} skipped" if read.malformed else ""
+    return (
+        f"{plural(read.lines, 'line')} of {plural(read.files, 'file')} read{malformed}, last {_ago(read.last_read_at)}"
+    )
 
 
 # -- import
@@ -145,11 +146,16 @@ def _redacted(counts: dict[str, int]) -> str:
 
 @click.command(name="import")
 @click.argument("harness", type=click.Choice(get_args(Importable)))
-@click.option("--since", metavar="TIME", callback=since_callback, help="Only what went on since: 2h, 3d, 1w, today …")
-@click.option("--dry-run", is_flag=True, help="Only tell what would come in.")
+@click.option(
+    "--since",
+    metavar="TIME",
+    callback=since_callback,
+    help="Only import sessions active since this time: 2h, 3d, 1w, today …",
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be imported; import nothing.")
 @common_options
 def import_(ctl: Ctl, harness: str, since: int | None, dry_run: bool) -> None:
-    """Bring in the history that a harness has kept. Twice is harmless.
+    """Import the history that a harness has stored on disk. Importing again adds only what is new.
 
     \b
     Examples:
@@ -157,20 +163,17 @@ def import_(ctl: Ctl, harness: str, since: int | None, dry_run: bool) -> None:
       clankers-ctl import claude-code --since 4w
       clankers-ctl import opencode --json | jq .result
     """
-    job = run_job(ctl, ImportStart(cast(Importable, harness), since, dry_run))
+    job = run_job_or_exit(ctl, ImportStart(cast(Importable, harness), since, dry_run))
     if ctl.json:
         print_json(job)
-    if job.state != "done":
-        secho(f"{job.kind} {job.state}{f': {one_line(job.error)}' if job.error else ''}", fg="red", err=True)
-        sys.exit(EXIT_FAILED)
-    if not ctl.json:
+    else:
         _print_summary(job, msgspec.convert(job.result, ImportSummary))
 
 
 def _print_summary(job: Job, summary: ImportSummary) -> None:
-    what = "transcript" if summary.harness == "claude-code" else "session"
-    took = format_duration(((job.finished_at or job.created_at) - job.created_at) / 1000)
-    echo(f"{plural(summary.files, what)} read in {took}; {'would come' if summary.dry_run else 'came'} in:")
+    noun = "transcript" if summary.harness == "claude-code" else "session"
+    read = f"Read {plural(summary.files, noun)} in {job_duration(job)}"
+    echo(f"{read}; {'would import' if summary.dry_run else 'imported'}:")
     print_facts(
         [
             ("sessions", f"{summary.sessions:,}"),
@@ -178,9 +181,9 @@ def _print_summary(job: Job, summary: ImportSummary) -> None:
             ("tool calls", f"{summary.tools:,}"),
             ("errors", f"{summary.errors:,}"),
             ("compactions", f"{summary.compactions:,}"),
-            ("secrets", f"{summary.redacted:,} taken out" if summary.redacted else None),
-            ("declined", plural(summary.opted_out, what) if summary.opted_out else None),
-            ("unreadable", plural(summary.unreadable, what) if summary.unreadable else None),
+            ("secrets", f"{summary.redacted:,} redacted" if summary.redacted else None),
+            ("opted out", plural(summary.opted_out, noun) if summary.opted_out else None),
+            ("unreadable", plural(summary.unreadable, noun) if summary.unreadable else None),
             ("malformed", plural(summary.malformed, "line") if summary.malformed else None),
         ]
     )

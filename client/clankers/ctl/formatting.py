@@ -1,4 +1,4 @@
-"""Times, sizes and numbers as people write and read them."""
+"""Parse times that people write; format times, sizes and numbers for people."""
 
 import re
 from datetime import datetime, time, timedelta
@@ -9,7 +9,7 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks
 
 
 def parse_time(text: str, now: datetime, *, end_of_day: bool = False) -> datetime:
-    """The time that `text` names: of a day its beginning, or with `end_of_day` its end. Else ValueError."""
+    """Parse a time. A day means its beginning, or with `end_of_day` its end. Raises ValueError."""
     day = {"today": now, "yesterday": now - timedelta(days=1)}.get(text)
     if text == "now":
         return now
@@ -23,53 +23,53 @@ def parse_time(text: str, now: datetime, *, end_of_day: bool = False) -> datetim
 
 
 def since_callback(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
-    """Reads --since."""
+    """Parse --since."""
     return None if value is None else wire_time(value)
 
 
 def until_callback(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
-    """Reads --until: a day is meant to its end."""
+    """Parse --until: a day means its end."""
     return None if value is None else wire_time(value, end_of_day=True)
 
 
 def future_callback(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
-    """Reads --expires and --valid-until: 2w is in two weeks."""
+    """Parse --expires and --valid-until: 2w means in two weeks."""
     return None if value is None else future_wire_time(value)
 
 
 def future_wire_time(text: str) -> int:
-    """The time that `text` names, as the daemon takes it: 2w is in two weeks, a day is meant to its end."""
+    """Parse a time in the future as a timestamp of the wire: 2w means in two weeks, a day means its end."""
     if match := re.fullmatch(r"(?:in )?(\d+)\s*([smhdw])", text):
-        length = timedelta(**{_UNITS[match[2]]: int(match[1])})
-        return _wire(datetime.now().astimezone() + length)
+        delay = timedelta(**{_UNITS[match[2]]: int(match[1])})
+        return _timestamp(datetime.now().astimezone() + delay)
     return wire_time(text, end_of_day=True)
 
 
 def wire_time(text: str, *, end_of_day: bool = False) -> int:
-    """The time that `text` names, as the daemon takes it; else BadParameter."""
+    """Parse a time as a timestamp of the wire. Raises BadParameter."""
     try:
-        return _wire(parse_time(text, datetime.now().astimezone(), end_of_day=end_of_day))
+        return _timestamp(parse_time(text, datetime.now().astimezone(), end_of_day=end_of_day))
     except (ValueError, OverflowError) as error:
         raise click.BadParameter(
-            f"{text!r} is no time. Write 2h, 3d, 1w, today, yesterday, 2025-01-31 or 2025-01-31T18:00."
+            f"{text!r} is not a time. Examples: 2h, 3d, 1w, today, yesterday, 2025-01-31, 2025-01-31T18:00."
         ) from error
 
 
-def _wire(when: datetime) -> int:
-    """Milliseconds; before September 2001 seconds, as the daemon takes any number that is so small for seconds."""
+def _timestamp(when: datetime) -> int:
+    """Return milliseconds; seconds before September 2001, because the daemon reads numbers that small as seconds."""
     milliseconds = int(when.timestamp() * 1000)
     return milliseconds if milliseconds >= 10**12 else milliseconds // 1000
 
 
 def format_time(milliseconds: int | None, form: str = "%Y-%m-%d %H:%M") -> str:
-    """A time in this machine's zone."""
+    """Format a timestamp in the local time zone; empty if there is none."""
     if milliseconds is None:
         return ""
     return datetime.fromtimestamp(milliseconds / 1000).astimezone().strftime(form)
 
 
 def format_duration(seconds: float) -> str:
-    """A length of time in its two largest units."""
+    """Format a duration in its two largest units."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 60:
@@ -83,7 +83,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_bytes(count: int) -> str:
-    """Bytes, in the unit that fits."""
+    """Format a number of bytes in the largest fitting unit."""
     amount = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if amount < 1024:
@@ -93,7 +93,7 @@ def format_bytes(count: int) -> str:
 
 
 def abbreviate(number: float) -> str:
-    """A large number in three digits or so: 950, 12.3k, 4.1M."""
+    """Abbreviate a large number: 950, 12.3k, 4.1M."""
     for limit, divisor, suffix in ((1e3, 1, ""), (1e6, 1e3, "k"), (1e9, 1e6, "M")):
         if number < limit:
             return f"{number:.0f}" if divisor == 1 else f"{number / divisor:.1f}{suffix}"
@@ -101,10 +101,10 @@ def abbreviate(number: float) -> str:
 
 
 def format_dollars(amount: float) -> str:
-    """US dollars; small amounts keep what makes them differ."""
+    """Format an amount in US dollars, with four decimals if it is less than a cent."""
     return f"${amount:,.2f}" if amount >= 0.01 or amount == 0 else f"${amount:.4f}"
 
 
-def plural(number: int, what: str) -> str:
-    """So many of something."""
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+def plural(number: int, noun: str) -> str:
+    """Format a count with its noun: 1 chunk, 2 chunks."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

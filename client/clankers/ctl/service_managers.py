@@ -1,4 +1,4 @@
-"""What keeps the daemon running on each platform: the user manager of systemd, the user's domain of launchd."""
+"""Service managers that run the daemon: the user manager of systemd, and the per-user domain of launchd."""
 
 import os
 import plistlib
@@ -23,47 +23,48 @@ PATH_VARIABLES = (
     "XDG_DATA_HOME",
     "XDG_CONFIG_HOME",
 )
-"""Variables that move the daemon's files: a service does not see this shell's, so it is told."""
+"""Environment variables that move the daemon's files. A service does not inherit them, so they are written into it."""
 
 Command = list[str]
 
 
 class Manager(Protocol):
-    """What keeps the daemon running on this platform."""
+    """The service manager of a platform."""
 
     name: str
-    places: list[Path]
-    folders: list[Path]
-    """What must be there before it can start."""
+    paths: list[Path]
+    """Files that define the service."""
+    required_folders: list[Path]
+    """Folders that must exist before the service can start."""
     leftovers: list[Path]
-    """What it leaves behind."""
+    """Files that the service leaves behind."""
 
     def files(self, clankersd: Path) -> dict[Path, bytes]:
-        """The text of each of `places`."""
+        """Return the content of each of `paths`."""
         ...
 
-    def reachable(self) -> bool:
-        """Whether there is a manager here to talk to."""
+    def is_reachable(self) -> bool:
+        """Return True if the service manager is running and answers."""
         ...
 
-    def installing(self, changed: bool, start: bool) -> list[Command]:
-        """What to run once the files are there."""
+    def install_commands(self, changed: bool, start: bool) -> list[Command]:
+        """Return the commands to run after the files are written."""
         ...
 
-    def uninstalling(self) -> list[Command]:
-        """What to run before the files go."""
+    def uninstall_commands(self) -> list[Command]:
+        """Return the commands to run before the files are removed."""
         ...
 
-    def forgetting(self) -> list[Command]:
-        """What to run once the files are gone."""
+    def cleanup_commands(self) -> list[Command]:
+        """Return the commands to run after the files are removed."""
         ...
 
     def state(self) -> dict[str, str]:
-        """What the manager says of the service; empty when it knows none."""
+        """Return the state of the service; empty if the manager does not know the service."""
         ...
 
-    def listens(self) -> bool:
-        """Whether the manager itself holds the socket."""
+    def owns_socket(self) -> bool:
+        """Return True if the manager itself listens on the socket."""
         ...
 
 
@@ -75,41 +76,47 @@ class Systemd:
     def __init__(self) -> None:
         config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
         self.folder = config / "systemd" / "user"
-        self.places = [self.folder / unit for unit in UNITS]
-        self.folders: list[Path] = []
+        self.paths = [self.folder / unit for unit in UNITS]
+        self.required_folders: list[Path] = []
         self.leftovers: list[Path] = []
 
     def files(self, clankersd: Path) -> dict[Path, bytes]:
-        environment = "\n".join(f"Environment={_quoted(f'{name}={value}')}" for name, value in _carried().items())
-        filled = {
-            "@CLANKERSD@": _quoted(str(clankersd)),
-            "@ENVIRONMENT@\n": f"{environment}\n" if environment else "",
+        variables = _absolute_path_environment().items()
+        replacements = {
+            "@CLANKERSD@": _quote(str(clankersd)),
+            "@ENVIRONMENT@\n": "".join(f"Environment={_quote(f'{name}={value}')}\n" for name, value in variables),
             "@SOCKET@": str(default_paths().socket).replace("%", "%%"),
         }
-        return {place: _filled(_template("systemd", place.name), filled) for place in self.places}
+        contents = {}
+        for path in self.paths:
+            text = _template("systemd", path.name)
+            for placeholder, value in replacements.items():
+                text = text.replace(placeholder, value)
+            contents[path] = text.encode()
+        return contents
 
-    def reachable(self) -> bool:
+    def is_reachable(self) -> bool:
         return _succeeds(["systemctl", "--user", "show-environment"])
 
-    def installing(self, changed: bool, start: bool) -> list[Command]:
-        # A socket unit takes up a new path only when its service stands still.
+    def install_commands(self, changed: bool, start: bool) -> list[Command]:
+        # A socket unit adopts a new path only while its service is stopped.
         stop = [["systemctl", "--user", "stop", *UNITS]] if changed and start and self.state() else []
         enable = ["systemctl", "--user", "enable", *(["--now"] if start else []), *UNITS]
         return [["systemctl", "--user", "daemon-reload"], *stop, enable]
 
-    def uninstalling(self) -> list[Command]:
+    def uninstall_commands(self) -> list[Command]:
         return [["systemctl", "--user", "disable", "--now", *UNITS]]
 
-    def forgetting(self) -> list[Command]:
+    def cleanup_commands(self) -> list[Command]:
         return [["systemctl", "--user", "daemon-reload"]]
 
     def state(self) -> dict[str, str]:
-        shown = "LoadState,ActiveState,SubState,UnitFileState,MainPID,NRestarts,Result"
-        said = _output(["systemctl", "--user", "show", UNITS[1], f"--property={shown}"])
-        state = dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
+        properties = "LoadState,ActiveState,SubState,UnitFileState,MainPID,NRestarts,Result"
+        output = _output(["systemctl", "--user", "show", UNITS[1], f"--property={properties}"])
+        state = dict(line.split("=", 1) for line in output.splitlines() if "=" in line)
         return {} if state.get("LoadState") == "not-found" else state
 
-    def listens(self) -> bool:
+    def owns_socket(self) -> bool:
         return _succeeds(["systemctl", "--user", "is-active", UNITS[0]])
 
 
@@ -119,70 +126,67 @@ class Launchd:
     name = "launchd"
 
     def __init__(self) -> None:
-        self.place = Path.home() / "Library" / "LaunchAgents" / f"{LABEL}.plist"
-        self.places = [self.place]
-        # launchd makes no folders: without this one it could not bind the socket.
-        self.folders = [default_paths().socket.parent]
+        self.plist = Path.home() / "Library" / "LaunchAgents" / f"{LABEL}.plist"
+        self.paths = [self.plist]
+        # launchd creates no folders, and cannot bind the socket without this one.
+        self.required_folders = [default_paths().socket.parent]
         self.leftovers = [default_paths().data / "launchd.log"]
         self.domain = f"gui/{os.getuid()}"
 
     def files(self, clankersd: Path) -> dict[Path, bytes]:
-        agent = plistlib.loads(_template("launchd", self.place.name).encode())
+        agent = plistlib.loads(_template("launchd", self.plist.name).encode())
         agent["ProgramArguments"] = [str(clankersd)]
-        agent["EnvironmentVariables"] = _carried()
+        agent["EnvironmentVariables"] = _absolute_path_environment()
         agent["Sockets"]["rpc"]["SockPathName"] = str(default_paths().socket)
         agent["StandardErrorPath"] = str(self.leftovers[0])
-        return {self.place: plistlib.dumps(agent, sort_keys=False)}
+        return {self.plist: plistlib.dumps(agent, sort_keys=False)}
 
-    def reachable(self) -> bool:
+    def is_reachable(self) -> bool:
         return _succeeds(["launchctl", "print", self.domain])
 
-    def installing(self, changed: bool, start: bool) -> list[Command]:
+    def install_commands(self, changed: bool, start: bool) -> list[Command]:
         if not start:
             return []
         loaded = bool(self.state())
-        leave = [["launchctl", "bootout", f"{self.domain}/{LABEL}"]] if loaded and changed else []
-        load = [["launchctl", "bootstrap", self.domain, str(self.place)]] if changed or not loaded else []
-        return [*leave, ["launchctl", "enable", f"{self.domain}/{LABEL}"], *load]
+        unload = [["launchctl", "bootout", f"{self.domain}/{LABEL}"]] if loaded and changed else []
+        load = [["launchctl", "bootstrap", self.domain, str(self.plist)]] if changed or not loaded else []
+        return [*unload, ["launchctl", "enable", f"{self.domain}/{LABEL}"], *load]
 
-    def uninstalling(self) -> list[Command]:
+    def uninstall_commands(self) -> list[Command]:
         return [["launchctl", "bootout", f"{self.domain}/{LABEL}"]] if self.state() else []
 
-    def forgetting(self) -> list[Command]:
+    def cleanup_commands(self) -> list[Command]:
         return []
 
     def state(self) -> dict[str, str]:
-        said = _output(["launchctl", "print", f"{self.domain}/{LABEL}"])
-        pairs = (line.strip().split(" = ", 1) for line in said.splitlines() if " = " in line)
+        output = _output(["launchctl", "print", f"{self.domain}/{LABEL}"])
+        pairs = (line.strip().split(" = ", 1) for line in output.splitlines() if " = " in line)
         return {key: value for key, value in pairs if key in ("state", "pid", "runs", "last exit code")}
 
-    def listens(self) -> bool:
+    def owns_socket(self) -> bool:
         return bool(self.state())
 
 
 def platform_manager() -> Manager:
-    """What this platform has."""
+    """Return the service manager of this platform."""
     return Launchd() if sys.platform == "darwin" else Systemd()
 
 
-def _carried() -> dict[str, str]:
-    """The variables that move files, as absolute as the service needs them."""
-    given = {name: os.environ[name] for name in PATH_VARIABLES if os.environ.get(name)}
-    return {name: str(Path(value).expanduser().absolute()) for name, value in given.items()}
+def path_environment() -> dict[str, str]:
+    """Return the environment variables set now that move the daemon's files."""
+    return {name: os.environ[name] for name in PATH_VARIABLES if os.environ.get(name)}
+
+
+def _absolute_path_environment() -> dict[str, str]:
+    return {name: str(Path(value).expanduser().absolute()) for name, value in path_environment().items()}
 
 
 def _template(folder: str, name: str) -> str:
     return (package_files("clankers.ctl") / folder / name).read_text()
 
 
-def _filled(template: str, values: dict[str, str]) -> bytes:
-    for placeholder, value in values.items():
-        template = template.replace(placeholder, value)
-    return template.encode()
-
-
-def _quoted(value: str) -> str:
-    """A word as systemd reads it back: in quotes, with its specifiers taken literally."""
+def _quote(value: str) -> str:
+    """Quote a word for a systemd unit, so that specifiers in it are taken literally."""
     escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'"{escaped}"'
 
@@ -190,10 +194,10 @@ def _quoted(value: str) -> str:
 def _succeeds(command: Command) -> bool:
     if shutil.which(command[0]) is None:
         return False
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0  # noqa: S603  # our own
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0  # noqa: S603  # our own command
 
 
 def _output(command: Command) -> str:
     if shutil.which(command[0]) is None:
         return ""
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout  # noqa: S603  # our own
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout  # noqa: S603  # our own command
