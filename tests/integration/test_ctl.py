@@ -581,8 +581,8 @@ def test_the_path_is_known_with_and_without_the_daemon(filled: DaemonProcess, do
 
 
 def test_the_database_is_checked_and_vacuumed(shared_daemon: DaemonProcess):
-    assert "sound" in ctl(shared_daemon, "db", "check").out
-    assert "given back" in ctl(shared_daemon, "db", "vacuum").out
+    assert "passed" in ctl(shared_daemon, "db", "check").out
+    assert "Freed" in ctl(shared_daemon, "db", "vacuum").out
     assert "Nothing to do" in ctl(shared_daemon, "db", "migrate").out
 
     kinds = [job["kind"] for job in ctl(shared_daemon, "jobs", "--json").json]

@@ -71,7 +71,7 @@ def test_recall_shows_what_an_agent_would_be_told(daemon: DaemonProcess) -> None
 def test_recall_says_why_there_is_nothing_to_tell(daemon: DaemonProcess) -> None:
     ran = ctl(daemon, "recall", "yes")
     assert (ran.code, ran.out) == (0, "")
-    assert ran.err.startswith("Nothing would be told: ")
+    assert ran.err.startswith("Nothing would be recalled: ")
 
 
 @pytest.mark.parametrize("words", [["capture", "status"], ["recall", "why?"]], ids=" ".join)

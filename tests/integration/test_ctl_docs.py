@@ -126,7 +126,7 @@ def test_the_graph_is_shown_linked_walked_and_pruned(library: DaemonProcess) -> 
     assert "elaborates→" in walked.out
     assert (
         ctl(library, "graph", "walk", last, "--relation", "elaborates", "--direction", "out").err
-        == "Nothing can be reached.\n"
+        == "No other chunks can be reached.\n"
     )
     assert ctl(library, "graph", "prune", "--min-weight", "0.5", "--dry-run").out.startswith("Would remove 1 edge")
     assert ctl(library, "graph", "prune", "--min-weight", "0.5", "--json").json["weak"] == 1

@@ -380,7 +380,7 @@ def test_a_hit_tells_what_it_says_and_what_it_is(filled: DaemonProcess):
 
     assert re.fullmatch(r"1\. [01]\.\d{3}  [0-9a-f]{8}-[0-9a-f]{4}  \w+ · decision · project:shop · .*", heading)
     assert "«deploy»" in snippet
-    assert summary.startswith("1 hit by words and meaning in ")
+    assert summary.startswith("1 hit by keyword and vector search in ")
 
 
 def test_a_search_is_narrowed_explained_and_may_look_at_the_past(filled: DaemonProcess):

@@ -204,7 +204,7 @@ def test_a_hit_tells_what_it_says_and_where_it_is_from(filled: DaemonProcess):
     assert re.fullmatch(r" +user · \d{4}-\d\d-\d\d \d\d:\d\d · /src/shop · session 5d6f0c9e", origin)
     assert "«login»" in snippet
     assert "«Safari»" in snippet
-    assert summary.startswith("1 hit by words and meaning in ")
+    assert summary.startswith("1 hit by keyword and vector search in ")
 
 
 def test_a_hit_in_a_file_names_its_lines(filled: DaemonProcess):
@@ -309,7 +309,7 @@ def test_what_is_missing_from_an_answer_is_on_stderr(wordy: DaemonProcess):
     ran = ctl(wordy, "search", "login")
 
     assert ran.code == 0
-    assert "hits by words in" in ran.out
+    assert "hits by keyword search in" in ran.out
     assert "embedder is set to none" in ran.err
     assert "embedder" not in ran.out
 
@@ -332,7 +332,7 @@ def test_chunks_without_a_vector_are_told(home: Path, down: DaemonProcess):
         ran = ctl(down, "search", "x", "--socket", str(home / "s"))
 
     assert ran.code == 0
-    assert "1,200 chunks cannot be found by meaning yet" in ran.err
+    assert "1,200 chunks cannot be found by vector search yet" in ran.err
 
 
 # index
@@ -351,7 +351,7 @@ def test_status_reads_well(filled: DaemonProcess):
 def test_status_says_why_there_is_no_search_by_meaning(wordy: DaemonProcess):
     out = ctl(wordy, "index", "status").out
 
-    assert "words alone: the embedder is set to none" in out.splitlines()[0]
+    assert "keyword search only: the embedder is set to none" in out.splitlines()[0]
 
 
 def test_status_shows_a_reindex_and_what_is_in_the_way(home: Path, down: DaemonProcess):
@@ -370,7 +370,7 @@ def test_status_shows_a_reindex_and_what_is_in_the_way(home: Path, down: DaemonP
 
     for expected in (
         "40, 3 pending, 2 failed, held in memory", "onnx: e5", "25% (30 of 120)", "12.5 chunks a second", "7 texts",
-        "9 vectors", "it has no text", "2 files, polling", "changes wait", "too many files", "/b",
+        "9 vectors", "it has no text", "2 files, polling", "changes are waiting", "too many files", "/b",
     ):  # fmt: skip
         assert expected in out
 
@@ -411,7 +411,7 @@ def test_a_reindex_tells_what_it_did(daemon: DaemonProcess):
     ran = ctl(daemon, "reindex")
 
     assert ran.code == 0
-    assert ran.out.startswith("15 chunks indexed anew in ")
+    assert ran.out.startswith("Reindexed 15 chunks in ")
 
     assert ctl(daemon, "reindex", "--embedder", "none", "--json").json["result"]["chunks"] == 15
     assert ctl(daemon, "search", "login", "--json").json["mode"] == "keyword"
@@ -431,7 +431,7 @@ def test_chunks_that_failed_exit_4(home: Path, down: DaemonProcess):
         ran = ctl(down, "reindex", "--socket", str(home / "s"))
 
     assert ran.code == 4
-    assert "2 chunks can be found by words alone" in ran.err
+    assert "2 chunks can only be found by keyword search" in ran.err
 
 
 def test_an_outage_during_a_reindex_is_told(home: Path, down: DaemonProcess):

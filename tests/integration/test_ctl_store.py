@@ -93,7 +93,7 @@ def test_a_thread_is_begun(daemon: DaemonProcess) -> None:
     assert (made["id"], made["chatId"], made["metadata"]) == ("mine", "room", {"a": 1})
     wrong = ctl(daemon, "thread", "create", "--chat", "room", "--metadata", "[1]")
     assert wrong.code == 2
-    assert "no JSON object" in wrong.err
+    assert "not a JSON object" in wrong.err
 
 
 def test_skills_come_in_from_folders_and_a_bad_one_does_not_stop_the_others(
@@ -103,7 +103,7 @@ def test_skills_come_in_from_folders_and_a_bad_one_does_not_stop_the_others(
     assert ran.code == 1
     assert ran.out == "created    git-bisect\n"
     assert "broken: invalid params: SKILL.md begins with front matter" in ran.err
-    assert "logo.png is left out: no text" in ran.err
+    assert "logo.png was skipped: it is not a text file" in ran.err
     skill = ctl(daemon, "skill", "show", "git-bisect", "--json").json
     assert [file["path"] for file in skill["files"]] == ["scripts/run.sh"]
     again = ctl(daemon, "skill", "import", str(folder / "git-bisect"))
@@ -151,7 +151,7 @@ def test_two_skills_never_become_one_folder(daemon: DaemonProcess, connection: R
         connection.call("skill.create", name=name, description="d")
     refused = ctl(daemon, "skill", "export", "--all", "--to", str(home / "out"))
     assert refused.code == 1
-    assert "two skills would be the folder bread" in refused.err
+    assert "Two skills would be written to the folder bread" in refused.err
     assert not (home / "out").exists()
 
 

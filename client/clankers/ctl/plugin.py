@@ -49,9 +49,7 @@ class ClaudeCode:
         self.settings = self.home / "settings.json"
 
     def install(self, edits: Edits) -> None:
-        self._enable(
-            read_json_object(self.settings)
-        )  # raises before anything is written if they cannot be edited
+        self._enable(read_json_object(self.settings))  # raises before anything is written if they cannot be edited
         for path, content in self.files().items():
             edits.write(path, content)
         for registry in self._registries():

@@ -1,4 +1,4 @@
-"""`clankers-ctl sessions`, `clankers-ctl session ID` and `clankers-ctl session delete ID`."""
+"""`clankers-ctl sessions` and `clankers-ctl session`."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -38,14 +38,17 @@ COLUMNS = [
 
 @click.command()
 @project_option
-@click.option("--source", help="Only those of this harness, as claude-code.")
-@click.option("--status", help="Only those in this state, as active or ended.")
+@click.option("--source", help="Only list sessions of this harness, for example claude-code.")
+@click.option("--status", help="Only list sessions in this state: active or ended.")
 @click.option(
-    "--since", metavar="TIME", callback=since_callback, help="Only those begun since: 2h, 3d, today, 2025-01-31 …"
+    "--since",
+    metavar="TIME",
+    callback=since_callback,
+    help="Only list sessions started since TIME: 2h, 3d, today, 2025-01-31 …",
 )
-@click.option("--until", metavar="TIME", callback=until_callback, help="Only those begun until.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many.")
-@click.option("--all", "everything", is_flag=True, help="All of them, not just the newest.")
+@click.option("--until", metavar="TIME", callback=until_callback, help="Only list sessions started until TIME.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Show at most this many.")
+@click.option("--all", "everything", is_flag=True, help="List all sessions.")
 @common_options
 def sessions(
     ctl: Ctl,
@@ -73,7 +76,10 @@ def sessions(
         until=until,
         limit=1000 if everything else limit,
     )
-    page = _all_pages(ctl, request) if everything else ctl.call(request)
+    if everything:
+        page = SessionPage([session for each in ctl.pages(request) for session in each.sessions])
+    else:
+        page = ctl.call(request)
     if ctl.json:
         print_json(page)
     elif not page.sessions:
@@ -82,15 +88,11 @@ def sessions(
         _print_sessions(page)
 
 
-def _all_pages(ctl: Ctl, request: SessionList) -> SessionPage:
-    return SessionPage([session for page in ctl.pages(request) for session in page.sessions])
-
-
 def _print_sessions(page: SessionPage) -> None:
     ids = display_ids([session.id for session in page.sessions])
     print_table(COLUMNS, [_row(shown, session) for shown, session in zip(ids, page.sessions, strict=True)])
     if page.cursor:
-        echo("There are more: --limit N or --all shows them.", err=True)
+        echo("There are more sessions. Use --limit N or --all to see them.", err=True)
 
 
 def _row(shown: str, session: Session) -> list[str]:
@@ -111,19 +113,19 @@ def _row(shown: str, session: Session) -> list[str]:
 
 
 def complete_session_ids(ctx: click.Context, _: click.Parameter | None, incomplete: str) -> list[str]:
-    """The newest sessions' ids that begin like this, for the shell to complete."""
-    with suppress(Exception):  # a shell has no use for an error while someone types
+    """Complete the id of a recent session."""
+    with suppress(Exception):  # completion must not print errors while someone types
         page = ctx.ensure_object(Ctl).call(SessionList(limit=100), timeout=1)
         return [session.id for session in page.sessions if session.id.startswith(incomplete)]
     return []
 
 
 class SessionGroup(click.Group):
-    """A group whose first argument may also be a session's id, which is then shown."""
+    """A group whose first argument may also be the id of a session, which is then shown."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        known = {*self.commands, *ctx.help_option_names, "--help"}
-        if args and args[0] not in known:
+        own_words = {*self.commands, *ctx.help_option_names, "--help"}
+        if args and args[0] not in own_words:
             args = ["show", *args]
         return super().parse_args(ctx, args)
 
@@ -134,9 +136,9 @@ class SessionGroup(click.Group):
 
 @click.group(cls=SessionGroup, options_metavar="", subcommand_metavar="ID | COMMAND [ARGS]…")
 def session() -> None:
-    """Show one session, or delete it.
+    """Show or delete a session.
 
-    An id may be cut to a beginning of 8 characters or more, if that names one session only.
+    You can shorten an id to its first 8 or more characters if no other session starts with them.
 
     \b
     Examples:
@@ -148,7 +150,7 @@ def session() -> None:
 
 @session.command()
 @click.argument("id", shell_complete=complete_session_ids)
-@click.option("--full", is_flag=True, help="Whole tool inputs and outputs, not just their first lines.")
+@click.option("--full", is_flag=True, help="Show full tool inputs and outputs, not only their first lines.")
 @common_options
 def show(ctl: Ctl, id: str, full: bool) -> None:  # noqa: A002  # the name on the command line
     """Show a session as a transcript: messages, tool calls, errors and compactions.
@@ -167,7 +169,7 @@ def show(ctl: Ctl, id: str, full: bool) -> None:  # noqa: A002  # the name on th
 
 
 def session_entries(ctl: Ctl, session_id: str) -> Iterator[TimelineEntry]:
-    """Everything of a session, fetched as it is read."""
+    """Yield the timeline of a session; pages are fetched when needed."""
     for page in ctl.pages(SessionTimeline(session_id, limit=500)):
         yield from page.entries
 
@@ -177,7 +179,7 @@ def session_entries(ctl: Ctl, session_id: str) -> Iterator[TimelineEntry]:
 @deletion_options
 @common_options
 def delete(ctl: Ctl, id: str, dry_run: bool, yes: bool) -> None:  # noqa: A002
-    """Delete a session and everything captured of it. Asks first.
+    """Delete a session and everything captured in it. Asks for confirmation first.
 
     \b
     Examples:

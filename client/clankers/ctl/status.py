@@ -13,7 +13,7 @@ from clankers_protocol.admin import DaemonStatus, Health, HealthReport, Sizes, S
 @click.command()
 @common_options
 def status(ctl: Ctl) -> None:
-    """Show what the daemon is, does and holds. Exits 4 when it reports a problem.
+    """Show the state of the daemon, its versions, paths and stored data. Exits with 4 if it reports a problem.
 
     \b
     Examples:
@@ -31,7 +31,7 @@ def status(ctl: Ctl) -> None:
 @click.command()
 @common_options
 def health(ctl: Ctl) -> None:
-    """Say whether the daemon can do its work. Exits 4 when it cannot, 3 when it does not run.
+    """Show whether the daemon works. Exits with 4 if it has a problem, and with 3 if it is not running.
 
     \b
     Examples:

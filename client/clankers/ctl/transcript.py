@@ -1,4 +1,4 @@
-"""A session as one reads it: what was said, which tools ran, what went wrong."""
+"""Print a session as a transcript: messages, tool calls, errors and compactions."""
 
 import json
 from collections.abc import Iterable
@@ -19,19 +19,19 @@ from clankers_protocol.sessions import (
 if TYPE_CHECKING:
     from rich.text import Text
 
-LINES = 6
-"""How many lines of a tool's output are shown, unless all are wanted."""
+TOOL_OUTPUT_LINES = 6
+"""Number of lines of a tool's output to show without --full."""
 
 INDENT = "  "
 
 MAX_TEXT_WIDTH = 110
-"""Text wider than this is hard to read, however wide the terminal."""
+"""Wider text is hard to read, even on a wide terminal."""
 
 ROLE_STYLES = {"user": "bold green", "assistant": "bold cyan", "system": "bold magenta"}
 
 
 def print_transcript(session: Session, entries: Iterable[TimelineEntry], full: bool) -> None:
-    """Print a session, entry by entry as they come."""
+    """Print a session and its entries as they arrive."""
     _print_header(session)
     out = console()
     width = min(out.width, MAX_TEXT_WIDTH) if out.is_terminal else out.width
@@ -40,7 +40,7 @@ def print_transcript(session: Session, entries: Iterable[TimelineEntry], full: b
         if (today := format_time(entry.at, "%A, %-d %B %Y")) != day:
             day = today
             out.print(f"\n{day}", style="bold")
-        heading, *blocks = _shown(entry, full)
+        heading, *blocks = _render(entry, full)
         out.print()
         out.print(heading)
         for block in blocks:
@@ -81,15 +81,15 @@ def _print_header(session: Session) -> None:
 
 
 def describe_counts(counts: SessionCounts) -> str:
-    """What a session holds, in words."""
+    """Describe what a session contains: 2 messages, 1 tool call, …"""
     failed = f" ({counts.failed_tools:,} failed)" if counts.failed_tools else ""
     tools = plural(counts.tools, "tool call") + failed
     errors, compactions = plural(counts.errors, "error"), plural(counts.compactions, "compaction")
     return f"{plural(counts.messages, 'message')}, {tools}, {errors}, {compactions}"
 
 
-def _shown(entry: TimelineEntry, full: bool) -> list["Text"]:
-    """The heading, and the blocks of text below it."""
+def _render(entry: TimelineEntry, full: bool) -> list["Text"]:
+    """Return the heading of an entry and the blocks of text below it."""
     if entry.message:
         return _message(entry.at, entry.message)
     if entry.tool:
@@ -119,7 +119,7 @@ def _tool(at: int, tool: Tool, full: bool) -> list["Text"]:
         _heading(at, f"{mark} {one_line(tool.tool_name)}", style, facts),
         *_block(_arguments(tool.tool_input, full)),
         *_block(tool.error_message, "red"),
-        *_block(_beginning(tool.tool_output, full), "dim"),
+        *_block(_first_lines(tool.tool_output, full), "dim"),
     ]
 
 
@@ -144,25 +144,25 @@ def _heading(at: int, title: str, style: str, facts: Iterable[str | int | None])
     from rich.text import Text  # slow to load
 
     text = Text().append(format_time(at, "%H:%M:%S"), "dim").append("  ").append(title, style)
-    said = " · ".join(one_line(str(fact)) for fact in facts if fact)
-    return text.append(f"  {said}" if said else "", "dim")
+    details = " · ".join(one_line(str(fact)) for fact in facts if fact)
+    return text.append(f"  {details}" if details else "", "dim")
 
 
 def _block(text: str | None, style: str = "") -> list["Text"]:
-    """The text in a block of its own, if there is any."""
+    """Return the text as a block, or nothing if it is blank."""
     from rich.text import Text  # slow to load
 
     return [Text(plain(text.strip("\n")), style)] if text and text.strip() else []
 
 
 def _arguments(text: str | None, full: bool) -> str | None:
-    """A tool's input: an object's fields one by one, each in a line unless all is wanted."""
+    """Format the input of a tool: the fields of an object, each shortened to a line unless `full`."""
     try:
         fields = json.loads(text or "")
     except ValueError:
-        return _beginning(text, full)
+        return _first_lines(text, full)
     if not isinstance(fields, dict):
-        return _beginning(text, full)
+        return _first_lines(text, full)
     return "\n".join(f"{name}: {_value(value, full)}" for name, value in fields.items())
 
 
@@ -174,8 +174,8 @@ def _value(value: object, full: bool) -> str:
     return line if len(line) <= MAX_TEXT_WIDTH else f"{line[:MAX_TEXT_WIDTH]}…"
 
 
-def _beginning(text: str | None, full: bool) -> str | None:
+def _first_lines(text: str | None, full: bool) -> str | None:
     lines = (text or "").strip("\n").splitlines()
-    if full or len(lines) <= LINES:
+    if full or len(lines) <= TOOL_OUTPUT_LINES:
         return text
-    return "\n".join([*lines[:LINES], f"… {len(lines) - LINES:,} more lines"])
+    return "\n".join([*lines[:TOOL_OUTPUT_LINES], f"… {len(lines) - TOOL_OUTPUT_LINES:,} more lines"])
