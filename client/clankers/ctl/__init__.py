@@ -64,7 +64,7 @@ def cli() -> None:
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @common_options
 def completion(ctl: Ctl, shell: str) -> None:
-    """Print the script that enables completion of clankers-ctl in a shell.
+    """Print a script for shell completion.
 
     \b
     Examples:

@@ -49,9 +49,10 @@ def capture() -> None:
 @capture.command()
 @common_options
 def status(ctl: Ctl) -> None:
-    """Show the last event of each harness, and events that are spooled, rejected, lost or redacted.
+    """Show the last event of each harness, and lost events.
 
-    Exits with 4 if a harness no longer sends events, or if events were rejected, skipped or lost, and shows what to do.
+    Also shows how many events are spooled or rejected, and what was redacted. Exits with 4 if a harness no longer
+    sends events, or if events were rejected, skipped or lost, and shows what to do.
 
     \b
     Examples:

@@ -12,7 +12,7 @@ import click
 from clankers.ctl.command import Ctl, common_options
 from clankers.ctl.output import Column, echo, one_line, print_json, print_table, secho
 from clankers.messages import DaemonUnavailable
-from clankers_protocol.admin import DaemonConfig, DaemonConfigure, IgnoredSetting, Settings
+from clankers_protocol.admin import DaemonConfig, DaemonConfigure, IgnoredSetting
 from clankers_protocol.paths import default_paths
 
 COLUMNS = [
@@ -60,11 +60,7 @@ def show(ctl: Ctl) -> None:
         return
     if ctl.json:
         print_json(settings)
-    else:
-        _print_settings(settings)
-
-
-def _print_settings(settings: Settings) -> None:
+        return
     rows = [
         [setting.key, _text(setting.value), setting.origin, one_line(setting.help)] for setting in settings.settings
     ]

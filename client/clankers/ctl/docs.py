@@ -224,14 +224,10 @@ def list_(ctl: Ctl, project: str | None, source: str | None, kind: Kind | None, 
     elif not page.documents:
         echo("No documents.", err=True)
     else:
-        _print_documents(page)
-
-
-def _print_documents(page: DocumentPage) -> None:
-    ids = display_ids([document.id for document in page.documents])
-    print_table(COLUMNS, [_row(shown, document) for shown, document in zip(ids, page.documents, strict=True)])
-    if page.cursor:
-        echo("There are more documents. Use --limit N or --all to see them.", err=True)
+        ids = display_ids([document.id for document in page.documents])
+        print_table(COLUMNS, [_row(shown, document) for shown, document in zip(ids, page.documents, strict=True)])
+        if page.cursor:
+            echo("There are more documents. Use --limit N or --all to see them.", err=True)
 
 
 def _row(shown: str, document: Document) -> list[str]:

@@ -139,7 +139,7 @@ def _chunk_labels(ctl: Ctl, ids: list[str]) -> dict[str, str]:
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Show at most this many.")
 @common_options
 def walk(ctl: Ctl, chunks: tuple[str, ...], relations: tuple[Relation, ...], **options: Any) -> None:
-    """Show the chunks that can be reached from the given ones, best first, and the path to each.
+    """Show chunks that can be reached from others, best first.
 
     \b
     Examples:
@@ -207,7 +207,9 @@ def link(ctl: Ctl, source: str, relation: Relation, target: str, weight: float, 
 @click.option("--dry-run", is_flag=True, help="Show what would be removed; remove nothing.")
 @common_options
 def prune(ctl: Ctl, min_weight: float | None, most_per_chunk: int | None, dry_run: bool) -> None:
-    """Remove edges of deleted chunks and, with the options, weak and surplus edges.
+    """Remove edges of deleted chunks, and weak or surplus edges.
+
+    Without options, removes only edges of deleted chunks.
 
     \b
     Examples:

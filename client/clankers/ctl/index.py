@@ -34,7 +34,7 @@ OUTCOME_COLOURS = {"added": "green", "changed": "yellow", "removed": "red", "mov
 
 @click.group()
 def index() -> None:
-    """Show the state of the search index, and add or remove watched files.
+    """Show the state of the index; add and remove watched files.
 
     \b
     Examples:
@@ -138,7 +138,7 @@ def sync(ctl: Ctl) -> None:
 @click.argument("path", type=click.Path(exists=True))
 @common_options
 def add(ctl: Ctl, path: str) -> None:
-    """Index and watch a markdown file, or the markdown files in a folder.
+    """Index and watch markdown files: one file, or all in a folder.
 
     \b
     Examples:

@@ -130,7 +130,10 @@ def _print_line(line: str, *, raw: bool) -> None:
     level = str(entry.get("level", "")).lower()
     facts = {key: value for key, value in entry.items() if key not in LEADING_FIELDS}
     blocks = [facts.pop(key) for key, value in list(facts.items()) if "\n" in str(value)]
-    pairs = " ".join(f"{one_line(key)}={one_line(_text(value))}" for key, value in facts.items())
+    texts = {
+        key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for key, value in facts.items()
+    }
+    pairs = " ".join(f"{one_line(key)}={one_line(text)}" for key, text in texts.items())
     parts = [
         click.style(_local_time(entry.get("timestamp")), dim=True),
         click.style(f"{one_line(level):8}", fg=COLOURS.get(level)),
@@ -141,10 +144,6 @@ def _print_line(line: str, *, raw: bool) -> None:
     echo_styled(" ".join(part for part in parts if part))
     for block in blocks:
         secho(indent(plain(str(block)).rstrip("\n"), "    "), dim=True)
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _local_time(timestamp: Any) -> str:

@@ -39,7 +39,7 @@ EMBEDDER_SETTINGS = ("embedder_url", "embedder_key_file", "embedder_dims", "embe
 
 @click.group()
 def model() -> None:
-    """List, switch and download the embedding models used for vector search.
+    """List, switch and download embedding models.
 
     \b
     Examples:
@@ -124,11 +124,13 @@ def use(ctl: Ctl, target: str, name: str | None, url: str | None, key_file: str 
     given = {"embedder_url": url, "embedder_key_file": absolute_path(key_file) if key_file else None}
     new_settings = {key: value for key, value in given.items() if value}
     settings = _changeable_settings(ctl)
-    if chosen.in_use and not new_settings and _is_ready(ctl, chosen):
-        echo("This embedder is already in use. To rebuild its index, run `clankers-ctl reindex`.", err=True)
-        if ctl.json:
-            print_json(None)
-        return
+    if chosen.in_use and not new_settings:
+        is_ready = chosen.embedder == "none" or ctl.call(IndexStatus()).vectors == "ready"
+        if is_ready:
+            echo("This embedder is already in use. To rebuild its index, run `clankers-ctl reindex`.", err=True)
+            if ctl.json:
+                print_json(None)
+            return
     if not chosen.available and not chosen.in_use and not new_settings:
         raise click.ClickException(f"{chosen.embedder} cannot be used: {one_line(chosen.note)}")
     if not yes:
@@ -176,10 +178,6 @@ def _changeable_settings(ctl: Ctl) -> dict[str, Setting]:
                 f"{key} is set by the daemon's {settings[key].origin}, which overrides this command. Unset it there."
             )
     return settings
-
-
-def _is_ready(ctl: Ctl, chosen: Model) -> bool:
-    return chosen.embedder == "none" or ctl.call(IndexStatus()).vectors == "ready"
 
 
 def _confirm_switch(ctl: Ctl, chosen: Model, url: str | None) -> None:

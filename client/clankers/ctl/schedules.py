@@ -46,7 +46,7 @@ def _complete_ids(ctx: click.Context, _: click.Parameter | None, incomplete: str
 
 @click.group()
 def schedule() -> None:
-    """Schedule actions that the daemon runs itself, or that a client waits for and runs.
+    """Schedule actions that the daemon or a client runs.
 
     \b
     A schedule is one of
@@ -247,7 +247,7 @@ def find(ctl: Ctl, text: str) -> None:
 @schedule.command()
 @common_options
 def due(ctl: Ctl) -> None:
-    """List scheduled actions that are due and that no client has claimed yet.
+    """List due actions that no client has claimed yet.
 
     \b
     Examples:

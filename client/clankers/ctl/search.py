@@ -70,7 +70,7 @@ MAX_HITS_PER_PAGE = 100
     "--half-life",
     type=click.FloatRange(0, 100_000, min_open=True),
     metavar="DAYS",
-    help="Halve the score of hits older than DAYS.",
+    help="Halve the score of hits for every DAYS of their age.",
 )
 @click.option(
     "--diversity",
@@ -101,9 +101,10 @@ def search(
     hops: int | None,
     explain: bool,
 ) -> None:
-    """Search sessions, memories, documents and files with keyword and vector search, best hits first.
+    """Search sessions, memories, documents, skills and files.
 
-    The words are plain text, without any query syntax. If nothing is found, the exit code is still 0.
+    Combines keyword and vector search, and shows the best hits first. The words are plain text, without any query
+    syntax. If nothing is found, the exit code is still 0.
 
     \b
     Examples:
@@ -308,9 +309,9 @@ def print_score_components(scored: Sequence[tuple[str, float, dict[str, float]]]
 @click.option("--session", "session_id", metavar="ID", help="Leave out what this session was already given.")
 @common_options
 def recall(ctl: Ctl, prompt: tuple[str, ...], project: str | None, session_id: str | None) -> None:
-    """Show what clankers would add to the context of an agent for a PROMPT. Nothing is recorded.
+    """Preview the context that an agent is given for a PROMPT.
 
-    Without PROMPT, shows what an agent is given at the start of a session.
+    Without PROMPT, shows the context that an agent is given at the start of a session. Nothing is recorded.
 
     \b
     Examples:

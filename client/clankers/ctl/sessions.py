@@ -39,7 +39,7 @@ COLUMNS = [
 @click.command()
 @project_option
 @click.option("--source", help="Only list sessions of this harness, for example claude-code.")
-@click.option("--status", help="Only list sessions in this state: active or ended.")
+@click.option("--status", help="Only list sessions in this state, for example active or ended.")
 @click.option(
     "--since",
     metavar="TIME",
@@ -85,14 +85,10 @@ def sessions(
     elif not page.sessions:
         echo("No sessions.", err=True)
     else:
-        _print_sessions(page)
-
-
-def _print_sessions(page: SessionPage) -> None:
-    ids = display_ids([session.id for session in page.sessions])
-    print_table(COLUMNS, [_row(shown, session) for shown, session in zip(ids, page.sessions, strict=True)])
-    if page.cursor:
-        echo("There are more sessions. Use --limit N or --all to see them.", err=True)
+        ids = display_ids([session.id for session in page.sessions])
+        print_table(COLUMNS, [_row(shown, session) for shown, session in zip(ids, page.sessions, strict=True)])
+        if page.cursor:
+            echo("There are more sessions. Use --limit N or --all to see them.", err=True)
 
 
 def _row(shown: str, session: Session) -> list[str]:

@@ -45,7 +45,7 @@ def _complete_names(ctx: click.Context, _: click.Parameter | None, incomplete: s
 
 @click.group()
 def skill() -> None:
-    """Manage skills: instructions that agents look up when they need them for a task.
+    """Manage skills: instructions that agents look up.
 
     You can specify a skill by its name or its id.
 
@@ -166,10 +166,10 @@ def search(ctl: Ctl, words: tuple[str, ...], tags: tuple[str, ...], limit: int) 
 @click.pass_context
 @common_options
 def import_skills(ctl: Ctl, context: click.Context, folders: tuple[Path, ...]) -> None:
-    """Import skills from folders that contain a SKILL.md, or from the subfolders of such folders.
+    """Import skills from folders with a SKILL.md.
 
-    If a skill already exists and has changed, it gets a new version. If a skill cannot be imported, an error is printed
-    and the others are imported.
+    A folder without a SKILL.md may contain such folders. If a skill already exists and has changed, it gets a new
+    version. If a skill cannot be imported, an error is printed and the others are imported.
 
     \b
     Examples:
@@ -180,7 +180,9 @@ def import_skills(ctl: Ctl, context: click.Context, folders: tuple[Path, ...]) -
     failed: list[dict[str, str]] = []
     for folder in _skill_folders(folders):
         try:
-            imported.append(ctl.call(_read_folder(folder)))
+            files = [file for path in sorted(_other_files(folder)) if (file := _read_file(folder, path))]
+            text = (folder / SKILL_FILE).read_text("utf-8")
+            imported.append(ctl.call(SkillImport(text, folder=folder.resolve().name, files=files)))
         except (RpcError, OSError, UnicodeDecodeError) as error:
             problem = error.message if isinstance(error, RpcError) else str(error)
             failed.append({"folder": str(folder), "error": problem})
@@ -203,11 +205,6 @@ def _skill_folders(folders: tuple[Path, ...]) -> Iterator[Path]:
             yield folder
         else:
             yield from (child for child in sorted(folder.iterdir()) if (child / SKILL_FILE).is_file())
-
-
-def _read_folder(folder: Path) -> SkillImport:
-    files = [file for path in sorted(_other_files(folder)) if (file := _read_file(folder, path))]
-    return SkillImport((folder / SKILL_FILE).read_text("utf-8"), folder=folder.resolve().name, files=files)
 
 
 def _other_files(folder: Path) -> Iterator[Path]:
@@ -247,7 +244,7 @@ def _read_file(folder: Path, path: Path) -> SkillFile | None:
 @click.option("--force", is_flag=True, help="Overwrite files in folders that already exist.")
 @common_options
 def export(ctl: Ctl, names: tuple[str, ...], everything: bool, target: Path, force: bool) -> None:
-    """Write skills as folders with a SKILL.md, in the format of Claude Code.
+    """Write skills as folders with a SKILL.md, like Claude Code.
 
     \b
     Examples:

@@ -37,7 +37,7 @@ MEASURES: dict[str, Measure] = {
 )
 @common_options
 def stats(ctl: Ctl, project: str | None, since: int | None, until: int | None, limit: int, by: str | None) -> None:
-    """Show usage by day, project, model and harness, and the failure rate of each tool.
+    """Show usage by day, project, model, harness and tool.
 
     \b
     Examples:

@@ -26,7 +26,6 @@ from clankers_protocol.threads import (
     ThreadDelete,
     ThreadGet,
     ThreadList,
-    ThreadPage,
     ThreadUpdate,
 )
 
@@ -82,14 +81,10 @@ def list_threads(ctl: Ctl, chat: str | None, project: str | None, limit: int) ->
     elif not page.threads:
         echo("No threads.", err=True)
     else:
-        _print_threads(page)
-
-
-def _print_threads(page: ThreadPage) -> None:
-    ids = display_ids([found.id for found in page.threads])
-    print_table(COLUMNS, [_row(shown, found) for shown, found in zip(ids, page.threads, strict=True)])
-    if page.cursor:
-        echo("There are more threads. Use --limit N to see them.", err=True)
+        ids = display_ids([found.id for found in page.threads])
+        print_table(COLUMNS, [_row(shown, found) for shown, found in zip(ids, page.threads, strict=True)])
+        if page.cursor:
+            echo("There are more threads. Use --limit N to see them.", err=True)
 
 
 def _row(shown: str, found: Thread) -> list[str]:
@@ -196,7 +191,7 @@ def delete(ctl: Ctl, id: str, dry_run: bool, yes: bool) -> None:  # noqa: A002
 @click.option("--chat", metavar="ID", help="Only search this chat.")
 @click.option("--thread", "thread_id", metavar="ID", help="Only search this thread.")
 @project_option
-@click.option("--role", help="Only search messages of this role: user or assistant.")
+@click.option("--role", help="Only search messages of this role, for example user.")
 @click.option("--since", metavar="TIME", callback=since_callback, help="Only search messages newer than TIME: 2h, 3d …")
 @click.option("--until", metavar="TIME", callback=until_callback, help="Only search messages older than TIME.")
 @click.option("--limit", type=click.IntRange(1, 100), default=10, show_default=True, help="Show at most this many.")

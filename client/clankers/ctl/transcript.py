@@ -11,7 +11,6 @@ from clankers_protocol.sessions import (
     Message,
     Session,
     SessionCounts,
-    SessionError,
     TimelineEntry,
     Tool,
 )
@@ -73,7 +72,7 @@ def _print_header(session: Session) -> None:
                 f"{abbreviate(prompt or 0)} in, {abbreviate(completion or 0)} out" if prompt or completion else None,
             ),
             ("cost", format_dollars(session.cost) if session.cost else None),
-            ("holds", describe_counts(counts)),
+            ("contains", describe_counts(counts)),
             ("metadata", one_line(json.dumps(session.metadata, ensure_ascii=False)) if session.metadata else None),
             ("summary", session.summary and one_line(session.summary)),
         ]
@@ -95,20 +94,21 @@ def _render(entry: TimelineEntry, full: bool) -> list["Text"]:
     if entry.tool:
         return _tool(entry.at, entry.tool, full)
     if entry.error:
-        return _error(entry.at, entry.error)
-    return _compaction(entry.at, entry.compaction or Compaction("", ""))
+        title = f"! {one_line(entry.error.error_type or 'error')}"
+        return [_heading(entry.at, title, "bold red", []), *_block(entry.error.error_message, "red")]
+    compaction = entry.compaction or Compaction("", "")
+    tokens = _from_to(compaction.tokens_before, compaction.tokens_after, "tokens")
+    messages = _from_to(compaction.messages_before, compaction.messages_after, "messages")
+    return [_heading(entry.at, "~ context compacted", "bold magenta", [tokens, messages])]
 
 
 def _message(at: int, message: Message) -> list["Text"]:
     role = message.role or "message"
-    facts = [message.model, _tokens(message), message.duration_ms and format_duration(message.duration_ms / 1000)]
+    tokens = None
+    if message.prompt_tokens or message.completion_tokens:
+        tokens = f"{abbreviate(message.prompt_tokens or 0)} in, {abbreviate(message.completion_tokens or 0)} out"
+    facts = [message.model, tokens, message.duration_ms and format_duration(message.duration_ms / 1000)]
     return [_heading(at, one_line(role), ROLE_STYLES.get(role, "bold"), facts), *_block(message.text_content)]
-
-
-def _tokens(message: Message) -> str | None:
-    if not message.prompt_tokens and not message.completion_tokens:
-        return None
-    return f"{abbreviate(message.prompt_tokens or 0)} in, {abbreviate(message.completion_tokens or 0)} out"
 
 
 def _tool(at: int, tool: Tool, full: bool) -> list["Text"]:
@@ -121,17 +121,6 @@ def _tool(at: int, tool: Tool, full: bool) -> list["Text"]:
         *_block(tool.error_message, "red"),
         *_block(_first_lines(tool.tool_output, full), "dim"),
     ]
-
-
-def _error(at: int, error: SessionError) -> list["Text"]:
-    title = f"! {one_line(error.error_type or 'error')}"
-    return [_heading(at, title, "bold red", []), *_block(error.error_message, "red")]
-
-
-def _compaction(at: int, compaction: Compaction) -> list["Text"]:
-    tokens = _from_to(compaction.tokens_before, compaction.tokens_after, "tokens")
-    messages = _from_to(compaction.messages_before, compaction.messages_after, "messages")
-    return [_heading(at, "~ context compacted", "bold magenta", [tokens, messages])]
 
 
 def _from_to(before: int | None, after: int | None, what: str) -> str | None:

@@ -2,7 +2,6 @@
 
 import sys
 from importlib.metadata import version
-from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -18,23 +17,23 @@ from clankers_protocol.capture import CaptureStatus
 from clankers_protocol.errors import RpcError
 from clankers_protocol.paths import Paths, default_paths
 
-if TYPE_CHECKING:
-    from rich.text import Text
-
 STATUS_TIMEOUT_SECONDS = 10
 COLOURS = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 COLUMNS = [Column("State"), Column("Check", style="cyan"), Column("Finding", min_width=30, wrap=True)]
 
 
 @click.command()
-@click.option("--repair", is_flag=True, help="Rebuild damaged indexes and fix file permissions and leftover files.")
+@click.option(
+    "--repair", is_flag=True, help="Rebuild damaged indexes, tighten file permissions, remove leftover files."
+)
 @common_options
 def doctor(ctl: Ctl, repair: bool) -> None:
-    """Check everything: the daemon, its files, the database, the index, capture, plugins and the service.
+    """Check the daemon and everything around it.
 
-    The daemon continues to store events during the check, however large the database is. If the daemon is not running,
-    doctor checks only its files, plugins and service. With --repair, doctor rebuilds derived data (the search index and
-    the indexes of tables), tightens file permissions and removes leftover files; it never changes captured data.
+    Checks the daemon, its files, the database, the index, capture, plugins and the service. The daemon continues to
+    store events during the check, however large the database is. If the daemon is not running, doctor checks its files,
+    settings, plugins and service. With --repair, doctor rebuilds derived data (the search index and the indexes of
+    tables), tightens file permissions and removes leftover files; it never changes captured data.
 
     Exits with 0 if there is no problem, 3 if the daemon does not answer, and 4 if there is a problem. Warnings do not
     count as problems.
@@ -63,7 +62,12 @@ def doctor(ctl: Ctl, repair: bool) -> None:
     else:
         diagnosis = _diagnose_daemon(ctl, repair)
         repaired += diagnosis.repaired
-        checks += [*_check_capture(ctl), *diagnosis.checks]
+        try:
+            checks += setup.check_capture(ctl.call(CaptureStatus()))
+        except RpcError as error:
+            finding = f"Capture cannot be checked: {error.message}"
+            checks.append(Finding("capture", "problem", finding, "clankers-ctl health"))
+        checks += diagnosis.checks
     _print_diagnosis(ctl, Diagnosis(checks, repaired))
     if status is None:
         sys.exit(EXIT_NOT_RUNNING)
@@ -98,33 +102,24 @@ def _diagnose_daemon(ctl: Ctl, repair: bool) -> Diagnosis:
     return msgspec.convert(job.result, Diagnosis)
 
 
-def _check_capture(ctl: Ctl) -> list[Finding]:
-    try:
-        return setup.check_capture(ctl.call(CaptureStatus()))
-    except RpcError as error:
-        return [Finding("capture", "problem", f"Capture cannot be checked: {error.message}", "clankers-ctl health")]
-
-
 def _print_diagnosis(ctl: Ctl, diagnosis: Diagnosis) -> None:
+    from rich.text import Text  # slow to load
+
     counts = {state: sum(check.state == state for check in diagnosis.checks) for state in COLOURS}
     if ctl.json:
         print_json({"ok": not counts["problem"], "checks": diagnosis.checks, "repaired": diagnosis.repaired})
         return
     for step in diagnosis.repaired:
         secho(f"Repaired: {one_line(step)}", fg="green")
-    print_table(COLUMNS, [row for check in diagnosis.checks for row in _rows(check)])
+    rows: list[list[str | Text]] = []
+    for check in diagnosis.checks:
+        rows.append([Text(check.state, COLOURS[check.state]), check.name, one_line(check.finding)])
+        if check.advice:
+            rows.append(["", "", f"→ {one_line(check.advice)}"])
+    print_table(COLUMNS, rows)
     if counts["problem"] or counts["warning"]:
         colour = "red" if counts["problem"] else "yellow"
         summary = ", ".join(plural(counts[state], state) for state in ("problem", "warning") if counts[state])
         secho(f"{summary}, {counts['ok']:,} ok", fg=colour, bold=True)
     else:
         secho(f"All {len(diagnosis.checks):,} checks are ok", fg="green", bold=True)
-
-
-def _rows(check: Finding) -> list[list["str | Text"]]:
-    from rich.text import Text  # slow to load
-
-    rows: list[list[str | Text]] = [[Text(check.state, COLOURS[check.state]), check.name, one_line(check.finding)]]
-    if check.advice:
-        rows.append(["", "", f"→ {one_line(check.advice)}"])
-    return rows
