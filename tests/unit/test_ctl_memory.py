@@ -98,7 +98,7 @@ def test_a_time_before_2001_is_sent_as_the_daemon_reads_it():
         ("importance", '"much"', "line 7, importance: Expected `float | null`, got `str`"),
         ("sector", '"psychic"', "line 4, sector: "),
         ("tags", '["a", 1]', "line 9, tags: "),
-        ("expires_at", '"soon"', "line 14, expires_at: 'soon' is no time"),
+        ("expires_at", '"soon"', "line 14, expires_at: 'soon' is not a time"),
         ("tags", "[", "the fields cannot be read"),
         ("id", '"another"', "line 2, id: this is a draft of another"),
         ("tier", '"global"\nmood = "good"', "mood: there is no field 'mood'"),

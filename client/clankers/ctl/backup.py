@@ -77,7 +77,7 @@ def list_(ctl: Ctl) -> None:
       clankers-ctl backup list
       clankers-ctl backup list --json | jq -r '.backups[0].name'
     """
-    paths = _paths(ctl)
+    paths = _find_paths(ctl)
     backups = [_describe(path) for path in paths.backups.glob("*.db")]
     backups.sort(key=lambda backup: backup.made_at, reverse=True)
     if ctl.json:
@@ -108,7 +108,7 @@ def restore(ctl: Ctl, backup: str, yes: bool) -> None:
       clankers-ctl backup restore clankers-20250131T030000000000-scheduled.db
       clankers-ctl backup restore ~/clankers-copy.db --yes --json
     """
-    paths = _paths(ctl)
+    paths = _find_paths(ctl)
     source = _find_backup(paths, backup)
     database = paths.database.resolve()
     new = database.with_name(f"{database.name}.restoring")
@@ -132,7 +132,7 @@ def restore(ctl: Ctl, backup: str, yes: bool) -> None:
         echo("The daemon was stopped. The next hook or client starts it again, or you can run clankersd.")
 
 
-def _paths(ctl: Ctl) -> Paths:
+def _find_paths(ctl: Ctl) -> Paths:
     """Return the paths of the running daemon, or the default paths if none is running."""
     try:
         status = ctl.call(DaemonStatus(), timeout=10)

@@ -9,14 +9,32 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from clankers_protocol.safe_writes import writable_path, write_file
+from clankers_protocol.wire import Wire
 
 Change = Callable[[dict[str, Any]], None]
 """A function that changes the content of a JSON file in place."""
 
 LEDGER = "installed.json"
 PAST_TENSES = {"write": "wrote", "edit": "edited", "restore": "restored", "remove": "removed"}
+
+
+class FileChange(Wire, omit_defaults=True):
+    """A change that was made to a file, or would be made on a dry run."""
+
+    action: str
+    path: str
+    detail: str | None = None
+    text: str | None = None
+
+
+class FileState(Wire):
+    """A file of ours: current, outdated or missing."""
+
+    path: str
+    state: str = msgspec.field(name="is")
 
 
 @dataclass
@@ -28,7 +46,7 @@ class Edits:
 
     folder: Path
     dry_run: bool = False
-    steps: list[dict[str, str]] = field(default_factory=list)
+    steps: list[FileChange] = field(default_factory=list)
     _originals: dict[str, str | None] = field(
         default_factory=dict
     )  # path of a file: name of its saved original, None if it did not exist
@@ -90,9 +108,8 @@ class Edits:
         original = read_if_exists(self.folder / "before" / original_name) if original_name else None
         original_without_ours = None if original is None else _parse_json(original)
         if isinstance(original_without_ours, dict):
-            undo(
-                original_without_ours
-            )  # the original may contain our keys, or empty objects for them; it gets them back
+            # The original may contain our keys, or empty objects for them; restoring it brings them back.
+            undo(original_without_ours)
         if original is None and not _has_content(wanted) and str(path) in self._originals:
             self._record("remove", path)
             if not self.dry_run:
@@ -153,10 +170,7 @@ class Edits:
         action = verb
         if verb in PAST_TENSES:
             action = f"would {verb}" if self.dry_run else PAST_TENSES[verb]
-        step = {"action": action, "path": str(path)}
-        if detail:
-            step["detail"] = detail
-        self.steps.append(step)
+        self.steps.append(FileChange(action, str(path), detail=detail or None))
 
 
 @contextmanager
@@ -203,12 +217,12 @@ def read_if_exists(path: Path) -> bytes | None:
         return None
 
 
-def file_state(path: Path, expected: bytes) -> str:
-    """Compare a file with its expected content: current, outdated or missing."""
+def file_state(path: Path, expected: bytes) -> FileState:
+    """Compare a file with its expected content."""
     try:
-        return "current" if path.read_bytes() == expected else "outdated"
+        return FileState(str(path), "current" if path.read_bytes() == expected else "outdated")
     except OSError:
-        return "missing"
+        return FileState(str(path), "missing")
 
 
 def _parse_json(content: bytes) -> Any:

@@ -164,7 +164,7 @@ def _onnx_model(models: list[Model], folder: str, target: str) -> Model:
         advice = f" To download it, run `clankers-ctl model pull {target}`." if target in MODEL_ALIASES else ""
         raise click.ClickException(f"{target!r} is not an embedder ({names}) or the folder of a model.{advice}")
     for pattern in ("*.onnx", "tokenizer.json"):
-        if not any(file for place in (path, path / "onnx") for file in place.glob(pattern)):
+        if not [*path.glob(pattern), *(path / "onnx").glob(pattern)]:
             raise click.ClickException(f"There is no {pattern} in {folder}: it is not an ONNX sentence encoder.")
     return Model("onnx", folder, None, False, True, "")
 

@@ -14,10 +14,19 @@ import click
 
 import clankers
 from clankers.ctl.command import Ctl, json_option
-from clankers.ctl.edits import Edits, explain_os_errors, file_state, nested_object, read_json_object, remove_key
+from clankers.ctl.edits import (
+    Edits,
+    FileState,
+    explain_os_errors,
+    file_state,
+    nested_object,
+    read_json_object,
+    remove_key,
+)
 from clankers.ctl.output import echo, print_json
 from clankers.ctl.service_managers import path_environment
 from clankers_protocol.paths import default_paths
+from clankers_protocol.wire import Wire
 
 EXIT_NOT_INSTALLED = 3
 PLUGIN = "clankers"
@@ -36,6 +45,14 @@ def mcp_command() -> str:
     """Return the command of the MCP server: the one installed with this program, otherwise the one in PATH."""
     beside = Path(sys.executable).with_name("clankers-mcp")
     return str(beside) if beside.is_file() else shutil.which("clankers-mcp") or "clankers-mcp"
+
+
+class PluginStatus(Wire):
+    """State of the plugin of a harness and of each of its files."""
+
+    harness: str
+    state: str
+    files: list[FileState]
 
 
 class ClaudeCode:
@@ -246,23 +263,23 @@ def status(ctl: Ctl, harness: str | None) -> None:
         print_json({"plugins": plugins, "hook": hook_command()})
     else:
         for each in plugins:
-            echo(f"{each['harness']}: {each['state']}")
-            for file in each["files"]:
-                echo(f"  {file['is']} {file['path']}")
-    sys.exit(EXIT_NOT_INSTALLED if harness and plugins[0]["state"] != "installed" else 0)
+            echo(f"{each.harness}: {each.state}")
+            for file in each.files:
+                echo(f"  {file.state} {file.path}")
+    sys.exit(EXIT_NOT_INSTALLED if harness and plugins[0].state != "installed" else 0)
 
 
-def plugin_status(target: ClaudeCode | OpenCode) -> dict[str, Any]:
+def plugin_status(target: ClaudeCode | OpenCode) -> PluginStatus:
     """Return whether the plugin is installed, up to date and enabled, and the state of each of its files."""
-    files = [{"path": str(path), "is": file_state(path, content)} for path, content in target.files().items()]
-    states = {file["is"] for file in files}
+    files = [file_state(path, content) for path, content in target.files().items()]
+    states = {file.state for file in files}
     if target.is_enabled():
         state = "installed" if states == {"current"} else "outdated: install it again"
     elif states == {"missing"}:
         state, files = "not installed", []
     else:
         state = "not enabled: install it again"
-    return {"harness": target.name, "state": state, "files": files}
+    return PluginStatus(target.name, state, files)
 
 
 def _print_steps(ctl: Ctl, harness: str, edits: Edits) -> None:
@@ -270,7 +287,7 @@ def _print_steps(ctl: Ctl, harness: str, edits: Edits) -> None:
         print_json({"ok": True, "harness": harness, "steps": edits.steps})
         return
     for step in edits.steps:
-        echo(f"{step['action']} {step['path']}" + (f" ({step['detail']})" if "detail" in step else ""))
+        echo(f"{step.action} {step.path}" + (f" ({step.detail})" if step.detail else ""))
     if not edits.steps:
         echo(f"The plugin of {harness} is not installed.")
 

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from clankers.ctl.command import Ctl, json_option
-from clankers.ctl.edits import explain_os_errors, file_state, read_if_exists
+from clankers.ctl.edits import FileChange, FileState, explain_os_errors, file_state, read_if_exists
 from clankers.ctl.output import echo, print_json
 from clankers.ctl.service_managers import Command, Manager, platform_manager
 from clankers_protocol.paths import default_paths
@@ -37,7 +37,7 @@ class Report:
     """Files changed, commands run, and commands left to run."""
 
     manager: str
-    files: list[dict[str, str]] = field(default_factory=list)
+    files: list[FileChange] = field(default_factory=list)
     ran: list[dict[str, Any]] = field(default_factory=list)
     left_to_run: list[str] = field(default_factory=list)
     problem: str | None = None
@@ -80,8 +80,8 @@ class Report:
     def _text(self) -> str:
         lines: list[str] = []
         for file in self.files:
-            lines.append(f"{file['action']} {file['path']}")
-            lines += file.get("text", "").splitlines()
+            lines.append(f"{file.action} {file.path}")
+            lines += (file.text or "").splitlines()
         lines += [f"ran {step['command']}" for step in self.ran]
         if self.problem:
             lines.append(f"Problem: {self.problem}")
@@ -178,13 +178,13 @@ def status(ctl: Ctl) -> None:
     """
     manager = platform_manager()
     files = unit_file_states(manager)
-    installed = all(file["is"] != "missing" for file in files)
+    installed = all(file.state != "missing" for file in files)
     state = manager.state() if manager.is_reachable() else {}
     if ctl.json:
         print_json({"manager": manager.name, "installed": installed, "files": files, "state": state})
     else:
         for file in files:
-            echo(f"{file['is']} {file['path']}")
+            echo(f"{file.state} {file.path}")
         for key, value in state.items():
             echo(f"{key}: {value}")
         if not state:
@@ -194,19 +194,19 @@ def status(ctl: Ctl) -> None:
 
 def _write(report: Report, path: Path, text: bytes, changed: bool, dry_run: bool) -> None:
     if not changed:
-        report.files.append({"path": str(path), "action": "unchanged"})
+        report.files.append(FileChange("unchanged", str(path)))
     elif dry_run:
-        report.files.append({"path": str(path), "action": "would write", "text": text.decode()})
+        report.files.append(FileChange("would write", str(path), text=text.decode()))
     else:
         with explain_os_errors():
             write_file(path, text)
-        report.files.append({"path": str(path), "action": "wrote"})
+        report.files.append(FileChange("wrote", str(path)))
 
 
 def _remove(report: Report, path: Path, dry_run: bool) -> None:
     present = read_if_exists(path) is not None
     if dry_run:
-        report.files.append({"path": str(path), "action": "would remove" if present else "absent"})
+        report.files.append(FileChange("would remove" if present else "absent", str(path)))
         return
     # `systemctl disable` removes these links, but systemd may not be reachable.
     for folder in path.parent.glob("*.wants"):
@@ -214,7 +214,7 @@ def _remove(report: Report, path: Path, dry_run: bool) -> None:
         _remove_empty(folder)
     path.unlink(missing_ok=True)
     _remove_empty(path.parent)
-    report.files.append({"path": str(path), "action": "removed" if present else "absent"})
+    report.files.append(FileChange("removed" if present else "absent", str(path)))
 
 
 def _remove_empty(folder: Path) -> None:
@@ -225,9 +225,9 @@ def _remove_empty(folder: Path) -> None:
             folder = folder.parent
 
 
-def unit_file_states(manager: Manager) -> list[dict[str, str]]:
+def unit_file_states(manager: Manager) -> list[FileState]:
     """Return the files of the service, each with its state: current, outdated or missing."""
-    return [{"path": str(path), "is": file_state(path, text)} for path, text in manager.files(clankersd_path()).items()]
+    return [file_state(path, text) for path, text in manager.files(clankersd_path()).items()]
 
 
 def _stray_daemon(manager: Manager) -> str | None:

@@ -23,7 +23,7 @@ def check_service() -> Finding:
         files = unit_file_states(manager)
     except click.ClickException as error:
         return Finding("service", "problem", error.message, "pip install clankers")
-    states = {file["is"] for file in files}
+    states = {file.state for file in files}
     if states == {"missing"}:
         return Finding("service", "ok", "No service is installed. The first hook starts the daemon.")
     if states != {"current"}:
@@ -43,7 +43,7 @@ def check_plugins() -> list[Finding]:
 def _check_plugin(name: str) -> Finding:
     check, install = f"plugin {name}", f"clankers-ctl plugin install {name}"
     harness = HARNESSES[name]()
-    state: str = plugin_status(harness)["state"]
+    state = plugin_status(harness).state
     if state == "installed":
         return Finding(check, "ok", "The plugin is installed and up to date.")
     if state != "not installed":

@@ -1,4 +1,4 @@
-"""How clankers-ctl reads times and lays out numbers, bars and columns."""
+"""Parsing and formatting in clankers-ctl: times, numbers, bars and columns."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -25,11 +25,11 @@ NOW = datetime(2025, 1, 31, 12, 30, tzinfo=UTC).astimezone()
         ("1w ago", timedelta(weeks=1)),
     ],
 )
-def test_a_relative_time_is_that_long_ago(text: str, ago: timedelta):
+def test_parse_time_of_a_relative_time_is_that_long_ago(text: str, ago: timedelta):
     assert parse_time(text, NOW) == NOW - ago
 
 
-def test_a_day_begins_at_midnight_and_ends_just_before_the_next():
+def test_parse_time_of_a_day_is_its_first_or_last_moment():
     assert parse_time("today", NOW) == NOW.replace(hour=0, minute=0)
     assert parse_time("2025-01-31", NOW) == NOW.replace(hour=0, minute=0)
     assert parse_time("2025-01-30", NOW) == parse_time("yesterday", NOW)
@@ -37,12 +37,12 @@ def test_a_day_begins_at_midnight_and_ends_just_before_the_next():
     assert end < parse_time("today", NOW) <= end + timedelta(microseconds=1)
 
 
-def test_a_time_with_a_zone_is_that_time():
+def test_parse_time_reads_a_time_zone():
     assert parse_time("2025-01-31T12:30Z", NOW) == NOW
 
 
 @pytest.mark.parametrize("text", ["", "soon", "2", "h", "-2h", "2025-13-01", "2 fortnights"])
-def test_anything_else_is_no_time(text: str):
+def test_parse_time_refuses_anything_else(text: str):
     with pytest.raises(ValueError):
         parse_time(text, NOW)
 
@@ -66,11 +66,11 @@ def test_anything_else_is_no_time(text: str):
         (format_dollars(0.0042), "$0.0042"),
     ],
 )
-def test_numbers_are_humane(shown: str, expected: str):
+def test_format_functions_choose_readable_units(shown: str, expected: str):
     assert shown == expected
 
 
-def test_a_bar_shows_eighths_and_anything_above_nothing():
+def test_bar_shows_eighths_and_anything_above_zero():
     assert bar(0, 10) == ""
     assert bar(1, 3) == "███"
     assert bar(0.5, 3) == "█▌"
@@ -78,7 +78,7 @@ def test_a_bar_shows_eighths_and_anything_above_nothing():
 
 
 @given(st.lists(st.tuples(st.integers(1, 60), st.none() | st.integers(1, 30), st.booleans()), min_size=1, max_size=8))
-def test_columns_fit_wherever_they_can(shapes: list[tuple[int, int | None, bool]]):
+def test_column_widths_fit_into_the_room(shapes: list[tuple[int, int | None, bool]]):
     columns = [Column("", min_width=least, optional=optional) for _, least, optional in shapes]
     natural = [width for width, _, _ in shapes]
     least = sum(column_widths(columns, natural, 0).values()) + COLUMN_GAP * (
@@ -92,7 +92,7 @@ def test_columns_fit_wherever_they_can(shapes: list[tuple[int, int | None, bool]
         assert all(width <= natural[place] for place, width in widths.items())
 
 
-def test_with_room_enough_no_column_is_cut_or_left_out():
+def test_column_widths_are_natural_if_there_is_enough_room():
     columns = [Column("", min_width=16), Column("", optional=True)]
 
     assert column_widths(columns, [30, 20], 52) == {0: 30, 1: 20}
@@ -100,13 +100,13 @@ def test_with_room_enough_no_column_is_cut_or_left_out():
     assert column_widths(columns, [30, 20], 30) == {0: 30}
 
 
-def test_shortened_ids_stay_apart():
+def test_shorten_ids_keeps_ids_distinct():
     assert shorten_ids(["0123456789a", "abcdefghijk"]) == ["01234567", "abcdefgh"]
     assert shorten_ids(["0123456789a", "0123456789b"]) == ["0123456789a", "0123456789b"]
     assert shorten_ids(["same", "same"]) == ["same", "same"]
 
 
-def test_a_name_that_comes_again_gets_a_number():
+def test_unique_names_numbers_repeated_names():
     assert unique_names(["id", "id", "x", "id"]) == ["id", "id:2", "x", "id:3"]
 
 
@@ -114,11 +114,11 @@ def test_a_name_that_comes_again_gets_a_number():
     ("typed", "value"),
     [("7", 7), ("0.5", 0.5), ("true", True), ("debug", "debug"), ('"7"', "7"), ("[1]", "[1]"), ("", "")],
 )
-def test_a_setting_is_taken_for_what_it_looks_like(typed: str, value: object):
+def test_parse_scalar_detects_the_type(typed: str, value: object):
     assert parse_scalar(typed) == value
     assert type(parse_scalar(typed)) is type(value)
 
 
 @given(st.text())
-def test_plain_text_has_no_control_characters_but_lines_and_tabs(text: str):
+def test_plain_removes_control_characters_except_newlines_and_tabs(text: str):
     assert not {char for char in plain(text) if ord(char) < 32 or 127 <= ord(char) < 160} - {"\n", "\t"}
