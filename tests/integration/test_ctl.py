@@ -1,4 +1,4 @@
-"""`clankers-ctl` as one runs it: a process, its output, its exit code."""
+"""`clankers-ctl` run as a process: its output and exit codes."""
 
 import json
 import re
@@ -105,14 +105,14 @@ def leaves(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[tup
 
 
 @pytest.mark.parametrize(("path", "leaf"), list(leaves(cli)), ids=lambda value: getattr(value, "name", str(value)))
-def test_every_command_has_json_and_help_with_examples(path: tuple[str, ...], leaf: click.Command):
+def test_commands_have_json_and_help_with_examples(path: tuple[str, ...], leaf: click.Command):
     assert any("--json" in option.opts for option in leaf.params)
     assert leaf.help
     assert f"Examples:\n  clankers-ctl {path[0]}" in leaf.help.replace("      ", "  ")
 
 
 @pytest.mark.parametrize("words", ASKING, ids=" ".join)
-def test_without_a_daemon_a_command_exits_3_and_says_how_to_start_it(down: DaemonProcess, words: list[str]):
+def test_commands_without_a_daemon_exit_3_and_say_how_to_start_it(down: DaemonProcess, words: list[str]):
     ran = ctl(down, *words)
 
     assert ran.code == 3
@@ -123,7 +123,7 @@ def test_without_a_daemon_a_command_exits_3_and_says_how_to_start_it(down: Daemo
 
 
 @pytest.mark.parametrize("words", ASKING, ids=" ".join)
-def test_without_a_daemon_json_has_the_error(down: DaemonProcess, words: list[str]):
+def test_commands_without_a_daemon_print_the_error_as_json(down: DaemonProcess, words: list[str]):
     ran = ctl(down, *words, "--json")
 
     assert ran.code == 3
@@ -151,7 +151,7 @@ def test_without_a_daemon_json_has_the_error(down: DaemonProcess, words: list[st
     ],
     ids=" ".join,
 )
-def test_json_is_all_there_is_on_stdout(filled: DaemonProcess, words: list[str]):
+def test_json_option_prints_only_json_on_stdout(filled: DaemonProcess, words: list[str]):
     ran = ctl(filled, *words, "--json")
 
     assert ran.code == 0, ran.err
@@ -159,7 +159,7 @@ def test_json_is_all_there_is_on_stdout(filled: DaemonProcess, words: list[str])
 
 
 @pytest.mark.parametrize("words", [["nonsense"], ["sessions", "--limit", "0"], ["sessions", "--since", "soon"]])
-def test_a_command_not_understood_exits_2(down: DaemonProcess, words: list[str]):
+def test_usage_errors_exit_2(down: DaemonProcess, words: list[str]):
     ran = ctl(down, *words)
 
     assert ran.code == 2
@@ -173,13 +173,13 @@ def test_exit_codes_are_documented(down: DaemonProcess):
         assert re.search(rf"^ +{code} .*{meaning}", text, re.MULTILINE)
 
 
-def test_the_socket_can_be_given_before_and_after_the_command(filled: DaemonProcess, down: DaemonProcess):
+def test_socket_option_works_before_and_after_the_command(filled: DaemonProcess, down: DaemonProcess):
     assert ctl(down, "--socket", str(filled.socket_path), "health").code == 0
     assert ctl(down, "health", "--socket", str(filled.socket_path)).code == 0
     assert ctl(filled, "--socket", str(down.socket_path), "health").code == 3
 
 
-def test_an_error_of_the_daemon_is_one_line_and_exit_1(filled: DaemonProcess):
+def test_daemon_errors_are_one_line_and_exit_1(filled: DaemonProcess):
     ran = ctl(filled, "session", "no-such-session")
 
     assert (ran.code, ran.out) == (1, "")
@@ -187,14 +187,14 @@ def test_an_error_of_the_daemon_is_one_line_and_exit_1(filled: DaemonProcess):
     assert len(ran.err.splitlines()) == 1
 
 
-def test_an_error_of_the_daemon_keeps_its_code_in_json(filled: DaemonProcess):
+def test_daemon_errors_have_their_code_in_json(filled: DaemonProcess):
     ran = ctl(filled, "session", "no-such-session", "--json")
 
     assert ran.code == 1
     assert ran.json["error"]["code"] == 4004
 
 
-def test_a_daemon_that_does_not_speak_our_language_is_an_error(home: Path, down: DaemonProcess):
+def test_daemon_with_another_protocol_is_an_error(home: Path, down: DaemonProcess):
     def speak_http(peer: Peer) -> None:
         peer.send_bytes(b"HTTP/1.1 200 OK\r\n\r\n")
         peer.wait_for_the_end()
@@ -206,7 +206,7 @@ def test_a_daemon_that_does_not_speak_our_language_is_an_error(home: Path, down:
     assert len(ran.err.splitlines()) == 1
 
 
-def test_colours_are_for_terminals(filled: DaemonProcess):
+def test_colours_are_only_for_terminals(filled: DaemonProcess):
     assert "\x1b[" in on_a_terminal(filled, "sessions")
     assert "\x1b[" not in ctl(filled, "sessions").out
 
@@ -219,13 +219,13 @@ def test_output_fits_a_narrow_terminal(filled: DaemonProcess, words: list[str]):
     assert max(map(cell_len, lines)) <= 60
 
 
-def test_what_is_piped_is_not_cut(filled: DaemonProcess):
+def test_output_is_not_truncated_when_piped(filled: DaemonProcess):
     piped = ctl(filled, "query", "SELECT printf('%.*c', 500, 'x') AS long", COLUMNS="")
 
     assert "x" * 500 in piped.out
 
 
-def test_an_ascii_terminal_is_no_reason_to_fail(filled: DaemonProcess):
+def test_output_on_an_ascii_terminal_does_not_fail(filled: DaemonProcess):
     environ = filled.environ | {"PYTHONIOENCODING": "ascii"}
 
     subprocess.run(command("health"), env=environ, stdout=subprocess.DEVNULL, check=True)
@@ -234,7 +234,7 @@ def test_an_ascii_terminal_is_no_reason_to_fail(filled: DaemonProcess):
 # status, health
 
 
-def test_status_tells_what_runs_and_what_it_holds(filled: DaemonProcess):
+def test_status_shows_process_paths_and_counts(filled: DaemonProcess):
     assert filled.process
     out = ctl(filled, "status").out
 
@@ -282,14 +282,14 @@ def test_sessions_are_filtered(filled: DaemonProcess, words: list[str], found: l
     assert [session["id"] for session in page["sessions"]] == found
 
 
-def test_a_relative_folder_names_its_project(shared_daemon: DaemonProcess):
+def test_sessions_of_a_relative_folder_are_those_of_its_project(shared_daemon: DaemonProcess):
     with Client(shared_daemon.socket_path) as client:
         client.events.session("here", project_path=str(Path.cwd()))
 
     assert len(ctl(shared_daemon, "sessions", "--project", ".", "--json").json["sessions"]) == 1
 
 
-def test_all_sessions_are_more_than_one_page(shared_daemon: DaemonProcess):
+def test_sessions_all_reads_every_page(shared_daemon: DaemonProcess):
     with Client(shared_daemon.socket_path, timeout=30) as client:
         client.events.batch(SessionEvent(f"session-{number:05}", project_path="/src/many") for number in range(1100))
 
@@ -299,19 +299,19 @@ def test_all_sessions_are_more_than_one_page(shared_daemon: DaemonProcess):
     assert page["cursor"] is None
 
 
-def test_a_list_says_that_there_is_more(filled: DaemonProcess):
+def test_sessions_says_that_there_are_more(filled: DaemonProcess):
     assert "--all" in ctl(filled, "sessions", "--limit", "1").err
     assert ctl(filled, "sessions").err == ""
 
 
-def test_an_id_as_listed_names_its_session(filled: DaemonProcess):
+def test_session_accepts_a_listed_short_id(filled: DaemonProcess):
     listed = ctl(filled, "sessions", "--limit", "1", COLUMNS="80").out.splitlines()[1].split()[0]
 
     assert len(listed) < len(SESSION)
     assert ctl(filled, "session", listed, "--json").json["session"]["id"] == SESSION
 
 
-def test_a_session_reads_as_a_transcript(filled: DaemonProcess):
+def test_session_is_shown_as_a_transcript(filled: DaemonProcess):
     out = ctl(filled, "session", SESSION).out
 
     for expected in (
@@ -329,11 +329,11 @@ def test_a_session_reads_as_a_transcript(filled: DaemonProcess):
     assert "14 more lines" in out
 
 
-def test_full_shows_all_of_a_tools_output(filled: DaemonProcess):
+def test_session_full_shows_all_of_a_tools_output(filled: DaemonProcess):
     assert "line 20" in ctl(filled, "session", SESSION, "--full").out
 
 
-def test_text_cannot_command_the_terminal(filled: DaemonProcess):
+def test_session_and_query_text_cannot_control_the_terminal(filled: DaemonProcess):
     for words in (["session", SESSION], ["query", "SELECT text_content FROM messages"]):
         out = on_a_terminal(filled, *words)
 
@@ -341,13 +341,13 @@ def test_text_cannot_command_the_terminal(filled: DaemonProcess):
         assert "\x1b[31mred" not in out
 
 
-def test_a_session_in_json_has_all_that_happened(filled: DaemonProcess):
+def test_session_json_has_all_entries(filled: DaemonProcess):
     told = ctl(filled, "session", SESSION, "--json").json
 
     assert [entry["kind"] for entry in told["entries"]] == ["message", "tool", "error", "compaction"]
 
 
-def test_a_session_is_deleted_only_after_a_yes(shared_daemon: DaemonProcess):
+def test_session_delete_needs_confirmation(shared_daemon: DaemonProcess):
     fill(shared_daemon)
 
     assert "1 message" in ctl(shared_daemon, "session", "delete", SESSION[:8], "--dry-run").out
@@ -361,7 +361,7 @@ def test_a_session_is_deleted_only_after_a_yes(shared_daemon: DaemonProcess):
         assert left == {"old"}
 
 
-def test_deleting_with_yes_asks_nothing(shared_daemon: DaemonProcess):
+def test_session_delete_with_yes_does_not_ask(shared_daemon: DaemonProcess):
     fill(shared_daemon)
     ran = ctl(shared_daemon, "session", "delete", SESSION, "--yes", "--json")
 
@@ -391,51 +391,51 @@ def test_stats_of_nothing_are_no_error(daemon: DaemonProcess):
 # query
 
 
-def test_a_query_prints_a_table(filled: DaemonProcess):
+def test_query_prints_a_table(filled: DaemonProcess):
     lines = ctl(filled, "query", "SELECT id, title FROM sessions ORDER BY id").out.splitlines()
 
     assert lines[0].split() == ["id", "title"]
     assert lines[1].split() == [SESSION, "Fix", "the", "login", "on", "Safari"]
 
 
-def test_a_row_too_wide_for_the_terminal_is_shown_in_lines(filled: DaemonProcess):
+def test_query_prints_wide_rows_one_value_per_line(filled: DaemonProcess):
     out = ctl(filled, "query", "SELECT * FROM sessions ORDER BY id", COLUMNS="60").out
 
     assert re.search(r"^title +Fix the login on Safari *$", out, re.MULTILINE)
 
 
-def test_a_query_prints_csv(filled: DaemonProcess):
+def test_query_prints_csv(filled: DaemonProcess):
     ran = ctl(filled, "query", "SELECT 'a,b' AS x, NULL AS y, 2 AS z", "--format", "csv")
 
     assert ran.out == 'x,y,z\n"a,b",,2\n'
 
 
 @pytest.mark.parametrize("how", [["--format", "json"], ["--json"]])
-def test_a_query_prints_json_objects(filled: DaemonProcess, how: list[str]):
+def test_query_prints_json_objects(filled: DaemonProcess, how: list[str]):
     ran = ctl(filled, "query", "SELECT 1 AS x, 2 AS x", *how)
 
     assert ran.json == [{"x": 1, "x:2": 2}]
 
 
-def test_a_query_is_read_from_standard_input(filled: DaemonProcess):
+def test_query_reads_sql_from_standard_input(filled: DaemonProcess):
     assert ctl(filled, "query", "-", "--json", typed="SELECT 7 AS seven").json == [{"seven": 7}]
 
 
-def test_rows_left_out_are_told(filled: DaemonProcess):
+def test_query_reports_that_rows_were_left_out(filled: DaemonProcess):
     ran = ctl(filled, "query", "SELECT id FROM sessions", "--limit", "1", "--json")
 
     assert len(ran.json) == 1
     assert "--limit" in ran.err
 
 
-def test_a_misspelt_table_is_guessed(filled: DaemonProcess):
+def test_query_suggests_the_right_table(filled: DaemonProcess):
     ran = ctl(filled, "query", "SELECT * FROM sesions")
 
     assert ran.code == 1
     assert "did you mean sessions" in ran.err
 
 
-def test_a_query_does_not_write(filled: DaemonProcess):
+def test_query_does_not_write(filled: DaemonProcess):
     assert ctl(filled, "query", "DELETE FROM sessions").code == 1
     assert ctl(filled, "sessions", "--json").json["sessions"]
 
@@ -464,7 +464,7 @@ def test_logs_are_readable_without_the_daemon(down: DaemonProcess):
     assert "\n    Traceback:\n      boom\n" in ran.out
 
 
-def test_logs_show_the_last_lines_over_all_days(down: DaemonProcess):
+def test_logs_show_the_last_lines_across_days(down: DaemonProcess):
     write_log(down, "2025-01-30", line("one"), line("two"))
     write_log(down, "2025-01-31", line("three"))
     ran = ctl(down, "logs", "-n", "2", "--json")
@@ -472,7 +472,7 @@ def test_logs_show_the_last_lines_over_all_days(down: DaemonProcess):
     assert [json.loads(each)["message"] for each in ran.out.splitlines()] == ["two", "three"]
 
 
-def test_logs_leave_out_what_is_less_severe(down: DaemonProcess):
+def test_logs_level_leaves_out_less_severe_lines(down: DaemonProcess):
     write_log(down, "2025-01-31", line("a", "debug"), line("b", "warning"), line("c", "error"), "not json")
     out = ctl(down, "logs", "--level", "warn").out
 
@@ -486,7 +486,7 @@ def test_logs_in_json_are_the_lines_of_the_file(down: DaemonProcess):
     assert ctl(down, "logs", "--json").out == entry + "\n"
 
 
-def test_no_log_is_an_error(down: DaemonProcess):
+def test_logs_without_files_is_an_error(down: DaemonProcess):
     ran = ctl(down, "logs")
 
     assert ran.code == 1
@@ -519,14 +519,14 @@ def test_logs_are_followed_across_midnight(down: DaemonProcess):
         assert process.wait(30) == 0
 
 
-def test_the_daemons_own_log_is_found(filled: DaemonProcess):
+def test_logs_find_the_log_of_the_daemon(filled: DaemonProcess):
     assert "ready" in ctl(filled, "logs").out
 
 
 # config
 
 
-def test_settings_are_shown_set_and_unset(shared_daemon: DaemonProcess):
+def test_config_shows_sets_and_unsets_a_setting(shared_daemon: DaemonProcess):
     def setting() -> tuple[Any, str]:
         settings = ctl(shared_daemon, "config", "show", "--json").json["settings"]
         return next((each["value"], each["origin"]) for each in settings if each["key"] == "query_rows")
@@ -541,14 +541,14 @@ def test_settings_are_shown_set_and_unset(shared_daemon: DaemonProcess):
     assert setting() == default
 
 
-def test_a_wrong_setting_is_refused_by_name(filled: DaemonProcess):
+def test_config_set_refuses_an_unknown_key(filled: DaemonProcess):
     ran = ctl(filled, "config", "set", "no_such_key", "1")
 
     assert ran.code == 1
     assert "no_such_key" in ran.err
 
 
-def test_without_a_daemon_the_file_is_shown_unchecked(down: DaemonProcess):
+def test_config_show_without_a_daemon_shows_the_file_unchecked(down: DaemonProcess):
     down.home.joinpath("clankers.toml").write_text('log_level = "debug"\n[a]\nb = 1\n')
     shown, told = ctl(down, "config", "show"), ctl(down, "config", "show", "--json")
 
@@ -559,20 +559,20 @@ def test_without_a_daemon_the_file_is_shown_unchecked(down: DaemonProcess):
     assert told.json["checked"] is False
 
 
-def test_without_daemon_or_file_the_defaults_are_said_to_hold(down: DaemonProcess):
+def test_config_show_without_daemon_or_file_says_that_all_is_default(down: DaemonProcess):
     ran = ctl(down, "config", "show")
 
     assert ran.code == 0
     assert "default" in ran.out
 
 
-def test_a_file_that_is_not_toml_is_an_error(down: DaemonProcess):
+def test_config_show_of_a_file_that_is_not_toml_is_an_error(down: DaemonProcess):
     down.home.joinpath("clankers.toml").write_text("this is not = = toml")
 
     assert ctl(down, "config", "show").code == 1
 
 
-def test_the_path_is_known_with_and_without_the_daemon(filled: DaemonProcess, down: DaemonProcess):
+def test_config_path_works_with_and_without_the_daemon(filled: DaemonProcess, down: DaemonProcess):
     assert ctl(filled, "config", "path").out == f"{filled.home / 'clankers.toml'}\n"
     assert ctl(down, "config", "path").out == f"{down.home / 'clankers.toml'}\n"
 
@@ -580,9 +580,9 @@ def test_the_path_is_known_with_and_without_the_daemon(filled: DaemonProcess, do
 # db, jobs
 
 
-def test_the_database_is_checked_and_vacuumed(shared_daemon: DaemonProcess):
-    assert "sound" in ctl(shared_daemon, "db", "check").out
-    assert "given back" in ctl(shared_daemon, "db", "vacuum").out
+def test_db_check_vacuum_and_migrate(shared_daemon: DaemonProcess):
+    assert "passed" in ctl(shared_daemon, "db", "check").out
+    assert "Freed" in ctl(shared_daemon, "db", "vacuum").out
     assert "Nothing to do" in ctl(shared_daemon, "db", "migrate").out
 
     kinds = [job["kind"] for job in ctl(shared_daemon, "jobs", "--json").json]
@@ -590,12 +590,12 @@ def test_the_database_is_checked_and_vacuumed(shared_daemon: DaemonProcess):
     assert "done" in ctl(shared_daemon, "jobs").out
 
 
-def test_a_rollback_needs_a_yes(shared_daemon: DaemonProcess):
+def test_db_rollback_needs_confirmation(shared_daemon: DaemonProcess):
     assert ctl(shared_daemon, "db", "rollback", typed="n\n").code == 1
     assert ctl(shared_daemon, "health").code == 0
 
 
-def test_a_rollback_names_its_backup(shared_daemon: DaemonProcess):
+def test_db_rollback_names_its_backup(shared_daemon: DaemonProcess):
     told = ctl(shared_daemon, "db", "rollback", "--yes", "--json").json
 
     assert Path(told["backup"]).is_file()
@@ -607,7 +607,7 @@ def job(state: str, **fields: Any) -> dict[str, Any]:
     return facts | {"result": None, "error": None, "createdAt": 1, "finishedAt": None} | fields
 
 
-def test_a_damaged_database_exits_4(home: Path, down: DaemonProcess):
+def test_db_check_of_a_damaged_database_exits_4(home: Path, down: DaemonProcess):
     def damaged(peer: Peer) -> None:
         peer.answer(peer.receive(), {"jobId": "j1"})
         peer.answer(peer.receive(), job("done", result={"ok": False, "problems": ["row 3 is missing"]}))
@@ -619,7 +619,7 @@ def test_a_damaged_database_exits_4(home: Path, down: DaemonProcess):
     assert "row 3 is missing" in ran.out
 
 
-def test_a_job_that_failed_exits_1(home: Path, down: DaemonProcess):
+def test_jobs_that_fail_exit_1(home: Path, down: DaemonProcess):
     def failing(peer: Peer) -> None:
         peer.answer(peer.receive(), {"jobId": "j1"})
         peer.answer(peer.receive(), job("failed", error="disk full"))
@@ -631,7 +631,7 @@ def test_a_job_that_failed_exits_1(home: Path, down: DaemonProcess):
     assert "disk full" in ran.err
 
 
-def test_an_interrupt_cancels_the_job(home: Path, down: DaemonProcess):
+def test_jobs_are_cancelled_by_an_interrupt(home: Path, down: DaemonProcess):
     asked = threading.Event()
     cancelled: list[Any] = []
 
@@ -665,7 +665,7 @@ def test_an_interrupt_cancels_the_job(home: Path, down: DaemonProcess):
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_completion_script_is_good_shell(down: DaemonProcess, shell: str):
+def test_completion_script_is_valid_shell(down: DaemonProcess, shell: str):
     ran = ctl(down, "completion", shell)
 
     assert ran.code == 0
@@ -681,18 +681,18 @@ def completed(daemon: DaemonProcess, typed: str) -> list[str]:
     return [offer.partition(",")[2] for offer in out.splitlines() if offer]
 
 
-def test_commands_are_completed(down: DaemonProcess):
+def test_completion_of_commands_and_options(down: DaemonProcess):
     assert completed(down, "clankers-ctl sess") == ["sessions", "session"]
     assert completed(down, "clankers-ctl doctor --r") == ["--repair"]
 
 
-def test_session_ids_and_settings_are_completed_from_the_daemon(filled: DaemonProcess):
+def test_completion_of_session_ids_and_settings(filled: DaemonProcess):
     assert completed(filled, "clankers-ctl session 5d") == [SESSION]
     assert completed(filled, "clankers-ctl session delete 5d") == [SESSION]
     assert completed(filled, "clankers-ctl config set query_r") == ["query_rows"]
 
 
-def test_completing_without_a_daemon_offers_nothing(down: DaemonProcess):
+def test_completion_without_a_daemon_offers_nothing(down: DaemonProcess):
     assert completed(down, "clankers-ctl session delete 5d") == []
 
 

@@ -37,20 +37,18 @@ def chunk_ids(daemon: DaemonProcess) -> list[str]:
     return [chunk["id"] for chunk in shown.json]
 
 
-def test_of_a_folder_every_document_is_added_but_hidden_ones_and_links(library: DaemonProcess) -> None:
+def test_docs_add_of_a_folder_skips_hidden_files_and_links(library: DaemonProcess) -> None:
     listed = ctl(library, "docs", "list", "--json").json["documents"]
     assert {Path(one["source"]).name for one in listed} == {"report.pdf", "letter.docx", "notes.md"}
     assert {one["title"] for one in listed} == {"Kingfishers", "Letter", "Notes"}
 
 
-def test_adding_again_skips_what_is_unchanged(library: DaemonProcess) -> None:
+def test_docs_add_again_skips_unchanged_files(library: DaemonProcess) -> None:
     ran = ctl(library, "docs", "add", ".", cwd=papers(library))
     assert ran.out.startswith("3 unchanged in ")
 
 
-def test_a_file_that_cannot_be_read_is_named_and_the_others_are_added(
-    shared_daemon: DaemonProcess, tmp_path: Path
-) -> None:
+def test_docs_add_names_unreadable_files_and_adds_the_others(shared_daemon: DaemonProcess, tmp_path: Path) -> None:
     (tmp_path / "bad.pdf").write_bytes(pdf("x", password="y"))
     (tmp_path / "good.txt").write_text("good")
     ran = ctl(shared_daemon, "docs", "add", str(tmp_path / "bad.pdf"), str(tmp_path / "good.txt"))
@@ -62,14 +60,14 @@ def test_a_file_that_cannot_be_read_is_named_and_the_others_are_added(
     assert result.json["result"]["unchanged"] == 1
 
 
-def test_progress_is_shown_on_a_terminal(shared_daemon: DaemonProcess, tmp_path: Path) -> None:
+def test_docs_add_shows_progress_on_a_terminal(shared_daemon: DaemonProcess, tmp_path: Path) -> None:
     mixed(tmp_path / "many", 100)
     written = on_a_terminal(shared_daemon, "docs", "add", str(tmp_path / "many"), COLUMNS="80")
     assert "━" in written
     assert "100 stored" in written
 
 
-def test_what_is_piped_is_added_under_its_name(shared_daemon: DaemonProcess) -> None:
+def test_docs_add_of_standard_input_uses_its_source(shared_daemon: DaemonProcess) -> None:
     url = "https://example.com/guide.html"
     words = ("docs", "add", "-", "--source", url, "--meta", "team=core", "--title", "Guide")
     ran = ctl(shared_daemon, *words, typed="<p>Piped words.</p>")
@@ -80,7 +78,7 @@ def test_what_is_piped_is_added_under_its_name(shared_daemon: DaemonProcess) -> 
     assert ctl(shared_daemon, "docs", "add", "-", "--json", typed="plain").json["outcome"] == "stored"
 
 
-def test_a_document_is_shown_by_id_beginning_and_path(library: DaemonProcess) -> None:
+def test_docs_show_accepts_id_prefix_and_path(library: DaemonProcess) -> None:
     path = papers(library) / "notes.md"
     by_path = ctl(library, "docs", "show", str(path), "--json").json
     assert ctl(library, "docs", "show", by_path["document"]["id"], "--json").json == by_path
@@ -93,7 +91,7 @@ def test_a_document_is_shown_by_id_beginning_and_path(library: DaemonProcess) ->
     assert (missing.code, missing.err) == (1, "Error: document not found: nothing\n")
 
 
-def test_lists_are_narrowed_and_fit_the_terminal(library: DaemonProcess) -> None:
+def test_docs_list_is_filtered_and_fits_the_terminal(library: DaemonProcess) -> None:
     assert [one["kind"] for one in ctl(library, "docs", "list", "--kind", "pdf", "--json").json["documents"]] == ["pdf"]
     below = ctl(library, "docs", "list", "--source", str(papers(library) / "deep"), "--all", "--json").json
     assert [one["title"] for one in below["documents"]] == ["Letter"]
@@ -104,12 +102,12 @@ def test_lists_are_narrowed_and_fit_the_terminal(library: DaemonProcess) -> None
     assert "There are more" in ctl(library, "docs", "list", "--limit", "1").err
 
 
-def test_hits_in_documents_name_their_file_and_lines(library: DaemonProcess) -> None:
+def test_search_shows_file_and_lines_of_hits_in_documents(library: DaemonProcess) -> None:
     ran = ctl(library, "search", "kingfisher", "--source", "documents", "--limit", "1")
     assert f"{papers(library)}/report.pdf:1" in ran.out
 
 
-def test_the_graph_is_shown_linked_walked_and_pruned(library: DaemonProcess) -> None:
+def test_graph_shows_links_walks_and_prunes(library: DaemonProcess) -> None:
     first, *_, last = chunk_ids(library)
     linked = ctl(library, "graph", "link", first, "elaborates", last, "--weight", "0.3", "--description", "at the end")
     assert linked.out == "Linked.\n"
@@ -126,14 +124,14 @@ def test_the_graph_is_shown_linked_walked_and_pruned(library: DaemonProcess) -> 
     assert "elaborates→" in walked.out
     assert (
         ctl(library, "graph", "walk", last, "--relation", "elaborates", "--direction", "out").err
-        == "Nothing can be reached.\n"
+        == "No other chunks can be reached.\n"
     )
     assert ctl(library, "graph", "prune", "--min-weight", "0.5", "--dry-run").out.startswith("Would remove 1 edge")
     assert ctl(library, "graph", "prune", "--min-weight", "0.5", "--json").json["weak"] == 1
     assert "no chunk" in ctl(library, "graph", "link", first, "elaborates", "nobody").err
 
 
-def test_removing_asks_first(shared_daemon: DaemonProcess, tmp_path: Path) -> None:
+def test_docs_rm_asks_for_confirmation(shared_daemon: DaemonProcess, tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     file.write_text("something")
     ctl(shared_daemon, "docs", "add", str(file))
@@ -158,7 +156,9 @@ def test_removing_asks_first(shared_daemon: DaemonProcess, tmp_path: Path) -> No
         (("graph", "edges", "nobody"), 1, "no chunk"),
     ],
 )
-def test_what_is_wrong_is_said(library: DaemonProcess, words: tuple[str, ...], code: int, says: str) -> None:
+def test_docs_and_graph_errors_say_what_is_wrong(
+    library: DaemonProcess, words: tuple[str, ...], code: int, says: str
+) -> None:
     ran = ctl(library, *words, cwd=papers(library))
     assert ran.code == code
     assert says in ran.err

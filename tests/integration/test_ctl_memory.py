@@ -380,7 +380,7 @@ def test_search_hit_shows_score_facts_and_snippet(filled: DaemonProcess):
 
     assert re.fullmatch(r"1\. [01]\.\d{3}  [0-9a-f]{8}-[0-9a-f]{4}  \w+ · decision · project:shop · .*", heading)
     assert "«deploy»" in snippet
-    assert summary.startswith("1 hit by words and meaning in ")
+    assert summary.startswith("1 hit by keyword and vector search in ")
 
 
 def test_search_filters_explains_scores_and_includes_superseded_memories(filled: DaemonProcess):

@@ -1,4 +1,4 @@
-"""`clankers-ctl thread`, `skill` and `schedule` as one runs them."""
+"""`clankers-ctl thread`, `skill` and `schedule`."""
 
 import time
 from collections.abc import Iterator
@@ -66,7 +66,7 @@ def folder(home: Path) -> Path:
     return skills
 
 
-def test_threads_are_listed_shown_searched_changed_and_deleted(daemon: DaemonProcess, thread: str) -> None:
+def test_thread_lists_shows_searches_changes_and_deletes(daemon: DaemonProcess, thread: str) -> None:
     listed = ctl(daemon, "thread", "list", "--chat", "support")
     assert "Refund for order 12" in listed.out
     assert ctl(daemon, "thread", "list", "--chat", "other").err == "No threads.\n"
@@ -88,22 +88,20 @@ def test_threads_are_listed_shown_searched_changed_and_deleted(daemon: DaemonPro
     assert ctl(daemon, "thread", "show", thread).code == 1
 
 
-def test_a_thread_is_begun(daemon: DaemonProcess) -> None:
+def test_thread_create(daemon: DaemonProcess) -> None:
     made = ctl(daemon, "thread", "create", "--chat", "room", "--id", "mine", "--metadata", '{"a": 1}', "--json").json
     assert (made["id"], made["chatId"], made["metadata"]) == ("mine", "room", {"a": 1})
     wrong = ctl(daemon, "thread", "create", "--chat", "room", "--metadata", "[1]")
     assert wrong.code == 2
-    assert "no JSON object" in wrong.err
+    assert "not a JSON object" in wrong.err
 
 
-def test_skills_come_in_from_folders_and_a_bad_one_does_not_stop_the_others(
-    daemon: DaemonProcess, folder: Path
-) -> None:
+def test_skill_import_continues_after_a_bad_skill(daemon: DaemonProcess, folder: Path) -> None:
     ran = ctl(daemon, "skill", "import", str(folder))
     assert ran.code == 1
     assert ran.out == "created    git-bisect\n"
     assert "broken: invalid params: SKILL.md begins with front matter" in ran.err
-    assert "logo.png is left out: no text" in ran.err
+    assert "logo.png was skipped: it is not a text file" in ran.err
     skill = ctl(daemon, "skill", "show", "git-bisect", "--json").json
     assert [file["path"] for file in skill["files"]] == ["scripts/run.sh"]
     again = ctl(daemon, "skill", "import", str(folder / "git-bisect"))
@@ -111,7 +109,7 @@ def test_skills_come_in_from_folders_and_a_bad_one_does_not_stop_the_others(
     assert ctl(daemon, "skill", "import", str(folder / "notes")).code == 1
 
 
-def test_skills_go_out_as_the_folders_they_came_from(daemon: DaemonProcess, folder: Path, home: Path) -> None:
+def test_skill_export_writes_the_folders_that_were_imported(daemon: DaemonProcess, folder: Path, home: Path) -> None:
     ctl(daemon, "skill", "import", str(folder / "git-bisect"))
     out = home / "out"
     written = ctl(daemon, "skill", "export", "--all", "--to", str(out))
@@ -146,16 +144,18 @@ def test_skill_export_does_not_write_through_a_planted_link(
     assert not [path for path in (out / "git-bisect").rglob("*") if path.is_file() and path.read_text() != "as it was"]
 
 
-def test_two_skills_never_become_one_folder(daemon: DaemonProcess, connection: RawConnection, home: Path) -> None:
+def test_skill_export_refuses_to_write_two_skills_to_one_folder(
+    daemon: DaemonProcess, connection: RawConnection, home: Path
+) -> None:
     for name in ("bread", "Bread!"):
         connection.call("skill.create", name=name, description="d")
     refused = ctl(daemon, "skill", "export", "--all", "--to", str(home / "out"))
     assert refused.code == 1
-    assert "two skills would be the folder bread" in refused.err
+    assert "Two skills would be written to the folder bread" in refused.err
     assert not (home / "out").exists()
 
 
-def test_skills_are_listed_found_and_deleted(daemon: DaemonProcess, folder: Path) -> None:
+def test_skill_lists_searches_and_deletes(daemon: DaemonProcess, folder: Path) -> None:
     ctl(daemon, "skill", "import", str(folder / "git-bisect"))
     assert "git-bisect" in ctl(daemon, "skill", "list", "--tag", "git").out
     assert ctl(daemon, "skill", "list", "--tag", "other").err == "No skills.\n"
@@ -170,7 +170,7 @@ def test_skills_are_listed_found_and_deleted(daemon: DaemonProcess, folder: Path
     assert ctl(daemon, "skill", "show", "git-bisect").code == 1
 
 
-def test_an_action_is_scheduled_seen_and_its_runs_are_told(daemon: DaemonProcess, connection: RawConnection) -> None:
+def test_schedule_adds_lists_changes_and_deletes(daemon: DaemonProcess, connection: RawConnection) -> None:
     made = ctl(daemon, "schedule", "add", "03:00 daily", "Nightly backup", "--builtin", "backup", "--json").json
     assert made["nextRun"] > time.time() * 1000
     assert "Nightly backup" in ctl(daemon, "schedule", "list").out
@@ -194,7 +194,7 @@ def test_an_action_is_scheduled_seen_and_its_runs_are_told(daemon: DaemonProcess
     assert ctl(daemon, "schedule", "list").err == "No scheduled actions.\n"
 
 
-def test_a_wrong_schedule_is_pointed_at(daemon: DaemonProcess) -> None:
+def test_schedule_add_points_at_the_error_in_a_schedule(daemon: DaemonProcess) -> None:
     ran = ctl(daemon, "schedule", "add", "09:00 weekly(blursday)", "Report")
     assert ran.code == 1
     assert "09:00 weekly(blursday)\n             ^\n" in ran.err

@@ -76,20 +76,20 @@ def assert_safe(shown: str) -> None:
     ],
     ids=lambda words: " ".join(words).replace(ATTACK, "ATTACK"),
 )
-def test_what_a_terminal_gets_is_safe(attacked: DaemonProcess, words: list[str]) -> None:
+def test_terminal_output_is_safe(attacked: DaemonProcess, words: list[str]) -> None:
     shown = quickly_on_a_terminal(attacked, *words)
     assert shown.strip()
     assert "Traceback" not in shown
     assert_safe(shown)
 
 
-def test_csv_and_json_that_are_piped_are_exact(attacked: DaemonProcess) -> None:
+def test_piped_csv_and_json_are_exact(attacked: DaemonProcess) -> None:
     sql = "SELECT title FROM sessions"
     assert ctl(attacked, "query", sql, "--format", "csv").out == f"title\nlogin {ATTACK}\n"
     assert ctl(attacked, "query", sql, "--json").json == [{"title": f"login {ATTACK}"}]
 
 
-def test_csv_cells_that_a_spreadsheet_would_run_are_defused_on_request(attacked: DaemonProcess) -> None:
+def test_query_safe_defuses_formulas_in_csv(attacked: DaemonProcess) -> None:
     sql = "SELECT '=1+1' AS \"=a\", '+1' AS b, '-x' AS c, '@y' AS d, char(9) || 'z' AS e, -5 AS f, 'a=b' AS g"
     exact = ctl(attacked, "query", sql, "--format", "csv").out
     assert exact == "=a,b,c,d,e,f,g\n=1+1,+1,-x,@y,\tz,-5,a=b\n"
@@ -98,7 +98,7 @@ def test_csv_cells_that_a_spreadsheet_would_run_are_defused_on_request(attacked:
     assert ctl(attacked, "query", sql, "--safe").code == 2
 
 
-def test_commands_print_through_the_sanitiser_alone() -> None:
+def test_commands_print_only_through_the_sanitiser() -> None:
     """A command that called click itself would print what nobody has looked at."""
     direct = re.compile(r"click\.(echo|secho|confirm|prompt|echo_via_pager)\(|\bprint\(|Console\(|std(out|err)\.write")
     found = [
@@ -111,7 +111,7 @@ def test_commands_print_through_the_sanitiser_alone() -> None:
     assert found == []
 
 
-def test_a_daemon_on_a_terminal_logs_safely(home: Path) -> None:
+def test_daemon_log_on_a_terminal_is_safe(home: Path) -> None:
     ours, theirs = pty.openpty()
     daemon = DaemonProcess(home, CLANKERS_EMBEDDER="none")
     daemon.process = subprocess.Popen(
@@ -136,7 +136,7 @@ def test_a_daemon_on_a_terminal_logs_safely(home: Path) -> None:
     assert_safe(shown.decode())
 
 
-def test_a_daemon_that_cannot_start_says_why_safely(home: Path) -> None:
+def test_daemon_start_error_is_safe(home: Path) -> None:
     path = home / f"x{ATTACK}.toml"
     path.write_text("=")
     ran = subprocess.run(

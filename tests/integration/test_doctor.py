@@ -1,4 +1,4 @@
-"""The doctor: each thing broken on purpose is named, repaired where it is derived, and well again."""
+"""The doctor: each deliberate damage is reported, and repaired if the data is derived."""
 
 import json
 import os
@@ -135,7 +135,7 @@ BROKEN: dict[str, tuple[Break, set[str], str]] = {
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_what_is_derived_is_found_broken_and_repaired(well: DaemonProcess, what: str) -> None:
+def test_doctor_finds_and_repairs_damaged_derived_data(well: DaemonProcess, what: str) -> None:
     broken, names, told = BROKEN[what]
     changed(well, broken)
     found = diagnosis(well)
@@ -153,7 +153,7 @@ def test_what_is_derived_is_found_broken_and_repaired(well: DaemonProcess, what:
     assert sorted(hit["ref"]["messageId"] for hit in hits) == kept
 
 
-def test_what_was_captured_is_reported_and_left_alone(well: DaemonProcess) -> None:
+def test_doctor_reports_damaged_captured_data_and_does_not_change_it(well: DaemonProcess) -> None:
     changed(well, sql("INSERT INTO tools (id, session_id, tool_name, created_at) VALUES ('t', 'nobody', 'Bash', 1)"))
     found = diagnosis(well, "doctor.repair")
     assert finding(found, "owners")["state"] == "problem"
@@ -162,7 +162,7 @@ def test_what_was_captured_is_reported_and_left_alone(well: DaemonProcess) -> No
     changed(well, sql("DELETE FROM tools WHERE id = 't'"))
 
 
-def test_full_text_that_a_search_finds_damaged_is_made_anew(well: DaemonProcess) -> None:
+def test_search_rebuilds_a_damaged_full_text_index(well: DaemonProcess) -> None:
     changed(well, BROKEN["damaged words"][0])
     with well.connect() as connection:
         connection.request("search", {"query": "lighthouse"})
@@ -175,7 +175,7 @@ def test_full_text_that_a_search_finds_damaged_is_made_anew(well: DaemonProcess)
         assert connection.call("health")["ok"]
 
 
-def test_settings_that_would_keep_the_daemon_from_starting_are_a_problem(well: DaemonProcess) -> None:
+def test_doctor_reports_invalid_settings(well: DaemonProcess) -> None:
     settings = Path(well.environ["CLANKERS_CONFIG_PATH"])
     settings.write_text("log_level = 'loud'\n")
     found = finding(diagnosis(well), "settings")
@@ -185,7 +185,7 @@ def test_settings_that_would_keep_the_daemon_from_starting_are_a_problem(well: D
     settings.unlink()
 
 
-def test_scheduled_actions_that_do_not_go_on_are_told(well: DaemonProcess) -> None:
+def test_doctor_reports_stuck_and_failed_scheduled_actions(well: DaemonProcess) -> None:
     with well.connect() as connection:
         action = connection.call("schedule.create", description="Water the plants", schedule="09:00 daily")["id"]
         run = (
@@ -202,7 +202,7 @@ def test_scheduled_actions_that_do_not_go_on_are_told(well: DaemonProcess) -> No
 # -- the command
 
 
-def test_it_repairs_files_and_index_in_one_go_and_finds_nothing_the_second_time(well: DaemonProcess) -> None:
+def test_doctor_repairs_files_and_index_and_then_finds_nothing(well: DaemonProcess) -> None:
     left = well.data / "backups" / "clankers-1-scheduled.unfinished"
     left.parent.mkdir(mode=0o700, exist_ok=True)
     left.touch(mode=0o600)
@@ -225,20 +225,20 @@ def test_it_repairs_files_and_index_in_one_go_and_finds_nothing_the_second_time(
     assert (code, found["repaired"]) == (0, [])
 
 
-def test_a_poisoned_event_is_reported_with_what_to_do_about_it(well: DaemonProcess) -> None:
+def test_doctor_reports_a_rejected_event_with_advice(well: DaemonProcess) -> None:
     spool_event(str(well.data / "spool"), b"{not json")
     rejected = well.data / "spool" / "rejected"
     eventually(lambda: rejected.is_dir() and list(rejected.iterdir()), "the event is set aside")
     code, found = doctor(well, "--repair")
     assert code == 4
-    assert finding(found, "set aside")["finding"].startswith(f"1 event could not be stored and lies in {rejected}")
+    assert finding(found, "set aside")["finding"].startswith(f"1 event could not be stored and is in {rejected}")
     assert f"rm {rejected}/*.json" in finding(found, "set aside")["advice"]
     for event in rejected.iterdir():
         event.unlink()
     assert doctor(well)[0] == 0
 
 
-def test_backups_are_looked_into(well: DaemonProcess) -> None:
+def test_doctor_checks_backups(well: DaemonProcess) -> None:
     backup = well.data / "backups" / "clankers-20250101T000000000000-scheduled.db"
     backup.parent.mkdir(mode=0o700, exist_ok=True)
     backup.touch(mode=0o600)
@@ -253,7 +253,7 @@ def test_backups_are_looked_into(well: DaemonProcess) -> None:
     assert finding(doctor(well)[1], "backups")["advice"].startswith("clankers-ctl schedule add")
 
 
-def test_a_harness_that_goes_on_without_us_is_a_warning(well: DaemonProcess) -> None:
+def test_doctor_warns_of_a_harness_that_is_no_longer_captured(well: DaemonProcess) -> None:
     with well.connect() as connection:
         connection.call("hook.event", harness="claude-code", event={"hook_event_name": "Stop", "session_id": "c"})
     transcript = well.home / ".claude" / "projects" / "shop" / "c.jsonl"
@@ -269,7 +269,7 @@ def test_a_harness_that_goes_on_without_us_is_a_warning(well: DaemonProcess) -> 
     transcript.unlink()
 
 
-def test_an_outdated_plugin_and_an_outdated_service_are_told(well: DaemonProcess) -> None:
+def test_doctor_reports_an_outdated_plugin_and_service(well: DaemonProcess) -> None:
     for words in (["plugin", "install", "opencode"], ["service", "install", "--no-start"]):
         assert CliRunner().invoke(cli, words, env=well.environ).exit_code == 0
     assert {finding(doctor(well)[1], name)["state"] for name in ("plugin opencode", "service")} == {"ok"}
@@ -284,7 +284,7 @@ def test_an_outdated_plugin_and_an_outdated_service_are_told(well: DaemonProcess
         assert CliRunner().invoke(cli, words, env=well.environ).exit_code == 0
 
 
-def test_the_table_fits_the_terminal_and_has_colours_only_there(well: DaemonProcess) -> None:
+def test_doctor_table_fits_the_terminal_and_has_colours_only_there(well: DaemonProcess) -> None:
     shown = on_a_terminal(well, "doctor", COLUMNS="70")
     assert "\x1b[" in shown
     piped = ctl(well, "doctor", COLUMNS="70")
@@ -294,7 +294,7 @@ def test_the_table_fits_the_terminal_and_has_colours_only_there(well: DaemonProc
     assert piped.code == 0
 
 
-def test_without_a_daemon_it_tells_what_the_files_tell(home: Path) -> None:
+def test_doctor_without_a_daemon_checks_the_files(home: Path) -> None:
     down = DaemonProcess(home, HOME=str(home))
     (home / "clankers.toml").write_text("log_levle = 'info'\n")
     spool_event(str(down.data / "spool"), b"{}")
@@ -309,7 +309,7 @@ def test_without_a_daemon_it_tells_what_the_files_tell(home: Path) -> None:
     assert finding(doctor(down)[1], "database file")["state"] == "problem"
 
 
-def test_a_database_that_is_refused_is_a_problem_with_its_reason(daemon: DaemonProcess) -> None:
+def test_doctor_reports_why_a_database_is_refused(daemon: DaemonProcess) -> None:
     daemon.stop()
     changed(daemon, sql("INSERT INTO _migrations (version, name, checksum, applied_at) VALUES (9999, 'x', 'x', 1)"))
     daemon.close()

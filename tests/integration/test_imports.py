@@ -253,11 +253,11 @@ def test_the_command_tells_what_came_in(here: DaemonProcess, user: Path) -> None
     transcript(user, "one", "first", "PASSWORD=hunter2hunter2x")
     tried = ctl(here, "import", "claude-code", "--dry-run")
     assert tried.code == 0, tried.err
-    assert "would come in" in tried.out
+    assert "would import" in tried.out
     done = ctl(here, "import", "claude-code", "--since", "2w")
-    assert "1 transcript read" in done.out
+    assert "Read 1 transcript" in done.out
     assert [line.split()[-1] for line in done.out.splitlines() if line.strip().startswith("messages")] == ["4"]
-    assert "taken out" in done.out
+    assert "redacted" in done.out
     again = ctl(here, "import", "claude-code", "--json").json
     assert again["result"]["messages"] == 0
 

@@ -19,7 +19,7 @@ from commands import Ran, command, ctl
 from support import DaemonProcess, running_daemon
 
 from clankers import Client
-from clankers.ctl.hub import PullFailed, plan
+from clankers.ctl.hub import PullFailed, plan_pull
 
 REPOSITORY = "/Snowflake/snowflake-arctic-embed-s/resolve/main/"
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "cat", "dog"]
@@ -182,7 +182,7 @@ def test_a_model_is_used_by_its_name(pets: DaemonProcess):
 
     assert done.code == 0, done.err
     assert "3 chunks will be embedded again" in done.err
-    assert done.out.startswith("Now in use: onnx tiny.\n3 chunks indexed anew")
+    assert done.out.startswith("Now in use: onnx tiny.\nReindexed 3 chunks")
     assert settings(pets)["embedder_model"] == str(folder)
     assert listed(pets)["tiny"]["inUse"]
     with pets.connect() as connection:
@@ -209,7 +209,7 @@ def test_what_is_in_use_is_left_alone(pets: DaemonProcess):
         done = ctl(pets, "model", "use", "static")
 
         assert done.code == 0
-        assert "in use already" in done.err
+        assert "already in use" in done.err
         assert connection.call("job.list") == before
 
 
@@ -217,9 +217,9 @@ def test_what_is_in_use_is_left_alone(pets: DaemonProcess):
     ("words", "code", "said"),
     [
         (["bge-small"], 1, "clankers-ctl model pull bge-small"),
-        (["magic"], 1, "'magic' is no embedder"),
+        (["magic"], 1, "'magic' is not an embedder"),
         (["/"], 1, "no *.onnx"),
-        (["onnx"], 2, "Say which model"),
+        (["onnx"], 2, "Specify a model"),
         (["static", "--url", "http://127.0.0.1:1"], 2, "--url"),
         (["openai", "--key-file", "/no/such/file"], 2, "/no/such/file"),
     ],
@@ -441,7 +441,7 @@ def test_large_files_may_lie_elsewhere_and_are_checked_against_their_promise(dow
         done = pull(down, hub, "--yes")
 
     assert refused.code == 1
-    assert "not what the hub promised" in refused.err
+    assert "not what the hub announced" in refused.err
     assert done.code == 0, done.err
 
 
@@ -451,13 +451,13 @@ LARGE = b"\x08" + bytes(3 * 2**20)
 @pytest.mark.parametrize(
     ("other", "words", "said"),
     [
-        ({"onnx/model.onnx": Answer(LARGE[: 2**20], cut=2**20)}, [], "broke off after 1.0 MiB"),
+        ({"onnx/model.onnx": Answer(LARGE[: 2**20], cut=2**20)}, [], "interrupted after 1.0 MiB"),
         ({"onnx/model.onnx": Answer(status=404)}, [], "has no onnx/model.onnx and no model.onnx"),
         ({"tokenizer.json": Answer(status=404)}, [], "has no tokenizer.json"),
         ({"tokenizer_config.json": Answer(status=500)}, [], "500"),
         ({"config.json": Answer(status=401)}, [], "private"),
         ({"onnx/model.onnx": Answer(LARGE)}, ["--max-size", "1"], "--max-size"),
-        ({"onnx/model.onnx": Answer(tiny_model(), silent=True)}, [], "how long it is"),
+        ({"onnx/model.onnx": Answer(tiny_model(), silent=True)}, [], "announce its length"),
         ({"onnx/model.onnx": Answer(tiny_model(), cut=-3)}, [], ""),
         ({"onnx/model.onnx": Answer(b"<html>Please log in</html>")}, [], "is not an ONNX model"),
         ({"onnx/model.onnx": Answer(b"version https://git-lfs.github.com/spec/v1")}, [], "is not an ONNX model"),
@@ -471,7 +471,7 @@ def test_of_a_hub_that_misbehaves_nothing_is_left(
 ):
     if any(answer.cut < 0 for answer in other.values()):  # it sends more than it said: known by the promised size
         other["onnx/model.onnx"].headers["X-Linked-Size"] = str(len(tiny_model()))
-        said = "not what the hub promised"
+        said = "not what the hub announced"
     with serving(arctic(**other)) as hub:
         done = pull(down, hub, "--yes", *words)
 
@@ -523,13 +523,13 @@ def test_an_interrupted_fetch_leaves_nothing(down: DaemonProcess):
 @pytest.mark.parametrize("name", ["nonsense", "../x", "a/../b", "/etc/passwd", "a/.hidden", "a/b/c", "", "ä/b"])
 def test_a_name_cannot_lead_elsewhere(name: str, tmp_path: Path):
     with pytest.raises(PullFailed):
-        plan(name, tmp_path, "https://hub.example.org", False, 1)
+        plan_pull(name, tmp_path, "https://hub.example.org", False, 1)
 
 
 @pytest.mark.parametrize("base", ["", "hub.example.org", "file:///etc", "ftp://hub.example.org"])
 def test_a_hub_is_at_an_address_of_the_web(base: str, tmp_path: Path):
     with pytest.raises(PullFailed):
-        plan("minilm", tmp_path, base, False, 1)
+        plan_pull("minilm", tmp_path, base, False, 1)
 
 
 # A model that is away for a while

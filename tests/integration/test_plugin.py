@@ -1,4 +1,4 @@
-"""`clankers-ctl plugin`: connects a harness, and leaves no trace when it is taken out."""
+"""`clankers-ctl plugin`: install a plugin, and uninstall it without a trace."""
 
 import json
 import os
@@ -72,7 +72,7 @@ BEFORE = [
 
 
 @pytest.mark.parametrize("before", BEFORE)
-def test_uninstalling_puts_every_file_back_byte_for_byte(machine: Machine, before: bytes | None) -> None:
+def test_plugin_uninstall_restores_every_file_byte_for_byte(machine: Machine, before: bytes | None) -> None:
     if before is not None:
         write(machine.settings, before)
         machine.settings.chmod(0o600)
@@ -86,7 +86,7 @@ def test_uninstalling_puts_every_file_back_byte_for_byte(machine: Machine, befor
     assert machine.everything() == snapshot
 
 
-def test_installing_twice_changes_nothing_the_second_time(machine: Machine) -> None:
+def test_plugin_install_again_changes_nothing(machine: Machine) -> None:
     write(machine.settings, ODD)
     snapshot = machine.everything()
     machine.plugin("install", "claude-code")
@@ -98,7 +98,7 @@ def test_installing_twice_changes_nothing_the_second_time(machine: Machine) -> N
     assert machine.everything() == snapshot
 
 
-def test_what_changed_in_the_meantime_stays_changed(machine: Machine) -> None:
+def test_plugin_uninstall_keeps_later_changes_of_others(machine: Machine) -> None:
     write(machine.settings, ODD)
     machine.plugin("install", "claude-code")
     changed = settings_of(machine) | {"model": "haiku"}
@@ -107,7 +107,7 @@ def test_what_changed_in_the_meantime_stays_changed(machine: Machine) -> None:
     assert settings_of(machine) == {"model": "haiku", "permissions": {"allow": ["Bash"]}, "hooks": {}}
 
 
-def test_what_claude_code_notes_of_the_plugin_goes_too(machine: Machine) -> None:
+def test_plugin_uninstall_removes_entries_in_claude_codes_registries(machine: Machine) -> None:
     registries = machine.home / ".claude" / "plugins"
     other = b'{"other": {"source": {"source": "github", "repo": "a/b"}}}'
     write(registries / "known_marketplaces.json", other)
@@ -143,7 +143,7 @@ def test_plugin_install_does_not_write_through_a_planted_link(machine: Machine) 
     assert precious.read_text() == "{}"
 
 
-def test_settings_behind_a_link_are_edited_where_they_are(machine: Machine) -> None:
+def test_plugin_install_edits_settings_behind_a_link(machine: Machine) -> None:
     real = machine.home / "dotfiles" / "claude.json"
     write(real, ODD)
     machine.settings.parent.mkdir()
@@ -157,7 +157,7 @@ def test_settings_behind_a_link_are_edited_where_they_are(machine: Machine) -> N
 
 
 @pytest.mark.parametrize("broken", [b"{not json", b"[1]", b'{"a": 1,}', b'{"enabledPlugins": []}'])
-def test_settings_that_cannot_be_read_are_left_alone(machine: Machine, broken: bytes) -> None:
+def test_plugin_install_does_not_touch_invalid_settings(machine: Machine, broken: bytes) -> None:
     write(machine.settings, broken)
     snapshot = machine.everything()
     ran = machine.plugin("install", "claude-code")
@@ -168,7 +168,7 @@ def test_settings_that_cannot_be_read_are_left_alone(machine: Machine, broken: b
     assert machine.everything() == snapshot
 
 
-def test_a_dry_run_tells_and_changes_nothing(machine: Machine) -> None:
+def test_plugin_dry_run_reports_and_changes_nothing(machine: Machine) -> None:
     write(machine.settings, ODD)
     snapshot = machine.everything()
     told = machine.plugin("install", "claude-code", "--dry-run").out
@@ -180,7 +180,7 @@ def test_a_dry_run_tells_and_changes_nothing(machine: Machine) -> None:
     assert machine.everything() == installed
 
 
-def test_another_folder_for_claude_code_is_respected(machine: Machine) -> None:
+def test_plugin_install_respects_claude_config_dir(machine: Machine) -> None:
     elsewhere = machine.home / "elsewhere"
     machine.plugin("install", "claude-code", CLAUDE_CONFIG_DIR=str(elsewhere))
     assert (elsewhere / "settings.json").exists()
@@ -192,7 +192,7 @@ def installed_hooks(machine: Machine) -> dict[str, Any]:
     return dict(json.loads(found.read_bytes())["hooks"])
 
 
-def test_the_installed_hooks_run_and_hand_over_their_event(machine: Machine) -> None:
+def test_plugin_hooks_run_and_send_their_event(machine: Machine) -> None:
     """Each as the harness runs it: no shell, no PATH, somewhere else."""
     machine.plugin("install", "claude-code")
     spool = machine.home / ".local" / "share" / "clankers" / "spool"
@@ -212,7 +212,7 @@ def test_the_installed_hooks_run_and_hand_over_their_event(machine: Machine) -> 
         assert (sent["harness"], sent["event"]) == ("claude-code", payload)
 
 
-def test_where_the_daemon_is_goes_into_the_plugin(machine: Machine) -> None:
+def test_plugin_hooks_contain_the_path_variables(machine: Machine) -> None:
     machine.plugin("install", "claude-code", CLANKERS_DATA_PATH=str(machine.home / "data"))
     (hook,) = installed_hooks(machine)["Stop"][0]["hooks"]
     subprocess.run(
@@ -222,7 +222,7 @@ def test_where_the_daemon_is_goes_into_the_plugin(machine: Machine) -> None:
     assert len(list((machine.home / "data" / "clankers" / "spool").glob("*.json"))) == 1
 
 
-def test_only_what_recalls_asks_for_it(machine: Machine) -> None:
+def test_plugin_hooks_recall_only_at_start_and_prompt(machine: Machine) -> None:
     machine.plugin("install", "claude-code")
     recalling = {
         event for event, (group,) in installed_hooks(machine).items() if "--recall" in group["hooks"][0]["args"]
@@ -234,7 +234,7 @@ def test_only_what_recalls_asks_for_it(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("existing", ["", ".config", ".config/opencode/plugin"])
-def test_opencode_gets_one_file_and_loses_it_again(machine: Machine, existing: str) -> None:
+def test_plugin_of_opencode_is_one_file(machine: Machine, existing: str) -> None:
     (machine.home / existing).mkdir(parents=True, exist_ok=True)
     snapshot = machine.everything()
     machine.plugin("install", "opencode")
@@ -246,7 +246,7 @@ def test_opencode_gets_one_file_and_loses_it_again(machine: Machine, existing: s
     assert machine.everything() == snapshot
 
 
-def test_somebody_elses_file_of_that_name_is_left_alone(machine: Machine) -> None:
+def test_plugin_install_does_not_overwrite_a_foreign_file(machine: Machine) -> None:
     write(machine.opencode / "plugin" / "clankers.js", b"export const Mine = 1")
     ran = machine.plugin("install", "opencode")
     assert ran.code == 1
@@ -257,7 +257,7 @@ def test_somebody_elses_file_of_that_name_is_left_alone(machine: Machine) -> Non
 # --- Status
 
 
-def test_status_tells_what_is_installed_and_current(machine: Machine) -> None:
+def test_plugin_status_shows_installed_and_outdated(machine: Machine) -> None:
     assert machine.plugin("status", "claude-code").code == 3
     machine.plugin("install", "claude-code")
     assert machine.plugin("status", "claude-code").code == 0
@@ -270,7 +270,7 @@ def test_status_tells_what_is_installed_and_current(machine: Machine) -> None:
     assert machine.plugin("status", "claude-code").out.startswith("claude-code: not enabled")
 
 
-def test_uninstalling_what_is_not_there_says_so(machine: Machine) -> None:
+def test_plugin_uninstall_reports_that_nothing_is_installed(machine: Machine) -> None:
     snapshot = machine.everything()
     for harness in ("claude-code", "opencode"):
         ran = machine.plugin("uninstall", harness)
@@ -278,7 +278,7 @@ def test_uninstalling_what_is_not_there_says_so(machine: Machine) -> None:
     assert machine.everything() == snapshot
 
 
-def test_the_plugin_in_the_repository_hands_over_the_same_events(machine: Machine) -> None:
+def test_plugin_in_the_repository_sends_the_same_events(machine: Machine) -> None:
     """It is what `--plugin-dir` takes, with its commands in PATH."""
     machine.plugin("install", "claude-code")
     described = json.loads((PLUGINS / "claude-code" / "hooks" / "hooks.json").read_bytes())["hooks"]

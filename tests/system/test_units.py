@@ -19,9 +19,9 @@ from click.testing import CliRunner
 from support import DaemonProcess, RawConnection
 from writers import eventually
 
-from clankers.ctl.managers import LABEL
 from clankers.ctl.plugin import hook_command
 from clankers.ctl.service import service
+from clankers.ctl.service_managers import LABEL
 
 UNITS = ("clankersd.socket", "clankersd.service")
 
@@ -71,20 +71,20 @@ def verified(folder: Path, home: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_systemd_finds_no_fault_with_the_units(home: Path) -> None:
+def test_units_pass_systemd_analyze(home: Path) -> None:
     run("install")
     verdict = verified(unit_folder(home), home)
     assert (verdict.returncode, verdict.stderr) == (0, "")
 
 
-def test_systemd_would_find_a_fault_if_there_were_one(home: Path) -> None:
+def test_units_with_a_fault_do_not_pass_systemd_analyze(home: Path) -> None:
     run("install")
     unit = unit_folder(home) / "clankersd.service"
     unit.write_text(unit.read_text().replace("WatchdogSec=30", "WatchdogSex=30"))
     assert "WatchdogSex" in verified(unit_folder(home), home).stderr
 
 
-def test_paths_with_spaces_and_percent_signs_survive(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_units_quote_spaces_and_percent_signs(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     odd = home / 'a "b" 100%h'
     monkeypatch.setenv("CLANKERS_DATA_PATH", str(odd))
     command = home / "c d 100%h" / "clankersd"  # systemd allows no quotes in the name of a program
@@ -104,7 +104,7 @@ def directives(unit: Path) -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines)
 
 
-def test_the_units_hold_what_was_asked_of_them(home: Path) -> None:
+def test_units_have_the_required_directives(home: Path) -> None:
     run("install")
     unit = directives(unit_folder(home) / "clankersd.service")
     assert unit["Type"] == "notify"
@@ -123,7 +123,7 @@ USELESS_OR_WORSE = """
 """.split()  # noqa: SIM905
 
 
-def test_the_service_has_no_directive_that_fails_in_a_user_manager(home: Path) -> None:
+def test_units_have_no_directive_that_fails_in_a_user_manager(home: Path) -> None:
     run("install")
     assert not directives(unit_folder(home) / "clankersd.service").keys() & set(USELESS_OR_WORSE)
 
@@ -144,7 +144,7 @@ AGENT_KEYS = {
 
 
 @pytest.mark.usefixtures("on_macos")
-def test_the_launchd_agent_has_the_keys_and_types_launchd_knows(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launchd_agent_has_known_keys_and_types(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLANKERS_DATA_PATH", str(home / "a & b"))
     run("install")
     agent = plistlib.loads((home / "Library" / "LaunchAgents" / f"{LABEL}.plist").read_bytes())
@@ -167,7 +167,7 @@ def test_the_launchd_agent_has_the_keys_and_types_launchd_knows(home: Path, monk
 # -- install, uninstall, status
 
 
-def test_installing_again_changes_nothing(home: Path) -> None:
+def test_service_install_again_changes_nothing(home: Path) -> None:
     assert [file["action"] for file in run("install")["files"]] == ["wrote", "wrote"]
     before = {path: path.stat().st_mtime_ns for path in everything_in(home)}
     assert [file["action"] for file in run("install")["files"]] == ["unchanged", "unchanged"]
@@ -175,7 +175,7 @@ def test_installing_again_changes_nothing(home: Path) -> None:
 
 
 @pytest.mark.parametrize("platform", ["linux", "darwin"])
-def test_install_and_uninstall_leave_nothing_behind(home: Path, monkeypatch: pytest.MonkeyPatch, platform: str) -> None:
+def test_service_uninstall_leaves_nothing_behind(home: Path, monkeypatch: pytest.MonkeyPatch, platform: str) -> None:
     monkeypatch.setattr(sys, "platform", platform)
     run("install")
     assert everything_in(home)
@@ -184,7 +184,7 @@ def test_install_and_uninstall_leave_nothing_behind(home: Path, monkeypatch: pyt
     assert {file["action"] for file in run("uninstall")["files"]} == {"absent"}
 
 
-def test_uninstall_removes_the_links_that_systemctl_made_and_nothing_of_others(home: Path) -> None:
+def test_service_uninstall_removes_only_our_links(home: Path) -> None:
     run("install")
     wants = unit_folder(home) / "default.target.wants"
     wants.mkdir()
@@ -194,7 +194,7 @@ def test_uninstall_removes_the_links_that_systemctl_made_and_nothing_of_others(h
     assert [path.name for path in unit_folder(home).iterdir()] == ["other.service"]
 
 
-def test_a_dry_run_shows_the_files_and_writes_none(home: Path) -> None:
+def test_service_dry_run_shows_the_files_and_writes_none(home: Path) -> None:
     report = run("install", "--dry-run")
     assert "[Service]" in report["files"][1]["text"]
     assert report["leftToRun"]
@@ -205,7 +205,7 @@ def test_a_dry_run_shows_the_files_and_writes_none(home: Path) -> None:
     assert everything_in(home) == before
 
 
-def test_without_systemctl_the_files_are_written_and_the_commands_named(
+def test_service_install_without_systemctl_lists_the_commands_to_run(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(home))
@@ -221,7 +221,7 @@ def test_without_systemctl_the_files_are_written_and_the_commands_named(
     assert "--now" not in " ".join(run("install", "--no-start")["leftToRun"])
 
 
-def test_status_tells_missing_current_and_outdated_apart(home: Path) -> None:
+def test_service_status_distinguishes_missing_current_and_outdated(home: Path) -> None:
     assert {file["is"] for file in run("status", exit_code=3)["files"]} == {"missing"}
     run("install")
     assert {file["is"] for file in run("status")["files"]} == {"current"}
@@ -243,7 +243,7 @@ def manager_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return calls
 
 
-def test_install_and_uninstall_tell_systemd(manager_calls: Path) -> None:
+def test_service_install_and_uninstall_run_systemctl(manager_calls: Path) -> None:
     (manager_calls.parent / "fail-is-active").touch()
     ran = [step["command"] for step in run("install")["ran"]]
     assert ran == [
@@ -259,14 +259,14 @@ def test_install_and_uninstall_tell_systemd(manager_calls: Path) -> None:
 
 
 @pytest.mark.usefixtures("on_macos")
-def test_install_loads_the_agent_into_the_users_domain(home: Path, manager_calls: Path) -> None:
+def test_service_install_loads_the_agent_into_the_users_domain(home: Path, manager_calls: Path) -> None:
     ran = [step["command"] for step in run("install")["ran"]]
     place = home / "Library" / "LaunchAgents" / f"{LABEL}.plist"
     assert ran[-1] == f"launchctl bootstrap gui/{os.getuid()} {place}"
     assert (home / "Library").exists()
 
 
-def test_a_command_that_fails_is_a_problem_and_the_rest_is_left_to_run(manager_calls: Path) -> None:
+def test_service_install_stops_after_a_failed_command(manager_calls: Path) -> None:
     script = manager_calls.parent / "bin" / "systemctl"
     script.write_text('#!/bin/sh\n[ "$2" != daemon-reload ] || { echo "no such luck" >&2; exit 1; }\n')
     report = run("install", exit_code=1)
@@ -274,7 +274,7 @@ def test_a_command_that_fails_is_a_problem_and_the_rest_is_left_to_run(manager_c
     assert report["leftToRun"] == ["systemctl --user enable --now clankersd.socket clankersd.service"]
 
 
-def test_a_daemon_outside_the_service_is_not_fought_over(
+def test_service_install_refuses_while_another_daemon_runs(
     home: Path, manager_calls: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (manager_calls.parent / "bin" / "systemctl").write_text('#!/bin/sh\n[ "$2" != is-active ]\n')
@@ -288,7 +288,7 @@ def test_a_daemon_outside_the_service_is_not_fought_over(
     assert report["leftToRun"][0] == f"kill {os.getpid()}"
 
 
-def test_the_commands_are_part_of_clankers_ctl() -> None:
+def test_service_is_part_of_clankers_ctl() -> None:
     command = Path(sys.executable).with_name("clankers-ctl")
     shown = subprocess.run([command, "service", "--help"], capture_output=True, text=True, check=True)
     for name in ("install", "uninstall", "status"):

@@ -97,7 +97,7 @@ def test_parse_changes_sends_times_before_2001_in_seconds():
         ("importance", '"much"', "line 7, importance: Expected `float | null`, got `str`"),
         ("sector", '"psychic"', "line 4, sector: "),
         ("tags", '["a", 1]', "line 9, tags: "),
-        ("expires_at", '"soon"', "line 14, expires_at: 'soon' is no time"),
+        ("expires_at", '"soon"', "line 14, expires_at: 'soon' is not a time"),
         ("tags", "[", "the fields are not valid TOML"),
         ("id", '"another"', "line 2, id: this is a draft of another"),
         ("tier", '"global"\nmood = "good"', "mood: there is no field 'mood'"),

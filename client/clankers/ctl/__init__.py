@@ -1,30 +1,28 @@
-"""`clankers-ctl`: see, question and look after the daemon."""
+"""`clankers-ctl`: inspect, query and administer the daemon."""
 
 import sys
 from io import TextIOWrapper
 
 import click
+from click.shell_completion import get_completion_class
 
 from clankers.ctl.backup import backup
-from clankers.ctl.capture import capture
-from clankers.ctl.command import Root, socket_option
-from clankers.ctl.completion import completion
+from clankers.ctl.capture import capture, import_
+from clankers.ctl.command import Ctl, Root, common_options, socket_option
 from clankers.ctl.config import config
-from clankers.ctl.db import db
+from clankers.ctl.db import db, query
 from clankers.ctl.docs import docs
 from clankers.ctl.doctor import doctor
 from clankers.ctl.graph import graph
-from clankers.ctl.imports import import_
 from clankers.ctl.index import index, reindex
 from clankers.ctl.jobs import jobs
 from clankers.ctl.logs import logs
 from clankers.ctl.memory import memory
 from clankers.ctl.model import model
+from clankers.ctl.output import echo, print_json
 from clankers.ctl.plugin import plugin
-from clankers.ctl.query import query
-from clankers.ctl.recall import recall
 from clankers.ctl.schedules import schedule
-from clankers.ctl.search import search
+from clankers.ctl.search import recall, search
 from clankers.ctl.service import service
 from clankers.ctl.sessions import session, sessions
 from clankers.ctl.skills import skill
@@ -37,9 +35,9 @@ from clankers.ctl.threads import thread
 @socket_option
 @click.version_option(package_name="clankers", prog_name="clankers-ctl")
 def cli() -> None:
-    """See, question and look after clankersd, the local memory of your coding agents.
+    """Inspect, query and administer clankersd, the local memory of your coding agents.
 
-    Every command takes --json: then standard output holds JSON and nothing else.
+    Every command accepts --json, which prints JSON and nothing else to standard output.
 
     \b
     Examples:
@@ -54,12 +52,34 @@ def cli() -> None:
 
     \b
     Exit codes:
-      0  it worked
-      1  the command failed, or the daemon answered with an error
-      2  the command was not understood
+      0  success
+      1  the command failed, or the daemon returned an error
+      2  the command line was not understood
       3  the daemon is not running
-      4  the daemon runs and reports a problem, or doctor found one
+      4  the daemon is running and reports a problem, or doctor found a problem
     """
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@common_options
+def completion(ctl: Ctl, shell: str) -> None:
+    """Print a script for shell completion.
+
+    \b
+    Examples:
+      clankers-ctl completion bash > ~/.local/share/bash-completion/completions/clankers-ctl
+      clankers-ctl completion zsh > "${fpath[1]}/_clankers-ctl"
+      clankers-ctl completion fish > ~/.config/fish/completions/clankers-ctl.fish
+    """
+    completer = get_completion_class(shell)
+    assert completer  # for the type checker: click supports all three shells
+    root = click.get_current_context().find_root().command
+    script = completer(root, {}, "clankers-ctl", "_CLANKERS_CTL_COMPLETE").source()
+    if ctl.json:
+        print_json({"shell": shell, "script": script})
+    else:
+        echo(script)
 
 
 COMMANDS = (
@@ -98,8 +118,8 @@ for command in COMMANDS:
 
 
 def main() -> None:
-    """The console script."""
+    """Run the console script."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that lacks a character still shows the rest
+            stream.reconfigure(errors="replace")  # a character the terminal cannot show is replaced
     cli(prog_name="clankers-ctl")

@@ -6,14 +6,14 @@ import secrets
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import click
 
-from clankers.ctl.command import Ctl, common
-from clankers.ctl.human import local, several, size
-from clankers.ctl.output import Column, echo, print_json, print_table, secho
+from clankers.ctl.command import Ctl, common_options, daemon_paths, yes_option
+from clankers.ctl.formatting import format_bytes, format_time, plural
+from clankers.ctl.output import Column, confirm, echo, print_json, print_table, secho
 from clankers.messages import DaemonUnavailable
 from clankers_protocol.admin import DaemonStatus
 from clankers_protocol.database_files import replace_database, sync
@@ -21,12 +21,17 @@ from clankers_protocol.errors import RpcError
 from clankers_protocol.paths import Paths, default_paths
 from clankers_protocol.wire import Wire
 
-STOP_SECONDS = 60
-COLUMNS = [Column("Name", least=20), Column("Made"), Column("Size", right=True), Column("Sessions", right=True)]
+STOP_TIMEOUT_SECONDS = 60
+COLUMNS = [
+    Column("Name", min_width=20),
+    Column("Made"),
+    Column("Size", align_right=True),
+    Column("Sessions", align_right=True),
+]
 
 
 class Backup(Wire):
-    """One file in the folder of backups. `problem` says why it cannot be restored."""
+    """One file in the backup directory. `problem` is the reason why it cannot be restored, if any."""
 
     name: str
     path: str
@@ -37,7 +42,7 @@ class Backup(Wire):
 
 
 class Restored(Wire):
-    """What a restore did."""
+    """Result of a restore."""
 
     database: str
     backup: str
@@ -48,9 +53,9 @@ class Restored(Wire):
 
 @click.group()
 def backup() -> None:
-    """List the backups of the database, and restore one.
+    """List backups of the database, or restore one.
 
-    The daemon makes a backup before each migration, and on a schedule:
+    The daemon makes a backup before each migration. To also make backups regularly, add a schedule:
 
     \b
       clankers-ctl schedule add "03:00 daily" "Nightly backup" --builtin backup
@@ -63,119 +68,106 @@ def backup() -> None:
 
 
 @backup.command(name="list")
-@common
+@common_options
 def list_(ctl: Ctl) -> None:
-    """List the backups, newest first. The daemon need not run.
+    """List the backups, newest first. Works without a running daemon.
 
     \b
     Examples:
       clankers-ctl backup list
       clankers-ctl backup list --json | jq -r '.backups[0].name'
     """
-    paths = _paths(ctl)
-    found = [_described(path) for path in paths.backups.glob("*.db")]
-    found.sort(key=lambda each: each.made_at, reverse=True)
+    paths = _find_paths(ctl)
+    backups = [_describe(path) for path in paths.backups.glob("*.db")]
+    backups.sort(key=lambda backup: backup.made_at, reverse=True)
     if ctl.json:
-        print_json({"backups": found})
-    elif not found:
+        print_json({"backups": backups})
+    elif not backups:
         echo(f"There are no backups in {paths.backups}.")
     else:
-        rows = [[each.name, local(each.made_at), size(each.bytes), _contents(each)] for each in found]
+        rows = []
+        for backup in backups:
+            contents = f"unusable: {backup.problem}" if backup.problem else f"{backup.sessions:,}"
+            rows.append([backup.name, format_time(backup.made_at), format_bytes(backup.bytes), contents])
         print_table(COLUMNS, rows)
 
 
 @backup.command()
 @click.argument("backup", metavar="NAME|FILE")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@common
+@yes_option
+@common_options
 def restore(ctl: Ctl, backup: str, yes: bool) -> None:
-    """Replace the database by a backup, and keep the replaced one beside it.
+    """Replace the database with a backup. Asks for confirmation first.
 
-    Give a name from `backup list`, or the path of any copy of the database. It is copied and checked first; the
-    backup itself stays as it is. A running daemon is stopped. The replaced database and its write-ahead log are kept as
-    clankers.db.replaced-TIME.
+    Specify a name from `backup list`, or the path of any copy of the database. The backup is first copied, and the copy
+    checked; the backup itself does not change. A running daemon is stopped. The replaced database and its write-ahead
+    log are renamed to clankers.db.replaced-TIME in the same folder.
 
     \b
     Examples:
       clankers-ctl backup restore clankers-20250131T030000000000-scheduled.db
       clankers-ctl backup restore ~/clankers-copy.db --yes --json
     """
-    paths = _paths(ctl)
-    source = _find(paths, backup)
+    paths = _find_paths(ctl)
+    source = _find_backup(paths, backup)
     database = paths.database.resolve()
     new = database.with_name(f"{database.name}.restoring")
     try:
         sessions = _copy_and_check(source, new)
         if not yes:
-            echo(f"{source.name} holds {several(sessions, 'session')}. A running daemon is stopped.", err=True)
-            click.confirm(f"Replace {database} by it?", abort=True, err=True)
+            echo(f"{source.name} has {plural(sessions, 'session')}. A running daemon will be stopped.", err=True)
+            confirm(f"Replace {database} with it?", abort=True)
         with _daemon_stopped(paths.database) as stopped:
             replaced = replace_database(database, new, "replaced")
     finally:
-        for left in database.parent.glob(f"{new.name}*"):
-            left.unlink(missing_ok=True)
-    done = Restored(str(database), str(source), sessions, str(replaced) if replaced else None, stopped)
+        for leftover in database.parent.glob(f"{new.name}*"):
+            leftover.unlink(missing_ok=True)
     if ctl.json:
-        print_json(done)
+        print_json(Restored(str(database), str(source), sessions, str(replaced) if replaced else None, stopped))
         return
-    secho(f"Restored {source.name} with {several(sessions, 'session')}.", fg="green")
+    secho(f"Restored {source.name} with {plural(sessions, 'session')}.", fg="green")
     if replaced:
-        echo(f"The replaced database is {replaced}; delete it once nothing is missing.")
+        echo(f"The replaced database is now {replaced}. Delete it once you are sure that you do not need it.")
     if stopped:
-        echo("The daemon was stopped. The next hook or client starts it again; or run clankersd.")
+        echo("The daemon was stopped. The next hook or client starts it again, or you can run clankersd.")
 
 
-def _paths(ctl: Ctl) -> Paths:
-    """Where the daemon that runs keeps its files, else where one would."""
-    ours = default_paths()
+def _find_paths(ctl: Ctl) -> Paths:
+    """Return the paths of the running daemon, or the default paths if none is running."""
     try:
         status = ctl.call(DaemonStatus(), timeout=10)
     except (DaemonUnavailable, TimeoutError, RpcError):
-        return ours
-    places = (status.data_path, status.db_path, status.socket_path, status.log_path, status.config_path)
-    return Paths(*map(Path, places))
+        return default_paths()
+    return daemon_paths(status)
 
 
-def _find(paths: Paths, backup: str) -> Path:
+def _find_backup(paths: Paths, backup: str) -> Path:
     for path in (paths.backups / backup, Path(backup).expanduser()):
         if path.is_file():
             return path.absolute()
-    raise click.ClickException(f"there is no backup {backup!r}: see clankers-ctl backup list")
+    raise click.ClickException(f"There is no backup {backup!r}. Run `clankers-ctl backup list` to see the backups.")
 
 
-def _described(path: Path) -> Backup:
-    found = path.stat()
-    about = Backup(path.name, str(path), int(found.st_mtime * 1000), found.st_size)
-    import apsw
+def _describe(path: Path) -> Backup:
+    import apsw  # slow to load
 
-    try:
-        about.sessions = _count_sessions(path)
-    except apsw.Error as error:
-        about.problem = str(error)
-    return about
-
-
-def _contents(each: Backup) -> str:
-    return f"unusable: {each.problem}" if each.problem else f"{each.sessions:,}"
-
-
-def _count_sessions(path: Path) -> int:
-    import apsw
-
+    file = path.stat()
+    backup = Backup(path.name, str(path), int(file.st_mtime * 1000), file.st_size)
     flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
-    db = apsw.Connection(f"{path.absolute().as_uri()}?immutable=1", flags=flags)
     try:
-        return int(db.execute("SELECT count(*) FROM sessions").get)
-    finally:
-        db.close()
+        with closing(apsw.Connection(f"{path.absolute().as_uri()}?immutable=1", flags=flags)) as db:
+            backup.sessions = int(db.execute("SELECT count(*) FROM sessions").get)
+    except apsw.Error as error:
+        backup.problem = str(error)
+    return backup
 
 
 def _copy_and_check(source: Path, new: Path) -> int:
-    """Copy a backup, with what its own WAL holds, and check the copy; return its number of sessions."""
-    import apsw
+    """Copy a backup, including the content of its WAL, and check the copy; return its number of sessions."""
+    import apsw  # slow to load
 
-    for left in new.parent.glob(f"{new.name}*"):
-        left.unlink()
+    for leftover in new.parent.glob(f"{new.name}*"):
+        leftover.unlink()
     descriptor = os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     os.close(descriptor)
     try:
@@ -185,8 +177,8 @@ def _copy_and_check(source: Path, new: Path) -> int:
             with copy.backup("main", original, "main") as copying:
                 while not copying.done:
                     copying.step(4096)
-            copy.pragma("journal_mode", "delete")  # one file, nothing beside it
-            copy.pragma("application_id", secrets.randbelow(2**31 - 1) + 1)  # no WAL of another copy belongs to it
+            copy.pragma("journal_mode", "delete")  # a single file, without a WAL
+            copy.pragma("application_id", secrets.randbelow(2**31 - 1) + 1)  # so that no WAL of another copy matches it
             problems = [str(row[0]) for row in copy.execute("PRAGMA integrity_check") if row[0] != "ok"]
             sessions = int(copy.execute("SELECT count(*) FROM sessions").get)
         finally:
@@ -195,30 +187,30 @@ def _copy_and_check(source: Path, new: Path) -> int:
     except apsw.Error as error:
         raise click.ClickException(f"{source} cannot be restored: {error}") from error
     if problems:
-        raise click.ClickException(f"{source} is damaged, nothing was changed: {problems[0]}")
+        raise click.ClickException(f"{source} is damaged: {problems[0]}. Nothing was changed.")
     sync(new)
     return sessions
 
 
 @contextmanager
 def _daemon_stopped(database: Path) -> Iterator[int | None]:
-    """Hold the lock that a daemon holds while it has the database open, and end the daemon that has it.
+    """Stop the daemon that has the database open, and hold its database lock so that no other daemon starts.
 
-    Yields the process id of that daemon, None when there was none.
+    Yields the process id of the stopped daemon, or None if none was running.
     """
     lock = database.with_name(f"{database.name}.lock")
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
     stopped: int | None = None
-    deadline = time.monotonic() + STOP_SECONDS
+    deadline = time.monotonic() + STOP_TIMEOUT_SECONDS
     try:
-        while not _is_free(descriptor):
+        while not _try_lock(descriptor):
             holder = lock.read_text().strip()
             if time.monotonic() > deadline or not holder.isdigit():
                 raise click.ClickException(
-                    f"clankersd (process {holder or 'unknown'}) has the database open and does not stop. Stop it, with "
-                    "systemctl --user stop clankersd.socket clankersd.service or with kill, then run this command again"
+                    f"clankersd (process {holder or 'unknown'}) has the database open and does not stop. Stop it with "
+                    "`systemctl --user stop clankersd.socket clankersd.service` or `kill`, then run this command again."
                 )
-            if int(holder) != stopped:  # each once: the second SIGTERM ends a daemon at once
+            if int(holder) != stopped:  # a second SIGTERM would abort the work in flight
                 stopped = int(holder)
                 with suppress(ProcessLookupError):
                     os.kill(stopped, signal.SIGTERM)
@@ -228,9 +220,9 @@ def _daemon_stopped(database: Path) -> Iterator[int | None]:
         os.close(descriptor)
 
 
-def _is_free(lock: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

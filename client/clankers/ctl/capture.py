@@ -1,17 +1,24 @@
-"""`clankers-ctl capture`: whether what harnesses do arrives."""
+"""`clankers-ctl capture` and `clankers-ctl import`: events and history of harnesses."""
 
 import sys
 import time
+from typing import cast, get_args
 
 import click
+import msgspec
 
-from clankers.ctl.command import PROBLEM, Ctl, common
-from clankers.ctl.human import local, several, size, span
+from clankers.ctl.command import EXIT_PROBLEM, Ctl, common_options
+from clankers.ctl.formatting import format_bytes, format_duration, format_time, plural, since_callback
+from clankers.ctl.jobs import job_duration, run_job_or_exit
 from clankers.ctl.output import Column, echo, one_line, print_facts, print_json, print_table
+from clankers_protocol.admin import Job
 from clankers_protocol.capture import (
     CaptureReport,
     CaptureStatus,
     HarnessCapture,
+    Importable,
+    ImportStart,
+    ImportSummary,
     LostEvents,
     SpoolDepth,
     TranscriptReading,
@@ -22,16 +29,16 @@ COLUMNS = [
     Column("State"),
     Column("Last event"),
     Column("When", optional=True),
-    Column("Events", right=True),
-    Column("Ignored", right=True, optional=True, style="dim"),
-    Column("Opted out", right=True, optional=True, style="dim"),
-    Column("Refused", right=True, optional=True),
+    Column("Events", align_right=True),
+    Column("Ignored", align_right=True, optional=True, style="dim"),
+    Column("Opted out", align_right=True, optional=True, style="dim"),
+    Column("Refused", align_right=True, optional=True),
 ]
 
 
 @click.group()
 def capture() -> None:
-    """See whether what harnesses do arrives.
+    """Check that events of harnesses are being captured.
 
     \b
     Examples:
@@ -40,11 +47,12 @@ def capture() -> None:
 
 
 @capture.command()
-@common
+@common_options
 def status(ctl: Ctl) -> None:
-    """Show the last event of each harness, what is still kept on disk, and what was kept out.
+    """Show the last event of each harness, and lost events.
 
-    Exits 4 when a harness's capture is dead or events were rejected, skipped or lost, and says what to do about it.
+    Also shows how many events are spooled or rejected, and what was redacted. Exits with 4 if a harness no longer
+    sends events, or if events were rejected, skipped or lost, and shows what to do.
 
     \b
     Examples:
@@ -55,17 +63,18 @@ def status(ctl: Ctl) -> None:
     if ctl.json:
         print_json(report)
     else:
-        _print(report)
-    sys.exit(0 if report.ok else PROBLEM)
+        _print_report(report)
+    sys.exit(0 if report.ok else EXIT_PROBLEM)
 
 
-def _print(report: CaptureReport) -> None:
+def _print_report(report: CaptureReport) -> None:
+    redacted = sorted(report.redacted.items())
     print_table(COLUMNS, [_row(harness) for harness in report.harnesses])
     echo()
     for harness in report.harnesses:
         echo(f"{one_line(harness.harness)}: {one_line(harness.explanation)}")
         if harness.last_refusal:
-            echo(f"  last refused {_ago(harness.last_refused_at)}: {one_line(harness.last_refusal)}")
+            echo(f"  last event refused {_ago(harness.last_refused_at)}: {one_line(harness.last_refusal)}")
     echo()
     print_facts(
         [
@@ -74,7 +83,7 @@ def _print(report: CaptureReport) -> None:
             *[("skipped", f"{one_line(event.name)}: {one_line(event.problem)}") for event in report.spool.skipped],
             ("lost", _lost(report.lost)),
             ("transcripts", _transcripts(report.transcripts)),
-            ("redacted", _redacted(report.redacted)),
+            ("redacted", ", ".join(f"{count:,} {one_line(kind)}" for kind, count in redacted) or "nothing"),
         ]
     )
 
@@ -92,8 +101,10 @@ def _row(harness: HarnessCapture) -> list[str]:
     ]
 
 
-def _ago(moment: int | None) -> str:
-    return f"{span(max(time.time() - moment / 1000, 0))} ago" if moment is not None else "–"
+def _ago(timestamp: int | None) -> str:
+    if timestamp is None:
+        return "–"
+    return f"{format_duration(max(time.time() - timestamp / 1000, 0))} ago"
 
 
 def _spool(spool: SpoolDepth) -> str:
@@ -101,32 +112,79 @@ def _spool(spool: SpoolDepth) -> str:
         return one_line(spool.problem)
     if not spool.waiting:
         return "empty"
-    return f"{several(spool.waiting, 'event')} waiting, {size(spool.bytes)}, the oldest from {local(spool.oldest_at)}"
+    waiting = f"{plural(spool.waiting, 'event')} waiting, {format_bytes(spool.bytes)}"
+    return f"{waiting}, the oldest from {format_time(spool.oldest_at)}"
 
 
 def _rejected(spool: SpoolDepth) -> str:
     if not spool.rejected:
         return "none"
-    newest = ", ".join(
-        f"{one_line(event.name)} ({local(event.at)}{f': {one_line(event.problem)}' if event.problem else ''})"
-        for event in spool.newest[:3]
-    )
-    return f"{several(spool.rejected, 'event')} that cannot be stored, in spool/rejected: {newest}"
+    newest = []
+    for event in spool.newest[:3]:
+        problem = f": {one_line(event.problem)}" if event.problem else ""
+        newest.append(f"{one_line(event.name)} ({format_time(event.at)}{problem})")
+    return f"{plural(spool.rejected, 'event')} that cannot be stored, in spool/rejected: {', '.join(newest)}"
 
 
 def _lost(lost: LostEvents | None) -> str:
     if lost is None:
         return "none"
-    events = f"{several(lost.count, 'event')} that hooks could not store"
+    events = f"{plural(lost.count, 'event')} that hooks could not store"
     return f"{events}, last {_ago(lost.last_at)}: {one_line(lost.last_reason)}"
 
 
 def _transcripts(read: TranscriptReading) -> str:
     if not read.files:
         return "none read"
-    bad = f", {several(read.malformed, 'malformed line')} skipped" if read.malformed else ""
-    return f"{several(read.lines, 'line')} of {several(read.files, 'file')} read{bad}, last {_ago(read.last_read_at)}"
+    malformed = f", {plural(read.malformed, 'malformed line')} skipped" if read.malformed else ""
+    return (
+        f"{plural(read.lines, 'line')} of {plural(read.files, 'file')} read{malformed}, last {_ago(read.last_read_at)}"
+    )
 
 
-def _redacted(counts: dict[str, int]) -> str:
-    return ", ".join(f"{count:,} {one_line(kind)}" for kind, count in sorted(counts.items())) or "nothing"
+# -- import
+
+
+@click.command(name="import")
+@click.argument("harness", type=click.Choice(get_args(Importable)))
+@click.option(
+    "--since",
+    metavar="TIME",
+    callback=since_callback,
+    help="Only import sessions active since this time: 2h, 3d, 1w, today …",
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be imported; import nothing.")
+@common_options
+def import_(ctl: Ctl, harness: str, since: int | None, dry_run: bool) -> None:
+    """Import the history that a harness has stored on disk. Importing again adds only what is new.
+
+    \b
+    Examples:
+      clankers-ctl import claude-code --dry-run
+      clankers-ctl import claude-code --since 4w
+      clankers-ctl import opencode --json | jq .result
+    """
+    job = run_job_or_exit(ctl, ImportStart(cast(Importable, harness), since, dry_run))
+    if ctl.json:
+        print_json(job)
+    else:
+        _print_summary(job, msgspec.convert(job.result, ImportSummary))
+
+
+def _print_summary(job: Job, summary: ImportSummary) -> None:
+    noun = "transcript" if summary.harness == "claude-code" else "session"
+    read = f"Read {plural(summary.files, noun)} in {job_duration(job)}"
+    echo(f"{read}; {'would import' if summary.dry_run else 'imported'}:")
+    print_facts(
+        [
+            ("sessions", f"{summary.sessions:,}"),
+            ("messages", f"{summary.messages:,}"),
+            ("tool calls", f"{summary.tools:,}"),
+            ("errors", f"{summary.errors:,}"),
+            ("compactions", f"{summary.compactions:,}"),
+            ("secrets", f"{summary.redacted:,} redacted" if summary.redacted else None),
+            ("opted out", plural(summary.opted_out, noun) if summary.opted_out else None),
+            ("unreadable", plural(summary.unreadable, noun) if summary.unreadable else None),
+            ("malformed", plural(summary.malformed, "line") if summary.malformed else None),
+        ]
+    )

@@ -1,4 +1,4 @@
-"""What all commands share: --socket and --json, the connection, and how each error ends the program."""
+"""Shared by all commands: --socket and --json, the connection to the daemon, error reporting and exit codes."""
 
 import atexit
 import os
@@ -14,27 +14,29 @@ import msgspec
 from clankers.client import Client
 from clankers.ctl.output import confirm, echo, print_json, secho
 from clankers.messages import BadReply, DaemonUnavailable, Result
+from clankers_protocol.admin import StatusReport
 from clankers_protocol.errors import RpcError
+from clankers_protocol.paths import Paths
 from clankers_protocol.terminal import sanitize
 from clankers_protocol.wire import Method
 
-FAILED = 1
-NOT_RUNNING = 3
-PROBLEM = 4
+EXIT_FAILED = 1
+EXIT_NOT_RUNNING = 3
+EXIT_PROBLEM = 4
 
 
 class Page(Protocol):
-    """A part of a long answer; with its cursor one asks for the next."""
+    """One page of a long answer; its cursor requests the next page."""
 
     cursor: str | None
 
 
-SomePage = TypeVar("SomePage", bound=Page)
+PageT = TypeVar("PageT", bound=Page)
 
 
 @dataclass
 class Ctl:
-    """What the command line said to all commands, and the one connection they use."""
+    """Options shared by all commands, and the connection to the daemon."""
 
     socket: Path | None = None
     json: bool = False
@@ -46,11 +48,11 @@ class Ctl:
         return client
 
     def call(self, request: Method[Result], *, timeout: float | None = None) -> Result:
-        """The daemon's answer."""
+        """Send a request to the daemon and return its answer."""
         return self.client.call(request, timeout=timeout)
 
-    def pages(self, request: Method[SomePage]) -> Iterator[SomePage]:
-        """The daemon's answer and all that follow it, fetched as they are read."""
+    def pages(self, request: Method[PageT]) -> Iterator[PageT]:
+        """Yield every page of an answer; each page is fetched when it is needed."""
         while True:
             page = self.call(request)
             yield page
@@ -73,45 +75,49 @@ socket_option = click.option(
     type=click.Path(path_type=Path),
     metavar="PATH",
     expose_value=False,
-    is_eager=True,  # what completes other arguments asks the daemon
+    is_eager=True,  # shell completion of other arguments connects to the daemon
     callback=_set_socket,
-    help="The daemon's socket, when it is not in its usual place.",
+    help="Connect to the daemon at this socket instead of the default one.",
 )
+
+yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 
 json_option = click.option(
-    "--json", is_flag=True, expose_value=False, is_eager=True, callback=_set_json, help="Print JSON."
+    "--json", is_flag=True, expose_value=False, is_eager=True, callback=_set_json, help="Print the result as JSON."
 )
 
 
-def folder(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
-    """A folder as sessions name it; anything else is taken for a project's id."""
-    return str(Path(os.path.abspath(value))) if value and Path(value).is_dir() else value  # noqa: PTH100  # `..` goes, symlinks stay
+def normalize_project(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    """Turn a folder into an absolute path, as sessions store it; take anything else as a project id."""
+    if value and Path(value).is_dir():
+        return os.path.abspath(value)  # noqa: PTH100  # resolves `..` but not symlinks, unlike Path.resolve
+    return value
 
 
 project_option = click.option(
     "--project",
     metavar="FOLDER",
-    callback=folder,
-    help="Only sessions in this folder (or project, by its id).",
+    callback=normalize_project,
+    help="Only include sessions of this project: a folder, or a project id.",
 )
 
 
-def common(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command --json and --socket, and hand it the `Ctl` they make."""
-    passing = click.make_pass_decorator(Ctl, ensure=True)
-    return json_option(socket_option(passing(command)))
+def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --json and --socket to a command, and pass it the `Ctl` they set up."""
+    pass_ctl = click.make_pass_decorator(Ctl, ensure=True)
+    return json_option(socket_option(pass_ctl(command)))
 
 
 def deletion_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--dry-run and --yes of a command that deletes."""
-    dry_run = click.option("--dry-run", is_flag=True, help="Say what would be deleted; delete nothing.")
-    return dry_run(click.option("--yes", is_flag=True, help="Do not ask.")(command))
+    """Add --dry-run and --yes to a command that deletes."""
+    dry_run_option = click.option("--dry-run", is_flag=True, help="Show what would be deleted; delete nothing.")
+    return dry_run_option(yes_option(command))
 
 
 def confirm_and_delete(
     ctl: Ctl, what: str, planned: Result, deletion: Method[Result], *, dry_run: bool, yes: bool
 ) -> None:
-    """Delete after asking, or on a dry run only tell what was `planned`."""
+    """Delete after confirmation. On a dry run, only report what was `planned`."""
     if not dry_run and not yes:
         confirm(f"Delete {what}?", abort=True)
     deleted = planned if dry_run else ctl.call(deletion)
@@ -121,30 +127,36 @@ def confirm_and_delete(
         echo(f"{'Would delete' if dry_run else 'Deleted'} {what}.")
 
 
+def daemon_paths(status: StatusReport) -> Paths:
+    """Return the paths that a running daemon uses; it may have been started with others than the defaults."""
+    paths = (status.data_path, status.db_path, status.socket_path, status.log_path, status.config_path)
+    return Paths(*map(Path, paths))
+
+
 class Root(click.Group):
-    """The program: what goes wrong in any command is said in a line on stderr, and told by the exit code."""
+    """The top-level command: reports any error as one line on stderr and an exit code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)  # in the order of their use, not of the alphabet
+        return list(self.commands)  # in the order they were added, not alphabetically
 
     def invoke(self, ctx: click.Context) -> Any:
-        ctx.ensure_object(Ctl)  # so that commands write into this one, and it is known here what they were told
+        ctx.ensure_object(Ctl)  # commands share this object, so `fail` sees whether --json was given
         try:
             return super().invoke(ctx)
         except DaemonUnavailable as error:
-            fail(ctx, NOT_RUNNING, str(error))
+            fail(ctx, EXIT_NOT_RUNNING, str(error))
         except RpcError as error:
-            fail(ctx, FAILED, error.message, error.code, error.data)
+            fail(ctx, EXIT_FAILED, error.message, error.code, error.data)
         except (TimeoutError, BadReply) as error:
-            fail(ctx, FAILED, str(error))
+            fail(ctx, EXIT_FAILED, str(error))
         except click.UsageError as error:
             raise click.UsageError(sanitize(error.format_message()), error.ctx) from error
         except click.ClickException as error:
-            fail(ctx, FAILED, error.format_message())
+            fail(ctx, EXIT_FAILED, error.format_message())
 
 
 def fail(ctx: click.Context, exit_code: int, message: str, code: int | None = None, data: Any = None) -> NoReturn:
-    """End the program with an error."""
+    """Report an error and exit with `exit_code`."""
     if ctx.ensure_object(Ctl).json:
         print_json({"error": {"code": code, "message": message, "data": data}})
     secho(f"Error: {message}", err=True, fg="red")

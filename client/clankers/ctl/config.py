@@ -9,31 +9,31 @@ from typing import Any
 
 import click
 
-from clankers.ctl.command import Ctl, common
+from clankers.ctl.command import Ctl, common_options
 from clankers.ctl.output import Column, echo, one_line, print_json, print_table, secho
 from clankers.messages import DaemonUnavailable
-from clankers_protocol.admin import DaemonConfig, DaemonConfigure, IgnoredSetting, Settings
+from clankers_protocol.admin import DaemonConfig, DaemonConfigure, IgnoredSetting
 from clankers_protocol.paths import default_paths
 
 COLUMNS = [
     Column("Key", style="cyan"),
-    Column("Value", least=16),
+    Column("Value", min_width=16),
     Column("From", optional=True),
-    Column("Meaning", least=16, wraps=True, optional=True, style="dim"),
+    Column("Meaning", min_width=16, wrap=True, optional=True, style="dim"),
 ]
 
 
-def _keys(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """The settings that begin like this, for the shell to complete."""
-    with suppress(Exception):  # a shell has no use for an error while someone types
-        known = ctx.ensure_object(Ctl).call(DaemonConfig(), timeout=1).settings
-        return [setting.key for setting in known if setting.key.startswith(incomplete)]
+def _complete_keys(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Complete the name of a setting."""
+    with suppress(Exception):  # completion must not print errors while someone types
+        settings = ctx.ensure_object(Ctl).call(DaemonConfig(), timeout=1).settings
+        return [setting.key for setting in settings if setting.key.startswith(incomplete)]
     return []
 
 
 @click.group()
 def config() -> None:
-    """See and change the daemon's settings.
+    """Show and change the settings of the daemon.
 
     \b
     Examples:
@@ -44,9 +44,9 @@ def config() -> None:
 
 
 @config.command()
-@common
+@common_options
 def show(ctl: Ctl) -> None:
-    """Show the settings in force and where each comes from; those in the file, if the daemon does not run.
+    """Show the current settings and the origin of each. Without a running daemon, show the settings file.
 
     \b
     Examples:
@@ -60,11 +60,7 @@ def show(ctl: Ctl) -> None:
         return
     if ctl.json:
         print_json(settings)
-    else:
-        _print_settings(settings)
-
-
-def _print_settings(settings: Settings) -> None:
+        return
     rows = [
         [setting.key, _text(setting.value), setting.origin, one_line(setting.help)] for setting in settings.settings
     ]
@@ -75,56 +71,56 @@ def _print_settings(settings: Settings) -> None:
 
 
 def _warn_ignored(ignored: IgnoredSetting) -> None:
-    told = f"Ignored {one_line(ignored.key)} from {one_line(ignored.source)}: {one_line(ignored.reason)}"
-    secho(told, fg="yellow", err=True)
+    setting = f"{one_line(ignored.key)} from {one_line(ignored.source)}"
+    secho(f"Ignored {setting}: {one_line(ignored.reason)}", fg="yellow", err=True)
 
 
 def _show_file(ctl: Ctl, path: Path) -> None:
-    """What the file says: only the daemon knows what that means."""
+    """Print the settings in the file without checking them, which only the daemon can do."""
     try:
-        found = dict(_flat(tomllib.loads(path.read_text())))
+        values = dict(_flatten(tomllib.loads(path.read_text())))
     except FileNotFoundError:
-        found = {}
+        values = {}
     except (OSError, ValueError) as error:
         raise click.ClickException(f"{path} cannot be read: {error}") from error
-    echo("The daemon does not run: this is what the file says, unchecked.", err=True)
-    settings = [{"key": key, "value": value, "origin": "file"} for key, value in found.items()]
+    echo("The daemon is not running. These are the settings in the file, unchecked.", err=True)
     if ctl.json:
+        settings = [{"key": key, "value": value, "origin": "file"} for key, value in values.items()]
         print_json({"path": str(path), "checked": False, "settings": settings})
-    elif found:
-        print_table(COLUMNS[:2], [[one_line(key), _text(value)] for key, value in found.items()])
+    elif values:
+        print_table(COLUMNS[:2], [[one_line(key), _text(value)] for key, value in values.items()])
     else:
-        echo(f"{path} sets nothing: everything is at its default.")
+        echo(f"{path} contains no settings. Every setting has its default value.")
 
 
-def _flat(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in table.items():
         if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
+            yield from _flatten(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 
 
 @config.command(name="set")
-@click.argument("key", shell_complete=_keys)
+@click.argument("key", shell_complete=_complete_keys)
 @click.argument("value")
-@common
+@common_options
 def set_(ctl: Ctl, key: str, value: str) -> None:
-    """Set a key in the file and apply it. Numbers, true and false are taken as such; quotes make them text.
+    """Write a setting to the file and apply it. Numbers, true and false are parsed; quote them to store text.
 
     \b
     Examples:
       clankers-ctl config set log_level debug
       clankers-ctl config set log_level '"debug"'
     """
-    _configure(ctl, key, scalar(value))
+    _configure(ctl, key, parse_scalar(value))
 
 
 @config.command()
-@click.argument("key", shell_complete=_keys)
-@common
+@click.argument("key", shell_complete=_complete_keys)
+@common_options
 def unset(ctl: Ctl, key: str) -> None:
-    """Remove a key from the file, so that its default holds again.
+    """Remove a setting from the file, which restores its default value.
 
     \b
     Examples:
@@ -134,26 +130,26 @@ def unset(ctl: Ctl, key: str) -> None:
 
 
 @config.command()
-@common
+@common_options
 def path(ctl: Ctl) -> None:
-    """Print where the settings are kept.
+    """Print the path of the settings file.
 
     \b
     Examples:
       clankers-ctl config path
       $EDITOR "$(clankers-ctl config path)" && kill -HUP "$(pgrep clankersd)"
     """
-    place = str(default_paths().config)
+    config_path = str(default_paths().config)
     with suppress(DaemonUnavailable, TimeoutError):
-        place = ctl.call(DaemonConfig(), timeout=2).path  # it may have been started with --config
+        config_path = ctl.call(DaemonConfig(), timeout=2).path  # the daemon may have been started with --config
     if ctl.json:
-        print_json({"path": place})
+        print_json({"path": config_path})
     else:
-        echo(place)
+        echo(config_path)
 
 
-def scalar(text: str) -> str | int | float | bool:
-    """The value as TOML reads it, if that is a number, a truth or a quoted text; else the text itself."""
+def parse_scalar(text: str) -> str | int | float | bool:
+    """Parse a number, boolean or quoted string as TOML; return any other text unchanged."""
     with suppress(tomllib.TOMLDecodeError):
         value = tomllib.loads(f"value = {text}")["value"]
         if isinstance(value, str | int | float):
@@ -166,15 +162,15 @@ def _configure(ctl: Ctl, key: str, value: str | int | float | bool | None) -> No
     if ctl.json:
         print_json(settings)
         return
-    now = next((setting for setting in settings.settings if setting.key == key), None)
-    if now is None:
+    setting = next((setting for setting in settings.settings if setting.key == key), None)
+    if setting is None:
         return
-    echo(f"{key} = {_text(now.value)} ({now.origin})")
+    echo(f"{key} = {_text(setting.value)} ({setting.origin})")
     for ignored in settings.ignored:
         if ignored.key == key:
             _warn_ignored(ignored)
-    if now.origin in ("environment", "flag"):
-        echo(f"The {now.origin} overrides the file, so this holds once it no longer does.", err=True)
+    if setting.origin in ("environment", "flag"):
+        echo(f"The {setting.origin} overrides the file, so the new value in the file has no effect yet.", err=True)
 
 
 def _text(value: Any) -> str:

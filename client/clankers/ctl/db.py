@@ -1,28 +1,46 @@
-"""`clankers-ctl db` and `clankers-ctl jobs`."""
+"""`clankers-ctl db` and `clankers-ctl query`."""
 
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 import click
 
-from clankers.ctl.command import PROBLEM, Ctl, common
-from clankers.ctl.human import size
-from clankers.ctl.jobs import done
-from clankers.ctl.output import confirm, echo, plain, print_json, secho
+from clankers.ctl.command import EXIT_PROBLEM, Ctl, common_options, yes_option
+from clankers.ctl.formatting import format_bytes, plural
+from clankers.ctl.jobs import run_job_or_exit
+from clankers.ctl.output import (
+    Column,
+    confirm,
+    echo,
+    fits_terminal,
+    one_line,
+    plain,
+    print_csv,
+    print_facts,
+    print_json,
+    print_table,
+    secho,
+)
 from clankers_protocol.admin import (
     DbCheck,
     DbMigrate,
     DbRollback,
     DbVacuum,
     Migrated,
+    Query,
+    Rows,
 )
 
-PATIENCE = 3600
-"""Seconds that a migration may take: it is not a job, and a large database takes its time."""
+MIGRATION_TIMEOUT_SECONDS = 3600
+"""Generous, because a migration is a plain request and not a job, and may take long on a large database."""
+
+QUERY_TIMEOUT_SECONDS = 120
 
 
 @click.group()
 def db() -> None:
-    """Look after the database.
+    """Check, vacuum and migrate the database.
 
     \b
     Examples:
@@ -33,24 +51,24 @@ def db() -> None:
 
 
 @db.command()
-@common
+@common_options
 def migrate(ctl: Ctl) -> None:
-    """Bring the database to the daemon's schema. The daemon does so by itself when it starts.
+    """Migrate the database to the daemon's schema version. The daemon also does this when it starts.
 
     \b
     Examples:
       clankers-ctl db migrate
     """
-    _print_migrated(ctl, ctl.call(DbMigrate(), timeout=PATIENCE))
+    _print_migration(ctl, ctl.call(DbMigrate(), timeout=MIGRATION_TIMEOUT_SECONDS))
 
 
 @db.command()
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@common
+@yes_option
+@common_options
 def rollback(ctl: Ctl, yes: bool) -> None:
-    """Undo the last migration, after a backup. Asks first.
+    """Undo the last migration. Asks for confirmation and makes a backup first.
 
-    The daemon stores nothing from then on, until `db migrate` or until an older version of it is started.
+    Afterwards the daemon stores nothing until you run `db migrate` or start an older version of the daemon.
 
     \b
     Examples:
@@ -58,18 +76,18 @@ def rollback(ctl: Ctl, yes: bool) -> None:
       clankers-ctl db rollback --yes --json
     """
     if not yes:
-        confirm("Undo the last migration? No events are stored after that.", abort=True)
-    _print_migrated(ctl, ctl.call(DbRollback(), timeout=PATIENCE))
+        confirm("Undo the last migration? The daemon stores no events after that.", abort=True)
+    _print_migration(ctl, ctl.call(DbRollback(), timeout=MIGRATION_TIMEOUT_SECONDS))
 
 
-def _print_migrated(ctl: Ctl, migrated: Migrated) -> None:
+def _print_migration(ctl: Ctl, migrated: Migrated) -> None:
     if ctl.json:
         print_json(migrated)
         return
     if migrated.from_version == migrated.to_version:
         echo(f"Nothing to do: the schema is at version {migrated.to_version}.")
     else:
-        echo(f"The schema went from version {migrated.from_version} to {migrated.to_version}.")
+        echo(f"The schema changed from version {migrated.from_version} to {migrated.to_version}.")
     for name in migrated.applied:
         echo(f"  {name}")
     if migrated.backup:
@@ -77,40 +95,118 @@ def _print_migrated(ctl: Ctl, migrated: Migrated) -> None:
 
 
 @db.command()
-@common
+@common_options
 def check(ctl: Ctl) -> None:
-    """Check the database's integrity. Exits 4 when something is wrong with it. Ctrl-C stops the check.
+    """Check the integrity of the database. Exits with 4 if it is damaged. Ctrl-C stops the check.
 
     \b
     Examples:
       clankers-ctl db check
       clankers-ctl db check --json | jq .result.problems
     """
-    job = done(ctl, DbCheck())
-    found = job.result or {}
-    sound = bool(found.get("ok"))
+    job = run_job_or_exit(ctl, DbCheck())
+    result = job.result or {}
+    is_ok = bool(result.get("ok"))
     if ctl.json:
         print_json(job)
-    elif sound:
-        secho("The database is sound.", fg="green")
+    elif is_ok:
+        secho("The database passed the integrity check.", fg="green")
     else:
         secho("The database is damaged:", fg="red")
-        for problem in found.get("problems", []):
+        for problem in result.get("problems", []):
             echo(f"  {plain(str(problem))}")
-    sys.exit(0 if sound else PROBLEM)
+    sys.exit(0 if is_ok else EXIT_PROBLEM)
 
 
 @db.command()
-@common
+@common_options
 def vacuum(ctl: Ctl) -> None:
-    """Give unused pages back to the disk and erase the words of deleted texts. Ctrl-C stops it; what it has done stays.
+    """Return unused pages to the file system and erase the words of deleted texts. Ctrl-C keeps the progress so far.
 
     \b
     Examples:
       clankers-ctl db vacuum
     """
-    job = done(ctl, DbVacuum())
+    job = run_job_or_exit(ctl, DbVacuum())
     if ctl.json:
         print_json(job)
     else:
-        echo(f"{size((job.result or {}).get('freedBytes', 0))} given back to the disk.")
+        echo(f"Freed {format_bytes((job.result or {}).get('freedBytes', 0))} of disk space.")
+
+
+# -- query
+
+
+@click.command()
+@click.argument("sql")
+@click.option(
+    "--format",
+    "output_format",
+    type=click.Choice(["table", "json", "csv"]),
+    default="table",
+    show_default=True,
+    help="Print a table, a JSON list of objects (same as --json), or CSV.",
+)
+@click.option(
+    "--safe",
+    is_flag=True,
+    help="With CSV: put an apostrophe before cells that a spreadsheet would run as a formula.",
+)
+@click.option("--limit", type=click.IntRange(1, 100_000), help="Return at most this many rows.")
+@common_options
+def query(ctl: Ctl, sql: str, output_format: str, safe: bool, limit: int | None) -> None:
+    """Run one read-only SQL statement. If SQL is -, it is read from standard input.
+
+    \b
+    Examples:
+      clankers-ctl query "SELECT * FROM sessions ORDER BY created_at DESC LIMIT 5"
+      clankers-ctl query "SELECT tool_name, count(*) FROM tools GROUP BY 1" --format csv
+      clankers-ctl query "SELECT title FROM sessions" --format csv --safe > titles.csv
+      clankers-ctl query - --json < report.sql
+    """
+    if safe and (ctl.json or output_format != "csv"):
+        raise click.UsageError("--safe can only be used with --format csv.")
+    if sql == "-":
+        sql = sys.stdin.read()
+    answer = ctl.call(Query(sql, limit), timeout=QUERY_TIMEOUT_SECONDS)
+    names = unique_names(answer.columns)
+    if ctl.json or output_format == "json":
+        print_json([dict(zip(names, row, strict=True)) for row in answer.rows])
+    elif output_format == "csv":
+        print_csv(answer.columns, answer.rows, safe=safe)
+    else:
+        _print_rows(answer)
+    if answer.truncated:
+        echo(f"Showing the first {len(answer.rows):,} rows. Use --limit to see more.", err=True)
+
+
+def unique_names(names: Sequence[str]) -> list[str]:
+    """Number repeated column names (`id`, `id:2`), because a JSON object holds each key once."""
+    counts: dict[str, int] = {}
+    unique: list[str] = []
+    for name in names:
+        counts[name] = counts.get(name, 0) + 1
+        unique.append(name if counts[name] == 1 else f"{name}:{counts[name]}")
+    return unique
+
+
+def _print_rows(answer: Rows) -> None:
+    columns = [_column(name, [row[index] for row in answer.rows]) for index, name in enumerate(answer.columns)]
+    cells = [[one_line(_text(value)) for value in row] for row in answer.rows]
+    if fits_terminal(columns, cells):
+        print_table(columns, cells)
+    else:
+        for row in answer.rows:  # too wide for a table: one line per value
+            print_facts(zip(map(one_line, answer.columns), map(_text, row), strict=True))
+            echo()
+    echo(f"{plural(len(answer.rows), 'row')} in {answer.took_ms:.1f} ms", err=True)
+
+
+def _column(name: str, values: Sequence[Any]) -> Column:
+    not_null = [value for value in values if value is not None]
+    is_numeric = bool(not_null) and all(isinstance(value, int | float) for value in not_null)
+    return Column(one_line(name), align_right=is_numeric, min_width=None if is_numeric else 16)
+
+
+def _text(value: Any) -> str:
+    return "NULL" if value is None else plain(str(value))

@@ -1,4 +1,4 @@
-"""`clankers-ctl docs`: hand documents over, see them, take them back."""
+"""`clankers-ctl docs`: add, list, show and remove documents."""
 
 import base64
 import os
@@ -10,13 +10,20 @@ from typing import Any, cast, get_args
 
 import click
 
-from clankers.ctl.command import FAILED, PROBLEM, Ctl, common, project_option
-from clankers.ctl.human import local, several, size, span
-from clankers.ctl.index import absolute
-from clankers.ctl.jobs import finished
+from clankers.ctl.command import (
+    EXIT_PROBLEM,
+    Ctl,
+    common_options,
+    normalize_project,
+    yes_option,
+)
+from clankers.ctl.formatting import format_bytes, format_time, plural
+from clankers.ctl.index import absolute_path
+from clankers.ctl.jobs import exit_unless_done, job_duration, run_job
 from clankers.ctl.output import (
     Column,
     confirm,
+    display_ids,
     echo,
     echo_styled,
     one_line,
@@ -25,7 +32,6 @@ from clankers.ctl.output import (
     print_json,
     print_table,
     secho,
-    shown_ids,
 )
 from clankers_protocol.admin import Job
 from clankers_protocol.documents import (
@@ -46,34 +52,38 @@ from clankers_protocol.documents import (
 )
 from clankers_protocol.errors import NotFound
 
-PATIENCE = 3600
-AT_ONCE = 10_000
-IGNORED = frozenset(("node_modules", "__pycache__", "venv"))
-"""Folders that are never meant; those whose name begins with a dot neither."""
+INGEST_TIMEOUT_SECONDS = 3600
+MAX_DOCUMENTS_PER_JOB = 10_000
+IGNORED_FOLDERS = frozenset(("node_modules", "__pycache__", "venv"))
+"""Folders that are skipped, in addition to hidden ones."""
 
-FEW_LINES = 20
+PREVIEW_LINES = 20
 
 COLUMNS = [
     Column("Id", style="cyan"),
     Column("Added"),
-    Column("Title", least=24),
+    Column("Title", min_width=24),
     Column("Kind", optional=True),
-    Column("Chunks", right=True, optional=True),
-    Column("Size", right=True, optional=True),
-    Column("Source", least=16, keeps_end=True, optional=True),
+    Column("Chunks", align_right=True, optional=True),
+    Column("Size", align_right=True, optional=True),
+    Column("Source", min_width=16, truncate_start=True, optional=True),
 ]
 
 
-def _metadata(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str] | None:
-    pairs = [value.partition("=") for value in values]
-    if wrong := next((name + equals for name, equals, _ in pairs if not equals or not name), None):
-        raise click.BadParameter(f"{wrong!r} is not KEY=VALUE.")
-    return {name: value for name, _, value in pairs} or None
+def _metadata_callback(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str] | None:
+    """Parse --meta."""
+    metadata = {}
+    for pair in values:
+        key, equals, value = pair.partition("=")
+        if not key or not equals:
+            raise click.BadParameter(f"{pair!r} is not KEY=VALUE.")
+        metadata[key] = value
+    return metadata or None
 
 
 @click.group()
 def docs() -> None:
-    """Hand documents over to be found again, see them, take them back.
+    """Add documents to the search index, list, show and remove them.
 
     \b
     Examples:
@@ -85,22 +95,36 @@ def docs() -> None:
 
 @docs.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH…")
-@project_option
-@click.option("--strategy", type=click.Choice(get_args(Strategy)), help="How to cut it, if not as its kind suggests.")
-@click.option("--chunk-tokens", type=click.IntRange(32, 4000), help="How long a chunk may be.")
-@click.option("--overlap", type=click.IntRange(0, 1000), help="What consecutive chunks share.")
-@click.option("--kind", type=click.Choice(get_args(Kind)), help="What it is, if its name does not tell.")
-@click.option("--source", help="The name of what is piped, as its URL; of a file it is the path.")
-@click.option("--title", help="The title, if not the one found in it.")
 @click.option(
-    "--meta", "metadata", multiple=True, metavar="KEY=VALUE", callback=_metadata, help="Something to filter by."
+    "--project",
+    metavar="FOLDER",
+    callback=normalize_project,
+    help="Assign the documents to this project: a folder, or a project id.",
 )
-@common
+@click.option(
+    "--strategy",
+    type=click.Choice(get_args(Strategy)),
+    help="Split documents into chunks this way.  [default: by kind]",
+)
+@click.option("--chunk-tokens", type=click.IntRange(32, 4000), help="Limit chunks to this many tokens.")
+@click.option("--overlap", type=click.IntRange(0, 1000), help="Share this many tokens between consecutive chunks.")
+@click.option("--kind", type=click.Choice(get_args(Kind)), help="Set the file type.  [default: by file name]")
+@click.option("--source", help="Name of a document read from standard input, such as its URL.")
+@click.option("--title", help="Set the title.  [default: the title found in the document]")
+@click.option(
+    "--meta",
+    "metadata",
+    multiple=True,
+    metavar="KEY=VALUE",
+    callback=_metadata_callback,
+    help="Add metadata that searches can filter by. Can be repeated.",
+)
+@common_options
 def add(ctl: Ctl, paths: tuple[str, ...], **options: Any) -> None:
-    """Add files, the files of folders, or what is piped (-). Unchanged ones are skipped, changed ones updated.
+    """Add files, the files in folders, or standard input (-). Updates changed files and skips unchanged ones.
 
-    Of a folder every file of a known kind is added, also in folders below; links and hidden ones are left out.
-    Exits 4 when a file could not be added; the others are.
+    For a folder, adds every file of a known type in it and in its subfolders, except links and hidden files. If some
+    files cannot be added, adds the others and exits with 4.
 
     \b
     Examples:
@@ -112,78 +136,75 @@ def add(ctl: Ctl, paths: tuple[str, ...], **options: Any) -> None:
         _add_piped(ctl, options)
         return
     if options["source"]:
-        raise click.UsageError("--source names what is piped: a file is known by its path.")
-    found = list(dict.fromkeys(file for path in paths for file in files_at(path)))
-    if not found:
-        raise click.ClickException("There are no files of a known kind there.")
-    jobs = [_ingested(ctl, found[at : at + AT_ONCE], options) for at in range(0, len(found), AT_ONCE)]
+        raise click.UsageError("--source is only for standard input (-): the source of a file is its path.")
+    files = list(dict.fromkeys(file for path in paths for file in files_at(path)))
+    if not files:
+        raise click.ClickException("There are no files of a known type.")
+    jobs = []
+    for start in range(0, len(files), MAX_DOCUMENTS_PER_JOB):
+        batch = files[start : start + MAX_DOCUMENTS_PER_JOB]
+        jobs.append(run_job(ctl, DocumentIngestMany([Ingest(path=path, **options) for path in batch])))
     _print_added(ctl, jobs)
 
 
 def _add_piped(ctl: Ctl, options: dict[str, Any]) -> None:
     data = base64.b64encode(sys.stdin.buffer.read()).decode()
-    added = ctl.call(DocumentIngest(data=data, **options), timeout=PATIENCE)
+    added = ctl.call(DocumentIngest(data=data, **options), timeout=INGEST_TIMEOUT_SECONDS)
     if ctl.json:
         print_json(added)
     else:
         document = added.document
-        echo(f"{one_line(document.title)}: {added.outcome}, {several(document.chunks, 'chunk')}.")
+        echo(f"{one_line(document.title)}: {added.outcome}, {plural(document.chunks, 'chunk')}.")
 
 
 def files_at(path: str) -> Iterator[str]:
-    """The file at `path`, or those below it that are documents."""
-    whole = absolute(path)
-    if not Path(whole).is_dir():
-        if not Path(whole).exists():
+    """Yield the file at `path`, or the documents below it if it is a folder."""
+    full_path = absolute_path(path)
+    if not Path(full_path).is_dir():
+        if not Path(full_path).exists():
             raise click.ClickException(f"There is no {path}.")
-        yield whole
+        yield full_path
         return
-    for folder, below, names in os.walk(whole):
-        below[:] = sorted(name for name in below if not name.startswith(".") and name not in IGNORED)
+    for folder, subfolders, names in os.walk(full_path):
+        subfolders[:] = sorted(name for name in subfolders if not name.startswith(".") and name not in IGNORED_FOLDERS)
         for name in sorted(names):
             file = Path(folder, name)
             if file.suffix.lower().removeprefix(".") in SUFFIXES and not name.startswith(".") and not file.is_symlink():
                 yield str(file)
 
 
-def _ingested(ctl: Ctl, paths: list[str], options: dict[str, Any]) -> Job:
-    documents = [Ingest(path=path, **options) for path in paths]
-    return finished(ctl, DocumentIngestMany(documents))
-
-
 def _print_added(ctl: Ctl, jobs: list[Job]) -> None:
+    exit_unless_done(ctl, *jobs)
     if ctl.json:
         print_json(jobs[0] if len(jobs) == 1 else jobs)
-    if broken := next((job for job in jobs if job.state != "done"), None):
-        secho(
-            f"{broken.kind} {broken.state}{f': {one_line(broken.error)}' if broken.error else ''}", fg="red", err=True
-        )
-        sys.exit(FAILED)
     results = [cast(dict[str, Any], job.result) for job in jobs]
-    failed = [one for result in results for one in result["failed"]]
+    failures = [failure for result in results for failure in result["failed"]]
     if not ctl.json:
-        _print_counts(jobs, results, len(failed))
-    for one in failed:
-        secho(f"  {one_line(one['source'])}: {one_line(one['error'])}", fg="red", err=True)
-    sys.exit(PROBLEM if failed else 0)
-
-
-def _print_counts(jobs: list[Job], results: list[dict[str, Any]], failed: int) -> None:
-    colours = (("stored", "green"), ("updated", "yellow"), ("unchanged", None))
-    totals = [(sum(result[name] for result in results), name, colour) for name, colour in colours]
-    totals.append((failed, "failed", "red"))
-    told = [click.style(f"{count:,} {name}", fg=colour) for count, name, colour in totals if count]
-    took = sum((job.finished_at or job.created_at) - job.created_at for job in jobs) / 1000
-    echo_styled(f"{', '.join(told)} in {span(took)}.")
+        colours = {"stored": "green", "updated": "yellow", "unchanged": None}
+        counts = []
+        for outcome, colour in colours.items():
+            if count := sum(result[outcome] for result in results):
+                counts.append(click.style(f"{count:,} {outcome}", fg=colour))
+        if failures:
+            counts.append(click.style(f"{len(failures):,} failed", fg="red"))
+        echo_styled(f"{', '.join(counts)} in {job_duration(*jobs)}.")
+    for failure in failures:
+        secho(f"  {one_line(failure['source'])}: {one_line(failure['error'])}", fg="red", err=True)
+    sys.exit(EXIT_PROBLEM if failures else 0)
 
 
 @docs.command("list")
-@project_option
-@click.option("--source", help="Only those whose source begins so: a folder, a site.")
-@click.option("--kind", type=click.Choice(get_args(Kind)), help="Only of this kind.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many.")
-@click.option("--all", "everything", is_flag=True, help="All of them, not just the newest.")
-@common
+@click.option(
+    "--project",
+    metavar="FOLDER",
+    callback=normalize_project,
+    help="Only list documents of this project: a folder, or a project id.",
+)
+@click.option("--source", help="Only list documents whose source starts with this: a folder, a site.")
+@click.option("--kind", type=click.Choice(get_args(Kind)), help="Only list documents of this type.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Show at most this many.")
+@click.option("--all", "everything", is_flag=True, help="List all documents.")
+@common_options
 def list_(ctl: Ctl, project: str | None, source: str | None, kind: Kind | None, limit: int, everything: bool) -> None:
     """List documents, newest first.
 
@@ -192,48 +213,43 @@ def list_(ctl: Ctl, project: str | None, source: str | None, kind: Kind | None, 
       clankers-ctl docs list --project .
       clankers-ctl docs list --source ~/papers --kind pdf --all --json
     """
-    prefix = absolute(source) if source and (source.startswith("~") or Path(source).exists()) else source
+    prefix = absolute_path(source) if source and (source.startswith("~") or Path(source).exists()) else source
     request = DocumentList(project, prefix, kind, 1000 if everything else limit)
-    page = _all_pages(ctl, request) if everything else ctl.call(request)
+    if everything:
+        page = DocumentPage([document for each in ctl.pages(request) for document in each.documents], None)
+    else:
+        page = ctl.call(request)
     if ctl.json:
         print_json(page)
     elif not page.documents:
         echo("No documents.", err=True)
     else:
-        _print_documents(page)
+        ids = display_ids([document.id for document in page.documents])
+        print_table(COLUMNS, [_row(shown, document) for shown, document in zip(ids, page.documents, strict=True)])
+        if page.cursor:
+            echo("There are more documents. Use --limit N or --all to see them.", err=True)
 
 
-def _all_pages(ctl: Ctl, request: DocumentList) -> DocumentPage:
-    return DocumentPage([one for page in ctl.pages(request) for one in page.documents], None)
-
-
-def _print_documents(page: DocumentPage) -> None:
-    ids = shown_ids([one.id for one in page.documents])
-    print_table(COLUMNS, [_row(shown, one) for shown, one in zip(ids, page.documents, strict=True)])
-    if page.cursor:
-        echo("There are more: --limit N or --all shows them.", err=True)
-
-
-def _row(shown: str, one: Document) -> list[str]:
-    unfinished = "" if one.complete else " (unfinished)"
+def _row(shown: str, document: Document) -> list[str]:
+    unfinished = "" if document.complete else " (unfinished)"
     return [
         one_line(shown),
-        local(one.created_at),
-        one_line(one.title) + unfinished,
-        one.kind,
-        f"{one.chunks:,}",
-        size(one.bytes),
-        one_line(one.source),
+        format_time(document.created_at),
+        one_line(document.title) + unfinished,
+        document.kind,
+        f"{document.chunks:,}",
+        format_bytes(document.bytes),
+        one_line(document.source),
     ]
 
 
 @docs.command()
 @click.argument("document", metavar="ID|SOURCE")
-@click.option("--text", "whole", is_flag=True, help="The whole text and nothing else.")
-@click.option("--chunks", "cut", is_flag=True, help="The chunks it was cut into, with their ids.")
-@common
-def show(ctl: Ctl, document: str, whole: bool, cut: bool) -> None:
-    """Show a document, by its id (or a beginning of it) or its source: a path, a URL.
+@click.option("--text", "full_text", is_flag=True, help="Print only the full text.")
+@click.option("--chunks", "as_chunks", is_flag=True, help="List the chunks of the document, with their ids.")
+@common_options
+def show(ctl: Ctl, document: str, full_text: bool, as_chunks: bool) -> None:
+    """Show a document. Specify its id, the start of its id, or its source (a path or URL).
 
     \b
     Examples:
@@ -241,10 +257,10 @@ def show(ctl: Ctl, document: str, whole: bool, cut: bool) -> None:
       clankers-ctl docs show ~/papers/report.pdf --text | less
       clankers-ctl docs show 0199c5a2 --chunks
     """
-    found = _found(ctl, document)
-    if cut:
+    found = _find_document(ctl, document)
+    if as_chunks:
         _print_chunks(ctl, list(chunks_of(ctl, found.document.id)))
-    elif whole:
+    elif full_text:
         _print_text(ctl, found)
     elif ctl.json:
         print_json(found)
@@ -252,19 +268,19 @@ def show(ctl: Ctl, document: str, whole: bool, cut: bool) -> None:
         _print_document(found)
 
 
-def _found(ctl: Ctl, given: str) -> DocumentText:
-    """The document that is meant."""
+def _find_document(ctl: Ctl, id_or_source: str) -> DocumentText:
+    """Find a document by its id or source; a source may be a relative path."""
     with suppress(NotFound):
-        return ctl.call(DocumentGet(id=given))
+        return ctl.call(DocumentGet(id=id_or_source))
     with suppress(NotFound):
-        return ctl.call(DocumentGet(source=given))
+        return ctl.call(DocumentGet(source=id_or_source))
     with suppress(NotFound):
-        return ctl.call(DocumentGet(source=absolute(given)))
-    raise NotFound(f"document not found: {given}")
+        return ctl.call(DocumentGet(source=absolute_path(id_or_source)))
+    raise NotFound(f"document not found: {id_or_source}")
 
 
 def chunks_of(ctl: Ctl, document_id: str) -> Iterator[DocumentChunk]:
-    """All chunks of a document, fetched as they are read."""
+    """Yield all chunks of a document; pages are fetched when needed."""
     for page in ctl.pages(ChunkList(document_id)):
         yield from page.chunks
 
@@ -281,26 +297,26 @@ def _print_text(ctl: Ctl, found: DocumentText) -> None:
 
 
 def _print_document(found: DocumentText) -> None:
-    one = found.document
-    secho(one_line(one.title), bold=True)
+    document = found.document
+    secho(one_line(document.title), bold=True)
     print_facts(
         [
-            ("id", one.id),
-            ("source", one_line(one.source)),
-            ("kind", f"{one.kind}, {size(one.bytes)}, {several(one.characters, 'character')}"),
-            ("chunks", f"{several(one.chunks, 'chunk')}, cut: {one.strategy}"),
-            ("project", one.project_path and one_line(one.project_path)),
-            ("added", local(one.created_at)),
-            ("updated", local(one.updated_at) if one.updated_at != one.created_at else None),
-            ("unfinished", None if one.complete else "it was cut off while it was stored: add it again"),
-            *((f"meta.{name}", one_line(str(value))) for name, value in one.metadata.items()),
+            ("id", document.id),
+            ("source", one_line(document.source)),
+            ("kind", f"{document.kind}, {format_bytes(document.bytes)}, {plural(document.characters, 'character')}"),
+            ("chunks", f"{plural(document.chunks, 'chunk')}, strategy {document.strategy}"),
+            ("project", document.project_path and one_line(document.project_path)),
+            ("added", format_time(document.created_at)),
+            ("updated", format_time(document.updated_at) if document.updated_at != document.created_at else None),
+            ("unfinished", None if document.complete else "storing it was interrupted; add it again"),
+            *((f"meta.{name}", one_line(str(value))) for name, value in document.metadata.items()),
         ]
     )
     lines = plain(found.text).splitlines()
     echo()
-    echo("\n".join(lines[:FEW_LINES]))
-    if len(lines) > FEW_LINES or found.next_offset is not None:
-        echo("… --text shows all of it.", err=True)
+    echo("\n".join(lines[:PREVIEW_LINES]))
+    if len(lines) > PREVIEW_LINES or found.next_offset is not None:
+        echo("… Use --text to see the full text.", err=True)
 
 
 def _print_chunks(ctl: Ctl, chunks: list[DocumentChunk]) -> None:
@@ -308,13 +324,14 @@ def _print_chunks(ctl: Ctl, chunks: list[DocumentChunk]) -> None:
         print_json(chunks)
         return
     columns = [
-        Column("#", right=True, style="dim"),
+        Column("#", align_right=True, style="dim"),
         Column("Id", style="cyan"),
-        Column("Lines", right=True, optional=True),
-        Column("Text", least=24),
+        Column("Lines", align_right=True, optional=True),
+        Column("Text", min_width=24),
     ]
     rows = [
-        [str(one.index), one.id, _lines(one), ("  " if one.parent_id else "") + one_line(one.content)] for one in chunks
+        [str(chunk.index), chunk.id, _lines(chunk), ("  " if chunk.parent_id else "") + one_line(chunk.content)]
+        for chunk in chunks
     ]
     print_table(columns, rows)
 
@@ -327,27 +344,29 @@ def _lines(chunk: DocumentChunk) -> str:
 
 @docs.command()
 @click.argument("documents", nargs=-1, required=True, metavar="ID|SOURCE…")
-@click.option("--dry-run", is_flag=True, help="Say what would be removed; remove nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@common
+@click.option("--dry-run", is_flag=True, help="Show what would be removed; remove nothing.")
+@yes_option
+@common_options
 def rm(ctl: Ctl, documents: tuple[str, ...], dry_run: bool, yes: bool) -> None:
-    """Remove documents and all that is known of them. The files themselves stay. Asks first.
+    """Remove documents from the database. Asks for confirmation first. The files themselves are not deleted.
 
     \b
     Examples:
       clankers-ctl docs rm 0199c5a2 --dry-run
       clankers-ctl docs rm ~/papers/report.pdf --yes
     """
-    found = {one.id: one for one in (_found(ctl, given).document for given in documents)}
-    planned = [ctl.call(DocumentDelete(one, dry_run=True)) for one in found]
-    told = [
-        f"{one_line(found[one.id].title)} ({several(one.chunks, 'chunk')}, {several(one.edges, 'edge')})"
-        for one in planned
-    ]
+    titles: dict[str, str] = {}
+    for id_or_source in documents:
+        found = _find_document(ctl, id_or_source).document
+        titles[found.id] = one_line(found.title)
+    planned = [ctl.call(DocumentDelete(document_id, dry_run=True)) for document_id in titles]
+    described = ", ".join(
+        f"{titles[plan.id]} ({plural(plan.chunks, 'chunk')}, {plural(plan.edges, 'edge')})" for plan in planned
+    )
     if not dry_run and not yes:
-        confirm(f"Remove {', '.join(told)}?", abort=True)
-    removed = planned if dry_run else [ctl.call(DocumentDelete(one)) for one in found]
+        confirm(f"Remove {described}?", abort=True)
+    removed = planned if dry_run else [ctl.call(DocumentDelete(document_id)) for document_id in titles]
     if ctl.json:
         print_json(removed)
     else:
-        echo(f"{'Would remove' if dry_run else 'Removed'} {', '.join(told)}.")
+        echo(f"{'Would remove' if dry_run else 'Removed'} {described}.")

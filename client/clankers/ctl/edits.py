@@ -1,4 +1,4 @@
-"""Changes to other programs' files that can be taken back, byte for byte."""
+"""Changes to other programs' files that can be undone, byte for byte."""
 
 import json
 import shutil
@@ -9,216 +9,242 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from clankers_protocol.safe_writes import writable_path, write_file
+from clankers_protocol.wire import Wire
 
 Change = Callable[[dict[str, Any]], None]
-"""Changes the content of a JSON file in place."""
+"""A function that changes the content of a JSON file in place."""
 
 LEDGER = "installed.json"
+PAST_TENSES = {"write": "wrote", "edit": "edited", "restore": "restored", "remove": "removed"}
+
+
+class FileChange(Wire, omit_defaults=True):
+    """A change that was made to a file, or would be made on a dry run."""
+
+    action: str
+    path: str
+    detail: str | None = None
+    text: str | None = None
+
+
+class FileState(Wire):
+    """A file of ours: current, outdated or missing."""
+
+    path: str
+    state: str = msgspec.field(name="is")
 
 
 @dataclass
 class Edits:
-    """What is done for one harness, under `folder`: what was there before is kept in it until it is taken back.
+    """Changes made for one harness. Original contents are saved in `folder` until the changes are undone.
 
-    With `dry_run` nothing is written, and the steps tell what would be.
+    With `dry_run` nothing is written, and the steps describe what would be done.
     """
 
     folder: Path
     dry_run: bool = False
-    steps: list[dict[str, str]] = field(default_factory=list)
-    _before: dict[str, str | None] = field(default_factory=dict)  # a file, and where its old content is kept
-    _made: list[str] = field(default_factory=list)  # folders that were not there
+    steps: list[FileChange] = field(default_factory=list)
+    _originals: dict[str, str | None] = field(
+        default_factory=dict
+    )  # path of a file: name of its saved original, None if it did not exist
+    _created_folders: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         with suppress(FileNotFoundError):
             ledger = json.loads((self.folder / LEDGER).read_text("utf-8"))
-            self._before, self._made = ledger["before"], ledger["made"]
+            self._originals, self._created_folders = ledger["before"], ledger["made"]
 
-    @property
-    def installed(self) -> bool:
-        """Whether anything was done and not taken back."""
+    def is_installed(self) -> bool:
+        """Return True if changes were made and not undone."""
         return (self.folder / LEDGER).exists()
 
     def write(self, path: Path, content: bytes) -> None:
-        """Put a file of our own there."""
-        if _content(path) == content:
-            self._say("unchanged", path)
+        """Write a file that belongs to us."""
+        if read_if_exists(path) == content:
+            self._record("unchanged", path)
             return
-        self._say("would write" if self.dry_run else "wrote", path)
+        self._record("write", path)
         if not self.dry_run:
             self._make_folder(path.parent)
             self._replace(path, content)
 
-    def remember(self, path: Path) -> None:
-        """Keep what a file holds now, if that is not known yet: someone else is going to change it."""
-        if self.dry_run or str(path) in self._before:
+    def save_original(self, path: Path) -> None:
+        """Save the content of a file that is about to change, unless it was saved before."""
+        if self.dry_run or str(path) in self._originals:
             return
-        content, name = _content(path), None
+        content, name = read_if_exists(path), None
         if content is not None:
-            name = f"{len(self._before)}-{path.name}"
+            name = f"{len(self._originals)}-{path.name}"
             self._make_folder(self.folder / "before")
             self._replace(self.folder / "before" / name, content)
-        self._before[str(path)] = name
-        self.save()  # before anything else happens to it
+        self._originals[str(path)] = name
+        self.save()  # before the file changes
 
-    def change(self, path: Path, change: Change, what: str) -> None:
-        """Change a JSON file, after its content is safe."""
-        now = parsed(path)
-        wanted = json.loads(json.dumps(now))
+    def edit_json(self, path: Path, change: Change, description: str) -> None:
+        """Change a JSON file after saving its original."""
+        current = read_json_object(path)
+        wanted = json.loads(json.dumps(current))
         change(wanted)
-        if wanted == now:
-            self._say("unchanged", path)
+        if wanted == current:
+            self._record("unchanged", path)
             return
-        self.remember(path)
-        self._say("would edit" if self.dry_run else "edited", path, what)
+        self.save_original(path)
+        self._record("edit", path, description)
         if not self.dry_run:
             self._make_folder(path.parent)
-            self._replace(path, _dumped(wanted, _content(path)))
+            self._replace(path, _dump_json(wanted, read_if_exists(path)))
 
-    def take_back(self, path: Path, change: Change) -> None:
-        """Undo our change of a JSON file: to the bytes it had, if nothing but ours has changed since."""
-        if _content(path) is None:
+    def revert_json(self, path: Path, undo: Change) -> None:
+        """Undo our change of a JSON file: restore its original bytes, if nothing else in it has changed since."""
+        current = read_if_exists(path)
+        if current is None:
             return
-        wanted = parsed(path)
-        change(wanted)
-        before = self._bytes_before(path)
-        same = before is not None and _json(before)
-        if isinstance(same, dict):
-            change(same)  # if it held what is ours already, or an empty place for it, it shall again
-        if before is None and not _holds_anything(wanted) and str(path) in self._before:
-            self._remove(path)
-        elif before is not None and same == wanted:
-            self._put_back(path, before)
-        elif wanted != parsed(path):
-            self._say(
-                "would edit" if self.dry_run else "edited", path, "took out what is ours; the rest has changed since"
-            )
+        wanted = read_json_object(path)
+        undo(wanted)
+        original_name = self._originals.get(str(path))
+        original = read_if_exists(self.folder / "before" / original_name) if original_name else None
+        original_without_ours = None if original is None else _parse_json(original)
+        if isinstance(original_without_ours, dict):
+            # The original may contain our keys, or empty objects for them; restoring it brings them back.
+            undo(original_without_ours)
+        if original is None and not _has_content(wanted) and str(path) in self._originals:
+            self._record("remove", path)
             if not self.dry_run:
-                self._replace(path, _dumped(wanted, _content(path)))
+                path.unlink()
+        elif original is not None and original_without_ours == wanted:
+            if current != original:
+                self._record("restore", path, "as it was, byte for byte")
+                if not self.dry_run:
+                    self._replace(path, original)
+        elif wanted != read_json_object(path):
+            self._record("edit", path, "removed our entries; the rest has changed since the installation")
+            if not self.dry_run:
+                self._replace(path, _dump_json(wanted, current))
 
     def remove(self, path: Path) -> None:
-        """Remove a file or folder of ours."""
-        if path.is_dir() and not path.is_symlink():
-            self._say("would remove" if self.dry_run else "removed", path)
-            if not self.dry_run:
-                shutil.rmtree(path)
-        elif _content(path) is not None:
-            self._remove(path)
+        """Remove a file or folder that belongs to us."""
+        is_folder = path.is_dir() and not path.is_symlink()
+        if not is_folder and read_if_exists(path) is None:
+            return
+        self._record("remove", path)
+        if self.dry_run:
+            return
+        if is_folder:
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
     def save(self) -> None:
-        """Note what was done, so that it can be taken back."""
+        """Record what was done, so that it can be undone."""
         if not self.dry_run:
-            ledger = {"before": self._before, "made": self._made}
+            ledger = {"before": self._originals, "made": self._created_folders}
             self._make_folder(self.folder)
             self._replace(self.folder / LEDGER, json.dumps(ledger, indent=2).encode())
 
-    def forget(self) -> None:
-        """Everything is taken back: remove what was kept for that, and the folders that were made."""
+    def discard(self) -> None:
+        """Remove the saved originals and the folders we created, once everything is undone."""
         if self.dry_run:
             return
         shutil.rmtree(self.folder, ignore_errors=True)
-        for folder in sorted(self._made, key=len, reverse=True):
+        for folder in sorted(self._created_folders, key=len, reverse=True):
             with suppress(OSError):
                 Path(folder).rmdir()
-
-    def _bytes_before(self, path: Path) -> bytes | None:
-        name = self._before.get(str(path))
-        return _content(self.folder / "before" / name) if name else None
-
-    def _put_back(self, path: Path, before: bytes) -> None:
-        if _content(path) == before:
-            return
-        self._say("would restore" if self.dry_run else "restored", path, "as it was, byte for byte")
-        if not self.dry_run:
-            self._replace(path, before)
-
-    def _remove(self, path: Path) -> None:
-        self._say("would remove" if self.dry_run else "removed", path)
-        if not self.dry_run:
-            path.unlink()
 
     def _make_folder(self, folder: Path) -> None:
         folder = writable_path(folder)
         missing = [each for each in (folder, *folder.parents) if not each.exists()]
         for each in reversed(missing):
             each.mkdir(mode=0o700, exist_ok=True)
-        self._made += [str(each) for each in missing if str(each) not in self._made]
+        self._created_folders += [str(each) for each in missing if str(each) not in self._created_folders]
 
     def _replace(self, path: Path, content: bytes) -> None:
-        """Write a file whole or not at all; below our own folder no link is followed."""
-        ours = path.is_relative_to(self.folder)
-        write_file(path, content, inside=self.folder if ours else None)
+        """Write a file atomically; inside our own folder no link is followed."""
+        is_ours = path.is_relative_to(self.folder)
+        write_file(path, content, inside=self.folder if is_ours else None)
 
-    def _say(self, action: str, path: Path, detail: str = "") -> None:
-        self.steps.append({"action": action, "path": str(path)} | ({"detail": detail} if detail else {}))
+    def _record(self, verb: str, path: Path, detail: str = "") -> None:
+        """Add a step to the report."""
+        action = verb
+        if verb in PAST_TENSES:
+            action = f"would {verb}" if self.dry_run else PAST_TENSES[verb]
+        self.steps.append(FileChange(action, str(path), detail=detail or None))
 
 
 @contextmanager
-def explained() -> Iterator[None]:
-    """A file that cannot be read or written ends the command with a sentence."""
+def explain_os_errors() -> Iterator[None]:
+    """Turn an OSError into an error message that ends the command."""
     try:
         yield
     except OSError as error:
         raise click.ClickException(f"{error.filename}: {error.strerror}") from error
 
 
-def table(content: dict[str, Any], key: str, path: Path) -> dict[str, Any]:
-    """The object under a key, made if it is missing. Anything else there ends the command."""
+def nested_object(content: dict[str, Any], key: str, path: Path) -> dict[str, Any]:
+    """Return the object under a key, created if missing; any other value ends the command."""
     found = content.setdefault(key, {})
     if not isinstance(found, dict):
-        raise click.ClickException(f"{path}: {key} is not an object: mend it first. Nothing was changed.")
+        raise click.ClickException(f"{path}: {key} is not an object. Correct it first. Nothing was changed.")
     return found
 
 
-def without(content: dict[str, Any], *keys: str) -> None:
-    """Take a nested key out, and what is empty without it."""
+def remove_key(content: dict[str, Any], *keys: str) -> None:
+    """Remove a nested key, and the objects that are empty without it."""
     inner = content.get(keys[0])
     if len(keys) == 1:
         content.pop(keys[0], None)
     elif isinstance(inner, dict):
-        without(inner, *keys[1:])
+        remove_key(inner, *keys[1:])
         if not inner:
             del content[keys[0]]
 
 
-def parsed(path: Path) -> dict[str, Any]:
-    """What a JSON file holds; nothing, when it is not there. Anything but an object ends the command."""
-    content = _content(path)
-    found = _json(content or b"")
+def read_json_object(path: Path) -> dict[str, Any]:
+    """Read a JSON file; a missing file is an empty object. Anything but an object ends the command."""
+    found = _parse_json(read_if_exists(path) or b"")
     if not isinstance(found, dict):
-        raise click.ClickException(f"{path} is not a JSON object: mend it first. Nothing was changed.")
+        raise click.ClickException(f"{path} is not a JSON object. Correct it first. Nothing was changed.")
     return found
 
 
-def _content(path: Path) -> bytes | None:
+def read_if_exists(path: Path) -> bytes | None:
+    """Return the content of a file, or None if it does not exist."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
         return None
 
 
-def _json(content: bytes) -> Any:
+def file_state(path: Path, expected: bytes) -> FileState:
+    """Compare a file with its expected content."""
+    try:
+        return FileState(str(path), "current" if path.read_bytes() == expected else "outdated")
+    except OSError:
+        return FileState(str(path), "missing")
+
+
+def _parse_json(content: bytes) -> Any:
     try:
         return json.loads(content) if content.strip() else {}
     except ValueError:
         return None
 
 
-def _holds_anything(content: Any) -> bool:
-    """Whether there is more than empty containers and a version."""
+def _has_content(content: Any) -> bool:
+    """Return True if there is more than empty containers and a version."""
     if isinstance(content, dict):
-        return any(_holds_anything(value) for key, value in content.items() if key != "version")
+        return any(_has_content(value) for key, value in content.items() if key != "version")
     return bool(content)
 
 
-def _dumped(content: dict[str, Any], like: bytes | None) -> bytes:
-    """As JSON, indented like the file was."""
-    lines = (like or b"").decode(errors="replace").splitlines()
+def _dump_json(content: dict[str, Any], current: bytes | None) -> bytes:
+    """Encode as JSON with the indentation of the current file."""
+    lines = (current or b"").decode(errors="replace").splitlines()
     first = next((line for line in lines[1:] if line.strip()), "  x")
     indent = first[: len(first) - len(first.lstrip())] or "  "
     try:
         return f"{json.dumps(content, indent=indent, ensure_ascii=False)}\n".encode()
-    except UnicodeEncodeError:  # half a surrogate pair can only be written as an escape
+    except UnicodeEncodeError:  # a lone surrogate can only be written as an escape
         return f"{json.dumps(content, indent=indent)}\n".encode()

@@ -1,11 +1,11 @@
-"""`clankers-ctl graph`: how chunks of documents hang together."""
+"""`clankers-ctl graph`: edges between chunks of documents."""
 
 from typing import Any, get_args
 
 import click
 
-from clankers.ctl.command import Ctl, common
-from clankers.ctl.human import several
+from clankers.ctl.command import Ctl, common_options
+from clankers.ctl.formatting import plural
 from clankers.ctl.output import Column, echo, one_line, print_json, print_table
 from clankers_protocol.documents import ChunkGet
 from clankers_protocol.graph import (
@@ -19,16 +19,22 @@ from clankers_protocol.graph import (
 )
 from clankers_protocol.search import Direction, Relation
 
+MAX_CHUNKS_PER_REQUEST = 1000
+
 relation_option = click.option(
-    "--relation", "relations", multiple=True, type=click.Choice(get_args(Relation)), help="Only along these."
+    "--relation",
+    "relations",
+    multiple=True,
+    type=click.Choice(get_args(Relation)),
+    help="Only follow edges of this relation. Can be repeated.",
 )
 
 
 @click.group()
 def graph() -> None:
-    """See and make the edges between chunks of documents; `docs show ID --chunks` has the chunks' ids.
+    """Show and add edges between chunks of documents. `docs show ID --chunks` lists the ids of chunks.
 
-    An id may be cut to a beginning of 8 characters or more, if that names one chunk only.
+    You can shorten an id to its first 8 or more characters if no other chunk starts with them.
 
     \b
     Examples:
@@ -41,109 +47,128 @@ def graph() -> None:
 @graph.command()
 @click.argument("chunks", nargs=-1, required=True, metavar="CHUNK…")
 @relation_option
-@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="How many each way.")
-@common
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 1000),
+    default=100,
+    show_default=True,
+    help="Show at most this many in each direction.",
+)
+@common_options
 def edges(ctl: Ctl, chunks: tuple[str, ...], relations: tuple[Relation, ...], limit: int) -> None:
-    """Show the edges that lead from chunks and to them, strongest first.
+    """Show outgoing and incoming edges of chunks, strongest first.
 
     \b
     Examples:
       clankers-ctl graph edges 5d41402abc4b2a76b9719d911017c592
       clankers-ctl graph edges 5d41402abc4b2a76b9719d911017c592 --relation references --json
     """
-    asked: dict[str, Any] = {"ids": _whole(ctl, *chunks), "relations": list(relations) or None, "limit": limit}
-    out, into = ctl.call(GraphGetEdges(**asked)), ctl.call(GraphIncoming(**asked))
+    ids = _full_ids(ctl, *chunks)
+    outgoing = ctl.call(GraphGetEdges(ids, relations=list(relations) or None, limit=limit))
+    incoming = ctl.call(GraphIncoming(ids, relations=list(relations) or None, limit=limit))
     if ctl.json:
-        print_json({"out": out, "in": into})
-    elif not out and not into:
+        print_json({"out": outgoing, "in": incoming})
+    elif not outgoing and not incoming:
         echo("No edges.", err=True)
     else:
-        _print_edges(ctl, [*out, *(one for one in into if one not in out)])
+        _print_edges(ctl, [*outgoing, *(edge for edge in incoming if edge not in outgoing)])
 
 
-def _whole(ctl: Ctl, *given: str) -> list[str]:
-    """The ids of the chunks that are meant, each by its id or a beginning of it."""
+def _full_ids(ctl: Ctl, *prefixes: str) -> list[str]:
+    """Return the full ids of chunks, each specified by its id or the start of it."""
     ids = []
-    for one in given:
-        found = ctl.call(ChunkGet([one]))
-        if not found:
-            raise click.ClickException(f"There is no chunk {one}: docs show ID --chunks has their ids.")
-        ids.append(found[0].id)
+    for prefix in prefixes:
+        chunks = ctl.call(ChunkGet([prefix]))
+        if not chunks:
+            raise click.ClickException(f"There is no chunk {prefix}. `docs show ID --chunks` lists the ids of chunks.")
+        ids.append(chunks[0].id)
     return ids
 
 
-def _print_edges(ctl: Ctl, found: list[Edge]) -> None:
-    texts = _texts(ctl, [chunk for one in found for chunk in (one.source_id, one.target_id)])
+def _print_edges(ctl: Ctl, edges: list[Edge]) -> None:
+    labels = _chunk_labels(ctl, [chunk_id for edge in edges for chunk_id in (edge.source_id, edge.target_id)])
     columns = [
-        Column("Weight", right=True, style="cyan"),
-        Column("From", least=16),
+        Column("Weight", align_right=True, style="cyan"),
+        Column("From", min_width=16),
         Column("Relation"),
-        Column("To", least=16),
-        Column("Description", least=12, optional=True),
+        Column("To", min_width=16),
+        Column("Description", min_width=12, optional=True),
     ]
     rows = [
         [
-            f"{one.weight:.2f}",
-            texts.get(one.source_id, one.source_id),
-            one.relation,
-            texts.get(one.target_id, one.target_id),
-            one_line(one.description or ""),
+            f"{edge.weight:.2f}",
+            labels.get(edge.source_id, edge.source_id),
+            edge.relation,
+            labels.get(edge.target_id, edge.target_id),
+            one_line(edge.description or ""),
         ]
-        for one in found
+        for edge in edges
     ]
     print_table(columns, rows)
 
 
-def _texts(ctl: Ctl, ids: list[str]) -> dict[str, str]:
-    """What stands in chunks, to tell them apart by more than their ids."""
-    known = list(dict.fromkeys(ids))
-    found = [chunk for at in range(0, len(known), 1000) for chunk in ctl.call(ChunkGet(known[at : at + 1000]))]
-    return {chunk.id: f"{chunk.id[:8]} {one_line(chunk.content)[:60]}" for chunk in found}
+def _chunk_labels(ctl: Ctl, ids: list[str]) -> dict[str, str]:
+    """Return a label for each chunk: its short id and the start of its text."""
+    unique_ids = list(dict.fromkeys(ids))
+    labels = {}
+    for start in range(0, len(unique_ids), MAX_CHUNKS_PER_REQUEST):
+        for chunk in ctl.call(ChunkGet(unique_ids[start : start + MAX_CHUNKS_PER_REQUEST])):
+            labels[chunk.id] = f"{chunk.id[:8]} {one_line(chunk.content)[:60]}"
+    return labels
 
 
 @graph.command()
 @click.argument("chunks", nargs=-1, required=True, metavar="CHUNK…")
-@click.option("--hops", type=click.IntRange(1, 5), default=2, show_default=True, help="How far.")
-@click.option("--decay", type=click.FloatRange(0, 1, min_open=True), default=0.7, show_default=True, help="Per hop.")
-@click.option("--direction", type=click.Choice(get_args(Direction)), default="both", show_default=True)
+@click.option("--hops", type=click.IntRange(1, 5), default=2, show_default=True, help="Follow at most this many edges.")
+@click.option(
+    "--decay",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=0.7,
+    show_default=True,
+    help="Multiply the score by this per hop.",
+)
+@click.option(
+    "--direction",
+    type=click.Choice(get_args(Direction)),
+    default="both",
+    show_default=True,
+    help="Follow outgoing edges, incoming edges, or both.",
+)
 @relation_option
-@click.option("--min-score", type=click.FloatRange(0, 1), default=0.0, help="Leave out what scores less.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="How many.")
-@common
+@click.option("--min-score", type=click.FloatRange(0, 1), default=0.0, help="Leave out chunks with a lower score.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Show at most this many.")
+@common_options
 def walk(ctl: Ctl, chunks: tuple[str, ...], relations: tuple[Relation, ...], **options: Any) -> None:
-    """Show what can be reached from chunks, best first, and the way there.
+    """Show chunks that can be reached from others, best first.
 
     \b
     Examples:
       clankers-ctl graph walk 5d41402abc4b2a76b9719d911017c592
       clankers-ctl graph walk 5d41402abc4b2a76b9719d911017c592 --relation depends_on --direction out --hops 5
     """
-    found = ctl.call(GraphTraverse(_whole(ctl, *chunks), relations=list(relations) or None, **options))
+    found = ctl.call(GraphTraverse(_full_ids(ctl, *chunks), relations=list(relations) or None, **options))
     if ctl.json:
         print_json(found)
     elif not found:
-        echo("Nothing can be reached.", err=True)
+        echo("No other chunks can be reached.", err=True)
     else:
         _print_reached(ctl, found)
 
 
-def _print_reached(ctl: Ctl, found: list[Reached]) -> None:
-    texts = _texts(ctl, [one.chunk_id for one in found])
+def _print_reached(ctl: Ctl, reached: list[Reached]) -> None:
+    labels = _chunk_labels(ctl, [chunk.chunk_id for chunk in reached])
     columns = [
-        Column("Score", right=True, style="cyan"),
-        Column("Hops", right=True),
-        Column("Way", least=16, optional=True),
-        Column("Chunk", least=24),
+        Column("Score", align_right=True, style="cyan"),
+        Column("Hops", align_right=True),
+        Column("Path", min_width=16, optional=True),
+        Column("Chunk", min_width=24),
     ]
-    rows = [
-        [f"{one.score:.3f}", str(one.hops), way_of(one), texts.get(one.chunk_id, one.chunk_id)] for one in found
-    ]  # fmt: skip
+    rows = []
+    for chunk in reached:
+        # An arrow shows in which direction each edge was followed.
+        path = " ".join(f"←{step.relation}" if step.backwards else f"{step.relation}→" for step in chunk.way)
+        rows.append([f"{chunk.score:.3f}", str(chunk.hops), path, labels.get(chunk.chunk_id, chunk.chunk_id)])
     print_table(columns, rows)
-
-
-def way_of(one: Reached) -> str:
-    """The relations on the way; an arrow shows in which direction each was followed."""
-    return " ".join(f"←{step.relation}" if step.backwards else f"{step.relation}→" for step in one.way)
 
 
 @graph.command()
@@ -151,32 +176,40 @@ def way_of(one: Reached) -> str:
 @click.argument("relation", type=click.Choice(get_args(Relation)))
 @click.argument("target")
 @click.option(
-    "--weight", type=click.FloatRange(0, 1, min_open=True), default=1.0, show_default=True, help="How strong."
+    "--weight",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Set the weight of the edge.",
 )
-@click.option("--description", help="Why, in a sentence.")
-@common
+@click.option("--description", help="Describe in a sentence why the chunks are linked.")
+@common_options
 def link(ctl: Ctl, source: str, relation: Relation, target: str, weight: float, description: str | None) -> None:
-    """Link two chunks. If they are linked so already, the stronger edge is kept.
+    """Add an edge between two chunks. If it already exists, keep the stronger one.
 
     \b
     Examples:
       clankers-ctl graph link 5d41402abc4b2a76 depends_on 7d793037a0760186 --weight 0.8
     """
-    whole_source, whole_target = _whole(ctl, source, target)
-    stored = ctl.call(GraphStoreEdges([Edge(whole_source, whole_target, relation, weight, description)]))
+    source_id, target_id = _full_ids(ctl, source, target)
+    stored = ctl.call(GraphStoreEdges([Edge(source_id, target_id, relation, weight, description)]))
     if ctl.json:
         print_json(stored)
     else:
-        echo("Kept the stronger edge that was there." if stored.kept else "Linked.")
+        echo("Kept the existing edge, which is stronger." if stored.kept else "Linked.")
 
 
 @graph.command()
-@click.option("--min-weight", type=click.FloatRange(0, 1, min_open=True), help="Remove edges that are weaker.")
-@click.option("--most-per-chunk", type=click.IntRange(1, 10_000), help="Leave each chunk its strongest so many.")
-@click.option("--dry-run", is_flag=True, help="Say what would be removed; remove nothing.")
-@common
+@click.option("--min-weight", type=click.FloatRange(0, 1, min_open=True), help="Remove edges with a lower weight.")
+@click.option(
+    "--most-per-chunk", type=click.IntRange(1, 10_000), help="Keep only this many edges per chunk, the strongest."
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be removed; remove nothing.")
+@common_options
 def prune(ctl: Ctl, min_weight: float | None, most_per_chunk: int | None, dry_run: bool) -> None:
-    """Remove edges of which a chunk is gone and, if asked to, weak and surplus ones.
+    """Remove edges of deleted chunks, and weak or surplus edges.
+
+    Without options, removes only edges of deleted chunks.
 
     \b
     Examples:
@@ -189,4 +222,4 @@ def prune(ctl: Ctl, min_weight: float | None, most_per_chunk: int | None, dry_ru
         return
     total = pruned.orphans + pruned.weak + pruned.surplus
     parts = f"{pruned.orphans:,} without a chunk, {pruned.weak:,} weak, {pruned.surplus:,} surplus"
-    echo(f"{'Would remove' if dry_run else 'Removed'} {several(total, 'edge')}: {parts}.")
+    echo(f"{'Would remove' if dry_run else 'Removed'} {plural(total, 'edge')}: {parts}.")

@@ -1,4 +1,4 @@
-"""Fetching a sentence encoder from a model hub. Nothing else in the project downloads anything."""
+"""Download a sentence encoder from a model hub. Nothing else in the project downloads anything."""
 
 import fcntl
 import hashlib
@@ -13,48 +13,48 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
-from clankers.ctl.human import size
+from clankers.ctl.formatting import format_bytes
 
 if TYPE_CHECKING:
     import httpx
 
-HUB = "https://huggingface.co"
+DEFAULT_HUB_URL = "https://huggingface.co"
 
-KNOWN = {
+MODEL_ALIASES = {
     "arctic-embed-s": "Snowflake/snowflake-arctic-embed-s",
     "minilm": "sentence-transformers/all-MiniLM-L6-v2",
     "bge-small": "BAAI/bge-small-en-v1.5",
 }
-"""Small models that find well, by short names."""
+"""Short names of small models with good retrieval quality."""
 
 WEIGHTS = ("onnx/model.onnx", "model.onnx")
 QUANTIZED = ("onnx/model_quantized.onnx", "onnx/model_int8.onnx", "onnx/model_quint8_avx2.onnx", "model_quantized.onnx")
 
-SMALL = 64 * 2**20
-"""Bytes that a file beside the weights may have; a tokenizer of many languages has 17 million."""
+MAX_CONFIG_FILE_BYTES = 64 * 2**20
+"""For files other than the weights; the tokenizer of a multilingual model has 17 million bytes."""
 
-CONNECT_SECONDS, READ_SECONDS = 10.0, 30.0
+CONNECT_TIMEOUT_SECONDS, READ_TIMEOUT_SECONDS = 10.0, 30.0
 
-Seen = Callable[[str, int, int | None], None]
-"""Told the name of a file, how many bytes of it are here, and how many it has if that is known."""
+ProgressCallback = Callable[[str, int, int | None], None]
+"""Called with the name of a file, the bytes downloaded so far, and the total if known."""
 
 
 class PullFailed(Exception):
-    """The model could not be fetched; nothing of it is left."""
+    """The model could not be downloaded; no partial files remain."""
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """A file of the repository: the first of its `names` that is there, kept as `path`."""
+class WantedFile:
+    """A file to download: the first of `names` that the repository has, stored as `path`."""
 
     names: tuple[str, ...]
     path: str
-    needed: bool = True
+    required: bool = True
 
 
 @dataclass(frozen=True)
-class Fetched:
-    """A file that is here now."""
+class FetchedFile:
+    """A downloaded file."""
 
     path: str
     url: str
@@ -63,191 +63,207 @@ class Fetched:
 
 
 @dataclass(frozen=True)
-class Pull:
-    """What to fetch, from where, and into which folder."""
+class PullPlan:
+    """The files to download, their address, and the target folder."""
 
     repository: str
     folder: Path
     base: str
     weights: tuple[str, ...]
-    most: int
+    max_bytes: int
 
     @property
     def url(self) -> str:
-        """What all the files' addresses begin with."""
+        """Common prefix of the addresses of all files."""
         return f"{self.base}/{quote(self.repository)}/resolve/main/"
 
     @property
-    def wanted(self) -> list[Wanted]:
-        """The small ones first: what is missing should show before the large one is here."""
-        beside = ("1_Pooling/config.json", "tokenizer_config.json", "sentence_bert_config.json")
+    def wanted(self) -> list[WantedFile]:
+        """The files to download, small ones first, so that a missing file is noticed before the large download."""
+        optional = ("1_Pooling/config.json", "tokenizer_config.json", "sentence_bert_config.json")
         return [
-            *(Wanted((name,), name) for name in ("config.json", "tokenizer.json")),
-            *(Wanted((name,), name, needed=False) for name in beside),
-            Wanted(self.weights, "model.onnx"),
+            *(WantedFile((name,), name) for name in ("config.json", "tokenizer.json")),
+            *(WantedFile((name,), name, required=False) for name in optional),
+            WantedFile(self.weights, "model.onnx"),
         ]
 
 
-def plan(name: str, models: Path, base: str, quantized: bool, most: int) -> Pull:
-    """What `name` stands for; raises PullFailed when it names no repository, or `base` no server."""
-    repository = KNOWN.get(name, name)
+def plan_pull(name: str, models: Path, base: str, quantized: bool, max_bytes: int) -> PullPlan:
+    """Resolve a model name; raises PullFailed unless it names a repository and `base` is the address of a server."""
+    repository = MODEL_ALIASES.get(name, name)
     if not re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", repository, re.ASCII):
-        raise PullFailed(f"{name!r} is no model: write OWNER/NAME, or one of {', '.join(KNOWN)}")
+        raise PullFailed(f"{name!r} is not a model name. Write OWNER/NAME, or one of {', '.join(MODEL_ALIASES)}.")
     if urlsplit(base).scheme not in ("http", "https") or not urlsplit(base).hostname:
-        raise PullFailed(f"{base!r} is no address: it must begin with https:// or http://")
-    folder = models / (name if name in KNOWN else repository.partition("/")[2])
-    return Pull(repository, folder, base.rstrip("/"), QUANTIZED if quantized else WEIGHTS, most)
+        raise PullFailed(f"{base!r} is not a valid address. It must start with https:// or http://.")
+    folder = models / (name if name in MODEL_ALIASES else repository.partition("/")[2])
+    return PullPlan(repository, folder, base.rstrip("/"), QUANTIZED if quantized else WEIGHTS, max_bytes)
 
 
-def fetch(pull: Pull, seen: Seen) -> list[Fetched]:
-    """Bring the model here, whole or not at all; raises PullFailed."""
+def fetch_model(pull: PullPlan, progress: ProgressCallback) -> list[FetchedFile]:
+    """Download the model completely, or raise PullFailed and leave nothing."""
     import httpx  # slow to load
 
-    home = urlsplit(pull.base).hostname in ("127.0.0.1", "localhost", "::1")
+    is_local = urlsplit(pull.base).hostname in ("127.0.0.1", "localhost", "::1")
     client = httpx.Client(
-        follow_redirects=True,  # a hub keeps large files elsewhere
-        timeout=httpx.Timeout(READ_SECONDS, connect=CONNECT_SECONDS),
+        follow_redirects=True,  # hubs redirect large files to other servers
+        timeout=httpx.Timeout(READ_TIMEOUT_SECONDS, connect=CONNECT_TIMEOUT_SECONDS),
         headers={"user-agent": "clankers-ctl", "accept-encoding": "identity"},
-        trust_env=not home,  # no proxy can reach our loopback
+        trust_env=not is_local,  # a proxy cannot reach our loopback address
     )
     try:
-        with client, _unfinished(pull.folder) as place:
-            found = _fetch_all(client, pull, place, seen)
-            _describe(pull, place, found)
-            place.rename(pull.folder)
-            return found
+        with client, _temporary_folder(pull.folder) as folder:
+            files = _fetch_all(client, pull, folder, progress)
+            _write_description(pull, folder, files)
+            folder.rename(pull.folder)
+            return files
     except OSError as error:
         raise PullFailed(f"{pull.folder} cannot be written: {error.strerror or error}") from error
 
 
 @contextmanager
-def _unfinished(folder: Path) -> Iterator[Path]:
-    """An empty folder beside the one to be made, for this process alone; gone after the block unless renamed."""
-    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    place = folder.with_name(f".{folder.name}.unfinished")
-    place.mkdir(mode=0o700, exist_ok=True)
-    descriptor = os.open(place, os.O_RDONLY)
+def _temporary_folder(target: Path) -> Iterator[Path]:
+    """Create and lock an empty folder next to `target`; it is removed after the block unless it was renamed."""
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder = target.with_name(f".{target.name}.unfinished")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         os.close(descriptor)
-        raise PullFailed(f"{folder.name} is being fetched by another process") from error
+        raise PullFailed(f"Another process is downloading {target.name}.") from error
     try:
-        for left in place.iterdir():  # by a process that was killed
-            shutil.rmtree(left) if left.is_dir() else left.unlink()
-        yield place
+        for leftover in folder.iterdir():  # of a process that was killed
+            if leftover.is_dir():
+                shutil.rmtree(leftover)
+            else:
+                leftover.unlink()
+        yield folder
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
         os.close(descriptor)
 
 
-def _fetch_all(client: "httpx.Client", pull: Pull, place: Path, seen: Seen) -> list[Fetched]:
-    found: list[Fetched] = []
+def _fetch_all(client: "httpx.Client", pull: PullPlan, folder: Path, progress: ProgressCallback) -> list[FetchedFile]:
+    files: list[FetchedFile] = []
     for wanted in pull.wanted:
-        file = _fetch_first(client, pull, wanted, place, found, seen)
-        if file is None and wanted.needed:
+        file = _fetch_first(client, pull, wanted, folder, files, progress)
+        if file is not None:
+            files.append(file)
+        elif wanted.required:
             raise PullFailed(f"{pull.repository} has no {' and no '.join(wanted.names)} at {pull.base}")
-        found += [file] if file else []
-    # Large models keep their weights apart, in a file that the model itself names.
-    name = found[-1].url.removeprefix(pull.url) + "_data"
-    data = _fetch_first(client, pull, Wanted((name,), Path(name).name), place, found, seen)
-    return [*found, data] if data else found
+    # Large models store their weights in a separate file, which the model file refers to by name.
+    name = files[-1].url.removeprefix(pull.url) + "_data"
+    if data := _fetch_first(client, pull, WantedFile((name,), Path(name).name), folder, files, progress):
+        files.append(data)
+    return files
 
 
 def _fetch_first(
-    client: "httpx.Client", pull: Pull, wanted: Wanted, place: Path, before: list[Fetched], seen: Seen
-) -> Fetched | None:
-    left = pull.most - sum(file.size for file in before)
-    most = left if ".onnx" in wanted.path else min(left, SMALL)
+    client: "httpx.Client",
+    pull: PullPlan,
+    wanted: WantedFile,
+    folder: Path,
+    fetched: list[FetchedFile],
+    progress: ProgressCallback,
+) -> FetchedFile | None:
+    """Download the first file of `wanted.names` that exists, or return None."""
+    max_bytes = pull.max_bytes - sum(file.size for file in fetched)
+    if ".onnx" not in wanted.path:
+        max_bytes = min(max_bytes, MAX_CONFIG_FILE_BYTES)
     for name in wanted.names:
-        target = place / wanted.path
+        target = folder / wanted.path
         target.parent.mkdir(exist_ok=True)
-        if told := _download(client, pull.url + name, target, most, seen):
+        if downloaded := _download(client, pull.url + name, target, max_bytes, progress):
             _check_content(target, name)
-            return Fetched(wanted.path, pull.url + name, *told)
-        if target.parent != place:
+            size, sha256 = downloaded
+            return FetchedFile(wanted.path, pull.url + name, size, sha256)
+        if target.parent != folder:
             target.parent.rmdir()
     return None
 
 
-def _download(client: "httpx.Client", url: str, target: Path, most: int, seen: Seen) -> tuple[int, str] | None:
-    """The file's size and SHA-256, or nothing when there is no such file."""
-    import httpx
+def _download(
+    client: "httpx.Client", url: str, target: Path, max_bytes: int, progress: ProgressCallback
+) -> tuple[int, str] | None:
+    """Return the size and SHA-256 of the downloaded file, or None if it does not exist."""
+    import httpx  # slow to load
 
-    got = 0
+    received = 0
     try:
         with client.stream("GET", url) as response:
             if response.status_code == httpx.codes.NOT_FOUND:
                 return None
-            length = _checked_length(response, url, most)
+            length = _checked_length(response, url, max_bytes)
             digest = hashlib.sha256()
             with target.open("xb") as file:
                 for piece in response.iter_bytes():
-                    got += len(piece)
-                    if got > most:
-                        raise PullFailed(f"{url} has more than {size(most)}: --max-size allows more")
+                    received += len(piece)
+                    if received > max_bytes:
+                        raise PullFailed(f"{url} is larger than {format_bytes(max_bytes)}. Allow more with --max-size.")
                     digest.update(piece)
                     file.write(piece)
-                    seen(target.name, got, length)
+                    progress(target.name, received, length)
                 os.fsync(file.fileno())
-            _check_promises(response, url, got, digest.hexdigest())
+            _check_announced_digest(response, url, received, digest.hexdigest())
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
         raise PullFailed(f"{urlsplit(url).hostname} cannot be reached: {str(error) or 'no answer'}") from error
     except httpx.TimeoutException as error:
-        raise PullFailed(f"{url} stopped answering after {size(got)}: try again later") from error
+        raise PullFailed(f"{url} stopped responding after {format_bytes(received)}. Try again later.") from error
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise PullFailed(f"{url} broke off after {size(got)} ({error}): try again") from error
-    return got, digest.hexdigest()
+        raise PullFailed(f"{url} was interrupted after {format_bytes(received)} ({error}). Try again.") from error
+    return received, digest.hexdigest()
 
 
-def _checked_length(response: "httpx.Response", url: str, most: int) -> int | None:
-    """How long the file is said to be; raises PullFailed when it should not be read."""
+def _checked_length(response: "httpx.Response", url: str, max_bytes: int) -> int | None:
+    """Return the announced length of the file, if any; raises PullFailed if it must not be downloaded."""
     if response.status_code in (401, 403):
-        raise PullFailed(f"{url} is refused ({response.status_code}): there is no such repository, or it is private")
+        raise PullFailed(f"{url} is refused ({response.status_code}): there is no such repository, or it is private.")
     if response.status_code != 200:
-        raise PullFailed(f"{url} answers with {response.status_code} {response.reason_phrase}")
+        raise PullFailed(f"{url} answers with {response.status_code} {response.reason_phrase}.")
     if url.startswith("https:") and response.url.scheme != "https":
-        raise PullFailed(f"{url} leads to an address without encryption: {response.url.host}")
-    said = response.headers.get("content-length", "")
-    if not said.isdecimal():
+        raise PullFailed(f"{url} redirects to an unencrypted address: {response.url.host}.")
+    content_length = response.headers.get("content-length", "")
+    if not content_length.isdecimal():
         if "chunked" not in response.headers.get("transfer-encoding", ""):
-            raise PullFailed(f"{url} does not say how long it is, so nobody could tell if all of it came")
+            raise PullFailed(f"{url} does not announce its length, so a truncated download could not be detected.")
         return None
-    if int(said) > most:
-        raise PullFailed(f"{url} has {size(int(said))}, more than {size(most)}: --max-size allows more")
-    return int(said)
+    if int(content_length) > max_bytes:
+        length, allowed = format_bytes(int(content_length)), format_bytes(max_bytes)
+        raise PullFailed(f"{url} is {length}, more than {allowed}. Allow more with --max-size.")
+    return int(content_length)
 
 
-def _check_promises(response: "httpx.Response", url: str, got: int, digest: str) -> None:
-    """A hub tells size and SHA-256 of its large files where it sends us on."""
+def _check_announced_digest(response: "httpx.Response", url: str, received: int, digest: str) -> None:
+    """Check the size and SHA-256 that a hub announces for large files when it redirects."""
     for headers in (each.headers for each in (*response.history, response)):
-        said = headers.get("x-linked-etag", "").removeprefix("W/").strip('"').lower()
-        if re.fullmatch(r"[0-9a-f]{64}", said) and said != digest:
-            raise PullFailed(f"{url} is not what the hub promised: its SHA-256 is {digest}, not {said}")
-        said = headers.get("x-linked-size", "")
-        if said.isdecimal() and int(said) != got:
-            raise PullFailed(f"{url} is not what the hub promised: it has {got} bytes, not {said}")
+        announced_digest = headers.get("x-linked-etag", "").removeprefix("W/").strip('"').lower()
+        if re.fullmatch(r"[0-9a-f]{64}", announced_digest) and announced_digest != digest:
+            raise PullFailed(f"{url} is not what the hub announced: its SHA-256 is {digest}, not {announced_digest}.")
+        announced_size = headers.get("x-linked-size", "")
+        if announced_size.isdecimal() and int(announced_size) != received:
+            raise PullFailed(f"{url} is not what the hub announced: it has {received} bytes, not {announced_size}.")
 
 
 def _check_content(file: Path, name: str) -> None:
-    """A server that answers with a page instead of the file is not believed."""
+    """Check the file type, because some servers answer with a web page instead of the file."""
     if file.suffix == ".json":
         try:
             json.loads(file.read_bytes())
         except ValueError as error:
-            raise PullFailed(f"what came as {name} is not JSON") from error
+            raise PullFailed(f"The downloaded {name} is not JSON.") from error
     elif file.suffix == ".onnx":
         with file.open("rb") as opened:
-            beginning = opened.read(64)
-        if not beginning.startswith(b"\x08"):  # every ONNX file begins with its version
-            raise PullFailed(f"what came as {name} is not an ONNX model")
+            start = opened.read(64)
+        if not start.startswith(b"\x08"):  # every ONNX file starts with its version
+            raise PullFailed(f"The downloaded {name} is not an ONNX model.")
 
 
-def _describe(pull: Pull, place: Path, found: list[Fetched]) -> None:
-    """Leave the model's own name, by which the daemon knows how to use it, and where it came from."""
+def _write_description(pull: PullPlan, folder: Path, files: list[FetchedFile]) -> None:
+    """Write the name of the model, from which the daemon knows how to use it, and its origin."""
     facts = {
         "name": pull.repository.partition("/")[2],
         "source": pull.url,
-        "sha256": {file.path: file.sha256 for file in found},
+        "sha256": {file.path: file.sha256 for file in files},
     }
-    (place / "clankers.json").write_text(json.dumps(facts, indent=2) + "\n", "utf-8")
+    (folder / "clankers.json").write_text(json.dumps(facts, indent=2) + "\n", "utf-8")

@@ -7,9 +7,9 @@ from typing import Literal, cast, get_args
 
 import click
 
-from clankers.ctl.command import FAILED, PROBLEM, Ctl, common
-from clankers.ctl.human import local, several, span
-from clankers.ctl.jobs import finished
+from clankers.ctl.command import EXIT_PROBLEM, Ctl, common_options
+from clankers.ctl.formatting import format_duration, format_time, plural
+from clankers.ctl.jobs import exit_unless_done, job_duration, run_job
 from clankers.ctl.output import bar, echo, echo_styled, one_line, print_facts, print_json, secho
 from clankers_protocol.admin import Job
 from clankers_protocol.search import (
@@ -26,21 +26,15 @@ from clankers_protocol.search import (
 
 Embedder = Literal["static", "onnx", "openai", "ollama", "gemini", "none"]
 
-PATIENCE = 3600
-"""Seconds that comparing the files may take: there may be many, on a slow disk."""
+SYNC_TIMEOUT_SECONDS = 3600
+"""Comparing many files on a slow disk takes long."""
 
-SYNCED = [
-    ("added", "green"),
-    ("changed", "yellow"),
-    ("removed", "red"),
-    ("moved", "cyan"),
-    ("unchanged", None),
-]
+OUTCOME_COLOURS = {"added": "green", "changed": "yellow", "removed": "red", "moved": "cyan", "unchanged": None}
 
 
 @click.group()
 def index() -> None:
-    """See and feed the search index.
+    """Show the state of the index; add and remove watched files.
 
     \b
     Examples:
@@ -51,9 +45,9 @@ def index() -> None:
 
 
 @index.command()
-@common
+@common_options
 def status(ctl: Ctl) -> None:
-    """Show what is indexed, how freshly, and what is in the way.
+    """Show what is indexed, what is pending, and the last error.
 
     \b
     Examples:
@@ -69,9 +63,9 @@ def status(ctl: Ctl) -> None:
 
 def _print_status(report: IndexReport) -> None:
     if report.vectors == "ready":
-        secho("● ready: searches by words and by meaning", fg="green", bold=True)
+        secho("● ready: keyword and vector search", fg="green", bold=True)
     else:
-        secho(f"● searches by words alone: {one_line(report.vectors)}", fg="yellow", bold=True)
+        secho(f"● keyword search only: {one_line(report.vectors)}", fg="yellow", bold=True)
     print_facts(
         [
             ("chunks", _chunks(report)),
@@ -79,12 +73,12 @@ def _print_status(report: IndexReport) -> None:
             ("vectors", _vectors(report.live, report.in_memory) if report.live else None),
             ("building", _building(report.building) if report.building else None),
             ("rate", f"{report.rate:,.1f} chunks a second" if report.rate else None),
-            ("to be cut", several(report.backlog, "text") if report.backlog else None),
-            ("cache", several(report.cache_entries, "vector")),
+            ("to be chunked", plural(report.backlog, "text") if report.backlog else None),
+            ("cache", plural(report.cache_entries, "vector")),
             ("last error", report.last_error and one_line(report.last_error)),
             ("files", _files(report.files)),
             ("", report.files.problem and one_line(report.files.problem)),
-            *(("" if place else "watched", one_line(path)) for place, path in enumerate(report.files.watched)),
+            *(("" if index else "watched", one_line(path)) for index, path in enumerate(report.files.watched)),
         ]
     )
 
@@ -92,102 +86,108 @@ def _print_status(report: IndexReport) -> None:
 def _chunks(report: IndexReport) -> str:
     counts = ", ".join(f"{count:,} of {name}" for name, count in report.chunks.items()) or "none yet"
     live = report.live
-    return f"{counts}; up to {live.chunk_tokens} tokens, {live.chunk_overlap} shared" if live else counts
+    if live is None:
+        return counts
+    return f"{counts}; up to {live.chunk_tokens} tokens each, {live.chunk_overlap} of them overlapping"
 
 
-def _model(made: GenerationStatus) -> str | None:
-    if made.provider == "none":
+def _model(generation: GenerationStatus) -> str | None:
+    if generation.provider == "none":
         return None
-    dims = f", {made.dims} dimensions" if made.dims else ""
-    return f"{made.provider}: {one_line(made.model)}{dims}"
+    dims = f", {generation.dims} dimensions" if generation.dims else ""
+    return f"{generation.provider}: {one_line(generation.model)}{dims}"
 
 
-def _vectors(made: GenerationStatus, in_memory: bool) -> str | None:
-    if made.provider == "none":
+def _vectors(generation: GenerationStatus, in_memory: bool) -> str | None:
+    if generation.provider == "none":
         return None
-    failed = f", {made.failed:,} failed" if made.failed else ""
-    return f"{made.vectors:,}, {made.pending:,} pending{failed}{', held in memory' if in_memory else ''}"
+    failed = f", {generation.failed:,} failed" if generation.failed else ""
+    return f"{generation.vectors:,}, {generation.pending:,} pending{failed}{', held in memory' if in_memory else ''}"
 
 
-def _building(made: GenerationStatus) -> str:
-    total = made.vectors + made.pending + made.failed
-    part = made.vectors / total if total else 0.0
-    progress = f"{bar(part, 20)} {part:.0%} ({made.vectors:,} of {total:,})"
-    return f"{_model(made) or 'without vectors'} {progress if total else ''}".rstrip()
+def _building(generation: GenerationStatus) -> str:
+    total = generation.vectors + generation.pending + generation.failed
+    name = _model(generation) or "without vectors"
+    if not total:
+        return name
+    fraction = generation.vectors / total
+    return f"{name} {bar(fraction, 20)} {fraction:.0%} ({generation.vectors:,} of {total:,})"
 
 
 def _files(files: FilesStatus) -> str:
-    synced = f", compared {local(files.last_sync)}" if files.last_sync else ""
-    dirty = "; changes wait to be indexed" if files.dirty else ""
-    watching = {"off": "no paths are watched"}.get(files.mode, files.mode)
-    return f"{several(files.files, 'file')}, {watching}{synced}{dirty}"
+    synced = f", synced {format_time(files.last_sync)}" if files.last_sync else ""
+    dirty = "; changes are waiting to be indexed" if files.dirty else ""
+    watching = "no paths are watched" if files.mode == "off" else files.mode
+    return f"{plural(files.files, 'file')}, {watching}{synced}{dirty}"
 
 
 @index.command()
-@common
+@common_options
 def sync(ctl: Ctl) -> None:
-    """Compare all watched files with the index now. Exits 4 when a file could not be indexed.
+    """Bring the index up to date with all watched files now. Exits with 4 if a file cannot be indexed.
 
     \b
     Examples:
       clankers-ctl index sync
       clankers-ctl index sync --json | jq .failed
     """
-    _print_synced(ctl, ctl.call(IndexSync(), timeout=PATIENCE))
+    _print_synced(ctl, ctl.call(IndexSync(), timeout=SYNC_TIMEOUT_SECONDS))
 
 
 @index.command()
 @click.argument("path", type=click.Path(exists=True))
-@common
+@common_options
 def add(ctl: Ctl, path: str) -> None:
-    """Watch and index a markdown file, or the markdown files of a folder.
+    """Index and watch markdown files: one file, or all in a folder.
 
     \b
     Examples:
       clankers-ctl index add ~/notes
       clankers-ctl index add docs/decisions.md
     """
-    _print_synced(ctl, ctl.call(IndexAdd(absolute(path)), timeout=PATIENCE))
+    _print_synced(ctl, ctl.call(IndexAdd(absolute_path(path)), timeout=SYNC_TIMEOUT_SECONDS))
 
 
 @index.command()
 @click.argument("path", type=click.Path())
-@common
+@common_options
 def remove(ctl: Ctl, path: str) -> None:
-    """No longer watch a path that was added, and forget its files. The files themselves stay.
+    """Stop watching a path, and remove its files from the index. The files themselves are not deleted.
 
     \b
     Examples:
       clankers-ctl index remove ~/notes
     """
-    _print_synced(ctl, ctl.call(IndexRemove(absolute(path)), timeout=PATIENCE))
+    _print_synced(ctl, ctl.call(IndexRemove(absolute_path(path)), timeout=SYNC_TIMEOUT_SECONDS))
 
 
-def absolute(path: str) -> str:
-    """The path as seen from anywhere; `..` goes, symlinks stay."""
-    return os.path.abspath(Path(path).expanduser())  # noqa: PTH100  # Path has no such thing
+def absolute_path(path: str) -> str:
+    """Make a path absolute: resolve `~` and `..`, but not symlinks."""
+    return os.path.abspath(Path(path).expanduser())  # noqa: PTH100  # Path.resolve would follow symlinks
 
 
 def _print_synced(ctl: Ctl, synced: Synced) -> None:
     if ctl.json:
         print_json(synced)
     else:
-        counts = [(getattr(synced, name), name, colour) for name, colour in SYNCED]
-        told = [click.style(f"{count:,} {name}", fg=colour) for count, name, colour in counts if count]
-        echo_styled(f"{', '.join(told) or 'No files'} in {span(synced.seconds)}.")
+        counts = []
+        for outcome, colour in OUTCOME_COLOURS.items():
+            if count := getattr(synced, outcome):
+                counts.append(click.style(f"{count:,} {outcome}", fg=colour))
+        echo_styled(f"{', '.join(counts) or 'No files'} in {format_duration(synced.seconds)}.")
         for failure in synced.failed:
             secho(f"  not indexed: {one_line(failure)}", fg="red", err=True)
-    sys.exit(PROBLEM if synced.failed else 0)
+    sys.exit(EXIT_PROBLEM if synced.failed else 0)
 
 
 @click.command()
-@click.option("--embedder", type=click.Choice(get_args(Embedder)), help="Change to this embedder first.")
-@click.option("--model", help="Its model, or the folder of an ONNX model.")
-@common
+@click.option("--embedder", type=click.Choice(get_args(Embedder)), help="Switch to this embedder first.")
+@click.option("--model", help="Model of the embedder, or the folder of an ONNX model.")
+@common_options
 def reindex(ctl: Ctl, embedder: str | None, model: str | None) -> None:
-    """Build the index anew beside the live one, which is searched meanwhile. Ctrl-C stops it.
+    """Rebuild the index. The current index stays searchable until the new one is ready. Ctrl-C cancels the rebuild.
 
-    `clankers-ctl model use` does the same, after a look at what is there.
+    To switch to another embedder, prefer `clankers-ctl model use`, which checks first that the embedder is available.
 
     \b
     Examples:
@@ -195,28 +195,22 @@ def reindex(ctl: Ctl, embedder: str | None, model: str | None) -> None:
       clankers-ctl reindex --embedder ollama --model nomic-embed-text
     """
     if model is not None and embedder is None:
-        raise click.UsageError("--model needs --embedder.")
+        raise click.UsageError("--model requires --embedder.")
     if model is not None and embedder == "onnx":
-        model = absolute(model)
-    print_reindexed(ctl, finished(ctl, Reindex(cast(Embedder | None, embedder), model)))
+        model = absolute_path(model)
+    print_reindexed(ctl, run_job(ctl, Reindex(cast(Embedder | None, embedder), model)))
 
 
 def print_reindexed(ctl: Ctl, job: Job) -> None:
-    """Tell what a reindex came to. Exits 1 unless it was done, 4 when parts have no vector."""
-    if ctl.json:
-        print_json(job)
-    if job.state != "done":
-        secho(f"{job.kind} {job.state}{f': {one_line(job.error)}' if job.error else ''}", fg="red", err=True)
-        sys.exit(FAILED)
+    """Report the result of a reindex. Exits with 1 unless it succeeded, with 4 if some chunks have no vector."""
+    exit_unless_done(ctl, job)
     result = job.result or {}
     failed = int(result.get("failed") or 0)
-    if not ctl.json:
-        took = span(((job.finished_at or job.created_at) - job.created_at) / 1000)
-        echo(f"{several(int(result.get('chunks') or 0), 'chunk')} indexed anew in {took}.")
+    if ctl.json:
+        print_json(job)
+    else:
+        echo(f"Reindexed {plural(int(result.get('chunks') or 0), 'chunk')} in {job_duration(job)}.")
     if failed:
-        secho(
-            f"{several(failed, 'chunk')} can be found by words alone: `clankers-ctl index status` says why.",
-            fg="yellow",
-            err=True,
-        )
-    sys.exit(PROBLEM if failed else 0)
+        warning = f"{plural(failed, 'chunk')} can only be found by keyword search."
+        secho(f"{warning} Run `clankers-ctl index status` to see why.", fg="yellow", err=True)
+    sys.exit(EXIT_PROBLEM if failed else 0)

@@ -1,4 +1,4 @@
-"""`clankers-ctl model`: which embedder makes the vectors, and fetching one."""
+"""`clankers-ctl model`: list, switch and download embedding models."""
 
 import sys
 from collections.abc import Iterator
@@ -10,11 +10,20 @@ from urllib.parse import urlsplit
 
 import click
 
-from clankers.ctl.command import Ctl, common
-from clankers.ctl.hub import HUB, KNOWN, Fetched, Pull, PullFailed, Seen, fetch, plan
-from clankers.ctl.human import several, size
-from clankers.ctl.index import Embedder, absolute, print_reindexed
-from clankers.ctl.jobs import finished
+from clankers.ctl.command import Ctl, common_options, yes_option
+from clankers.ctl.formatting import format_bytes, plural
+from clankers.ctl.hub import (
+    DEFAULT_HUB_URL,
+    MODEL_ALIASES,
+    FetchedFile,
+    ProgressCallback,
+    PullFailed,
+    PullPlan,
+    fetch_model,
+    plan_pull,
+)
+from clankers.ctl.index import Embedder, absolute_path, print_reindexed
+from clankers.ctl.jobs import run_job
 from clankers.ctl.output import Column, confirm, console, echo, one_line, print_json, print_table
 from clankers_protocol.admin import DaemonConfig, DaemonConfigure, Setting
 from clankers_protocol.paths import default_paths
@@ -24,13 +33,13 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 REMOTE = ("openai", "ollama", "gemini")
-ITS_OWN = ("embedder_url", "embedder_key_file", "embedder_dims", "embedder_weight")
-"""Settings that are meant for one embedder: another would be misled by them, or be sent a key that is not its."""
+EMBEDDER_SETTINGS = ("embedder_url", "embedder_key_file", "embedder_dims", "embedder_weight")
+"""Settings of one embedder that must not apply to another, which would be sent the wrong key, for example."""
 
 
 @click.group()
 def model() -> None:
-    """See, change and fetch what makes vectors of texts, for the search by meaning.
+    """List, switch and download embedding models.
 
     \b
     Examples:
@@ -41,9 +50,9 @@ def model() -> None:
 
 
 @model.command(name="list")
-@common
+@common_options
 def list_(ctl: Ctl) -> None:
-    """List the embedders that could be used, and what the others lack.
+    """List the embedders that are available, and what the others need.
 
     \b
     Examples:
@@ -57,9 +66,9 @@ def list_(ctl: Ctl) -> None:
     columns = [
         Column(""),
         Column("Embedder", style="cyan"),
-        Column("Model", least=12, keeps_end=True),
-        Column("Dims", right=True, optional=True),
-        Column("Note", least=20, wraps=True),
+        Column("Model", min_width=12, truncate_start=True),
+        Column("Dims", align_right=True, optional=True),
+        Column("Note", min_width=20, wrap=True),
     ]
     print_table(columns, [_row(each) for each in models])
 
@@ -67,19 +76,21 @@ def list_(ctl: Ctl) -> None:
 def _row(each: Model) -> list["str | Text"]:
     from rich.text import Text  # slow to load
 
-    mark = "●" if each.in_use else "○" if each.available else "✗"
-    style = "" if each.available else "yellow"
+    if each.available:
+        mark, mark_style = ("●" if each.in_use else "○"), "green"
+    else:
+        mark, mark_style = ("●", "red") if each.in_use else ("✗", "dim")
     return [
-        Text(mark, "red" if each.in_use and not each.available else "green" if each.available else "dim"),
+        Text(mark, mark_style),
         each.embedder,
-        one_line(_short(each) or "–"),
+        one_line(_short_name(each) or "–"),
         str(each.dims or ""),
-        Text(("in use; " if each.in_use else "") + one_line(each.note), style),
+        Text(("in use; " if each.in_use else "") + one_line(each.note), "" if each.available else "yellow"),
     ]
 
 
-def _short(each: Model) -> str:
-    """A model's name; of one that was pulled, that of its folder."""
+def _short_name(each: Model) -> str:
+    """Return the name of a model; for a downloaded model, the name of its folder."""
     folder = Path(each.model)
     return folder.name if each.embedder == "onnx" and folder.parent.name == "models" else each.model
 
@@ -89,15 +100,15 @@ def _short(each: Model) -> str:
 
 @model.command()
 @click.argument("target", metavar="EMBEDDER|NAME|FOLDER")
-@click.option("--model", "name", metavar="MODEL", help="The model to ask openai, ollama or gemini for.")
-@click.option("--url", help="Where openai, ollama or gemini is, if not at its usual address.")
-@click.option("--key-file", type=click.Path(exists=True, dir_okay=False), help="A file (mode 0600) with its API key.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@common
+@click.option("--model", "name", metavar="MODEL", help="Model to use with openai, ollama or gemini.")
+@click.option("--url", help="Address of openai, ollama or gemini, if not the default one.")
+@click.option("--key-file", type=click.Path(exists=True, dir_okay=False), help="File (mode 0600) with the API key.")
+@yes_option
+@common_options
 def use(ctl: Ctl, target: str, name: str | None, url: str | None, key_file: str | None, yes: bool) -> None:
-    """Change the embedder, and build the index anew with it. Asks first. Ctrl-C leaves all as it was.
+    """Switch to another embedder and rebuild the index with it. Asks for confirmation first. Ctrl-C undoes the switch.
 
-    It is static, openai, ollama, gemini or none, the name of a model that was pulled, or the folder of an ONNX model.
+    Specify static, openai, ollama, gemini or none, the name of a downloaded model, or the folder of an ONNX model.
 
     \b
     Examples:
@@ -107,26 +118,29 @@ def use(ctl: Ctl, target: str, name: str | None, url: str | None, key_file: str 
       clankers-ctl model use static --yes
     """
     models = ctl.call(ModelList())
-    chosen = _chosen(models, target, name)
+    chosen = _choose(models, target, name)
     if chosen.embedder not in REMOTE and (name or url or key_file):
-        raise click.UsageError(f"--model, --url and --key-file are for {', '.join(REMOTE)}.")
-    own = {"embedder_url": url, "embedder_key_file": key_file and absolute(key_file)}
-    settings = _settings(ctl)
-    if chosen.in_use and not any(own.values()) and _is_ready(ctl, chosen):
-        echo("That is in use already: `clankers-ctl reindex` builds its index anew.", err=True)
-        if ctl.json:
-            print_json(None)
-        return
-    if not chosen.available and not chosen.in_use and not any(own.values()):
+        raise click.UsageError(f"--model, --url and --key-file can only be used with {', '.join(REMOTE)}.")
+    given = {"embedder_url": url, "embedder_key_file": absolute_path(key_file) if key_file else None}
+    new_settings = {key: value for key, value in given.items() if value}
+    settings = _changeable_settings(ctl)
+    if chosen.in_use and not new_settings:
+        is_ready = chosen.embedder == "none" or ctl.call(IndexStatus()).vectors == "ready"
+        if is_ready:
+            echo("This embedder is already in use. To rebuild its index, run `clankers-ctl reindex`.", err=True)
+            if ctl.json:
+                print_json(None)
+            return
+    if not chosen.available and not chosen.in_use and not new_settings:
         raise click.ClickException(f"{chosen.embedder} cannot be used: {one_line(chosen.note)}")
     if not yes:
-        _ask(ctl, chosen, url)
-    _use(ctl, chosen, {key: value for key, value in own.items() if value}, settings)
+        _confirm_switch(ctl, chosen, url)
+    _switch(ctl, chosen, new_settings, settings)
 
 
-def _chosen(models: list[Model], target: str, name: str | None) -> Model:
-    """The one of `models` that is meant, or one that is not among them yet."""
-    listed = [each for each in models if target in (each.embedder, _short(each)) and each.model]
+def _choose(models: list[Model], target: str, name: str | None) -> Model:
+    """Return the model that `target` specifies; it may be one that is not in `models` yet."""
+    listed = [each for each in models if target in (each.embedder, _short_name(each)) and each.model]
     if target in REMOTE and name and name != listed[0].model:
         return Model(target, name, None, False, listed[0].available, listed[0].note)
     if target in get_args(Embedder) and target != "onnx":
@@ -134,87 +148,91 @@ def _chosen(models: list[Model], target: str, name: str | None) -> Model:
     if len(listed) == 1:
         return listed[0]
     if target == "onnx":
-        raise click.UsageError("Say which model: its folder, or a name that `clankers-ctl model list` shows.")
-    return _at(models, absolute(target), target)
+        raise click.UsageError("Specify a model: its folder, or a name from `clankers-ctl model list`.")
+    return _onnx_model(models, absolute_path(target), target)
 
 
-def _at(models: list[Model], folder: str, target: str) -> Model:
-    known = next((each for each in models if each.embedder == "onnx" and absolute(each.model or "-") == folder), None)
+def _onnx_model(models: list[Model], folder: str, target: str) -> Model:
+    known = next(
+        (each for each in models if each.embedder == "onnx" and absolute_path(each.model or "-") == folder), None
+    )
     if known:
         return known
     path = Path(folder)
     if not path.is_dir():
-        fetching = f": `clankers-ctl model pull {target}` fetches it" if target in KNOWN else ""
         names = ", ".join(each for each in get_args(Embedder) if each != "onnx")
-        raise click.ClickException(f"{target!r} is no embedder ({names}) and no model's folder{fetching}.")
+        advice = f" To download it, run `clankers-ctl model pull {target}`." if target in MODEL_ALIASES else ""
+        raise click.ClickException(f"{target!r} is not an embedder ({names}) or the folder of a model.{advice}")
     for pattern in ("*.onnx", "tokenizer.json"):
-        if not any(file for place in (path, path / "onnx") for file in place.glob(pattern)):
-            raise click.ClickException(f"There is no {pattern} in {folder}: it holds no ONNX sentence encoder.")
+        if not [*path.glob(pattern), *(path / "onnx").glob(pattern)]:
+            raise click.ClickException(f"There is no {pattern} in {folder}: it is not an ONNX sentence encoder.")
     return Model("onnx", folder, None, False, True, "")
 
 
-def _settings(ctl: Ctl) -> dict[str, Setting]:
-    """What is set; raises when that cannot be changed from here."""
+def _changeable_settings(ctl: Ctl) -> dict[str, Setting]:
+    """Return the settings; raises if those of the embedder are overridden and cannot be changed from here."""
     settings = {setting.key: setting for setting in ctl.call(DaemonConfig()).settings}
-    for key in ("embedder", "embedder_model", *ITS_OWN):
+    for key in ("embedder", "embedder_model", *EMBEDDER_SETTINGS):
         if settings[key].origin in ("environment", "flag"):
             raise click.ClickException(
-                f"{key} is set by the daemon's {settings[key].origin}, which beats what is set here: unset it there."
+                f"{key} is set by the daemon's {settings[key].origin}, which overrides this command. Unset it there."
             )
     return settings
 
 
-def _is_ready(ctl: Ctl, chosen: Model) -> bool:
-    return chosen.embedder == "none" or ctl.call(IndexStatus()).vectors == "ready"
-
-
-def _ask(ctl: Ctl, chosen: Model, url: str | None) -> None:
+def _confirm_switch(ctl: Ctl, chosen: Model, url: str | None) -> None:
     chunks = sum(ctl.call(IndexStatus()).chunks.values())
-    echo(f"Change to {_named(chosen)}.", err=True)
+    echo(f"Switch to {_full_name(chosen)}.", err=True)
     if chosen.embedder != "none":
-        echo(
-            f"{several(chunks, 'chunk')} will be embedded again; until that is done, search is by words alone.",
-            err=True,
-        )
+        reembedding = f"{plural(chunks, 'chunk')} will be embedded again"
+        echo(f"{reembedding}; until this is finished, only keyword search is available.", err=True)
     if host := url and urlsplit(url).hostname:
-        echo(f"Your texts are sent to {host}.", err=True)
+        echo(f"Your texts will be sent to {host}.", err=True)
     elif chosen.embedder in REMOTE:
         echo(f"It {one_line(chosen.note)}.", err=True)
-    confirm("Go on?", abort=True)
+    confirm("Continue?", abort=True)
 
 
-def _named(chosen: Model) -> str:
-    return f"{chosen.embedder} {one_line(_short(chosen))}".rstrip()
+def _full_name(chosen: Model) -> str:
+    return f"{chosen.embedder} {one_line(_short_name(chosen))}".rstrip()
 
 
-def _use(ctl: Ctl, chosen: Model, own: dict[str, str], settings: dict[str, Setting]) -> None:
-    """Change the settings and build the index; unless all of that succeeds, change them back."""
-    default = chosen.embedder in ("static", "none")
-    before = {key: settings[key].value if settings[key].origin == "file" else None for key in ITS_OWN}
-    same = settings["embedder"].value == chosen.embedder  # then what else is set was meant for it
-    changed = {key: own.get(key) for key in ITS_OWN if key in own or (before[key] is not None and not same)}
+def _switch(ctl: Ctl, chosen: Model, new_settings: dict[str, str], settings: dict[str, Setting]) -> None:
+    """Change the settings and rebuild the index; if any of that fails, restore the settings."""
+    is_same_embedder = settings["embedder"].value == chosen.embedder
+    changed: dict[str, Any] = {}
+    for key in EMBEDDER_SETTINGS:
+        if key in new_settings:
+            changed[key] = new_settings[key]
+        elif _value_in_file(settings[key]) is not None and not is_same_embedder:
+            changed[key] = None  # it was meant for the other embedder
     try:
         if changed:
             _configure(ctl, changed)
-        job = finished(ctl, Reindex(cast(Embedder, chosen.embedder), None if default else chosen.model))
+        has_one_model = chosen.embedder in ("static", "none")
+        job = run_job(ctl, Reindex(cast(Embedder, chosen.embedder), None if has_one_model else chosen.model))
     except BaseException:
         _restore(ctl, settings, changed)
         raise
     if job.state != "done":
         _restore(ctl, settings, changed)
     elif not ctl.json:
-        echo(f"Now in use: {_named(chosen)}.")
+        echo(f"Now in use: {_full_name(chosen)}.")
     print_reindexed(ctl, job)
 
 
 def _restore(ctl: Ctl, settings: dict[str, Setting], changed: dict[str, Any]) -> None:
     keys = ("embedder_model", *changed, "embedder")
-    _configure(ctl, {key: settings[key].value if settings[key].origin == "file" else None for key in keys})
+    _configure(ctl, {key: _value_in_file(settings[key]) for key in keys})
     echo(f"Still in use: {settings['embedder'].value}.", err=True)
 
 
+def _value_in_file(setting: Setting) -> Any:
+    return setting.value if setting.origin == "file" else None
+
+
 def _configure(ctl: Ctl, values: dict[str, Any]) -> None:
-    """Set them one by one, without an embedder meanwhile: it would see one's address with another's key."""
+    """Change settings one by one, with the embedder off so that it never combines an old address with a new key."""
     ctl.call(DaemonConfigure("embedder", "none"))
     for key, value in values.items():
         ctl.call(DaemonConfigure(key, value))
@@ -225,22 +243,29 @@ def _configure(ctl: Ctl, values: dict[str, Any]) -> None:
 
 @model.command()
 @click.argument("name")
-@click.option("--from", "base", metavar="URL", default=HUB, show_default=True, help="The hub, or a mirror of it.")
-@click.option("--quantized", is_flag=True, help="The weights in 8 bits: a quarter of the size, nearly as good.")
+@click.option(
+    "--from",
+    "base",
+    metavar="URL",
+    default=DEFAULT_HUB_URL,
+    show_default=True,
+    help="Address of the hub or of a mirror.",
+)
+@click.option("--quantized", is_flag=True, help="Download 8-bit weights: a quarter of the size, nearly as good.")
 @click.option(
     "--max-size",
     type=click.IntRange(1),
     default=1024,
     show_default=True,
     metavar="MIB",
-    help="Fetch no more.",
+    help="Download at most this much.",
 )
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@common
+@yes_option
+@common_options
 def pull(ctl: Ctl, name: str, base: str, quantized: bool, max_size: int, yes: bool) -> None:
-    """Download an ONNX sentence encoder: the only command that downloads anything. Asks first.
+    """Download an ONNX sentence encoder. Asks for confirmation first. No other command downloads anything.
 
-    NAME is arctic-embed-s, minilm or bge-small, or OWNER/NAME of any repository with model.onnx and tokenizer.json.
+    NAME is arctic-embed-s, minilm, bge-small, or OWNER/NAME of any repository with model.onnx and tokenizer.json.
 
     \b
     Examples:
@@ -249,34 +274,38 @@ def pull(ctl: Ctl, name: str, base: str, quantized: bool, max_size: int, yes: bo
       clankers-ctl model pull intfloat/e5-small-v2 --from https://hub.example.org
     """
     try:
-        planned = plan(name, default_paths().data / "models", base, quantized, max_size * 2**20)
+        planned = plan_pull(name, default_paths().data / "models", base, quantized, max_size * 2**20)
+        files: list[FetchedFile] = []
         if planned.folder.exists():
-            found: list[Fetched] = []
-            echo(f"{planned.folder} is here already: remove it to fetch it again.", err=True)
+            echo(f"{planned.folder} already exists. To download the model again, remove it first.", err=True)
         else:
-            _announce(planned)
+            _print_plan(planned)
             if not yes:
                 confirm("Download?", abort=True)
-            with _progress(ctl) as seen:
-                found = fetch(planned, seen)
+            with _progress_bar(ctl) as progress:
+                files = fetch_model(planned, progress)
     except PullFailed as error:
         raise click.ClickException(str(error)) from error
-    _print_pulled(ctl, planned, found)
+    _print_pulled(ctl, planned, files)
 
 
-def _announce(planned: Pull) -> None:
-    echo(f"Files of {planned.repository} from {planned.url}", err=True)
+def _print_plan(planned: PullPlan) -> None:
+    echo(f"Files of {planned.repository} from {planned.url}:", err=True)
     for wanted in planned.wanted:
         first, *others = wanted.names
-        instead = f" (or {', '.join(others)})" if others else "" if wanted.needed else " (if there is one)"
-        echo(f"  {first}{instead}", err=True)
-    echo(f"  {planned.weights[0]}_data (if there is one)", err=True)
-    echo(f"into {planned.folder}, at most {size(planned.most)} in all.", err=True)
+        note = ""
+        if others:
+            note = f" (or {', '.join(others)})"
+        elif not wanted.required:
+            note = " (if it exists)"
+        echo(f"  {first}{note}", err=True)
+    echo(f"  {planned.weights[0]}_data (if it exists)", err=True)
+    echo(f"Target folder: {planned.folder}; at most {format_bytes(planned.max_bytes)} in total.", err=True)
 
 
 @contextmanager
-def _progress(ctl: Ctl) -> Iterator[Seen]:
-    """A bar on a terminal, else nothing."""
+def _progress_bar(ctl: Ctl) -> Iterator[ProgressCallback]:
+    """Show a progress bar on a terminal, and nothing elsewhere."""
     if ctl.json or not sys.stderr.isatty():
         yield lambda name, done, total: None
         return
@@ -288,12 +317,12 @@ def _progress(ctl: Ctl) -> Iterator[Seen]:
         yield lambda name, done, total: progress.update(task, completed=done, total=total, description=name)
 
 
-def _print_pulled(ctl: Ctl, planned: Pull, found: list[Fetched]) -> None:
+def _print_pulled(ctl: Ctl, planned: PullPlan, files: list[FetchedFile]) -> None:
     if ctl.json:
-        print_json({"folder": str(planned.folder), "source": planned.url, "files": [asdict(file) for file in found]})
+        print_json({"folder": str(planned.folder), "source": planned.url, "files": [asdict(file) for file in files]})
         return
-    if found:
-        columns = [Column("File"), Column("Size", right=True), Column("SHA-256", least=16, style="dim")]
-        print_table(columns, [[file.path, size(file.size), file.sha256] for file in found])
-        echo(f"Fetched into {planned.folder}")
+    if files:
+        columns = [Column("File"), Column("Size", align_right=True), Column("SHA-256", min_width=16, style="dim")]
+        print_table(columns, [[file.path, format_bytes(file.size), file.sha256] for file in files])
+        echo(f"Downloaded into {planned.folder}.")
     echo(f"Next: clankers-ctl model use {planned.folder.name}")

@@ -1,4 +1,4 @@
-"""`clankers-ctl plugin`: what connects Claude Code and OpenCode to the daemon."""
+"""`clankers-ctl plugin`: install the plugins that connect Claude Code and OpenCode to the daemon."""
 
 import json
 import os
@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from importlib.resources import files as package_files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
@@ -13,37 +14,49 @@ import click
 
 import clankers
 from clankers.ctl.command import Ctl, json_option
-from clankers.ctl.edits import Edits, explained, parsed, table, without
-from clankers.ctl.managers import CARRIED
+from clankers.ctl.edits import (
+    Edits,
+    FileState,
+    explain_os_errors,
+    file_state,
+    nested_object,
+    read_json_object,
+    remove_key,
+)
 from clankers.ctl.output import echo, print_json
+from clankers.ctl.service_managers import path_environment
 from clankers_protocol.paths import default_paths
+from clankers_protocol.wire import Wire
 
-NOT_INSTALLED = 3
+EXIT_NOT_INSTALLED = 3
 PLUGIN = "clankers"
 MARKETPLACE = "clankers-local"
 
 
 def hook_command() -> list[str]:
-    """How a hook is started quickest: this very interpreter, without what Python loads for anybody else."""
+    """Return the fastest command that runs a hook: this interpreter, isolated and without the site module."""
     packages = str(Path(clankers.__file__).parents[1])
-    told = "".join(f"os.environ.setdefault({name!r},{value!r});" for name, value in carried().items())
-    program = f"import os,sys;sys.path.insert(0,{packages!r});{told}from clankers.hook import main;main()"
+    variables = "".join(f"os.environ.setdefault({name!r},{value!r});" for name, value in path_environment().items())
+    program = f"import os,sys;sys.path.insert(0,{packages!r});{variables}from clankers.hook import main;main()"
     return [sys.executable, "-I", "-S", "-c", program]
 
 
-def carried() -> dict[str, str]:
-    """Variables that move the daemon's files: a harness may be started where they are not set."""
-    return {name: os.environ[name] for name in CARRIED if os.environ.get(name)}
-
-
 def mcp_command() -> str:
-    """The MCP server's command: the one installed with this program, else the one in PATH."""
+    """Return the command of the MCP server: the one installed with this program, otherwise the one in PATH."""
     beside = Path(sys.executable).with_name("clankers-mcp")
     return str(beside) if beside.is_file() else shutil.which("clankers-mcp") or "clankers-mcp"
 
 
+class PluginStatus(Wire):
+    """State of the plugin of a harness and of each of its files."""
+
+    harness: str
+    state: str
+    files: list[FileState]
+
+
 class ClaudeCode:
-    """A local marketplace with the plugin in it, which the user's settings name and enable."""
+    """Claude Code: a local marketplace with the plugin, named and enabled in the user's settings."""
 
     name = "claude-code"
 
@@ -53,30 +66,31 @@ class ClaudeCode:
         self.settings = self.home / "settings.json"
 
     def install(self, edits: Edits) -> None:
-        self._enable(parsed(self.settings))  # what cannot be edited shows before anything is written
-        for place, content in self.files().items():
-            edits.write(place, content)
+        self._enable(read_json_object(self.settings))  # raises before anything is written if they cannot be edited
+        for path, content in self.files().items():
+            edits.write(path, content)
         for registry in self._registries():
-            edits.remember(registry)
-        edits.change(self.settings, self._enable, f"enabled {PLUGIN}@{MARKETPLACE} from {self.folder}")
+            edits.save_original(registry)
+        edits.edit_json(self.settings, self._enable, f"enabled {PLUGIN}@{MARKETPLACE} from {self.folder}")
 
     def uninstall(self, edits: Edits) -> None:
-        edits.take_back(self.settings, self._disable)
+        edits.revert_json(self.settings, self._disable)
         for registry, keys in self._registries().items():
-            edits.take_back(registry, lambda content, keys=keys: without(content, *keys))  # type: ignore[misc]
+            edits.revert_json(registry, lambda content, keys=keys: remove_key(content, *keys))  # type: ignore[misc]
         edits.remove(self.home / "plugins" / "cache" / MARKETPLACE)
-        for place in self.files():
-            edits.remove(place)
+        for path in self.files():
+            edits.remove(path)
 
     def files(self) -> dict[Path, bytes]:
-        """What belongs into our folder, with full paths for commands."""
+        """Return the content of each file of the plugin, with absolute paths of commands."""
         source = package_files("clankers.ctl") / "plugins" / self.name
         plugin = self.folder / PLUGIN
-        contents = {plugin / name: _resource(source, name) for name in _names(source)}
-        contents[plugin / "hooks" / "hooks.json"] = _json(
-            self._hooks(json.loads(_resource(source, "hooks/hooks.json")))
-        )
-        server = {"command": mcp_command()} | ({"env": carried()} if carried() else {})
+        contents = {plugin / name: content for name, content in _package_files(source).items()}
+        hooks_path = plugin / "hooks" / "hooks.json"
+        contents[hooks_path] = _json(self._with_hook_command(json.loads(contents[hooks_path])))
+        server: dict[str, Any] = {"command": mcp_command()}
+        if environment := path_environment():
+            server["env"] = environment
         contents[plugin / ".mcp.json"] = _json({"mcpServers": {"clankers": server}})
         catalog = {
             "name": MARKETPLACE,
@@ -87,34 +101,34 @@ class ClaudeCode:
         contents[self.folder / ".claude-plugin" / "marketplace.json"] = _json(catalog)
         return contents
 
-    def enabled(self) -> bool:
-        """Whether the settings name and enable the plugin."""
+    def is_enabled(self) -> bool:
+        """Return True if the settings name and enable the plugin."""
         try:
-            settings = parsed(self.settings)
-            wanted = parsed(self.settings)
+            settings = read_json_object(self.settings)
+            wanted = read_json_object(self.settings)
             self._enable(wanted)
         except (OSError, click.ClickException):
             return False
         return wanted == settings
 
-    def _hooks(self, described: dict[str, Any]) -> dict[str, Any]:
+    def _with_hook_command(self, description: dict[str, Any]) -> dict[str, Any]:
         command, *arguments = hook_command()
-        for groups in described["hooks"].values():
+        for groups in description["hooks"].values():
             for hook in (hook for group in groups for hook in group["hooks"]):
                 hook["command"], hook["args"] = command, [*arguments, *hook["args"]]
-        return described
+        return description
 
     def _enable(self, settings: dict[str, Any]) -> None:
         source = {"source": "directory", "path": str(self.folder)}
-        table(settings, "extraKnownMarketplaces", self.settings)[MARKETPLACE] = {"source": source}
-        table(settings, "enabledPlugins", self.settings)[f"{PLUGIN}@{MARKETPLACE}"] = True
+        nested_object(settings, "extraKnownMarketplaces", self.settings)[MARKETPLACE] = {"source": source}
+        nested_object(settings, "enabledPlugins", self.settings)[f"{PLUGIN}@{MARKETPLACE}"] = True
 
     def _disable(self, settings: dict[str, Any]) -> None:
-        without(settings, "extraKnownMarketplaces", MARKETPLACE)
-        without(settings, "enabledPlugins", f"{PLUGIN}@{MARKETPLACE}")
+        remove_key(settings, "extraKnownMarketplaces", MARKETPLACE)
+        remove_key(settings, "enabledPlugins", f"{PLUGIN}@{MARKETPLACE}")
 
     def _registries(self) -> dict[Path, tuple[str, ...]]:
-        """Where Claude Code itself notes marketplaces and plugins that its settings name, and under which keys."""
+        """Return the files in which Claude Code itself records marketplaces and plugins, with our keys in them."""
         return {
             self.home / "plugins" / "known_marketplaces.json": (MARKETPLACE,),
             self.home / "plugins" / "installed_plugins.json": ("plugins", f"{PLUGIN}@{MARKETPLACE}"),
@@ -122,7 +136,7 @@ class ClaudeCode:
 
 
 class OpenCode:
-    """One file in OpenCode's plugin folder; it brings the MCP server and the commands along."""
+    """OpenCode: one file in its plugin folder, which also provides the MCP server and the commands."""
 
     name = "opencode"
 
@@ -130,33 +144,34 @@ class OpenCode:
         self.folder = default_paths().data / "plugins" / self.name
         config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "opencode"
         self.home = Path(os.environ.get("OPENCODE_CONFIG_DIR") or config)
-        self.place = self.home / "plugin" / "clankers.js"
+        self.path = self.home / "plugin" / "clankers.js"
 
     def install(self, edits: Edits) -> None:
-        if self.place.exists() and not self._is_ours():
-            raise click.ClickException(f"{self.place} is not ours: move it away first. Nothing was changed.")
-        for place, content in self.files().items():
-            edits.write(place, content)
+        if self.path.exists() and not self.is_enabled():
+            raise click.ClickException(
+                f"{self.path} is not a file of clankers. Move it away first. Nothing was changed."
+            )
+        for path, content in self.files().items():
+            edits.write(path, content)
 
     def uninstall(self, edits: Edits) -> None:
-        if self._is_ours():
-            edits.remove(self.place)
+        if self.is_enabled():
+            edits.remove(self.path)
 
     def files(self) -> dict[Path, bytes]:
-        """The plugin, with full paths for commands."""
-        text = _resource(package_files("clankers.ctl") / "plugins" / self.name, "clankers.js").decode()
-        for line, value in (("HOOK", hook_command()), ("MCP", [mcp_command()]), ("ENVIRONMENT", carried())):
-            start = text.index(f"const {line} = ")
-            text = f"{text[:start]}const {line} = {json.dumps(value)}{text[text.index(chr(10), start) :]}"
-        return {self.place: text.encode()}
+        """Return the content of the plugin file, with absolute paths of commands."""
+        text = (package_files("clankers.ctl") / "plugins" / self.name / "clankers.js").read_text("utf-8")
+        constants = {"HOOK": hook_command(), "MCP": [mcp_command()], "ENVIRONMENT": path_environment()}
+        for name, value in constants.items():
+            start = text.index(f"const {name} = ")
+            end = text.index("\n", start)
+            text = f"{text[:start]}const {name} = {json.dumps(value)}{text[end:]}"
+        return {self.path: text.encode()}
 
-    def enabled(self) -> bool:
-        """Whether the file is where OpenCode looks for plugins."""
-        return self._is_ours()
-
-    def _is_ours(self) -> bool:
+    def is_enabled(self) -> bool:
+        """Return True if our file is in the folder where OpenCode looks for plugins."""
         try:
-            return self.place.read_bytes().startswith(b"// clankers for OpenCode")
+            return self.path.read_bytes().startswith(b"// clankers for OpenCode")
         except OSError:
             return False
 
@@ -169,9 +184,9 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Show what would b
 
 @click.group()
 def plugin() -> None:
-    """Connect a harness to the daemon: Claude Code, OpenCode.
+    """Connect a harness (Claude Code or OpenCode) to the daemon.
 
-    Any other harness can be wired by hand with `clankers-hook generic`: see docs/plugins.md.
+    You can connect any other harness with `clankers-hook generic`; see docs/plugins.md.
 
     \b
     Examples:
@@ -186,25 +201,25 @@ def plugin() -> None:
 @json_option
 @click.make_pass_decorator(Ctl, ensure=True)
 def install(ctl: Ctl, harness: str, dry_run: bool) -> None:
-    """Install the plugin of a harness, or bring it up to date. Doing it again changes nothing.
+    """Install or update the plugin of a harness. Running this again changes nothing.
 
-    What is edited is kept, so that uninstalling can put it back. CLANKERS_…_PATH variables that are set now are
-    written into the plugin. Sessions that are running already take it up when they are started again.
+    The original content of each edited file is saved, so that `plugin uninstall` can restore it. CLANKERS_…_PATH
+    environment variables that are set now are written into the plugin. Restart running sessions to load the plugin.
 
     \b
     Examples:
       clankers-ctl plugin install claude-code --dry-run
       clankers-ctl plugin install opencode
     """
-    here = HARNESSES[harness]()
-    edits = Edits(here.folder, dry_run)
-    with explained():
+    target = HARNESSES[harness]()
+    edits = Edits(target.folder, dry_run)
+    with explain_os_errors():
         try:
-            here.install(edits)
+            target.install(edits)
         finally:
             if edits.steps:
-                edits.save()  # what was done before it failed can be taken back too
-    _show(ctl, harness, edits)
+                edits.save()  # so that a failed installation can be undone, too
+    _print_steps(ctl, harness, edits)
 
 
 @plugin.command()
@@ -213,20 +228,20 @@ def install(ctl: Ctl, harness: str, dry_run: bool) -> None:
 @json_option
 @click.make_pass_decorator(Ctl, ensure=True)
 def uninstall(ctl: Ctl, harness: str, dry_run: bool) -> None:
-    """Take the plugin of a harness out, and put its files back as they were. What was captured stays.
+    """Remove the plugin of a harness and restore the files it edited. Captured data is not deleted.
 
     \b
     Examples:
       clankers-ctl plugin uninstall claude-code
       clankers-ctl plugin uninstall opencode --dry-run
     """
-    here = HARNESSES[harness]()
-    edits = Edits(here.folder, dry_run)
-    with explained():
-        if edits.installed or here.enabled():
-            here.uninstall(edits)
-            edits.forget()
-    _show(ctl, harness, edits)
+    target = HARNESSES[harness]()
+    edits = Edits(target.folder, dry_run)
+    with explain_os_errors():
+        if edits.is_installed() or target.is_enabled():
+            target.uninstall(edits)
+            edits.discard()
+    _print_steps(ctl, harness, edits)
 
 
 @plugin.command()
@@ -234,62 +249,59 @@ def uninstall(ctl: Ctl, harness: str, dry_run: bool) -> None:
 @json_option
 @click.make_pass_decorator(Ctl, ensure=True)
 def status(ctl: Ctl, harness: str | None) -> None:
-    """Show which plugins are installed and up to date. Exits 3 when the one that is named is not.
+    """Show which plugins are installed and up to date.
+
+    With HARNESS, exits with 3 unless its plugin is installed, up to date and enabled.
 
     \b
     Examples:
       clankers-ctl plugin status
       clankers-ctl plugin status claude-code --json | jq .plugins[0].state
     """
-    plugins = [standing(HARNESSES[name]()) for name in ([harness] if harness else HARNESSES)]
+    plugins = [plugin_status(HARNESSES[name]()) for name in ([harness] if harness else HARNESSES)]
     if ctl.json:
         print_json({"plugins": plugins, "hook": hook_command()})
     else:
-        for found in plugins:
-            echo(f"{found['harness']}: {found['state']}")
-            for file in found["files"]:
-                echo(f"  {file['is']} {file['path']}")
-    sys.exit(NOT_INSTALLED if harness and plugins[0]["state"] != "installed" else 0)
+        for each in plugins:
+            echo(f"{each.harness}: {each.state}")
+            for file in each.files:
+                echo(f"  {file.state} {file.path}")
+    sys.exit(EXIT_NOT_INSTALLED if harness and plugins[0].state != "installed" else 0)
 
 
-def standing(here: ClaudeCode | OpenCode) -> dict[str, Any]:
-    """Whether the plugin of a harness is installed, up to date and enabled, and what each of its files is."""
-    files = [{"path": str(path), "is": _compared(path, content)} for path, content in here.files().items()]
-    states = {file["is"] for file in files}
-    if states == {"missing"} and not here.enabled():
-        return {"harness": here.name, "state": "not installed", "files": []}
-    state = "installed" if states == {"current"} else "outdated: install it again"
-    return {"harness": here.name, "state": state if here.enabled() else "not enabled: install it again", "files": files}
+def plugin_status(target: ClaudeCode | OpenCode) -> PluginStatus:
+    """Return whether the plugin is installed, up to date and enabled, and the state of each of its files."""
+    files = [file_state(path, content) for path, content in target.files().items()]
+    states = {file.state for file in files}
+    if target.is_enabled():
+        state = "installed" if states == {"current"} else "outdated: install it again"
+    elif states == {"missing"}:
+        state, files = "not installed", []
+    else:
+        state = "not enabled: install it again"
+    return PluginStatus(target.name, state, files)
 
 
-def _compared(path: Path, content: bytes) -> str:
-    try:
-        return "current" if path.read_bytes() == content else "outdated"
-    except OSError:
-        return "missing"
-
-
-def _show(ctl: Ctl, harness: str, edits: Edits) -> None:
+def _print_steps(ctl: Ctl, harness: str, edits: Edits) -> None:
     if ctl.json:
         print_json({"ok": True, "harness": harness, "steps": edits.steps})
         return
     for step in edits.steps:
-        echo(f"{step['action']} {step['path']}" + (f" ({step['detail']})" if "detail" in step else ""))
+        echo(f"{step.action} {step.path}" + (f" ({step.detail})" if step.detail else ""))
     if not edits.steps:
         echo(f"The plugin of {harness} is not installed.")
 
 
-def _names(folder: Any, prefix: str = "") -> list[str]:
-    names: list[str] = []
-    for entry in folder.iterdir():
+def _package_files(folder: Traversable, prefix: str = "") -> dict[str, bytes]:
+    """Return the content of each file below a folder of the package, by relative path."""
+    contents: dict[str, bytes] = {}
+    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
         name = f"{prefix}{entry.name}"
-        names += _names(entry, f"{name}/") if entry.is_dir() else [name]
-    return sorted(names)
-
-
-def _resource(folder: Any, name: str) -> bytes:
-    content: bytes = folder.joinpath(*name.split("/")).read_bytes()
-    return content
+        if entry.is_dir():
+            contents |= _package_files(entry, f"{name}/")
+        else:
+            contents[name] = entry.read_bytes()
+    return contents
 
 
 def _json(content: Any) -> bytes:

@@ -1,4 +1,4 @@
-"""`clankers-ctl schedule`."""
+"""`clankers-ctl schedule`: actions that run at set times."""
 
 from contextlib import suppress
 from typing import get_args
@@ -6,9 +6,9 @@ from typing import get_args
 import click
 import msgspec
 
-from clankers.ctl.command import Ctl, common, deletion_options
-from clankers.ctl.human import local, several, span
-from clankers.ctl.output import Column, confirm, echo, one_line, print_facts, print_json, print_table, shown_ids
+from clankers.ctl.command import Ctl, common_options, deletion_options
+from clankers.ctl.formatting import format_duration, format_time, plural
+from clankers.ctl.output import Column, confirm, display_ids, echo, one_line, print_facts, print_json, print_table
 from clankers_protocol.schedules import (
     Missed,
     RunState,
@@ -29,16 +29,16 @@ from clankers_protocol.schedules import (
 COLUMNS = [
     Column("Id", style="cyan"),
     Column("Next run"),
-    Column("Description", least=20),
-    Column("Schedule", least=12),
+    Column("Description", min_width=20),
+    Column("Schedule", min_width=12),
     Column("Zone", optional=True),
-    Column("Does", optional=True),
+    Column("Action", optional=True),
 ]
 
 
-def _action_ids(ctx: click.Context, _: click.Parameter | None, incomplete: str) -> list[str]:
-    """Ids of actions that begin like this, for the shell to complete."""
-    with suppress(Exception):  # a shell has no use for an error while someone types
+def _complete_ids(ctx: click.Context, _: click.Parameter | None, incomplete: str) -> list[str]:
+    """Complete the id of a scheduled action."""
+    with suppress(Exception):  # completion must not print errors while someone types
         page = ctx.ensure_object(Ctl).call(ScheduleList(limit=1000), timeout=1)
         return [found.id for found in page.actions if found.id.startswith(incomplete)]
     return []
@@ -46,10 +46,10 @@ def _action_ids(ctx: click.Context, _: click.Parameter | None, incomplete: str) 
 
 @click.group()
 def schedule() -> None:
-    """Have things done at set times, by the daemon itself or by a client that waits for them.
+    """Schedule actions that the daemon or a client runs.
 
     \b
-    When is one of
+    A schedule is one of
       HH:MM once            HH:MM daily            HH:MM weekly(mon)
       HH:MM custom(mon,thu) HH:MM monthly(31)      or a cron expression: 30 9 * * 1-5
 
@@ -62,11 +62,11 @@ def schedule() -> None:
 
 
 @schedule.command("list")
-@click.option("--enabled/--disabled", default=None, help="Only those that run, or only those that do not.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="How many.")
-@common
+@click.option("--enabled/--disabled", default=None, help="Only list enabled, or only disabled, actions.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="Show at most this many.")
+@common_options
 def list_actions(ctl: Ctl, enabled: bool | None, limit: int) -> None:
-    """List scheduled actions, the one due next first.
+    """List scheduled actions, next due first.
 
     \b
     Examples:
@@ -79,21 +79,25 @@ def list_actions(ctl: Ctl, enabled: bool | None, limit: int) -> None:
         return
     _print_actions(page.actions)
     if page.cursor:
-        echo("There are more: --limit N shows them.", err=True)
+        echo("There are more scheduled actions. Use --limit N to see them.", err=True)
 
 
 def _print_actions(actions: list[ScheduledAction]) -> None:
     if not actions:
         echo("No scheduled actions.", err=True)
         return
-    ids = shown_ids([found.id for found in actions])
+    ids = display_ids([found.id for found in actions])
     print_table(COLUMNS, [_row(shown, found) for shown, found in zip(ids, actions, strict=True)])
+
+
+def _no_next_run(found: ScheduledAction) -> str:
+    return "finished" if found.enabled else "off"
 
 
 def _row(shown: str, found: ScheduledAction) -> list[str]:
     return [
         one_line(shown),
-        local(found.next_run) if found.next_run else ("over" if found.enabled else "off"),
+        format_time(found.next_run) if found.next_run else _no_next_run(found),
         one_line(found.description),
         one_line(found.schedule),
         one_line(found.timezone),
@@ -104,14 +108,22 @@ def _row(shown: str, found: ScheduledAction) -> list[str]:
 @schedule.command()
 @click.argument("when")
 @click.argument("description")
-@click.option("--zone", metavar="ZONE", help="The IANA time zone of WHEN, as Europe/Berlin; else the daemon's own.")
-@click.option("--missed", type=click.Choice(get_args(Missed)), default="once", show_default=True, help="If missed.")
-@click.option("--builtin", metavar="NAME", help="What the daemon does: backup, maintain, reindex or sync.")
-@click.option("--prompt", help="What a client shall make of it.")
-@click.option("--tool-calls", metavar="JSON", help="A list of tool calls for a client.")
-@click.option("--skill", metavar="NAME", help="The skill a client shall use.")
-@click.option("--disabled", is_flag=True, help="Do not run it yet.")
-@common
+@click.option(
+    "--zone", metavar="ZONE", help="IANA time zone, for example Europe/Berlin.  [default: that of the daemon]"
+)
+@click.option(
+    "--missed",
+    type=click.Choice(get_args(Missed)),
+    default="once",
+    show_default=True,
+    help="Run once, or skip, a run missed while the daemon was off.",
+)
+@click.option("--builtin", metavar="NAME", help="Have the daemon run this: backup, maintain, reindex or sync.")
+@click.option("--prompt", help="Prompt for the client that runs the action.")
+@click.option("--tool-calls", metavar="JSON", help="JSON list of tool calls for the client that runs the action.")
+@click.option("--skill", metavar="NAME", help="Skill for the client that runs the action.")
+@click.option("--disabled", is_flag=True, help="Add the action without enabling it.")
+@common_options
 def add(
     ctl: Ctl,
     when: str,
@@ -138,7 +150,7 @@ def add(
         timezone=zone,
         missed=missed,
         builtin=builtin,
-        tool_calls=_calls(tool_calls),
+        tool_calls=_parse_tool_calls(tool_calls),
         synthesis_prompt=prompt,
         skill_id=skill,
         enabled=not disabled,
@@ -147,8 +159,8 @@ def add(
 
 
 @schedule.command()
-@click.argument("id", shell_complete=_action_ids)
-@common
+@click.argument("id", shell_complete=_complete_ids)
+@common_options
 def show(ctl: Ctl, id: str) -> None:  # noqa: A002  # the name on the command line
     """Show a scheduled action.
 
@@ -160,12 +172,14 @@ def show(ctl: Ctl, id: str) -> None:  # noqa: A002  # the name on the command li
 
 
 @schedule.command()
-@click.argument("id", shell_complete=_action_ids)
-@click.option("--when", help="When it runs.")
-@click.option("--description", help="What it is for.")
-@click.option("--zone", metavar="ZONE", help="The IANA time zone.")
-@click.option("--missed", type=click.Choice(get_args(Missed)), help="If missed.")
-@common
+@click.argument("id", shell_complete=_complete_ids)
+@click.option("--when", help="Set the schedule.")
+@click.option("--description", help="Set the description.")
+@click.option("--zone", metavar="ZONE", help="Set the IANA time zone.")
+@click.option(
+    "--missed", type=click.Choice(get_args(Missed)), help="Run once, or skip, a run missed while the daemon was off."
+)
+@common_options
 def update(
     ctl: Ctl,
     id: str,  # noqa: A002
@@ -174,24 +188,24 @@ def update(
     zone: str | None,
     missed: Missed | None,
 ) -> None:
-    """Change when a scheduled action runs, or what it is for.
+    """Change the schedule or description of a scheduled action.
 
     \b
     Examples:
       clankers-ctl schedule update 0199c5a2 --when "04:00 daily"
     """
-    given = {"schedule": when, "description": description, "timezone": zone, "missed": missed}
-    changes = {name: value for name, value in given.items() if value is not None}
+    values = {"schedule": when, "description": description, "timezone": zone, "missed": missed}
+    changes = {name: value for name, value in values.items() if value is not None}
     if not changes:
-        raise click.UsageError("say what to change: --when, --description, --zone or --missed")
+        raise click.UsageError("Specify what to change: --when, --description, --zone or --missed.")
     _print_action(ctl, ctl.call(ScheduleUpdate(id, **changes)))  # type: ignore[arg-type]  # each has its own type
 
 
 @schedule.command()
-@click.argument("id", shell_complete=_action_ids)
-@common
+@click.argument("id", shell_complete=_complete_ids)
+@common_options
 def enable(ctl: Ctl, id: str) -> None:  # noqa: A002
-    """Let a scheduled action run from now on.
+    """Enable a scheduled action.
 
     \b
     Examples:
@@ -201,10 +215,10 @@ def enable(ctl: Ctl, id: str) -> None:  # noqa: A002
 
 
 @schedule.command()
-@click.argument("id", shell_complete=_action_ids)
-@common
+@click.argument("id", shell_complete=_complete_ids)
+@common_options
 def disable(ctl: Ctl, id: str) -> None:  # noqa: A002
-    """Let a scheduled action rest; it is kept.
+    """Disable a scheduled action without deleting it.
 
     \b
     Examples:
@@ -215,7 +229,7 @@ def disable(ctl: Ctl, id: str) -> None:  # noqa: A002
 
 @schedule.command()
 @click.argument("text")
-@common
+@common_options
 def find(ctl: Ctl, text: str) -> None:
     """Find scheduled actions whose description contains the text.
 
@@ -231,9 +245,9 @@ def find(ctl: Ctl, text: str) -> None:
 
 
 @schedule.command()
-@common
+@common_options
 def due(ctl: Ctl) -> None:
-    """List scheduled actions that are due and not yet taken.
+    """List due actions that no client has claimed yet.
 
     \b
     Examples:
@@ -247,12 +261,12 @@ def due(ctl: Ctl) -> None:
 
 
 @schedule.command()
-@click.argument("id", required=False, shell_complete=_action_ids)
-@click.option("--state", type=click.Choice(get_args(RunState)), help="Only runs in this state.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many.")
-@common
+@click.argument("id", required=False, shell_complete=_complete_ids)
+@click.option("--state", type=click.Choice(get_args(RunState)), help="Only list runs in this state.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Show at most this many.")
+@common_options
 def history(ctl: Ctl, id: str | None, state: RunState | None, limit: int) -> None:  # noqa: A002
-    """List what ran, newest first: of one action, or of all.
+    """List the runs of one scheduled action, or of all, newest first.
 
     \b
     Examples:
@@ -268,19 +282,19 @@ def history(ctl: Ctl, id: str | None, state: RunState | None, limit: int) -> Non
         columns = [
             Column("Due"),
             Column("State"),
-            Column("Description", least=20),
-            Column("Attempts", right=True, optional=True),
-            Column("Took", right=True, optional=True),
-            Column("Error", least=12, optional=True),
+            Column("Description", min_width=20),
+            Column("Attempts", align_right=True, optional=True),
+            Column("Took", align_right=True, optional=True),
+            Column("Error", min_width=12, optional=True),
             Column("Run", optional=True, style="cyan"),
         ]
         print_table(columns, [_run(run) for run in page.runs])
 
 
 def _run(run: ScheduleRun) -> list[str]:
-    took = "" if run.finished_at is None else span((run.finished_at - run.created_at) / 1000)
+    took = "" if run.finished_at is None else format_duration((run.finished_at - run.created_at) / 1000)
     return [
-        local(run.scheduled_for),
+        format_time(run.scheduled_for),
         run.state,
         one_line(run.description),
         str(run.attempts),
@@ -291,12 +305,12 @@ def _run(run: ScheduleRun) -> list[str]:
 
 
 @schedule.command()
-@click.argument("id", required=False, shell_complete=_action_ids)
-@click.option("--all", "everything", is_flag=True, help="Every scheduled action.")
+@click.argument("id", required=False, shell_complete=_complete_ids)
+@click.option("--all", "everything", is_flag=True, help="Delete all scheduled actions.")
 @deletion_options
-@common
+@common_options
 def delete(ctl: Ctl, id: str | None, everything: bool, dry_run: bool, yes: bool) -> None:  # noqa: A002
-    """Delete a scheduled action and its history, or all of them. Asks first.
+    """Delete a scheduled action, or all of them, with their history. Asks for confirmation first.
 
     \b
     Examples:
@@ -304,10 +318,10 @@ def delete(ctl: Ctl, id: str | None, everything: bool, dry_run: bool, yes: bool)
       clankers-ctl schedule delete --all --dry-run
     """
     if (id is None) != everything:
-        raise click.UsageError("name one scheduled action, or say --all")
+        raise click.UsageError("Specify the id of a scheduled action, or --all.")
     found = None if id is None else ctl.call(ScheduleGet(id))
     count = 1 if found else ctl.call(ScheduleDeleteAll(dry_run=True)).deleted
-    what = f"{found.id} ({one_line(found.description)})" if found else several(count, "scheduled action")
+    what = f"{found.id} ({one_line(found.description)})" if found else plural(count, "scheduled action")
     if not dry_run and not yes:
         confirm(f"Delete {what}?", abort=True)
     if not dry_run and found:
@@ -324,27 +338,27 @@ def _print_action(ctl: Ctl, found: ScheduledAction) -> None:
     if ctl.json:
         print_json(found)
         return
-    calls = found.tool_calls and one_line(msgspec.json.encode(found.tool_calls).decode())
+    calls = one_line(msgspec.json.encode(found.tool_calls).decode()) if found.tool_calls else None
     print_facts(
         [
             ("id", found.id),
             ("description", one_line(found.description)),
             ("schedule", f"{one_line(found.schedule)} ({one_line(found.timezone)})"),
-            ("next run", local(found.next_run) or ("over" if found.enabled else "off")),
-            ("if missed", "runs once" if found.missed == "once" else "is skipped"),
-            ("does", found.builtin or "what a client makes of it"),
+            ("next run", format_time(found.next_run) or _no_next_run(found)),
+            ("if missed", "run once" if found.missed == "once" else "skip"),
+            ("run by", f"the daemon ({found.builtin})" if found.builtin else "a client"),
             ("prompt", found.synthesis_prompt and one_line(found.synthesis_prompt)),
-            ("tool calls", calls or None),
+            ("tool calls", calls),
             ("skill", found.skill_id),
         ]
     )
 
 
-def _calls(text: str | None) -> list[dict[str, object]] | None:
-    """Reads --tool-calls."""
+def _parse_tool_calls(text: str | None) -> list[dict[str, object]] | None:
+    """Parse --tool-calls."""
     if text is None:
         return None
     try:
         return msgspec.json.decode(text, type=list[dict[str, object]])
     except msgspec.MsgspecError as error:
-        raise click.BadParameter(f"{text!r} is no JSON list of objects: {error}") from error
+        raise click.BadParameter(f"{text!r} is not a JSON list of objects: {error}") from error

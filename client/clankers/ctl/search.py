@@ -1,4 +1,4 @@
-"""`clankers-ctl search`."""
+"""`clankers-ctl search` and `clankers-ctl recall`."""
 
 import re
 from collections.abc import Sequence
@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, get_args
 import click
 import msgspec
 
-from clankers.ctl.command import Ctl, common, project_option
-from clankers.ctl.human import beginning, end, local, several, span
-from clankers.ctl.output import Column, console, echo, one_line, print_json, print_table, secho, shortened
-from clankers.ctl.transcript import ROLES, WIDEST
+from clankers.ctl.command import Ctl, common_options, normalize_project
+from clankers.ctl.formatting import format_duration, format_time, plural, since_callback, until_callback
+from clankers.ctl.output import Column, console, echo, one_line, plain, print_json, print_table, secho, shorten_ids
+from clankers.ctl.transcript import MAX_TEXT_WIDTH, ROLE_STYLES
+from clankers_protocol.recall import RecallPreview
 from clankers_protocol.search import GraphOptions, Hit, Mode, Search, SearchResult, Source
 from clankers_protocol.sessions import SessionGet
 
@@ -19,61 +20,69 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-MODES = {"hybrid": "words and meaning", "keyword": "words", "vector": "meaning"}
+MODE_NAMES = {"hybrid": "keyword and vector search", "keyword": "keyword search", "vector": "vector search"}
 
-MARKED = re.compile(r"«([^\s«»](?:[^«»]*[^\s«»])?)»")
-"""What matched. Guillemets that somebody wrote stand apart from their words more often than not."""
+MATCH_MARKS = re.compile(r"«([^\s«»](?:[^«»]*[^\s«»])?)»")
+"""Matched words in a snippet. Guillemets in the text itself usually have a space before or after the words."""
 
-AT_ONCE = 100
-"""Hits that are asked for at a time, when all are wanted."""
+MAX_HITS_PER_PAGE = 100
 
 
 @click.command()
 @click.argument("words", nargs=-1, required=True)
-@project_option
+@click.option(
+    "--project",
+    metavar="FOLDER",
+    callback=normalize_project,
+    help="Only search this project: a folder, or a project id.",
+)
 @click.option(
     "--source",
     "sources",
     multiple=True,
     type=click.Choice(get_args(Source)),
-    help="Only in this source; may be given twice.",
+    help="Only search this source. Can be repeated.",
 )
-@click.option("--session", metavar="ID", help="Only in this session.")
-@click.option("--since", metavar="TIME", callback=beginning, help="Only what was said since: 2h, 3d, today …")
-@click.option("--until", metavar="TIME", callback=end, help="Only what was said until.")
-@click.option("--limit", type=click.IntRange(1, 100), default=10, show_default=True, help="Hits per page.")
-@click.option("--page", type=click.IntRange(1), default=1, metavar="N", help="The Nth page of hits.")
-@click.option("--all", "everything", is_flag=True, help="All hits, not just the best.")
+@click.option("--session", metavar="ID", help="Only search this session.")
+@click.option(
+    "--since", metavar="TIME", callback=since_callback, help="Only find what is newer than TIME: 2h, 3d, today …"
+)
+@click.option("--until", metavar="TIME", callback=until_callback, help="Only find what is older than TIME.")
+@click.option(
+    "--limit", type=click.IntRange(1, 100), default=10, show_default=True, help="Show this many hits per page."
+)
+@click.option("--page", type=click.IntRange(1), default=1, metavar="N", help="Show the Nth page of hits.")
+@click.option("--all", "everything", is_flag=True, help="Show all hits.")
 @click.option(
     "--mode",
     type=click.Choice(get_args(Mode)),
     default="hybrid",
     show_default=True,
-    help="By words (keyword), by meaning (vector) or both.",
+    help="Match words (keyword), meaning (vector), or both (hybrid).",
 )
 @click.option(
     "--min-score",
     type=click.FloatRange(0, 1),
     default=0.0,
-    help="Leave out hits below, unless the words stand in them.",
+    help="Leave out hits with a lower score, unless they contain the words.",
 )
 @click.option(
     "--half-life",
     type=click.FloatRange(0, 100_000, min_open=True),
     metavar="DAYS",
-    help="Let what is so old count half.",
+    help="Halve the score of hits for every DAYS of their age.",
 )
 @click.option(
     "--diversity",
     type=click.FloatRange(0, 1),
     default=0.0,
-    help="From 0 to 1: how much like hits make room for others.",
+    help="Replace similar hits by different ones: 0 not at all, 1 as much as possible.",
 )
 @click.option(
-    "--hops", type=click.IntRange(1, 5), metavar="N", help="Follow the graph of documents so far from the best hits."
+    "--hops", type=click.IntRange(1, 5), metavar="N", help="Also find chunks up to N edges away from the best hits."
 )
-@click.option("--explain", is_flag=True, help="Show what each score is made of.")
-@common
+@click.option("--explain", is_flag=True, help="Show the components of each score.")
+@common_options
 def search(
     ctl: Ctl,
     words: tuple[str, ...],
@@ -92,9 +101,10 @@ def search(
     hops: int | None,
     explain: bool,
 ) -> None:
-    """Search what was said and noted, by words and by meaning, best first.
+    """Search sessions, memories, documents, skills and files.
 
-    The words are plain text: nothing in them is syntax. Finding nothing is no error.
+    Combines keyword and vector search, and shows the best hits first. The words are plain text, without any query
+    syntax. If nothing is found, the exit code is still 0.
 
     \b
     Examples:
@@ -107,11 +117,11 @@ def search(
         query=" ".join(words),
         sources=list(sources) or None,
         project=project,
-        scopes=["*"],  # the owner's own
+        scopes=["*"],  # the user may see the memories of all scopes
         session_id=session and ctl.call(SessionGet(session)).id,
         since=since,
         until=until,
-        limit=AT_ONCE if everything else limit,
+        limit=MAX_HITS_PER_PAGE if everything else limit,
         mode=mode,
         min_score=min_score,
         half_life_days=half_life,
@@ -119,84 +129,86 @@ def search(
         graph=GraphOptions(hops=hops) if hops else None,
         explain=explain,
     )
-    found = _all_pages(ctl, request) if everything else _page(ctl, request, page)
+    result = _all_pages(ctl, request) if everything else _page(ctl, request, page)
     if ctl.json:
-        print_json(found)
+        print_json(result)
     else:
-        _print_result(request, found, 1 if everything else 1 + (page - 1) * limit)
+        _print_result(request, result, first_number=1 if everything else 1 + (page - 1) * limit)
 
 
 def _page(ctl: Ctl, request: Search, number: int) -> SearchResult:
-    """The page of that number, or one without hits when there are not so many."""
-    found = ctl.call(request)
+    """Return a page of hits; it is empty if there are fewer pages."""
+    result = ctl.call(request)
     for _ in range(number - 1):
-        if found.cursor is None:
-            return msgspec.structs.replace(found, hits=[])
-        found = ctl.call(msgspec.structs.replace(request, cursor=found.cursor))
-    return found
+        if result.cursor is None:
+            return msgspec.structs.replace(result, hits=[])
+        result = ctl.call(msgspec.structs.replace(request, cursor=result.cursor))
+    return result
 
 
 def _all_pages(ctl: Ctl, request: Search) -> SearchResult:
-    page = ctl.call(request)
-    hits, took = {hit.chunk_id: hit for hit in page.hits}, page.took_ms
-    while page.cursor:
-        page = ctl.call(msgspec.structs.replace(request, cursor=page.cursor))
-        hits |= {hit.chunk_id: hit for hit in page.hits}  # what is indexed meanwhile moves the others
-        took += page.took_ms
-    return msgspec.structs.replace(page, hits=list(hits.values()), took_ms=took)
+    hits: dict[str, Hit] = {}  # by chunk: while new chunks are indexed, a hit may move to the next page
+    took_ms = 0.0
+    for page in ctl.pages(request):
+        hits |= {hit.chunk_id: hit for hit in page.hits}
+        took_ms += page.took_ms
+    return msgspec.structs.replace(page, hits=list(hits.values()), took_ms=took_ms)
 
 
-def _print_result(request: Search, found: SearchResult, first: int) -> None:
-    if found.hits:
-        _print_hits(found.hits, first)
+def _print_result(request: Search, result: SearchResult, first_number: int) -> None:
+    hits = result.hits
+    if hits:
+        _print_hits(hits, first_number)
         if request.explain:
-            print_components([(where(hit), hit.score, hit.components or {}) for hit in found.hits], first)
+            scored = [(hit_location(hit), hit.score, hit.components or {}) for hit in hits]
+            print_score_components(scored, first_number)
         echo()
-        secho(_summary(found), dim=True)
-    elif first > 1:
-        echo("There are no more hits: try an earlier --page.", err=True)
+        took = format_duration(result.took_ms / 1000)
+        pending = f"; {_pending(result)}" if result.pending else ""
+        secho(f"{plural(len(hits), 'hit')} by {MODE_NAMES[result.mode]} in {took}{pending}", dim=True)
+    elif first_number > 1:
+        echo("There are no more hits. Try an earlier --page.", err=True)
         return
     else:
         echo(f"Nothing found for “{one_line(request.query)}”.", err=True)
-    if found.degraded:
-        secho(f"Incomplete: {one_line(found.degraded)}.", fg="yellow", err=True)
-    for line in _advice(request, found):
+    if result.degraded:
+        secho(f"Incomplete: {one_line(result.degraded)}.", fg="yellow", err=True)
+    if not hits:
+        _print_advice(request, result)
+    elif result.cursor:
+        echo("There are more hits. Use --page N, --limit N or --all to see them.", err=True)
+
+
+def _pending(result: SearchResult) -> str:
+    return f"{plural(result.pending, 'chunk')} cannot be found by vector search yet"
+
+
+def _print_advice(request: Search, result: SearchResult) -> None:
+    """Print what to try when nothing was found."""
+    advice = []
+    if result.pending:
+        advice.append(f"{_pending(result)}. Try again later.")
+    if request.mode == "vector" and result.degraded:
+        advice.append("Search without --mode vector to use keyword search.")
+    if any((request.project, request.sources, request.session_id, request.since, request.until)):
+        advice.append("Search without --project, --source, --session, --since and --until to search everything.")
+    if not advice or result.degraded:
+        advice.append("Run `clankers-ctl index status` to see what is indexed and whether there are problems.")
+    for line in advice:
         echo(line, err=True)
 
 
-def _summary(found: SearchResult) -> str:
-    pending = f"; {several(found.pending, 'chunk')} cannot be found by meaning yet" if found.pending else ""
-    how = f"by {MODES[found.mode]} in {span(found.took_ms / 1000)}"
-    return f"{several(len(found.hits), 'hit')} {how}{pending}"
-
-
-def _advice(request: Search, found: SearchResult) -> list[str]:
-    """What may be done about it."""
-    if found.hits:
-        return ["There are more: --page N, --limit N or --all shows them."] if found.cursor else []
-    advice = []
-    if found.pending:
-        advice.append(f"{several(found.pending, 'chunk')} cannot be found by meaning yet: try again in a while.")
-    if request.mode == "vector" and found.degraded:
-        advice.append("Search without --mode vector to search by words.")
-    if any((request.project, request.sources, request.session_id, request.since, request.until)):
-        advice.append("Search without --project, --source, --session, --since and --until to search everything.")
-    if not advice or found.degraded:
-        advice.append("`clankers-ctl index status` says what is indexed, and what is in the way.")
-    return advice
-
-
-def _print_hits(hits: Sequence[Hit], first: int) -> None:
+def _print_hits(hits: Sequence[Hit], first_number: int) -> None:
     out = console()
-    width = min(out.width, WIDEST) if out.is_terminal else out.width
-    margin = len(str(first + len(hits) - 1)) + 2
-    ids = iter(shortened([hit.ref.session_id for hit in hits if hit.ref.session_id]))
-    for number, hit in enumerate(hits, first):
-        if number > first:
+    width = min(out.width, MAX_TEXT_WIDTH) if out.is_terminal else out.width
+    margin = len(str(first_number + len(hits) - 1)) + 2
+    ids = iter(shorten_ids([hit.ref.session_id for hit in hits if hit.ref.session_id]))
+    for number, hit in enumerate(hits, first_number):
+        if number > first_number:
             out.print()
         session = next(ids) if hit.ref.session_id else None
         out.print(_heading(hit, f"{number}.".ljust(margin), width))
-        for block in (_origin(hit, session), marked(hit.snippet, out)):
+        for block in (_origin(hit, session), highlight(hit.snippet, out)):
             for line in block.wrap(out, width - margin, overflow="fold"):
                 line.rstrip()
                 out.print(" " * margin, line, sep="")
@@ -206,13 +218,13 @@ def _heading(hit: Hit, number: str, width: int) -> "Text":
     from rich.text import Text  # slow to load
 
     score = f"{hit.score:.3f}  "
-    name = Text(where(hit), "bold")
+    name = Text(hit_location(hit), "bold")
     name.truncate(max(width - len(number) - len(score), 8), overflow="ellipsis")
     return Text().append(number, "dim").append(score, "cyan").append(name)
 
 
-def where(hit: Hit) -> str:
-    """What a hit is a part of: a memory, a skill, a document or file with its lines, or a session by its title."""
+def hit_location(hit: Hit) -> str:
+    """Describe where a hit is: a memory, a skill, lines of a document or file, or a session by its title."""
     ref = hit.ref
     if ref.memory_id is not None:
         return f"Memory {one_line(ref.memory_id)}"
@@ -225,7 +237,7 @@ def where(hit: Hit) -> str:
     lines = "" if ref.start_line is None else f":{ref.start_line}"
     if ref.end_line is not None and ref.end_line != ref.start_line:
         lines += f"-{ref.end_line}"
-    return one_line(_home(path)) + lines
+    return one_line(_abbreviate_home(path)) + lines
 
 
 def _origin(hit: Hit, session: str | None) -> "Text":
@@ -234,52 +246,91 @@ def _origin(hit: Hit, session: str | None) -> "Text":
     ref = hit.ref
     role = one_line(ref.role or ("tool" if ref.tool_id else hit.source))
     facts = [
-        local(hit.created_at),
-        ref.project_path and one_line(_home(ref.project_path)),
+        format_time(hit.created_at),
+        ref.project_path and one_line(_abbreviate_home(ref.project_path)),
         session and f"session {one_line(session)}",
-        hit.way and f"reached by {', '.join(step.relation for step in hit.way)}",
+        hit.way and f"reached via {', '.join(step.relation for step in hit.way)}",
     ]
-    text = Text().append(role, ROLES.get(role, "bold").removeprefix("bold "))
+    text = Text().append(role, ROLE_STYLES.get(role, "bold").removeprefix("bold "))
     return text.append("".join(f" · {fact}" for fact in facts if fact), "dim")
 
 
-def _home(path: str) -> str:
-    """The path as its owner writes it."""
+def _abbreviate_home(path: str) -> str:
+    """Replace the home folder by ~."""
     home = str(Path.home())
     return f"~{path.removeprefix(home)}" if path.startswith(f"{home}/") else path
 
 
-def marked(snippet: str, out: "Console") -> "Text":
-    """On a terminal what matched stands out; elsewhere it keeps its marks."""
+def highlight(snippet: str, out: "Console") -> "Text":
+    """Highlight the matched words on a terminal; elsewhere leave the marks around them."""
     from rich.text import Text  # slow to load
 
-    shown = one_line(snippet)
+    line = one_line(snippet)
     if not out.is_terminal or out.color_system is None:
-        return Text(shown)
-    text, at = Text(), 0
-    for match in MARKED.finditer(shown):
-        text.append(shown[at : match.start()]).append(match[1], "bold yellow")
-        at = match.end()
-    return text.append(shown[at:])
+        return Text(line)
+    text, position = Text(), 0
+    for match in MATCH_MARKS.finditer(line):
+        text.append(line[position : match.start()]).append(match[1], "bold yellow")
+        position = match.end()
+    return text.append(line[position:])
 
 
-def print_components(scored: Sequence[tuple[str, float, dict[str, float]]], first: int) -> None:
-    """What each score is made of: a table of where, how much, and the parts."""
-    names = list(dict.fromkeys(name for _, _, parts in scored for name in parts))
+def print_score_components(scored: Sequence[tuple[str, float, dict[str, float]]], first_number: int) -> None:
+    """Print a table of the components of each score; `scored` has the location, score and components of each hit."""
+    names = list(dict.fromkeys(name for _, _, components in scored for name in components))
     columns = [
-        Column("#", right=True, style="dim"),
-        Column("Score", right=True, style="cyan"),
-        *(Column(one_line(name).capitalize(), right=True, optional=place > 1) for place, name in enumerate(names)),
-        Column("Where", least=12, optional=True, keeps_end=True),
+        Column("#", align_right=True, style="dim"),
+        Column("Score", align_right=True, style="cyan"),
+        *(
+            Column(one_line(name).capitalize(), align_right=True, optional=index > 1)
+            for index, name in enumerate(names)
+        ),
+        Column("Where", min_width=12, optional=True, truncate_start=True),
     ]
-    rows = [
-        [
-            str(number),
-            f"{score:.3f}",
-            *("–" if (part := parts.get(name)) is None else f"{part:.3f}" for name in names),
-            place,
-        ]
-        for number, (place, score, parts) in enumerate(scored, first)
-    ]
+    rows = []
+    for number, (location, score, components) in enumerate(scored, first_number):
+        parts = [f"{components[name]:.3f}" if components.get(name) is not None else "–" for name in names]
+        rows.append([str(number), f"{score:.3f}", *parts, location])
     echo()
     print_table(columns, rows)
+
+
+# -- recall
+
+
+@click.command()
+@click.argument("prompt", nargs=-1)
+@click.option(
+    "--project",
+    metavar="FOLDER",
+    callback=normalize_project,
+    help="Recall for this project: a folder, or a project id.  [default: the current folder]",
+)
+@click.option("--session", "session_id", metavar="ID", help="Leave out what this session was already given.")
+@common_options
+def recall(ctl: Ctl, prompt: tuple[str, ...], project: str | None, session_id: str | None) -> None:
+    """Preview the context that an agent is given for a PROMPT.
+
+    Without PROMPT, shows the context that an agent is given at the start of a session. Nothing is recorded.
+
+    \b
+    Examples:
+      clankers-ctl recall "why is the watcher test flaky?"
+      clankers-ctl recall --project ~/src/parser
+    """
+    query = " ".join(prompt)
+    answer = ctl.call(
+        RecallPreview(
+            kind="prompt" if query else "start",
+            query=query or None,
+            project=project or str(Path.cwd()),
+            session_id=session_id,
+        )
+    )
+    if ctl.json:
+        print_json(answer)
+    elif answer.text:
+        echo(plain(answer.text))
+        echo(f"{plural(answer.characters, 'character')} from {plural(len(answer.ids), 'item')}", err=True)
+    else:
+        echo(f"Nothing would be recalled: {answer.reason or 'nothing relevant was found'}.", err=True)

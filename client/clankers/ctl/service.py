@@ -1,4 +1,4 @@
-"""`clankers-ctl service`: the daemon as a service of this user, under systemd or launchd."""
+"""`clankers-ctl service`: run the daemon as a user service of systemd or launchd."""
 
 import shlex
 import shutil
@@ -13,51 +13,53 @@ from typing import Any
 import click
 
 from clankers.ctl.command import Ctl, json_option
-from clankers.ctl.edits import explained
-from clankers.ctl.managers import Command, Manager, manager
+from clankers.ctl.edits import FileChange, FileState, explain_os_errors, file_state, read_if_exists
 from clankers.ctl.output import echo, print_json
+from clankers.ctl.service_managers import Command, Manager, platform_manager
 from clankers_protocol.paths import default_paths
 from clankers_protocol.safe_writes import write_file
 
+EXIT_NOT_INSTALLED = 3
+
 
 def clankersd_path() -> Path:
-    """The daemon's command: the one installed with this program, else the one in PATH."""
+    """Return the path of clankersd: the one installed with this program, otherwise the one in PATH."""
     beside = Path(sys.executable).with_name("clankersd")
     if beside.is_file():
         return beside
     if found := shutil.which("clankersd"):
         return Path(found).absolute()
-    raise click.ClickException(f"There is no clankersd in {beside.parent} nor in PATH. Install clankers first.")
+    raise click.ClickException(f"There is no clankersd in {beside.parent} or in PATH. Install clankers first.")
 
 
 @dataclass
 class Report:
-    """What was done, and what is left to do."""
+    """Files changed, commands run, and commands left to run."""
 
     manager: str
-    files: list[dict[str, str]] = field(default_factory=list)
+    files: list[FileChange] = field(default_factory=list)
     ran: list[dict[str, Any]] = field(default_factory=list)
     left_to_run: list[str] = field(default_factory=list)
     problem: str | None = None
 
     def run(self, commands: list[Command]) -> None:
-        """Run the commands up to the first that fails."""
+        """Run the commands in order; after one fails, the rest is left to run."""
         for command in commands:
             if self.problem:
                 self.left_to_run.append(shlex.join(command))
                 continue
-            done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  # our own
+            done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  # our own command
             self.ran.append({"command": shlex.join(command), "exitCode": done.returncode})
             if done.returncode:
-                said = (done.stderr or done.stdout).strip() or f"exit code {done.returncode}"
-                self.problem = f"{shlex.join(command)}: {said}"
+                output = (done.stderr or done.stdout).strip() or f"exit code {done.returncode}"
+                self.problem = f"{shlex.join(command)}: {output}"
 
-    def leave(self, commands: list[Command]) -> None:
-        """Say that the commands are left to run."""
+    def leave_to_run(self, commands: list[Command]) -> None:
+        """Report the commands as left to run."""
         self.left_to_run += [shlex.join(command) for command in commands]
 
     def show(self, as_json: bool) -> None:
-        """Print the report; exit 1 when there was a problem."""
+        """Print the report; exit with 1 if there was a problem."""
         if as_json:
             print_json(self._facts())
         else:
@@ -76,11 +78,10 @@ class Report:
         }
 
     def _text(self) -> str:
-        lines = [
-            line
-            for file in self.files
-            for line in (f"{file['action']} {file['path']}", *file.get("text", "").splitlines())
-        ]
+        lines: list[str] = []
+        for file in self.files:
+            lines.append(f"{file.action} {file.path}")
+            lines += (file.text or "").splitlines()
         lines += [f"ran {step['command']}" for step in self.ran]
         if self.problem:
             lines.append(f"Problem: {self.problem}")
@@ -91,7 +92,7 @@ class Report:
 
 @click.group()
 def service() -> None:
-    """Run the daemon as a service of this user (systemd or launchd).
+    """Run the daemon as a user service of systemd or launchd.
 
     \b
     Examples:
@@ -101,14 +102,14 @@ def service() -> None:
 
 
 @service.command()
-@click.option("--dry-run", is_flag=True, help="Show the files and commands; change nothing.")
-@click.option("--no-start", is_flag=True, help="Install only; the service starts at the next login.")
+@click.option("--dry-run", is_flag=True, help="Show the files and commands that would be used; change nothing.")
+@click.option("--no-start", is_flag=True, help="Do not start the service now; it starts at the next login.")
 @json_option
 @click.make_pass_decorator(Ctl, ensure=True)
 def install(ctl: Ctl, dry_run: bool, no_start: bool) -> None:
-    """Install the service, or bring it up to date, and start it. Doing it again changes nothing.
+    """Install or update the service, and start it. Running this again changes nothing.
 
-    CLANKERS_…_PATH variables that are set now are written into the service.
+    CLANKERS_…_PATH environment variables that are set now are written into the service.
 
     \b
     Examples:
@@ -116,21 +117,21 @@ def install(ctl: Ctl, dry_run: bool, no_start: bool) -> None:
       clankers-ctl service install --dry-run
       CLANKERS_DATA_PATH=/data clankers-ctl service install --no-start
     """
-    here = manager()
-    report = Report(here.name)
-    texts = here.files(clankersd_path())
-    changed = [path for path, text in texts.items() if _content(path) != text]
+    manager = platform_manager()
+    report = Report(manager.name)
+    texts = manager.files(clankersd_path())
+    changed = [path for path, text in texts.items() if read_if_exists(path) != text]
     for path, text in texts.items():
         _write(report, path, text, path in changed, dry_run)
     if not dry_run:
-        for folder in here.folders:
+        for folder in manager.required_folders:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    commands = here.installing(bool(changed), not no_start)
-    if dry_run or not here.reachable():
-        report.leave(commands)
-    elif not no_start and (stray := _stray(here)):
-        report.problem = f"a daemon outside the service already runs (process {stray}): stop it first"
-        report.leave([["kill", stray], *commands])
+    commands = manager.install_commands(bool(changed), not no_start)
+    if dry_run or not manager.is_reachable():
+        report.leave_to_run(commands)
+    elif not no_start and (stray := _stray_daemon(manager)):
+        report.problem = f"a daemon outside the service is already running (process {stray}): stop it first"
+        report.leave_to_run([["kill", stray], *commands])
     else:
         report.run(commands)
     report.show(ctl.json)
@@ -141,26 +142,26 @@ def install(ctl: Ctl, dry_run: bool, no_start: bool) -> None:
 @json_option
 @click.make_pass_decorator(Ctl, ensure=True)
 def uninstall(ctl: Ctl, dry_run: bool) -> None:
-    """Stop the service and remove its files. The database stays.
+    """Stop the service and remove its files. The database is not touched.
 
     \b
     Examples:
       clankers-ctl service uninstall
       clankers-ctl service uninstall --dry-run
     """
-    here = manager()
-    report = Report(here.name)
-    present = [place for place in here.places if _content(place) is not None]
-    talk = bool(present) and not dry_run and here.reachable()
-    if talk:
-        report.run(here.uninstalling())
-    for place in [*here.places, *(left for left in here.leftovers if left.exists())]:
-        _remove(report, place, dry_run)
+    manager = platform_manager()
+    report = Report(manager.name)
+    is_installed = any(read_if_exists(path) is not None for path in manager.paths)
+    run_commands = is_installed and not dry_run and manager.is_reachable()
+    if run_commands:
+        report.run(manager.uninstall_commands())
+    for path in [*manager.paths, *(leftover for leftover in manager.leftovers if leftover.exists())]:
+        _remove(report, path, dry_run)
     if not dry_run:
-        for folder in here.folders:
+        for folder in manager.required_folders:
             _remove_empty(folder)
-    if talk:
-        report.run(here.forgetting())
+    if run_commands:
+        report.run(manager.cleanup_commands())
     report.show(ctl.json)
 
 
@@ -168,83 +169,70 @@ def uninstall(ctl: Ctl, dry_run: bool) -> None:
 @json_option
 @click.make_pass_decorator(Ctl, ensure=True)
 def status(ctl: Ctl) -> None:
-    """Show whether the service is installed, up to date and running. Exits 3 when it is not installed.
+    """Show whether the service is installed, up to date and running. Exits with 3 if it is not installed.
 
     \b
     Examples:
       clankers-ctl service status
       clankers-ctl service status --json | jq .state
     """
-    here = manager()
-    files = standing(here)
-    installed = all(file["is"] != "missing" for file in files)
-    state = here.state() if here.reachable() else {}
+    manager = platform_manager()
+    files = unit_file_states(manager)
+    installed = all(file.state != "missing" for file in files)
+    state = manager.state() if manager.is_reachable() else {}
     if ctl.json:
-        print_json({"manager": here.name, "installed": installed, "files": files, "state": state})
+        print_json({"manager": manager.name, "installed": installed, "files": files, "state": state})
     else:
         for file in files:
-            echo(f"{file['is']} {file['path']}")
+            echo(f"{file.state} {file.path}")
         for key, value in state.items():
             echo(f"{key}: {value}")
         if not state:
-            echo(f"{here.name} cannot be asked here." if installed else "Not installed.")
-    sys.exit(0 if installed else 3)
+            echo(f"{manager.name} is not available here." if installed else "Not installed.")
+    sys.exit(0 if installed else EXIT_NOT_INSTALLED)
 
 
 def _write(report: Report, path: Path, text: bytes, changed: bool, dry_run: bool) -> None:
     if not changed:
-        report.files.append({"path": str(path), "action": "unchanged"})
+        report.files.append(FileChange("unchanged", str(path)))
     elif dry_run:
-        report.files.append({"path": str(path), "action": "would write", "text": text.decode()})
+        report.files.append(FileChange("would write", str(path), text=text.decode()))
     else:
-        with explained():
+        with explain_os_errors():
             write_file(path, text)
-        report.files.append({"path": str(path), "action": "wrote"})
+        report.files.append(FileChange("wrote", str(path)))
 
 
 def _remove(report: Report, path: Path, dry_run: bool) -> None:
-    present = _content(path) is not None
+    present = read_if_exists(path) is not None
     if dry_run:
-        report.files.append({"path": str(path), "action": "would remove" if present else "absent"})
+        report.files.append(FileChange("would remove" if present else "absent", str(path)))
         return
-    # `systemctl disable` removes these, but there may be no manager to ask.
+    # `systemctl disable` removes these links, but systemd may not be reachable.
     for folder in path.parent.glob("*.wants"):
         (folder / path.name).unlink(missing_ok=True)
         _remove_empty(folder)
     path.unlink(missing_ok=True)
     _remove_empty(path.parent)
-    report.files.append({"path": str(path), "action": "removed" if present else "absent"})
+    report.files.append(FileChange("removed" if present else "absent", str(path)))
 
 
 def _remove_empty(folder: Path) -> None:
-    """Remove the folder and those above it, up to the first that holds anything."""
+    """Remove the folder and its parents, up to the first one that is not empty."""
     with suppress(OSError):
         while folder != Path.home():
             folder.rmdir()
             folder = folder.parent
 
 
-def standing(here: Manager) -> list[dict[str, str]]:
-    """Which files the service has, and whether each is current, outdated or missing."""
-    texts = here.files(clankersd_path())
-    return [{"path": str(path), "is": _compared(path, text)} for path, text in texts.items()]
+def unit_file_states(manager: Manager) -> list[FileState]:
+    """Return the files of the service, each with its state: current, outdated or missing."""
+    return [file_state(path, text) for path, text in manager.files(clankersd_path()).items()]
 
 
-def _compared(path: Path, text: bytes) -> str:
-    found = _content(path)
-    return "missing" if found is None else "current" if found == text else "outdated"
-
-
-def _content(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return None
-
-
-def _stray(here: Manager) -> str | None:
-    """The process that listens on the socket though the manager does not keep it."""
-    if here.listens():
+def _stray_daemon(manager: Manager) -> str | None:
+    """Return the process id of a daemon that runs outside the service."""
+    if manager.owns_socket():
         return None
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(1)
@@ -252,10 +240,10 @@ def _stray(here: Manager) -> str | None:
             probe.connect(str(default_paths().socket))
         except OSError:
             return None
-        return _peer(probe)
+        return _peer_pid(probe)
 
 
-def _peer(connection: socket.socket) -> str:
+def _peer_pid(connection: socket.socket) -> str:
     if sys.platform == "darwin":
         local_peerpid = 2  # LOCAL_PEERPID at level SOL_LOCAL (0); Python has no names for them
         return str(connection.getsockopt(0, local_peerpid))

@@ -1,4 +1,4 @@
-"""`clankers-ctl sessions`, `clankers-ctl session ID` and `clankers-ctl session delete ID`."""
+"""`clankers-ctl sessions` and `clankers-ctl session`."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -7,10 +7,10 @@ from pathlib import Path
 import click
 from click.shell_completion import CompletionItem
 
-from clankers.ctl.command import Ctl, common, confirm_and_delete, deletion_options, project_option
-from clankers.ctl.human import beginning, end, local, money, short
-from clankers.ctl.output import Column, echo, one_line, print_json, print_table, shown_ids
-from clankers.ctl.transcript import counted, print_transcript
+from clankers.ctl.command import Ctl, common_options, confirm_and_delete, deletion_options, project_option
+from clankers.ctl.formatting import abbreviate, format_dollars, format_time, since_callback, until_callback
+from clankers.ctl.output import Column, display_ids, echo, one_line, print_json, print_table
+from clankers.ctl.transcript import describe_counts, print_transcript
 from clankers_protocol.sessions import (
     Session,
     SessionCounts,
@@ -25,26 +25,31 @@ from clankers_protocol.sessions import (
 COLUMNS = [
     Column("Id", style="cyan"),
     Column("Began"),
-    Column("Title", least=24),
-    Column("Project", least=12, optional=True),
+    Column("Title", min_width=24),
+    Column("Project", min_width=12, optional=True),
     Column("Source", optional=True),
     Column("Status", optional=True),
-    Column("Messages", right=True, optional=True),
-    Column("Tools", right=True, optional=True),
-    Column("Tokens", right=True, optional=True),
-    Column("Cost", right=True, optional=True),
+    Column("Messages", align_right=True, optional=True),
+    Column("Tools", align_right=True, optional=True),
+    Column("Tokens", align_right=True, optional=True),
+    Column("Cost", align_right=True, optional=True),
 ]
 
 
 @click.command()
 @project_option
-@click.option("--source", help="Only those of this harness, as claude-code.")
-@click.option("--status", help="Only those in this state, as active or ended.")
-@click.option("--since", metavar="TIME", callback=beginning, help="Only those begun since: 2h, 3d, today, 2025-01-31 …")
-@click.option("--until", metavar="TIME", callback=end, help="Only those begun until.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many.")
-@click.option("--all", "everything", is_flag=True, help="All of them, not just the newest.")
-@common
+@click.option("--source", help="Only list sessions of this harness, for example claude-code.")
+@click.option("--status", help="Only list sessions in this state, for example active or ended.")
+@click.option(
+    "--since",
+    metavar="TIME",
+    callback=since_callback,
+    help="Only list sessions started since TIME: 2h, 3d, today, 2025-01-31 …",
+)
+@click.option("--until", metavar="TIME", callback=until_callback, help="Only list sessions started until TIME.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Show at most this many.")
+@click.option("--all", "everything", is_flag=True, help="List all sessions.")
+@common_options
 def sessions(
     ctl: Ctl,
     project: str | None,
@@ -71,24 +76,19 @@ def sessions(
         until=until,
         limit=1000 if everything else limit,
     )
-    page = _all_pages(ctl, request) if everything else ctl.call(request)
+    if everything:
+        page = SessionPage([session for each in ctl.pages(request) for session in each.sessions])
+    else:
+        page = ctl.call(request)
     if ctl.json:
         print_json(page)
     elif not page.sessions:
         echo("No sessions.", err=True)
     else:
-        _print_sessions(page)
-
-
-def _all_pages(ctl: Ctl, request: SessionList) -> SessionPage:
-    return SessionPage([session for page in ctl.pages(request) for session in page.sessions])
-
-
-def _print_sessions(page: SessionPage) -> None:
-    ids = shown_ids([session.id for session in page.sessions])
-    print_table(COLUMNS, [_row(shown, session) for shown, session in zip(ids, page.sessions, strict=True)])
-    if page.cursor:
-        echo("There are more: --limit N or --all shows them.", err=True)
+        ids = display_ids([session.id for session in page.sessions])
+        print_table(COLUMNS, [_row(shown, session) for shown, session in zip(ids, page.sessions, strict=True)])
+        if page.cursor:
+            echo("There are more sessions. Use --limit N or --all to see them.", err=True)
 
 
 def _row(shown: str, session: Session) -> list[str]:
@@ -96,45 +96,45 @@ def _row(shown: str, session: Session) -> list[str]:
     tokens = (session.prompt_tokens or 0) + (session.completion_tokens or 0)
     return [
         one_line(shown),
-        local(session.created_at),
+        format_time(session.created_at),
         one_line(session.title or session.user_prompt or "–"),
         one_line(session.project_name or Path(session.project_path or "").name),
         one_line(session.source or ""),
         one_line(session.status or ""),
         f"{counts.messages or session.message_count or 0:,}",
         f"{counts.tools or session.tool_call_count or 0:,}",
-        short(tokens) if tokens else "",
-        money(session.cost) if session.cost else "",
+        abbreviate(tokens) if tokens else "",
+        format_dollars(session.cost) if session.cost else "",
     ]
 
 
-def session_ids(ctx: click.Context, _: click.Parameter | None, incomplete: str) -> list[str]:
-    """The newest sessions' ids that begin like this, for the shell to complete."""
-    with suppress(Exception):  # a shell has no use for an error while someone types
+def complete_session_ids(ctx: click.Context, _: click.Parameter | None, incomplete: str) -> list[str]:
+    """Complete the id of a recent session."""
+    with suppress(Exception):  # completion must not print errors while someone types
         page = ctx.ensure_object(Ctl).call(SessionList(limit=100), timeout=1)
         return [session.id for session in page.sessions if session.id.startswith(incomplete)]
     return []
 
 
 class SessionGroup(click.Group):
-    """A group whose first argument may also be a session's id, which is then shown."""
+    """A group whose first argument may also be the id of a session, which is then shown."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        known = {*self.commands, *ctx.help_option_names, "--help"}
-        if args and args[0] not in known:
+        own_words = {*self.commands, *ctx.help_option_names, "--help"}
+        if args and args[0] not in own_words:
             args = ["show", *args]
         return super().parse_args(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        ids = session_ids(ctx, None, incomplete)
+        ids = complete_session_ids(ctx, None, incomplete)
         return [*super().shell_complete(ctx, incomplete), *map(CompletionItem, ids)]
 
 
 @click.group(cls=SessionGroup, options_metavar="", subcommand_metavar="ID | COMMAND [ARGS]…")
 def session() -> None:
-    """Show one session, or delete it.
+    """Show or delete a session.
 
-    An id may be cut to a beginning of 8 characters or more, if that names one session only.
+    You can shorten an id to its first 8 or more characters if no other session starts with them.
 
     \b
     Examples:
@@ -145,9 +145,9 @@ def session() -> None:
 
 
 @session.command()
-@click.argument("id", shell_complete=session_ids)
-@click.option("--full", is_flag=True, help="Whole tool inputs and outputs, not just their first lines.")
-@common
+@click.argument("id", shell_complete=complete_session_ids)
+@click.option("--full", is_flag=True, help="Show full tool inputs and outputs, not only their first lines.")
+@common_options
 def show(ctl: Ctl, id: str, full: bool) -> None:  # noqa: A002  # the name on the command line
     """Show a session as a transcript: messages, tool calls, errors and compactions.
 
@@ -157,25 +157,25 @@ def show(ctl: Ctl, id: str, full: bool) -> None:  # noqa: A002  # the name on th
       clankers-ctl session 0199c5a2 --full | less
     """
     found = ctl.call(SessionGet(id))
-    entries = entries_of(ctl, found.id)
+    entries = session_entries(ctl, found.id)
     if ctl.json:
         print_json({"session": found, "entries": list(entries)})
     else:
         print_transcript(found, entries, full)
 
 
-def entries_of(ctl: Ctl, session_id: str) -> Iterator[TimelineEntry]:
-    """Everything of a session, fetched as it is read."""
+def session_entries(ctl: Ctl, session_id: str) -> Iterator[TimelineEntry]:
+    """Yield the timeline of a session; pages are fetched when needed."""
     for page in ctl.pages(SessionTimeline(session_id, limit=500)):
         yield from page.entries
 
 
 @session.command()
-@click.argument("id", shell_complete=session_ids)
+@click.argument("id", shell_complete=complete_session_ids)
 @deletion_options
-@common
+@common_options
 def delete(ctl: Ctl, id: str, dry_run: bool, yes: bool) -> None:  # noqa: A002
-    """Delete a session and everything captured of it. Asks first.
+    """Delete a session and everything captured in it. Asks for confirmation first.
 
     \b
     Examples:
@@ -184,5 +184,5 @@ def delete(ctl: Ctl, id: str, dry_run: bool, yes: bool) -> None:  # noqa: A002
     """
     found = ctl.call(SessionGet(id))
     planned = ctl.call(SessionDelete(found.id, dry_run=True))
-    what = f"session {found.id} ({one_line(found.title or 'untitled')}) with {counted(planned.counts)}"
+    what = f"session {found.id} ({one_line(found.title or 'untitled')}) with {describe_counts(planned.counts)}"
     confirm_and_delete(ctl, what, planned, SessionDelete(found.id), dry_run=dry_run, yes=yes)

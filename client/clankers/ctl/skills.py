@@ -1,4 +1,4 @@
-"""`clankers-ctl skill`: skills in the database, and as folders with a SKILL.md."""
+"""`clankers-ctl skill`: skills in the database, and their import and export as folders with a SKILL.md."""
 
 import os
 from collections.abc import Iterator
@@ -7,9 +7,9 @@ from pathlib import Path, PurePosixPath
 
 import click
 
-from clankers.ctl.command import Ctl, common, confirm_and_delete, deletion_options
-from clankers.ctl.edits import explained
-from clankers.ctl.human import local, several
+from clankers.ctl.command import Ctl, common_options, confirm_and_delete, deletion_options
+from clankers.ctl.edits import explain_os_errors
+from clankers.ctl.formatting import format_time, plural
 from clankers.ctl.output import Column, console, echo, one_line, plain, print_facts, print_json, print_table, secho
 from clankers_protocol.errors import RpcError
 from clankers_protocol.safe_writes import writable_path, write_file
@@ -28,16 +28,16 @@ from clankers_protocol.skills import (
     SkillVersions,
 )
 
-NAME = "SKILL.md"
-LARGEST = 1024 * 1024
-"""Bytes. A larger file of a skill's folder is left where it is."""
+SKILL_FILE = "SKILL.md"
+MAX_FILE_BYTES = 1024 * 1024
+"""Larger files in the folder of a skill are not imported."""
 
-IGNORED = {"__pycache__", "node_modules"}
+IGNORED_FOLDERS = {"__pycache__", "node_modules"}
 
 
-def _skill_names(ctx: click.Context, _: click.Parameter | None, incomplete: str) -> list[str]:
-    """Names of skills that begin like this, for the shell to complete."""
-    with suppress(Exception):  # a shell has no use for an error while someone types
+def _complete_names(ctx: click.Context, _: click.Parameter | None, incomplete: str) -> list[str]:
+    """Complete the name of a skill."""
+    with suppress(Exception):  # completion must not print errors while someone types
         page = ctx.ensure_object(Ctl).call(SkillList(limit=1000), timeout=1)
         return [found.name for found in page.skills if found.name.startswith(incomplete)]
     return []
@@ -45,9 +45,9 @@ def _skill_names(ctx: click.Context, _: click.Parameter | None, incomplete: str)
 
 @click.group()
 def skill() -> None:
-    """Keep skills: instructions that agents look up when a task calls for them.
+    """Manage skills: instructions that agents look up.
 
-    A skill is named by its name or its id.
+    You can specify a skill by its name or its id.
 
     \b
     Examples:
@@ -58,9 +58,9 @@ def skill() -> None:
 
 
 @skill.command("list")
-@click.option("--tag", "tags", multiple=True, help="Only those with this tag; may be given more than once.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="How many.")
-@common
+@click.option("--tag", "tags", multiple=True, help="Only include skills with this tag. Can be repeated.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="Show at most this many.")
+@common_options
 def list_skills(ctl: Ctl, tags: tuple[str, ...], limit: int) -> None:
     """List skills by name.
 
@@ -77,14 +77,14 @@ def list_skills(ctl: Ctl, tags: tuple[str, ...], limit: int) -> None:
     else:
         columns = [
             Column("Name", style="cyan"),
-            Column("Description", least=24),
-            Column("Tags", least=8, optional=True),
-            Column("Version", right=True, optional=True),
+            Column("Description", min_width=24),
+            Column("Tags", min_width=8, optional=True),
+            Column("Version", align_right=True, optional=True),
             Column("Changed", optional=True),
         ]
         print_table(columns, [_row(found) for found in page.skills])
         if page.cursor:
-            echo("There are more: --limit N shows them.", err=True)
+            echo("There are more skills. Use --limit N to see them.", err=True)
 
 
 def _row(found: SkillSummary) -> list[str]:
@@ -93,16 +93,16 @@ def _row(found: SkillSummary) -> list[str]:
         one_line(found.description),
         one_line(", ".join(found.tags)),
         str(found.version),
-        local(found.updated_at),
+        format_time(found.updated_at),
     ]
 
 
 @skill.command()
-@click.argument("name", shell_complete=_skill_names)
-@click.option("--version", type=click.IntRange(1), metavar="N", help="As it was in this version.")
-@common
+@click.argument("name", shell_complete=_complete_names)
+@click.option("--version", type=click.IntRange(1), metavar="N", help="Show version N instead of the current one.")
+@common_options
 def show(ctl: Ctl, name: str, version: int | None) -> None:
-    """Show a skill: what it is for, and its instructions.
+    """Show the description and instructions of a skill.
 
     \b
     Examples:
@@ -126,7 +126,7 @@ def _print_skill(found: Skill) -> None:
             ("tags", one_line(", ".join(found.tags)) or None),
             ("references", one_line(", ".join(found.references)) or None),
             ("files", one_line(", ".join(file.path for file in found.files)) or None),
-            ("version", f"{found.version}, {local(found.updated_at)}"),
+            ("version", f"{found.version}, {format_time(found.updated_at)}"),
             ("id", found.id),
         ]
     )
@@ -136,11 +136,11 @@ def _print_skill(found: Skill) -> None:
 
 @skill.command()
 @click.argument("words", nargs=-1, required=True)
-@click.option("--tag", "tags", multiple=True, help="Only those with this tag; may be given more than once.")
-@click.option("--limit", type=click.IntRange(1, 100), default=10, show_default=True, help="How many.")
-@common
+@click.option("--tag", "tags", multiple=True, help="Only include skills with this tag. Can be repeated.")
+@click.option("--limit", type=click.IntRange(1, 100), default=10, show_default=True, help="Show at most this many.")
+@common_options
 def search(ctl: Ctl, words: tuple[str, ...], tags: tuple[str, ...], limit: int) -> None:
-    """Find skills by words and by meaning, best first.
+    """Search skills with keyword and vector search, best first.
 
     \b
     Examples:
@@ -154,8 +154,8 @@ def search(ctl: Ctl, words: tuple[str, ...], tags: tuple[str, ...], limit: int) 
     if not found.skills:
         echo("Nothing found.", err=True)
     else:
-        columns = [Column("Score", right=True, style="cyan"), Column("Name"), Column("Description", least=24)]
-        rows = [[f"{one.score:.3f}", one_line(one.skill.name), one_line(one.skill.description)] for one in found.skills]
+        columns = [Column("Score", align_right=True, style="cyan"), Column("Name"), Column("Description", min_width=24)]
+        rows = [[f"{hit.score:.3f}", one_line(hit.skill.name), one_line(hit.skill.description)] for hit in found.skills]
         print_table(columns, rows)
     if found.degraded:
         secho(one_line(found.degraded), err=True, fg="yellow")
@@ -164,89 +164,87 @@ def search(ctl: Ctl, words: tuple[str, ...], tags: tuple[str, ...], limit: int) 
 @skill.command("import")
 @click.argument("folders", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.pass_context
-@common
+@common_options
 def import_skills(ctl: Ctl, context: click.Context, folders: tuple[Path, ...]) -> None:
-    """Take skills from folders that hold a SKILL.md, or from folders of such folders.
+    """Import skills from folders with a SKILL.md.
 
-    A skill that is there already gets a new version, if anything changed. A bad one is named, and the others are taken.
+    A folder without a SKILL.md may contain such folders. If a skill already exists and has changed, it gets a new
+    version. If a skill cannot be imported, an error is printed and the others are imported.
 
     \b
     Examples:
       clankers-ctl skill import ~/.claude/skills
       clankers-ctl skill import ./skills/git-bisect
     """
-    done: list[SkillImported] = []
+    imported: list[SkillImported] = []
     failed: list[dict[str, str]] = []
     for folder in _skill_folders(folders):
         try:
-            done.append(ctl.call(_read_folder(folder)))
+            files = [file for path in sorted(_other_files(folder)) if (file := _read_file(folder, path))]
+            text = (folder / SKILL_FILE).read_text("utf-8")
+            imported.append(ctl.call(SkillImport(text, folder=folder.resolve().name, files=files)))
         except (RpcError, OSError, UnicodeDecodeError) as error:
             problem = error.message if isinstance(error, RpcError) else str(error)
             failed.append({"folder": str(folder), "error": problem})
             secho(f"{folder}: {one_line(problem)}", err=True, fg="red")
     if ctl.json:
-        print_json({"imported": done, "failed": failed})
-    elif not done and not failed:
-        echo(f"No {NAME} found.", err=True)
+        print_json({"imported": imported, "failed": failed})
+    elif not imported and not failed:
+        echo(f"No {SKILL_FILE} found.", err=True)
     else:
-        for one in done:
-            echo(f"{one.outcome:9}  {one_line(one.skill.name)}")
-    if failed or not done:
+        for result in imported:
+            echo(f"{result.outcome:9}  {one_line(result.skill.name)}")
+    if failed or not imported:
         context.exit(1)
 
 
 def _skill_folders(folders: tuple[Path, ...]) -> Iterator[Path]:
-    """Those that hold a SKILL.md: each given folder, or else the ones in it."""
+    """Yield each folder that contains a SKILL.md; for a folder without one, its subfolders that do."""
     for folder in folders:
-        if (folder / NAME).is_file():
+        if (folder / SKILL_FILE).is_file():
             yield folder
         else:
-            yield from (child for child in sorted(folder.iterdir()) if (child / NAME).is_file())
+            yield from (child for child in sorted(folder.iterdir()) if (child / SKILL_FILE).is_file())
 
 
-def _read_folder(folder: Path) -> SkillImport:
-    files = [found for path in sorted(_files(folder)) if (found := _read_file(folder, path))]
-    return SkillImport((folder / NAME).read_text("utf-8"), folder=folder.resolve().name, files=files)
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    """The other files of a skill. Links are not followed, and what is hidden stays so."""
+def _other_files(folder: Path) -> Iterator[Path]:
+    """Yield the files of a skill other than SKILL.md, except links and hidden files."""
     for path in folder.iterdir():
-        if path.name.startswith(".") or path.name in IGNORED or path.is_symlink():
+        if path.name.startswith(".") or path.name in IGNORED_FOLDERS or path.is_symlink():
             continue
         if path.is_dir():
-            yield from _files(path)
-        elif path.is_file() and path != folder / NAME:
+            yield from _other_files(path)
+        elif path.is_file() and path != folder / SKILL_FILE:
             yield path
 
 
 def _read_file(folder: Path, path: Path) -> SkillFile | None:
     name = path.relative_to(folder).as_posix()
     try:
-        if path.stat().st_size <= LARGEST:
+        if path.stat().st_size <= MAX_FILE_BYTES:
             return SkillFile(name, path.read_text("utf-8"))
-        problem = f"larger than {LARGEST:,} bytes"
+        problem = f"it is larger than {MAX_FILE_BYTES:,} bytes"
     except UnicodeDecodeError:
-        problem = "no text"
-    secho(f"{path} is left out: {problem}", err=True, fg="yellow")
+        problem = "it is not a text file"
+    secho(f"{path} was skipped: {problem}.", err=True, fg="yellow")
     return None
 
 
 @skill.command()
-@click.argument("names", nargs=-1, shell_complete=_skill_names)
-@click.option("--all", "everything", is_flag=True, help="Every skill.")
+@click.argument("names", nargs=-1, shell_complete=_complete_names)
+@click.option("--all", "everything", is_flag=True, help="Export all skills.")
 @click.option(
     "--to",
     "target",
     type=click.Path(file_okay=False, path_type=Path),
     default=".",
     show_default=True,
-    help="Where the skills' folders are put.",
+    help="Write the folders of the skills into this folder.",
 )
-@click.option("--force", is_flag=True, help="Overwrite the files of a folder that is there already.")
-@common
+@click.option("--force", is_flag=True, help="Overwrite files in folders that already exist.")
+@common_options
 def export(ctl: Ctl, names: tuple[str, ...], everything: bool, target: Path, force: bool) -> None:
-    """Write skills as folders with a SKILL.md, as Claude Code reads them.
+    """Write skills as folders with a SKILL.md, like Claude Code.
 
     \b
     Examples:
@@ -254,12 +252,13 @@ def export(ctl: Ctl, names: tuple[str, ...], everything: bool, target: Path, for
       clankers-ctl skill export --all --to ~/.claude/skills --force
     """
     if bool(names) == everything:
-        raise click.UsageError("name the skills, or say --all")
-    chosen = _all_names(ctl) if everything else list(names)
-    exported = [ctl.call(SkillExport(name)) for name in chosen]
-    _refuse_overwriting(target, exported, force)
-    with explained():
-        written = [str(_write(target, one)) for one in exported]
+        raise click.UsageError("Specify the names of skills, or --all.")
+    if everything:
+        names = tuple(skill.id for page in ctl.pages(SkillList(limit=1000)) for skill in page.skills)
+    exported = [ctl.call(SkillExport(name)) for name in names]
+    _check_targets(target, exported, force)
+    with explain_os_errors():
+        written = [str(_write(target, folder)) for folder in exported]
     if ctl.json:
         print_json({"written": written})
     else:
@@ -267,38 +266,33 @@ def export(ctl: Ctl, names: tuple[str, ...], everything: bool, target: Path, for
             echo(folder)
 
 
-def _all_names(ctl: Ctl) -> list[str]:
-    return [one.id for page in ctl.pages(SkillList(limit=1000)) for one in page.skills]
-
-
-def _refuse_overwriting(target: Path, exported: list[SkillFolder], force: bool) -> None:
-    folders = [one.folder for one in exported]
+def _check_targets(target: Path, exported: list[SkillFolder], force: bool) -> None:
+    """Raise an error if a folder would be written twice or, without `force`, already exists."""
+    folders = [skill.folder for skill in exported]
     for name in folders:
         if folders.count(name) > 1:
-            raise click.ClickException(f"two skills would be the folder {name}: export them to different places")
+            raise click.ClickException(
+                f"Two skills would be written to the folder {name}. Export them to different folders."
+            )
         if (target / name).exists() and not force:
-            raise click.ClickException(f"{target / name} is there already: --force overwrites its files")
+            raise click.ClickException(f"{target / name} already exists. Use --force to overwrite its files.")
 
 
 def _write(target: Path, exported: SkillFolder) -> Path:
-    """Write a skill's files, each inside its folder whatever the daemon says."""
+    """Write the files of a skill. No path from the daemon may lead out of the folder."""
     folder = target / PurePosixPath(exported.folder).name
     for file in exported.files:
-        _check_inside(folder, file.path)
-        writable_path(folder / file.path, inside=target)  # before the first one is written
+        if not Path(os.path.abspath(folder / file.path)).is_relative_to(os.path.abspath(folder)):  # noqa: PTH100
+            raise click.ClickException(f"{file.path!r} leads out of the folder of the skill.")
+        writable_path(folder / file.path, inside=target)  # check all before writing any
     for file in exported.files:
         write_file(folder / file.path, file.text.encode(), inside=target)
     return folder
 
 
-def _check_inside(folder: Path, path: str) -> None:
-    if not Path(os.path.abspath(folder / path)).is_relative_to(os.path.abspath(folder)):  # noqa: PTH100
-        raise click.ClickException(f"{path!r} leads out of the skill's folder")
-
-
 @skill.command()
-@click.argument("name", shell_complete=_skill_names)
-@common
+@click.argument("name", shell_complete=_complete_names)
+@common_options
 def versions(ctl: Ctl, name: str) -> None:
     """List the versions of a skill, newest first.
 
@@ -311,24 +305,24 @@ def versions(ctl: Ctl, name: str) -> None:
         print_json(found)
         return
     columns = [
-        Column("Version", right=True, style="cyan"),
+        Column("Version", align_right=True, style="cyan"),
         Column("Made"),
-        Column("Description", least=24),
+        Column("Description", min_width=24),
         Column("By", optional=True),
     ]
     rows = [
-        [str(one.version), local(one.created_at), one_line(one.description), one_line(one.created_by or "")]
-        for one in found
+        [str(each.version), format_time(each.created_at), one_line(each.description), one_line(each.created_by or "")]
+        for each in found
     ]
     print_table(columns, rows)
 
 
 @skill.command()
-@click.argument("name", shell_complete=_skill_names)
+@click.argument("name", shell_complete=_complete_names)
 @deletion_options
-@common
+@common_options
 def delete(ctl: Ctl, name: str, dry_run: bool, yes: bool) -> None:
-    """Delete a skill with all its versions. Asks first.
+    """Delete a skill and all its versions. Asks for confirmation first.
 
     \b
     Examples:
@@ -336,5 +330,5 @@ def delete(ctl: Ctl, name: str, dry_run: bool, yes: bool) -> None:
       clankers-ctl skill delete git-bisect --yes
     """
     planned = ctl.call(SkillDelete(name, dry_run=True))
-    what = f"skill {one_line(planned.name)} with {several(planned.versions, 'version')}"
+    what = f"skill {one_line(planned.name)} with {plural(planned.versions, 'version')}"
     confirm_and_delete(ctl, what, planned, SkillDelete(planned.id), dry_run=dry_run, yes=yes)

@@ -1,11 +1,11 @@
-"""`clankers-ctl stats`."""
+"""`clankers-ctl stats`: usage statistics of sessions."""
 
 from collections.abc import Callable, Sequence
 
 import click
 
-from clankers.ctl.command import Ctl, common, project_option
-from clankers.ctl.human import beginning, end, money, short, span
+from clankers.ctl.command import Ctl, common_options, project_option
+from clankers.ctl.formatting import abbreviate, format_dollars, format_duration, since_callback, until_callback
 from clankers.ctl.output import Column, bar, console, echo, one_line, print_facts, print_json, print_table
 from clankers_protocol.sessions import Statistics, Stats, ToolUsage, Totals, Usage
 
@@ -21,13 +21,23 @@ MEASURES: dict[str, Measure] = {
 
 @click.command()
 @project_option
-@click.option("--since", metavar="TIME", callback=beginning, help="Only sessions begun since: 2h, 3d, 1w, today …")
-@click.option("--until", metavar="TIME", callback=end, help="Only sessions begun until.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=10, show_default=True, help="Rows per chart.")
-@click.option("--by", type=click.Choice(list(MEASURES)), help="What the bars show.  [default: tokens, if any]")
-@common
+@click.option(
+    "--since", metavar="TIME", callback=since_callback, help="Only count sessions started since TIME: 2h, 3d, today …"
+)
+@click.option("--until", metavar="TIME", callback=until_callback, help="Only count sessions started until TIME.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 1000),
+    default=10,
+    show_default=True,
+    help="Show at most this many rows per chart.",
+)
+@click.option(
+    "--by", type=click.Choice(list(MEASURES)), help="Show this quantity as bars.  [default: tokens, if there are any]"
+)
+@common_options
 def stats(ctl: Ctl, project: str | None, since: int | None, until: int | None, limit: int, by: str | None) -> None:
-    """Show what was used, by day, project, model and harness, and how the tools fared.
+    """Show usage by day, project, model, harness and tool.
 
     \b
     Examples:
@@ -40,12 +50,12 @@ def stats(ctl: Ctl, project: str | None, since: int | None, until: int | None, l
         print_json(statistics)
         return
     _print_totals(statistics.totals)
-    _print_charts(statistics, by or _best_measure(statistics.totals))
-    _print_tools(statistics.tools)
-
-
-def _best_measure(totals: Totals) -> str:
-    return "tokens" if totals.prompt_tokens + totals.completion_tokens else "messages"
+    if by is None:
+        has_tokens = statistics.totals.prompt_tokens + statistics.totals.completion_tokens > 0
+        by = "tokens" if has_tokens else "messages"
+    _print_charts(statistics, by)
+    if statistics.tools:
+        _print_tools(statistics.tools)
 
 
 def _print_totals(totals: Totals) -> None:
@@ -56,8 +66,8 @@ def _print_totals(totals: Totals) -> None:
             ("tools", f"{totals.tools:,} calls, {totals.failed_tools:,} failed"),
             ("errors", f"{totals.errors:,}"),
             ("compactions", f"{totals.compactions:,}"),
-            ("tokens", f"{short(totals.prompt_tokens)} in, {short(totals.completion_tokens)} out"),
-            ("cost", money(totals.cost)),
+            ("tokens", f"{abbreviate(totals.prompt_tokens)} in, {abbreviate(totals.completion_tokens)} out"),
+            ("cost", format_dollars(totals.cost)),
         ]
     )
 
@@ -76,18 +86,18 @@ def _print_charts(statistics: Statistics, measure: str) -> None:
 
 
 def _print_chart(name: str, rows: Sequence[Usage], measure: str) -> None:
-    most = max(map(MEASURES[measure], rows)) or 1
+    largest = max(map(MEASURES[measure], rows)) or 1
     width = _bar_width()
     shown = [measure, *(other for other in MEASURES if other != measure)]
     columns = [
-        Column(name, least=16, keeps_end=name == "Project"),
+        Column(name, min_width=16, truncate_start=name == "Project"),
         Column("", style="cyan"),
-        *(Column(each.capitalize(), right=True, optional=each != measure) for each in shown),
+        *(Column(each.capitalize(), align_right=True, optional=each != measure) for each in shown),
     ]
     cells = [
         [
             one_line(usage.name or "–"),
-            bar(MEASURES[measure](usage) / most, width),
+            bar(MEASURES[measure](usage) / largest, width),
             *(_amount(each, usage) for each in shown),
         ]
         for usage in rows
@@ -97,28 +107,28 @@ def _print_chart(name: str, rows: Sequence[Usage], measure: str) -> None:
 
 def _amount(measure: str, usage: Usage) -> str:
     amount = MEASURES[measure](usage)
-    return money(amount) if measure == "cost" else short(amount) if measure == "tokens" else f"{amount:,}"
+    if measure == "cost":
+        return format_dollars(amount)
+    return abbreviate(amount) if measure == "tokens" else f"{amount:,}"
 
 
 def _print_tools(tools: Sequence[ToolUsage]) -> None:
-    if not tools:
-        return
-    most = max(tool.calls for tool in tools) or 1
+    max_calls = max(tool.calls for tool in tools) or 1
     width = _bar_width()
     columns = [
-        Column("Tool", least=16),
+        Column("Tool", min_width=16),
         Column("", style="yellow"),
-        Column("Calls", right=True),
-        Column("Failed", right=True),
-        Column("Mean time", right=True, optional=True),
+        Column("Calls", align_right=True),
+        Column("Failed", align_right=True),
+        Column("Mean time", align_right=True, optional=True),
     ]
     cells = [
         [
             one_line(tool.name),
-            bar(tool.calls / most, width),
+            bar(tool.calls / max_calls, width),
             f"{tool.calls:,}",
             f"{tool.failure_rate:.0%}" if tool.failures else "",
-            "" if tool.mean_duration_ms is None else span(tool.mean_duration_ms / 1000),
+            "" if tool.mean_duration_ms is None else format_duration(tool.mean_duration_ms / 1000),
         ]
         for tool in tools
     ]

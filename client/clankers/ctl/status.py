@@ -4,18 +4,20 @@ import sys
 
 import click
 
-from clankers.ctl.command import PROBLEM, Ctl, common
-from clankers.ctl.human import size, span
+from clankers.ctl.command import EXIT_PROBLEM, Ctl, common_options
+from clankers.ctl.formatting import format_bytes, format_duration
 from clankers.ctl.output import echo, one_line, print_facts, print_json, secho
-from clankers_protocol.admin import DaemonStatus, Health, HealthReport, Sizes, StatusReport
+from clankers_protocol.admin import DaemonStatus, Health, HealthReport, StatusReport
 
 LONG_WAIT_MS = 2000
 
 
 @click.command()
-@common
+@common_options
 def status(ctl: Ctl) -> None:
-    """Show what the daemon is, does and holds. Exits 4 when it reports a problem.
+    """Show the state, versions, paths and data of the daemon.
+
+    Exits with 4 if the daemon reports a problem.
 
     \b
     Examples:
@@ -27,13 +29,15 @@ def status(ctl: Ctl) -> None:
         print_json(report)
     else:
         _print_status(report)
-    sys.exit(0 if report.ok else PROBLEM)
+    sys.exit(0 if report.ok else EXIT_PROBLEM)
 
 
 @click.command()
-@common
+@common_options
 def health(ctl: Ctl) -> None:
-    """Say whether the daemon can do its work. Exits 4 when it cannot, 3 when it does not run.
+    """Check that the daemon works.
+
+    Exits with 4 if the daemon has a problem, and with 3 if it is not running.
 
     \b
     Examples:
@@ -51,7 +55,7 @@ def health(ctl: Ctl) -> None:
         if report.degraded:
             secho(f"  degraded: {one_line(report.degraded)}", fg="yellow")
         echo(_versions(report))
-    sys.exit(0 if report.ok else PROBLEM)
+    sys.exit(0 if report.ok else EXIT_PROBLEM)
 
 
 def _print_state(report: StatusReport | HealthReport) -> None:
@@ -69,32 +73,24 @@ def _versions(report: StatusReport | HealthReport) -> str:
     return f"{ours}, SQLite {report.sqlite_version}, {vec}"
 
 
-def _sizes(sizes: Sizes | None) -> str | None:
-    if sizes is None:
-        return None
-    return f"{size(sizes.database)}, {size(sizes.wal)} of WAL, {size(sizes.free)} unused"
-
-
 def _print_status(report: StatusReport) -> None:
     queue = report.queue
-    memory = f", {size(report.memory_bytes)} of memory" if report.memory_bytes else ""
+    memory = f", {format_bytes(report.memory_bytes)} of memory" if report.memory_bytes else ""
+    counts = [f"{count:,} {name.replace('_', ' ')}" for name, count in report.counts.items() if count]
+    sizes = None
+    if report.sizes:
+        database, wal, free = (format_bytes(n) for n in (report.sizes.database, report.sizes.wal, report.sizes.free))
+        sizes = f"{database}, {wal} of WAL, {free} unused"
     _print_state(report)
     print_facts(
         [
             ("versions", f"{_versions(report)}, Python {report.python_version}"),
-            ("process", f"{report.pid}, up {span(report.uptime_seconds)}{memory}"),
+            ("process", f"{report.pid}, up {format_duration(report.uptime_seconds)}{memory}"),
             ("connections", str(report.connections)),
-            (
-                "queue",
-                f"{queue.waiting} waiting; {queue.writes:,} writes in {queue.commits:,} commits so far",
-            ),
+            ("queue", f"{queue.waiting} waiting; {queue.writes:,} writes in {queue.commits:,} commits so far"),
             ("database", report.db_path),
-            ("", _sizes(report.sizes)),
-            (
-                "holds",
-                ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in report.counts.items() if count)
-                or "nothing yet",
-            ),
+            ("", sizes),
+            ("contains", ", ".join(counts) or "nothing yet"),
             ("socket", report.socket_path),
             ("logs", report.log_path),
             ("config", report.config_path),

@@ -1,15 +1,22 @@
-"""`clankers-ctl thread`."""
+"""`clankers-ctl thread`: threads of chats, which are sessions, too."""
 
 from contextlib import suppress
 
 import click
 import msgspec
 
-from clankers.ctl.command import Ctl, common, confirm_and_delete, deletion_options, project_option
-from clankers.ctl.human import beginning, end, local, several
-from clankers.ctl.output import Column, echo, one_line, print_facts, print_json, print_table, secho, shown_ids
-from clankers.ctl.sessions import entries_of
-from clankers.ctl.transcript import counted, print_transcript
+from clankers.ctl.command import (
+    Ctl,
+    common_options,
+    confirm_and_delete,
+    deletion_options,
+    normalize_project,
+    project_option,
+)
+from clankers.ctl.formatting import format_time, plural, since_callback, until_callback
+from clankers.ctl.output import Column, display_ids, echo, one_line, print_facts, print_json, print_table, secho
+from clankers.ctl.sessions import session_entries
+from clankers.ctl.transcript import describe_counts, print_transcript
 from clankers_protocol.sessions import SessionGet
 from clankers_protocol.threads import (
     FoundMessages,
@@ -19,23 +26,22 @@ from clankers_protocol.threads import (
     ThreadDelete,
     ThreadGet,
     ThreadList,
-    ThreadPage,
     ThreadUpdate,
 )
 
 COLUMNS = [
     Column("Id", style="cyan"),
-    Column("Chat", least=8),
-    Column("Title", least=20),
-    Column("Messages", right=True),
+    Column("Chat", min_width=8),
+    Column("Title", min_width=20),
+    Column("Messages", align_right=True),
     Column("Changed", optional=True),
-    Column("Project", least=12, keeps_end=True, optional=True),
+    Column("Project", min_width=12, truncate_start=True, optional=True),
 ]
 
 
-def _thread_ids(ctx: click.Context, _: click.Parameter | None, incomplete: str) -> list[str]:
-    """The ids of threads changed last that begin like this, for the shell to complete."""
-    with suppress(Exception):  # a shell has no use for an error while someone types
+def _complete_ids(ctx: click.Context, _: click.Parameter | None, incomplete: str) -> list[str]:
+    """Complete the id of a recently changed thread."""
+    with suppress(Exception):  # completion must not print errors while someone types
         page = ctx.ensure_object(Ctl).call(ThreadList(limit=100), timeout=1)
         return [found.id for found in page.threads if found.id.startswith(incomplete)]
     return []
@@ -43,9 +49,10 @@ def _thread_ids(ctx: click.Context, _: click.Parameter | None, incomplete: str) 
 
 @click.group()
 def thread() -> None:
-    """See and change conversations: the threads of a chat.
+    """Show and change the threads (conversations) of a chat.
 
-    A thread is a session: what harnesses capture is here too, and `clankers-ctl session` shows threads.
+    Every thread is also a session, so sessions captured from harnesses appear here, and `clankers-ctl session` shows
+    threads, too.
 
     \b
     Examples:
@@ -56,12 +63,12 @@ def thread() -> None:
 
 
 @thread.command("list")
-@click.option("--chat", metavar="ID", help="Only those of this chat.")
+@click.option("--chat", metavar="ID", help="Only list threads of this chat.")
 @project_option
-@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many.")
-@common
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Show at most this many.")
+@common_options
 def list_threads(ctl: Ctl, chat: str | None, project: str | None, limit: int) -> None:
-    """List threads, the one changed last first.
+    """List threads, most recently changed first.
 
     \b
     Examples:
@@ -74,14 +81,10 @@ def list_threads(ctl: Ctl, chat: str | None, project: str | None, limit: int) ->
     elif not page.threads:
         echo("No threads.", err=True)
     else:
-        _print_threads(page)
-
-
-def _print_threads(page: ThreadPage) -> None:
-    ids = shown_ids([found.id for found in page.threads])
-    print_table(COLUMNS, [_row(shown, found) for shown, found in zip(ids, page.threads, strict=True)])
-    if page.cursor:
-        echo("There are more: --limit N shows them.", err=True)
+        ids = display_ids([found.id for found in page.threads])
+        print_table(COLUMNS, [_row(shown, found) for shown, found in zip(ids, page.threads, strict=True)])
+        if page.cursor:
+            echo("There are more threads. Use --limit N to see them.", err=True)
 
 
 def _row(shown: str, found: Thread) -> list[str]:
@@ -90,17 +93,17 @@ def _row(shown: str, found: Thread) -> list[str]:
         one_line(found.chat_id or "–"),
         one_line(found.title or "–"),
         f"{found.messages:,}",
-        local(found.updated_at),
+        format_time(found.updated_at),
         one_line(found.project_path or ""),
     ]
 
 
 @thread.command()
-@click.argument("id", shell_complete=_thread_ids)
-@click.option("--full", is_flag=True, help="Whole tool inputs and outputs, not just their first lines.")
-@common
+@click.argument("id", shell_complete=_complete_ids)
+@click.option("--full", is_flag=True, help="Show full tool inputs and outputs, not only their first lines.")
+@common_options
 def show(ctl: Ctl, id: str, full: bool) -> None:  # noqa: A002  # the name on the command line
-    """Show a thread: what it is, and what was said in it.
+    """Show a thread and its messages.
 
     \b
     Examples:
@@ -108,7 +111,7 @@ def show(ctl: Ctl, id: str, full: bool) -> None:  # noqa: A002  # the name on th
       clankers-ctl thread show 0199c5a2 --json | jq .thread.metadata
     """
     found = ctl.call(ThreadGet(id))
-    entries = entries_of(ctl, found.id)
+    entries = session_entries(ctl, found.id)
     if ctl.json:
         print_json({"thread": found, "entries": list(entries)})
     else:
@@ -116,34 +119,39 @@ def show(ctl: Ctl, id: str, full: bool) -> None:  # noqa: A002  # the name on th
 
 
 @thread.command()
-@click.option("--chat", metavar="ID", required=True, help="The chat it belongs to.")
-@click.option("--title", help="What it is about.")
-@click.option("--id", "thread_id", metavar="ID", help="Its id, when it shall have a certain one.")
-@project_option
-@click.option("--metadata", metavar="JSON", help="An object to keep with it.")
-@common
+@click.option("--chat", metavar="ID", required=True, help="Chat that the thread belongs to.")
+@click.option("--title", help="Title of the thread.")
+@click.option("--id", "thread_id", metavar="ID", help="Id of the thread.  [default: a new id]")
+@click.option(
+    "--project",
+    metavar="FOLDER",
+    callback=normalize_project,
+    help="Project of the thread: a folder, or a project id.",
+)
+@click.option("--metadata", metavar="JSON", help="Metadata of the thread, as a JSON object.")
+@common_options
 def create(
     ctl: Ctl, chat: str, title: str | None, thread_id: str | None, project: str | None, metadata: str | None
 ) -> None:
-    """Begin a thread.
+    """Create a thread.
 
     \b
     Examples:
       clankers-ctl thread create --chat support --title "Refund for order 12"
       clankers-ctl thread create --chat support --metadata '{"customer": 7}'
     """
-    request = ThreadCreate(chat, id=thread_id, title=title, project=project, metadata=_object(metadata))
+    request = ThreadCreate(chat, id=thread_id, title=title, project=project, metadata=_parse_metadata(metadata))
     _print_thread(ctl, ctl.call(request))
 
 
 @thread.command()
-@click.argument("id", shell_complete=_thread_ids)
-@click.option("--chat", metavar="ID", help="Move it into this chat.")
-@click.option("--title", help='What it is about; "" takes the title away.')
-@click.option("--metadata", metavar="JSON", help="An object to keep with it instead of the present one.")
-@common
+@click.argument("id", shell_complete=_complete_ids)
+@click.option("--chat", metavar="ID", help="Move the thread to this chat.")
+@click.option("--title", help='Set the title; "" removes it.')
+@click.option("--metadata", metavar="JSON", help="Replace the metadata by this JSON object.")
+@common_options
 def update(ctl: Ctl, id: str, chat: str | None, title: str | None, metadata: str | None) -> None:  # noqa: A002
-    """Change a thread's title, chat or metadata.
+    """Change the title, chat or metadata of a thread.
 
     \b
     Examples:
@@ -156,16 +164,16 @@ def update(ctl: Ctl, id: str, chat: str | None, title: str | None, metadata: str
     if title is not None:
         request.title = title or None
     if metadata is not None:
-        request.metadata = _object(metadata) or None
+        request.metadata = _parse_metadata(metadata) or None
     _print_thread(ctl, ctl.call(request))
 
 
 @thread.command()
-@click.argument("id", shell_complete=_thread_ids)
+@click.argument("id", shell_complete=_complete_ids)
 @deletion_options
-@common
+@common_options
 def delete(ctl: Ctl, id: str, dry_run: bool, yes: bool) -> None:  # noqa: A002
-    """Delete a thread and everything in it. Asks first.
+    """Delete a thread and everything in it. Asks for confirmation first.
 
     \b
     Examples:
@@ -174,20 +182,20 @@ def delete(ctl: Ctl, id: str, dry_run: bool, yes: bool) -> None:  # noqa: A002
     """
     found = ctl.call(ThreadGet(id))
     planned = ctl.call(ThreadDelete(found.id, dry_run=True))
-    what = f"thread {found.id} ({one_line(found.title or 'untitled')}) with {counted(planned.counts)}"
+    what = f"thread {found.id} ({one_line(found.title or 'untitled')}) with {describe_counts(planned.counts)}"
     confirm_and_delete(ctl, what, planned, ThreadDelete(found.id), dry_run=dry_run, yes=yes)
 
 
 @thread.command()
 @click.argument("words", nargs=-1, required=True)
-@click.option("--chat", metavar="ID", help="Only in this chat.")
-@click.option("--thread", "thread_id", metavar="ID", help="Only in this thread.")
+@click.option("--chat", metavar="ID", help="Only search this chat.")
+@click.option("--thread", "thread_id", metavar="ID", help="Only search this thread.")
 @project_option
-@click.option("--role", help="Only what this role said, as user or assistant.")
-@click.option("--since", metavar="TIME", callback=beginning, help="Only what was said since: 2h, 3d, today …")
-@click.option("--until", metavar="TIME", callback=end, help="Only what was said until.")
-@click.option("--limit", type=click.IntRange(1, 100), default=10, show_default=True, help="How many.")
-@common
+@click.option("--role", help="Only search messages of this role, for example user.")
+@click.option("--since", metavar="TIME", callback=since_callback, help="Only search messages newer than TIME: 2h, 3d …")
+@click.option("--until", metavar="TIME", callback=until_callback, help="Only search messages older than TIME.")
+@click.option("--limit", type=click.IntRange(1, 100), default=10, show_default=True, help="Show at most this many.")
+@common_options
 def search(
     ctl: Ctl,
     words: tuple[str, ...],
@@ -199,7 +207,7 @@ def search(
     until: int | None,
     limit: int,
 ) -> None:
-    """Find messages by words and by meaning, best first.
+    """Search messages with keyword and vector search, best first.
 
     \b
     Examples:
@@ -222,30 +230,30 @@ def search(
     elif not found.messages:
         echo("Nothing found.", err=True)
     else:
-        _print_found(found)
+        _print_hits(found)
     if not ctl.json and found.degraded:
         secho(one_line(found.degraded), err=True, fg="yellow")
 
 
-def _print_found(found: FoundMessages) -> None:
+def _print_hits(found: FoundMessages) -> None:
     columns = [
-        Column("Score", right=True, style="cyan"),
+        Column("Score", align_right=True, style="cyan"),
         Column("Role"),
-        Column("Text", least=20),
+        Column("Text", min_width=20),
         Column("When", optional=True),
-        Column("Chat", least=8, optional=True),
-        Column("Thread", least=8, optional=True),
+        Column("Chat", min_width=8, optional=True),
+        Column("Thread", min_width=8, optional=True),
     ]
     rows = [
         [
-            f"{one.score:.3f}",
-            one_line(one.message.role or ""),
-            one_line(one.snippet),
-            local(one.message.created_at),
-            one_line(one.chat_id or ""),
-            one_line(one.message.session_id),
+            f"{hit.score:.3f}",
+            one_line(hit.message.role or ""),
+            one_line(hit.snippet),
+            format_time(hit.message.created_at),
+            one_line(hit.chat_id or ""),
+            one_line(hit.message.session_id),
         ]
-        for one in found.messages
+        for hit in found.messages
     ]
     print_table(columns, rows)
 
@@ -261,17 +269,17 @@ def _print_thread(ctl: Ctl, found: Thread) -> None:
             ("title", found.title and one_line(found.title)),
             ("project", found.project_path and one_line(found.project_path)),
             ("metadata", one_line(msgspec.json.encode(found.metadata).decode()) if found.metadata else None),
-            ("messages", several(found.messages, "message")),
-            ("changed", local(found.updated_at)),
+            ("messages", plural(found.messages, "message")),
+            ("changed", format_time(found.updated_at)),
         ]
     )
 
 
-def _object(text: str | None) -> dict[str, object] | None:
-    """Reads --metadata."""
+def _parse_metadata(text: str | None) -> dict[str, object] | None:
+    """Parse --metadata."""
     if text is None:
         return None
     try:
         return msgspec.json.decode(text, type=dict[str, object])
     except msgspec.MsgspecError as error:
-        raise click.BadParameter(f"{text!r} is no JSON object: {error}") from error
+        raise click.BadParameter(f"{text!r} is not a JSON object: {error}") from error

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from clankers.aio import AsyncClient
-from clankers.ctl.human import local, moment
+from clankers.ctl.formatting import format_time, parse_time
 from clankers.messages import Result
 from clankers_protocol.admin import DaemonStatus
 from clankers_protocol.agent_text import clean_line
@@ -123,7 +123,7 @@ class GetTool(Arguments):
         if item is None:
             return _memory_text(await context.call(MemoryGet(id=self.id, project=context.project)), self.offset)
         about = clean_line(item.about, MAX_SNIPPET_CHARACTERS)
-        head = f"{item.kind} {encode_id(item.id)}: {about}, {local(item.created_at)}"
+        head = f"{item.kind} {encode_id(item.id)}: {about}, {format_time(item.created_at)}"
         if item.session_id not in (None, item.id):
             head += f", session {encode_id(item.session_id)}"
         return f"{head}\n\n{item.text}{_continuation(item.next_offset, item.characters)}"
@@ -225,7 +225,7 @@ def _parse_since(text: str) -> int | None:
     if not text:
         return None
     try:
-        return int(moment(text, datetime.now().astimezone()).timestamp() * 1000)
+        return int(parse_time(text, datetime.now().astimezone()).timestamp() * 1000)
     except (ValueError, OverflowError) as error:
         raise InvalidParams(f"{text!r} is no time: write 7d or 2026-01-31 - at `$.since`") from error
 
@@ -234,7 +234,7 @@ def _hit_line(hit: Hit) -> str:
     hit_id = encode_id(hit.ref.message_id or hit.ref.tool_id or hit.chunk_id[:16])
     session = f" ({encode_id(hit.ref.session_id)})" if hit.ref.session_id else ""
     snippet = clean_line(hit.snippet, MAX_SNIPPET_CHARACTERS)
-    return f"- {hit_id} {local(hit.created_at, '%Y-%m-%d')} {_location(hit.ref)}{session}: {snippet}"
+    return f"- {hit_id} {format_time(hit.created_at, '%Y-%m-%d')} {_location(hit.ref)}{session}: {snippet}"
 
 
 def _location(ref: Ref) -> str:
@@ -250,7 +250,7 @@ def _location(ref: Ref) -> str:
 
 def _memory_line(memory: Memory) -> str:
     kind = f"{memory.category}, pinned" if memory.pinned else memory.category
-    day = local(memory.created_at, "%Y-%m-%d")
+    day = format_time(memory.created_at, "%Y-%m-%d")
     return f"- {encode_id(memory.id)} {day} memory ({kind}): {clean_line(memory.content, MAX_SNIPPET_CHARACTERS)}"
 
 
@@ -258,7 +258,7 @@ def _memory_text(memory: Memory, offset: int) -> str:
     length = len(memory.content)
     text = memory.content[offset : offset + MAX_PART_CHARACTERS]
     end = offset + len(text)
-    facts = f"{memory.category}, {memory.scope}, {memory.state}, {local(memory.created_at)}"
+    facts = f"{memory.category}, {memory.scope}, {memory.state}, {format_time(memory.created_at)}"
     return f"memory {encode_id(memory.id)}: {facts}\n\n{text}{_continuation(end if end < length else None, length)}"
 
 
@@ -270,11 +270,13 @@ def _session_line(session: Session) -> str:
     title = session.summary or session.title or session.user_prompt or "no title"
     counts = session.counts
     size = f" ({counts.messages} messages, {counts.tools} tools)" if counts else ""
-    return f"- {encode_id(session.id)} {local(session.created_at)}{size}: {clean_line(title, MAX_LINE_CHARACTERS)}"
+    return (
+        f"- {encode_id(session.id)} {format_time(session.created_at)}{size}: {clean_line(title, MAX_LINE_CHARACTERS)}"
+    )
 
 
 def _entry_line(entry: TimelineEntry) -> str:
-    at = local(entry.at, "%m-%d %H:%M")
+    at = format_time(entry.at, "%m-%d %H:%M")
     if entry.message:
         role = clean_line(entry.message.role or "message", MAX_NAME_CHARACTERS)
         text = clean_line(entry.message.text_content or "", MAX_LINE_CHARACTERS)

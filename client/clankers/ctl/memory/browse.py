@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import click
 
-from clankers.ctl.command import Ctl, common, folder
-from clankers.ctl.human import local, several, span
+from clankers.ctl.command import Ctl, common_options, normalize_project
+from clankers.ctl.formatting import format_duration, format_time, plural
 from clankers.ctl.memory.display import (
     count_entities,
     count_memories,
@@ -42,8 +42,8 @@ from clankers.ctl.output import (
     print_table,
     secho,
 )
-from clankers.ctl.search import MODES, marked, print_components
-from clankers.ctl.transcript import WIDEST
+from clankers.ctl.search import MODE_NAMES, highlight, print_score_components
+from clankers.ctl.transcript import MAX_TEXT_WIDTH
 from clankers_protocol.memories import (
     Memory,
     MemoryContext,
@@ -79,7 +79,7 @@ PAGE_SIZE = 100
     "--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Maximum number of memories."
 )
 @click.option("--all", "everything", is_flag=True, help="List all matching memories, ignoring --limit.")
-@common
+@common_options
 def list_(
     ctl: Ctl, include: list[State], as_of: int | None, sort: Sort, limit: int, everything: bool, **filters: Any
 ) -> None:
@@ -125,7 +125,7 @@ def list_(
 )
 @click.option("--min-score", type=click.FloatRange(0, 1), default=0.0, help="Leave out hits with a lower score.")
 @click.option("--explain", is_flag=True, help="Show the components of each score.")
-@common
+@common_options
 def search(
     ctl: Ctl,
     words: tuple[str, ...],
@@ -173,10 +173,10 @@ def _print_search_result(result: MemoryHits, request: MemorySearch) -> None:
                 (one_line(shown_id), hit.score, hit.components or {})
                 for shown_id, hit in zip(ids, result.hits, strict=True)
             ]
-            print_components(scores, 1)
+            print_score_components(scores, 1)
         echo()
-        took = span(result.took_ms / 1000)
-        secho(f"{several(len(result.hits), 'hit')} by {MODES[result.mode]} in {took}", dim=True)
+        took = format_duration(result.took_ms / 1000)
+        secho(f"{plural(len(result.hits), 'hit')} by {MODE_NAMES[result.mode]} in {took}", dim=True)
     else:
         echo(f"No memory matches “{one_line(request.query)}”.", err=True)
     if result.cursor:
@@ -189,18 +189,18 @@ def _print_hits(hits: Sequence[MemoryHit], ids: Sequence[str]) -> None:
     from rich.text import Text  # slow to load
 
     out = console()
-    width = min(out.width, WIDEST) if out.is_terminal else out.width
+    width = min(out.width, MAX_TEXT_WIDTH) if out.is_terminal else out.width
     margin = len(str(len(hits))) + 2
     for number, (hit, shown_id) in enumerate(zip(hits, ids, strict=True), 1):
         if number > 1:
             out.print()
         memory = hit.memory
-        facts = [memory.sector, memory.category, scope_name(memory), local(memory.created_at)]
+        facts = [memory.sector, memory.category, scope_name(memory), format_time(memory.created_at)]
         if memory.state != "current":
             facts.append(memory.state)
         heading = Text().append(f"{hit.score:.3f}  ", "cyan").append(one_line(shown_id), "bold")
         heading.append("  " + " · ".join(map(one_line, facts)), "dim")
-        _print_numbered(f"{number}.".ljust(margin), [heading, marked(hit.snippet, out)], width)
+        _print_numbered(f"{number}.".ljust(margin), [heading, highlight(hit.snippet, out)], width)
 
 
 def _print_numbered(number: str, blocks: Sequence["Text"], width: int) -> None:
@@ -219,7 +219,7 @@ def _print_numbered(number: str, blocks: Sequence["Text"], width: int) -> None:
 @click.command()
 @id_argument
 @as_of_option
-@common
+@common_options
 def show(ctl: Ctl, id: str, as_of: int | None) -> None:  # noqa: A002  # the name on the command line
     """Show all fields of a memory in any state.
 
@@ -238,7 +238,7 @@ def show(ctl: Ctl, id: str, as_of: int | None) -> None:  # noqa: A002  # the nam
 @click.command()
 @id_argument
 @click.option("--full", is_flag=True, help="Do not shorten the values that a change replaced.")
-@common
+@common_options
 def history(ctl: Ctl, id: str, full: bool) -> None:  # noqa: A002  # the name on the command line
     """Show the versions of a memory and the log of its changes.
 
@@ -261,7 +261,7 @@ def _print_versions(versions: Sequence[Memory]) -> None:
     from rich.text import Text  # slow to load
 
     out = console()
-    width = min(out.width, WIDEST) if out.is_terminal else out.width
+    width = min(out.width, MAX_TEXT_WIDTH) if out.is_terminal else out.width
     for number, (shown_id, memory) in enumerate(zip(short_ids(versions), versions, strict=True), 1):
         facts = f"  {one_line(shown_id)}  {memory.state}, valid {validity(memory)}"
         out.print(Text(f"{number}.", "bold").append(facts, "dim"), width=width)
@@ -273,7 +273,7 @@ def _print_versions(versions: Sequence[Memory]) -> None:
 @click.command()
 @id_argument
 @click.option("--limit", type=click.IntRange(1, 100), default=10, show_default=True, help="Maximum number of memories.")
-@common
+@common_options
 def related(ctl: Ctl, id: str, limit: int) -> None:  # noqa: A002  # the name on the command line
     """List memories related to a memory.
 
@@ -291,10 +291,10 @@ def related(ctl: Ctl, id: str, limit: int) -> None:  # noqa: A002  # the name on
         echo("No related memories.", err=True)
         return
     columns = [
-        Column("Score", right=True, style="cyan"),
+        Column("Score", align_right=True, style="cyan"),
         Column("Id", style="cyan"),
-        Column("Memory", least=24),
-        Column("Via", optional=True, least=16),
+        Column("Memory", min_width=24),
+        Column("Via", optional=True, min_width=16),
     ]
     rows = []
     for each, shown_id in zip(found, short_ids([each.memory for each in found]), strict=True):
@@ -306,7 +306,10 @@ def related(ctl: Ctl, id: str, limit: int) -> None:  # noqa: A002  # the name on
 @click.command()
 @click.argument("words", nargs=-1)
 @click.option(
-    "--project", metavar="FOLDER", callback=folder, help="Project of the prompt.  [default: the current folder]"
+    "--project",
+    metavar="FOLDER",
+    callback=normalize_project,
+    help="Project of the prompt.  [default: the current folder]",
 )
 @click.option("--agent", metavar="NAME", help="Include the memories in the scope of this agent.")
 @scope_option
@@ -318,7 +321,7 @@ def related(ctl: Ctl, id: str, limit: int) -> None:  # noqa: A002  # the name on
     help="Maximum length of the text.",
 )
 @click.option("--limit", type=click.IntRange(1, 100), default=15, show_default=True, help="Maximum number of memories.")
-@common
+@common_options
 def context(
     ctl: Ctl,
     words: tuple[str, ...],
@@ -366,7 +369,7 @@ def context(
 @project_option
 @scope_option
 @click.option("--limit", type=click.IntRange(1, 1000), default=10, show_default=True, help="Maximum rows per chart.")
-@common
+@common_options
 def stats(ctl: Ctl, project: str | None, scopes: list[str], limit: int) -> None:
     """Count memories by state, sector, tier, category and scope.
 
@@ -409,8 +412,8 @@ def _print_totals(stats: MemoryStats) -> None:
             ("memories", f"{stats.total:,}: {stats.current:,} current{others}"),
             ("pinned", f"{stats.pinned:,}" if stats.pinned else None),
             ("salience", salience),
-            ("graph", f"{count_entities(stats.entities)}, {several(stats.relations, 'relation')}"),
-            ("created", f"{local(stats.oldest)} to {local(stats.newest)}" if stats.oldest else None),
+            ("graph", f"{count_entities(stats.entities)}, {plural(stats.relations, 'relation')}"),
+            ("created", f"{format_time(stats.oldest)} to {format_time(stats.newest)}" if stats.oldest else None),
         ]
     )
 
@@ -420,9 +423,9 @@ def _print_chart(name: str, counts: Mapping[str, int], limit: int) -> None:
     largest = max(max(counts.values()), 1)
     width = max(10, min(40, console().width // 4))
     columns = [
-        Column(name, least=16, keeps_end=name == "Scope"),
+        Column(name, min_width=16, truncate_start=name == "Scope"),
         Column("", style="cyan"),
-        Column("Memories", right=True),
+        Column("Memories", align_right=True),
     ]
     rows = [[one_line(value), bar(count / largest, width), f"{count:,}"] for value, count in bars[:limit]]
     print_table(columns, rows)

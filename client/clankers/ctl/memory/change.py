@@ -7,8 +7,8 @@ from typing import Any, Literal, get_args
 
 import click
 
-from clankers.ctl.command import Ctl, common, folder
-from clankers.ctl.human import ahead, beginning, several
+from clankers.ctl.command import Ctl, common_options, normalize_project
+from clankers.ctl.formatting import future_callback, plural, since_callback
 from clankers.ctl.memory.display import (
     count_entities,
     count_memories,
@@ -27,7 +27,7 @@ from clankers.ctl.memory.options import (
     query_option,
 )
 from clankers.ctl.output import Column, confirm, echo, one_line, print_json, print_table
-from clankers.ctl.sessions import session_ids
+from clankers.ctl.sessions import complete_session_ids
 from clankers_protocol.memories import Added, Memory, MemoryAdd, MemoryGet, Sector, Tier
 from clankers_protocol.memory_changes import (
     Changed,
@@ -50,7 +50,9 @@ MAINTENANCE_TIMEOUT_SECONDS = 3600
 
 @click.command()
 @click.argument("words", nargs=-1, required=True)
-@click.option("--project", metavar="FOLDER", callback=folder, help="Project of the memory; . is the current folder's.")
+@click.option(
+    "--project", metavar="FOLDER", callback=normalize_project, help="Project of the memory; . is the current folder's."
+)
 @click.option(
     "--scope",
     help="Who can see the memory: agent:NAME, user:NAME, custom:NAME or global.  [default: the project's, or global]",
@@ -79,14 +81,17 @@ MAINTENANCE_TIMEOUT_SECONDS = 3600
 @click.option("--tag", "tags", multiple=True, help="Add a tag. Repeatable.")
 @click.option("--file", "files", multiple=True, metavar="PATH", help="Add a file that the memory is about. Repeatable.")
 @click.option(
-    "--valid-from", metavar="TIME", callback=beginning, help="The memory is true from this time on.  [default: now]"
+    "--valid-from",
+    metavar="TIME",
+    callback=since_callback,
+    help="The memory is true from this time on.  [default: now]",
 )
-@click.option("--valid-until", metavar="TIME", callback=ahead, help="The memory is true until this time.")
+@click.option("--valid-until", metavar="TIME", callback=future_callback, help="The memory is true until this time.")
 @click.option(
     "--expires",
     "expires_at",
     metavar="TIME",
-    callback=ahead,
+    callback=future_callback,
     help="Expire the memory at this time; 2w means in two weeks.",
 )
 @click.option("--session", metavar="ID", help="Session that the memory comes from.")
@@ -97,7 +102,7 @@ MAINTENANCE_TIMEOUT_SECONDS = 3600
     help="Memory that is no longer true and that this one replaces.",
 )
 @click.option("--force", is_flag=True, help="Store the memory even if it is a duplicate.")
-@common
+@common_options
 def add(ctl: Ctl, words: tuple[str, ...], session: str | None, **fields: Any) -> None:
     """Add a memory.
 
@@ -140,7 +145,7 @@ def _print_added(added: Added) -> None:
 @click.option("--reason", help="Reason to record in the history; only with ids.")
 @click.option("--dry-run", is_flag=True, help="List the memories that would be forgotten; forget nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@common
+@common_options
 def forget(
     ctl: Ctl, ids: tuple[str, ...], purge: bool, reason: str | None, dry_run: bool, yes: bool, **filters: Any
 ) -> None:
@@ -216,7 +221,7 @@ def _print_forgotten(ctl: Ctl, ids: list[str], purge: bool, dry_run: bool) -> No
 
 @click.command()
 @ids_argument
-@common
+@common_options
 def restore(ctl: Ctl, ids: tuple[str, ...]) -> None:
     """Restore forgotten or archived memories.
 
@@ -236,7 +241,7 @@ def restore(ctl: Ctl, ids: tuple[str, ...]) -> None:
 
 @click.command()
 @ids_argument
-@common
+@common_options
 def pin(ctl: Ctl, ids: tuple[str, ...]) -> None:
     """Pin memories, so that they never fade.
 
@@ -249,7 +254,7 @@ def pin(ctl: Ctl, ids: tuple[str, ...]) -> None:
 
 @click.command()
 @ids_argument
-@common
+@common_options
 def unpin(ctl: Ctl, ids: tuple[str, ...]) -> None:
     """Unpin memories, so that they fade again.
 
@@ -270,14 +275,14 @@ def _set_pinned(ctl: Ctl, ids: tuple[str, ...], *, pinned: bool) -> None:
 
 
 @click.command()
-@click.argument("session", shell_complete=session_ids)
+@click.argument("session", shell_complete=complete_session_ids)
 @click.option(
     "--by",
     type=click.Choice(["rules", "model"]),
     help="Extract with built-in rules or with the configured model.  [default: the `extract` setting]",
 )
 @click.option("--dry-run", is_flag=True, help="Show what was found; store nothing.")
-@common
+@common_options
 def extract(ctl: Ctl, session: str, by: Literal["rules", "model"] | None, dry_run: bool) -> None:
     """Extract memories from a captured session.
 
@@ -301,10 +306,10 @@ def _print_extraction(extraction: Extraction) -> None:
     if extraction.candidates:
         columns = [
             Column("Rule", style="cyan", optional=True),
-            Column("Memory", least=24, wraps=True),
+            Column("Memory", min_width=24, wrap=True),
             Column("Outcome", optional=True),
             Column("Category", optional=True),
-            Column("Importance", right=True, optional=True),
+            Column("Importance", align_right=True, optional=True),
             Column("Id", optional=True, style="dim"),
         ]
         rows = [
@@ -319,11 +324,11 @@ def _print_extraction(extraction: Extraction) -> None:
             for candidate in extraction.candidates
         ]
         print_table(columns, rows)
-    found = several(len(extraction.candidates), "candidate")
+    found = plural(len(extraction.candidates), "candidate")
     cost = ""
     if extraction.calls:
-        cost = f" ({several(extraction.calls, 'model call')}, {extraction.tokens:,} tokens)"
-    echo(f"{found} in {several(extraction.read_messages, 'message')} by {extraction.by}{cost}.")
+        cost = f" ({plural(extraction.calls, 'model call')}, {extraction.tokens:,} tokens)"
+    echo(f"{found} in {plural(extraction.read_messages, 'message')} by {extraction.by}{cost}.")
     if extraction.note:
         echo(one_line(extraction.note), err=True)
 
@@ -331,7 +336,7 @@ def _print_extraction(extraction: Extraction) -> None:
 @click.command()
 @click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
 @click.option("--force", is_flag=True, help="Proceed even if more than a quarter of all memories would be archived.")
-@common
+@common_options
 def maintain(ctl: Ctl, dry_run: bool, force: bool) -> None:
     """Run memory maintenance now.
 

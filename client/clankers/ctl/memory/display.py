@@ -5,9 +5,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from clankers.ctl.human import local, several
-from clankers.ctl.output import WIDE, Column, bar, console, echo, one_line, plain, print_facts, print_table, shortened
-from clankers.ctl.transcript import WIDEST
+from clankers.ctl.formatting import format_time, plural
+from clankers.ctl.output import (
+    WIDE_TERMINAL_COLUMNS,
+    Column,
+    bar,
+    console,
+    echo,
+    one_line,
+    plain,
+    print_facts,
+    print_table,
+    shorten_ids,
+)
+from clankers.ctl.transcript import MAX_TEXT_WIDTH
 from clankers_protocol.memories import LogEntry, Memory
 
 SHORT_ID_LENGTH = 13
@@ -35,13 +46,13 @@ LOGGED_FIELDS = ("content", *EDITABLE_FIELDS, "scope", "metadata")
 COLUMNS = [
     Column("Id", style="cyan"),
     Column("", optional=True, style="yellow"),
-    Column("Memory", least=40),
+    Column("Memory", min_width=40),
     Column("State", optional=True),
     Column("Created", optional=True),
-    Column("Salience", optional=True, right=True),
+    Column("Salience", optional=True, align_right=True),
     Column("Sector", optional=True),
     Column("Category", optional=True),
-    Column("Scope", optional=True, least=12),
+    Column("Scope", optional=True, min_width=12),
 ]
 
 PIN_COLUMN, STATE_COLUMN = 1, 3
@@ -49,14 +60,14 @@ PIN_COLUMN, STATE_COLUMN = 1, 3
 
 def print_memories(memories: Sequence[Memory]) -> None:
     """Print a table of memories, without the pin and state columns if no memory needs them."""
-    ids = short_ids(memories) if console().width < WIDE else [memory.id for memory in memories]
+    ids = short_ids(memories) if console().width < WIDE_TERMINAL_COLUMNS else [memory.id for memory in memories]
     rows = [
         [
             one_line(shown_id),
             "★" if memory.pinned else "",
             summary_line(memory),
             memory.state,
-            local(memory.created_at),
+            format_time(memory.created_at),
             f"{memory.salience:.2f}",
             memory.sector,
             one_line(memory.category),
@@ -85,7 +96,7 @@ def count_entities(count: int) -> str:
 
 def short_ids(memories: Sequence[Memory]) -> list[str]:
     """Return the shortest unambiguous prefixes of the memories' ids, at least SHORT_ID_LENGTH characters long."""
-    return shortened([memory.id for memory in memories], SHORT_ID_LENGTH)
+    return shorten_ids([memory.id for memory in memories], SHORT_ID_LENGTH)
 
 
 def summary_line(memory: Memory) -> str:
@@ -110,18 +121,18 @@ def memory_title(memory: Memory) -> str:
 
 def validity(memory: Memory) -> str:
     """Describe the period in which a memory is valid."""
-    until = f" until {local(memory.valid_until)}" if memory.valid_until else ""
-    return f"since {local(memory.valid_from)}{until}"
+    until = f" until {format_time(memory.valid_until)}" if memory.valid_until else ""
+    return f"since {format_time(memory.valid_from)}{until}"
 
 
 def print_memory(memory: Memory) -> None:
     """Print a memory with all its fields."""
     out = console()
-    width = min(out.width, WIDEST) if out.is_terminal else out.width
+    width = min(out.width, MAX_TEXT_WIDTH) if out.is_terminal else out.width
     out.print(plain(memory.content.strip("\n")), width=width, style="bold")
     echo()
     pinned = " (pinned)" if memory.pinned else ""
-    used = f"{several(memory.access_count, 'time')}, last {local(memory.last_accessed)}"
+    used = f"{plural(memory.access_count, 'time')}, last {format_time(memory.last_accessed)}"
     print_facts(
         [
             ("id", one_line(memory.id)),
@@ -136,10 +147,10 @@ def print_memory(memory: Memory) -> None:
             ("tags", ", ".join(map(one_line, memory.tags)) or None),
             ("concepts", ", ".join(map(one_line, memory.concepts)) or None),
             *(("" if index else "files", one_line(file)) for index, file in enumerate(memory.files)),
-            ("created", local(memory.created_at)),
-            ("updated", local(memory.updated_at) if memory.updated_at != memory.created_at else None),
+            ("created", format_time(memory.created_at)),
+            ("updated", format_time(memory.updated_at) if memory.updated_at != memory.created_at else None),
             ("valid", validity(memory)),
-            ("expires", local(memory.expires_at) or None),
+            ("expires", format_time(memory.expires_at) or None),
             ("session", memory.source_session_id and one_line(memory.source_session_id)),
             ("message", memory.source_message_id and one_line(memory.source_message_id)),
             ("metadata", one_line(json.dumps(memory.metadata, ensure_ascii=False)) if memory.metadata else None),
@@ -151,7 +162,7 @@ def _state(memory: Memory) -> str:
     if memory.superseded_by:
         return f"{memory.state} by {one_line(memory.superseded_by)}"
     since = {"archived": memory.archived_at, "deleted": memory.deleted_at}.get(memory.state)
-    return f"{memory.state} since {local(since)}" if since else memory.state
+    return f"{memory.state} since {format_time(since)}" if since else memory.state
 
 
 def print_change_log(log: Sequence[LogEntry], full: bool = True) -> None:
@@ -161,10 +172,10 @@ def print_change_log(log: Sequence[LogEntry], full: bool = True) -> None:
     columns = [Column("When"), Column("What"), Column("By", optional=True)]
     if several_memories:
         columns.append(Column("Memory", optional=True, style="cyan"))
-    columns.append(Column("Why", least=16, wraps=True))
+    columns.append(Column("Why", min_width=16, wrap=True))
     rows = []
-    for entry, shown_id in zip(log, shortened(ids, SHORT_ID_LENGTH), strict=True):
-        row = [local(entry.at), one_line(entry.action), one_line(entry.by)]
+    for entry, shown_id in zip(log, shorten_ids(ids, SHORT_ID_LENGTH), strict=True):
+        row = [format_time(entry.at), one_line(entry.action), one_line(entry.by)]
         if several_memories:
             row.append(one_line(shown_id))
         rows.append([*row, _reason(entry, full)])
@@ -185,7 +196,7 @@ def _replaced_value(name: str, value: Any, full: bool) -> str:
     if value is None:
         return ""
     if name in TIME_FIELDS and value:
-        return local(value)
+        return format_time(value)
     if name in LIST_FIELDS and isinstance(value, str):
         value = ", ".join(json.loads(value))
     text = one_line(value if isinstance(value, str) else json.dumps(value))

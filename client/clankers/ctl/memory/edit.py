@@ -18,8 +18,8 @@ from typing import Any, get_args
 import click
 import msgspec
 
-from clankers.ctl.command import Ctl, common
-from clankers.ctl.human import as_sent, coming, local
+from clankers.ctl.command import Ctl, common_options
+from clankers.ctl.formatting import format_time, future_wire_time, wire_time
 from clankers.ctl.memory.display import EDITABLE_FIELDS, TIME_FIELDS, memory_title
 from clankers.ctl.memory.options import ALL_SCOPES, id_argument
 from clankers.ctl.output import confirm, echo, one_line, print_json, secho
@@ -54,7 +54,7 @@ class DraftError(Exception):
 @click.option(
     "--draft", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Continue with a saved draft."
 )
-@common
+@common_options
 def edit(ctl: Ctl, id: str, draft: Path | None) -> None:  # noqa: A002  # the name on the command line
     """Edit a memory in $VISUAL or $EDITOR.
 
@@ -181,7 +181,7 @@ def format_draft(memory: Memory) -> str:
     for name in (*EDITABLE_FIELDS, "reason"):
         value = getattr(memory, name, None)
         if name in TIME_FIELDS:
-            value = local(value, "%Y-%m-%d %H:%M:%S")
+            value = format_time(value, "%Y-%m-%d %H:%M:%S")
         elif value is None:
             value = ""
         hint = f"  # {FIELD_HINTS[name]}" if name in FIELD_HINTS else ""
@@ -245,7 +245,7 @@ def _parse_draft(text: str) -> dict[str, Any]:
 def _parse_time(name: str, value: Any, draft: str) -> int:
     text = value.isoformat() if isinstance(value, date) else str(value)  # TOML has dates and times without quotes
     try:
-        return as_sent(text) if name == "valid_from" else coming(text)
+        return wire_time(text) if name == "valid_from" else future_wire_time(text)
     except click.BadParameter as error:
         raise DraftError(f"{_locate(draft, name)}: {error.message}") from error
 

@@ -14,7 +14,7 @@ from typing import Any, TextIO, get_args
 import click
 import msgspec
 
-from clankers.ctl.edits import explained
+from clankers.ctl.edits import explain_os_errors
 from clankers_protocol.memories import Sector
 from clankers_protocol.safe_writes import writable_path
 
@@ -28,7 +28,7 @@ MAX_DOCUMENT_BYTES = 256 * 2**20
 @contextmanager
 def replace_file(path: Path) -> Iterator[TextIO]:
     """Open a temporary file that replaces `path`, with mode 0600, if the block succeeds; otherwise change nothing."""
-    with explained():
+    with explain_os_errors():
         target = writable_path(path)
     if target.exists() and not target.is_file():
         raise click.ClickException(f"{path} exists and is not a regular file.")

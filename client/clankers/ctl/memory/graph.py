@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 import msgspec
 
-from clankers.ctl.command import Ctl, common
+from clankers.ctl.command import Ctl, common_options
 from clankers.ctl.memory.display import SHORT_ID_LENGTH
 from clankers.ctl.memory.files import replace_file
 from clankers.ctl.memory.options import ALL_SCOPES, as_of_option, complete_memory_id, resolve_entity
-from clankers.ctl.output import console, echo, one_line, plain, print_json, shortened
+from clankers.ctl.output import console, echo, one_line, plain, print_json, shorten_ids
 from clankers_protocol.entities import Graph, GraphEdge, GraphNeighbors, GraphNode, RelationType
 from clankers_protocol.errors import NotFound
 
@@ -71,7 +71,7 @@ _NOT_XML = re.compile("[\ufffe\uffff\ud800-\udfff]")
 @click.option(
     "--svg", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write the graph as an SVG picture."
 )
-@common
+@common_options
 def graph(
     ctl: Ctl,
     id: str,  # noqa: A002  # the name on the command line
@@ -162,7 +162,7 @@ def _print_tree(graph: Graph) -> None:
     from rich.tree import Tree  # slow to load
 
     ids = [node.id for node in graph.nodes]
-    shown_ids = dict(zip(ids, shortened(ids, SHORT_ID_LENGTH), strict=True))
+    shown_ids = dict(zip(ids, shorten_ids(ids, SHORT_ID_LENGTH), strict=True))
     root = spanning_tree(graph)
     tree = Tree(_node_text(root.node, shown_ids), guide_style="dim")
     _add_branches(tree, root, shown_ids)

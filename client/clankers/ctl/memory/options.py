@@ -7,8 +7,8 @@ from typing import Any, Literal, get_args
 import click
 import msgspec
 
-from clankers.ctl.command import Ctl, folder
-from clankers.ctl.human import beginning, end
+from clankers.ctl.command import Ctl, normalize_project
+from clankers.ctl.formatting import since_callback, until_callback
 from clankers_protocol.entities import EntityGet
 from clankers_protocol.errors import NotFound
 from clankers_protocol.memories import MemoryList, Sector, State, Tier
@@ -41,13 +41,16 @@ scope_option = click.option(
     help="Only memories in this scope: global, agent:NAME, project:ID, user:NAME or custom:NAME. Repeatable.",
 )
 project_option = click.option(
-    "--project", metavar="FOLDER", callback=folder, help="Only memories of this project (a folder in it, or its id)."
+    "--project",
+    metavar="FOLDER",
+    callback=normalize_project,
+    help="Only memories of this project (a folder in it, or its id).",
 )
 query_option = click.option("--query", metavar="WORDS", help="Only memories that contain all of these words.")
 as_of_option = click.option(
     "--as-of",
     metavar="TIME",
-    callback=end,
+    callback=until_callback,
     help="Show what was stored and valid at this time: 2h, 3d, yesterday, 2025-01-31 …",
 )
 include_option = click.option(
@@ -70,9 +73,12 @@ _FILTER_OPTIONS = [
     click.option("--pinned/--not-pinned", default=None, help="Only pinned memories, or only memories not pinned."),
     click.option("--min-salience", type=click.FloatRange(0, 1), help="Only memories with at least this salience."),
     click.option(
-        "--since", metavar="TIME", callback=beginning, help="Only memories created since this time: 2h, 3d, today …"
+        "--since",
+        metavar="TIME",
+        callback=since_callback,
+        help="Only memories created since this time: 2h, 3d, today …",
     ),
-    click.option("--until", metavar="TIME", callback=end, help="Only memories created until this time."),
+    click.option("--until", metavar="TIME", callback=until_callback, help="Only memories created until this time."),
 ]
 
 

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 import click
 import msgspec
 
-from clankers.ctl.command import PROBLEM, Ctl, common
+from clankers.ctl.command import EXIT_PROBLEM, Ctl, common_options
 from clankers.ctl.memory.display import count_memories
 from clankers.ctl.memory.files import Entry, convert_record, read_entries, replace_file
 from clankers.ctl.memory.options import ALL_SCOPES, project_option, scope_option
@@ -33,7 +33,7 @@ STDOUT = "-"
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
 @project_option
 @scope_option
-@common
+@common_options
 def export(ctl: Ctl, file: str, project: str | None, scopes: list[str]) -> None:
     """Export all memories to a file.
 
@@ -88,7 +88,7 @@ class ImportReport:
 
 @click.command(name="import")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, readable=True, path_type=Path))
-@common
+@common_options
 def import_(ctl: Ctl, file: Path) -> None:
     """Import memories from a file.
 
@@ -108,7 +108,7 @@ def import_(ctl: Ctl, file: Path) -> None:
             _import_batch(ctl, batch, report)
             show_progress(batch[-1].end)
     _print_report(ctl, report)
-    sys.exit(PROBLEM if report.refused else 0)
+    sys.exit(EXIT_PROBLEM if report.refused else 0)
 
 
 def _read_batches(file: Path, report: ImportReport) -> Iterator[list[Entry]]:

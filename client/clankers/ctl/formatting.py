@@ -1,0 +1,110 @@
+"""Parse times that people write; format times, sizes and numbers for people."""
+
+import re
+from datetime import datetime, time, timedelta
+
+import click
+
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def parse_time(text: str, now: datetime, *, end_of_day: bool = False) -> datetime:
+    """Parse a time. A day means its beginning, or with `end_of_day` its end. Raises ValueError."""
+    day = {"today": now, "yesterday": now - timedelta(days=1)}.get(text)
+    if text == "now":
+        return now
+    if match := re.fullmatch(r"(\d+)\s*([smhdw])( ago)?", text):
+        return now - timedelta(**{_UNITS[match[2]]: int(match[1])})
+    if day is None and re.fullmatch(r"\d{4}-?\d\d-?\d\d", text):
+        day = datetime.fromisoformat(text)
+    if day is not None:
+        return datetime.combine(day.date(), time.max if end_of_day else time.min).astimezone()
+    return datetime.fromisoformat(text).astimezone()
+
+
+def since_callback(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
+    """Parse --since."""
+    return None if value is None else wire_time(value)
+
+
+def until_callback(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
+    """Parse --until: a day means its end."""
+    return None if value is None else wire_time(value, end_of_day=True)
+
+
+def future_callback(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
+    """Parse --expires and --valid-until: 2w means in two weeks."""
+    return None if value is None else future_wire_time(value)
+
+
+def future_wire_time(text: str) -> int:
+    """Parse a time in the future as a timestamp of the wire: 2w means in two weeks, a day means its end."""
+    if match := re.fullmatch(r"(?:in )?(\d+)\s*([smhdw])", text):
+        delay = timedelta(**{_UNITS[match[2]]: int(match[1])})
+        return _timestamp(datetime.now().astimezone() + delay)
+    return wire_time(text, end_of_day=True)
+
+
+def wire_time(text: str, *, end_of_day: bool = False) -> int:
+    """Parse a time as a timestamp of the wire. Raises BadParameter."""
+    try:
+        return _timestamp(parse_time(text, datetime.now().astimezone(), end_of_day=end_of_day))
+    except (ValueError, OverflowError) as error:
+        raise click.BadParameter(
+            f"{text!r} is not a time. Examples: 2h, 3d, 1w, today, yesterday, 2025-01-31, 2025-01-31T18:00."
+        ) from error
+
+
+def _timestamp(when: datetime) -> int:
+    """Return milliseconds; seconds before September 2001, because the daemon reads numbers that small as seconds."""
+    milliseconds = int(when.timestamp() * 1000)
+    return milliseconds if milliseconds >= 10**12 else milliseconds // 1000
+
+
+def format_time(milliseconds: int | None, form: str = "%Y-%m-%d %H:%M") -> str:
+    """Format a timestamp in the local time zone; empty if there is none."""
+    if milliseconds is None:
+        return ""
+    return datetime.fromtimestamp(milliseconds / 1000).astimezone().strftime(form)
+
+
+def format_duration(seconds: float) -> str:
+    """Format a duration in its two largest units."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, hours, days = int(seconds // 60), int(seconds // 3600), int(seconds // 86400)
+    if minutes < 60:
+        return f"{minutes} min {int(seconds % 60)} s"
+    if hours < 48:
+        return f"{hours} h {minutes % 60} min"
+    return f"{days} d {hours % 24} h"
+
+
+def format_bytes(count: int) -> str:
+    """Format a number of bytes in the largest fitting unit."""
+    amount = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"
+
+
+def abbreviate(number: float) -> str:
+    """Abbreviate a large number: 950, 12.3k, 4.1M."""
+    for limit, divisor, suffix in ((1e3, 1, ""), (1e6, 1e3, "k"), (1e9, 1e6, "M")):
+        if number < limit:
+            return f"{number:.0f}" if divisor == 1 else f"{number / divisor:.1f}{suffix}"
+    return f"{number / 1e9:.1f}G"
+
+
+def format_dollars(amount: float) -> str:
+    """Format an amount in US dollars, with four decimals if it is less than a cent."""
+    return f"${amount:,.2f}" if amount >= 0.01 or amount == 0 else f"${amount:.4f}"
+
+
+def plural(number: int, noun: str) -> str:
+    """Format a count with its noun: 1 chunk, 2 chunks."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
