@@ -45,7 +45,6 @@ from clankersd.documents.store import (
 )
 from clankersd.index.chunks import hash_of
 from clankersd.projects import root_of
-from clankersd.search.vector import given_vector
 from clankersd.wire.rpc import handles
 
 if TYPE_CHECKING:
@@ -183,7 +182,8 @@ def _parent(chunks: list[ChunkInput], places: dict[str, int], place: int) -> int
 def _vector(daemon: "Daemon", one: ChunkInput, place: int) -> bytes | None:
     if one.embedding is None:
         return None
-    return bytes(given_vector(daemon, one.embedding, f"$.chunks[{place}].embedding").astype("<f4").tobytes())
+    vector = daemon.search_engine.vectors.parse_embedding(one.embedding, f"$.chunks[{place}].embedding")
+    return bytes(vector.astype("<f4").tobytes())
 
 
 def _top(chunks: list[ChunkInput]) -> list[str]:
