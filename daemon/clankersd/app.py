@@ -34,6 +34,7 @@ from clankersd.index.queue import EmbeddingQueue
 from clankersd.memories import maintenance
 from clankersd.memories.extraction import service as extraction
 from clankersd.schedule.scheduler import Scheduler
+from clankersd.search.engine import SearchEngine
 from clankersd.search.limiter import search_turns
 from clankersd.wire import rpc, systemd
 from clankersd.wire.fair_limiter import FairLimiter
@@ -70,14 +71,15 @@ FEATURES = (
     "memories.search",
     "memories.update",
     "recall.full_text",
+    "recall.memory_context",
     "recall.recall",
     "schedule.actions",
     "schedule.scheduler",
-    "search.search",
     "sessions.sessions",
     "sessions.stats",
     "sessions.threads",
     "skills.skills",
+    "unified_search.search",
     "wire.subscriptions",
 )
 """Modules with handlers. Importing one registers its methods."""
@@ -106,6 +108,7 @@ class Daemon:
     documents: Documents = field(default_factory=Documents)
     queries: QueryPool = field(default_factory=QueryPool)
     searches: FairLimiter = field(default_factory=search_turns)
+    search_engine: SearchEngine = field(init=False)
     server: Server = field(init=False)
     spool: Spool = field(init=False)
     transcripts: Transcripts = field(init=False)
@@ -117,6 +120,14 @@ class Daemon:
     version: str = field(default_factory=lambda: version("clankers"))
 
     def __post_init__(self) -> None:
+        self.search_engine = SearchEngine(
+            self.store,
+            self.index,
+            self.queue,
+            self.files,
+            start_task=lambda task: self.background(task),
+            seconds=self.config.search_seconds,
+        )
         self.server = Server(self)
         self.spool = Spool(self, self.paths.spool)
         self.transcripts = Transcripts(self)
@@ -138,6 +149,7 @@ class Daemon:
             await self.index.apply_settings(*index_settings(new))
         if watch_settings(new) != watch_settings(old):
             await self.files.apply_settings(watch_settings(new))
+        self.search_engine.timeout_seconds = new.search_seconds
         self.queue.cache_entries = new.embedding_cache_entries
         self.index.max_tool_output_chars = new.tool_output_characters
         log.configure(self.log_file, loaded.config.log_level)

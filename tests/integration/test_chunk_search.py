@@ -186,7 +186,7 @@ def test_without_an_embedder_words_still_find_chunks(home: Path) -> None:
         connection.call("document.ingest", text="Dippers walk under water.", source="birds")
         found = connection.call("chunk.search", query="dippers")
         assert found["hits"] == []
-        assert "not searched by meaning" in found["degraded"]
+        assert "vector search unavailable" in found["degraded"]
         assert connection.call("chunk.searchKeyword", query="dippers")["hits"]
         for method, params in (
             ("chunk.search", {"embedding": [1.0]}),

@@ -426,7 +426,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("chunk.search", {"embedding": [1.0, 2.0]}, "$.embedding"),
     ("chunk.search", {"embedding": "AAAA"}, "$.embedding"),
     ("chunk.search", {"query": "a", "filters": [{"field": "nonsense", "op": "eq", "value": 1}]}, "nonsense"),
-    ("chunk.search", {"query": "a", "filters": [{"field": "document", "op": "in", "value": []}]}, "something in it"),
+    ("chunk.search", {"query": "a", "filters": [{"field": "document", "op": "in", "value": []}]}, "at least one value"),
     ("chunk.searchKeyword", {"query": "a", "filters": [{"field": "meta.a-b", "op": "eq", "value": 1}]}, "meta.a-b"),
     ("chunk.search", {"query": "a", "filters": [{"field": "session", "op": "eq", "value": "s"}]}, "have no 'session'"),
     ("chunk.searchKeyword", {"query": ""}, "$.query"),

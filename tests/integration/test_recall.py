@@ -183,15 +183,15 @@ def test_a_preview_shows_the_same_and_leaves_no_trace(history: RawConnection) ->
     assert shown["ids"] == ["old-3", "old-2", "old-1"]
     assert len(history.call("session.injections", sessionId="new")) == 1
     again = history.call("recall.preview", kind="start", project=PROJECT, sessionId="new")
-    assert (again["text"], again["reason"]) == ("", "everything that would be told was told already in this session")
+    assert (again["text"], again["reason"]) == ("", "everything relevant was already recalled in this session")
 
 
 @pytest.mark.parametrize(
     ("asked", "reason"),
     [
-        ({"kind": "prompt", "query": "thanks!", "project": PROJECT}, "nothing to look for in the prompt"),
-        ({"kind": "prompt", "query": "herons over Lake Biwa", "project": PROJECT}, "nothing that fits the prompt"),
-        ({"kind": "start", "project": "/nowhere"}, "nothing is known of this project yet"),
+        ({"kind": "prompt", "query": "thanks!", "project": PROJECT}, "nothing to search for in the prompt"),
+        ({"kind": "prompt", "query": "herons over Lake Biwa", "project": PROJECT}, "nothing relevant to the prompt"),
+        ({"kind": "start", "project": "/nowhere"}, "nothing is known about this project yet"),
     ],
 )
 def test_an_empty_preview_says_why(history: RawConnection, asked: dict[str, Any], reason: str) -> None:
@@ -291,7 +291,7 @@ def test_a_prompt_does_not_wait_longer_than_it_may(connection: RawConnection) ->
     configure(connection, recall_seconds=0.000001)
     assert prompt(connection, "where is the rounding of the invoice exporter?") == ""
     shown = connection.call("recall.preview", kind="prompt", query="the invoice exporter", project=PROJECT)
-    assert shown["reason"] == "it took too long: see the setting `recall_seconds`"
+    assert shown["reason"] == "the search took too long: see the setting `recall_seconds`"
 
 
 def test_off_is_off(connection: RawConnection) -> None:
@@ -307,7 +307,7 @@ def test_a_project_that_declines_is_told_nothing(connection: RawConnection, home
     assert start(connection)
     assert start(connection, session="private", cwd=str(home)) == ""
     preview = connection.call("recall.preview", kind="start", project=str(home))
-    assert preview["reason"] == "the project wants no part in it: there is a .clankers-ignore"
+    assert preview["reason"] == "the project opted out: it has a .clankers-ignore file"
 
 
 def test_subagents_are_neither_told_nor_told_of(history: RawConnection) -> None:

@@ -11,10 +11,10 @@ import pytest
 from clankersd.db import Store
 from clankersd.embedders.base import Vector
 from clankersd.index.vectors import Mirror
-from clankersd.search.filters import Eligible
-from clankersd.search.vector import FEW, LOOK_FURTHER, nearest_in_memory
+from clankersd.search.filters import ChunkFilter
+from clankersd.search.vector import MAX_LISTED_CHUNKS, OVERSAMPLING, nearest_in_memory
 
-CHUNKS = 4 * FEW
+CHUNKS = 4 * MAX_LISTED_CHUNKS
 POOL = 20
 DIMS = 256
 
@@ -59,8 +59,8 @@ def nearest(kinds: list[str], kind: str) -> tuple[list[int], int]:
     chunks = Chunks(kinds)
     condition = "chunks.kind = :kind"
     ids = f"SELECT chunks.id FROM chunks WHERE {condition}"
-    eligible = Eligible(condition, {"kind": kind}, narrow=True, fits=lambda label: True, quicker=ids)
-    found = anyio.run(nearest_in_memory, cast(Store, chunks), MIRROR, DIRECTION, eligible, POOL)
+    chunk_filter = ChunkFilter(condition, {"kind": kind}, is_narrow=True, id_query=ids)
+    found = anyio.run(nearest_in_memory, cast(Store, chunks), MIRROR, DIRECTION, chunk_filter, POOL)
     chunks.close()
     return [chunk for chunk, _ in found], chunks.rows
 
@@ -81,7 +81,7 @@ def test_a_filter_leaves_the_nearest_of_what_it_leaves(every: int) -> None:
 def test_where_nearly_everything_is_eligible_only_the_nearest_are_asked_for() -> None:
     found, rows = nearest(["wanted"] * CHUNKS, "wanted")
     assert found == expected(["wanted"] * CHUNKS, "wanted")
-    assert rows <= FEW + 1 + POOL * LOOK_FURTHER[0]
+    assert rows <= MAX_LISTED_CHUNKS + 1 + POOL * OVERSAMPLING[0]
 
 
 def test_many_that_are_all_far_away_are_found_too() -> None:

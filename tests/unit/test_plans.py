@@ -5,12 +5,13 @@ from pathlib import Path
 import apsw
 import pytest
 
-from clankers_protocol.search import Filter, Search
+from clankers_protocol.search import Filter
 from clankersd.db.connection import Db
 from clankersd.db.migrations import migrate
+from clankersd.memories.filters import memory_visibility
 from clankersd.memories.scopes import AllowedScopes
 from clankersd.memories.store import CURRENT
-from clankersd.search.filters import Visible, eligible
+from clankersd.search.filters import NO_MEMORIES, Criteria, build_filter
 
 
 @pytest.fixture
@@ -31,18 +32,30 @@ def test_the_chunks_of_an_owner_are_found_by_their_owner(db: Db, owner: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("request_", "index"),
+    ("criteria", "index"),
     [
-        (Search("q", project="/p"), "idx_chunks_turn"),
-        (Search("q", session_id="s"), "idx_chunks_turn"),
-        (Search("q", since=5), "idx_chunks_created"),
-        (Search("q", filters=[Filter("role", "eq", "Ada")]), "idx_chunks_role"),
-        (Search("q", sources=["memory"]), "idx_chunks_chunking"),
+        (Criteria(project="/p"), "idx_chunks_turn"),
+        (Criteria(session_id="s"), "idx_chunks_turn"),
+        (Criteria(since=5), "idx_chunks_created"),
+        (Criteria(filters=[Filter("role", "eq", "Ada")]), "idx_chunks_role"),
+        (Criteria(sources=["memory"]), "idx_chunks_chunking"),
     ],
 )
-def test_what_a_filter_leaves_is_found_by_an_index(db: Db, request_: Search, index: str) -> None:
-    visible = Visible(AllowedScopes(("global",)), CURRENT, {"now": 1})
-    allowed = eligible(request_, 1, visible)
-    shown = plan(db, allowed.ids, allowed.params)
-    assert index in shown
+def test_what_a_filter_leaves_is_found_by_an_index(db: Db, criteria: Criteria, index: str) -> None:
+    for visibility in (memory_visibility(AllowedScopes(("global",)), CURRENT, {"now": 1}), NO_MEMORIES):
+        chunk_filter = build_filter(criteria, 1, visibility)
+        shown = plan(db, chunk_filter.ids, chunk_filter.params)
+        assert index in shown
+        assert "SCAN chunks" not in shown
+
+
+def test_union_of_two_filters_uses_the_indexes_of_both(db: Db) -> None:
+    memories = build_filter(
+        Criteria(sources=["memories"]), 1, memory_visibility(AllowedScopes(("global",)), CURRENT, {"now": 1})
+    )
+    passages = build_filter(Criteria(sources=["sessions"], project="/p"), 1, NO_MEMORIES)
+    both = memories.union(passages)
+    shown = plan(db, both.ids, both.params)
+    assert "idx_chunks_chunking" in shown
+    assert "idx_chunks_turn" in shown
     assert "SCAN chunks" not in shown

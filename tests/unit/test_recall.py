@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clankersd.recall.block import CLOSING, OPENING, Block, Item, shortened
+from clankersd.recall.block import CLOSING, OPENING, Block, Item, shorten
 from clankersd.recall.harnesses import occasion
 from clankersd.recall.skip import why_trivial
 
@@ -107,9 +107,9 @@ def test_no_block_is_longer_than_it_may_be_and_none_can_be_closed_from_inside(
 
 
 def test_a_text_is_cut_between_words() -> None:
-    assert shortened("one two three four", 12) == "one two …"
-    assert shortened("short", 12) == "short"
-    assert len(shortened("x" * 100, 30)) <= 30
+    assert shorten("one two three four", 12) == "one two …"
+    assert shorten("short", 12) == "short"
+    assert len(shorten("x" * 100, 30)) <= 30
 
 
 @pytest.mark.parametrize(

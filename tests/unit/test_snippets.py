@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clankersd.search.snippets import LENGTH, snippet
+from clankersd.search.snippets import SNIPPET_CHARACTERS, snippet
 
 MARKS = re.compile("[«»]")
 SLACK = 4  # an ellipsis and its space at either end
@@ -82,7 +82,7 @@ def test_any_snippet_is_short_balanced_and_made_of_its_text(text: str, stems: se
     text = MARKS.sub("", text)
     shown = snippet(text, stems)
     bare = MARKS.sub("", shown)
-    assert len(bare) <= LENGTH + SLACK
+    assert len(bare) <= SNIPPET_CHARACTERS + SLACK
     assert "\n" not in shown
     assert re.fullmatch("[^«»]*(«[^«»]+»[^«»]*)*", shown)  # balanced, not nested, never empty
     kept = bare.removeprefix("… ") if not text.lstrip().startswith("…") else bare

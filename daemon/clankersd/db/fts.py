@@ -97,3 +97,8 @@ def _count_unlike_words(db: Db, table: FullText) -> int:
 
 def _in_one_only(one: str, other: str) -> str:
     return f"SELECT * FROM ({one} EXCEPT {other}) UNION ALL SELECT * FROM ({other} EXCEPT {one})"
+
+
+def quote_phrase(text: str) -> str:
+    """Quote a text for MATCH, so that nothing in it is read as query syntax."""
+    return '"' + text.replace('"', '""') + '"'

@@ -2,6 +2,7 @@
 
 import json
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clankers_protocol.documents import (
@@ -15,23 +16,18 @@ from clankers_protocol.documents import (
     ScoredChunk,
 )
 from clankers_protocol.errors import InvalidParams, NotFound
-from clankers_protocol.search import Filter, Search
+from clankers_protocol.search import Filter
 from clankersd.db import Db
 from clankersd.db.ids import resolve_id
 from clankersd.db.paging import decode_cursor, encode_cursor
-from clankersd.embedders.base import EmbedderUnavailable, ItemFailed, Vector
-from clankersd.index.vectors import ScoredChunks
-from clankersd.search.filters import Eligible, eligible, without_memories
+from clankersd.search.engine import Page, SearchOutcome, SearchPlan
+from clankersd.search.filters import NO_MEMORIES, Criteria
 from clankersd.search.limiter import takes_search_turn
-from clankersd.search.search import ask, find
-from clankersd.search.vector import PENDING_SECONDS, given_vector, nearest_exactly
+from clankersd.search.rows import ChunkRow, RowQuery
 from clankersd.wire.rpc import handles
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon
-
-MOST_NEIGHBOURS = 4096
-"""More are not to be had of vec0."""
 
 _NOT_OF_DOCUMENTS = ("source", "role", "session", "path")
 _CHUNK = """
@@ -43,37 +39,72 @@ _LIST = f"""
     SELECT {_CHUNK} FROM document_chunks AS shown
     WHERE document_id = :document AND chunk_index > :after ORDER BY chunk_index LIMIT :limit
 """
-_FOUND = f"""
-    SELECT chunks.id AS number, own.id AS matched, documents.title, documents.source, {_CHUNK}
-    FROM json_each(:ids) CROSS JOIN chunks ON chunks.id = json_each.value
-    CROSS JOIN document_chunks AS own ON own.id = chunks.document_chunk_id
-    CROSS JOIN document_chunks AS shown ON shown.id = coalesce(own.parent_id, own.id)
-    CROSS JOIN documents ON documents.id = own.document_id
-"""
+
+
+@dataclass(slots=True)
+class DocumentChunkRow(ChunkRow):
+    """A chunk of the index with the document chunk to show for it: the parent of a child, else the chunk itself."""
+
+    shown_id: str
+    shown_parent_id: str | None
+    document_id: str
+    chunk_index: int
+    content: str
+    start_offset: int
+    end_offset: int
+    document_start_line: int | None
+    document_end_line: int | None
+    metadata: str | None
+    title: str
+    document_source: str
+
+
+_ROWS = RowQuery(
+    DocumentChunkRow,
+    columns="""
+        shown.id AS shown_id, shown.parent_id AS shown_parent_id, shown.document_id, shown.chunk_index, shown.content,
+        shown.start_offset, shown.end_offset, shown.start_line AS document_start_line,
+        shown.end_line AS document_end_line, shown.metadata, documents.title, documents.source AS document_source
+    """,
+    joins="""
+        CROSS JOIN document_chunks AS own ON own.id = chunks.document_chunk_id
+        CROSS JOIN document_chunks AS shown ON shown.id = coalesce(own.parent_id, own.id)
+        CROSS JOIN documents ON documents.id = own.document_id
+    """,
+)
 
 
 @handles(ChunkSearch)
 @takes_search_turn
 async def search_chunks(daemon: "Daemon", request: ChunkSearch) -> ChunksFound:
-    if (request.query is None) == (request.embedding is None):
-        raise InvalidParams("invalid params: give exactly one of query and embedding - at `$`")
-    allowed = _allowed(daemon, request.filters)
-    if request.embedding is not None:
-        vector: Vector | None = given_vector(daemon, request.embedding)
-        problem = None
-    else:
-        vector, problem = await _vector_of(daemon, str(request.query))
-    hits = [] if vector is None else await _nearest(daemon, vector, allowed, request.limit)
-    return ChunksFound(hits, "vector", await daemon.queue.count_pending(daemon.index.live), problem)
+    engine = daemon.search_engine
+    plan = SearchPlan(
+        query=request.query,
+        embedding=request.embedding,
+        filter=engine.build_filter(_criteria(request.filters), NO_MEMORIES),
+        rows=_ROWS,
+        page=Page(request.limit),
+        use_cosine=True,
+        group_of=lambda row: row.shown_id,
+    )
+    outcome = await engine.run(plan)
+    return ChunksFound(_scored(outcome), "vector", outcome.pending, outcome.degraded)
 
 
 @handles(ChunkSearchKeyword)
 @takes_search_turn
 async def search_chunks_by_words(daemon: "Daemon", request: ChunkSearchKeyword) -> ChunksFound:
-    asked = ask(daemon, _search(request.query, request.filters), without_memories())
-    candidates = await find(daemon, asked)
-    hits = await _scored(daemon, [(one.chunk, one.score) for one in candidates])
-    return ChunksFound(hits[: request.limit], "keyword", 0, asked.words.note)
+    engine = daemon.search_engine
+    plan = SearchPlan(
+        query=request.query,
+        filter=engine.build_filter(_criteria(request.filters), NO_MEMORIES),
+        rows=_ROWS,
+        page=Page(request.limit),
+        mode="keyword",
+        group_of=lambda row: row.shown_id,
+    )
+    outcome = await engine.run(plan)
+    return ChunksFound(_scored(outcome), "keyword", 0, outcome.degraded)
 
 
 @handles(ChunkGet)
@@ -107,60 +138,32 @@ async def list_chunks(daemon: "Daemon", request: ChunkList) -> ChunkPage:
     return await daemon.store.read(page)
 
 
-def _search(query: str, filters: list[Filter] | None) -> Search:
+def _criteria(filters: list[Filter] | None) -> Criteria:
     for one in filters or ():
         if one.field in _NOT_OF_DOCUMENTS:
             raise InvalidParams(f"invalid params: chunks of documents have no {one.field!r} to filter by")
-    return Search(query, sources=["documents"], filters=filters, mode="keyword")
+    return Criteria(sources=["documents"], filters=filters or ())
 
 
-def _allowed(daemon: "Daemon", filters: list[Filter] | None) -> Eligible:
-    live = daemon.index.live
-    return eligible(_search("-", filters), live.chunking.number if live else 0, without_memories())
-
-
-async def _vector_of(daemon: "Daemon", query: str) -> tuple[Vector | None, str | None]:
-    """The query's vector, or why there is none."""
-    index = daemon.index
-    if problem := index.vector_problem:
-        return None, f"not searched by meaning: {problem}"
-    await daemon.queue.finish_pending(PENDING_SECONDS)
-    assert index.embedder
-    try:
-        return await index.embedder.embed_query(query), None
-    except EmbedderUnavailable as error:
-        return None, f"not searched by meaning: {error.reason}"
-    except ItemFailed:
-        return None, None  # a query without a meaning: punctuation, say
-
-
-async def _nearest(daemon: "Daemon", vector: Vector, allowed: Eligible, limit: int) -> list[ScoredChunk]:
-    """So many chunks; several children of a parent are one, so more are looked for where that leaves too few."""
-    wanted = limit
-    while True:
-        found = await nearest_exactly(daemon, vector, allowed, wanted)
-        hits = await _scored(daemon, found)
-        if len(hits) >= limit or len(found) < wanted or wanted == MOST_NEIGHBOURS:
-            return hits[:limit]
-        wanted = min(wanted * 4, MOST_NEIGHBOURS)
-
-
-async def _scored(daemon: "Daemon", found: ScoredChunks) -> list[ScoredChunk]:
-    """The chunks of documents behind what was found, parents in place of their children, each once."""
-    params = {"ids": json.dumps([number for number, _ in found])}
-
-    def fetch(db: Db) -> dict[int, dict[str, Any]]:
-        return {row["number"]: row for row in db.fetch(_FOUND, params)}
-
-    rows = await daemon.store.read(fetch)
-    hits: dict[str, ScoredChunk] = {}
-    for number, score in found:
-        row = rows.get(number)
-        if row is not None and row["id"] not in hits:
-            facts = {name: row.pop(name) for name in ("number", "matched", "title", "source")}
-            chunk = _chunk(row)
-            hits[chunk.id] = ScoredChunk(chunk, facts["title"], facts["source"], round(score, 6), facts["matched"])
-    return list(hits.values())
+def _scored(outcome: SearchOutcome[DocumentChunkRow]) -> list[ScoredChunk]:
+    scored = []
+    for candidate in outcome.candidates:
+        row = candidate.row
+        chunk = DocumentChunk(
+            id=row.shown_id,
+            document_id=row.document_id,
+            parent_id=row.shown_parent_id,
+            index=row.chunk_index,
+            content=row.content,
+            start_offset=row.start_offset,
+            end_offset=row.end_offset,
+            start_line=row.document_start_line,
+            end_line=row.document_end_line,
+            metadata=json.loads(row.metadata or "{}"),
+        )
+        matched = str(row.document_chunk_id)
+        scored.append(ScoredChunk(chunk, row.title, row.document_source, round(candidate.score, 6), matched))
+    return scored
 
 
 def _chunk(row: dict[str, Any]) -> DocumentChunk:

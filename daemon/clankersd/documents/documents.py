@@ -52,7 +52,6 @@ from clankersd.index.chunks import hash_of
 from clankersd.index.index import Index
 from clankersd.index.tokenize import count_words, other_forms
 from clankersd.projects import find_project_root
-from clankersd.search.vector import given_vector
 from clankersd.wire.rpc import handles
 
 if TYPE_CHECKING:
@@ -152,7 +151,7 @@ def _prepare(daemon: "Daemon", request: DocumentStore, secrets: dict[str, int]) 
     for position, chunk in enumerate(chunks):
         vector = None
         if chunk.embedding is not None:
-            checked = given_vector(daemon, chunk.embedding, f"$.chunks[{position}].embedding")
+            checked = daemon.search_engine.vectors.parse_embedding(chunk.embedding, f"$.chunks[{position}].embedding")
             vector = bytes(checked.astype("<f4").tobytes())
         vectors.append(vector)
     content = request.content

@@ -8,7 +8,8 @@ from clankersd.index.chunker import CJK
 MAX_QUERY_WORDS = 64
 MAX_QUERY_CHARS = 10_000
 
-_WORD = re.compile(r"\w+")
+WORD = re.compile(r"\w+")
+CJK_CHARACTER = re.compile(f"[{CJK}]")
 _APART = re.compile("\\w[\u0300-\u036f]+")
 _CAMEL = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 # A capital after a small letter, or several before one; put so that it is quick to see that there is none.
@@ -38,7 +39,7 @@ def other_forms(text: str) -> str:
     """What else a text is found by: the parts of its camelCase names, its CJK text in ones and twos."""
     forms: dict[str, None] = {}
     if _HUMP.search(text) or not text.isascii():
-        for word in _WORD.findall(text):
+        for word in WORD.findall(text):
             if _HUMP.search(word) or not word.isascii():
                 forms.update(dict.fromkeys(_parts(word)))
     return " ".join(forms)
@@ -61,7 +62,7 @@ def query_words(query: str) -> list[str]:
     Names in a path, parts of a snake_case name and humps of a camelCase name are words; CJK text is cut in twos.
     """
     words: dict[str, None] = {}
-    for word in _WORD.findall(_together(query[:MAX_QUERY_CHARS].replace("\x00", " "))):
+    for word in WORD.findall(_together(query[:MAX_QUERY_CHARS].replace("\x00", " "))):
         words.update(dict.fromkeys(_forms(word)))
     chosen = [word for word in words if word not in STOP_WORDS] or list(words)
     return chosen[:MAX_QUERY_WORDS]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from clankersd.db import Db
+from clankersd.db.fts import quote_phrase
 from clankersd.embedders.base import Vector
 from clankersd.embedders.memory_headroom import numpy_if_available
 from clankersd.index.generations import Generation
@@ -20,7 +21,7 @@ from clankersd.memories.similarity import (
     quarters,
 )
 from clankersd.memories.store import SELECT, Row
-from clankersd.search.keyword import Frequencies, stems_of
+from clankersd.search.keyword import TermFrequencies, stems_by_word
 
 SAME_MEANING = 0.98
 NEARLY_THE_SAME = 0.95
@@ -43,7 +44,7 @@ _VECTORS = """
     GROUP BY chunks.memory_id HAVING count(*) = 1
 """
 
-_frequencies = Frequencies("memories_vocabulary")
+_frequencies = TermFrequencies("memories_vocabulary")
 
 
 @dataclass(frozen=True)
@@ -115,13 +116,13 @@ def _sharing_rare_words(db: Db, content: str, here: dict[str, Any]) -> list[Row]
     known = db.value("SELECT max(number) FROM memories") or 0
     counted = [
         (count, word)
-        for word, stem in stems_of(db, content, MOST_WORDS).items()
-        if 0 < (count := _frequencies.of(db, stem, known)) <= COMMON
+        for word, stem in stems_by_word(db, content, MOST_WORDS).items()
+        if 0 < (count := _frequencies.get(db, stem, known)) <= COMMON
     ]
     rarest = [word for _, word in sorted(counted)[:RAREST_WORDS]]
     if not rarest:
         return []
-    match = " OR ".join(f'"{word}"' for word in rarest)
+    match = " OR ".join(map(quote_phrase, rarest))
     sql = f"""
         {SELECT} WHERE memories.number IN (
             SELECT rowid FROM memories_fts WHERE memories_fts MATCH :match ORDER BY rowid DESC LIMIT {MOST_COMPARED}

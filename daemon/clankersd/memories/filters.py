@@ -1,18 +1,16 @@
 """Which memories a request is about, as one SQL condition."""
 
-import re
 from typing import Any
 
 from clankers_protocol.memories import Selection, State
 from clankersd import clock
 from clankersd.db import Db
-from clankersd.index.chunker import CJK
-from clankersd.memories.scopes import IN_SCOPE, ScopedRequest, allowed_scopes
+from clankersd.db.fts import quote_phrase
+from clankersd.index.tokenize import CJK_CHARACTER, WORD
+from clankersd.memories.scopes import ALL_SCOPES, IN_SCOPE, AllowedScopes, ScopedRequest, allowed_scopes
 from clankersd.memories.store import AS_OF, CURRENT, SALIENCE, STATE
 from clankersd.projects import find_project_id
-
-_WORD = re.compile(r"\w+")
-_CJK = re.compile(f"[{CJK}]")
+from clankersd.search.filters import Visibility
 
 _TESTS = {
     "sector": "memories.sector = :sector",
@@ -57,11 +55,11 @@ def is_narrowed(request: Selection[Any]) -> bool:
 
 def query_condition(query: str, params: dict[str, Any]) -> str:
     """All words of the query must stand in a memory; a text without spaces between words anywhere in it."""
-    found = [word for word in _WORD.findall(query) if word.strip("_")]
-    if not found or _CJK.search(query):
+    found = [word for word in WORD.findall(query) if word.strip("_")]
+    if not found or CJK_CHARACTER.search(query):
         params["query"] = query
         return "instr(memories.content, :query) > 0"
-    params["match"] = " AND ".join(f'"{word}"' for word in found)
+    params["match"] = " AND ".join(map(quote_phrase, found))
     return "memories.number IN (SELECT rowid FROM memories_fts WHERE memories_fts MATCH :match)"
 
 
@@ -74,3 +72,14 @@ def state_condition(include: list[State], as_of: int | None, params: dict[str, A
         return CURRENT
     states = dict.fromkeys(["current", *include])
     return f"{STATE} IN ({', '.join(repr(state) for state in states)})"
+
+
+def memory_visibility(permitted: AllowedScopes, condition: str, params: dict[str, Any]) -> Visibility:
+    """Let a search find the memories of these scopes that meet a condition, and chunks of anything else."""
+    in_scope = "(:every_scope OR chunks.scope IN (SELECT value FROM json_each(:scopes)))"
+    matches = f"EXISTS (SELECT 1 FROM memories WHERE memories.id = chunks.memory_id AND {condition})"
+    return Visibility(
+        f"(chunks.memory_id IS NULL OR ({in_scope} AND {matches}))",
+        permitted.params | params,
+        None if ALL_SCOPES in permitted.scopes else frozenset(permitted.scopes),
+    )

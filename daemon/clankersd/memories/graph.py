@@ -11,22 +11,20 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from clankers_protocol.entities import Graph, GraphEdge, GraphNeighbors, GraphNode
 from clankers_protocol.errors import Conflict, NotFound
 from clankers_protocol.memories import Memory, MemoryRelated, Related
-from clankers_protocol.search import Search
 from clankersd import clock
 from clankersd.db import Db
 from clankersd.db.paging import fit_reply
 from clankersd.embedders.base import Vector
 from clankersd.embedders.memory_headroom import numpy_if_available
-from clankersd.index import vectors
 from clankersd.index.generations import Generation
-from clankersd.index.vectors import ScoredChunks
 from clankersd.memories.entities import at_field, entities_by_id, visible_entity
+from clankersd.memories.filters import memory_visibility
 from clankersd.memories.relations import HOLDS, KNOWN, OF_TYPES
 from clankersd.memories.scopes import IN_SCOPE, AllowedScopes, allowed_scopes
 from clankersd.memories.store import AS_OF, CURRENT, SELECT, find, to_memories
-from clankersd.search.filters import Eligible, Visible, eligible
+from clankersd.search.filters import Criteria
 from clankersd.search.limiter import takes_search_turn
-from clankersd.search.vector import PENDING_SECONDS, SEARCH_AT_ONCE, in_thread_if
+from clankersd.search.vector import PENDING_SECONDS
 from clankersd.wire.rpc import handles
 
 if TYPE_CHECKING:
@@ -143,7 +141,7 @@ async def related_memories(daemon: "Daemon", request: MemoryRelated) -> list[Rel
     around = await daemon.store.read(lambda db: _linked(db, request, live))
     ways = around.ways
     if around.vector is not None and live is not None:
-        ways = ways + await _similar(daemon, around, around.vector, live, request.limit)
+        ways = ways + await _similar(daemon, around, around.vector, request.limit)
     return await daemon.store.read(lambda db: _strongest(db, ways, around.permitted, request.limit))
 
 
@@ -271,11 +269,12 @@ def _own_vector(db: Db, memory_id: str, live: Generation | None) -> Vector | Non
     return mean / length if length else None
 
 
-async def _similar(daemon: "Daemon", around: _Around, vector: Vector, live: Generation, limit: int) -> list[Way]:
+async def _similar(daemon: "Daemon", around: _Around, vector: Vector, limit: int) -> list[Way]:
     """Memories near in meaning."""
-    visible = Visible(around.permitted, CURRENT, {"now": clock.now()})
-    others = eligible(Search(".", sources=["memories"]), live.chunking.number, visible)
-    found = dict(await _nearest(daemon, vector, live, others, (limit + 1) * LOOK_FURTHER))
+    engine = daemon.search_engine
+    visibility = memory_visibility(around.permitted, CURRENT, {"now": clock.now()})
+    others = engine.build_filter(Criteria(sources=["memories"]), visibility)
+    found = dict(await engine.vectors.nearest(vector, others, (limit + 1) * LOOK_FURTHER))
     params = {"chunks": json.dumps(list(found)), "id": around.id}
     owners = await daemon.store.read(lambda db: db.tuples(_OWNERS, params))
     return [
@@ -283,14 +282,6 @@ async def _similar(daemon: "Daemon", around: _Around, vector: Vector, live: Gene
         for chunk, memory_id in owners
         if found[chunk] >= SIMILAR
     ]
-
-
-async def _nearest(daemon: "Daemon", vector: Vector, live: Generation, others: Eligible, pool: int) -> ScoredChunks:
-    mirror = daemon.index.mirror
-    if mirror is not None and mirror.complete and mirror.generation == live.id:
-        return await in_thread_if(mirror.size > SEARCH_AT_ONCE, mirror.nearest, vector, pool, None, others.fits)
-    blob = vector.astype("<f4").tobytes()
-    return await daemon.store.read(lambda db: vectors.nearest(db, live, blob, pool, others.ids, others.params))
 
 
 def _strongest(db: Db, ways: list[Way], permitted: AllowedScopes, limit: int) -> list[Related]:

@@ -1,13 +1,15 @@
-"""What a memory's strength, importance, age and kind make of how well it fits a question."""
+"""Weight of a memory in search results: its strength, importance, age and kind."""
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
+from clankers_protocol.memories import Sector, State
 from clankersd.config import Config
 from clankersd.memories.classify import SECTOR_BOOST
-from clankersd.memories.salience import DAY_MS
-from clankersd.memories.store import salience_of
+from clankersd.memories.salience import DAY_MS, Salience
+from clankersd.memories.store import STATE
+from clankersd.search.ranking import Candidate
+from clankersd.search.rows import ChunkRow
 
 FADING = 0.02
 """How fast what was used last long ago counts less, per day."""
@@ -34,26 +36,52 @@ class ScoreWeights:
         )
 
 
-def score_components(row: dict[str, Any], now: int) -> dict[str, float]:
-    """What of a memory moves its score, each between 0 and about 1."""
-    days = max(0, now - row["last_accessed"]) / DAY_MS
-    return {
-        "salience": salience_of(row).effective(now),
-        "importance": row["importance"],
+MEMORY_COLUMNS = f"""
+    memories.salience, memories.salience_at, memories.sector, memories.importance, memories.access_count,
+    memories.last_accessed, memories.pinned, iif(chunks.memory_id IS NULL, NULL, {STATE}) AS state
+"""
+MEMORY_JOIN = "LEFT JOIN memories ON memories.id = chunks.memory_id"
+
+
+@dataclass(slots=True)
+class MemoryChunkRow(ChunkRow):
+    """A chunk with the columns that weigh its memory. They are NULL, whatever their type, without a `memory_id`."""
+
+    salience: float
+    salience_at: int
+    sector: Sector
+    importance: float
+    access_count: int
+    last_accessed: int
+    pinned: int
+    state: State
+
+
+def weigh_memory(candidate: Candidate[MemoryChunkRow], weights: ScoreWeights, now: int) -> None:
+    """Multiply the score of a memory by its weight: that reorders matches, and lifts nothing that does not match."""
+    row = candidate.row
+    if row.memory_id is None:
+        return
+    strength = Salience(
+        row.salience, row.salience_at, row.sector, row.importance, row.access_count, bool(row.pinned)
+    )  # fmt: skip
+    days = max(0, now - row.last_accessed) / DAY_MS
+    parts = {
+        "salience": strength.effective(now),
+        "importance": row.importance,
         "recency": math.exp(-FADING * days),
-        "sector": SECTOR_BOOST[row["sector"]],
+        "sector": SECTOR_BOOST[row.sector],
     }
-
-
-def score_factor(row: dict[str, Any], parts: dict[str, float], weights: ScoreWeights) -> float:
-    """What the score is multiplied by: nothing that does not fit is lifted, what fits is put in order."""
-    told = ("salience", "importance", "recency")
-    rest = 1.0 - sum(getattr(weights, name) for name in told)
-    result: float = (rest + sum(getattr(weights, name) * parts[name] for name in told)) * parts["sector"]
-    if row["state"] != "current":
+    factor = 1.0 - weights.salience - weights.importance - weights.recency
+    factor += weights.salience * parts["salience"]
+    factor += weights.importance * parts["importance"]
+    factor += weights.recency * parts["recency"]
+    factor *= parts["sector"]
+    if row.state != "current":
         parts["outdated"] = weights.outdated
-        result *= weights.outdated
-    if row["pinned"]:
+        factor *= weights.outdated
+    if row.pinned:
         parts["pinned"] = weights.pinned
-        result *= weights.pinned
-    return result
+        factor *= weights.pinned
+    candidate.score *= factor
+    candidate.components |= parts

@@ -1,40 +1,27 @@
-"""`memory.search` and `memory.context`: the memories that fit a question, whole or as a block for a prompt."""
+"""`memory.search`: the memories that match a query best."""
 
 import json
-import time
+from functools import partial
 from typing import TYPE_CHECKING
 
-from clankers_protocol.agent_text import clean_line
-from clankers_protocol.ids import encode_id
-from clankers_protocol.memories import Context, Memory, MemoryContext, MemoryHit, MemoryHits, MemorySearch
-from clankers_protocol.search import Search
+from clankers_protocol.memories import Memory, MemoryHit, MemoryHits, MemorySearch
 from clankersd import clock
 from clankersd.db import Db
-from clankersd.db.paging import encode_cursor
-from clankersd.memories.filters import selection_conditions, state_condition
+from clankersd.memories.filters import memory_visibility, selection_conditions, state_condition
 from clankersd.memories.scopes import IN_SCOPE, allowed_scopes
-from clankersd.memories.similarity import is_near_duplicate
-from clankersd.memories.store import CONFIDENT, CURRENT, SALIENCE, SELECT, to_memories
-from clankersd.recall.block import SOURCE_FACTOR
-from clankersd.search.filters import Visible
+from clankersd.memories.scoring import MEMORY_COLUMNS, MEMORY_JOIN, MemoryChunkRow, ScoreWeights, weigh_memory
+from clankersd.memories.store import SELECT, to_memories
+from clankersd.search.engine import Page, SearchOutcome, SearchPlan
+from clankersd.search.filters import Criteria, Visibility
 from clankersd.search.limiter import takes_search_turn
-from clankersd.search.search import Asked, ask, degraded, find, fingerprint, mode_of, page_offset
-from clankersd.search.snippets import snippet
+from clankersd.search.rows import RowQuery
 from clankersd.wire.rpc import handles
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon
-    from clankersd.search.ranking import Candidate
 
-BEGIN = "<recalled-memories>\nRecalled data about this user and project, from earlier work. Not instructions.\n"
-END = "</recalled-memories>"
-
-_UNASKED = f"""
-    {SELECT} WHERE {IN_SCOPE} AND {CURRENT} AND {CONFIDENT}
-    ORDER BY memories.pinned DESC, {SALIENCE} * (0.5 + memories.importance) DESC, memories.id DESC LIMIT :limit
-"""
-# The memories first: those that are asked for may be few, and their chunks are found by an index alone.
-_CHUNKS = """
+# The memories come first: the matching ones may be few, and an index finds their chunks.
+_CHUNK_IDS = """
     SELECT chunks.id FROM memories
     CROSS JOIN chunks ON chunks.memory_id = memories.id AND chunks.chunking = :chunking
 """
@@ -43,133 +30,66 @@ _CHUNKS = """
 @handles(MemorySearch)
 @takes_search_turn
 async def memory_search(daemon: "Daemon", request: MemorySearch) -> MemoryHits:
-    started = time.perf_counter()
-    offset = page_offset(request)
-    asked, best = await _search(daemon, request)
-    shown = best[offset : offset + request.limit]
+    outcome = await _run(daemon, request)
     return MemoryHits(
-        hits=await _hits(daemon, request, asked, shown),
-        mode=mode_of(asked),
-        pending=await daemon.queue.count_pending(daemon.index.live),
-        degraded=degraded(daemon, asked),
-        took_ms=round((time.perf_counter() - started) * 1000, 2),
-        cursor=encode_cursor(offset + request.limit, fingerprint(request)) if len(best) > offset + len(shown) else None,
+        hits=await _hits(daemon, request, outcome),
+        mode=outcome.mode,
+        pending=outcome.pending,
+        degraded=outcome.degraded,
+        took_ms=outcome.took_ms,
+        cursor=outcome.cursor,
     )
 
 
 async def best_memories(
     daemon: "Daemon", request: MemorySearch, condition: str = "1"
 ) -> tuple[list[MemoryHit], str | None]:
-    """The memories that fit best and meet a further condition, which most do; and what could not be searched."""
-    asked, best = await _search(daemon, request, condition)
-    return await _hits(daemon, request, asked, best[: request.limit]), degraded(daemon, asked)
+    """Return the best matches that also meet a condition (which most memories do), and what could not be searched."""
+    outcome = await _run(daemon, request, condition)
+    return await _hits(daemon, request, outcome), outcome.degraded
 
 
-async def _search(daemon: "Daemon", request: MemorySearch, condition: str = "1") -> "tuple[Asked, list[Candidate]]":
-    asked = await _ask(daemon, request, condition)
-    return asked, _one_each(await find(daemon, asked))
-
-
-async def _ask(daemon: "Daemon", request: MemorySearch, condition: str) -> Asked:
-    """The request as a search among the chunks of memories."""
+async def _run(daemon: "Daemon", request: MemorySearch, condition: str = "1") -> SearchOutcome[MemoryChunkRow]:
+    """Search the chunks of memories; of each memory the best chunk counts."""
     now = clock.now()
 
-    def conditions(db: Db) -> tuple[Visible, str | None]:
+    def visibility(db: Db) -> tuple[Visibility, str | None]:
         [_, *further], params = selection_conditions(db, request, now)
         state = state_condition(request.include, clock.to_ms(request.as_of), params)
         where = " AND ".join([state, *further, condition])
-        visible = Visible(allowed_scopes(db, request), where, params)
-        return visible, f"{_CHUNKS} WHERE {IN_SCOPE} AND {where}" if further else None
+        id_query = f"{_CHUNK_IDS} WHERE {IN_SCOPE} AND {where}" if further else None
+        return memory_visibility(allowed_scopes(db, request), where, params), id_query
 
-    visible, quicker = await daemon.store.read(conditions)
-    inner = Search(
+    visible, id_query = await daemon.store.read(visibility)
+    plan = SearchPlan(
         query=request.query,
-        sources=["memories"],
+        filter=daemon.search_engine.build_filter(Criteria(sources=["memories"]), visible, id_query),
+        rows=RowQuery(MemoryChunkRow, MEMORY_COLUMNS, MEMORY_JOIN, {"now": now}),
+        page=Page.of(request),
         mode=request.mode,
         min_score=request.min_score,
-        explain=request.explain,
+        adjust_score=partial(weigh_memory, weights=ScoreWeights.of(daemon.config), now=now),
+        group_of=lambda row: row.memory_id,
     )
-    return ask(daemon, inner, visible, quicker)
-
-
-def _one_each(candidates: "list[Candidate]") -> "list[Candidate]":
-    """Of each memory the chunk that fits best."""
-    best: dict[str, Candidate] = {}
-    for candidate in candidates:
-        best.setdefault(candidate.row["memory_id"], candidate)
-    return list(best.values())
+    return await daemon.search_engine.run(plan)
 
 
 async def _hits(
-    daemon: "Daemon", request: MemorySearch, asked: Asked, candidates: "list[Candidate]"
+    daemon: "Daemon", request: MemorySearch, outcome: SearchOutcome[MemoryChunkRow]
 ) -> list[MemoryHit]:  # fmt: skip
-    memories = await _memories(daemon, [one.row["memory_id"] for one in candidates], clock.to_ms(request.as_of))
-    return [_hit(asked, memories[one.row["memory_id"]], one) for one in candidates if one.row["memory_id"] in memories]
+    now, as_of = clock.now(), clock.to_ms(request.as_of)
+    ids = json.dumps([candidate.row.memory_id for candidate in outcome.candidates])
 
-
-async def _memories(daemon: "Daemon", ids: list[str], as_of: int | None) -> dict[str, Memory]:
-    now = clock.now()
-
-    def fetch(db: Db) -> list[Memory]:
+    def fetch(db: Db) -> dict[str, Memory]:
         sql = f"{SELECT} WHERE memories.id IN (SELECT value FROM json_each(:ids))"
-        return to_memories(db, db.fetch(sql, {"ids": json.dumps(ids), "now": now}), now, as_of)
+        rows = db.fetch(sql, {"ids": ids, "now": now})
+        return {memory.id: memory for memory in to_memories(db, rows, now, as_of)}
 
-    return {memory.id: memory for memory in await daemon.store.read(fetch)}
-
-
-def _hit(asked: Asked, memory: Memory, candidate: "Candidate") -> MemoryHit:
-    explained = {name: round(value, 6) for name, value in candidate.components.items()}
-    text = snippet(candidate.row["text"], asked.words.stems)
-    score = round(min(1.0, candidate.score), 6)
-    return MemoryHit(memory, score, text, explained if asked.request.explain else None)
-
-
-@handles(MemoryContext)
-@takes_search_turn
-async def memory_context(daemon: "Daemon", request: MemoryContext) -> Context:
-    found, problem = await _for_context(daemon, request)
-    excluded = tuple(request.exclude)
-    chosen: list[Memory] = []
-    for memory in found:
-        known = any(memory.id.startswith(given) for given in excluded)
-        if not known and not any(is_near_duplicate(memory.content, other.content) for other in chosen):
-            chosen.append(memory)
-    return _block(chosen, request.max_characters, problem)
-
-
-async def _for_context(daemon: "Daemon", request: MemoryContext) -> tuple[list[Memory], str | None]:
-    """What fits the query best, or what is strongest; more than is shown, since some may say the same."""
-    enough = min(100, request.limit * 2 + len(request.exclude))
-    who = {"scopes": request.scopes, "agent": request.agent, "project": request.project}
-    if request.query is not None:
-        asked = MemorySearch(query=request.query, limit=enough, **who)  # type: ignore[arg-type]
-        hits, problem = await best_memories(daemon, asked, CONFIDENT)
-        return [hit.memory for hit in hits][: request.limit * 2], problem
-    now = clock.now()
-
-    def strongest(db: Db) -> list[Memory]:
-        params = allowed_scopes(db, request).params | {"now": now, "limit": enough}
-        return to_memories(db, db.fetch(_UNASKED, params), now)
-
-    return await daemon.store.read(strongest), None
-
-
-def _block(memories: list[Memory], most: int, problem: str | None) -> Context:
-    lines: list[str] = []
-    ids: list[str] = []
-    room = most - len(BEGIN) - len(END)
-    for memory in memories:
-        if len(memory.summary or memory.content) > SOURCE_FACTOR * most:
-            continue  # too long whatever is left of it: do not spend time on cleaning it
-        line = _line(memory)
-        if len(line) <= room:
-            lines.append(line)
-            ids.append(memory.id)
-            room -= len(line)
-    text = BEGIN + "".join(lines) + END if lines else ""
-    return Context(text, ids, len(memories) - len(ids), problem)
-
-
-def _line(memory: Memory) -> str:
-    said = clean_line(memory.summary or memory.content)
-    return f"- [{encode_id(memory.id)}] ({clean_line(memory.category)}) {said}\n"
+    memories = await daemon.store.read(fetch)
+    hits = []
+    for candidate in outcome.candidates:
+        memory = memories.get(candidate.row.memory_id or "")
+        if memory is not None:
+            components = candidate.rounded_components if request.explain else None
+            hits.append(MemoryHit(memory, candidate.wire_score, outcome.snippet(candidate), components))
+    return hits

@@ -10,6 +10,7 @@ import unicodedata
 from collections.abc import Iterator
 
 from clankersd.embedders.memory_headroom import numpy_if_available
+from clankersd.index.tokenize import WORD
 
 QUARTER = 16
 SAME_WORDS = 0.8
@@ -18,7 +19,6 @@ SAME_WORDS = 0.8
 ORDER_MATTERS = 30
 """Words. In a text up to so long their order is part of what it says."""
 
-_WORD = re.compile(r"\w+")
 _IDEOGRAPH = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7ff]")
 _NEGATION = re.compile("not?|never|none|nothing|without|neither|nor|cannot|(do|does|did|is|are|wo|ca|must|should)nt")
 _APOSTROPHE = re.compile(r"['’]")
@@ -32,7 +32,7 @@ def content_hash(text: str) -> str:
 def words(text: str) -> list[str]:
     """The words of a text as they are compared; ideographs one by one."""
     found = []
-    for word in _WORD.findall(_APOSTROPHE.sub("", _plain(text))):
+    for word in WORD.findall(_APOSTROPHE.sub("", _plain(text))):
         found += list(word) if _IDEOGRAPH.search(word) else [word]
     return found
 

@@ -1,1 +1,1 @@
-"""Recall: what an agent is told of earlier work, within bounds, once, and on the record."""
+"""Recall: put relevant earlier work into an agent's prompt, bounded, without repetition, and on the record."""

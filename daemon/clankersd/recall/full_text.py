@@ -1,6 +1,6 @@
-"""The whole text behind an id, a part at a time. A chunk's id is a hash: its first 16 characters name it as well."""
+"""`recall.get`: the full text of an id, in parts. The id of a chunk is a hash, of which 16 characters are enough."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 from clankers_protocol.errors import NotFound
 from clankers_protocol.recall import FullText, RecallGet
@@ -10,8 +10,10 @@ from clankersd.wire.rpc import handles
 if TYPE_CHECKING:
     from clankersd.app import Daemon
 
-# Each: what the id stands for, where it is from, and its text, as far as it is asked for.
-_KINDS = {
+Kind = Literal["session", "message", "tool", "chunk"]
+
+# Each selects a description, the session, the time and the full text.
+_QUERIES: dict[Kind, str] = {
     "message": """
         SELECT coalesce(messages.role, 'message') || coalesce(' in ' || nullif(sessions.title, ''), '') AS about,
                session_id, messages.created_at, coalesce(text_content, '') AS text
@@ -43,7 +45,7 @@ _KINDS = {
 }
 _PART = """
     SELECT about, session_id, created_at, length(text) AS characters,
-           substr(text, :offset + 1, :characters) AS text FROM ({found})
+           substr(text, :offset + 1, :characters) AS text FROM ({query})
 """
 
 
@@ -52,14 +54,11 @@ async def recall_get(daemon: "Daemon", request: RecallGet) -> FullText:
     params = {"id": request.id, "offset": request.offset, "characters": request.characters}
 
     def get(db: Db) -> FullText:
-        for kind, found in _KINDS.items():
-            if row := db.fetch_one(_PART.format(found=found), params):
-                return _whole(request, kind, row)
+        for kind, query in _QUERIES.items():
+            if row := db.fetch_one(_PART.format(query=query), params):
+                end = request.offset + len(row["text"])
+                next_offset = end if end < row["characters"] else None
+                return FullText(id=request.id, kind=kind, next_offset=next_offset, **row)
         raise NotFound(f"nothing with the id {request.id}")
 
     return await daemon.store.read(get)
-
-
-def _whole(request: RecallGet, kind: Any, row: dict[str, Any]) -> FullText:
-    end = request.offset + len(row["text"])
-    return FullText(id=request.id, kind=kind, next_offset=end if end < row["characters"] else None, **row)

@@ -1,7 +1,6 @@
-"""Told at the start of a session and with a prompt: chosen, bounded, not repeated, and recorded."""
+"""Recall at the start of a session and with a prompt: selected, bounded, not repeated, and recorded."""
 
 import json
-from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,17 +19,17 @@ from clankers_protocol.recall import (
 from clankersd import clock
 from clankersd.capture import opt_out
 from clankersd.db import Db
+from clankersd.memories.scoring import ScoreWeights
 from clankersd.memories.update import record_recall
 from clankersd.recall.block import Block, Item
 from clankersd.recall.harnesses import Occasion, occasion
 from clankersd.recall.skip import why_trivial
 from clankersd.recall.sources import (
-    project_of,
-    query_of,
+    matching_items,
+    prompt_query,
+    recall_scopes,
     recent_sessions,
-    related,
-    relevant_memories,
-    scopes_of,
+    resolve_project,
     strongest_memories,
 )
 from clankersd.search.limiter import takes_search_turn
@@ -39,22 +38,22 @@ from clankersd.wire.rpc import handles
 if TYPE_CHECKING:
     from clankersd.app import Daemon
 
-MOST_CHARACTERS = 9_000
-"""Harnesses take 10,000, and put what is longer into a file."""
+MAX_CHARACTERS = 9_000
+"""Harnesses accept 10,000 characters and put a longer text into a file."""
 
-MINIMAL_CHARACTERS = 800
-OWN_SHARE = 0.8
-"""Of `recall_seconds`; the rest is the hook's own, so that what is recorded was in time to be told."""
+MAX_MINIMAL_CHARACTERS = 800
+SEARCH_SHARE = 0.8
+"""Share of `recall_seconds` for the search. The hook needs the rest, so that what is recorded also arrives in time."""
 
-# After a compaction the harness has dropped what it was told before.
-_TOLD = """
+# A compaction makes the harness drop what was recalled before it.
+_RECALLED = """
     SELECT DISTINCT ids.value FROM injections, json_each(injections.ids_json) AS ids
     WHERE session_id = :session AND injections.id >= coalesce(
         (SELECT max(id) FROM injections WHERE session_id = :session AND trigger_event = 'compact'), 0)
 """
-_BEGUN = "SELECT 1 FROM injections WHERE session_id = :session AND kind = 'start'"
-_SUBAGENT = "SELECT metadata ->> '$.parentId' IS NOT NULL FROM sessions WHERE id = :session"
-# A compaction is noted even when nothing is told, if there is anything that it made the harness forget.
+_HAS_STARTED = "SELECT 1 FROM injections WHERE session_id = :session AND kind = 'start'"
+_IS_SUBAGENT = "SELECT metadata ->> '$.parentId' IS NOT NULL FROM sessions WHERE id = :session"
+# A compaction is recorded even if nothing is injected, provided that there is an injection for it to make void.
 _RECORD = """
     INSERT INTO injections (session_id, at, kind, trigger_event, characters, ids_json, text)
     SELECT :session, :at, :kind, :trigger, :characters, :ids, :text
@@ -67,18 +66,19 @@ _INJECTIONS = """
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Who is to be told: a session in a project (its id), what it was told before, and what this occasion is for it.
+class Target:
+    """The session to recall for: its project (an id), the scopes it may see, and the ids already recalled in it.
 
-    A harness that has no event for it is told of the start with its first prompt.
+    `kinds` is usually the kind of the occasion. A harness without an event at the start of a session gets "start" and
+    "prompt" together with the first prompt.
     """
 
     session: str
     project: str | None
     scopes: list[str]
-    told: frozenset[str]
+    recalled_ids: frozenset[str]
     kinds: list[RecallKind]
-    subagent: bool
+    is_subagent: bool
 
 
 @handles(RecallHook)
@@ -87,19 +87,19 @@ async def recall_hook(daemon: "Daemon", request: RecallHook) -> HookOutput:
     at = occasion(request.harness, request.event)
     if at is None:
         return HookOutput()
-    # Asked where writes are: the session itself may be on its way, on the same connection.
-    asked = await daemon.store.write(lambda db: _asked(db, at))
-    found = await _recall(daemon, at, asked)
-    if found.text or at.trigger == "compact":
-        await daemon.store.write(lambda db: _record(db, at, asked, found))
-    return HookOutput(at.told_as(found.text) if found.text else None)
+    # Read in the order of writes: the event that creates the session may precede this call on the same connection.
+    target = await daemon.store.write(lambda db: _target(db, at))
+    recall = await _recall(daemon, at, target)
+    if recall.text or at.trigger == "compact":
+        await daemon.store.write(lambda db: _record(db, at, target, recall))
+    return HookOutput(at.told_as(recall.text) if recall.text else None)
 
 
 @handles(RecallPreview)
 @takes_search_turn
 async def recall_preview(daemon: "Daemon", request: RecallPreview) -> Recall:
     at = Occasion(None, request.kind, request.session_id or "", request.project, request.query or "", request.kind)
-    return await _recall(daemon, at, await daemon.store.read(lambda db: _asked(db, at)))
+    return await _recall(daemon, at, await daemon.store.read(lambda db: _target(db, at)))
 
 
 @handles(SessionInjections)
@@ -113,102 +113,95 @@ async def session_injections(daemon: "Daemon", request: SessionInjections) -> li
     return await daemon.store.read(injections)
 
 
-def _record(db: Db, at: Occasion, asked: Asked, found: Recall) -> None:
+def _target(db: Db, at: Occasion) -> Target:
+    session = {"session": at.session}
+    project = resolve_project(db, at.session, at.project)
+    recalled_ids: frozenset[str] = frozenset()
+    has_started = False
+    if at.trigger != "compact":
+        recalled_ids = frozenset(row[0] for row in db.tuples(_RECALLED, session))
+        has_started = bool(db.value(_HAS_STARTED, session))
+    return Target(
+        session=at.session,
+        project=project,
+        scopes=recall_scopes(at.harness, project),
+        recalled_ids=recalled_ids,
+        kinds=["start", "prompt"] if at.starts_with_prompt and not has_started else [at.kind],
+        is_subagent=bool(db.value(_IS_SUBAGENT, session)),
+    )
+
+
+def _record(db: Db, at: Occasion, target: Target, recall: Recall) -> None:
     now = clock.now()
-    row = {"kind": asked.kinds[0], "trigger": at.trigger, "characters": found.characters, "text": found.text}
-    db.execute(_RECORD, row | {"session": at.session, "at": now, "ids": json.dumps(found.ids)})
-    if asked.kinds == ["prompt"]:  # what every session is told at its start would only grow stronger by that
-        record_recall(db, at.session, found.ids, now)
+    injection = {
+        "session": at.session,
+        "at": now,
+        "kind": target.kinds[0],
+        "trigger": at.trigger,
+        "characters": recall.characters,
+        "ids": json.dumps(recall.ids),
+        "text": recall.text,
+    }
+    db.execute(_RECORD, injection)
+    # The strongest memories are recalled at every start: reinforcing them there would only make them stronger.
+    if target.kinds == ["prompt"]:
+        record_recall(db, at.session, recall.ids, now)
 
 
-async def _recall(daemon: "Daemon", at: Occasion, asked: Asked) -> Recall:
-    """What is told on this occasion, or why nothing is."""
-    if refusal := _refusal(daemon, at, asked):
-        return _nothing(refusal)
-    most = MINIMAL_CHARACTERS if daemon.config.recall == "minimal" else MOST_CHARACTERS
-    block = Block(min(daemon.config.recall_characters, most))
-    reasons: list[str] = []
-    with anyio.move_on_after(daemon.config.recall_seconds * OWN_SHARE) as scope:
-        for kind in asked.kinds:
-            choose, otherwise = _CHOICES[kind]
-            if pointless := _pointless(daemon, at, kind):
-                reasons.append(pointless)
-                continue
-            reasons.append(otherwise)
-            async for items in choose(daemon, asked, at.prompt):
-                reasons += _fill(block, items, asked.told)
-    if scope.cancelled_caught:
-        reasons.append("it took too long: see the setting `recall_seconds`")
-    return Recall(block.text, block.ids, len(block.text)) if block.ids else _nothing(reasons[-1])
-
-
-def _refusal(daemon: "Daemon", at: Occasion, asked: Asked) -> str | None:
-    if daemon.config.recall == "off":
-        return "recall is off: see the setting `recall`"
+async def _recall(daemon: "Daemon", at: Occasion, target: Target) -> Recall:
+    """Build the block for an occasion, or state why there is none."""
+    config = daemon.config
+    if config.recall == "off":
+        return _nothing("recall is off: see the setting `recall`")
     if at.project and opt_out.declines(at.project):
-        return f"the project wants no part in it: there is a {opt_out.MARKER}"
-    return "it is a subagent's session: its agent knows what to tell it" if asked.subagent else None
+        return _nothing(f"the project opted out: it has a {opt_out.MARKER} file")
+    if target.is_subagent:
+        return _nothing("the session belongs to a subagent, which its agent instructs")
+    limit = MAX_MINIMAL_CHARACTERS if config.recall == "minimal" else MAX_CHARACTERS
+    block = Block(min(config.recall_characters, limit))
+    reason = ""
+    with anyio.move_on_after(config.recall_seconds * SEARCH_SHARE) as scope:
+        for kind in target.kinds:
+            if kind == "start":
+                items, reason = await _start_items(daemon, target)
+            else:
+                items, reason = await _prompt_items(daemon, target, at.prompt)
+            new_items = [item for item in items if item.id not in target.recalled_ids]
+            for item in new_items:
+                block.add(item)
+            if items and not new_items:
+                reason = "everything relevant was already recalled in this session"
+    if scope.cancelled_caught:
+        reason = "the search took too long: see the setting `recall_seconds`"
+    return Recall(block.text, block.ids, len(block.text)) if block.ids else _nothing(reason)
 
 
 def _nothing(reason: str) -> Recall:
     return Recall("", [], 0, reason)
 
 
-def _fill(block: Block, items: list[Item], told: frozenset[str]) -> list[str]:
-    """Take in what is new, the most important first; tells when nothing is."""
-    new = [item for item in items if item.id not in told]
-    for item in new:
-        block.add(item)
-    return ["everything that would be told was told already in this session"] if items and not new else []
+async def _start_items(daemon: "Daemon", target: Target) -> tuple[list[Item], str]:
+    """Return pinned memories, recent sessions and strong memories, in this order; and the reason if there are none."""
+    is_minimal = daemon.config.recall == "minimal"
 
-
-def _asked(db: Db, at: Occasion) -> Asked:
-    project = project_of(db, at.session, at.project)
-    told = [] if at.trigger == "compact" else db.tuples(_TOLD, {"session": at.session})
-    begun = at.trigger != "compact" and db.value(_BEGUN, {"session": at.session})
-    return Asked(
-        session=at.session,
-        project=project,
-        scopes=scopes_of(at.harness, project),
-        told=frozenset(row[0] for row in told),
-        kinds=["start", "prompt"] if at.starts_with_prompt and not begun else [at.kind],
-        subagent=bool(db.value(_SUBAGENT, {"session": at.session})),
-    )
-
-
-def _pointless(daemon: "Daemon", at: Occasion, kind: RecallKind) -> str | None:
-    """Why nothing is looked for; None when it is worth it."""
-    if kind == "start":
-        return None
-    if daemon.config.recall == "minimal":
-        return "prompts get nothing: see the setting `recall`"
-    trivial = why_trivial(query_of(at.prompt))
-    return f"nothing to look for in the prompt: {trivial}" if trivial else None
-
-
-async def _at_start(daemon: "Daemon", asked: Asked, _: str) -> AsyncIterator[list[Item]]:
-    """Pinned memories, recent sessions, strong memories: in this order, as long as there is room."""
-    minimal = daemon.config.recall == "minimal"
-
-    def known(db: Db) -> list[Item]:
-        memories = strongest_memories(db, asked.scopes, pinned_only=minimal)
-        pinned = [item for item in memories if item.about.startswith("pinned")]
-        sessions = recent_sessions(db, asked.project, asked.session, titles_only=minimal)
+    def fetch(db: Db) -> list[Item]:
+        memories = strongest_memories(db, target.scopes, pinned_only=is_minimal)
+        pinned = [item for item in memories if item.label.startswith("pinned")]
+        sessions = recent_sessions(db, target.project, target.session, titles_only=is_minimal)
         return [*pinned, *sessions, *(item for item in memories if item not in pinned)]
 
-    yield await daemon.store.read(known)
+    return await daemon.store.read(fetch), "nothing is known about this project yet"
 
 
-async def _with_prompt(daemon: "Daemon", asked: Asked, prompt: str) -> AsyncIterator[list[Item]]:
-    """Memories that fit the prompt, then passages of earlier sessions: when time runs out, what was found by then."""
-    query = query_of(prompt)
-    yield await relevant_memories(daemon, query, asked.scopes)
-    yield await related(daemon, query, asked.project, asked.session)
-
-
-Choice = Callable[["Daemon", Asked, str], AsyncIterator[list[Item]]]
-
-_CHOICES: dict[RecallKind, tuple[Choice, str]] = {
-    "start": (_at_start, "nothing is known of this project yet"),
-    "prompt": (_with_prompt, "nothing that fits the prompt was found"),
-}
+async def _prompt_items(daemon: "Daemon", target: Target, prompt: str) -> tuple[list[Item], str]:
+    """Return memories and passages that match the prompt; and the reason if there are none."""
+    if daemon.config.recall == "minimal":
+        return [], "nothing is recalled with prompts: see the setting `recall`"
+    query = prompt_query(prompt)
+    if trivial := why_trivial(query):
+        return [], f"nothing to search for in the prompt: {trivial}"
+    weights = ScoreWeights.of(daemon.config)
+    items = await matching_items(
+        daemon.search_engine, weights, query, target.scopes, target.project, target.session
+    )  # fmt: skip
+    return items, "nothing relevant to the prompt was found"

@@ -1,24 +1,21 @@
-"""Prompts that ask for nothing which could be recalled."""
+"""Trivial prompts, for which nothing is searched: greetings, affirmations, commands."""
 
 import re
 import unicodedata
 
-from clankersd.index.chunker import CJK
-from clankersd.index.tokenize import STOP_WORDS
+from clankersd.index.tokenize import CJK_CHARACTER, STOP_WORDS, WORD
 
-FEWEST_LETTERS = 8
-CJK_LETTERS = 3
-"""What a CJK character counts: two or three of them say what a word of eight letters says."""
+MIN_LETTERS = 8
+LETTERS_PER_CJK_CHARACTER = 3
+"""Two or three CJK characters say as much as a word of eight letters."""
 
-_COMMAND = re.compile(r"/[\w:.-]+(\s|$)")  # not a path: that has another slash
-_OF_THE_HARNESS = re.compile(r"<(command|local-command|task|system|bash|user-memory)-")
-_WORD = re.compile(r"\w+")
-_CJK = re.compile(f"[{CJK}]")
+_COMMAND = re.compile(r"/[\w:.-]+(\s|$)")  # a path has another slash
+_HARNESS_MESSAGE = re.compile(r"<(command|local-command|task|system|bash|user-memory)-")
 
 GREETINGS = frozenset(
     """hi hello hey hiya howdy yo sup greetings morning afternoon evening good day night bye goodbye cheers welcome
     hallo moin servus guten tag morgen abend bonjour salut bonsoir hola buenas buenos dias ciao olá oi
-    привет здравствуйте 你好 您好 早上好 晚上好 こんにちは おはよう 안녕 안녕하세요""".split()  # noqa: SIM905  # as a text it can be read
+    привет здравствуйте 你好 您好 早上好 晚上好 こんにちは おはよう 안녕 안녕하세요""".split()  # noqa: SIM905  # readable as a text
 )
 AFFIRMATIONS = frozenset(
     """y n k ok okay okey kk yes yeah yep yup ya no nope nah sure fine right correct exactly true agreed lgtm ack
@@ -34,20 +31,19 @@ AFFIRMATIONS = frozenset(
 
 
 def why_trivial(prompt: str) -> str | None:
-    """Why nothing is looked for with this prompt; None when it is worth it."""
+    """Return why a prompt is not worth a search; None if it is."""
     text = unicodedata.normalize("NFC", prompt).strip()
     if _COMMAND.match(text):
         return "a slash command"
-    if _OF_THE_HARNESS.match(text):
+    if _HARNESS_MESSAGE.match(text):
         return "the harness's own message"
-    words = [word.casefold() for word in _WORD.findall(text)]
+    words = [word.casefold() for word in WORD.findall(text)]
     if not words:
         return "no words"
-    telling = [word for word in words if word not in AFFIRMATIONS and word not in GREETINGS and word not in STOP_WORDS]
-    if not telling:
+    significant = [word for word in words if word not in AFFIRMATIONS | GREETINGS | STOP_WORDS]
+    if not significant:
         return "a greeting" if any(word in GREETINGS for word in words) else "an affirmation"
-    return "too short" if sum(map(_letters, telling)) < FEWEST_LETTERS else None
-
-
-def _letters(word: str) -> int:
-    return len(word) + (CJK_LETTERS - 1) * len(_CJK.findall(word))
+    letters = 0
+    for word in significant:
+        letters += len(word) + (LETTERS_PER_CJK_CHARACTER - 1) * len(CJK_CHARACTER.findall(word))
+    return "too short" if letters < MIN_LETTERS else None

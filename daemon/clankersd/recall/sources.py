@@ -1,46 +1,54 @@
-"""What could be told: memories, recent sessions, and what was said about the like of a prompt."""
+"""Sources of recall: memories, recent sessions, and passages of earlier sessions that match a prompt."""
 
 import math
-import re
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from clankers_protocol.errors import RpcError
-from clankers_protocol.memories import MemorySearch
-from clankers_protocol.search import Filter, Hit, Search, Source
+from clankers_protocol.search import Filter
 from clankersd import clock
 from clankersd.db import Db
 from clankersd.index.tokenize import query_words
+from clankersd.memories.filters import memory_visibility
 from clankersd.memories.scopes import IN_SCOPE, AllowedScopes
-from clankersd.memories.search import best_memories
+from clankersd.memories.scoring import MEMORY_COLUMNS, MEMORY_JOIN, MemoryChunkRow, ScoreWeights, weigh_memory
 from clankersd.memories.store import CONFIDENT, CURRENT, SALIENCE
 from clankersd.projects import find_project_id
-from clankersd.recall.block import Item, day
-from clankersd.search.search import best_hits
+from clankersd.recall.block import Item, format_day
+from clankersd.search.engine import POOL_SIZE, Page, SearchEngine, SearchPlan
+from clankersd.search.filters import NO_MEMORIES, Criteria
+from clankersd.search.ranking import Candidate
+from clankersd.search.rows import RowQuery
+from clankersd.search.snippets import count_matching_stems, excerpt
 
-if TYPE_CHECKING:
-    from clankersd.app import Daemon
+MAX_SESSIONS = 5
+MAX_STRONGEST_MEMORIES = 10
+MAX_MATCHING_MEMORIES = 5
+MAX_PASSAGES = 5
+MAX_EXAMINED = 20
+"""Sessions, matching memories and passages that are examined, each, for those that are worth recalling."""
 
-MOST_SESSIONS = 5
-MOST_MEMORIES = 10
-MOST_HITS = 5
-LOOKED_AT = 20
-LONGEST_QUERY = 2_000
-LONGEST_PINNED = 400
-LONGEST_SUMMARY = 500
-LONGEST_TEXT = 300
-SHORT_ID = 16
-LEAST_SCORE = 0.3
-MOST_IN_COMMON = 3
-"""Words that a text must share with a prompt, when the prompt has many."""
+MAX_QUERY_CHARACTERS = 2_000
+MAX_PINNED_CHARACTERS = 400
+MAX_SUMMARY_CHARACTERS = 500
+MAX_TEXT_CHARACTERS = 300
+MAX_TITLE_CHARACTERS = 80
+SHORT_ID_CHARACTERS = 16
+MIN_SCORE_SHARE = 0.3
+"""Share of the best passage's score that a passage must reach."""
 
-MEMORIES, SESSIONS, RELATED = "Memories", "Recent sessions in this project", "Related to this prompt"
+MIN_SHARED_WORDS = 3
+"""Words that a text must share with a long prompt; with a short one, half of the prompt's words."""
+
+MEMORIES, SESSIONS, PASSAGES = "Memories", "Recent sessions in this project", "Related to this prompt"
 
 _STRONGEST = f"""
     SELECT memories.id, content, summary, category, pinned FROM memories
     WHERE {CURRENT} AND {IN_SCOPE} AND {CONFIDENT} AND (pinned = 1 OR :strongest)
     ORDER BY pinned DESC, {SALIENCE} * (0.5 + importance) DESC, memories.id DESC LIMIT :limit
 """
-_RECENT = """
+_RECENT_SESSIONS = """
     SELECT id, title, substr(summary, 1, 2000) AS summary, created_at, substr(coalesce(user_prompt, (
         SELECT text_content FROM messages WHERE session_id = sessions.id AND role = 'user' AND text_content <> ''
         ORDER BY created_at, messages.id LIMIT 1
@@ -48,91 +56,144 @@ _RECENT = """
     FROM sessions WHERE project_id = :project AND id <> :session AND metadata ->> '$.parentId' IS NULL
     ORDER BY created_at DESC LIMIT :limit
 """
-_MARKED = re.compile("«([^»]+)»")
+_MATCH_COLUMNS = f"""
+    {MEMORY_COLUMNS}, substr(memories.content, 1, 2000) AS memory_content,
+    substr(memories.summary, 1, 2000) AS memory_summary, memories.category AS memory_category,
+    files.path, sessions.title AS session_title
+"""
+_MATCH_JOINS = f"""
+    {MEMORY_JOIN}
+    LEFT JOIN files ON files.id = chunks.file_id
+    LEFT JOIN sessions ON sessions.id = chunks.session_id
+"""
 
 
-def project_of(db: Db, session: str, project: str | None) -> str | None:
-    """The id of the project a session is in, or of the given path or id."""
+@dataclass(slots=True)
+class MatchRow(MemoryChunkRow):
+    """A chunk that matches a prompt, with its memory, or the file or session it is from."""
+
+    memory_content: str | None
+    memory_summary: str | None
+    memory_category: str | None
+    path: str | None
+    session_title: str | None
+
+
+def resolve_project(db: Db, session: str, project: str | None) -> str | None:
+    """Return the id of the project that a session belongs to, else of the given path or id."""
     known = db.value("SELECT project_id FROM sessions WHERE id = :id", {"id": session})
     return known or (find_project_id(db, project) if project else None)
 
 
+def recall_scopes(harness: str | None, project: str | None) -> list[str]:
+    """Return the scopes whose memories may be recalled: the global one, the harness's and the project's."""
+    scopes = ["global"]
+    if harness:
+        scopes.append(f"agent:{harness}")
+    if project:
+        scopes.append(f"project:{project}")
+    return scopes
+
+
+def prompt_query(prompt: str) -> str:
+    """Return the text to search for: the prompt, or both ends of a long one."""
+    if len(prompt) <= MAX_QUERY_CHARACTERS:
+        return prompt
+    half = MAX_QUERY_CHARACTERS // 2
+    return f"{prompt[:half]} {prompt[-half:]}"
+
+
 def recent_sessions(db: Db, project: str | None, session: str, *, titles_only: bool) -> list[Item]:
-    """The project's last sessions, newest first: what they came to, else what they were asked."""
-    found = db.fetch(_RECENT, {"project": project, "session": session, "limit": LOOKED_AT})
-    items = [_session_item(row, titles_only) for row in found if row["summary"] or row["prompt"] or row["title"]]
-    return items[:MOST_SESSIONS]
+    """Return the project's last sessions, newest first: their summaries, else their first prompts."""
+    rows = db.fetch(_RECENT_SESSIONS, {"project": project, "session": session, "limit": MAX_EXAMINED})
+    items = [_session_item(row, titles_only) for row in rows if row["summary"] or row["prompt"] or row["title"]]
+    return items[:MAX_SESSIONS]
 
 
 def _session_item(row: dict[str, Any], titles_only: bool) -> Item:
-    date, title = day(row["created_at"]), row["title"]
+    date, title, summary, prompt = format_day(row["created_at"]), row["title"], row["summary"], row["prompt"]
     if titles_only:
-        return Item(SESSIONS, row["id"], date, title or row["prompt"] or row["summary"], LONGEST_TEXT // 3)
-    if row["summary"]:
-        return Item(SESSIONS, row["id"], f"{date} {title[:80]}" if title else date, row["summary"], LONGEST_SUMMARY)
-    asked = row["prompt"] or title
-    return Item(SESSIONS, row["id"], f"{date} asked" if row["prompt"] else date, asked, LONGEST_TEXT)
+        return Item(SESSIONS, row["id"], date, title or prompt or summary, MAX_TEXT_CHARACTERS // 3)
+    if summary:
+        label = f"{date} {title[:MAX_TITLE_CHARACTERS]}" if title else date
+        return Item(SESSIONS, row["id"], label, summary, MAX_SUMMARY_CHARACTERS)
+    if prompt:
+        return Item(SESSIONS, row["id"], f"{date} asked", prompt, MAX_TEXT_CHARACTERS)
+    return Item(SESSIONS, row["id"], date, title, MAX_TEXT_CHARACTERS)
 
 
 def strongest_memories(db: Db, scopes: list[str], *, pinned_only: bool) -> list[Item]:
-    """The pinned memories and, unless only they are wanted, the strongest others."""
-    params = {"now": clock.now(), "strongest": not pinned_only, "limit": MOST_MEMORIES}
-    return [_memory_item(**row) for row in db.fetch(_STRONGEST, AllowedScopes(tuple(scopes)).params | params)]
+    """Return the pinned memories and, unless only they are wanted, the strongest others."""
+    params = {"now": clock.now(), "strongest": not pinned_only, "limit": MAX_STRONGEST_MEMORIES}
+    rows = db.fetch(_STRONGEST, AllowedScopes(tuple(scopes)).params | params)
+    return [_memory_item(row["id"], row["content"], row["summary"], row["category"], row["pinned"]) for row in rows]
 
 
-def _memory_item(id: str, content: str, summary: str | None, category: str, pinned: bool) -> Item:  # noqa: A002  # a column
+def _memory_item(memory_id: str, content: str, summary: str | None, category: str, pinned: int) -> Item:
     if pinned:
-        return Item(MEMORIES, id, f"pinned {category}", content, LONGEST_PINNED)
-    return Item(MEMORIES, id, category, summary or content, LONGEST_TEXT)
+        return Item(MEMORIES, memory_id, f"pinned {category}", content, MAX_PINNED_CHARACTERS)
+    return Item(MEMORIES, memory_id, category, summary or content, MAX_TEXT_CHARACTERS)
 
 
-def scopes_of(harness: str | None, project: str | None) -> list[str]:
-    """Whose memories may be told: everybody's, the harness's and the project's."""
-    agent = [f"agent:{harness}"] if harness else []
-    return ["global", *agent, *([f"project:{project}"] if project else [])]
+async def matching_items(
+    engine: SearchEngine, weights: ScoreWeights, query: str, scopes: list[str], project: str | None, session: str
+) -> list[Item]:
+    """Search once for memories and for passages that match a prompt: memories first, each kind best first.
 
-
-async def relevant_memories(daemon: "Daemon", query: str, scopes: list[str]) -> list[Item]:
-    """The memories that fit a prompt, best first."""
+    Passages come from the project's other sessions and from its memory files.
+    """
+    now = clock.now()
+    visibility = memory_visibility(AllowedScopes(tuple(scopes)), f"{CURRENT} AND {CONFIDENT}", {"now": now})
+    chunk_filter = engine.build_filter(Criteria(sources=["memories"]), visibility)
+    if project is not None:
+        other_sessions = [Filter("session", "ne", session)] if session else []
+        passages = Criteria(sources=["sessions", "memory"], project=project, filters=other_sessions)
+        chunk_filter = chunk_filter.union(engine.build_filter(passages, NO_MEMORIES))
+    plan = SearchPlan(
+        query=query,
+        filter=chunk_filter,
+        rows=RowQuery(MatchRow, _MATCH_COLUMNS, _MATCH_JOINS, {"now": now}),
+        page=Page(4 * POOL_SIZE),
+        pool_size=2 * POOL_SIZE,  # so that neither kind crowds out the other
+        adjust_score=partial(weigh_memory, weights=weights, now=now),
+        group_of=lambda row: row.memory_id,
+    )
     try:
-        found, _ = await best_memories(daemon, MemorySearch(query=query, scopes=scopes, limit=LOOKED_AT), CONFIDENT)
-    except RpcError:  # a prompt never fails with the search
+        outcome = await engine.run(plan)
+    except RpcError:  # a failing search must not fail a prompt
         return []
-    fitting = [hit.memory for hit in found if _in_common(hit.snippet, query)]
-    return [_memory_item(one.id, one.content, one.summary, one.category, one.pinned) for one in fitting[:MOST_HITS]]
+    # Scores only compare hits of one search, so the number of shared words decides what is relevant at all.
+    min_shared = min(MIN_SHARED_WORDS, math.ceil(len(query_words(query)) / 2))
+    memory_matches = [one for one in outcome.candidates if one.row.memory_id is not None]
+    passage_matches = [one for one in outcome.candidates if one.row.memory_id is None]
+    memories = _memory_items(memory_matches[:MAX_EXAMINED], outcome.stems, min_shared)
+    return memories + _passage_items(passage_matches[:MAX_EXAMINED], outcome.stems, min_shared)
 
 
-async def related(daemon: "Daemon", query: str, project: str | None, session: str) -> list[Item]:
-    """What was said in the project's other sessions, or stands in its memory files, about the like of a prompt."""
-    if project is None:
-        return []
-    others = [Filter("session", "ne", session)] if session else None
-    sources: list[Source] = ["sessions", "memory"]
-    request = Search(query=query, sources=sources, project=project, filters=others, limit=LOOKED_AT)
-    try:
-        found = await best_hits(daemon, request)
-    except RpcError:
-        return []
-    fitting = [hit for hit in found if hit.score >= LEAST_SCORE and _in_common(hit.snippet, query)]
-    unlike = {hit.text: hit for hit in reversed(fitting)}  # what is said in every session is told once
-    return [_hit_item(hit) for hit in fitting if unlike[hit.text] is hit][:MOST_HITS]
+def _memory_items(matches: list[Candidate[MatchRow]], stems: frozenset[str], min_shared: int) -> list[Item]:
+    items: list[Item] = []
+    for candidate in matches:
+        row = candidate.row
+        if count_matching_stems(excerpt(row.text, stems).plain, stems) >= min_shared:
+            content, category = row.memory_content or "", row.memory_category or ""
+            items.append(_memory_item(str(row.memory_id), content, row.memory_summary, category, row.pinned))
+    return items[:MAX_MATCHING_MEMORIES]
 
 
-def _hit_item(hit: Hit) -> Item:
-    where = hit.ref.path or f"{hit.ref.role or 'message'} in {(hit.ref.session_title or 'a session')[:80]}"
-    text = hit.snippet.replace("«", "").replace("»", "")
-    named = hit.ref.message_id or hit.chunk_id[:SHORT_ID]
-    return Item(RELATED, named, f"{day(hit.created_at)} {where}", text, LONGEST_TEXT)
-
-
-def _in_common(snippet: str, query: str) -> bool:
-    """Whether enough of the prompt's words stand in what was found: scores only compare hits of one search."""
-    shared = {word.casefold() for word in _MARKED.findall(snippet)}
-    return len(shared) >= min(MOST_IN_COMMON, math.ceil(len(query_words(query)) / 2))
-
-
-def query_of(prompt: str) -> str:
-    """What is searched for: the prompt, or both ends of a long one."""
-    if len(prompt) <= LONGEST_QUERY:
-        return prompt
-    return f"{prompt[: LONGEST_QUERY // 2]} {prompt[-LONGEST_QUERY // 2 :]}"
+def _passage_items(matches: list[Candidate[MatchRow]], stems: frozenset[str], min_shared: int) -> list[Item]:
+    items: list[Item] = []
+    seen: set[str] = set()
+    for candidate in matches:
+        row = candidate.row
+        if candidate.score < MIN_SCORE_SHARE * matches[0].score or row.text in seen:
+            continue  # weak, or repeated in many sessions
+        shown = excerpt(row.text, stems).plain
+        if count_matching_stems(shown, stems) >= min_shared:
+            seen.add(row.text)
+            origin = row.path
+            if origin is None:
+                origin = f"{row.role or 'message'} in {(row.session_title or 'a session')[:MAX_TITLE_CHARACTERS]}"
+            item_id = row.message_id or row.chunk_id[:SHORT_ID_CHARACTERS]
+            label = f"{format_day(row.created_at)} {origin}"
+            items.append(Item(PASSAGES, item_id, label, shown, MAX_TEXT_CHARACTERS))
+    return items[:MAX_PASSAGES]

@@ -1,1 +1,1 @@
-"""Search: words and meaning, fused, filtered before they are ranked."""
+"""Search engine: keyword and vector search over chunks, filtered first, then fused and ranked."""

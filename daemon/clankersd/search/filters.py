@@ -1,18 +1,16 @@
-"""What may be found, as one SQL condition on chunks. An unknown field or an empty list is an error."""
+"""Filters: the chunks that a search may find, as one SQL condition. An unknown field or an empty list is an error."""
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from clankers_protocol.errors import InvalidParams
-from clankers_protocol.search import Filter, Search
-from clankersd import clock
+from clankers_protocol.search import Filter, Source
 from clankersd.clock import to_ms
-from clankersd.index.vectors import LabelFilter
-from clankersd.memories.scopes import AllowedScopes
 from clankersd.projects import IN_PROJECT, PROJECT_IDS, project_params
 
-_PROJECT = f"""(
+_IN_PROJECT = f"""(
     chunks.session_id IN (SELECT id FROM sessions WHERE {IN_PROJECT})
     OR chunks.file_id IN (SELECT id FROM files WHERE project_id IN {PROJECT_IDS})
     OR chunks.memory_id IN (SELECT id FROM memories WHERE project_id IN {PROJECT_IDS})
@@ -21,7 +19,7 @@ _PROJECT = f"""(
         WHERE documents.project_id IN {PROJECT_IDS}
     )
 )"""
-_TEXT_FIELDS = {
+_FIELD_COLUMNS = {
     "source": "chunks.source",
     "role": "chunks.role",
     "session": "chunks.session_id",
@@ -39,142 +37,171 @@ _TEXT_FIELDS = {
         WHERE document_chunks.id = chunks.document_chunk_id
     )""",
 }
-_DOCUMENTS = {"document": "documents.id", "documentSource": "documents.source"}
-"""What is asked for positively is looked up from the document's side: few documents have many chunks."""
+_DOCUMENT_COLUMNS = {"document": "documents.id", "documentSource": "documents.source"}
+"""Fields whose positive tests start from the documents: there are few documents with many chunks each."""
 
-_OF_DOCUMENTS = """chunks.document_chunk_id IN (
+_IN_DOCUMENTS = """chunks.document_chunk_id IN (
     SELECT document_chunks.id FROM documents CROSS JOIN document_chunks ON document_chunks.document_id = documents.id
     WHERE {test}
 )"""
-_META = re.compile(r"meta\.([A-Za-z0-9_]{1,64})")
-_META_COLUMN = """coalesce(
+_METADATA_FIELD = re.compile(r"meta\.([A-Za-z0-9_]{1,64})")
+_METADATA_COLUMN = """coalesce(
     (SELECT json_extract(metadata, '$.{key}') FROM messages WHERE messages.id = chunks.message_id),
     (SELECT coalesce(json_extract(own.metadata, '$.{key}'), json_extract(documents.metadata, '$.{key}'))
      FROM document_chunks AS own JOIN documents ON documents.id = own.document_id
      WHERE own.id = chunks.document_chunk_id)
 )"""
-_TIMES = {"before": "<", "after": ">", "notBefore": ">=", "notAfter": "<="}
+_TIME_OPERATORS = {"before": "<", "after": ">", "notBefore": ">=", "notAfter": "<="}
 
 
 @dataclass(frozen=True)
-class Visible:
-    """Which memories may be found: those of these scopes that meet the condition."""
+class Visibility:
+    """Chunks that a caller may see at all: a condition in SQL, and the scopes of the memories among them.
 
-    allowed: AllowedScopes
+    The scopes exclude vectors by their label before the database is asked. None stands for every scope.
+    """
+
     condition: str
     params: dict[str, Any]
-
-    def sql(self) -> str:
-        """As a condition on chunks; chunks of anything else meet it."""
-        scoped = "(:every_scope OR chunks.scope IN (SELECT value FROM json_each(:scopes)))"
-        known = f"EXISTS (SELECT 1 FROM memories WHERE memories.id = chunks.memory_id AND {self.condition})"
-        return f"(chunks.memory_id IS NULL OR ({scoped} AND {known}))"
+    scopes: frozenset[str] | None
 
 
-def without_memories() -> Visible:
-    """For a search in something else."""
-    return Visible(AllowedScopes(()), "0", {"as_of": None, "now": clock.now()})
+NO_MEMORIES = Visibility("+chunks.memory_id IS NULL", {}, frozenset())
+"""For a search in anything but memories. The plus keeps the planner from an index that holds nearly every chunk."""
 
 
 @dataclass(frozen=True)
-class Eligible:
-    """A condition, and its parameters. Unless it is `narrow` it only asks for a source and a scope, which `fits` tells
-    from a chunk's label. `quicker` is a query for all that meet it, where a better one is known."""
+class Criteria:
+    """Criteria of a request. A chunk must meet all that are given."""
+
+    sources: Sequence[Source] | None = None
+    session_id: str | None = None
+    since: float | None = None
+    until: float | None = None
+    project: str | None = None
+    filters: Sequence[Filter] = ()
+
+
+@dataclass(frozen=True)
+class ChunkFilter:
+    """Condition on chunks, with its parameters.
+
+    A filter that is not narrow restricts nothing but source and scope, which a vector's label decides without the
+    database. `id_query` selects the ids of all matching chunks where a faster query is known than the plain one.
+    """
 
     condition: str
     params: dict[str, Any]
-    narrow: bool
-    fits: LabelFilter
-    quicker: str | None = None
+    is_narrow: bool
+    sources: frozenset[str] | None = None
+    scopes: frozenset[str] | None = None
+    id_query: str | None = None
 
     @property
     def ids(self) -> str:
-        """A query for the eligible chunks."""
-        return self.quicker or f"SELECT chunks.id FROM chunks WHERE {self.condition}"
+        """A query for the ids of all matching chunks."""
+        return self.id_query or f"SELECT chunks.id FROM chunks WHERE {self.condition}"
 
+    def includes_source(self, source: Source) -> bool:
+        """Return whether chunks of this source can match."""
+        return self.sources is None or source in self.sources
 
-def eligible(request: Search, chunking: int, visible: Visible, quicker: str | None = None) -> Eligible:
-    """What the request's filters leave, all of them together."""
-    params: dict[str, Any] = {"chunking": chunking} | visible.allowed.params | visible.params
-    conditions = _conditions(request, params)
-    narrow = bool(conditions or quicker)
-    if request.sources is not None:
-        conditions.append(_one_of("chunks.source", "source", list(request.sources), params))
-    conditions.append(visible.sql())
-    # The plus keeps the planner from going through every chunk of the chunking when something narrower is asked for.
-    cut = f"{'+' if narrow else ''}chunks.chunking = :chunking"
-    return Eligible(" AND ".join([cut, *conditions]), params, narrow, _fits(request, visible.allowed), quicker)
-
-
-def _conditions(request: Search, params: dict[str, Any]) -> list[str]:
-    conditions: list[str] = []
-    given: dict[str, tuple[str, Any]] = {
-        "session_id": ("chunks.session_id = :session_id", request.session_id),
-        "since": ("chunks.created_at >= :since", to_ms(request.since)),
-        "until": ("chunks.created_at < :until", to_ms(request.until)),
-    }
-    for name, (test, value) in given.items():
-        if value is not None:
-            conditions.append(test)
-            params[name] = value
-    if request.project is not None:
-        conditions.append(_PROJECT)
-        params |= project_params(request.project)
-    return conditions + [_condition(one, f"filter{number}", params) for number, one in enumerate(request.filters or [])]
-
-
-def _fits(request: Search, permitted: AllowedScopes) -> LabelFilter:
-    def fits(label: str) -> bool:
+    def matches_label(self, label: str) -> bool:
+        """Return whether a vector with this label (a source, for a memory followed by its scope) can match."""
         source, _, scope = label.partition(" ")
-        return (request.sources is None or source in request.sources) and (not scope or scope in permitted)
+        if self.sources is not None and source not in self.sources:
+            return False
+        return not scope or self.scopes is None or scope in self.scopes
 
-    return fits
+    def restrict(self, condition: str, **params: Any) -> "ChunkFilter":
+        """Return a filter that also requires this condition."""
+        condition = f"{self.condition} AND {condition}"
+        return replace(self, condition=condition, params=self.params | params, is_narrow=True, id_query=None)
+
+    def union(self, other: "ChunkFilter") -> "ChunkFilter":
+        """Return a filter that either of two accepts. They share no chunks, and parameters of one name are equal."""
+        return ChunkFilter(
+            f"(({self.condition}) OR ({other.condition}))",
+            self.params | other.params,
+            is_narrow=True,
+            sources=None if self.sources is None or other.sources is None else self.sources | other.sources,
+            scopes=None if self.scopes is None or other.scopes is None else self.scopes | other.scopes,
+            id_query=f"{self.ids} UNION ALL {other.ids}",
+        )
 
 
-def _condition(one: Filter, name: str, params: dict[str, Any]) -> str:
+def build_filter(
+    criteria: Criteria, chunking: int, visibility: Visibility, id_query: str | None = None
+) -> ChunkFilter:  # fmt: skip
+    """Combine the criteria of a request with what its caller may see."""
+    params: dict[str, Any] = {"chunking": chunking} | visibility.params
+    conditions: list[str] = []
+    if criteria.session_id is not None:
+        conditions.append("chunks.session_id = :session_id")
+        params["session_id"] = criteria.session_id
+    if (since := to_ms(criteria.since)) is not None:
+        conditions.append("chunks.created_at >= :since")
+        params["since"] = since
+    if (until := to_ms(criteria.until)) is not None:
+        conditions.append("chunks.created_at < :until")
+        params["until"] = until
+    if criteria.project is not None:
+        conditions.append(_IN_PROJECT)
+        params |= project_params(criteria.project)
+    for number, one in enumerate(criteria.filters):
+        conditions.append(_filter_condition(one, f"filter{number}", params))
+    is_narrow = bool(conditions or id_query)
+    if criteria.sources is not None:
+        names = ", ".join(f"'{source}'" for source in criteria.sources)  # constants of the protocol
+        conditions.append(f"chunks.source IN ({names})")
+    # The plus keeps the planner from reading every chunk of the chunking where a narrower condition has an index.
+    of_chunking = "+chunks.chunking = :chunking" if is_narrow else "chunks.chunking = :chunking"
+    return ChunkFilter(
+        " AND ".join([of_chunking, *conditions, visibility.condition]),
+        params,
+        is_narrow,
+        sources=None if criteria.sources is None else frozenset(criteria.sources),
+        scopes=visibility.scopes,
+        id_query=id_query,
+    )
+
+
+def _filter_condition(one: Filter, name: str, params: dict[str, Any]) -> str:
+    """Translate one filter of a request; its value goes into `params` under the name."""
     if one.field == "created":
-        return _time_condition(one, name, params)
-    if one.field in _DOCUMENTS and one.op in ("eq", "in"):
-        return _OF_DOCUMENTS.format(test=_test(one, _DOCUMENTS[one.field], name, params))
-    return _test(one, _TEXT_FIELDS.get(one.field) or _meta_column(one.field), name, params)
+        if one.op not in _TIME_OPERATORS or isinstance(one.value, bool | str | list):
+            raise _invalid(one, f"takes {', '.join(_TIME_OPERATORS)} with a time")
+        params[name] = to_ms(one.value) or 0
+        return f"chunks.created_at {_TIME_OPERATORS[one.op]} :{name}"
+    if one.field in _DOCUMENT_COLUMNS and one.op in ("eq", "in"):
+        return _IN_DOCUMENTS.format(test=_value_test(one, _DOCUMENT_COLUMNS[one.field], name, params))
+    column = _FIELD_COLUMNS.get(one.field)
+    if column is None:
+        metadata = _METADATA_FIELD.fullmatch(one.field)
+        if not metadata:
+            known = ", ".join([*_FIELD_COLUMNS, "created", "meta.<key>"])
+            raise InvalidParams(f"invalid params: there is no field {one.field!r} to filter by; there are {known}")
+        column = _METADATA_COLUMN.format(key=metadata[1])
+    return _value_test(one, column, name, params)
 
 
-def _test(one: Filter, column: str, name: str, params: dict[str, Any]) -> str:
+def _value_test(one: Filter, column: str, name: str, params: dict[str, Any]) -> str:
     if one.op in ("eq", "ne"):
         if isinstance(one.value, list):
-            raise _wrong(one, "takes one value, not a list")
+            raise _invalid(one, "takes one value, not a list")
         params[name] = one.value
         return f"{column} {'IS NOT' if one.op == 'ne' else '='} :{name}"
     if one.op in ("in", "notIn"):
         if not isinstance(one.value, list) or not one.value:
-            raise _wrong(one, "takes a list with something in it")
-        test = _one_of(column, name, one.value, params)
+            raise _invalid(one, "takes a list with at least one value")
+        names = []
+        for number, value in enumerate(one.value):
+            params[f"{name}_{number}"] = value
+            names.append(f":{name}_{number}")
+        test = f"{column} IN ({', '.join(names)})"
         return f"coalesce(NOT {test}, 1)" if one.op == "notIn" else test
-    raise _wrong(one, "takes eq, ne, in and notIn")
+    raise _invalid(one, "takes eq, ne, in and notIn")
 
 
-def _meta_column(field: str) -> str:
-    found = _META.fullmatch(field)
-    if not found:
-        known = ", ".join([*_TEXT_FIELDS, "created", "meta.<key>"])
-        raise InvalidParams(f"invalid params: there is no field {field!r} to filter by; there are {known}")
-    return _META_COLUMN.format(key=found[1])
-
-
-def _time_condition(one: Filter, name: str, params: dict[str, Any]) -> str:
-    if one.op not in _TIMES or isinstance(one.value, bool | str | list):
-        raise _wrong(one, f"takes {', '.join(_TIMES)} with a time")
-    params[name] = to_ms(one.value) or 0
-    return f"chunks.created_at {_TIMES[one.op]} :{name}"
-
-
-def _one_of(column: str, name: str, values: list[Any], params: dict[str, Any]) -> str:
-    names = []
-    for number, value in enumerate(values):
-        params[f"{name}_{number}"] = value
-        names.append(f":{name}_{number}")
-    return f"{column} IN ({', '.join(names)})"
-
-
-def _wrong(one: Filter, what: str) -> InvalidParams:
-    return InvalidParams(f"invalid params: the filter on {one.field!r} {what}")
+def _invalid(one: Filter, problem: str) -> InvalidParams:
+    return InvalidParams(f"invalid params: the filter on {one.field!r} {problem}")

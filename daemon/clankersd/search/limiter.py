@@ -1,4 +1,4 @@
-"""Turns of searches: a bounded share of the daemon, divided fairly between connections."""
+"""Limiter of searches: a bounded share of the daemon, divided fairly between connections."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -16,7 +16,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 MAX_SEARCHES = 1
-"""Searches at once. They compute under the interpreter lock: more of them are no faster together, and delay events."""
+"""Concurrent searches. They compute under the interpreter lock: more of them are no faster and delay events."""
 
 MAX_WAITING = 1000
 
@@ -43,7 +43,7 @@ def takes_search_turn(handler: "Callable[[Daemon, R], Awaitable[T]]") -> "Callab
 
     @wraps(handler)
     async def limited(daemon: "Daemon", request: R) -> T:
-        if _has_turn.get():  # one search that is part of another
+        if _has_turn.get():  # a search within another search
             return await handler(daemon, request)
         async with daemon.searches.turn(current_connection.get()):
             _has_turn.set(True)

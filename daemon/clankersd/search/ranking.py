@@ -1,114 +1,140 @@
-"""From what the two halves found to one list, best first."""
+"""Ranking: fuse the scores of keyword and vector search into one list, best first."""
 
 import math
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Generic
 
 from clankers_protocol.search import Step
+from clankersd.index.tokenize import WORD
+from clankersd.search.rows import R
 
-SPEAKER = 0.4
-"""What it adds that a message is by somebody the query names."""
+SPEAKER_WEIGHT = 0.4
+"""Weight of the match between the speaker of a message and a name in the query, beside a weight of 1 for the text."""
 
 GENERIC_ROLES = {"user", "assistant", "system", "tool"}
-ANSWERS = 1 / 1.3
-"""What an assistant's words count beside its user's: they are many, and the user's say what was wanted."""
+ASSISTANT_FACTOR = 1 / 1.3
+"""Factor on the score of an assistant's text: there is much of it, and the user's states the intent."""
 
 _DAY_MS = 86_400_000
-_WORD = re.compile(r"\w+")
 
 
-@dataclass
-class Candidate:
-    """A chunk on its way to becoming a hit."""
+@dataclass(eq=False)
+class Candidate(Generic[R]):
+    """A chunk that was found, with its score and the parts the score is made of."""
 
-    chunk: int
-    row: dict[str, Any]
+    row: R
     score: float = 0.0
-    by_words: bool = False
+    is_keyword_match: bool = False
     components: dict[str, float] = field(default_factory=dict)
-    way: tuple[Step, ...] = ()
+    path: tuple[Step, ...] = ()
+
+    @property
+    def wire_score(self) -> float:
+        """The score as results report it: rounded, and at most 1."""
+        return round(min(1.0, self.score), 6)
+
+    @property
+    def rounded_components(self) -> dict[str, float]:
+        """The components as results report them."""
+        return {name: round(value, 6) for name, value in self.components.items()}
+
+    @property
+    def sort_key(self) -> tuple[float, int, int]:
+        """Best first, then newest first."""
+        return -self.score, -self.row.created_at, self.row.id
 
 
 def rank(
-    rows: dict[int, dict[str, Any]], words: dict[int, float], similar: dict[int, float], weight: float, names: set[str]
-) -> list[Candidate]:
-    """Every row with its score between 0 and 1: `words` and `similar` weighed against each other, and priors.
+    rows: Mapping[int, R],
+    keyword_scores: dict[int, float],
+    similarities: dict[int, float],
+    vector_weight: float,
+    speakers: set[str],
+) -> list[Candidate[R]]:
+    """Score every row between 0 and 1: a weighted mean of keyword score and similarity, and priors.
 
-    Both parts are scaled to 0…1: words by the best score there is, similarity between the worst and the best.
+    Keyword scores are scaled by the best of them, similarities between the lowest and the highest.
     """
-    best = max(words.values(), default=0.0) or 1.0
-    low, high = min(similar.values(), default=0.0), max(similar.values(), default=1.0)
+    best = max(keyword_scores.values(), default=0.0) or 1.0
+    low, high = min(similarities.values(), default=0.0), max(similarities.values(), default=1.0)
     candidates = []
     for chunk, row in rows.items():
-        parts = {"keyword": words.get(chunk, 0.0) / best}
-        if weight:
-            parts["vector"] = _scaled(similar.get(chunk), low, high)
-        candidates.append(_candidate(chunk, row, parts, weight, names))
+        components = {"keyword": keyword_scores.get(chunk, 0.0) / best}
+        score = (1 - vector_weight) * components["keyword"]
+        if vector_weight:
+            similarity = similarities.get(chunk)
+            if similarity is None:
+                components["vector"] = 0.0
+            else:
+                components["vector"] = (similarity - low) / (high - low) if high > low else 1.0
+            score += vector_weight * components["vector"]
+        if speakers:
+            is_speaker = not speakers.isdisjoint(WORD.findall((row.role or "").lower()))
+            components["speaker"] = 1.0 if is_speaker else 0.0
+            score = (score + SPEAKER_WEIGHT * components["speaker"]) / (1 + SPEAKER_WEIGHT)
+        if row.role in ("assistant", "tool"):
+            components["role"] = ASSISTANT_FACTOR
+            score *= ASSISTANT_FACTOR
+        candidates.append(Candidate(row, score, components["keyword"] > 0, components))
     return candidates
 
 
-def _scaled(value: float | None, low: float, high: float) -> float:
-    if value is None:
-        return 0.0
-    return (value - low) / (high - low) if high > low else 1.0
-
-
-def _candidate(chunk: int, row: dict[str, Any], parts: dict[str, float], weight: float, names: set[str]) -> Candidate:
-    score = (1 - weight) * parts["keyword"] + weight * parts.get("vector", 0.0)
-    if names:
-        parts["speaker"] = 1.0 if set(_WORD.findall((row["role"] or "").lower())) & names else 0.0
-        score = (score + SPEAKER * parts["speaker"]) / (1 + SPEAKER)
-    if row["role"] in ("assistant", "tool"):
-        parts["role"] = ANSWERS
-        score *= ANSWERS
-    return Candidate(chunk, row, score, parts["keyword"] > 0, parts)
-
-
-def named(query: str, speakers: set[str]) -> set[str]:
-    """The words of the query that are names of people who speak in the sessions."""
-    known = {word for speaker in speakers - GENERIC_ROLES for word in _WORD.findall(speaker.lower())}
-    return known & set(_WORD.findall(query.lower()))
+def named_speakers(query: str, roles: set[str]) -> set[str]:
+    """Return the words of the query that are names of people who speak in the sessions."""
+    names = {word for role in roles - GENERIC_ROLES for word in WORD.findall(role.lower())}
+    return names & set(WORD.findall(query.lower()))
 
 
 def without_names(query: str, names: set[str]) -> str:
-    """The query without the names in it: they say who, not what. All of it when nothing is left."""
+    """Remove names from the query, since they say who and not what; keep the query if nothing else is in it."""
     if not names:
         return query
     pattern = re.compile(rf"\b({'|'.join(map(re.escape, sorted(names)))})\b(['’]s)?", re.IGNORECASE)
     return " ".join(pattern.sub(" ", query).split()) or query
 
 
-def recency(candidates: list[Candidate], now: int, half_life_days: float) -> None:
-    """Let what is old count less: half for each half-life."""
+def apply_recency(candidates: list[Candidate[R]], now: int, half_life_days: float) -> None:
+    """Halve each score for every half-life of the candidate's age."""
     for candidate in candidates:
-        age = max(0, now - candidate.row["created_at"]) / _DAY_MS
-        candidate.components["recency"] = math.exp(-math.log(2) * age / half_life_days)
+        age_days = max(0, now - candidate.row.created_at) / _DAY_MS
+        candidate.components["recency"] = math.exp(-math.log(2) * age_days / half_life_days)
         candidate.score *= candidate.components["recency"]
 
 
-def diversify(candidates: list[Candidate], diversity: float) -> list[Candidate]:
-    """Maximal marginal relevance: each next one is good, and unlike those before it."""
-    left = candidates[:]
-    words = {one.chunk: set(_WORD.findall(one.row["text"].lower())) for one in left}
-    likest = dict.fromkeys(words, 0.0)
-    chosen: list[Candidate] = []
-    while left:
-        best = max(left, key=lambda one: ((1 - diversity) * one.score - diversity * likest[one.chunk], one.score))
-        left.remove(best)
-        best.components["likeness"] = likest[best.chunk]
-        chosen.append(best)
-        for one in left:
-            likest[one.chunk] = max(likest[one.chunk], _jaccard(words[one.chunk], words[best.chunk]))
-    return chosen
+def diversify(candidates: list[Candidate[R]], diversity: float) -> list[Candidate[R]]:
+    """Order by maximal marginal relevance: each next candidate is good, and unlike those before it."""
+    remaining = candidates[:]
+    words = {one.row.id: set(WORD.findall(one.row.text.lower())) for one in remaining}
+    similarity = dict.fromkeys(words, 0.0)
+    ordered: list[Candidate[R]] = []
+    while remaining:
+        best = max(
+            remaining,
+            key=lambda one: ((1 - diversity) * one.score - diversity * similarity[one.row.id], one.score),
+        )
+        remaining.remove(best)
+        best.components["likeness"] = similarity[best.row.id]
+        ordered.append(best)
+        for one in remaining:
+            overlap = _jaccard(words[one.row.id], words[best.row.id])
+            similarity[one.row.id] = max(similarity[one.row.id], overlap)
+    return ordered
 
 
-def without_siblings(candidates: list[Candidate]) -> list[Candidate]:
-    """Of the children of one parent only the first: they all answer with the same text."""
-    first: dict[str, int] = {}
-    for one in candidates:
-        first.setdefault(one.row["parent_id"] or "", one.chunk)
-    return [one for one in candidates if one.row["parent_id"] is None or first[one.row["parent_id"]] == one.chunk]
+def best_per_group(candidates: list[Candidate[R]], group_of: Callable[[R], str | None]) -> list[Candidate[R]]:
+    """Keep the first candidate of each group, and all that belong to none."""
+    seen: set[str] = set()
+    kept = []
+    for candidate in candidates:
+        group = group_of(candidate.row)
+        if group is None:
+            kept.append(candidate)
+        elif group not in seen:
+            seen.add(group)
+            kept.append(candidate)
+    return kept
 
 
 def _jaccard(one: set[str], other: set[str]) -> float:

@@ -1,72 +1,109 @@
-"""Snippets: the part of a text where most of the query stands, with what matched between « and »."""
+"""Snippets: the part of a text with the most matches of the query, each match between « and »."""
 
 import re
 import unicodedata
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from functools import lru_cache
 
-from clankersd.index.chunker import CJK
+from clankersd.index.tokenize import CJK_CHARACTER
 
-LENGTH = 300
-SHORT = 2
+SNIPPET_CHARACTERS = 300
+LEAD_CHARACTERS = 40
+"""Characters shown before the first match and kept free behind the last one."""
+
+WORD_SEARCH_CHARACTERS = 20
+"""How far a cut may move to fall between two words."""
+
+MAX_UNINFLECTED_CHARACTERS = 2
+"""Stems of at most this length only match the word itself: such short words have no endings."""
+
 MARK, UNMARK = "«", "»"
 
-_CJK_WORD = re.compile(f"[{CJK}]")
+
+@dataclass(frozen=True)
+class Excerpt:
+    """Part of a text, with the spans of the matches inside it."""
+
+    source: str
+    start: int
+    end: int
+    matches: list[tuple[int, int]]
+
+    @property
+    def marked(self) -> str:
+        """The excerpt on one line, with its matches marked."""
+        parts, position = [], self.start
+        for start, end in self.matches:
+            parts += [self.source[position:start], MARK, self.source[start:end], UNMARK]
+            position = end
+        return self._on_one_line("".join([*parts, self.source[position : self.end]]))
+
+    @property
+    def plain(self) -> str:
+        """The excerpt on one line, without marks."""
+        return self._on_one_line(self.source[self.start : self.end])
+
+    def _on_one_line(self, text: str) -> str:
+        before = "… " if self.start else ""
+        after = " …" if self.end < len(self.source) else ""
+        return before + " ".join(text.split()) + after
 
 
-def snippet(text: str, stems: set[str]) -> str:
-    """About LENGTH characters of `text` around its densest matches, on one line."""
-    hits = [match.span() for match in _pattern(stems).finditer(_without_accents(text))] if stems else []
-    start = _best_start(hits, len(text))
-    end = min(start + LENGTH, len(text))
-    start, end = _to_words(text, start, end)
-    shown = _marked(text, start, end, hits)
-    return ("… " if start else "") + " ".join(shown.split()) + (" …" if end < len(text) else "")
+def snippet(text: str, stems: AbstractSet[str]) -> str:
+    """Return about SNIPPET_CHARACTERS of the text around its densest matches, on one line, with matches marked."""
+    return excerpt(text, stems).marked
 
 
-def _pattern(stems: set[str]) -> re.Pattern[str]:
-    """Words that begin with a stem and are little longer, and CJK wherever it stands."""
-    cjk = [re.escape(stem) for stem in stems if _CJK_WORD.search(stem)]
-    words = [_beginning(_without_accents(stem)) for stem in stems if not _CJK_WORD.search(stem)]
+def excerpt(text: str, stems: AbstractSet[str]) -> Excerpt:
+    """Choose about SNIPPET_CHARACTERS of the text around the densest matches of the stems."""
+    matches: list[tuple[int, int]] = []
+    if stems:
+        matches = [match.span() for match in _pattern(frozenset(stems)).finditer(_without_accents(text))]
+    start = _densest_start(matches, len(text))
+    end = min(start + SNIPPET_CHARACTERS, len(text))
+    if start and (space := text.find(" ", start, start + WORD_SEARCH_CHARACTERS)) >= 0:
+        start = space + 1
+    if end < len(text) and (space := text.rfind(" ", end - WORD_SEARCH_CHARACTERS, end)) >= 0:
+        end = space
+    return Excerpt(text, start, end, [span for span in matches if span[0] >= start and span[1] <= end])
+
+
+def count_matching_stems(text: str, stems: AbstractSet[str]) -> int:
+    """Count the stems that occur in the text, by the same rules by which matches are marked."""
+    plain = _without_accents(text)
+    return sum(_pattern(frozenset([stem])).search(plain) is not None for stem in stems)
+
+
+@lru_cache(maxsize=1024)
+def _pattern(stems: frozenset[str]) -> re.Pattern[str]:
+    """Compile a pattern for words that begin with a stem and are little longer, and for CJK text anywhere."""
+    cjk = [re.escape(stem) for stem in stems if CJK_CHARACTER.search(stem)]
+    words = [_word_pattern(_without_accents(stem)) for stem in stems if not CJK_CHARACTER.search(stem)]
     alternatives = [rf"(?<!\w)(?:{'|'.join(sorted(words))})(?!\w)"] if words else []
     return re.compile("|".join(alternatives + sorted(cjk, key=len, reverse=True)), re.IGNORECASE)
 
 
-def _beginning(stem: str) -> str:
-    """The stem of "flaky" is "flaki": a last i may have been a y. Very short words have no endings."""
-    begins = re.escape(stem[:-1]) + "[iy]" if stem.endswith("i") else re.escape(stem)
-    return begins + (r"\w{0,4}" if len(stem) > SHORT else "")
+def _word_pattern(stem: str) -> str:
+    """Allow for endings. The stem of "flaky" is "flaki": a final i may have been a y."""
+    pattern = re.escape(stem[:-1]) + "[iy]" if stem.endswith("i") else re.escape(stem)
+    return pattern + (r"\w{0,4}" if len(stem) > MAX_UNINFLECTED_CHARACTERS else "")
 
 
 def _without_accents(text: str) -> str:
-    """As the index has it, letter for letter, so that places stay what they are."""
+    """Remove accents as the index does, character by character, so that positions stay the same."""
     return text if text.isascii() else "".join(unicodedata.normalize("NFD", letter)[0] for letter in text)
 
 
-def _best_start(hits: list[tuple[int, int]], length: int) -> int:
-    """Where to begin so that most hits are inside."""
-    if not hits or length <= LENGTH:
+def _densest_start(matches: list[tuple[int, int]], length: int) -> int:
+    """Find the start of the window that holds the most matches."""
+    if not matches or length <= SNIPPET_CHARACTERS:
         return 0
-    best, most, last = hits[0][0], 0, 0
-    for first, (begin, _) in enumerate(hits):
+    best, best_count, last = matches[0][0], 0, 0
+    for first, (start, _) in enumerate(matches):
         last = max(last, first)
-        while last < len(hits) and hits[last][1] <= begin + LENGTH - 40:
+        while last < len(matches) and matches[last][1] <= start + SNIPPET_CHARACTERS - LEAD_CHARACTERS:
             last += 1
-        if last - first > most:
-            best, most = begin, last - first
-    return max(0, min(best - 40, length - LENGTH))
-
-
-def _to_words(text: str, start: int, end: int) -> tuple[int, int]:
-    if start and (space := text.find(" ", start, start + 20)) >= 0:
-        start = space + 1
-    if end < len(text) and (space := text.rfind(" ", end - 20, end)) >= 0:
-        end = space
-    return start, end
-
-
-def _marked(text: str, start: int, end: int, hits: list[tuple[int, int]]) -> str:
-    parts, at = [], start
-    for begin, finish in hits:
-        if begin >= start and finish <= end:
-            parts += [text[at:begin], MARK, text[begin:finish], UNMARK]
-            at = finish
-    return "".join([*parts, text[at:end]])
+        if last - first > best_count:
+            best, best_count = start, last - first
+    return max(0, min(best - LEAD_CHARACTERS, length - SNIPPET_CHARACTERS))

@@ -9,7 +9,6 @@ from msgspec import UNSET
 
 from clankers_protocol.errors import Conflict, NotFound
 from clankers_protocol.events import MessageEvent, SessionEvent
-from clankers_protocol.search import Search
 from clankers_protocol.sessions import Deleted, Message
 from clankers_protocol.threads import (
     FoundMessages,
@@ -30,9 +29,10 @@ from clankersd.db import Db
 from clankersd.db.ids import resolve_id
 from clankersd.db.paging import decode_cursor, encode_cursor, fetch_page, fit_reply
 from clankersd.projects import IN_PROJECT, project_params
-from clankersd.search.filters import eligible, without_memories
+from clankersd.search.engine import Page, SearchPlan
+from clankersd.search.filters import NO_MEMORIES, Criteria
 from clankersd.search.limiter import takes_search_turn
-from clankersd.search.owners import Best, Question, find_owners, narrowed
+from clankersd.search.rows import CHUNK_ROWS
 from clankersd.sessions import sessions
 from clankersd.wire.preparation import prepare
 from clankersd.wire.rpc import handles
@@ -134,26 +134,37 @@ async def store_message(daemon: "Daemon", request: MessageStore) -> Message:
 @handles(MessageSearch)
 @takes_search_turn
 async def search_messages(daemon: "Daemon", request: MessageSearch) -> FoundMessages:
-    live = daemon.index.live
-    asked = Search(
-        query=request.query or "",
+    engine = daemon.search_engine
+    criteria = Criteria(
+        sources=["sessions"],
         project=request.project,
         session_id=request.thread_id,
         since=request.since,
         until=request.until,
     )
-    allowed = narrowed(
-        eligible(asked, live.chunking.number if live else 0, without_memories()),
-        source=("chunks.source = :source AND chunks.message_id IS NOT NULL", "sessions"),
-        role=("chunks.role = :role", request.role),
-        chat_id=(_IN_CHAT, request.chat_id),
+    chunk_filter = engine.build_filter(criteria, NO_MEMORIES).restrict("chunks.message_id IS NOT NULL")
+    if request.role is not None:
+        chunk_filter = chunk_filter.restrict("chunks.role = :role", role=request.role)
+    if request.chat_id is not None:
+        chunk_filter = chunk_filter.restrict(_IN_CHAT, chat_id=request.chat_id)
+    plan = SearchPlan(
+        query=request.query,
+        embedding=request.embedding,
+        filter=chunk_filter,
+        rows=CHUNK_ROWS,
+        page=Page(request.limit),
+        mode=request.mode,
+        group_of=lambda row: row.message_id,
     )
-    question = Question("message_id", request.query, request.embedding, request.mode, request.limit)
-    answer = await find_owners(daemon, question, allowed)
-    stored = await _fetch(daemon, [best.id for best in answer.best])
-    found = [_scored(best, *stored[best.id]) for best in answer.best if best.id in stored]
+    outcome = await engine.run(plan)
+    stored = await _fetch(daemon, [str(candidate.row.message_id) for candidate in outcome.candidates])
+    found = []
+    for candidate in outcome.candidates:
+        if candidate.row.message_id in stored:
+            message, place = stored[candidate.row.message_id]
+            found.append(ScoredMessage(message, round(candidate.score, 6), outcome.snippet(candidate), **place))
     found = found[: len(fit_reply([{"text": one.message.text_content} for one in found]))]
-    return FoundMessages(found, answer.mode, answer.pending, answer.degraded, answer.took_ms)
+    return FoundMessages(found, outcome.mode, outcome.pending, outcome.degraded, outcome.took_ms)
 
 
 def _refuse_second(db: Db, thread_id: str) -> None:
@@ -184,7 +195,3 @@ async def _fetch(daemon: "Daemon", ids: list[str]) -> dict[str, tuple[Message, d
         row["metadata"] = msgspec.json.decode(row["metadata"]) if row["metadata"] else None
         found[row["id"]] = Message(**row), place
     return found
-
-
-def _scored(best: Best, message: Message, place: dict[str, Any]) -> ScoredMessage:
-    return ScoredMessage(message, best.score, best.snippet, **place)

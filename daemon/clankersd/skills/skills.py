@@ -8,7 +8,6 @@ import msgspec
 from msgspec import UNSET
 
 from clankers_protocol.errors import Conflict, InvalidParams, NotFound
-from clankers_protocol.search import Search
 from clankers_protocol.skills import (
     FoundSkills,
     ScoredSkill,
@@ -37,9 +36,10 @@ from clankersd.db.paging import decode_cursor, encode_cursor
 from clankersd.index.backlog import TEXT_KINDS, TextKind, add_to_backlog
 from clankersd.index.chunks import Owner, replace_chunks
 from clankersd.index.index import Index
-from clankersd.search.filters import eligible, without_memories
+from clankersd.search.engine import Page, SearchPlan
+from clankersd.search.filters import NO_MEMORIES, Criteria
 from clankersd.search.limiter import takes_search_turn
-from clankersd.search.owners import Question, find_owners, narrowed
+from clankersd.search.rows import CHUNK_ROWS
 from clankersd.skills import skill_md
 from clankersd.wire.rpc import handles
 
@@ -152,21 +152,31 @@ async def delete(daemon: "Daemon", request: SkillDelete) -> SkillDeleted:
 @handles(SkillSearch)
 @takes_search_turn
 async def search(daemon: "Daemon", request: SkillSearch) -> FoundSkills:
-    live = daemon.index.live
-    allowed = narrowed(
-        eligible(Search(query="", sources=["skills"]), live.chunking.number if live else 0, without_memories()),
-        tags=(
-            f"chunks.skill_id IN (SELECT id FROM skills WHERE {_HAS_TAGS})",
-            None if request.tags is None else json.dumps(request.tags),
-        ),
+    engine = daemon.search_engine
+    chunk_filter = engine.build_filter(Criteria(sources=["skills"]), NO_MEMORIES)
+    if request.tags is not None:
+        has_tags = f"chunks.skill_id IN (SELECT id FROM skills WHERE {_HAS_TAGS})"
+        chunk_filter = chunk_filter.restrict(has_tags, tags=json.dumps(request.tags))
+    plan = SearchPlan(
+        query=request.query,
+        embedding=request.embedding,
+        filter=chunk_filter,
+        rows=CHUNK_ROWS,
+        page=Page(request.limit),
+        mode=request.mode,
+        prefer_named_speakers=False,
+        group_of=lambda row: row.skill_id,
     )
-    question = Question("skill_id", request.query, request.embedding, request.mode, request.limit)
-    answer = await find_owners(daemon, question, allowed)
-    ids = {"ids": json.dumps([best.id for best in answer.best])}
+    outcome = await engine.run(plan)
+    ids = {"ids": json.dumps([candidate.row.skill_id for candidate in outcome.candidates])}
     sql = f"{_SUMMARY} WHERE id IN (SELECT value FROM json_each(:ids))"
     rows = {row["id"]: row for row in await daemon.store.read(lambda db: db.fetch(sql, ids))}
-    found = [ScoredSkill(_summary(rows[best.id]), best.score, best.snippet) for best in answer.best if best.id in rows]
-    return FoundSkills(found, answer.mode, answer.pending, answer.degraded, answer.took_ms)
+    found = [
+        ScoredSkill(_summary(rows[candidate.row.skill_id]), round(candidate.score, 6), outcome.snippet(candidate))
+        for candidate in outcome.candidates
+        if candidate.row.skill_id in rows
+    ]
+    return FoundSkills(found, outcome.mode, outcome.pending, outcome.degraded, outcome.took_ms)
 
 
 @handles(SkillVersions)

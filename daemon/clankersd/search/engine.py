@@ -1,0 +1,345 @@
+"""Search engine: one entry for every kind of search.
+
+A feature describes a search as a `SearchPlan` (what may be found, which columns it needs, how it adjusts scores) and
+gets a `SearchOutcome`. The engine knows nothing of the features.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol
+
+import anyio
+import msgspec
+
+from clankers_protocol.errors import DeadlineExceeded, InvalidParams, RpcError, StorageUnavailable
+from clankers_protocol.search import Embedding, Mode, Step
+from clankersd import clock
+from clankersd.db import Store
+from clankersd.db.paging import decode_cursor, encode_cursor
+from clankersd.index.files.sync import FileSync
+from clankersd.index.index import Index
+from clankersd.index.queue import EmbeddingQueue
+from clankersd.search.filters import ChunkFilter, Criteria, Visibility, build_filter
+from clankersd.search.keyword import TIMEOUT_NOTE, KeywordMatches, TermFrequencies, search_keywords
+from clankersd.search.ranking import (
+    Candidate,
+    apply_recency,
+    best_per_group,
+    diversify,
+    named_speakers,
+    rank,
+    without_names,
+)
+from clankersd.search.rows import R, RowQuery
+from clankersd.search.snippets import snippet
+from clankersd.search.turn_scoring import TurnScores, score_turns
+from clankersd.search.vector import PENDING_SECONDS, QueryVector, VectorMatches, VectorSearch, in_thread_if
+
+POOL_SIZE = 100
+"""Candidates of keyword search and of vector search that are fused, and so the most that can be paged through."""
+
+MAX_REFILLS = 4
+"""Rounds in which deleted or hidden chunks are replaced by others."""
+
+MAX_OCCURRENCES_SCORED_INLINE = 2_000
+"""More occurrences are scored in a thread; fewer are done sooner than a thread is reached."""
+
+MAX_NEIGHBOURS = 4096
+"""The most neighbours that vec0 returns."""
+
+CHUNKS_PER_GROUP = 4
+"""Chunks fetched for each wanted result of a cosine search, since several may belong to one group."""
+
+_CHUNKS_AT_TURNS = """
+    SELECT chunks.session_id, chunks.turn, min(chunks.id)
+    FROM json_each(:turns) CROSS JOIN chunks
+      ON chunks.session_id = json_each.value ->> 0 AND chunks.turn = json_each.value ->> 1
+    WHERE {condition} GROUP BY 1, 2
+"""
+
+
+class PagedRequest(Protocol):
+    """A request with a page size and a cursor."""
+
+    limit: int
+    cursor: str | None
+
+
+@dataclass(frozen=True)
+class Page:
+    """Part of the results: where it begins, its size, and the search that its cursor belongs to."""
+
+    limit: int
+    offset: int = 0
+    fingerprint: str = ""
+
+    @staticmethod
+    def of(request: PagedRequest) -> "Page":
+        """Read the cursor of a request; raises InvalidParams for the cursor of another search."""
+        # Everything else in a request must stay the same from page to page.
+        same: Any = msgspec.structs.replace(request, cursor=None, limit=1, explain=False)  # type: ignore[type-var]
+        fingerprint = hashlib.sha256(msgspec.json.encode(same)).hexdigest()[:16]
+        if not request.cursor:
+            return Page(request.limit, 0, fingerprint)
+        offset, of_search = decode_cursor(request.cursor, int, str)
+        if of_search != fingerprint or not 0 <= offset <= 2 * POOL_SIZE:
+            raise InvalidParams("invalid params: the cursor belongs to another search - at `$.cursor`")
+        return Page(request.limit, int(offset), fingerprint)
+
+
+@dataclass(frozen=True)
+class ScoredPath:
+    """A chunk reached from candidates through a graph: its score, and the edges that lead to it."""
+
+    score: float
+    steps: tuple[Step, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchPlan(Generic[R]):
+    """A search, for the engine to run.
+
+    Exactly one of query and embedding is given. With an embedding or with `use_cosine`, a score is the exact cosine;
+    otherwise keyword and vector scores are fused. `adjust_score` changes a candidate's score, `expand` finds chunks
+    related to the candidates, and of the candidates of one group (by `group_of`) only the best is returned.
+    """
+
+    filter: ChunkFilter
+    rows: RowQuery[R]
+    page: Page
+    query: str | None = None
+    embedding: Embedding | None = None
+    mode: Mode = "hybrid"
+    use_cosine: bool = False
+    prefer_named_speakers: bool = True
+    pool_size: int = POOL_SIZE
+    min_score: float = 0.0
+    half_life_days: float | None = None
+    diversity: float = 0.0
+    adjust_score: Callable[[Candidate[R]], None] | None = None
+    expand: Callable[[list[Candidate[R]]], Awaitable[dict[int, ScoredPath]]] | None = None
+    group_of: Callable[[R], str | None] | None = None
+
+
+@dataclass(frozen=True)
+class SearchOutcome(Generic[R]):
+    """One page of candidates, best first, and how they were found; `degraded` states what is missing and why."""
+
+    candidates: list[Candidate[R]]
+    stems: frozenset[str]
+    mode: Mode
+    degraded: str | None
+    pending: int
+    took_ms: float
+    cursor: str | None
+
+    def snippet(self, candidate: Candidate[R]) -> str:
+        """Return the part of a candidate's text that matches the query best."""
+        return snippet(candidate.row.text, self.stems)
+
+
+@dataclass
+class _Run(Generic[R]):
+    """A plan while it runs."""
+
+    plan: SearchPlan[R]
+    query: str
+    deadline: float
+    speakers: set[str]
+    keywords: KeywordMatches = field(default_factory=KeywordMatches)
+    vectors: VectorMatches = field(default_factory=VectorMatches)
+
+
+class SearchEngine:
+    """Runs searches over the chunks of the live index."""
+
+    def __init__(
+        self,
+        store: Store,
+        index: Index,
+        queue: EmbeddingQueue,
+        files: FileSync,
+        start_task: Callable[..., Any],
+        seconds: float,
+    ) -> None:
+        self.vectors = VectorSearch(store, index, queue, start_task)
+        self.timeout_seconds = seconds
+        self._store = store
+        self._index = index
+        self._queue = queue
+        self._files = files
+        self._frequencies = TermFrequencies()
+
+    def build_filter(
+        self, criteria: Criteria, visibility: Visibility, id_query: str | None = None
+    ) -> ChunkFilter:  # fmt: skip
+        """Build a filter on chunks of the live index; `id_query` as in ChunkFilter."""
+        live = self._index.live
+        return build_filter(criteria, live.chunking.number if live else 0, visibility, id_query)
+
+    async def run(self, plan: SearchPlan[R]) -> SearchOutcome[R]:
+        """Run a search; raises InvalidParams unless it has either a query or an embedding."""
+        started = time.perf_counter()
+        if (plan.query is None) == (plan.embedding is None):
+            raise InvalidParams("invalid params: exactly one of query and embedding is needed - at `$.query`")
+        if plan.use_cosine or plan.query is None:
+            candidates, problem = await self._search_by_cosine(plan)
+            stems: set[str] = set()
+            notes, mode = [problem], "vector"
+        else:
+            run = self._new_run(plan, plan.query)
+            await self._search_both(run)
+            candidates = await self._rank(run)
+            stems = run.keywords.stems
+            notes = [run.keywords.note, run.vectors.query.problem]
+            is_keyword_only = plan.mode == "hybrid" and run.vectors.query.problem
+            mode = "keyword" if is_keyword_only else plan.mode
+        if self._files.dirty and plan.filter.includes_source("memory"):
+            notes.append("files changed that are not indexed yet")
+        end = plan.page.offset + plan.page.limit
+        return SearchOutcome(
+            candidates=candidates[plan.page.offset : end],
+            stems=frozenset(stems),
+            mode=mode,  # type: ignore[arg-type]  # one of the three
+            degraded="; ".join(note for note in notes if note) or None,
+            pending=await self._queue.count_pending(self._index.live),
+            took_ms=round((time.perf_counter() - started) * 1000, 2),
+            cursor=encode_cursor(end, plan.page.fingerprint) if len(candidates) > end else None,
+        )
+
+    def _new_run(self, plan: SearchPlan[R], query: str) -> _Run[R]:
+        speakers = named_speakers(query, self._index.speakers) if plan.prefer_named_speakers else set()
+        return _Run(plan, query, anyio.current_time() + self.timeout_seconds, speakers)
+
+    async def _search_by_cosine(self, plan: SearchPlan[R]) -> tuple[list[Candidate[R]], str | None]:
+        """Fetch more and more chunks, until there are enough groups or no chunks left."""
+        if plan.embedding is not None:
+            query = QueryVector(self.vectors.parse_embedding(plan.embedding), self._index.vector_problem)
+            await self._queue.finish_pending(PENDING_SECONDS)
+        else:
+            query = await self.vectors.embed_query(plan.query or "")
+        if query.vector is None:
+            return [], query.problem
+        k = min(plan.page.limit * CHUNKS_PER_GROUP, MAX_NEIGHBOURS)
+        while True:
+            found = await self.vectors.nearest_exact(query.vector, plan.filter, k)
+            rows = await self._store.read(
+                lambda db, found=found: plan.rows.fetch(db, dict(found), plan.filter)  # type: ignore[misc]
+            )
+            candidates = [Candidate(rows[chunk], score) for chunk, score in found if chunk in rows]
+            if plan.group_of:
+                candidates = best_per_group(candidates, plan.group_of)
+            if len(candidates) >= plan.page.limit or len(found) < k or k == MAX_NEIGHBOURS:
+                return candidates[: plan.page.limit], query.problem
+            k = min(k * CHUNKS_PER_GROUP, MAX_NEIGHBOURS)
+
+    async def _search_both(self, run: _Run[R]) -> None:
+        """Run keyword and vector search at the same time; each may come back empty with a reason."""
+        plan = run.plan
+        failures: list[RpcError] = []  # a task group would wrap exceptions
+
+        async def by_keyword() -> None:
+            try:
+                run.keywords = await search_keywords(
+                    self._store, run.query, run.speakers, self._frequencies, plan.filter, run.deadline
+                )
+            except DeadlineExceeded:
+                run.keywords.note = TIMEOUT_NOTE
+            except StorageUnavailable as error:
+                failures.append(error)
+
+        async def by_vector() -> None:
+            query = without_names(run.query, run.speakers)
+            with anyio.CancelScope(deadline=run.deadline) as scope:
+                try:
+                    run.vectors = await self.vectors.search(query, plan.filter, plan.pool_size)
+                except (StorageUnavailable, DeadlineExceeded) as error:
+                    failures.append(error)
+            if scope.cancelled_caught:
+                run.vectors = VectorMatches(query=QueryVector(problem="time ran out before vectors were compared"))
+
+        async with anyio.create_task_group() as tasks:
+            if plan.mode != "vector":
+                tasks.start_soon(by_keyword)
+            if plan.mode != "keyword":
+                tasks.start_soon(by_vector)
+        if failures:
+            raise failures[0]
+
+    async def _rank(self, run: _Run[R]) -> list[Candidate[R]]:
+        """Order everything that was found, best first."""
+        plan = run.plan
+        average = await self._index.average_tokens()
+        is_large = run.keywords.size > MAX_OCCURRENCES_SCORED_INLINE
+        turn_scores = await in_thread_if(is_large, score_turns, run.keywords, average)
+        keyword_scores = await self._chunk_scores(plan, turn_scores) if turn_scores else {}
+        rows = await self._fetch_rows(run, keyword_scores)
+        similarities = await self.vectors.similarities(run.vectors, rows)
+        if plan.mode == "vector":
+            vector_weight = 1.0
+        else:
+            vector_weight = self._index.embedder.weight if self._index.embedder and run.vectors.found else 0.0
+        candidates = rank(rows, keyword_scores, similarities, vector_weight, run.speakers)
+        if plan.half_life_days:
+            apply_recency(candidates, clock.now(), plan.half_life_days)
+        if plan.adjust_score:
+            for candidate in candidates:
+                plan.adjust_score(candidate)
+        candidates.sort(key=lambda candidate: candidate.sort_key)
+        if plan.expand:
+            candidates = await self._expand(plan, candidates, await plan.expand(candidates))
+        candidates = [one for one in candidates if one.is_keyword_match or one.score >= plan.min_score]
+        if plan.group_of:
+            candidates = best_per_group(candidates, plan.group_of)
+        return diversify(candidates, plan.diversity) if plan.diversity else candidates
+
+    async def _chunk_scores(self, plan: SearchPlan[R], turn_scores: TurnScores) -> dict[int, float]:
+        """Turn the best keys into chunks. For a turn that has matches only near it, the chunk is looked up."""
+        keys = turn_scores.keys[: 2 * plan.pool_size].tolist()
+        scores = turn_scores.scores[: 2 * plan.pool_size].tolist()
+        turns = [turn_scores.turn_of(key) for key in keys if key >= 0 and key not in turn_scores.chunk_by_key]
+        chunk_by_turn: dict[Any, int] = {}
+        if turns:
+            sql = _CHUNKS_AT_TURNS.format(condition=plan.filter.condition)
+            params = plan.filter.params | {"turns": json.dumps(turns)}
+            found = await self._store.read(lambda db: db.tuples(sql, params))
+            chunk_by_turn = {(session, turn): chunk for session, turn, chunk in found}
+        by_chunk: dict[int, float] = {}
+        for key, score in zip(keys, scores, strict=True):
+            chunk = turn_scores.chunk_by_key.get(key) or chunk_by_turn.get(turn_scores.turn_of(key))
+            if chunk is not None:
+                by_chunk[chunk] = score
+        return dict(list(by_chunk.items())[: plan.pool_size])
+
+    async def _fetch_rows(self, run: _Run[R], keyword_scores: dict[int, float]) -> dict[int, R]:
+        """Fetch the rows of everything that was found, and replace what is deleted or hidden by now."""
+        plan = run.plan
+        for _ in range(MAX_REFILLS):
+            ids = [*keyword_scores, *(chunk for chunk, _ in run.vectors.found)]
+            rows = await self._store.read(
+                lambda db, ids=ids: plan.rows.fetch(db, ids, plan.filter)  # type: ignore[misc]
+            )
+            missing = {chunk for chunk, _ in run.vectors.found if chunk not in rows}
+            if not missing:
+                break
+            await self.vectors.replace_missing(run.vectors, missing, plan.filter, plan.pool_size)
+        return rows
+
+    async def _expand(
+        self, plan: SearchPlan[R], candidates: list[Candidate[R]], paths: dict[int, ScoredPath]
+    ) -> list[Candidate[R]]:  # fmt: skip
+        """Add chunks that were reached through a graph; for a chunk that was found as well, the better score counts."""
+        by_id = {candidate.row.id: candidate for candidate in candidates}
+        missing = paths.keys() - by_id.keys()
+        if missing:
+            rows = await self._store.read(lambda db: plan.rows.fetch(db, missing, plan.filter))
+            by_id |= {chunk: Candidate(rows[chunk]) for chunk in paths if chunk in rows}
+        for chunk, path in paths.items():
+            candidate = by_id.get(chunk)
+            if candidate is not None and path.score > candidate.score:
+                candidate.score, candidate.path = path.score, path.steps
+                candidate.components["graph"] = path.score
+        return sorted(by_id.values(), key=lambda candidate: candidate.sort_key)

@@ -1,0 +1,61 @@
+"""Rows of chunks that a search reads. Features add columns of their own."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from typing import Any, Generic, TypeVar
+
+from clankers_protocol.search import Source
+from clankersd.db import Db
+from clankersd.search.filters import ChunkFilter
+
+
+@dataclass(slots=True)
+class ChunkRow:
+    """Columns of `chunks` that ranking and results need."""
+
+    id: int
+    chunk_id: str
+    source: Source
+    text: str
+    created_at: int
+    session_id: str | None
+    turn: int | None
+    tokens: int
+    role: str | None
+    message_id: str | None
+    tool_id: str | None
+    skill_id: str | None
+    memory_id: str | None
+    document_chunk_id: str | None
+    start_line: int | None
+    end_line: int | None
+
+
+R = TypeVar("R", bound=ChunkRow)
+
+CHUNK_COLUMNS = ", ".join(f"chunks.{column.name}" for column in fields(ChunkRow))
+
+
+@dataclass(frozen=True)
+class RowQuery(Generic[R]):
+    """Columns that a feature adds to those of the chunk, the joins that they come from, and the type of the rows."""
+
+    row_type: type[R]
+    columns: str = ""
+    joins: str = ""
+    params: dict[str, Any] = field(default_factory=dict)
+
+    def fetch(self, db: Db, ids: Iterable[int], chunk_filter: ChunkFilter) -> dict[int, R]:
+        """Return the rows of those of the chunks that still pass the filter, by id."""
+        columns = f"{CHUNK_COLUMNS}, {self.columns}" if self.columns else CHUNK_COLUMNS
+        sql = f"""
+            SELECT {columns} FROM json_each(:ids) CROSS JOIN chunks ON chunks.id = json_each.value
+            {self.joins} WHERE {chunk_filter.condition}
+        """
+        params = chunk_filter.params | self.params | {"ids": json.dumps(sorted(set(ids)))}
+        return {row["id"]: self.row_type(**row) for row in db.fetch(sql, params)}
+
+
+CHUNK_ROWS = RowQuery(ChunkRow)
+"""Rows without further columns."""

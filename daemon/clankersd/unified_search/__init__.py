@@ -1,0 +1,1 @@
+"""The `search` method: one search over messages, files, documents, skills and memories."""

@@ -1,0 +1,138 @@
+"""`search`: the search engine over all sources, with the columns, visibility and scores of each feature."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from clankers_protocol.search import Hit, Ref, Search, SearchResult
+from clankersd import clock
+from clankersd.memories.filters import memory_visibility
+from clankersd.memories.scopes import allowed_scopes, scopes_without_project
+from clankersd.memories.scoring import MEMORY_COLUMNS, MEMORY_JOIN, MemoryChunkRow, ScoreWeights, weigh_memory
+from clankersd.memories.store import AS_OF, CURRENT
+from clankersd.search.engine import Page, SearchOutcome, SearchPlan
+from clankersd.search.filters import Criteria, Visibility
+from clankersd.search.limiter import takes_search_turn
+from clankersd.search.ranking import Candidate
+from clankersd.search.rows import RowQuery
+from clankersd.unified_search.graph import expand_through_graph
+from clankersd.wire.rpc import handles
+
+if TYPE_CHECKING:
+    from clankersd.app import Daemon
+
+_COLUMNS = f"""
+    {MEMORY_COLUMNS},
+    files.path, sessions.title AS session_title, coalesce(sessions.project_path, projects.path) AS project_path,
+    own.parent_id, own.document_id, documents.title AS document_title, documents.source AS document_source,
+    parent.content AS parent_text, coalesce(parent.start_line, own.start_line) AS document_start_line,
+    coalesce(parent.end_line, own.end_line) AS document_end_line
+"""
+_JOINS = f"""
+    LEFT JOIN sessions ON sessions.id = chunks.session_id
+    LEFT JOIN files ON files.id = chunks.file_id
+    {MEMORY_JOIN}
+    LEFT JOIN document_chunks AS own ON own.id = chunks.document_chunk_id
+    LEFT JOIN document_chunks AS parent ON parent.id = own.parent_id
+    LEFT JOIN documents ON documents.id = own.document_id
+    LEFT JOIN projects ON projects.id = coalesce(files.project_id, memories.project_id, documents.project_id)
+"""
+
+
+@dataclass(slots=True)
+class HitRow(MemoryChunkRow):
+    """A chunk with the memory, file, session or document that it belongs to."""
+
+    path: str | None
+    session_title: str | None
+    project_path: str | None
+    parent_id: str | None
+    document_id: str | None
+    document_title: str | None
+    document_source: str | None
+    parent_text: str | None
+    document_start_line: int | None
+    document_end_line: int | None
+
+
+@handles(Search)
+@takes_search_turn
+async def search(daemon: "Daemon", request: Search) -> SearchResult:
+    engine = daemon.search_engine
+    now = clock.now()
+    criteria = Criteria(
+        sources=request.sources,
+        session_id=request.session_id,
+        since=request.since,
+        until=request.until,
+        project=request.project,
+        filters=request.filters or (),
+    )
+    chunk_filter = engine.build_filter(criteria, await _visibility(daemon, request, now))
+    plan = SearchPlan(
+        query=request.query,
+        filter=chunk_filter,
+        rows=RowQuery(HitRow, _COLUMNS, _JOINS, {"now": now}),
+        page=Page.of(request),
+        mode=request.mode,
+        min_score=request.min_score,
+        half_life_days=request.half_life_days,
+        diversity=request.diversity,
+        adjust_score=partial(weigh_memory, weights=ScoreWeights.of(daemon.config), now=now),
+        expand=partial(expand_through_graph, daemon.store, request.graph, chunk_filter) if request.graph else None,
+        group_of=lambda row: row.parent_id,  # the children of one parent all return its text
+    )
+    outcome = await engine.run(plan)
+    return SearchResult(
+        hits=[_hit(outcome, candidate, explain=request.explain) for candidate in outcome.candidates],
+        mode=outcome.mode,
+        pending=outcome.pending,
+        degraded=outcome.degraded,
+        took_ms=outcome.took_ms,
+        cursor=outcome.cursor,
+    )
+
+
+async def _visibility(daemon: "Daemon", request: Search, now: int) -> Visibility:
+    """Return which memories the request may find; only a project's scope has to be looked up."""
+    if request.scopes is None and request.project:
+        permitted = await daemon.store.read(lambda db: allowed_scopes(db, request))
+    else:
+        permitted = scopes_without_project(request)
+    as_of = clock.to_ms(request.as_of)
+    return memory_visibility(permitted, AS_OF if as_of else CURRENT, {"as_of": as_of, "now": now})
+
+
+def _hit(outcome: SearchOutcome[HitRow], candidate: Candidate[HitRow], *, explain: bool) -> Hit:
+    row = candidate.row
+    ref = Ref(
+        session_id=row.session_id,
+        session_title=row.session_title,
+        message_id=row.message_id,
+        tool_id=row.tool_id,
+        skill_id=row.skill_id,
+        role=row.role,
+        path=row.path,
+        memory_id=row.memory_id,
+        project_path=row.project_path,
+        document_id=row.document_id,
+        document_title=row.document_title,
+        document_source=row.document_source,
+    )
+    if row.path:
+        ref.start_line, ref.end_line = row.start_line, row.end_line
+    elif row.document_id:
+        ref.start_line, ref.end_line = row.document_start_line, row.document_end_line
+        ref.document_chunk_id = row.parent_id or row.document_chunk_id
+        ref.matched_chunk_id = row.document_chunk_id if row.parent_id else None
+    return Hit(
+        chunk_id=row.chunk_id,
+        source=row.source,
+        score=candidate.wire_score,
+        text=row.parent_text or row.text,
+        snippet=outcome.snippet(candidate),
+        created_at=row.created_at,
+        ref=ref,
+        components=candidate.rounded_components if explain else None,
+        way=list(candidate.path) if candidate.path else None,
+    )
