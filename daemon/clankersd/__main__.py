@@ -4,8 +4,8 @@ import gc
 
 
 def main() -> None:
-    """Run the daemon until it is told to stop."""
-    gc.disable()  # until it is ready: what is imported stays, and looking it through again and again delays the start
+    """Run the daemon."""
+    gc.disable()  # until the daemon is ready: collecting during imports only delays the start
     from clankersd.main import main as run
 
     run()

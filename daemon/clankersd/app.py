@@ -1,4 +1,4 @@
-"""The daemon: the only place where its parts meet."""
+"""The daemon: creates its parts, connects them, and runs them."""
 
 import os
 import time
@@ -13,16 +13,18 @@ from typing import Any
 
 import anyio
 import structlog
+from structlog.typing import EventDict
 
 from clankers_protocol.paths import Paths
 from clankersd import config, log
 from clankersd.admin.query_pool import QueryPool
 from clankersd.capture import lost_events
+from clankersd.capture.redaction import redact_all
 from clankersd.capture.spool import Spool
 from clankersd.capture.transcripts import Transcripts
 from clankersd.config import Config, Loaded
 from clankersd.db import Store
-from clankersd.db.backup import sweep_unfinished
+from clankersd.db.backup import remove_unfinished
 from clankersd.documents import batch
 from clankersd.documents.ingest import Documents
 from clankersd.embedders.base import EmbedderSettings
@@ -93,7 +95,7 @@ RESTART_SECONDS = 5.0
 
 @dataclass
 class Daemon:
-    """What handlers reach for."""
+    """The parts of the daemon, as handlers reach them."""
 
     paths: Paths
     loaded: Loaded
@@ -120,15 +122,7 @@ class Daemon:
     version: str = field(default_factory=lambda: version("clankers"))
 
     def __post_init__(self) -> None:
-        self.search_engine = SearchEngine(
-            self.store,
-            self.index,
-            self.queue,
-            self.files,
-            start_task=lambda task: self.background(task),
-            seconds=self.config.search_seconds,
-        )
-        self.server = Server(self)
+        self.server = Server(partial(rpc.answer, self), lambda: self.config.max_connections, self.hub.remove_connection)
         self.spool = Spool(self, self.paths.spool)
         self.transcripts = Transcripts(self)
         self.scheduler = Scheduler(self)
@@ -139,7 +133,7 @@ class Daemon:
         return self.loaded.config
 
     async def reload(self) -> None:
-        """Read the configuration again and apply what changed; raises ConfigError and changes nothing."""
+        """Load the configuration again and apply what changed; on ConfigError nothing changes."""
         loaded = config.load(self.paths.config, self.flags, hook_start=self.loaded.hook_start)
         old, new = self.config, loaded.config
         self.loaded = loaded
@@ -152,12 +146,12 @@ class Daemon:
         self.search_engine.timeout_seconds = new.search_seconds
         self.queue.cache_entries = new.embedding_cache_entries
         self.index.max_tool_output_chars = new.tool_output_characters
-        log.configure(self.log_file, loaded.config.log_level)
+        log.configure(self.log_file, loaded.config.log_level, _redact)
         structlog.get_logger(component="daemon").info("configuration reloaded")
 
 
 def index_settings(config: Config) -> tuple[EmbedderSettings, int, int, tuple[str, ...]]:
-    """What the configuration says of the index."""
+    """Return the arguments of `Index` from the configuration: embedder, chunk sizes in tokens, sources."""
     settings = EmbedderSettings(
         provider=config.embedder,
         model=config.embedder_model,
@@ -171,7 +165,7 @@ def index_settings(config: Config) -> tuple[EmbedderSettings, int, int, tuple[st
 
 
 def watch_settings(config: Config) -> WatchSettings:
-    """What the configuration says of the watched files."""
+    """Return the settings of the watched files from the configuration."""
     return WatchSettings(
         roots=tuple(Path(path).expanduser() for path in config.watch_roots),
         extra=tuple(Path(path).expanduser() for path in config.watch_extra),
@@ -184,7 +178,7 @@ def watch_settings(config: Config) -> WatchSettings:
 
 @asynccontextmanager
 async def running(paths: Paths, flags: Mapping[str, Any], hook_start: HookStart | None = None) -> AsyncIterator[Daemon]:
-    """A daemon that listens inside the block and has finished its work after it."""
+    """Run a daemon: it listens inside the block and has finished its work after it."""
     loaded = config.load(paths.config, flags, hook_start=hook_start)
     for folder in (paths.data, paths.database.parent):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -193,15 +187,15 @@ async def running(paths: Paths, flags: Mapping[str, Any], hook_start: HookStart 
     paths.data.chmod(0o700)
     lost_events.prepare(paths.data)
     log_file = log.DailyFile(paths.logs)
-    log.configure(log_file, loaded.config.log_level)
-    for each in loaded.ignored:
-        log_ignored = structlog.get_logger(component="daemon").warning
-        log_ignored("setting ignored", key=each.key, source=each.source, reason=each.reason)
+    log.configure(log_file, loaded.config.log_level, _redact)
+    logger = structlog.get_logger(component="daemon")
+    for ignored in loaded.ignored:
+        logger.warning("setting ignored", key=ignored.key, source=ignored.source, reason=ignored.reason)
     with only_instance(paths.database):
         if hook_start is None:
             record_path(paths.database, paths.config)
-        if swept := sweep_unfinished(paths.backups):
-            structlog.get_logger(component="store").info("unfinished backups removed", files=[f.name for f in swept])
+        if removed := remove_unfinished(paths.backups):
+            logger.info("unfinished backups removed", files=[path.name for path in removed])
         store = Store(paths.database, paths.backups, loaded.config.durability)
         store.get_write_source = rpc.current_connection.get
         index = Index(store, *index_settings(loaded.config))
@@ -216,15 +210,15 @@ async def running(paths: Paths, flags: Mapping[str, Any], hook_start: HookStart 
                 yield daemon
         finally:
             await store.close()
-            structlog.get_logger(component="daemon").info("stopped")
+            logger.info("stopped")
             log_file.close()
 
 
 @asynccontextmanager
 async def _committing(store: Store) -> AsyncIterator[None]:
-    """Writes are committed until everybody who writes has ended: a job writes down its own end."""
+    """Commit writes until every service has ended: a job that is cancelled still stores its own end."""
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_keep_running, "commit", store.run)
+        tasks.start_soon(_run_service, "commit", store.run)
         try:
             yield
         finally:
@@ -237,7 +231,7 @@ async def _serving(daemon: Daemon) -> AsyncIterator[None]:
     async with anyio.create_task_group() as services:
         daemon.background = services.start_soon
         for name, service in _services(daemon).items():
-            services.start_soon(_keep_running, name, service)
+            services.start_soon(_run_service, name, service)
         if handed_over:
             services.start_soon(_stop_when_idle, daemon)
         for listener in sockets:
@@ -258,14 +252,14 @@ async def _serving(daemon: Daemon) -> AsyncIterator[None]:
 
 
 def _services(daemon: Daemon) -> dict[str, Callable[[], Awaitable[None]]]:
-    """Everything that goes on in the background, by name."""
+    """Return the background services by name."""
     return {
-        "tend": daemon.store.recover,
+        "recover": daemon.store.recover,
         "jobs": daemon.jobs.run,
         "subscriptions": daemon.hub.run,
         "schedule": daemon.scheduler.run,
         "embed": daemon.queue.run,
-        "cut": partial(backlog.process_backlog, daemon.index),
+        "chunk": partial(backlog.process_backlog, daemon.index),
         "sweep": partial(reindex.sweep_periodically, daemon.index),
         "files": daemon.files.run,
         "documents": daemon.documents.worker.run,
@@ -275,13 +269,13 @@ def _services(daemon: Daemon) -> dict[str, Callable[[], Awaitable[None]]]:
         "maintain": partial(maintenance.run_maintenance, daemon),
         "spool": daemon.spool.run,
         "transcripts": daemon.transcripts.run,
-        "logs": partial(log.clean_up_daily, daemon.log_file, lambda: daemon.config.log_retention_days),
-        "watchdog": systemd.keep_watchdog_fed,
+        "logs": partial(log.remove_old_logs, daemon.log_file, lambda: daemon.config.log_retention_days),
+        "watchdog": systemd.feed_watchdog,
     }
 
 
-async def _keep_running(name: str, service: Callable[[], Awaitable[None]]) -> None:
-    """Run a service; one that fails is noted and begun again, and takes nobody with it."""
+async def _run_service(name: str, service: Callable[[], Awaitable[None]]) -> None:
+    """Run a service; if it fails, log the error and restart it, without affecting other services."""
     while True:
         try:
             await service()
@@ -292,15 +286,21 @@ async def _keep_running(name: str, service: Callable[[], Awaitable[None]]) -> No
             return
 
 
+def _redact(event: EventDict) -> EventDict:
+    redacted, _ = redact_all(dict(event))
+    assert isinstance(redacted, dict)
+    return redacted
+
+
 async def _stop_when_idle(daemon: Daemon) -> None:
-    """End a socket-activated daemon that nobody has used for a while; the next client starts it again."""
-    quiet_since = anyio.current_time()
+    """Stop a socket-activated daemon that has been idle for a while; the next client starts it again."""
+    idle_since = anyio.current_time()
     while True:
         await anyio.sleep(0.2)
         limit = daemon.config.idle_exit_seconds
-        if daemon.server.connections or daemon.jobs.running or daemon.scheduler.next_event_at or not limit:
-            quiet_since = anyio.current_time()
-        elif anyio.current_time() - quiet_since >= limit:
+        if daemon.server.connections or daemon.jobs.running or daemon.scheduler.planned or not limit:
+            idle_since = anyio.current_time()
+        elif anyio.current_time() - idle_since >= limit:
             structlog.get_logger(component="daemon").info("idle", seconds=limit)
             daemon.stopping.set()
             return

@@ -1,4 +1,4 @@
-"""structlog to daily files of JSON lines, and readable on a terminal."""
+"""Logging: structlog events as JSON lines in daily files, and as readable text on a terminal."""
 
 import logging
 import os
@@ -16,9 +16,10 @@ from structlog.typing import EventDict, WrappedLogger
 
 from clankers_protocol.terminal import sanitize
 from clankersd import clock
-from clankersd.capture.redaction import redact_all
 
 LEVELS = {"debug": 10, "info": 20, "warn": 30, "warning": 30, "error": 40}
+Redact = Callable[[EventDict], EventDict]
+
 _NAME = re.compile(r"clankers-(\d{4}-\d{2}-\d{2})\.jsonl")
 
 
@@ -30,18 +31,18 @@ class DailyFile:
         self.dropped = 0
         self._file: IO[bytes] | None = None
         self._day = (0.0, 0.0)
-        """When the day of the open file begins and ends."""
+        """Start and end of the open file's day, in seconds since 1970."""
 
     def write(self, line: bytes) -> None:
         try:
             self._current().write(line + b"\n")
-        except OSError:  # a full disk must not end the daemon; `health` says what is wrong with it
+        except OSError:  # a full disk must not end the daemon; `health` reports it
             self.dropped += 1
             self._day = (0.0, 0.0)
 
     def _current(self) -> IO[bytes]:
-        begins, ends = self._day
-        if self._file is None or not begins <= clock.now() / 1000 < ends:  # also when the clock was set back
+        start, end = self._day
+        if self._file is None or not start <= clock.now() / 1000 < end:  # also when the clock was set back
             self._open(clock.local_time())
         assert self._file
         return self._file
@@ -61,10 +62,10 @@ class DailyFile:
             self._file = None
 
     def remove_older_than(self, days: int, today: date) -> list[str]:
-        """Delete our own daily files from before so many days; other files are left alone.
+        """Delete our own daily files that are more than `days` old; other files are left alone.
 
-        If no file of an earlier day would stay, none is deleted: the clock may have jumped forward. Once there are
-        files of two days the old ones go.
+        If no file of an earlier day would remain, none is deleted: the clock may have jumped forward. Once there are
+        files of two days the old ones are deleted.
         """
         dated = {path: day for path in self.folder.glob("clankers-*.jsonl") if (day := _day_of(path.name))}
         old = sorted(path for path, day in dated.items() if day < today - timedelta(days=days))
@@ -83,17 +84,20 @@ def _day_of(name: str) -> date | None:
         return None
 
 
-def configure(file: DailyFile, level: str) -> None:
-    """Send every event to the file, and to the terminal where there is one."""
+def configure(file: DailyFile, level: str, redact: Redact) -> None:
+    """Send every event, redacted, to the file, and to the terminal if stderr is one.
+
+    Redaction keeps secrets out of the log: clients write to it, and errors quote what was sent.
+    """
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
-            _redact,
+            lambda _logger, _name, event: redact(event),
             _to_file(file),
-            _for_terminal if sys.stderr.isatty() else _drop,
+            _sanitize_for_terminal if sys.stderr.isatty() else _drop,
             structlog.dev.ConsoleRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
@@ -101,15 +105,8 @@ def configure(file: DailyFile, level: str) -> None:
         cache_logger_on_first_use=False,
     )
     root = logging.getLogger()
-    root.handlers = [_Forward()]
+    root.handlers = [_StructlogHandler()]
     root.setLevel(logging.WARNING)
-
-
-def _redact(_logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:
-    """Keep secrets out of the log: clients write to it, and errors quote what was sent."""
-    cleaned, _ = redact_all(dict(event))
-    assert isinstance(cleaned, dict)
-    return cleaned
 
 
 def _to_file(file: DailyFile) -> Callable[[WrappedLogger, str, EventDict], EventDict]:
@@ -126,8 +123,8 @@ def _to_file(file: DailyFile) -> Callable[[WrappedLogger, str, EventDict], Event
     return write
 
 
-def _for_terminal(_logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:
-    """Make what peers and files supplied safe to show; values that are not text are shown by their repr."""
+def _sanitize_for_terminal(_logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:
+    """Remove control sequences that clients and files may have supplied; other values are shown by their repr."""
     return {sanitize(key): sanitize(value) if isinstance(value, str) else value for key, value in event.items()}
 
 
@@ -135,8 +132,8 @@ def _drop(_logger: WrappedLogger, _name: str, _event: EventDict) -> EventDict:
     raise structlog.DropEvent
 
 
-class _Forward(logging.Handler):
-    """What libraries log, through structlog."""
+class _StructlogHandler(logging.Handler):
+    """Forwards the log records of libraries to structlog."""
 
     def emit(self, record: logging.LogRecord) -> None:
         log = structlog.get_logger(component=record.name)
@@ -144,11 +141,11 @@ class _Forward(logging.Handler):
         log.log(LEVELS[level], record.getMessage(), exc_info=record.exc_info)
 
 
-async def clean_up_daily(file: DailyFile, days: Callable[[], int]) -> None:
-    """Delete old log files now and every day."""
+async def remove_old_logs(file: DailyFile, get_days: Callable[[], int]) -> None:
+    """Delete old log files now and every 24 hours."""
     log = structlog.get_logger(component="log")
     while True:
-        removed = file.remove_older_than(days(), clock.local_time().date())
+        removed = file.remove_older_than(get_days(), clock.local_time().date())
         if removed:
-            log.info("removed old logs", files=removed)
+            log.info("old logs removed", files=removed)
         await anyio.sleep(24 * 60 * 60)

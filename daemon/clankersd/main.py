@@ -23,32 +23,33 @@ from clankersd.config import ConfigError
 from clankersd.hook_start import HookStart
 from clankersd.wire.sockets import StartRefused
 
-GARBAGE = 20_000
-"""So many objects more than before are there when garbage is looked for. Requests leave little of the kind that must be
-looked for, and with Python's own 700 it took a twentieth of their time."""
+GC_THRESHOLD_OBJECTS = 20_000
+"""Allocation threshold of the garbage collector. Requests leave few reference cycles, and with Python's default of 700
+the collector took a twentieth of their time."""
 
-SWITCH_SECONDS = 0.0005
-"""How long a thread may hold the interpreter lock while another waits for it. An event passes between the event loop
-and the connection's thread several times, and with Python's own 5 ms each of them could wait as long for a search."""
+SWITCH_INTERVAL_SECONDS = 0.0005
+"""Time that a thread may hold the interpreter lock while another waits for it. An event passes between the event loop
+and the connection's thread several times; with Python's default of 5 ms each pass could wait that long for a search."""
 
 EXIT_REFUSED = 1
-EXIT_CONFIG = 78  # EX_CONFIG: systemd does not start us again for it
+EXIT_CONFIG = 78  # EX_CONFIG: systemd does not restart the daemon after it
 
 _EPILOG = """\
-Settings come from clankers.toml, then CLANKERS_… variables, then flags; see `clankers-ctl config show`.
-SIGTERM and SIGINT finish what is in flight and stop, a second one stops at once; SIGHUP reads the
-settings again. Exit codes: 0 stopped, 1 cannot start, 2 wrong usage, 78 wrong configuration.
+Settings are read from clankers.toml, then from CLANKERS_… variables, then from flags; later sources win.
+See `clankers-ctl config show`. On SIGTERM or SIGINT the daemon finishes the requests in flight and
+stops; a second signal stops it immediately. On SIGHUP it reloads the settings.
+Exit codes: 0 stopped, 1 cannot start, 2 wrong usage, 78 wrong configuration.
 """
 
 
 def main() -> None:
-    """Run the daemon until it is told to stop."""
+    """Run the daemon until a signal or its idle limit stops it."""
     options = _parser().parse_args()
     os.umask(0o077)
-    # numpy's threads would fight with ours for the cores: one search is quicker with one of them.
+    # numpy's threads would compete with ours for the cores: a search is faster with one.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    sys.setswitchinterval(SWITCH_SECONDS)
-    # The tokenizer's thread pool panics where no thread can be started; it is no quicker for texts as short as ours.
+    sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
+    # The tokenizer's thread pool panics where no thread can be started, and is no faster for short texts.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     os.environ["RAYON_NUM_THREADS"] = "1"
     flags = {"log_level": options.log_level} if options.log_level else {}
@@ -62,14 +63,14 @@ def main() -> None:
             by_hook = HookStart.parse(paths.database, options.started_by_hook)
         anyio.run(_run, paths, flags, by_hook, backend_options={"use_uvloop": find_spec("uvloop") is not None})
     except* ConfigError as group:
-        _give_up(group, EXIT_CONFIG)
+        _exit_with_error(group, EXIT_CONFIG)
     except* StartRefused as group:
-        _give_up(group, EXIT_REFUSED)
+        _exit_with_error(group, EXIT_REFUSED)
     except* OSError as group:
-        _give_up(group, EXIT_REFUSED)
+        _exit_with_error(group, EXIT_REFUSED)
 
 
-def _give_up(group: BaseExceptionGroup[Exception], code: int) -> None:
+def _exit_with_error(group: BaseExceptionGroup[Exception], code: int) -> None:
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
@@ -84,19 +85,23 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--data-root", type=Path, metavar="DIR", help="keep everything in DIR/clankers")
-    parser.add_argument("--db-path", type=Path, metavar="FILE", help="the database")
-    parser.add_argument("--socket", type=Path, metavar="FILE", help="the socket to listen on")
-    parser.add_argument("--log-path", type=Path, metavar="DIR", help="the folder of the daily logs")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="the settings, instead of clankers.toml")
-    parser.add_argument("--log-level", choices=["debug", "info", "warn", "error"], help="the least level to log")
-    parser.add_argument("--check-config", action="store_true", help="only say whether the settings are valid")
+    parser.add_argument("--data-root", type=Path, metavar="DIR", help="store everything in DIR/clankers")
+    parser.add_argument("--db-path", type=Path, metavar="FILE", help="use this database file")
+    parser.add_argument("--socket", type=Path, metavar="FILE", help="listen on this Unix socket")
+    parser.add_argument("--log-path", type=Path, metavar="DIR", help="write the daily log files to this folder")
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="read the settings from this file instead of clankers.toml"
+    )
+    parser.add_argument(
+        "--log-level", choices=["debug", "info", "warn", "error"], help="log this level and those above it"
+    )
+    parser.add_argument("--check-config", action="store_true", help="check the settings and exit")
     parser.add_argument(
         "--started-by-hook",
         nargs="?",
         const="",
         metavar="VARIABLES",
-        help="trust no setting in the environment; VARIABLES, separated by commas, were left out of it",
+        help="ignore settings in the environment; VARIABLES (comma-separated) names those that the hook removed",
     )
     parser.add_argument("--version", action="version", version=f"clankersd {version('clankers')}")
     return parser
@@ -106,35 +111,35 @@ def _paths(options: argparse.Namespace) -> Paths:
     environ: Mapping[str, str] = os.environ
     if options.data_root:
         environ = {**environ, "CLANKERS_DATA_PATH": str(options.data_root)}
-    given = {
+    options_by_path = {
         "database": options.db_path,
         "socket": options.socket,
         "logs": options.log_path,
         "config": options.config,
     }
-    chosen = {name: path.expanduser().absolute() for name, path in given.items() if path}
+    chosen = {name: path.expanduser().absolute() for name, path in options_by_path.items() if path}
     return dataclasses.replace(default_paths(environ), **chosen)
 
 
 async def _run(paths: Paths, flags: Mapping[str, Any], by_hook: HookStart | None) -> None:
-    # Signals are caught before anybody can know that we are there.
+    # Signals are caught before any client can connect.
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         async with running(paths, flags, by_hook) as daemon, anyio.create_task_group() as tasks:
-            gc.freeze()  # what is there by now stays: garbage is looked for in the rest
-            gc.set_threshold(GARBAGE)
+            gc.freeze()  # exempt what was imported and opened so far from collection
+            gc.set_threshold(GC_THRESHOLD_OBJECTS)
             gc.enable()
-            tasks.start_soon(_obey, signals, daemon)
+            tasks.start_soon(_handle_signals, signals, daemon)
             await daemon.stopping.wait()
             tasks.cancel_scope.cancel()
 
 
-async def _obey(signals: AsyncIterator[signal.Signals], daemon: Daemon) -> None:
+async def _handle_signals(signals: AsyncIterator[signal.Signals], daemon: Daemon) -> None:
     async for number in signals:
         if number == signal.SIGHUP:
             await _reload(daemon)
             continue
         structlog.get_logger(component="daemon").info("stopping", signal=signal.Signals(number).name)
-        # From here the default action stands again: a second signal ends the process at once.
+        # Restore the default action: a second signal ends the process immediately.
         for each in (signal.SIGTERM, signal.SIGINT):
             signal.signal(each, signal.SIG_DFL)
         daemon.stopping.set()
@@ -145,4 +150,4 @@ async def _reload(daemon: Daemon) -> None:
     try:
         await daemon.reload()
     except ConfigError as error:
-        structlog.get_logger(component="daemon").error("configuration kept as it was", problem=str(error))
+        structlog.get_logger(component="daemon").error("configuration not reloaded", problem=str(error))

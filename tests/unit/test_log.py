@@ -24,7 +24,7 @@ def lines(folder: Path) -> list[dict[str, object]]:
 
 def test_events_and_facts_become_json_lines_at_or_above_the_level(tmp_path: Path) -> None:
     file = DailyFile(tmp_path / "logs")
-    configure(file, "info")
+    configure(file, "info", lambda event: event)
     log = structlog.get_logger(component="test")
     log.debug("unheard")
     log.info("indexed", messages=3, odd=object)

@@ -36,7 +36,7 @@ def back_up(db: Db, folder: Path, reason: str, is_stopped: Callable[[], bool] = 
     return target
 
 
-def sweep_unfinished(folder: Path) -> list[Path]:
+def remove_unfinished(folder: Path) -> list[Path]:
     """Remove what interrupted backups left behind; the caller must be the only daemon of this folder."""
     left = sorted(folder.glob(f"clankers-*{UNFINISHED_SUFFIX}*"))
     for path in left:

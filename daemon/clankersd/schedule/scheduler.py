@@ -120,7 +120,7 @@ class Scheduler:
         assert run.lease_until
         due = DueRun(run.id, action, run.scheduled_for, run.attempts, run.lease_until)
         for receiver in self._in_turn():
-            if self._daemon.hub.notify(receiver.peer, RUN, due):
+            if self._daemon.hub.notify(receiver.connection, RUN, due):
                 return
 
     def _receivers(self) -> list[Subscription]:

@@ -1,4 +1,4 @@
-"""Long work: begun by a request, answered with an id, watched and cancelled by it."""
+"""Jobs: long work that a request starts; clients watch and cancel it by its id."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -12,16 +12,16 @@ import structlog
 from clankers_protocol.admin import Job, JobCancel, JobList, JobStatus
 from clankers_protocol.errors import Conflict, NotFound, RpcError
 from clankersd import clock
-from clankersd.db import Db, Store
+from clankersd.db import Store
 from clankersd.wire.rpc import current_connection, handles
 from clankersd.wire.subscriptions import Hub
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon
-    from clankersd.wire.server import Peer
+    from clankersd.wire.connection import ClientConnection
 
-NOTIFY_SECONDS = 0.1
-CANCEL_SECONDS = 5.0
+PROGRESS_INTERVAL_SECONDS = 0.1
+CANCEL_WAIT_SECONDS = 5.0
 
 _SELECT = "SELECT id, kind, state, done, total, note, result_json, error, created_at, finished_at FROM jobs"
 _INSERT = "INSERT INTO jobs (id, kind, state, note, created_at) VALUES (:id, :kind, 'running', :note, :created_at)"
@@ -44,25 +44,25 @@ log = structlog.get_logger(component="jobs")
 
 
 class Progress:
-    """What a job's work reports to."""
+    """Reports the progress of a job."""
 
-    def __init__(self, job: Job, peer: "Peer | None") -> None:
+    def __init__(self, job: Job, connection: "ClientConnection | None") -> None:
         self._job = job
-        self._peer = peer
-        self._told = 0.0
+        self._connection = connection
+        self._notified_at = 0.0
 
     async def __call__(self, done: int, total: int | None = None, note: str | None = None) -> None:
-        """Say how far the work is; a moment where it can be cancelled."""
+        """Report how far the work is; the job can be cancelled here."""
         self._job.done, self._job.total, self._job.note = done, total, note
-        if anyio.current_time() - self._told >= NOTIFY_SECONDS:
-            await self.tell()
+        if anyio.current_time() - self._notified_at >= PROGRESS_INTERVAL_SECONDS:
+            self.notify()
         await anyio.lowlevel.checkpoint()
 
-    async def tell(self) -> None:
-        """Send `$/progress` to the connection that began the job, while it is there."""
-        self._told = anyio.current_time()
-        if self._peer is not None:
-            self._peer.offer("$/progress", self._job)
+    def notify(self) -> None:
+        """Send `$/progress` to the connection that started the job, if it is still open."""
+        self._notified_at = anyio.current_time()
+        if self._connection is not None:
+            self._connection.try_notify("$/progress", self._job)
 
 
 Work = Callable[[Progress], Awaitable[Any]]
@@ -76,7 +76,7 @@ class _Running:
 
 
 class Jobs:
-    """The jobs that run now; those that ran are in the table."""
+    """The running jobs; finished ones are in the `jobs` table."""
 
     def __init__(self, store: Store, hub: Hub) -> None:
         self._store = store
@@ -90,14 +90,17 @@ class Jobs:
         return len(self._running)
 
     async def run(self) -> None:
-        """Host the jobs, for as long as the daemon lives."""
-        await self._close_interrupted()
+        """Host the jobs until cancelled."""
+        try:
+            await self._store.write(lambda db: db.execute(_INTERRUPTED, {"now": clock.now()}))
+        except RpcError as error:
+            log.warning("interrupted jobs not closed", error=error.message)
         async with anyio.create_task_group() as self._tasks:
             self.ready.set()
             await anyio.sleep_forever()
 
     async def start(self, kind: str, work: Work) -> str:
-        """Begin `work` and return the job's id; only one of a kind may run."""
+        """Start `work` and return the job's id; only one job of a kind may run."""
         self.ensure_not_running(kind)
         running = await self._begin(kind, None)
         assert self._tasks
@@ -106,9 +109,9 @@ class Jobs:
 
     @asynccontextmanager
     async def track(self, kind: str, note: str) -> AsyncIterator[Job]:
-        """Write down what the block does as a job, before it is done: so that it counts whatever comes of it.
+        """Record the block as a job before it runs, so that it counts even if it fails or the daemon stops.
 
-        Cancelled, the block ends early and the job says so.
+        If the job is cancelled, the block ends early and the job's state says so.
         """
         running = await self._begin(kind, note)
         job = running.job
@@ -130,11 +133,11 @@ class Jobs:
                 running.ended.set()
 
     async def count(self, kind: str, since: int, note: str | None = None, state: str | None = None) -> int:
-        """How many jobs of a kind there were since then; those with this note, or in this state."""
+        """Count the jobs of a kind created after `since` (ms), with this note or in this state if given."""
         params = {"kind": kind, "since": since, "now": clock.now(), "note": note, "state": state}
         return int(await self._store.read(lambda db: db.value(_COUNT, params)))
 
-    async def _begin(self, kind: str, note: str | None) -> "_Running":
+    async def _begin(self, kind: str, note: str | None) -> _Running:
         job = Job(clock.new_id(), kind, "running", 0, None, note, None, None, clock.now(), None)
         running = self._running[job.id] = _Running(job)
         try:
@@ -148,12 +151,12 @@ class Jobs:
 
     def ensure_not_running(self, kind: str) -> None:
         """Raise Conflict while a job of this kind runs."""
-        jobs = [running.job for running in self._running.values()]  # one that has ended may be there for a moment more
+        jobs = [running.job for running in self._running.values()]  # an ended job may still be listed for a moment
         if any(job.kind == kind and job.state == "running" for job in jobs):
             raise Conflict(f"a {kind} is running already: see clankers-ctl jobs")
 
     async def find(self, job_id: str) -> Job:
-        """The job as it is now."""
+        """Return the job in its current state; raises NotFound."""
         if job_id in self._running:
             return self._running[job_id].job
         row = await self._store.read(lambda db: db.fetch_one(f"{_SELECT} WHERE id = :id", {"id": job_id}))
@@ -162,33 +165,33 @@ class Jobs:
         return _from_row(row)
 
     async def wait(self, job_id: str) -> Job:
-        """The job once it is over."""
+        """Wait for the end of a job and return it."""
         if running := self._running.get(job_id):
             await running.ended.wait()
             return running.job
         return await self.find(job_id)
 
     async def newest(self, limit: int) -> list[Job]:
-        """Jobs, newest first."""
+        """List jobs, newest first."""
         order = "ORDER BY rowid DESC LIMIT :limit"  # not by time: the clock may have been set back
         rows = await self._store.read(lambda db: db.fetch(f"{_SELECT} {order}", {"limit": limit}))
         return [self._running[row["id"]].job if row["id"] in self._running else _from_row(row) for row in rows]
 
     async def cancel(self, job_id: str) -> Job:
-        """Stop a running job, and wait a moment for its end."""
+        """Cancel a running job, and wait up to a few seconds for its end."""
         job = await self.find(job_id)
         if job.state != "running":
             raise Conflict(f"job {job_id} is {job.state} already")
         running = self._running[job_id]
         running.scope.cancel()
-        with anyio.move_on_after(CANCEL_SECONDS):
+        with anyio.move_on_after(CANCEL_WAIT_SECONDS):
             await running.ended.wait()
         return job
 
-    async def _work(self, running: "_Running", work: Work, peer: "Peer | None") -> None:
+    async def _work(self, running: _Running, work: Work, connection: "ClientConnection | None") -> None:
         job = running.job
-        progress = Progress(job, peer)
-        current_connection.set(None)  # what a job writes does not go before or behind the events of whoever began it
+        progress = Progress(job, connection)
+        current_connection.set(None)  # the job's writes need no order relative to the events of that connection
         try:
             with running.scope:
                 job.result = await work(progress)
@@ -217,19 +220,10 @@ class Jobs:
         try:
             await self._store.write(lambda db: db.execute(_FINISH, row))
         except RpcError as error:
-            log.error("job's end not recorded", job_id=job.id, error=error.message)
+            log.error("job result not recorded", job_id=job.id, error=error.message)
         del self._running[job.id]
         self._hub.publish("job", job.state, job.id, kind=job.kind, state=job.state, error=job.error)
-        await progress.tell()
-
-    async def _close_interrupted(self) -> None:
-        def close(db: Db) -> None:
-            db.execute(_INTERRUPTED, {"now": clock.now()})
-
-        try:
-            await self._store.write(close)
-        except RpcError as error:
-            log.warning("jobs of the last run not closed", error=error.message)
+        progress.notify()
 
 
 def _from_row(row: dict[str, Any]) -> Job:

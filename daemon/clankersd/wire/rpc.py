@@ -1,4 +1,4 @@
-"""JSON-RPC: from a message to the function that serves it, and back. Only this file knows jsonrpcserver."""
+"""JSON-RPC: dispatch of requests to handlers, and encoding of replies. The only user of jsonrpcserver."""
 
 import inspect
 import secrets
@@ -28,7 +28,7 @@ from clankersd.wire.preparation import LARGE_REQUEST_BYTES, current_order
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon
-    from clankersd.wire.server import Peer
+    from clankersd.wire.connection import ClientConnection
 
 M = TypeVar("M", bound=Method[Any])
 Handler = Callable[["Daemon", M], Awaitable[Any]]
@@ -42,15 +42,15 @@ _ENVELOPE = ("schemaVersion", "client")
 
 log = structlog.get_logger(component="rpc")
 
-current_connection: ContextVar["Peer | None"] = ContextVar("current_connection", default=None)
+current_connection: ContextVar["ClientConnection | None"] = ContextVar("current_connection", default=None)
 """The connection whose request is being served."""
 
 
 class _Served(dict[str, Serve]):
-    """Method name to what serves it."""
+    """Handlers by method name; unknown names get one that refuses."""
 
     def __missing__(self, name: str) -> Serve:
-        async def refuse(_daemon: "Daemon", given: Any) -> Any:  # jsonrpcserver passes it by name
+        async def refuse(_daemon: "Daemon", params: Any) -> Any:  # jsonrpcserver passes it by name
             return Error(MethodNotFound.code, f"method not found: {name}")
 
         return refuse
@@ -59,26 +59,26 @@ class _Served(dict[str, Serve]):
 served = _Served()
 
 
-class _Anything(inspect.Signature):
-    """What `serve` takes. jsonrpcserver binds the arguments anew for each call, and they always fit."""
+class _AnySignature(inspect.Signature):
+    """Signature of `serve`. jsonrpcserver binds the arguments for each call, and they always fit."""
 
     def bind(self, *args: Any, **kwargs: Any) -> Any:
         return None
 
 
-_ANYTHING = _Anything()
+_ANY_SIGNATURE = _AnySignature()
 
 
 def handles(method: type[M]) -> Callable[[Handler[M]], Handler[M]]:
-    """Serve `method` with the function below."""
+    """Register the decorated function as the handler of `method`."""
 
     def register(handler: Handler[M]) -> Handler[M]:
-        async def serve(daemon: "Daemon", given: Any) -> Any:
+        async def serve(daemon: "Daemon", params: Any) -> Any:
             try:
                 order = current_order.get()
                 if order is not None and order.blocked:
                     await order.wait()
-                return Success(await handler(daemon, _parse(method, given)))
+                return Success(await handler(daemon, _parse(method, params)))
             except RpcError as error:
                 return _error(error)
             except Exception:
@@ -86,7 +86,7 @@ def handles(method: type[M]) -> Callable[[Handler[M]], Handler[M]]:
                 log.exception("method failed", method=method.method, error_id=error_id)
                 return Error(InternalError.code, f"internal error {error_id}: see the daemon's log")
 
-        serve.__signature__ = _ANYTHING  # type: ignore[attr-defined]
+        serve.__signature__ = _ANY_SIGNATURE  # type: ignore[attr-defined]
         served[method.method] = serve
         return handler
 
@@ -94,24 +94,21 @@ def handles(method: type[M]) -> Callable[[Handler[M]], Handler[M]]:
 
 
 def decode(body: bytes) -> Any:
-    """The JSON of a body, with lone surrogates replaced; raises ParseError."""
-    if len(body) >= LARGE_BODY_BYTES:
-        return _decode_mended(large_json.decode_large, body)
-    return _decode_mended(_decode_small, body)
-
-
-def _decode_mended(decode: Callable[[bytes], Any], body: bytes) -> Any:
-    """JavaScript that cuts a string in the middle of a character sends half a surrogate pair; that is no reason to
-    lose the event."""
+    """Decode the JSON of a body, with lone surrogates replaced; raises ParseError."""
+    decode_json = large_json.decode_large if len(body) >= LARGE_BODY_BYTES else _decode_small
     try:
-        return decode(body)
+        return decode_json(body)
     except ParseError as error:
         if error.__cause__ is None:  # it is JSON, but too much of it
             raise
-        mended = large_json.replace_lone_surrogates(body) if b"\\ud" in body or b"\\uD" in body else body
-        if mended == body:
+        # JavaScript that slices a string in the middle of a character sends half a surrogate pair; that is no reason
+        # to lose the event.
+        if b"\\ud" not in body and b"\\uD" not in body:
             raise
-    return decode(mended)
+        repaired = large_json.replace_lone_surrogates(body)
+        if repaired == body:
+            raise
+    return decode_json(repaired)
 
 
 def _decode_small(body: bytes) -> Any:
@@ -119,14 +116,14 @@ def _decode_small(body: bytes) -> Any:
         message = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ParseError(f"parse error: {error}") from error
-    # Counting brackets is a hundred times quicker than looking into the message, and nearly always enough.
+    # Counting brackets is a hundred times faster than walking through the message, and nearly always enough.
     if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
         large_json.measure(body)
     return message
 
 
 def request_sizes(message: Any, body: bytes) -> list[int]:
-    """About how many bytes each request of a body has."""
+    """Estimate the size in bytes of each request of a body; 0 for those that are surely small."""
     if not isinstance(message, list):
         return [len(body)]
     if len(body) < LARGE_REQUEST_BYTES or len(message) > MAX_BATCH:
@@ -135,46 +132,46 @@ def request_sizes(message: Any, body: bytes) -> list[int]:
 
 
 async def answer(daemon: "Daemon", request: Any) -> bytes | None:
-    """The reply to one request; none to a notification, whose failure is logged."""
-    if problem := _problem(request):
+    """Return the reply to one request; None for a notification, whose failure is logged."""
+    if problem := _find_problem(request):
         reply_id = request.get("id") if isinstance(request, dict) else None
         return error_reply(InvalidRequest(f"invalid request: {problem}"), reply_id)
     reply = await async_dispatch(
-        {**request, "params": {"given": request.get("params", _MISSING)}, "id": request.get("id")},
+        {**request, "params": {"params": request.get("params", _MISSING)}, "id": request.get("id")},
         served,
         context=daemon,
         deserializer=_unchanged,
         validator=_unchanged,
         serializer=_encode if "id" in request else _log_failure,
     )
-    return cast(bytes, reply) or None  # what our serialiser made, whatever jsonrpcserver's types say
+    return cast(bytes, reply) or None  # jsonrpcserver's types do not know that our serializer makes bytes
 
 
 def error_reply(error: RpcError, reply_id: Any = None) -> bytes:
-    """An error outside any method."""
+    """Encode an error reply that no handler made."""
     failure = {"code": error.code, "message": error.message}
     if error.data is not None:
         failure["data"] = error.data
-    shown = reply_id if isinstance(reply_id, str | int | float) else None
-    return msgspec.json.encode({"jsonrpc": "2.0", "error": failure, "id": shown})
+    valid_id = reply_id if isinstance(reply_id, str | int | float) else None
+    return msgspec.json.encode({"jsonrpc": "2.0", "error": failure, "id": valid_id})
 
 
 def notification(method: str, params: Any) -> bytes:
-    """What the daemon says without being asked."""
+    """Encode a notification to a client."""
     return msgspec.json.encode({"jsonrpc": "2.0", "method": method, "params": params})
 
 
-def _parse(method: type[M], given: Any) -> M:
-    if given is _MISSING or given is None:
+def _parse(method: type[M], params: Any) -> M:
+    if params is _MISSING or params is None:
         if issubclass(method, Envelope) or _has_required(method):
             raise InvalidParams("missing params")
-        given = {}
-    if not isinstance(given, dict):
-        raise InvalidParams(f"invalid params: expected an object, got {type(given).__name__}")
+        params = {}
+    if not isinstance(params, dict):
+        raise InvalidParams(f"invalid params: expected an object, got {type(params).__name__}")
     if not issubclass(method, Envelope):
-        given = {key: value for key, value in given.items() if key not in _ENVELOPE}
+        params = {key: value for key, value in params.items() if key not in _ENVELOPE}
     try:
-        return cast(M, msgspec.convert(given, method))
+        return cast(M, msgspec.convert(params, method))
     except msgspec.ValidationError as error:
         raise InvalidParams(f"invalid params: {error}") from error
 
@@ -189,8 +186,8 @@ def _error(error: RpcError) -> Any:
     return Error(error.code, error.message, error.data)
 
 
-def _problem(request: Any) -> str | None:
-    """Why this is no JSON-RPC 2.0 request."""
+def _find_problem(request: Any) -> str | None:
+    """Return the reason why this is no JSON-RPC 2.0 request; None if it is one."""
     if not isinstance(request, dict):
         return "expected an object"
     if request.get("jsonrpc") != "2.0":

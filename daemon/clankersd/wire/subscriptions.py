@@ -1,4 +1,4 @@
-"""Telling clients of changes as they happen. What a client does not read costs that client, and nobody else."""
+"""Subscriptions: notify clients of committed changes. A client that reads slowly loses its own subscriptions only."""
 
 import json
 from collections import Counter, deque
@@ -26,30 +26,30 @@ from clankersd.wire.rpc import current_connection, handles
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon
-    from clankersd.wire.server import Peer
+    from clankersd.wire.connection import ClientConnection
 
-MOST_PER_CONNECTION = 100
-MOST_UNTOLD = 100_000
-"""News. An import may bring many thousands in one go; more than this are told to nobody."""
+MAX_SUBSCRIPTIONS_PER_CONNECTION = 100
+MAX_PENDING_EVENTS = 100_000
+"""An import may publish many thousands of changes in one go; beyond this number subscriptions are dropped."""
 
-AT_ONCE = 500
+EVENTS_PER_LOOKUP = 500
 
-_KINDS_WITH: dict[str, tuple[ChangeKind, ...]] = {
+_KINDS_BY_FILTER: dict[str, tuple[ChangeKind, ...]] = {
     "id": get_args(ChangeKind),
     "sessionId": ("session", "message"),
     "chatId": ("session", "message"),
     "project": ("session", "message", "memory", "document"),
     "role": ("message",),
 }
-"""Which kinds a filter means anything for."""
+"""Kinds of changes that each filter applies to."""
 
-_PLACE = 'chat_id AS "chatId", project_path AS "projectPath", project_id AS "projectId"'
-_FACTS = {
+_PROJECT_COLUMNS = 'chat_id AS "chatId", project_path AS "projectPath", project_id AS "projectId"'
+_FACTS_SQL = {
     "session": f"""
-        SELECT id, id AS "sessionId", {_PLACE} FROM sessions WHERE id IN (SELECT value FROM json_each(:ids))
+        SELECT id, id AS "sessionId", {_PROJECT_COLUMNS} FROM sessions WHERE id IN (SELECT value FROM json_each(:ids))
     """,
     "message": f"""
-        SELECT messages.id, session_id AS "sessionId", role, {_PLACE}
+        SELECT messages.id, session_id AS "sessionId", role, {_PROJECT_COLUMNS}
         FROM messages JOIN sessions ON sessions.id = session_id
         WHERE messages.id IN (SELECT value FROM json_each(:ids))
     """,
@@ -64,14 +64,14 @@ _FACTS = {
         WHERE documents.id IN (SELECT value FROM json_each(:ids))
     """,
 }
-"""What is told of a change beside its id, by the names it has on the wire."""
+"""Facts that a notification holds beside the id, by their names on the wire."""
 
 log = structlog.get_logger(component="subscriptions")
 
 
 @dataclass
-class News:
-    """Something that changed and was committed."""
+class ChangeEvent:
+    """A committed change, waiting to be sent to its subscribers."""
 
     number: int
     kind: ChangeKind
@@ -83,149 +83,153 @@ class News:
 
 @dataclass
 class Subscription:
-    """What one client wants to hear of: news later than `after`, of which the `conditions` are true."""
+    """One client's interest in events after number `after` whose facts meet the `conditions`."""
 
     id: str
-    peer: "Peer"
+    connection: "ClientConnection"
     kinds: frozenset[str]
     conditions: dict[str, str]
     after: int
 
-    def wants(self, news: News) -> bool:
-        if news.kind not in self.kinds or news.number <= self.after:
+    def matches(self, event: ChangeEvent) -> bool:
+        if event.kind not in self.kinds or event.number <= self.after:
             return False
-        facts = news.facts | {"id": news.id}
+        facts = event.facts | {"id": event.id}
         return all(facts.get(name) == value for name, value in self.conditions.items())
 
 
 class Hub:
-    """Who wants to hear of what, and what they have not been told yet."""
+    """All subscriptions, and the events that have not been sent to them yet."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._subscriptions: dict[str, Subscription] = {}
-        self._wanted: Counter[str] = Counter()
-        self._untold: deque[News] = deque()
+        self._subscribers: Counter[str] = Counter()
+        self._pending: deque[ChangeEvent] = deque()
         self._published = 0
         self._woken = anyio.Event()
 
-    def publish(self, kind: ChangeKind, action: str, what: str, /, **facts: Any) -> None:
-        """Tell whoever wants to hear it that `what` was changed; to be called after the commit.
+    def publish(self, kind: ChangeKind, action: str, changed_id: str, /, **facts: Any) -> None:
+        """Notify the subscribers of a change; call it after the commit.
 
-        Facts have the names they have on the wire. Those of the kinds in `_FACTS` are looked up.
+        Facts have their names on the wire. For the kinds in `_FACTS_SQL` they are looked up.
         """
-        if not self._wanted[kind]:
+        if not self._subscribers[kind]:
             return
-        if len(self._untold) >= MOST_UNTOLD:
-            self._drop(self.subscriptions_to(kind), "more happened than could be told")
+        if len(self._pending) >= MAX_PENDING_EVENTS:
+            self._drop(self.subscriptions_to(kind), "more changes happened than could be sent")
             return
         self._published += 1
-        self._untold.append(News(self._published, kind, action, what, clock.now(), facts))
+        self._pending.append(ChangeEvent(self._published, kind, action, changed_id, clock.now(), facts))
         self._woken.set()
 
-    def subscribe(self, peer: "Peer", kinds: frozenset[str], conditions: dict[str, str]) -> str:
-        """Tell this peer from now on; returns the subscription's id."""
-        if len(self._subscriptions_of(peer)) >= MOST_PER_CONNECTION:
-            raise Conflict(f"a connection may have {MOST_PER_CONNECTION} subscriptions")
-        subscription = Subscription(clock.new_id(), peer, kinds, conditions, self._published)
+    def subscribe(self, connection: "ClientConnection", kinds: frozenset[str], conditions: dict[str, str]) -> str:
+        """Notify this connection from now on; returns the subscription's id."""
+        if len(self._subscriptions_of(connection)) >= MAX_SUBSCRIPTIONS_PER_CONNECTION:
+            raise Conflict(f"a connection may have {MAX_SUBSCRIPTIONS_PER_CONNECTION} subscriptions")
+        subscription = Subscription(clock.new_id(), connection, kinds, conditions, self._published)
         self._subscriptions[subscription.id] = subscription
-        self._wanted.update(kinds)
+        self._subscribers.update(kinds)
         return subscription.id
 
-    def unsubscribe(self, peer: "Peer", subscription_id: str) -> None:
-        """End one subscription of this peer."""
-        found = self._subscriptions.get(subscription_id)
-        if found is None or found.peer is not peer:
+    def unsubscribe(self, connection: "ClientConnection", subscription_id: str) -> None:
+        """End one subscription of this connection."""
+        subscription = self._subscriptions.get(subscription_id)
+        if subscription is None or subscription.connection is not connection:
             raise NotFound(f"this connection has no subscription {subscription_id}")
-        self._remove(found)
-
-    def _subscriptions_of(self, peer: "Peer") -> list[Subscription]:
-        return [one for one in self._subscriptions.values() if one.peer is peer]
+        self._remove(subscription)
 
     def subscriptions_to(self, kind: str) -> list[Subscription]:
-        """The subscriptions to one kind, oldest first."""
+        """List the subscriptions to one kind, oldest first."""
         return [one for one in self._subscriptions.values() if kind in one.kinds]
 
-    def forget(self, peer: "Peer") -> None:
-        """That connection is no more."""
-        for one in self._subscriptions_of(peer):
+    def remove_connection(self, connection: "ClientConnection") -> None:
+        """End all subscriptions of a connection that was closed."""
+        for one in self._subscriptions_of(connection):
             self._remove(one)
 
-    def notify(self, peer: "Peer", method: str, params: Any) -> bool:
-        """Say something to a subscribed peer, without waiting for it; one that is too far behind is told no more."""
-        if peer.offer(method, params):
+    def notify(self, connection: "ClientConnection", method: str, params: Any) -> bool:
+        """Send a notification without waiting; a client that is too far behind loses its subscriptions."""
+        if connection.try_notify(method, params):
             return True
-        peer.take_back()
-        self._drop(self._subscriptions_of(peer), "this client reads too slowly")
+        connection.discard_notifications()
+        self._drop(self._subscriptions_of(connection), "this client reads too slowly")
         return False
 
     async def run(self) -> None:
-        """Pass on what is published, in its order, for as long as the daemon lives."""
+        """Send published events to their subscribers, in order, until cancelled."""
         while True:
             await self._woken.wait()
             self._woken = anyio.Event()
-            while self._untold:
-                some = [self._untold.popleft() for _ in range(min(AT_ONCE, len(self._untold)))]
-                await self._look_up(some)
-                for news in some:
-                    self._pass_on(news)
+            while self._pending:
+                events = [self._pending.popleft() for _ in range(min(EVENTS_PER_LOOKUP, len(self._pending)))]
+                await self._add_facts(events)
+                for event in events:
+                    self._send(event)
 
-    async def _look_up(self, some: list[News]) -> None:
-        """Add what is known of what changed; of what was deleted it came with the news."""
-        sought = {kind: [news.id for news in some if news.kind == kind] for kind in _FACTS}
+    async def _add_facts(self, events: list[ChangeEvent]) -> None:
+        """Look up the facts of the changed rows; those of deleted rows came with the event."""
+        ids_by_kind = {kind: [event.id for event in events if event.kind == kind] for kind in _FACTS_SQL}
 
         def fetch(db: Db) -> dict[tuple[str, str], dict[str, Any]]:
-            return {
-                (kind, row.pop("id")): row
-                for kind, ids in sought.items()
-                for row in (db.fetch(_FACTS[kind], {"ids": json.dumps(ids)}) if ids else ())
-            }
+            facts = {}
+            for kind, ids in ids_by_kind.items():
+                if ids:
+                    for row in db.fetch(_FACTS_SQL[kind], {"ids": json.dumps(ids)}):
+                        facts[kind, row.pop("id")] = row
+            return facts
 
-        try:
-            rows = await self._store.read(fetch) if any(sought.values()) else {}
-        except RpcError as error:
-            log.warning("told without facts", problem=error.message)
+        if not any(ids_by_kind.values()):
             return
-        for news in some:
-            news.facts = rows.get((news.kind, news.id), {}) | news.facts
+        try:
+            facts = await self._store.read(fetch)
+        except RpcError as error:
+            log.warning("notifications without facts", problem=error.message)
+            return
+        for event in events:
+            event.facts = facts.get((event.kind, event.id), {}) | event.facts
 
-    def _pass_on(self, news: News) -> None:
+    def _send(self, event: ChangeEvent) -> None:
         for one in list(self._subscriptions.values()):
-            if one.id in self._subscriptions and one.wants(news):
-                self.notify(one.peer, CHANGED, Changed(one.id, news.kind, news.action, news.id, news.at, news.facts))
+            if one.id in self._subscriptions and one.matches(event):
+                changed = Changed(one.id, event.kind, event.action, event.id, event.at, event.facts)
+                self.notify(one.connection, CHANGED, changed)
+
+    def _subscriptions_of(self, connection: "ClientConnection") -> list[Subscription]:
+        return [one for one in self._subscriptions.values() if one.connection is connection]
 
     def _remove(self, subscription: Subscription) -> None:
         del self._subscriptions[subscription.id]
-        self._wanted.subtract(subscription.kinds)
+        self._subscribers.subtract(subscription.kinds)
 
     def _drop(self, subscriptions: list[Subscription], reason: str) -> None:
         for one in subscriptions:
             log.warning("subscription dropped", subscription=one.id, reason=reason)
             self._remove(one)
-            one.peer.offer(DROPPED, Dropped(one.id, reason))
+            one.connection.try_notify(DROPPED, Dropped(one.id, reason))
 
 
-def calling_connection() -> "Peer":
-    """The connection that asks; it must be there to be told anything."""
-    peer = current_connection.get()
-    if peer is None:
+def calling_connection() -> "ClientConnection":
+    """Return the connection whose request is served; raises InvalidRequest if there is none to notify."""
+    connection = current_connection.get()
+    if connection is None:
         raise InvalidRequest("invalid request: only a connection can subscribe")
-    return peer
+    return connection
 
 
 @handles(Subscribe)
 async def subscribe(daemon: "Daemon", request: Subscribe) -> Subscribed:
-    given = {
+    filters = {
         "id": request.id,
         "sessionId": request.session_id,
         "chatId": request.chat_id,
         "project": request.project,
         "role": request.role,
     }
-    conditions = {name: value for name, value in given.items() if value is not None}
+    conditions = {name: value for name, value in filters.items() if value is not None}
     for name in conditions:
-        if useless := set(request.kinds) - set(_KINDS_WITH[name]):
-            raise InvalidParams(f"invalid params: a {min(useless)} has no {name} to tell by - at `$.{name}`")
+        if unsupported := set(request.kinds) - set(_KINDS_BY_FILTER[name]):
+            raise InvalidParams(f"invalid params: a {min(unsupported)} has no {name} to filter by - at `$.{name}`")
     if project := conditions.pop("project", None):
         conditions["projectPath" if project.startswith("/") else "projectId"] = project.rstrip("/") or "/"
     return Subscribed(daemon.hub.subscribe(calling_connection(), frozenset(request.kinds), conditions))

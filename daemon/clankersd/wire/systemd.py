@@ -1,4 +1,4 @@
-"""Telling systemd how we are: sd_notify in a few lines of the standard library."""
+"""Notifications to systemd: the sd_notify protocol with the standard library."""
 
 import os
 import socket
@@ -15,12 +15,12 @@ def notify(state: str) -> None:
         try:
             sender.connect("\0" + address[1:] if address.startswith("@") else address)
             sender.sendall(state.encode())
-        except OSError:  # the manager is gone; there is nobody to tell
+        except OSError:  # the service manager is gone
             return
 
 
-async def keep_watchdog_fed() -> None:
-    """Say twice per interval that the event loop still turns, where systemd asked for it."""
+async def feed_watchdog() -> None:
+    """Report twice per watchdog interval that the event loop is alive, if systemd asked for it."""
     interval = int(os.environ.get("WATCHDOG_USEC", "0")) / 1_000_000
     if not interval or os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return
