@@ -1,7 +1,8 @@
-"""Watched files and the index: compared with a real database, noticed on a real disk."""
+"""File sync: watched files compared with a real database, changes detected on a real disk."""
 
 import os
 import shutil
+import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -127,6 +128,11 @@ def unprivileged(home: Path) -> Iterator[None]:
     os.seteuid(0)
 
 
+def git(*arguments: str, cwd: Path) -> None:
+    command = ["git", "-c", "user.name=me", "-c", "user.email=me@here", *arguments]
+    subprocess.run(command, cwd=cwd, check=True, capture_output=True)
+
+
 def counts(report: SyncReport) -> dict[str, int]:
     kinds = ("added", "changed", "removed", "moved", "unchanged")
     return {kind: getattr(report, kind) for kind in kinds if getattr(report, kind)}
@@ -135,7 +141,7 @@ def counts(report: SyncReport) -> dict[str, int]:
 # -- the comparison
 
 
-async def test_files_are_added_changed_removed_and_else_left_alone(home: Path) -> None:
+async def test_sync_adds_changes_and_removes_files_and_touches_no_others(home: Path) -> None:
     async with world(home) as one:
         one.write("MEMORY.md", "we chose sqlite")
         one.write("memory/a.md", "the old plan")
@@ -150,7 +156,7 @@ async def test_files_are_added_changed_removed_and_else_left_alone(home: Path) -
         assert await one.found("soon") == set()
 
 
-async def test_a_touched_file_is_unchanged_and_then_not_read_again(home: Path) -> None:
+async def test_touched_file_is_unchanged_and_then_not_read_again(home: Path) -> None:
     async with world(home) as one:
         path = one.write("MEMORY.md", "text")
         await one.files.sync()
@@ -161,7 +167,7 @@ async def test_a_touched_file_is_unchanged_and_then_not_read_again(home: Path) -
         assert (await one.fetch("SELECT mtime FROM files")) == [{"mtime": (OLD + 60) * 1000}]
 
 
-async def test_an_older_file_put_back_is_a_change(home: Path) -> None:
+async def test_older_file_that_is_restored_is_a_change(home: Path) -> None:
     async with world(home) as one:
         one.write("MEMORY.md", "newer", age=False)
         await one.files.sync()
@@ -170,7 +176,7 @@ async def test_an_older_file_put_back_is_a_change(home: Path) -> None:
         assert await one.found("older") == {"MEMORY.md"}
 
 
-async def test_a_change_within_the_same_moment_and_of_the_same_size_is_noticed(home: Path) -> None:
+async def test_change_with_equal_mtime_and_size_is_detected(home: Path) -> None:
     async with world(home) as one:
         path = one.write("MEMORY.md", "first", age=False)
         await one.files.sync()
@@ -180,7 +186,7 @@ async def test_a_change_within_the_same_moment_and_of_the_same_size_is_noticed(h
         assert counts(await one.files.sync()) == {"changed": 1}
 
 
-async def test_one_changed_file_touches_only_its_own_chunks(home: Path) -> None:
+async def test_changed_file_touches_only_its_own_chunks(home: Path) -> None:
     async with world(home) as one:
         one.write("memory/a.md", LONG)
         one.write("memory/b.md", LONG)
@@ -195,7 +201,7 @@ async def test_one_changed_file_touches_only_its_own_chunks(home: Path) -> None:
         assert kept == {chunk for chunk, text in a.items() if "word3" not in text}
 
 
-async def test_lines_put_before_a_chunk_move_it_and_keep_it(home: Path) -> None:
+async def test_chunk_moves_when_lines_are_inserted_before_it(home: Path) -> None:
     async with world(home) as one:
         one.write("memory/a.md", LONG)
         await one.files.sync()
@@ -210,7 +216,7 @@ async def test_lines_put_before_a_chunk_move_it_and_keep_it(home: Path) -> None:
             assert text.count("\n", 0, row["start_offset"]) + 1 == row["start_line"]
 
 
-async def test_a_moved_file_keeps_its_chunks_and_is_found_by_its_new_name(home: Path) -> None:
+async def test_moved_file_keeps_its_chunks_and_is_found_by_its_new_name(home: Path) -> None:
     async with world(home) as one:
         path = one.write("memory/apples.md", LONG)
         await one.files.sync()
@@ -222,7 +228,7 @@ async def test_a_moved_file_keeps_its_chunks_and_is_found_by_its_new_name(home: 
         assert (await one.found("apples"), await one.found("pears")) == (set(), {"memory/deep/pears.md"})
 
 
-async def test_a_copy_at_the_old_place_of_a_moved_file_is_another_file(home: Path) -> None:
+async def test_copy_at_the_old_path_of_a_moved_file_is_another_file(home: Path) -> None:
     async with world(home) as one:
         path = one.write("memory/a.md", LONG)
         await one.files.sync()
@@ -234,7 +240,7 @@ async def test_a_copy_at_the_old_place_of_a_moved_file_is_another_file(home: Pat
         assert len(await one.chunks("memory/a.md")) == len(await one.chunks("memory/b.md"))
 
 
-async def test_two_equal_files_can_move_at_once(home: Path) -> None:
+async def test_equal_files_can_move_together(home: Path) -> None:
     async with world(home) as one:
         for name in "ab":
             one.write(f"memory/{name}.md", "the same")
@@ -245,7 +251,7 @@ async def test_two_equal_files_can_move_at_once(home: Path) -> None:
         assert counts(await one.files.sync()) == {"moved": 2}
 
 
-async def test_names_and_days_are_found_and_date_the_chunks(home: Path) -> None:
+async def test_file_names_and_dates_are_searchable_and_date_the_chunks(home: Path) -> None:
     async with world(home) as one:
         one.write("memory/2026-11-16.md", "we met")
         one.write("memory/apiDesign.md", "we thought")
@@ -258,7 +264,7 @@ async def test_names_and_days_are_found_and_date_the_chunks(home: Path) -> None:
         assert [row["created_at"] for row in moments] == [OLD * 1000, day.timestamp() * 1000]
 
 
-async def test_a_file_belongs_to_its_workspaces_project(home: Path) -> None:
+async def test_file_belongs_to_its_workspaces_project(home: Path) -> None:
     async with world(home, extra=(home / "notes",)) as one:
         one.write("MEMORY.md", "text")
         (home / "notes").mkdir()
@@ -273,7 +279,39 @@ async def test_a_file_belongs_to_its_workspaces_project(home: Path) -> None:
         assert await one.fetch("SELECT project_id FROM files") == [{"project_id": None}]
 
 
-async def test_what_cannot_be_indexed_is_told_and_stops_nothing(home: Path) -> None:
+@pytest.mark.parametrize("kind", ["subfolder", "worktree"])
+async def test_files_below_a_repository_or_in_its_worktree_belong_to_the_repositorys_project(
+    home: Path, kind: str
+) -> None:
+    repository = home / "repository"
+    repository.mkdir()
+    git("init", "-q", cwd=repository)
+    git("commit", "-q", "--allow-empty", "-m", "first", cwd=repository)
+    workspace = repository / "packages" / "app"
+    if kind == "worktree":
+        workspace = home / "worktree"
+        git("worktree", "add", "-q", str(workspace), cwd=repository)
+    async with world(home, roots=(workspace,)) as one:
+        (workspace / "memory").mkdir(parents=True)
+        (workspace / "memory" / "a.md").write_text("the cache is warmed at night")
+        await one.files.sync()
+        rows = await one.fetch("SELECT p.path, p.name FROM files JOIN projects p ON p.id = project_id")
+        assert rows == [{"path": str(repository), "name": "repository"}]
+        assert await one.fetch("SELECT count(*) AS count FROM projects") == [{"count": 1}]
+
+
+async def test_project_that_exists_keeps_its_name_when_its_files_are_indexed(home: Path) -> None:
+    async with world(home) as one:
+        row = {"path": str(one.root), "now": 1}
+        sql = "INSERT INTO projects (id, path, name, created_at, updated_at) VALUES ('p', :path, 'Named', :now, :now)"
+        await one.store.write(lambda db: db.execute(sql, row))
+        one.write("MEMORY.md", "text")
+        await one.files.sync()
+        rows = await one.fetch("SELECT p.id, p.name FROM files JOIN projects p ON p.id = project_id")
+        assert rows == [{"id": "p", "name": "Named"}]
+
+
+async def test_file_that_cannot_be_indexed_is_reported_and_stops_nothing(home: Path) -> None:
     async with world(home) as one:
         one.write("memory/good.md", "good")
         (one.memory / "binary.md").write_bytes(b"\x00\x01")
@@ -292,7 +330,7 @@ async def test_what_cannot_be_indexed_is_told_and_stops_nothing(home: Path) -> N
 
 
 @pytest.mark.usefixtures("unprivileged")
-async def test_what_cannot_be_read_is_told_and_not_forgotten(home: Path) -> None:
+async def test_file_that_cannot_be_read_is_reported_and_stays_indexed(home: Path) -> None:
     async with world(home) as one:
         path = one.write("memory/a.md", "first")
         inside = one.write("memory/closed/b.md", "second")
@@ -309,7 +347,7 @@ async def test_what_cannot_be_read_is_told_and_not_forgotten(home: Path) -> None
         assert counts(await one.files.sync()) == {"changed": 1, "unchanged": 1}
 
 
-async def test_a_path_can_be_added_and_removed(home: Path) -> None:
+async def test_watched_path_can_be_added_and_removed(home: Path) -> None:
     notes = home / "notes"
     notes.mkdir()
     (notes / "a.md").write_text("noted")
@@ -325,7 +363,7 @@ async def test_a_path_can_be_added_and_removed(home: Path) -> None:
             assert refused.value.data == {"field": "path"}
 
 
-async def test_callers_who_come_together_share_one_comparison(home: Path) -> None:
+async def test_sync_is_shared_by_concurrent_callers(home: Path) -> None:
     async with world(home) as one:
         for number in range(5):
             one.write(f"memory/{number}.md", f"text {number}")
@@ -341,7 +379,7 @@ async def test_callers_who_come_together_share_one_comparison(home: Path) -> Non
         assert counts(reports[0]) == {"added": 5}
 
 
-async def test_who_comes_when_the_disk_was_looked_at_finds_what_came_since(home: Path) -> None:
+async def test_sync_called_after_the_scan_runs_again(home: Path) -> None:
     async with world(home) as one:
         for number in range(5):
             one.write(f"memory/{number}.md", f"text {number}")
@@ -363,7 +401,7 @@ async def test_who_comes_when_the_disk_was_looked_at_finds_what_came_since(home:
         assert late[0] is late[1]
 
 
-async def test_every_file_is_cut_for_an_index_that_is_being_built(home: Path) -> None:
+async def test_rechunk_chunks_every_file_for_the_generation_being_built(home: Path) -> None:
     async with world(home) as one:
         one.write("memory/a.md", LONG)
         await one.files.sync()
@@ -382,7 +420,7 @@ async def test_every_file_is_cut_for_an_index_that_is_being_built(home: Path) ->
         assert [row["chunks"] for row in again] == [2 * first["chunks"], 2 * second["chunks"]]
 
 
-async def test_trouble_with_the_database_stops_the_comparison_and_the_next_one_goes_on(home: Path) -> None:
+async def test_sync_stopped_by_a_storage_error_is_completed_by_the_next(home: Path) -> None:
     async with world(home) as one:
         for number in range(10):
             one.write(f"memory/{number}.md", f"text {number}")
@@ -405,12 +443,12 @@ async def test_trouble_with_the_database_stops_the_comparison_and_the_next_one_g
 @pytest.fixture(params=[False, True], ids=["watching", "polling"])
 def poll(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     monkeypatch.setattr(files_module, "POLL_SECONDS", 0.1)
-    monkeypatch.setattr(files_module, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(files_module, "CHECK_SECONDS", 0.2)
     monkeypatch.setattr(files_module, "RETRY_SECONDS", 0.2)
     return bool(request.param)
 
 
-async def test_what_is_there_at_the_start_is_indexed(home: Path, poll: bool) -> None:
+async def test_service_indexes_existing_files_at_the_start(home: Path, poll: bool) -> None:
     World(home).write("MEMORY.md", "from before")
     async with watched_world(home, poll=poll) as one:
         await one.until_found("before", "MEMORY.md")
@@ -420,7 +458,7 @@ async def test_what_is_there_at_the_start_is_indexed(home: Path, poll: bool) -> 
         assert one.files.last_sync is not None
 
 
-async def test_every_kind_of_change_is_noticed(home: Path, poll: bool) -> None:
+async def test_service_detects_every_kind_of_change(home: Path, poll: bool) -> None:
     async with watched_world(home, poll=poll) as one:
         await one.until_resting()
         one.write("memory/a.md", "created")
@@ -442,7 +480,7 @@ async def test_every_kind_of_change_is_noticed(home: Path, poll: bool) -> None:
         await one.until_found("put", "memory/a.md")
 
 
-async def test_a_file_saved_by_renaming_another_over_it_is_noticed(home: Path, poll: bool) -> None:
+async def test_service_detects_a_file_saved_by_renaming(home: Path, poll: bool) -> None:
     single = home / "notes.md"
     single.write_text("first")
     async with watched_world(home, roots=(), extra=(single,), poll=poll) as one:
@@ -452,7 +490,7 @@ async def test_a_file_saved_by_renaming_another_over_it_is_noticed(home: Path, p
             await one.until_found(words, "../notes.md")
 
 
-async def test_a_workspace_that_comes_later_is_noticed_and_so_is_its_end(home: Path, poll: bool) -> None:
+async def test_service_detects_a_workspace_created_later_and_its_removal(home: Path, poll: bool) -> None:
     later = home / "later"
     async with watched_world(home, roots=(later,), poll=poll) as one:
         await one.until_resting()
@@ -466,7 +504,7 @@ async def test_a_workspace_that_comes_later_is_noticed_and_so_is_its_end(home: P
             await one.until_found(words)
 
 
-async def test_added_paths_and_changed_settings_take_effect(home: Path, poll: bool) -> None:
+async def test_service_applies_added_paths_and_changed_settings(home: Path, poll: bool) -> None:
     notes = home / "notes"
     notes.mkdir()
     async with watched_world(home, roots=(), poll=poll) as one:
@@ -482,7 +520,7 @@ async def test_added_paths_and_changed_settings_take_effect(home: Path, poll: bo
         await one.until_found("noted")
 
 
-async def test_a_file_must_rest_before_it_is_indexed(home: Path) -> None:
+async def test_service_waits_until_a_file_is_quiet(home: Path) -> None:
     async with watched_world(home, debounce_ms=1000) as one:
         await one.until_resting()
         await anyio.sleep(1)
@@ -495,7 +533,7 @@ async def test_a_file_must_rest_before_it_is_indexed(home: Path) -> None:
         await one.until_resting()
 
 
-async def test_unrelated_churn_in_a_workspace_is_not_even_looked_at(home: Path) -> None:
+async def test_service_ignores_unrelated_changes_in_a_workspace(home: Path) -> None:
     async with watched_world(home) as one:
         await one.until_resting()
         before = one.files.last_sync
@@ -509,7 +547,7 @@ async def test_unrelated_churn_in_a_workspace_is_not_even_looked_at(home: Path) 
         assert not one.files.dirty
 
 
-async def test_without_word_from_the_system_it_polls_and_says_so(
+async def test_service_polls_when_the_system_reports_no_changes_and_says_so(
     home: Path, poll: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def exhausted(*_: object) -> None:
@@ -529,7 +567,7 @@ async def test_without_word_from_the_system_it_polls_and_says_so(
             assert (one.files.mode, one.files.problem) == ("watching", None)
 
 
-async def test_the_interval_finds_what_nothing_told_of(home: Path, poll: bool) -> None:
+async def test_service_compares_again_after_the_interval(home: Path, poll: bool) -> None:
     async with watched_world(home, poll=poll, sync_minutes=0.002) as one:
         await one.until_resting()
         first = one.files.last_sync
@@ -540,7 +578,7 @@ async def test_the_interval_finds_what_nothing_told_of(home: Path, poll: bool) -
         await one.until(compared_again)
 
 
-async def test_the_service_outlives_trouble_with_the_database(home: Path, poll: bool) -> None:
+async def test_service_survives_a_storage_outage(home: Path, poll: bool) -> None:
     async with watched_world(home, poll=poll) as one:
         one.write("memory/a.md", "kept")
         await one.until_found("kept", "memory/a.md")
@@ -549,7 +587,7 @@ async def test_the_service_outlives_trouble_with_the_database(home: Path, poll: 
         one.write("memory/b.md", "written meanwhile")
 
         async def is_told() -> bool:
-            return one.files.dirty and "the files wait" in (one.files.problem or "")
+            return one.files.dirty and "the file sync is waiting" in (one.files.problem or "")
 
         await one.until(is_told)
         await one.store.create_if_missing()
@@ -559,7 +597,7 @@ async def test_the_service_outlives_trouble_with_the_database(home: Path, poll: 
         assert one.files.problem is None
 
 
-async def test_another_database_in_the_place_of_the_first_is_filled(home: Path) -> None:
+async def test_service_fills_a_replaced_database(home: Path) -> None:
     async with watched_world(home) as one:
         one.write("memory/a.md", "text")
         await one.until_found("text", "memory/a.md")
@@ -586,7 +624,7 @@ def status_when(connection: RawConnection, condition: Callable[[dict[str, Any]],
     raise AssertionError(f"it did not come to be: {status}")
 
 
-async def test_a_daemon_keeps_in_step_and_tells_how_it_does(home: Path) -> None:
+async def test_daemon_syncs_files_and_reports_their_status(home: Path) -> None:
     root, notes = home / "work", home / "notes"
     for folder in (root / "memory", notes):
         folder.mkdir(parents=True)

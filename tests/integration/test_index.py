@@ -1,4 +1,4 @@
-"""The index follows what is stored: at once by words, moments later by meaning, and gone when it is deleted."""
+"""The index follows what is stored: keyword search immediately, vector search soon, nothing after a deletion."""
 
 import json
 import threading
@@ -103,13 +103,13 @@ def assert_nothing_is_left_over(database: Path) -> None:
 # --- Coming in
 
 
-def test_text_is_found_by_words_as_soon_as_it_is_acknowledged(connection: RawConnection) -> None:
+def test_text_is_found_by_keyword_as_soon_as_it_is_acknowledged(connection: RawConnection) -> None:
     for letter in "abcdefghijklmnopqrst":
         store(connection, letter, f"the {letter}quartz oscillator", session=letter)
         assert found(connection, f"{letter}quartz") == [letter]
 
 
-def test_text_is_found_by_meaning_moments_later(connection: RawConnection) -> None:
+def test_text_is_found_by_vector_soon_after(connection: RawConnection) -> None:
     store(connection, "cat", "my kitten sleeps on the sofa", session="a")
     store(connection, "tax", "the invoice for the quarterly accounting", session="b")
     eventually(lambda: search(connection, "x", mode="hybrid")["pending"] == 0, "nothing is pending")
@@ -119,7 +119,7 @@ def test_text_is_found_by_meaning_moments_later(connection: RawConnection) -> No
     assert (answer["mode"], answer["degraded"]) == ("vector", None)
 
 
-def test_a_search_right_after_storing_waits_for_the_vector(connection: RawConnection) -> None:
+def test_search_right_after_storing_waits_for_the_vector(connection: RawConnection) -> None:
     """Not always, since the budget is short and the machine may be busy; without waiting, never."""
     store(connection, "first", "warm up the model")
     settled(connection)
@@ -131,7 +131,7 @@ def test_a_search_right_after_storing_waits_for_the_vector(connection: RawConnec
     assert any(at_once(number) for number in range(50))
 
 
-def test_a_message_tells_where_it_comes_from(connection: RawConnection) -> None:
+def test_message_hit_names_its_origin(connection: RawConnection) -> None:
     session = {"id": "s", "title": "Clocks", "projectPath": "/home/me/clocks"}
     connection.call("upsertSession", session=session)
     store(connection, "m", "the quartz oscillator", createdAt=1_700_000_000_000)
@@ -143,14 +143,14 @@ def test_a_message_tells_where_it_comes_from(connection: RawConnection) -> None:
     assert hit["snippet"] == "the «quartz» oscillator"
 
 
-def test_a_message_is_found_by_its_day(connection: RawConnection) -> None:
+def test_message_is_found_by_its_day(connection: RawConnection) -> None:
     store(connection, "spring", "we met", session="a", createdAt=1_684_152_000_000)
     store(connection, "autumn", "we met", session="b", createdAt=1_700_000_000_000)
     assert found(connection, "met in May 2023")[0] == "spring"
     assert found(connection, "met in November 2023")[0] == "autumn"
 
 
-def test_a_partial_upsert_keeps_the_text(connection: RawConnection) -> None:
+def test_partial_upsert_keeps_the_text(connection: RawConnection) -> None:
     store(connection, "m", "the quartz oscillator")
     [before] = search(connection, "quartz")["hits"]
     store(connection, "m", completionTokens=12)
@@ -170,7 +170,7 @@ def test_changed_text_replaces_the_old(connection: RawConnection) -> None:
     assert hit["text"] == "the rubidium standard"
 
 
-def test_a_message_that_grows_keeps_the_chunks_that_stay(connection: RawConnection) -> None:
+def test_message_that_grows_keeps_its_unchanged_chunks(connection: RawConnection) -> None:
     """As a streamed answer does: what was cut before keeps its place and its vector."""
     paragraphs = [" ".join(f"p{number}w{word}" for word in range(200)) for number in range(8)]
     store(connection, "m", "\n\n".join(paragraphs[:4]))
@@ -180,7 +180,7 @@ def test_a_message_that_grows_keeps_the_chunks_that_stay(connection: RawConnecti
     assert found(connection, "p7w199") == ["m"]
 
 
-def test_an_identical_replay_changes_nothing(connection: RawConnection) -> None:
+def test_identical_replay_changes_nothing(connection: RawConnection) -> None:
     texts = {f"m{number}": f"alpha beta {number} " + "gamma " * number * 50 for number in range(10)}
     chunks = "SELECT id, chunk_id, turn, position, hash FROM chunks ORDER BY id"
     for name, text in texts.items():
@@ -197,7 +197,7 @@ def test_an_identical_replay_changes_nothing(connection: RawConnection) -> None:
 
 
 @pytest.mark.parametrize("owner", ["message", "tool", "file"])
-def test_an_owners_chunks_are_found_without_looking_at_all_others(connection: RawConnection, owner: str) -> None:
+def test_chunks_of_an_owner_are_found_by_an_index(connection: RawConnection, owner: str) -> None:
     """Every upsert asks for them: by another index it would read the whole table."""
     sql = f"EXPLAIN QUERY PLAN SELECT hash FROM chunks WHERE {owner}_id = 'x' AND chunking = 1 ORDER BY position"
     [plan] = [row[3] for row in connection.call("query", sql=sql)["rows"] if "chunks" in row[3]]
@@ -205,7 +205,7 @@ def test_an_owners_chunks_are_found_without_looking_at_all_others(connection: Ra
 
 
 @pytest.mark.parametrize("role", ["system", "tool"])
-def test_what_no_person_said_is_not_indexed(connection: RawConnection, role: str) -> None:
+def test_system_and_tool_messages_are_not_indexed(connection: RawConnection, role: str) -> None:
     store(connection, "hidden", "the quartz oscillator", role=role)
     store(connection, "shown", "another oscillator", session="other")
     settled(connection)
@@ -213,7 +213,7 @@ def test_what_no_person_said_is_not_indexed(connection: RawConnection, role: str
         assert found(connection, "quartz oscillator", mode) == ["shown"]
 
 
-def test_a_message_whose_role_is_learnt_later_is_indexed_by_it(connection: RawConnection) -> None:
+def test_message_whose_role_becomes_known_later_is_indexed_by_it(connection: RawConnection) -> None:
     connection.call("upsertMessage", message={"id": "m", "sessionId": "s", "textContent": "the quartz oscillator"})
     store(connection, "m", role="assistant")
     [hit] = search(connection, "quartz")["hits"]
@@ -222,7 +222,7 @@ def test_a_message_whose_role_is_learnt_later_is_indexed_by_it(connection: RawCo
     assert found(connection, "quartz") == []
 
 
-def test_tool_calls_are_indexed_only_when_asked_for(home: Path) -> None:
+def test_tool_calls_are_indexed_only_when_configured(home: Path) -> None:
     tool = {"id": "t", "sessionId": "s", "toolName": "Bash", "toolInput": "grep quartz", "toolOutput": "oscillator.c"}
     with running_daemon(home) as daemon, daemon.connect() as connection:
         connection.call("upsertTool", tool=tool)
@@ -240,7 +240,7 @@ def test_tool_calls_are_indexed_only_when_asked_for(home: Path) -> None:
         eventually(lambda: found(connection, "cesium") == ["later"], "its output is found")
 
 
-def test_the_first_thing_ever_indexed_may_be_a_tool_call_from_before(home: Path) -> None:
+def test_tool_call_from_before_may_be_the_first_text_indexed(home: Path) -> None:
     """An index without a chunk is replaced by itself when the configuration changes; what was stored must come in."""
     with running_daemon(home) as daemon, daemon.connect() as connection:
         connection.call(
@@ -251,7 +251,7 @@ def test_the_first_thing_ever_indexed_may_be_a_tool_call_from_before(home: Path)
         assert found(connection, "quartz") == ["t"]
 
 
-def test_a_very_long_message_is_found_soon_after(connection: RawConnection) -> None:
+def test_long_message_is_found_soon_after(connection: RawConnection) -> None:
     text = "\n".join(f"line {number} of a long report about granite" for number in range(3000)) + "\nthe quartz end"
     assert len(text) > 100_000
     store(connection, "long", text)
@@ -262,7 +262,7 @@ def test_a_very_long_message_is_found_soon_after(connection: RawConnection) -> N
     assert "long" in found(connection, "a report about granite", "vector")
 
 
-def test_a_very_long_message_that_becomes_short_again_is_found_by_what_it_says_last(connection: RawConnection) -> None:
+def test_long_message_that_becomes_short_is_found_by_its_last_text(connection: RawConnection) -> None:
     store(connection, "m", "quartz " * 20_000)
     store(connection, "m", "rubidium at last")
     settled(connection)
@@ -273,14 +273,14 @@ def test_a_very_long_message_that_becomes_short_again_is_found_by_what_it_says_l
 @pytest.mark.parametrize(
     "text", ["\x00", "a\x00b quartz", "🐢" * 500 + " quartz", "e\u0301" * 600 + " quartz", " \n\t "]
 )
-def test_odd_texts_are_stored_and_found(connection: RawConnection, text: str) -> None:
+def test_unusual_texts_are_stored_and_found(connection: RawConnection, text: str) -> None:
     store(connection, "odd", text)
     settled(connection)
     assert found(connection, "quartz") == (["odd"] if "quartz" in text else [])
 
 
 @pytest.mark.parametrize("moment", [0, 1, 1e12, 253_402_300_799_999, 10**15])
-def test_a_message_of_any_moment_is_stored_and_found(connection: RawConnection, moment: float) -> None:
+def test_message_of_any_timestamp_is_stored_and_found(connection: RawConnection, moment: float) -> None:
     store(connection, "m", "the quartz oscillator", createdAt=moment)
     assert found(connection, "quartz") == ["m"]
 
@@ -295,7 +295,7 @@ def fill(connection: RawConnection) -> None:
             store(connection, f"{session}{number}", f"quartz {session} number {number}", session=session)
 
 
-def test_a_deleted_session_is_found_by_no_mode_at_once(daemon: DaemonProcess) -> None:
+def test_deleted_session_is_immediately_found_by_no_mode(daemon: DaemonProcess) -> None:
     with daemon.connect() as connection:
         fill(connection)
         settled(connection)
@@ -309,7 +309,7 @@ def test_a_deleted_session_is_found_by_no_mode_at_once(daemon: DaemonProcess) ->
     assert_nothing_is_left_over(daemon.database)
 
 
-def test_a_session_deleted_before_it_has_vectors_leaves_nothing(daemon: DaemonProcess) -> None:
+def test_session_deleted_before_it_has_vectors_leaves_nothing(daemon: DaemonProcess) -> None:
     with daemon.connect() as connection:
         fill(connection)
         connection.call("session.delete", id="a")
@@ -323,7 +323,7 @@ def test_a_session_deleted_before_it_has_vectors_leaves_nothing(daemon: DaemonPr
         assert db.execute("SELECT count(*) FROM chunks").get == 0
 
 
-def test_deleting_while_vectors_are_made_leaves_nothing(daemon: DaemonProcess) -> None:
+def test_session_deleted_while_vectors_are_made_leaves_nothing(daemon: DaemonProcess) -> None:
     with daemon.connect() as connection:
         for number in range(30):
             store(connection, f"m{number}", f"quartz number {number} " * 50, session=f"s{number}")
@@ -336,7 +336,7 @@ def test_deleting_while_vectors_are_made_leaves_nothing(daemon: DaemonProcess) -
     assert_nothing_is_left_over(daemon.database)
 
 
-def test_a_deleted_file_is_found_by_no_mode(home: Path) -> None:
+def test_deleted_file_is_found_by_no_mode(home: Path) -> None:
     root = home / "work"
     (root / "memory").mkdir(parents=True)
     for name in ("one", "two"):
@@ -355,7 +355,7 @@ def test_a_deleted_file_is_found_by_no_mode(home: Path) -> None:
         assert_nothing_is_left_over(daemon.database)
 
 
-def test_after_a_restart_deleted_text_is_found_by_no_mode(daemon: DaemonProcess) -> None:
+def test_deleted_text_is_found_by_no_mode_after_a_restart(daemon: DaemonProcess) -> None:
     """The vectors' trigger lives as long as the connection: every connection must have it."""
     with daemon.connect() as connection:
         fill(connection)
@@ -373,7 +373,7 @@ def test_after_a_restart_deleted_text_is_found_by_no_mode(daemon: DaemonProcess)
 # --- Embedders that change
 
 
-def test_without_an_embedder_words_are_searched_and_it_says_so(home: Path) -> None:
+def test_search_without_an_embedder_uses_keywords_and_says_so(home: Path) -> None:
     with running_daemon(home, CLANKERS_EMBEDDER="none") as daemon, daemon.connect() as connection:
         store(connection, "m", "the quartz oscillator")
         answer = search(connection, "quartz")
@@ -388,7 +388,7 @@ def test_without_an_embedder_words_are_searched_and_it_says_so(home: Path) -> No
         assert by_meaning["degraded"]
 
 
-def test_an_empty_index_follows_the_configuration_by_itself(home: Path) -> None:
+def test_empty_index_follows_the_configuration_without_a_reindex(home: Path) -> None:
     with running_daemon(home) as daemon, daemon.connect() as connection:
         for embedder in ("none", "static", "none", "static"):
             configure(connection, "embedder", embedder)
@@ -397,7 +397,7 @@ def test_an_empty_index_follows_the_configuration_by_itself(home: Path) -> None:
         assert settled(connection)["vectors"] == "ready"
 
 
-def test_another_embedder_pauses_vectors_until_the_index_is_built_anew(daemon: DaemonProcess) -> None:
+def test_changed_embedder_pauses_vectors_until_the_index_is_rebuilt(daemon: DaemonProcess) -> None:
     with daemon.connect() as connection:
         fill(connection)
         settled(connection)
@@ -464,7 +464,7 @@ def embedded(service: Service) -> int:
     return sum(len(request.texts) for request in service.requests)
 
 
-def test_going_back_to_a_model_embeds_nothing_again(home: Path) -> None:
+def test_reindex_with_a_previous_model_uses_the_cache(home: Path) -> None:
     with remote(home, Switchable()) as (_, connection, service):
         fill(connection)
         settled(connection)
@@ -479,7 +479,7 @@ def test_going_back_to_a_model_embeds_nothing_again(home: Path) -> None:
         assert (now["live"]["model"], now["live"]["vectors"], now["vectors"]) == ("a", 40, "ready")
 
 
-def test_the_same_text_is_embedded_once(home: Path) -> None:
+def test_equal_texts_are_embedded_once(home: Path) -> None:
     with remote(home, Switchable()) as (_, connection, service):
         for number in range(10):
             store(connection, f"m{number}", "the same text", session=f"s{number}")
@@ -488,7 +488,7 @@ def test_the_same_text_is_embedded_once(home: Path) -> None:
         assert status(connection)["live"]["vectors"] == 10
 
 
-def test_an_outage_pauses_the_vectors_alone_and_passes(home: Path) -> None:
+def test_outage_pauses_only_the_vectors_and_ends(home: Path) -> None:
     behaviour = Switchable()
     with remote(home, behaviour) as (_, connection, _):
         store(connection, "before", "quartz before", session="before")
@@ -510,7 +510,7 @@ def test_an_outage_pauses_the_vectors_alone_and_passes(home: Path) -> None:
         assert search(connection, "quartz after")["mode"] == "hybrid"
 
 
-def test_an_outage_is_over_even_when_what_waited_is_gone(home: Path) -> None:
+def test_outage_ends_even_if_nothing_is_pending(home: Path) -> None:
     behaviour = Switchable()
     with remote(home, behaviour) as (_, connection, _):
         store(connection, "before", "quartz before", session="before")
@@ -525,7 +525,7 @@ def test_an_outage_is_over_even_when_what_waited_is_gone(home: Path) -> None:
         eventually(lambda: search(connection, "quartz")["mode"] == "hybrid", "vectors are searched again")
 
 
-def test_a_search_does_not_wait_for_an_embedder_that_hangs(home: Path) -> None:
+def test_search_does_not_wait_for_an_embedder_that_hangs(home: Path) -> None:
     behaviour = Switchable()
     with remote(home, behaviour) as (_, connection, _):
         store(connection, "m", "quartz")
@@ -540,7 +540,7 @@ def test_a_search_does_not_wait_for_an_embedder_that_hangs(home: Path) -> None:
         assert "time ran out" in answer["degraded"]
 
 
-def test_a_model_that_has_other_dimensions_than_before_is_noticed(home: Path) -> None:
+def test_model_with_other_dimensions_than_before_is_detected(home: Path) -> None:
     """The same name, another model behind it: its vectors fit nothing that is there."""
     behaviour = Switchable()
     with remote(home, behaviour) as (daemon, connection, _):
@@ -563,7 +563,7 @@ def test_a_model_that_has_other_dimensions_than_before_is_noticed(home: Path) ->
 # --- Building anew
 
 
-def test_chunks_cut_anew_hold_the_same_text(home: Path) -> None:
+def test_reindex_with_other_chunking_holds_the_same_text(home: Path) -> None:
     text = "\n\n".join(" ".join(f"p{number}w{word}" for word in range(60)) for number in range(20))
     with running_daemon(home) as daemon:
         with daemon.connect() as connection:
@@ -584,7 +584,7 @@ def test_chunks_cut_anew_hold_the_same_text(home: Path) -> None:
         assert_nothing_is_left_over(daemon.database)
 
 
-def test_after_cutting_anew_neighbours_are_still_neighbours(home: Path) -> None:
+def test_reindex_with_other_chunking_preserves_neighbours(home: Path) -> None:
     """The ids' order is not the conversation's."""
     names = ["m5", "m1", "m4", "m2", "m3"]
     with running_daemon(home) as daemon, daemon.connect() as connection:
@@ -603,7 +603,7 @@ def until_building(connection: RawConnection, service: Service) -> None:
     assert status(connection)["building"]
 
 
-def test_what_is_stored_while_the_index_is_built_is_in_both(home: Path) -> None:
+def test_text_stored_during_a_reindex_is_in_both_generations(home: Path) -> None:
     behaviour = Switchable()
     with remote(home, behaviour) as (daemon, connection, service):
         fill(connection)
@@ -632,7 +632,7 @@ def test_what_is_stored_while_the_index_is_built_is_in_both(home: Path) -> None:
         assert_nothing_is_left_over(daemon.database)
 
 
-def test_neighbours_are_neighbours_while_the_index_is_built(home: Path) -> None:
+def test_neighbours_are_preserved_during_a_reindex(home: Path) -> None:
     behaviour = Switchable()
     with remote(home, behaviour) as (_, connection, service):
         store(connection, "m1", "first")
@@ -650,7 +650,7 @@ def test_neighbours_are_neighbours_while_the_index_is_built(home: Path) -> None:
         assert during == found(connection, "quartz") == ["m3", "m4", "m5", "m2", "m1"]
 
 
-def test_a_cancelled_reindex_leaves_the_live_index(home: Path) -> None:
+def test_cancelled_reindex_leaves_the_live_index(home: Path) -> None:
     behaviour = Switchable()
     with remote(home, behaviour) as (daemon, connection, service):
         fill(connection)
@@ -675,7 +675,7 @@ def test_a_cancelled_reindex_leaves_the_live_index(home: Path) -> None:
         assert_nothing_is_left_over(daemon.database)
 
 
-def test_a_reindex_ends_when_the_configuration_changes_under_it(home: Path) -> None:
+def test_reindex_ends_when_the_configuration_changes(home: Path) -> None:
     behaviour = Switchable()
     with remote(home, behaviour) as (_, connection, service):
         for number in range(200):  # more than are embedded at once
@@ -700,7 +700,7 @@ def test_reindex_may_name_the_embedder(connection: RawConnection) -> None:
     assert status(connection)["live"]["vectors"] == 40
 
 
-def test_progress_of_a_reindex_goes_to_who_asked(connection: RawConnection) -> None:
+def test_reindex_progress_goes_to_the_caller(connection: RawConnection) -> None:
     fill(connection)
     job = connection.call("reindex")["jobId"]
     finish(connection, job)

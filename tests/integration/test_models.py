@@ -1,4 +1,4 @@
-"""Embedders: which are listed, changing between them, and fetching one from a hub that misbehaves."""
+"""Models: the list of embedders, changing between them, and pulling one from a hub that misbehaves."""
 
 import hashlib
 import json

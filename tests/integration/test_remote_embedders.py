@@ -1,4 +1,4 @@
-"""Embedders on the network, against services that misbehave in every way we know."""
+"""Embedders on the network, tested with services that misbehave in every known way."""
 
 import base64
 import socket

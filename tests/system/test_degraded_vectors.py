@@ -1,4 +1,4 @@
-"""What vector search needs is missing or broken: the daemon runs, searches by keyword, says why, and recovers."""
+"""Vector search without what it needs: the daemon runs, searches by keyword, says why, and recovers."""
 
 import os
 import resource

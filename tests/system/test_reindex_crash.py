@@ -1,4 +1,4 @@
-"""kill -9 while the index is built anew: the live one answers before, meanwhile and after, and nothing is left over."""
+"""kill -9 during a reindex: the live index answers before, during and after, and nothing is left over."""
 
 import random
 import threading
@@ -40,7 +40,7 @@ def text(number: int) -> str:
     return f"{word(number)} opens, {'some words in between ' * 12} and {word(number)} closes"
 
 
-def test_twenty_kills_while_the_index_is_built_leave_it_whole(home: Path) -> None:
+def test_index_survives_twenty_kills_during_a_reindex(home: Path) -> None:
     seed = random.randrange(2**32)
     chance = random.Random(seed)
     service = Slow()

@@ -1,4 +1,4 @@
-"""The chunker: nothing is left out, nothing is too long, and it knows where it cut."""
+"""Chunker: no character is lost, no chunk is too long, and line numbers are exact."""
 
 from itertools import pairwise
 
@@ -17,7 +17,7 @@ limits = st.integers(8, 60)
 @example("x" * 500, 8, 4)
 @example("漢" * 100, 8, 7)
 @example("a\r\nb\u2028c\x0bd\n" * 40, 8, 2)
-def test_every_character_is_in_some_chunk_in_order(text: str, tokens: int, overlap: int) -> None:
+def test_chunks_hold_every_character_in_order(text: str, tokens: int, overlap: int) -> None:
     covered = 0
     for piece in chunk(text, tokens, overlap):
         assert piece.start_offset <= covered, "a gap"
@@ -28,7 +28,7 @@ def test_every_character_is_in_some_chunk_in_order(text: str, tokens: int, overl
 
 
 @given(texts, limits, st.integers(0, 40))
-def test_no_chunk_is_longer_than_the_limit(text: str, tokens: int, overlap: int) -> None:
+def test_chunks_are_never_longer_than_the_limit(text: str, tokens: int, overlap: int) -> None:
     for piece in chunk(text, tokens, overlap):
         assert size_of(piece.text) <= tokens * QUARTERS_PER_TOKEN
 
@@ -41,7 +41,7 @@ def test_line_numbers_are_those_of_an_editor(text: str, tokens: int, overlap: in
 
 
 @given(st.lists(st.text("abc def", min_size=1, max_size=30), min_size=1, max_size=200), st.integers(20, 60))
-def test_whole_lines_stay_whole(lines: list[str], tokens: int) -> None:
+def test_chunks_end_at_line_ends(lines: list[str], tokens: int) -> None:
     text = "\n".join(lines)
     for piece in chunk(text, tokens, tokens // 5):
         assert piece.start_offset == 0 or text[piece.start_offset - 1] == "\n"
@@ -57,30 +57,30 @@ def test_consecutive_chunks_overlap_by_whole_lines() -> None:
         assert 0 < shared <= 20 * QUARTERS_PER_TOKEN
 
 
-def test_a_section_begins_a_chunk_when_the_one_before_is_long_enough() -> None:
+def test_section_begins_a_chunk_when_the_previous_one_is_long_enough() -> None:
     text = "intro line\n" * 60 + "# Setup\n" + "setup line\n" * 60
     assert any(piece.text.startswith("# Setup") for piece in chunk(text, 250, 50))
 
 
-def test_a_hash_inside_a_code_fence_is_no_heading() -> None:
+def test_hash_inside_a_code_fence_is_no_heading() -> None:
     text = "code follows\n" * 50 + "```sh\n" + "# not a heading\nrun it\n" * 20 + "```\n" + "more\n" * 50
     assert not any(piece.text.startswith("# not") for piece in chunk(text, 250, 0))
 
 
-def test_cjk_is_counted_by_character() -> None:
+def test_cjk_text_is_counted_by_character() -> None:
     assert len(chunk("漢" * 400)) == 1
     assert len(chunk("漢" * 401)) == 2
     assert len(chunk("a" * 1600)) == 1
     assert len(chunk("a" * 1601)) == 2
 
 
-def test_a_long_line_is_cut_after_a_word() -> None:
+def test_long_line_is_split_after_a_word() -> None:
     pieces = chunk("word " * 1000, 100, 0)
     assert len(pieces) > 5
     assert all(piece.text.endswith(" ") for piece in pieces)
 
 
-def test_an_accent_is_not_cut_from_its_letter() -> None:
+def test_accent_is_not_split_from_its_letter() -> None:
     pieces = chunk("e\u0301" * 1000, 50, 0)
     assert len(pieces) > 5
     assert not any(piece.text.startswith("\u0301") for piece in pieces)

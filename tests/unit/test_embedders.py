@@ -1,4 +1,4 @@
-"""Embedders: vectors that can be compared, or a reason; the models that run here, and the small parts."""
+"""Embedders: comparable vectors or a reason; local models, keys and retries."""
 
 import json
 import os
@@ -56,23 +56,23 @@ def assert_unit(vector: Any, dims: int) -> None:
 # --- Making one
 
 
-def test_none_is_no_embedder() -> None:
+def test_provider_none_makes_no_embedder() -> None:
     assert make_embedder(EmbedderSettings("none")) is None
 
 
-def test_an_unknown_provider_is_named_with_those_that_exist() -> None:
+def test_unknown_provider_error_lists_those_that_exist() -> None:
     with pytest.raises(EmbedderUnavailable, match=r"'magic'.*static, onnx, openai, ollama, gemini, none") as caught:
         make_embedder(EmbedderSettings("magic"))
     assert caught.value.permanent
 
 
-def test_the_owner_may_set_the_weight() -> None:
+def test_weight_can_be_configured() -> None:
     assert made("ollama").weight == 0.5
     assert made("ollama", model="all-minilm").weight == 0.35
     assert made("ollama", weight=0.1).weight == 0.1
 
 
-def test_what_makes_vectors_incomparable_changes_the_identity_and_nothing_else_does() -> None:
+def test_identity_changes_only_with_what_makes_vectors_incomparable() -> None:
     def identity(**other: Any) -> Identity:
         return made("openai", **{"url": "http://127.0.0.1:9/v1", "model": "m", **other}).identity
 
@@ -88,13 +88,13 @@ def test_what_makes_vectors_incomparable_changes_the_identity_and_nothing_else_d
 
 
 @pytest.mark.parametrize("url", ["example.org", "ftp://example.org", "http://", "http://host:port", "file:///etc"])
-def test_an_address_that_is_none_is_refused(url: str) -> None:
+def test_url_that_is_invalid_is_refused(url: str) -> None:
     with pytest.raises(EmbedderUnavailable, match="http:// or https://"):
         made("openai", url=url)
 
 
 @pytest.mark.parametrize("url", ["https://me:secret@example.org", "https://example.org/?key=secret"])
-def test_a_secret_in_the_address_is_refused_and_not_repeated(url: str) -> None:
+def test_secret_in_the_url_is_refused_and_not_repeated(url: str) -> None:
     with pytest.raises(EmbedderUnavailable, match="key_file") as caught:
         made("openai", url=url)
     assert "secret@" not in str(caught.value)
@@ -121,7 +121,7 @@ def test_a_secret_in_the_address_is_refused_and_not_repeated(url: str) -> None:
         ("gte5-large", ModelProfile()),
     ],
 )
-def test_models_are_known_by_their_names(name: str, model: ModelProfile) -> None:
+def test_profile_is_found_by_the_model_name(name: str, model: ModelProfile) -> None:
     assert find_profile(name) == model
 
 
@@ -140,7 +140,7 @@ def test_batches_hold_every_text_once_in_order_and_keep_their_limits(
 
 
 @given(st.lists(st.floats() | st.integers(), max_size=8))
-def test_any_numbers_become_a_vector_of_length_one_or_fail(numbers: list[float]) -> None:
+def test_unit_vector_of_any_numbers_has_length_one_or_fails(numbers: list[float]) -> None:
     try:
         vector = unit_vector(numbers)
     except ItemFailed:
@@ -148,7 +148,7 @@ def test_any_numbers_become_a_vector_of_length_one_or_fail(numbers: list[float])
     assert_unit(vector, len(numbers))
 
 
-def test_retry_after_is_understood_in_seconds_and_as_a_date() -> None:
+def test_retry_after_is_parsed_in_seconds_and_as_a_date() -> None:
     patience = RetryPolicy(now=lambda: 1_700_000_000)
     assert patience.retry_after("12") == 12
     assert patience.retry_after("1.5") == 1.5
@@ -158,19 +158,19 @@ def test_retry_after_is_understood_in_seconds_and_as_a_date() -> None:
         assert patience.retry_after(senseless) is None
 
 
-def test_waits_grow_to_a_limit_and_are_never_shorter_than_asked() -> None:
+def test_retry_waits_grow_to_a_limit_and_respect_retry_after() -> None:
     patience = RetryPolicy(first_wait_seconds=1, max_wait_seconds=4)
     for attempt, least in enumerate((1, 2, 4, 4, 4)):
         assert least <= patience.wait(attempt, None) <= least * 1.2
     assert patience.wait(0, 30) == 30
 
 
-def test_a_file_that_cannot_be_read_is_a_reason(tmp_path: Path) -> None:
+def test_fingerprint_of_an_unreadable_file_is_unavailable(tmp_path: Path) -> None:
     with pytest.raises(EmbedderUnavailable, match="cannot be read"):
         fingerprint(tmp_path / "missing")
 
 
-def test_a_fingerprint_tells_files_apart_wherever_they_differ(tmp_path: Path) -> None:
+def test_fingerprint_differs_wherever_files_differ(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     content = bytearray(3_000_000)
     one.write_bytes(content)
@@ -185,7 +185,7 @@ def test_a_fingerprint_tells_files_apart_wherever_they_differ(tmp_path: Path) ->
 # --- Keys
 
 
-def test_a_key_comes_from_the_file_then_from_our_variable_then_from_the_providers(tmp_path: Path) -> None:
+def test_key_comes_from_the_file_then_our_variable_then_the_providers(tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_text(" from-file \n")
     file.chmod(0o600)
@@ -199,13 +199,13 @@ def test_a_key_comes_from_the_file_then_from_our_variable_then_from_the_provider
     assert find_key("", (), {"OPENAI_API_KEY": "theirs"}) is None
 
 
-def test_a_key_is_not_in_its_repr() -> None:
+def test_key_is_not_in_its_repr() -> None:
     key = find_key("", (), {"CLANKERS_EMBEDDER_KEY": "sk-secret"})
     assert "sk-secret" not in repr(key)
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620, 0o666])
-def test_a_key_file_others_can_reach_is_refused(tmp_path: Path, mode: int) -> None:
+def test_key_file_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> None:
     file = tmp_path / "key"
     file.write_text("sk-secret")
     file.chmod(mode)
@@ -215,7 +215,7 @@ def test_a_key_file_others_can_reach_is_refused(tmp_path: Path, mode: int) -> No
     assert "sk-secret" not in str(caught.value)
 
 
-def test_a_key_file_of_somebody_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_file_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "key"
     file.write_text("sk-secret")
     file.chmod(0o600)
@@ -224,7 +224,7 @@ def test_a_key_file_of_somebody_else_is_refused(tmp_path: Path, monkeypatch: pyt
         find_key(str(file), ())
 
 
-def test_a_key_file_that_is_missing_or_no_file_is_refused(tmp_path: Path) -> None:
+def test_key_file_that_is_missing_or_not_regular_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe", 0o600)
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
     for name in ("missing", "pipe", "."):
@@ -233,7 +233,7 @@ def test_a_key_file_that_is_missing_or_no_file_is_refused(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("text", [" ", "two words", "sk-\nsecond line", "sk-ünï", "sk-\x00"])
-def test_what_cannot_stand_in_a_header_is_no_key_and_is_not_repeated(text: str) -> None:
+def test_key_that_cannot_be_a_header_is_refused_and_not_repeated(text: str) -> None:
     with pytest.raises(ServiceUnavailable, match="CLANKERS_EMBEDDER_KEY") as caught:
         find_key("", (), {"CLANKERS_EMBEDDER_KEY": text})
     assert "sk-" not in str(caught.value)
@@ -251,7 +251,7 @@ def local(load: Any, query_prefix: str = "", document_prefix: str = "") -> Local
     return LocalEmbedder(Identity("static", "m", "k", None), model, load, batch_size=2)
 
 
-async def test_nothing_is_computed_on_the_event_loops_thread_nor_loaded_twice() -> None:
+async def test_local_model_is_loaded_once_and_runs_outside_the_event_loop() -> None:
     threads = []
 
     def load() -> Any:
@@ -274,7 +274,7 @@ async def test_nothing_is_computed_on_the_event_loops_thread_nor_loaded_twice() 
     assert embedder.identity.dims == 2
 
 
-async def test_a_search_that_gives_up_does_not_wait_for_the_model_to_load() -> None:
+async def test_cancelled_query_does_not_wait_for_the_model_to_load() -> None:
     loading, go_on, loaded = threading.Event(), threading.Event(), threading.Event()
 
     def load() -> Any:
@@ -293,7 +293,7 @@ async def test_a_search_that_gives_up_does_not_wait_for_the_model_to_load() -> N
     assert_unit(await embedder.embed_query("x"), 2)
 
 
-async def test_prefixes_are_for_texts_that_are_not_empty() -> None:
+async def test_prefixes_are_not_added_to_empty_texts() -> None:
     seen: list[str] = []
 
     def encode(texts: list[str]) -> list[Any]:
@@ -309,7 +309,7 @@ async def test_prefixes_are_for_texts_that_are_not_empty() -> None:
         await embedder.embed_query("\n")
 
 
-async def test_a_model_that_could_not_be_loaded_is_tried_again() -> None:
+async def test_local_model_that_could_not_be_loaded_is_retried() -> None:
     attempts = []
 
     def load() -> Any:
@@ -415,7 +415,7 @@ async def test_static_vectors_have_length_one_and_keep_the_order(static_embedder
         np.testing.assert_array_equal(vector, alone)
 
 
-async def test_the_static_model_knows_what_is_alike(static_embedder: Embedder) -> None:
+async def test_static_model_ranks_similar_texts_higher(static_embedder: Embedder) -> None:
     pairs = [
         ("how do I delete a branch in git", "removing git branches", "a recipe for apple pie"),
         ("the database is locked", "SQLite reports a lock on the db", "we went hiking in the mountains"),
@@ -430,7 +430,7 @@ async def test_the_static_model_knows_what_is_alike(static_embedder: Embedder) -
         assert float(wanted @ close) > float(wanted @ distant) + 0.1
 
 
-async def test_a_static_vector_is_the_mean_of_its_tokens(static_embedder: Embedder) -> None:
+async def test_static_vector_is_the_mean_of_its_tokens(static_embedder: Embedder) -> None:
     tokenizers = pytest.importorskip("tokenizers")
     codes, scales = static._parse_weights((static.FOLDER / static.WEIGHTS).read_bytes())
     text = "the cat, the dog, the cat and the turtle"
@@ -450,19 +450,19 @@ async def test_static_vectors_are_the_same_in_another_embedder(static_embedder: 
         np.testing.assert_array_equal(one, two)
 
 
-async def test_texts_without_words_fail_alone_in_the_static_model(static_embedder: Embedder) -> None:
+async def test_static_model_fails_texts_without_words_alone(static_embedder: Embedder) -> None:
     outcomes = await static_embedder.embed(["", "word", " \n", "\u3000", "word"])
     assert [isinstance(outcome, ItemFailed) for outcome in outcomes] == [True, False, True, True, False]
 
 
-async def test_a_very_long_text_gets_a_vector(static_embedder: Embedder) -> None:
+async def test_static_model_embeds_a_very_long_text(static_embedder: Embedder) -> None:
     [vector] = await static_embedder.embed(["turtles all the way down " * 50_000])
     assert_unit(vector, 256)
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.text(st.characters(), max_size=50), max_size=4))
-def test_any_texts_have_as_many_outcomes_in_the_static_model(static_embedder: Embedder, texts: list[str]) -> None:
+def test_static_model_returns_one_outcome_per_text(static_embedder: Embedder, texts: list[str]) -> None:
     outcomes = anyio.run(static_embedder.embed, texts)
     assert len(outcomes) == len(texts)
     for outcome in outcomes:
@@ -470,7 +470,7 @@ def test_any_texts_have_as_many_outcomes_in_the_static_model(static_embedder: Em
             assert_unit(outcome, 256)
 
 
-def test_the_static_identity_is_known_before_anything_is_loaded(static_embedder: Embedder) -> None:
+def test_static_identity_is_known_before_loading(static_embedder: Embedder) -> None:
     identity = made("static").identity
     assert (identity.provider, identity.model, identity.dims) == ("static", "l2_supercat_256", 256)
     assert identity != made("static", document_prefix="passage: ").identity
@@ -534,7 +534,7 @@ async def test_static_model_without_a_file_neither_waits_nor_fails_otherwise(
 
 
 @pytest.mark.parametrize("other", [{"model": "l3_supercat_256"}, {"dims": 100}])
-def test_the_static_model_is_the_only_one_of_its_kind(other: dict[str, Any]) -> None:
+def test_static_embedder_has_one_model(other: dict[str, Any]) -> None:
     with pytest.raises(EmbedderUnavailable, match="l2_supercat_256"):
         made("static", **other)
 
@@ -622,16 +622,14 @@ async def test_onnx_takes_the_mean_of_all_tokens_and_no_padding(folder: Path) ->
         ("1_Pooling/config.json", {"pooling_mode": "cls"}, "[CLS]"),
     ],
 )
-async def test_the_files_beside_an_onnx_model_say_how_to_pool(
-    folder: Path, file: str, content: Any, first: str
-) -> None:
+async def test_onnx_pooling_is_read_from_the_models_folder(folder: Path, file: str, content: Any, first: str) -> None:
     (folder / "1_Pooling").mkdir()
     (folder / file).write_text(json.dumps(content))
     vector = await only(made("onnx", model=str(folder), document_prefix=""), "cat dog")
     np.testing.assert_allclose(vector, unit(rows(first)[0]), rtol=1e-5)
 
 
-async def test_modules_json_says_where_the_pooling_is(folder: Path) -> None:
+async def test_onnx_pooling_folder_is_read_from_modules_json(folder: Path) -> None:
     (folder / "modules.json").write_text(json.dumps([{"type": "st.models.Pooling", "path": "9_Pool"}]))
     (folder / "9_Pool").mkdir()
     (folder / "9_Pool" / "config.json").write_text('{"pooling_mode_cls_token": true}')
@@ -639,19 +637,19 @@ async def test_modules_json_says_where_the_pooling_is(folder: Path) -> None:
     np.testing.assert_allclose(vector, unit(rows("[CLS]")[0]), rtol=1e-5)
 
 
-async def test_an_onnx_model_that_pools_itself_is_believed(folder: Path) -> None:
+async def test_onnx_model_that_pools_itself_is_not_pooled_again(folder: Path) -> None:
     write_model(folder / "model.onnx", output="sentence_embedding")
     vector = await only(made("onnx", model=str(folder)), "cat dog")
     np.testing.assert_allclose(vector, unit(rows("cat")[0]), rtol=1e-5)
 
 
-async def test_an_onnx_model_may_want_small_integers_and_lie_in_a_folder_of_its_own(folder: Path) -> None:
+async def test_onnx_model_may_take_int32_and_be_in_a_subfolder(folder: Path) -> None:
     (folder / "model.onnx").unlink()
     write_model(folder / "onnx" / "model_int8.onnx", kind="INT32")
     assert_unit((await made("onnx", model=str(folder)).embed(["cat"]))[0], 6)
 
 
-async def test_onnx_uses_the_prefixes_of_models_it_knows(folder: Path) -> None:
+async def test_onnx_uses_the_prefixes_of_known_models(folder: Path) -> None:
     (folder / "clankers.json").write_text('{"name": "e5-small"}')
     embedder = made("onnx", model=str(folder))
     document = await only(embedder, "cat")
@@ -671,14 +669,16 @@ async def test_onnx_uses_the_prefixes_of_models_it_knows(folder: Path) -> None:
         ("config.json", {"max_position_embeddings": 10**30}, 512),
     ],
 )
-async def test_onnx_cuts_long_texts_as_the_model_wants(folder: Path, file: str, content: Any, longest: int) -> None:
+async def test_onnx_truncates_long_texts_at_the_models_limit(
+    folder: Path, file: str, content: Any, longest: int
+) -> None:
     (folder / file).write_text(json.dumps(content))
     long = await only(made("onnx", model=str(folder)), "cat " * 2000)
     wanted = rows("[CLS]", *["cat"] * (longest - 2), "[SEP]").mean(axis=0)
     np.testing.assert_allclose(long, unit(wanted), rtol=1e-4)
 
 
-async def test_texts_without_words_or_direction_fail_alone_in_onnx(folder: Path) -> None:
+async def test_onnx_fails_texts_without_words_or_direction_alone(folder: Path) -> None:
     (folder / "clankers.json").write_text('{"pooling": "mean"}')
     outcomes = await made("onnx", model=str(folder)).embed(["", "cat", "\n", "\x1c", "dog"])
     assert [isinstance(outcome, ItemFailed) for outcome in outcomes] == [True, False, True, True, False]
@@ -688,15 +688,13 @@ async def test_texts_without_words_or_direction_fail_alone_in_onnx(folder: Path)
     assert_unit(cat, 6)
 
 
-async def test_an_onnx_model_with_other_dims_than_the_owner_said_gives_no_vectors(folder: Path) -> None:
+async def test_onnx_model_with_other_dims_than_configured_is_unavailable(folder: Path) -> None:
     with pytest.raises(EmbedderUnavailable, match="6 numbers, not 5") as caught:
         await made("onnx", model=str(folder), dims=5).embed(["cat"])
     assert caught.value.permanent
 
 
-def test_an_onnx_folder_keeps_its_identity_when_it_is_moved_but_not_when_it_changes(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_onnx_identity_survives_a_move_but_not_a_change(folder: Path, tmp_path: Path) -> None:
     before = made("onnx", model=str(folder)).identity
     (tmp_path / "elsewhere").mkdir()
     moved = folder.rename(tmp_path / "elsewhere" / "tiny")
@@ -717,14 +715,14 @@ def test_an_onnx_folder_keeps_its_identity_when_it_is_moved_but_not_when_it_chan
         (lambda folder: (folder / "tokenizer.json").write_text("junk"), "cannot be loaded"),
     ],
 )
-async def test_what_is_wrong_with_an_onnx_folder_is_said(folder: Path, spoil: Any, named: str) -> None:
+async def test_onnx_folder_error_says_what_is_wrong(folder: Path, spoil: Any, named: str) -> None:
     spoil(folder)
     with pytest.raises(EmbedderUnavailable, match=named) as caught:
         await made("onnx", model=str(folder)).embed(["cat"])
     assert caught.value.permanent
 
 
-def test_several_onnx_models_are_not_chosen_from(folder: Path) -> None:
+def test_onnx_folder_with_several_models_is_refused(folder: Path) -> None:
     (folder / "model.onnx").rename(folder / "model_int8.onnx")
     write_model(folder / "model_fp16.onnx")
     with pytest.raises(EmbedderUnavailable, match=r"model_fp16.onnx, model_int8.onnx"):
@@ -737,7 +735,7 @@ def test_onnx_without_a_folder_says_what_to_set(model: str) -> None:
         made("onnx", model=model)
 
 
-async def test_without_its_package_onnx_says_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_onnx_without_its_package_says_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(EmbedderUnavailable, match=r"pip install 'clankers\[onnx\]'") as caught:
         await made("onnx", model=str(folder)).embed(["cat"])

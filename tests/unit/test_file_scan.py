@@ -1,4 +1,4 @@
-"""What is to be indexed, how a file is read, and which chunks of it change."""
+"""Watched files: which are indexed, how a file is read, and which of its chunks change."""
 
 import os
 from datetime import datetime
@@ -39,7 +39,7 @@ def of_extra(*paths: Path) -> Scan:
 # -- which files
 
 
-def test_of_a_workspace_only_its_memory_is_indexed(tmp_path: Path) -> None:
+def test_workspace_scan_finds_memory_files_only(tmp_path: Path) -> None:
     for name in ("MEMORY.md", "memory.md", "memory/a.md", "memory/deep/er/b.md", "memory/c.txt", "README.md"):
         write(tmp_path / name)
     write(tmp_path / "docs/memory/d.md")
@@ -48,14 +48,14 @@ def test_of_a_workspace_only_its_memory_is_indexed(tmp_path: Path) -> None:
     assert {file.project for file in found.files.values()} == {str(tmp_path)}
 
 
-def test_agent_files_are_indexed_when_asked_for(tmp_path: Path) -> None:
+def test_agent_files_are_indexed_only_when_configured(tmp_path: Path) -> None:
     write(tmp_path / "CLAUDE.md")
     write(tmp_path / "AGENTS.md")
     assert names(of_root(tmp_path)) == set()
     assert names(of_root(tmp_path, agent_files=True)) == {"CLAUDE.md", "AGENTS.md"}
 
 
-def test_an_extra_path_is_a_markdown_file_or_a_folder_and_has_no_project(tmp_path: Path) -> None:
+def test_extra_path_is_a_markdown_file_or_a_folder_and_has_no_project(tmp_path: Path) -> None:
     write(tmp_path / "notes/a.md")
     write(tmp_path / "notes/deep/b.md")
     single = write(tmp_path / "single.md")
@@ -66,12 +66,12 @@ def test_an_extra_path_is_a_markdown_file_or_a_folder_and_has_no_project(tmp_pat
     assert found.failed == [f"{text}: neither a folder nor a markdown file"]
 
 
-def test_a_relative_path_is_refused_in_words(tmp_path: Path) -> None:
+def test_relative_path_is_reported_as_a_failure(tmp_path: Path) -> None:
     found = scan(WatchSettings(roots=(Path("work"),), extra=(Path("notes"),)), [])
     assert found.failed == ["work: the path must begin with / or ~", "notes: the path must begin with / or ~"]
 
 
-def test_the_home_folder_may_be_written_as_a_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tilde_means_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     write(tmp_path / "notes/a.md")
     assert names(of_extra(Path("~/notes"))) == {"a.md"}
@@ -86,7 +86,7 @@ def test_ignored_folders_are_neither_read_nor_watched(tmp_path: Path, folder: st
     assert not any(folder in Path(watched).parts for watched in found.folders)
 
 
-def test_a_link_that_leaves_the_root_is_not_followed(tmp_path: Path) -> None:
+def test_link_that_leaves_the_root_is_not_followed(tmp_path: Path) -> None:
     outside = write(tmp_path / "outside/secret.md")
     memory = tmp_path / "root/memory"
     write(memory / "a.md")
@@ -100,14 +100,14 @@ def test_a_link_that_leaves_the_root_is_not_followed(tmp_path: Path) -> None:
     assert str(outside.parent) not in found.folders
 
 
-def test_a_linked_memory_folder_is_not_entered(tmp_path: Path) -> None:
+def test_linked_memory_folder_is_not_entered(tmp_path: Path) -> None:
     write(tmp_path / "outside/a.md")
     (tmp_path / "root").mkdir()
     (tmp_path / "root/memory").symlink_to(tmp_path / "outside")
     assert names(of_root(tmp_path / "root")) == set()
 
 
-def test_a_link_inside_the_root_is_followed_and_its_target_watched(tmp_path: Path) -> None:
+def test_link_inside_the_root_is_followed_and_its_target_watched(tmp_path: Path) -> None:
     write(tmp_path / "docs/guide.md")
     (tmp_path / "memory").mkdir()
     (tmp_path / "memory/guide.md").symlink_to("../docs/guide.md")
@@ -116,27 +116,27 @@ def test_a_link_inside_the_root_is_followed_and_its_target_watched(tmp_path: Pat
     assert found.folders[str(tmp_path / "docs")] == frozenset({"guide.md"})
 
 
-def test_a_file_with_two_names_is_one_file(tmp_path: Path) -> None:
+def test_file_with_two_names_is_indexed_once(tmp_path: Path) -> None:
     """Which is also what MEMORY.md and memory.md are where case does not count."""
     os.link(write(tmp_path / "MEMORY.md"), tmp_path / "memory.md")
     (tmp_path / "AGENTS.md").symlink_to("MEMORY.md")
     assert names(of_root(tmp_path, agent_files=True)) == {"MEMORY.md"}
 
 
-def test_what_two_paths_share_belongs_to_the_workspace(tmp_path: Path) -> None:
+def test_file_below_two_paths_belongs_to_the_workspace(tmp_path: Path) -> None:
     write(tmp_path / "memory/a.md")
     found = scan(WatchSettings(roots=(tmp_path,), extra=(tmp_path / "memory",)), [str(tmp_path)])
     assert [(file.name, file.project) for file in found.files.values()] == [("memory/a.md", str(tmp_path))]
 
 
-def test_only_regular_files_are_taken(tmp_path: Path) -> None:
+def test_scan_finds_regular_files_only(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.md")
     (tmp_path / "folder.md").mkdir()
     write(tmp_path / "folder.md/a.md")
     assert names(of_extra(tmp_path)) == {"folder.md/a.md"}
 
 
-def test_a_name_that_is_not_utf8_is_told_and_left_out(tmp_path: Path) -> None:
+def test_file_name_that_is_not_utf8_is_reported_and_skipped(tmp_path: Path) -> None:
     write(tmp_path / "a.md")
     write(tmp_path / os.fsdecode(b"\xff.md"))
     found = of_extra(tmp_path)
@@ -144,7 +144,7 @@ def test_a_name_that_is_not_utf8_is_told_and_left_out(tmp_path: Path) -> None:
     assert found.failed == [f"{tmp_path}/?.md: its name is not UTF-8"]
 
 
-def test_of_a_workspace_only_the_names_that_matter_are_watched(tmp_path: Path) -> None:
+def test_workspace_watch_covers_relevant_names_only(tmp_path: Path) -> None:
     write(tmp_path / "src/deep/code.py")
     write(tmp_path / "memory/deep/a.md")
     assert of_root(tmp_path).folders == {
@@ -154,7 +154,7 @@ def test_of_a_workspace_only_the_names_that_matter_are_watched(tmp_path: Path) -
     }
 
 
-def test_a_workspace_that_is_not_there_yet_is_no_failure(tmp_path: Path) -> None:
+def test_missing_workspace_is_no_failure(tmp_path: Path) -> None:
     found = of_root(tmp_path / "later")
     assert (found.files, found.failed) == ({}, [])
     assert found.tops == {str(tmp_path / "later"): None}
@@ -165,7 +165,7 @@ def test_a_workspace_that_is_not_there_yet_is_no_failure(tmp_path: Path) -> None
 
 def loaded_text(path: Path) -> str:
     found = next(iter(of_extra(path).files.values()))
-    return "".join(piece.text for piece in load_file(found, [Chunking(1, 400, 0)], None).prepared[0].chunks)
+    return "".join(piece.text for piece in load_file(found, [Chunking(1, 400, 0)], None).chunked[0].chunks)
 
 
 def test_bytes_that_are_not_utf8_are_replaced(tmp_path: Path) -> None:
@@ -177,14 +177,14 @@ def test_bytes_that_are_not_utf8_are_replaced(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "reason"), [(b"\x89PNG\x00", "not text"), (b"a" * (MAX_FILE_BYTES + 1), "larger than 10 MiB")]
 )
-def test_what_is_no_text_or_too_much_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:
+def test_file_that_is_binary_or_too_large_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:
     path = tmp_path / "a.md"
     path.write_bytes(content)
     with pytest.raises(NotIndexable, match=reason):
         loaded_text(path)
 
 
-def test_a_pipe_in_the_place_of_a_file_holds_nobody_up(tmp_path: Path) -> None:
+def test_pipe_in_place_of_a_file_does_not_block(tmp_path: Path) -> None:
     path = write(tmp_path / "a.md")
     found = next(iter(of_extra(path).files.values()))
     path.unlink()
@@ -193,14 +193,14 @@ def test_a_pipe_in_the_place_of_a_file_holds_nobody_up(tmp_path: Path) -> None:
         load_file(found, [CHUNKING], None)
 
 
-def test_the_day_is_read_from_a_files_name() -> None:
+def test_date_is_read_from_the_file_name() -> None:
     assert date_in_name("memory/2026-11-16.md") == datetime(2026, 11, 16).astimezone()
     assert date_in_name("memory/2026-11-16-planning.md") == datetime(2026, 11, 16).astimezone()
     for name in ("2026-13-45.md", "12026-11-16.md", "notes.md", "2026-11-16/notes.md", "0000-00-00.md"):
         assert date_in_name(name) is None
 
 
-def test_a_header_tells_the_name_its_words_and_the_day() -> None:
+def test_file_header_holds_the_name_its_words_and_the_date() -> None:
     name = "memory/2026-11-16-dbMigration.md"
     assert file_header(name, date_in_name(name)) == f"{name} db migration Monday 16 November 2026"
     assert file_header("MEMORY.md", None) == "MEMORY.md"
@@ -236,7 +236,7 @@ def replace_inside(db: Db, paragraphs: list[str], path: str) -> bool:
 
 @given(st.lists(st.tuples(PARAGRAPHS, st.sampled_from("ab")), min_size=1, max_size=4))
 @settings(max_examples=60, deadline=None)
-def test_after_any_changes_the_chunks_are_those_of_the_last_text(versions: list[tuple[list[str], str]]) -> None:
+def test_chunks_after_any_changes_are_those_of_the_last_text(versions: list[tuple[list[str], str]]) -> None:
     changed, fresh = empty_index(), empty_index()
     for paragraphs, path in versions:
         replace_with(changed, paragraphs, path)
@@ -251,7 +251,7 @@ def test_after_any_changes_the_chunks_are_those_of_the_last_text(versions: list[
 
 @given(st.lists(st.tuples(PARAGRAPHS, st.sampled_from("ab")), min_size=1, max_size=4), st.booleans())
 @settings(max_examples=60, deadline=None)
-def test_many_changes_in_one_transaction_leave_the_words_of_the_last(
+def test_full_text_after_changes_in_one_transaction_is_that_of_the_last(
     versions: list[tuple[list[str], str]], deleted: bool
 ) -> None:
     db = empty_index()
@@ -266,7 +266,7 @@ def test_many_changes_in_one_transaction_leave_the_words_of_the_last(
 
 @given(PARAGRAPHS, PARAGRAPHS)
 @settings(max_examples=60, deadline=None)
-def test_a_chunk_whose_text_is_still_there_keeps_its_row(before: list[str], after: list[str]) -> None:
+def test_chunk_with_unchanged_text_keeps_its_row(before: list[str], after: list[str]) -> None:
     db = empty_index()
     replace_with(db, before)
     old = {row["id"]: row["text"] for row in db.fetch("SELECT id, text FROM chunks")}

@@ -1,4 +1,4 @@
-"""Words: how a text is found by other forms, and what a query asks for."""
+"""Tokenising: additional forms of a text's words, and the words of a query."""
 
 import apsw
 import pytest
@@ -45,7 +45,7 @@ any_text = st.one_of(st.text(), st.lists(st.one_of(st.sampled_from(NASTY), st.te
         ("Straße Ölçü", ["straße", "ölçü"]),
     ],
 )
-def test_names_are_asked_for_whole_and_by_their_parts(query: str, words: list[str]) -> None:
+def test_query_words_of_a_name_are_the_name_and_its_parts(query: str, words: list[str]) -> None:
     assert query_words(query) == words
 
 
@@ -61,30 +61,30 @@ def test_names_are_asked_for_whole_and_by_their_parts(query: str, words: list[st
         ("カタカナ", ["カタ", "タカ", "カナ"]),
     ],
 )
-def test_cjk_text_is_asked_for_in_twos_and_a_single_character_alone(query: str, words: list[str]) -> None:
+def test_query_words_of_cjk_text_are_bigrams_or_a_single_character(query: str, words: list[str]) -> None:
     assert query_words(query) == words
 
 
-def test_stop_words_are_dropped_beside_others_and_kept_when_there_is_nothing_else() -> None:
+def test_stop_words_are_dropped_unless_there_are_no_other_words() -> None:
     assert query_words("what is the plan for it") == ["plan"]
     assert query_words("to be or not to be") == ["to", "be", "or", "not"]
     assert query_words("The Who") == ["the", "who"]
 
 
-def test_a_word_is_asked_for_once_and_in_its_place() -> None:
+def test_query_words_are_unique_and_in_order() -> None:
     assert query_words("zebra apple Zebra zebra") == ["zebra", "apple"]
 
 
-def test_operators_are_words_like_others() -> None:
+def test_operators_are_ordinary_words() -> None:
     assert query_words("foo NEAR bar") == ["foo", "near", "bar"]
     assert query_words('"foo" NOT -bar* text:baz ^qux') == ["foo", "bar", "text", "baz", "qux"]
 
 
-def test_nothing_to_ask_for_is_no_words() -> None:
+def test_query_without_words_has_no_words() -> None:
     assert query_words("") == query_words(' \x00 *"()🐢 -^: ') == []
 
 
-def test_a_long_query_is_cut_to_what_can_be_asked() -> None:
+def test_long_query_is_truncated() -> None:
     words = query_words(" ".join(f"word{number}" for number in range(100_000)))
     assert words[:1] == ["word0"]
     assert len(words) == MAX_QUERY_WORDS
@@ -100,12 +100,12 @@ def test_a_long_query_is_cut_to_what_can_be_asked() -> None:
         ("readUtf8Line", "read utf 8 line"),
     ],
 )
-def test_a_text_is_also_found_by_the_parts_of_its_names_and_its_cjk_ones_and_twos(text: str, forms: str) -> None:
+def test_other_forms_are_parts_of_names_and_cjk_unigrams_and_bigrams(text: str, forms: str) -> None:
     assert sorted(other_forms(text).split()) == sorted(forms.split())
 
 
 @given(any_text)
-def test_any_text_has_words_that_are_never_syntax(text: str) -> None:
+def test_query_words_of_any_text_are_never_syntax(text: str) -> None:
     """Each is letters and digits, so that quoted it is one string to FTS5, whatever it says."""
     for word in query_words(text):
         assert word
@@ -117,7 +117,7 @@ def test_any_text_has_words_that_are_never_syntax(text: str) -> None:
 
 
 @given(any_text)
-def test_any_text_can_be_matched_without_an_error(text: str) -> None:
+def test_query_words_of_any_text_match_without_an_error(text: str) -> None:
     db = apsw.Connection(":memory:")
     db.execute("CREATE VIRTUAL TABLE t USING fts5 (text, tokenize = 'porter unicode61 remove_diacritics 2')")
     for word in query_words(text):
@@ -126,7 +126,7 @@ def test_any_text_can_be_matched_without_an_error(text: str) -> None:
 
 
 @given(st.text(st.characters(codec="utf-8", categories=["L", "N"]), min_size=1, max_size=12))
-def test_every_word_of_letters_and_digits_finds_itself(word: str) -> None:
+def test_query_words_of_letters_and_digits_find_themselves(word: str) -> None:
     """What stands in a text is found by asking for it as it stands there."""
     db = apsw.Connection(":memory:")
     db.execute("CREATE VIRTUAL TABLE t USING fts5 (text, extra, tokenize = 'porter unicode61 remove_diacritics 2')")
@@ -137,7 +137,7 @@ def test_every_word_of_letters_and_digits_finds_itself(word: str) -> None:
     assert found, asked
 
 
-def test_an_accent_written_apart_is_part_of_its_word() -> None:
+def test_decomposed_accent_is_part_of_its_word() -> None:
     """As the tokenizer sees it; macOS writes file names so."""
     assert query_words("re\u0301sume\u0301s") == query_words("r\u00e9sum\u00e9s")
 

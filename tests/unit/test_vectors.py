@@ -1,4 +1,4 @@
-"""The copy of the vectors in memory, against brute force."""
+"""In-memory copy of the vectors, compared with brute force."""
 
 import threading
 from typing import Any
@@ -43,14 +43,14 @@ def ids(found: ScoredChunks) -> list[int]:
     return [chunk for chunk, _ in found]
 
 
-def test_of_few_vectors_the_nearest_are_exact() -> None:
+def test_nearest_of_few_vectors_is_exact() -> None:
     vectors = random_vectors(2 * 10 * OVERSAMPLING)
     mirror = filled(vectors)
     for query in random_vectors(20, seed=1):
         assert ids(mirror.nearest(query, 10, None)) == brute_force(vectors, query, 10)
 
 
-def test_of_many_vectors_nearly_all_of_the_nearest_are_found() -> None:
+def test_nearest_of_many_vectors_finds_nearly_all() -> None:
     vectors = random_vectors(20_000, 256)
     mirror = filled(vectors)
     queries = random_vectors(40, 256, seed=1)
@@ -70,7 +70,7 @@ def test_similarities_are_cosines_most_similar_first() -> None:
     assert [similarity for _, similarity in found] == sorted((s for _, s in found), reverse=True)
 
 
-def test_among_few_eligible_the_nearest_are_exact_however_many_there_are() -> None:
+def test_nearest_among_few_eligible_is_exact_in_any_index() -> None:
     vectors = random_vectors(5000)
     mirror = filled(vectors)
     eligible = {*range(1, 5001, 17)}
@@ -78,7 +78,7 @@ def test_among_few_eligible_the_nearest_are_exact_however_many_there_are() -> No
         assert ids(mirror.nearest(query, 10, sorted(eligible))) == brute_force(vectors, query, 10, eligible)
 
 
-def test_among_many_eligible_nearly_all_of_the_nearest_are_found_and_no_other() -> None:
+def test_nearest_among_many_eligible_finds_nearly_all_and_no_others() -> None:
     vectors = random_vectors(5000)
     mirror = filled(vectors)
     eligible = {*range(1, 5001, 2)}
@@ -91,13 +91,13 @@ def test_among_many_eligible_nearly_all_of_the_nearest_are_found_and_no_other() 
     assert np.mean(shares) >= 0.9  # 64 dimensions are few for one bit each
 
 
-def test_what_is_not_there_is_not_eligible() -> None:
+def test_missing_chunk_is_not_eligible() -> None:
     mirror = filled(random_vectors(10))
     assert ids(mirror.nearest(random_vectors(1)[0], 10, [3, 99])) == [3]
     assert mirror.nearest(random_vectors(1)[0], 10, []) == []
 
 
-def test_an_empty_one_finds_nothing() -> None:
+def test_empty_mirror_finds_nothing() -> None:
     mirror = Mirror(1, DIMS)
     mirror.add([])
     assert mirror.nearest(random_vectors(1)[0], 10, None) == []
@@ -105,7 +105,7 @@ def test_an_empty_one_finds_nothing() -> None:
 
 
 @pytest.mark.parametrize("count", [100, 5000])
-def test_a_discarded_one_is_not_found(count: int) -> None:
+def test_discarded_chunk_is_not_found(count: int) -> None:
     vectors = random_vectors(count)
     mirror = filled(vectors)
     query = vectors[0]
@@ -118,7 +118,7 @@ def test_a_discarded_one_is_not_found(count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [100, 5000])
-def test_one_that_is_added_again_is_replaced(count: int) -> None:
+def test_chunk_added_again_is_replaced(count: int) -> None:
     vectors = random_vectors(count)
     mirror = filled(vectors)
     mirror.add([(1, (-vectors[0]).tobytes(), "sessions")])
@@ -128,7 +128,7 @@ def test_one_that_is_added_again_is_replaced(count: int) -> None:
     assert found[0][0] == 1
 
 
-def test_only_what_is_kept_is_found() -> None:
+def test_keep_only_removes_all_other_chunks() -> None:
     vectors = random_vectors(5000)
     mirror = filled(vectors)
     mirror.discard([5])
@@ -142,7 +142,7 @@ def test_dimensions_need_not_fill_a_word_of_bits() -> None:
     assert mirror.nearest(vectors[77], 1, None)[0][0] == 78
 
 
-def test_a_search_may_run_while_vectors_come_and_go() -> None:
+def test_search_runs_while_vectors_are_added_and_removed() -> None:
     vectors = random_vectors(30_000)
     mirror = filled(vectors[:2000])
     faults: list[BaseException] = []
@@ -169,7 +169,7 @@ def test_a_search_may_run_while_vectors_come_and_go() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["add", "discard", "keep"]), st.integers(0, 30), st.integers(0, 30))))
-def test_after_any_changes_it_holds_what_a_dictionary_would(changes: list[tuple[str, int, int]]) -> None:
+def test_mirror_after_any_changes_equals_a_dictionary(changes: list[tuple[str, int, int]]) -> None:
     mirror, model = Mirror(1, 8), dict[int, Any]()
     for seed, (what, first, last) in enumerate(changes):
         if what == "add":
@@ -189,7 +189,7 @@ def test_after_any_changes_it_holds_what_a_dictionary_would(changes: list[tuple[
         assert found[one] == pytest.approx(float(vector @ query), abs=5e-3)
 
 
-def test_only_rows_with_a_fitting_label_are_found() -> None:
+def test_nearest_returns_rows_with_a_fitting_label_only() -> None:
     import numpy as np
 
     chance = np.random.default_rng(8)

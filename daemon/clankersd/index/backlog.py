@@ -1,4 +1,4 @@
-"""Texts that are stored elsewhere and searched here: how each kind is found again, to be cut anew or later."""
+"""The backlog: texts that are stored elsewhere and still have to be chunked for the index."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,57 +9,69 @@ import anyio
 import structlog
 
 from clankersd.db import Db
-from clankersd.index.chunks import ChunkedText, Chunking, Owner, append_chunks, chunk_text, count_chunks, replace_chunks
+from clankersd.index.chunks import (
+    ChunkedText,
+    Chunking,
+    Owner,
+    append_chunks,
+    chunk_text,
+    count_chunks,
+    replace_chunks,
+)
 from clankersd.index.index import Index
 
-AT_ONCE = 50
+TEXTS_PER_READ = 50
+POLL_SECONDS = 1.0
 MAX_CHUNKS_PER_COMMIT = 500
-"""A long text becomes searchable in several commits, so that events of others get in between."""
+"""A long text becomes searchable in several commits, so that events can be stored in between."""
 
-_LATER = "INSERT INTO index_backlog (kind, owner) VALUES (:kind, :owner) ON CONFLICT DO NOTHING"
-_DONE = "DELETE FROM index_backlog WHERE kind = :kind AND owner = :owner"
+_ADD = "INSERT INTO index_backlog (kind, owner) VALUES (:kind, :owner) ON CONFLICT DO NOTHING"
+_REMOVE = "DELETE FROM index_backlog WHERE kind = :kind AND owner = :owner"
 
 log = structlog.get_logger(component="index")
 
 
 @dataclass(frozen=True)
 class TextKind:
-    """One kind of text. `select` gives the row of `:id` with its `text`, or none when it is not to be searched;
-    `all_after` the next ids after `:after`, at most `:limit`; without it a reindex leaves the kind to the backlog.
-    `prepare` cuts the row's text, when that is not done as usual."""
+    """One kind of indexed text.
+
+    `select` returns the row of `:id` with its `text`, or no row when it is not searchable. `select_ids` returns the
+    next ids after `:after`, at most `:limit`; a kind without it is not rechunked by a reindex, but by the backlog.
+    `chunk` chunks the row's text.
+    """
 
     select: str
     owner: Callable[[dict[str, Any]], Owner]
-    all_after: str | None = None
-    prepare: Callable[[dict[str, Any], Chunking], ChunkedText] = lambda row, chunking: chunk_text(row["text"], chunking)
+    select_ids: str | None = None
+    chunk: Callable[[dict[str, Any], Chunking], ChunkedText] = lambda row, chunking: chunk_text(row["text"], chunking)
 
 
 TEXT_KINDS: dict[str, TextKind] = {}
-"""By the name they have in the backlog; each feature adds its own when it is imported."""
+"""Kinds by their name in the backlog; each feature registers its own when it is imported."""
 
 
 def add_to_backlog(db: Db, kind: str, owner: str) -> None:
-    """Have a text cut soon after the transaction that stores it."""
-    db.execute(_LATER, {"kind": kind, "owner": owner})
+    """Have a text chunked soon after the transaction that stores it."""
+    db.execute(_ADD, {"kind": kind, "owner": owner})
 
 
 async def process_backlog(index: Index) -> None:
-    """Cut what is stored but not cut, for as long as the daemon lives."""
+    """Chunk the texts in the backlog for as long as the daemon runs."""
     while True:
         try:
             while await process_some(index):
                 index.wake()
         except Exception:
-            log.exception("backlog stumbled")
-        await anyio.sleep(1.0)
+            log.exception("backlog processing failed")
+        await anyio.sleep(POLL_SECONDS)
 
 
 async def process_some(index: Index) -> int:
-    """Cut some of the backlog, in threads; tells how many there were."""
+    """Chunk the oldest texts in the backlog; return how many there were."""
     if index.live is None or index.store.problem:
         return 0
     rows = await index.store.read(
-        lambda db: db.fetch(f"SELECT kind, owner FROM index_backlog ORDER BY position LIMIT {AT_ONCE}")
+        lambda db: db.fetch(f"SELECT kind, owner FROM index_backlog ORDER BY position LIMIT {TEXTS_PER_READ}")
     )
     for row in rows:
         await rechunk(index, row["kind"], row["owner"])
@@ -67,32 +79,37 @@ async def process_some(index: Index) -> int:
 
 
 async def rechunk(index: Index, kind: str, owner: str) -> None:
-    """Cut one text anew for every index, from what is stored now."""
-    select, owner_of = TEXT_KINDS[kind].select, TEXT_KINDS[kind].owner
-    stored = await index.store.read(lambda db: db.fetch_one(select, {"id": owner}))
-    prepared: list[ChunkedText] = []
+    """Chunk one text, as it is stored now, for the live index and the one being built."""
+    text_kind = TEXT_KINDS[kind]
+    stored = await index.store.read(lambda db: db.fetch_one(text_kind.select, {"id": owner}))
+    chunked: list[ChunkedText] = []
     if stored and stored["text"]:
-        cut = TEXT_KINDS[kind].prepare
-        prepared = [await anyio.to_thread.run_sync(cut, stored, chunking) for chunking in index.chunkings()]
+        chunk = text_kind.chunk
+        chunked = [await anyio.to_thread.run_sync(chunk, stored, chunking) for chunking in index.chunkings()]
 
     def store(start: int, db: Db) -> int | None:
-        """Store some chunks; returns where to go on, or None after the last."""
-        current = db.fetch_one(select, {"id": owner})
+        """Store some chunks; return the position to continue from, or None after the last."""
+        current = db.fetch_one(text_kind.select, {"id": owner})
         if current and (stored is None or current["text"] != stored["text"]):
             return None  # the text has changed since it was read, and stays in the backlog
-        if current and prepared:
-            own = owner_of(current)
-            end = start + MAX_CHUNKS_PER_COMMIT
-            if all(count_chunks(db, own, one.chunking) == min(start, len(one.chunks)) for one in prepared):
-                for one in prepared:
-                    append_chunks(db, own, one, start, MAX_CHUNKS_PER_COMMIT)
-                if any(len(one.chunks) > end for one in prepared):
-                    return end
-            elif not all(replace_chunks(db, own, one, MAX_CHUNKS_PER_COMMIT) for one in prepared):
-                return 0
-        db.execute(_DONE, {"kind": kind, "owner": owner})
+        if current and chunked:
+            continue_from = _store_some(db, text_kind.owner(current), chunked, start)
+            if continue_from is not None:
+                return continue_from
+        db.execute(_REMOVE, {"kind": kind, "owner": owner})
         return None
 
     start: int | None = 0
     while start is not None:
         start = await index.store.write(partial(store, start), bulk=True)
+
+
+def _store_some(db: Db, owner: Owner, chunked: list[ChunkedText], start: int) -> int | None:
+    """Append or replace at most MAX_CHUNKS_PER_COMMIT chunks; return where to continue, or None when all are stored."""
+    end = start + MAX_CHUNKS_PER_COMMIT
+    if all(count_chunks(db, owner, text.chunking) == min(start, len(text.chunks)) for text in chunked):
+        for text in chunked:
+            append_chunks(db, owner, text, start, MAX_CHUNKS_PER_COMMIT)
+        return end if any(len(text.chunks) > end for text in chunked) else None
+    complete = all(replace_chunks(db, owner, text, MAX_CHUNKS_PER_COMMIT) for text in chunked)
+    return None if complete else 0

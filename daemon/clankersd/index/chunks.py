@@ -15,10 +15,9 @@ from clankersd.index.tokenize import count_words, other_forms
 OwnerColumn = Literal["message_id", "tool_id", "file_id", "memory_id", "document_chunk_id", "skill_id"]
 OWNERS: tuple[OwnerColumn, ...] = get_args(OwnerColumn)
 Row = dict[str, Any]
-Moved = tuple[Row, Row]
-"""A chunk as it is stored, and as it shall be."""
+"""A row of the chunks table: all columns when it is to be inserted, the compared ones when it was read."""
 
-_INSERT_OF = """
+_INSERT_TEMPLATE = """
     INSERT INTO chunks (chunk_id, chunking, source, {owner}, session_id, turn, role, position,
                         start_line, end_line, start_offset, end_offset, hash, text, header, extra, tokens, created_at,
                         scope)
@@ -26,26 +25,28 @@ _INSERT_OF = """
             :start_line, :end_line, :start_offset, :end_offset, :hash, :text, :header, :extra, :tokens, :created_at,
             :scope)
 """
-_INSERT = {owner: _INSERT_OF.format(owner=owner) for owner in OWNERS}
-_INDEX_WORDS = """
+_INSERT = {owner: _INSERT_TEMPLATE.format(owner=owner) for owner in OWNERS}
+_INDEX_FULL_TEXT = """
     INSERT INTO chunks_fts (rowid, text, header, extra)
     SELECT id, text, header, extra FROM chunks
     WHERE id > (SELECT coalesce(max(id), 0) FROM chunks_fts_docsize) ORDER BY id
 """
-QUARTER_MS = 15 * 60 * 1000
-"""In every time zone a day begins with a quarter of an hour."""
+QUARTER_HOUR_MS = 15 * 60 * 1000
+"""In every time zone a day begins at a quarter of an hour of UTC."""
 
-_PLACE = "chunk_id, role, position, start_line, end_line, start_offset, end_offset, created_at, scope"
-"""What may change of a chunk while its text stays."""
+_PLACE_COLUMNS = "chunk_id, role, position, start_line, end_line, start_offset, end_offset, created_at, scope"
+"""Columns that may change while a chunk's text stays the same."""
 
-_MOVE = f"UPDATE chunks SET {', '.join(f'{name} = :{name}' for name in _PLACE.split(', '))} WHERE id = :id"
-_THESE = "id IN (SELECT value FROM json_each(:ids))"
+_UPDATE_PLACE = (
+    f"UPDATE chunks SET {', '.join(f'{name} = :{name}' for name in _PLACE_COLUMNS.split(', '))} WHERE id = :id"
+)
+_IN_IDS = "id IN (SELECT value FROM json_each(:ids))"
 _NEXT_TURN = "SELECT coalesce(max(turn), 0) + 1 FROM chunks WHERE session_id = :session_id"
 
 
 @dataclass(frozen=True)
 class Chunking:
-    """One way of cutting; chunks of two ways are never mixed in one search."""
+    """One set of chunking parameters; chunks of two chunkings are never mixed in one search."""
 
     number: int
     tokens: int
@@ -54,7 +55,7 @@ class Chunking:
 
 @dataclass(frozen=True)
 class ChunkedText:
-    """A text cut and looked through, ready to be stored; made outside the database's thread."""
+    """A text split into chunks, ready to be stored; made outside the database's thread."""
 
     chunking: Chunking
     chunks: list[Chunk]
@@ -65,7 +66,7 @@ class ChunkedText:
 
 @dataclass(frozen=True)
 class Owner:
-    """Whose text it is, and what its chunks tell about it."""
+    """The row that a text belongs to, with the columns that its chunks copy from it."""
 
     column: OwnerColumn
     value: str | int
@@ -78,8 +79,17 @@ class Owner:
     scope: str | None = None
 
 
+@dataclass(frozen=True)
+class _Changes:
+    """The difference between an owner's stored chunks and its new ones: ids, pairs of (stored, new), and new rows."""
+
+    removed: list[int]
+    moved: list[tuple[Row, Row]]
+    added: list[Row]
+
+
 def chunk_text(text: str, chunking: Chunking) -> ChunkedText:
-    """Cut `text`, and find the other forms of its words."""
+    """Split `text` into chunks and compute what is stored with each."""
     chunks = chunk(text, chunking.tokens, chunking.overlap)
     return ChunkedText(
         chunking,
@@ -95,113 +105,113 @@ def hash_of(text: str) -> str:
 
 
 def message_header(created_at: int) -> str:
-    """What a message is also found by: its day, in words."""
-    return _day_of_quarter(created_at // QUARTER_MS)
+    """Return the message's day in words, which a search also matches."""
+    return _day_of_quarter_hour(created_at // QUARTER_HOUR_MS)
 
 
 @lru_cache(maxsize=256)
-def _day_of_quarter(quarter: int) -> str:
+def _day_of_quarter_hour(quarter_hour: int) -> str:
     try:
-        moment = datetime.fromtimestamp(quarter * QUARTER_MS / 1000, UTC).astimezone()
+        moment = datetime.fromtimestamp(quarter_hour * QUARTER_HOUR_MS / 1000, UTC).astimezone()
     except (OverflowError, ValueError, OSError):
-        return ""  # beyond the year 9999: a mistake of the sender's, and no reason to lose the message
+        return ""  # after the year 9999: a mistake of the sender's, and no reason to lose the message
     return f"{moment.day} {moment:%B %Y}"
 
 
 def add_tools_to_backlog(db: Db) -> None:
-    """Put every stored tool call into the backlog."""
+    """Have every stored tool call chunked."""
     db.execute(
         "INSERT INTO index_backlog (kind, owner) SELECT 'tool', id FROM tools WHERE true ORDER BY created_at "
         "ON CONFLICT DO NOTHING"
     )
 
 
-def replace_chunks(db: Db, owner: Owner, prepared: ChunkedText, limit: int | None = None) -> bool:
-    """Make `prepared` the owner's chunks. A chunk whose text is still there stays, and its vector with it.
+def replace_chunks(db: Db, owner: Owner, chunked: ChunkedText, limit: int | None = None) -> bool:
+    """Make `chunked` the owner's chunks. A chunk whose text is unchanged stays, and its vector with it.
 
-    With `limit` at most so many new ones are stored. Returns whether all are.
+    At most `limit` new chunks are stored. Return whether all of them are.
     """
-    own = {"owner": owner.value, "chunking": prepared.chunking.number}
-    here = f"FROM chunks WHERE {owner.column} = :owner AND chunking = :chunking"
-    # Nearly always nothing is stored yet, and asking only that is much cheaper.
-    known = db.value(f"SELECT 1 {here} LIMIT 1", own)
-    stored = db.fetch(f"SELECT id, turn, hash, header, {_PLACE} {here} ORDER BY position", own) if known else []
-    turn = stored[0]["turn"] if stored else _next_turn(db, owner)
-    rows = [_row(owner, prepared, position, turn) for position in range(len(prepared.chunks))]
-    gone, moved, new = _compare(stored, rows)
-    if gone:
-        db.execute(f"DELETE FROM chunks WHERE {_THESE}", {"ids": json.dumps(gone)})
-    if moved:
-        _move(db, moved)
-    for row in new[:limit]:
+    params = {"owner": owner.value, "chunking": chunked.chunking.number}
+    from_owner = f"FROM chunks WHERE {owner.column} = :owner AND chunking = :chunking"
+    stored = []
+    # Nearly always nothing is stored yet, and this query is much cheaper.
+    if db.value(f"SELECT 1 {from_owner} LIMIT 1", params):
+        stored = db.fetch(f"SELECT id, turn, hash, header, {_PLACE_COLUMNS} {from_owner} ORDER BY position", params)
+    turn = stored[0]["turn"] if stored else _turn_of(db, owner)
+    changes = _compare(stored, [_row(owner, chunked, position, turn) for position in range(len(chunked.chunks))])
+    if changes.removed:
+        db.execute(f"DELETE FROM chunks WHERE {_IN_IDS}", {"ids": json.dumps(changes.removed)})
+    if changes.moved:
+        _move(db, changes.moved)
+    for row in changes.added[:limit]:
         db.execute(_INSERT[owner.column], row)
-    if new:
-        db.before_commit(index_words)
-    return limit is None or len(new) <= limit
+    if changes.added:
+        db.before_commit(index_full_text)
+    return limit is None or len(changes.added) <= limit
 
 
 def count_chunks(db: Db, owner: Owner, chunking: Chunking) -> int:
-    """How many chunks of the owner are stored."""
     sql = f"SELECT count(*) FROM chunks WHERE {owner.column} = :owner AND chunking = :chunking"
     return int(db.value(sql, {"owner": owner.value, "chunking": chunking.number}))
 
 
-def append_chunks(db: Db, owner: Owner, prepared: ChunkedText, start: int, count: int) -> None:
+def append_chunks(db: Db, owner: Owner, chunked: ChunkedText, start: int, count: int) -> None:
     """Store `count` chunks from position `start` on, none of which is stored yet."""
-    turn = _next_turn(db, owner)
-    for position in range(start, min(start + count, len(prepared.chunks))):
-        db.execute(_INSERT[owner.column], _row(owner, prepared, position, turn))
-    db.before_commit(index_words)
+    turn = _turn_of(db, owner)
+    for position in range(start, min(start + count, len(chunked.chunks))):
+        db.execute(_INSERT[owner.column], _row(owner, chunked, position, turn))
+    db.before_commit(index_full_text)
 
 
-def index_words(db: Db) -> None:
-    """Make the words of chunks that came in this transaction searchable, all at once."""
-    db.execute(_INDEX_WORDS)
+def index_full_text(db: Db) -> None:
+    """Add the chunks stored in this transaction to the full-text index, in one statement."""
+    db.execute(_INDEX_FULL_TEXT)
 
 
-def _compare(stored: list[Row], rows: list[Row]) -> tuple[list[int], list[Moved], list[Row]]:
-    """The ids of stored chunks whose text is gone, those that stay but not as they are, and what is new."""
+def _compare(stored: list[Row], rows: list[Row]) -> _Changes:
     by_hash: dict[str, deque[Row]] = {}
     for old in stored:
         by_hash.setdefault(old["hash"], deque()).append(old)
-    moved, new = [], []
+    moved, added = [], []
     for row in rows:
-        if not by_hash.get(row["hash"]):
-            new.append(row)
+        same_text = by_hash.get(row["hash"])
+        if not same_text:
+            added.append(row)
             continue
-        old = by_hash[row["hash"]].popleft()
-        if any(row[key] != value for key, value in old.items() if key != "id"):
+        old = same_text.popleft()
+        if any(row[column] != value for column, value in old.items() if column != "id"):
             moved.append((old, row))
-    return [old["id"] for left in by_hash.values() for old in left], moved, new
+    removed = [old["id"] for unmatched in by_hash.values() for old in unmatched]
+    return _Changes(removed, moved, added)
 
 
-def _move(db: Db, moved: list[Moved]) -> None:
-    # First out of each other's way: one may get the chunk_id that another still has.
+def _move(db: Db, moved: list[tuple[Row, Row]]) -> None:
+    # First free all chunk_ids: a chunk may get the one that another still has.
     ids = json.dumps([old["id"] for old, _ in moved])
-    db.execute(f"UPDATE chunks SET chunk_id = 'moving ' || id WHERE {_THESE}", {"ids": ids})
+    db.execute(f"UPDATE chunks SET chunk_id = 'moving ' || id WHERE {_IN_IDS}", {"ids": ids})
     for old, row in moved:
-        db.execute(_MOVE, row | {"id": old["id"]})
-        if old["header"] != row["header"]:  # apart, since it is searched: the words are indexed anew
+        db.execute(_UPDATE_PLACE, row | {"id": old["id"]})
+        if old["header"] != row["header"]:  # only then, because it updates the full-text index
             db.execute("UPDATE chunks SET header = :header WHERE id = :id", {"header": row["header"], "id": old["id"]})
 
 
-def _next_turn(db: Db, owner: Owner) -> int | None:
-    """A message's place in its conversation; nothing else takes a turn."""
+def _turn_of(db: Db, owner: Owner) -> int | None:
+    """Return a message's position in its conversation; other owners have none."""
     if owner.column != "message_id":
         return None
-    known = db.value("SELECT turn FROM chunks WHERE message_id = :owner LIMIT 1", {"owner": owner.value})
-    if known is not None:
-        return int(known)  # the same in every way of cutting
+    turn = db.value("SELECT turn FROM chunks WHERE message_id = :owner LIMIT 1", {"owner": owner.value})
+    if turn is not None:
+        return int(turn)  # the same in every chunking
     return int(db.value(_NEXT_TURN, {"session_id": owner.session_id}))
 
 
-def _row(owner: Owner, prepared: ChunkedText, position: int, turn: int | None) -> Row:
-    piece, digest = prepared.chunks[position], prepared.hashes[position]
+def _row(owner: Owner, chunked: ChunkedText, position: int, turn: int | None) -> Row:
+    piece, digest = chunked.chunks[position], chunked.hashes[position]
     lines = f"{piece.start_line}:{piece.end_line}"
-    name = f"{owner.source}:{owner.path}:{lines}:{digest}:{prepared.chunking.number}:{position}"
+    name = f"{owner.source}:{owner.path}:{lines}:{digest}:{chunked.chunking.number}:{position}"
     return {
         "chunk_id": hash_of(name),
-        "chunking": prepared.chunking.number,
+        "chunking": chunked.chunking.number,
         "source": owner.source,
         "owner": owner.value,
         "session_id": owner.session_id,
@@ -215,8 +225,8 @@ def _row(owner: Owner, prepared: ChunkedText, position: int, turn: int | None) -
         "hash": digest,
         "text": piece.text,
         "header": owner.header,
-        "tokens": prepared.tokens[position],
-        "extra": prepared.extras[position],
+        "tokens": chunked.tokens[position],
+        "extra": chunked.extras[position],
         "created_at": owner.created_at,
         "scope": owner.scope,
     }

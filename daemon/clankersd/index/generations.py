@@ -1,4 +1,4 @@
-"""Generations of the index: one way of cutting and one model each. One is live, one may be being built."""
+"""Generations of the index: each has one chunking and one model. One is live, and one more may be building."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,12 +19,12 @@ _INSERT = """
 """
 
 NO_EMBEDDER = Identity("none", "", "", None)
-"""The identity of an index that has words but no vectors."""
+"""The identity of an index with full text but no vectors."""
 
 
 @dataclass(frozen=True)
 class GenerationSpec:
-    """What the configuration asks the index to be."""
+    """The generation that the configuration asks for."""
 
     identity: Identity
     chunk_tokens: int
@@ -55,35 +55,42 @@ class Generation:
 
     @property
     def vector_table(self) -> str:
-        """The name of its table of vectors."""
         return f"chunk_vectors_{self.id}"
 
     def differs_from(self, wanted: GenerationSpec) -> str | None:
-        """Why this is not the index that is wanted; None when it is."""
+        """Explain how this generation differs from the wanted one; None when it does not."""
         mine, theirs = self.identity, wanted.identity
         if (mine.provider, mine.model, mine.provider_key) != (theirs.provider, theirs.model, theirs.provider_key):
-            return f"the index was made with {_named(mine)}, the configuration says {_named(theirs)}"
+            return f"the index was made with {_model_name(mine)}, the configuration says {_model_name(theirs)}"
         if None not in (mine.dims, theirs.dims) and mine.dims != theirs.dims:
             return f"the index has {mine.dims} dimensions, the model {theirs.dims}"
         if not wanted.has_same_chunking(self):
-            return "the index was cut in other chunks than the configuration says"
+            return "the index was made with other chunk settings than the configuration says"
         return None
 
 
-def _named(identity: Identity) -> str:
+def _model_name(identity: Identity) -> str:
     return f"{identity.provider}:{identity.model}" if identity.model else identity.provider
 
 
 def find(db: Db, state: str) -> Generation | None:
-    """The one generation in this state."""
+    """Return the one generation in this state, if there is one."""
     row = db.fetch_one(f"SELECT {_COLUMNS} FROM index_generations WHERE state = :state", {"state": state})
-    return _from_row(row) if row else None
+    if row is None:
+        return None
+    return Generation(
+        id=row["id"],
+        state=row["state"],
+        chunking=Chunking(row["chunking"], row["chunk_tokens"], row["overlap"]),
+        sources=tuple(row["sources"].split()),
+        identity=Identity(row["provider"], row["model"], row["provider_key"], row["dims"]),
+    )
 
 
 def create(db: Db, wanted: GenerationSpec, state: str, chunking: int) -> Generation:
-    """A new generation, with its table of vectors where the dimensions are known already."""
+    """Create a generation, and its vector table if the dimensions are known already."""
     identity = wanted.identity
-    row = {
+    row: dict[str, Any] = {
         "state": state, "chunking": chunking, "chunk_tokens": wanted.chunk_tokens, "overlap": wanted.overlap,
         "sources": " ".join(wanted.sources), "provider": identity.provider, "model": identity.model,
         "provider_key": identity.provider_key, "dims": identity.dims, "now": clock.now(),
@@ -96,37 +103,37 @@ def create(db: Db, wanted: GenerationSpec, state: str, chunking: int) -> Generat
 
 
 def next_chunking(db: Db) -> int:
-    """A number for a way of cutting that no chunk has."""
+    """Return a chunking number that no chunk has."""
     return int(db.value("SELECT coalesce(max(chunking), 0) + 1 FROM index_generations"))
 
 
 def set_dims(db: Db, generation: Generation, dims: int) -> Generation:
-    """Take down the dimensions of a remote model, once its first vector tells."""
+    """Store the dimensions of a remote model, which are known from its first vector."""
     db.execute("UPDATE index_generations SET dims = :dims WHERE id = :id", {"dims": dims, "id": generation.id})
-    found = find(db, generation.state)
-    assert found
-    create_vector_table(db, found)
-    return found
+    updated = find(db, generation.state)
+    assert updated
+    create_vector_table(db, updated)
+    return updated
 
 
 def create_vector_table(db: Db, generation: Generation) -> None:
-    """The table of this generation's vectors, and what keeps it in step with the chunks."""
+    """Create the generation's vector table, and the trigger that removes the vectors of deleted chunks."""
     if generation.identity.dims is None:
         return
-    name = generation.vector_table
+    table = generation.vector_table
     db.execute(
-        f"CREATE VIRTUAL TABLE IF NOT EXISTS {name} "
+        f"CREATE VIRTUAL TABLE IF NOT EXISTS {table} "
         f"USING vec0 (embedding float[{generation.identity.dims}] distance_metric=cosine)"
     )
     # Temporary: a database opened without sqlite-vec must still be able to delete chunks.
     db.execute(
-        f"CREATE TEMP TRIGGER IF NOT EXISTS {name}_ad AFTER DELETE ON main.chunks "
-        f"BEGIN DELETE FROM {name} WHERE rowid = OLD.id; END"
+        f"CREATE TEMP TRIGGER IF NOT EXISTS {table}_ad AFTER DELETE ON main.chunks "
+        f"BEGIN DELETE FROM {table} WHERE rowid = OLD.id; END"
     )
 
 
 def publish(db: Db, building: Generation) -> Generation:
-    """Make the built generation the live one, and the live one dropped, in the caller's transaction."""
+    """Make the built generation live and mark the previous one as dropped, in the caller's transaction."""
     db.execute("UPDATE index_generations SET state = 'dropped' WHERE state = 'live'")
     db.execute(
         "UPDATE index_generations SET state = 'live', published_at = :now WHERE id = :id",
@@ -138,34 +145,20 @@ def publish(db: Db, building: Generation) -> Generation:
 
 
 def drop_unfinished(db: Db) -> None:
-    """What a crash or a cancelled reindex left half built is dropped."""
+    """Mark as dropped the generation that a crash or a cancelled reindex left unfinished."""
     db.execute("UPDATE index_generations SET state = 'dropped' WHERE state = 'building'")
 
 
-def remove_dropped(db: Db, at_most: int) -> bool:
-    """Remove some of what dropped generations left behind; tells whether there is more."""
-    kept = "SELECT chunking FROM index_generations WHERE state IN ('live', 'building')"
+def remove_dropped(db: Db, max_chunks: int) -> bool:
+    """Delete vectors and at most `max_chunks` chunks of dropped generations; return whether there are more."""
     for row in db.fetch("SELECT id FROM index_generations WHERE state = 'dropped'"):
-        _drop_vectors(db, row["id"])
-    stale = f"SELECT id FROM chunks WHERE chunking NOT IN ({kept}) LIMIT :at_most"
-    found = db.fetch(stale, {"at_most": at_most})
-    if found:
-        db.execute(f"DELETE FROM chunks WHERE id IN ({stale})", {"at_most": at_most})
+        db.execute(f"DROP TRIGGER IF EXISTS temp.chunk_vectors_{row['id']}_ad")
+        db.execute(f"DROP TABLE IF EXISTS chunk_vectors_{row['id']}")
+    in_use = "SELECT chunking FROM index_generations WHERE state IN ('live', 'building')"
+    stale = f"SELECT id FROM chunks WHERE chunking NOT IN ({in_use}) LIMIT :max_chunks"
+    params = {"max_chunks": max_chunks}
+    if db.value(f"SELECT 1 FROM ({stale})", params):
+        db.execute(f"DELETE FROM chunks WHERE id IN ({stale})", params)
         return True
     db.execute("DELETE FROM index_generations WHERE state = 'dropped'")
     return False
-
-
-def _drop_vectors(db: Db, number: int) -> None:
-    db.execute(f"DROP TRIGGER IF EXISTS temp.chunk_vectors_{number}_ad")
-    db.execute(f"DROP TABLE IF EXISTS chunk_vectors_{number}")
-
-
-def _from_row(row: dict[str, Any]) -> Generation:
-    return Generation(
-        id=row["id"],
-        state=row["state"],
-        chunking=Chunking(row["chunking"], row["chunk_tokens"], row["overlap"]),
-        sources=tuple(row["sources"].split()),
-        identity=Identity(row["provider"], row["model"], row["provider_key"], row["dims"]),
-    )

@@ -1,4 +1,6 @@
-"""The index as the rest of the daemon sees it: what is live, what is being built, and who makes vectors."""
+"""The index as the rest of the daemon sees it: the live generation, the one being built, and the embedder."""
+
+from functools import partial
 
 import anyio
 import structlog
@@ -14,7 +16,7 @@ from clankersd.index.generations import NO_EMBEDDER, Generation, GenerationSpec
 from clankersd.index.vectors import LabelledVector, Mirror, count, read_slice
 
 MAX_INLINE_CHARS = 50_000
-"""Characters. A longer text is cut in a thread after it is stored, so that nobody waits for it."""
+"""A longer text is chunked in a worker thread after it is stored, so that its sender does not wait for it."""
 
 AVERAGE_TTL_SECONDS = 60.0
 MAX_SPEAKERS = 1000
@@ -23,42 +25,43 @@ log = structlog.get_logger(component="index")
 
 
 class Index:
-    """State that the capture, the queue, the search and the reindex share."""
+    """State shared by capture, the embedding queue, search and reindexing."""
 
     def __init__(self, store: Store, settings: EmbedderSettings, tokens: int, overlap: int, sources: tuple[str, ...]):
         self.store = store
         self.embedder: Embedder | None = None
         self.problem: str | None = None
-        self.last_error: str | None = None
+        """The reason why the embedder cannot be used now."""
         self.problem_is_permanent = False
-        """Whether the problem stays until somebody changes something."""
+        """Set when the problem lasts until someone changes something."""
+        self.last_error: str | None = None
         self.live: Generation | None = None
         self.building: Generation | None = None
         self.mirror: Mirror | None = None
         self.vector_count = 0
         self.speakers: set[str] = set()
         self.max_tool_output_chars = 10_240
-        self._average: tuple[float, float] | None = None
         self.woken = anyio.Event()
         self.settings_changed = anyio.Event()
-        self._use(settings, tokens, overlap, sources)
+        self._average: tuple[float, float] | None = None
+        self._use_settings(settings, tokens, overlap, sources)
         store.on_open.append(self.attach)
 
     @property
     def wanted(self) -> GenerationSpec:
-        """What the index should be; of a remote model the dimensions are known only after its first vector."""
-        return GenerationSpec(self.embedder.identity if self.embedder else NO_EMBEDDER, *self._cut)
+        """The generation that the configuration asks for; a remote model's first vector tells its dimensions."""
+        return GenerationSpec(self.embedder.identity if self.embedder else NO_EMBEDDER, *self._chunk_settings)
 
     @property
     def degraded(self) -> str | None:
-        """Why there is no vector search although the configuration asks for it; None when all is well."""
+        """The reason why a configured vector search is unavailable; None when it is available or not configured."""
         if self.live is None or self._settings.provider == "none":
             return None
         return f"keyword search only: {self.vector_problem}" if self.vector_problem else None
 
     @property
     def vector_problem(self) -> str | None:
-        """Why there is no search by meaning just now; None when there is."""
+        """The reason why there is no vector search now; None when there is."""
         if self.live is None:
             return "the database is not open"
         if self.store.vec.version is None:
@@ -70,45 +73,45 @@ class Index:
         return self.problem
 
     def chunkings(self) -> list[Chunking]:
-        """The ways in which new text must be cut: as the live index is, and as the one being built."""
-        found = {generation.chunking for generation in (self.live, self.building) if generation}
-        return sorted(found, key=lambda chunking: chunking.number)
+        """List the chunkings that new text needs: that of the live generation and that of the one being built."""
+        chunkings = {generation.chunking for generation in (self.live, self.building) if generation}
+        return sorted(chunkings, key=lambda chunking: chunking.number)
 
     def chunk_text(self, text: str) -> list[ChunkedText] | None:
-        """The text cut for every index, or None when it is too long to be cut while its sender waits."""
+        """Chunk the text for every generation; None when it is too long to do so while its sender waits."""
         if len(text) > MAX_INLINE_CHARS:
             return None
         return [chunk_text(text, chunking) for chunking in self.chunkings()]
 
     def add_speaker(self, role: str | None) -> None:
-        """Remember who speaks: a query may name them."""
+        """Remember the role of a message's sender: a query may name it."""
         if role and len(self.speakers) < MAX_SPEAKERS:
             self.speakers.add(role)
 
     def clear_problem(self) -> None:
-        """The embedder works."""
+        """Record that the embedder works."""
         self.problem, self.problem_is_permanent = None, False
 
-    def vectors_added(self, generation: Generation, ready: list[LabelledVector]) -> None:
-        """Vectors were stored in this generation."""
+    def vectors_added(self, generation: Generation, vectors: list[LabelledVector]) -> None:
+        """Update count and mirror after vectors were stored in this generation."""
         if self.live and self.live.id == generation.id:
-            self.vector_count += len(ready)
+            self.vector_count += len(vectors)
         if self.mirror is not None and self.mirror.generation == generation.id:
-            self.mirror.add(ready)
+            self.mirror.add(vectors)
 
     def vectors_removed(self, generation: Generation, chunks: list[int]) -> None:
-        """Vectors were removed from this generation."""
+        """Update count and mirror after vectors were removed from this generation."""
         if self.live and self.live.id == generation.id:
             self.vector_count -= len(chunks)
         if self.mirror is not None and self.mirror.generation == generation.id:
             self.mirror.discard(chunks)
 
     def wake(self) -> None:
-        """There is something new to cut or to embed."""
+        """Wake the queue: there may be something to embed."""
         self.woken.set()
 
     def can_embed(self, generation: Generation | None) -> bool:
-        """Whether the embedder at hand may write into this generation."""
+        """Tell whether the embedder's vectors may be stored in this generation."""
         return (
             generation is not None
             and self.embedder is not None
@@ -117,21 +120,18 @@ class Index:
         )
 
     def attach(self, db: Db) -> None:
-        """Called with every connection: find or make the live generation, and drop what was left half built."""
+        """Find or create the live generation, and drop an unfinished one; called with every new connection."""
+        has_vec = self.store.vec.version is not None
         with db.transaction():
             generations.drop_unfinished(db)
             self.building, self.mirror = None, None
             live = generations.find(db, "live")
-            if live is None or (live.differs_from(self.wanted) and self._is_empty(db, live)):
-                db.execute("UPDATE index_generations SET state = 'dropped' WHERE state = 'live'")
-                chunking = live.chunking.number if live and self.wanted.has_same_chunking(live) else None
-                live = generations.create(db, self._makeable(), "live", chunking or generations.next_chunking(db))
-                if "tools" in live.sources:
-                    add_tools_to_backlog(db)
-            elif self.store.vec.version is not None:
+            if live is None or (live.differs_from(self.wanted) and not _has_chunks(db, live)):
+                live = self._create_live(db, live)
+            elif has_vec:
                 generations.create_vector_table(db, live)
             self.live = live
-        self.vector_count = count(db, live) if self.store.vec.version else 0
+        self.vector_count = count(db, live) if has_vec else 0
         rows = db.tuples(
             f"SELECT DISTINCT role FROM chunks WHERE role NOT IN ('user', 'assistant', 'tool') LIMIT {MAX_SPEAKERS}"
         )
@@ -140,9 +140,9 @@ class Index:
     async def apply_settings(
         self, settings: EmbedderSettings, tokens: int, overlap: int, sources: tuple[str, ...]
     ) -> None:
-        """Apply changed settings; an index made with others is kept, and says so."""
+        """Apply changed settings; an index built with others stays, and `vector_problem` says that it differs."""
         old = self.embedder
-        self._use(settings, tokens, overlap, sources)
+        self._use_settings(settings, tokens, overlap, sources)
         self.settings_changed.set()
         self.settings_changed = anyio.Event()
         if old is not None:
@@ -152,7 +152,7 @@ class Index:
         self.wake()
 
     async def retry_embedder(self) -> None:
-        """Try again to make an embedder that could not be made; raises EmbedderUnavailable while it cannot."""
+        """Try again to create an embedder that could not be created; raises EmbedderUnavailable if it still cannot."""
         settings = self._settings
         try:
             embedder = await anyio.to_thread.run_sync(make_embedder, settings)
@@ -160,7 +160,7 @@ class Index:
             error.retry_after = error.retry_after or RETRY_SECONDS
             raise
         if self.embedder is not None or settings != self._settings:
-            return  # the settings changed meanwhile
+            return  # the settings changed in the meantime
         self.embedder = embedder
         self.clear_problem()
         log.info("embedder recovered", provider=settings.provider)
@@ -169,7 +169,7 @@ class Index:
         self.wake()
 
     async def average_tokens(self) -> float:
-        """How long chunks are, of late; looked up now and then."""
+        """Return the average length of the newest chunks, cached for AVERAGE_TTL_SECONDS."""
         if self._average is None or self._average[1] < anyio.current_time():
             newest = "SELECT avg(tokens) FROM (SELECT tokens FROM chunks ORDER BY id DESC LIMIT 1000)"
             average = await self.store.read(lambda db: db.value(newest))
@@ -177,35 +177,28 @@ class Index:
         return self._average[0]
 
     async def load_mirror(self) -> None:
-        """Bring the live vectors into memory, a slice at a time so that events get in between."""
+        """Load the live vectors into memory, in several reads so that events can be stored in between."""
         live = self.live
         if live is None or live.identity.dims is None or self.mirror is not None:
             return
+        mirror: Mirror | None = None
         try:
             self.mirror = mirror = Mirror(live.id, live.identity.dims)
-        except MemoryError as error:
-            log.warning("vectors are not in memory", problem=f"too little memory: {error}")
-            return
-        try:
-            await self._fill(mirror, live)
+            last = 0
+            while rows := await self.store.read(partial(read_slice, generation=live, after=last)):
+                mirror.add(rows)
+                last = rows[-1][0]
+            mirror.complete = True
+            log.info("vectors loaded into memory", generation=live.id, vectors=self.vector_count)
         except (StorageUnavailable, DeadlineExceeded) as error:
-            log.warning("vectors are not in memory", problem=error.message)
+            log.warning("vectors not loaded into memory", problem=error.message)
         except MemoryError as error:
-            log.warning("vectors are not in memory", problem=f"too little memory: {error}")
+            log.warning("vectors not loaded into memory", problem=f"too little memory: {error}")
         finally:
-            if not mirror.complete and self.mirror is mirror:
+            if mirror is not None and not mirror.complete and self.mirror is mirror:
                 self.mirror = None
 
-    async def _fill(self, mirror: Mirror, live: Generation) -> None:
-        rows = await self.store.read(lambda db: read_slice(db, live, 0))
-        while rows:
-            mirror.add(rows)
-            last = rows[-1][0]
-            rows = await self.store.read(lambda db, last=last: read_slice(db, live, last))  # type: ignore[misc]
-        mirror.complete = True
-        log.info("vectors are in memory", generation=live.id, vectors=self.vector_count)
-
-    def _use(self, settings: EmbedderSettings, tokens: int, overlap: int, sources: tuple[str, ...]) -> None:
+    def _use_settings(self, settings: EmbedderSettings, tokens: int, overlap: int, sources: tuple[str, ...]) -> None:
         self.clear_problem()
         self.last_error = None
         self._settings = settings
@@ -216,16 +209,25 @@ class Index:
                 self.embedder.preflight()
         except EmbedderUnavailable as error:
             self.problem, self.problem_is_permanent = error.reason, error.permanent
-            log.warning("no embedder", problem=error.reason)
-        self._cut = tokens, overlap, sources
+            log.warning("embedder unavailable", problem=error.reason)
+        self._chunk_settings = tokens, overlap, sources
 
-    def _makeable(self) -> GenerationSpec:
-        if self.store.vec.version is not None:
-            return self.wanted
-        return GenerationSpec(NO_EMBEDDER, self.wanted.chunk_tokens, self.wanted.overlap, self.wanted.sources)
+    def _create_live(self, db: Db, previous: Generation | None) -> Generation:
+        """Create the wanted generation in place of an empty one or none; without sqlite-vec it has no vectors."""
+        db.execute("UPDATE index_generations SET state = 'dropped' WHERE state = 'live'")
+        wanted = self.wanted
+        if previous is not None and wanted.has_same_chunking(previous):
+            chunking = previous.chunking.number
+        else:
+            chunking = generations.next_chunking(db)
+        if self.store.vec.version is None:
+            wanted = GenerationSpec(NO_EMBEDDER, wanted.chunk_tokens, wanted.overlap, wanted.sources)
+        live = generations.create(db, wanted, "live", chunking)
+        if "tools" in live.sources:
+            add_tools_to_backlog(db)
+        return live
 
-    @staticmethod
-    def _is_empty(db: Db, live: Generation) -> bool:
-        return not db.value(
-            "SELECT 1 FROM chunks WHERE chunking = :chunking LIMIT 1", {"chunking": live.chunking.number}
-        )
+
+def _has_chunks(db: Db, generation: Generation) -> bool:
+    sql = "SELECT 1 FROM chunks WHERE chunking = :chunking LIMIT 1"
+    return bool(db.value(sql, {"chunking": generation.chunking.number}))

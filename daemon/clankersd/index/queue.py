@@ -1,8 +1,9 @@
-"""The index queue: chunks get their vectors, a batch at a time, from the cache or the embedder."""
+"""The embedding queue: chunks get their vectors, one batch at a time, from the cache or the embedder."""
 
 import json
 import time
 from collections import deque
+from dataclasses import dataclass
 from typing import Any
 
 import anyio
@@ -11,131 +12,142 @@ import structlog
 from clankersd import clock
 from clankersd.db import Db
 from clankersd.embedders.base import Embedder, EmbedderUnavailable, ItemFailed
+from clankersd.embedders.local import PROBE_TEXT
 from clankersd.index import generations, vectors
 from clankersd.index.generations import Generation
 from clankersd.index.index import Index
 
-BATCH = 64
+BATCH_CHUNKS = 64
 MAX_ATTEMPTS = 3
 IDLE_SECONDS = 30.0
-LEAST_RETRY, FIRST_RETRY, LAST_RETRY = 1.0, 5.0, 300.0
-RATE_SECONDS = 30.0
+MIN_RETRY_SECONDS, FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS = 1.0, 5.0, 300.0
+RATE_WINDOW_SECONDS = 30.0
 GATHER_SECONDS = 0.2
-GIVE_WAY = 4
-"""While events come in, embedding pauses for so many times as long as it worked: they have the right of way."""
+"""Wait after the first new chunk for more of them: a full batch costs little more than a single text."""
 
-MOST_PAUSE = 0.5
+YIELD_FACTOR = 4
+"""While events are being stored, embedding pauses for this many times as long as it worked: events have priority."""
+
+MAX_YIELD_SECONDS = 0.5
 
 _PENDING = f"""
     SELECT chunk, text, hash, {vectors.LABEL} AS label FROM index_queue JOIN chunks ON chunks.id = chunk
     WHERE generation = :generation AND attempts < :attempts ORDER BY chunk LIMIT :limit
 """
-_CACHED = """
+_FIND_CACHED = """
     SELECT hash, embedding FROM embedding_cache
     WHERE provider = :provider AND model = :model AND provider_key = :provider_key
       AND (:dims IS NULL OR dims = :dims) AND hash IN (SELECT value FROM json_each(:hashes))
 """
-_CACHE = """
+_STORE_CACHED = """
     INSERT INTO embedding_cache (provider, model, provider_key, hash, embedding, dims, updated_at)
     VALUES (:provider, :model, :provider_key, :hash, :embedding, :dims, :now)
     ON CONFLICT (provider, model, provider_key, hash) DO UPDATE
     SET embedding = :embedding, dims = :dims, updated_at = :now
 """
-_PRUNE = """
+_PRUNE_CACHE = """
     DELETE FROM embedding_cache WHERE (provider, model, provider_key, hash) IN (
         SELECT provider, model, provider_key, hash FROM embedding_cache ORDER BY updated_at LIMIT :excess
     )
 """
-_FAILED = (
+_COUNT_FAILURE = (
     "UPDATE index_queue SET attempts = attempts + 1, error = :error WHERE generation = :generation AND chunk = :chunk"
 )
 
 log = structlog.get_logger(component="queue")
 
 
+@dataclass(frozen=True)
+class _Batch:
+    """Chunks to embed, with the vectors found for them and the reasons why some have none, both by text hash."""
+
+    rows: list[dict[str, Any]]
+    vectors: dict[str, bytes]
+    new_vectors: dict[str, bytes]
+    failures: dict[str, str]
+
+
 class EmbeddingQueue:
-    """The one place where vectors are made."""
+    """The only place where vectors of chunks are computed."""
 
     def __init__(self, index: Index, cache_entries: int) -> None:
         self.cache_entries = cache_entries
         self._index = index
         self._idle = anyio.Event()
         self._hurried = anyio.Event()
-        self._retry = FIRST_RETRY
-        self._since_pruned = cache_entries  # the last run may have left too many
+        self._retry_seconds = FIRST_RETRY_SECONDS
+        self._cached_since_pruning = cache_entries  # the last run may have left too many
         self._finished: deque[tuple[float, int]] = deque()
 
     @property
     def rate(self) -> float:
-        """Chunks a second, over the last while."""
-        recent = [(at, count) for at, count in self._finished if at > time.monotonic() - RATE_SECONDS]
-        if len(recent) < 2:  # one moment is no stretch of time
+        """Chunks per second over the last RATE_WINDOW_SECONDS."""
+        recent = [(at, count) for at, count in self._finished if at > time.monotonic() - RATE_WINDOW_SECONDS]
+        if len(recent) < 2:  # a single moment has no duration
             return 0.0
         return sum(count for _, count in recent) / max(recent[-1][0] - recent[0][0], 0.001)
 
     async def run(self) -> None:
-        """Embed what waits, for as long as the daemon lives."""
+        """Embed pending chunks for as long as the daemon runs."""
         while True:
             try:
-                while await self._some(self._index.live) or await self._some(self._index.building):
-                    self._retry = FIRST_RETRY
-                await self._see_whether_it_is_over()
+                while await self._embed_batch(self._index.live) or await self._embed_batch(self._index.building):
+                    self._retry_seconds = FIRST_RETRY_SECONDS
+                await self._check_recovery()
                 self._idle.set()
-                await self._wait(IDLE_SECONDS)
+                await self._wait_for_work(IDLE_SECONDS)
             except EmbedderUnavailable as error:
-                self._pause(error)
-                await self._rest(max(error.retry_after or 0.0, LEAST_RETRY))
-                await self._wait(LAST_RETRY if error.permanent else self._backoff())
+                self._report_unavailable(error)
+                # A service that asked for a pause gets it even when chunks arrive; only new settings end it.
+                with anyio.move_on_after(max(error.retry_after or 0.0, MIN_RETRY_SECONDS)):
+                    await self._index.settings_changed.wait()
+                await self._wait_for_work(MAX_RETRY_SECONDS if error.permanent else self._backoff())
             except Exception:
-                log.exception("queue stumbled")
-                await self._wait(self._backoff())
+                log.exception("embedding queue failed")
+                await self._wait_for_work(self._backoff())
 
     async def finish_pending(self, seconds: float) -> None:
-        """Give the queue a moment to embed what has just been stored."""
+        """Wait up to `seconds` for the chunks that have just been stored to be embedded."""
         if self._index.vector_problem or (self._idle.is_set() and not self._index.woken.is_set()):
             return
-        self._work_begins()
+        self._clear_idle()
         self._hurried.set()
         with anyio.move_on_after(seconds):
             await self._idle.wait()
 
     async def count_pending(self, generation: Generation | None) -> int:
-        """How many chunks wait for their vector in this generation."""
-        if generation is None or (
-            self._idle.is_set() and not self._index.woken.is_set() and not self._index.vector_problem
-        ):
+        """Count the chunks that wait for their vector in this generation."""
+        index = self._index
+        if generation is None or (self._idle.is_set() and not index.woken.is_set() and not index.vector_problem):
             return 0
         sql = "SELECT count(*) FROM index_queue WHERE generation = :id AND attempts < :attempts"
-        return await self._index.store.read(
-            lambda db: int(db.value(sql, {"id": generation.id, "attempts": MAX_ATTEMPTS}))
-        )
+        params = {"id": generation.id, "attempts": MAX_ATTEMPTS}
+        return await index.store.read(lambda db: int(db.value(sql, params)))
 
-    async def _wait(self, seconds: float) -> None:
+    async def _wait_for_work(self, seconds: float) -> None:
         with anyio.move_on_after(seconds):
             await self._index.woken.wait()
-            with anyio.move_on_after(GATHER_SECONDS):  # more may come: many at once cost little more than one
+            with anyio.move_on_after(GATHER_SECONDS):
                 await self._hurried.wait()
         self._index.woken, self._hurried = anyio.Event(), anyio.Event()
-        self._work_begins()
+        self._clear_idle()
 
-    async def _rest(self, seconds: float) -> None:
-        """Leave a service in peace that asked for it, whatever comes in; only new settings end the rest."""
-        with anyio.move_on_after(seconds):
-            await self._index.settings_changed.wait()
-
-    def _work_begins(self) -> None:
+    def _clear_idle(self) -> None:
         if self._idle.is_set():
             self._idle = anyio.Event()
 
-    async def _see_whether_it_is_over(self) -> None:
-        """An outage ends even when nothing waits any more that would show it."""
-        if self._index.problem and self._index.embedder is None:
-            await self._index.retry_embedder()
-        elif self._index.problem and self._index.embedder is not None:
-            await self._index.embedder.embed_query("is anybody there")
-            self._index.clear_problem()
+    async def _check_recovery(self) -> None:
+        """Test whether an outage is over, which no pending chunk would show."""
+        index = self._index
+        if not index.problem:
+            return
+        if index.embedder is None:
+            await index.retry_embedder()
+        else:
+            await index.embedder.embed_query(PROBE_TEXT)
+            index.clear_problem()
 
-    def _pause(self, error: EmbedderUnavailable) -> None:
+    def _report_unavailable(self, error: EmbedderUnavailable) -> None:
         if error.reason != self._index.problem:
             log.warning("embedding paused", problem=error.reason)
         self._index.problem = self._index.last_error = error.reason
@@ -143,102 +155,93 @@ class EmbeddingQueue:
         self._idle.set()
 
     def _backoff(self) -> float:
-        self._retry = min(self._retry * 2, LAST_RETRY)
-        return self._retry
+        self._retry_seconds = min(self._retry_seconds * 2, MAX_RETRY_SECONDS)
+        return self._retry_seconds
 
-    async def _some(self, generation: Generation | None) -> int:
-        """Embed a batch of this generation; tells how many there were."""
+    async def _embed_batch(self, generation: Generation | None) -> int:
+        """Embed a batch of this generation; return the number of its chunks."""
         embedder = self._index.embedder
         if generation is None or embedder is None or not self._index.can_embed(generation):
             return 0
-        params = {"generation": generation.id, "attempts": MAX_ATTEMPTS, "limit": BATCH}
-        began = time.monotonic()
+        params = {"generation": generation.id, "attempts": MAX_ATTEMPTS, "limit": BATCH_CHUNKS}
+        started = time.monotonic()
         rows = await self._index.store.read(lambda db: db.fetch(_PENDING, params))
         if not rows:
             return 0
-        known = await self._look_up(generation, [row["hash"] for row in rows])
-        missing = {row["hash"]: row["text"] for row in rows if row["hash"] not in known}
-        fresh, failed = await _embed(embedder, missing)
+        cached = await self._find_cached(generation, [row["hash"] for row in rows])
+        missing = {row["hash"]: row["text"] for row in rows if row["hash"] not in cached}
+        new_vectors, failures = await _embed_texts(embedder, missing)
         if self._index.embedder is not embedder:
-            return len(rows)  # it was exchanged meanwhile: these vectors belong to nobody
+            return len(rows)  # the embedder was replaced in the meantime: these vectors fit no generation
         if generation.differs_from(self._index.wanted):
-            return 0  # its first vector told that it is another model: `paused` says so
+            return 0  # the first vector showed that it is another model, which `vector_problem` reports
         self._index.clear_problem()
-        await self._store(generation, rows, known | fresh, fresh, failed)
+        await self._store(generation, _Batch(rows, cached | new_vectors, new_vectors, failures))
         self._finished.append((time.monotonic(), len(rows)))
-        while self._finished[0][0] < time.monotonic() - RATE_SECONDS:
+        while self._finished[0][0] < time.monotonic() - RATE_WINDOW_SECONDS:
             self._finished.popleft()
-        if self._index.store.queue.is_busy:
-            await anyio.sleep(min((time.monotonic() - began) * GIVE_WAY, MOST_PAUSE))
+        if self._index.store.busy:
+            await anyio.sleep(min((time.monotonic() - started) * YIELD_FACTOR, MAX_YIELD_SECONDS))
         return len(rows)
 
-    async def _look_up(self, generation: Generation, hashes: list[str]) -> dict[str, bytes]:
-        params = _key(generation) | {"dims": generation.identity.dims, "hashes": json.dumps(hashes)}
-        rows = await self._index.store.read(lambda db: db.fetch(_CACHED, params))
+    async def _find_cached(self, generation: Generation, hashes: list[str]) -> dict[str, bytes]:
+        params = _cache_key(generation) | {"dims": generation.identity.dims, "hashes": json.dumps(hashes)}
+        rows = await self._index.store.read(lambda db: db.fetch(_FIND_CACHED, params))
         return {row["hash"]: row["embedding"] for row in rows}
 
-    async def _store(
-        self, generation: Generation, rows: list[dict[str, Any]], known: dict[str, bytes], fresh: dict[str, bytes],
-        failed: dict[str, str],
-    ) -> None:  # fmt: skip
-        ready = [(row["chunk"], known[row["hash"]]) for row in rows if row["hash"] in known]
-        refused = [(row["chunk"], failed[row["hash"]]) for row in rows if row["hash"] in failed]
+    async def _store(self, generation: Generation, batch: _Batch) -> None:
+        """Store the vectors of a batch and count its failures, and update the index after the commit."""
+        ready = [(row["chunk"], batch.vectors[row["hash"]]) for row in batch.rows if row["hash"] in batch.vectors]
+        failed = [(row["chunk"], batch.failures[row["hash"]]) for row in batch.rows if row["hash"] in batch.failures]
 
         def store(db: Db) -> Generation:
-            current = self._with_dims(db, generation, ready)
+            current = generation
+            if current.identity.dims is None and ready:
+                current = generations.set_dims(db, current, len(ready[0][1]) // 4)
             vectors.insert(db, current, ready)
             for chunk, _ in ready:
-                db.execute(
-                    "DELETE FROM index_queue WHERE generation = :g AND chunk = :c", {"g": current.id, "c": chunk}
-                )
-            for chunk, reason in refused:
-                db.execute(_FAILED, {"generation": current.id, "chunk": chunk, "error": reason})
-            self._remember(db, current, fresh)
+                params = {"generation": current.id, "chunk": chunk}
+                db.execute("DELETE FROM index_queue WHERE generation = :generation AND chunk = :chunk", params)
+            for chunk, reason in failed:
+                db.execute(_COUNT_FAILURE, {"generation": current.id, "chunk": chunk, "error": reason})
+            self._cache(db, current, batch.new_vectors)
             return current
 
-        current = await self._index.store.write(store, bulk=True)
-        labels = {row["chunk"]: row["label"] for row in rows}
-        self._take_over(current, [(chunk, blob, labels[chunk]) for chunk, blob in ready])
-        if refused:
-            self._index.last_error = refused[-1][1]
-
-    def _with_dims(self, db: Db, generation: Generation, ready: list[tuple[int, bytes]]) -> Generation:
-        if generation.identity.dims is None and ready:
-            return generations.set_dims(db, generation, len(ready[0][1]) // 4)
-        return generation
-
-    def _remember(self, db: Db, generation: Generation, fresh: dict[str, bytes]) -> None:
-        now = clock.now()
-        for digest, embedding in fresh.items():
-            row = {"hash": digest, "embedding": embedding, "dims": len(embedding) // 4, "now": now}
-            db.execute(_CACHE, _key(generation) | row)
-        self._since_pruned += len(fresh)
-        if self._since_pruned > self.cache_entries // 100:  # not each time: counting walks through all of them
-            excess = db.value("SELECT count(*) FROM embedding_cache") - self.cache_entries
-            db.execute(_PRUNE, {"excess": max(excess, 0)})
-            self._since_pruned = 0
-
-    def _take_over(self, generation: Generation, ready: list[vectors.LabelledVector]) -> None:
         index = self._index
-        if index.live and index.live.id == generation.id:
-            index.live = generation
-        elif index.building and index.building.id == generation.id:
-            index.building = generation
-        index.vectors_added(generation, ready)
+        current = await index.store.write(store, bulk=True)
+        if index.live and index.live.id == current.id:
+            index.live = current
+        elif index.building and index.building.id == current.id:
+            index.building = current
+        labels = {row["chunk"]: row["label"] for row in batch.rows}
+        index.vectors_added(current, [(chunk, vector, labels[chunk]) for chunk, vector in ready])
+        if failed:
+            index.last_error = failed[-1][1]
+
+    def _cache(self, db: Db, generation: Generation, new_vectors: dict[str, bytes]) -> None:
+        now = clock.now()
+        for digest, embedding in new_vectors.items():
+            row = {"hash": digest, "embedding": embedding, "dims": len(embedding) // 4, "now": now}
+            db.execute(_STORE_CACHED, _cache_key(generation) | row)
+        self._cached_since_pruning += len(new_vectors)
+        if self._cached_since_pruning > self.cache_entries // 100:  # not each time: counting scans all entries
+            excess = db.value("SELECT count(*) FROM embedding_cache") - self.cache_entries
+            db.execute(_PRUNE_CACHE, {"excess": max(excess, 0)})
+            self._cached_since_pruning = 0
 
 
-async def _embed(embedder: Embedder, missing: dict[str, str]) -> tuple[dict[str, bytes], dict[str, str]]:
-    """The vectors of texts, and why some have none, both by the text's hash."""
-    outcomes = await embedder.embed(list(missing.values())) if missing else []
-    fresh, failed = {}, {}
-    for digest, outcome in zip(missing, outcomes, strict=True):
+async def _embed_texts(embedder: Embedder, texts: dict[str, str]) -> tuple[dict[str, bytes], dict[str, str]]:
+    """Embed texts given by their hash; return vectors and reasons for failures, both by hash."""
+    outcomes = await embedder.embed(list(texts.values())) if texts else []
+    embedded, failures = {}, {}
+    for digest, outcome in zip(texts, outcomes, strict=True):
         if isinstance(outcome, ItemFailed):
-            failed[digest] = outcome.reason
+            failures[digest] = outcome.reason
         else:
-            fresh[digest] = outcome.astype("<f4").tobytes()
-    return fresh, failed
+            embedded[digest] = outcome.astype("<f4").tobytes()
+    return embedded, failures
 
 
-def _key(generation: Generation) -> dict[str, Any]:
+def _cache_key(generation: Generation) -> dict[str, Any]:
     identity = generation.identity
     return {"provider": identity.provider, "model": identity.model, "provider_key": identity.provider_key}

@@ -1,4 +1,4 @@
-"""Building the index anew beside the live one, and putting it in its place in one transaction."""
+"""Reindexing: build a new generation beside the live one, and publish it in one transaction."""
 
 import anyio
 import structlog
@@ -14,28 +14,29 @@ from clankersd.index.index import Index
 from clankersd.index.queue import MAX_ATTEMPTS, EmbeddingQueue
 from clankersd.wire.jobs import Progress
 
-SLICE = 200
-SWEEP = 500
+TEXTS_PER_READ = 200
+QUEUED_CHUNKS_PER_COMMIT = 2000
+SWEPT_CHUNKS_PER_COMMIT = 500
 SWEEP_SECONDS = 60.0
-WATCH_SECONDS = 0.1
+PROGRESS_SECONDS = 0.1
 
 log = structlog.get_logger(component="reindex")
 
 
 async def rebuild(index: Index, queue: EmbeddingQueue, files: FileSync, progress: Progress) -> dict[str, int]:
-    """Build a whole new generation with the configured embedder, then publish it and drop the old one."""
+    """Build a new generation with the configured embedder, publish it and drop the old one."""
     if index.problem and index.embedder is None:
         raise Conflict(f"there is nothing to build with: {index.problem}")
     if index.embedder is not None and index.store.vec.version is None:
         raise Conflict(f"vectors cannot be stored: sqlite-vec is missing ({index.store.vec.problem})")
-    building = await index.store.write(lambda db: _begin(db, index))
+    building = await index.store.write(lambda db: _create_building(db, index))
     index.building = building
     try:
         assert index.live
         if building.chunking == index.live.chunking:
-            await _queue_all(index, building, progress)
+            await _queue_all_chunks(index, building, progress)
         else:
-            await _cut_all(index, files, progress)
+            await _rechunk_all(index, files, progress)
         index.wake()
         await _wait_for_vectors(index, queue, building, progress)
         return await _publish(index)
@@ -50,89 +51,94 @@ async def rebuild(index: Index, queue: EmbeddingQueue, files: FileSync, progress
 
 
 async def sweep_periodically(index: Index) -> None:
-    """Remove what an earlier run left, at the start and now and then, for as long as the daemon lives."""
+    """Delete dropped generations at the start and then periodically, for as long as the daemon runs."""
     while True:
         try:
             await sweep(index)
         except StorageUnavailable as error:
-            log.debug("sweeping waits", problem=error.message)
+            log.debug("sweep postponed", problem=error.message)
         await anyio.sleep(SWEEP_SECONDS)
 
 
 async def sweep(index: Index) -> None:
-    """Remove what dropped generations left, a little at a time."""
-    while await index.store.write(lambda db: generations.remove_dropped(db, SWEEP), bulk=True):
+    """Delete the chunks and vectors of dropped generations, in small transactions."""
+    while await index.store.write(lambda db: generations.remove_dropped(db, SWEPT_CHUNKS_PER_COMMIT), bulk=True):
         pass
 
 
-def _begin(db: Db, index: Index) -> Generation:
+def _create_building(db: Db, index: Index) -> Generation:
     if index.building is not None:
         raise Conflict("a reindex is running already")
-    alike = index.live is not None and index.wanted.has_same_chunking(index.live)
-    chunking = index.live.chunking.number if alike and index.live else generations.next_chunking(db)
+    if index.live is not None and index.wanted.has_same_chunking(index.live):
+        chunking = index.live.chunking.number
+    else:
+        chunking = generations.next_chunking(db)
     return generations.create(db, index.wanted, "building", chunking)
 
 
-async def _queue_all(index: Index, building: Generation, progress: Progress) -> None:
-    """The chunks stay, only their vectors are made anew."""
+async def _queue_all_chunks(index: Index, building: Generation, progress: Progress) -> None:
+    """Queue the existing chunks for new vectors; used when the chunking stays the same."""
     if building.identity.provider == "none":
         return
     after = 0
     ids = "SELECT id FROM chunks WHERE chunking = :chunking AND id > :after ORDER BY id LIMIT :limit"
 
-    def queue_slice(db: Db) -> int:
-        params = {"chunking": building.chunking.number, "after": after, "limit": SLICE * 10}
+    def queue_some(db: Db) -> int:
+        params = {"chunking": building.chunking.number, "after": after, "limit": QUEUED_CHUNKS_PER_COMMIT}
         last = db.value(f"SELECT max(id) FROM ({ids})", params)
         db.execute(
             f"INSERT INTO index_queue (generation, chunk) SELECT :generation, id FROM ({ids}) WHERE true "
-            "ON CONFLICT DO NO_EMBEDDER",
+            "ON CONFLICT DO NOTHING",
             params | {"generation": building.id},
         )
         return int(last or 0)
 
-    while last := await index.store.write(queue_slice, bulk=True):
+    while last := await index.store.write(queue_some, bulk=True):
         after = last
         await progress(0, None, "counting chunks")
 
 
-async def _cut_all(index: Index, files: FileSync, progress: Progress) -> None:
-    """Cut everything anew; what comes in meanwhile is cut for both indexes by those who store it."""
+async def _rechunk_all(index: Index, files: FileSync, progress: Progress) -> None:
+    """Chunk every stored text again; texts stored from now on are chunked for both generations."""
     for name, kind in TEXT_KINDS.items():
-        if kind.all_after:
-            await _cut_kind(index, name, kind.all_after, progress)
+        if kind.select_ids:
+            await _rechunk_kind(index, name, kind.select_ids, progress)
     if "tools" in index.wanted.sources:
         await index.store.write(add_tools_to_backlog)
     await files.rechunk(progress)
 
 
-async def _cut_kind(index: Index, name: str, all_after: str, progress: Progress) -> None:
-    done, params = 0, {"after": "", "limit": SLICE}
-    while rows := await index.store.read(lambda db: db.fetch(all_after, params)):
+async def _rechunk_kind(index: Index, name: str, select_ids: str, progress: Progress) -> None:
+    done, params = 0, {"after": "", "limit": TEXTS_PER_READ}
+    while rows := await index.store.read(lambda db: db.fetch(select_ids, params)):
         for row in rows:
             await rechunk(index, name, row["id"])
         done += len(rows)
         params["after"] = rows[-1]["id"]
         index.wake()
-        await progress(done, None, f"cutting: {name}")
+        await progress(done, None, f"chunking: {name}")
 
 
 async def _wait_for_vectors(index: Index, queue: EmbeddingQueue, building: Generation, progress: Progress) -> None:
-    """The queue makes them; this watches it. An outage of the embedder only makes it longer."""
+    """Wait until the queue has embedded every chunk; an outage of the embedder only makes that take longer."""
     total = 0
-    while waiting := await _unfinished(index, queue, building):
+    while pending := await _count_unfinished(index, queue, building):
         if difference := building.differs_from(index.wanted):
             raise Conflict(f"the configuration was changed meanwhile: {difference}")
         if index.problem and index.problem_is_permanent:
             raise Conflict(f"no vectors can be made: {index.problem}")
-        total = max(total, waiting)
-        await progress(total - waiting, total, index.problem or "making vectors")
-        await anyio.sleep(WATCH_SECONDS)
+        total = max(total, pending)
+        await progress(total - pending, total, index.problem or "making vectors")
+        await anyio.sleep(PROGRESS_SECONDS)
     await progress(total, total)
 
 
-async def _unfinished(index: Index, queue: EmbeddingQueue, building: Generation) -> int:
-    backlog = await index.store.read(lambda db: int(db.value("SELECT count(*) FROM index_backlog")))
-    return backlog + (await queue.count_pending(building) if building.identity.provider != "none" else 0)
+async def _count_unfinished(index: Index, queue: EmbeddingQueue, building: Generation) -> int:
+    """Count the texts to chunk and the chunks to embed."""
+    unfinished = await index.store.read(lambda db: int(db.value("SELECT count(*) FROM index_backlog")))
+    if building.identity.provider != "none":
+        unfinished += await queue.count_pending(building)
+    return unfinished
 
 
 async def _publish(index: Index) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""What the index lacks of what is stored, and has too much: found on a connection aside, mended in small steps."""
+"""Checks and repairs of the index for the doctor: found with snapshot reads, repaired in small transactions."""
 
 import json
 from dataclasses import dataclass, field
@@ -16,27 +16,27 @@ from clankersd.index.index import Index
 from clankersd.index.queue import MAX_ATTEMPTS
 from clankersd.safe_files import UnsafeFile, read_regular
 
-AT_ONCE = 500
+ROWS_PER_COMMIT = 500
 
 FULL_TEXT = FullText("chunks_fts", "chunks", "id", "text, header, extra")
 
-_THESE = "SELECT value FROM json_each(:ids)"
-_OWNERLESS = f"SELECT id FROM chunks WHERE {' AND '.join(f'{owner} IS NULL' for owner in OWNERS)}"
-_WAITING_FOR_NOBODY = """
+_IDS = "SELECT value FROM json_each(:ids)"
+_CHUNKS_WITHOUT_OWNER = f"SELECT id FROM chunks WHERE {' AND '.join(f'{owner} IS NULL' for owner in OWNERS)}"
+_ORPHANED_QUEUE_ENTRIES = """
     FROM index_queue WHERE chunk NOT IN (SELECT id FROM chunks)
         OR generation NOT IN (SELECT id FROM index_generations)
 """
-_UNCUT = """
-    SELECT id FROM ({all}) AS texts
+_UNCHUNKED_TEXTS = """
+    SELECT id FROM ({select_ids}) AS texts
     WHERE NOT EXISTS (SELECT 1 FROM chunks WHERE {owner} = texts.id AND chunking = :chunking)
       AND NOT EXISTS (SELECT 1 FROM index_backlog WHERE kind = :kind AND owner = texts.id)
 """
 _ALL_TOOLS = "SELECT id FROM tools"
-_UNCUT_FILES = """
+_UNCHUNKED_FILES = """
     SELECT path FROM files WHERE source = :source
         AND NOT EXISTS (SELECT 1 FROM chunks WHERE file_id = files.id AND chunking = :chunking)
 """
-_NOT_QUEUED = """
+_CHUNKS_NOT_QUEUED = """
     SELECT id FROM chunks WHERE chunking = :chunking AND id NOT IN ({embedded})
         AND id NOT IN (SELECT chunk FROM index_queue WHERE generation = :generation)
 """
@@ -46,19 +46,19 @@ _FAILED = """
 """
 _QUEUE = f"""
     INSERT INTO index_queue (generation, chunk)
-    SELECT :generation, id FROM chunks WHERE id IN ({_THESE}) ON CONFLICT DO NO_EMBEDDER
+    SELECT :generation, id FROM chunks WHERE id IN ({_IDS}) ON CONFLICT DO NOTHING
 """
-_WORDS_BELOW = "SELECT id FROM chunks WHERE id < :below ORDER BY id DESC LIMIT :most"
-_INDEX_WORDS_BELOW = f"""
+_CHUNKS_BELOW = "SELECT id FROM chunks WHERE id < :below ORDER BY id DESC LIMIT :limit"
+_INDEX_CHUNKS_BELOW = f"""
     INSERT INTO chunks_fts (rowid, text, header, extra)
-    SELECT id, text, header, extra FROM chunks WHERE id IN ({_WORDS_BELOW}) ORDER BY id
+    SELECT id, text, header, extra FROM chunks WHERE id IN ({_CHUNKS_BELOW}) ORDER BY id
 """
-_EVERYTHING = 1 << 62
+_ABOVE_ALL_IDS = 1 << 62
 
 
 @dataclass(frozen=True)
 class Orphans:
-    """Chunks that belong to nothing, and how many places in the queue do."""
+    """Chunks without an owner, and the number of queue entries without a chunk or generation."""
 
     chunks: list[int]
     waiting: int
@@ -66,7 +66,7 @@ class Orphans:
 
 @dataclass(frozen=True)
 class Unchunked:
-    """Texts that are stored and cannot be found: ids by kind, and the paths of watched files. Others wait to be cut."""
+    """Stored texts without chunks: ids by kind, and paths of watched files. `waiting` counts those in the backlog."""
 
     texts: dict[str, list[str]] = field(default_factory=dict)
     files: list[str] = field(default_factory=list)
@@ -79,8 +79,7 @@ class Unchunked:
 
 @dataclass(frozen=True)
 class VectorMismatches:
-    """Chunks without a vector that do not wait for one either, vectors of no chunk, and how many chunks could not get
-    one, for what reason."""
+    """Chunks that have no vector and are not queued, vectors without a chunk, and chunks whose embedding failed."""
 
     chunks: list[int] = field(default_factory=list)
     vectors: list[int] = field(default_factory=list)
@@ -89,119 +88,114 @@ class VectorMismatches:
 
 
 def find_orphans(db: Db) -> Orphans:
-    """What belongs to nothing: another program deleted its owner without looking."""
-    found = {row["rowid"] for row in db.fetch("PRAGMA foreign_key_check(chunks)")}
-    found |= {row["id"] for row in db.fetch(_OWNERLESS)}
-    return Orphans(sorted(found), int(db.value(f"SELECT count(*) {_WAITING_FOR_NOBODY}")))
+    """Find chunks whose owner another program deleted with foreign keys off."""
+    ids = {row["rowid"] for row in db.fetch("PRAGMA foreign_key_check(chunks)")}
+    ids |= {row["id"] for row in db.fetch(_CHUNKS_WITHOUT_OWNER)}
+    return Orphans(sorted(ids), int(db.value(f"SELECT count(*) {_ORPHANED_QUEUE_ENTRIES}")))
 
 
-async def remove_orphans(index: Index, found: Orphans) -> None:
-    """Remove chunks that belong to nothing, their words and vectors with them."""
-    for some in _in_parts(found.chunks):
-        params = {"ids": json.dumps(some)}
-        await index.store.write(
-            partial(Db.execute, sql=f"DELETE FROM chunks WHERE id IN ({_THESE})", params=params), bulk=True
-        )
-    await index.store.write(partial(Db.execute, sql=f"DELETE {_WAITING_FOR_NOBODY}"))
+async def remove_orphans(index: Index, orphans: Orphans) -> None:
+    """Delete chunks without an owner, with their full text and vectors."""
+    for ids in _batches(orphans.chunks):
+        delete = partial(Db.execute, sql=f"DELETE FROM chunks WHERE id IN ({_IDS})", params={"ids": json.dumps(ids)})
+        await index.store.write(delete, bulk=True)
+    await index.store.write(partial(Db.execute, sql=f"DELETE {_ORPHANED_QUEUE_ENTRIES}"))
 
 
 def find_unchunked(db: Db) -> Unchunked:
-    """What should be in the live index, and is neither there nor on its way."""
+    """Find texts that should be in the live index, and are neither there nor in the backlog."""
     live = generations.find(db, "live")
     if live is None:
         return Unchunked()
-    texts = {kind: _uncut_of(db, kind, live) for kind in TEXT_KINDS}
-    row = {"source": SOURCE, "chunking": live.chunking.number}
-    paths = [row["path"] for row in db.fetch(_UNCUT_FILES, row)]
+    texts = {}
+    for kind in TEXT_KINDS:
+        if ids := _find_unchunked_texts(db, kind, live):
+            texts[kind] = ids
+    rows = db.fetch(_UNCHUNKED_FILES, {"source": SOURCE, "chunking": live.chunking.number})
     return Unchunked(
-        {kind: ids for kind, ids in texts.items() if ids},
-        [path for path in paths if _says_something(path)],
+        texts,
+        [row["path"] for row in rows if _has_text(row["path"])],
         int(db.value("SELECT count(*) FROM index_backlog")),
     )
 
 
-async def chunk_missing(index: Index, files: FileSync, found: Unchunked) -> None:
-    """Cut what was found uncut."""
-    for kind, ids in found.texts.items():
+async def chunk_missing(index: Index, files: FileSync, unchunked: Unchunked) -> None:
+    """Chunk the texts that have no chunks."""
+    for kind, ids in unchunked.texts.items():
         for owner in ids:
             await rechunk(index, kind, owner)
-    if found.files:
+    if unchunked.files:
         await files.rechunk()
     index.wake()
 
 
 def find_vector_mismatches(db: Db, generation: Generation) -> VectorMismatches:
-    """Where the vectors of a generation and its chunks do not match."""
+    """Compare the vectors of a generation with its chunks."""
     if generation.identity.provider == "none":
         return VectorMismatches()
-    known = generation.identity.dims is not None  # else there is no table of vectors yet
-    embedded = f"SELECT rowid FROM {generation.vector_table}_rowids" if known else "SELECT NULL WHERE false"
+    has_table = generation.identity.dims is not None
+    embedded = f"SELECT rowid FROM {generation.vector_table}_rowids" if has_table else "SELECT NULL WHERE false"
     params = {"chunking": generation.chunking.number, "generation": generation.id, "attempts": MAX_ATTEMPTS}
     failed = db.fetch_one(_FAILED, params)
     assert failed
-    return VectorMismatches(
-        _ids(db, _NOT_QUEUED.format(embedded=embedded), params),
-        _ids(db, f"SELECT * FROM ({embedded}) EXCEPT SELECT id FROM chunks", {}),
-        **failed,
-    )
+    not_queued = db.tuples(_CHUNKS_NOT_QUEUED.format(embedded=embedded), params)
+    without_chunk = db.tuples(f"SELECT * FROM ({embedded}) EXCEPT SELECT id FROM chunks")
+    return VectorMismatches([row[0] for row in not_queued], [row[0] for row in without_chunk], **failed)
 
 
-async def repair_vectors(index: Index, generation: Generation, found: VectorMismatches) -> None:
-    """Let chunks wait for their vectors, and remove vectors of no chunk."""
-    for some in _in_parts(found.chunks):
-        params = {"generation": generation.id, "ids": json.dumps(some)}
+async def repair_vectors(index: Index, generation: Generation, mismatches: VectorMismatches) -> None:
+    """Queue chunks that have no vector, and delete vectors that have no chunk."""
+    for ids in _batches(mismatches.chunks):
+        params = {"generation": generation.id, "ids": json.dumps(ids)}
         await index.store.write(partial(Db.execute, sql=_QUEUE, params=params), bulk=True)
-    for some in _in_parts(found.vectors):
-        await index.store.write(partial(vectors.remove, generation=generation, chunks=some), bulk=True)
-    index.vectors_removed(generation, found.vectors)
+    for ids in _batches(mismatches.vectors):
+        await index.store.write(partial(vectors.remove, generation=generation, chunks=ids), bulk=True)
+    index.vectors_removed(generation, mismatches.vectors)
     index.wake()
 
 
 async def rebuild_full_text(index: Index) -> None:
-    """Make the full text of all chunks anew, the newest first, so that what comes in meanwhile is beyond it."""
-    below = await index.store.write(_index_newest_words)
+    """Rebuild the full-text index of all chunks, newest first, so that chunks stored in the meantime are above it."""
+
+    def rebuild_newest(db: Db) -> int | None:
+        db.execute("INSERT INTO chunks_fts (chunks_fts) VALUES ('delete-all')")
+        return _index_chunks_below(db, _ABOVE_ALL_IDS)
+
+    below = await index.store.write(rebuild_newest)
     while below is not None:
-        below = await index.store.write(partial(_index_words_below, below=below), bulk=True)
+        below = await index.store.write(partial(_index_chunks_below, below=below), bulk=True)
 
 
-def _index_newest_words(db: Db) -> int | None:
-    db.execute("INSERT INTO chunks_fts (chunks_fts) VALUES ('delete-all')")
-    return _index_words_below(db, _EVERYTHING)
+def _index_chunks_below(db: Db, below: int) -> int | None:
+    """Index some chunks; return the id below which the next ones are, or None after the last."""
+    params = {"below": below, "limit": ROWS_PER_COMMIT}
+    db.execute(_INDEX_CHUNKS_BELOW, params)
+    return db.value(f"SELECT min(id) FROM ({_CHUNKS_BELOW})", params)  # type: ignore[no-any-return]
 
 
-def _index_words_below(db: Db, below: int) -> int | None:
-    """Index some chunks; tells below which the next ones are, or None when these were the last."""
-    params = {"below": below, "most": AT_ONCE}
-    db.execute(_INDEX_WORDS_BELOW, params)
-    return db.value(f"SELECT min(id) FROM ({_WORDS_BELOW})", params)  # type: ignore[no-any-return]
-
-
-def _uncut_of(db: Db, kind: str, live: Generation) -> list[str]:
-    every = TEXT_KINDS[kind].all_after or (_ALL_TOOLS if kind == "tool" and "tools" in live.sources else None)
-    if every is None:
+def _find_unchunked_texts(db: Db, kind: str, live: Generation) -> list[str]:
+    select_ids = TEXT_KINDS[kind].select_ids
+    if select_ids is None and kind == "tool" and "tools" in live.sources:
+        select_ids = _ALL_TOOLS
+    if select_ids is None:
         return []
-    owner = f"{kind.replace(' ', '_')}_id"  # as its column is called
+    owner = f"{kind.replace(' ', '_')}_id"  # the name of its column
     params = {"after": "", "limit": -1, "kind": kind, "chunking": live.chunking.number}
-    candidates = [row["id"] for row in db.fetch(_UNCUT.format(all=every, owner=owner), params)]
-    return [each for each in candidates if _is_to_be_found(db, kind, each)]
+    unchunked = []
+    for row in db.fetch(_UNCHUNKED_TEXTS.format(select_ids=select_ids, owner=owner), params):
+        text = db.fetch_one(TEXT_KINDS[kind].select, {"id": row["id"]})
+        # Some roles are not searched, and blank texts have no chunks.
+        if text is not None and (text["text"] or "").strip():
+            unchunked.append(row["id"])
+    return unchunked
 
 
-def _is_to_be_found(db: Db, kind: str, owner: str) -> bool:
-    """Whether there is anything to cut: some roles are not searched, and blank texts have no chunks."""
-    row = db.fetch_one(TEXT_KINDS[kind].select, {"id": owner})
-    return row is not None and bool((row["text"] or "").strip())
-
-
-def _says_something(path: str) -> bool:
+def _has_text(path: str) -> bool:
     try:
         return bool(read_regular(path, max_bytes=MAX_FILE_BYTES).strip())
     except (OSError, UnsafeFile):
-        return False  # the file sync says what is wrong with it
+        return False  # the file sync reports the error
 
 
-def _ids(db: Db, sql: str, params: dict[str, int]) -> list[int]:
-    return [row[0] for row in db.tuples(sql, params)]
-
-
-def _in_parts(ids: list[int]) -> list[list[int]]:
-    return [ids[start : start + AT_ONCE] for start in range(0, len(ids), AT_ONCE)]
+def _batches(ids: list[int]) -> list[list[int]]:
+    return [ids[start : start + ROWS_PER_COMMIT] for start in range(0, len(ids), ROWS_PER_COMMIT)]

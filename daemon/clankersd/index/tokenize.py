@@ -1,4 +1,4 @@
-"""Words: the other forms under which a text is found, and what a query asks for."""
+"""Words of texts and queries: additional forms that make a text searchable, and the words of a query."""
 
 import re
 import unicodedata
@@ -8,15 +8,14 @@ from clankersd.index.chunker import CJK
 MAX_QUERY_WORDS = 64
 MAX_QUERY_CHARS = 10_000
 
-WORD = re.compile(r"\w+")
-CJK_CHARACTER = re.compile(f"[{CJK}]")
-_APART = re.compile("\\w[\u0300-\u036f]+")
-_CAMEL = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
-# A capital after a small letter, or several before one; put so that it is quick to see that there is none.
+_WORD = re.compile(r"\w+")
+_DECOMPOSED = re.compile("\\w[\u0300-\u036f]+")
+_CAMEL_PART = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
+# A capital after a small letter, or several before one; written so that a text without any is rejected quickly.
 _HUMP = re.compile(r"[A-Z](?:(?<=[a-z][A-Z])|[A-Z]+[a-z])")
 _CJK_RUN = re.compile(f"[{CJK}]+")
 
-# "may" is a month as well. The pieces of "don't" and "it's" stand alone, as the tokenizer leaves them.
+# "may" is missing because it is a month as well. The tokenizer splits "don't" and "it's", so their parts are listed.
 STOP_WORDS = frozenset(
     """a about above after again against all also am an and any are as at be because been before being below between
     both but by can could did do does doing done down during each else ever few for from further get gets getting got
@@ -30,54 +29,55 @@ STOP_WORDS = frozenset(
 
 
 def count_words(text: str) -> int:
-    """About how many words a text has; a CJK character counts as one."""
+    """Estimate the number of words in a text; a CJK character counts as one."""
     words = len(text.split())
     return max(1, words if text.isascii() else words + sum(map(len, _CJK_RUN.findall(text))))
 
 
 def other_forms(text: str) -> str:
-    """What else a text is found by: the parts of its camelCase names, its CJK text in ones and twos."""
+    """Return additional words to index a text by: parts of camelCase names, and unigrams and bigrams of CJK text."""
     forms: dict[str, None] = {}
     if _HUMP.search(text) or not text.isascii():
         for word in WORD.findall(text):
             if _HUMP.search(word) or not word.isascii():
-                forms.update(dict.fromkeys(_parts(word)))
+                forms.update(dict.fromkeys(_index_forms(word)))
     return " ".join(forms)
 
 
-def _parts(word: str) -> list[str]:
+def _index_forms(word: str) -> list[str]:
     runs = _CJK_RUN.findall(word)
-    parts = [part for run in runs for part in (*run, *(run[at : at + 2] for at in range(len(run) - 1)))]
+    forms: list[str] = []
+    for run in runs:
+        forms += list(run)
+        forms += (run[start : start + 2] for start in range(len(run) - 1))
     rest = _CJK_RUN.sub(" ", word).replace("_", " ")
     if runs:
-        parts += rest.lower().split()
+        forms += rest.lower().split()
     if _HUMP.search(rest):
-        parts += [part.lower() for part in _CAMEL.findall(rest)]
-    return parts
+        forms += [part.lower() for part in _CAMEL_PART.findall(rest)]
+    return forms
 
 
 def query_words(query: str) -> list[str]:
-    """What the query asks for, word by word in its order, without stop words unless there is nothing else.
+    """Return the words of a query in their order, without stop words unless there are no others.
 
-    Names in a path, parts of a snake_case name and humps of a camelCase name are words; CJK text is cut in twos.
+    Names in a path and parts of snake_case and camelCase names are words of their own; CJK text is split into bigrams.
     """
+    text = query[:MAX_QUERY_CHARS].replace("\x00", " ")
+    # Some file systems write a letter and its accent as two characters.
+    text = _DECOMPOSED.sub(lambda match: unicodedata.normalize("NFC", match[0]), text)
     words: dict[str, None] = {}
-    for word in WORD.findall(_together(query[:MAX_QUERY_CHARS].replace("\x00", " "))):
-        words.update(dict.fromkeys(_forms(word)))
+    for word in _WORD.findall(text):
+        words.update(dict.fromkeys(_query_forms(word)))
     chosen = [word for word in words if word not in STOP_WORDS] or list(words)
     return chosen[:MAX_QUERY_WORDS]
 
 
-def _together(text: str) -> str:
-    """Letters and accents that are written apart, as some file systems do, put together."""
-    return _APART.sub(lambda match: unicodedata.normalize("NFC", match[0]), text)
-
-
-def _forms(word: str) -> list[str]:
+def _query_forms(word: str) -> list[str]:
     runs = _CJK_RUN.findall(word)
-    forms = [run[at : at + 2] for run in runs for at in range(max(len(run) - 1, 1))]
+    forms = [run[start : start + 2] for run in runs for start in range(max(len(run) - 1, 1))]
     rest = _CJK_RUN.sub(" ", word) if runs else word
     forms += rest.replace("_", " ").lower().split()
     if _HUMP.search(rest):
-        forms += [part.lower() for part in _CAMEL.findall(rest)]
+        forms += [part.lower() for part in _CAMEL_PART.findall(rest)]
     return forms

@@ -1,4 +1,4 @@
-"""Vectors: durable in vec0, and above a size searched in a compact copy in memory, in a thread."""
+"""Vectors: stored in vec0, and in a large index searched in a compact in-memory copy, in a worker thread."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -8,22 +8,31 @@ from clankersd.embedders.base import Vector
 from clankersd.index.generations import Generation
 
 OVERSAMPLING = 32
-"""How many times as many as are wanted are ranked exactly. Half of that found 98 % of the ten nearest and 92 % of the
-hundred nearest of 40,000 real paragraphs; it takes less than half the time of comparing all."""
+"""Candidates ranked exactly per wanted result. Half as many found 98 % of the ten nearest and 92 % of the hundred
+nearest of 40,000 real paragraphs; ranking the candidates takes less than half the time of comparing all vectors."""
+
 MIN_OVERSAMPLING = 4
 MAX_RANKED = 6_400
-"""Of very many that are wanted, fewer times as many are ranked: it is the last of them that are missed."""
+"""Above this many candidates the oversampling shrinks: what is missed are the last of very many results."""
+
 VECTORS_PER_READ = 2_000
+INITIAL_ROWS = 1024
 
 ScoredChunks = list[tuple[int, float]]
-"""Chunks and how similar they are, most similar first."""
+"""Chunk ids with their similarity, most similar first."""
 
 LabelFilter = Callable[[str], bool]
-"""Whether chunks with this label may be found."""
+"""Predicate on a label: tells whether chunks with this label may be returned."""
+
+LabelledVector = tuple[int, bytes, str]
+"""A chunk's id, its vector and its label."""
+
+LABEL = "chunks.source || coalesce(' ' || chunks.scope, '')"
+"""SQL for a chunk's label: its source and, for a memory, its scope, which most searches filter by."""
 
 
 def insert(db: Db, generation: Generation, rows: list[tuple[int, bytes]]) -> None:
-    """Store vectors of chunks that are still there."""
+    """Store vectors of chunks that still exist."""
     for chunk, embedding in rows:
         if db.value("SELECT 1 FROM chunks WHERE id = :id", {"id": chunk}):
             params = {"id": chunk, "embedding": embedding}
@@ -38,7 +47,7 @@ def remove(db: Db, generation: Generation, chunks: list[int]) -> None:
 
 
 def count(db: Db, generation: Generation) -> int:
-    """How many chunks have their vector."""
+    """Count the chunks that have a vector."""
     if generation.identity.dims is None:
         return 0
     return int(db.value(f"SELECT count(*) FROM {generation.vector_table}_rowids"))
@@ -47,7 +56,7 @@ def count(db: Db, generation: Generation) -> int:
 def nearest(
     db: Db, generation: Generation, query: bytes, k: int, eligible: str, params: dict[str, Any]
 ) -> ScoredChunks:
-    """The `k` nearest of the eligible chunks, by brute force in vec0: for small sets."""
+    """Return the `k` nearest of the eligible chunks, by brute force in vec0: for small sets."""
     sql = (
         f"SELECT rowid, distance FROM {generation.vector_table} "
         f"WHERE embedding MATCH :query AND k = :k AND rowid IN ({eligible}) ORDER BY distance"
@@ -56,19 +65,13 @@ def nearest(
     return [(row["rowid"], 1.0 - row["distance"]) for row in rows]
 
 
-LabelledVector = tuple[int, bytes, str]
-"""A chunk, its vector, and its source with, for a memory, its scope: what most searches are narrowed by."""
-
-LABEL = "chunks.source || coalesce(' ' || chunks.scope, '')"
-
-
 def label_of(source: str, scope: str | None) -> str:
-    """What LABEL is for a chunk of this source and scope."""
+    """Return the label of a chunk of this source and scope."""
     return f"{source} {scope}" if scope else source
 
 
 def read_slice(db: Db, generation: Generation, after: int) -> list[LabelledVector]:
-    """Some vectors, in the order of their chunks."""
+    """Read the next vectors after the chunk `after`, in the order of their chunks."""
     ids = db.fetch(
         f"SELECT rowid AS id FROM {generation.vector_table}_rowids WHERE rowid > :after ORDER BY rowid LIMIT :limit",
         {"after": after, "limit": VECTORS_PER_READ},
@@ -84,10 +87,10 @@ def read_slice(db: Db, generation: Generation, after: int) -> list[LabelledVecto
 
 
 class Mirror:
-    """The vectors of one generation in memory: a bit per dimension to find candidates, halves to rank them.
+    """In-memory copy of one generation's vectors: one bit per dimension to find candidates, float16 to rank them.
 
-    It is filled and thinned out on the event loop and searched in threads: rows are only ever added behind
-    those a search sees, and a row that is gone is marked, not moved.
+    It is changed on the event loop and searched in worker threads: rows are only ever added behind those that a search
+    sees, and a removed row is marked, not moved.
     """
 
     def __init__(self, generation: int, dims: int) -> None:
@@ -96,50 +99,49 @@ class Mirror:
         self.generation = generation
         self.complete = False
         self._size = 0
-        self._place: dict[int, int] = {}
-        self._ids = np.zeros(1024, np.int64)
-        self._alive = np.zeros(1024, np.bool_)
-        self._labels = np.zeros(1024, np.int32)
-        self._numbers: dict[str, int] = {}
-        self._bits = np.zeros(
-            ((dims + 63) // 64, 1024), np.uint64
-        )  # a word of each vector lies beside that of the next
-        self._halves = np.zeros((1024, dims), np.float16)
+        self._rows: dict[int, int] = {}  # by chunk id
+        self._ids = np.zeros(INITIAL_ROWS, np.int64)
+        self._alive = np.zeros(INITIAL_ROWS, np.bool_)
+        self._labels = np.zeros(INITIAL_ROWS, np.int32)
+        self._label_numbers: dict[str, int] = {}
+        # Word by word, so that the same word of all vectors is contiguous.
+        self._bits = np.zeros(((dims + 63) // 64, INITIAL_ROWS), np.uint64)
+        self._halves = np.zeros((INITIAL_ROWS, dims), np.float16)
 
     @property
     def size(self) -> int:
         return self._size
 
-    def add(self, rows: list[LabelledVector]) -> None:
-        """Take in vectors; one that is there already is replaced."""
+    def add(self, vectors: list[LabelledVector]) -> None:
+        """Add vectors; one of a chunk that is present already replaces it."""
         import numpy as np
 
-        if not rows:
+        if not vectors:
             return
-        ids = [chunk for chunk, _, _ in rows]
-        matrix = np.frombuffer(b"".join(blob for _, blob, _ in rows), np.float32).reshape(len(rows), -1)
+        ids = [chunk for chunk, _, _ in vectors]
+        matrix = np.frombuffer(b"".join(blob for _, blob, _ in vectors), np.float32).reshape(len(vectors), -1)
         self.discard(ids)
-        self._grow(self._size + len(rows))
-        place = slice(self._size, self._size + len(rows))
-        self._ids[place] = ids
-        self._halves[place] = matrix
-        self._bits[:, place] = _signs(matrix, len(self._bits))
-        self._labels[place] = [self._number(label) for _, _, label in rows]
-        self._alive[place] = True
-        self._place.update(zip(ids, range(self._size, self._size + len(rows)), strict=True))
-        self._size += len(rows)
+        end = self._size + len(vectors)
+        self._grow(end)
+        rows = slice(self._size, end)
+        self._ids[rows] = ids
+        self._halves[rows] = matrix
+        self._bits[:, rows] = _sign_bits(matrix, len(self._bits))
+        self._labels[rows] = [self._label_number(label) for _, _, label in vectors]
+        self._alive[rows] = True
+        self._rows.update(zip(ids, range(self._size, end), strict=True))
+        self._size = end
 
     def discard(self, ids: Iterable[int]) -> None:
-        """Forget chunks that are gone."""
-        rows = self._rows_of(ids)
-        self._alive[rows] = False
+        """Remove deleted chunks."""
+        self._alive[self._rows_of(ids)] = False
 
     def relabel(self, ids: Iterable[int], label: str) -> None:
-        """Chunks that got another scope."""
-        self._labels[self._rows_of(ids)] = self._number(label)
+        """Change the label of chunks whose scope changed."""
+        self._labels[self._rows_of(ids)] = self._label_number(label)
 
     def keep_only(self, ids: Iterable[int]) -> None:
-        """Forget every chunk that is not among these."""
+        """Remove every chunk that is not among these."""
         rows = self._rows_of(ids)
         alive = self._alive.copy()
         self._alive[:] = False
@@ -148,7 +150,7 @@ class Mirror:
     def nearest(
         self, query: Vector, k: int, eligible: Iterable[int] | None, fits: LabelFilter | None = None
     ) -> ScoredChunks:
-        """The `k` nearest of the eligible chunks (all, when None), of those whose label fits. Runs in a thread."""
+        """Return the `k` nearest of the eligible chunks (all, when None) whose label fits. Runs in a worker thread."""
         import numpy as np
 
         size = self._size
@@ -166,7 +168,7 @@ class Mirror:
         return list(zip(self._ids[rows[best]].tolist(), similarity[best].tolist(), strict=True))
 
     def similarities(self, query: Vector, ids: Iterable[int]) -> dict[int, float]:
-        """How similar the given chunks are, of those that have a vector."""
+        """Return the similarity of each of these chunks that has a vector."""
         import numpy as np
 
         rows = self._rows_of(ids)
@@ -174,39 +176,39 @@ class Mirror:
         similarity = self._halves[rows].astype(np.float32) @ query
         return dict(zip(self._ids[rows].tolist(), similarity.tolist(), strict=True))
 
-    def _fitting(self, fits: "LabelFilter | None", size: int) -> Any:
-        """For each row whether it is there and its label fits; a copy, since rows may go while they are counted."""
+    def _fitting(self, fits: LabelFilter | None, size: int) -> Any:
+        """Return a mask of the rows that exist and whose label fits; a copy, since rows may be removed meanwhile."""
         import numpy as np
 
         alive = self._alive[:size].copy()
-        numbers = dict(self._numbers)
+        numbers = dict(self._label_numbers)
         chosen = [number for label, number in numbers.items() if fits is None or fits(label)]
         if len(chosen) == len(numbers):
             return alive
-        table = np.zeros(len(numbers), np.bool_)
-        table[chosen] = True
-        return alive & table[self._labels[:size]]
+        is_chosen = np.zeros(len(numbers), np.bool_)
+        is_chosen[chosen] = True
+        return alive & is_chosen[self._labels[:size]]
 
-    def _number(self, label: str) -> int:
-        return self._numbers.setdefault(label, len(self._numbers))
+    def _label_number(self, label: str) -> int:
+        return self._label_numbers.setdefault(label, len(self._label_numbers))
 
     def _rows_of(self, ids: Iterable[int]) -> Any:
-        """The rows of the given chunks, of those that are here."""
+        """Return the rows of those of the chunks that are present."""
         import numpy as np
 
-        place = self._place
-        return np.array([place[chunk] for chunk in ids if chunk in place], np.int64)
+        rows = self._rows
+        return np.array([rows[chunk] for chunk in ids if chunk in rows], np.int64)
 
-    def _candidates(self, query: Vector, rows: Any, size: int, most: int) -> Any:
-        """The rows whose signs differ least from the query's: about `most` of them, and all that differ as little."""
+    def _candidates(self, query: Vector, rows: Any, size: int, count: int) -> Any:
+        """Return the rows whose sign bits differ least from the query's: about `count`, and all that tie with them."""
         import numpy as np
 
         bits = self._bits
         distance = np.zeros(len(rows), np.uint16)
-        for words, sign in zip(bits, _signs(query.reshape(1, -1), len(bits)), strict=True):
+        for words, sign in zip(bits, _sign_bits(query.reshape(1, -1), len(bits)), strict=True):
             distance += np.bitwise_count((words[:size] if len(rows) == size else words[rows]) ^ sign)
-        enough = int(np.searchsorted(np.cumsum(np.bincount(distance)), most))
-        return rows[np.flatnonzero(distance <= enough)]
+        max_distance = int(np.searchsorted(np.cumsum(np.bincount(distance)), count))
+        return rows[np.flatnonzero(distance <= max_distance)]
 
     def _grow(self, needed: int) -> None:
         import numpy as np
@@ -224,8 +226,8 @@ class Mirror:
         self._bits = bits
 
 
-def _signs(matrix: Any, words: int) -> Any:
-    """One bit for each dimension: the first words of all vectors, then the second ones, and so on."""
+def _sign_bits(matrix: Any, words: int) -> Any:
+    """Pack the signs of all dimensions into words: the first word of every vector, then the second, and so on."""
     import numpy as np
 
     packed = np.packbits(matrix > 0, axis=1)

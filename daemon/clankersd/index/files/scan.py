@@ -1,21 +1,24 @@
-"""What is to be indexed: the markdown files of workspaces and of further paths, as they lie on the disk now."""
+"""Scan of the disk for the files to index: the markdown files of workspaces and of additional paths."""
 
 import os
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from clankersd import projects
+
 MEMORY_FILES = ("MEMORY.md", "memory.md")
 AGENT_FILES = ("CLAUDE.md", "AGENTS.md")
 MEMORY_FOLDER = "memory"
-IGNORED = frozenset((".git", "node_modules", ".pnpm-store", ".venv", "venv", ".tox", "__pycache__"))
+IGNORED_NAMES = frozenset((".git", "node_modules", ".pnpm-store", ".venv", "venv", ".tox", "__pycache__"))
 
-Identity = tuple[int, int]
+FileId = tuple[int, int]
+"""Device and inode number."""
 
 
 @dataclass(frozen=True)
 class WatchSettings:
-    """Which workspaces and further paths are indexed, and how changes to them are noticed."""
+    """The workspaces (`roots`) and additional paths (`extra`) to index, and how changes to them are detected."""
 
     roots: tuple[Path, ...] = ()
     extra: tuple[Path, ...] = ()
@@ -27,11 +30,15 @@ class WatchSettings:
 
 @dataclass(frozen=True)
 class WatchedFile:
-    """A file to index. `name` is its path below what was asked for, `project` the workspace it belongs to."""
+    """A file to index. `name` is its path below the watched path, `project` the root of its workspace's project.
+
+    `real` is the path to read, which differs for a link; `mtime` is in milliseconds.
+    """
 
     path: str
     real: str
     name: str
+    workspace: str | None
     project: str | None
     mtime: int
     size: int
@@ -39,49 +46,51 @@ class WatchedFile:
 
 @dataclass
 class Scan:
-    """What there is. `folders` are those where changes matter: of the names given, or (None) of all markdown files
-    and folders. `tops` are the places asked for, with the identity of what lies there."""
+    """The result of a scan.
+
+    `folders` are the folders to watch, with the names that matter in them, or None for all markdown files and folders.
+    `tops` are the watched paths with the file or folder found there. `unreadable` are paths that could not be scanned.
+    """
 
     files: dict[str, WatchedFile] = field(default_factory=dict)
     folders: dict[str, frozenset[str] | None] = field(default_factory=dict)
-    tops: dict[str, Identity | None] = field(default_factory=dict)
-    closed: list[str] = field(default_factory=list)
+    tops: dict[str, FileId | None] = field(default_factory=dict)
+    unreadable: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
-    seen: set[Identity] = field(default_factory=set)
+    file_ids: set[FileId] = field(default_factory=set)
 
     def might_hold(self, path: str) -> bool:
-        """Whether `path` may be there although it was not found: it or its folder could not be looked at."""
-        return any(path == closed or path.startswith(f"{closed}/") for closed in self.closed)
+        """Tell whether `path` may exist although the scan did not find it: it or its folder could not be read."""
+        return any(path == unreadable or path.startswith(f"{unreadable}/") for unreadable in self.unreadable)
 
-    def close(self, path: str, error: OSError) -> None:
-        self.closed.append(path)
-        self.fail(path, error.strerror or str(error))
+    def add_unreadable(self, path: str, error: OSError) -> None:
+        self.unreadable.append(path)
+        self.add_failure(path, error.strerror or str(error))
 
-    def fail(self, path: str, reason: str) -> None:
+    def add_failure(self, path: str, reason: str) -> None:
         self.failed.append(f"{printable(path)}: {reason}")
 
     def watch(self, folder: str, names: frozenset[str] | None) -> None:
-        """Changes in this folder matter, beside those that matter already."""
+        """Watch these names in a folder, in addition to those watched already."""
         real = os.path.realpath(folder)
-        known = self.folders.get(real, frozenset())
-        self.folders[real] = None if known is None or names is None else known | names
+        watched = self.folders.get(real, frozenset())
+        self.folders[real] = None if watched is None or names is None else watched | names
 
 
 def scan(settings: WatchSettings, added: list[str]) -> Scan:
-    """Look for all files there are; `added` are paths beside those of the settings. What two paths share is
-    found by the first."""
-    found = Scan()
+    """Find all files to index; `added` are paths added at run time. A file below two paths belongs to the first."""
+    result = Scan()
     for root in settings.roots:
-        if place := _place(found, root):
-            _look_into_root(found, place, settings.agent_files)
+        if top := _resolve_top(result, root):
+            _scan_root(result, top, settings.agent_files)
     for path in (*settings.extra, *map(Path, added)):
-        if place := _place(found, path):
-            _look_at_extra(found, place)
-    return found
+        if top := _resolve_top(result, path):
+            _scan_extra(result, top)
+    return result
 
 
-def identity_of(path: str) -> Identity | None:
-    """Which file or folder lies at `path`; None when nothing does that could be looked at."""
+def file_id_of(path: str) -> FileId | None:
+    """Identify the file or folder at `path`; None when there is none or it cannot be read."""
     try:
         status = os.stat(path)  # noqa: PTH116  # called for every watched path, every other second
     except OSError:
@@ -90,108 +99,118 @@ def identity_of(path: str) -> Identity | None:
 
 
 def printable(path: str) -> str:
-    """A path that can be shown and stored, also when its name is not UTF-8."""
+    """Return a path that can be shown and stored, even if its name is not UTF-8."""
     return path.encode("utf-8", "replace").decode()
 
 
-def _place(found: Scan, path: Path) -> str | None:
-    """The path asked for, if something is there."""
-    whole = path.expanduser()
-    if not whole.is_absolute():
-        found.fail(str(path), "the path must begin with / or ~")
+def _resolve_top(result: Scan, path: Path) -> str | None:
+    """Return the watched path as an absolute path if it exists."""
+    expanded = path.expanduser()
+    if not expanded.is_absolute():
+        result.add_failure(str(path), "the path must begin with / or ~")
         return None
-    place = os.path.normpath(whole)
-    return place if _is_there(found, place) else None
+    top = os.path.normpath(expanded)
+    return top if _add_top(result, top) else None
 
 
-def _is_there(found: Scan, place: str) -> bool:
-    found.tops[place] = identity_of(place)
-    if found.tops[place] is not None:
+def _add_top(result: Scan, top: str) -> bool:
+    """Record the file or folder at a watched path, to notice when another one replaces it; tell whether it exists."""
+    result.tops[top] = file_id_of(top)
+    if result.tops[top] is not None:
         return True
     try:
-        Path(place).stat()
+        Path(top).stat()
     except (FileNotFoundError, NotADirectoryError):
-        pass  # it may come yet
+        pass  # it may be created later
     except OSError as error:
-        found.close(place, error)
+        result.add_unreadable(top, error)
     return False
 
 
-def _look_into_root(found: Scan, root: str, agent_files: bool) -> None:
+def _scan_root(result: Scan, root: str, agent_files: bool) -> None:
     if not Path(root).is_dir():
-        found.fail(root, "a workspace must be a folder")
+        result.add_failure(root, "a workspace must be a folder")
         return
     names = (*MEMORY_FILES, *AGENT_FILES) if agent_files else MEMORY_FILES
-    found.watch(root, frozenset((*names, MEMORY_FOLDER)))
+    result.watch(root, frozenset((*names, MEMORY_FOLDER)))
     for name in names:
-        _take(found, f"{root}/{name}", root, root)
+        _add_file(result, f"{root}/{name}", root, root)
     memory = f"{root}/{MEMORY_FOLDER}"
-    if _is_there(found, memory) and not Path(memory).is_symlink() and Path(memory).is_dir():
-        _walk(found, memory, root, root)
+    if _add_top(result, memory) and not Path(memory).is_symlink() and Path(memory).is_dir():
+        _scan_folder(result, memory, root, root)
 
 
-def _look_at_extra(found: Scan, path: str) -> None:
-    real = os.path.realpath(path)  # a link that was asked for by name is followed
+def _scan_extra(result: Scan, path: str) -> None:
+    real = os.path.realpath(path)  # a link that is itself a watched path is followed
     folder, name = os.path.split(real)
     if Path(real).is_dir():
-        _walk(found, path, path, None)
+        _scan_folder(result, path, path, None)
     elif name.endswith(".md"):
-        found.watch(folder, frozenset((name,)))
-        _take(found, real, folder, None)
+        result.watch(folder, frozenset((name,)))
+        _add_file(result, real, folder, None)
     else:
-        found.fail(path, "neither a folder nor a markdown file")
+        result.add_failure(path, "neither a folder nor a markdown file")
 
 
-def _walk(found: Scan, folder: str, top: str, project: str | None) -> None:
-    """Take every markdown file below `folder`. A folder behind a link is not entered."""
-    ahead = [folder]
-    while ahead:
-        here = ahead.pop()
-        found.watch(here, None)
-        for entry in _entries(found, here):
+def _scan_folder(result: Scan, folder: str, top: str, workspace: str | None) -> None:
+    """Add every markdown file below `folder`. Linked folders are not entered."""
+    pending = [folder]
+    while pending:
+        current = pending.pop()
+        result.watch(current, None)
+        for entry in _list_folder(result, current):
             if entry.is_dir(follow_symlinks=False):
-                ahead += [entry.path] * (entry.name not in IGNORED)
+                if entry.name not in IGNORED_NAMES:
+                    pending.append(entry.path)
             elif entry.name.endswith(".md"):
-                _take(found, entry.path, top, project)
+                _add_file(result, entry.path, top, workspace)
 
 
-def _entries(found: Scan, folder: str) -> list[os.DirEntry[str]]:
+def _list_folder(result: Scan, folder: str) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
             return sorted(entries, key=lambda entry: entry.name)
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
-        found.close(folder, error)
+        result.add_unreadable(folder, error)
         return []
 
 
-def _take(found: Scan, path: str, top: str, project: str | None) -> None:
-    """Take a regular file once, also when it has two names."""
+def _add_file(result: Scan, path: str, top: str, workspace: str | None) -> None:
+    """Add a regular file, only once if it has two names."""
     try:
         status = os.lstat(path)
-        real = _followed(found, path, top) if stat.S_ISLNK(status.st_mode) else path
+        real = _follow_link(result, path, top) if stat.S_ISLNK(status.st_mode) else path
         status = status if real == path else os.lstat(real)
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
-        found.close(path, error)
+        result.add_unreadable(path, error)
         return
-    if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) in found.seen:
+    file_id = (status.st_dev, status.st_ino)
+    if not stat.S_ISREG(status.st_mode) or file_id in result.file_ids:
         return
     if printable(path) != path:
-        found.fail(path, "its name is not UTF-8")
+        result.add_failure(path, "its name is not UTF-8")
         return
-    found.seen.add((status.st_dev, status.st_ino))
-    name = path.removeprefix(f"{top}/")
-    found.files[path] = WatchedFile(path, real, name, project, status.st_mtime_ns // 1_000_000, status.st_size)
+    result.file_ids.add(file_id)
+    result.files[path] = WatchedFile(
+        path=path,
+        real=real,
+        name=path.removeprefix(f"{top}/"),
+        workspace=workspace,
+        project=projects.find_project_root(workspace) if workspace else None,
+        mtime=status.st_mtime_ns // 1_000_000,
+        size=status.st_size,
+    )
 
 
-def _followed(found: Scan, link: str, top: str) -> str:
-    """Where a link leads, if that is below `top`; else the link, which is no file to take."""
+def _follow_link(result: Scan, link: str, top: str) -> str:
+    """Return the link's target if it is below `top`; else the link itself, which is no regular file."""
     real = os.path.realpath(link)
     if not real.startswith(f"{os.path.realpath(top)}/"):
         return link
     folder, name = os.path.split(real)
-    found.watch(folder, frozenset((name,)))
+    result.watch(folder, frozenset((name,)))
     return real

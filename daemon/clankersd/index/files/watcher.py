@@ -1,4 +1,4 @@
-"""Noticing changes: which folders to listen to, and which of what they tell matters."""
+"""Notifications of file changes from the system, filtered to the files that are indexed."""
 
 import os
 import time
@@ -10,22 +10,22 @@ import anyio.to_thread
 from watchfiles import Change
 from watchfiles._rust_notify import RustNotify  # documented; awatch would add its folders on the event loop
 
-from clankersd.index.files.scan import IGNORED
+from clankersd.index.files.scan import IGNORED_NAMES
 
 STEP_MS = 100
-TOGETHER_MS = 500
-LONGEST_REST = 10
-"""So many times the debounce: a file that is written without end is indexed all the same."""
+BATCH_MS = 500
+MAX_DEBOUNCES = 10
+"""Longest wait for a quiet moment, in debounce intervals: a file that is written continuously is indexed as well."""
 
 
 class WatchUnavailable(Exception):
-    """The system does not tell of changes; the message is its reason."""
+    """The system does not report changes; the message is its reason."""
 
 
-class Watch:
-    """Tells of changes in `folders`, from the moment it is made until `stop` is set.
+class Watcher:
+    """Reports changes in `folders`, from its creation until `stop` is set.
 
-    Each folder is listened to by itself: what lies in ignored folders costs nothing. To be made in a thread.
+    Each folder is watched by itself, so that ignored folders cost nothing. Create it in a worker thread.
     """
 
     def __init__(self, folders: Mapping[str, frozenset[str] | None], stop: anyio.Event) -> None:
@@ -38,40 +38,40 @@ class Watch:
         except (OSError, RuntimeError) as error:
             raise WatchUnavailable(str(error)) from error
 
-    async def changed(self, seconds: float) -> bool:
-        """Wait for a change that matters, at most so long; tells whether there was one."""
+    async def wait_for_change(self, seconds: float) -> bool:
+        """Wait up to `seconds` for a relevant change; return whether there was one."""
         return await anyio.to_thread.run_sync(self._wait, seconds, abandon_on_cancel=True)
 
-    async def rest(self, milliseconds: int) -> None:
-        """Wait until nothing has changed for so long."""
-        seconds = milliseconds / 1000
-        end = time.monotonic() + seconds * LONGEST_REST
-        while time.monotonic() < end and await self.changed(seconds):
+    async def wait_until_quiet(self, debounce_ms: int) -> None:
+        """Wait until nothing has changed for `debounce_ms`, at most MAX_DEBOUNCES times as long."""
+        seconds = debounce_ms / 1000
+        deadline = time.monotonic() + seconds * MAX_DEBOUNCES
+        while time.monotonic() < deadline and await self.wait_for_change(seconds):
             pass
 
     def close(self) -> None:
-        """Stop listening; whoever waits in a thread is let go."""
+        """Stop watching, which also ends a wait in a worker thread."""
         self._stop.set()
         self._notify.close()
 
     def _wait(self, seconds: float) -> bool:
-        end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
             try:
-                told = self._notify.watch(TOGETHER_MS, STEP_MS, max(1, round(left * 1000)), self._stop)
+                changes = self._notify.watch(BATCH_MS, STEP_MS, max(1, round(left * 1000)), self._stop)
             except RuntimeError as error:
                 raise WatchUnavailable(str(error)) from error
-            if isinstance(told, str):
+            if isinstance(changes, str):  # "timeout", "stop" or "signal"
                 return False
-            if any(self._matters(Change(kind), path) for kind, path in told):
+            if any(self._is_relevant(Change(kind), path) for kind, path in changes):
                 return True
         return False
 
-    def _matters(self, change: Change, path: str) -> bool:
+    def _is_relevant(self, change: Change, path: str) -> bool:
         folder, name = os.path.split(path)
         if path in self.folders and change != Change.modified:
             return True
-        if name in IGNORED or folder not in self.folders:
+        if name in IGNORED_NAMES or folder not in self.folders:
             return False
         names = self.folders[folder]
         if names is not None:
