@@ -180,7 +180,7 @@ class EmbeddingQueue:
         self._finished.append((time.monotonic(), len(rows)))
         while self._finished[0][0] < time.monotonic() - RATE_WINDOW_SECONDS:
             self._finished.popleft()
-        if self._index.store.busy:
+        if self._index.store.queue.is_busy:
             await anyio.sleep(min((time.monotonic() - started) * YIELD_FACTOR, MAX_YIELD_SECONDS))
         return len(rows)
 

@@ -8,7 +8,8 @@ from clankersd.index.chunker import CJK
 MAX_QUERY_WORDS = 64
 MAX_QUERY_CHARS = 10_000
 
-_WORD = re.compile(r"\w+")
+WORD = re.compile(r"\w+")
+CJK_CHARACTER = re.compile(f"[{CJK}]")
 _DECOMPOSED = re.compile("\\w[\u0300-\u036f]+")
 _CAMEL_PART = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 # A capital after a small letter, or several before one; written so that a text without any is rejected quickly.
@@ -67,7 +68,7 @@ def query_words(query: str) -> list[str]:
     # Some file systems write a letter and its accent as two characters.
     text = _DECOMPOSED.sub(lambda match: unicodedata.normalize("NFC", match[0]), text)
     words: dict[str, None] = {}
-    for word in _WORD.findall(text):
+    for word in WORD.findall(text):
         words.update(dict.fromkeys(_query_forms(word)))
     chosen = [word for word in words if word not in STOP_WORDS] or list(words)
     return chosen[:MAX_QUERY_WORDS]
