@@ -1,4 +1,4 @@
-"""Chunks of documents: nearest in meaning, by words, or by their ids."""
+"""Search document chunks by vector or keyword; get and list them."""
 
 import json
 from contextlib import suppress
@@ -30,21 +30,23 @@ from clankersd.wire.rpc import handles
 if TYPE_CHECKING:
     from clankersd.app import Daemon
 
-MOST_NEIGHBOURS = 4096
-"""More are not to be had of vec0."""
+MAX_NEIGHBOURS = 4096
+"""Limit of sqlite-vec's vec0 tables."""
 
-_NOT_OF_DOCUMENTS = ("source", "role", "session", "path")
-_CHUNK = """
+_UNSUPPORTED_FILTERS = ("source", "role", "session", "path")
+_CHUNK_COLUMNS = """
     shown.id, shown.document_id, shown.parent_id, shown.chunk_index AS "index", shown.content, shown.start_offset,
     shown.end_offset, shown.start_line, shown.end_line, shown.metadata
 """
-_GET = f"SELECT {_CHUNK} FROM document_chunks AS shown WHERE id IN (SELECT value FROM json_each(:ids))"
-_LIST = f"""
-    SELECT {_CHUNK} FROM document_chunks AS shown
+_SELECT_BY_IDS = (
+    f"SELECT {_CHUNK_COLUMNS} FROM document_chunks AS shown WHERE id IN (SELECT value FROM json_each(:ids))"
+)
+_SELECT_OF_DOCUMENT = f"""
+    SELECT {_CHUNK_COLUMNS} FROM document_chunks AS shown
     WHERE document_id = :document AND chunk_index > :after ORDER BY chunk_index LIMIT :limit
 """
-_FOUND = f"""
-    SELECT chunks.id AS number, own.id AS matched, documents.title, documents.source, {_CHUNK}
+_SELECT_HITS = f"""
+    SELECT chunks.id AS number, own.id AS matched, documents.title, documents.source, {_CHUNK_COLUMNS}
     FROM json_each(:ids) CROSS JOIN chunks ON chunks.id = json_each.value
     CROSS JOIN document_chunks AS own ON own.id = chunks.document_chunk_id
     CROSS JOIN document_chunks AS shown ON shown.id = coalesce(own.parent_id, own.id)
@@ -69,7 +71,7 @@ async def search_chunks(daemon: "Daemon", request: ChunkSearch) -> ChunksFound:
 
 @handles(ChunkSearchKeyword)
 @takes_search_turn
-async def search_chunks_by_words(daemon: "Daemon", request: ChunkSearchKeyword) -> ChunksFound:
+async def search_chunks_by_keyword(daemon: "Daemon", request: ChunkSearchKeyword) -> ChunksFound:
     asked = ask(daemon, _search(request.query, request.filters), without_memories())
     candidates = await find(daemon, asked)
     hits = await _scored(daemon, [(one.chunk, one.score) for one in candidates])
@@ -79,17 +81,18 @@ async def search_chunks_by_words(daemon: "Daemon", request: ChunkSearchKeyword) 
 @handles(ChunkGet)
 async def get_chunks(daemon: "Daemon", request: ChunkGet) -> list[DocumentChunk]:
     def get(db: Db) -> list[DocumentChunk]:
-        found = _by_ids(db, request.ids)
-        for given in set(request.ids) - found.keys():
+        chunks = _fetch_by_ids(db, request.ids)
+        for prefix in set(request.ids) - chunks.keys():
             with suppress(NotFound):
-                found[given] = _by_ids(db, [whole_id(db, given, "document_chunks", "chunk")]).popitem()[1]
-        return [found[chunk] for chunk in dict.fromkeys(request.ids) if chunk in found]
+                chunk_id = whole_id(db, prefix, "document_chunks", "chunk")
+                chunks[prefix] = _fetch_by_ids(db, [chunk_id])[chunk_id]
+        return [chunks[given_id] for given_id in dict.fromkeys(request.ids) if given_id in chunks]
 
     return await daemon.store.read(get)
 
 
-def _by_ids(db: Db, ids: list[str]) -> dict[str, DocumentChunk]:
-    return {row["id"]: _chunk(row) for row in db.fetch(_GET, {"ids": json.dumps(ids)})}
+def _fetch_by_ids(db: Db, ids: list[str]) -> dict[str, DocumentChunk]:
+    return {row["id"]: _chunk_from_row(row) for row in db.fetch(_SELECT_BY_IDS, {"ids": json.dumps(ids)})}
 
 
 @handles(ChunkList)
@@ -100,7 +103,7 @@ async def list_chunks(daemon: "Daemon", request: ChunkList) -> ChunkPage:
     def page(db: Db) -> ChunkPage:
         if not db.value("SELECT 1 FROM documents WHERE id = :document", params):
             raise NotFound(f"document not found: {request.document_id}")
-        rows = [_chunk(row) for row in db.fetch(_LIST, params)]
+        rows = [_chunk_from_row(row) for row in db.fetch(_SELECT_OF_DOCUMENT, params)]
         shown = rows[: request.limit]
         return ChunkPage(shown, encode_cursor(shown[-1].index) if len(rows) > len(shown) else None)
 
@@ -109,8 +112,8 @@ async def list_chunks(daemon: "Daemon", request: ChunkList) -> ChunkPage:
 
 def _search(query: str, filters: list[Filter] | None) -> Search:
     for one in filters or ():
-        if one.field in _NOT_OF_DOCUMENTS:
-            raise InvalidParams(f"invalid params: chunks of documents have no {one.field!r} to filter by")
+        if one.field in _UNSUPPORTED_FILTERS:
+            raise InvalidParams(f"invalid params: document chunks cannot be filtered by {one.field!r}")
     return Search(query, sources=["documents"], filters=filters, mode="keyword")
 
 
@@ -120,7 +123,7 @@ def _allowed(daemon: "Daemon", filters: list[Filter] | None) -> Eligible:
 
 
 async def _vector_of(daemon: "Daemon", query: str) -> tuple[Vector | None, str | None]:
-    """The query's vector, or why there is none."""
+    """Embed the query; return the vector, or None and the reason."""
     index = daemon.index
     if problem := index.paused:
         return None, f"not searched by meaning: {problem}"
@@ -131,26 +134,26 @@ async def _vector_of(daemon: "Daemon", query: str) -> tuple[Vector | None, str |
     except EmbedderUnavailable as error:
         return None, f"not searched by meaning: {error.reason}"
     except ItemFailed:
-        return None, None  # a query without a meaning: punctuation, say
+        return None, None  # nothing to embed, for example only punctuation
 
 
 async def _nearest(daemon: "Daemon", vector: Vector, allowed: Eligible, limit: int) -> list[ScoredChunk]:
-    """So many chunks; several children of a parent are one, so more are looked for where that leaves too few."""
+    """Return the nearest chunks. Children of one parent count once, so the search widens if too few remain."""
     wanted = limit
     while True:
         found = await nearest_exactly(daemon, vector, allowed, wanted)
         hits = await _scored(daemon, found)
-        if len(hits) >= limit or len(found) < wanted or wanted == MOST_NEIGHBOURS:
+        if len(hits) >= limit or len(found) < wanted or wanted == MAX_NEIGHBOURS:
             return hits[:limit]
-        wanted = min(wanted * 4, MOST_NEIGHBOURS)
+        wanted = min(wanted * 4, MAX_NEIGHBOURS)
 
 
 async def _scored(daemon: "Daemon", found: Found) -> list[ScoredChunk]:
-    """The chunks of documents behind what was found, parents in place of their children, each once."""
+    """Fetch the document chunks of the hits, each once, with parents in place of their children."""
     params = {"ids": json.dumps([number for number, _ in found])}
 
     def fetch(db: Db) -> dict[int, dict[str, Any]]:
-        return {row["number"]: row for row in db.fetch(_FOUND, params)}
+        return {row["number"]: row for row in db.fetch(_SELECT_HITS, params)}
 
     rows = await daemon.store.read(fetch)
     hits: dict[str, ScoredChunk] = {}
@@ -158,10 +161,10 @@ async def _scored(daemon: "Daemon", found: Found) -> list[ScoredChunk]:
         row = rows.get(number)
         if row is not None and row["id"] not in hits:
             facts = {name: row.pop(name) for name in ("number", "matched", "title", "source")}
-            chunk = _chunk(row)
+            chunk = _chunk_from_row(row)
             hits[chunk.id] = ScoredChunk(chunk, facts["title"], facts["source"], round(score, 6), facts["matched"])
     return list(hits.values())
 
 
-def _chunk(row: dict[str, Any]) -> DocumentChunk:
+def _chunk_from_row(row: dict[str, Any]) -> DocumentChunk:
     return DocumentChunk(**row | {"metadata": json.loads(row["metadata"] or "{}")})
