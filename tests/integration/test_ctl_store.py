@@ -102,7 +102,7 @@ def test_skills_come_in_from_folders_and_a_bad_one_does_not_stop_the_others(
     ran = ctl(daemon, "skill", "import", str(folder))
     assert ran.code == 1
     assert ran.out == "created    git-bisect\n"
-    assert "broken: invalid params: SKILL.md begins with front matter" in ran.err
+    assert "broken: invalid params: SKILL.md must begin with front matter" in ran.err
     assert "logo.png is left out: no text" in ran.err
     skill = ctl(daemon, "skill", "show", "git-bisect", "--json").json
     assert [file["path"] for file in skill["files"]] == ["scripts/run.sh"]
