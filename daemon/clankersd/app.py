@@ -298,7 +298,7 @@ async def _stop_when_idle(daemon: Daemon) -> None:
     while True:
         await anyio.sleep(0.2)
         limit = daemon.config.idle_exit_seconds
-        if daemon.server.connections or daemon.jobs.running or daemon.scheduler.coming or not limit:
+        if daemon.server.connections or daemon.jobs.running or daemon.scheduler.next_event_at or not limit:
             idle_since = anyio.current_time()
         elif anyio.current_time() - idle_since >= limit:
             structlog.get_logger(component="daemon").info("idle", seconds=limit)

@@ -100,7 +100,7 @@ def test_skill_import_continues_after_a_bad_skill(daemon: DaemonProcess, folder:
     ran = ctl(daemon, "skill", "import", str(folder))
     assert ran.code == 1
     assert ran.out == "created    git-bisect\n"
-    assert "broken: invalid params: SKILL.md begins with front matter" in ran.err
+    assert "broken: invalid params: SKILL.md must begin with front matter" in ran.err
     assert "logo.png was skipped: it is not a text file" in ran.err
     skill = ctl(daemon, "skill", "show", "git-bisect", "--json").json
     assert [file["path"] for file in skill["files"]] == ["scripts/run.sh"]

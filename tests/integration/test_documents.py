@@ -428,7 +428,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("chunk.search", {"query": "a", "filters": [{"field": "nonsense", "op": "eq", "value": 1}]}, "nonsense"),
     ("chunk.search", {"query": "a", "filters": [{"field": "document", "op": "in", "value": []}]}, "at least one value"),
     ("chunk.searchKeyword", {"query": "a", "filters": [{"field": "meta.a-b", "op": "eq", "value": 1}]}, "meta.a-b"),
-    ("chunk.search", {"query": "a", "filters": [{"field": "session", "op": "eq", "value": "s"}]}, "have no 'session'"),
+    ("chunk.search", {"query": "a", "filters": [{"field": "session", "op": "eq", "value": "s"}]}, "by 'session'"),
     ("chunk.searchKeyword", {"query": ""}, "$.query"),
     ("chunk.get", {"ids": []}, "$.ids"),
     ("chunk.list", {"documentId": "nope"}, "not found"),

@@ -21,7 +21,7 @@ def text_of(data: bytes, kind: str, name: str = "a") -> str:
 
 def taken_apart(data: bytes, name: str = "", kind: str | None = None, strategy: str | None = None) -> list[object]:
     task = Task(name, None, len(data), kind, strategy, 100, 0, 400, 10_000_000, 60)
-    return list(process._answers(task, data))
+    return list(process.process_task(task, data))
 
 
 def records(messages: list[object]) -> list[Record]:

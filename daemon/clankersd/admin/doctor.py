@@ -298,8 +298,8 @@ async def _schedule(daemon: "Daemon") -> Finding:
     if stuck.failed:
         told = f"{_several([f'{name} ({error})' for name, error in stuck.failed.items()])} failed the last time."
         return Finding("schedule", "warning", told, "clankers-ctl schedule history --state failed")
-    if stuck.left:
-        told = f"Nobody takes what is due: {_several(stuck.left)}."
+    if stuck.unclaimed:
+        told = f"Nobody takes what is due: {_several(stuck.unclaimed)}."
         return Finding("schedule", "warning", told, "start who does it, or clankers-ctl schedule disable ID")
     return Finding("schedule", "ok", "Nothing is stuck.")
 

@@ -1,4 +1,4 @@
-"""Source code cut by its syntax: whole functions and classes, where the extra `code` is installed."""
+"""Chunk source code along its syntax: functions and classes stay in one chunk. Needs the extra `code`."""
 
 import importlib
 import re
@@ -13,8 +13,8 @@ from clankersd.index.chunker import QUARTERS_PER_TOKEN, size_of
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-DEEPEST = 40
-"""Levels. What is nested deeper is cut like any text."""
+MAX_DEPTH = 40
+"""Levels of syntax nodes that are split further; a node at this depth that is too large is split like text."""
 
 LANGUAGES = {
     "py": "python", "pyi": "python", "js": "javascript", "mjs": "javascript", "cjs": "javascript",
@@ -22,9 +22,9 @@ LANGUAGES = {
     "h": "c", "cc": "cpp", "cpp": "cpp", "cxx": "cpp", "hpp": "cpp", "hh": "cpp", "rb": "ruby", "sh": "bash",
     "bash": "bash",
 }  # fmt: skip
-"""By the end of the file's name."""
+"""Language by file name suffix."""
 
-_DEFINES = re.compile("definition|declaration|_item|class|function|method|interface|module|struct")
+_DEFINITION_TYPE = re.compile("definition|declaration|_item|class|function|method|interface|module|struct")
 _GRAMMARS = {
     "typescript": ("tree_sitter_typescript", "language_typescript"),
     "tsx": ("tree_sitter_typescript", "language_tsx"),
@@ -32,35 +32,39 @@ _GRAMMARS = {
 
 
 def parser_for(language: str) -> Any:
-    """A parser of the language; raises ImportError where its grammar is not installed."""
-    module, maker = _GRAMMARS.get(language, (f"tree_sitter_{language}", "language"))
-    grammar = getattr(importlib.import_module(module), maker)
+    """Return a parser for the language; raises ImportError if its grammar is not installed."""
+    module, function = _GRAMMARS.get(language, (f"tree_sitter_{language}", "language"))
+    grammar = getattr(importlib.import_module(module), function)
     tree_sitter = importlib.import_module("tree_sitter")
     return tree_sitter.Parser(tree_sitter.Language(grammar()))
 
 
 def chunk_code(text: str, language: str, tokens: int) -> list[Span]:
-    """At the definitions of the code, each chunk with the first name it defines."""
+    """Split at definitions; each chunk's metadata names the first symbol it defines."""
     data = text.encode()
     root = parser_for(language).parse(data).root_node
-    places = _Places(text, data)
-    parts, names = list[Piece](), dict[int, str]()
-    for start, end, name in _filled(_parts(root, tokens * QUARTERS_PER_TOKEN, places, 0), len(text)):
+    nodes = _split_nodes(root, tokens * QUARTERS_PER_TOKEN, _CharacterOffsets(text, data), 0)
+    pieces: list[Piece] = []
+    symbols: dict[int, str] = {}
+    for start, end, name in _fill_gaps(nodes, len(text)):
         if name:
-            names[start] = name
-        if size_of(text[start:end]) <= tokens * QUARTERS_PER_TOKEN:
-            parts.append(Piece(start, end, size_of(text[start:end]), opens=name is not None))
+            symbols[start] = name
+        size = size_of(text[start:end])
+        if size <= tokens * QUARTERS_PER_TOKEN:
+            pieces.append(Piece(start, end, size, starts_block=name is not None))
         else:
-            parts += split_sentences(text, start, end, tokens)
-    spans = pack_pieces(text, parts, tokens, 0)
+            pieces += split_sentences(text, start, end, tokens)
+    spans = pack_pieces(text, pieces, tokens, 0)
     for span in spans:
-        name = next((names[at] for at in names if span.start <= at < span.end), None)
-        span.metadata = {"language": language} | ({"symbol": name} if name else {})
+        span.metadata = {"language": language}
+        symbol = next((symbols[start] for start in symbols if span.start <= start < span.end), None)
+        if symbol:
+            span.metadata["symbol"] = symbol
     return spans
 
 
-class _Places:
-    """Where a byte stands among the characters."""
+class _CharacterOffsets:
+    """Convert byte offsets in the UTF-8 encoding of a text to character offsets."""
 
     def __init__(self, text: str, data: bytes) -> None:
         self._ends = None if len(text) == len(data) else [0, *accumulate(len(letter.encode()) for letter in text)]
@@ -69,34 +73,41 @@ class _Places:
         return byte if self._ends is None else bisect_left(self._ends, byte)
 
 
-def _parts(node: "Node", limit: int, places: _Places, depth: int) -> Iterator[tuple[int, int, str | None]]:
-    """The definitions and statements, from large to small until each fits."""
+def _split_nodes(
+    node: "Node", limit: int, offsets: _CharacterOffsets, depth: int
+) -> Iterator[tuple[int, int, str | None]]:
+    """Yield start, end and name of definitions and statements, splitting those larger than `limit`."""
     for child in node.children:
-        start, end = places(child.start_byte), places(child.end_byte)
-        if end - start > limit and child.child_count and depth < DEEPEST:
-            inner = list(_parts(child, limit, places, depth + 1))
-            yield from [(start, inner[0][1], _name(child)), *inner[1:]]
+        start, end = offsets(child.start_byte), offsets(child.end_byte)
+        name = _definition_name(child)
+        if end - start > limit and child.child_count and depth < MAX_DEPTH:
+            inner = list(_split_nodes(child, limit, offsets, depth + 1))
+            yield start, inner[0][1], name
+            yield from inner[1:]
         else:
-            yield start, end, _name(child)
+            yield start, end, name
 
 
-def _name(node: "Node") -> str | None:
-    """What a definition is called; also one inside of an `export` or under decorators."""
+def _definition_name(node: "Node") -> str | None:
+    """Return the name that a node defines, also inside an `export` or below decorators."""
     for candidate in (node, node.child_by_field_name("definition"), node.child_by_field_name("declaration")):
-        if candidate is None or not _DEFINES.search(candidate.type):
+        if candidate is None or not _DEFINITION_TYPE.search(candidate.type):
             continue
-        found = candidate.child_by_field_name("name")
-        if found is not None and found.text is not None:
-            return found.text.decode(errors="replace")[:200]
+        name = candidate.child_by_field_name("name")
+        if name is not None and name.text is not None:
+            return name.text.decode(errors="replace")[:200]
     return None
 
 
-def _filled(parts: Iterator[tuple[int, int, str | None]], length: int) -> Iterator[tuple[int, int, str | None]]:
-    """All of the text: what stands between two parts (comments are parts) goes with the one before."""
-    waiting: tuple[int, str | None] | None = None
-    for start, _, name in parts:
-        if waiting is not None and start > waiting[0]:
-            yield waiting[0], start, waiting[1]
-        waiting = (start if waiting is not None else 0, name)
-    if waiting is not None and waiting[0] < length:
-        yield waiting[0], length, waiting[1]
+def _fill_gaps(nodes: Iterator[tuple[int, int, str | None]], length: int) -> Iterator[tuple[int, int, str | None]]:
+    """Extend nodes to cover the full text: what lies between two nodes belongs to the first (comments are nodes)."""
+    current: tuple[int, str | None] | None = None
+    for start, _, name in nodes:
+        if current is None:
+            current = (0, name)
+            continue
+        if start > current[0]:
+            yield current[0], start, current[1]
+        current = (start, name)
+    if current is not None and current[0] < length:
+        yield current[0], length, current[1]

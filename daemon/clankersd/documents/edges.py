@@ -1,4 +1,4 @@
-"""Edges between chunks of documents, and the ways along them."""
+"""Traverse the edges between document chunks."""
 
 import json
 from collections.abc import Mapping
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from clankers_protocol.search import Direction, Step
 from clankersd.db import Db
 
-MOST_EDGES = 5_000
-"""Edges that are looked at for one hop; the strongest, where there are more."""
+MAX_EDGES_PER_HOP = 5_000
+"""Only the strongest edges are followed if a hop has more."""
 
-WIDEST = 500
-"""Chunks from which a hop goes on; the best, where there are more."""
+MAX_FRONTIER_CHUNKS = 500
+"""Only the best chunks are expanded if a hop reaches more."""
 
 _OUT = """
     SELECT source_id AS from_id, target_id AS to_id, relation, weight, 0 AS backwards
@@ -28,7 +28,7 @@ _EDGES: dict[Direction, str] = {"out": _OUT, "in": _IN, "both": f"{_OUT} UNION A
 
 @dataclass(frozen=True)
 class TraversalLimits:
-    """How far to go, and where."""
+    """Options of a traversal; `relations` None follows every relation."""
 
     hops: int
     decay: float
@@ -38,37 +38,38 @@ class TraversalLimits:
 
 @dataclass(frozen=True)
 class GraphPath:
-    """How a chunk was reached, and what it is worth then."""
+    """The best path to a chunk and the score it gives the chunk; a seed has no steps."""
 
     score: float
     steps: tuple[Step, ...] = ()
 
 
 def traverse(db: Db, seeds: Mapping[str, float], limits: TraversalLimits) -> dict[str, GraphPath]:
-    """The best way to each chunk that can be reached, with the seeds' own scores to begin with.
+    """Find the best path to every reachable chunk, starting from the seeds and their scores.
 
-    A chunk is gone on from again only when a better way to it was found: circles end by themselves.
+    A chunk is expanded again only if a better path to it is found, so cycles end by themselves.
     """
     best = {chunk: GraphPath(score) for chunk, score in seeds.items()}
     frontier = dict(best)
     for _ in range(limits.hops):
-        reached: dict[str, GraphPath] = {}
-        for step in _steps(db, list(frontier), limits):
-            before = frontier[step.from_id]
-            score = before.score * step.weight * limits.decay
+        improved: dict[str, GraphPath] = {}
+        for step in _fetch_steps(db, list(frontier), limits):
+            path = frontier[step.from_id]
+            score = path.score * step.weight * limits.decay
             if step.to_id not in best or score > best[step.to_id].score:
-                best[step.to_id] = reached[step.to_id] = GraphPath(score, (*before.steps, step))
-        frontier = dict(sorted(reached.items(), key=lambda one: -one[1].score)[:WIDEST])
+                best[step.to_id] = improved[step.to_id] = GraphPath(score, (*path.steps, step))
+        ranked = sorted(improved.items(), key=lambda item: -item[1].score)
+        frontier = dict(ranked[:MAX_FRONTIER_CHUNKS])
         if not frontier:
             break
     return best
 
 
-def _steps(db: Db, ids: list[str], limits: TraversalLimits) -> list[Step]:
+def _fetch_steps(db: Db, ids: list[str], limits: TraversalLimits) -> list[Step]:
     params = {
         "ids": json.dumps(ids),
         "relations": None if limits.relations is None else json.dumps(limits.relations),
-        "most": MOST_EDGES,
+        "limit": MAX_EDGES_PER_HOP,
     }
-    sql = f"SELECT * FROM ({_EDGES[limits.direction]}) ORDER BY weight DESC, from_id, to_id, relation LIMIT :most"
+    sql = f"SELECT * FROM ({_EDGES[limits.direction]}) ORDER BY weight DESC, from_id, to_id, relation LIMIT :limit"
     return [Step(**row | {"backwards": bool(row["backwards"])}) for row in db.fetch(sql, params)]

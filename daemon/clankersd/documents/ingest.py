@@ -283,7 +283,7 @@ def _build_task(config: Config, request: Ingest, path: str | None, source: str, 
     kind = request.kind
     suffix = Path(request.source or "").suffix.lower().removeprefix(".")
     if kind is None and request.text is not None and SUFFIXES.get(suffix) in ("pdf", "docx"):
-        kind = "text"  # already extracted, whatever its source is called
+        kind = "text"  # text that names a PDF as its source is extracted already
     return Task(
         name=path or source,
         path=path,

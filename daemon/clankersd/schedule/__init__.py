@@ -1,1 +1,1 @@
-"""Scheduled actions: when they are due, who does them, and what became of each run."""
+"""Scheduled actions: when they are due, who executes them, and the result of each run."""

@@ -1,4 +1,4 @@
-"""Scheduled actions as their owners see them: made, changed, found, switched on and off, and what became of them."""
+"""Create, update, list, find, enable and delete scheduled actions, and list their runs."""
 
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -37,19 +37,19 @@ from clankersd.wire.rpc import handles
 if TYPE_CHECKING:
     from clankersd.app import Daemon
 
-MOST_CALLS = 256 * 1024
-NEVER = 2**53 - 1
-"""Stands for no next run where actions are put in order."""
+MAX_TOOL_CALLS_BYTES = 256 * 1024
+NEVER_MS = 2**53 - 1
+"""Sort key of an action without a next run: after all others."""
 
-_FIELDS = """
+_COLUMNS = """
     id, description, schedule, timezone, missed, builtin, tool_calls_json, synthesis_prompt, skill_id, enabled,
     next_run, created_at, updated_at
 """
-SELECT_ACTION = f"SELECT {_FIELDS} FROM scheduled_actions"
-_COLUMNS = [name.strip() for name in _FIELDS.split(",")]
-_INSERT = f"INSERT INTO scheduled_actions ({_FIELDS}) VALUES ({', '.join(f':{name}' for name in _COLUMNS)})"
-_UPDATE = f"UPDATE scheduled_actions SET {', '.join(f'{name} = :{name}' for name in _COLUMNS[1:])} WHERE id = :id"
-_SOONEST = f"coalesce(next_run, {NEVER})"
+SELECT_ACTION = f"SELECT {_COLUMNS} FROM scheduled_actions"
+_COLUMN_NAMES = [name.strip() for name in _COLUMNS.split(",")]
+_INSERT = f"INSERT INTO scheduled_actions ({_COLUMNS}) VALUES ({', '.join(f':{name}' for name in _COLUMN_NAMES)})"
+_UPDATE = f"UPDATE scheduled_actions SET {', '.join(f'{name} = :{name}' for name in _COLUMN_NAMES[1:])} WHERE id = :id"
+_NEXT_RUN_ORDER = f"coalesce(next_run, {NEVER_MS})"
 _DUE = f"{SELECT_ACTION} WHERE enabled = 1 AND next_run <= :at ORDER BY next_run, id LIMIT :limit"
 
 
@@ -58,35 +58,35 @@ async def create(daemon: "Daemon", request: ScheduleCreate) -> ScheduledAction:
     request, secrets = without_secrets(request)
     now = clock.now()
     zone = request.timezone or local_timezone()
+    planned = compute_next_run(request.schedule, zone, now)  # also validates the schedule of a disabled action
     row = {
         "id": clock.new_id(),
         "description": request.description,
         "schedule": request.schedule.strip(),
         "timezone": zone,
         "missed": request.missed,
-        "builtin": _known_builtin(request.builtin),
-        "tool_calls_json": _json(request.tool_calls),
+        "builtin": _check_builtin(request.builtin),
+        "tool_calls_json": _encode_tool_calls(request.tool_calls),
         "synthesis_prompt": request.synthesis_prompt,
         "skill_id": request.skill_id,
         "enabled": request.enabled,
-        "next_run": next_run(request.schedule, zone, now),
+        "next_run": planned if request.enabled else None,
         "created_at": now,
         "updated_at": now,
     }
-    row["next_run"] = row["next_run"] if request.enabled else None
 
     def store(db: Db) -> dict[str, Any]:
-        row["skill_id"] = _skill(db, request.skill_id)
+        row["skill_id"] = _resolve_skill(db, request.skill_id)
         db.execute(_INSERT, row)
         count_redactions(db, secrets, now)
         return row
 
-    return _told(daemon, await daemon.store.write(store), "created")
+    return _announce(daemon, await daemon.store.write(store), "created")
 
 
 @handles(ScheduleGet)
 async def get(daemon: "Daemon", request: ScheduleGet) -> ScheduledAction:
-    return action_from_row(await daemon.store.read(lambda db: _resolved(db, request.id)))
+    return action_from_row(await daemon.store.read(lambda db: _fetch_action(db, request.id)))
 
 
 @handles(ScheduleList)
@@ -94,56 +94,56 @@ async def list_actions(daemon: "Daemon", request: ScheduleList) -> ActionPage:
     after_run, after_id = decode_cursor(request.cursor, int, str) if request.cursor else (-1, "")
     sql = f"""
         {SELECT_ACTION}
-        WHERE (:enabled IS NULL OR enabled = :enabled) AND ({_SOONEST}, id) > (:after_run, :after_id)
-        ORDER BY {_SOONEST}, id LIMIT :limit
+        WHERE (:enabled IS NULL OR enabled = :enabled) AND ({_NEXT_RUN_ORDER}, id) > (:after_run, :after_id)
+        ORDER BY {_NEXT_RUN_ORDER}, id LIMIT :limit
     """
     params = {"enabled": request.enabled, "after_run": after_run, "after_id": after_id, "limit": request.limit + 1}
     rows = await daemon.store.read(lambda db: db.fetch(sql, params))
     shown = fit_reply(rows[: request.limit])
     more = len(rows) > len(shown)
-    cursor = encode_cursor(shown[-1]["next_run"] or NEVER, shown[-1]["id"]) if more else None
+    cursor = encode_cursor(shown[-1]["next_run"] or NEVER_MS, shown[-1]["id"]) if more else None
     return ActionPage([action_from_row(row) for row in shown], cursor)
 
 
 @handles(ScheduleUpdate)
 async def update(daemon: "Daemon", request: ScheduleUpdate) -> ScheduledAction:
     request, secrets = without_secrets(request)
-    given = {name: value for name, value in msgspec.structs.asdict(request).items() if value is not UNSET}
-    del given["id"]
-    _known_builtin(given.get("builtin"))
-    if "tool_calls" in given:
-        given["tool_calls_json"] = _json(given.pop("tool_calls"))
+    changes = {name: value for name, value in msgspec.structs.asdict(request).items() if value is not UNSET}
+    del changes["id"]
+    _check_builtin(changes.get("builtin"))
+    if "tool_calls" in changes:
+        changes["tool_calls_json"] = _encode_tool_calls(changes.pop("tool_calls"))
 
     def store(db: Db) -> dict[str, Any]:
-        row = _resolved(db, request.id) | given
-        if "skill_id" in given:
-            row["skill_id"] = _skill(db, row["skill_id"])
+        row = _fetch_action(db, request.id) | changes
+        if "skill_id" in changes:
+            row["skill_id"] = _resolve_skill(db, row["skill_id"])
         row["updated_at"] = clock.now()
         count_redactions(db, secrets, row["updated_at"])
-        if "schedule" in given or "timezone" in given:
-            coming = next_run(row["schedule"], row["timezone"], row["updated_at"])
-            row["next_run"] = coming if row["enabled"] else None
+        if "schedule" in changes or "timezone" in changes:
+            planned = compute_next_run(row["schedule"], row["timezone"], row["updated_at"])
+            row["next_run"] = planned if row["enabled"] else None
         db.execute(_UPDATE, row)
         return row
 
-    return _told(daemon, await daemon.store.write(store), "updated")
+    return _announce(daemon, await daemon.store.write(store), "updated")
 
 
 @handles(ScheduleEnable)
 async def enable(daemon: "Daemon", request: ScheduleEnable) -> ScheduledAction:
     def store(db: Db) -> dict[str, Any]:
-        row = _resolved(db, request.id)
+        row = _fetch_action(db, request.id)
         if bool(row["enabled"]) == request.enabled:
             return row
         now = clock.now()
-        coming = next_run(row["schedule"], row["timezone"], now) if request.enabled else None
-        row |= {"enabled": int(request.enabled), "next_run": coming, "updated_at": now}
+        planned = compute_next_run(row["schedule"], row["timezone"], now) if request.enabled else None
+        row |= {"enabled": int(request.enabled), "next_run": planned, "updated_at": now}
         db.execute(_UPDATE, row)
         if not request.enabled:
             skip_waiting_runs(db, row["id"])
         return row
 
-    return _told(daemon, await daemon.store.write(store), "enabled" if request.enabled else "disabled")
+    return _announce(daemon, await daemon.store.write(store), "enabled" if request.enabled else "disabled")
 
 
 @handles(ScheduleDelete)
@@ -160,31 +160,33 @@ async def delete_all(daemon: "Daemon", request: ScheduleDeleteAll) -> ActionsDel
     if request.dry_run:
         count = await daemon.store.read(lambda db: int(db.value("SELECT count(*) FROM scheduled_actions")))
         return ActionsDeleted(count, dry_run=True)
-    gone = await daemon.store.write(lambda db: db.fetch("DELETE FROM scheduled_actions RETURNING id"))
-    for row in gone:
+    deleted = await daemon.store.write(lambda db: db.fetch("DELETE FROM scheduled_actions RETURNING id"))
+    for row in deleted:
         daemon.hub.publish("schedule", "deleted", row["id"])
-    return ActionsDeleted(len(gone))
+    return ActionsDeleted(len(deleted))
 
 
 @handles(ScheduleFind)
 async def find(daemon: "Daemon", request: ScheduleFind) -> list[ScheduledAction]:
-    sought = request.description.casefold()
+    wanted = request.description.casefold()
     rows = await daemon.store.read(lambda db: db.fetch(f"{SELECT_ACTION} ORDER BY created_at, id"))
-    found = [row for row in rows if sought in row["description"].casefold()]
-    return [action_from_row(row) for row in fit_reply(found[: request.limit])]
+    matching = [row for row in rows if wanted in row["description"].casefold()]
+    return [action_from_row(row) for row in fit_reply(matching[: request.limit])]
 
 
 @handles(ScheduleDue)
 async def due(daemon: "Daemon", request: ScheduleDue) -> list[ScheduledAction]:
     params = {"at": clock.to_ms(request.at) or clock.now(), "limit": request.limit}
-    return [action_from_row(row) for row in fit_reply(await daemon.store.read(lambda db: db.fetch(_DUE, params)))]
+    rows = await daemon.store.read(lambda db: db.fetch(_DUE, params))
+    return [action_from_row(row) for row in fit_reply(rows)]
 
 
 @handles(ScheduleHistory)
 async def history(daemon: "Daemon", request: ScheduleHistory) -> RunPage:
     conditions = ["1"]
     params: dict[str, Any] = {"limit": request.limit + 1, "state": request.state}
-    conditions += ["state = :state"] * (request.state is not None)
+    if request.state is not None:
+        conditions.append("state = :state")
     if request.cursor:
         conditions.append("(schedule_runs.created_at, schedule_runs.id) < (:at, :before)")
         params["at"], params["before"] = decode_cursor(request.cursor, int, str)
@@ -192,7 +194,7 @@ async def history(daemon: "Daemon", request: ScheduleHistory) -> RunPage:
     def page(db: Db) -> list[dict[str, Any]]:
         if request.action_id is not None:
             conditions.append("action_id = :action_id")
-            params["action_id"] = _resolved(db, request.action_id)["id"]
+            params["action_id"] = _fetch_action(db, request.action_id)["id"]
         order = "ORDER BY schedule_runs.created_at DESC, schedule_runs.id DESC LIMIT :limit"
         return db.fetch(f"{SELECT_RUN} WHERE {' AND '.join(conditions)} {order}", params)
 
@@ -202,57 +204,59 @@ async def history(daemon: "Daemon", request: ScheduleHistory) -> RunPage:
     return RunPage(runs, cursor)
 
 
-def next_run(schedule: str, zone: str, now: int) -> int | None:
-    """When the schedule comes next after `now`, in milliseconds; raises InvalidParams for one that is none."""
-    found = parse_schedule(schedule, parse_timezone(zone)).next_after(datetime.fromtimestamp(now / 1000, UTC))
-    return None if found is None else int(found.timestamp() * 1000)
+def compute_next_run(schedule: str, zone: str, now: int) -> int | None:
+    """Return the first run after `now`, in milliseconds; raises InvalidParams if the schedule cannot be parsed."""
+    planned = parse_schedule(schedule, parse_timezone(zone)).next_after(datetime.fromtimestamp(now / 1000, UTC))
+    return None if planned is None else int(planned.timestamp() * 1000)
 
 
 def action_from_row(row: dict[str, Any]) -> ScheduledAction:
-    """A row as what travels."""
-    facts = {name: value for name, value in row.items() if name != "tool_calls_json"}
-    calls = row["tool_calls_json"]
-    return ScheduledAction(
-        **facts | {"enabled": bool(row["enabled"])}, tool_calls=msgspec.json.decode(calls) if calls else None
-    )
+    """Convert a row of SELECT_ACTION."""
+    values = dict(row)
+    encoded = values.pop("tool_calls_json")
+    values["tool_calls"] = msgspec.json.decode(encoded) if encoded else None
+    values["enabled"] = bool(row["enabled"])
+    return ScheduledAction(**values)
 
 
-def _told(daemon: "Daemon", row: dict[str, Any], what: str) -> ScheduledAction:
-    """The action as it is now; the scheduler and subscribers are told of it."""
+def _announce(daemon: "Daemon", row: dict[str, Any], what: str) -> ScheduledAction:
+    """Notify the scheduler and subscribers of a change; return the action."""
     daemon.scheduler.wake()
     daemon.hub.publish("schedule", what, row["id"], description=row["description"], nextRun=row["next_run"])
     return action_from_row(row)
 
 
-def _known_builtin(name: str | None) -> str | None:
+def _check_builtin(name: str | None) -> str | None:
+    """Return the name; raises InvalidParams if there is no such built-in."""
     if name is not None and name not in BUILTINS:
         known = ", ".join(sorted(BUILTINS))
         raise InvalidParams(f"invalid params: there is no built-in {name!r}; there are {known} - at `$.builtin`")
     return name
 
 
-def _skill(db: Db, given: str | None) -> str | None:
-    """The id of a skill, from its id or its name."""
-    if given is None:
+def _resolve_skill(db: Db, skill: str | None) -> str | None:
+    """Return the id of a skill given by id or name; raises InvalidParams."""
+    if skill is None:
         return None
-    found = db.value("SELECT id FROM skills WHERE id = :given OR name = :given", {"given": given})
-    if found is None:
-        raise InvalidParams(f"invalid params: there is no skill {given!r} - at `$.skillId`")
-    return str(found)
+    skill_id = db.value("SELECT id FROM skills WHERE id = :skill OR name = :skill", {"skill": skill})
+    if skill_id is None:
+        raise InvalidParams(f"invalid params: there is no skill {skill!r} - at `$.skillId`")
+    return str(skill_id)
 
 
-def _resolved(db: Db, given: str) -> dict[str, Any]:
-    """The action of this id, or of a unique beginning of it."""
-    whole = resolve_id(db, given, "scheduled_actions", "scheduled action")
-    row = db.fetch_one(f"{SELECT_ACTION} WHERE id = :id", {"id": whole})
+def _fetch_action(db: Db, id_or_prefix: str) -> dict[str, Any]:
+    """Return the row of an action given by id or unique id prefix; raises NotFound."""
+    action_id = resolve_id(db, id_or_prefix, "scheduled_actions", "scheduled action")
+    row = db.fetch_one(f"{SELECT_ACTION} WHERE id = :id", {"id": action_id})
     assert row
     return row
 
 
-def _json(calls: list[dict[str, Any]] | None) -> str | None:
+def _encode_tool_calls(calls: list[dict[str, Any]] | None) -> str | None:
     if calls is None:
         return None
     encoded = msgspec.json.encode(calls)
-    if len(encoded) > MOST_CALLS:
-        raise InvalidParams(f"invalid params: tool calls take {MOST_CALLS} bytes at most - at `$.toolCalls`")
+    if len(encoded) > MAX_TOOL_CALLS_BYTES:
+        limit = MAX_TOOL_CALLS_BYTES
+        raise InvalidParams(f"invalid params: tool calls may have at most {limit} bytes - at `$.toolCalls`")
     return encoded.decode()

@@ -1,4 +1,4 @@
-"""What the daemon can do by itself on a schedule. It runs no commands: these functions are all there is."""
+"""Built-in actions that the daemon executes on a schedule. It runs no commands, only these functions."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -19,7 +19,7 @@ Builtin = Callable[["Daemon", Progress], Awaitable[Any]]
 
 
 async def backup(daemon: "Daemon", progress: Progress) -> dict[str, str]:
-    """A verified copy of the database beside the others; of those made on a schedule the newest seven stay."""
+    """Make a verified copy of the database and delete all but the newest MAX_SCHEDULED_BACKUPS scheduled backups."""
     await progress(0, 1, "copying the database")
     made = await daemon.store.back_up("scheduled")
     for old in backups_to_delete(daemon.paths.backups, made):
@@ -29,12 +29,12 @@ async def backup(daemon: "Daemon", progress: Progress) -> dict[str, str]:
 
 def backups_to_delete(folder: Path, made: Path) -> list[Path]:
     """List all scheduled backups but the newest. One dated after the one just made is old: the clock was wrong."""
-    found = sorted(folder.glob("clankers-*-scheduled.db"), key=lambda path: (path.name <= made.name, path.name))
-    return found[:-MAX_SCHEDULED_BACKUPS]
+    backups = sorted(folder.glob("clankers-*-scheduled.db"), key=lambda path: (path.name <= made.name, path.name))
+    return backups[:-MAX_SCHEDULED_BACKUPS]
 
 
 async def reindex(daemon: "Daemon", progress: Progress) -> dict[str, int]:
-    """The whole index anew, beside the live one."""
+    """Rebuild the index while the live one stays in use."""
     return await rebuild(daemon.index, daemon.queue, daemon.files, progress)
 
 
@@ -44,11 +44,11 @@ async def sync(daemon: "Daemon", progress: Progress) -> Any:
     return msgspec.to_builtins(await daemon.files.sync())
 
 
-async def look_after_memories(daemon: "Daemon", progress: Progress) -> Any:
-    """Promote, archive, merge and let expire what is due for it."""
-    await progress(0, 1, "looking through memories")
+async def maintain_memories(daemon: "Daemon", progress: Progress) -> Any:
+    """Promote, archive, merge and expire memories that are due for it."""
+    await progress(0, 1, "maintaining memories")
     return msgspec.to_builtins(msgspec.structs.replace(await maintain(daemon), changes=[]))
 
 
-BUILTINS: dict[str, Builtin] = {"backup": backup, "maintain": look_after_memories, "reindex": reindex, "sync": sync}
-"""By the name an action gives; each runs as a job of that kind, so never twice at the same time."""
+BUILTINS: dict[str, Builtin] = {"backup": backup, "maintain": maintain_memories, "reindex": reindex, "sync": sync}
+"""Built-in actions by name. Each runs as a job of that kind, so that none runs twice at the same time."""

@@ -1,4 +1,4 @@
-"""The runs of scheduled actions in the database: made when due, handed out on a lease, ended once."""
+"""Runs of scheduled actions in the database: created when due, leased while they are executed, finished once."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,13 +13,13 @@ from clankersd.capture.redaction import count_redactions, redact_all
 from clankersd.db import Db
 from clankersd.schedule.grammar import Schedule, parse_schedule, parse_timezone
 
-MISSED_MS = 60_000
-"""A run that nobody took for so long is one that was missed."""
+MISSED_AFTER_MS = 60_000
+"""A run that waits longer than this is missed."""
 
 MAX_ATTEMPTS = 8
 MAX_LEASE_MS = 3_600_000
 MAX_FINISHED_RUNS = 1000
-AT_ONCE = 100
+MAX_RUNS_PER_CLAIM = 100
 
 SELECT_RUN = """
     SELECT schedule_runs.id, action_id, description, scheduled_for, state, attempts, lease_until, result_json, error,
@@ -30,10 +30,10 @@ _OPEN = "state IN ('waiting', 'taken')"
 _TAKEN = "EXISTS (SELECT 1 FROM schedule_runs WHERE action_id = scheduled_actions.id AND state = 'taken')"
 _DUE = f"""
     SELECT id, schedule, timezone, next_run FROM scheduled_actions
-    WHERE enabled = 1 AND next_run <= :now AND NOT {_TAKEN} ORDER BY next_run, id LIMIT {AT_ONCE}
+    WHERE enabled = 1 AND next_run <= :now AND NOT {_TAKEN} ORDER BY next_run, id LIMIT {MAX_RUNS_PER_CLAIM}
 """
-# One that still waits stands for all that were missed meanwhile.
-_MAKE = f"""
+# A run that still waits is moved instead of adding another: it represents all that were missed.
+_CREATE_RUN = f"""
     INSERT INTO schedule_runs (id, action_id, scheduled_for, state, created_at)
     VALUES (:run_id, :id, :slot, 'waiting', :now)
     ON CONFLICT (action_id) WHERE {_OPEN} DO UPDATE SET scheduled_for = :slot
@@ -53,7 +53,7 @@ _GIVE_UP = """
 _FREE = f"""
     {SELECT_RUN}
     WHERE (state = 'waiting' OR state = 'taken' AND lease_until <= :now) AND (builtin IS NOT NULL OR :clients)
-    ORDER BY scheduled_for, schedule_runs.id LIMIT {AT_ONCE}
+    ORDER BY scheduled_for, schedule_runs.id LIMIT {MAX_RUNS_PER_CLAIM}
 """
 _LEASE = """
     UPDATE schedule_runs SET state = 'taken', attempts = :attempts, lease_until = :lease_until WHERE id = :id
@@ -73,7 +73,7 @@ _PRUNE = f"""
 _AHEAD = "SELECT id, schedule, timezone, next_run FROM scheduled_actions WHERE enabled = 1 AND next_run > :now"
 _MOVE = "UPDATE scheduled_actions SET next_run = :next WHERE id = :id"
 _SHORTEN = "UPDATE schedule_runs SET lease_until = :latest WHERE state = 'taken' AND lease_until > :latest"
-# When an action is due, a run that waits can be handed out or counts as missed, or a lease ends that matters.
+# The earliest of: an action is due, a waiting run can be handed out or is missed, a lease ends that matters.
 _NEXT = f"""
     SELECT min(at) FROM (
         SELECT min(next_run) AS at FROM scheduled_actions WHERE enabled = 1 AND next_run IS NOT NULL AND NOT {_TAKEN}
@@ -88,37 +88,38 @@ _OVERDUE = f"""
     SELECT description FROM scheduled_actions
     WHERE enabled = 1 AND next_run < :before AND NOT {_TAKEN} ORDER BY next_run
 """
-_LEFT = f"{SELECT_RUN} WHERE state = 'waiting' AND scheduled_for < :before ORDER BY scheduled_for"
+_UNCLAIMED = f"{SELECT_RUN} WHERE state = 'waiting' AND scheduled_for < :before ORDER BY scheduled_for"
 _LAST_FAILED = f"""
     {SELECT_RUN} WHERE enabled = 1 AND state = 'failed' AND schedule_runs.id = (
         SELECT id FROM schedule_runs WHERE action_id = scheduled_actions.id ORDER BY rowid DESC LIMIT 1
     )
 """
-_NOBODY = f"nobody acknowledged it, though it was handed out {MAX_ATTEMPTS} times"
+_NOT_ACKNOWLEDGED = f"nobody acknowledged it, though it was handed out {MAX_ATTEMPTS} times"
 
 
 def claim_runs(
     db: Db, now: int, lease_ms: int, *, clients: bool, busy: list[str]
 ) -> tuple[list[ScheduleRun], list[str]]:
-    """Make the runs that are due and lease what may be handed out now, all in the caller's transaction.
+    """Create the runs that are due and lease those that can be handed out, in the caller's transaction.
 
-    Runs for clients are only leased when there are `clients`; what we are `busy` with ourselves stays ours. Also
-    tells which runs ended by themselves.
+    Runs for clients are leased only if there are `clients`. The leases of `busy` runs, which the daemon is executing,
+    are renewed. Returns the leased runs and the ids of runs that ended because they were missed or not acknowledged.
     """
     for run_id in busy:
         renew_lease(db, run_id, now + lease_ms)
     for action in db.fetch(_DUE, {"now": now}):
-        _make_run(db, action, now)
-    ended = db.fetch(_SKIP, {"now": now, "missed": MISSED_MS})
-    ended += db.fetch(_GIVE_UP, {"now": now, "most": MAX_ATTEMPTS, "error": _NOBODY})
+        _create_run(db, _PlannedAction(**action), now)
+    ended = db.fetch(_SKIP, {"now": now, "missed": MISSED_AFTER_MS})
+    ended += db.fetch(_GIVE_UP, {"now": now, "most": MAX_ATTEMPTS, "error": _NOT_ACKNOWLEDGED})
     free = db.fetch(_FREE, {"now": now, "clients": clients})
-    return [_leased(db, run_from_row(row), now, lease_ms) for row in free], [row["id"] for row in ended]
+    leased = [_lease(db, run_from_row(row), now, lease_ms) for row in free]
+    return leased, [row["id"] for row in ended]
 
 
 def replan_after_clock_change(db: Db, now: int, lease_ms: int) -> list[str]:
-    """Plan again what was planned while the clock was ahead; return the ids of the actions whose next run moved.
+    """Plan runs and leases again that were planned while the clock was ahead; return the ids of moved actions.
 
-    The next run of a schedule is never later than the first one after now, and no lease longer than the longest.
+    Afterwards no next run is later than the first run after now, and no lease longer than the maximum.
     """
     db.execute(_SHORTEN, {"latest": now + max(MAX_LEASE_MS, lease_ms)})
     moved = []
@@ -126,108 +127,119 @@ def replan_after_clock_change(db: Db, now: int, lease_ms: int) -> list[str]:
         try:
             schedule = parse_schedule(action["schedule"], parse_timezone(action["timezone"]))
         except InvalidParams:
-            continue  # its run says so when it is due
-        coming = None if schedule.once else schedule.next_after(datetime.fromtimestamp(now / 1000, UTC))
-        if coming is not None and int(coming.timestamp() * 1000) < action["next_run"]:
-            db.execute(_MOVE, {"id": action["id"], "next": int(coming.timestamp() * 1000)})
+            continue  # reported by its run when it is due
+        if schedule.once:
+            continue
+        planned = schedule.next_after(datetime.fromtimestamp(now / 1000, UTC))
+        if planned is not None and int(planned.timestamp() * 1000) < action["next_run"]:
+            db.execute(_MOVE, {"id": action["id"], "next": int(planned.timestamp() * 1000)})
             moved.append(action["id"])
     return moved
 
 
 def renew_lease(db: Db, run_id: str, until: int) -> None:
-    """Let a run be taken for longer."""
+    """Extend the lease of a taken run."""
     db.execute(_RENEW, {"id": run_id, "until": until})
 
 
 def finish_run(db: Db, run_id: str, state: str, result: Any = None, error: str | None = None) -> bool:
-    """Record what became of a run, unless it has ended already; tells whether it did."""
-    (result, error), secrets = _redact_outcome(result, error)
-    row: dict[str, Any] = {"id": run_id, "state": state, "result": None, "error": error, "now": clock.now()}
-    if result is not None:
-        row["result"] = msgspec.json.encode(result).decode()
-    ended = db.fetch(_END, row)
-    count_redactions(db, secrets if ended else {}, row["now"])
-    for found in ended:
-        db.execute(_PRUNE, found)
-    return bool(ended)
-
-
-def _redact_outcome(result: Any, error: str | None) -> tuple[tuple[Any, str | None], dict[str, int]]:
-    cleaned, secrets = redact_all([result, error])
-    assert isinstance(cleaned, list)
-    return (cleaned[0], cleaned[1]), secrets
+    """Store the outcome of a run, with secrets redacted; return False if it has ended already."""
+    redacted, secrets = redact_all([result, error])
+    assert isinstance(redacted, list)
+    result, error = redacted
+    encoded = None if result is None else msgspec.json.encode(result).decode()
+    now = clock.now()
+    params = {"id": run_id, "state": state, "result": encoded, "error": error, "now": now}
+    finished = db.fetch_one(_END, params)
+    if finished is None:
+        return False
+    count_redactions(db, secrets, now)
+    db.execute(_PRUNE, finished)
+    return True
 
 
 def skip_waiting_runs(db: Db, action_id: str) -> None:
-    """Whoever switches an action off does not want what still waits of it either."""
+    """Skip the waiting run of an action that is being disabled."""
     sql = "UPDATE schedule_runs SET state = 'skipped', finished_at = :now WHERE action_id = :id AND state = 'waiting'"
     db.execute(sql, {"id": action_id, "now": clock.now()})
 
 
 def next_event_time(db: Db, *, clients: bool) -> int | None:
-    """When there is something to do again."""
-    params = {"most": MAX_ATTEMPTS, "missed": MISSED_MS, "clients": clients}
+    """Return when the scheduler has something to do next; None if nothing is planned."""
+    params = {"most": MAX_ATTEMPTS, "missed": MISSED_AFTER_MS, "clients": clients}
     return db.value(_NEXT, params)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
 class StuckActions:
-    """What does not go on, by the actions' descriptions; `failed` with the reason."""
+    """Descriptions of actions that do not run: `overdue` without a run, `unclaimed` runs, and `failed` with reasons."""
 
     overdue: list[str]
-    left: list[str]
+    unclaimed: list[str]
     failed: dict[str, str]
 
 
 def find_stuck_actions(db: Db, before: int) -> StuckActions:
-    """What was due before then and was not made a run, what nobody took since, and what failed the last time."""
+    """Find actions that are due since before `before` and have no run, or whose run waits since then or failed."""
     return StuckActions(
         [row["description"] for row in db.fetch(_OVERDUE, {"before": before})],
-        [row["description"] for row in db.fetch(_LEFT, {"before": before})],
+        [row["description"] for row in db.fetch(_UNCLAIMED, {"before": before})],
         {row["description"]: row["error"] or "" for row in db.fetch(_LAST_FAILED)},
     )
 
 
 def find_run(db: Db, run_id: str) -> ScheduleRun | None:
+    """Return a run, or None."""
     row = db.fetch_one(f"{SELECT_RUN} WHERE schedule_runs.id = :id", {"id": run_id})
     return run_from_row(row) if row else None
 
 
 def run_from_row(row: dict[str, Any]) -> ScheduleRun:
-    """A row as what travels."""
-    facts = {name: value for name, value in row.items() if name != "result_json"}
-    return ScheduleRun(**facts, result=msgspec.json.decode(row["result_json"]) if row["result_json"] else None)
+    """Convert a row of SELECT_RUN."""
+    values = dict(row)
+    encoded = values.pop("result_json")
+    return ScheduleRun(**values, result=msgspec.json.decode(encoded) if encoded else None)
 
 
-def _make_run(db: Db, action: dict[str, Any], now: int) -> None:
-    """Make the run of an action that is due, and move the action on. A schedule that cannot be read any more (its
-    zone is gone, say) ends the action, and the run says why."""
+@dataclass(frozen=True)
+class _PlannedAction:
+    id: str
+    schedule: str
+    timezone: str
+    next_run: int
+
+
+def _create_run(db: Db, action: _PlannedAction, now: int) -> None:
+    """Create the run of an action that is due, and plan the next one.
+
+    If the schedule can no longer be parsed (its time zone was removed, say), the run fails and the action ends.
+    """
     run_id = clock.new_id()
-    facts = action | {"run_id": run_id, "now": now, "slot": action["next_run"], "next": None}
+    params = {"run_id": run_id, "id": action.id, "now": now, "slot": action.next_run, "next": None}
     try:
-        schedule = parse_schedule(action["schedule"], parse_timezone(action["timezone"]))
+        schedule = parse_schedule(action.schedule, parse_timezone(action.timezone))
     except InvalidParams as error:
-        db.execute(_MAKE, facts)
-        db.execute(_ADVANCE, facts)
+        db.execute(_CREATE_RUN, params)
+        db.execute(_ADVANCE, params)
         finish_run(db, run_id, "failed", error=error.message)
         return
-    facts["slot"], facts["next"] = _around(schedule, action["next_run"], now)
-    db.execute(_MAKE, facts)
-    db.execute(_ADVANCE, facts)
+    params["slot"], params["next"] = _surrounding_runs(schedule, action.next_run, now)
+    db.execute(_CREATE_RUN, params)
+    db.execute(_ADVANCE, params)
 
 
-def _around(schedule: Schedule, due: int, now: int) -> tuple[int, int | None]:
-    """The last time the schedule came, and when it comes next."""
+def _surrounding_runs(schedule: Schedule, due: int, now: int) -> tuple[int, int | None]:
+    """Return the last time the schedule was due, and when it is due next."""
     if schedule.once:
         return due, None
     moment = datetime.fromtimestamp(now / 1000, UTC)
-    last, coming = schedule.last_until(moment), schedule.next_after(moment)
+    last, planned = schedule.last_until(moment), schedule.next_after(moment)
     slot = due if last is None else max(due, int(last.timestamp() * 1000))
-    return slot, None if coming is None else int(coming.timestamp() * 1000)
+    return slot, None if planned is None else int(planned.timestamp() * 1000)
 
 
-def _leased(db: Db, run: ScheduleRun, now: int, lease_ms: int) -> ScheduleRun:
-    """Each time it is handed out, twice as long is waited before it is handed out again."""
+def _lease(db: Db, run: ScheduleRun, now: int, lease_ms: int) -> ScheduleRun:
+    """Lease a run; each further attempt doubles the lease, up to MAX_LEASE_MS."""
     run.state, run.attempts = "taken", run.attempts + 1
     run.lease_until = now + min(lease_ms * 2 ** (run.attempts - 1), max(MAX_LEASE_MS, lease_ms))
     db.execute(_LEASE, {"id": run.id, "attempts": run.attempts, "lease_until": run.lease_until})

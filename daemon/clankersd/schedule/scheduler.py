@@ -1,4 +1,4 @@
-"""The scheduler: takes what is due, does it or hands it to a client, and hands it out again until it is done."""
+"""The scheduler: runs due built-in actions, hands other due runs to clients, and retries until one is finished."""
 
 import time
 from typing import TYPE_CHECKING
@@ -21,134 +21,132 @@ from clankersd.wire.subscriptions import Subscription, calling_connection
 if TYPE_CHECKING:
     from clankersd.app import Daemon
 
-LONGEST_SLEEP = 30.0
-"""Seconds. The clock may be set and the machine may sleep: what is due is looked up at least so often."""
+MAX_SLEEP_SECONDS = 30.0
+"""Due actions are looked up at least this often, because the clock may be set and the machine may sleep."""
+
+RETRY_SECONDS = 3.0
+"""Pause after an error of the database."""
 
 CLOCK_TOLERANCE_MS = 1000
-"""Clocks are adjusted by less than this all the time."""
+"""Smaller changes of the clock are normal adjustments."""
 
-MOST_RESULT = 256 * 1024
-RECEIVERS = "schedule.run"
-"""The kind of subscription that gets due actions."""
+MAX_RESULT_BYTES = 256 * 1024
+RUN_SUBSCRIPTION = "schedule.run"
+"""The kind of subscription that receives due runs."""
 
 log = structlog.get_logger(component="schedule")
 
-Handed = tuple[ScheduleRun, ScheduledAction]
+ClaimedRun = tuple[ScheduleRun, ScheduledAction]
 
 
 class Scheduler:
-    """One for the daemon; what it knows beside the database is what it is doing itself."""
+    """The daemon's scheduler. Its state is in the database, except for the runs it is executing itself."""
 
     def __init__(self, daemon: "Daemon") -> None:
         self._daemon = daemon
         self.next_event_at: int | None = None
-        """When there is something to do again, as far as is known."""
+        """Time of the next due action or ending lease; None if nothing is planned."""
         self._woken = anyio.Event()
-        self._busy: set[str] = set()
+        self._executing: set[str] = set()
+        """Ids of runs of built-in actions in progress."""
         self._turn = 0
-        self._ahead: float | None = None
-        """Milliseconds by which the wall clock was ahead of the monotonic one at the last look."""
+        self._clock_offset_ms: float | None = None
+        """Difference between the wall clock and the monotonic clock at the last check."""
 
     @property
     def lease_ms(self) -> int:
         return round(self._daemon.config.schedule_lease_seconds * 1000)
 
     def wake(self) -> None:
-        """Something changed: look again."""
+        """Look for due actions now, because something changed."""
         self._woken.set()
 
     async def run(self) -> None:
-        """Do what is due, for as long as the daemon lives."""
+        """Execute and hand out what is due, for as long as the daemon runs."""
         await self._daemon.jobs.ready.wait()
         async with anyio.create_task_group() as tasks:
             while True:
                 self._woken = anyio.Event()
                 try:
-                    await self._follow_clock()
-                    for handed in await self._claim():
-                        self._hand_out(handed, tasks)
+                    await self._check_clock()
+                    for claimed in await self._claim():
+                        self._hand_out(claimed, tasks)
                     seconds = await self._seconds_to_wait()
                 except RpcError as error:
-                    log.warning("schedules wait", problem=error.message)
-                    seconds = LONGEST_SLEEP / 10
+                    log.warning("scheduler paused", problem=error.message)
+                    seconds = RETRY_SECONDS
                 with anyio.move_on_after(seconds):
                     await self._woken.wait()
 
-    async def _follow_clock(self) -> None:
-        """Plan again when the clock was set back, and at the start: it may have been set back before."""
-        ahead = clock.now() - time.monotonic() * 1000
-        if self._ahead is not None and ahead > self._ahead - CLOCK_TOLERANCE_MS:
-            self._ahead = ahead
-            return
-        moved = await self._daemon.store.write(
-            lambda db: runs.replan_after_clock_change(db, clock.now(), self.lease_ms)
-        )
-        self._ahead = ahead
-        if moved:
-            log.warning("schedules follow a clock that was set back", actions=len(moved))
+    async def _check_clock(self) -> None:
+        """Plan again if the clock was set back, and at the start, since it may have been set back before."""
+        offset = clock.now() - time.monotonic() * 1000
+        if self._clock_offset_ms is None or offset <= self._clock_offset_ms - CLOCK_TOLERANCE_MS:
+            moved = await self._daemon.store.write(
+                lambda db: runs.replan_after_clock_change(db, clock.now(), self.lease_ms)
+            )
+            if moved:
+                log.warning("schedules replanned after clock change", actions=len(moved))
+        self._clock_offset_ms = offset
 
-    async def _claim(self) -> list[Handed]:
-        now, clients, busy = clock.now(), bool(self._receivers()), sorted(self._busy)
+    async def _claim(self) -> list[ClaimedRun]:
+        now, clients, busy = clock.now(), bool(self._subscribers()), sorted(self._executing)
 
-        def claim(db: Db) -> tuple[list[Handed], list[ScheduleRun]]:
-            taken, ended = runs.claim_runs(db, now, self.lease_ms, clients=clients, busy=busy)
-            return [(run, _action(db, run)) for run in taken], [
-                found for one in ended if (found := runs.find_run(db, one))
-            ]
+        def claim(db: Db) -> tuple[list[ClaimedRun], list[ScheduleRun]]:
+            leased, ended_ids = runs.claim_runs(db, now, self.lease_ms, clients=clients, busy=busy)
+            ended = [runs.find_run(db, run_id) for run_id in ended_ids]
+            return [(run, _fetch_action(db, run)) for run in leased], [run for run in ended if run is not None]
 
-        coming = await self._daemon.store.read(lambda db: runs.next_event_time(db, clients=clients))
-        if coming is None or coming > now:
+        next_event = await self._daemon.store.read(lambda db: runs.next_event_time(db, clients=clients))
+        if next_event is None or next_event > now:
             return []
-        handed, ended = await self._daemon.store.write(claim)
-        for run in [*ended, *(run for run, _ in handed)]:
+        claimed, ended = await self._daemon.store.write(claim)
+        for run in [*ended, *(run for run, _ in claimed)]:
             self._publish(run)
-        return handed
+        return claimed
 
     async def _seconds_to_wait(self) -> float:
-        clients = bool(self._receivers())
+        clients = bool(self._subscribers())
         self.next_event_at = await self._daemon.store.read(lambda db: runs.next_event_time(db, clients=clients))
         if self.next_event_at is None:
-            return LONGEST_SLEEP
-        return min(max((self.next_event_at - clock.now()) / 1000, 0.01), LONGEST_SLEEP)
+            return MAX_SLEEP_SECONDS
+        return min(max((self.next_event_at - clock.now()) / 1000, 0.01), MAX_SLEEP_SECONDS)
 
-    def _hand_out(self, handed: Handed, tasks: anyio.abc.TaskGroup) -> None:
-        run, action = handed
+    def _hand_out(self, claimed: ClaimedRun, tasks: anyio.abc.TaskGroup) -> None:
+        """Execute a built-in action, or send the run to one client, a different one first each time."""
+        run, action = claimed
         if action.builtin is not None:
-            self._busy.add(run.id)
-            tasks.start_soon(self._do, run, action.builtin)
+            self._executing.add(run.id)
+            tasks.start_soon(self._execute_builtin, run, action.builtin)
             return
         assert run.lease_until
         due = DueRun(run.id, action, run.scheduled_for, run.attempts, run.lease_until)
-        for receiver in self._in_turn():
-            if self._daemon.hub.notify(receiver.connection, RUN, due):
+        subscribers = self._subscribers()
+        self._turn += 1
+        first = self._turn % len(subscribers) if subscribers else 0
+        for subscriber in subscribers[first:] + subscribers[:first]:
+            if self._daemon.hub.notify(subscriber.connection, RUN, due):
                 return
 
-    def _receivers(self) -> list[Subscription]:
-        return self._daemon.hub.subscriptions_to(RECEIVERS)
+    def _subscribers(self) -> list[Subscription]:
+        return self._daemon.hub.subscriptions_to(RUN_SUBSCRIPTION)
 
-    def _in_turn(self) -> list[Subscription]:
-        """Those who may get a run, beginning with another one each time."""
-        receivers = self._receivers()
-        self._turn += 1
-        first = self._turn % len(receivers) if receivers else 0
-        return receivers[first:] + receivers[:first]
-
-    async def _do(self, run: ScheduleRun, builtin: str) -> None:
-        """Do a built-in action as a job. While it runs its lease is renewed; if the daemon dies, it is not."""
+    async def _execute_builtin(self, run: ScheduleRun, builtin: str) -> None:
+        """Run a built-in action as a job. Its lease is renewed while it runs, and ends if the daemon dies."""
         try:
             job_id = await self._daemon.jobs.start(builtin, lambda progress: BUILTINS[builtin](self._daemon, progress))
             job = await self._daemon.jobs.wait(job_id)
             state = "done" if job.state == "done" else "failed"
             result = {"jobId": job_id, "result": job.result}
-            await self._end(run.id, state, result, job.error or (None if state == "done" else job.state))
+            await self._finish(run.id, state, result, job.error or (None if state == "done" else job.state))
         except Conflict as error:
-            log.info("built-in waits", run_id=run.id, problem=error.message)  # handed out again when the lease ends
+            log.info("built-in deferred", run_id=run.id, problem=error.message)  # retried when the lease ends
         except Exception as error:
             log.exception("built-in failed", run_id=run.id, builtin=builtin, error=str(error))
         finally:
-            self._busy.discard(run.id)
+            self._executing.discard(run.id)
 
-    async def _end(self, run_id: str, state: str, result: object, error: str | None) -> ScheduleRun:
+    async def _finish(self, run_id: str, state: str, result: object, error: str | None) -> ScheduleRun:
         def store(db: Db) -> tuple[bool, ScheduleRun | None]:
             return runs.finish_run(db, run_id, state, result, error), runs.find_run(db, run_id)
 
@@ -165,11 +163,11 @@ class Scheduler:
         self._daemon.hub.publish("schedule", run.state, run.action_id, **facts)
 
     async def acknowledge(self, request: ScheduleAck) -> ScheduleRun:
-        """What a client says of a run that it was handed."""
-        if len(msgspec.json.encode(request.result)) > MOST_RESULT:
-            raise InvalidParams(f"invalid params: a result takes {MOST_RESULT} bytes at most - at `$.result`")
+        """Record a client's report on a run: finished, failed, or still working, which renews the lease."""
+        if len(msgspec.json.encode(request.result)) > MAX_RESULT_BYTES:
+            raise InvalidParams(f"invalid params: a result takes {MAX_RESULT_BYTES} bytes at most - at `$.result`")
         if request.state != "working":
-            return await self._end(request.run_id, request.state, request.result, request.error)
+            return await self._finish(request.run_id, request.state, request.result, request.error)
 
         def renew(db: Db) -> ScheduleRun | None:
             runs.renew_lease(db, request.run_id, clock.now() + self.lease_ms)
@@ -181,7 +179,7 @@ class Scheduler:
         return run
 
 
-def _action(db: Db, run: ScheduleRun) -> ScheduledAction:
+def _fetch_action(db: Db, run: ScheduleRun) -> ScheduledAction:
     row = db.fetch_one(f"{SELECT_ACTION} WHERE id = :id", {"id": run.action_id})
     assert row
     return action_from_row(row)
@@ -189,7 +187,7 @@ def _action(db: Db, run: ScheduleRun) -> ScheduledAction:
 
 @handles(ScheduleSubscribe)
 async def subscribe(daemon: "Daemon", request: ScheduleSubscribe) -> Subscribed:
-    subscription = daemon.hub.subscribe(calling_connection(), frozenset({RECEIVERS}), {})
+    subscription = daemon.hub.subscribe(calling_connection(), frozenset({RUN_SUBSCRIPTION}), {})
     daemon.scheduler.wake()
     return Subscribed(subscription)
 

@@ -1,1 +1,1 @@
-"""Captured sessions: reading them back, threads, statistics."""
+"""Captured sessions: reading them, threads of chats, and usage statistics."""

@@ -1,6 +1,6 @@
-"""Reading back what was captured: sessions, their messages, tools, errors, compactions, timelines."""
+"""Read captured sessions: their messages, tools, errors, compactions and timelines; delete sessions."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -39,25 +39,28 @@ from clankersd.wire.rpc import handles
 if TYPE_CHECKING:
     from clankersd.app import Daemon
 
+Struct = TypeVar("Struct", bound=msgspec.Struct)
 
-_SESSION = """
+MESSAGE_COLUMNS = """
+    messages.id, session_id, role, text_content, messages.model, messages.source, messages.prompt_tokens,
+    messages.completion_tokens, duration_ms, messages.created_at, completed_at, messages.metadata
+"""
+"""The columns of a Message, qualified where `sessions` has a column of the same name."""
+
+_SELECT_SESSION = """
     SELECT id, title, project_id, project_path, project_name, model, provider, source, status,
            prompt_tokens, completion_tokens, cost, message_count, tool_call_count, permission_mode,
            created_at, updated_at, ended_at, summary, user_prompt, context_json, chat_id, metadata
     FROM sessions
 """
-_MESSAGE = """
-    SELECT id, session_id, role, text_content, model, source, prompt_tokens, completion_tokens,
-           duration_ms, created_at, completed_at, metadata
-    FROM messages
-"""
-_TOOL = """
+_SELECT_MESSAGE = f"SELECT {MESSAGE_COLUMNS} FROM messages"
+_SELECT_TOOL = """
     SELECT id, session_id, message_id, tool_name, tool_input, tool_output, file_path, success,
            error_message, duration_ms, created_at
     FROM tools
 """
-_ERROR = "SELECT id, session_id, error_type, error_message, created_at FROM session_errors"
-_COMPACTION = """
+_SELECT_ERROR = "SELECT id, session_id, error_type, error_message, created_at FROM session_errors"
+_SELECT_COMPACTION = """
     SELECT id, session_id, tokens_before, tokens_after, messages_before, messages_after, cause, summary,
            created_at
     FROM compaction_events
@@ -85,21 +88,32 @@ _PROJECTS = """
     FROM projects LEFT JOIN sessions ON sessions.project_id = projects.id
     GROUP BY projects.id ORDER BY last_session_at DESC NULLS LAST, path LIMIT :limit
 """
-_KINDS: dict[str, tuple[str, type[Any]]] = {
-    "message": (_MESSAGE, Message),
-    "tool": (_TOOL, Tool),
-    "error": (_ERROR, SessionError),
-    "compaction": (_COMPACTION, Compaction),
+_TIMELINE_KINDS: dict[str, tuple[str, type[msgspec.Struct]]] = {
+    "message": (_SELECT_MESSAGE, Message),
+    "tool": (_SELECT_TOOL, Tool),
+    "error": (_SELECT_ERROR, SessionError),
+    "compaction": (_SELECT_COMPACTION, Compaction),
 }
-_RANKS = list(_KINDS)
-_TESTS = {"chat_id": "session_id IN (SELECT id FROM sessions WHERE chat_id = :chat_id)"}
+"""Statement and struct of each kind, in the order of the ranks in _TIMELINE."""
+
+_CONDITIONS = {
+    "session_id": "session_id = :session_id",
+    "chat_id": "session_id IN (SELECT id FROM sessions WHERE chat_id = :chat_id)",
+    "role": "role = :role",
+    "tool_name": "tool_name = :tool_name",
+    "file_path": "file_path = :file_path",
+    "success": "success = :success",
+    "since": "created_at >= :since",
+    "until": "created_at < :until",
+}
+"""Conditions on messages, tools, errors and compactions, by the name of their parameter."""
 
 
 @handles(SessionGet)
 async def get_session(daemon: "Daemon", request: SessionGet) -> Session:
     def get(db: Db) -> Session:
         session_id = resolve_id(db, request.id, "sessions", "session")
-        row = db.fetch_one(f"{_SESSION} WHERE id = :id", {"id": session_id})
+        row = db.fetch_one(f"{_SELECT_SESSION} WHERE id = :id", {"id": session_id})
         assert row
         return _session(row, _counts(db, session_id))
 
@@ -111,10 +125,11 @@ async def list_sessions(daemon: "Daemon", request: SessionList) -> SessionPage:
     conditions, params = _session_filters(request)
 
     def page(db: Db) -> SessionPage:
-        rows = fetch_page(db, f"{_SESSION} WHERE {conditions} ORDER BY created_at DESC, id DESC LIMIT :limit", params)
+        sql = f"{_SELECT_SESSION} WHERE {conditions} ORDER BY created_at DESC, id DESC LIMIT :limit"
+        rows = fetch_page(db, sql, params)
         shown = fit_reply(rows[: request.limit])
         sessions = [_session(row, _counts(db, row["id"])) for row in shown]
-        return SessionPage(sessions, _next_cursor(rows, shown))
+        return SessionPage(sessions, _next_cursor(rows, len(shown)))
 
     return await daemon.store.read(page)
 
@@ -125,10 +140,10 @@ async def delete_session(daemon: "Daemon", request: SessionDelete) -> Deleted:
 
 
 async def delete(daemon: "Daemon", session_id: str, dry_run: bool, what: str = "session") -> Deleted:
-    """Delete a session and everything of it, and let it be known; or only tell what that would be."""
+    """Delete a session with all its rows and notify subscribers; with `dry_run`, only count the rows."""
 
     def count(db: Db) -> tuple[dict[str, Any], SessionCounts]:
-        row = db.fetch_one(f"{_SESSION} WHERE id = :id", {"id": session_id})
+        row = db.fetch_one(f"{_SELECT_SESSION} WHERE id = :id", {"id": session_id})
         if row is None:
             raise NotFound(f"{what} not found: {session_id}")
         return row, _counts(db, session_id)
@@ -147,37 +162,43 @@ async def delete(daemon: "Daemon", session_id: str, dry_run: bool, what: str = "
 
 @handles(MessageList)
 async def list_messages(daemon: "Daemon", request: MessageList) -> MessagePage:
-    given = [one for one in (request.session_id, request.thread_id, request.chat_id) if one is not None]
-    if len(given) != 1:
+    scopes = [scope for scope in (request.session_id, request.thread_id, request.chat_id) if scope is not None]
+    if len(scopes) != 1:
         raise InvalidParams("invalid params: exactly one of sessionId, threadId and chatId is needed")
     session_id = request.session_id or request.thread_id
-    where = {"session_id": session_id, "role": request.role, "chat_id": request.chat_id}
-    times = {"since": to_ms(request.since), "until": to_ms(request.until)}
+    filters = {
+        "session_id": session_id,
+        "role": request.role,
+        "chat_id": request.chat_id,
+        "since": to_ms(request.since),
+        "until": to_ms(request.until),
+    }
 
     def page(db: Db) -> MessagePage:
         if session_id is not None:
-            _require(db, session_id)
-        rows, cursor = _newest(db, _MESSAGE, where, request.limit, request.cursor, **times)
-        return MessagePage([_build(Message, row) for row in rows], cursor)
+            _check_session_exists(db, session_id)
+        messages, cursor = _fetch_newest(db, _SELECT_MESSAGE, Message, filters, request.limit, request.cursor)
+        return MessagePage(messages, cursor)
 
     return await daemon.store.read(page)
 
 
 @handles(ToolList)
 async def list_tools(daemon: "Daemon", request: ToolList) -> ToolPage:
-    where = {
+    filters = {
         "session_id": request.session_id,
         "tool_name": request.tool_name,
         "file_path": request.file_path,
         "success": request.success,
+        "since": to_ms(request.since),
+        "until": to_ms(request.until),
     }
-    times = {"since": to_ms(request.since), "until": to_ms(request.until)}
 
     def page(db: Db) -> ToolPage:
         if request.session_id is not None:
-            _require(db, request.session_id)
-        rows, cursor = _newest(db, _TOOL, where, request.limit, request.cursor, **times)
-        return ToolPage([_build(Tool, row) for row in rows], cursor)
+            _check_session_exists(db, request.session_id)
+        tools, cursor = _fetch_newest(db, _SELECT_TOOL, Tool, filters, request.limit, request.cursor)
+        return ToolPage(tools, cursor)
 
     return await daemon.store.read(page)
 
@@ -185,9 +206,9 @@ async def list_tools(daemon: "Daemon", request: ToolList) -> ToolPage:
 @handles(SessionErrors)
 async def list_errors(daemon: "Daemon", request: SessionErrors) -> list[SessionError]:
     def errors(db: Db) -> list[SessionError]:
-        _require(db, request.session_id)
-        rows, _ = _newest(db, _ERROR, {"session_id": request.session_id}, request.limit, None)
-        return [_build(SessionError, row) for row in rows]
+        _check_session_exists(db, request.session_id)
+        filters = {"session_id": request.session_id}
+        return _fetch_newest(db, _SELECT_ERROR, SessionError, filters, request.limit, None)[0]
 
     return await daemon.store.read(errors)
 
@@ -195,9 +216,9 @@ async def list_errors(daemon: "Daemon", request: SessionErrors) -> list[SessionE
 @handles(SessionCompactions)
 async def list_compactions(daemon: "Daemon", request: SessionCompactions) -> list[Compaction]:
     def compactions(db: Db) -> list[Compaction]:
-        _require(db, request.session_id)
-        rows, _ = _newest(db, _COMPACTION, {"session_id": request.session_id}, request.limit, None)
-        return [_build(Compaction, row) for row in rows]
+        _check_session_exists(db, request.session_id)
+        filters = {"session_id": request.session_id}
+        return _fetch_newest(db, _SELECT_COMPACTION, Compaction, filters, request.limit, None)[0]
 
     return await daemon.store.read(compactions)
 
@@ -207,18 +228,15 @@ async def timeline(daemon: "Daemon", request: SessionTimeline) -> Timeline:
     at, rank, after = decode_cursor(request.cursor, int, int, str) if request.cursor else (-1, 0, "")
 
     def page(db: Db) -> Timeline:
-        _require(db, request.session_id)
-        params = {
-            "id": request.session_id,
-            "at": at,
-            "rank": rank,
-            "after": after,
-            "limit": request.limit + 1,
-        }
-        found = db.fetch(_TIMELINE, params)
-        whole = take_page(_fetch_entry(db, row) for row in found[: request.limit])
-        shown = fit_reply(whole)
-        return Timeline([_entry(row) for row in shown], _timeline_cursor(found, len(shown)))
+        _check_session_exists(db, request.session_id)
+        params = {"id": request.session_id, "at": at, "rank": rank, "after": after, "limit": request.limit + 1}
+        keys = db.fetch(_TIMELINE, params)
+        rows = fit_reply(take_page(_fetch_entry(db, key) for key in keys[: request.limit]))
+        cursor = None
+        if len(rows) < len(keys):
+            last = keys[len(rows) - 1]
+            cursor = encode_cursor(last["created_at"], list(_TIMELINE_KINDS).index(last["kind"]), last["id"])
+        return Timeline([_timeline_entry(row) for row in rows], cursor)
 
     return await daemon.store.read(page)
 
@@ -236,44 +254,47 @@ def _session_filters(request: SessionList) -> tuple[str, dict[str, Any]]:
         "since": to_ms(request.since),
         "until": to_ms(request.until),
     }
-    tests = {
+    conditions_by_name = {
         "project": IN_PROJECT,
         "source": "source = :source",
         "status": "status = :status",
         "since": "created_at >= :since",
         "until": "created_at < :until",
     }
-    conditions = ["1"] + [test for name, test in tests.items() if params[name] is not None]
+    conditions = ["1"] + [sql for name, sql in conditions_by_name.items() if params[name] is not None]
     if request.cursor:
         conditions.append("(created_at, id) < (:at, :before)")
         params["at"], params["before"] = decode_cursor(request.cursor, int, str)
     return " AND ".join(conditions), params | {"limit": request.limit + 1}
 
 
-def _newest(
-    db: Db, select: str, where: dict[str, Any], limit: int, cursor: str | None, **times: int | None
-) -> tuple[list[dict[str, Any]], str | None]:
-    """The newest rows that match, oldest of them first, and the cursor to those before."""
-    params = {name: value for name, value in (where | times).items() if value is not None}
-    conditions = ["1"] + [_TESTS.get(name, f"{name} = :{name}") for name in where if name in params]
-    conditions += ["created_at >= :since"] * ("since" in params) + ["created_at < :until"] * ("until" in params)
+def _fetch_newest(
+    db: Db, select: str, struct: type[Struct], filters: dict[str, Any], limit: int, cursor: str | None
+) -> tuple[list[Struct], str | None]:
+    """Fetch the newest matching rows, oldest first, and the cursor for the rows before them.
+
+    `filters` are values for _CONDITIONS; None does not filter.
+    """
+    params = {name: value for name, value in filters.items() if value is not None}
+    conditions = ["1"] + [_CONDITIONS[name] for name in params]
     if cursor:
         conditions.append("(created_at, id) < (:at, :before)")
         params["at"], params["before"] = decode_cursor(cursor, int, str)
-    rows = fetch_page(
-        db,
-        f"{select} WHERE {' AND '.join(conditions)} ORDER BY created_at DESC, id DESC LIMIT :limit",
-        params | {"limit": limit + 1},
-    )
+    sql = f"{select} WHERE {' AND '.join(conditions)} ORDER BY created_at DESC, id DESC LIMIT :limit"
+    rows = fetch_page(db, sql, params | {"limit": limit + 1})
     shown = fit_reply(rows[:limit])
-    return shown[::-1], _next_cursor(rows, shown)
+    next_cursor = _next_cursor(rows, len(shown))
+    return [from_row(struct, row) for row in reversed(shown)], next_cursor
 
 
-def _next_cursor(rows: list[dict[str, Any]], shown: list[dict[str, Any]]) -> str | None:
-    return encode_cursor(shown[-1]["created_at"], shown[-1]["id"]) if len(rows) > len(shown) else None
+def _next_cursor(rows: list[dict[str, Any]], shown: int) -> str | None:
+    if len(rows) == shown:
+        return None
+    last = rows[shown - 1]
+    return encode_cursor(last["created_at"], last["id"])
 
 
-def _require(db: Db, session_id: str) -> None:
+def _check_session_exists(db: Db, session_id: str) -> None:
     if not db.value("SELECT 1 FROM sessions WHERE id = :id", {"id": session_id}):
         raise NotFound(f"session not found: {session_id}")
 
@@ -286,30 +307,26 @@ def _counts(db: Db, session_id: str) -> SessionCounts:
 
 def _session(row: dict[str, Any], counts: SessionCounts) -> Session:
     row["context"] = row.pop("context_json")
-    return _build(Session, row | {"counts": counts})  # type: ignore[no-any-return]
+    return from_row(Session, row | {"counts": counts})
 
 
-def _fetch_entry(db: Db, found: dict[str, Any]) -> dict[str, Any]:
-    select, _ = _KINDS[found["kind"]]
-    row = db.fetch_one(f"{select} WHERE id = :id", {"id": found["id"]})
+def _fetch_entry(db: Db, key: dict[str, Any]) -> dict[str, Any]:
+    """Fetch the row of a timeline entry, and add its kind."""
+    select, _ = _TIMELINE_KINDS[key["kind"]]
+    row = db.fetch_one(f"{select} WHERE id = :id", {"id": key["id"]})
     assert row
-    return row | {"kind": found["kind"]}
+    return row | {"kind": key["kind"]}
 
 
-def _entry(row: dict[str, Any]) -> TimelineEntry:
+def _timeline_entry(row: dict[str, Any]) -> TimelineEntry:
     kind = row.pop("kind")
-    return TimelineEntry(kind=kind, at=row["created_at"], **{kind: _build(_KINDS[kind][1], row)})
+    _, struct = _TIMELINE_KINDS[kind]
+    entry: dict[str, Any] = {kind: from_row(struct, row)}
+    return TimelineEntry(kind=kind, at=row["created_at"], **entry)
 
 
-def _timeline_cursor(found: list[dict[str, Any]], shown: int) -> str | None:
-    if shown == len(found):
-        return None
-    last = found[shown - 1]
-    return encode_cursor(last["created_at"], _RANKS.index(last["kind"]), last["id"])
-
-
-def _build(struct: type[Any], row: dict[str, Any]) -> Any:
-    """The row as what travels: JSON columns as objects, 0 and 1 as what they mean."""
+def from_row(struct: type[Struct], row: dict[str, Any]) -> Struct:
+    """Convert a row: decode JSON columns, and make a boolean of `success`."""
     for name in ("context", "metadata"):
         if row.get(name) is not None:
             row[name] = msgspec.json.decode(row[name])

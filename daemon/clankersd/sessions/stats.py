@@ -1,4 +1,4 @@
-"""Statistics: what was used, by whom and when."""
+"""Usage statistics: tokens, cost and tools by project, model, source and day."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -11,62 +11,62 @@ from clankersd.wire.rpc import handles
 if TYPE_CHECKING:
     from clankersd.app import Daemon
 
-_CHOSEN = f"""
-    chosen AS (
+_SELECTED_SESSIONS = f"""
+    selected AS (
         SELECT * FROM sessions
         WHERE (:project IS NULL OR {IN_PROJECT})
           AND (:since IS NULL OR created_at >= :since) AND (:until IS NULL OR created_at < :until)
     )
 """
 
-# A session's figure and the sum over its messages tell of the same tokens: what the messages do not account
-# for is added as a row of its own, so that each token is counted once and goes to the model that used it.
+# A session's token count and the sum over its messages describe the same tokens. The part that the messages do not
+# account for is added as a separate row, so that each token is counted once, for the model that used it.
 _USAGE = f"""
-    WITH {_CHOSEN},
-    spoken AS (
-        SELECT session_id, coalesce(messages.model, chosen.model) AS model,
+    WITH {_SELECTED_SESSIONS},
+    message_usage AS (
+        SELECT session_id, coalesce(messages.model, selected.model) AS model,
                date(messages.created_at / 1000, 'unixepoch', 'localtime') AS day,
                count(*) AS messages, sum(coalesce(messages.prompt_tokens, 0)) AS prompt_tokens,
                sum(coalesce(messages.completion_tokens, 0)) AS completion_tokens
-        FROM messages JOIN chosen ON chosen.id = session_id
+        FROM messages JOIN selected ON selected.id = session_id
         GROUP BY session_id, 2, 3
     ),
-    heard AS (
+    message_totals AS (
         SELECT session_id, sum(prompt_tokens) AS prompt_tokens, sum(completion_tokens) AS completion_tokens
-        FROM spoken GROUP BY session_id
+        FROM message_usage GROUP BY session_id
     ),
-    used AS (
-        SELECT session_id, model, day, messages, prompt_tokens, completion_tokens, 0.0 AS cost FROM spoken
+    usage AS (
+        SELECT session_id, model, day, messages, prompt_tokens, completion_tokens, 0.0 AS cost FROM message_usage
         UNION ALL
         SELECT id, model, date(created_at / 1000, 'unixepoch', 'localtime'), 0,
-               max(coalesce(chosen.prompt_tokens, 0) - coalesce(heard.prompt_tokens, 0), 0),
-               max(coalesce(chosen.completion_tokens, 0) - coalesce(heard.completion_tokens, 0), 0),
+               max(coalesce(selected.prompt_tokens, 0) - coalesce(message_totals.prompt_tokens, 0), 0),
+               max(coalesce(selected.completion_tokens, 0) - coalesce(message_totals.completion_tokens, 0), 0),
                coalesce(cost, 0.0)
-        FROM chosen LEFT JOIN heard ON heard.session_id = id
+        FROM selected LEFT JOIN message_totals ON message_totals.session_id = id
     )
-    SELECT {{name}} AS name, count(DISTINCT used.session_id) AS sessions, sum(used.messages) AS messages,
-           sum(used.prompt_tokens) AS prompt_tokens, sum(used.completion_tokens) AS completion_tokens,
-           total(used.cost) AS cost
-    FROM used JOIN chosen ON chosen.id = used.session_id
+    SELECT {{name}} AS name, count(DISTINCT usage.session_id) AS sessions, sum(usage.messages) AS messages,
+           sum(usage.prompt_tokens) AS prompt_tokens, sum(usage.completion_tokens) AS completion_tokens,
+           total(usage.cost) AS cost
+    FROM usage JOIN selected ON selected.id = usage.session_id
     GROUP BY 1 ORDER BY {{order}} LIMIT :limit
 """
-_HEAVIEST = "sum(used.prompt_tokens) + sum(used.completion_tokens) DESC, sum(used.messages) DESC, 1"
+_MOST_TOKENS_FIRST = "sum(usage.prompt_tokens) + sum(usage.completion_tokens) DESC, sum(usage.messages) DESC, 1"
 
 _TOTALS = f"""
-    WITH {_CHOSEN}
-    SELECT (SELECT count(*) FROM chosen) AS sessions,
-           (SELECT count(*) FROM tools JOIN chosen ON chosen.id = session_id) AS tools,
-           (SELECT count(*) FROM tools JOIN chosen ON chosen.id = session_id
+    WITH {_SELECTED_SESSIONS}
+    SELECT (SELECT count(*) FROM selected) AS sessions,
+           (SELECT count(*) FROM tools JOIN selected ON selected.id = session_id) AS tools,
+           (SELECT count(*) FROM tools JOIN selected ON selected.id = session_id
             WHERE success = 0) AS failed_tools,
-           (SELECT count(*) FROM session_errors JOIN chosen ON chosen.id = session_id) AS errors,
-           (SELECT count(*) FROM compaction_events JOIN chosen ON chosen.id = session_id) AS compactions,
-           (SELECT count(DISTINCT project_id) FROM chosen) AS projects
+           (SELECT count(*) FROM session_errors JOIN selected ON selected.id = session_id) AS errors,
+           (SELECT count(*) FROM compaction_events JOIN selected ON selected.id = session_id) AS compactions,
+           (SELECT count(DISTINCT project_id) FROM selected) AS projects
 """
 _TOOLS = f"""
-    WITH {_CHOSEN}
+    WITH {_SELECTED_SESSIONS}
     SELECT tool_name AS name, count(*) AS calls, total(success = 0) AS failures,
            avg(duration_ms) AS mean_duration_ms
-    FROM tools JOIN chosen ON chosen.id = session_id
+    FROM tools JOIN selected ON selected.id = session_id
     GROUP BY tool_name ORDER BY calls DESC, tool_name LIMIT :limit
 """
 
@@ -80,31 +80,31 @@ async def stats(daemon: "Daemon", request: Stats) -> Statistics:
         "limit": request.limit,
     }
 
-    async def usage(name: str, order: str = _HEAVIEST) -> list[Usage]:
-        # Each in a read of its own, so that events get in between.
+    async def usage(name: str, order: str = _MOST_TOKENS_FIRST) -> list[Usage]:
+        # In a separate read each, so that writes are not delayed.
         sql = _USAGE.format(name=name, order=order)
         return await daemon.store.read(lambda db: [Usage(**row) for row in db.fetch(sql, params)])
 
-    whole = await usage("NULL")
+    total = await usage("NULL")
     return Statistics(
-        totals=await daemon.store.read(lambda db: _totals(db, params, whole)),
-        by_project=await usage("coalesce(chosen.project_path, chosen.project_name)"),
-        by_model=await usage("used.model"),
-        by_source=await usage("chosen.source"),
-        by_day=await usage("used.day", "1 DESC"),
+        totals=await daemon.store.read(lambda db: _totals(db, params, total)),
+        by_project=await usage("coalesce(selected.project_path, selected.project_name)"),
+        by_model=await usage("usage.model"),
+        by_source=await usage("selected.source"),
+        by_day=await usage("usage.day", "1 DESC"),
         tools=await daemon.store.read(lambda db: _tools(db, params)),
     )
 
 
-def _totals(db: Db, params: dict[str, Any], whole: list[Usage]) -> Totals:
-    row = db.fetch_one(_TOTALS, {key: value for key, value in params.items() if key != "limit"})
+def _totals(db: Db, params: dict[str, Any], usage: list[Usage]) -> Totals:
+    row = db.fetch_one(_TOTALS, {name: value for name, value in params.items() if name != "limit"})
     assert row
-    used = whole[0] if whole else Usage(None, 0, 0, 0, 0, 0.0)
+    total = usage[0] if usage else Usage(None, 0, 0, 0, 0, 0.0)
     return Totals(
-        messages=used.messages,
-        prompt_tokens=used.prompt_tokens,
-        completion_tokens=used.completion_tokens,
-        cost=used.cost,
+        messages=total.messages,
+        prompt_tokens=total.prompt_tokens,
+        completion_tokens=total.completion_tokens,
+        cost=total.cost,
         **row,
     )
 

@@ -1,4 +1,4 @@
-"""Threads and their messages: the conversations of a chat, which are sessions by another name."""
+"""Threads: sessions that belong to a chat, created and read by clients, with their messages."""
 
 from dataclasses import replace
 from functools import partial
@@ -40,16 +40,14 @@ from clankersd.wire.rpc import handles
 if TYPE_CHECKING:
     from clankersd.app import Daemon
 
-_THREAD = """
+_SELECT_THREAD = """
     SELECT id, chat_id, title, project_path, metadata, created_at, updated_at,
            (SELECT count(*) FROM messages WHERE session_id = sessions.id) AS messages
     FROM sessions
 """
 _IN_CHAT = "chunks.session_id IN (SELECT id FROM sessions WHERE chat_id = :chat_id)"
-_MESSAGES = """
-    SELECT messages.id, session_id, role, text_content, messages.model, messages.source, messages.prompt_tokens,
-           messages.completion_tokens, duration_ms, messages.created_at, completed_at, messages.metadata,
-           chat_id, project_path
+_SELECT_MESSAGES = f"""
+    SELECT {sessions.MESSAGE_COLUMNS}, chat_id, project_path
     FROM messages JOIN sessions ON sessions.id = session_id
     WHERE messages.id IN (SELECT value FROM json_each(:ids))
 """
@@ -63,12 +61,12 @@ async def create(daemon: "Daemon", request: ThreadCreate) -> Thread:
         title=request.title,
         project_path=request.project,
         metadata=request.metadata,
-        created_at=request.created_at,  # else when its first message came, if there is one
+        created_at=request.created_at,  # without one, the time of a placeholder's first message stays
     )
     change = await prepare(partial(session_change, daemon.index, event))
 
     def begin(db: Db) -> None:
-        _refuse_second(db, event.id)
+        _check_is_new(db, event.id)
         change(db)
 
     await keep(daemon, replace(change, store=begin))
@@ -83,17 +81,20 @@ async def get(daemon: "Daemon", request: ThreadGet) -> Thread:
 @handles(ThreadList)
 async def list_threads(daemon: "Daemon", request: ThreadList) -> ThreadPage:
     params: dict[str, Any] = {"chat_id": request.chat_id, "limit": request.limit + 1, **project_params(request.project)}
-    conditions = ["1"] + ["chat_id = :chat_id"] * (request.chat_id is not None)
-    conditions += [IN_PROJECT] * (request.project is not None)
+    conditions = ["1"]
+    if request.chat_id is not None:
+        conditions.append("chat_id = :chat_id")
+    if request.project is not None:
+        conditions.append(IN_PROJECT)
     if request.cursor:
         conditions.append("(updated_at, id) < (:at, :before)")
         params["at"], params["before"] = decode_cursor(request.cursor, int, str)
-    sql = f"{_THREAD} WHERE {' AND '.join(conditions)} ORDER BY updated_at DESC, id DESC LIMIT :limit"
+    sql = f"{_SELECT_THREAD} WHERE {' AND '.join(conditions)} ORDER BY updated_at DESC, id DESC LIMIT :limit"
     rows = await daemon.store.read(lambda db: fetch_page(db, sql, params))
     shown = fit_reply(rows[: request.limit])
     more = len(rows) > len(shown)
     cursor = encode_cursor(shown[-1]["updated_at"], shown[-1]["id"]) if more else None
-    return ThreadPage([_thread(row) for row in shown], cursor)
+    return ThreadPage([sessions.from_row(Thread, row) for row in shown], cursor)
 
 
 @handles(ThreadUpdate)
@@ -167,31 +168,26 @@ async def search_messages(daemon: "Daemon", request: MessageSearch) -> FoundMess
     return FoundMessages(found, outcome.mode, outcome.pending, outcome.degraded, outcome.took_ms)
 
 
-def _refuse_second(db: Db, thread_id: str) -> None:
-    """A thread of which only messages came so far may still be begun."""
-    known = db.fetch_one("SELECT chat_id, created_guessed FROM sessions WHERE id = :id", {"id": thread_id})
-    if known and (known["chat_id"] is not None or not known["created_guessed"]):
-        raise Conflict(f"there is a thread {thread_id} already: change it with thread.update")
+def _check_is_new(db: Db, thread_id: str) -> None:
+    """Raise Conflict if the thread exists; a placeholder, which only messages have mentioned, may still be created."""
+    existing = db.fetch_one("SELECT chat_id, created_guessed FROM sessions WHERE id = :id", {"id": thread_id})
+    if existing and (existing["chat_id"] is not None or not existing["created_guessed"]):
+        raise Conflict(f"the thread {thread_id} exists already: change it with thread.update")
 
 
 def _get(db: Db, thread_id: str) -> Thread:
-    row = db.fetch_one(f"{_THREAD} WHERE id = :id", {"id": thread_id})
+    row = db.fetch_one(f"{_SELECT_THREAD} WHERE id = :id", {"id": thread_id})
     if row is None:
         raise NotFound(f"thread not found: {thread_id}")
-    return _thread(row)
-
-
-def _thread(row: dict[str, Any]) -> Thread:
-    return Thread(**row | {"metadata": msgspec.json.decode(row["metadata"]) if row["metadata"] else None})
+    return sessions.from_row(Thread, row)
 
 
 async def _fetch(daemon: "Daemon", ids: list[str]) -> dict[str, tuple[Message, dict[str, Any]]]:
-    """Messages by their ids, each with the chat and project it belongs to."""
-    sought = {"ids": msgspec.json.encode(ids).decode()}
-    rows = await daemon.store.read(lambda db: db.fetch(_MESSAGES, sought))
-    found = {}
+    """Fetch messages by id, each with the chat and project it belongs to."""
+    params = {"ids": msgspec.json.encode(ids).decode()}
+    rows = await daemon.store.read(lambda db: db.fetch(_SELECT_MESSAGES, params))
+    messages = {}
     for row in rows:
-        place = {name: row.pop(name) for name in ("chat_id", "project_path")}
-        row["metadata"] = msgspec.json.decode(row["metadata"]) if row["metadata"] else None
-        found[row["id"]] = Message(**row), place
-    return found
+        origin = {name: row.pop(name) for name in ("chat_id", "project_path")}
+        messages[row["id"]] = sessions.from_row(Message, row), origin
+    return messages

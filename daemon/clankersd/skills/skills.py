@@ -1,4 +1,4 @@
-"""Skills: stored with every version they had, and searchable by meaning and words like everything else."""
+"""Skills: stored with all their versions, and searchable by vector and keyword."""
 
 import json
 from collections.abc import Callable
@@ -46,13 +46,13 @@ from clankersd.wire.rpc import handles
 if TYPE_CHECKING:
     from clankersd.app import Daemon
 
-_JSON = ("tools", "tags", "references", "extra", "files")
+_JSON_FIELDS = ("tools", "tags", "references", "extra", "files")
 _SELECT = """
     SELECT id, name, description, instructions, tools_json, model, tags_json, references_json, extra_json, files_json,
            created_by, version, created_at, updated_at
     FROM skills
 """
-_STORE = """
+_UPSERT_SKILL = """
     INSERT INTO skills (id, name, description, instructions, tools_json, model, tags_json, references_json, extra_json,
                         files_json, created_by, version, created_at, updated_at)
     VALUES (:id, :name, :description, :instructions, :tools_json, :model, :tags_json, :references_json, :extra_json,
@@ -61,17 +61,17 @@ _STORE = """
         tools_json = :tools_json, model = :model, tags_json = :tags_json, references_json = :references_json,
         extra_json = :extra_json, files_json = :files_json, version = :version, updated_at = :updated_at
 """
-_KEEP_VERSION = """
+_INSERT_VERSION = """
     INSERT INTO skill_versions (skill_id, version, skill_json, created_by, created_at)
     VALUES (:skill_id, :version, :skill_json, :created_by, :created_at)
 """
 _HAS_TAGS = """
-    NOT EXISTS (SELECT 1 FROM json_each(:tags) AS wanted
-                WHERE wanted.value NOT IN (SELECT value FROM json_each(skills.tags_json)))
+    NOT EXISTS (SELECT 1 FROM json_each(:tags) AS required
+                WHERE required.value NOT IN (SELECT value FROM json_each(skills.tags_json)))
 """
-_SUMMARY = "SELECT id, name, description, tags_json, version, updated_at FROM skills"
-# Its meaning is what it says of itself; its tags and instructions are searched by words.
-_TEXT = """
+_SELECT_SUMMARY = "SELECT id, name, description, tags_json, version, updated_at FROM skills"
+# Name and description are the text that is embedded; tags and instructions are searched by keyword only.
+_SELECT_TEXT = """
     SELECT id, created_at, name || char(10) || description AS text,
            (SELECT group_concat(value, ' ') FROM json_each(tags_json)) AS tags, instructions
     FROM skills WHERE id = :id
@@ -83,20 +83,20 @@ def _owner(row: dict[str, Any]) -> Owner:
     return Owner("skill_id", row["id"], "skills", f"skills/{row['id']}", row["created_at"], header=header)
 
 
-TEXT_KINDS["skill"] = TextKind(_TEXT, _owner, "SELECT id FROM skills WHERE id > :after ORDER BY id LIMIT :limit")
+TEXT_KINDS["skill"] = TextKind(_SELECT_TEXT, _owner, "SELECT id FROM skills WHERE id > :after ORDER BY id LIMIT :limit")
 
 
 @handles(SkillCreate)
 async def create(daemon: "Daemon", request: SkillCreate) -> Skill:
     request, secrets = without_secrets(request)
-    skill = _new(request)
+    skill = _new_skill(request)
 
     def store(db: Db) -> tuple[Skill, str]:
         count_redactions(db, secrets, skill.created_at)
-        _refuse_taken(db, skill)
+        _check_name_is_free(db, skill)
         return _store(db, daemon.index, skill, request.created_by), "created"
 
-    return (await _written(daemon, store))[0]
+    return (await _write(daemon, store))[0]
 
 
 @handles(SkillGet)
@@ -107,8 +107,10 @@ async def get(daemon: "Daemon", request: SkillGet) -> Skill:
 @handles(SkillList)
 async def list_skills(daemon: "Daemon", request: SkillList) -> SkillPage:
     (after,) = decode_cursor(request.cursor, str) if request.cursor else ("",)
-    conditions = ["name > :after"] + [_HAS_TAGS] * (request.tags is not None)
-    sql = f"{_SUMMARY} WHERE {' AND '.join(conditions)} ORDER BY name LIMIT :limit"
+    conditions = ["name > :after"]
+    if request.tags is not None:
+        conditions.append(_HAS_TAGS)
+    sql = f"{_SELECT_SUMMARY} WHERE {' AND '.join(conditions)} ORDER BY name LIMIT :limit"
     params = {"after": after, "tags": json.dumps(request.tags), "limit": request.limit + 1}
     rows = await daemon.store.read(lambda db: db.fetch(sql, params))
     shown = [_summary(row) for row in rows[: request.limit]]
@@ -118,16 +120,16 @@ async def list_skills(daemon: "Daemon", request: SkillList) -> SkillPage:
 @handles(SkillUpdate)
 async def update(daemon: "Daemon", request: SkillUpdate) -> Skill:
     request, secrets = without_secrets(request)
-    given = {name: getattr(request, name) for name in request.__struct_fields__ if name not in ("id", "created_by")}
-    given = {name: value for name, value in given.items() if value is not UNSET}
-    skill_md.check_files(given.get("files", []))
-    _check_extra(given.get("extra", {}))
+    changes = {name: value for name, value in msgspec.structs.asdict(request).items() if value is not UNSET}
+    del changes["id"], changes["created_by"]
+    skill_md.check_files(changes.get("files", []))
+    _check_extra(changes.get("extra", {}))
 
     def store(db: Db) -> tuple[Skill, str]:
         count_redactions(db, secrets, clock.now())
-        return _change(db, daemon.index, _find(db, request.id), given, request.created_by)
+        return _update(db, daemon.index, _find(db, request.id), changes, request.created_by)
 
-    return (await _written(daemon, store))[0]
+    return (await _write(daemon, store))[0]
 
 
 @handles(SkillDelete)
@@ -169,7 +171,7 @@ async def search(daemon: "Daemon", request: SkillSearch) -> FoundSkills:
     )
     outcome = await engine.run(plan)
     ids = {"ids": json.dumps([candidate.row.skill_id for candidate in outcome.candidates])}
-    sql = f"{_SUMMARY} WHERE id IN (SELECT value FROM json_each(:ids))"
+    sql = f"{_SELECT_SUMMARY} WHERE id IN (SELECT value FROM json_each(:ids))"
     rows = {row["id"]: row for row in await daemon.store.read(lambda db: db.fetch(sql, ids))}
     found = [
         ScoredSkill(_summary(rows[candidate.row.skill_id]), round(candidate.score, 6), outcome.snippet(candidate))
@@ -193,47 +195,48 @@ async def versions(daemon: "Daemon", request: SkillVersions) -> list[SkillVersio
 
 @handles(SkillImport)
 async def import_skill(daemon: "Daemon", request: SkillImport) -> SkillImported:
-    read, secrets = without_secrets(skill_md.read(request.text, request.folder, request.files, request.created_by))
-    wanted = _new(read)
-    changeable = ("description", "instructions", "model", *_JSON)
+    parsed = skill_md.parse_skill(request.text, request.folder, request.files, request.created_by)
+    parsed, secrets = without_secrets(parsed)
+    imported = _new_skill(parsed)
+    fields = ("description", "instructions", "model", *_JSON_FIELDS)
 
     def store(db: Db) -> tuple[Skill, str]:
-        count_redactions(db, secrets, wanted.created_at)
-        known = db.fetch_one(f"{_SELECT} WHERE name = :name", {"name": wanted.name})
-        if known is None:
-            return _store(db, daemon.index, wanted, read.created_by), "created"
-        given = {name: getattr(wanted, name) for name in changeable}
-        return _change(db, daemon.index, _skill(known), given, read.created_by)
+        count_redactions(db, secrets, imported.created_at)
+        existing = db.fetch_one(f"{_SELECT} WHERE name = :name", {"name": imported.name})
+        if existing is None:
+            return _store(db, daemon.index, imported, parsed.created_by), "created"
+        changes = {name: getattr(imported, name) for name in fields}
+        return _update(db, daemon.index, _skill_from_row(existing), changes, parsed.created_by)
 
-    skill, outcome = await _written(daemon, store)
+    skill, outcome = await _write(daemon, store)
     return SkillImported(_summary_of(skill), outcome)  # type: ignore[arg-type]  # one of the three above
 
 
 @handles(SkillExport)
 async def export(daemon: "Daemon", request: SkillExport) -> SkillFolder:
-    return skill_md.write(await daemon.store.read(lambda db: _find(db, request.id, request.version)))
+    return skill_md.write_folder(await daemon.store.read(lambda db: _find(db, request.id, request.version)))
 
 
-def _new(request: SkillCreate) -> Skill:
+def _new_skill(request: SkillCreate) -> Skill:
     skill_md.check_files(request.files)
     _check_extra(request.extra)
-    facts = {name: getattr(request, name) for name in request.__struct_fields__}
+    fields = {name: getattr(request, name) for name in request.__struct_fields__}
     now = clock.now()
-    return Skill(id=clock.new_id(), version=1, created_at=now, updated_at=now, **facts)
+    return Skill(id=clock.new_id(), version=1, created_at=now, updated_at=now, **fields)
 
 
 def _check_extra(extra: dict[str, Any]) -> None:
     if not isinstance(extra.get("metadata", {}), dict):
-        raise InvalidParams("invalid params: metadata is an object - at `$.extra.metadata`")
-    if taken := set(skill_md.OWN_FIELDS) & set(extra):
-        raise InvalidParams(f"invalid params: {sorted(taken)[0]} has a field of its own - at `$.extra`")
-    if len(msgspec.json.encode(extra)) > skill_md.LONGEST_FRONT_MATTER:
-        raise InvalidParams(f"invalid params: more than {skill_md.LONGEST_FRONT_MATTER} bytes - at `$.extra`")
+        raise InvalidParams("invalid params: metadata must be an object - at `$.extra.metadata`")
+    if reserved := set(skill_md.OWN_FIELDS) & set(extra):
+        raise InvalidParams(f"invalid params: {sorted(reserved)[0]} has its own field in a skill - at `$.extra`")
+    if len(msgspec.json.encode(extra)) > skill_md.MAX_FRONT_MATTER_CHARACTERS:
+        raise InvalidParams(f"invalid params: more than {skill_md.MAX_FRONT_MATTER_CHARACTERS} bytes - at `$.extra`")
 
 
-async def _written(daemon: "Daemon", change: Callable[[Db], tuple[Skill, str]]) -> tuple[Skill, str]:
-    """Store a skill, let it be indexed, and tell whoever wants to hear of it."""
-    skill, outcome = await daemon.store.write(change)
+async def _write(daemon: "Daemon", transaction: Callable[[Db], tuple[Skill, str]]) -> tuple[Skill, str]:
+    """Run the transaction; if the skill changed, wake the indexer and notify subscribers."""
+    skill, outcome = await daemon.store.write(transaction)
     if outcome != "unchanged":
         daemon.index.wake()
         daemon.hub.publish("skill", outcome, skill.id, name=skill.name, version=skill.version)
@@ -241,10 +244,14 @@ async def _written(daemon: "Daemon", change: Callable[[Db], tuple[Skill, str]]) 
 
 
 def _store(db: Db, index: Index, skill: Skill, by: str | None) -> Skill:
-    """Store a skill with its version, and make it searchable, in the caller's transaction."""
-    facts = {name: value for name, value in msgspec.structs.asdict(skill).items() if name not in _JSON}
-    lists = {f"{name}_json": msgspec.json.encode(getattr(skill, name)).decode() for name in _JSON}
-    db.execute(_STORE, facts | lists)
+    """Store a skill and its version, and index it, in the caller's transaction."""
+    row: dict[str, Any] = {}
+    for name, value in msgspec.structs.asdict(skill).items():
+        if name in _JSON_FIELDS:
+            row[f"{name}_json"] = msgspec.json.encode(value).decode()
+        else:
+            row[name] = value
+    db.execute(_UPSERT_SKILL, row)
     version = {
         "skill_id": skill.id,
         "version": skill.version,
@@ -252,44 +259,45 @@ def _store(db: Db, index: Index, skill: Skill, by: str | None) -> Skill:
         "created_by": by,
         "created_at": skill.updated_at,
     }
-    db.execute(_KEEP_VERSION, version)
-    _index(db, index, skill)
+    db.execute(_INSERT_VERSION, version)
+    _index(db, index, skill.id)
     return skill
 
 
-def _index(db: Db, index: Index, skill: Skill) -> None:
-    row = db.fetch_one(_TEXT, {"id": skill.id})
+def _index(db: Db, index: Index, skill_id: str) -> None:
+    row = db.fetch_one(_SELECT_TEXT, {"id": skill_id})
     assert row
     prepared = index.chunk_text(row["text"])
     if prepared is None:
-        add_to_backlog(db, "skill", skill.id)
-    for one in prepared or ():
-        replace_chunks(db, _owner(row), one)
+        add_to_backlog(db, "skill", skill_id)
+    for chunks in prepared or ():
+        replace_chunks(db, _owner(row), chunks)
 
 
-def _change(db: Db, index: Index, skill: Skill, given: dict[str, Any], by: str | None) -> tuple[Skill, str]:
-    """Store what is given as a new version, unless nothing of it is new."""
-    changed = msgspec.structs.replace(skill, **given)
+def _update(db: Db, index: Index, skill: Skill, changes: dict[str, Any], by: str | None) -> tuple[Skill, str]:
+    """Store the changes as a new version, unless they change nothing."""
+    changed = msgspec.structs.replace(skill, **changes)
     if changed == skill:
         return skill, "unchanged"
-    _refuse_taken(db, changed)
+    _check_name_is_free(db, changed)
     changed.version, changed.updated_at = skill.version + 1, clock.now()
     return _store(db, index, changed, by), "updated"
 
 
-def _refuse_taken(db: Db, skill: Skill) -> None:
+def _check_name_is_free(db: Db, skill: Skill) -> None:
     if db.value("SELECT 1 FROM skills WHERE name = :name AND id <> :id", {"name": skill.name, "id": skill.id}):
-        raise Conflict(f"there is a skill {skill.name!r} already: change it with skill.update")
+        raise Conflict(f"a skill named {skill.name!r} exists already: change it with skill.update")
 
 
-def _find(db: Db, given: str, version: int | None = None) -> Skill:
-    """A skill by its id or name, as it is or was."""
-    row = db.fetch_one(f"{_SELECT} WHERE id = :given", {"given": given})
-    row = row or db.fetch_one(f"{_SELECT} WHERE name = :given", {"given": given})
+def _find(db: Db, id_or_name: str, version: int | None = None) -> Skill:
+    """Return a skill by id or name, in its current or an older version; raises NotFound."""
+    row = db.fetch_one(f"{_SELECT} WHERE id = :id", {"id": id_or_name})
     if row is None:
-        raise NotFound(f"skill not found: {given}")
+        row = db.fetch_one(f"{_SELECT} WHERE name = :name", {"name": id_or_name})
+    if row is None:
+        raise NotFound(f"skill not found: {id_or_name}")
     if version is None or version == row["version"]:
-        return _skill(row)
+        return _skill_from_row(row)
     sql = "SELECT skill_json FROM skill_versions WHERE skill_id = :id AND version = :version"
     text = db.value(sql, {"id": row["id"], "version": version})
     if text is None:
@@ -297,11 +305,11 @@ def _find(db: Db, given: str, version: int | None = None) -> Skill:
     return msgspec.json.decode(text, type=Skill)
 
 
-def _skill(row: dict[str, Any]) -> Skill:
-    facts = {name: value for name, value in row.items() if not name.endswith("_json")}
-    lists = {name: msgspec.json.decode(row[f"{name}_json"]) for name in _JSON}
-    lists["files"] = msgspec.convert(lists["files"], list[SkillFile])
-    return Skill(**facts, **lists)
+def _skill_from_row(row: dict[str, Any]) -> Skill:
+    fields = {name: value for name, value in row.items() if not name.endswith("_json")}
+    decoded = {name: msgspec.json.decode(row[f"{name}_json"]) for name in _JSON_FIELDS}
+    decoded["files"] = msgspec.convert(decoded["files"], list[SkillFile])
+    return Skill(**fields, **decoded)
 
 
 def _summary(row: dict[str, Any]) -> SkillSummary:

@@ -1,1 +1,1 @@
-"""Text extraction from documents, in a process of its own."""
+"""Extract text from documents in a separate process."""

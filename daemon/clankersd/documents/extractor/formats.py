@@ -1,6 +1,6 @@
-"""From bytes to text: one extractor per kind of document. Runs in a process of its own, with limits.
+"""Extract the text of documents: one extractor per kind. Runs in the extraction process, which has limits.
 
-An extractor yields parts of the text in order; a part may bring facts that hold from there on (a page's number).
+An extractor yields parts of the text in order. A part may carry metadata that applies from there on (a page number).
 """
 
 import codecs
@@ -11,6 +11,7 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
+from itertools import chain
 from pathlib import PurePath
 from typing import Any, BinaryIO
 
@@ -20,28 +21,30 @@ from clankersd.documents.files import ExtractionError
 
 BLOCK_BYTES = 64 * 1024
 MAX_PDF_PAGES = 5_000
-MOST_DEPTH = 100
-MOST_UNPACKED = 200 * 1024 * 1024
-MOST_ENTRIES = 10_000
-MOST_CHARACTERS = 200_000_000
-MOST_TABLES_IN_TABLES = 10
-SPOILT = 0.1
-"""The share of characters that may be no UTF-8 before a text counts as none."""
+MAX_JSON_DEPTH = 100
+MAX_UNPACKED_BYTES = 200 * 1024 * 1024
+MAX_ZIP_ENTRIES = 10_000
+MAX_CHARACTERS = 200_000_000
+MAX_TABLE_DEPTH = 10
+MAX_LINE_CHARACTERS = 16 * 1024 * 1024
+MAX_CSV_FIELD_CHARACTERS = 1024 * 1024
+MAX_INVALID_SHARE = 0.1
+"""Share of characters that may be invalid UTF-8 before a file is not considered text."""
 
-_MISSING = "{what} needs the package {package}: pip install 'clankers[documents]'"
+_MISSING_PACKAGE = "{kind} needs the package {package}: pip install 'clankers[documents]'"
 
 
 @dataclass
 class Part:
-    """Some text, and what is known of what follows from here."""
+    """Some text, and metadata that applies from here on."""
 
     text: str
-    facts: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
 class DocumentProperties:
-    """What an extractor learns beside the text."""
+    """Properties that an extractor finds besides the text."""
 
     title: str | None = None
 
@@ -50,7 +53,7 @@ Extractor = Callable[[BinaryIO, DocumentProperties], Iterator[Part]]
 
 
 def detect_kind(name: str, beginning: bytes) -> str:
-    """What kind of document it is, by its first bytes where they tell, else by the name."""
+    """Detect the kind of document by its first bytes, else by the suffix of its name; raises ExtractionError."""
     if beginning.startswith(b"%PDF-"):
         return "pdf"
     if beginning.startswith(b"PK\x03\x04"):
@@ -65,58 +68,51 @@ def detect_kind(name: str, beginning: bytes) -> str:
 
 
 def detect_language(name: str) -> str | None:
-    """The language of source code, where there may be a grammar for it."""
+    """Return the programming language by file name suffix, if there is a grammar for it."""
     return LANGUAGES.get(PurePath(name).suffix.lower().removeprefix("."))
 
 
-def extract(file: BinaryIO, kind: str, name: str, found: DocumentProperties) -> Iterator[Part]:
-    """The text of the document, part by part, without what cannot be stored; raises ExtractionError."""
+def extract(file: BinaryIO, kind: str, name: str, properties: DocumentProperties) -> Iterator[Part]:
+    """Yield the text of the document without characters that cannot be stored; raises ExtractionError."""
+    parts = _extract_csv(file, name) if kind == "csv" else _EXTRACTORS[kind](file, properties)
     characters = 0
-    for part in _EXTRACTORS[kind](file, found) if kind != "csv" else _csv(file, name):
-        part.text = _cleaned(part.text)
+    for part in parts:
+        text = part.text.replace("\r\n", "\n").replace("\x00", "")
+        part.text = text.encode("utf-8", "replace").decode()
         characters += len(part.text)
-        if characters > MOST_CHARACTERS:
-            raise ExtractionError(f"it has more than {MOST_CHARACTERS:,} characters")
+        if characters > MAX_CHARACTERS:
+            raise ExtractionError(f"it has more than {MAX_CHARACTERS:,} characters")
         yield part
 
 
-def _cleaned(text: str) -> str:
-    return text.replace("\r\n", "\n").replace("\x00", "").encode("utf-8", "replace").decode()
-
-
-def _text(file: BinaryIO, _: DocumentProperties) -> Iterator[Part]:
-    for text in _decoded(file):
+def _extract_text(file: BinaryIO, _: DocumentProperties) -> Iterator[Part]:
+    for text in _decode(file):
         yield Part(text)
 
 
-def _decoded(file: BinaryIO) -> Iterator[str]:
-    """The text of a file in UTF-8, or in UTF-16 with its mark; a carriage return is never parted from its newline."""
+def _decode(file: BinaryIO) -> Iterator[str]:
+    """Decode UTF-8, or UTF-16 with a byte order mark; a carriage return is never separated from its newline."""
     beginning = file.read(4)
     utf16 = beginning.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     decoder = codecs.getincrementaldecoder("utf-16" if utf16 else "utf-8-sig")("replace")
-    length, spoilt, held = 0, 0, ""
-    for block in _blocks(file, beginning):
-        if not utf16 and b"\x00" in block:
-            raise ExtractionError("it is not text: it holds a zero byte")
-        text = held + decoder.decode(block)
-        held = "\r" if text.endswith("\r") else ""
-        text = text.removesuffix(held) if held else text
-        length, spoilt = length + len(text), spoilt + text.count("\ufffd")
-        if spoilt > length * SPOILT + 1:
-            raise ExtractionError("it is not text in UTF-8")
-        yield text
-    yield held + decoder.decode(b"", final=True)
-
-
-def _blocks(file: BinaryIO, beginning: bytes) -> Iterator[bytes]:
+    length, invalid, carriage_return = 0, 0, ""
     block = beginning
     while block:
-        yield block
+        if not utf16 and b"\x00" in block:
+            raise ExtractionError("it is not text: it contains a zero byte")
+        text = carriage_return + decoder.decode(block)
+        carriage_return = "\r" if text.endswith("\r") else ""
+        text = text.removesuffix("\r")
+        length, invalid = length + len(text), invalid + text.count("\ufffd")
+        if invalid > length * MAX_INVALID_SHARE + 1:
+            raise ExtractionError("it is not text in UTF-8")
+        yield text
         block = file.read(BLOCK_BYTES)
+    yield carriage_return + decoder.decode(b"", final=True)
 
 
 class _Lines:
-    """A decoded file as csv wants it: line by line."""
+    """Iterate over the lines of a decoded file, for the csv module."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._texts = iter(texts)
@@ -127,7 +123,7 @@ class _Lines:
             more = next(self._texts, None)
             if more is None:
                 break
-            if len(self._rest) > 16 * 1024 * 1024:
+            if len(self._rest) > MAX_LINE_CHARACTERS:
                 raise ExtractionError("it has a line of more than 16 MiB")
             self._rest += more
         line, newline, self._rest = self._rest.partition("\n")
@@ -139,64 +135,64 @@ class _Lines:
         return self
 
 
-def _csv(file: BinaryIO, name: str) -> Iterator[Part]:
-    """Each row as a line that says what its values are."""
-    lines = _Lines(_decoded(file))
+def _extract_csv(file: BinaryIO, name: str) -> Iterator[Part]:
+    """Yield each row as a line of `column: value` pairs, so that every line is understood by itself."""
+    lines = _Lines(_decode(file))
     first = next(lines, "")
     delimiter = "\t" if name.lower().endswith(".tsv") else max(",;\t|", key=first.count)
-    csv.field_size_limit(1024 * 1024)
+    csv.field_size_limit(MAX_CSV_FIELD_CHARACTERS)
     try:
-        rows = csv.reader(_prepended(first, lines), delimiter=delimiter)
+        rows = csv.reader(chain([first], lines), delimiter=delimiter)
         names = next(rows, [])
         for row in rows:
-            pairs = [(names[at] if at < len(names) else f"column {at + 1}", value) for at, value in enumerate(row)]
-            line = ", ".join(f"{key.strip()}: {' '.join(value.split())}" for key, value in pairs if value.strip())
-            if line:
-                yield Part(f"{line}\n")
+            values = []
+            for column, value in enumerate(row):
+                key = names[column].strip() if column < len(names) else f"column {column + 1}"
+                if value.strip():
+                    values.append(f"{key}: {' '.join(value.split())}")
+            if values:
+                yield Part(f"{', '.join(values)}\n")
         if rows.line_num <= 1 and any(names):
             yield Part(", ".join(names))
     except csv.Error as error:
         raise ExtractionError(f"its CSV is broken: {error}") from error
 
 
-def _prepended(first: str, lines: Iterator[str]) -> Iterator[str]:
-    yield first
-    yield from lines
-
-
-def _json(file: BinaryIO, _: DocumentProperties) -> Iterator[Part]:
-    """Each value as a line with its path, so that a line tells by itself what it is."""
-    text = "".join(_decoded(file))
-    _refuse_deep(text)
-    try:
-        values = [json.loads(text, parse_constant=str)]
-    except ValueError as whole:
-        values = _json_lines(text, whole)
-    several = len(values) > 1
+def _extract_json(file: BinaryIO, _: DocumentProperties) -> Iterator[Part]:
+    """Yield each value as a line with its path, so that every line is understood by itself."""
+    text = "".join(_decode(file))
+    _check_json_depth(text)
+    values = _load_json(text)
     for number, value in enumerate(values):
-        for path, leaf in _leaves(value, f"[{number}]" if several else ""):
+        prefix = f"[{number}]" if len(values) > 1 else ""
+        for path, leaf in _leaves(value, prefix):
             yield Part(f"{path}: {leaf}\n" if path else f"{leaf}\n")
 
 
-def _json_lines(text: str, whole: ValueError) -> list[Any]:
+def _load_json(text: str) -> list[Any]:
+    """Parse one JSON value, or one per line."""
+    try:
+        return [json.loads(text, parse_constant=str)]
+    except ValueError as error:
+        first_error = error
     try:
         values = [json.loads(line, parse_constant=str) for line in text.splitlines() if line.strip()]
     except ValueError:
-        raise ExtractionError(f"its JSON is broken: {whole}") from whole
+        raise ExtractionError(f"its JSON is broken: {first_error}") from first_error
     if not values:
         raise ExtractionError("there is no text in it")
     return values
 
 
-def _refuse_deep(text: str) -> None:
-    """Count brackets outside of strings before a parser has to."""
+def _check_json_depth(text: str) -> None:
+    """Reject deep nesting, which could exhaust the parser's stack, by counting brackets outside of strings."""
     depth = 0
-    for found in re.finditer(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', text, re.DOTALL):
-        if found[0] in "[{":
+    for match in re.finditer(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', text, re.DOTALL):
+        if match[0] in "[{":
             depth += 1
-            if depth > MOST_DEPTH:
-                raise ExtractionError(f"its JSON is nested deeper than {MOST_DEPTH} levels")
-        elif found[0] in "]}":
+            if depth > MAX_JSON_DEPTH:
+                raise ExtractionError(f"its JSON is nested deeper than {MAX_JSON_DEPTH} levels")
+        elif match[0] in "]}":
             depth -= 1
 
 
@@ -211,10 +207,10 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, str]]:
         yield path, value if isinstance(value, str) else json.dumps(value)
 
 
-class _Html(HTMLParser):
-    """HTML as markdown: headings, lists, tables and code stay recognisable; scripts and styles go."""
+class _HtmlParser(HTMLParser):
+    """Convert HTML to markdown: headings, lists, tables and code are preserved; scripts and styles are dropped."""
 
-    SILENT = frozenset(("script", "style", "template", "noscript", "svg"))
+    SKIPPED = frozenset(("script", "style", "template", "noscript", "svg"))
     BLOCKS = frozenset(
         ("address", "article", "aside", "blockquote", "dd", "details", "div", "dl", "dt", "fieldset", "figure",
          "footer", "form", "header", "hr", "main", "nav", "ol", "p", "section", "summary", "table", "ul")
@@ -224,22 +220,22 @@ class _Html(HTMLParser):
         super().__init__(convert_charrefs=True)
         self.title = ""
         self._out: list[str] = []
-        self._silent = 0
+        self._skip_depth = 0
         self._in_title = False
-        self._code = False
+        self._in_code = False
 
-    def taken(self) -> str:
-        """What has come since the last time."""
+    def take_text(self) -> str:
+        """Return the text since the last call."""
         text, self._out = "".join(self._out), []
         return re.sub(r"\n{3,}", "\n\n", text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag == "title":
-            self._in_title = not self._silent  # a drawing may have one too
+            self._in_title = not self._skip_depth  # an SVG may have a title too
         elif tag == "body":
-            self._silent = 0
-        elif tag in self.SILENT:
-            self._silent += 1
+            self._skip_depth = 0
+        elif tag in self.SKIPPED:
+            self._skip_depth += 1
         elif tag in ("h1", "h2", "h3", "h4", "h5", "h6"):
             self._out.append(f"\n\n{'#' * int(tag[1])} ")
         elif tag in ("br", "tr"):
@@ -247,7 +243,7 @@ class _Html(HTMLParser):
         elif tag == "li":
             self._out.append("\n- ")
         elif tag == "pre":
-            self._code = True
+            self._in_code = True
             self._out.append("\n\n```\n")
         elif tag in self.BLOCKS:
             self._out.append("\n\n")
@@ -255,10 +251,10 @@ class _Html(HTMLParser):
     def handle_endtag(self, tag: str) -> None:
         if tag == "title":
             self._in_title = False
-        elif tag in self.SILENT:
-            self._silent = max(0, self._silent - 1)
+        elif tag in self.SKIPPED:
+            self._skip_depth = max(0, self._skip_depth - 1)
         elif tag == "pre":
-            self._code = False
+            self._in_code = False
             self._out.append("\n```\n\n")
         elif tag in ("td", "th"):
             self._out.append(" | ")
@@ -268,33 +264,33 @@ class _Html(HTMLParser):
     def handle_data(self, data: str) -> None:
         if self._in_title:
             self.title += data
-        elif not self._silent:
-            self._out.append(data if self._code else re.sub(r"\s+", " ", data))
+        elif not self._skip_depth:
+            self._out.append(data if self._in_code else re.sub(r"\s+", " ", data))
 
 
-def _html(file: BinaryIO, found: DocumentProperties) -> Iterator[Part]:
-    parser = _Html()
-    for text in _decoded(file):
+def _extract_html(file: BinaryIO, properties: DocumentProperties) -> Iterator[Part]:
+    parser = _HtmlParser()
+    for text in _decode(file):
         parser.feed(text)
-        yield Part(parser.taken())
+        yield Part(parser.take_text())
     parser.close()
-    found.title = " ".join(parser.title.split()) or None
-    yield Part(parser.taken())
+    properties.title = " ".join(parser.title.split()) or None
+    yield Part(parser.take_text())
 
 
-def _pdf(file: BinaryIO, found: DocumentProperties) -> Iterator[Part]:
+def _extract_pdf(file: BinaryIO, properties: DocumentProperties) -> Iterator[Part]:
     try:
         import pypdf
         from pypdf.errors import DependencyError, PyPdfError
     except ImportError as error:
-        raise ExtractionError(_MISSING.format(what="a PDF", package="pypdf")) from error
+        raise ExtractionError(_MISSING_PACKAGE.format(kind="a PDF", package="pypdf")) from error
     try:
         reader = pypdf.PdfReader(file)
         if reader.is_encrypted and not reader.decrypt(""):
             raise ExtractionError("it is encrypted: remove its password first")
         if len(reader.pages) > MAX_PDF_PAGES:
             raise ExtractionError(f"it has {len(reader.pages):,} pages, more than {MAX_PDF_PAGES:,}")
-        found.title = (reader.metadata.title if reader.metadata else None) or None
+        properties.title = (reader.metadata.title if reader.metadata else None) or None
         for number, page in enumerate(reader.pages, 1):
             yield Part(f"{page.extract_text()}\n\n", {"page": number})
     except DependencyError as error:
@@ -303,31 +299,31 @@ def _pdf(file: BinaryIO, found: DocumentProperties) -> Iterator[Part]:
         raise ExtractionError(f"it is not a PDF that can be read: {error}") from error
 
 
-def _docx(file: BinaryIO, found: DocumentProperties) -> Iterator[Part]:
-    _refuse_bombs(file)
+def _extract_docx(file: BinaryIO, properties: DocumentProperties) -> Iterator[Part]:
+    _check_zip(file)
     try:
         import docx
     except ImportError as error:
-        raise ExtractionError(_MISSING.format(what="a DOCX", package="python-docx")) from error
+        raise ExtractionError(_MISSING_PACKAGE.format(kind="a DOCX", package="python-docx")) from error
     try:
         document = docx.Document(file)
-        found.title = document.core_properties.title or None
-        for text in _blocks_of(document, 0):
+        properties.title = document.core_properties.title or None
+        for text in _docx_blocks(document, 0):
             yield Part(f"{text}\n\n")
     except (ValueError, KeyError, SyntaxError, AttributeError, zipfile.BadZipFile) as error:
         raise ExtractionError(f"it is not a DOCX that can be read: {error}") from error
 
 
-def _refuse_bombs(file: BinaryIO) -> None:
-    """Look at what would be unpacked before anything is."""
+def _check_zip(file: BinaryIO) -> None:
+    """Reject zip bombs, encrypted files and other zip files before anything is unpacked."""
     try:
         with zipfile.ZipFile(file) as archive:
             entries = archive.infolist()
     except (zipfile.BadZipFile, NotImplementedError) as error:
         raise ExtractionError(f"it is not a DOCX that can be read: {error}") from error
-    if len(entries) > MOST_ENTRIES or sum(entry.file_size for entry in entries) > MOST_UNPACKED:
+    if len(entries) > MAX_ZIP_ENTRIES or sum(entry.file_size for entry in entries) > MAX_UNPACKED_BYTES:
         raise ExtractionError(
-            f"it would unpack to more than {MOST_UNPACKED // 1024 // 1024} MiB or {MOST_ENTRIES:,} files"
+            f"it would unpack to more than {MAX_UNPACKED_BYTES // 1024 // 1024} MiB or {MAX_ZIP_ENTRIES:,} files"
         )
     if any(entry.flag_bits & 1 for entry in entries):
         raise ExtractionError("it is encrypted: remove its password first")
@@ -336,27 +332,30 @@ def _refuse_bombs(file: BinaryIO) -> None:
     file.seek(0)
 
 
-def _blocks_of(container: Any, depth: int) -> Iterator[str]:
-    """Paragraphs and tables in their order; headings as markdown has them."""
+def _docx_blocks(container: Any, depth: int) -> Iterator[str]:
+    """Yield paragraphs and tables in order; headings become markdown headings."""
     for block in container.iter_inner_content():
         if hasattr(block, "rows"):
-            if depth < MOST_TABLES_IN_TABLES:
-                yield "\n".join(_row_of(row, depth) for row in block.rows)
+            if depth < MAX_TABLE_DEPTH:
+                yield "\n".join(_docx_row(row, depth) for row in block.rows)
         elif text := block.text.strip():
-            yield f"{_hashes(block)}{text}"
+            yield f"{_heading_prefix(block)}{text}"
 
 
-def _row_of(row: Any, depth: int) -> str:
-    cells = {cell._tc: cell for cell in row.cells}  # a merged cell stands there several times
-    return " | ".join(" ".join(_blocks_of(cell, depth + 1)) for cell in cells.values())
+def _docx_row(row: Any, depth: int) -> str:
+    cells = {cell._tc: cell for cell in row.cells}  # a merged cell is listed several times
+    return " | ".join(" ".join(_docx_blocks(cell, depth + 1)) for cell in cells.values())
 
 
-def _hashes(paragraph: Any) -> str:
+def _heading_prefix(paragraph: Any) -> str:
     style = (paragraph.style.name or "") if paragraph.style is not None else ""
+    if style == "Title":
+        return "# "
     level = re.fullmatch(r"Heading ([1-6])", style)
-    return f"{'#' * int(level[1])} " if level else "# " if style == "Title" else ""
+    return f"{'#' * int(level[1])} " if level else ""
 
 
 _EXTRACTORS: dict[str, Extractor] = {
-    "text": _text, "markdown": _text, "code": _text, "html": _html, "json": _json, "pdf": _pdf, "docx": _docx,
+    "text": _extract_text, "markdown": _extract_text, "code": _extract_text, "html": _extract_html,
+    "json": _extract_json, "pdf": _extract_pdf, "docx": _extract_docx,
 }  # fmt: skip

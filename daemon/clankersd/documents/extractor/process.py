@@ -1,7 +1,8 @@
-"""The process that takes documents apart: whatever a hostile file does to it, the daemon only loses the file.
+"""The extraction process: extracts and chunks one document after the other, isolated from the daemon.
 
-It reads tasks from its standard input and writes what it finds to its standard output, each message with its length
-before it. It opens no file but the one it is told to, writes none, and may use so much memory and time.
+A hostile file can at worst end this process, and the daemon then rejects that file. Tasks are read from standard input
+and results written to standard output, each message preceded by its length. The process opens only the file named by
+the task, writes none, and its memory and time are limited.
 """
 
 import io
@@ -21,112 +22,125 @@ from clankersd.capture.redaction import redact, redact_all
 from clankersd.documents import chunkers
 from clankersd.documents.code import chunk_code, parser_for
 from clankersd.documents.extractor.formats import DocumentProperties, Part, detect_kind, detect_language, extract
-from clankersd.documents.extractor.records import Done, Failed, Message, Task, Window, build_records
+from clankersd.documents.extractor.records import (
+    Done,
+    Failed,
+    Message,
+    Task,
+    Window,
+    WindowMetadata,
+    build_records,
+)
 from clankersd.documents.files import ExtractionError, open_regular, sha256_of
 from clankersd.index.chunker import HEADING, lines_of
 
-MEMORY = 1024 * 1024 * 1024
-WINDOW = 256 * 1024
-"""Characters that are cut at a time. Where windows meet, chunks end."""
+MAX_MEMORY_BYTES = 1024 * 1024 * 1024
+MAX_OPEN_FILES = 64
+WINDOW_CHARACTERS = 256 * 1024
+"""Text that is chunked at a time. Chunks do not span windows."""
 
-GRACE = 10
-"""Seconds. Whoever waits gives up first; the alarm is for when nobody waits any more."""
+ALARM_GRACE_SECONDS = 10
+"""The daemon stops waiting after the task's time limit; the alarm ends the process if the daemon is gone by then."""
 
-BEGINNING = 4096
-LONGEST_TITLE = 100
-NAMED_BY_FILE = ("code", "csv", "json")
-"""Kinds whose first line is no title."""
+HEAD_BYTES = 4096
+"""Beginning of a document that its kind and title are detected in."""
 
-_NEEDS_CODE = "to cut code by its syntax needs more packages: pip install 'clankers[code]'"
+MAX_TITLE_CHARACTERS = 100
+KINDS_TITLED_BY_FILE = ("code", "csv", "json")
+"""Kinds whose first line is not a title."""
+
+_MISSING_GRAMMARS = "the strategy code needs more packages: pip install 'clankers[code]'"
 
 
 def main() -> None:
-    """Work until there is nobody to work for."""
-    _limit()
+    """Process tasks until standard input ends."""
+    _set_resource_limits()
     tasks, out = sys.stdin.buffer, sys.stdout.buffer
     with suppress(BrokenPipeError, KeyboardInterrupt):
         while head := tasks.read(4):
             task = msgspec.msgpack.decode(tasks.read(struct.unpack(">I", head)[0]), type=Task)
             body = tasks.read(task.size) if task.path is None else b""
-            signal.alarm(task.seconds + GRACE)
-            for message in _answers(task, body):
-                _send(out, message)
+            signal.alarm(task.seconds + ALARM_GRACE_SECONDS)
+            for message in process_task(task, body):
+                data = msgspec.msgpack.encode(message)
+                out.write(struct.pack(">I", len(data)) + data)
+                out.flush()
             signal.alarm(0)
 
 
-def _limit() -> None:
-    """No more memory and open files than the work needs, and no file written at all."""
+def _set_resource_limits() -> None:
+    """Limit memory and open files, and forbid writing files."""
     limits = {
-        resource.RLIMIT_AS: MEMORY,
-        resource.RLIMIT_NOFILE: 64,
+        resource.RLIMIT_AS: MAX_MEMORY_BYTES,
+        resource.RLIMIT_NOFILE: MAX_OPEN_FILES,
         resource.RLIMIT_FSIZE: 0,
         resource.RLIMIT_CORE: 0,
     }
-    for what, most in limits.items():
-        with suppress(ValueError, OSError):  # a system may not know one, or have a lower one already
-            resource.setrlimit(what, (most, most))
+    for kind, limit in limits.items():
+        with suppress(ValueError, OSError):  # not supported on every system, or lower already
+            resource.setrlimit(kind, (limit, limit))
 
 
-def _send(out: BinaryIO, message: Message) -> None:
-    data = msgspec.msgpack.encode(message)
-    out.write(struct.pack(">I", len(data)) + data)
-    out.flush()
-
-
-def _answers(task: Task, body: bytes) -> Iterator[Message]:
+def process_task(task: Task, body: bytes) -> Iterator[Message]:
+    """Yield the windows of a document and Done, or Failed if it cannot be extracted."""
     try:
-        with _opened(task, body) as file:
-            yield from _taken_apart(task, file)
-    except ExtractionError as refusal:
-        yield Failed(str(refusal))
+        with io.BytesIO(body) if task.path is None else open_regular(task.path, task.max_bytes) as file:
+            yield from _extract_windows(task, file)
+    except ExtractionError as error:
+        yield Failed(str(error))
     except OSError as error:
         yield Failed(error.strerror or str(error))
     except MemoryError:
-        yield Failed(f"it needs more than {MEMORY // 1024 // 1024} MiB of memory")
+        yield Failed(f"it needs more than {MAX_MEMORY_BYTES // 1024 // 1024} MiB of memory")
     except RecursionError:
         yield Failed("it is nested too deep")
     except Exception as error:
         yield Failed(f"it cannot be read: {type(error).__name__}: {error}")
 
 
-def _opened(task: Task, body: bytes) -> BinaryIO:
-    if task.path is None:
-        return io.BytesIO(body)
-    return open_regular(task.path, task.max_bytes)
-
-
-def _taken_apart(task: Task, file: BinaryIO) -> Iterator[Message]:
-    beginning = file.read(BEGINNING)
+def _extract_windows(task: Task, file: BinaryIO) -> Iterator[Message]:
+    head = file.read(HEAD_BYTES)
     file.seek(0)
-    kind = task.kind or detect_kind(task.name, beginning)
-    strategy = _strategy(task, kind)
-    found, title, characters, records = DocumentProperties(), "", 0, 0
+    kind = task.kind or detect_kind(task.name, head)
+    strategy = _choose_strategy(task, kind)
+    properties, title, characters, records = DocumentProperties(), "", 0, 0
     redacted: Counter[str] = Counter()
-    for window in _windows(extract(file, kind, task.name, found), redacted):
-        title = title or _title_in(window.text)
+    for window in _split_windows(extract(file, kind, task.name, properties), redacted):
+        title = title or _find_title(window.text)
         characters = window.offset + len(window.text)
-        _cut(window, task, strategy, records)
+        _chunk_window(window, task, strategy, records)
         records += len(window.records)
         yield window
     if not characters:
-        raise ExtractionError(
-            "there is no text in it" if kind != "pdf" else "there is no text in it: it may be scanned pages"
-        )
+        raise ExtractionError("there is no text in it" + (": it may be scanned pages" if kind == "pdf" else ""))
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
-    named = "" if kind in NAMED_BY_FILE else found.title or title
-    yield Done(kind, strategy, _shortened(redact(named)[0]), sha256_of(file), size, characters, dict(redacted))
+    title = "" if kind in KINDS_TITLED_BY_FILE else properties.title or title
+    title = _shorten_title(redact(title)[0])
+    yield Done(kind, strategy, title, sha256_of(file), size, characters, dict(redacted))
 
 
-def _shortened(title: str) -> str:
+def _find_title(text: str) -> str:
+    """Return the first heading among the first 20 lines, else the first line."""
+    lines = [line.strip() for line in lines_of(text[:HEAD_BYTES]) if line.strip()]
+    heading = next((line for line in lines[:20] if HEADING.match(line)), None)
+    first_line = lines[0] if lines else ""
+    return (heading or first_line).strip("# \t")
+
+
+def _shorten_title(title: str) -> str:
     line = " ".join(title.split())
-    if len(line) <= LONGEST_TITLE:
+    if len(line) <= MAX_TITLE_CHARACTERS:
         return line
-    return f"{line[:LONGEST_TITLE].rpartition(' ')[0] or line[:LONGEST_TITLE]} …"
+    at_word = line[:MAX_TITLE_CHARACTERS].rpartition(" ")[0]
+    return f"{at_word or line[:MAX_TITLE_CHARACTERS]} …"
 
 
-def _strategy(task: Task, kind: str) -> str:
-    """As asked for, or as suits the kind; code without a grammar is cut like text unless syntax was asked for."""
+def _choose_strategy(task: Task, kind: str) -> str:
+    """Return the requested strategy, or the default of the kind.
+
+    Code without an installed grammar is chunked like text, unless the strategy code was requested.
+    """
     if task.strategy not in (None, "code"):
         return str(task.strategy)
     if task.strategy is None and kind != "code":
@@ -137,18 +151,17 @@ def _strategy(task: Task, kind: str) -> str:
             return "code"
     except ImportError as error:
         if task.strategy == "code":
-            raise ExtractionError(_NEEDS_CODE) from error
+            raise ExtractionError(_MISSING_GRAMMARS) from error
     if task.strategy == "code" and language is None:
         raise ExtractionError(f"there is no grammar for {task.name!r}: its name must end like that of source code")
     return "recursive"
 
 
-def _cut(window: Window, task: Task, strategy: str, before: int) -> None:
+def _chunk_window(window: Window, task: Task, strategy: str, records_before: int) -> None:
     text = window.text
     if strategy == "semantic":
-        window.sentences = [
-            (one.start, one.end, one.size) for one in chunkers.split_sentences(text, 0, len(text), task.tokens)
-        ]
+        sentences = chunkers.split_sentences(text, 0, len(text), task.tokens)
+        window.sentences = [(sentence.start, sentence.end, sentence.size) for sentence in sentences]
         return
     if strategy == "code":
         spans = chunk_code(text, str(detect_language(task.name)), task.tokens)
@@ -158,65 +171,65 @@ def _cut(window: Window, task: Task, strategy: str, before: int) -> None:
         spans = chunkers.chunk_parent_child(text, task.parent_tokens, task.tokens, task.overlap)
     else:
         spans = chunkers.chunk_recursive(text, task.tokens, task.overlap)
-    window.records = build_records(window, spans, before)
+    window.records = build_records(window, spans, records_before)
 
 
-def _windows(parts: Iterator[Part], redacted: Counter[str]) -> Iterator[Window]:
-    """The text in stretches that end at a paragraph or a line, without its secrets, which are counted."""
+def _split_windows(parts: Iterator[Part], redacted: Counter[str]) -> Iterator[Window]:
+    """Join the parts into windows that end at a paragraph or a line; redact them and count the redactions."""
     text, offset, line = "", 0, 1
-    facts: list[tuple[int, dict[str, Any]]] = []
+    metadata: WindowMetadata = []
     for part in parts:
-        if part.facts:
-            facts.append((len(text), part.facts))
+        if part.metadata:
+            metadata.append((len(text), part.metadata))
         text += part.text
-        while len(text) >= WINDOW:
-            end = _good_end(text)
-            window = _without_secrets(Window(text[:end], offset, line, facts), redacted)
+        while len(text) >= WINDOW_CHARACTERS:
+            end = _window_end(text)
+            window = _redact_window(Window(text[:end], offset, line, metadata), redacted)
             yield window
             offset, line = offset + len(window.text), line + window.text.count("\n")
-            facts = _continued(facts, end)
+            metadata = _carry_over(metadata, end)
             text = text[end:]
     if text.strip() or offset:
-        yield _without_secrets(Window(text, offset, line, facts), redacted)
+        yield _redact_window(Window(text, offset, line, metadata), redacted)
 
 
-def _without_secrets(window: Window, redacted: Counter[str]) -> Window:
-    """Redacted from fact to fact, so that each fact still stands where it belongs."""
-    text, facts = "", []
-    begins = [(0, {}), *window.facts]
-    ends = [*(at for at, _ in window.facts), len(window.text)]
-    for (start, fact), end in zip(begins, ends, strict=True):
-        if fact:
-            cleaned, _ = redact_all(fact)
-            assert isinstance(cleaned, dict)
-            facts.append((len(text), cleaned))
-        clean, found = redact(window.text[start:end])
-        text += clean
-        redacted.update(found)
-    return Window(text, window.offset, window.line, facts)
-
-
-def _continued(facts: list[tuple[int, dict[str, Any]]], end: int) -> list[tuple[int, dict[str, Any]]]:
-    """What is known, as seen from `end` on."""
-    known: dict[str, Any] = {}
-    for at, one in facts:
-        known |= one if at <= end else {}
-    return [(0, known), *((at - end, one) for at, one in facts if at > end)] if facts else []
-
-
-def _good_end(text: str) -> int:
-    for mark in ("\n\n", "\n", " "):
-        at = text.rfind(mark, WINDOW // 2, WINDOW)
+def _window_end(text: str) -> int:
+    for separator in ("\n\n", "\n", " "):
+        at = text.rfind(separator, WINDOW_CHARACTERS // 2, WINDOW_CHARACTERS)
         if at >= 0:
-            return at + len(mark)
-    return WINDOW
+            return at + len(separator)
+    return WINDOW_CHARACTERS
 
 
-def _title_in(text: str) -> str:
-    """The first heading among the first lines, else the first line."""
-    first = [line.strip() for line in list(lines_of(text[:BEGINNING])) if line.strip()]
-    heading = next((line for line in first[:20] if HEADING.match(line)), None)
-    return (heading or (first[0] if first else "")).strip("# \t")
+def _carry_over(metadata: WindowMetadata, end: int) -> WindowMetadata:
+    """Convert metadata offsets to the window that begins at `end`."""
+    if not metadata:
+        return []
+    current: dict[str, Any] = {}
+    later: WindowMetadata = []
+    for at, values in metadata:
+        if at <= end:
+            current |= values
+        else:
+            later.append((at - end, values))
+    return [(0, current), *later]
+
+
+def _redact_window(window: Window, redacted: Counter[str]) -> Window:
+    """Redact text and metadata, section by section, so that metadata offsets still fit the redacted text."""
+    text = ""
+    metadata: WindowMetadata = []
+    sections = [(0, {}), *window.metadata]
+    ends = [*(at for at, _ in window.metadata), len(window.text)]
+    for (start, values), end in zip(sections, ends, strict=True):
+        if values:
+            clean_values, _ = redact_all(values)
+            assert isinstance(clean_values, dict)
+            metadata.append((len(text), clean_values))
+        clean_text, counts = redact(window.text[start:end])
+        text += clean_text
+        redacted.update(counts)
+    return Window(text, window.offset, window.line, metadata)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The process that takes documents apart, as the daemon sees it: begun when needed, ended when idle or stuck."""
+"""The daemon's side of the extraction process: start it when needed, end it when idle or stuck."""
 
 import struct
 import subprocess
@@ -18,103 +18,103 @@ from clankersd.documents.extractor.records import Done, Failed, Message, Task, W
 from clankersd.documents.files import ExtractionError
 
 IDLE_SECONDS = 60.0
-MOST_TASKS = 1000
-"""After so many documents a new process takes over: the libraries behind it may leak."""
+MAX_TASKS_PER_PROCESS = 1000
+"""A new process is started after this many documents, because the parsing libraries may leak memory."""
 
-LARGEST_MESSAGE = 64 * 1024 * 1024
-IN_MEMORY = 4 * 1024 * 1024
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+MAX_SPOOL_MEMORY_BYTES = 4 * 1024 * 1024
 
-_message: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+_decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 
 
 class Extracted:
-    """A document that was taken apart without fault. A large one lies on the disk meanwhile."""
+    """The windows of an extracted document, spooled in memory, or on disk if there are many."""
 
     def __init__(self, spool: IO[bytes], done: Done) -> None:
         self._spool = spool
         self.done = done
 
     def windows(self) -> Iterator[Window]:
-        """Its text and chunks, from the beginning; to be read in a thread."""
+        """Yield text and chunks from the beginning; blocks, so call it in a thread."""
         self._spool.seek(0)
         while head := self._spool.read(4):
-            window = _message.decode(self._spool.read(struct.unpack(">I", head)[0]))
+            window = _decoder.decode(self._spool.read(struct.unpack(">I", head)[0]))
             assert isinstance(window, Window)
             yield window
 
 
 class Worker:
-    """One process, one document at a time."""
+    """One extraction process, which handles one document at a time."""
 
     def __init__(self) -> None:
         self._lock = anyio.Lock()
         self._process: anyio.abc.Process | None = None
         self._output: BufferedByteReceiveStream | None = None
         self._tasks = 0
-        self._used = 0.0
+        self._last_used = 0.0
 
     @asynccontextmanager
     async def extracted(self, task: Task, body: bytes, folder: Path) -> AsyncIterator[Extracted]:
-        """The document taken apart, as long as the block lasts, in a file in `folder` if it is large; raises
-        ExtractionError."""
-        with tempfile.SpooledTemporaryFile(IN_MEMORY, dir=str(folder)) as spool:
+        """Extract a document; the result exists for the duration of the block, in `folder` if it is large.
+
+        Raises ExtractionError.
+        """
+        with tempfile.SpooledTemporaryFile(MAX_SPOOL_MEMORY_BYTES, dir=str(folder)) as spool:
             async with self._lock:
-                done = await self._take_apart(task, body, spool)
+                done = await self._extract(task, body, spool)
             yield Extracted(spool, done)
 
     async def run(self) -> None:
-        """End the process when nobody has needed it for a while, and with the daemon."""
+        """End the process when it has been idle for IDLE_SECONDS, and with the daemon."""
         try:
             while True:
                 await anyio.sleep(IDLE_SECONDS / 4)
-                if self._process and not self._lock.locked() and anyio.current_time() > self._used + IDLE_SECONDS:
+                if self._process and not self._lock.locked() and anyio.current_time() > self._last_used + IDLE_SECONDS:
                     async with self._lock:
                         await self._end()
         finally:
             with anyio.CancelScope(shield=True):
                 await self._end()
 
-    async def _take_apart(self, task: Task, body: bytes, spool: IO[bytes]) -> Done:
+    async def _extract(self, task: Task, body: bytes, spool: IO[bytes]) -> Done:
         try:
             with anyio.fail_after(task.seconds):
-                done = await self._ask(task, body, spool)
+                done = await self._exchange(task, body, spool)
         except TimeoutError:
             await self._end()
             raise ExtractionError(f"it took longer than {task.seconds} seconds: see document_seconds") from None
         except (anyio.EndOfStream, anyio.IncompleteRead, anyio.BrokenResourceError, anyio.ClosedResourceError):
             await self._end()
-            raise ExtractionError(
-                "taking it apart ended the process that did: the file may be broken or hostile"
-            ) from None
-        except BaseException:  # its answer is only half read: nobody can go on with it
+            raise ExtractionError("extracting it ended the process: the file may be broken or hostile") from None
+        except BaseException:  # the reply is only partly read, so the process cannot be used again
             with anyio.CancelScope(shield=True):
                 await self._end()
             raise
-        self._used = anyio.current_time()
+        self._last_used = anyio.current_time()
         if isinstance(done, Failed):
             raise ExtractionError(done.reason)
         return done
 
-    async def _ask(self, task: Task, body: bytes, spool: IO[bytes]) -> Done | Failed:
-        if self._tasks >= MOST_TASKS:
+    async def _exchange(self, task: Task, body: bytes, spool: IO[bytes]) -> Done | Failed:
+        if self._tasks >= MAX_TASKS_PER_PROCESS:
             await self._end()
         self._tasks += 1
-        process, output = await self._begun()
+        process, output = await self._ensure_started()
         assert process.stdin
         encoded = msgspec.msgpack.encode(task)
         await process.stdin.send(struct.pack(">I", len(encoded)) + encoded + body)
         while True:
             head = await output.receive_exactly(4)
             size = struct.unpack(">I", head)[0]
-            if size > LARGEST_MESSAGE:
+            if size > MAX_MESSAGE_BYTES:
                 raise anyio.EndOfStream
             data = await output.receive_exactly(size)
-            message = _message.decode(data)
+            message = _decoder.decode(data)
             if not isinstance(message, Window):
                 return message
             spool.write(head + data)
 
-    async def _begun(self) -> tuple[anyio.abc.Process, BufferedByteReceiveStream]:
+    async def _ensure_started(self) -> tuple[anyio.abc.Process, BufferedByteReceiveStream]:
         if self._process is None or self._process.returncode is not None or self._output is None:
             self._process = await anyio.open_process(
                 [sys.executable, "-m", "clankersd.documents.extractor.process"],
