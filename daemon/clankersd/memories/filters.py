@@ -1,4 +1,4 @@
-"""Which memories a request is about, as one SQL condition."""
+"""SQL conditions for the memories that a request selects."""
 
 import re
 from typing import Any
@@ -14,7 +14,7 @@ from clankersd.projects import project_id
 _WORD = re.compile(r"\w+")
 _CJK = re.compile(f"[{CJK}]")
 
-_TESTS = {
+_CONDITIONS = {
     "sector": "memories.sector = :sector",
     "tier": "memories.tier = :tier",
     "category": "memories.category = :category",
@@ -30,19 +30,22 @@ _TESTS = {
 
 
 def selection_conditions(db: Db, request: Selection[Any], now: int) -> tuple[list[str], dict[str, Any]]:
-    """The conditions of a request on memories, without its words and without their state."""
+    """Return the conditions of a request and their parameters, except for its query and the states.
+
+    The first condition is that of the scopes.
+    """
     params: dict[str, Any] = {"now": now} | allowed_scopes(db, request).params
     conditions = [IN_SCOPE]
-    for name, test in _TESTS.items():
+    for name, condition in _CONDITIONS.items():
         value = getattr(request, name)
         if value is not None:
-            conditions.append(test)
+            conditions.append(condition)
             params[name] = clock.moment(value) if name.startswith("created_") else value
     return [*conditions, *project_conditions(db, request, params)], params
 
 
 def project_conditions(db: Db, request: ScopedRequest, params: dict[str, Any]) -> list[str]:
-    """Beside scopes that are named, a project narrows what is selected."""
+    """Return a condition on the project when the request names scopes too; a project alone only names the caller."""
     if request.scopes is None or not request.project:
         return []
     params["project_id"] = project_id(db, request.project)
@@ -50,23 +53,24 @@ def project_conditions(db: Db, request: ScopedRequest, params: dict[str, Any]) -
 
 
 def is_narrowed(request: Selection[Any]) -> bool:
-    """Whether the request selects less than everything there is. A project without scopes only says who asks."""
-    named = request.scopes is not None and ("*" not in request.scopes or request.project is not None)
-    return named or any(getattr(request, name) is not None for name in (*_TESTS, "query"))
+    """Check whether the request selects less than all memories. A project without scopes only names the caller."""
+    if request.scopes is not None and ("*" not in request.scopes or request.project is not None):
+        return True
+    return any(getattr(request, name) is not None for name in (*_CONDITIONS, "query"))
 
 
 def query_condition(query: str, params: dict[str, Any]) -> str:
-    """All words of the query must stand in a memory; a text without spaces between words anywhere in it."""
-    found = [word for word in _WORD.findall(query) if word.strip("_")]
-    if not found or _CJK.search(query):
+    """Return a condition: the memory contains all words of the query, or the query itself in scripts without spaces."""
+    words = [word for word in _WORD.findall(query) if word.strip("_")]
+    if not words or _CJK.search(query):
         params["query"] = query
         return "instr(memories.content, :query) > 0"
-    params["match"] = " AND ".join(f'"{word}"' for word in found)
+    params["match"] = " AND ".join(f'"{word}"' for word in words)
     return "memories.number IN (SELECT rowid FROM memories_fts WHERE memories_fts MATCH :match)"
 
 
 def state_condition(include: list[State], as_of: int | None, params: dict[str, Any]) -> str:
-    """Current memories and those in further states, or those that were known and true at a time."""
+    """Return a condition: current or in one of the other states, or with `as_of` known and valid at that time."""
     if as_of is not None:
         params["as_of"] = as_of
         return AS_OF

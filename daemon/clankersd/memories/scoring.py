@@ -1,4 +1,4 @@
-"""What a memory's strength, importance, age and kind make of how well it fits a question."""
+"""Score adjustment of memories in search results: salience, importance, recency and sector."""
 
 import math
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ from clankersd.memories.classify import SECTOR_BOOST
 from clankersd.memories.salience import DAY_MS
 from clankersd.memories.store import salience_of
 
-FADING = 0.02
-"""How fast what was used last long ago counts less, per day."""
+RECENCY_DECAY_PER_DAY = 0.02
+"""Decay of the recency component since the last access."""
 
 
 @dataclass(frozen=True)
 class ScoreWeights:
-    """How much each of these moves a score; what they leave of 1 is the same for every memory."""
+    """Share of each component in the factor. The rest of the factor, up to 1, is the same for every memory."""
 
     salience: float
     importance: float
@@ -35,25 +35,32 @@ class ScoreWeights:
 
 
 def score_components(row: dict[str, Any], now: int) -> dict[str, float]:
-    """What of a memory moves its score, each between 0 and about 1."""
+    """Return the properties of a memory that adjust its score, each between 0 and about 1."""
     days = max(0, now - row["last_accessed"]) / DAY_MS
     return {
         "salience": salience_of(row).effective(now),
         "importance": row["importance"],
-        "recency": math.exp(-FADING * days),
+        "recency": math.exp(-RECENCY_DECAY_PER_DAY * days),
         "sector": SECTOR_BOOST[row["sector"]],
     }
 
 
-def score_factor(row: dict[str, Any], parts: dict[str, float], weights: ScoreWeights) -> float:
-    """What the score is multiplied by: nothing that does not fit is lifted, what fits is put in order."""
-    told = ("salience", "importance", "recency")
-    rest = 1.0 - sum(getattr(weights, name) for name in told)
-    result: float = (rest + sum(getattr(weights, name) * parts[name] for name in told)) * parts["sector"]
+def score_factor(row: dict[str, Any], components: dict[str, float], weights: ScoreWeights) -> float:
+    """Return the factor for a score, and add to the components what else went into it.
+
+    Multiplying reorders results that match the query and never lifts one that does not.
+    """
+    weighted = (
+        weights.salience * components["salience"]
+        + weights.importance * components["importance"]
+        + weights.recency * components["recency"]
+    )
+    constant = 1.0 - (weights.salience + weights.importance + weights.recency)
+    factor = (constant + weighted) * components["sector"]
     if row["state"] != "current":
-        parts["outdated"] = weights.outdated
-        result *= weights.outdated
+        components["outdated"] = weights.outdated
+        factor *= weights.outdated
     if row["pinned"]:
-        parts["pinned"] = weights.pinned
-        result *= weights.pinned
-    return result
+        components["pinned"] = weights.pinned
+        factor *= weights.pinned
+    return factor
