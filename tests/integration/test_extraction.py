@@ -708,7 +708,7 @@ def test_a_question_can_be_cancelled(home: Path) -> None:
             assert "is being read for memories just now" in busy["message"]
             assert other.call("job.cancel", id=question["id"])["state"] == "cancelled"
         answered = connection.receive()
-        assert answered["error"]["message"] == "the question was cancelled"
+        assert answered["error"]["message"] == "the request was cancelled"
 
 
 # --- In the background, by a model

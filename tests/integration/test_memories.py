@@ -172,7 +172,7 @@ def test_a_forgotten_memory_does_not_stand_in_the_way(rpc: RawConnection, scope:
     first = add(rpc, "The linter is ruff", scope)["memory"]["id"]
     rpc.call("memory.delete", id=first, scopes=[scope])
     assert add(rpc, "The linter is ruff", scope)["outcome"] == "created"
-    assert "says the same" in refusal(rpc, "memory.restore", id=first, scopes=[scope])
+    assert "has the same text" in refusal(rpc, "memory.restore", id=first, scopes=[scope])
 
 
 def test_two_at_the_same_time_leave_one(shared_daemon: DaemonProcess, scope: str) -> None:
@@ -321,7 +321,7 @@ def test_a_forgotten_memory_is_found_by_nothing_until_it_is_restored(rpc: RawCon
         assert rpc.call("search", query="vault password", mode=mode, scopes=[scope])["hits"] == []
     assert listed(rpc, scope) == []
     assert listed(rpc, scope, include=["deleted"]) == ["The vault password rotates on Mondays"]
-    assert "forgotten" in refusal(rpc, "memory.update", id=name, content="x", scopes=[scope])
+    assert "is deleted" in refusal(rpc, "memory.update", id=name, content="x", scopes=[scope])
     rpc.call("memory.restore", id=name, scopes=[scope])
     assert hits(rpc, "vault password", scope, mode="keyword") == ["The vault password rotates on Mondays"]
 

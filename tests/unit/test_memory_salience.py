@@ -61,13 +61,13 @@ def test_it_is_what_the_closed_formula_says_however_often_it_is_asked(one: Salie
     for day in range(0, days, 7):
         one.effective(START + day * DAY_MS)  # asking changes nothing: there is nothing to compound
     rate = 0 if one.pinned else DECAY_PER_DAY[one.sector] / (one.importance + 0.1)
-    formula = one.salience * math.exp(-rate * days) + min(0.1, math.log1p(one.accesses) * 0.02)
+    formula = one.stored * math.exp(-rate * days) + min(0.1, math.log1p(one.access_count) * 0.02)
     assert math.isclose(one.effective(START + days * DAY_MS), min(1, max(MIN_SALIENCE, formula)), rel_tol=1e-9)
 
 
 @given(strengths(), MOMENTS)
 def test_a_pinned_memory_does_not_fade(one: Salience, later: int) -> None:
-    pinned = Salience(one.salience, one.at, one.sector, one.importance, one.accesses, True)
+    pinned = Salience(one.stored, one.stored_at, one.sector, one.importance, one.access_count, True)
     assert pinned.effective(START + later) == pinned.effective(START)
 
 

@@ -1,1 +1,1 @@
-"""Long-term memories: what is known, how strongly, since when, and for whom."""
+"""Long-term memories: storing, searching, relating, maintaining and transferring them."""

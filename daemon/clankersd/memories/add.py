@@ -1,4 +1,4 @@
-"""`memory.add`: something new is stored, something known grows stronger, something that changed is superseded."""
+"""`memory.add`: store a new memory, reinforce one that says the same, or supersede one that it updates."""
 
 from functools import partial
 from typing import TYPE_CHECKING
@@ -9,24 +9,24 @@ from clankers_protocol.memories import Added, MemoryAdd
 from clankersd import clock
 from clankersd.capture.redaction import count_redactions, without_secrets
 from clankersd.db import Db
-from clankersd.index.index import Index
+from clankersd.index.generations import Generation
 from clankersd.memories.classify import classify
-from clankersd.memories.dedup import Match, Text, find_match
+from clankersd.memories.dedup import HashedText, Match, find_match
 from clankersd.memories.entities import at_field
 from clankersd.memories.prepared import PreparedMemory, insert_memory, list_columns, prepare_memory, text_columns
 from clankersd.memories.salience import reinforced
 from clankersd.memories.scopes import allowed_scopes, scope_to_write
 from clankersd.memories.store import (
-    Row,
-    as_json,
-    change,
-    find,
-    get,
+    MemoryRow,
+    find_memory,
+    get_memory,
     link_session,
-    note,
+    log_change,
     require_session,
     salience_of,
+    to_json,
     to_memory,
+    update_columns,
 )
 from clankersd.memories.supersession import supersede
 from clankersd.projects import ensure_project, find_project_id, project_row
@@ -36,9 +36,11 @@ from clankersd.wire.rpc import handles
 if TYPE_CHECKING:
     from clankersd.app import Daemon
 
-REINFORCE = 0.1
-SURER = 0.1
-"""What hearing it again adds to a memory's confidence."""
+REINFORCEMENT = 0.1
+"""Amount by which adding a memory again raises its salience."""
+
+CONFIDENCE_STEP = 0.1
+"""Amount by which adding a memory again raises its confidence."""
 
 
 @handles(MemoryAdd)
@@ -47,14 +49,14 @@ async def memory_add(daemon: "Daemon", request: MemoryAdd) -> Added:
 
 
 async def add_memory(daemon: "Daemon", request: MemoryAdd, by: str = "user") -> Added:
-    """Remember what is asked, once: also when two ask at the same time."""
-    _check(request)
+    """Add a memory unless it is known. Check and insert are one transaction, so concurrent calls store it once."""
+    _validate(request)
     request, secrets = await prepare(partial(without_secrets, request))
     prepared = await prepare_memory(daemon.index, request.content, compare=not request.force)
 
     def add(db: Db) -> Added:
         count_redactions(db, secrets, clock.now())
-        return _add(db, daemon.index, request, prepared, by)
+        return _add(db, daemon.index.live, request, prepared, by)
 
     added = await daemon.store.write(add)
     if secrets:
@@ -67,112 +69,114 @@ async def add_memory(daemon: "Daemon", request: MemoryAdd, by: str = "user") -> 
     return added
 
 
-def _check(request: MemoryAdd) -> None:
+def _validate(request: MemoryAdd) -> None:
     now = clock.now()
-    begins, ends = clock.to_ms(request.valid_from) or now, clock.to_ms(request.valid_until)
     if not request.content.strip():
-        raise InvalidParams("invalid params: there is nothing in it to remember - at `$.content`")
-    if ends is not None and ends < begins:
+        raise InvalidParams("invalid params: the content is empty - at `$.content`")
+    valid_from, valid_until = clock.to_ms(request.valid_from) or now, clock.to_ms(request.valid_until)
+    if valid_until is not None and valid_until < valid_from:
         raise InvalidParams("invalid params: it ends before it begins - at `$.validUntil`")
     expires = clock.to_ms(request.expires_at)
     if expires is not None and expires <= now:
         raise InvalidParams("invalid params: it has expired already - at `$.expiresAt`")
 
 
-def _add(db: Db, index: Index, request: MemoryAdd, prepared: PreparedMemory, by: str) -> Added:
+def _add(db: Db, live: Generation | None, request: MemoryAdd, prepared: PreparedMemory, by: str) -> Added:
     now = clock.now()
     if request.session_id:
         require_session(db, request.session_id)
-    row = _row(db, request, prepared.text, now)
-    match = _match(db, index, request, row, prepared)
-    if match and match.how == "same":
-        return _known(db, match, request, by, now, prepared.note)
+    row = _new_row(db, request, prepared.text, now)
+    match = _find_match(db, live, request, row, prepared)
+    if match and match.kind == "same":
+        return _reinforce(db, match, request, by, now, prepared.note)
     insert_memory(db, row, prepared.chunks)
-    note(db, row["id"], "created", by, at=now)
+    log_change(db, row.id, "created", by, at=now)
     if request.session_id:
-        link_session(db, request.session_id, row["id"], "created", now)
+        link_session(db, request.session_id, row.id, "created", now)
     if match:
-        supersede(db, match.row, row, by=by, reason=match.why, at=now, extracted_by=_said_by(request, by))
-    memory = to_memory(get(db, row["id"], now), now)
-    return Added(memory, "superseded" if match else "created", match.row["id"] if match else None, prepared.note)
+        supersede(db, match.row, row, by=by, reason=match.reason, at=now, extracted_by=_extracted_by(request, by))
+    memory = to_memory(get_memory(db, row.id, now), now)
+    return Added(memory, "superseded" if match else "created", match.row.id if match else None, prepared.note)
 
 
-def _said_by(request: MemoryAdd, by: str) -> ExtractedBy:
-    """Who says that an older memory no longer holds: agents and extraction are language models."""
+def _extracted_by(request: MemoryAdd, by: str) -> ExtractedBy:
+    """Return who decided that an older memory is superseded; agents and extraction are language models."""
     if not request.supersedes:
         return "system"
     return "user" if by == "user" else "llm"
 
 
-def _match(db: Db, index: Index, request: MemoryAdd, row: Row, prepared: PreparedMemory) -> Match | None:
-    """What the new memory repeats or replaces."""
+def _find_match(
+    db: Db, live: Generation | None, request: MemoryAdd, row: MemoryRow, prepared: PreparedMemory
+) -> Match | None:
+    """Find the memory that the new one repeats or supersedes."""
     if request.supersedes:
         with at_field("supersedes"):
-            old = find(db, request.supersedes, allowed_scopes(db, request))
+            old = find_memory(db, request.supersedes, allowed_scopes(db, request))
         return Match(old, "nearly", "it is no longer true")
     if request.force:
         return None
-    return find_match(db, prepared.text, row["scope"], row["category"], row["created_at"], prepared.vector, index.live)
+    return find_match(db, prepared.text, row.scope, row.category, row.created_at, prepared.vector, live)
 
 
-def _known(db: Db, match: Match, request: MemoryAdd, by: str, now: int, problem: str | None) -> Added:
-    """What is said again is remembered better, and believed more."""
+def _reinforce(db: Db, match: Match, request: MemoryAdd, by: str, now: int, problem: str | None) -> Added:
+    """Raise the salience and the confidence of a memory that was added again."""
     row = match.row
-    values: Row = {
-        "salience": reinforced(salience_of(row).decayed(now), REINFORCE),
+    values = {
+        "salience": reinforced(salience_of(row).decayed(now), REINFORCEMENT),
         "salience_at": now,
-        "access_count": row["access_count"] + 1,
+        "access_count": row.access_count + 1,
         "last_accessed": now,
-        "confidence": min(1.0, row["confidence"] + SURER),
+        "confidence": min(1.0, row.confidence + CONFIDENCE_STEP),
         "archived_at": None,
     }
-    change(db, row["id"], values)
-    note(db, row["id"], "reinforced", by, f"added again: {match.why}", at=now)
+    update_columns(db, row.id, values)
+    log_change(db, row.id, "reinforced", by, f"added again: {match.reason}", at=now)
     if request.session_id:
-        link_session(db, request.session_id, row["id"], "reinforced", now)
-    return Added(to_memory(get(db, row["id"], now), now), "duplicate", note=problem)
+        link_session(db, request.session_id, row.id, "reinforced", now)
+    return Added(to_memory(get_memory(db, row.id, now), now), "duplicate", note=problem)
 
 
-def _row(db: Db, request: MemoryAdd, text: Text, now: int) -> Row:
-    project = own_project(db, request.project)
+def _new_row(db: Db, request: MemoryAdd, text: HashedText, now: int) -> MemoryRow:
+    project = resolve_project(db, request.project)
     category = request.category or "other"
-    return {
-        "id": clock.new_id(),
-        "project_id": project,
-        "summary": request.summary,
-        "sector": request.sector or classify(request.content, category),
-        "tier": request.tier or ("project" if project else "global"),
-        "category": category,
-        "scope": scope_to_write(request, request.scope, project),
-        "importance": request.importance,
-        "confidence": request.confidence,
-        "salience": 1.0,
-        "salience_at": now,
-        "access_count": 0,
-        "last_accessed": now,
-        "pinned": request.pinned,
-        "created_at": now,
-        "updated_at": now,
-        "valid_from": clock.to_ms(request.valid_from) or now,
-        "valid_until": clock.to_ms(request.valid_until),
-        "expires_at": clock.to_ms(request.expires_at),
-        "archived_at": None,
-        "is_deleted": 0,
-        "deleted_at": None,
-        "source_session_id": request.session_id,
-        "source_message_id": request.message_id,
-        "metadata": as_json(request.metadata),
+    return MemoryRow(
+        id=clock.new_id(),
+        project_id=project,
+        summary=request.summary,
+        sector=request.sector or classify(request.content, category),
+        tier=request.tier or ("project" if project else "global"),
+        category=category,
+        scope=scope_to_write(request, request.scope, project),
+        importance=request.importance,
+        confidence=request.confidence,
+        salience=1.0,
+        salience_at=now,
+        access_count=0,
+        last_accessed=now,
+        pinned=request.pinned,
+        created_at=now,
+        updated_at=now,
+        valid_from=clock.to_ms(request.valid_from) or now,
+        valid_until=clock.to_ms(request.valid_until),
+        expires_at=clock.to_ms(request.expires_at),
+        archived_at=None,
+        is_deleted=0,
+        deleted_at=None,
+        source_session_id=request.session_id,
+        source_message_id=request.message_id,
+        metadata=None if request.metadata is None else to_json(request.metadata),
         **text_columns(text),
         **list_columns(request.content, request.tags, request.concepts, request.files),
-    }
+    )
 
 
-def own_project(db: Db, given: str | None) -> str | None:
-    """The id of the project that a new memory is of; one that was never heard of is made."""
-    if given is None:
+def resolve_project(db: Db, id_or_path: str | None) -> str | None:
+    """Return the id of a new memory's project; a path without a project creates one."""
+    if id_or_path is None:
         return None
-    if not given.startswith("/") and find_project_id(db, given) is None:
-        raise InvalidParams(f"invalid params: there is no project {given}: give a path - at `$.project`")
-    if find_project_id(db, given) is None:
-        ensure_project(db, project_row(given))
-    return find_project_id(db, given)
+    if not id_or_path.startswith("/") and find_project_id(db, id_or_path) is None:
+        raise InvalidParams(f"invalid params: there is no project {id_or_path}: give a path - at `$.project`")
+    if find_project_id(db, id_or_path) is None:
+        ensure_project(db, project_row(id_or_path))
+    return find_project_id(db, id_or_path)

@@ -1,23 +1,24 @@
-"""What kind of memory a text is, found from its words when nobody says."""
+"""Classification of memory texts by keywords: the sector, if none is given, and the concepts they name."""
 
 import re
 
-DEFAULT = "semantic"
+DEFAULT_SECTOR = "semantic"
 MAX_CONCEPTS = 20
-SHORTEST, LONGEST = 3, 49
+MIN_CONCEPT_CHARS = 3
+MAX_CONCEPT_CHARS = 49
 
 SECTOR_BOOST = {"reflective": 1.2, "semantic": 1.1, "procedural": 1.0, "emotional": 0.9, "episodic": 0.8}
-"""What a sector adds to how well a memory fits a question."""
+"""Factor of each sector in the score of a search result."""
 
 SECTOR_BY_CATEGORY = {
     "preference": "emotional", "codebase": "semantic", "fact": "semantic", "entity": "semantic",
     "decision": "reflective", "gotcha": "procedural", "pattern": "procedural", "fix": "procedural",
     "turn_summary": "reflective", "task_completion": "episodic", "event": "episodic",
 }  # fmt: skip
-"""The sector of a category, where it has one."""
+"""Sector of each category that determines one."""
 
-# In the order in which a tie is decided.
-_SIGNS = {
+# The first sector wins a tie.
+_SECTOR_WORDS = {
     "emotional": r"\b(prefers?|likes?|loves?|hates?|dislikes?|annoy\w*|frustrat\w*|happy|unhappy|enjoys?|favou?rite"
     r"|tired of|sick of|glad|worried|wants?)\b",
     "reflective": r"\b(decid\w+|because|lesson|learn(ed|t)|reali[sz]\w+|insight|turns out|trade-?offs?|should have"
@@ -28,9 +29,9 @@ _SIGNS = {
     r"|restart|must be run|workflow|before committing|make sure)\b|`[^`]+`|\$ ",
     "semantic": r"\b(is|are|has|have|contains?|located|lives in|means|consists|stores?|supports?|listens|version)\b",
 }
-_PATTERNS = {sector: re.compile(signs, re.IGNORECASE) for sector, signs in _SIGNS.items()}
-# What a name may be made of, a run at a time: each run is looked at once, however long it is.
-_RUN = re.compile(r"`([^`\n]{1,200})`|([\w./-]+)")
+_PATTERNS = {sector: re.compile(signs, re.IGNORECASE) for sector, signs in _SECTOR_WORDS.items()}
+# Inline code, or a run of characters that names consist of. Matching run by run takes linear time.
+_CODE_OR_RUN = re.compile(r"`([^`\n]{1,200})`|([\w./-]+)")
 _NAME = re.compile(
     r"(?:[\w.-]+/)+[\w.-]+\.\w+"  # paths
     r"|[A-Z][a-z0-9]+(?:[A-Z][a-z0-9]+)+"  # CamelCase
@@ -39,19 +40,21 @@ _NAME = re.compile(
 
 
 def classify(content: str, category: str | None = None) -> str:
-    """The sector of a text: its category's, or the one whose signs it shows most."""
+    """Return the sector of a category, or else the sector with the most keywords in the text."""
     if category in SECTOR_BY_CATEGORY:
         return SECTOR_BY_CATEGORY[category]
     counts = {sector: len(pattern.findall(content)) for sector, pattern in _PATTERNS.items()}
     best = max(counts.values())
-    return next(sector for sector, count in counts.items() if count == best) if best else DEFAULT
+    if not best:
+        return DEFAULT_SECTOR
+    return next(sector for sector, count in counts.items() if count == best)
 
 
 def find_concepts(content: str) -> list[str]:
-    """Names in a text that it may be looked for by: code, paths, CamelCase, snake_case."""
-    found: dict[str, None] = {}
-    for code, run in _RUN.findall(content):
+    """Return the distinct names in a text: inline code, paths, CamelCase and snake_case words."""
+    names: dict[str, None] = {}
+    for code, run in _CODE_OR_RUN.findall(content):
         name = code or run.strip("./-")
-        if SHORTEST <= len(name) <= LONGEST and (code or _NAME.fullmatch(name)):
-            found[name] = None
-    return list(found)[:MAX_CONCEPTS]
+        if MIN_CONCEPT_CHARS <= len(name) <= MAX_CONCEPT_CHARS and (code or _NAME.fullmatch(name)):
+            names[name] = None
+    return list(names)[:MAX_CONCEPTS]

@@ -1,6 +1,6 @@
-"""Is it known already? First the same text, then nearly the same words, then the same meaning, among few candidates.
+"""Duplicate detection for new memories: same text, then nearly the same words, then nearly the same vector.
 
-Every step looks candidates up by an index, so that what an addition costs hardly grows with what is known.
+Each step looks up a few candidates by an index, so the cost of an addition hardly grows with the number of memories.
 """
 
 import json
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from clankersd.db import Db
-from clankersd.db.fts import quote_phrase
 from clankersd.embedders.base import Vector
 from clankersd.embedders.memory_headroom import numpy_if_available
 from clankersd.index.generations import Generation
@@ -20,19 +19,25 @@ from clankersd.memories.similarity import (
     probes,
     quarters,
 )
-from clankersd.memories.store import SELECT, Row
+from clankersd.memories.store import SELECT_MEMORIES, MemoryRow, fetch_memories
 from clankersd.search.keyword import TermFrequencies, stems_by_word
 
 SAME_MEANING = 0.98
-NEARLY_THE_SAME = 0.95
-RAREST_WORDS = 4
-COMMON = 500
-"""A word in more memories than this finds too many of them."""
+"""Cosine similarity above which two memories mean the same."""
 
-MOST_COMPARED = 50
-MOST_WORDS = 64
+NEARLY_SAME_MEANING = 0.95
+"""Cosine similarity above which a newer memory of the same category replaces an older one."""
 
-_HELD = """
+RARE_WORDS = 4
+"""Words of a text, rarest first, by which candidates are looked up."""
+
+MAX_WORD_FREQUENCY = 500
+"""A word in more memories than this finds too many candidates."""
+
+MAX_CANDIDATES = 50
+MAX_QUERY_WORDS = 64
+
+_COMPARABLE = """
     memories.scope = :scope AND memories.is_deleted = 0 AND memories.id IS NOT :itself
     AND (memories.valid_until IS NULL OR memories.valid_until > :now)
     AND (memories.expires_at IS NULL OR memories.expires_at > :now)
@@ -48,8 +53,8 @@ _frequencies = TermFrequencies("memories_vocabulary")
 
 
 @dataclass(frozen=True)
-class Text:
-    """A text as it is compared."""
+class HashedText:
+    """A text with its hashes."""
 
     content: str
     hash: str
@@ -58,94 +63,94 @@ class Text:
 
 @dataclass(frozen=True)
 class Match:
-    """A memory that says the same, or nearly so: then the newer one holds."""
+    """A stored memory that a text repeats ("same") or updates ("nearly"), with the reason for the log."""
 
-    row: Row
-    how: Literal["same", "nearly"]
-    why: str
+    row: MemoryRow
+    kind: Literal["same", "nearly"]
+    reason: str
 
 
 def find_match(
-    db: Db, text: Text, scope: str, category: str, now: int, vector: Vector | None, live: Generation | None,
+    db: Db, text: HashedText, scope: str, category: str, now: int, vector: Vector | None, live: Generation | None,
     itself: str | None = None,
 ) -> Match | None:  # fmt: skip
-    """The memory in this scope that the text repeats, other than the one it is of itself."""
-    here = {"scope": scope, "now": now, "itself": itself}
-    if exact := db.fetch_one(f"{SELECT} WHERE memories.content_hash = :hash AND {_HELD}", here | {"hash": text.hash}):
-        return Match(exact, "same", "the same text")
+    """Return the memory in this scope that the text repeats or updates, other than the memory `itself`."""
+    params = {"scope": scope, "now": now, "itself": itself}
+    sql = f"{SELECT_MEMORIES} WHERE memories.content_hash = :hash AND {_COMPARABLE}"
+    if identical := fetch_memories(db, sql, params | {"hash": text.hash}):
+        return Match(identical[0], "same", "the same text")
     if text.simhash is None:
         return None
-    if alike := _nearly_the_same_words(db, text, text.simhash, here):
-        return alike
+    if match := _match_by_words(db, text.content, text.simhash, params):
+        return match
     if vector is None or live is None or live.identity.dims != len(vector):
         return None
-    return _same_meaning(db, text, category, here, vector, live)
+    return _match_by_vector(db, text.content, category, params, vector, live)
 
 
-def _nearly_the_same_words(db: Db, text: Text, simhash: int, here: dict[str, Any]) -> Match | None:
-    apart = max_distance(len(text.content))
+def _match_by_words(db: Db, content: str, simhash: int, params: dict[str, Any]) -> Match | None:
+    max_bits = max_distance(len(content))
     for number, quarter in enumerate(quarters(simhash)):
-        sql = f"""{SELECT} WHERE memories.simhash_{number} IN (SELECT value FROM json_each(:values)) AND {_HELD}"""
-        for row in db.fetch(sql, here | {"values": json.dumps(list(probes(quarter, apart)))}):
-            bits = distance(simhash, int(row["simhash"], 16))
-            if bits <= apart and is_near_duplicate(text.content, row["content"]):
+        sql = f"""
+            {SELECT_MEMORIES}
+            WHERE memories.simhash_{number} IN (SELECT value FROM json_each(:values)) AND {_COMPARABLE}
+        """
+        for row in fetch_memories(db, sql, params | {"values": json.dumps(list(probes(quarter, max_bits)))}):
+            bits = distance(simhash, int(row.simhash or "0", 16))
+            if bits <= max_bits and is_near_duplicate(content, row.content):
                 return Match(row, "same", f"nearly the same words ({bits} bits apart)")
     return None
 
 
-def _same_meaning(
-    db: Db, text: Text, category: str, here: dict[str, Any], vector: Vector, live: Generation
+def _match_by_vector(
+    db: Db, content: str, category: str, params: dict[str, Any], vector: Vector, live: Generation
 ) -> Match | None:
-    candidates = {row["id"]: row for row in _sharing_rare_words(db, text.content, here)}
-    best: tuple[float, Row] | None = None
-    for memory_id, blob in _vectors(db, list(candidates), live):
-        similar = _cosine(vector, blob)
-        row = candidates[memory_id]
-        if similar > NEARLY_THE_SAME and (best is None or similar > best[0]):
-            best = similar, row
-    if best is None:
+    import numpy as np
+
+    candidates = {row.id: row for row in _fetch_sharing_rare_words(db, content, params)}
+    best_id, best = None, NEARLY_SAME_MEANING
+    for memory_id, blob in _fetch_vectors(db, list(candidates), live):
+        cosine = float(vector @ np.frombuffer(blob, "<f4"))
+        if cosine > best:
+            best_id, best = memory_id, cosine
+    if best_id is None:
         return None
-    similar, row = best
-    if similar > SAME_MEANING and not differs_in_substance(text.content, row["content"]):
-        return Match(row, "same", f"the same meaning ({similar:.3f})")
-    return Match(row, "nearly", f"nearly the same meaning ({similar:.3f})") if row["category"] == category else None
+    row = candidates[best_id]
+    if best > SAME_MEANING and not differs_in_substance(content, row.content):
+        return Match(row, "same", f"the same meaning ({best:.3f})")
+    if row.category == category:
+        return Match(row, "nearly", f"nearly the same meaning ({best:.3f})")
+    return None
 
 
-def _sharing_rare_words(db: Db, content: str, here: dict[str, Any]) -> list[Row]:
-    """Memories in which the rarest words of the text stand: what means the same has some of them."""
+def _fetch_sharing_rare_words(db: Db, content: str, params: dict[str, Any]) -> list[MemoryRow]:
+    """Fetch memories that contain a rare word of the text: those with the same meaning share some."""
     known = db.value("SELECT max(number) FROM memories") or 0
-    counted = [
-        (count, word)
-        for word, stem in stems_by_word(db, content, MOST_WORDS).items()
-        if 0 < (count := _frequencies.get(db, stem, known)) <= COMMON
-    ]
-    rarest = [word for _, word in sorted(counted)[:RAREST_WORDS]]
-    if not rarest:
+    counted = []
+    for word, stem in stems_by_word(db, content, MAX_QUERY_WORDS).items():
+        count = _frequencies.get(db, stem, known)
+        if 0 < count <= MAX_WORD_FREQUENCY:
+            counted.append((count, word))
+    if not counted:
         return []
-    match = " OR ".join(map(quote_phrase, rarest))
+    match = " OR ".join(f'"{word}"' for _, word in sorted(counted)[:RARE_WORDS])
     sql = f"""
-        {SELECT} WHERE memories.number IN (
-            SELECT rowid FROM memories_fts WHERE memories_fts MATCH :match ORDER BY rowid DESC LIMIT {MOST_COMPARED}
-        ) AND {_HELD}
+        {SELECT_MEMORIES} WHERE memories.number IN (
+            SELECT rowid FROM memories_fts WHERE memories_fts MATCH :match ORDER BY rowid DESC LIMIT {MAX_CANDIDATES}
+        ) AND {_COMPARABLE}
     """
-    return db.fetch(sql, here | {"match": match})
+    return fetch_memories(db, sql, params | {"match": match})
 
 
-def _vectors(db: Db, ids: list[str], live: Generation) -> list[tuple[str, bytes]]:
-    sql = _VECTORS.format(vectors=live.vector_table)
-    return db.tuples(sql, {"ids": json.dumps(ids), "chunking": live.chunking.number})
-
-
-def own_vector(db: Db, memory_id: str, live: Generation) -> Vector | None:
-    """The vector of a memory that is one chunk; None when there is none, or none yet."""
+def fetch_own_vector(db: Db, memory_id: str, live: Generation) -> Vector | None:
+    """Return the vector of a memory that is one chunk; None if it is longer or not embedded yet."""
     np = numpy_if_available()
     if np is None or not live.identity.dims:
         return None
-    found = _vectors(db, [memory_id], live)
-    return np.frombuffer(found[0][1], "<f4") if found else None
+    vectors = _fetch_vectors(db, [memory_id], live)
+    return np.frombuffer(vectors[0][1], "<f4") if vectors else None
 
 
-def _cosine(vector: Vector, blob: bytes) -> float:
-    import numpy as np
-
-    return float(vector @ np.frombuffer(blob, "<f4"))
+def _fetch_vectors(db: Db, ids: list[str], live: Generation) -> list[tuple[str, bytes]]:
+    sql = _VECTORS.format(vector_table=live.vector_table)
+    return db.tuples(sql, {"ids": json.dumps(ids), "chunking": live.chunking.number})

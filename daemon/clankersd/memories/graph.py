@@ -19,9 +19,9 @@ from clankersd.embedders.memory_headroom import numpy_if_available
 from clankersd.index.generations import Generation
 from clankersd.memories.entities import at_field, entities_by_id, visible_entity
 from clankersd.memories.filters import memory_visibility
-from clankersd.memories.relations import HOLDS, KNOWN, OF_TYPES
+from clankersd.memories.relations import HOLDS, KNOWN_AS_OF, OF_TYPES
 from clankersd.memories.scopes import IN_SCOPE, AllowedScopes, allowed_scopes
-from clankersd.memories.store import AS_OF, CURRENT, SELECT, find, to_memories
+from clankersd.memories.store import AS_OF, CURRENT, SELECT_MEMORIES, MemoryRow, find_memory, to_memories
 from clankersd.search.filters import Criteria
 from clankersd.search.limiter import takes_search_turn
 from clankersd.search.vector import PENDING_SECONDS
@@ -150,7 +150,7 @@ async def related_memories(daemon: "Daemon", request: MemoryRelated) -> list[Rel
 
 def _rules(request: GraphNeighbors, permitted: AllowedScopes, now: int) -> _Rules:
     as_of = clock.to_ms(request.as_of)
-    relations = [KNOWN] if as_of is not None else ["1"]
+    relations = [KNOWN_AS_OF] if as_of is not None else ["1"]
     memories = AS_OF if as_of is not None else CURRENT
     if not request.include_closed:
         relations.append(HOLDS)
@@ -186,7 +186,7 @@ def _start(db: Db, given: str, permitted: AllowedScopes) -> Place:
 
 
 def _memory(db: Db, given: str, permitted: AllowedScopes) -> str:
-    return str(find(db, given, permitted)["id"])
+    return str(find_memory(db, given, permitted).id)
 
 
 def _walk(db: Db, start: Place, request: GraphNeighbors, rules: _Rules) -> tuple[dict[Place, int], bool]:
@@ -226,8 +226,8 @@ def _nodes(db: Db, hops: dict[Place, int], permitted: AllowedScopes, now: int, a
 
 
 def _memories(db: Db, ids: list[str], now: int, as_of: int | None) -> dict[str, Memory]:
-    sql = f"{SELECT} JOIN json_each(:ids) ON memories.id = json_each.value ORDER BY json_each.key"
-    rows = fit_reply(db.fetch(sql, {"ids": json.dumps(ids), "now": now}))
+    sql = f"{SELECT_MEMORIES} JOIN json_each(:ids) ON memories.id = json_each.value ORDER BY json_each.key"
+    rows = [MemoryRow(**row) for row in fit_reply(db.fetch(sql, {"ids": json.dumps(ids), "now": now}))]
     return {memory.id: memory for memory in to_memories(db, rows, now, as_of)}
 
 
@@ -291,11 +291,11 @@ def _strongest(db: Db, ways: list[Way], permitted: AllowedScopes, limit: int) ->
     for way in sorted(ways, key=lambda way: (-way[2], get_args(Via).index(way[1]), way[0])):
         best.setdefault(way[0], way)
     sql = f"""
-        {SELECT} JOIN json_each(:ids) ON memories.id = json_each.value WHERE {IN_SCOPE} AND {CURRENT}
+        {SELECT_MEMORIES} JOIN json_each(:ids) ON memories.id = json_each.value WHERE {IN_SCOPE} AND {CURRENT}
         ORDER BY json_each.key LIMIT :limit
     """
     params = permitted.params | {"ids": json.dumps(list(best)), "now": now, "limit": limit}
-    memories = to_memories(db, fit_reply(db.fetch(sql, params)), now)
+    memories = to_memories(db, [MemoryRow(**row) for row in fit_reply(db.fetch(sql, params))], now)
     return [
         Related(memory, via, detail, round(score, 6))
         for memory in memories

@@ -1,8 +1,8 @@
-"""Reading memories: one, a list, their history, what was learnt around a time, and how many there are."""
+"""Reading memories: one, a page of them, their history, a timeline, and statistics."""
 
-from typing import TYPE_CHECKING
-
-import msgspec
+import json
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from clankers_protocol.errors import InvalidParams, NotFound
 from clankers_protocol.memories import (
@@ -34,11 +34,11 @@ from clankersd.memories.store import (
     AS_OF,
     CURRENT,
     SALIENCE,
-    SELECT,
+    SELECT_MEMORIES,
     STATE,
-    Row,
-    find,
-    get,
+    MemoryRow,
+    fetch_memories,
+    find_memory,
     log_entries,
     to_memories,
     to_memory,
@@ -49,30 +49,30 @@ from clankersd.wire.rpc import handles
 if TYPE_CHECKING:
     from clankersd.app import Daemon
 
-_SORT = {
+_SORT_KEYS = {
     "created": "memories.created_at",
     "updated": "memories.updated_at",
     "salience": SALIENCE,
     "importance": "memories.importance",
     "accessed": "memories.last_accessed",
 }
-_KEYS = """
+_PAGE_KEYS = """
     SELECT memories.id, {sort} AS sort_key FROM memories WHERE {conditions}
     ORDER BY sort_key DESC, memories.id DESC LIMIT :limit
 """
-_COUNTS = f"""
+_COUNT_GROUPS = f"""
     SELECT {STATE} AS state, sector, tier, category, scope, count(*) AS count, sum(pinned) AS pinned,
            sum({SALIENCE}) AS salience, min(created_at) AS oldest, max(created_at) AS newest
-    FROM memories WHERE {IN_SCOPE} AND {{narrowed}} GROUP BY 1, 2, 3, 4, 5
+    FROM memories WHERE {IN_SCOPE} AND {{condition}} GROUP BY 1, 2, 3, 4, 5
 """
-_LINKED_ENTITIES = f"""
+_COUNT_ENTITIES = f"""
     SELECT count(DISTINCT entity_id) FROM memory_entities JOIN memories ON memories.id = memory_id
-    WHERE {IN_SCOPE} AND {{narrowed}}
+    WHERE {IN_SCOPE} AND {{condition}}
 """
-_RELATIONS = f"""
+_COUNT_RELATIONS = f"""
     SELECT count(*) FROM memory_relationships
-    WHERE valid_until IS NULL AND source_memory_id IN (SELECT id FROM memories WHERE {IN_SCOPE} AND {{narrowed}})
-      AND target_memory_id IN (SELECT id FROM memories WHERE {IN_SCOPE} AND {{narrowed}})
+    WHERE valid_until IS NULL AND source_memory_id IN (SELECT id FROM memories WHERE {IN_SCOPE} AND {{condition}})
+      AND target_memory_id IN (SELECT id FROM memories WHERE {IN_SCOPE} AND {{condition}})
 """
 
 
@@ -80,25 +80,27 @@ _RELATIONS = f"""
 async def memory_get(daemon: "Daemon", request: MemoryGet) -> Memory:
     as_of = clock.to_ms(request.as_of)
 
-    def one(db: Db) -> Memory:
+    def get(db: Db) -> Memory:
         now = clock.now()
-        row = find(db, request.id, allowed_scopes(db, request), now)
-        if as_of is not None and not db.value(
-            f"SELECT 1 FROM memories WHERE id = :id AND {AS_OF}", {"id": row["id"], "as_of": as_of}
-        ):
-            raise NotFound(f"memory {row['id']} was not known, or not true, at that time")
+        row = find_memory(db, request.id, allowed_scopes(db, request), now)
+        sql = f"SELECT 1 FROM memories WHERE id = :id AND {AS_OF}"
+        if as_of is not None and not db.value(sql, {"id": row.id, "as_of": as_of}):
+            raise NotFound(f"memory {row.id} was not known, or not valid, at that time")
         [memory] = to_memories(db, [row], now, as_of)
         return memory
 
-    return await daemon.store.read(one)
+    return await daemon.store.read(get)
 
 
 @handles(MemoryList)
 async def memory_list(daemon: "Daemon", request: MemoryList) -> MemoryPage:
-    sort = _SORT[request.sort]
+    sort = _SORT_KEYS[request.sort]
 
     def page(db: Db) -> MemoryPage:
-        now, key, after = _place(request)
+        # The cursor holds the time of the first page, so that salience is the same on all pages.
+        now, key, after = clock.now(), None, None
+        if request.cursor:
+            now, key, after = decode_cursor(request.cursor, int, float, str)
         conditions, params = selection_conditions(db, request, now)
         conditions.append(state_condition(request.include, clock.to_ms(request.as_of), params))
         if request.query is not None:
@@ -106,20 +108,18 @@ async def memory_list(daemon: "Daemon", request: MemoryList) -> MemoryPage:
         if key is not None:
             conditions.append(f"({sort}, memories.id) < (:key, :after)")
             params |= {"key": key, "after": after}
-        keys = db.tuples(
-            _KEYS.format(sort=sort, conditions=" AND ".join(conditions)), params | {"limit": request.limit + 1}
-        )
-        rows = fit_reply(take_page(get(db, memory_id, now) for memory_id, _ in keys[: request.limit]))
-        last = keys[len(rows) - 1] if rows else None
-        cursor = encode_cursor(now, float(last[1]), last[0]) if last and len(keys) > len(rows) else None
+        sql = _PAGE_KEYS.format(sort=sort, conditions=" AND ".join(conditions))
+        keys = db.tuples(sql, params | {"limit": request.limit + 1})
+        select_one = f"{SELECT_MEMORIES} WHERE memories.id = :id"
+        found = (row for id_, _ in keys[: request.limit] for row in db.fetch(select_one, {"id": id_, "now": now}))
+        rows = [MemoryRow(**row) for row in fit_reply(take_page(found))]
+        cursor = None
+        if rows and len(keys) > len(rows):
+            last_id, last_key = keys[len(rows) - 1]
+            cursor = encode_cursor(now, float(last_key), last_id)
         return MemoryPage(to_memories(db, rows, now, clock.to_ms(request.as_of)), cursor)
 
     return await daemon.store.read(page)
-
-
-def _place(request: MemoryList) -> tuple[int, float | None, str | None]:
-    """As of when strength is reckoned, and the last memory shown: all pages are of one moment."""
-    return decode_cursor(request.cursor, int, float, str) if request.cursor else (clock.now(), None, None)
 
 
 @handles(MemoryHas)
@@ -128,15 +128,15 @@ async def memory_has(daemon: "Daemon", request: MemoryHas) -> Has:
         raise InvalidParams("invalid params: give an id or a content - at `$`")
 
     def look(db: Db) -> Has:
-        permitted = allowed_scopes(db, request)
-        try:
-            found = resolve_id(db, request.id, "memories", "memory", IN_SCOPE, permitted.params) if request.id else None
-        except NotFound:
-            found = None
+        scopes = allowed_scopes(db, request)
+        memory_id = None
         if request.content is not None:
             sql = f"SELECT id FROM memories WHERE content_hash = :hash AND {IN_SCOPE} AND {CURRENT}"
-            found = db.value(sql, permitted.params | {"hash": content_hash(request.content), "now": clock.now()})
-        return Has(found is not None, found)
+            memory_id = db.value(sql, scopes.params | {"hash": content_hash(request.content), "now": clock.now()})
+        elif request.id:
+            with suppress(NotFound):
+                memory_id = resolve_id(db, request.id, "memories", "memory", IN_SCOPE, scopes.params)
+        return Has(memory_id is not None, memory_id)
 
     return await daemon.store.read(look)
 
@@ -144,15 +144,16 @@ async def memory_has(daemon: "Daemon", request: MemoryHas) -> Has:
 @handles(MemoryHistory)
 async def memory_history(daemon: "Daemon", request: MemoryHistory) -> History:
     def history(db: Db) -> History:
-        now, permitted = clock.now(), allowed_scopes(db, request)
-        row = find(db, request.id, permitted, now)
-        params = permitted.params | {"now": now, "ids": msgspec.json.encode(version_ids(db, row["id"])).decode()}
-        rows = db.fetch(
-            f"{SELECT} WHERE memories.id IN (SELECT value FROM json_each(:ids)) AND {IN_SCOPE} "
+        now, scopes = clock.now(), allowed_scopes(db, request)
+        row = find_memory(db, request.id, scopes, now)
+        params = scopes.params | {"now": now, "ids": json.dumps(version_ids(db, row.id))}
+        rows = fetch_memories(
+            db,
+            f"{SELECT_MEMORIES} WHERE memories.id IN (SELECT value FROM json_each(:ids)) AND {IN_SCOPE} "
             "ORDER BY memories.valid_from, memories.created_at, memories.id",
             params,
         )
-        return History(to_memories(db, rows, now), log_entries(db, [row["id"] for row in rows]))
+        return History(to_memories(db, rows, now), log_entries(db, [row.id for row in rows]))
 
     return await daemon.store.read(history)
 
@@ -163,19 +164,19 @@ async def memory_timeline(daemon: "Daemon", request: MemoryTimeline) -> MemoryPa
         raise InvalidParams("invalid params: give an id or a time - at `$`")
 
     def around(db: Db) -> MemoryPage:
-        now, permitted = clock.now(), allowed_scopes(db, request)
-        anchor = find(db, request.id, permitted, now) if request.id else None
-        at, key = (anchor["created_at"], anchor["id"]) if anchor else (clock.to_ms(request.at) or 0, "")
-        params = permitted.params | {"now": now, "at": at, "key": key}
-        here = f"{SELECT} WHERE {IN_SCOPE} AND {CURRENT} AND (memories.created_at, memories.id)"
-        before = db.fetch(
-            f"{here} < (:at, :key) ORDER BY memories.created_at DESC, memories.id DESC LIMIT {request.before}", params
-        )
-        after = db.fetch(
-            f"{here} > (:at, :key) ORDER BY memories.created_at, memories.id LIMIT {request.after}", params
-        )
-        rows = [*reversed(before), *([anchor] if anchor else []), *after]
-        return MemoryPage([to_memory(row, now) for row in rows])
+        now, scopes = clock.now(), allowed_scopes(db, request)
+        anchor: list[MemoryRow] = []
+        at, key = clock.to_ms(request.at) or 0, ""
+        if request.id:
+            anchor = [find_memory(db, request.id, scopes, now)]
+            at, key = anchor[0].created_at, anchor[0].id
+        params = scopes.params | {"now": now, "at": at, "key": key}
+        select = f"{SELECT_MEMORIES} WHERE {IN_SCOPE} AND {CURRENT} AND (memories.created_at, memories.id)"
+        newest_first = f"ORDER BY memories.created_at DESC, memories.id DESC LIMIT {request.before}"
+        before = fetch_memories(db, f"{select} < (:at, :key) {newest_first}", params)
+        oldest_first = f"ORDER BY memories.created_at, memories.id LIMIT {request.after}"
+        after = fetch_memories(db, f"{select} > (:at, :key) {oldest_first}", params)
+        return MemoryPage([to_memory(row, now) for row in [*reversed(before), *anchor, *after]])
 
     return await daemon.store.read(around)
 
@@ -184,24 +185,25 @@ async def memory_timeline(daemon: "Daemon", request: MemoryTimeline) -> MemoryPa
 async def memory_stats(daemon: "Daemon", request: MemoryStatsOf) -> MemoryStats:
     def count(db: Db) -> MemoryStats:
         params = allowed_scopes(db, request).params | {"now": clock.now()}
-        narrowed = " AND ".join(project_conditions(db, request, params)) or "1"
-        entities, relations = (
-            db.value(sql.format(narrowed=narrowed), params) for sql in (_LINKED_ENTITIES, _RELATIONS)
-        )
-        return _stats(db.fetch(_COUNTS.format(narrowed=narrowed), params), entities, relations)
+        condition = " AND ".join(project_conditions(db, request, params)) or "1"
+        entities = db.value(_COUNT_ENTITIES.format(condition=condition), params)
+        relations = db.value(_COUNT_RELATIONS.format(condition=condition), params)
+        return _stats(db.fetch(_COUNT_GROUPS.format(condition=condition), params), entities, relations)
 
     return await daemon.store.read(count)
 
 
-def _stats(rows: list[Row], entities: int, relations: int) -> MemoryStats:
-    def by(name: str, chosen: list[Row]) -> dict[str, int]:
+def _stats(groups: list[dict[str, Any]], entities: int, relations: int) -> MemoryStats:
+    """Add up the counts of memories with the same state, sector, tier, category and scope."""
+
+    def count_by(name: str, chosen: list[dict[str, Any]]) -> dict[str, int]:
         counts: dict[str, int] = {}
-        for row in chosen:
-            counts[row[name]] = counts.get(row[name], 0) + row["count"]
+        for group in chosen:
+            counts[group[name]] = counts.get(group[name], 0) + group["count"]
         return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
-    states = by("state", rows)
-    current = [row for row in rows if row["state"] == "current"]
+    states = count_by("state", groups)
+    current = [group for group in groups if group["state"] == "current"]
     return MemoryStats(
         total=sum(states.values()),
         current=states.get("current", 0),
@@ -210,14 +212,14 @@ def _stats(rows: list[Row], entities: int, relations: int) -> MemoryStats:
         expired=states.get("expired", 0),
         archived=states.get("archived", 0),
         deleted=states.get("deleted", 0),
-        pinned=sum(row["pinned"] for row in rows if row["state"] != "deleted"),
-        by_sector=by("sector", current),
-        by_tier=by("tier", current),
-        by_category=by("category", current),
-        by_scope=by("scope", current),
+        pinned=sum(group["pinned"] for group in groups if group["state"] != "deleted"),
+        by_sector=count_by("sector", current),
+        by_tier=count_by("tier", current),
+        by_category=count_by("category", current),
+        by_scope=count_by("scope", current),
         entities=entities,
         relations=relations,
-        salience=sum(row["salience"] for row in current) / states["current"] if current else None,
-        oldest=min((row["oldest"] for row in rows), default=None),
-        newest=max((row["newest"] for row in rows), default=None),
+        salience=sum(group["salience"] for group in current) / states["current"] if current else None,
+        oldest=min((group["oldest"] for group in groups), default=None),
+        newest=max((group["newest"] for group in groups), default=None),
     )

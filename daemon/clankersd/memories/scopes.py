@@ -1,4 +1,4 @@
-"""Who may touch what: a memory outside the caller's scopes does not exist for the call."""
+"""Scopes: which memories a caller may see and write. Memories outside the caller's scopes do not exist for it."""
 
 import json
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ GLOBAL = "global"
 ALL_SCOPES = "*"
 
 IN_SCOPE = "(:every_scope OR memories.scope IN (SELECT value FROM json_each(:scopes)))"
-"""A condition on memories; its parameters are `AllowedScopes.params`."""
+"""SQL condition on `memories`; `AllowedScopes.params` holds its parameters."""
 
 
 @dataclass(frozen=True)
 class AllowedScopes:
-    """The scopes that one call may touch."""
+    """The scopes that one call may read and write."""
 
     scopes: tuple[str, ...]
 
@@ -30,7 +30,7 @@ class AllowedScopes:
 
 
 class ScopedRequest(Protocol):
-    """A request that says who asks."""
+    """A request that names the caller: its scopes, or its agent and project."""
 
     scopes: list[str] | None
     agent: str | None
@@ -38,28 +38,34 @@ class ScopedRequest(Protocol):
 
 
 def allowed_scopes(db: Db, request: ScopedRequest) -> AllowedScopes:
-    """The scopes the caller named, or its own and the global one."""
-    permitted = scopes_without_project(request)
+    """Return the scopes named in the request, or by default the global one, the agent's and the project's."""
+    scopes = scopes_without_project(request)
     if request.scopes is None and request.project and (known := find_project_id(db, request.project)):
-        return AllowedScopes((*permitted.scopes, f"project:{known}"))
-    return permitted
+        return AllowedScopes((*scopes.scopes, f"project:{known}"))
+    return scopes
 
 
 def scopes_without_project(request: ScopedRequest) -> AllowedScopes:
-    """The same, but for the project's, which only the database knows."""
+    """Return the allowed scopes except the project's, which takes a database lookup."""
     if request.scopes is not None:
         return AllowedScopes(tuple(dict.fromkeys(request.scopes)))
     return AllowedScopes((GLOBAL, f"agent:{request.agent}") if request.agent else (GLOBAL,))
 
 
-def scope_to_write(request: ScopedRequest, wanted: str | None, own_project: str | None) -> str:
-    """Where a new memory goes: into the scope that is wanted, else the project's, the agent's, the global one."""
-    own = {"project": own_project and f"project:{own_project}", "agent": request.agent and f"agent:{request.agent}"}
-    if wanted is None:
-        wanted = own["project"] or own["agent"] or GLOBAL
-    kind = wanted.partition(":")[0]
-    named = request.scopes is not None and wanted not in AllowedScopes(tuple(request.scopes))
-    somebody_elses = request.scopes is None and own.get(kind) not in (None, wanted)
-    if named or somebody_elses:
-        raise InvalidParams(f"invalid params: {wanted} is not one of the caller's scopes - at `$.scope`")
-    return wanted
+def scope_to_write(request: ScopedRequest, requested: str | None, own_project: str | None) -> str:
+    """Return the scope of a new memory: the requested one, else the project's, the agent's or the global one.
+
+    Raises InvalidParams for a scope that the caller may not write.
+    """
+    own = {
+        "project": f"project:{own_project}" if own_project else None,
+        "agent": f"agent:{request.agent}" if request.agent else None,
+    }
+    scope = requested if requested is not None else own["project"] or own["agent"] or GLOBAL
+    if request.scopes is not None:
+        is_writable = scope in AllowedScopes(tuple(request.scopes))
+    else:  # any scope but that of another project or agent
+        is_writable = own.get(scope.partition(":")[0]) in (None, scope)
+    if not is_writable:
+        raise InvalidParams(f"invalid params: {scope} is not one of the caller's scopes - at `$.scope`")
+    return scope

@@ -10,7 +10,7 @@ from clankersd.db import Db
 from clankersd.memories.filters import memory_visibility, selection_conditions, state_condition
 from clankersd.memories.scopes import IN_SCOPE, allowed_scopes
 from clankersd.memories.scoring import MEMORY_COLUMNS, MEMORY_JOIN, MemoryChunkRow, ScoreWeights, weigh_memory
-from clankersd.memories.store import SELECT, to_memories
+from clankersd.memories.store import SELECT_MEMORIES, MemoryRow, to_memories
 from clankersd.search.engine import Page, SearchOutcome, SearchPlan
 from clankersd.search.filters import Criteria, Visibility
 from clankersd.search.limiter import takes_search_turn
@@ -81,8 +81,8 @@ async def _hits(
     ids = json.dumps([candidate.row.memory_id for candidate in outcome.candidates])
 
     def fetch(db: Db) -> dict[str, Memory]:
-        sql = f"{SELECT} WHERE memories.id IN (SELECT value FROM json_each(:ids))"
-        rows = db.fetch(sql, {"ids": ids, "now": now})
+        sql = f"{SELECT_MEMORIES} WHERE memories.id IN (SELECT value FROM json_each(:ids))"
+        rows = [MemoryRow(**row) for row in db.fetch(sql, {"ids": ids, "now": now})]
         return {memory.id: memory for memory in to_memories(db, rows, now, as_of)}
 
     memories = await daemon.store.read(fetch)

@@ -1,7 +1,7 @@
-"""Whether two texts say the same: a hash of what they say, and how many of their words they share.
+"""Similarity of texts: near-duplicates by simhash, verified by their words.
 
-A simhash alone is neither safe nor sufficient: "port 8080" and "port 9090" are a few bits apart. So it only finds
-candidates; words decide, and a number, a negation or an order of words that differs makes a difference.
+A simhash alone is neither safe nor sufficient: "port 8080" and "port 9090" differ in a few bits. So it only finds
+candidates. The words decide, and a differing number, negation or word order means that two texts differ.
 """
 
 import hashlib
@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from clankersd.embedders.memory_headroom import numpy_if_available
 from clankersd.index.tokenize import WORD
 
-QUARTER = 16
-SAME_WORDS = 0.8
-"""The share of words that two texts have in common when they say the same."""
+QUARTER_BITS = 16
+MIN_SHARED_WORDS = 0.8
+"""Share of words that near-duplicates have in common."""
 
-ORDER_MATTERS = 30
-"""Words. In a text up to so long their order is part of what it says."""
+MAX_ORDERED_WORDS = 30
+"""Up to this many words, a text with the same words in another order differs."""
 
 _IDEOGRAPH = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7ff]")
 _NEGATION = re.compile("not?|never|none|nothing|without|neither|nor|cannot|(do|does|did|is|are|wo|ca|must|should)nt")
@@ -25,20 +25,20 @@ _APOSTROPHE = re.compile(r"['’]")
 
 
 def content_hash(text: str) -> str:
-    """The same for texts that differ only in case and spacing."""
-    return hashlib.sha256(" ".join(_plain(text).split()).encode()).hexdigest()
+    """Return a hash that ignores case and spacing."""
+    return hashlib.sha256(" ".join(_normalize(text).split()).encode()).hexdigest()
 
 
 def words(text: str) -> list[str]:
-    """The words of a text as they are compared; ideographs one by one."""
-    found = []
-    for word in WORD.findall(_APOSTROPHE.sub("", _plain(text))):
-        found += list(word) if _IDEOGRAPH.search(word) else [word]
-    return found
+    """Split a text into normalized words; each ideograph is a word."""
+    result = []
+    for word in WORD.findall(_APOSTROPHE.sub("", _normalize(text))):
+        result += list(word) if _IDEOGRAPH.search(word) else [word]
+    return result
 
 
 def simhash(text: str) -> int | None:
-    """64 bits, of which like texts share most; None for a text without words, which is like nothing."""
+    """Return 64 bits of which similar texts share most; None for a text without words, which is similar to nothing."""
     features = words(text)
     if not features:
         return None
@@ -51,53 +51,61 @@ def simhash(text: str) -> int | None:
 
 
 def _majority_bits(digests: bytes, count: int) -> int:
-    """Set each bit that most of the 8-byte digests have set; numpy does the same, faster."""
+    """Set each bit that most of the 8-byte digests have set; the slow path without numpy."""
     numbers = [int.from_bytes(digests[at : at + 8], "big") for at in range(0, len(digests), 8)]
     return sum(1 << bit for bit in range(64) if sum(number >> bit & 1 for number in numbers) * 2 > count)
 
 
 def distance(one: int, other: int) -> int:
-    """In how many bits two hashes differ."""
+    """Return the number of bits in which two hashes differ."""
     return (one ^ other).bit_count()
 
 
 def max_distance(length: int) -> int:
-    """How many bits two texts of about this length may differ in to be looked at."""
-    return 2 if length < 50 else 3 if length < 200 else 4 if length < 500 else 5
+    """Return the bits in which the hashes of near-duplicates of about this many characters may differ."""
+    if length < 50:
+        return 2
+    if length < 200:
+        return 3
+    return 4 if length < 500 else 5
 
 
 def quarters(value: int) -> tuple[int, int, int, int]:
-    """The hash in four parts: of two hashes up to 3 bits apart, one part at least is the same."""
-    return tuple(value >> (QUARTER * part) & 0xFFFF for part in range(4))  # type: ignore[return-value]
+    """Split a hash into four parts; two hashes that differ in up to 3 bits share at least one."""
+    return tuple(value >> (QUARTER_BITS * part) & 0xFFFF for part in range(4))  # type: ignore[return-value]
 
 
-def probes(quarter: int, apart: int) -> Iterator[int]:
-    """The values of a quarter to look up: itself, and for hashes up to 7 bits apart each with one bit changed."""
+def probes(quarter: int, max_bits: int) -> Iterator[int]:
+    """Yield the values of a quarter to look up: itself and, beyond 3 differing bits, each value with one bit flipped.
+
+    Two hashes that differ in up to 7 bits have a quarter that differs in at most one.
+    """
     yield quarter
-    if apart > 3:
-        for bit in range(QUARTER):
+    if max_bits > 3:
+        for bit in range(QUARTER_BITS):
             yield quarter ^ (1 << bit)
 
 
 def overlap(one: str, other: str) -> float:
-    """The share of words that two texts have in common."""
+    """Return the share of words that two texts have in common (Jaccard index)."""
     first, second = set(words(one)), set(words(other))
     return len(first & second) / len(first | second) if first and second else 0.0
 
 
 def differs_in_substance(one: str, other: str) -> bool:
-    """Whether two texts that look alike differ in what matters: a number, a negation, the order of few words."""
+    """Check whether similar texts differ in a number, a negation or, if they are short, in word order."""
     first, second = words(one), words(other)
-    apart = set(first) ^ set(second)
-    if any(_NEGATION.fullmatch(word) or any(letter.isdigit() for letter in word) for word in apart):
-        return True
-    return not apart and len(first) <= ORDER_MATTERS and first != second
+    unshared = set(first) ^ set(second)
+    for word in unshared:
+        if _NEGATION.fullmatch(word) or any(letter.isdigit() for letter in word):
+            return True
+    return not unshared and len(first) <= MAX_ORDERED_WORDS and first != second
 
 
 def is_near_duplicate(one: str, other: str) -> bool:
-    """Whether two texts say the same in nearly the same words."""
-    return overlap(one, other) >= SAME_WORDS and not differs_in_substance(one, other)
+    """Check whether two texts say the same in nearly the same words."""
+    return overlap(one, other) >= MIN_SHARED_WORDS and not differs_in_substance(one, other)
 
 
-def _plain(text: str) -> str:
+def _normalize(text: str) -> str:
     return unicodedata.normalize("NFKC", text.strip()).casefold()

@@ -1,4 +1,4 @@
-"""`memory.export` and `memory.import`: memories on their way elsewhere, with the ids, times and links they have."""
+"""`memory.export` and `memory.import`: copy memories to another database, with their ids, times and links."""
 
 from collections import Counter
 from functools import partial
@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from clankers_protocol.entities import Relation
 from clankers_protocol.errors import InvalidParams, RpcError
 from clankers_protocol.memory_transfer import (
     Imported,
     MemoryExport,
     MemoryImport,
     MemoryRecord,
-    MentionRecord,
     RecordPage,
     RelationRecord,
 )
@@ -26,7 +26,7 @@ from clankersd.memories.filters import project_conditions
 from clankersd.memories.prepared import PreparedMemory, insert_memory, list_columns, prepare_memory, text_columns
 from clankersd.memories.relations import import_relation, relations_of
 from clankersd.memories.scopes import IN_SCOPE, AllowedScopes, allowed_scopes
-from clankersd.memories.store import SELECT, Row, as_json, note, to_memory
+from clankersd.memories.store import SELECT_MEMORIES, Columns, MemoryRow, log_change, to_json, to_memory
 from clankersd.projects import ensure_project, find_project_id, project_row
 from clankersd.wire.preparation import prepare
 from clankersd.wire.rpc import handles
@@ -34,15 +34,15 @@ from clankersd.wire.rpc import handles
 if TYPE_CHECKING:
     from clankersd.app import Daemon
 
-_OF_FIVE = {1: 0.2, 2: 0.4, 3: 0.6, 4: 0.8, 5: 0.95}
-"""Importance from a scale of 1 to 5."""
+_IMPORTANCE_OF_FIVE = {1: 0.2, 2: 0.4, 3: 0.6, 4: 0.8, 5: 0.95}
+"""Importance for each grade of a scale from 1 to 5."""
 
-_TIMES = (
+_TIME_COLUMNS = (
     "created_at", "updated_at", "last_accessed", "valid_from", "valid_until", "expires_at", "archived_at",
     "deleted_at", "salience_at",
 )  # fmt: skip
-_ELSEWHERE = ("tags", "concepts", "files", "project_path", "relations", "entities")
-"""What of a record is no column of a memory."""
+_NOT_COLUMNS = ("tags", "concepts", "files", "project_path", "relations", "entities")
+"""Fields of a record that are not columns of `memories`."""
 
 
 # -- export
@@ -51,35 +51,33 @@ _ELSEWHERE = ("tags", "concepts", "files", "project_path", "relations", "entitie
 @handles(MemoryExport)
 async def memory_export(daemon: "Daemon", request: MemoryExport) -> RecordPage:
     def page(db: Db) -> RecordPage:
-        permitted = allowed_scopes(db, request)
-        params: dict[str, Any] = permitted.params | {"now": clock.now(), "limit": request.limit + 1}
+        scopes = allowed_scopes(db, request)
+        params: dict[str, Any] = scopes.params | {"now": clock.now(), "limit": request.limit + 1}
         at, after = decode_cursor(request.cursor, int, str) if request.cursor else (-1, "")
-        narrowed = " AND ".join([IN_SCOPE, *project_conditions(db, request, params)])
+        condition = " AND ".join([IN_SCOPE, *project_conditions(db, request, params)])
         rows = fetch_page(
             db,
-            f"{SELECT} WHERE {narrowed} AND (memories.created_at, memories.id) > (:at, :after) "
+            f"{SELECT_MEMORIES} WHERE {condition} AND (memories.created_at, memories.id) > (:at, :after) "
             "ORDER BY memories.created_at, memories.id LIMIT :limit",
             params | {"at": at, "after": after},
         )
         shown = fit_reply(rows[: request.limit])
         more = len(rows) > len(shown)
         cursor = encode_cursor(shown[-1]["created_at"], shown[-1]["id"]) if more else None
-        return RecordPage([_record(db, row, permitted) for row in shown], cursor)
+        return RecordPage([_to_record(db, MemoryRow(**row), scopes) for row in shown], cursor)
 
     return await daemon.store.snapshot_read(page)
 
 
-def _record(db: Db, row: Row, permitted: AllowedScopes) -> MemoryRecord:
-    memory = to_memory(row, row["salience_at"])
-    facts = {name: getattr(memory, name) for name in MemoryRecord.__struct_fields__ if hasattr(memory, name)}
-    facts |= {name: row[name] for name in ("salience", "salience_at")}
-    relations = [RelationRecord(**msgspec.structs.asdict(one)) for one in relations_of(db, row["id"], permitted)]
-    mentions = [_mention(one) for one in mentions_in(db, row["id"], permitted)]
-    return MemoryRecord(**facts, relations=relations, entities=mentions)
-
-
-def _mention(row: Row) -> MentionRecord:
-    return MentionRecord(**row | {"noticed": bool(row["noticed"])})
+def _to_record(db: Db, row: MemoryRow, scopes: AllowedScopes) -> MemoryRecord:
+    memory = to_memory(row, row.salience_at)
+    fields = {name: getattr(memory, name) for name in MemoryRecord.__struct_fields__ if hasattr(memory, name)}
+    fields |= {"salience": row.salience, "salience_at": row.salience_at}
+    fields["relations"] = [
+        RelationRecord(**msgspec.structs.asdict(relation)) for relation in relations_of(db, row.id, scopes)
+    ]
+    fields["entities"] = mentions_in(db, row.id, scopes)
+    return MemoryRecord(**fields)
 
 
 # -- import
@@ -89,103 +87,110 @@ def _mention(row: Row) -> MentionRecord:
 async def memory_import(daemon: "Daemon", request: MemoryImport) -> Imported:
     refused: dict[str, str] = {}
     secrets: Counter[str] = Counter()
-    read: list[tuple[MemoryRecord, PreparedMemory]] = []
-    for number, given in enumerate(request.memories):
+    valid: list[tuple[MemoryRecord, PreparedMemory]] = []
+    for number, fields in enumerate(request.memories, 1):
         try:
-            record = await prepare(partial(_clean, given, secrets))
-            read.append((record, await prepare_memory(daemon.index, record.content, compare=False)))
+            record, found = await prepare(partial(_parse_redacted, fields))
+            secrets.update(found)
+            valid.append((record, await prepare_memory(daemon.index, record.content, compare=False)))
         except RpcError as error:
-            refused[str(given.get("id") or f"number {number + 1}")] = error.message
+            refused[str(fields.get("id") or f"number {number}")] = error.message
 
     def store(db: Db) -> tuple[list[str], int]:
         count_redactions(db, secrets, clock.now())
-        return _store_all(db, request, read, refused)
+        return _store_records(db, request, valid, refused)
 
-    created, relations = await daemon.store.write(store, bulk=True) if read else ([], 0)
+    created, relations = await daemon.store.write(store, bulk=True) if valid else ([], 0)
     daemon.index.wake()
     for memory_id in created:
         daemon.hub.publish("memory", "imported", memory_id)
     return Imported(len(created), relations, len(request.memories) - len(created) - len(refused), refused)
 
 
-def _clean(given: dict[str, Any], secrets: Counter[str]) -> MemoryRecord:
-    record, found = without_secrets(_read(given))
-    secrets.update(found)
-    return record
+def _parse_redacted(fields: dict[str, Any]) -> tuple[MemoryRecord, dict[str, int]]:
+    return without_secrets(_parse_record(fields))
 
 
-def _read(given: dict[str, Any]) -> MemoryRecord:
+def _parse_record(fields: dict[str, Any]) -> MemoryRecord:
     try:
-        record = msgspec.convert(given, MemoryRecord)
+        record = msgspec.convert(fields, MemoryRecord)
     except msgspec.ValidationError as error:
         raise InvalidParams(f"invalid params: {error}") from error
-    _check_times(record.valid_from or record.created_at, record.valid_until, "$.validUntil")
+    _validate_period(record.valid_from or record.created_at, record.valid_until, "$.validUntil")
     if not record.content.strip():
-        raise InvalidParams("invalid params: there is nothing in it to remember - at `$.content`")
-    if record.importance > 1 and record.importance not in _OF_FIVE:
+        raise InvalidParams("invalid params: the content is empty - at `$.content`")
+    if record.importance > 1 and record.importance not in _IMPORTANCE_OF_FIVE:
         raise InvalidParams("invalid params: importance is between 0 and 1, or 1 to 5 - at `$.importance`")
-    for one in record.relations:
-        if record.id not in (one.source, one.target) or one.source == one.target:
+    for relation in record.relations:
+        if record.id not in (relation.source, relation.target) or relation.source == relation.target:
             raise InvalidParams("invalid params: a relation is of this memory with another - at `$.relations`")
-        _check_times(one.valid_from or one.created_at, one.valid_until, "$.relations")
-    if not all(name_key(one.name) for one in record.entities):
+        _validate_period(relation.valid_from or relation.created_at, relation.valid_until, "$.relations")
+    if not all(name_key(mention.name) for mention in record.entities):
         raise InvalidParams("invalid params: there is no name in it - at `$.entities`")
     return record
 
 
-def _check_times(begins: float, ends: float | None, where: str) -> None:
-    if ends is not None and (clock.to_ms(ends) or 0) < (clock.to_ms(begins) or 0):
-        raise InvalidParams(f"invalid params: it ends before it begins - at `{where}`")
+def _validate_period(valid_from: float, valid_until: float | None, field: str) -> None:
+    if valid_until is not None and (clock.to_ms(valid_until) or 0) < (clock.to_ms(valid_from) or 0):
+        raise InvalidParams(f"invalid params: it ends before it begins - at `{field}`")
 
 
-def _store_all(
-    db: Db, request: MemoryImport, read: list[tuple[MemoryRecord, PreparedMemory]], refused: dict[str, str]
-) -> tuple[list[str], int]:  # fmt: skip
-    """The ids of the memories that are new, and how many relations came with them."""
-    permitted, created = allowed_scopes(db, request), []
+def _store_records(
+    db: Db, request: MemoryImport, records: list[tuple[MemoryRecord, PreparedMemory]], refused: dict[str, str]
+) -> tuple[list[str], int]:
+    """Store the records that are new, and return their ids and the number of new relations."""
+    scopes = allowed_scopes(db, request)
+    created: list[str] = []
     relations: list[RelationRecord] = []
-    for record, prepared in read:
-        refused.pop(record.id, None)  # this may be run a second time
-        known = db.fetch_one("SELECT scope FROM memories WHERE id = :id", {"id": record.id})
-        project = _project(db, record)
-        own = project is not None and record.scope == f"project:{record.project_id}"
-        scope = f"project:{project}" if own else record.scope
-        if scope not in permitted or (known and known["scope"] not in permitted):
+    for record, prepared in records:
+        refused.pop(record.id, None)  # the transaction may run a second time
+        stored_scope = db.value("SELECT scope FROM memories WHERE id = :id", {"id": record.id})
+        project = _local_project_id(db, record)
+        scope = record.scope
+        if scope == f"project:{record.project_id}" and project:
+            scope = f"project:{project}"
+        if scope not in scopes or (stored_scope is not None and stored_scope not in scopes):
             refused[record.id] = f"invalid params: {scope} is not one of the caller's scopes - at `$.scope`"
-        elif not known:
-            _store(db, record, prepared, {"project_id": project, "scope": scope}, permitted)
+        elif stored_scope is None:
+            _store_record(db, record, prepared, project, scope, scopes)
             created.append(record.id)
             relations += record.relations
-    # When all are there: a relation may come with the first of its memories.
-    return created, sum(import_relation(db, _relation(one), permitted) for one in relations)
+    # After all memories: a relation may come with the first of its two.
+    return created, sum(import_relation(db, _to_relation(record), scopes) for record in relations)
 
 
-def _project(db: Db, record: MemoryRecord) -> str | None:
-    """The id here of the project that a record is of: of the one at its path, else the id it had elsewhere."""
-    path, given = record.project_path, record.project_id
-    return None if path is None else find_project_id(db, path) or given or clock.new_id()
+def _local_project_id(db: Db, record: MemoryRecord) -> str | None:
+    """Return the id here of the project at the record's path; a new project keeps the id of the export."""
+    if record.project_path is None:
+        return None
+    return find_project_id(db, record.project_path) or record.project_id or clock.new_id()
 
 
-def _store(db: Db, record: MemoryRecord, prepared: PreparedMemory, place: Row, permitted: AllowedScopes) -> None:
-    row = _row(record, prepared) | place
-    if record.project_path and find_project_id(db, row["find_project_id"]) is None:
-        ensure_project(db, project_row(record.project_path) | {"id": row["project_id"]})
+def _store_record(
+    db: Db, record: MemoryRecord, prepared: PreparedMemory, project: str | None, scope: str, scopes: AllowedScopes
+) -> None:
+    if record.project_path and project and find_project_id(db, project) is None:
+        ensure_project(db, project_row(record.project_path) | {"id": project})
+    row = MemoryRow(**_record_columns(record, prepared) | {"project_id": project, "scope": scope})
     insert_memory(db, row, prepared.chunks)
-    for one in record.entities:
-        import_mention(db, row["id"], msgspec.structs.asdict(one), permitted)
-    note(db, row["id"], "imported", "user")
-    if row["deleted_at"]:
-        note(db, row["id"], "deleted", "user", "it was forgotten where it came from", at=row["deleted_at"])
+    for mention in record.entities:
+        import_mention(db, row.id, mention, scopes)
+    log_change(db, row.id, "imported", "user")
+    if row.deleted_at:
+        log_change(db, row.id, "deleted", "user", "it was deleted where it comes from", at=row.deleted_at)
 
 
-def _row(record: MemoryRecord, prepared: PreparedMemory) -> Row:
-    given = msgspec.structs.asdict(record)
-    times = {name: clock.to_ms(given[name]) for name in _TIMES}
+def _record_columns(record: MemoryRecord, prepared: PreparedMemory) -> Columns:
+    fields = msgspec.structs.asdict(record)
+    times = {name: clock.to_ms(fields[name]) for name in _TIME_COLUMNS}
     created = times["created_at"] or clock.now()
     for name in ("updated_at", "last_accessed", "valid_from", "salience_at"):
         times[name] = times[name] or created
+    importance = record.importance
+    if importance > 1:
+        importance = _IMPORTANCE_OF_FIVE[int(importance)]
     return {
-        **{name: value for name, value in given.items() if name not in _ELSEWHERE},
+        **{name: value for name, value in fields.items() if name not in _NOT_COLUMNS},
         **times,
         **text_columns(prepared.text),
         **list_columns(record.content, record.tags, record.concepts, record.files),
@@ -193,13 +198,17 @@ def _row(record: MemoryRecord, prepared: PreparedMemory) -> Row:
         "sector": record.sector or classify(record.content, record.category),
         "tier": record.tier or ("project" if record.project_path else "global"),
         "category": record.category or "other",
-        "importance": _OF_FIVE[int(record.importance)] if record.importance > 1 else record.importance,
+        "importance": importance,
         "is_deleted": int(times["deleted_at"] is not None),
-        "metadata": as_json(record.metadata),
+        "metadata": None if record.metadata is None else to_json(record.metadata),
     }
 
 
-def _relation(given: RelationRecord) -> Row:
-    made = clock.to_ms(given.created_at) or clock.now()
-    times = {"now": made, "begins": clock.to_ms(given.valid_from) or made, "ends": clock.to_ms(given.valid_until)}
-    return msgspec.structs.asdict(given) | times
+def _to_relation(record: RelationRecord) -> Relation:
+    created = clock.to_ms(record.created_at) or clock.now()
+    times = {
+        "created_at": created,
+        "valid_from": clock.to_ms(record.valid_from) or created,
+        "valid_until": clock.to_ms(record.valid_until),
+    }
+    return Relation(**msgspec.structs.asdict(record) | times)

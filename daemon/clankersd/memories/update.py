@@ -1,4 +1,4 @@
-"""Changing memories: corrections, strength, forgetting and bringing back. Every change leaves a line in the log."""
+"""Changing memories: corrections, salience, deletion and restoring. Every change adds an entry to the memory's log."""
 
 import json
 from collections.abc import Callable
@@ -22,15 +22,16 @@ from clankers_protocol.memory_changes import (
 )
 from clankersd import clock
 from clankersd.capture.redaction import count_redactions, without_secrets
-from clankersd.db import Db
+from clankersd.db import Db, Store
 from clankersd.index.backlog import add_to_backlog, rechunk
+from clankersd.index.index import Index
 from clankersd.index.vectors import label_of
 from clankersd.memories.filters import is_narrowed, query_condition, selection_conditions
 from clankersd.memories.prepared import (
     PreparedMemory,
     index_memory,
+    link_entities,
     list_columns,
-    mention,
     prepare_memory,
     text_columns,
 )
@@ -38,16 +39,17 @@ from clankersd.memories.salience import deemphasized, reinforced
 from clankersd.memories.scopes import allowed_scopes, scope_to_write
 from clankersd.memories.store import (
     CURRENT,
-    Row,
-    as_json,
-    change,
-    find,
-    get,
+    Columns,
+    MemoryRow,
+    find_memory,
+    get_memory,
     link_session,
-    note,
+    log_change,
     require_session,
     salience_of,
+    to_json,
     to_memory,
+    update_columns,
 )
 from clankersd.memories.supersession import close_replaced_supersessions
 from clankersd.wire.preparation import prepare
@@ -56,11 +58,16 @@ from clankersd.wire.rpc import handles
 if TYPE_CHECKING:
     from clankersd.app import Daemon
 
-_PLAIN = ("summary", "sector", "tier", "category", "importance", "confidence")
-_TIMES = ("valid_from", "valid_until", "expires_at")
-_CLEARED = {"summary": "summary", "validUntil": "valid_until", "expiresAt": "expires_at", "metadata": "metadata"}
-_TOLD = """
-    SELECT id, access_count FROM memories WHERE id IN (SELECT value FROM json_each(:ids))
+_PLAIN_COLUMNS = ("summary", "sector", "tier", "category", "importance", "confidence")
+_TIME_COLUMNS = ("valid_from", "valid_until", "expires_at")
+_CLEARABLE_COLUMNS = {
+    "summary": "summary",
+    "validUntil": "valid_until",
+    "expiresAt": "expires_at",
+    "metadata": "metadata",
+}
+_RECALLED = """
+    SELECT id FROM memories WHERE id IN (SELECT value FROM json_each(:ids))
       AND EXISTS (SELECT 1 FROM sessions WHERE sessions.id = :session)
 """
 
@@ -68,7 +75,7 @@ _TOLD = """
 @handles(MemoryUpdate)
 async def memory_update(daemon: "Daemon", request: MemoryUpdate) -> Memory:
     if request.content is not None and not request.content.strip():
-        raise InvalidParams("invalid params: there is nothing in it to remember - at `$.content`")
+        raise InvalidParams("invalid params: the content is empty - at `$.content`")
     request, secrets = await prepare(partial(without_secrets, request))
     prepared = await prepare_memory(daemon.index, request.content, compare=False) if request.content else None
 
@@ -77,11 +84,11 @@ async def memory_update(daemon: "Daemon", request: MemoryUpdate) -> Memory:
         count_redactions(db, secrets, now)
         if request.session_id:
             require_session(db, request.session_id)
-        row = _changeable(db, request, request.id, now)
-        _correct(db, row, request, prepared, now)
+        row = _find_undeleted(db, request, request.id, now)
+        _apply_corrections(db, row, request, prepared, now)
         if request.session_id:
-            link_session(db, request.session_id, row["id"], "updated", now)
-        return to_memory(get(db, row["id"], now), now)
+            link_session(db, request.session_id, row.id, "updated", now)
+        return to_memory(get_memory(db, row.id, now), now)
 
     memory = await daemon.store.write(update)
     if prepared is None:
@@ -91,44 +98,53 @@ async def memory_update(daemon: "Daemon", request: MemoryUpdate) -> Memory:
     return memory
 
 
-def _correct(db: Db, row: Row, request: MemoryUpdate, prepared: PreparedMemory | None, now: int) -> None:
-    values = _corrections(row, request, prepared)
-    changed = {name: value for name, value in values.items() if row[name] != value}
+def _apply_corrections(
+    db: Db, row: MemoryRow, request: MemoryUpdate, prepared: PreparedMemory | None, now: int
+) -> None:
+    values = _corrected_columns(row, request, prepared)
+    changed = {name: value for name, value in values.items() if getattr(row, name) != value}
     if not changed:
         return
-    begins, ends = (changed.get(name, row[name]) for name in ("valid_from", "valid_until"))
-    if ends is not None and ends < begins:
+    valid_from = changed.get("valid_from", row.valid_from)
+    valid_until = changed.get("valid_until", row.valid_until)
+    if valid_until is not None and valid_until < valid_from:
         raise InvalidParams("invalid params: it ends before it begins - at `$.validUntil`")
-    if changed.keys() & {"importance", "sector"}:  # what has faded so far has faded
+    if changed.keys() & {"importance", "sector"}:  # they set the rate of decay from now on, not of the past
         changed |= {"salience": salience_of(row).decayed(now), "salience_at": now}
-    before = {name: row[name] for name in changed}
-    change(db, row["id"], changed | {"updated_at": now})
-    note(db, row["id"], "updated", _by(request), request.reason, before, now)
+    before = {name: getattr(row, name) for name in changed}
+    update_columns(db, row.id, changed | {"updated_at": now})
+    log_change(db, row.id, "updated", _author(request), request.reason, before, now)
     if changed.keys() & {"content", "summary", "tags_json", "concepts_json", "files_json"}:
-        _index_again(db, get(db, row["id"], now), prepared)
+        updated = get_memory(db, row.id, now)
+        if prepared:
+            index_memory(db, updated, prepared.chunks)
+        else:  # the handler chunks it after the commit; the backlog does if the daemon dies before
+            add_to_backlog(db, "memory", row.id)
+        link_entities(db, updated)
 
 
-def _corrections(row: Row, request: MemoryUpdate, prepared: PreparedMemory | None) -> Row:
-    values: Row = {name: value for name in _PLAIN if (value := getattr(request, name)) is not None}
-    values |= {name: clock.to_ms(value) for name in _TIMES if (value := getattr(request, name)) is not None}
-    values |= dict.fromkeys(_CLEARED[name] for name in request.clear)
+def _corrected_columns(row: MemoryRow, request: MemoryUpdate, prepared: PreparedMemory | None) -> Columns:
+    values: Columns = {}
+    for name in _PLAIN_COLUMNS:
+        if (value := getattr(request, name)) is not None:
+            values[name] = value
+    for name in _TIME_COLUMNS:
+        if (time := getattr(request, name)) is not None:
+            values[name] = clock.to_ms(time)
+    for name in request.clear:
+        values[_CLEARABLE_COLUMNS[name]] = None
     if request.metadata is not None:
-        values["metadata"] = as_json(request.metadata)
-    if prepared:
+        values["metadata"] = to_json(request.metadata)
+    content = row.content
+    concepts = request.concepts
+    if prepared:  # without concepts in the request, those of the new text are found
         values |= text_columns(prepared.text)
-    content = prepared.text.content if prepared else row["content"]
-    keep_concepts = request.concepts if request.concepts is not None or prepared else json.loads(row["concepts_json"])
-    tags = request.tags if request.tags is not None else json.loads(row["tags_json"])
-    files = request.files if request.files is not None else json.loads(row["files_json"])
-    return values | list_columns(content, tags, keep_concepts, files)
-
-
-def _index_again(db: Db, row: Row, prepared: PreparedMemory | None) -> None:
-    if prepared:
-        index_memory(db, row, prepared.chunks)
-    else:
-        add_to_backlog(db, "memory", row["id"])  # and if we live, at once
-    mention(db, row)
+        content = prepared.text.content
+    elif concepts is None:
+        concepts = json.loads(row.concepts_json)
+    tags = request.tags if request.tags is not None else json.loads(row.tags_json)
+    files = request.files if request.files is not None else json.loads(row.files_json)
+    return values | list_columns(content, tags, concepts, files)
 
 
 @handles(MemoryDelete)
@@ -138,11 +154,11 @@ async def memory_delete(daemon: "Daemon", request: MemoryDelete) -> Changed:
     def delete(db: Db) -> Changed:
         now = clock.now()
         count_redactions(db, secrets, now)
-        row = find(db, request.id, allowed_scopes(db, request), now)
-        if row["is_deleted"]:
+        row = find_memory(db, request.id, allowed_scopes(db, request), now)
+        if row.is_deleted:
             return Changed(0, [])
-        forget(db, row["id"], _by(request), request.reason, now)
-        return Changed(1, [row["id"]])
+        delete_memory(db, row.id, _author(request), request.reason, now)
+        return Changed(1, [row.id])
 
     return _told(daemon, "deleted", await daemon.store.write(delete))
 
@@ -153,28 +169,28 @@ def _told(daemon: "Daemon", action: str, changed: Changed) -> Changed:
     return changed
 
 
-def forget(db: Db, memory_id: str, by: str, reason: str | None, now: int) -> None:
-    """Let a memory be found no more; it can be restored."""
-    change(db, memory_id, {"is_deleted": 1, "deleted_at": now, "updated_at": now})
+def delete_memory(db: Db, memory_id: str, by: str, reason: str | None, now: int) -> None:
+    """Mark a memory as deleted and remove it from the index; it can be restored."""
+    update_columns(db, memory_id, {"is_deleted": 1, "deleted_at": now, "updated_at": now})
     db.execute("DELETE FROM chunks WHERE memory_id = :id", {"id": memory_id})
-    note(db, memory_id, "deleted", by, reason, at=now)
+    log_change(db, memory_id, "deleted", by, reason, at=now)
 
 
 @handles(MemoryRestore)
 async def memory_restore(daemon: "Daemon", request: MemoryRestore) -> Memory:
     def restore(db: Db) -> Memory:
         now = clock.now()
-        row = find(db, request.id, allowed_scopes(db, request), now)
-        if row["is_deleted"]:
-            _refuse_twin(db, row, now)
-            change(db, row["id"], {"is_deleted": 0, "deleted_at": None})
-            close_replaced_supersessions(db, row["id"], now)
-            add_to_backlog(db, "memory", row["id"])
-        elif row["archived_at"] is None:
+        row = find_memory(db, request.id, allowed_scopes(db, request), now)
+        if row.is_deleted:
+            _refuse_duplicate(db, row, now)
+            update_columns(db, row.id, {"is_deleted": 0, "deleted_at": None})
+            close_replaced_supersessions(db, row.id, now)
+            add_to_backlog(db, "memory", row.id)
+        elif row.archived_at is None:
             return to_memory(row, now)
-        change(db, row["id"], {"archived_at": None, "updated_at": now})
-        note(db, row["id"], "restored", _by(request), at=now)
-        return to_memory(get(db, row["id"], now), now)
+        update_columns(db, row.id, {"archived_at": None, "updated_at": now})
+        log_change(db, row.id, "restored", _author(request), at=now)
+        return to_memory(get_memory(db, row.id, now), now)
 
     memory = await daemon.store.write(restore)
     await rechunk(daemon.index, "memory", memory.id)
@@ -183,19 +199,19 @@ async def memory_restore(daemon: "Daemon", request: MemoryRestore) -> Memory:
     return memory
 
 
-def _refuse_twin(db: Db, row: Row, now: int) -> None:
-    """What was said again after it was forgotten is not wanted twice."""
+def _refuse_duplicate(db: Db, row: MemoryRow, now: int) -> None:
+    """Raise Conflict when the same text was added again after the memory was deleted."""
     sql = f"SELECT id FROM memories WHERE content_hash = :hash AND scope = :scope AND {CURRENT}"
-    if twin := db.value(sql, {"hash": row["content_hash"], "scope": row["scope"], "now": now}):
-        raise Conflict(f"memory {twin} says the same: {row['id']} stays forgotten", {"id": twin})
+    if duplicate := db.value(sql, {"hash": row.content_hash, "scope": row.scope, "now": now}):
+        raise Conflict(f"memory {duplicate} has the same text: {row.id} stays deleted", {"id": duplicate})
 
 
 @handles(MemoryPurge)
 async def memory_purge(daemon: "Daemon", request: MemoryPurge) -> Changed:
     def purge(db: Db) -> Changed:
-        row = find(db, request.id, allowed_scopes(db, request))
-        db.execute("DELETE FROM memories WHERE id = :id", {"id": row["id"]})
-        return Changed(1, [row["id"]])
+        row = find_memory(db, request.id, allowed_scopes(db, request))
+        db.execute("DELETE FROM memories WHERE id = :id", {"id": row.id})
+        return Changed(1, [row.id])
 
     return _told(daemon, "purged", await daemon.store.write(purge))
 
@@ -207,12 +223,13 @@ async def memory_bulk_delete(daemon: "Daemon", request: MemoryBulkDelete) -> Cha
 
     def delete(db: Db) -> Changed:
         now = clock.now()
-        ids = _selected(db, request, now)
-        for memory_id in [] if request.dry_run else ids:
-            if request.purge:
-                db.execute("DELETE FROM memories WHERE id = :id", {"id": memory_id})
-            else:
-                forget(db, memory_id, _by(request), "one of many", now)
+        ids = _select_ids(db, request, now)
+        if not request.dry_run:
+            for memory_id in ids:
+                if request.purge:
+                    db.execute("DELETE FROM memories WHERE id = :id", {"id": memory_id})
+                else:
+                    delete_memory(db, memory_id, _author(request), "bulk deletion", now)
         return Changed(len(ids), ids)
 
     if request.dry_run:
@@ -220,7 +237,7 @@ async def memory_bulk_delete(daemon: "Daemon", request: MemoryBulkDelete) -> Cha
     return _told(daemon, "purged" if request.purge else "deleted", await daemon.store.write(delete))
 
 
-def _selected(db: Db, request: MemoryBulkDelete, now: int) -> list[str]:
+def _select_ids(db: Db, request: MemoryBulkDelete, now: int) -> list[str]:
     conditions, params = selection_conditions(db, request, now)
     if request.query is not None:
         conditions.append(query_condition(request.query, params))
@@ -232,47 +249,51 @@ def _selected(db: Db, request: MemoryBulkDelete, now: int) -> list[str]:
 
 @handles(MemoryReinforce)
 async def memory_reinforce(daemon: "Daemon", request: MemoryReinforce) -> Memory:
-    def reinforce(db: Db, row: Row, now: int) -> Row:
+    def reinforce(db: Db, row: MemoryRow, now: int) -> Columns:
         if request.session_id:
             require_session(db, request.session_id)
-            link_session(db, request.session_id, row["id"], "reinforced", now)
+            link_session(db, request.session_id, row.id, "reinforced", now)
         return {
             "salience": reinforced(salience_of(row).decayed(now), request.amount),
-            "access_count": row["access_count"] + 1,
+            "access_count": row.access_count + 1,
             "last_accessed": now,
         }
 
-    return await _strengthen(daemon, request, request.id, "reinforced", reinforce)
+    return await _change_salience(daemon, request, request.id, "reinforced", reinforce)
 
 
 @handles(MemoryDeemphasize)
 async def memory_deemphasize(daemon: "Daemon", request: MemoryDeemphasize) -> Memory:
-    def weaken(db: Db, row: Row, now: int) -> Row:
+    def deemphasize(db: Db, row: MemoryRow, now: int) -> Columns:
         return {"salience": deemphasized(salience_of(row).decayed(now), request.amount)}
 
-    return await _strengthen(daemon, request, request.id, "deemphasized", weaken)
+    return await _change_salience(daemon, request, request.id, "deemphasized", deemphasize)
 
 
 @handles(MemoryPin)
 async def memory_pin(daemon: "Daemon", request: MemoryPin) -> Memory:
-    def pin(db: Db, row: Row, now: int) -> Row:
+    def pin(db: Db, row: MemoryRow, now: int) -> Columns:
         return {"salience": salience_of(row).decayed(now), "pinned": int(request.pinned)}
 
-    return await _strengthen(daemon, request, request.id, "pinned" if request.pinned else "unpinned", pin)
+    return await _change_salience(daemon, request, request.id, "pinned" if request.pinned else "unpinned", pin)
 
 
-async def _strengthen(
-    daemon: "Daemon", request: Scoped[Any], given: str, action: str, values: Callable[[Db, Row, int], Row]
+async def _change_salience(
+    daemon: "Daemon",
+    request: Scoped[Any],
+    id_or_prefix: str,
+    action: str,
+    new_values: Callable[[Db, MemoryRow, int], Columns],
 ) -> Memory:
-    """Change how strong a memory is, from what it is now."""
+    """Store the salience that `new_values` computes from a memory's current one."""
 
     def strengthen(db: Db) -> Memory:
         now = clock.now()
-        row = _changeable(db, request, given, now)
-        change(db, row["id"], values(db, row, now) | {"salience_at": now, "updated_at": now})
-        before = {name: row[name] for name in ("salience", "salience_at", "pinned")}
-        note(db, row["id"], action, _by(request), before=before, at=now)
-        return to_memory(get(db, row["id"], now), now)
+        row = _find_undeleted(db, request, id_or_prefix, now)
+        update_columns(db, row.id, new_values(db, row, now) | {"salience_at": now, "updated_at": now})
+        before = {"salience": row.salience, "salience_at": row.salience_at, "pinned": row.pinned}
+        log_change(db, row.id, action, _author(request), before=before, at=now)
+        return to_memory(get_memory(db, row.id, now), now)
 
     memory = await daemon.store.write(strengthen)
     daemon.hub.publish("memory", action, memory.id)
@@ -282,27 +303,28 @@ async def _strengthen(
 @handles(MemoryTouch)
 async def memory_touch(daemon: "Daemon", request: MemoryTouch) -> Changed:
     def touch(db: Db) -> Changed:
-        now, permitted = clock.now(), allowed_scopes(db, request)
+        now, scopes = clock.now(), allowed_scopes(db, request)
         require_session(db, request.session_id)
-        rows = [find(db, given, permitted, now) for given in dict.fromkeys(request.ids)]
-        for row in rows:
-            link_session(db, request.session_id, row["id"], request.usage, now)
+        ids = [find_memory(db, id_or_prefix, scopes, now).id for id_or_prefix in dict.fromkeys(request.ids)]
+        for memory_id in ids:
+            link_session(db, request.session_id, memory_id, request.usage, now)
             if request.usage in ("recalled", "reinforced"):
-                _count_access(db, row, now)
-        return Changed(len(rows), [row["id"] for row in rows])
+                _count_access(db, memory_id, now)
+        return Changed(len(ids), ids)
 
     return await daemon.store.write(touch)
 
 
 def record_recall(db: Db, session_id: str, ids: list[str], now: int) -> None:
-    """Record that a session, if it is known, was told of these memories; other ids are nothing to us."""
-    for row in db.fetch(_TOLD, {"ids": json.dumps(ids), "session": session_id}):
+    """Record which memories were injected into a session, if the session is known; ignores ids that are no memories."""
+    for row in db.fetch(_RECALLED, {"ids": json.dumps(ids), "session": session_id}):
         link_session(db, session_id, row["id"], "recalled", now)
-        _count_access(db, row, now)
+        _count_access(db, row["id"], now)
 
 
-def _count_access(db: Db, row: Row, now: int) -> None:
-    change(db, row["id"], {"access_count": row["access_count"] + 1, "last_accessed": now})
+def _count_access(db: Db, memory_id: str, now: int) -> None:
+    sql = "UPDATE memories SET access_count = access_count + 1, last_accessed = :now WHERE id = :id"
+    db.execute(sql, {"id": memory_id, "now": now})
 
 
 @handles(MemoryPromote)
@@ -312,46 +334,45 @@ async def memory_promote(daemon: "Daemon", request: MemoryPromote) -> Memory:
     def promoted(db: Db) -> Memory:
         now = clock.now()
         count_redactions(db, secrets, now)
-        row = _changeable(db, request, request.id, now)
-        scope = scope_to_write(request, request.scope, row["project_id"]) if request.scope else row["scope"]
-        promote(db, row, request.tier, scope, _by(request), request.reason, now)
-        return to_memory(get(db, row["id"], now), now)
+        row = _find_undeleted(db, request, request.id, now)
+        scope = scope_to_write(request, request.scope, row.project_id) if request.scope else row.scope
+        promote(db, row, request.tier, scope, _author(request), request.reason, now)
+        return to_memory(get_memory(db, row.id, now), now)
 
     memory = await daemon.store.write(promoted)
-    await _relabel(daemon, memory)
+    await _update_mirror_scope(daemon.store, daemon.index, memory)
     daemon.hub.publish("memory", "promoted", memory.id)
     return memory
 
 
-def promote(db: Db, row: Row, tier: str, scope: str, by: str, reason: str | None, now: int) -> None:
-    """Give a memory a wider tier, and a scope."""
-    wider = ("session", "project", "global")
-    if wider.index(tier) < wider.index(row["tier"]):
-        raise Conflict(f"memory {row['id']} is of the tier {row['tier']} already, which is wider")
-    before = {"tier": row["tier"], "scope": row["scope"]}
+def promote(db: Db, row: MemoryRow, tier: str, scope: str, by: str, reason: str | None, now: int) -> None:
+    """Move a memory to a wider tier and to a scope; raises Conflict for a narrower tier."""
+    tiers = ("session", "project", "global")
+    if tiers.index(tier) < tiers.index(row.tier):
+        raise Conflict(f"memory {row.id} is in the tier {row.tier} already, which is wider")
+    before = {"tier": row.tier, "scope": row.scope}
     if before == {"tier": tier, "scope": scope}:
         return
-    change(db, row["id"], {"tier": tier, "scope": scope, "updated_at": now})
-    db.execute("UPDATE chunks SET scope = :scope WHERE memory_id = :id", {"scope": scope, "id": row["id"]})
-    note(db, row["id"], "promoted", by, reason, before, now)
+    update_columns(db, row.id, {"tier": tier, "scope": scope, "updated_at": now})
+    db.execute("UPDATE chunks SET scope = :scope WHERE memory_id = :id", {"scope": scope, "id": row.id})
+    log_change(db, row.id, "promoted", by, reason, before, now)
 
 
-async def _relabel(daemon: "Daemon", memory: Memory) -> None:
-    """Let the vectors in memory know of a new scope."""
-    rows = await daemon.store.read(
-        lambda db: db.tuples("SELECT id FROM chunks WHERE memory_id = :id", {"id": memory.id})
-    )
-    if daemon.index.mirror is not None:
-        daemon.index.mirror.relabel([row[0] for row in rows], label_of("memories", memory.scope))
+async def _update_mirror_scope(store: Store, index: Index, memory: Memory) -> None:
+    """Set the scope of a memory's vectors in the in-memory mirror."""
+    rows = await store.read(lambda db: db.tuples("SELECT id FROM chunks WHERE memory_id = :id", {"id": memory.id}))
+    if index.mirror is not None:
+        index.mirror.relabel([row[0] for row in rows], label_of("memories", memory.scope))
 
 
-def _changeable(db: Db, request: Scoped[Any], given: str, now: int) -> Row:
-    """A memory that is not forgotten."""
-    row = find(db, given, allowed_scopes(db, request), now)
-    if row["is_deleted"]:
-        raise Conflict(f"memory {row['id']} is forgotten: restore it first")
+def _find_undeleted(db: Db, request: Scoped[Any], id_or_prefix: str, now: int) -> MemoryRow:
+    """Return a memory that is not deleted; raises NotFound or Conflict."""
+    row = find_memory(db, id_or_prefix, allowed_scopes(db, request), now)
+    if row.is_deleted:
+        raise Conflict(f"memory {row.id} is deleted: restore it first")
     return row
 
 
-def _by(request: Scoped[Any]) -> str:
+def _author(request: Scoped[Any]) -> str:
+    """Return the author of a change as the log names it."""
     return f"agent:{request.agent}" if request.agent else "user"

@@ -8,7 +8,7 @@ from clankersd.db import Db
 from clankersd.memories.scopes import IN_SCOPE, allowed_scopes
 from clankersd.memories.search import best_memories
 from clankersd.memories.similarity import is_near_duplicate
-from clankersd.memories.store import CONFIDENT, CURRENT, SALIENCE, SELECT, to_memories
+from clankersd.memories.store import CONFIDENT, CURRENT, SALIENCE, SELECT_MEMORIES, MemoryRow, to_memories
 from clankersd.recall.block import Block, Item
 from clankersd.search.limiter import takes_search_turn
 from clankersd.wire.rpc import handles
@@ -21,7 +21,7 @@ CLOSING = "</recalled-memories>"
 MAX_MEMORIES = 100
 
 _STRONGEST = f"""
-    {SELECT} WHERE {IN_SCOPE} AND {CURRENT} AND {CONFIDENT}
+    {SELECT_MEMORIES} WHERE {IN_SCOPE} AND {CURRENT} AND {CONFIDENT}
     ORDER BY memories.pinned DESC, {SALIENCE} * (0.5 + memories.importance) DESC, memories.id DESC LIMIT :limit
 """
 
@@ -60,6 +60,6 @@ async def _select(daemon: "Daemon", request: MemoryContext) -> tuple[list[Memory
 
     def strongest(db: Db) -> list[Memory]:
         params = allowed_scopes(db, request).params | {"now": now, "limit": limit}
-        return to_memories(db, db.fetch(_STRONGEST, params), now)
+        return to_memories(db, [MemoryRow(**row) for row in db.fetch(_STRONGEST, params)], now)
 
     return await daemon.store.read(strongest), None

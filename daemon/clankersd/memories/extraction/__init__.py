@@ -1,1 +1,1 @@
-"""Memories from captured sessions: by rules on this machine, or by a chat model where the owner configures one."""
+"""Extraction of memories from captured sessions: by rules on this machine, or by a chat model if one is configured."""

@@ -1,7 +1,7 @@
-"""What becomes of candidates: known ones are told from new ones, the model compares its own with what is known, and
-what is left is remembered."""
+"""Decisions on candidates: skip those found in the session before, compare the rest with known memories, store them."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clankers_protocol.entities import RelationAdd
@@ -12,7 +12,7 @@ from clankersd.memories.add import add_memory
 from clankersd.memories.extraction import model
 from clankersd.memories.extraction.chat import Chat, ChatRefused, ChatUnavailable
 from clankersd.memories.extraction.model import Comparison, ExtractionResult
-from clankersd.memories.extraction.session_parts import LinkedMemory, SessionPart, learnt
+from clankersd.memories.extraction.session_parts import LinkedMemory, Session, SessionPart, linked_memories
 from clankersd.memories.relations import add_relation
 from clankersd.memories.scopes import scope_to_write
 from clankersd.memories.search import best_memories
@@ -21,129 +21,131 @@ if TYPE_CHECKING:
     from clankersd.app import Daemon
 
 BY = "extraction"
-NEAREST = 4
+MAX_SIMILAR_MEMORIES = 4
 
 OpenChat = Callable[[], Awaitable[Chat]]
 
 
+@dataclass(frozen=True)
 class Caller:
-    """For whom memories are stored: a caller with its scopes, or nobody in particular."""
+    """On whose behalf memories are stored: the scopes and agent of a request, or neither in the background."""
 
-    def __init__(self, scopes: list[str] | None = None, agent: str | None = None) -> None:
-        self._scopes = scopes
-        self._agent = agent
+    scopes: list[str] | None = None
+    agent: str | None = None
 
-    def scope(self, project: str | None) -> str:
-        """Where memories of a session in this project go; raises InvalidParams."""
-        asked: Scoped[Any] = MemoryAdd(content="-", scopes=self._scopes, agent=self._agent, project=project)
-        return scope_to_write(asked, None, project)
+    def scope_for(self, project_id: str | None) -> str:
+        """Return the scope of memories of a session in this project; raises InvalidParams."""
+        request: Scoped[Any] = MemoryAdd(content="-", scopes=self.scopes, agent=self.agent, project=project_id)
+        return scope_to_write(request, None, project_id)
 
-    def request(self, reading: SessionPart, candidate: Candidate) -> MemoryAdd:
-        """The candidate as an addition."""
+    def add_request(self, session: Session, candidate: Candidate) -> MemoryAdd:
+        """Return the request that adds a candidate."""
         return MemoryAdd(
             content=candidate.content, category=candidate.category, sector=candidate.sector, tier="session",
             importance=candidate.importance, confidence=candidate.confidence, files=candidate.files,
-            metadata={"extractedBy": candidate.rule}, session_id=reading.session_id, message_id=candidate.message_id,
-            supersedes=candidate.supersedes, project=reading.project_id, scopes=self._scopes, agent=self._agent,
+            metadata={"extractedBy": candidate.rule}, session_id=session.id, message_id=candidate.message_id,
+            supersedes=candidate.supersedes, project=session.project_id, scopes=self.scopes, agent=self.agent,
         )  # fmt: skip
 
 
-async def settle(
-    daemon: "Daemon", open_chat: OpenChat, reading: SessionPart, found: ExtractionResult, asker: Caller, keep: bool
+async def resolve_candidates(
+    daemon: "Daemon", open_chat: OpenChat, part: SessionPart, result: ExtractionResult, caller: Caller, store: bool
 ) -> None:
-    """Decide on each candidate, and without `keep` leave it at that."""
-    before = await daemon.store.read(lambda db: learnt(db, reading.session_id))
-    fresh = [one for one in found.candidates if not _is_known(one, before)]
-    judged = await _judge(daemon, open_chat, reading, fresh, found, asker.scope(reading.project_id))
-    for position, candidate in enumerate(fresh):
-        verdict = judged.get(position)
-        if verdict and verdict.verdict == "confirms" and any(one.id == verdict.known.id for one in before):
-            candidate.outcome, candidate.memory_id = "known", verdict.known.id
-            continue
-        if verdict and _replaces(candidate, verdict):
-            candidate.supersedes = verdict.known.id
-        if keep:
-            await _keep(daemon, reading, candidate, verdict, asker, found)
+    """Decide on each candidate and set its outcome; without `store`, change nothing in the database."""
+    linked = await daemon.store.read(lambda db: linked_memories(db, part.session.id))
+    new: list[Candidate] = []
+    for candidate in result.candidates:
+        if known := _find_known(candidate, linked):
+            candidate.outcome, candidate.memory_id = "known", known.id
+        else:
+            new.append(candidate)
+    scope = caller.scope_for(part.session.project_id)
+    comparisons = await _compare_with_known(daemon, open_chat, part.session, new, result, scope)
+    for position, candidate in enumerate(new):
+        comparison = comparisons.get(position)
+        if comparison:
+            known_id = comparison.known.id
+            if comparison.verdict != "confirms":
+                # A memory that the owner has pinned is never superseded by extraction.
+                is_certain = candidate.confidence >= model.MIN_CONFIDENCE_TO_SUPERSEDE
+                if is_certain and not comparison.known.pinned:
+                    candidate.supersedes = known_id
+            elif any(memory.id == known_id for memory in linked):
+                candidate.outcome, candidate.memory_id = "known", known_id
+                continue
+        if store:
+            await _store_candidate(daemon, part.session, candidate, comparison, caller, result)
 
 
-def _is_known(candidate: Candidate, before: list[LinkedMemory]) -> bool:
-    """Whether the session brought it before; in other words now, when a model puts it so or somebody corrected it."""
-    for memory in before:
-        again = candidate.rule == memory.rule and candidate.message_id == memory.source_message_id
-        in_other_words = again and (memory.corrected or memory.rule == model.RULE)
-        if in_other_words or memory.says(candidate.content):
-            candidate.outcome, candidate.memory_id = "known", memory.id
-            return True
-    return False
+def _find_known(candidate: Candidate, linked: list[LinkedMemory]) -> LinkedMemory | None:
+    """Return the memory that an earlier extraction from the session stored for this candidate.
+
+    The text may differ: a model words a memory differently each time, and users correct memories. Then the source
+    message decides.
+    """
+    for memory in linked:
+        same_source = candidate.rule == memory.rule and candidate.message_id == memory.source_message_id
+        reworded = same_source and (memory.corrected or memory.rule == model.MODEL_RULE)
+        if reworded or memory.says(candidate.content):
+            return memory
+    return None
 
 
-def _replaces(candidate: Candidate, judged: Comparison) -> bool:
-    """A candidate that the model is sure of takes a memory's place; never that of one which the owner has pinned."""
-    sure = candidate.confidence >= model.REPLACES_FROM
-    return judged.verdict != "confirms" and sure and not judged.known.pinned
-
-
-async def _judge(
+async def _compare_with_known(
     daemon: "Daemon",
     open_chat: OpenChat,
-    reading: SessionPart,
-    fresh: list[Candidate],
-    found: ExtractionResult,
+    session: Session,
+    candidates: list[Candidate],
+    result: ExtractionResult,
     scope: str,
 ) -> dict[int, Comparison]:
-    """How the model sees its own candidates, by position, beside what is known in their scope."""
-    known: dict[int, list[Memory]] = {}
-    for position, candidate in enumerate(fresh):
-        if candidate.rule == model.RULE:
-            alike = MemorySearch(query=candidate.content, scopes=[scope], limit=NEAREST)
-            near, _ = await best_memories(daemon, alike)
-            if near:
-                known[position] = [hit.memory for hit in near]
-    if not known:
+    """Let the model compare its own candidates, by position, with similar memories in their scope."""
+    similar: dict[int, list[Memory]] = {}
+    for position, candidate in enumerate(candidates):
+        if candidate.rule == model.MODEL_RULE:
+            search = MemorySearch(query=candidate.content, scopes=[scope], limit=MAX_SIMILAR_MEMORIES)
+            hits, _ = await best_memories(daemon, search)
+            if hits:
+                similar[position] = [hit.memory for hit in hits]
+    if not similar:
         return {}
     try:
-        return await model.compare(await open_chat(), reading.session_id, fresh, known, found)
-    except (ChatRefused, ChatUnavailable) as trouble:
-        found.notes.append(f"not compared with what is known: {trouble.reason}")
+        return await model.compare(await open_chat(), session.id, candidates, similar, result)
+    except (ChatRefused, ChatUnavailable) as error:
+        result.notes.append(f"not compared with what is known: {error.reason}")
         return {}
 
 
-async def _keep(
+async def _store_candidate(
     daemon: "Daemon",
-    reading: SessionPart,
+    session: Session,
     candidate: Candidate,
-    judged: Comparison | None,
-    asker: Caller,
-    found: ExtractionResult,
+    comparison: Comparison | None,
+    caller: Caller,
+    result: ExtractionResult,
 ) -> None:
-    """Remember one candidate. One that cannot be stored, since what it would replace is gone, is lost alone."""
+    """Store a candidate. If it fails, as when the memory to supersede was deleted, note that and go on."""
     try:
-        if judged and judged.verdict == "confirms":
-            await add_memory(daemon, asker.request(reading, _in_known_words(candidate, judged.known)), by=BY)
-            candidate.outcome, candidate.memory_id = "confirmed", judged.known.id
+        if comparison and comparison.verdict == "confirms":
+            known = comparison.known
+            # Adding the known text again reinforces that memory.
+            confirming = Candidate(
+                known.content, known.category, known.sector, candidate.importance, candidate.confidence,
+                candidate.rule, candidate.message_id,
+            )  # fmt: skip
+            await add_memory(daemon, caller.add_request(session, confirming), by=BY)
+            candidate.outcome, candidate.memory_id = "confirmed", known.id
             return
-        added = await add_memory(daemon, asker.request(reading, candidate), by=BY)
+        added = await add_memory(daemon, caller.add_request(session, candidate), by=BY)
         candidate.outcome, candidate.memory_id = added.outcome, added.memory.id
-        if judged and added.outcome == "created":
-            await _contradict(daemon, added.memory, judged.known, candidate.confidence)
+        if comparison and added.outcome == "created":  # both remain, with a relation that they disagree
+            new, old = added.memory, comparison.known
+            relation = RelationAdd(
+                source=new.id, target=old.id, type="CONTRADICTS", confidence=candidate.confidence,
+                extracted_by="llm", scopes=[new.scope, old.scope],
+            )  # fmt: skip
+            await add_relation(daemon, relation)
     except StorageUnavailable:
         raise
     except RpcError as error:
-        found.notes.append(f"not stored: {error.message}")
-
-
-def _in_known_words(candidate: Candidate, known: Memory) -> Candidate:
-    """What the known memory says, so that adding it makes that one stronger."""
-    return Candidate(
-        known.content, known.category, known.sector, candidate.importance, candidate.confidence, candidate.rule,
-        candidate.message_id,
-    )  # fmt: skip
-
-
-async def _contradict(daemon: "Daemon", new: Memory, old: Memory, confidence: float) -> None:
-    """Both stay, and it is seen that they do not agree."""
-    relation = RelationAdd(
-        source=new.id, target=old.id, type="CONTRADICTS", confidence=confidence, extracted_by="llm",
-        scopes=[new.scope, old.scope],
-    )  # fmt: skip
-    await add_relation(daemon, relation)
+        result.notes.append(f"not stored: {error.message}")

@@ -1,4 +1,4 @@
-"""A chat model behind an OpenAI-compatible address: asked for JSON, within limits that a restart does not lift."""
+"""Client of an OpenAI-compatible chat API: asks for JSON, within budgets that survive a restart."""
 
 import re
 from dataclasses import dataclass
@@ -18,21 +18,21 @@ from clankersd.wire.jobs import Jobs
 T = TypeVar("T")
 
 API_KEY_VARIABLE = "CLANKERS_CHAT_KEY"
-KIND = "chat"
-"""The kind of job under which every question is counted."""
+JOB_KIND = "chat"
+"""The kind of job under which every request is counted."""
 
-LARGEST_REPLY = 1024 * 1024
-RETRIES = 2
-REPLY_TOKENS = 1500
+MAX_REPLY_BYTES = 1024 * 1024
+MAX_RETRIES = 2
+MAX_REPLY_TOKENS = 1500
 HOUR_MS = 3_600_000
 CHARACTERS_PER_TOKEN = 4
 
-_FENCED = re.compile(r"^\s*```(?:json)?\s*(.*?)\s*```\s*$", re.DOTALL)
-_THOUGHT = re.compile(r"^\s*<think>.*?</think>", re.DOTALL)
+_CODE_BLOCK = re.compile(r"^\s*```(?:json)?\s*(.*?)\s*```\s*$", re.DOTALL)
+_THINKING = re.compile(r"^\s*<think>.*?</think>", re.DOTALL)
 
 
 class ChatUnavailable(Exception):
-    """No answer now; `permanent` when waiting will not help until somebody changes something."""
+    """The service does not answer now; `permanent` if it will not before the configuration changes."""
 
     def __init__(self, reason: str, *, retry_after: float | None = None, permanent: bool = False) -> None:
         super().__init__(reason)
@@ -42,7 +42,7 @@ class ChatUnavailable(Exception):
 
 
 class ChatRefused(Exception):
-    """This question has no usable answer: the service refuses it, or what it says is garbage."""
+    """This request has no usable answer: the service refuses it, or the answer is malformed."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -50,7 +50,7 @@ class ChatRefused(Exception):
 
 
 class SessionBudgetSpent(ChatRefused):
-    """No more may be asked about this session."""
+    """The budget of requests about this session is spent."""
 
 
 class _Message(msgspec.Struct):
@@ -73,7 +73,7 @@ class _Reply(msgspec.Struct):
 
 @dataclass(frozen=True)
 class ChatSettings:
-    """Where the model is, and what it may cost."""
+    """Address of the model, and limits on its use."""
 
     url: str
     model: str
@@ -85,14 +85,14 @@ class ChatSettings:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the model wrote, and about how many tokens question and answer took."""
+    """The model's text, and the tokens of request and answer, estimated if the service does not count them."""
 
     text: str
     tokens: int
 
 
 def chat_settings(config: Config) -> ChatSettings:
-    """What the configuration says of the model."""
+    """Return the chat settings in the configuration."""
     return ChatSettings(
         config.chat_url, config.chat_model, config.chat_key_file, config.chat_seconds,
         config.chat_calls_per_hour, config.chat_calls_per_session,
@@ -100,13 +100,10 @@ def chat_settings(config: Config) -> ChatSettings:
 
 
 class Chat:
-    """ScopedRequest the model, and counts each question as a job before it is sent."""
+    """Sends requests to the model, and counts each as a job before it is sent."""
 
     def __init__(
-        self,
-        settings: ChatSettings,
-        jobs: Jobs,
-        patience: RetryPolicy = RetryPolicy(retries=RETRIES),  # noqa: B008 - frozen
+        self, settings: ChatSettings, jobs: Jobs, patience: RetryPolicy = RetryPolicy(retries=MAX_RETRIES)
     ) -> None:
         if not settings.url or not settings.model:
             raise ChatUnavailable("no chat service is configured: set chat_url and chat_model", permanent=True)
@@ -117,79 +114,84 @@ class Chat:
         self.settings = settings
         self._jobs = jobs
         self._patience = patience
-        self._turn = anyio.Lock()  # one question at a time: the budget is exact, and a local model not overrun
+        self._lock = anyio.Lock()  # one request at a time: the budget is exact, and a local model not overloaded
         self._endpoint = Endpoint(url, "the chat service", settings.seconds, patience, ("Authorization", "Bearer "))
-        # What a service may not know; one that says so is asked without it.
-        self._wishes: dict[str, Any] = {
+        # Optional parameters. One that the service rejects is left out from then on.
+        self._options: dict[str, Any] = {
             "response_format": {"type": "json_object"},
             "temperature": 0,
-            "max_tokens": REPLY_TOKENS,
+            "max_tokens": MAX_REPLY_TOKENS,
         }
 
-    async def ask(self, about: str, purpose: str, orders: str, data: Any, kind: type[T]) -> tuple[T, int]:
-        """The model's answer about a session as `kind`, and the tokens it took; raises ChatRefused or ChatUnavailable.
+    async def ask(
+        self, session_id: str, purpose: str, instructions: str, data: Any, answer_type: type[T]
+    ) -> tuple[T, int]:
+        """Return the model's answer about a session and its tokens; raises ChatRefused or ChatUnavailable.
 
-        `data` goes as JSON, apart from the orders, so that nothing in it can end where they begin.
+        `data` is sent as JSON in a message of its own, so that no text in it can pass for instructions.
         """
-        async with self._turn:
-            await self._check_budget(about)
-            async with self._jobs.track(KIND, _note(about)) as job:
-                answer = await self._answer(orders, msgspec.json.encode(data).decode())
+        async with self._lock:
+            await self._check_budget(session_id)
+            async with self._jobs.track(JOB_KIND, f"session {session_id}") as job:
+                answer = await self._send(instructions, msgspec.json.encode(data).decode())
                 job.done = job.total = 1
                 job.result = {"purpose": purpose, "tokens": answer.tokens}
-                return decode_answer(answer.text, kind), answer.tokens
-        raise ChatUnavailable("the question was cancelled")
+                return decode_answer(answer.text, answer_type), answer.tokens
+        raise ChatUnavailable("the request was cancelled")
 
-    async def failures(self, about: str, since: int) -> int:
-        """How many questions about a session came to nothing since then."""
-        return await self._jobs.count(KIND, since, _note(about), "failed")
+    async def count_failures(self, session_id: str, since: int) -> int:
+        """Count the failed requests about a session since a time."""
+        return await self._jobs.count(JOB_KIND, since, f"session {session_id}", "failed")
 
     async def close(self) -> None:
-        """Give back connections, once nobody waits for an answer."""
-        async with self._turn:
+        """Close connections after the request in progress."""
+        async with self._lock:
             await self._endpoint.close()
 
-    async def _check_budget(self, about: str) -> None:
-        if await self._jobs.count(KIND, 0, _note(about)) >= self.settings.calls_per_session:
+    async def _check_budget(self, session_id: str) -> None:
+        if await self._jobs.count(JOB_KIND, 0, f"session {session_id}") >= self.settings.calls_per_session:
             raise SessionBudgetSpent(
                 f"the chat service was asked {self.settings.calls_per_session} times about this session"
             )
-        if await self._jobs.count(KIND, clock.now() - HOUR_MS) >= self.settings.calls_per_hour:
+        if await self._jobs.count(JOB_KIND, clock.now() - HOUR_MS) >= self.settings.calls_per_hour:
             spent = f"the chat service was asked {self.settings.calls_per_hour} times in the last hour"
             raise ChatUnavailable(spent, retry_after=60)
 
-    async def _answer(self, orders: str, data: str) -> Answer:
-        messages = [{"role": "system", "content": orders}, {"role": "user", "content": data}]
+    async def _send(self, instructions: str, data: str) -> Answer:
+        messages = [{"role": "system", "content": instructions}, {"role": "user", "content": data}]
         try:
-            reply = await self._endpoint.with_retries(lambda: self._ask_once(messages), self._patience.retries)
+            reply = await self._endpoint.with_retries(lambda: self._send_once(messages), self._patience.retries)
         except RequestRejected as refusal:
             raise ChatRefused(refusal.reason) from refusal
         except ServiceUnavailable as error:
             raise ChatUnavailable(error.reason, retry_after=error.retry_after, permanent=error.permanent) from error
-        text = _said(reply)
+        text = _answer_text(reply)
         counted = reply.usage.total_tokens if reply.usage else 0
-        return Answer(text, counted or (len(orders) + len(data) + len(text)) // CHARACTERS_PER_TOKEN)
+        return Answer(text, counted or (len(instructions) + len(data) + len(text)) // CHARACTERS_PER_TOKEN)
 
-    async def _ask_once(self, messages: list[dict[str, str]]) -> _Reply:
+    async def _send_once(self, messages: list[dict[str, str]]) -> _Reply:
         key = find_key(self.settings.key_file, (), first_variable=API_KEY_VARIABLE)
-        payload = {"model": self.settings.model, "messages": messages, **self._wishes}
-        reply = await self._endpoint.post("/chat/completions", msgspec.json.encode(payload), key, LARGEST_REPLY)
+        payload = {"model": self.settings.model, "messages": messages, **self._options}
+        reply = await self._endpoint.post("/chat/completions", msgspec.json.encode(payload), key, MAX_REPLY_BYTES)
         try:
             check_status(reply, self._names(key))
         except RequestRejected as refusal:
-            if self._give_way(refusal.reason):
+            if self._drop_rejected_option(refusal.reason):
                 raise TransientError(refusal.reason, suspect=True) from refusal
             raise
-        return _checked(reply.body)
+        try:
+            return msgspec.json.decode(reply.body, type=_Reply)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise RequestRejected("the chat service's reply is not a chat completion") from error
 
-    def _give_way(self, reason: str) -> bool:
-        """Whether the service refuses one of our wishes, which is then no longer made."""
-        unknown = next((wish for wish in self._wishes if wish in reason), None)
-        if unknown is None:
+    def _drop_rejected_option(self, reason: str) -> bool:
+        """Drop the optional parameter that a refusal names; False if it names none."""
+        rejected = next((name for name in self._options if name in reason), None)
+        if rejected is None:
             return False
-        wanted = self._wishes.pop(unknown)
-        if unknown == "max_tokens" and "max_completion_tokens" in reason:
-            self._wishes["max_completion_tokens"] = wanted
+        value = self._options.pop(rejected)
+        if rejected == "max_tokens" and "max_completion_tokens" in reason:
+            self._options["max_completion_tokens"] = value
         return True
 
     def _names(self, key: Key | None) -> ErrorTexts:
@@ -201,30 +203,20 @@ class Chat:
         return ErrorTexts(service, wrong_key, missing, "chat_url")
 
 
-def _note(about: str) -> str:
-    return f"session {about}"
-
-
-def _checked(body: bytes) -> _Reply:
-    try:
-        return msgspec.json.decode(body, type=_Reply)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RequestRejected("the chat service's reply is not what a chat service says") from error
-
-
-def _said(reply: _Reply) -> str:
+def _answer_text(reply: _Reply) -> str:
     if not reply.choices or not reply.choices[0].message.content:
-        raise ChatRefused("the chat service said nothing")
+        raise ChatRefused("the chat service's answer is empty")
     if reply.choices[0].finish_reason == "length":
         raise ChatRefused("the chat service's answer is cut off")
     return reply.choices[0].message.content
 
 
-def decode_answer(text: str, kind: type[T]) -> T:
-    """The answer as JSON, which some models wrap into a code block or precede with their thoughts."""
-    text = _THOUGHT.sub("", text)
-    fenced = _FENCED.match(text)
+def decode_answer(text: str, answer_type: type[T]) -> T:
+    """Decode an answer as JSON, which some models wrap into a code block or precede with their reasoning."""
+    text = _THINKING.sub("", text)
+    if block := _CODE_BLOCK.match(text):
+        text = block[1]
     try:
-        return msgspec.json.decode((fenced[1] if fenced else text).encode("utf-8", "replace"), type=kind)
+        return msgspec.json.decode(text.encode("utf-8", "replace"), type=answer_type)
     except (msgspec.DecodeError, RecursionError) as error:
         raise ChatRefused(f"the model's answer is unusable: {str(error)[:200]}") from error

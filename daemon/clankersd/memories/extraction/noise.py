@@ -1,4 +1,4 @@
-"""What is not worth remembering, whoever asks: talk, questions, anger, code, secrets, orders to a model."""
+"""Noise filter: texts not worth remembering, like small talk, questions, anger, code, secrets and prompt injections."""
 
 import re
 from functools import cache
@@ -6,10 +6,10 @@ from functools import cache
 from clankersd.index.tokenize import STOP_WORDS
 from clankersd.memories.extraction.message_text import count_ideographs, has_secret
 
-FEWEST_WORDS = 3
-FEWEST_IDEOGRAPHS = 5
-MOST_SYMBOLS = 0.18
-LONGEST_WORD = 80
+MIN_WORDS = 3
+MIN_IDEOGRAPHS = 5
+MAX_SYMBOL_SHARE = 0.18
+MAX_WORD_CHARS = 80
 
 _POLITE = (
     "hi|hello|hey|yo|good (?:morning|evening|afternoon|night)|thanks?|thank you|thx|cheers|please|ok(?:ay)?|sure|yes"
@@ -19,7 +19,7 @@ _POLITE = (
     "|gut|super|passt|alles klar|genau|zusammen|tschüss|weiter|mach weiter"
     "|你好|您好|嗨|早上好|晚上好|大家好|谢谢你?|多谢|感谢|非常|好的?|行|可以|没问题|不客气|收到|继续|再见|辛苦了|对|是的"
 )
-_NOISE = {
+_NOISE_PATTERNS = {
     "envelope": r"<[a-z][\w-]*(?:\s[^>]*)?>.*</|^\[(?:request interrupted|image|pasted text|tool)"
     r"|caveat: the messages below|this session is being continued|untrusted metadata|system[- ]reminder"
     r"|^(?:human|assistant|system|user)\s*:|[\"'](?:tool_use|tool_result|role)[\"']|^api error",
@@ -63,8 +63,8 @@ _NOISE = {
 
 @cache
 def _patterns() -> dict[str, re.Pattern[str]]:
-    """Compiled when first needed: most daemons never do."""
-    return {reason: re.compile(signs, re.IGNORECASE) for reason, signs in _NOISE.items()}
+    """Compile the patterns on first use: most daemons never need them."""
+    return {reason: re.compile(pattern, re.IGNORECASE) for reason, pattern in _NOISE_PATTERNS.items()}
 
 
 _CODE = re.compile(
@@ -76,47 +76,52 @@ _CODE = re.compile(
 _INLINE = re.compile(r"`[^`]*`")
 _SYMBOL = re.compile(r"[{}\[\]();=<>|&$#@\\+*^~]")
 _WORD = re.compile(r"[^\W\d_][\w'’-]*|\d[\w.]*")
-# Words that only point at something which stands elsewhere.
-_POINTING = STOP_WORDS | frozenset(
+# Words that only refer to something outside the sentence.
+_REFERRING_WORDS = STOP_WORDS | frozenset(
     """that's it's let's don't use using go do try keep stick pick take make option first second third last next
     previous approach way thing stuff version before later instead always never remember note please ok okay fine good
     better prefer works work working still right wrong correct actually really maybe think guess want need
     das dies diese dieser dieses es so den die der ein eine einen nimm nehmen machen mach wie vorher lieber immer nie
     bitte uns wir ich ist sind und""".split()  # noqa: SIM905  # as a text it can be read
 )
-_POINTING_IDEOGRAPHS = re.compile(r"[这那就用它个吧了的请记住别忘以后第一二三种方案法样做选是要不也都我们你]")
+_REFERRING_IDEOGRAPHS = re.compile(r"[这那就用它个吧了的请记住别忘以后第一二三种方案法样做选是要不也都我们你]")
 
 
 def noise_reason(text: str) -> str | None:
-    """Why the text is not worth remembering; None when it may be."""
+    """Return the reason why a text is not worth remembering; None if it is."""
     if has_secret(text):
         return "secret"
-    for reason, signs in _patterns().items():
-        if signs.search(text):
+    for reason, pattern in _patterns().items():
+        if pattern.search(text):
             return reason
     if _is_code(text):
         return "code"
-    return None if _says_something(text) else "vague"
+    if not _is_self_contained(text):
+        return "vague"
+    return None
 
 
 def harm_reason(text: str) -> str | None:
-    """Why the text must not be stored, whatever it is about: a secret, an order to a model, somebody's envelope."""
+    """Return the reason why a text must never be stored (a secret, a prompt injection, a harness tag), or None."""
     if has_secret(text):
         return "secret"
-    return next((reason for reason in ("envelope", "injection") if _patterns()[reason].search(text)), None)
+    for reason in ("envelope", "injection"):
+        if _patterns()[reason].search(text):
+            return reason
+    return None
 
 
 def _is_code(text: str) -> bool:
-    if _CODE.search(text) or any(len(word) > LONGEST_WORD for word in text.split()):
+    if _CODE.search(text) or any(len(word) > MAX_WORD_CHARS for word in text.split()):
         return True
     prose = _INLINE.sub("", text)
-    return len(_SYMBOL.findall(prose)) > MOST_SYMBOLS * max(1, len(prose.replace(" ", "")))
+    return len(_SYMBOL.findall(prose)) > MAX_SYMBOL_SHARE * max(1, len(prose.replace(" ", "")))
 
 
-def _says_something(text: str) -> bool:
-    """Whether a stranger who reads only this learns something."""
-    if count_ideographs(text) >= FEWEST_IDEOGRAPHS:
-        return len(_POINTING_IDEOGRAPHS.sub("", text)) >= 3
+def _is_self_contained(text: str) -> bool:
+    """Check whether a text means something to a reader without its context."""
+    if count_ideographs(text) >= MIN_IDEOGRAPHS:
+        return len(_REFERRING_IDEOGRAPHS.sub("", text)) >= 3
     words = _WORD.findall(text)
-    telling = [word for word in words if word.lower().replace("’", "'") not in _POINTING]
-    return len(words) >= FEWEST_WORDS and bool(telling)
+    content_words = [word for word in words if word.lower().replace("’", "'") not in _REFERRING_WORDS]
+    return len(words) >= MIN_WORDS and bool(content_words)

@@ -1,4 +1,4 @@
-"""Which sessions have something to read: those with new messages are kept in mind, so that not all are looked at."""
+"""Sessions with unread messages. Only sessions with new messages are checked, not all of them."""
 
 import json
 from typing import Any
@@ -6,16 +6,16 @@ from typing import Any
 from clankersd import clock
 from clankersd.db import Store
 
-AT_ONCE = 200
-PAGE = 1000
+SESSIONS_PER_QUERY = 200
+SESSIONS_PER_PAGE = 1000
 MINUTE_MS = 60_000
 DAY_MS = 86_400_000
-SETTLE_MS = 10_000
-"""After its end a session may still get its last message."""
+MAX_END_DELAY_MS = 10_000
+"""The last message of a session may arrive after the event that ends it."""
 
-_RECENT = "SELECT rowid, id, updated_at FROM sessions WHERE rowid > :after ORDER BY rowid LIMIT :limit"
-_HEARD_FROM = "SELECT session_id AS id FROM messages NOT INDEXED WHERE rowid > :seen"
-_LOOK = """
+_SESSION_PAGE = "SELECT rowid, id, updated_at FROM sessions WHERE rowid > :after ORDER BY rowid LIMIT :limit"
+_WITH_NEW_MESSAGES = "SELECT session_id AS id FROM messages NOT INDEXED WHERE rowid > :seen"
+_UNREAD = """
     WITH session AS MATERIALIZED (
         SELECT sessions.id, sessions.ended_at,
                (SELECT max(created_at) FROM messages WHERE session_id = sessions.id) AS newest,
@@ -26,56 +26,63 @@ _LOOK = """
         FROM json_each(:ids) CROSS JOIN sessions ON sessions.id = json_each.value
         LEFT JOIN extractions ON extractions.session_id = sessions.id
     )
-    SELECT id, newest, newest < :rested OR COALESCE(ended_at >= newest AND ended_at < :settled, 0) AS rests
+    SELECT id, newest, newest < :quiet_since OR COALESCE(ended_at >= newest AND ended_at < :ended_before, 0) AS ready
     FROM session WHERE unread AND newest > :since
 """
 
 
 class PendingSessions:
-    """Sessions that may have something to read."""
+    """Tracks the sessions that may have unread messages."""
 
     def __init__(self) -> None:
         self._ids: set[str] = set()
         self._days = 0.0
-        self._seen = 0
+        self._last_rowid = 0
 
-    def forget(self) -> None:
-        """Begin anew at the next look."""
+    def reset(self) -> None:
+        """Check all recent sessions the next time."""
         self._days = 0.0
 
     async def ready(self, store: Store, quiet_minutes: float, days: float) -> list[str]:
-        """Sessions with something to read that have rested long enough, but not too long; the oldest first."""
+        """Return sessions with unread messages that have been quiet long enough but not for `days`, oldest first."""
         now = clock.now()
-        rest = round(quiet_minutes * MINUTE_MS)
+        quiet_ms = round(quiet_minutes * MINUTE_MS)
         times = {
             "since": now - round(days * DAY_MS),
-            "rested": now - rest,
-            "settled": now - min(SETTLE_MS, rest),
+            "quiet_since": now - quiet_ms,
+            "ended_before": now - min(MAX_END_DELAY_MS, quiet_ms),
         }
-        newest = await store.read(lambda db: db.value("SELECT max(rowid) FROM messages")) or 0
-        self._ids |= await (self._heard_from(store) if days == self._days else self._recent(store, times["since"]))
-        self._days, self._seen = days, newest
-        found: list[dict[str, Any]] = []
-        asked = sorted(self._ids)
-        kept: set[str] = set()
-        for start in range(0, len(asked), AT_ONCE):
-            params = times | {"ids": json.dumps(asked[start : start + AT_ONCE])}
-            rows = await store.read(lambda db, params=params: db.fetch(_LOOK, params))  # type: ignore[misc]
-            kept.update(row["id"] for row in rows)
-            found += [row for row in rows if row["rests"]]
-        self._ids -= set(asked) - kept
-        return [row["id"] for row in sorted(found, key=lambda row: (row["newest"], row["id"]))]
+        last_rowid = await store.read(lambda db: db.value("SELECT max(rowid) FROM messages")) or 0
+        if days == self._days:
+            rows = await store.read(lambda db: db.fetch(_WITH_NEW_MESSAGES, {"seen": self._last_rowid}))
+            self._ids.update(row["id"] for row in rows)
+        else:
+            self._ids |= await _recent_sessions(store, times["since"])
+        self._days, self._last_rowid = days, last_rowid
+        return await self._select_ready(store, times)
 
-    async def _heard_from(self, store: Store) -> set[str]:
-        """The sessions with messages that were not there at the last look."""
-        rows = await store.read(lambda db: db.fetch(_HEARD_FROM, {"seen": self._seen}))
-        return {row["id"] for row in rows}
+    async def _select_ready(self, store: Store, times: dict[str, int]) -> list[str]:
+        """Return the sessions that are ready, and drop those without unread messages."""
+        ready: list[dict[str, Any]] = []
+        candidates = sorted(self._ids)
+        unread: set[str] = set()
+        for start in range(0, len(candidates), SESSIONS_PER_QUERY):
+            params = times | {"ids": json.dumps(candidates[start : start + SESSIONS_PER_QUERY])}
+            rows = await store.read(lambda db, params=params: db.fetch(_UNREAD, params))  # type: ignore[misc]
+            unread.update(row["id"] for row in rows)
+            ready += [row for row in rows if row["ready"]]
+        self._ids -= set(candidates) - unread
+        return [row["id"] for row in sorted(ready, key=lambda row: (row["newest"], row["id"]))]
 
-    async def _recent(self, store: Store, since: int) -> set[str]:
-        """The sessions in which anything happened lately."""
-        found: set[str] = set()
-        after = 0
-        while rows := await store.read(lambda db, after=after: db.fetch(_RECENT, {"after": after, "limit": PAGE})):  # type: ignore[misc]
-            found.update(row["id"] for row in rows if row["updated_at"] > since)
-            after = rows[-1]["rowid"]
-        return found
+
+async def _recent_sessions(store: Store, since: int) -> set[str]:
+    """Return the sessions that changed after `since`."""
+    ids: set[str] = set()
+    after = 0
+    while True:
+        params = {"after": after, "limit": SESSIONS_PER_PAGE}
+        rows = await store.read(lambda db, params=params: db.fetch(_SESSION_PAGE, params))  # type: ignore[misc]
+        if not rows:
+            return ids
+        ids.update(row["id"] for row in rows if row["updated_at"] > since)
+        after = rows[-1]["rowid"]

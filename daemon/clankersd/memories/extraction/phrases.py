@@ -1,4 +1,4 @@
-"""How people say what is to be remembered, in English, German and Chinese."""
+"""Phrases by which people state something to remember, in English, German and Chinese."""
 
 import re
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from functools import cached_property
 
 @dataclass(frozen=True)
 class Rule:
-    """What a sentence looks like that says something to remember: the group `fact`, or all of it."""
+    """A pattern of sentences that state something to remember: the group `fact`, or all of the sentence."""
 
     name: str
     category: str
@@ -16,8 +16,8 @@ class Rule:
     pattern: str
 
     @cached_property
-    def signs(self) -> re.Pattern[str]:
-        """Compiled when first needed: most daemons never do."""
+    def regex(self) -> re.Pattern[str]:
+        """The pattern, compiled on first use: most daemons never need it."""
         return re.compile(self.pattern, re.IGNORECASE)
 
 
@@ -29,13 +29,13 @@ _NO = r"^(?:no|nope|wrong|incorrect|actually|stop|wait|not quite|that'?s (?:wron
 _NEIN = r"^(?:nein|falsch|stopp?|halt|doch nicht|das (?:ist|war) falsch)\b[,.!:;\s–-]+"
 
 
-def _rule(name: str, category: str, importance: float, confidence: float, *signs: str) -> Rule:
-    # Each way of saying it has its own group of the same name, which one pattern may not have twice.
-    numbered = [one.replace("(?P<fact>", f"(?P<fact{number}>") for number, one in enumerate(signs)]
+def _rule(name: str, category: str, importance: float, confidence: float, *patterns: str) -> Rule:
+    # A group name may occur once in a regular expression, so the groups are numbered.
+    numbered = [pattern.replace("(?P<fact>", f"(?P<fact{number}>") for number, pattern in enumerate(patterns)]
     return Rule(name, category, importance, confidence, "|".join(numbered))
 
 
-BY_USER = (
+USER_RULES = (
     _rule(
         "remember", "fact", 0.8, 0.9,
         LEAD + r"(?:i (?:want|need|would like|'d like) you to |you (?:should|must) )?"
@@ -104,7 +104,7 @@ BY_USER = (
         LEAD + r"(?P<fact>(?:就用|咱们用|我们采用|我们改用|我们就用).{2,})$",
     ),
 )  # fmt: skip
-BY_ASSISTANT = (
+ASSISTANT_RULES = (
     _rule(
         "cause", "gotcha", 0.55, 0.5,
         r"^(?P<fact>the (?:root cause|underlying (?:problem|issue|cause))\b.{0,40}? (?:was|is)\b.{10,})$",
@@ -119,9 +119,9 @@ BY_ASSISTANT = (
         r"^(?P<fact>我们(?:已经|最终)?(?:决定|商定).{2,})$",
     ),
 )  # fmt: skip
-ANNOUNCED = re.compile(
+ANNOUNCEMENT = re.compile(
     LEAD
     + r"(?:(?:remember|note|keep in mind)(?: this| the following)?|merke? dir(?: das| folgendes)?|记住|注意)\s*[:：]$",
     re.IGNORECASE,
 )
-"""With what is to be remembered in the next sentence."""
+"""A sentence that announces something to remember in the next one."""

@@ -1,7 +1,7 @@
-"""Memories drawn from sessions: in the background once one rests, or when somebody asks; never while it is captured.
+"""Extraction of memories from sessions: in the background once a session is quiet, or on request, never during capture.
 
-A session is marked as read after what it brought is stored. Dying in between makes one part of one session be read
-again, which changes nothing: what a session has brought or confirmed once does not count again.
+The read position of a session is saved after its memories are stored. A crash in between makes one part of a session be
+read again, which changes nothing: a memory that a session created or confirmed once does not count again.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from clankers_protocol.memory_maintenance import Candidate, Extraction, MemoryEx
 from clankersd.capture.apply import session_change
 from clankersd.db import Db
 from clankersd.memories.extraction import model, rules
-from clankersd.memories.extraction.candidates import Caller, settle
+from clankersd.memories.extraction.candidates import Caller, resolve_candidates
 from clankersd.memories.extraction.chat import (
     Chat,
     ChatRefused,
@@ -31,14 +31,16 @@ from clankersd.memories.extraction.chat import (
 from clankersd.memories.extraction.model import ExtractionResult
 from clankersd.memories.extraction.pending_sessions import PendingSessions
 from clankersd.memories.extraction.session_parts import (
-    BEGINNING,
-    MOST_MESSAGES,
+    MAX_MESSAGES,
+    START,
+    Position,
+    Session,
     SessionPart,
     find_session,
-    mark,
-    read,
-    read_ends,
-    read_until,
+    read_first_and_last,
+    read_part,
+    save_position,
+    saved_position,
 )
 from clankersd.projects import find_project_id
 from clankersd.wire.jobs import Progress
@@ -47,282 +49,267 @@ from clankersd.wire.rpc import handles
 if TYPE_CHECKING:
     from clankersd.app import Daemon
 
-By = Literal["rules", "model"]
+Method = Literal["rules", "model"]
 
-LOOK_SECONDS = 15.0
-SHORTEST_WAIT = 0.2
-GIVE_UP_AFTER = 2
-"""Questions about one part of a session that come to nothing, before it is let go."""
+MAX_CHECK_INTERVAL_SECONDS = 15.0
+MIN_CHECK_INTERVAL_SECONDS = 0.2
+MAX_FAILURES_PER_PART = 2
+"""Failed requests about one part of a session before it is skipped."""
 
-FIRST_PAUSE = 60.0
-LONGEST_PAUSE = 3600.0
+MIN_PAUSE_SECONDS = 60.0
+MAX_PAUSE_SECONDS = 3600.0
 
-_ASKED_FOR = ("remember", "from-now-on")
-"""Rules for what somebody wants to be remembered: however much of it there is."""
+_UNLIMITED_RULES = ("remember", "from-now-on")
+"""Rules for what users ask to remember: their candidates are never left out."""
 
 log = structlog.get_logger(component="extract")
 
 
 class Extractor:
-    """Reads sessions for memories, each by one reader at a time."""
+    """Extracts memories from sessions. At most one extraction per session runs at a time."""
 
     def __init__(self, daemon: "Daemon") -> None:
         self._daemon = daemon
-        self._backlog = PendingSessions()
-        self._in_hand: set[str] = set()
-        self._later: dict[str, float] = {}
+        self._pending = PendingSessions()
+        self._in_progress: set[str] = set()
+        self._retry_at: dict[str, float] = {}
         self._chat: Chat | None = None
-        self._pause = FIRST_PAUSE
+        self._pause_seconds = MIN_PAUSE_SECONDS
         self._paused_until = 0.0
-        self._paused_with: ChatSettings | None = None
+        self._paused_settings: ChatSettings | None = None
 
     # -- in the background
 
     async def run(self) -> None:
-        """Read what has come to rest, for as long as the daemon lives; nothing while `extract` is off."""
+        """Extract from quiet sessions for as long as the daemon runs; does nothing while `extract` is off."""
         try:
             while True:
-                await self._read_waiting()
-                quiet = self._daemon.config.extract_quiet_minutes * 60
-                await anyio.sleep(min(LOOK_SECONDS, max(SHORTEST_WAIT, quiet / 2)))
+                await self._extract_pending()
+                quiet_seconds = self._daemon.config.extract_quiet_minutes * 60
+                interval = max(MIN_CHECK_INTERVAL_SECONDS, quiet_seconds / 2)
+                await anyio.sleep(min(MAX_CHECK_INTERVAL_SECONDS, interval))
         finally:
             if self._chat:
                 with anyio.move_on_after(1, shield=True):
                     await self._chat.close()
 
-    async def _read_waiting(self) -> None:
-        """Read the sessions that have rested, as far as the model can be asked."""
+    async def _extract_pending(self) -> None:
+        """Extract from the sessions that are ready, until the model is unavailable."""
         config = self._daemon.config
         if config.extract == "off":
-            self._backlog.forget()
+            self._pending.reset()
             return
-        if config.extract == "model" and self._rests():
+        if config.extract == "model" and self._is_paused():
             return
         try:
-            ready = await self._backlog.ready(self._daemon.store, config.extract_quiet_minutes, config.extract_days)
+            ready = await self._pending.ready(self._daemon.store, config.extract_quiet_minutes, config.extract_days)
             for session_id in ready:
-                if anyio.current_time() >= self._later.get(session_id, 0):
-                    self._later.pop(session_id, None)
-                    await self._read_waiting_one(session_id, config.extract)
-        except ChatUnavailable as trouble:
-            self._rest(trouble)
+                if anyio.current_time() < self._retry_at.get(session_id, 0):
+                    continue
+                self._retry_at.pop(session_id, None)
+                try:
+                    with self._exclusive(session_id):
+                        await self._extract_unread(session_id, config.extract)
+                except (Conflict, NotFound) as error:  # a request extracts from it, or it was deleted
+                    log.debug("session skipped", session_id=session_id, problem=error.message)
+        except ChatUnavailable as error:
+            self._pause(error)
         except StorageUnavailable as error:
-            log.debug("waits", problem=error.message)
+            log.debug("extraction waits", problem=error.message)
 
-    async def _read_waiting_one(self, session_id: str, by: By) -> None:
-        try:
-            with self._only_reader(session_id):
-                await self._read_new(session_id, by)
-        except (Conflict, NotFound) as error:  # somebody else reads it, or it is gone
-            log.debug("session skipped", session_id=session_id, problem=error.message)
-
-    def _rests(self) -> bool:
-        """Whether the model is left alone after trouble; not when the owner has changed something since."""
-        if self._paused_with != chat_settings(self._daemon.config):
-            self._pause = FIRST_PAUSE
+    def _is_paused(self) -> bool:
+        """Check whether requests are paused after an error; a change of the chat settings ends the pause."""
+        if self._paused_settings != chat_settings(self._daemon.config):
+            self._pause_seconds = MIN_PAUSE_SECONDS
             return False
         return anyio.current_time() < self._paused_until
 
-    def _rest(self, trouble: ChatUnavailable) -> None:
-        seconds = LONGEST_PAUSE if trouble.permanent else min(LONGEST_PAUSE, max(self._pause, trouble.retry_after or 0))
+    def _pause(self, error: ChatUnavailable) -> None:
+        """Send no requests for a while, longer each time."""
+        if error.permanent:
+            seconds = MAX_PAUSE_SECONDS
+        else:
+            seconds = min(MAX_PAUSE_SECONDS, max(self._pause_seconds, error.retry_after or 0))
         self._paused_until = anyio.current_time() + seconds
-        self._paused_with = chat_settings(self._daemon.config)
-        self._pause = min(self._pause * 2, LONGEST_PAUSE)
-        log.warning("model not asked for a while", seconds=round(seconds), problem=trouble.reason)
+        self._paused_settings = chat_settings(self._daemon.config)
+        self._pause_seconds = min(self._pause_seconds * 2, MAX_PAUSE_SECONDS)
+        log.warning("chat model paused", seconds=round(seconds), problem=error.reason)
 
-    async def _read_new(self, session_id: str, by: By) -> None:
-        """Everything of a session that was not read yet, part by part."""
-        after, read_at = await self._daemon.store.read(lambda db: read_until(db, session_id))
-        asker = Caller()
+    async def _extract_unread(self, session_id: str, method: Method) -> None:
+        """Extract from the unread messages of a session, part by part."""
+        position, read_at = await self._daemon.store.read(lambda db: saved_position(db, session_id))
         while True:
-            reading = await self._read(session_id, after, by)
-            if not reading.messages:
+            part = await self._read_part(session_id, position, method)
+            if not part.messages:
                 return
-            found = await self._found_or_given_up(reading, by, read_at)
-            if found is None:
-                self._later[session_id] = anyio.current_time() + self._daemon.config.extract_quiet_minutes * 60
+            result = await self._find_or_skip(part, method, read_at)
+            if result is None:
+                self._retry_at[session_id] = anyio.current_time() + self._daemon.config.extract_quiet_minutes * 60
                 return
-            await settle(self._daemon, self._open_chat, reading, found, asker, keep=True)
-            self._report(reading, found, by)
-            after = reading.until
-            await self._mark(session_id, after)
-            if not reading.more:
+            await resolve_candidates(self._daemon, self._open_chat, part, result, Caller(), store=True)
+            stored = sum(1 for candidate in result.candidates if candidate.outcome in ("created", "superseded"))
+            log.info(
+                "session read", session_id=session_id, by=method, messages=len(part.messages),
+                memories=stored, calls=result.calls, tokens=result.tokens, notes=result.notes or None,
+            )  # fmt: skip
+            position = part.end
+            await self._save_position(session_id, position)
+            if not part.has_more:
                 return
 
-    async def _found_or_given_up(self, reading: SessionPart, by: By, read_at: int) -> ExtractionResult | None:
-        """What there is; without the model when it cannot make anything of this part; None to try again later."""
+    async def _find_or_skip(self, part: SessionPart, method: Method, read_at: int) -> ExtractionResult | None:
+        """Find candidates; None to retry later. A part that the model fails on repeatedly is only read by rules."""
         try:
-            found = await self._find(reading, by)
+            result = await self._find_candidates(part, method)
         except ChatRefused as refusal:
             assert self._chat
-            spent = isinstance(refusal, SessionBudgetSpent)
-            if not spent and await self._chat.failures(reading.session_id, read_at) < GIVE_UP_AFTER:
-                log.warning("model's answer refused", session_id=reading.session_id, problem=refusal.reason)
+            failures = await self._chat.count_failures(part.session.id, read_at)
+            if not isinstance(refusal, SessionBudgetSpent) and failures < MAX_FAILURES_PER_PART:
+                log.warning("model answer refused", session_id=part.session.id, problem=refusal.reason)
                 return None
-            found = ExtractionResult(_of_tools(reading), notes=[f"not read by the model: {refusal.reason}"])
-        else:
-            self._pause = FIRST_PAUSE
-        return found
+            return ExtractionResult(_find_in_tool_calls(part), notes=[f"not read by the model: {refusal.reason}"])
+        self._pause_seconds = MIN_PAUSE_SECONDS
+        return result
 
-    def _report(self, reading: SessionPart, found: ExtractionResult, by: By) -> None:
-        stored = sum(1 for one in found.candidates if one.outcome in ("created", "superseded"))
-        log.info(
-            "session read", session_id=reading.session_id, by=by, messages=len(reading.messages),
-            memories=stored, calls=found.calls, tokens=found.tokens, notes=found.notes or None,
-        )  # fmt: skip
+    # -- on request
 
-    # -- when somebody asks
-
-    async def extract(self, request: MemoryExtract, by: By) -> Extraction:
-        """All of a session, from its first message on."""
-        session = await self._daemon.store.read(lambda db: _permitted(db, request))
-        asker = Caller(request.scopes, request.agent)
-        extraction = Extraction([], by, 0, 0, 0, None)
+    async def extract(self, request: MemoryExtract, method: Method) -> Extraction:
+        """Extract from a session, from its first message on."""
+        session = await self._daemon.store.read(lambda db: _find_permitted_session(db, request))
+        caller = Caller(request.scopes, request.agent)
+        extraction = Extraction([], method, 0, 0, 0, None)
         notes: dict[str, None] = {}
-        with self._only_reader(session["id"]):
-            after = BEGINNING
-            while (reading := await self._read(session["id"], after, by)).messages:
-                found = await self._find_or_note(reading, by, notes if after > BEGINNING else None)
-                if found is None:
+        with self._exclusive(session.id):
+            position = START
+            while (part := await self._read_part(session.id, position, method)).messages:
+                try:
+                    result = await self._find_candidates(part, method)
+                except (ChatRefused, ChatUnavailable) as error:
+                    if position == START:
+                        raise Conflict(error.reason) from error
+                    notes[f"not read to its end: {error.reason}"] = None
                     break
-                await settle(self._daemon, self._open_chat, reading, found, asker, keep=not request.dry_run)
-                _count(extraction, reading, found)
-                notes |= dict.fromkeys(found.notes)
-                after = reading.until
-                if not request.dry_run and by == self._daemon.config.extract:
-                    await self._mark(session["id"], after)
-                if not reading.more:
+                await resolve_candidates(self._daemon, self._open_chat, part, result, caller, store=not request.dry_run)
+                extraction.candidates += result.candidates
+                extraction.read_messages += len(part.messages)
+                extraction.calls += result.calls
+                extraction.tokens += result.tokens
+                notes |= dict.fromkeys(result.notes)
+                position = part.end
+                if not request.dry_run and method == self._daemon.config.extract:
+                    await self._save_position(session.id, position)
+                if not part.has_more:
                     break
         extraction.note = "; ".join(notes) or None
         return extraction
 
-    async def _find_or_note(
-        self, reading: SessionPart, by: By, notes: dict[str, None] | None
-    ) -> ExtractionResult | None:
-        """Candidates; None when the model fails later than at the beginning, which is noted, not an error."""
-        try:
-            return await self._find(reading, by)
-        except (ChatRefused, ChatUnavailable) as trouble:
-            if notes is None:
-                raise Conflict(trouble.reason) from trouble
-            notes[f"not read to its end: {trouble.reason}"] = None
-            return None
-
     async def summarize(self, session_id: str, progress: Progress) -> dict[str, Any]:
-        """Let the model sum a session up, and keep that with the session."""
+        """Let the model summarize a session, and store the summary with the session."""
         config = self._daemon.config
-        messages, count = await self._daemon.store.read(lambda db: read_ends(db, session_id, config.chat_messages))
+        messages, count = await self._daemon.store.read(
+            lambda db: read_first_and_last(db, session_id, config.chat_messages)
+        )
         await progress(0, 1, "asking the model")
         try:
             chat = await self._open_chat()
             summary, tokens = await model.summarize(
                 chat, session_id, messages, count, config.chat_messages, config.chat_characters
             )
-        except (ChatRefused, ChatUnavailable) as trouble:
-            raise Conflict(trouble.reason) from trouble
+        except (ChatRefused, ChatUnavailable) as error:
+            raise Conflict(error.reason) from error
         change = session_change(self._daemon.index, SessionEvent(id=session_id, summary=summary))
 
-        def keep(db: Db) -> None:
-            find_session(db, session_id)  # one that was deleted meanwhile stays so
+        def store_summary(db: Db) -> None:
+            find_session(db, session_id)  # it may have been deleted, and must not be created again
             change(db)
 
-        await self._daemon.store.write(keep)
+        await self._daemon.store.write(store_summary)
         await progress(1, 1)
         return {"sessionId": session_id, "summary": summary, "tokens": tokens}
 
-    async def open_chat_or_refuse(self) -> None:
-        """Raise Conflict when no model can be asked at all."""
+    async def require_chat(self) -> None:
+        """Raise Conflict when no chat model is configured."""
         try:
             await self._open_chat()
-        except ChatUnavailable as trouble:
-            raise Conflict(trouble.reason) from trouble
+        except ChatUnavailable as error:
+            raise Conflict(error.reason) from error
 
-    # -- both
+    # -- shared
 
     @contextmanager
-    def _only_reader(self, session_id: str) -> Iterator[None]:
-        if session_id in self._in_hand:
+    def _exclusive(self, session_id: str) -> Iterator[None]:
+        """Raise Conflict when an extraction from this session is in progress."""
+        if session_id in self._in_progress:
             raise Conflict(f"session {session_id} is being read for memories just now: try again")
-        self._in_hand.add(session_id)
+        self._in_progress.add(session_id)
         try:
             yield
         finally:
-            self._in_hand.discard(session_id)
+            self._in_progress.discard(session_id)
 
     async def _open_chat(self) -> Chat:
-        """The model of the configuration as it is now; raises ChatUnavailable."""
+        """Return a client with the current chat settings; raises ChatUnavailable."""
         settings = chat_settings(self._daemon.config)
         if self._chat is None or self._chat.settings != settings:
             old, self._chat = self._chat, Chat(settings, self._daemon.jobs)
             if old:
-                self._daemon.background(old.close)  # once nobody asks it any more
+                self._daemon.background(old.close)  # it waits for the request in progress
         return self._chat
 
-    async def _read(self, session_id: str, after: tuple[int, str], by: By) -> SessionPart:
+    async def _read_part(self, session_id: str, after: Position, method: Method) -> SessionPart:
+        """Read the next part of a session; for the model, as much as fits in one request."""
         config = self._daemon.config
-        most = config.chat_messages if by == "model" else MOST_MESSAGES
-        reading = await self._daemon.store.read(lambda db: read(db, session_id, after, most))
-        if by == "rules" or not reading.messages:
-            return reading
-        return _first(reading, model.that_fit(reading.messages, most, config.chat_characters))
+        limit = config.chat_messages if method == "model" else MAX_MESSAGES
+        part = await self._daemon.store.read(lambda db: read_part(db, session_id, after, limit))
+        if method == "rules" or not part.messages:
+            return part
+        count = model.count_fitting(part.messages, limit, config.chat_characters)
+        if count == len(part.messages):
+            return part
+        messages = part.messages[:count]
+        calls = [call for call in part.calls if call.at <= messages[-1].at]
+        return replace(part, messages=messages, calls=calls, file_groups=[], has_more=True)
 
-    async def _find(self, reading: SessionPart, by: By) -> ExtractionResult:
-        """Candidates; raises ChatRefused or ChatUnavailable."""
-        most = self._daemon.config.extract_memories
-        if by == "rules":
-            said = await anyio.to_thread.run_sync(rules.find_statements, reading.messages)
-            found = ExtractionResult(said)
+    async def _find_candidates(self, part: SessionPart, method: Method) -> ExtractionResult:
+        """Find the best candidates in a part of a session; raises ChatRefused or ChatUnavailable."""
+        limit = self._daemon.config.extract_memories
+        if method == "rules":
+            result = ExtractionResult(await anyio.to_thread.run_sync(rules.find_statements, part.messages))
         else:
             chat = await self._open_chat()
-            found = await model.find_memories(chat, reading.session_id, reading.messages, most)
-        found.candidates += _of_tools(reading)
-        left_out = len(found.candidates)
-        found.candidates = _strongest(found.candidates, most)
-        if left_out := left_out - len(found.candidates):
-            found.notes.append(f"{left_out} weaker candidates were left out")
-        return found
+            result = await model.find_memories(chat, part.session.id, part.messages, limit)
+        candidates = result.candidates + _find_in_tool_calls(part)
+        result.candidates = _select_best(candidates, limit)
+        if left_out := len(candidates) - len(result.candidates):
+            result.notes.append(f"{left_out} weaker candidates were left out")
+        return result
 
-    async def _mark(self, session_id: str, until: tuple[int, str]) -> None:
-        await self._daemon.store.write(lambda db: mark(db, session_id, until))
-
-
-def _count(extraction: Extraction, reading: SessionPart, found: ExtractionResult) -> None:
-    extraction.candidates += found.candidates
-    extraction.read_messages += len(reading.messages)
-    extraction.calls += found.calls
-    extraction.tokens += found.tokens
+    async def _save_position(self, session_id: str, position: Position) -> None:
+        await self._daemon.store.write(lambda db: save_position(db, session_id, position))
 
 
-def _permitted(db: Db, request: MemoryExtract) -> dict[str, Any]:
-    """The session, if memories of it may be stored where the caller may write."""
+def _find_permitted_session(db: Db, request: MemoryExtract) -> Session:
+    """Return the session; raises InvalidParams if its memories would be in a scope that the caller may not write."""
     session = find_session(db, request.session_id)
-    if request.project is not None and find_project_id(db, request.project) != session["project_id"]:
+    if request.project is not None and find_project_id(db, request.project) != session.project_id:
         raise InvalidParams("invalid params: the session is of another project - at `$.project`")
     try:
-        Caller(request.scopes, request.agent).scope(session["project_id"])
+        Caller(request.scopes, request.agent).scope_for(session.project_id)
     except InvalidParams as error:
         raise InvalidParams(error.message.replace("$.scope`", "$.scopes`")) from error
     return session
 
 
-def _first(reading: SessionPart, count: int) -> SessionPart:
-    """The reading up to a message."""
-    if count == len(reading.messages):
-        return reading
-    messages = reading.messages[:count]
-    calls = [call for call in reading.calls if call.at <= messages[-1].at]
-    return replace(reading, messages=messages, calls=calls, groups=[], more=True)
+def _find_in_tool_calls(part: SessionPart) -> list[Candidate]:
+    groups = rules.describe_file_groups(part.file_groups, part.session.project_path)
+    return rules.find_fixes(part.calls) + groups
 
 
-def _of_tools(reading: SessionPart) -> list[Candidate]:
-    return rules.find_fixes(reading.calls) + rules.describe_file_groups(reading.groups, reading.project_path)
-
-
-def _strongest(candidates: list[Candidate], most: int) -> list[Candidate]:
-    """What was asked to be remembered, and of the rest the best, in the order they were found."""
-    others = [one for one in candidates if one.rule not in _ASKED_FOR]
-    best = sorted(others, key=lambda one: -one.importance * one.confidence)[:most]
-    return [one for one in candidates if one.rule in _ASKED_FOR or one in best]
+def _select_best(candidates: list[Candidate], limit: int) -> list[Candidate]:
+    """Return what users asked to remember and the best of the rest, in their order."""
+    limited = [candidate for candidate in candidates if candidate.rule not in _UNLIMITED_RULES]
+    best = sorted(limited, key=lambda candidate: -candidate.importance * candidate.confidence)[:limit]
+    return [candidate for candidate in candidates if candidate.rule in _UNLIMITED_RULES or candidate in best]
 
 
 @handles(MemoryExtract)
@@ -334,7 +321,7 @@ async def memory_extract(daemon: "Daemon", request: MemoryExtract) -> Extraction
 @handles(MemorySummarize)
 async def memory_summarize(daemon: "Daemon", request: MemorySummarize) -> JobStarted:
     await daemon.store.read(lambda db: find_session(db, request.session_id))
-    await daemon.extractor.open_chat_or_refuse()
+    await daemon.extractor.require_chat()
 
     async def work(progress: Progress) -> dict[str, Any]:
         return await daemon.extractor.summarize(request.session_id, progress)

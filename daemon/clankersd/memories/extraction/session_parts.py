@@ -1,8 +1,10 @@
-"""What of captured sessions is read for memories, and how far each was read."""
+"""Reading sessions for extraction: messages and tool calls in parts, and the position up to which each was read."""
 
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
+import msgspec
 
 from clankers_protocol.errors import NotFound
 from clankersd import clock
@@ -10,10 +12,9 @@ from clankersd.db import Db
 from clankersd.memories.extraction.rules import EDITING_TOOLS, SessionMessage, ToolCall, group_edited_files
 from clankersd.memories.similarity import content_hash, is_near_duplicate
 
-MOST_MESSAGES = 500
-MOST_CALLS = 2000
-MOST_EDITS = 5000
-BEGINNING = (-1, "")
+MAX_MESSAGES = 500
+MAX_TOOL_CALLS = 2000
+MAX_EDITS = 5000
 
 _SESSION = """
     SELECT sessions.id, sessions.project_id, projects.path AS project_path
@@ -27,14 +28,14 @@ _MESSAGES = """
     FROM messages WHERE session_id = :id AND (created_at, id) > (:at, :after)
     ORDER BY created_at, id LIMIT :limit
 """
-_CALLS = """
+_TOOL_CALLS = """
     SELECT message_id, tool_name AS name, substr(COALESCE(tool_input, ''), 1, 4000) AS input, success,
            substr(COALESCE(error_message, iif(success = 0, tool_output, ''), ''), 1, 500) AS error,
            file_path AS path, created_at AS at
     FROM tools WHERE session_id = :id AND created_at > :at AND (:until IS NULL OR created_at <= :until)
     ORDER BY created_at, id LIMIT :limit
 """
-# CROSS JOIN keeps the order: few files are looked up, not all that was ever done in the project.
+# CROSS JOIN fixes the join order: the few files of the session are looked up, not every edit in the project.
 _EDITS = """
     SELECT DISTINCT tools.session_id, tools.file_path
     FROM (SELECT DISTINCT file_path FROM tools WHERE session_id = :id AND file_path IS NOT NULL) AS own
@@ -44,15 +45,15 @@ _EDITS = """
       AND sessions.project_id IS :project AND COALESCE(tools.success, 1) = 1
     LIMIT :limit
 """
-_LEARNT = """
+_LINKED_MEMORIES = """
     SELECT DISTINCT memories.id, memories.content, memories.content_hash, memories.source_message_id,
            json_extract(memories.metadata, '$.extractedBy') AS rule,
            memories.updated_at > memories.created_at AS corrected
     FROM session_memories JOIN memories ON memories.id = session_memories.memory_id
     WHERE session_memories.session_id = :id
 """
-# Backwards never: a repetition must not make a session be read again.
-_MARK = """
+# The position never moves back: a repetition must not make a session be read again.
+_SAVE_POSITION = """
     INSERT INTO extractions (session_id, read_until, last_message, updated_at)
     SELECT id, :at, :last, :now FROM sessions WHERE id = :id
     ON CONFLICT (session_id) DO UPDATE
@@ -61,27 +62,43 @@ _MARK = """
 """
 
 
-@dataclass(frozen=True)
-class SessionPart:
-    """Some messages of a session, the tool calls among them, and the files that it edited as others did before."""
+class Position(NamedTuple):
+    """The last message of a session that was read, by its time and id."""
 
-    session_id: str
+    created_at: int
+    message_id: str
+
+
+START = Position(-1, "")
+
+
+class Session(msgspec.Struct, frozen=True):
+    """A session and its project."""
+
+    id: str
     project_id: str | None
     project_path: str | None
+
+
+@dataclass(frozen=True)
+class SessionPart:
+    """Some messages of a session and the tool calls among them; the last part has the groups of edited files too."""
+
+    session: Session
     messages: list[SessionMessage]
     calls: list[ToolCall]
-    groups: list[list[str]]
-    more: bool
+    file_groups: list[list[str]]
+    has_more: bool
 
     @property
-    def until(self) -> tuple[int, str]:
-        """The last message that was read."""
-        return self.messages[-1].at, self.messages[-1].id
+    def end(self) -> Position:
+        """The position of the last message."""
+        return Position(self.messages[-1].at, self.messages[-1].id)
 
 
 @dataclass(frozen=True)
 class LinkedMemory:
-    """A memory that a session has brought or confirmed before, in whatever state it is now."""
+    """A memory, in any state, that a session created or confirmed before."""
 
     id: str
     content: str
@@ -91,70 +108,71 @@ class LinkedMemory:
     corrected: bool
 
     def says(self, content: str) -> bool:
-        """Whether it says so too."""
+        """Check whether the memory has the same or nearly the same text."""
         return self.content_hash == content_hash(content) or is_near_duplicate(self.content, content)
 
 
-def read_until(db: Db, session_id: str) -> tuple[tuple[int, str], int]:
-    """The message up to which a session was read, and when that was."""
-    row = db.fetch_one("SELECT * FROM extractions WHERE session_id = :id", {"id": session_id})
-    return ((row["read_until"], row["last_message"]), row["updated_at"]) if row else (BEGINNING, 0)
+def find_session(db: Db, session_id: str) -> Session:
+    """Return a session; raises NotFound."""
+    row = db.fetch_one(_SESSION, {"id": session_id})
+    if row is None:
+        raise NotFound(f"session not found: {session_id}")
+    return Session(**row)
 
 
-def read(db: Db, session_id: str, after: tuple[int, str], most: int) -> SessionPart:
-    """The next messages of a session, with what was done meanwhile; raises NotFound."""
+def read_part(db: Db, session_id: str, after: Position, limit: int) -> SessionPart:
+    """Read the next messages of a session and the tool calls among them; raises NotFound."""
     session = find_session(db, session_id)
-    params = {"id": session_id, "at": after[0], "after": after[1], "limit": most + 1}
-    rows = db.fetch(_MESSAGES, params)
-    messages = [SessionMessage(**row) for row in rows[:most]]
-    more = len(rows) > most
-    until = messages[-1].at if messages and more else None
-    calls = [_call(row) for row in db.fetch(_CALLS, params | {"until": until, "limit": MOST_CALLS})]
-    groups = [] if more else _groups(db, session_id, session["project_id"])
-    return SessionPart(session_id, session["project_id"], session["project_path"], messages, calls, groups, more)
+    params: dict[str, Any] = {"id": session_id, "at": after.created_at, "after": after.message_id}
+    rows = db.fetch(_MESSAGES, params | {"limit": limit + 1})
+    messages = [SessionMessage(**row) for row in rows[:limit]]
+    has_more = len(rows) > limit
+    until = messages[-1].at if messages and has_more else None
+    calls = []
+    for row in db.fetch(_TOOL_CALLS, params | {"until": until, "limit": MAX_TOOL_CALLS}):
+        success = row.pop("success")
+        calls.append(ToolCall(success=None if success is None else bool(success), **row))
+    file_groups = [] if has_more else _find_file_groups(db, session)
+    return SessionPart(session, messages, calls, file_groups, has_more)
 
 
-def read_ends(db: Db, session_id: str, most: int) -> tuple[list[SessionMessage], int]:
-    """The first and the last messages of a session, so many of each, and how many it has in all."""
-    params = {"id": session_id, "at": BEGINNING[0], "after": BEGINNING[1], "limit": most}
-    newest = _MESSAGES.replace("ORDER BY created_at, id", "ORDER BY created_at DESC, id DESC")
-    rows = db.fetch(_MESSAGES, params) + db.fetch(newest, params)[::-1]
+def _find_file_groups(db: Db, session: Session) -> list[list[str]]:
+    """Find the files of a session that are edited together, in this session and in earlier ones of the project."""
+    files_by_session: dict[str, set[str]] = {}
+    params = {
+        "id": session.id,
+        "project": session.project_id,
+        "editing": json.dumps(sorted(EDITING_TOOLS)),
+        "limit": MAX_EDITS,
+    }
+    for row in db.fetch(_EDITS, params):
+        files_by_session.setdefault(row["session_id"], set()).add(row["file_path"])
+    return group_edited_files(files_by_session.get(session.id, set()), files_by_session)
+
+
+def read_first_and_last(db: Db, session_id: str, limit: int) -> tuple[list[SessionMessage], int]:
+    """Return the first and the last `limit` messages of a session, and the number of all its messages."""
+    params = {"id": session_id, "at": START.created_at, "after": START.message_id, "limit": limit}
+    newest_first = _MESSAGES.replace("ORDER BY created_at, id", "ORDER BY created_at DESC, id DESC")
+    rows = db.fetch(_MESSAGES, params) + db.fetch(newest_first, params)[::-1]
     count = db.value("SELECT count(*) FROM messages WHERE session_id = :id", {"id": session_id})
     return list({row["id"]: SessionMessage(**row) for row in rows}.values()), count
 
 
-def find_session(db: Db, session_id: str) -> dict[str, Any]:
-    """A session and its project; raises NotFound."""
-    session = db.fetch_one(_SESSION, {"id": session_id})
-    if session is None:
-        raise NotFound(f"session not found: {session_id}")
-    return session
+def linked_memories(db: Db, session_id: str) -> list[LinkedMemory]:
+    """Return the memories that a session created or used."""
+    return [LinkedMemory(**row) for row in db.fetch(_LINKED_MEMORIES, {"id": session_id})]
 
 
-def learnt(db: Db, session_id: str) -> list[LinkedMemory]:
-    """The memories a session has to do with."""
-    return [LinkedMemory(**row) for row in db.fetch(_LEARNT, {"id": session_id})]
+def saved_position(db: Db, session_id: str) -> tuple[Position, int]:
+    """Return the position up to which a session was read, and when that was."""
+    row = db.fetch_one("SELECT * FROM extractions WHERE session_id = :id", {"id": session_id})
+    if row is None:
+        return START, 0
+    return Position(row["read_until"], row["last_message"]), row["updated_at"]
 
 
-def mark(db: Db, session_id: str, until: tuple[int, str]) -> None:
-    """Note up to where a session was read."""
-    db.execute(_MARK, {"id": session_id, "at": until[0], "last": until[1], "now": clock.now()})
-
-
-def _call(row: dict[str, Any]) -> ToolCall:
-    success = row.pop("success")
-    return ToolCall(success=None if success is None else bool(success), **row)
-
-
-def _groups(db: Db, session_id: str, project_id: str | None) -> list[list[str]]:
-    """Once at the end of a session: the files it edited that were edited together before."""
-    by_session: dict[str, set[str]] = {}
-    params = {
-        "id": session_id,
-        "project": project_id,
-        "editing": json.dumps(sorted(EDITING_TOOLS)),
-        "limit": MOST_EDITS,
-    }
-    for row in db.fetch(_EDITS, params):
-        by_session.setdefault(row["session_id"], set()).add(row["file_path"])
-    return group_edited_files(by_session.get(session_id, set()), by_session)
+def save_position(db: Db, session_id: str, position: Position) -> None:
+    """Record the position up to which a session was read."""
+    params = {"id": session_id, "at": position.created_at, "last": position.message_id, "now": clock.now()}
+    db.execute(_SAVE_POSITION, params)
