@@ -103,7 +103,10 @@ class Chat:
     """Sends requests to the model, and counts each as a job before it is sent."""
 
     def __init__(
-        self, settings: ChatSettings, jobs: Jobs, patience: RetryPolicy = RetryPolicy(retries=MAX_RETRIES)
+        self,
+        settings: ChatSettings,
+        jobs: Jobs,
+        patience: RetryPolicy = RetryPolicy(retries=MAX_RETRIES),  # noqa: B008  # frozen
     ) -> None:
         if not settings.url or not settings.model:
             raise ChatUnavailable("no chat service is configured: set chat_url and chat_model", permanent=True)
