@@ -166,7 +166,7 @@ class VectorSearch:
     async def replace_missing(
         self, matches: VectorMatches, missing: set[int], chunk_filter: ChunkFilter, k: int
     ) -> None:  # fmt: skip
-        """Search again for others in place of chunks that were deleted meanwhile, or that the filter rejects now.
+        """Search again for others in place of chunks that have been deleted since, or that the filter rejects now.
 
         Deleted chunks are removed from memory; the others only make the search look further.
         """

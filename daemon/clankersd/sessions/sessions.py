@@ -46,11 +46,12 @@ _SESSION = """
            created_at, updated_at, ended_at, summary, user_prompt, context_json, chat_id, metadata
     FROM sessions
 """
-_MESSAGE = """
-    SELECT id, session_id, role, text_content, model, source, prompt_tokens, completion_tokens,
-           duration_ms, created_at, completed_at, metadata
-    FROM messages
+MESSAGE_COLUMNS = """
+    messages.id, messages.session_id, messages.role, messages.text_content, messages.model, messages.source,
+    messages.prompt_tokens, messages.completion_tokens, messages.duration_ms, messages.created_at,
+    messages.completed_at, messages.metadata
 """
+_MESSAGE = f"SELECT {MESSAGE_COLUMNS} FROM messages"
 _TOOL = """
     SELECT id, session_id, message_id, tool_name, tool_input, tool_output, file_path, success,
            error_message, duration_ms, created_at

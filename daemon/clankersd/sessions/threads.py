@@ -46,10 +46,8 @@ _THREAD = """
     FROM sessions
 """
 _IN_CHAT = "chunks.session_id IN (SELECT id FROM sessions WHERE chat_id = :chat_id)"
-_MESSAGES = """
-    SELECT messages.id, session_id, role, text_content, messages.model, messages.source, messages.prompt_tokens,
-           messages.completion_tokens, duration_ms, messages.created_at, completed_at, messages.metadata,
-           chat_id, project_path
+_MESSAGES = f"""
+    SELECT {sessions.MESSAGE_COLUMNS}, chat_id, project_path
     FROM messages JOIN sessions ON sessions.id = session_id
     WHERE messages.id IN (SELECT value FROM json_each(:ids))
 """
