@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import DaemonProcess, RawConnection
+from misbehaving import embeddings, served
+from support import DaemonProcess, RawConnection, running_daemon
 from writers import clear
 
 PROJECT = "/home/me/shop"
@@ -113,6 +114,21 @@ def test_recall_with_a_trivial_or_unrelated_prompt_is_empty(history: RawConnecti
     assert prompt(history, "/compact the invoice exporter rounding") == ""
     assert prompt(history, "write a haiku about herons over Lake Biwa") == ""
     assert history.request("session.injections", {"sessionId": "new"})["error"]["message"] == "session not found: new"
+
+
+def test_recall_embeds_a_prompt_once_for_memories_and_messages(home: Path) -> None:
+    query = "where is the rounding of the invoice exporter?"
+    with served(embeddings) as service:
+        settings = {"CLANKERS_EMBEDDER": "openai", "CLANKERS_EMBEDDER_URL": service.url, "CLANKERS_EMBEDDER_MODEL": "m"}
+        with running_daemon(home, **settings) as daemon, daemon.connect() as connection:
+            configure(connection, recall_seconds=60)
+            session(connection, "old", 1)
+            message(connection, "old", "m-1", "user", "The invoice exporter rounds cents, fix the rounding.", 2)
+            connection.call("memory.add", content="Rounding in the invoice exporter uses Decimal.")
+            text = prompt(connection, query)
+    assert "[m-1]" in text
+    assert "uses Decimal" in text
+    assert [request.texts.count(query) for request in service.requests].count(1) == 1
 
 
 def test_recall_does_not_repeat_itself_in_a_session(history: RawConnection) -> None:

@@ -126,15 +126,15 @@ def diversify(candidates: list[Candidate[R]], diversity: float) -> list[Candidat
 def best_per_group(candidates: list[Candidate[R]], group_of: Callable[[R], str | None]) -> list[Candidate[R]]:
     """Return the first candidate of each group, and all that belong to none."""
     seen: set[str] = set()
-    kept = []
+    best = []
     for candidate in candidates:
         group = group_of(candidate.row)
         if group is None:
-            kept.append(candidate)
+            best.append(candidate)
         elif group not in seen:
             seen.add(group)
-            kept.append(candidate)
-    return kept
+            best.append(candidate)
+    return best
 
 
 def _jaccard(one: set[str], other: set[str]) -> float:
