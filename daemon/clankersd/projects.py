@@ -2,16 +2,16 @@
 
 import os
 import stat
-import time
 from pathlib import Path
 from typing import Any
 
 from clankersd import clock
 from clankersd.db import Db
 from clankersd.safe_files import UnsafeFile, open_regular
+from clankersd.ttl_cache import TtlCache
 
-REMEMBER_SECONDS = 60.0
-MOST_REMEMBERED = 10_000
+ROOT_CACHE_SECONDS = 60.0
+MAX_CACHED_ROOTS = 10_000
 LONGEST_GIT_FILE = 4096
 
 _PROJECT = """
@@ -26,7 +26,7 @@ PROJECT_IDS = "(SELECT id FROM projects WHERE id = :project OR path IN (:project
 IN_PROJECT = f"(project_path = :project OR project_id IN {PROJECT_IDS})"
 """A condition on sessions."""
 
-_roots: dict[str, tuple[str, float]] = {}
+_roots: TtlCache[str, str] = TtlCache(ROOT_CACHE_SECONDS, MAX_CACHED_ROOTS)
 
 
 def find_project_root(path: str) -> str:
@@ -35,14 +35,7 @@ def find_project_root(path: str) -> str:
     Only the folders above are looked at, and a file called .git is read: nothing else of a client's path is opened.
     """
     path = path.rstrip("/") or "/"
-    known = _roots.get(path)
-    if known and known[1] > time.monotonic():
-        return known[0]
-    if len(_roots) > MOST_REMEMBERED:
-        _roots.clear()
-    root = _find_root(path)
-    _roots[path] = root, time.monotonic() + REMEMBER_SECONDS
-    return root
+    return _roots.get(path) or _roots.put(path, _find_root(path))
 
 
 def project_params(given: str | None) -> dict[str, str | None]:

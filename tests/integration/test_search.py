@@ -126,7 +126,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("mode", ["keyword", "vector", "hybrid"])
-def test_no_question_is_an_error(connection: RawConnection, mode: str) -> None:
+def test_search_accepts_every_query(connection: RawConnection, mode: str) -> None:
     for query in HOSTILE:
         reply = connection.request("search", {"query": query, "mode": mode, "explain": True})
         assert "error" not in reply, query
@@ -137,7 +137,7 @@ def test_no_question_is_an_error(connection: RawConnection, mode: str) -> None:
 
 @given(st.text(min_size=1, max_size=200))
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_no_text_whatever_is_an_error(connection: RawConnection, text: str) -> None:
+def test_search_accepts_arbitrary_text(connection: RawConnection, text: str) -> None:
     assert "error" not in connection.request("search", {"query": text})
 
 
@@ -148,31 +148,29 @@ def test_no_text_whatever_is_an_error(connection: RawConnection, text: str) -> N
         "NEAR(amber basalt, 1)", "text:amber basalt", "^amber ^basalt", "amber + basalt", "{header} : amber basalt",
     ],
 )  # fmt: skip
-def test_nothing_in_a_question_is_syntax(
-    connection: RawConnection, query: str, documents: list[dict[str, Any]]
-) -> None:
+def test_query_has_no_syntax(connection: RawConnection, query: str, documents: list[dict[str, Any]]) -> None:
     """Whatever stands between them, both words are asked for and either is enough."""
     wanted = {one["id"] for one in documents if "amber" in one["text"] or "basalt" in one["text"]}
     assert wanted <= everything(connection, query=query, mode="keyword")
 
 
-def test_a_prefix_star_is_no_wildcard(connection: RawConnection) -> None:
+def test_query_with_an_asterisk_is_no_prefix_search(connection: RawConnection) -> None:
     assert names(search(connection, "ambe*", mode="keyword")) == []
 
 
-def test_a_hundred_kilobytes_are_a_question(connection: RawConnection) -> None:
+def test_query_of_a_hundred_kilobytes_is_accepted(connection: RawConnection) -> None:
     for mode in ("keyword", "hybrid"):
         answer = search(connection, "jasper " + "lorem ipsum dolor " * 6000, mode=mode)
         assert "jasper" in answer["hits"][0]["text"]
     assert search(connection, "x" * 100_000)["degraded"] is None
 
 
-def test_an_empty_question_and_too_long_a_one_are_refused(connection: RawConnection) -> None:
+def test_query_that_is_empty_or_too_long_is_refused(connection: RawConnection) -> None:
     assert "query" in refused(connection, query="")
     assert "query" in refused(connection, query="x" * 1_000_001)
 
 
-def test_short_and_cjk_questions_find_what_holds_them() -> None:
+def test_query_of_a_short_or_cjk_word_finds_its_text() -> None:
     texts = {
         "go": "we wrote it in go", "c": "the C compiler", "r2": "stored in r2", "jp": "東京都庁で会議があった",
         "cn": "我们讨论了数据库设计", "kr": "데이터베이스 설계", "mixed": "Python言語のテスト",
@@ -254,7 +252,7 @@ of_time = st.builds(
 
 @given(st.lists(st.one_of(of_text, of_time), min_size=1, max_size=3), st.sampled_from(["keyword", "vector", "hybrid"]))
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_filters_mean_what_they_say(
+def test_filters_return_exactly_what_they_describe(
     connection: RawConnection, documents: list[dict[str, Any]], filters: list[dict[str, Any]], mode: str
 ) -> None:
     made = made_at(connection, documents)
@@ -272,7 +270,7 @@ def made_at(connection: RawConnection, documents: list[dict[str, Any]]) -> list[
     return documents
 
 
-def test_a_file_is_filtered_by_its_path(connection: RawConnection, documents: list[dict[str, Any]]) -> None:
+def test_filter_by_path_finds_a_file(connection: RawConnection, documents: list[dict[str, Any]]) -> None:
     path = documents[-1]["path"]
     assert everything(connection, filters=[{"field": "path", "op": "eq", "value": path}]) == {path}
     others = everything(connection, filters=[{"field": "path", "op": "notIn", "value": [path]}])
@@ -280,9 +278,7 @@ def test_a_file_is_filtered_by_its_path(connection: RawConnection, documents: li
 
 
 @pytest.mark.parametrize("mode", ["keyword", "vector", "hybrid"])
-def test_each_parameter_narrows_the_search(
-    connection: RawConnection, documents: list[dict[str, Any]], mode: str
-) -> None:
+def test_parameters_restrict_the_search(connection: RawConnection, documents: list[dict[str, Any]], mode: str) -> None:
     messages = [one for one in documents if one["source"] == "sessions"]
     [project] = [one["id"] for one in connection.call("project.list") if one["path"] == "/home/me/1"]
     middle = BEGAN + 60 * DAY
@@ -332,7 +328,9 @@ def test_each_parameter_narrows_the_search(
         ({"field": "role", "op": "eq", "value": "user", "not": True}, "not"),
     ],
 )
-def test_a_wrong_filter_is_refused_by_its_name(connection: RawConnection, wrong: dict[str, Any], named: str) -> None:
+def test_filter_that_is_invalid_is_named_in_the_error(
+    connection: RawConnection, wrong: dict[str, Any], named: str
+) -> None:
     assert named in refused(connection, filters=[wrong])
 
 
@@ -344,19 +342,21 @@ def test_a_wrong_filter_is_refused_by_its_name(connection: RawConnection, wrong:
         {"filters": [{"field": "role", "op": "eq", "value": "user"}] * 33},
     ],
 )  # fmt: skip
-def test_a_wrong_parameter_is_refused_by_its_name(connection: RawConnection, params: dict[str, Any]) -> None:
+def test_parameter_that_is_invalid_is_named_in_the_error(connection: RawConnection, params: dict[str, Any]) -> None:
     assert next(iter(params)) in refused(connection, **params)
 
 
 @pytest.mark.parametrize("value", [10**30, -(10**30), 2**63, ["user"] * 40_000, ["user", 2**64]])
-def test_a_filter_with_values_beyond_the_database_is_no_internal_error(connection: RawConnection, value: Any) -> None:
+def test_filter_with_values_that_sqlite_cannot_store_is_no_internal_error(
+    connection: RawConnection, value: Any
+) -> None:
     op = "in" if isinstance(value, list) else "ne"
     reply = connection.request("search", {"query": "amber", "filters": [{"field": "meta.n", "op": op, "value": value}]})
     assert reply.get("error", {"code": INVALID})["code"] == INVALID, reply
 
 
 @pytest.mark.parametrize("mode", ["vector", "hybrid", "keyword"])
-def test_a_filtered_search_returns_all_it_can(connection: RawConnection, mode: str) -> None:
+def test_filtered_search_returns_its_full_limit(connection: RawConnection, mode: str) -> None:
     """Filtered before the nearest are chosen, not after."""
     answer = search(connection, "file", mode=mode, limit=7, filters=[{"field": "session", "op": "eq", "value": "s5"}])
     assert len(answer["hits"]) == (0 if mode == "keyword" else 7)
@@ -367,7 +367,7 @@ def test_a_filtered_search_returns_all_it_can(connection: RawConnection, mode: s
 
 @pytest.mark.parametrize("mode", ["keyword", "vector", "hybrid"])
 @pytest.mark.parametrize("limit", [7, 50])
-def test_pages_cover_everything_once_and_in_order(connection: RawConnection, mode: str, limit: int) -> None:
+def test_pages_contain_every_hit_once_in_order(connection: RawConnection, mode: str, limit: int) -> None:
     whole = []
     for part in (search(connection, mode=mode, limit=100), None):
         if part:
@@ -397,12 +397,12 @@ def test_pages_cover_everything_once_and_in_order(connection: RawConnection, mod
         {"minScore": 0.1},
     ],
 )
-def test_the_cursor_of_another_search_is_refused(connection: RawConnection, other: dict[str, Any]) -> None:
+def test_cursor_of_another_search_is_refused(connection: RawConnection, other: dict[str, Any]) -> None:
     cursor = search(connection)["cursor"]
     assert "cursor" in refused(connection, **other, cursor=cursor)
 
 
-def test_a_cursor_may_be_used_with_another_limit(connection: RawConnection) -> None:
+def test_cursor_may_be_used_with_another_limit(connection: RawConnection) -> None:
     first = search(connection, limit=5)
     assert len(search(connection, limit=50, cursor=first["cursor"])["hits"]) == 50
 
@@ -410,7 +410,7 @@ def test_a_cursor_may_be_used_with_another_limit(connection: RawConnection) -> N
 # --- Ranking
 
 
-def test_the_score_is_explained(connection: RawConnection) -> None:
+def test_score_is_explained_by_its_components(connection: RawConnection) -> None:
     for mode, parts in (("keyword", {"keyword"}), ("hybrid", {"keyword", "vector"}), ("vector", {"vector"})):
         for hit in search(connection, "amber basalt", mode=mode, explain=True)["hits"]:
             assert parts <= hit["components"].keys()
@@ -419,7 +419,7 @@ def test_the_score_is_explained(connection: RawConnection) -> None:
         assert all(hit["components"] is None for hit in search(connection, "amber", mode=mode)["hits"])
 
 
-def test_a_hit_by_words_is_never_lost_to_the_floor(connection: RawConnection, documents: list[dict[str, Any]]) -> None:
+def test_min_score_never_removes_a_keyword_hit(connection: RawConnection, documents: list[dict[str, Any]]) -> None:
     wanted = {one["id"] for one in documents if "amber" in one["text"]}
     for mode in ("keyword", "hybrid"):
         assert wanted <= everything(connection, query="amber mineral", mode=mode, minScore=1)
@@ -428,7 +428,7 @@ def test_a_hit_by_words_is_never_lost_to_the_floor(connection: RawConnection, do
     assert all(hit["score"] >= 0.9 for hit in few)
 
 
-def test_what_is_old_counts_half_after_each_half_life(connection: RawConnection) -> None:
+def test_half_life_halves_the_score_of_old_hits(connection: RawConnection) -> None:
     plain = {hit["chunkId"]: hit for hit in search(connection, "amber", mode="keyword", limit=100)["hits"]}
     aged = search(connection, "amber", mode="keyword", limit=100, halfLifeDays=365, explain=True)["hits"]
     assert len(aged) == len(plain)
@@ -441,7 +441,7 @@ def test_what_is_old_counts_half_after_each_half_life(connection: RawConnection)
         assert age == pytest.approx(-factor - (hit["createdAt"] - BEGAN) / DAY, abs=0.2) or age == 0
 
 
-def test_diversity_makes_room_for_what_is_unlike() -> None:
+def test_diversity_ranks_near_duplicates_lower() -> None:
     like = "the amber deployment failed on the staging server again"
     with fresh() as own:
         texts = [f"{like} {number}" for number in range(5)] + ["an amber necklace was found in the drawer of my aunt"]
@@ -455,7 +455,7 @@ def test_diversity_makes_room_for_what_is_unlike() -> None:
         assert all("likeness" in hit["components"] for hit in varied["hits"])
 
 
-def test_a_neighbour_of_a_match_is_found_after_it() -> None:
+def test_neighbour_of_a_match_is_found_after_it() -> None:
     turns = ["Which tool shall we use for the backup?", "Restic, since it is encrypted.", "Fine.", "Then lunch."]
     with fresh() as own:
         for number, text in enumerate(turns):
@@ -464,7 +464,7 @@ def test_a_neighbour_of_a_match_is_found_after_it() -> None:
         assert names(search(own, "backup tool", mode="keyword")) == ["m0", "m1", "m2", "m3"]
 
 
-def test_who_is_named_in_the_question_is_preferred(connection: RawConnection) -> None:
+def test_speaker_named_in_the_query_is_preferred(connection: RawConnection) -> None:
     answer = search(connection, "what did Ada say about amber", mode="keyword", limit=100, explain=True)
     assert answer["hits"][0]["ref"]["role"] == "Ada"
     speakers = {hit["ref"].get("role"): hit["components"]["speaker"] for hit in answer["hits"]}
@@ -472,7 +472,7 @@ def test_who_is_named_in_the_question_is_preferred(connection: RawConnection) ->
     assert speakers["user"] == 0
 
 
-def test_snippets_mark_what_matched(connection: RawConnection) -> None:
+def test_snippets_mark_matches(connection: RawConnection) -> None:
     for hit in search(connection, "amber", mode="hybrid", limit=100)["hits"]:
         assert ("«amber»" in hit["snippet"]) == ("amber" in hit["text"])
 
@@ -480,7 +480,7 @@ def test_snippets_mark_what_matched(connection: RawConnection) -> None:
 # --- Answers in general
 
 
-def test_each_mode_says_what_it_did(connection: RawConnection) -> None:
+def test_mode_of_the_result_is_the_one_used(connection: RawConnection) -> None:
     for mode in ("keyword", "vector", "hybrid"):
         answer = search(connection, "amber", mode=mode)
         assert (answer["mode"], answer["pending"], answer["degraded"]) == (mode, 0, None)
@@ -488,30 +488,30 @@ def test_each_mode_says_what_it_did(connection: RawConnection) -> None:
         assert answer["hits"]
 
 
-def test_a_question_without_a_meaning_is_answered_by_its_words(connection: RawConnection) -> None:
+def test_query_without_a_vector_is_answered_by_keyword_search(connection: RawConnection) -> None:
     answer = search(connection, "?!", mode="hybrid")
     assert answer["mode"] in ("hybrid", "keyword")
 
 
-def test_the_same_question_has_the_same_answer(connection: RawConnection) -> None:
+def test_search_is_deterministic(connection: RawConnection) -> None:
     for mode, query in itertools.product(("keyword", "vector", "hybrid"), ("amber", "mineral basalt")):
         first = search(connection, query, mode=mode)["hits"]
         assert search(connection, query, mode=mode)["hits"] == first
 
 
-def test_searching_writes_nothing(connection: RawConnection) -> None:
+def test_search_writes_nothing(connection: RawConnection) -> None:
     before = connection.call("daemon.status")["queue"]["writes"]
     for mode in ("keyword", "vector", "hybrid"):
         search(connection, "amber", mode=mode)
     assert connection.call("daemon.status")["queue"]["writes"] == before
 
 
-def test_answers_are_plain_json(connection: RawConnection) -> None:
+def test_result_is_plain_json(connection: RawConnection) -> None:
     answer = search(connection, "amber", explain=True)
     assert json.loads(json.dumps(answer, allow_nan=False)) == answer
 
 
-def test_a_search_that_has_no_time_answers_with_what_it_has() -> None:
+def test_search_without_time_returns_a_partial_result() -> None:
     with fresh() as own:
         for number in range(200):
             message = {"id": f"m{number}", "sessionId": "s", "role": "user", "textContent": f"amber {number}"}

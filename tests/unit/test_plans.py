@@ -1,4 +1,4 @@
-"""How SQLite goes about the statements that every event and every search runs: never through a whole table."""
+"""Query plans of the statements that every event and every search runs: no full table scans."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def plan(db: Db, sql: str, params: dict[str, object]) -> str:
 
 
 @pytest.mark.parametrize("owner", ["message_id", "tool_id", "file_id"])
-def test_the_chunks_of_an_owner_are_found_by_their_owner(db: Db, owner: str) -> None:
+def test_query_for_the_chunks_of_an_owner_uses_its_index(db: Db, owner: str) -> None:
     sql = f"SELECT id FROM chunks WHERE {owner} = :owner AND chunking = :chunking ORDER BY position"
     assert f"idx_chunks_{owner.removesuffix('_id')}" in plan(db, sql, {"owner": 1, "chunking": 1})
 
@@ -41,7 +41,7 @@ def test_the_chunks_of_an_owner_are_found_by_their_owner(db: Db, owner: str) -> 
         (Criteria(sources=["memory"]), "idx_chunks_chunking"),
     ],
 )
-def test_what_a_filter_leaves_is_found_by_an_index(db: Db, criteria: Criteria, index: str) -> None:
+def test_query_of_a_filter_uses_an_index(db: Db, criteria: Criteria, index: str) -> None:
     for visibility in (memory_visibility(AllowedScopes(("global",)), CURRENT, {"now": 1}), NO_MEMORIES):
         chunk_filter = build_filter(criteria, 1, visibility)
         shown = plan(db, chunk_filter.ids, chunk_filter.params)
@@ -49,7 +49,7 @@ def test_what_a_filter_leaves_is_found_by_an_index(db: Db, criteria: Criteria, i
         assert "SCAN chunks" not in shown
 
 
-def test_union_of_two_filters_uses_the_indexes_of_both(db: Db) -> None:
+def test_query_of_a_union_of_filters_uses_the_indexes_of_both(db: Db) -> None:
     memories = build_filter(
         Criteria(sources=["memories"]), 1, memory_visibility(AllowedScopes(("global",)), CURRENT, {"now": 1})
     )

@@ -1,4 +1,4 @@
-"""Ranking: what neighbours tell, who is named, how old it is, and how alike."""
+"""Ranking: scores of turns, fusion, speakers, recency and diversity."""
 
 import math
 from dataclasses import fields
@@ -15,6 +15,7 @@ from clankersd.search.ranking import (
     SPEAKER_WEIGHT,
     Candidate,
     apply_recency,
+    best_per_group,
     diversify,
     named_speakers,
     rank,
@@ -38,7 +39,7 @@ def term(word: str = "word", frequency: int = 1, chunks: int = 1000) -> Term:
     return Term(word, word, frequency, chunks)
 
 
-def place(
+def occurrence(
     chunk: int, turn: int | None, session: str | None = "s", tokens: int = 40, column: str = "text"
 ) -> Occurrence:
     return chunk, column, session, turn, tokens
@@ -53,14 +54,14 @@ def scores(*found: tuple[Term, list[Occurrence]], average: float = 50) -> dict[A
     return dict(zip(keys, scored.scores.tolist(), strict=True))
 
 
-def test_no_words_are_no_scores() -> None:
+def test_turn_scores_of_no_occurrences_are_none() -> None:
     assert score_turns(KeywordMatches(), 50) is None
     assert score_turns(KeywordMatches([(term(), [])]), 50) is None
     assert score_turns_without_numpy(KeywordMatches([(term(), [])]), 50) is None
 
 
-_places = st.builds(
-    place,
+_occurrences = st.builds(
+    occurrence,
     st.integers(1, 30),
     st.one_of(st.none(), st.integers(0, 8)),
     st.sampled_from([None, "s", "t"]),
@@ -69,8 +70,8 @@ _places = st.builds(
 )
 
 
-@given(st.lists(st.lists(_places, max_size=20), max_size=3), st.sampled_from([10.0, 90.0]))
-def test_scores_without_numpy_are_the_same(found: list[list[Occurrence]], average: float) -> None:
+@given(st.lists(st.lists(_occurrences, max_size=20), max_size=3), st.sampled_from([10.0, 90.0]))
+def test_turn_scores_are_the_same_without_numpy(found: list[list[Occurrence]], average: float) -> None:
     # A chunk has one session, turn and length, whatever word stands in it.
     facts: dict[int, Occurrence] = {}
     words = KeywordMatches()
@@ -86,8 +87,8 @@ def test_scores_without_numpy_are_the_same(found: list[list[Occurrence]], averag
     assert (ours.chunk_by_key, ours.sessions) == (theirs.chunk_by_key, theirs.sessions)
 
 
-def test_a_match_tells_of_its_neighbours_less_the_farther_and_more_after_than_before() -> None:
-    found = scores((term(), [place(1, 10)]))
+def test_turn_scores_spread_to_neighbours_less_the_farther_and_more_to_later_turns() -> None:
+    found = scores((term(), [occurrence(1, 10)]))
     own = found["s", 10]
     assert set(found) == {("s", turn) for turn in range(7, 14)}
     for distance, (before, after) in enumerate(zip(WEIGHTS_BEFORE, WEIGHTS_AFTER, strict=True), 1):
@@ -97,59 +98,61 @@ def test_a_match_tells_of_its_neighbours_less_the_farther_and_more_after_than_be
     assert found["s", 11] > found["s", 9]
 
 
-def test_a_turn_before_the_first_is_none() -> None:
-    assert min(turn for _, turn in scores((term(), [place(1, 1)]))) >= 0
+def test_turn_scores_have_no_turn_before_the_first() -> None:
+    assert min(turn for _, turn in scores((term(), [occurrence(1, 1)]))) >= 0
 
 
-def test_nothing_crosses_from_one_session_to_another() -> None:
-    found = scores((term(), [place(1, 5, "a"), place(2, 6, "b")]))
+def test_turn_scores_do_not_spread_to_another_session() -> None:
+    found = scores((term(), [occurrence(1, 5, "a"), occurrence(2, 6, "b")]))
     assert found["a", 6] < found["b", 6]
     assert {session for session, _ in found} == {"a", "b"}
 
 
-def test_a_long_neighbour_fades() -> None:
-    short = scores((term(), [place(1, 10, tokens=FADE_TOKENS)]), average=4 * FADE_TOKENS)
-    long = scores((term(), [place(1, 10, tokens=4 * FADE_TOKENS)]), average=4 * FADE_TOKENS)
+def test_turn_scores_from_a_long_neighbour_fade() -> None:
+    short = scores((term(), [occurrence(1, 10, tokens=FADE_TOKENS)]), average=4 * FADE_TOKENS)
+    long = scores((term(), [occurrence(1, 10, tokens=4 * FADE_TOKENS)]), average=4 * FADE_TOKENS)
     assert short["s", 10] == pytest.approx(long["s", 10])  # as matches they are alike
     assert long["s", 11] == pytest.approx(short["s", 11] / 4)
 
 
-def test_a_neighbours_word_does_not_add_to_ones_own_but_another_word_does() -> None:
-    twice = scores((term("a"), [place(1, 10), place(2, 11)]))
-    once = scores((term("a"), [place(1, 10)]))
+def test_turn_scores_add_up_over_terms_but_not_over_neighbours_with_the_same_term() -> None:
+    twice = scores((term("a"), [occurrence(1, 10), occurrence(2, 11)]))
+    once = scores((term("a"), [occurrence(1, 10)]))
     assert twice["s", 10] == pytest.approx(once["s", 10])
-    both = scores((term("a"), [place(1, 10)]), (term("b"), [place(2, 11)]))
+    both = scores((term("a"), [occurrence(1, 10)]), (term("b"), [occurrence(2, 11)]))
     assert both["s", 10] > once["s", 10]
 
 
-def test_a_rare_word_counts_more_than_a_common_one() -> None:
-    found = scores((term("rare", 2), [place(1, 10, "a")]), (term("common", 300), [place(2, 10, "b")]))
+def test_turn_scores_of_a_rare_term_are_higher() -> None:
+    found = scores((term("rare", 2), [occurrence(1, 10, "a")]), (term("common", 300), [occurrence(2, 10, "b")]))
     assert found["a", 10] > found["b", 10] > 0
 
 
-def test_a_word_in_more_than_half_of_all_chunks_still_counts() -> None:
-    assert scores((term("everywhere", 999), [place(1, 10)]))["s", 10] > 0
+def test_turn_scores_of_a_term_in_nearly_every_chunk_are_positive() -> None:
+    assert scores((term("everywhere", 999), [occurrence(1, 10)]))["s", 10] > 0
 
 
-def test_more_often_is_better_and_longer_is_worse() -> None:
-    often = scores((term(), [place(1, 10, "a"), place(1, 10, "a"), place(2, 10, "b")]))
+def test_turn_scores_rise_with_occurrences_and_fall_with_length() -> None:
+    often = scores((term(), [occurrence(1, 10, "a"), occurrence(1, 10, "a"), occurrence(2, 10, "b")]))
     assert often["a", 10] > often["b", 10]
-    long = scores((term(), [place(1, 10, "a", tokens=400), place(2, 10, "b", tokens=60)]))
+    long = scores((term(), [occurrence(1, 10, "a", tokens=400), occurrence(2, 10, "b", tokens=60)]))
     assert long["a", 10] < long["b", 10]
 
 
-def test_a_word_in_the_header_counts_for_its_chunk_alone() -> None:
-    found = scores((term("may"), [place(1, 10, column="header")]))
+def test_turn_scores_of_a_header_do_not_spread() -> None:
+    found = scores((term("may"), [occurrence(1, 10, column="header")]))
     assert {turn for (_, turn), score in found.items() if score > 0} == {10}
 
 
-def test_a_chunk_without_a_turn_stands_for_itself() -> None:
-    found = scores((term(), [place(7, None, None), place(8, None, "s")]))
+def test_turn_scores_of_chunks_without_a_turn_are_their_own() -> None:
+    found = scores((term(), [occurrence(7, None, None), occurrence(8, None, "s")]))
     assert set(found) == {7, 8}
 
 
-def test_of_a_long_messages_chunks_the_best_stands_for_its_turn() -> None:
-    scored = score_turns(KeywordMatches([(term(), [place(4, 3), place(5, 3), place(5, 3), place(6, 3)])]), 50)
+def test_turn_scores_represent_a_long_message_by_its_best_chunk() -> None:
+    scored = score_turns(
+        KeywordMatches([(term(), [occurrence(4, 3), occurrence(5, 3), occurrence(5, 3), occurrence(6, 3)])]), 50
+    )
     assert scored is not None
     [chunk] = scored.chunk_by_key.values()
     assert chunk == 5
@@ -165,14 +168,14 @@ def test_similarity_is_averaged_with_the_neighbours() -> None:
     assert found[13] == pytest.approx((0.5 + one * (0.1 + 0.7) + two * 0.9) / (1 + 2 * one + two))
 
 
-def test_a_long_neighbour_tells_less_and_one_without_a_vector_nothing() -> None:
+def test_similarity_ignores_neighbours_without_a_vector_and_discounts_long_ones() -> None:
     near = {("s", 2): (12, 10 * FADE_TOKENS), ("s", 4): (14, 10)}
     found = smooth_similarities({13: 0.5}, {13: ("s", 3)}, near, {12: 1.0, 13: 0.5})
     weight = SIMILARITY_WEIGHTS[0] / 10
     assert found[13] == pytest.approx((0.5 + weight) / (1 + weight))
 
 
-def test_a_chunk_without_a_turn_keeps_its_similarity() -> None:
+def test_similarity_of_a_chunk_without_a_turn_stays_the_same() -> None:
     assert smooth_similarities({1: 0.5}, {}, {("s", 1): (2, 10)}, {1: 0.5, 2: 1.0}) == {1: 0.5}
 
 
@@ -195,7 +198,7 @@ def ranked(
     return {one.row.id: one for one in rank(rows, words, similar, weight, set(names))}
 
 
-def test_both_halves_are_scaled_and_weighed() -> None:
+def test_rank_scales_and_weighs_keyword_and_vector_scores() -> None:
     found = ranked({1: 4.0, 2: 1.0}, {1: 0.2, 2: 0.6, 3: 0.4}, 0.5)
     assert found[1].score == pytest.approx(0.5)
     assert found[2].score == pytest.approx(0.5 * 0.25 + 0.5)
@@ -204,22 +207,22 @@ def test_both_halves_are_scaled_and_weighed() -> None:
     assert [found[chunk].is_keyword_match for chunk in (1, 2, 3)] == [True, True, False]
 
 
-def test_without_a_weight_only_words_count() -> None:
+def test_rank_without_a_vector_weight_uses_keyword_scores_alone() -> None:
     found = ranked({1: 4.0, 2: 1.0}, {2: 1.0}, 0.0)
     assert (found[1].score, found[2].score) == pytest.approx((1.0, 0.25))
     assert "vector" not in found[1].components
 
 
-def test_the_only_one_similar_is_the_best_not_the_worst() -> None:
+def test_rank_gives_a_single_similar_chunk_the_full_score() -> None:
     assert ranked({}, {1: 0.8}, 1.0)[1].score == pytest.approx(1.0)
 
 
-def test_an_assistants_words_count_less_than_its_users() -> None:
+def test_rank_prefers_the_user_to_the_assistant() -> None:
     found = ranked({1: 1.0, 2: 1.0}, {}, 0.0, c2="assistant")
     assert found[2].score == pytest.approx(found[1].score * ASSISTANT_FACTOR)
 
 
-def test_who_is_named_is_preferred() -> None:
+def test_rank_prefers_a_named_speaker() -> None:
     found = ranked({1: 1.0, 2: 1.0}, {}, 0.0, {"ada"}, c1="Ada Lovelace", c2="Grace")
     assert found[1].score == pytest.approx(1.0)
     assert found[2].score == pytest.approx(1 / (1 + SPEAKER_WEIGHT))
@@ -232,7 +235,7 @@ def test_who_is_named_is_preferred() -> None:
     st.floats(0, 1),
     st.sampled_from([frozenset(), frozenset({"ada"})]),
 )
-def test_every_score_is_between_0_and_1(
+def test_rank_scores_between_0_and_1(
     words: dict[int, float], similar: dict[int, float], weight: float, names: frozenset[str]
 ) -> None:
     for candidate in ranked(words, similar, weight, set(names)).values():
@@ -240,23 +243,23 @@ def test_every_score_is_between_0_and_1(
         assert math.isfinite(candidate.score)
 
 
-def test_names_are_words_of_the_query_that_somebody_is_called() -> None:
+def test_named_speakers_are_words_of_the_query_that_name_a_speaker() -> None:
     speakers = {"Ada Lovelace", "user", "assistant", "grace"}
     assert named_speakers("what did ada's user say to GRACE?", speakers) == {"ada", "grace"}
     assert named_speakers("what did the user say", speakers) == set()
 
 
-def test_the_query_without_names_says_what_and_not_who() -> None:
+def test_query_without_names_stays_readable() -> None:
     assert without_names("What did Ada's team ship?", {"ada"}) == "What did team ship?"
     assert without_names("Ada", {"ada"}) == "Ada"
     assert without_names("Adam's apple", {"ada"}) == "Adam's apple"
     assert without_names("plain", set()) == "plain"
 
 
-# --- Age and likeness
+# --- Recency, diversity and groups
 
 
-def test_recency_halves_with_each_half_life() -> None:
+def test_recency_halves_a_score_with_each_half_life() -> None:
     now = 1_000 * DAY
     ages = [0, 7, 14, 70]
     found = [Candidate(row(age, created_at=now - age * DAY), 0.8) for age in ages]
@@ -266,7 +269,7 @@ def test_recency_halves_with_each_half_life() -> None:
         assert candidate.components["recency"] == pytest.approx(0.5 ** (age / 7))
 
 
-def test_what_is_dated_in_the_future_is_new_not_better() -> None:
+def test_recency_does_not_raise_the_score_of_a_future_date() -> None:
     [future] = [Candidate(row(created_at=2 * DAY), 0.8)]
     apply_recency([future], DAY, 1)
     assert future.score == pytest.approx(0.8)
@@ -277,13 +280,13 @@ def candidates(*given: tuple[float, str]) -> list[Candidate[ChunkRow]]:
     return [Candidate(row(next(numbers), text=text), score) for score, text in given]
 
 
-def test_diversity_puts_a_different_one_before_a_like_one() -> None:
+def test_diversity_puts_a_different_text_before_a_near_duplicate() -> None:
     found = candidates((1.0, "red green blue"), (0.9, "red green blue"), (0.6, "cat dog"))
     assert [one.row.id for one in diversify(found, 0.0)] == [1, 2, 3]
     assert [one.row.id for one in diversify(found, 0.5)] == [1, 3, 2]
 
 
-def test_each_next_one_is_the_best_by_maximal_marginal_relevance() -> None:
+def test_diversity_orders_by_maximal_marginal_relevance() -> None:
     found = candidates((0.9, "a b c d"), (0.8, "a b c x"), (0.7, "a y z w"), (0.65, "p q"), (0.1, "m"))
     wanted = brute_force_mmr(found, 0.4)
     assert [one.row.id for one in diversify(found, 0.4)] == wanted
@@ -291,9 +294,14 @@ def test_each_next_one_is_the_best_by_maximal_marginal_relevance() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.text("abc ", max_size=6)), max_size=8), st.floats(0, 1))
-def test_diversity_loses_and_doubles_none(given: list[tuple[float, str]], diversity: float) -> None:
+def test_diversity_returns_every_candidate_once(given: list[tuple[float, str]], diversity: float) -> None:
     found = candidates(*given)
     assert sorted(one.row.id for one in diversify(found, diversity)) == [one.row.id for one in found]
+
+
+def test_best_per_group_returns_the_first_of_each_group_and_all_without_a_group() -> None:
+    found = [Candidate(row(number, role=role)) for number, role in enumerate(["a", None, "b", "a", None, "b"])]
+    assert [one.row.id for one in best_per_group(found, lambda row: row.role)] == [0, 1, 2, 4]
 
 
 def brute_force_mmr(found: list[Candidate[ChunkRow]], diversity: float) -> list[int]:

@@ -1,4 +1,4 @@
-"""What is recalled: which prompts are worth it, and the block that is made of it."""
+"""Recall: trivial prompts, and the block that is put into a prompt."""
 
 import pytest
 from hypothesis import given
@@ -42,7 +42,7 @@ from clankersd.recall.skip import why_trivial
         ("1", "too short"),
     ],
 )
-def test_trivial_prompts_are_skipped_and_say_why(prompt: str, why: str) -> None:
+def test_trivial_prompts_are_skipped_with_a_reason(prompt: str, why: str) -> None:
     assert why_trivial(prompt) == why
 
 
@@ -61,7 +61,7 @@ def test_trivial_prompts_are_skipped_and_say_why(prompt: str, why: str) -> None:
         "what did we decide about sqlite-vec",
     ],
 )
-def test_prompts_that_ask_for_something_are_not(prompt: str) -> None:
+def test_other_prompts_are_not_skipped(prompt: str) -> None:
     assert why_trivial(prompt) is None
 
 
@@ -69,7 +69,7 @@ def item(id_: str = "m1", text: str = "Use pnpm here.", heading: str = "Memories
     return Item(heading, id_, "preference", text, longest)
 
 
-def test_a_block_says_what_it_is_and_names_its_ids() -> None:
+def test_block_is_labelled_and_lists_its_ids() -> None:
     block = Block(1000)
     assert block.text == ""
     assert block.add(item())
@@ -85,7 +85,7 @@ def test_a_block_says_what_it_is_and_names_its_ids() -> None:
     assert block.ids == ["m1", "s1"]
 
 
-def test_nothing_is_said_twice_in_a_block() -> None:
+def test_block_contains_an_id_once() -> None:
     block = Block(1000)
     assert block.add(item())
     assert not block.add(item())
@@ -96,9 +96,7 @@ def test_nothing_is_said_twice_in_a_block() -> None:
     st.integers(500, 9000),
     st.lists(st.tuples(st.text(min_size=1, max_size=20), st.text(max_size=2000)), max_size=30),
 )
-def test_no_block_is_longer_than_it_may_be_and_none_can_be_closed_from_inside(
-    most: int, texts: list[tuple[str, str]]
-) -> None:
+def test_block_stays_within_its_limit_and_cannot_be_closed_from_inside(most: int, texts: list[tuple[str, str]]) -> None:
     block = Block(most)
     for number, (heading, text) in enumerate(texts):
         block.add(Item(heading.replace("<", ""), f"id{number}", "about", text, 500))
@@ -106,7 +104,14 @@ def test_no_block_is_longer_than_it_may_be_and_none_can_be_closed_from_inside(
     assert block.text.count(CLOSING) == (1 if block.ids else 0)
 
 
-def test_a_text_is_cut_between_words() -> None:
+def test_block_without_headings_leaves_out_items_that_may_not_be_shortened() -> None:
+    block = Block(60, "<memories>", "</memories>")
+    assert not block.add(Item("", "m1", "fact", "long " * 20, 500, may_shorten=False))
+    assert block.add(Item("", "m2", "fact", "It is short.", 500, may_shorten=False))
+    assert block.text == "<memories>\n- [m2] fact: It is short.\n</memories>"
+
+
+def test_shorten_cuts_between_words() -> None:
     assert shorten("one two three four", 12) == "one two …"
     assert shorten("short", 12) == "short"
     assert len(shorten("x" * 100, 30)) <= 30

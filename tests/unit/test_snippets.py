@@ -1,4 +1,4 @@
-"""Snippets: the densest part of a text, with what matched between « and »."""
+"""Snippets: the densest part of a text, with matches between « and »."""
 
 import re
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clankersd.search.snippets import SNIPPET_CHARACTERS, snippet
+from clankersd.search.snippets import SNIPPET_CHARACTERS, count_matching_stems, excerpt, snippet
 
 MARKS = re.compile("[«»]")
 SLACK = 4  # an ellipsis and its space at either end
@@ -31,20 +31,20 @@ SLACK = 4  # an ellipsis and its space at either end
         ("", {"x"}, ""),
     ],
 )
-def test_what_matched_is_marked(text: str, stems: set[str], shown: str) -> None:
+def test_snippet_marks_matches(text: str, stems: set[str], shown: str) -> None:
     assert snippet(text, stems) == shown
 
 
-def test_a_query_of_one_letter_marks_that_word_alone() -> None:
+def test_snippet_for_a_stem_of_one_letter_marks_that_word_alone() -> None:
     assert snippet("what did I say in it", {"i"}) == "what did «I» say in it"
 
 
-def test_an_accent_does_not_hide_a_match() -> None:
+def test_snippet_ignores_accents() -> None:
     """The index knows words without their accents, so the stem has none."""
     assert snippet("un café noir", {"cafe"}) == "un «café» noir"
 
 
-def test_the_densest_part_of_a_long_text_is_shown() -> None:
+def test_snippet_shows_the_densest_part_of_a_long_text() -> None:
     text = "needle " + "hay " * 500 + "needle in a needle with a needle " + "hay " * 500
     shown = snippet(text, {"needl"})
     assert shown.count("«needle»") == 3
@@ -52,19 +52,19 @@ def test_the_densest_part_of_a_long_text_is_shown() -> None:
     assert shown.endswith(" …")
 
 
-def test_a_match_at_the_very_end_is_shown() -> None:
+def test_snippet_shows_a_match_at_the_very_end() -> None:
     shown = snippet("hay " * 500 + "needle", {"needl"})
     assert shown.endswith("«needle»")
     assert shown.startswith("… ")
 
 
-def test_a_long_text_without_a_match_is_shown_from_its_beginning() -> None:
+def test_snippet_without_a_match_begins_with_the_text() -> None:
     shown = snippet("hay " * 500, {"needl"})
     assert shown.startswith("hay ")
     assert shown.endswith(" …")
 
 
-def test_words_are_not_cut_where_there_are_spaces() -> None:
+def test_snippet_is_cut_between_words() -> None:
     text = " ".join(f"word{number:04}" for number in range(500))
     shown = snippet(text, {"word0250"})
     assert "«word0250»" in shown
@@ -78,7 +78,7 @@ def test_words_are_not_cut_where_there_are_spaces() -> None:
     ),
     st.sets(st.sampled_from(["alpha", "beta", "漢", "漢字", "i", "a", "é", "x.y", "🐢"])),
 )
-def test_any_snippet_is_short_balanced_and_made_of_its_text(text: str, stems: set[str]) -> None:
+def test_snippet_is_short_balanced_and_made_of_its_text(text: str, stems: set[str]) -> None:
     text = MARKS.sub("", text)
     shown = snippet(text, stems)
     bare = MARKS.sub("", shown)
@@ -88,3 +88,24 @@ def test_any_snippet_is_short_balanced_and_made_of_its_text(text: str, stems: se
     kept = bare.removeprefix("… ") if not text.lstrip().startswith("…") else bare
     kept = kept.removesuffix(" …") if not text.rstrip().endswith("…") else kept
     assert kept in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("text", "stems", "count"),
+    [
+        ("rounding, rounded and rounds", {"round", "invoic"}, 1),
+        ("The invoice is rounded", {"round", "invoic"}, 2),
+        ("登录页面", {"登录", "录页", "页面"}, 3),
+        ("Größe über alles", {"grosse", "größe", "uber"}, 2),
+        ("nothing in common", {"absent"}, 0),
+        ("nothing in common", set(), 0),
+    ],
+)
+def test_matching_stems_are_counted_once_each(text: str, stems: set[str], count: int) -> None:
+    assert count_matching_stems(text, stems) == count
+
+
+def test_excerpt_without_marks_is_the_marked_one_without_marks() -> None:
+    shown = excerpt("one  two\nthree " * 60, {"two"})
+    assert shown.plain == MARKS.sub("", shown.marked)
+    assert "«two»" in shown.marked

@@ -1,34 +1,31 @@
 """Projects that do not want to be captured: a file called .clankers-ignore in their folder, or in one above it."""
 
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 from clankersd.db import Db
+from clankersd.ttl_cache import TtlCache
 
 MARKER = ".clankers-ignore"
-REMEMBER_SECONDS = 5.0
-MOST_REMEMBERED = 10_000
+CACHE_SECONDS = 5.0
+MAX_CACHED_PATHS = 10_000
 
 _DECLINE = "INSERT INTO opted_out (session_id, at) VALUES (:id, :now) ON CONFLICT (session_id) DO NOTHING"
 
-_declined: dict[str, tuple[bool, float]] = {}
+_declined: TtlCache[str, bool] = TtlCache(CACHE_SECONDS, MAX_CACHED_PATHS)
 
 
 def declines(path: str) -> bool:
     """Whether the project at this path does not want to be captured."""
     known = _declined.get(path)
-    if known and known[1] > time.monotonic():
-        return known[0]
-    if len(_declined) > MOST_REMEMBERED:
-        _declined.clear()
+    if known is not None:
+        return known
     found = path.startswith("/") and any(
         os.path.lexists(folder / MARKER)  # Path.exists would follow a link, and raise where we may not look
         for folder in (Path(path), *Path(path).parents)
     )
-    _declined[path] = found, time.monotonic() + REMEMBER_SECONDS
-    return found
+    return _declined.put(path, found)
 
 
 def decline(session_id: str, now: int) -> Callable[[Db], None]:

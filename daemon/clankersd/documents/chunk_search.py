@@ -20,6 +20,7 @@ from clankers_protocol.search import Filter
 from clankersd.db import Db
 from clankersd.db.ids import resolve_id
 from clankersd.db.paging import decode_cursor, encode_cursor
+from clankersd.documents.store import CHUNK
 from clankersd.search.engine import Page, SearchOutcome, SearchPlan
 from clankersd.search.filters import NO_MEMORIES, Criteria
 from clankersd.search.limiter import takes_search_turn
@@ -30,15 +31,8 @@ if TYPE_CHECKING:
     from clankersd.app import Daemon
 
 _NOT_OF_DOCUMENTS = ("source", "role", "session", "path")
-_CHUNK = """
-    shown.id, shown.document_id, shown.parent_id, shown.chunk_index AS "index", shown.content, shown.start_offset,
-    shown.end_offset, shown.start_line, shown.end_line, shown.metadata
-"""
-_GET = f"SELECT {_CHUNK} FROM document_chunks AS shown WHERE id IN (SELECT value FROM json_each(:ids))"
-_LIST = f"""
-    SELECT {_CHUNK} FROM document_chunks AS shown
-    WHERE document_id = :document AND chunk_index > :after ORDER BY chunk_index LIMIT :limit
-"""
+_GET = f"{CHUNK} WHERE id IN (SELECT value FROM json_each(:ids))"
+_LIST = f"{CHUNK} WHERE document_id = :document AND chunk_index > :after ORDER BY chunk_index LIMIT :limit"
 
 
 @dataclass(slots=True)

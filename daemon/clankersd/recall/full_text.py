@@ -1,4 +1,4 @@
-"""`recall.get`: the full text of an id, in parts. The id of a chunk is a hash, of which 16 characters are enough."""
+"""`recall.get`: the full text of an id, in parts. The first 16 characters of a chunk's id are enough."""
 
 from typing import TYPE_CHECKING, Literal
 

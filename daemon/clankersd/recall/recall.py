@@ -18,7 +18,8 @@ from clankers_protocol.recall import (
 )
 from clankersd import clock
 from clankersd.capture import opt_out
-from clankersd.db import Db
+from clankersd.config import Config
+from clankersd.db import Db, Store
 from clankersd.memories.scoring import ScoreWeights
 from clankersd.memories.update import record_recall
 from clankersd.recall.block import Block, Item
@@ -32,6 +33,7 @@ from clankersd.recall.sources import (
     resolve_project,
     strongest_memories,
 )
+from clankersd.search.engine import SearchEngine
 from clankersd.search.limiter import takes_search_turn
 from clankersd.wire.rpc import handles
 
@@ -89,7 +91,7 @@ async def recall_hook(daemon: "Daemon", request: RecallHook) -> HookOutput:
         return HookOutput()
     # Read in the order of writes: the event that creates the session may precede this call on the same connection.
     target = await daemon.store.write(lambda db: _target(db, at))
-    recall = await _recall(daemon, at, target)
+    recall = await _recall(daemon.config, daemon.store, daemon.search_engine, at, target)
     if recall.text or at.trigger == "compact":
         await daemon.store.write(lambda db: _record(db, at, target, recall))
     return HookOutput(at.told_as(recall.text) if recall.text else None)
@@ -99,7 +101,8 @@ async def recall_hook(daemon: "Daemon", request: RecallHook) -> HookOutput:
 @takes_search_turn
 async def recall_preview(daemon: "Daemon", request: RecallPreview) -> Recall:
     at = Occasion(None, request.kind, request.session_id or "", request.project, request.query or "", request.kind)
-    return await _recall(daemon, at, await daemon.store.read(lambda db: _target(db, at)))
+    target = await daemon.store.read(lambda db: _target(db, at))
+    return await _recall(daemon.config, daemon.store, daemon.search_engine, at, target)
 
 
 @handles(SessionInjections)
@@ -148,9 +151,8 @@ def _record(db: Db, at: Occasion, target: Target, recall: Recall) -> None:
         record_recall(db, at.session, recall.ids, now)
 
 
-async def _recall(daemon: "Daemon", at: Occasion, target: Target) -> Recall:
+async def _recall(config: Config, store: Store, engine: SearchEngine, at: Occasion, target: Target) -> Recall:
     """Build the block for an occasion, or state why there is none."""
-    config = daemon.config
     if config.recall == "off":
         return _nothing("recall is off: see the setting `recall`")
     if at.project and opt_out.declines(at.project):
@@ -163,9 +165,9 @@ async def _recall(daemon: "Daemon", at: Occasion, target: Target) -> Recall:
     with anyio.move_on_after(config.recall_seconds * SEARCH_SHARE) as scope:
         for kind in target.kinds:
             if kind == "start":
-                items, reason = await _start_items(daemon, target)
+                items, reason = await _start_items(config, store, target)
             else:
-                items, reason = await _prompt_items(daemon, target, at.prompt)
+                items, reason = await _prompt_items(config, engine, target, at.prompt)
             new_items = [item for item in items if item.id not in target.recalled_ids]
             for item in new_items:
                 block.add(item)
@@ -180,9 +182,9 @@ def _nothing(reason: str) -> Recall:
     return Recall("", [], 0, reason)
 
 
-async def _start_items(daemon: "Daemon", target: Target) -> tuple[list[Item], str]:
+async def _start_items(config: Config, store: Store, target: Target) -> tuple[list[Item], str]:
     """Return pinned memories, recent sessions and strong memories, in this order; and the reason if there are none."""
-    is_minimal = daemon.config.recall == "minimal"
+    is_minimal = config.recall == "minimal"
 
     def fetch(db: Db) -> list[Item]:
         memories = strongest_memories(db, target.scopes, pinned_only=is_minimal)
@@ -190,18 +192,18 @@ async def _start_items(daemon: "Daemon", target: Target) -> tuple[list[Item], st
         sessions = recent_sessions(db, target.project, target.session, titles_only=is_minimal)
         return [*pinned, *sessions, *(item for item in memories if item not in pinned)]
 
-    return await daemon.store.read(fetch), "nothing is known about this project yet"
+    return await store.read(fetch), "nothing is known about this project yet"
 
 
-async def _prompt_items(daemon: "Daemon", target: Target, prompt: str) -> tuple[list[Item], str]:
+async def _prompt_items(
+    config: Config, engine: SearchEngine, target: Target, prompt: str
+) -> tuple[list[Item], str]:  # fmt: skip
     """Return memories and passages that match the prompt; and the reason if there are none."""
-    if daemon.config.recall == "minimal":
+    if config.recall == "minimal":
         return [], "nothing is recalled with prompts: see the setting `recall`"
     query = prompt_query(prompt)
     if trivial := why_trivial(query):
         return [], f"nothing to search for in the prompt: {trivial}"
-    weights = ScoreWeights.of(daemon.config)
-    items = await matching_items(
-        daemon.search_engine, weights, query, target.scopes, target.project, target.session
-    )  # fmt: skip
+    weights = ScoreWeights.of(config)
+    items = await matching_items(engine, weights, query, target.scopes, target.project, target.session)
     return items, "nothing relevant to the prompt was found"

@@ -3,7 +3,6 @@
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from clankers_protocol.errors import RpcError
 from clankers_protocol.search import Filter
@@ -68,6 +67,17 @@ _MATCH_JOINS = f"""
 """
 
 
+@dataclass(frozen=True)
+class RecentSession:
+    """An earlier session of a project, with its summary and its first prompt."""
+
+    id: str
+    title: str | None
+    summary: str | None
+    created_at: int
+    prompt: str | None
+
+
 @dataclass(slots=True)
 class MatchRow(MemoryChunkRow):
     """A chunk that matches a prompt, with its memory, or the file or session it is from."""
@@ -106,20 +116,22 @@ def prompt_query(prompt: str) -> str:
 def recent_sessions(db: Db, project: str | None, session: str, *, titles_only: bool) -> list[Item]:
     """Return the project's last sessions, newest first: their summaries, else their first prompts."""
     rows = db.fetch(_RECENT_SESSIONS, {"project": project, "session": session, "limit": MAX_EXAMINED})
-    items = [_session_item(row, titles_only) for row in rows if row["summary"] or row["prompt"] or row["title"]]
+    sessions = [RecentSession(**row) for row in rows]
+    items = [_session_item(one, titles_only) for one in sessions if one.summary or one.prompt or one.title]
     return items[:MAX_SESSIONS]
 
 
-def _session_item(row: dict[str, Any], titles_only: bool) -> Item:
-    date, title, summary, prompt = format_day(row["created_at"]), row["title"], row["summary"], row["prompt"]
+def _session_item(session: RecentSession, titles_only: bool) -> Item:
+    date, title = format_day(session.created_at), session.title or ""
     if titles_only:
-        return Item(SESSIONS, row["id"], date, title or prompt or summary, MAX_TEXT_CHARACTERS // 3)
-    if summary:
+        text = title or session.prompt or session.summary or ""
+        return Item(SESSIONS, session.id, date, text, MAX_TEXT_CHARACTERS // 3)
+    if session.summary:
         label = f"{date} {title[:MAX_TITLE_CHARACTERS]}" if title else date
-        return Item(SESSIONS, row["id"], label, summary, MAX_SUMMARY_CHARACTERS)
-    if prompt:
-        return Item(SESSIONS, row["id"], f"{date} asked", prompt, MAX_TEXT_CHARACTERS)
-    return Item(SESSIONS, row["id"], date, title, MAX_TEXT_CHARACTERS)
+        return Item(SESSIONS, session.id, label, session.summary, MAX_SUMMARY_CHARACTERS)
+    if session.prompt:
+        return Item(SESSIONS, session.id, f"{date} asked", session.prompt, MAX_TEXT_CHARACTERS)
+    return Item(SESSIONS, session.id, date, title, MAX_TEXT_CHARACTERS)
 
 
 def strongest_memories(db: Db, scopes: list[str], *, pinned_only: bool) -> list[Item]:

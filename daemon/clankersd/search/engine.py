@@ -225,14 +225,14 @@ class SearchEngine:
             return [], query.problem
         k = min(plan.page.limit * CHUNKS_PER_GROUP, MAX_NEIGHBOURS)
         while True:
-            found = await self.vectors.nearest_exact(query.vector, plan.filter, k)
+            nearest = await self.vectors.nearest_exact(query.vector, plan.filter, k)
             rows = await self._store.read(
-                lambda db, found=found: plan.rows.fetch(db, dict(found), plan.filter)  # type: ignore[misc]
+                lambda db, nearest=nearest: plan.rows.fetch(db, dict(nearest), plan.filter)  # type: ignore[misc]
             )
-            candidates = [Candidate(rows[chunk], score) for chunk, score in found if chunk in rows]
+            candidates = [Candidate(rows[chunk], score) for chunk, score in nearest if chunk in rows]
             if plan.group_of:
                 candidates = best_per_group(candidates, plan.group_of)
-            if len(candidates) >= plan.page.limit or len(found) < k or k == MAX_NEIGHBOURS:
+            if len(candidates) >= plan.page.limit or len(nearest) < k or k == MAX_NEIGHBOURS:
                 return candidates[: plan.page.limit], query.problem
             k = min(k * CHUNKS_PER_GROUP, MAX_NEIGHBOURS)
 
@@ -281,7 +281,7 @@ class SearchEngine:
         if plan.mode == "vector":
             vector_weight = 1.0
         else:
-            vector_weight = self._index.embedder.weight if self._index.embedder and run.vectors.found else 0.0
+            vector_weight = self._index.embedder.weight if self._index.embedder and run.vectors.nearest else 0.0
         candidates = rank(rows, keyword_scores, similarities, vector_weight, run.speakers)
         if plan.half_life_days:
             apply_recency(candidates, clock.now(), plan.half_life_days)
@@ -305,8 +305,8 @@ class SearchEngine:
         if turns:
             sql = _CHUNKS_AT_TURNS.format(condition=plan.filter.condition)
             params = plan.filter.params | {"turns": json.dumps(turns)}
-            found = await self._store.read(lambda db: db.tuples(sql, params))
-            chunk_by_turn = {(session, turn): chunk for session, turn, chunk in found}
+            at_turns = await self._store.read(lambda db: db.tuples(sql, params))
+            chunk_by_turn = {(session, turn): chunk for session, turn, chunk in at_turns}
         by_chunk: dict[int, float] = {}
         for key, score in zip(keys, scores, strict=True):
             chunk = turn_scores.chunk_by_key.get(key) or chunk_by_turn.get(turn_scores.turn_of(key))
@@ -318,11 +318,11 @@ class SearchEngine:
         """Fetch the rows of everything that was found, and replace what is deleted or hidden by now."""
         plan = run.plan
         for _ in range(MAX_REFILLS):
-            ids = [*keyword_scores, *(chunk for chunk, _ in run.vectors.found)]
+            ids = [*keyword_scores, *(chunk for chunk, _ in run.vectors.nearest)]
             rows = await self._store.read(
                 lambda db, ids=ids: plan.rows.fetch(db, ids, plan.filter)  # type: ignore[misc]
             )
-            missing = {chunk for chunk, _ in run.vectors.found if chunk not in rows}
+            missing = {chunk for chunk, _ in run.vectors.nearest if chunk not in rows}
             if not missing:
                 break
             await self.vectors.replace_missing(run.vectors, missing, plan.filter, plan.pool_size)

@@ -58,7 +58,7 @@ _TIME_OPERATORS = {"before": "<", "after": ">", "notBefore": ">=", "notAfter": "
 class Visibility:
     """Chunks that a caller may see at all: a condition in SQL, and the scopes of the memories among them.
 
-    The scopes exclude vectors by their label before the database is asked. None stands for every scope.
+    The scopes exclude vectors by their label before the database is asked. None means every scope.
     """
 
     condition: str
@@ -67,7 +67,7 @@ class Visibility:
 
 
 NO_MEMORIES = Visibility("+chunks.memory_id IS NULL", {}, frozenset())
-"""For a search in anything but memories. The plus keeps the planner from an index that holds nearly every chunk."""
+"""For a search in anything but memories. The plus makes the planner ignore the index on memory ids."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def build_filter(
     if criteria.sources is not None:
         names = ", ".join(f"'{source}'" for source in criteria.sources)  # constants of the protocol
         conditions.append(f"chunks.source IN ({names})")
-    # The plus keeps the planner from reading every chunk of the chunking where a narrower condition has an index.
+    # The plus makes the planner use the index of a narrower condition, not that of all chunks of the chunking.
     of_chunking = "+chunks.chunking = :chunking" if is_narrow else "chunks.chunking = :chunking"
     return ChunkFilter(
         " AND ".join([of_chunking, *conditions, visibility.condition]),

@@ -88,7 +88,7 @@ def named_speakers(query: str, roles: set[str]) -> set[str]:
 
 
 def without_names(query: str, names: set[str]) -> str:
-    """Remove names from the query, since they say who and not what; keep the query if nothing else is in it."""
+    """Remove names from the query, since they say who and not what. A query of names alone stays as it is."""
     if not names:
         return query
     pattern = re.compile(rf"\b({'|'.join(map(re.escape, sorted(names)))})\b(['’]s)?", re.IGNORECASE)
@@ -124,17 +124,17 @@ def diversify(candidates: list[Candidate[R]], diversity: float) -> list[Candidat
 
 
 def best_per_group(candidates: list[Candidate[R]], group_of: Callable[[R], str | None]) -> list[Candidate[R]]:
-    """Keep the first candidate of each group, and all that belong to none."""
+    """Return the first candidate of each group, and all that belong to none."""
     seen: set[str] = set()
-    kept = []
+    best = []
     for candidate in candidates:
         group = group_of(candidate.row)
         if group is None:
-            kept.append(candidate)
+            best.append(candidate)
         elif group not in seen:
             seen.add(group)
-            kept.append(candidate)
-    return kept
+            best.append(candidate)
+    return best
 
 
 def _jaccard(one: set[str], other: set[str]) -> float:

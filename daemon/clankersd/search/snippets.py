@@ -10,10 +10,10 @@ from clankersd.index.tokenize import CJK_CHARACTER
 
 SNIPPET_CHARACTERS = 300
 LEAD_CHARACTERS = 40
-"""Characters shown before the first match and kept free behind the last one."""
+"""Characters shown before the first match and after the last one."""
 
 WORD_SEARCH_CHARACTERS = 20
-"""How far a cut may move to fall between two words."""
+"""Distance by which a cut may move to fall between two words."""
 
 MAX_UNINFLECTED_CHARACTERS = 2
 """Stems of at most this length only match the word itself: such short words have no endings."""

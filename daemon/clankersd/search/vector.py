@@ -66,7 +66,7 @@ class QueryVector:
 class VectorMatches:
     """Chunks near a query, and those that turned out not to be visible."""
 
-    found: ScoredChunks = field(default_factory=list)
+    nearest: ScoredChunks = field(default_factory=list)
     query: QueryVector = field(default_factory=QueryVector)
     hidden: set[int] = field(default_factory=set)
 
@@ -150,7 +150,7 @@ class VectorSearch:
         mirror, live = self._index.mirror, self._index.live
         vector = matches.query.vector
         if vector is None or mirror is None or not mirror.complete or live is None:
-            return dict(matches.found)
+            return dict(matches.nearest)
         turns = {
             chunk: (row.session_id, row.turn)
             for chunk, row in rows.items()
@@ -159,8 +159,8 @@ class VectorSearch:
         steps = [step for step in range(-SIMILARITY_REACH, SIMILARITY_REACH + 1) if step]
         around = sorted({(session, turn + step) for session, turn in turns.values() for step in steps})
         params = {"turns": json.dumps(around), "chunking": live.chunking.number}
-        found = await self._store.read(lambda db: db.tuples(_CHUNKS_OF_TURNS, params))
-        neighbours: TurnChunks = {(session, turn): (chunk, tokens) for session, turn, chunk, tokens in found}
+        near = await self._store.read(lambda db: db.tuples(_CHUNKS_OF_TURNS, params))
+        neighbours: TurnChunks = {(session, turn): (chunk, tokens) for session, turn, chunk, tokens in near}
         raw = mirror.similarities(vector, [*rows, *(chunk for chunk, _ in neighbours.values())])
         own = {chunk: raw[chunk] for chunk in rows if chunk in raw}
         return smooth_similarities(own, turns, neighbours, raw)
@@ -168,22 +168,22 @@ class VectorSearch:
     async def replace_missing(
         self, matches: VectorMatches, missing: set[int], chunk_filter: ChunkFilter, k: int
     ) -> None:  # fmt: skip
-        """Search again for others in place of chunks that were deleted meanwhile, or that the filter rejects now.
+        """Search again for others in place of chunks that have been deleted since, or that the filter rejects now.
 
         Deleted chunks are removed from memory; the others only make the search look further.
         """
         mirror, vector = self._index.mirror, matches.query.vector
         if mirror is None or vector is None:
-            matches.found = [(chunk, score) for chunk, score in matches.found if chunk not in missing]
+            matches.nearest = [(chunk, score) for chunk, score in matches.nearest if chunk not in missing]
             return
         existing = set(await _fetch_ids(self._store, _EXISTING, {"ids": json.dumps(sorted(missing))}))
         deleted = missing - existing
         mirror.discard(deleted)
-        if len(deleted) * 2 > len(matches.found):  # a mass deletion: drop all other deleted chunks as well
+        if len(deleted) * 2 > len(matches.nearest):  # a mass deletion: drop all other deleted chunks as well
             mirror.keep_only(await _fetch_ids(self._store, "SELECT id FROM chunks", {}))
         matches.hidden |= existing
-        found = await self.nearest(vector, chunk_filter, k + 2 * len(matches.hidden))
-        matches.found = [(chunk, score) for chunk, score in found if chunk not in matches.hidden][:k]
+        nearest = await self.nearest(vector, chunk_filter, k + 2 * len(matches.hidden))
+        matches.nearest = [(chunk, score) for chunk, score in nearest if chunk not in matches.hidden][:k]
 
     async def _nearest_stored(self, vector: Vector, k: int, ids: str, params: dict[str, Any]) -> ScoredChunks:
         """Compare with the vectors on disk."""
@@ -225,9 +225,9 @@ async def nearest_in_memory(
         near = await nearest(k * factor, None)
         params = chunk_filter.params | {"near": json.dumps([chunk for chunk, _ in near])}
         matching = set(await _fetch_ids(store, _MATCHING.format(condition=chunk_filter.condition), params))
-        found = [(chunk, similarity) for chunk, similarity in near if chunk in matching]
-        if len(found) >= k or len(near) < k * factor:
-            return found[:k]
+        passing = [(chunk, similarity) for chunk, similarity in near if chunk in matching]
+        if len(passing) >= k or len(near) < k * factor:
+            return passing[:k]
     return await nearest(k, await _fetch_ids(store, chunk_filter.ids, chunk_filter.params))
 
 

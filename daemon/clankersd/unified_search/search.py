@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from clankers_protocol.search import Hit, Ref, Search, SearchResult
 from clankersd import clock
+from clankersd.db import Store
 from clankersd.memories.filters import memory_visibility
 from clankersd.memories.scopes import allowed_scopes, scopes_without_project
 from clankersd.memories.scoring import MEMORY_COLUMNS, MEMORY_JOIN, MemoryChunkRow, ScoreWeights, weigh_memory
@@ -68,7 +69,7 @@ async def search(daemon: "Daemon", request: Search) -> SearchResult:
         project=request.project,
         filters=request.filters or (),
     )
-    chunk_filter = engine.build_filter(criteria, await _visibility(daemon, request, now))
+    chunk_filter = engine.build_filter(criteria, await _visibility(daemon.store, request, now))
     plan = SearchPlan(
         query=request.query,
         filter=chunk_filter,
@@ -93,10 +94,10 @@ async def search(daemon: "Daemon", request: Search) -> SearchResult:
     )
 
 
-async def _visibility(daemon: "Daemon", request: Search, now: int) -> Visibility:
+async def _visibility(store: Store, request: Search, now: int) -> Visibility:
     """Return which memories the request may find; only a project's scope has to be looked up."""
     if request.scopes is None and request.project:
-        permitted = await daemon.store.read(lambda db: allowed_scopes(db, request))
+        permitted = await store.read(lambda db: allowed_scopes(db, request))
     else:
         permitted = scopes_without_project(request)
     as_of = clock.to_ms(request.as_of)

@@ -1,4 +1,4 @@
-"""The nearest of the chunks that a filter leaves: all that are wanted are found, whether it leaves few or many."""
+"""Vector search in memory: as many neighbours as wanted are found, whether few or many chunks pass the filter."""
 
 import sqlite3
 from collections.abc import Callable
@@ -72,23 +72,23 @@ def expected(kinds: list[str], kind: str) -> list[int]:
 
 
 @pytest.mark.parametrize("every", [1, 2, 3, 200, CHUNKS], ids=lambda every: f"one of {every}")
-def test_a_filter_leaves_the_nearest_of_what_it_leaves(every: int) -> None:
+def test_nearest_in_memory_finds_the_nearest_that_pass_the_filter(every: int) -> None:
     kinds = ["wanted" if number % every == 0 else "other" for number in range(CHUNKS)]
     found, _ = nearest(kinds, "wanted")
     assert found == expected(kinds, "wanted")
 
 
-def test_where_nearly_everything_is_eligible_only_the_nearest_are_asked_for() -> None:
+def test_nearest_in_memory_checks_few_chunks_where_nearly_all_pass() -> None:
     found, rows = nearest(["wanted"] * CHUNKS, "wanted")
     assert found == expected(["wanted"] * CHUNKS, "wanted")
     assert rows <= MAX_LISTED_CHUNKS + 1 + POOL * OVERSAMPLING[0]
 
 
-def test_many_that_are_all_far_away_are_found_too() -> None:
+def test_nearest_in_memory_finds_many_matching_chunks_that_are_all_far_away() -> None:
     kinds = ["other"] * (CHUNKS // 2) + ["wanted"] * (CHUNKS // 2)
     found, _ = nearest(kinds, "wanted")
     assert found == expected(kinds, "wanted")
 
 
-def test_what_has_no_kind_is_not_found() -> None:
+def test_nearest_in_memory_finds_nothing_where_no_chunk_passes() -> None:
     assert nearest(["other"] * CHUNKS, "wanted") == ([], 0)
