@@ -20,7 +20,7 @@ from clankers_protocol.search import Filter
 from clankersd.db import Db
 from clankersd.db.ids import resolve_id
 from clankersd.db.paging import decode_cursor, encode_cursor
-from clankersd.documents.store import CHUNK
+from clankersd.documents.store import SELECT_CHUNK
 from clankersd.search.engine import Page, SearchOutcome, SearchPlan
 from clankersd.search.filters import NO_MEMORIES, Criteria
 from clankersd.search.limiter import takes_search_turn
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from clankersd.app import Daemon
 
 _NOT_OF_DOCUMENTS = ("source", "role", "session", "path")
-_GET = f"{CHUNK} WHERE id IN (SELECT value FROM json_each(:ids))"
-_LIST = f"{CHUNK} WHERE document_id = :document AND chunk_index > :after ORDER BY chunk_index LIMIT :limit"
+_GET = f"{SELECT_CHUNK} WHERE id IN (SELECT value FROM json_each(:ids))"
+_LIST = f"{SELECT_CHUNK} WHERE document_id = :document AND chunk_index > :after ORDER BY chunk_index LIMIT :limit"
 
 
 @dataclass(slots=True)

@@ -39,6 +39,11 @@ TEXT_PART_CHARACTERS = 64 * 1024
 DELETING_REVISION = -1
 """Revision of a document whose deletion has begun; reads ignore it."""
 
+SELECT_CHUNK = """
+    SELECT id, document_id, parent_id, chunk_index AS "index", content, start_offset, end_offset, start_line,
+           end_line, metadata
+    FROM document_chunks
+"""
 SELECT_DOCUMENT = """
     SELECT documents.id, source, title, kind, strategy, projects.path AS project_path, bytes, characters,
            chunk_count AS chunks, checksum IS NOT NULL AS complete, metadata, documents.created_at,
