@@ -9,17 +9,15 @@ import msgspec
 from clankers_protocol.errors import InvalidParams, InvalidPayload
 from clankers_protocol.events import CompactionEvent, MessageEvent, SessionErrorEvent, SessionEvent, ToolEvent
 from clankers_protocol.ids import encode_id
-from clankers_protocol.subscriptions import ChangeKind
 from clankers_protocol.wire import Wire
 from clankersd import clock
 from clankersd.capture import opt_out
 from clankersd.capture.redaction import capped, count_redactions, redact, redact_all
-from clankersd.db import Db
+from clankersd.db import Db, Notification
 from clankersd.db.upsert import FILL, GIVEN, HIGHEST, KEEP, upsert
 from clankersd.index.index import Index
 from clankersd.index.messages import index_message, index_role, index_tool_later
 from clankersd.projects import project_row, store_project
-from clankersd.wire.subscriptions import Hub
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon
@@ -70,6 +68,11 @@ _SESSION = upsert(
     chat_id=GIVEN,
     metadata=GIVEN,
 )
+
+_KNOWN_SESSION = """
+    SELECT EXISTS (SELECT 1 FROM opted_out WHERE session_id = :id) AS opted_out,
+           EXISTS (SELECT 1 FROM sessions WHERE id = :id) AS stored
+"""
 
 # A session that is only heard of so far; or, of a known one, that something happened in it.
 _HEARD_OF = """
@@ -179,24 +182,17 @@ Settle = Callable[[Db, dict[str, Any]], str | None]
 
 @dataclass(frozen=True)
 class Change:
-    """What an event changes, and of what its subscribers are told once that is committed."""
+    """The rows that an event changes."""
 
     store: Callable[[Db], None]
-    news: tuple[tuple[ChangeKind, str], ...] = ()
 
     def __call__(self, db: Db) -> None:
         self.store(db)
 
-    def announce(self, hub: Hub) -> None:
-        """Tell subscribers; to be called after the commit."""
-        for kind, name in self.news:
-            hub.publish(kind, "stored", name)
-
 
 async def keep(daemon: "Daemon", change: Change, bulk: bool = False) -> None:
-    """Store what an event changes, and let it be known."""
+    """Store what an event changes."""
     await daemon.store.write(change, bulk)
-    change.announce(daemon.hub)
 
 
 def session_change(_index: Index, event: SessionEvent) -> Change:
@@ -219,8 +215,9 @@ def session_change(_index: Index, event: SessionEvent) -> Change:
             return
         db.execute(_SESSION, row)
         count_redactions(db, row["redacted"], row["now"])
+        db.after_commit(Notification("session", "stored", row["id"]))
 
-    return Change(store, (("session", row["id"]),))
+    return Change(store)
 
 
 def clear_session(db: Db, session_id: str, *, title: bool, metadata: bool) -> None:
@@ -247,8 +244,10 @@ def message_change(index: Index, event: MessageEvent, settle: Settle | None = No
             index_message(db, message, prepared)
         elif role:
             index_role(db, found, role)
+        facts = {"sessionId": message["session_id"], "role": message["role"]}
+        db.after_commit(Notification("message", "stored", message["id"], facts))
 
-    return Change(store, (("message", row["id"]),))
+    return Change(store)
 
 
 def tool_change(index: Index, event: ToolEvent, statement: str = _TOOL) -> Change:
@@ -296,9 +295,13 @@ def _of_a_session(statement: str, row: dict[str, Any], settle: Settle | None = N
 
 def _heard_of(db: Db, row: dict[str, Any]) -> bool:
     """Make sure there is a session to belong to; False for one that is not to be captured."""
-    if opt_out.declined(db, row["session_id"]):
+    known = db.fetch_one(_KNOWN_SESSION, {"id": row["session_id"]})
+    assert known
+    if known["opted_out"]:
         return False
     db.execute(_HEARD_OF, {key: row.get(key) for key in ("session_id", "source", "created_at", "now")})
+    if not known["stored"]:
+        db.after_commit(Notification("session", "stored", row["session_id"]))
     return True
 
 

@@ -83,8 +83,6 @@ async def events_batch(daemon: "Daemon", request: EventsBatch) -> BatchOutcome:
             if stored.error is not None:
                 raise stored.error
         daemon.index.wake()
-        for change in changes:
-            change.announce(daemon.hub)
     return BatchOutcome(ok=len(changes) == len(read), outcomes=[_outcome(change) for change in read])
 
 

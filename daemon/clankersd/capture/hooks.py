@@ -85,7 +85,7 @@ def _all(changes: list[Change]) -> Change:
         for change in changes:
             change(db)
 
-    return Change(store, tuple(news for change in changes for news in change.news))
+    return Change(store)
 
 
 def _counted(request: HookEvent, told: Told, at: int, ignored: int = 0, opted_out: int = 0) -> Change:

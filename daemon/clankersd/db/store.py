@@ -21,7 +21,16 @@ from clankers_protocol.database_files import replace_database
 from clankers_protocol.errors import DeadlineExceeded, StorageUnavailable
 from clankersd.db import fts, migrations, wal
 from clankersd.db.backup import back_up, has_empty_pages
-from clankersd.db.connection import Connection, Db, Extension, connect, load_vec, look_at, set_durability
+from clankersd.db.connection import (
+    Connection,
+    Db,
+    Extension,
+    Notification,
+    connect,
+    load_vec,
+    look_at,
+    set_durability,
+)
 from clankersd.db.errors import (
     DAMAGED,
     DELETED,
@@ -162,6 +171,7 @@ class Store:
         self.vec = Extension(None)
         self.written = Written()
         self.on_open: list[Callable[[Db], None]] = []
+        self.publish: Callable[[Notification], None] = lambda _notification: None
         self._durability = durability
         self._connection: Connection | None = None
         self._files = FileState(None, 0, 0, None, 0, None)
@@ -645,6 +655,8 @@ class Store:
                 self._bulk_sources[write.source] -= 1
                 if not self._bulk_sources[write.source]:
                     del self._bulk_sources[write.source]
+            for notification in outcome.notifications:
+                self.publish(notification)
             outcome.give_to(write.future)
 
     async def _commit(self, take: Callable[[], None], singles: list[_Write], bulk: list[_Write]) -> list[Outcome]:

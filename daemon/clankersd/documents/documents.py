@@ -22,7 +22,7 @@ from clankers_protocol.documents import (
 from clankers_protocol.errors import InvalidParams, NotFound
 from clankersd import clock
 from clankersd.capture.redaction import count_redactions, redact, without_secrets
-from clankersd.db import Db
+from clankersd.db import Db, Notification
 from clankersd.db.ids import whole_id
 from clankersd.db.paging import decode_cursor, encode_cursor
 from clankersd.documents.extractor.records import Record
@@ -39,6 +39,7 @@ from clankersd.documents.store import (
     document,
     document_from,
     finish,
+    hide,
     keep_vectors,
     record_of,
     remove,
@@ -88,7 +89,7 @@ async def store_document(daemon: "Daemon", request: DocumentStore) -> Ingested:
         request.sequence,
     )  # fmt: skip
     async with daemon.documents.alone_with(source):
-        return announce(daemon, await _store(daemon, header, request, given))
+        return await _store(daemon, header, request, given)
 
 
 async def _store(daemon: "Daemon", header: Header, request: DocumentStore, given: _Given) -> Ingested:
@@ -98,7 +99,7 @@ async def _store(daemon: "Daemon", header: Header, request: DocumentStore, given
         named = header if request.source else _with_own_source(db, header)
         if known := _unchanged(db, named):
             changed = change(db, known, Changes(request.title, request.metadata, header.project_id))
-            return Ingested(document(db, known), "updated" if changed else "unchanged"), []
+            return announce(db, Ingested(document(db, known), "updated" if changed else "unchanged")), []
         storing = begin(db, named)
         storing = add(db, storing, given.records, daemon.index.chunkings(), [one.id for one in request.chunks])
         for offset, text in parts_of(given.content, 0):
@@ -110,7 +111,7 @@ async def _store(daemon: "Daemon", header: Header, request: DocumentStore, given
         }
         kept = keep_vectors(db, live, embedded) if live and embedded else []
         outcome = Ingested(document(db, storing.id), "updated" if storing.revision > 1 else "stored")
-        return outcome, kept
+        return announce(db, outcome), kept
 
     ingested, kept = await daemon.store.write(store)
     if kept and live:
@@ -259,27 +260,29 @@ async def update_document(daemon: "Daemon", request: DocumentUpdate) -> Document
         document(db, request.id)  # or there is none
         count_redactions(db, secrets, clock.now())
         changed = change(db, request.id, changes)
-        return Ingested(document(db, request.id), "updated" if changed else "unchanged")
+        return announce(db, Ingested(document(db, request.id), "updated" if changed else "unchanged"))
 
-    return announce(daemon, await daemon.store.write(update)).document
+    return (await daemon.store.write(update)).document
 
 
 @handles(DocumentDelete)
 async def delete_document(daemon: "Daemon", request: DocumentDelete) -> DocumentDeleted:
-    def delete(db: Db) -> tuple[DocumentDeleted, dict[str, Any]]:
+    def delete(db: Db) -> DocumentDeleted:
         found = document(db, request.id)
         facts = {"source": found.source, "title": found.title, "kind": found.kind, "projectPath": found.project_path}
         facts["projectId"] = db.value("SELECT project_id FROM documents WHERE id = :id", {"id": request.id})
         counts = db.fetch_one(_COUNTS, {"id": request.id})
         assert counts
-        if not request.dry_run and counts["chunks"] <= LARGE:
-            db.execute("DELETE FROM documents WHERE id = :id", {"id": request.id})
-        return DocumentDeleted(request.id, counts["chunks"], counts["edges"], request.dry_run), facts
+        if not request.dry_run:
+            if counts["chunks"] <= LARGE:
+                db.execute("DELETE FROM documents WHERE id = :id", {"id": request.id})
+            else:
+                hide(db, request.id)
+            db.after_commit(Notification("document", "deleted", request.id, facts))
+        return DocumentDeleted(request.id, counts["chunks"], counts["edges"], request.dry_run)
 
-    deleted, facts = await (daemon.store.read(delete) if request.dry_run else daemon.store.write(delete))
+    deleted = await (daemon.store.read(delete) if request.dry_run else daemon.store.write(delete))
     if not request.dry_run and deleted.chunks > LARGE:
         with anyio.CancelScope(shield=True):  # begun is done, also when the client hangs up
             await remove(daemon.store, request.id)
-    if not request.dry_run:
-        daemon.hub.publish("document", "deleted", request.id, **facts)
     return deleted

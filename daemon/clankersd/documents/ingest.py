@@ -89,7 +89,7 @@ async def ingest(daemon: "Daemon", request: Ingest) -> Ingested:
             ingested = await _take_in(daemon, request, task, source, body)
             if secrets and ingested.outcome != "unchanged":
                 await daemon.store.write(lambda db: count_redactions(db, secrets, clock.now()))
-            return announce(daemon, ingested)
+            return ingested
     except Unreadable as error:
         raise InvalidParams(f"invalid params: {error} - at `$.{field}`") from error
 
@@ -105,7 +105,7 @@ async def _take_in(daemon: "Daemon", request: Ingest, task: Task, source: str, b
         if found is None:
             return None
         changed = change(db, found, changes)
-        return Ingested(document(db, found), "updated" if changed else "unchanged")
+        return announce(db, Ingested(document(db, found), "updated" if changed else "unchanged"))
 
     if found := await daemon.store.write(unchanged):
         return found
@@ -141,7 +141,7 @@ async def _store(daemon: "Daemon", header: Header, extracted: Extracted, tokens:
         stored = _put(daemon, header, storing, waiting, db)
         finish(db, stored)
         count_redactions(db, extracted.done.redacted, clock.now())
-        return Ingested(document(db, stored.id), "updated" if stored.revision > 1 else "stored")
+        return announce(db, Ingested(document(db, stored.id), "updated" if stored.revision > 1 else "stored"))
 
     ingested = await daemon.store.write(end)
     daemon.index.wake()

@@ -9,7 +9,7 @@ import msgspec
 from clankers_protocol.documents import Ingested
 from clankers_protocol.errors import InvalidParams
 from clankersd import clock
-from clankersd.db import Db
+from clankersd.db import Db, Notification
 from clankersd.documents.store import title_changed
 from clankersd.projects import project_id, project_row, store_project
 
@@ -51,10 +51,10 @@ def checked_metadata(metadata: dict[str, Any] | None, where: str = "$.metadata")
         raise InvalidParams(f"invalid params: metadata may have {LARGEST_METADATA} bytes - at `{where}`")
 
 
-def announce(daemon: "Daemon", ingested: Ingested) -> Ingested:
-    """Tell subscribers what became of a document; to be called after the commit."""
+def announce(db: Db, ingested: Ingested) -> Ingested:
+    """Announce a document unless nothing changed."""
     if ingested.outcome != "unchanged":
-        daemon.hub.publish("document", ingested.outcome, ingested.document.id)
+        db.after_commit(Notification("document", ingested.outcome, ingested.document.id))
     return ingested
 
 

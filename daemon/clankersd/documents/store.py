@@ -188,13 +188,17 @@ async def clear(store: Store, document_id: str, revision: int) -> None:
         pass
 
 
+def hide(db: Db, document_id: str) -> None:
+    """Hide a document that is about to be removed."""
+    sql = "UPDATE documents SET revision = :going, checksum = NULL, source = 'removed:' || id WHERE id = :id"
+    db.execute(sql, {"id": document_id, "going": GOING})
+
+
 async def remove(store: Store, document_id: str) -> None:
     """Remove a document with many chunks: hidden at once, then gone piece by piece."""
-    hide = "UPDATE documents SET revision = :going, checksum = NULL, source = 'removed:' || id WHERE id = :id"
-    own = {"id": document_id, "going": GOING}
-    await store.write(lambda db: db.execute(hide, own))
+    await store.write(lambda db: hide(db, document_id))
     await clear(store, document_id, GOING)
-    await store.write(lambda db: db.execute("DELETE FROM documents WHERE id = :id", own))
+    await store.write(lambda db: db.execute("DELETE FROM documents WHERE id = :id", {"id": document_id}))
 
 
 async def finish_removing(store: Store) -> None:

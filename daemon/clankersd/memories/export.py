@@ -18,7 +18,7 @@ from clankers_protocol.memory_transfer import (
 )
 from clankersd import clock
 from clankersd.capture.redaction import count_redactions, without_secrets
-from clankersd.db import Db
+from clankersd.db import Db, Notification
 from clankersd.db.paging import decode_cursor, encode_cursor, fetch_page, that_fit
 from clankersd.memories.classify import classify
 from clankersd.memories.drafts import Draft, draft, list_columns, store_row, text_columns
@@ -103,8 +103,6 @@ async def memory_import(daemon: "Daemon", request: MemoryImport) -> Imported:
 
     created, relations = await daemon.store.write(store, bulk=True) if read else ([], 0)
     daemon.index.wake()
-    for memory_id in created:
-        daemon.hub.publish("memory", "imported", memory_id)
     return Imported(len(created), relations, len(request.memories) - len(created) - len(refused), refused)
 
 
@@ -155,6 +153,7 @@ def _store_all(
         elif not known:
             _store(db, record, drafted, {"project_id": project, "scope": scope}, permitted)
             created.append(record.id)
+            db.after_commit(Notification("memory", "imported", record.id))
             relations += record.relations
     # When all are there: a relation may come with the first of its memories.
     return created, sum(take_over(db, _relation(one), permitted) for one in relations)

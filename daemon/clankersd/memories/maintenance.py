@@ -16,7 +16,7 @@ from clankers_protocol.memories import LogEntry
 from clankers_protocol.memory_maintenance import MaintenanceReport, MemoryMaintain
 from clankersd import clock
 from clankersd.config import Config
-from clankersd.db import Db
+from clankersd.db import Db, Notification
 from clankersd.index.generations import Generation
 from clankersd.memories.dedup import Text, find_match, own_vector
 from clankersd.memories.salience import DAY_MS
@@ -148,8 +148,6 @@ async def maintain(daemon: "Daemon", dry_run: bool = False, *, force: bool = Fal
     if not dry_run:
         for start in range(0, len(steps), SLICE):
             await daemon.store.write(lambda db, some=steps[start : start + SLICE]: _take(db, some), bulk=True)  # type: ignore[misc]
-        for step in steps:
-            daemon.hub.publish("memory", step.action, step.memory_id, reason=step.reason)
 
     def finish(db: Db) -> int:
         orphans = int(db.value(f"SELECT count(*) FROM {_ORPHANS}", rested))
@@ -242,6 +240,7 @@ def _take(db: Db, steps: list[Step]) -> None:
         row = get(db, step.memory_id, now) if _exists(db, step.memory_id) else None
         if row is None or row["is_deleted"]:
             continue
+        db.after_commit(Notification("memory", step.action, step.memory_id, {"reason": step.reason}))
         if step.action == "promoted":
             promote(db, row, "project", row["scope"], BY, step.reason, now)
         elif step.action == "archived":

@@ -22,7 +22,7 @@ from clankers_protocol.memory_changes import (
 )
 from clankersd import clock
 from clankersd.capture.redaction import count_redactions, without_secrets
-from clankersd.db import Db
+from clankersd.db import Db, Notification
 from clankersd.index.backlog import cut_later, recut
 from clankersd.index.vectors import label_of
 from clankersd.memories.drafts import Draft, draft, index_memory, list_columns, mention, text_columns
@@ -80,7 +80,6 @@ async def memory_update(daemon: "Daemon", request: MemoryUpdate) -> Memory:
     if drafted is None:
         await recut(daemon.index, "memory", memory.id)
     daemon.index.wake()
-    daemon.hub.publish("memory", "updated", memory.id)
     return memory
 
 
@@ -97,6 +96,7 @@ def _correct(db: Db, row: Row, request: MemoryUpdate, drafted: Draft | None, now
     before = {name: row[name] for name in changed}
     change(db, row["id"], changed | {"updated_at": now})
     note(db, row["id"], "updated", _by(request), request.reason, before, now)
+    db.after_commit(Notification("memory", "updated", row["id"]))
     if changed.keys() & {"content", "summary", "tags_json", "concepts_json", "files_json"}:
         _index_again(db, get(db, row["id"], now), drafted)
 
@@ -135,15 +135,10 @@ async def memory_delete(daemon: "Daemon", request: MemoryDelete) -> Changed:
         if row["is_deleted"]:
             return Changed(0, [])
         forget(db, row["id"], _by(request), request.reason, now)
+        db.after_commit(Notification("memory", "deleted", row["id"]))
         return Changed(1, [row["id"]])
 
-    return _told(daemon, "deleted", await daemon.store.write(delete))
-
-
-def _told(daemon: "Daemon", action: str, changed: Changed) -> Changed:
-    for memory_id in changed.ids:
-        daemon.hub.publish("memory", action, memory_id)
-    return changed
+    return await daemon.store.write(delete)
 
 
 def forget(db: Db, memory_id: str, by: str, reason: str | None, now: int) -> None:
@@ -167,12 +162,12 @@ async def memory_restore(daemon: "Daemon", request: MemoryRestore) -> Memory:
             return to_memory(row, now)
         change(db, row["id"], {"archived_at": None, "updated_at": now})
         note(db, row["id"], "restored", _by(request), at=now)
+        db.after_commit(Notification("memory", "restored", row["id"]))
         return to_memory(get(db, row["id"], now), now)
 
     memory = await daemon.store.write(restore)
     await recut(daemon.index, "memory", memory.id)
     daemon.index.wake()
-    daemon.hub.publish("memory", "restored", memory.id)
     return memory
 
 
@@ -188,9 +183,10 @@ async def memory_purge(daemon: "Daemon", request: MemoryPurge) -> Changed:
     def purge(db: Db) -> Changed:
         row = find(db, request.id, allowed(db, request))
         db.execute("DELETE FROM memories WHERE id = :id", {"id": row["id"]})
+        db.after_commit(Notification("memory", "purged", row["id"]))
         return Changed(1, [row["id"]])
 
-    return _told(daemon, "purged", await daemon.store.write(purge))
+    return await daemon.store.write(purge)
 
 
 @handles(MemoryBulkDelete)
@@ -206,11 +202,12 @@ async def memory_bulk_delete(daemon: "Daemon", request: MemoryBulkDelete) -> Cha
                 db.execute("DELETE FROM memories WHERE id = :id", {"id": memory_id})
             else:
                 forget(db, memory_id, _by(request), "one of many", now)
+            db.after_commit(Notification("memory", "purged" if request.purge else "deleted", memory_id))
         return Changed(len(ids), ids)
 
     if request.dry_run:
         return await daemon.store.read(delete)
-    return _told(daemon, "purged" if request.purge else "deleted", await daemon.store.write(delete))
+    return await daemon.store.write(delete)
 
 
 def _selected(db: Db, request: MemoryBulkDelete, now: int) -> list[str]:
@@ -265,11 +262,10 @@ async def _strengthen(
         change(db, row["id"], values(db, row, now) | {"salience_at": now, "updated_at": now})
         before = {name: row[name] for name in ("salience", "salience_at", "pinned")}
         note(db, row["id"], action, _by(request), before=before, at=now)
+        db.after_commit(Notification("memory", action, row["id"]))
         return to_memory(get(db, row["id"], now), now)
 
-    memory = await daemon.store.write(strengthen)
-    daemon.hub.publish("memory", action, memory.id)
-    return memory
+    return await daemon.store.write(strengthen)
 
 
 @handles(MemoryTouch)
@@ -308,11 +304,11 @@ async def memory_promote(daemon: "Daemon", request: MemoryPromote) -> Memory:
         row = _changeable(db, request, request.id, now)
         scope = scope_to_write(request, request.scope, row["project_id"]) if request.scope else row["scope"]
         promote(db, row, request.tier, scope, _by(request), request.reason, now)
+        db.after_commit(Notification("memory", "promoted", row["id"]))
         return to_memory(get(db, row["id"], now), now)
 
     memory = await daemon.store.write(promoted)
     await _relabel(daemon, memory)
-    daemon.hub.publish("memory", "promoted", memory.id)
     return memory
 
 

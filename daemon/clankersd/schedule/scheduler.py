@@ -11,7 +11,7 @@ from clankers_protocol.errors import Conflict, InvalidParams, NotFound, RpcError
 from clankers_protocol.schedules import RUN, DueRun, ScheduleAck, ScheduledAction, ScheduleRun, ScheduleSubscribe
 from clankers_protocol.subscriptions import Subscribed
 from clankersd import clock
-from clankersd.db import Db
+from clankersd.db import Db, Notification
 from clankersd.schedule import runs
 from clankersd.schedule.actions import SELECT_ACTION, action_from
 from clankersd.schedule.builtins import BUILTINS
@@ -88,17 +88,17 @@ class Scheduler:
     async def _claim(self) -> list[Handed]:
         now, clients, busy = clock.now(), bool(self._receivers()), sorted(self._busy)
 
-        def claim(db: Db) -> tuple[list[Handed], list[ScheduleRun]]:
+        def claim(db: Db) -> list[Handed]:
             taken, ended = runs.claim(db, now, self.lease_ms, clients=clients, busy=busy)
-            return [(run, _action(db, run)) for run in taken], [found for one in ended if (found := runs.find(db, one))]
+            ended_runs = [found for one in ended if (found := runs.find(db, one))]
+            for run in [*ended_runs, *taken]:
+                _announce(db, run)
+            return [(run, _action(db, run)) for run in taken]
 
         coming = await self._daemon.store.read(lambda db: runs.next_event(db, clients=clients))
         if coming is None or coming > now:
             return []
-        handed, ended = await self._daemon.store.write(claim)
-        for run in [*ended, *(run for run, _ in handed)]:
-            self._publish(run)
-        return handed
+        return await self._daemon.store.write(claim)
 
     async def _seconds_to_wait(self) -> float:
         clients = bool(self._receivers())
@@ -146,19 +146,17 @@ class Scheduler:
 
     async def _end(self, run_id: str, state: str, result: object, error: str | None) -> ScheduleRun:
         def store(db: Db) -> tuple[bool, ScheduleRun | None]:
-            return runs.end(db, run_id, state, result, error), runs.find(db, run_id)
+            changed, run = runs.end(db, run_id, state, result, error), runs.find(db, run_id)
+            if changed and run is not None:
+                _announce(db, run)
+            return changed, run
 
         changed, run = await self._daemon.store.write(store)
         if run is None:
             raise NotFound(f"run not found: {run_id}")
         if changed:
-            self._publish(run)
             self.wake()  # the action may be due again already
         return run
-
-    def _publish(self, run: ScheduleRun) -> None:
-        facts = {"runId": run.id, "attempts": run.attempts, "error": run.error}
-        self._daemon.hub.publish("schedule", run.state, run.action_id, **facts)
 
     async def acknowledge(self, request: ScheduleAck) -> ScheduleRun:
         """What a client says of a run that it was handed."""
@@ -175,6 +173,11 @@ class Scheduler:
         if run is None:
             raise NotFound(f"run not found: {request.run_id}")
         return run
+
+
+def _announce(db: Db, run: ScheduleRun) -> None:
+    facts = {"runId": run.id, "attempts": run.attempts, "error": run.error}
+    db.after_commit(Notification("schedule", run.state, run.action_id, facts))
 
 
 def _action(db: Db, run: ScheduleRun) -> ScheduledAction:

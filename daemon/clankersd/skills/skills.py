@@ -32,7 +32,7 @@ from clankers_protocol.skills import (
 )
 from clankersd import clock
 from clankersd.capture.redaction import count_redactions, without_secrets
-from clankersd.db import Db
+from clankersd.db import Db, Notification
 from clankersd.db.paging import decode_cursor, encode_cursor
 from clankersd.index.backlog import KINDS, Kind, cut_later
 from clankersd.index.chunks import Owner, replace
@@ -140,13 +140,12 @@ async def delete(daemon: "Daemon", request: SkillDelete) -> SkillDeleted:
     def remove(db: Db) -> SkillDeleted:
         deleted = count(db)
         db.execute("DELETE FROM skills WHERE id = :id", {"id": deleted.id})
+        db.after_commit(Notification("skill", "deleted", deleted.id, {"name": deleted.name}))
         return deleted
 
     if request.dry_run:
         return await daemon.store.read(count)
-    deleted = await daemon.store.write(remove)
-    daemon.hub.publish("skill", "deleted", deleted.id, name=deleted.name)
-    return deleted
+    return await daemon.store.write(remove)
 
 
 @handles(SkillSearch)
@@ -222,11 +221,17 @@ def _check_extra(extra: dict[str, Any]) -> None:
 
 
 async def _written(daemon: "Daemon", change: Callable[[Db], tuple[Skill, str]]) -> tuple[Skill, str]:
-    """Store a skill, let it be indexed, and tell whoever wants to hear of it."""
-    skill, outcome = await daemon.store.write(change)
+    """Store a skill, have it indexed, and announce it unless nothing changed."""
+
+    def store(db: Db) -> tuple[Skill, str]:
+        skill, outcome = change(db)
+        if outcome != "unchanged":
+            db.after_commit(Notification("skill", outcome, skill.id, {"name": skill.name, "version": skill.version}))
+        return skill, outcome
+
+    skill, outcome = await daemon.store.write(store)
     if outcome != "unchanged":
         daemon.index.wake()
-        daemon.hub.publish("skill", outcome, skill.id, name=skill.name, version=skill.version)
     return skill, outcome
 
 

@@ -21,7 +21,7 @@ from clankers_protocol.subscriptions import (
 )
 from clankers_protocol.wire import Ok
 from clankersd import clock
-from clankersd.db import Db, Store
+from clankersd.db import Db, Notification, Store
 from clankersd.wire.rpc import current_peer, handles
 
 if TYPE_CHECKING:
@@ -109,18 +109,21 @@ class Hub:
         self._published = 0
         self._woken = anyio.Event()
 
-    def publish(self, kind: ChangeKind, action: str, what: str, /, **facts: Any) -> None:
-        """Tell whoever wants to hear it that `what` was changed; to be called after the commit.
+    def publish(self, notification: Notification) -> None:
+        """Queue a notification for its subscribers. The store calls this after the commit.
 
-        Facts have the names they have on the wire. Those of the kinds in `_FACTS` are looked up.
+        Further facts of the kinds in `_FACTS` are looked up.
         """
+        kind = notification.kind
         if not self._wanted[kind]:
             return
         if len(self._untold) >= MOST_UNTOLD:
             self._drop(self.to(kind), "more happened than could be told")
             return
         self._published += 1
-        self._untold.append(News(self._published, kind, action, what, clock.now(), facts))
+        self._untold.append(
+            News(self._published, kind, notification.action, notification.id, clock.now(), notification.facts)
+        )
         self._woken.set()
 
     def subscribe(self, peer: "Peer", kinds: frozenset[str], conditions: dict[str, str]) -> str:

@@ -203,7 +203,7 @@ def _said_here(facts: list[Fact], session_id: str, at: int | None) -> list[Fact]
                 if not _is_copy(db, session_id, at):
                     keep(db)
 
-            return Change(store, keep.news)
+            return Change(store)
 
         return build
 

@@ -18,7 +18,7 @@ from clankers_protocol.ids import encode_id
 from clankersd.capture import apply
 from clankersd.capture.apply import Change, Settle
 from clankersd.capture.redaction import redact, redact_all
-from clankersd.db import Db
+from clankersd.db import Db, Notification
 from clankersd.index.index import Index
 
 Fact = Callable[[Index], Change]
@@ -137,7 +137,7 @@ def placed(event: SessionEvent) -> Fact:
             if db.value("SELECT project_path FROM sessions WHERE id = :id", {"id": event.id}) is None:
                 place(db)
 
-        return Change(store, place.news)
+        return Change(store)
 
     return fact
 
@@ -216,7 +216,7 @@ def used(session_id: str, prompt_tokens: int, completion_tokens: int, cost: floa
 def succeeded(tool_id: str) -> Fact:
     """Whatever a batch made us think of it before."""
     sql = "UPDATE tools SET error_message = NULL WHERE id = :id AND success = 1 AND error_message IS NOT NULL"
-    return _executed(sql, {"id": tool_id})
+    return lambda _index: Change(lambda db: db.execute(sql, {"id": tool_id}))
 
 
 def unanswered(event: ToolEvent) -> Fact:
@@ -236,7 +236,13 @@ def unanswered(event: ToolEvent) -> Fact:
 
 
 def _executed(sql: str, params: dict[str, Any]) -> Fact:
-    return lambda _index: Change(lambda db: db.execute(sql, params))
+    """Update the session of the parameter `id`, and announce it if anything was updated."""
+
+    def store(db: Db) -> None:
+        if db.value(f"{sql} RETURNING id", params) is not None:
+            db.after_commit(Notification("session", "stored", params["id"]))
+
+    return lambda _index: Change(store)
 
 
 # -- the same message, told twice
