@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clankers.spool import keep
-from clankersd.capture.spool import MOST_REJECTED, MOST_REJECTED_BYTES, make_room
+from clankersd.capture.spool import MAX_REJECTED, MAX_REJECTED_BYTES, make_room
 
 
 def put(folder: Path, number: int, size: int) -> str:
@@ -25,18 +25,18 @@ def kept(folder: Path) -> list[str]:
 
 
 def test_the_newest_are_kept_as_far_as_they_fit(tmp_path: Path) -> None:
-    names = [put(tmp_path, number, MOST_REJECTED_BYTES // 3) for number in range(5)]
+    names = [put(tmp_path, number, MAX_REJECTED_BYTES // 3) for number in range(5)]
     assert kept(tmp_path) == names[-3:]
 
 
 def test_one_that_is_larger_than_all_may_be_is_kept_alone(tmp_path: Path) -> None:
     put(tmp_path, 1, 10)
-    large = put(tmp_path, 2, MOST_REJECTED_BYTES + 1)
+    large = put(tmp_path, 2, MAX_REJECTED_BYTES + 1)
     assert kept(tmp_path) == [large]
 
 
 def test_of_many_small_ones_the_oldest_make_room(tmp_path: Path) -> None:
-    names = [put(tmp_path, number, 2) for number in range(MOST_REJECTED + 3)]
+    names = [put(tmp_path, number, 2) for number in range(MAX_REJECTED + 3)]
     assert kept(tmp_path) == names[3:]
 
 

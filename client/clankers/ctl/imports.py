@@ -1,7 +1,6 @@
 """`clankers-ctl import`: bring in what harnesses kept before the daemon was there."""
 
 import sys
-from typing import cast, get_args
 
 import click
 import msgspec
@@ -11,11 +10,12 @@ from clankers.ctl.human import beginning, several, span
 from clankers.ctl.jobs import finished
 from clankers.ctl.output import echo, one_line, print_facts, print_json, secho
 from clankers_protocol.admin import Job
-from clankers_protocol.capture import Importable, ImportStart, ImportSummary
+from clankers_protocol.capture import ImportStart, ImportSummary
+from clankers_protocol.harnesses import IMPORTABLE, find_harness
 
 
 @click.command(name="import")
-@click.argument("harness", type=click.Choice(get_args(Importable)))
+@click.argument("harness", type=click.Choice(IMPORTABLE))
 @click.option("--since", metavar="TIME", callback=beginning, help="Only what went on since: 2h, 3d, 1w, today …")
 @click.option("--dry-run", is_flag=True, help="Only tell what would come in.")
 @common
@@ -28,7 +28,7 @@ def import_(ctl: Ctl, harness: str, since: int | None, dry_run: bool) -> None:
       clankers-ctl import claude-code --since 4w
       clankers-ctl import opencode --json | jq .result
     """
-    job = finished(ctl, ImportStart(cast(Importable, harness), since, dry_run))
+    job = finished(ctl, ImportStart(harness, since, dry_run))
     if ctl.json:
         print_json(job)
     if job.state != "done":
@@ -39,7 +39,8 @@ def import_(ctl: Ctl, harness: str, since: int | None, dry_run: bool) -> None:
 
 
 def _print_summary(job: Job, summary: ImportSummary) -> None:
-    what = "transcript" if summary.harness == "claude-code" else "session"
+    harness = find_harness(summary.harness)
+    what = harness.history_unit if harness else "session"
     took = span(((job.finished_at or job.created_at) - job.created_at) / 1000)
     echo(f"{several(summary.files, what)} read in {took}; {'would come' if summary.dry_run else 'came'} in:")
     print_facts(

@@ -16,6 +16,7 @@ from clankers.ctl.command import Ctl, json_option
 from clankers.ctl.edits import Edits, explained, parsed, table, without
 from clankers.ctl.managers import CARRIED
 from clankers.ctl.output import echo, print_json
+from clankers_protocol.harnesses import WITH_PLUGIN
 from clankers_protocol.paths import default_paths
 
 NOT_INSTALLED = 3
@@ -161,9 +162,9 @@ class OpenCode:
             return False
 
 
-HARNESSES: dict[str, Callable[[], ClaudeCode | OpenCode]] = {"claude-code": ClaudeCode, "opencode": OpenCode}
+HARNESSES: dict[str, Callable[[], ClaudeCode | OpenCode]] = {plugin.name: plugin for plugin in (ClaudeCode, OpenCode)}
 
-harness_argument = click.argument("harness", type=click.Choice(list(HARNESSES)))
+harness_argument = click.argument("harness", type=click.Choice(WITH_PLUGIN))
 dry_run_option = click.option("--dry-run", is_flag=True, help="Show what would be changed; change nothing.")
 
 
@@ -230,7 +231,7 @@ def uninstall(ctl: Ctl, harness: str, dry_run: bool) -> None:
 
 
 @plugin.command()
-@click.argument("harness", type=click.Choice(list(HARNESSES)), required=False)
+@click.argument("harness", type=click.Choice(WITH_PLUGIN), required=False)
 @json_option
 @click.make_pass_decorator(Ctl, ensure=True)
 def status(ctl: Ctl, harness: str | None) -> None:

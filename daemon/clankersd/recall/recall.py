@@ -19,10 +19,11 @@ from clankers_protocol.recall import (
 )
 from clankersd import clock
 from clankersd.capture import opt_out
+from clankersd.capture.harnesses import find_occasion
+from clankersd.capture.harnesses.base import Occasion
 from clankersd.db import Db
 from clankersd.memories.update import note_recalled
 from clankersd.recall.block import Block, Item
-from clankersd.recall.harnesses import Occasion, occasion
 from clankersd.recall.skip import why_trivial
 from clankersd.recall.sources import (
     project_of,
@@ -84,7 +85,7 @@ class Asked:
 @handles(RecallHook)
 @takes_search_turn
 async def recall_hook(daemon: "Daemon", request: RecallHook) -> HookOutput:
-    at = occasion(request.harness, request.event)
+    at = find_occasion(request.harness, request.event)
     if at is None:
         return HookOutput()
     # Asked where writes are: the session itself may be on its way, on the same connection.
@@ -92,7 +93,7 @@ async def recall_hook(daemon: "Daemon", request: RecallHook) -> HookOutput:
     found = await _recall(daemon, at, asked)
     if found.text or at.trigger == "compact":
         await daemon.store.write(lambda db: _record(db, at, asked, found))
-    return HookOutput(at.told_as(found.text) if found.text else None)
+    return HookOutput(at.hook_output(found.text) if found.text else None)
 
 
 @handles(RecallPreview)
@@ -145,7 +146,7 @@ async def _recall(daemon: "Daemon", at: Occasion, asked: Asked) -> Recall:
 def _refusal(daemon: "Daemon", at: Occasion, asked: Asked) -> str | None:
     if daemon.config.recall == "off":
         return "recall is off: see the setting `recall`"
-    if at.project and opt_out.declines(at.project):
+    if at.project and opt_out.is_opted_out(at.project):
         return f"the project wants no part in it: there is a {opt_out.MARKER}"
     return "it is a subagent's session: its agent knows what to tell it" if asked.subagent else None
 

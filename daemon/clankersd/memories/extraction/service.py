@@ -16,7 +16,8 @@ from clankers_protocol.admin import JobStarted
 from clankers_protocol.errors import Conflict, InvalidParams, NotFound, StorageUnavailable
 from clankers_protocol.events import SessionEvent
 from clankers_protocol.memory_maintenance import Candidate, Extraction, MemoryExtract, MemorySummarize
-from clankersd.capture.apply import session_change
+from clankersd.capture.apply import apply_event, prepare_event
+from clankersd.capture.events import SessionReported
 from clankersd.db import Db
 from clankersd.memories.extraction import model, rules
 from clankersd.memories.extraction.backlog import Backlog
@@ -218,11 +219,11 @@ class Extractor:
             )
         except (ChatRefused, ChatUnavailable) as trouble:
             raise Conflict(trouble.reason) from trouble
-        change = session_change(self._daemon.index, SessionEvent(id=session_id, summary=summary))
+        event = prepare_event(self._daemon.index, SessionReported(SessionEvent(id=session_id, summary=summary)))
 
         def keep(db: Db) -> None:
             find_session(db, session_id)  # one that was deleted meanwhile stays so
-            change(db)
+            apply_event(db, event)
 
         await self._daemon.store.write(keep)
         await progress(1, 1)
