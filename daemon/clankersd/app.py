@@ -203,7 +203,8 @@ async def running(paths: Paths, flags: Mapping[str, Any], hook_start: HookStart 
         queue = EmbeddingQueue(index, loaded.config.embedding_cache_entries)
         files = FileSync(index, watch_settings(loaded.config))
         hub = Hub(store)
-        daemon = Daemon(paths, loaded, flags, log_file, store, hub, Jobs(store, hub), index, queue, files)
+        store.publish = hub.publish
+        daemon = Daemon(paths, loaded, flags, log_file, store, hub, Jobs(store), index, queue, files)
         await store.open()
         try:
             async with _committing(store), _serving(daemon):

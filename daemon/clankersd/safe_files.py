@@ -2,6 +2,8 @@
 
 import os
 import stat
+from collections.abc import Sequence
+from pathlib import Path
 from typing import BinaryIO
 
 
@@ -61,6 +63,14 @@ def read_at_most(file: BinaryIO, max_bytes: int) -> bytes:
     if not left:
         raise _too_large(max_bytes)
     return b"".join(pieces)
+
+
+def open_below(path: str, folders: Sequence[Path]) -> BinaryIO:
+    """Open a regular file that lies below one of the folders, also after following links; raises as `open_regular`."""
+    real = os.path.realpath(path)
+    if not any(real.startswith(os.path.realpath(folder).rstrip("/") + "/") for folder in folders):
+        raise UnsafeFile("it is outside the harness's folders")
+    return open_regular(real)
 
 
 def printable_name(path: str | os.PathLike[str]) -> str:

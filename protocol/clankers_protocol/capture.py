@@ -7,8 +7,6 @@ from msgspec import field
 from clankers_protocol.admin import JobStarted
 from clankers_protocol.wire import Method, Time, Wire
 
-Importable = Literal["claude-code", "opencode"]
-
 
 class HarnessCapture(Wire):
     """Capture status of one harness.
@@ -135,10 +133,10 @@ class ImportSummary(Wire):
 class ImportStart(Method[JobStarted]):
     """Import the existing history of a harness, as a job; its result is an ImportSummary. Importing twice is harmless.
 
-    `since` skips sessions whose files did not change after that time.
+    `harness` is "claude-code" or "opencode". `since` skips sessions whose files did not change after that time.
     """
 
     method: ClassVar[str] = "import.start"
-    harness: Importable
+    harness: str
     since: Time | None = None
     dry_run: bool = False

@@ -16,7 +16,8 @@ from support import DaemonProcess, RawConnection, running_daemon
 from writers import eventually
 
 from clankers_protocol.wire import methods
-from clankersd.capture.harnesses import claude_code, codex, gemini
+from clankersd.capture.harnesses import codex, gemini
+from clankersd.capture.harnesses.claude_code import hooks as claude_code
 
 BODY = "16C7e42F292c6912E7710c838347Ae178B4a"
 SECRET = f"ghp_{BODY}"
@@ -234,11 +235,11 @@ def send_hook_events(connection: RawConnection) -> None:
         for name in sorted(set(_EVENT.findall(source))):
             own = {
                 "hook_event_name": name,
-                "session_id": f"{module.HARNESS}-1",
+                "session_id": f"{module.NAME}-1",
                 "tool_use_id": f"{name}-t",
                 "prompt_id": name,
             }
-            connection.call("hook.event", harness=module.HARNESS, event=event | own)
+            connection.call("hook.event", harness=module.NAME, event=event | own)
     turn = {"type": "agent-turn-complete", "thread-id": "n1", "turn-id": "1", "input-messages": [SECRET]}
     connection.call("hook.event", harness="codex", event=turn | {"last-assistant-message": SECRET})
     info = {"id": "o1", "sessionID": "o1", "title": SECRET, "role": "user", "time": {"created": 1}}

@@ -203,7 +203,7 @@ def test_unsubscribing_ends_it_and_only_ones_own(daemon: DaemonProcess) -> None:
         assert other["error"]["code"] == NotFound.code
         reader.call("unsubscribe", subscriptionId=subscription)
         assert reader.request("unsubscribe", {"subscriptionId": subscription})["error"]["code"] == NotFound.code
-        subscribe(reader, "session")
+        subscribe(reader, "session", id="end")
         store(writer, "m")
         writer.call("upsertSession", session={"id": "end"})
         assert next_change(reader)["id"] == "end"

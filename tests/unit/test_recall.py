@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clankersd.capture.harnesses import find_occasion
 from clankersd.recall.block import CLOSING, OPENING, Block, Item, shorten
-from clankersd.recall.harnesses import occasion
 from clankersd.recall.skip import why_trivial
 
 
@@ -131,4 +131,4 @@ def test_shorten_cuts_between_words() -> None:
     ],
 )
 def test_at_other_events_nothing_is_told(harness: str, event: dict[str, object]) -> None:
-    assert occasion(harness, event) is None
+    assert find_occasion(harness, event) is None

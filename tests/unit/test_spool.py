@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clankers.spool import spool_event
-from clankersd.capture.spool import MOST_REJECTED, MOST_REJECTED_BYTES, make_room
+from clankersd.capture.spool import MAX_REJECTED, MAX_REJECTED_BYTES, make_room
 
 
 def put(folder: Path, number: int, size: int) -> str:
@@ -25,18 +25,18 @@ def remaining(folder: Path) -> list[str]:
 
 
 def test_make_room_deletes_the_oldest_rejected_events_beyond_the_size_limit(tmp_path: Path) -> None:
-    names = [put(tmp_path, number, MOST_REJECTED_BYTES // 3) for number in range(5)]
+    names = [put(tmp_path, number, MAX_REJECTED_BYTES // 3) for number in range(5)]
     assert remaining(tmp_path) == names[-3:]
 
 
 def test_make_room_leaves_one_event_even_if_it_exceeds_the_limit(tmp_path: Path) -> None:
     put(tmp_path, 1, 10)
-    large = put(tmp_path, 2, MOST_REJECTED_BYTES + 1)
+    large = put(tmp_path, 2, MAX_REJECTED_BYTES + 1)
     assert remaining(tmp_path) == [large]
 
 
 def test_make_room_deletes_the_oldest_events_beyond_the_count_limit(tmp_path: Path) -> None:
-    names = [put(tmp_path, number, 2) for number in range(MOST_REJECTED + 3)]
+    names = [put(tmp_path, number, 2) for number in range(MAX_REJECTED + 3)]
     assert remaining(tmp_path) == names[3:]
 
 

@@ -2,7 +2,6 @@
 
 import sys
 import time
-from typing import cast, get_args
 
 import click
 import msgspec
@@ -16,13 +15,13 @@ from clankers_protocol.capture import (
     CaptureReport,
     CaptureStatus,
     HarnessCapture,
-    Importable,
     ImportStart,
     ImportSummary,
     LostEvents,
     SpoolDepth,
     TranscriptReading,
 )
+from clankers_protocol.harnesses import IMPORTABLE, find_harness
 
 COLUMNS = [
     Column("Harness", style="cyan"),
@@ -146,7 +145,7 @@ def _transcripts(read: TranscriptReading) -> str:
 
 
 @click.command(name="import")
-@click.argument("harness", type=click.Choice(get_args(Importable)))
+@click.argument("harness", type=click.Choice(IMPORTABLE))
 @click.option(
     "--since",
     metavar="TIME",
@@ -164,7 +163,7 @@ def import_(ctl: Ctl, harness: str, since: int | None, dry_run: bool) -> None:
       clankers-ctl import claude-code --since 4w
       clankers-ctl import opencode --json | jq .result
     """
-    job = run_job_or_exit(ctl, ImportStart(cast(Importable, harness), since, dry_run))
+    job = run_job_or_exit(ctl, ImportStart(harness, since, dry_run))
     if ctl.json:
         print_json(job)
     else:
@@ -172,7 +171,8 @@ def import_(ctl: Ctl, harness: str, since: int | None, dry_run: bool) -> None:
 
 
 def _print_summary(job: Job, summary: ImportSummary) -> None:
-    noun = "transcript" if summary.harness == "claude-code" else "session"
+    harness = find_harness(summary.harness)
+    noun = harness.history_unit if harness else "session"
     read = f"Read {plural(summary.files, noun)} in {job_duration(job)}"
     echo(f"{read}; {'would import' if summary.dry_run else 'imported'}:")
     print_facts(

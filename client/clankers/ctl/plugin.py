@@ -25,6 +25,7 @@ from clankers.ctl.edits import (
 )
 from clankers.ctl.output import echo, print_json
 from clankers.ctl.service_managers import path_environment
+from clankers_protocol.harnesses import WITH_PLUGIN
 from clankers_protocol.paths import default_paths
 from clankers_protocol.wire import Wire
 
@@ -176,9 +177,9 @@ class OpenCode:
             return False
 
 
-HARNESSES: dict[str, Callable[[], ClaudeCode | OpenCode]] = {"claude-code": ClaudeCode, "opencode": OpenCode}
+HARNESSES: dict[str, Callable[[], ClaudeCode | OpenCode]] = {plugin.name: plugin for plugin in (ClaudeCode, OpenCode)}
 
-harness_argument = click.argument("harness", type=click.Choice(list(HARNESSES)))
+harness_argument = click.argument("harness", type=click.Choice(WITH_PLUGIN))
 dry_run_option = click.option("--dry-run", is_flag=True, help="Show what would be changed; change nothing.")
 
 
@@ -245,7 +246,7 @@ def uninstall(ctl: Ctl, harness: str, dry_run: bool) -> None:
 
 
 @plugin.command()
-@click.argument("harness", type=click.Choice(list(HARNESSES)), required=False)
+@click.argument("harness", type=click.Choice(WITH_PLUGIN), required=False)
 @json_option
 @click.make_pass_decorator(Ctl, ensure=True)
 def status(ctl: Ctl, harness: str | None) -> None:

@@ -1,37 +1,60 @@
-"""What an event changes: its rows. Absent or empty never overwrites; replays change nothing."""
+"""Store captured events, one function per kind. Absent or empty fields never overwrite, and replays change nothing.
+
+`prepare_event` redacts and chunks outside the transaction; `apply_event` stores the result inside it.
+"""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import msgspec
 
-from clankers_protocol.errors import InvalidParams, InvalidPayload
-from clankers_protocol.events import CompactionEvent, MessageEvent, SessionErrorEvent, SessionEvent, ToolEvent
+from clankers_protocol.errors import InvalidPayload
 from clankers_protocol.ids import encode_id
-from clankers_protocol.subscriptions import ChangeKind
 from clankers_protocol.wire import Wire
 from clankersd import clock
 from clankersd.capture import opt_out
+from clankersd.capture.events import (
+    UNKNOWN_TOOL,
+    CapturedEvent,
+    CompactionReported,
+    ErrorReported,
+    FirstPrompt,
+    Identity,
+    MessageReported,
+    SessionClearedFrom,
+    SessionEnded,
+    SessionInactive,
+    SessionNote,
+    SessionOpened,
+    SessionOptedOut,
+    SessionReported,
+    SessionSummary,
+    SessionUsage,
+    ToolReported,
+    text_digest,
+)
+from clankersd.capture.identity import resolve_id
 from clankersd.capture.redaction import capped, count_redactions, redact, redact_all
-from clankersd.db import Db
+from clankersd.db import Db, Notification, Store
+from clankersd.db.group_commit import Outcome
 from clankersd.db.upsert import FILL, GIVEN, HIGHEST, KEEP, upsert
+from clankersd.index.chunks import ChunkedText
 from clankersd.index.index import Index
 from clankersd.index.messages import add_tool_to_backlog, index_message, index_role
 from clankersd.projects import ensure_project, project_row
-from clankersd.wire.subscriptions import Hub
-
-if TYPE_CHECKING:
-    from clankersd.app import Daemon
+from clankersd.wire.preparation import prepare
 
 UNTITLED = "Untitled Session"
-"""What the original plugins send before there is a title: as good as none."""
+"""Placeholder title that the original plugins send; it counts as none."""
 
-UNKNOWN_TOOL = "unknown"
-"""The name of a tool of which only the result was told."""
+MAX_TITLE_CHARACTERS = 120
+SAME_ERROR_MS = 60_000
+PROVISIONAL_COMPACTION_MS = 600_000
 
 _IDS = ("id", "session_id", "message_id")
-"""Checked before if a client gave them; some harnesses have none, and those made of others' may be too long."""
+"""Ids from clients were checked before; ids that readers compose of others may be too long."""
 
 _TIMES = ("created_at", "updated_at", "ended_at", "completed_at")
 _PROJECT_OF_PATH = "(SELECT id FROM projects WHERE path = :project_root)"
@@ -71,11 +94,12 @@ _SESSION = upsert(
     metadata=GIVEN,
 )
 
-# A session that is only heard of so far; or, of a known one, that something happened in it.
-_HEARD_OF = """
-    INSERT INTO sessions (id, source, created_at, created_guessed, updated_at)
-    VALUES (:session_id, :source, COALESCE(:created_at, :now), 1, COALESCE(:created_at, :now))
-    ON CONFLICT (id) DO UPDATE SET updated_at = :created_at WHERE sessions.updated_at < :created_at
+_SESSION_STATE = """
+    SELECT EXISTS (SELECT 1 FROM opted_out WHERE session_id = :id) AS is_opted_out,
+           (SELECT updated_at FROM sessions WHERE id = :id) AS updated_at
+"""
+_PLACEHOLDER_SESSION = """
+    INSERT INTO sessions (id, source, created_at, created_guessed, updated_at) VALUES (:id, :source, :at, 1, :at)
 """
 
 _CLEAR_SESSION = """
@@ -134,8 +158,8 @@ _COMPACTION = upsert(
     created_at=KEEP,
 )
 
-# A transcript is the last word on whether a tool succeeded; of the rest, what a hook told first is more exact.
-_TOOL_FILLED = upsert(
+# A transcript is right about success; for everything else, what a hook reported first is more exact.
+_TOOL_FROM_TRANSCRIPT = upsert(
     "tools",
     insert=_FIRST_SEEN,
     session_id=KEEP,
@@ -173,144 +197,217 @@ _REDACTED: dict[str, Callable[[Any], tuple[Any, dict[str, int]]]] = {
     "metadata": redact_all,
 }
 
-Settle = Callable[[Db, dict[str, Any]], str | None]
-"""Says by which id a message is stored; None when it is stored elsewhere already."""
+_SAME_ERROR = f"""
+    SELECT 1 FROM session_errors
+    WHERE session_id = :session_id AND id <> :id AND error_type IS :error_type
+      AND abs(created_at - coalesce(:created_at, 0)) < {SAME_ERROR_MS}
+"""
+_OTHER_COMPACTION = f"""
+    SELECT 1 FROM compaction_events
+    WHERE session_id = :session_id AND id <> :id AND created_at > :created_at - {PROVISIONAL_COMPACTION_MS}
+"""
+_DELETE_PROVISIONAL = f"""
+    DELETE FROM compaction_events
+    WHERE session_id = :session_id AND id LIKE 'evt%' AND summary IS NULL
+      AND abs(created_at - (SELECT created_at FROM compaction_events WHERE id = :id)) < {PROVISIONAL_COMPACTION_MS}
+"""
+
+_CREATED_LATER = "SELECT 1 FROM sessions WHERE id = :id AND created_guessed = 0 AND created_at > :at"
+_MARK_FORK = """
+    UPDATE sessions SET prompt_tokens = NULL, completion_tokens = NULL, cost = NULL, metadata = json_patch(
+        COALESCE(metadata, '{}'), json_object('startedBy', 'fork', 'forkedFrom', (
+            SELECT messages.session_id FROM sessions AS other
+            JOIN messages ON messages.session_id = other.id AND messages.created_at = :at
+            WHERE other.source = sessions.source AND other.project_path = sessions.project_path AND other.id <> :id
+            LIMIT 1)))
+    WHERE id = :id AND metadata ->> '$.forkedFrom' IS NULL RETURNING id
+"""
+
+SessionUpdate = (
+    SessionOptedOut
+    | SessionOpened
+    | SessionEnded
+    | SessionInactive
+    | SessionNote
+    | SessionClearedFrom
+    | SessionUsage
+    | SessionSummary
+    | FirstPrompt
+)
+"""Events that update a session that is stored, and do nothing where there is none."""
+
+_SESSION_UPDATES: dict[type, str] = {
+    SessionOpened: """
+        UPDATE sessions SET status = 'active', ended_at = NULL,
+                            metadata = json_set(COALESCE(metadata, '{}'), '$.openedAt', :at)
+        WHERE id = :id AND COALESCE(ended_at, 0) < :at AND COALESCE(metadata ->> '$.openedAt', 0) < :at RETURNING id
+    """,
+    SessionEnded: """
+        UPDATE sessions SET status = 'ended', ended_at = :at, updated_at = MAX(updated_at, :at),
+                            metadata = json_set(COALESCE(metadata, '{}'), '$.endReason', :reason)
+        WHERE id = :id AND COALESCE(ended_at, 0) < :at AND COALESCE(metadata ->> '$.openedAt', 0) <= :at RETURNING id
+    """,
+    SessionInactive: """
+        UPDATE sessions SET status = 'ended', ended_at = updated_at WHERE id = :id AND status IS NULL RETURNING id
+    """,
+    SessionNote: """
+        UPDATE sessions SET metadata = json_patch(COALESCE(metadata, '{}'), :facts) WHERE id = :id RETURNING id
+    """,
+    SessionClearedFrom: """
+        UPDATE sessions SET metadata = json_set(COALESCE(metadata, '{}'), '$.clearedFrom', (
+            SELECT id FROM sessions AS before
+            WHERE before.project_path = :project AND before.metadata ->> '$.endReason' = 'clear' AND before.id <> :id
+              AND before.id NOT IN (SELECT metadata ->> '$.clearedFrom' FROM sessions
+                                    WHERE project_path = :project AND metadata ->> '$.clearedFrom' IS NOT NULL)
+            ORDER BY before.ended_at DESC LIMIT 1))
+        WHERE id = :id AND metadata ->> '$.clearedFrom' IS NULL RETURNING id
+    """,
+    SessionUsage: """
+        UPDATE sessions SET prompt_tokens = MAX(COALESCE(prompt_tokens, 0), :prompt),
+                            completion_tokens = MAX(COALESCE(completion_tokens, 0), :completion),
+                            cost = MAX(COALESCE(cost, 0), :cost)
+        WHERE id = :id AND metadata ->> '$.forkedFrom' IS NULL AND COALESCE(metadata ->> '$.startedBy', '') <> 'fork'
+        RETURNING id
+    """,
+    SessionSummary: "UPDATE sessions SET summary = :summary WHERE id = :id RETURNING id",
+    FirstPrompt: """
+        UPDATE sessions SET title = COALESCE(title, :title), user_prompt = COALESCE(user_prompt, :prompt)
+        WHERE id = :id AND (title IS NULL OR user_prompt IS NULL) RETURNING id
+    """,
+}
 
 
 @dataclass(frozen=True)
-class Change:
-    """What an event changes, and of what its subscribers are told once that is committed."""
+class PreparedEvent:
+    """An event that is ready to be applied: its texts are redacted and chunked.
 
-    store: Callable[[Db], None]
-    news: tuple[tuple[ChangeKind, str], ...] = ()
+    `row` holds the parameters of its statement, `redactions` the number of secrets by kind. `chunks` is None for a text
+    that is chunked later.
+    """
 
-    def __call__(self, db: Db) -> None:
-        self.store(db)
-
-    def announce(self, hub: Hub) -> None:
-        """Tell subscribers; to be called after the commit."""
-        for kind, name in self.news:
-            hub.publish(kind, "stored", name)
-
-
-async def keep(daemon: "Daemon", change: Change, bulk: bool = False) -> None:
-    """Store what an event changes, and let it be known."""
-    await daemon.store.write(change, bulk)
-    change.announce(daemon.hub)
+    event: CapturedEvent
+    session_id: str
+    row: dict[str, Any]
+    redactions: dict[str, int] = field(default_factory=dict)
+    chunks: list[ChunkedText] | None = None
+    project: dict[str, Any] | None = None
+    is_opted_out: bool = False
+    is_indexed: bool = False
 
 
-def session_change(_index: Index, event: SessionEvent) -> Change:
-    """Store a session and the project it ran in; nothing of one whose project does not want to be captured."""
-    row = _row(event, "session", "id")
-    row["title"] = None if row["title"] == UNTITLED else row["title"]
+async def store_event(store: Store, index: Index, event: CapturedEvent) -> None:
+    """Prepare and store one event of the request being served."""
+    prepared = await prepare(partial(prepare_event, index, event))
+    await store.write(partial(apply_event, event=prepared))
+
+
+async def store_events(store: Store, events: list[PreparedEvent]) -> list[Outcome]:
+    """Store many events in order, each as a change of its own, with single events of others in between."""
+    return await store.write_all(partial(apply_event, event=event) for event in events)
+
+
+# -- preparing: everything that takes processor time, outside the transaction
+
+
+def prepare_event(index: Index, event: CapturedEvent) -> PreparedEvent:
+    """Redact and chunk an event; raises RpcError for one that cannot be stored."""
+    match event:
+        case SessionReported():
+            return _prepare_session(event)
+        case MessageReported():
+            return _prepare_message(index, event)
+        case ToolReported():
+            return _prepare_tool(index, event)
+        case ErrorReported():
+            row, redactions = _row_of(event.error, "session error", "id", "session_id")
+            return PreparedEvent(event, row["session_id"], row, redactions)
+        case CompactionReported():
+            row, redactions = _row_of(event.compaction, "compaction event", "id", "session_id")
+            return PreparedEvent(event, row["session_id"], row, redactions)
+        case _:
+            return PreparedEvent(event, event.session_id, _session_update_params(event))
+
+
+def _prepare_session(event: SessionReported) -> PreparedEvent:
+    row, redactions = _row_of(event.session, "session", "id")
+    if row["title"] == UNTITLED:
+        row["title"] = None
     row["context_json"] = row.pop("context")
     path = row["project_path"]
-    row["project_path"] = path = path and (path.rstrip("/") or "/")
-    if path and opt_out.declines(path):
-        return Change(opt_out.decline(row["id"], row["now"]))
-    project = project_row(path, row["project_name"]) if path else None
-    row["project_root"] = project and project["path"]
-
-    def store(db: Db) -> None:
-        if project:
-            opt_out.welcome(db, row["id"])
-            ensure_project(db, project)
-        elif opt_out.declined(db, row["id"]):
-            return
-        db.execute(_SESSION, row)
-        count_redactions(db, row["redacted"], row["now"])
-
-    return Change(store, (("session", row["id"]),))
+    if path is None:
+        row["project_root"] = None
+        return PreparedEvent(event, row["id"], row, redactions)
+    path = row["project_path"] = path.rstrip("/") or "/"
+    if opt_out.is_opted_out(path):
+        return PreparedEvent(event, row["id"], row, is_opted_out=True)
+    project = project_row(path, row["project_name"])
+    row["project_root"] = project["path"]
+    return PreparedEvent(event, row["id"], row, redactions, project=project)
 
 
-def clear_session(db: Db, session_id: str, *, title: bool, metadata: bool) -> None:
-    """Take from a session what no event can take away, since what is absent or empty never overwrites."""
-    db.execute(_CLEAR_SESSION, {"id": session_id, "title": title, "metadata": metadata})
+def _prepare_message(index: Index, event: MessageReported) -> PreparedEvent:
+    row, redactions = _row_of(event.message, "message", "id", "session_id")
+    text = row["text_content"]
+    if event.identity is not None:
+        row["digest"] = text_digest(text)
+    index.add_speaker(row["role"])
+    return PreparedEvent(event, row["session_id"], row, redactions, index.chunk_text(text) if text else None)
 
 
-def message_change(index: Index, event: MessageEvent, settle: Settle | None = None) -> Change:
-    """Store a message, and make its text searchable in the same transaction."""
-    row = _row(event, "message", "id", "session_id")
-    text, role = row["text_content"], row["role"]
-    prepared = index.chunk_text(text) if text else None
-    index.add_speaker(role)
-
-    def store(db: Db) -> None:
-        if not _heard_of(db, row):
-            return
-        found = settle(db, row) if settle else row["id"]
-        if found is None:
-            return
-        [message] = db.fetch(_MESSAGE, {**row, "id": found})
-        count_redactions(db, row["redacted"], row["now"])
-        if text:
-            index_message(db, message, prepared)
-        elif role:
-            index_role(db, found, role)
-
-    return Change(store, (("message", row["id"]),))
+def _prepare_tool(index: Index, event: ToolReported) -> PreparedEvent:
+    limit = index.max_tool_output_chars
+    shortened = msgspec.structs.replace(event.tool, tool_output=capped(event.tool.tool_output, limit))
+    row, redactions = _row_of(shortened, "tool", "id", "session_id", "tool_name")
+    row["tool_output"] = capped(row["tool_output"], limit, slack=0)
+    return PreparedEvent(event, row["session_id"], row, redactions, is_indexed="tools" in index.wanted.sources)
 
 
-def tool_change(index: Index, event: ToolEvent, statement: str = _TOOL) -> Change:
-    """Store a tool call, to be searchable soon where the configuration says so."""
-    cut = capped(event.tool_output, index.max_tool_output_chars)
-    row = _row(msgspec.structs.replace(event, tool_output=cut), "tool", "id", "session_id", "tool_name")
-    row["tool_output"] = capped(row["tool_output"], index.max_tool_output_chars, slack=0)
-    store_tool = _of_a_session(statement, row)
-    if "tools" not in index.wanted.sources:
-        return store_tool
-
-    def store(db: Db) -> None:
-        store_tool(db)
-        add_tool_to_backlog(db, row["id"])
-
-    return Change(store)
-
-
-def tool_filled_in(index: Index, event: ToolEvent) -> Change:
-    """Store what a transcript tells of a tool call: it adds to what the hooks told."""
-    return tool_change(index, event, _TOOL_FILLED)
-
-
-def error_change(_index: Index, event: SessionErrorEvent) -> Change:
-    """Store an error of a session."""
-    return _of_a_session(_ERROR, _row(event, "session error", "id", "session_id"))
-
-
-def compaction_change(_index: Index, event: CompactionEvent, settle: Settle | None = None) -> Change:
-    """Store a compaction."""
-    return _of_a_session(_COMPACTION, _row(event, "compaction event", "id", "session_id"), settle)
+def _session_update_params(event: SessionUpdate) -> dict[str, Any]:
+    params: dict[str, Any] = {"id": event.session_id}
+    match event:
+        case SessionOptedOut() | SessionOpened():
+            params["at"] = event.at
+        case SessionEnded():
+            params |= {"at": event.at, "reason": redact(event.reason or "other")[0]}
+        case SessionNote():
+            params["facts"] = msgspec.json.encode(redact_all(event.facts)[0]).decode()
+        case SessionClearedFrom():
+            params["project"] = event.project_path and (event.project_path.rstrip("/") or "/")
+        case SessionUsage():
+            params |= {"prompt": event.prompt_tokens, "completion": event.completion_tokens, "cost": event.cost}
+        case SessionSummary():
+            params["summary"] = redact(event.summary)[0]
+        case FirstPrompt():
+            prompt = redact(event.prompt)[0]
+            # Only the beginning is split into words: a prompt may have megabytes.
+            title = " ".join(prompt.lstrip()[: MAX_TITLE_CHARACTERS * 100].split())[:MAX_TITLE_CHARACTERS]
+            params |= {"prompt": prompt, "title": title}
+        case SessionInactive():
+            pass
+    return params
 
 
-def _of_a_session(statement: str, row: dict[str, Any], settle: Settle | None = None) -> Change:
-    def store(db: Db) -> None:
-        if not _heard_of(db, row):
-            return
-        found = settle(db, row) if settle else row["id"]
-        if found is not None:
-            db.execute(statement, {**row, "id": found})
-            count_redactions(db, row["redacted"], row["now"])
+def _row_of(event: Wire, what: str, *required: str) -> tuple[dict[str, Any], dict[str, int]]:
+    """Return an event as SQL parameters, with the number of its secrets by kind.
 
-    return Change(store)
-
-
-def _heard_of(db: Db, row: dict[str, Any]) -> bool:
-    """Make sure there is a session to belong to; False for one that is not to be captured."""
-    if opt_out.declined(db, row["session_id"]):
-        return False
-    db.execute(_HEARD_OF, {key: row.get(key) for key in ("session_id", "source", "created_at", "now")})
-    return True
-
-
-def _row(event: Wire, what: str, *required: str) -> dict[str, Any]:
-    """The event as parameters: no secrets, nothing empty, times in milliseconds, objects as JSON."""
-    given = msgspec.structs.asdict(event)
-    redacted = _redact(given)
-    row = {name: _plain(value) for name, value in given.items()}
+    Texts are redacted, empty values are None, times are in milliseconds, objects are JSON.
+    """
+    row = msgspec.structs.asdict(event)
+    redactions: dict[str, int] = {}
+    for name, clean in _REDACTED.items():
+        if value := row.get(name):
+            row[name], counts = clean(value)
+            for kind, count in counts.items():
+                redactions[kind] = redactions.get(kind, 0) + count
+    for name, value in row.items():
+        if value == "":
+            row[name] = None
+        elif isinstance(value, dict):
+            row[name] = msgspec.json.encode(value).decode() if value else None
     for name in required:
         if row[name] is None:
-            field = msgspec.structs.fields(event)[event.__struct_fields__.index(name)].encode_name
-            raise InvalidPayload(f"invalid {what} payload", {"field": field})
+            field_name = msgspec.structs.fields(event)[event.__struct_fields__.index(name)].encode_name
+            raise InvalidPayload(f"invalid {what} payload", {"field": field_name})
     for name in _IDS:
         if row.get(name):
             row[name] = encode_id(row[name])
@@ -320,45 +417,140 @@ def _row(event: Wire, what: str, *required: str) -> dict[str, Any]:
     if row.get("duration_ms") is not None:
         row["duration_ms"] = round(row["duration_ms"])
     row["now"] = clock.now()
-    row["redacted"] = redacted
-    return row
+    return row, redactions
 
 
-def _redact(given: dict[str, Any]) -> dict[str, int]:
-    """Take the secrets out of an event's texts; tells how many of which kind there were."""
-    counts: dict[str, int] = {}
-    for name, clean in _REDACTED.items():
-        if value := given.get(name):
-            given[name], found = clean(value)
-            for kind, count in found.items():
-                counts[kind] = counts.get(kind, 0) + count
-    return counts
+# -- applying: inside the transaction
 
 
-def _plain(value: Any) -> Any:
-    if value == "" or value is None:
-        return None
-    if isinstance(value, dict):
-        return msgspec.json.encode(value).decode() if value else None
-    return value
+def apply_event(db: Db, event: PreparedEvent) -> None:
+    """Store a prepared event, and announce the rows that it changed after the commit."""
+    original_at = getattr(event.event, "original_at", None)
+    if original_at is not None and _is_copy_of_fork(db, event.session_id, original_at):
+        return
+    match event.event:
+        case SessionReported(only_without_project=only_without_project):
+            _apply_session(db, event, only_without_project=only_without_project)
+        case MessageReported(identity=identity):
+            _apply_message(db, event, identity)
+        case ToolReported(report=report):
+            _apply_tool(db, event, report)
+        case ErrorReported(once=once):
+            _apply_error(db, event, once=once)
+        case CompactionReported() as compaction:
+            _apply_compaction(db, event, compaction)
+        case SessionOptedOut(at=at):
+            opt_out.opt_out_session(db, event.session_id, at)
+        case update:
+            if db.value(_SESSION_UPDATES[type(update)], event.row) is not None:
+                _announce_session(db, event.session_id)
 
 
-_KINDS: dict[str, tuple[type[Wire], Callable[[Index, Any], Change]]] = {
-    "session": (SessionEvent, session_change),
-    "message": (MessageEvent, message_change),
-    "tool": (ToolEvent, tool_change),
-    "sessionError": (SessionErrorEvent, error_change),
-    "compactionEvent": (CompactionEvent, compaction_change),
-}
+def _apply_session(db: Db, event: PreparedEvent, *, only_without_project: bool) -> None:
+    session_id = event.session_id
+    if only_without_project:
+        known = db.value("SELECT project_path FROM sessions WHERE id = :id", {"id": session_id})
+        if known is not None:
+            return
+    if event.is_opted_out:
+        opt_out.opt_out_session(db, session_id, event.row["now"])
+        return
+    if event.project:
+        opt_out.opt_in_session(db, session_id)
+        ensure_project(db, event.project)
+    elif opt_out.is_session_opted_out(db, session_id):
+        return
+    db.execute(_SESSION, event.row)
+    count_redactions(db, event.redactions, event.row["now"])
+    _announce_session(db, session_id)
 
 
-def read_event(index: Index, event: dict[str, Any]) -> Change:
-    """What an event of a batch changes; raises RpcError for one that cannot be stored."""
-    kinds = [kind for kind in _KINDS if kind in event]
-    if len(kinds) != 1:
-        raise InvalidParams(f"invalid params: an event has exactly one of {', '.join(_KINDS)}")
-    struct, change = _KINDS[kinds[0]]
-    try:
-        return change(index, msgspec.convert(event[kinds[0]], struct))
-    except msgspec.ValidationError as error:
-        raise InvalidParams(f"invalid params: {error}") from error
+def _apply_message(db: Db, event: PreparedEvent, identity: Identity | None) -> None:
+    if not _ensure_session(db, event):
+        return
+    row = event.row
+    message_id = resolve_id(db, identity, row)
+    if message_id is None:
+        return
+    [message] = db.fetch(_MESSAGE, {**row, "id": message_id})
+    count_redactions(db, event.redactions, row["now"])
+    if row["text_content"]:
+        index_message(db, message, event.chunks)
+    elif row["role"]:
+        index_role(db, message_id, row["role"])
+    facts = {"sessionId": message["session_id"], "role": message["role"]}
+    db.after_commit(Notification("message", "stored", message_id, facts))
+
+
+def _apply_tool(db: Db, event: PreparedEvent, report: str) -> None:
+    if not _ensure_session(db, event):
+        return
+    row = event.row
+    if report == "batch" and db.value("SELECT success FROM tools WHERE id = :id", row) is not None:
+        row = {**row, "success": None, "error_message": None}
+    db.execute(_TOOL_FROM_TRANSCRIPT if report == "transcript" else _TOOL, row)
+    if report == "success":
+        db.execute("UPDATE tools SET error_message = NULL WHERE id = :id AND error_message IS NOT NULL", row)
+    count_redactions(db, event.redactions, row["now"])
+    if event.is_indexed:
+        add_tool_to_backlog(db, row["id"])
+
+
+def _apply_error(db: Db, event: PreparedEvent, *, once: bool) -> None:
+    if once and db.value(_SAME_ERROR, event.row) is not None:
+        return
+    if _ensure_session(db, event):
+        db.execute(_ERROR, event.row)
+        count_redactions(db, event.redactions, event.row["now"])
+
+
+def _apply_compaction(db: Db, event: PreparedEvent, compaction: CompactionReported) -> None:
+    if not _ensure_session(db, event):
+        return
+    row = event.row
+    if compaction.provisional and db.value(_OTHER_COMPACTION, row) is not None:
+        return
+    compaction_id = resolve_id(db, compaction.identity, row)
+    if compaction_id is None:
+        return
+    db.execute(_COMPACTION, {**row, "id": compaction_id})
+    count_redactions(db, event.redactions, row["now"])
+    if compaction.replaces_provisional:
+        db.execute(_DELETE_PROVISIONAL, row)
+
+
+def _ensure_session(db: Db, event: PreparedEvent) -> bool:
+    """Create a placeholder session if there is none yet; False for a session that has opted out."""
+    session = db.fetch_one(_SESSION_STATE, {"id": event.session_id})
+    assert session
+    if session["is_opted_out"]:
+        return False
+    row = event.row
+    created_at = row["created_at"]
+    if session["updated_at"] is None:
+        params = {"id": event.session_id, "source": row.get("source"), "at": created_at or row["now"]}
+        db.execute(_PLACEHOLDER_SESSION, params)
+        _announce_session(db, event.session_id)
+    elif created_at is not None and session["updated_at"] < created_at:
+        params = {"id": event.session_id, "at": created_at}
+        db.execute("UPDATE sessions SET updated_at = :at WHERE id = :id", params)
+    return True
+
+
+def _is_copy_of_fork(db: Db, session_id: str, original_at: int) -> bool:
+    """Tell whether an event is older than its session, and if so, mark the session as a fork."""
+    params = {"id": session_id, "at": original_at}
+    if not db.value(_CREATED_LATER, params):
+        return False
+    if db.value(_MARK_FORK, params) is not None:
+        _announce_session(db, session_id)
+    return True
+
+
+def _announce_session(db: Db, session_id: str) -> None:
+    db.after_commit(Notification("session", "stored", session_id))
+
+
+def clear_session(db: Db, session_id: str, *, title: bool, metadata: bool) -> None:
+    """Remove the title or the metadata of a session, which no event can do: an absent field never overwrites."""
+    db.execute(_CLEAR_SESSION, {"id": session_id, "title": title, "metadata": metadata})

@@ -1,6 +1,8 @@
-"""Events from `clankers-hook`: what a harness tells becomes changes, and is counted."""
+"""Hook events from `clankers-hook`: read by the harness's module, stored with the count of its events."""
 
 import hashlib
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -8,15 +10,13 @@ import msgspec
 
 from clankers_protocol.errors import InvalidParams, RpcError, StorageUnavailable
 from clankers_protocol.events import HookEvent
-from clankers_protocol.ids import encode_id
 from clankers_protocol.wire import Ok
 from clankersd import clock
-from clankersd.capture import opt_out
-from clankersd.capture.apply import Change, keep, read_event
-from clankersd.capture.harnesses import READERS
-from clankersd.capture.harnesses.payload import Told
+from clankersd.capture import opt_out, transcripts
+from clankersd.capture.apply import PreparedEvent, apply_event, prepare_event
+from clankersd.capture.events import HookReading, SessionOptedOut
+from clankersd.capture.harnesses import HARNESSES
 from clankersd.capture.redaction import redact
-from clankersd.capture.transcripts import wanted, wanted_again
 from clankersd.db import Db
 from clankersd.index.index import Index
 from clankersd.wire.preparation import prepare
@@ -25,9 +25,8 @@ from clankersd.wire.rpc import handles
 if TYPE_CHECKING:
     from clankersd.app import Daemon
 
-GENERIC = "generic"
-ID_FIELDS = ("id", "sessionId", "messageId", "chatId")
 MAX_DIGESTS = 50_000
+"""Newest hook events that are remembered, so that a repeated one is not counted again."""
 
 _REMEMBER = "INSERT INTO hook_events (digest) VALUES (:digest) ON CONFLICT DO NOTHING RETURNING position"
 _FORGET_OLDEST = f"DELETE FROM hook_events WHERE position <= (SELECT max(position) FROM hook_events) - {MAX_DIGESTS}"
@@ -47,92 +46,73 @@ _COUNT_REFUSAL = """
 """
 
 
+@dataclass(frozen=True)
+class PreparedHook:
+    """A hook event that is ready to be stored.
+
+    `count` holds the parameters of its harness's count. `digest` identifies an event with a time: a hook whose reply
+    came too late spools an event that is stored already.
+    """
+
+    harness: str
+    reading: HookReading
+    events: list[PreparedEvent]
+    count: dict[str, Any]
+    digest: bytes | None
+
+
 @handles(HookEvent)
 async def hook_event(daemon: "Daemon", request: HookEvent) -> Ok:
-    await daemon.spool.catch_up()  # what was kept earlier happened earlier
+    await daemon.spool.catch_up()  # spooled events are older
     try:
-        change = await prepare(partial(change_of, daemon.index, request))
+        hook = await prepare(partial(prepare_hook, daemon.index, request))
     except RpcError as error:
-        await _count_refusal(daemon, request.harness, error)
+        row = {"harness": request.harness[:100], "why": redact(error.message[:500])[0], "now": clock.now()}
+        with suppress(StorageUnavailable):  # the error below says enough
+            await daemon.store.write(lambda db: db.execute(_COUNT_REFUSAL, row))
         raise
-    await keep(daemon, change)
+    await daemon.store.write(partial(apply_hook, hook=hook))
     daemon.index.wake()
     daemon.transcripts.wake()
     return Ok()
 
 
-def change_of(index: Index, request: HookEvent) -> Change:
-    """What a harness's event changes; raises RpcError for one that cannot be read."""
-    at = clock.to_ms(request.at) or clock.now()
-    if request.harness == GENERIC:
-        event = _with_encoded_ids(request.event)
-        return _all([read_event(index, event), _counted(request, _generic(event), at)])
-    if request.harness not in READERS:
+def prepare_hook(index: Index, request: HookEvent) -> PreparedHook:
+    """Read and prepare a hook event; raises RpcError for one that cannot be read."""
+    harness = HARNESSES.get(request.harness)
+    if harness is None:
         raise InvalidParams(f"invalid params: there is no harness {request.harness!r} - at `$.harness`")
-    told = READERS[request.harness](request.event, at)
-    if told.project and told.session_id and opt_out.declines(told.project):
-        return _all([Change(opt_out.decline(told.session_id, at)), _counted(request, told, at, opted_out=1)])
-    changes = [fact(index) for fact in told.facts]
-    if told.begins_or_ends:
-        changes.append(wanted_again(told.session_id))
-    changes += [wanted(request.harness, path, told.session_id) for path in told.transcripts]
-    ignored = 0 if changes else 1
-    return _all([*changes, _counted(request, told, at, ignored)])
-
-
-def _all(changes: list[Change]) -> Change:
-    def store(db: Db) -> None:
-        for change in changes:
-            change(db)
-
-    return Change(store, tuple(news for change in changes for news in change.news))
-
-
-def _counted(request: HookEvent, told: Told, at: int, ignored: int = 0, opted_out: int = 0) -> Change:
-    """Count an event once: a hook whose answer comes too late spools what is stored already."""
-    digest = None if request.at is None else _digest(request)
-    row = {
+    at = clock.to_ms(request.at) or clock.now()
+    reading = harness.read_hook(request.event, at)
+    is_opted_out = bool(reading.project and reading.session_id and opt_out.is_opted_out(reading.project))
+    if is_opted_out:
+        reading = HookReading(reading.name, reading.session_id, events=[SessionOptedOut(reading.session_id, at)])
+    is_ignored = not (reading.events or reading.transcripts or reading.opens_or_closes)
+    count = {
         "harness": request.harness,
-        "event": redact(told.event[:100])[0] or None,
-        "session_id": told.session_id[:1024] or None,
+        "event": redact(reading.name[:100])[0] or None,
+        "session_id": reading.session_id[:1024] or None,
         "at": at,
-        "ignored": ignored,
-        "opted_out": opted_out,
+        "ignored": int(is_ignored),
+        "opted_out": int(is_opted_out),
     }
+    digest = None
+    if request.at is not None:
+        encoded = msgspec.json.encode([request.harness, request.at, request.event], order="deterministic")
+        digest = hashlib.sha256(encoded).digest()[:16]
+    events = [prepare_event(index, event) for event in reading.events]
+    return PreparedHook(request.harness, reading, events, count, digest)
 
-    def store(db: Db) -> None:
-        if digest is not None and db.value(_REMEMBER, {"digest": digest}) is None:
-            return
+
+def apply_hook(db: Db, hook: PreparedHook) -> None:
+    """Store the events of a hook, ask for its transcripts to be read, and count it once."""
+    for event in hook.events:
+        apply_event(db, event)
+    reading = hook.reading
+    if reading.opens_or_closes:
+        transcripts.request_session(db, reading.session_id)
+    for path in reading.transcripts:
+        transcripts.request_read(db, hook.harness, path, reading.session_id)
+    if hook.digest is None or db.value(_REMEMBER, {"digest": hook.digest}) is not None:
         db.execute(_FORGET_OLDEST)
-        db.execute(_COUNT, row)
-
-    return Change(store)
-
-
-def _digest(request: HookEvent) -> bytes:
-    encoded = msgspec.json.encode([request.harness, request.at, request.event], order="deterministic")
-    return hashlib.sha256(encoded).digest()[:16]
-
-
-def _with_encoded_ids(event: dict[str, Any]) -> dict[str, Any]:
-    """Spell the ids of a generic event so that they can be stored: a hook has nobody to show an error to."""
-    return {kind: _encode_ids(given) if isinstance(given, dict) else given for kind, given in event.items()}
-
-
-def _encode_ids(given: dict[str, Any]) -> dict[str, Any]:
-    ids = {key: encode_id(given[key]) for key in ID_FIELDS if isinstance(given.get(key), str)}
-    return {**given, **ids}
-
-
-def _generic(event: dict[str, Any]) -> Told:
-    kind, given = next(iter(event.items()))
-    session_id = given.get("id" if kind == "session" else "sessionId") if isinstance(given, dict) else None
-    return Told(kind, session_id if isinstance(session_id, str) else "")
-
-
-async def _count_refusal(daemon: "Daemon", harness: str, error: RpcError) -> None:
-    row = {"harness": harness[:100], "why": redact(error.message[:500])[0], "now": clock.now()}
-    try:
-        await daemon.store.write(lambda db: db.execute(_COUNT_REFUSAL, row))
-    except StorageUnavailable:
-        return  # the refusal itself says enough
+        db.execute(_COUNT, hook.count)

@@ -1,38 +1,31 @@
-"""History that harnesses kept before we were here, brought in as a job. What is here already stays as it is."""
+"""Import of the history in a harness's own files, as a job. What is stored already stays as it is."""
 
-import os
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
-import msgspec
 import structlog
 
 from clankers_protocol.admin import JobStarted
 from clankers_protocol.capture import ImportStart, ImportSummary
-from clankers_protocol.errors import RpcError
-from clankers_protocol.ids import encode_id
+from clankers_protocol.errors import InvalidParams, RpcError
 from clankersd import clock
 from clankersd.capture import opt_out
-from clankersd.capture.apply import Change
-from clankersd.capture.harnesses import opencode_storage
-from clankersd.capture.harnesses.opencode_storage import Malformed, Stored
-from clankersd.capture.transcripts import Piece, Place, folders, note_read, open_transcript
+from clankersd.capture.apply import PreparedEvent, apply_event, prepare_event
+from clankersd.capture.events import SessionInactive
+from clankersd.capture.harnesses import HARNESSES, data_folders
+from clankersd.capture.harnesses.base import Harness, PastSession
+from clankersd.capture.transcripts import Piece, Position, record_position
 from clankersd.db import Db
-from clankersd.safe_files import UnsafeFile
 from clankersd.wire.jobs import Progress
 from clankersd.wire.rpc import handles
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon
 
-PEEK = 256 * 1024
-CHANGES_PER_WRITE = 16
-OVER_MS = 3_600_000
-"""A session whose file rested for so long has ended, whether or not anything says so."""
+EVENTS_PER_WRITE = 16
+INACTIVE_AFTER_MS = 3_600_000
+"""A session whose file has not changed for this long has ended."""
 
 TABLES = {
     "sessions": "sessions",
@@ -41,19 +34,25 @@ TABLES = {
     "errors": "session_errors",
     "compactions": "compaction_events",
 }
-_OVER = "UPDATE sessions SET status = 'ended', ended_at = updated_at WHERE id = :id AND status IS NULL"
 
 log = structlog.get_logger(component="import")
 
 
 @handles(ImportStart)
 async def import_start(daemon: "Daemon", request: ImportStart) -> JobStarted:
-    work = _Import(daemon, request)
+    harness = HARNESSES.get(request.harness)
+    if harness is None or harness.find_history is None:
+        importable = ", ".join(name for name, each in HARNESSES.items() if each.find_history)
+        raise InvalidParams(
+            f"invalid params: there is no history of {request.harness!r} to import, only of {importable} "
+            "- at `$.harness`"
+        )
+    work = _Import(daemon, request, harness)
     return JobStarted(await daemon.jobs.start("history import", work.run))
 
 
 class _DryRun(Exception):
-    """Undoes what was tried, and tells what it would have brought."""
+    """Rolls back what was tried, and carries what it would have added."""
 
     def __init__(self, new: dict[str, list[str]], redacted: int) -> None:
         super().__init__("dry run")
@@ -61,29 +60,36 @@ class _DryRun(Exception):
         self.redacted = redacted
 
 
-@dataclass(frozen=True)
-class _Transcript:
-    path: Path
-    session_id: str
-    began: str
-    changed_at: int
-    project: str | None
-
-
 class _Import:
-    """One import: what is new is counted by its ids, so that a dry run counts the same."""
+    """One import. New rows are counted by their ids, so that a dry run counts the same."""
 
-    def __init__(self, daemon: "Daemon", request: ImportStart) -> None:
+    def __init__(self, daemon: "Daemon", request: ImportStart, harness: Harness) -> None:
         self._daemon = daemon
         self._request = request
-        self._since = clock.to_ms(request.since) or 0
+        self._harness = harness
         self._new: dict[str, set[str]] = {name: set() for name in TABLES}
         self._files = self._redacted = self._malformed = self._opted_out = self._unreadable = 0
 
     async def run(self, progress: Progress) -> ImportSummary:
-        """Bring in everything, oldest first: what a fork repeats belongs to the session that said it."""
-        bring = self._claude_code if self._request.harness == "claude-code" else self._opencode
-        await bring(progress)
+        """Import every past session, oldest first."""
+        assert self._harness.find_history
+        roots = data_folders(self._harness, self._daemon.config.transcript_folders)
+        since = clock.to_ms(self._request.since) or 0
+        sessions = await anyio.to_thread.run_sync(self._harness.find_history, roots, since)
+        for done, past in enumerate(sessions):
+            await progress(done, len(sessions), past.label)
+            if past.project and opt_out.is_opted_out(past.project):
+                self._opted_out += 1
+                continue
+            try:
+                await self._import_session(past)
+                self._files += 1
+            except RpcError:
+                raise
+            except Exception as error:  # the other sessions are imported all the same
+                log.warning("history not read", problem=repr(error))
+                self._unreadable += 1
+        await progress(len(sessions), len(sessions), "done")
         self._daemon.index.wake()
         return ImportSummary(
             harness=self._request.harness,
@@ -96,64 +102,33 @@ class _Import:
             **{name: len(ids) for name, ids in self._new.items()},
         )
 
-    async def _claude_code(self, progress: Progress) -> None:
-        roots = folders("claude-code", self._daemon.config.transcript_folders)
-        found = await anyio.to_thread.run_sync(_transcripts, roots, self._since)
-        for done, transcript in enumerate(found):
-            await progress(done, len(found), transcript.path.parent.name[-30:])
-            await self._unless_declined(transcript.project, partial(self._transcript, transcript))
-        await progress(len(found), len(found), "done")
+    async def _import_session(self, past: PastSession) -> None:
+        if self._harness.transcript_reader:
+            position = Position(str(past.path), self._harness.name, past.session_id)
+            await self._daemon.transcripts.read(position, self._store_piece)
+        else:
+            await self._store(await anyio.to_thread.run_sync(self._read_history, past))
+        if clock.now() - past.updated_at > INACTIVE_AFTER_MS:
+            await self._store([prepare_event(self._daemon.index, SessionInactive(past.session_id))])
 
-    async def _transcript(self, transcript: _Transcript) -> None:
-        place = Place(str(transcript.path), "claude-code", transcript.session_id)
-        await self._daemon.transcripts.read(place, self._keep_piece)
-        if clock.now() - transcript.changed_at > OVER_MS:
-            await self._keep([Change(lambda db: db.execute(_OVER, {"id": transcript.session_id}))])
+    def _read_history(self, past: PastSession) -> list[PreparedEvent]:
+        assert self._harness.read_history
+        history = self._harness.read_history(past)
+        self._malformed += history.malformed
+        return [prepare_event(self._daemon.index, event) for event in history.events]
 
-    async def _keep_piece(self, piece: Piece) -> None:
+    async def _store_piece(self, piece: Piece) -> None:
         self._malformed += piece.malformed
-        await self._keep([*piece.changes, Change(lambda db: note_read(db, piece))])
+        await self._store(piece.events)
+        if not self._request.dry_run:
+            await self._daemon.store.write(lambda db: record_position(db, piece), bulk=True)
 
-    async def _opencode(self, progress: Progress) -> None:
-        roots = folders("opencode", self._daemon.config.transcript_folders)
-        found = [each for root in roots for each in await anyio.to_thread.run_sync(opencode_storage.sessions, root)]
-        found = [each for each in found if each.updated_at >= self._since]
-        for done, stored in enumerate(found):
-            await progress(done, len(found), (stored.project or stored.id)[-30:])
-            await self._unless_declined(stored.project, partial(self._session, stored))
-        await progress(len(found), len(found), "done")
-
-    async def _session(self, stored: Stored) -> None:
-        malformed = Malformed()
-
-        def changes() -> list[Change]:
-            return [fact(self._daemon.index) for fact in opencode_storage.facts_of(stored, malformed)]
-
-        await self._keep(await anyio.to_thread.run_sync(changes))
-        self._malformed += malformed.count
-        if clock.now() - stored.updated_at > OVER_MS:
-            await self._keep([Change(lambda db: db.execute(_OVER, {"id": encode_id(stored.id)}))])
-
-    async def _unless_declined(self, project: str | None, bring: Callable[[], Awaitable[None]]) -> None:
-        if project and opt_out.declines(project):
-            self._opted_out += 1
-            return
-        try:
-            await bring()
-            self._files += 1
-        except RpcError:
-            raise
-        except Exception as error:  # one of them; the others come in all the same
-            log.warning("history not read", problem=repr(error))
-            self._unreadable += 1
-
-    async def _keep(self, changes: list[Change]) -> None:
-        for start in range(0, len(changes), CHANGES_PER_WRITE):
-            some = changes[start : start + CHANGES_PER_WRITE]
+    async def _store(self, events: list[PreparedEvent]) -> None:
+        for start in range(0, len(events), EVENTS_PER_WRITE):
+            some = events[start : start + EVENTS_PER_WRITE]
+            change = partial(_apply_and_count, events=some, dry_run=self._request.dry_run)
             try:
-                new, redacted = await self._daemon.store.write(
-                    partial(_measured, some, self._request.dry_run), bulk=True
-                )
+                new, redacted = await self._daemon.store.write(change, bulk=True)
             except _DryRun as tried:
                 new, redacted = tried.new, tried.redacted
             self._redacted += redacted
@@ -161,12 +136,12 @@ class _Import:
                 self._new[name].update(ids)
 
 
-def _measured(changes: list[Change], dry_run: bool, db: Db) -> tuple[dict[str, list[str]], int]:
-    """Make the changes, and tell what is new by them."""
+def _apply_and_count(db: Db, events: list[PreparedEvent], dry_run: bool) -> tuple[dict[str, list[str]], int]:
+    """Apply events; returns the ids of the rows that are new by table, and the number of redacted secrets."""
     last = {name: db.value(f"SELECT max(rowid) FROM {table}") or 0 for name, table in TABLES.items()}
     before = db.value("SELECT total(count) FROM redactions")
-    for change in changes:
-        change(db)
+    for event in events:
+        apply_event(db, event)
     new = {
         name: [row[0] for row in db.tuples(f"SELECT id FROM {table} WHERE rowid > :last", {"last": last[name]})]
         for name, table in TABLES.items()
@@ -175,44 +150,3 @@ def _measured(changes: list[Change], dry_run: bool, db: Db) -> tuple[dict[str, l
     if dry_run:
         raise _DryRun(new, redacted)
     return new, redacted
-
-
-def _transcripts(roots: list[Path], since: int) -> list[_Transcript]:
-    """Every transcript that changed since, oldest first, those of sub-agents after the session's own."""
-    found = []
-    for root in roots:
-        for path in sorted((root / "projects").rglob("*.jsonl")):
-            try:
-                transcript = _peek(path, root)
-            except (OSError, UnsafeFile) as error:
-                log.warning("transcript not read", path=str(path), problem=str(error))
-                continue
-            if transcript.changed_at >= since:
-                found.append(transcript)
-    return sorted(found, key=lambda each: (each.began, each.changed_at))
-
-
-def _peek(path: Path, root: Path) -> _Transcript:
-    """When a transcript begins, and where: what is in its first lines."""
-    with open_transcript(str(path), [root]) as file:
-        changed = round(os.fstat(file.fileno()).st_mtime * 1000)
-        lines = file.read(PEEK).split(b"\n")
-    began = project = session_id = None
-    for line in (_line(raw) for raw in lines):
-        began = began or _text(line, "timestamp")
-        project = project or _text(line, "cwd")
-        session_id = session_id or _text(line, "sessionId")
-    return _Transcript(path, encode_id(session_id or path.stem), began or "9999", changed, project)
-
-
-def _line(raw: bytes) -> dict[str, Any]:
-    try:
-        line = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return {}
-    return line if isinstance(line, dict) else {}
-
-
-def _text(line: dict[str, Any], key: str) -> str | None:
-    value = line.get(key)
-    return value if isinstance(value, str) else None

@@ -1,7 +1,6 @@
-"""Projects that do not want to be captured: a file called .clankers-ignore in their folder, or in one above it."""
+"""Opting out of capture: a file called .clankers-ignore in a project's folder, or in one above it."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 from clankersd.db import Db
@@ -11,37 +10,32 @@ MARKER = ".clankers-ignore"
 CACHE_SECONDS = 5.0
 MAX_CACHED_PATHS = 10_000
 
-_DECLINE = "INSERT INTO opted_out (session_id, at) VALUES (:id, :now) ON CONFLICT (session_id) DO NOTHING"
-
-_declined: TtlCache[str, bool] = TtlCache(CACHE_SECONDS, MAX_CACHED_PATHS)
+_cache: TtlCache[str, bool] = TtlCache(CACHE_SECONDS, MAX_CACHED_PATHS)
 
 
-def declines(path: str) -> bool:
-    """Whether the project at this path does not want to be captured."""
-    known = _declined.get(path)
-    if known is not None:
-        return known
-    found = path.startswith("/") and any(
+def is_opted_out(path: str) -> bool:
+    """Tell whether the project at this path has opted out of capture."""
+    cached = _cache.get(path)
+    if cached is not None:
+        return cached
+    opted_out = path.startswith("/") and any(
         os.path.lexists(folder / MARKER)  # Path.exists would follow a link, and raise where we may not look
         for folder in (Path(path), *Path(path).parents)
     )
-    return _declined.put(path, found)
+    return _cache.put(path, opted_out)
 
 
-def decline(session_id: str, now: int) -> Callable[[Db], None]:
-    """Store nothing of this session from now on: what follows names the session alone."""
-
-    def store(db: Db) -> None:
-        db.execute(_DECLINE, {"id": session_id, "now": now})
-
-    return store
-
-
-def declined(db: Db, session_id: str) -> bool:
-    """Whether nothing of this session is to be stored."""
+def is_session_opted_out(db: Db, session_id: str) -> bool:
+    """Tell whether nothing of this session is stored."""
     return db.value("SELECT 1 FROM opted_out WHERE session_id = :id", {"id": session_id}) is not None
 
 
-def welcome(db: Db, session_id: str) -> None:
-    """The project of this session wants to be captured, again."""
+def opt_out_session(db: Db, session_id: str, now: int) -> None:
+    """Store nothing of this session from now on: later events name the session but not its project."""
+    sql = "INSERT INTO opted_out (session_id, at) VALUES (:id, :now) ON CONFLICT (session_id) DO NOTHING"
+    db.execute(sql, {"id": session_id, "now": now})
+
+
+def opt_in_session(db: Db, session_id: str) -> None:
+    """Capture this session again: its project has not opted out, or no longer."""
     db.execute("DELETE FROM opted_out WHERE session_id = :id", {"id": session_id})

@@ -1,4 +1,4 @@
-"""Replay of the events that hooks spooled, oldest first. A file that cannot be replayed never holds up the others."""
+"""Replay of the events that hooks spooled, oldest first. A file that cannot be replayed never delays the others."""
 
 import heapq
 import os
@@ -7,6 +7,7 @@ import time
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,7 @@ import structlog
 from clankers_protocol.capture import SkippedEvent
 from clankers_protocol.errors import RpcError, StorageUnavailable
 from clankers_protocol.events import HookEvent
-from clankersd.capture.apply import Change, keep
-from clankersd.capture.hooks import change_of
+from clankersd.capture.hooks import PreparedHook, apply_hook, prepare_hook
 from clankersd.index.index import Index
 from clankersd.safe_files import UnsafeFile, printable_name, read_regular
 from clankersd.wire import rpc
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from clankersd.app import Daemon
 
 REPLAY_SECONDS = 5.0
-AT_ONCE = 200
-BYTES_AT_ONCE = 32 * 1024 * 1024
+MAX_EVENTS_PER_BATCH = 200
+MAX_BATCH_BYTES = 32 * 1024 * 1024
 MAX_EVENT_BYTES = 200 * 1024 * 1024
-"""Above what a hook spools: a larger file is no event."""
+"""More than a hook spools: a larger file is no event."""
 
 MAX_LISTED = 20_000
 """File names remembered from one listing of the directory, so that a huge spool is not listed for every batch."""
@@ -39,32 +39,32 @@ SETTLED_NS = 100_000_000
 """Age from which a directory's modification time proves that nothing was added since it was listed."""
 
 RETRY_SECONDS = 60.0
-"""How long a file that can be neither replayed nor moved is left alone."""
+"""Interval between attempts at a file that can be neither replayed nor moved."""
 
 MAX_SKIPPED = 100_000
-GIVEN_UP_SECONDS = 60.0
-"""A file that is still unfinished then belongs to a hook that was killed."""
+UNFINISHED_SECONDS = 60.0
+"""Age from which an unfinished file belongs to a hook that was killed."""
 
-MOST_REJECTED = 1000
-MOST_REJECTED_BYTES = 256 * 1024 * 1024
-"""Of the events that can never be stored so many are shown to the owner; older ones make room."""
+MAX_REJECTED = 1000
+MAX_REJECTED_BYTES = 256 * 1024 * 1024
+"""Events that can never be stored are kept for the owner up to these limits; the oldest are removed."""
 
 log = structlog.get_logger(component="spool")
 
 
 @dataclass(frozen=True)
 class Skipped:
-    """A file that could be neither replayed nor moved aside."""
+    """A file that could be neither replayed nor moved."""
 
     problem: str
     retry_at: float
 
 
 class Spool:
-    """The directory that hooks keep events in.
+    """The directory that hooks write events to while the daemon is unavailable.
 
-    `problem` says why the directory cannot be read, `skipped` holds the files that stay where they are, and
-    `rejected` the number of files set aside, with the reasons of those that this process has set aside.
+    `problem` says why the directory cannot be read. `skipped` holds the files that stay where they are. `rejected` is
+    the number of files in the directory `rejected`, `reasons` says why this process moved them there.
     """
 
     def __init__(self, daemon: "Daemon", folder: Path) -> None:
@@ -74,42 +74,42 @@ class Spool:
         self.reasons: dict[str, str] = {}
         self._daemon = daemon
         self._folder = folder
-        self._turn = anyio.Lock()
+        self._lock = anyio.Lock()
         self._listed: deque[str] = deque()
         self._settled: tuple[int, int] | None = None
 
     async def run(self) -> None:
         """Replay what was spooled while the daemon was away: now, and whenever something appears."""
         while True:
-            async with self._turn:
-                await anyio.to_thread.run_sync(self._look_again)
+            async with self._lock:
+                await anyio.to_thread.run_sync(self._tidy)
             await self.catch_up()
             await anyio.sleep(REPLAY_SECONDS)
 
     async def catch_up(self) -> None:
-        """Replay all that can be stored: before a later event, so that an old one does not undo it."""
-        if self._is_settled() and not self._turn.locked():  # nearly always: every event asks
+        """Replay everything that can be stored: before a later event, so that an old one does not undo it."""
+        if self._is_settled() and not self._lock.locked():  # nearly always: every event calls this
             return
-        async with self._turn:
-            while replayed := await self._replay_some():
+        async with self._lock:
+            while replayed := await self._replay_batch():
                 log.info("spool replayed", events=replayed)
 
     def warnings(self) -> list[str]:
-        """Describe what holds events back, each with what to do."""
-        found = []
+        """Describe the events that cannot be replayed, each with what to do."""
+        warnings = []
         if skipped := list(self.skipped.items()):  # a copy: a thread may add to them
             name, first = skipped[0]
             more = f" (and {len(skipped) - 1:,} more)" if len(skipped) > 1 else ""
-            found.append(
+            warnings.append(
                 f"spooled event {printable_name(name)} is skipped: {first.problem}{more}; "
                 f"repair or remove it in {self._folder}"
             )
         if self.rejected:
-            found.append(
+            warnings.append(
                 f"{self.rejected:,} spooled event{'s' if self.rejected > 1 else ''} could not be stored: "
                 "clankers-ctl capture status"
             )
-        return found
+        return warnings
 
     def skipped_events(self) -> list[SkippedEvent]:
         return [SkippedEvent(printable_name(name), skipped.problem) for name, skipped in list(self.skipped.items())]
@@ -117,15 +117,15 @@ class Spool:
     def _is_settled(self) -> bool:
         """Tell whether the directory is as it was when a listing found nothing to replay."""
         try:
-            found = os.stat(self._folder)  # noqa: PTH116  # once for every event
+            status = os.stat(self._folder)  # noqa: PTH116  # once for every event
         except FileNotFoundError:
             return self.problem is None and not self._folder.is_symlink()
         except OSError:
             return self.problem is not None
-        return self._settled == (found.st_ino, found.st_mtime_ns)
+        return self._settled == (status.st_ino, status.st_mtime_ns)
 
-    def _look_again(self) -> None:
-        """Give skipped files another chance, complete what killed hooks left, and count what was set aside."""
+    def _tidy(self) -> None:
+        """Retry skipped files, complete what killed hooks left, and count the rejected files."""
         now = time.monotonic()
         due = [name for name, skipped in list(self.skipped.items()) if skipped.retry_at <= now]
         for name in due:
@@ -135,9 +135,9 @@ class Spool:
         _finish_unfinished(self._folder)
         self.rejected = _count(self._folder / "rejected")
 
-    async def _replay_some(self) -> int:
-        """Store the oldest events in order and remove their files; returns how many files are done with."""
-        events = await anyio.to_thread.run_sync(self._read_some)
+    async def _replay_batch(self) -> int:
+        """Store the oldest events in order and remove their files; returns the number of files dealt with."""
+        events = await anyio.to_thread.run_sync(self._read_batch)
         done: list[str] = []
         failed: dict[str, str] = {}
         waiting: list[str] = []
@@ -152,14 +152,14 @@ class Spool:
         return 0 if waiting else len(events)
 
     async def _replay(
-        self, name: str, event: Change | Exception, done: list[str], failed: dict[str, str], waiting: list[str]
+        self, name: str, event: PreparedHook | Exception, done: list[str], failed: dict[str, str], waiting: list[str]
     ) -> None:
         try:
             if isinstance(event, Exception):
                 raise event
-            await keep(self._daemon, event, bulk=True)
+            await self._daemon.store.write(partial(apply_hook, hook=event), bulk=True)
         except StorageUnavailable as error:
-            log.debug("spool waits", problem=error.message)
+            log.debug("spool waits for storage", problem=error.message)
             waiting.append(name)
         except FileNotFoundError:
             pass  # somebody removed it meanwhile
@@ -177,17 +177,17 @@ class Spool:
         else:
             done.append(name)
 
-    def _read_some(self) -> list[tuple[str, Change | Exception]]:
-        """Read the next files of the listing, at most AT_ONCE and about BYTES_AT_ONCE."""
+    def _read_batch(self) -> list[tuple[str, PreparedHook | Exception]]:
+        """Read the next files of the listing, at most MAX_EVENTS_PER_BATCH and about MAX_BATCH_BYTES."""
         if not self._listed:
             self._list()
-        events: list[tuple[str, Change | Exception]] = []
+        events: list[tuple[str, PreparedHook | Exception]] = []
         length = 0
-        while self._listed and len(events) < AT_ONCE:
+        while self._listed and len(events) < MAX_EVENTS_PER_BATCH:
             name = self._listed[0]
             with suppress(OSError):
                 length += min(os.lstat(self._folder / name).st_size, MAX_EVENT_BYTES)
-            if events and length > BYTES_AT_ONCE:
+            if events and length > MAX_BATCH_BYTES:
                 break
             self._listed.popleft()
             events.append((name, _read(self._daemon.index, self._folder / name)))
@@ -196,8 +196,9 @@ class Spool:
     def _list(self) -> None:
         """List the oldest files; sets `problem` where the directory cannot be read."""
         try:
-            found = os.stat(self._folder)  # noqa: PTH116
-            self._refuse_foreign(found)
+            status = os.stat(self._folder)  # noqa: PTH116
+            if stat.S_ISDIR(status.st_mode) and status.st_uid != os.geteuid():
+                raise UnsafeFile(f"it belongs to another user (uid {status.st_uid})")
             with os.scandir(self._folder) as entries:
                 names = (entry.name for entry in entries if entry.name.endswith(".json"))
                 known = self.skipped if len(self.skipped) < MAX_SKIPPED else None
@@ -214,12 +215,8 @@ class Spool:
         else:
             self._set_problem(None)
             self._listed.extend(oldest)
-            if not oldest and time.time_ns() - found.st_mtime_ns > SETTLED_NS:
-                self._settled = found.st_ino, found.st_mtime_ns
-
-    def _refuse_foreign(self, found: os.stat_result) -> None:
-        if stat.S_ISDIR(found.st_mode) and found.st_uid != os.geteuid():
-            raise UnsafeFile(f"it belongs to another user (uid {found.st_uid})")
+            if not oldest and time.time_ns() - status.st_mtime_ns > SETTLED_NS:
+                self._settled = status.st_ino, status.st_mtime_ns
 
     def _set_problem(self, reason: str | None, advice: str = "") -> None:
         problem = reason and f"the spool directory {self._folder} cannot be used: {reason}; {advice}"
@@ -228,7 +225,7 @@ class Spool:
         self.problem = problem or None
 
     def _clear(self, done: list[str], failed: dict[str, str]) -> None:
-        """Remove the files of stored events, and set aside those of events that can never be stored."""
+        """Remove the files of stored events, and move those of events that can never be stored to `rejected`."""
         for name in done:
             try:
                 (self._folder / name).unlink(missing_ok=True)
@@ -236,7 +233,7 @@ class Spool:
                 self._skip(name, f"it is stored, but cannot be removed: {error.strerror}")
         for name, reason in failed.items():
             try:
-                self._set_aside(name, reason)
+                self._reject(name, reason)
             except FileNotFoundError:
                 pass  # it vanished
             except OSError as error:
@@ -246,7 +243,7 @@ class Spool:
                 make_room(self._folder / "rejected")
             self.rejected = _count(self._folder / "rejected")
 
-    def _set_aside(self, name: str, reason: str) -> None:
+    def _reject(self, name: str, reason: str) -> None:
         rejected = self._folder / "rejected"
         rejected.mkdir(mode=0o700, exist_ok=True)
         if rejected.is_symlink():
@@ -255,21 +252,21 @@ class Spool:
         if os.path.lexists(target):
             target = rejected / f"{name.removesuffix('.json')}-{time.time_ns()}.json"
         (self._folder / name).rename(target)
-        while len(self.reasons) >= MOST_REJECTED:
+        while len(self.reasons) >= MAX_REJECTED:
             del self.reasons[next(iter(self.reasons))]
         self.reasons[printable_name(target)] = reason
-        log.error("spooled event set aside", file=printable_name(name), problem=reason)
+        log.error("spooled event rejected", file=printable_name(name), problem=reason)
 
     def _skip(self, name: str, problem: str) -> None:
         log.error("spooled event skipped", file=printable_name(name), problem=problem)
         self.skipped[name] = Skipped(problem, time.monotonic() + RETRY_SECONDS)
 
 
-def _read(index: Index, path: Path) -> Change | Exception:
-    """Return the event's change, or why there is none."""
+def _read(index: Index, path: Path) -> PreparedHook | Exception:
+    """Read and prepare a spooled event; returns the error if that fails."""
     try:
         data = read_regular(path, max_bytes=MAX_EVENT_BYTES, owner=os.geteuid(), single_link=True)
-        return change_of(index, msgspec.convert(rpc.decode(data), HookEvent))
+        return prepare_hook(index, msgspec.convert(rpc.decode(data), HookEvent))
     except Exception as error:
         return error
 
@@ -280,25 +277,25 @@ def _finish_unfinished(folder: Path) -> None:
         for entry in entries:
             if entry.name.endswith(".unfinished"):
                 with suppress(OSError):
-                    found = entry.stat(follow_symlinks=False)
+                    status = entry.stat(follow_symlinks=False)
                     path = Path(entry.path)
-                    if stat.S_ISREG(found.st_mode) and time.time() - found.st_mtime > GIVEN_UP_SECONDS:
+                    if stat.S_ISREG(status.st_mode) and time.time() - status.st_mtime > UNFINISHED_SECONDS:
                         path.rename(path.with_suffix(".json"))
 
 
 def make_room(rejected: Path) -> None:
-    """Remove the oldest of the files that were set aside, by name, which begins with the time of the event.
+    """Remove the oldest rejected files, by name, which begins with the time of the event.
 
-    What is no file was not written by a hook, and stays for its owner to look at.
+    Folders were not written by a hook, and stay for their owner to look at.
     """
     count = size = 0
     for path in sorted(rejected.iterdir(), reverse=True):
         with suppress(FileNotFoundError):
-            found = path.lstat()
-            if not stat.S_ISDIR(found.st_mode):
+            status = path.lstat()
+            if not stat.S_ISDIR(status.st_mode):
                 count += 1
-                size += found.st_size
-                if count > MOST_REJECTED or (count > 1 and size > MOST_REJECTED_BYTES):
+                size += status.st_size
+                if count > MAX_REJECTED or (count > 1 and size > MAX_REJECTED_BYTES):
                     path.unlink()
 
 

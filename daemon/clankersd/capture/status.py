@@ -1,4 +1,4 @@
-"""Whether what harnesses do arrives here, and what was kept out of it."""
+"""Capture status: which harnesses send events, what is spooled or rejected, and what was redacted."""
 
 import os
 from collections.abc import Iterator
@@ -16,11 +16,11 @@ from clankers_protocol.capture import (
     SpoolDepth,
     TranscriptReading,
 )
+from clankers_protocol.harnesses import NAMES, find_harness
 from clankersd import clock
 from clankersd.capture import lost_events
-from clankersd.capture.harnesses import READERS
+from clankersd.capture.harnesses import HARNESSES, data_folders
 from clankersd.capture.spool import Spool
-from clankersd.capture.transcripts import folders
 from clankersd.db import Db
 from clankersd.safe_files import printable_name
 from clankersd.wire.rpc import handles
@@ -29,12 +29,11 @@ if TYPE_CHECKING:
     from clankersd.app import Daemon
 
 DEAD_AFTER_MS = 10 * 60_000
-"""A harness writes its own files within moments of telling us; so long after, it no longer tells."""
+"""A harness writes its own files within moments of an event; if they change this long after, its hooks are broken."""
 
 ALIVE_MS = 24 * 3_600_000
-NEWEST_REJECTED = 5
-MOST_SKIPPED_SHOWN = 20
-PLUGINS = ("claude-code", "opencode")
+MAX_REJECTED_SHOWN = 5
+MAX_SKIPPED_SHOWN = 20
 
 _COUNTS = "SELECT * FROM capture_counts"
 _STORED = "SELECT source AS harness, max(updated_at) AS at FROM sessions WHERE source IS NOT NULL GROUP BY source"
@@ -47,26 +46,27 @@ _TRANSCRIPTS = """
 
 @handles(CaptureStatus)
 async def capture_status(daemon: "Daemon", request: CaptureStatus) -> CaptureReport:
-    spool = await anyio.to_thread.run_sync(_spool, daemon.paths.spool, daemon.spool)
+    spool = await anyio.to_thread.run_sync(_spool_depth, daemon.paths.spool, daemon.spool)
     lost = await anyio.to_thread.run_sync(lost_events.read, daemon.paths.data)
-    activity = await anyio.to_thread.run_sync(_activity, daemon.config.transcript_folders)
-    known, transcripts, redacted = await daemon.store.read(_known)
-    names = sorted({*READERS, *known})
-    harnesses = [_harness(name, known.get(name, {}), activity.get(name)) for name in names]
+    activity = await anyio.to_thread.run_sync(_last_activity, daemon.config.transcript_folders)
+    counts, transcripts, redacted = await daemon.store.read(_fetch)
+    names = sorted({*NAMES, *counts})
+    harnesses = [_harness(name, counts.get(name, {}), activity.get(name)) for name in names]
     dead = any(harness.state == "dead" for harness in harnesses)
     held_back = spool.rejected or spool.skipped or spool.problem or (lost and lost_events.is_recent(lost))
     return CaptureReport(not dead and not held_back, harnesses, spool, transcripts, redacted, lost)
 
 
-def _known(db: Db) -> tuple[dict[str, dict[str, Any]], TranscriptReading, dict[str, int]]:
-    known: dict[str, dict[str, Any]] = {row["harness"]: row for row in db.fetch(_COUNTS)}
-    for row in db.fetch(_STORED):  # plugins that send upserts are heard of by what they store
-        counted = known.setdefault(row["harness"], {})
-        counted["last_event_at"] = counted.get("last_event_at") or row["at"]
+def _fetch(db: Db) -> tuple[dict[str, dict[str, Any]], TranscriptReading, dict[str, int]]:
+    """Return the counts by harness, those of transcripts, and redactions by kind."""
+    counts: dict[str, dict[str, Any]] = {row["harness"]: row for row in db.fetch(_COUNTS)}
+    for row in db.fetch(_STORED):  # plugins that send upserts are known by the sessions they stored
+        count = counts.setdefault(row["harness"], {})
+        count["last_event_at"] = count.get("last_event_at") or row["at"]
     transcripts = db.fetch_one(_TRANSCRIPTS)
     assert transcripts
     redacted = {row["kind"]: row["count"] for row in db.fetch("SELECT kind, count FROM redactions ORDER BY kind")}
-    return known, TranscriptReading(**transcripts), redacted
+    return counts, TranscriptReading(**transcripts), redacted
 
 
 def _harness(name: str, row: dict[str, Any], activity: int | None) -> HarnessCapture:
@@ -78,69 +78,60 @@ def _harness(name: str, row: dict[str, Any], activity: int | None) -> HarnessCap
 
 
 def _state(name: str, last: int | None, activity: int | None) -> tuple[Any, str]:
-    install = f": clankers-ctl plugin install {name}" if name in PLUGINS else ""
+    """Return the state of a harness, and a sentence that explains it."""
+    info = find_harness(name)
+    has_plugin = info is not None and info.has_plugin
+    if last is None and not activity:
+        return "never", f"nothing has come from {name}"
     if last is None:
-        seen = f"{name} is used here, but nothing has come from it" if activity else f"nothing has come from {name}"
-        return "never", f"{seen}{install}" if activity else seen
+        install = f": clankers-ctl plugin install {name}" if has_plugin else ""
+        return "never", f"{name} is used here, but nothing has come from it{install}"
     if activity and activity > last + DEAD_AFTER_MS:
         minutes = (activity - last) // 60_000
-        check = f": see clankers-ctl plugin status {name}, and hook.log beside the daemon's log" if install else ""
+        check = f": see clankers-ctl plugin status {name}, and hook.log beside the daemon's log" if has_plugin else ""
         return "dead", f"{name} was used {minutes:,} minutes after its last event: its hooks no longer reach us{check}"
     if clock.now() - last < ALIVE_MS:
         return "alive", f"events come from {name}"
     return "quiet", f"nothing has come from {name} for a while, and it was not used since"
 
 
-def _spool(folder: Path, spool: Spool) -> SpoolDepth:
-    waiting = [each for each in _files(folder, ".json") if each[0] not in spool.skipped]
-    rejected = sorted(_files(folder / "rejected", ".json", anything=True), key=lambda each: each[1])
-    newest = [(printable_name(name), at, size) for name, at, size in reversed(rejected[-NEWEST_REJECTED:])]
+def _spool_depth(folder: Path, spool: Spool) -> SpoolDepth:
+    waiting = [each for each in _list_files(folder, ".json") if each[0] not in spool.skipped]
+    rejected = sorted(_list_files(folder / "rejected", ".json", any_type=True), key=lambda each: each[1])
+    newest = [(printable_name(name), at, size) for name, at, size in reversed(rejected[-MAX_REJECTED_SHOWN:])]
     return SpoolDepth(
         waiting=len(waiting),
         bytes=sum(size for _, _, size in waiting),
         oldest_at=min((at for _, at, _ in waiting), default=None),
         rejected=len(rejected),
         newest=[RejectedEvent(name, size, at, spool.reasons.get(name)) for name, at, size in newest],
-        skipped=spool.skipped_events()[:MOST_SKIPPED_SHOWN],
+        skipped=spool.skipped_events()[:MAX_SKIPPED_SHOWN],
         problem=spool.problem,
     )
 
 
-def _files(folder: Path, suffix: str, *, anything: bool = False) -> Iterator[tuple[str, int, int]]:
-    """Name, time and size of the files in a folder, or of anything in it; nothing where there is none."""
+def _list_files(folder: Path, suffix: str, *, any_type: bool = False) -> Iterator[tuple[str, int, int]]:
+    """List name, time and size of the regular files in a folder, or of everything; nothing if it cannot be read."""
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
-                if entry.name.endswith(suffix) and (anything or entry.is_file(follow_symlinks=False)):
+                if entry.name.endswith(suffix) and (any_type or entry.is_file(follow_symlinks=False)):
                     with suppress(FileNotFoundError):  # it was stored just now
-                        found = entry.stat(follow_symlinks=False)
-                        yield entry.name, round(found.st_mtime * 1000), found.st_size
+                        status = entry.stat(follow_symlinks=False)
+                        yield entry.name, round(status.st_mtime * 1000), status.st_size
     except OSError:
         return
 
 
-def _activity(further: list[str]) -> dict[str, int]:
-    """When each harness's own files changed last."""
-    seen = {
-        "claude-code": [
-            at
-            for root in folders("claude-code", further)
-            for project in _subfolders(root / "projects")
-            for _, at, _ in _files(project, ".jsonl")
-        ],
-        "opencode": [
-            at
-            for root in folders("opencode", further)
-            for name, at, _ in (*_files(root, ".db"), *_files(root, ".db-wal"))
-            if name.startswith("opencode")
-        ],
-    }
-    return {name: max(moments) for name, moments in seen.items() if moments}
-
-
-def _subfolders(folder: Path) -> list[Path]:
-    try:
-        with os.scandir(folder) as entries:
-            return [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
-    except OSError:
-        return []
+def _last_activity(extra_folders: list[str]) -> dict[str, int]:
+    """Return when each harness's own files changed last."""
+    activity: dict[str, int] = {}
+    for harness in HARNESSES.values():
+        if harness.list_activity_files is None:
+            continue
+        for root in data_folders(harness, extra_folders):
+            for path in harness.list_activity_files(root):
+                with suppress(OSError):
+                    changed_at = round(path.lstat().st_mtime * 1000)
+                    activity[harness.name] = max(activity.get(harness.name, 0), changed_at)
+    return activity

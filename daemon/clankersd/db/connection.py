@@ -8,7 +8,7 @@ import importlib.util
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 
 import aiosqlite
 import apsw
+
+from clankers_protocol.subscriptions import ChangeKind
 
 T = TypeVar("T")
 
@@ -34,12 +36,23 @@ def has_wal_reset_bug(version: str) -> bool:
     return (3, 7, 0) <= release < (3, 51, 3) and not mended
 
 
+@dataclass(frozen=True)
+class Notification:
+    """A stored change that subscribers are told of. `facts` have the names they have on the wire."""
+
+    kind: ChangeKind
+    action: str
+    id: str
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
 class Db:
     """The database as features see it, inside the connection's thread."""
 
     def __init__(self, raw: apsw.Connection) -> None:
         self.raw = raw
         self._finishing: dict[Callable[[Db], None], None] = {}
+        self._notifications: dict[tuple[str, str, str], Notification] = {}
 
     def execute(self, sql: str, params: Mapping[str, Any] = _NOTHING) -> None:
         """Run a statement for its effect."""
@@ -85,10 +98,26 @@ class Db:
             raise
         finally:
             self._finishing.clear()
+            self._notifications.clear()
 
     def before_commit(self, finish: "Callable[[Db], None]") -> None:
         """Run `finish` once at the end of this transaction, however often it is asked for."""
         self._finishing[finish] = None
+
+    def after_commit(self, notification: Notification) -> None:
+        """Publish `notification` once what the running change stores is committed; never if it is rolled back.
+
+        A change that stores the same thing several times is announced once.
+        """
+        self._notifications[notification.kind, notification.action, notification.id] = notification
+
+    def take_notifications(self) -> list[Notification]:
+        """Return what was collected since the last call, and forget it."""
+        if not self._notifications:
+            return []
+        taken = list(self._notifications.values())
+        self._notifications.clear()
+        return taken
 
     def interrupt_when(self, due: Callable[[], bool] | None) -> None:
         """Interrupt whatever runs once `due` says so; None lifts it."""

@@ -3,10 +3,10 @@
 import asyncio
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from clankersd.db.connection import Db
+from clankersd.db.connection import Db, Notification
 from clankersd.db.errors import STORAGE_ERRORS
 
 Change = Callable[[Db], Any]
@@ -14,10 +14,11 @@ Change = Callable[[Db], Any]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one change of a batch came to."""
+    """The result of one change of a batch. A change that failed has no notifications."""
 
     value: Any = None
     error: Exception | None = None
+    notifications: list[Notification] = field(default_factory=list)
 
     def resolve(self, future: asyncio.Future[Any]) -> None:
         """Answer whoever waits, if anybody still does."""
@@ -41,7 +42,7 @@ def commit_together(db: Db, changes: list[Change], bulk: list[Change], bulk_seco
             outcomes = []
             for change in _within(changes, bulk, bulk_seconds):
                 run.append(change)
-                outcomes.append(Outcome(change(db)))
+                outcomes.append(Outcome(change(db), notifications=db.take_notifications()))
             return outcomes
     except STORAGE_ERRORS:
         raise
@@ -64,11 +65,12 @@ def _within(changes: list[Change], bulk: list[Change], seconds: float) -> Iterat
 def _alone(db: Db, change: Change) -> Outcome:
     db.execute("SAVEPOINT change")
     try:
-        outcome = Outcome(change(db))
+        outcome = Outcome(change(db), notifications=db.take_notifications())
     except STORAGE_ERRORS:
         raise
     except Exception as error:  # handed to the one who sent the change
         db.execute("ROLLBACK TO change")
+        db.take_notifications()
         outcome = Outcome(error=error)
     db.execute("RELEASE change")
     return outcome

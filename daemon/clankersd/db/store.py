@@ -16,7 +16,16 @@ import structlog
 from clankers_protocol.errors import DeadlineExceeded, StorageUnavailable
 from clankersd.db import fts, migrations, wal
 from clankersd.db.backup import back_up
-from clankersd.db.connection import Connection, Db, Extension, connect, load_vec, run_on_snapshot, set_durability
+from clankersd.db.connection import (
+    Connection,
+    Db,
+    Extension,
+    Notification,
+    connect,
+    load_vec,
+    run_on_snapshot,
+    set_durability,
+)
 from clankersd.db.errors import (
     CORRUPTION_ERRORS,
     FILE_DELETED,
@@ -64,6 +73,9 @@ class Store:
         self.on_open: list[Callable[[Db], None]] = []
         self.get_write_source: Callable[[], object] = lambda: None
         """Return the connection that the current task serves; writes of one source keep their order."""
+
+        self.publish: Callable[[Notification], None] = lambda _notification: None
+        """Announce a committed change to subscribers."""
 
         self._durability = durability
         self._guard = FileGuard(path, backups)
@@ -413,7 +425,7 @@ class Store:
         batch = Batch()
         with anyio.CancelScope(shield=True):  # a batch taken is a batch answered
             outcomes = await self._commit(batch)
-        self.queue.finish(batch, outcomes)
+        self.queue.finish(batch, outcomes, self.publish)
 
     async def _commit(self, batch: Batch) -> list[Outcome]:
         def commit(db: Db) -> list[Outcome]:

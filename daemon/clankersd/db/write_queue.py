@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from clankersd.db.connection import Db
+from clankersd.db.connection import Db, Notification
 from clankersd.db.group_commit import Outcome
 
 T = TypeVar("T")
@@ -119,8 +119,11 @@ class PendingWrites:
             batch.bulk += [self._bulk.popleft() for _ in range(count)]
         self._is_bulk_turn = not batch.bulk
 
-    def finish(self, batch: Batch, outcomes: list[Outcome]) -> None:
-        """Resolve the futures of the writes that ran; put the bulk writes that did not run back in front."""
+    def finish(self, batch: Batch, outcomes: list[Outcome], publish: Callable[[Notification], None]) -> None:
+        """Publish what the writes that ran have stored and resolve their futures.
+
+        Bulk writes that did not run go back to the front of the queue.
+        """
         writes = batch.singles + batch.bulk
         self._bulk.extendleft(reversed(writes[len(outcomes) :]))
         self._committing_since = None
@@ -132,6 +135,8 @@ class PendingWrites:
                 self._bulk_sources[write.source] -= 1
                 if not self._bulk_sources[write.source]:
                     del self._bulk_sources[write.source]
+            for notification in outcome.notifications:
+                publish(notification)
             outcome.resolve(write.future)
 
     def count_commit(self, writes: int) -> None:

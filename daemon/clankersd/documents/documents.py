@@ -22,7 +22,7 @@ from clankers_protocol.documents import (
 from clankers_protocol.errors import InvalidParams, NotFound
 from clankersd import clock
 from clankersd.capture.redaction import count_redactions, redact, without_secrets
-from clankersd.db import Db, Store
+from clankersd.db import Db, Notification, Store
 from clankersd.db.ids import resolve_id
 from clankersd.db.paging import decode_cursor, encode_cursor
 from clankersd.documents.extractor.records import Record
@@ -46,6 +46,7 @@ from clankersd.documents.store import (
     document_from_row,
     fetch_document,
     finish_document,
+    hide_document,
     store_vectors,
 )
 from clankersd.index.chunks import hash_of
@@ -106,8 +107,7 @@ async def store_document(daemon: "Daemon", request: DocumentStore) -> Ingested:
     )
     changes = MetadataChanges(request.title, request.metadata, header.project_id)
     async with daemon.documents.lock_source(source):
-        ingested = await _store(daemon.store, daemon.index, header, prepared, changes, request.source is not None)
-        return announce(daemon, ingested)
+        return await _store(daemon.store, daemon.index, header, prepared, changes, request.source is not None)
 
 
 async def _store(
@@ -125,7 +125,7 @@ async def _store(
         unchanged_id = _find_unchanged(db, named)
         if unchanged_id is not None:
             changed = apply_changes(db, unchanged_id, changes)
-            return Ingested(fetch_document(db, unchanged_id), "updated" if changed else "unchanged"), []
+            return announce(db, Ingested(fetch_document(db, unchanged_id), "updated" if changed else "unchanged")), []
         write = begin_document(db, named)
         write = add_chunks(db, write, prepared.records, index.chunkings(), prepared.client_ids)
         add_text(db, write.id, prepared.content, 0)
@@ -135,7 +135,7 @@ async def _store(
         embeddings = {chunk_id: vector for chunk_id, vector in pairs if vector is not None}
         stored_vectors = store_vectors(db, live, embeddings) if live and embeddings else []
         outcome = Ingested(fetch_document(db, write.id), "updated" if write.revision > 1 else "stored")
-        return outcome, stored_vectors
+        return announce(db, outcome), stored_vectors
 
     ingested, stored_vectors = await store.write(write_all)
     if stored_vectors and live:
@@ -294,27 +294,29 @@ async def update_document(daemon: "Daemon", request: DocumentUpdate) -> Document
         fetch_document(db, request.id)  # raises NotFound
         count_redactions(db, secrets, clock.now())
         changed = apply_changes(db, request.id, changes)
-        return Ingested(fetch_document(db, request.id), "updated" if changed else "unchanged")
+        return announce(db, Ingested(fetch_document(db, request.id), "updated" if changed else "unchanged"))
 
-    return announce(daemon, await daemon.store.write(update)).document
+    return (await daemon.store.write(update)).document
 
 
 @handles(DocumentDelete)
 async def delete_document(daemon: "Daemon", request: DocumentDelete) -> DocumentDeleted:
-    def delete(db: Db) -> tuple[DocumentDeleted, dict[str, Any]]:
+    def delete(db: Db) -> DocumentDeleted:
         found = fetch_document(db, request.id)
         facts = {"source": found.source, "title": found.title, "kind": found.kind, "projectPath": found.project_path}
         facts["projectId"] = db.value("SELECT project_id FROM documents WHERE id = :id", {"id": request.id})
         counts = db.fetch_one(_COUNTS, {"id": request.id})
         assert counts
-        if not request.dry_run and counts["chunks"] <= LARGE_DOCUMENT_CHUNKS:
-            db.execute("DELETE FROM documents WHERE id = :id", {"id": request.id})
-        return DocumentDeleted(request.id, counts["chunks"], counts["edges"], request.dry_run), facts
+        if not request.dry_run:
+            if counts["chunks"] <= LARGE_DOCUMENT_CHUNKS:
+                db.execute("DELETE FROM documents WHERE id = :id", {"id": request.id})
+            else:
+                hide_document(db, request.id)
+            db.after_commit(Notification("document", "deleted", request.id, facts))
+        return DocumentDeleted(request.id, counts["chunks"], counts["edges"], request.dry_run)
 
-    deleted, facts = await (daemon.store.read(delete) if request.dry_run else daemon.store.write(delete))
+    deleted = await (daemon.store.read(delete) if request.dry_run else daemon.store.write(delete))
     if not request.dry_run and deleted.chunks > LARGE_DOCUMENT_CHUNKS:
         with anyio.CancelScope(shield=True):  # finish the deletion even if the client disconnects
             await delete_large_document(daemon.store, request.id)
-    if not request.dry_run:
-        daemon.hub.publish("document", "deleted", request.id, **facts)
     return deleted

@@ -117,7 +117,7 @@ async def ingest(daemon: "Daemon", request: Ingest) -> Ingested:
             ingested = await _ingest_locked(daemon, request, task, source, content)
             if secrets and ingested.outcome != "unchanged":
                 await daemon.store.write(lambda db: count_redactions(db, secrets, clock.now()))
-            return announce(daemon, ingested)
+            return ingested
     except ExtractionError as error:
         raise InvalidParams(f"invalid params: {error} - at `$.{content.field}`") from error
 
@@ -136,7 +136,7 @@ async def _ingest_locked(daemon: "Daemon", request: Ingest, task: Task, source: 
         if document_id is None:
             return None
         changed = apply_changes(db, document_id, changes)
-        return Ingested(fetch_document(db, document_id), "updated" if changed else "unchanged")
+        return announce(db, Ingested(fetch_document(db, document_id), "updated" if changed else "unchanged"))
 
     if unchanged := await daemon.store.write(update_unchanged):
         return unchanged
@@ -180,7 +180,8 @@ async def _store(store: Store, index: Index, header: DocumentHeader, extracted: 
         finished = _store_windows(index, header, write, waiting, db)
         finish_document(db, finished)
         count_redactions(db, extracted.done.redacted, clock.now())
-        return Ingested(fetch_document(db, finished.id), "updated" if finished.revision > 1 else "stored")
+        document = fetch_document(db, finished.id)
+        return announce(db, Ingested(document, "updated" if finished.revision > 1 else "stored"))
 
     ingested = await store.write(finish)
     index.wake()

@@ -9,12 +9,12 @@ import msgspec
 from clankers_protocol.documents import Ingested
 from clankers_protocol.errors import InvalidParams
 from clankersd import clock
-from clankersd.db import Db, Store
+from clankersd.db import Db, Notification, Store
 from clankersd.documents.store import index_title
 from clankersd.projects import ensure_project, find_project_id, project_row
 
 if TYPE_CHECKING:
-    from clankersd.app import Daemon
+    pass
 
 MAX_METADATA_BYTES = 16 * 1024
 
@@ -51,10 +51,10 @@ def check_metadata(metadata: dict[str, Any] | None, where: str = "$.metadata") -
         raise InvalidParams(f"invalid params: metadata may have at most {MAX_METADATA_BYTES} bytes - at `{where}`")
 
 
-def announce(daemon: "Daemon", ingested: Ingested) -> Ingested:
-    """Tell subscribers what became of a document; to be called after the commit."""
+def announce(db: Db, ingested: Ingested) -> Ingested:
+    """Announce a document unless nothing changed."""
     if ingested.outcome != "unchanged":
-        daemon.hub.publish("document", ingested.outcome, ingested.document.id)
+        db.after_commit(Notification("document", ingested.outcome, ingested.document.id))
     return ingested
 
 

@@ -204,13 +204,17 @@ async def delete_stale_chunks(store: Store, document_id: str, revision: int) -> 
         deleted = await store.write(lambda db: len(db.tuples(_DELETE_SOME_STALE_CHUNKS, params)), bulk=True)
 
 
+def hide_document(db: Db, document_id: str) -> None:
+    """Hide a document that is about to be deleted."""
+    hide = "UPDATE documents SET revision = :revision, checksum = NULL, source = 'removed:' || id WHERE id = :id"
+    db.execute(hide, {"id": document_id, "revision": DELETING_REVISION})
+
+
 async def delete_large_document(store: Store, document_id: str) -> None:
     """Hide a document with many chunks, then delete it in several transactions."""
-    hide = "UPDATE documents SET revision = :revision, checksum = NULL, source = 'removed:' || id WHERE id = :id"
-    params = {"id": document_id, "revision": DELETING_REVISION}
-    await store.write(lambda db: db.execute(hide, params))
+    await store.write(lambda db: hide_document(db, document_id))
     await delete_stale_chunks(store, document_id, DELETING_REVISION)
-    await store.write(lambda db: db.execute("DELETE FROM documents WHERE id = :id", params))
+    await store.write(lambda db: db.execute("DELETE FROM documents WHERE id = :id", {"id": document_id}))
 
 
 async def resume_deletions(store: Store) -> None:

@@ -8,7 +8,7 @@ from clankers_protocol.errors import InvalidParams
 from clankers_protocol.memories import Added, MemoryAdd
 from clankersd import clock
 from clankersd.capture.redaction import count_redactions, without_secrets
-from clankersd.db import Db
+from clankersd.db import Db, Notification
 from clankersd.index.generations import Generation
 from clankersd.memories.classify import classify
 from clankersd.memories.dedup import HashedText, Match, find_match
@@ -56,16 +56,17 @@ async def add_memory(daemon: "Daemon", request: MemoryAdd, by: str = "user") -> 
 
     def add(db: Db) -> Added:
         count_redactions(db, secrets, clock.now())
-        return _add(db, daemon.index.live, request, prepared, by)
+        added = _add(db, daemon.index.live, request, prepared, by)
+        db.after_commit(Notification("memory", added.outcome, added.memory.id))
+        if added.replaced:
+            db.after_commit(Notification("memory", "replaced", added.replaced))
+        return added
 
     added = await daemon.store.write(add)
     if secrets:
         kinds = "secrets were taken out: " + ", ".join(sorted(secrets))
         added.note = f"{added.note}; {kinds}" if added.note else kinds
     daemon.index.wake()
-    daemon.hub.publish("memory", added.outcome, added.memory.id)
-    if added.replaced:
-        daemon.hub.publish("memory", "replaced", added.replaced)
     return added
 
 

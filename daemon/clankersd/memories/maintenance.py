@@ -18,7 +18,7 @@ from clankers_protocol.memories import LogEntry
 from clankers_protocol.memory_maintenance import MaintenanceReport, MemoryMaintain
 from clankersd import clock
 from clankersd.config import Config
-from clankersd.db import Db, Store
+from clankersd.db import Db, Notification, Store
 from clankersd.index.generations import Generation
 from clankersd.index.index import Index
 from clankersd.memories.dedup import HashedText, fetch_own_vector, find_match
@@ -170,8 +170,6 @@ async def maintain(daemon: "Daemon", dry_run: bool = False, *, force: bool = Fal
         for start in range(0, len(steps), STEPS_PER_TRANSACTION):
             batch = steps[start : start + STEPS_PER_TRANSACTION]
             await daemon.store.write(partial(_apply_steps, batch), bulk=True)
-        for step in steps:
-            daemon.hub.publish("memory", step.action, step.memory_id, reason=step.reason)
 
     def drop_orphans(db: Db) -> int:
         orphans = int(db.value(f"SELECT count(*) FROM {_ORPHANS}", idle))
@@ -261,6 +259,7 @@ def _apply_steps(steps: list[Step], db: Db) -> None:
         row = _fetch_if_exists(db, step.memory_id, now)
         if row is None or row.is_deleted:
             continue
+        db.after_commit(Notification("memory", step.action, step.memory_id, {"reason": step.reason}))
         if step.action == "promoted":
             promote(db, row, "project", row.scope, BY, step.reason, now)
         elif step.action == "archived":

@@ -18,7 +18,7 @@ from clankers_protocol.memory_transfer import (
 )
 from clankersd import clock
 from clankersd.capture.redaction import count_redactions, without_secrets
-from clankersd.db import Db
+from clankersd.db import Db, Notification
 from clankersd.db.paging import decode_cursor, encode_cursor, fetch_page, fit_reply
 from clankersd.memories.classify import classify
 from clankersd.memories.entities import import_mention, mentions_in, name_key
@@ -102,8 +102,6 @@ async def memory_import(daemon: "Daemon", request: MemoryImport) -> Imported:
 
     created, relations = await daemon.store.write(store, bulk=True) if valid else ([], 0)
     daemon.index.wake()
-    for memory_id in created:
-        daemon.hub.publish("memory", "imported", memory_id)
     return Imported(len(created), relations, len(request.memories) - len(created) - len(refused), refused)
 
 
@@ -154,6 +152,7 @@ def _store_records(
         elif stored_scope is None:
             _store_record(db, record, prepared, project, scope, scopes)
             created.append(record.id)
+            db.after_commit(Notification("memory", "imported", record.id))
             relations += record.relations
     # After all memories: a relation may come with the first of its two.
     return created, sum(import_relation(db, _to_relation(record), scopes) for record in relations)

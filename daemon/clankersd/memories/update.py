@@ -22,7 +22,7 @@ from clankers_protocol.memory_changes import (
 )
 from clankersd import clock
 from clankersd.capture.redaction import count_redactions, without_secrets
-from clankersd.db import Db, Store
+from clankersd.db import Db, Notification, Store
 from clankersd.index.backlog import add_to_backlog, rechunk
 from clankersd.index.index import Index
 from clankersd.index.vectors import label_of
@@ -94,7 +94,6 @@ async def memory_update(daemon: "Daemon", request: MemoryUpdate) -> Memory:
     if prepared is None:
         await rechunk(daemon.index, "memory", memory.id)
     daemon.index.wake()
-    daemon.hub.publish("memory", "updated", memory.id)
     return memory
 
 
@@ -114,6 +113,7 @@ def _apply_corrections(
     before = {name: getattr(row, name) for name in changed}
     update_columns(db, row.id, changed | {"updated_at": now})
     log_change(db, row.id, "updated", _author(request), request.reason, before, now)
+    db.after_commit(Notification("memory", "updated", row.id))
     if changed.keys() & {"content", "summary", "tags_json", "concepts_json", "files_json"}:
         updated = get_memory(db, row.id, now)
         if prepared:
@@ -158,15 +158,10 @@ async def memory_delete(daemon: "Daemon", request: MemoryDelete) -> Changed:
         if row.is_deleted:
             return Changed(0, [])
         delete_memory(db, row.id, _author(request), request.reason, now)
+        db.after_commit(Notification("memory", "deleted", row.id))
         return Changed(1, [row.id])
 
-    return _told(daemon, "deleted", await daemon.store.write(delete))
-
-
-def _told(daemon: "Daemon", action: str, changed: Changed) -> Changed:
-    for memory_id in changed.ids:
-        daemon.hub.publish("memory", action, memory_id)
-    return changed
+    return await daemon.store.write(delete)
 
 
 def delete_memory(db: Db, memory_id: str, by: str, reason: str | None, now: int) -> None:
@@ -190,12 +185,12 @@ async def memory_restore(daemon: "Daemon", request: MemoryRestore) -> Memory:
             return to_memory(row, now)
         update_columns(db, row.id, {"archived_at": None, "updated_at": now})
         log_change(db, row.id, "restored", _author(request), at=now)
+        db.after_commit(Notification("memory", "restored", row.id))
         return to_memory(get_memory(db, row.id, now), now)
 
     memory = await daemon.store.write(restore)
     await rechunk(daemon.index, "memory", memory.id)
     daemon.index.wake()
-    daemon.hub.publish("memory", "restored", memory.id)
     return memory
 
 
@@ -211,9 +206,10 @@ async def memory_purge(daemon: "Daemon", request: MemoryPurge) -> Changed:
     def purge(db: Db) -> Changed:
         row = find_memory(db, request.id, allowed_scopes(db, request))
         db.execute("DELETE FROM memories WHERE id = :id", {"id": row.id})
+        db.after_commit(Notification("memory", "purged", row.id))
         return Changed(1, [row.id])
 
-    return _told(daemon, "purged", await daemon.store.write(purge))
+    return await daemon.store.write(purge)
 
 
 @handles(MemoryBulkDelete)
@@ -230,11 +226,12 @@ async def memory_bulk_delete(daemon: "Daemon", request: MemoryBulkDelete) -> Cha
                     db.execute("DELETE FROM memories WHERE id = :id", {"id": memory_id})
                 else:
                     delete_memory(db, memory_id, _author(request), "bulk deletion", now)
+                db.after_commit(Notification("memory", "purged" if request.purge else "deleted", memory_id))
         return Changed(len(ids), ids)
 
     if request.dry_run:
         return await daemon.store.read(delete)
-    return _told(daemon, "purged" if request.purge else "deleted", await daemon.store.write(delete))
+    return await daemon.store.write(delete)
 
 
 def _select_ids(db: Db, request: MemoryBulkDelete, now: int) -> list[str]:
@@ -293,11 +290,10 @@ async def _change_salience(
         update_columns(db, row.id, new_values(db, row, now) | {"salience_at": now, "updated_at": now})
         before = {"salience": row.salience, "salience_at": row.salience_at, "pinned": row.pinned}
         log_change(db, row.id, action, _author(request), before=before, at=now)
+        db.after_commit(Notification("memory", action, row.id))
         return to_memory(get_memory(db, row.id, now), now)
 
-    memory = await daemon.store.write(strengthen)
-    daemon.hub.publish("memory", action, memory.id)
-    return memory
+    return await daemon.store.write(strengthen)
 
 
 @handles(MemoryTouch)
@@ -337,11 +333,11 @@ async def memory_promote(daemon: "Daemon", request: MemoryPromote) -> Memory:
         row = _find_undeleted(db, request, request.id, now)
         scope = scope_to_write(request, request.scope, row.project_id) if request.scope else row.scope
         promote(db, row, request.tier, scope, _author(request), request.reason, now)
+        db.after_commit(Notification("memory", "promoted", row.id))
         return to_memory(get_memory(db, row.id, now), now)
 
     memory = await daemon.store.write(promoted)
     await _update_mirror_scope(daemon.store, daemon.index, memory)
-    daemon.hub.publish("memory", "promoted", memory.id)
     return memory
 
 

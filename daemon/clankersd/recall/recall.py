@@ -18,12 +18,13 @@ from clankers_protocol.recall import (
 )
 from clankersd import clock
 from clankersd.capture import opt_out
+from clankersd.capture.harnesses import find_occasion
+from clankersd.capture.harnesses.base import Occasion
 from clankersd.config import Config
 from clankersd.db import Db, Store
 from clankersd.memories.scoring import ScoreWeights
 from clankersd.memories.update import record_recall
 from clankersd.recall.block import Block, Item
-from clankersd.recall.harnesses import Occasion, occasion
 from clankersd.recall.skip import why_trivial
 from clankersd.recall.sources import (
     matching_items,
@@ -86,7 +87,7 @@ class Target:
 @handles(RecallHook)
 @takes_search_turn
 async def recall_hook(daemon: "Daemon", request: RecallHook) -> HookOutput:
-    at = occasion(request.harness, request.event)
+    at = find_occasion(request.harness, request.event)
     if at is None:
         return HookOutput()
     # Read in the order of writes: the event that creates the session may precede this call on the same connection.
@@ -94,7 +95,7 @@ async def recall_hook(daemon: "Daemon", request: RecallHook) -> HookOutput:
     recall = await _recall(daemon.config, daemon.store, daemon.search_engine, at, target)
     if recall.text or at.trigger == "compact":
         await daemon.store.write(lambda db: _record(db, at, target, recall))
-    return HookOutput(at.told_as(recall.text) if recall.text else None)
+    return HookOutput(at.hook_output(recall.text) if recall.text else None)
 
 
 @handles(RecallPreview)
@@ -155,7 +156,7 @@ async def _recall(config: Config, store: Store, engine: SearchEngine, at: Occasi
     """Build the block for an occasion, or state why there is none."""
     if config.recall == "off":
         return _nothing("recall is off: see the setting `recall`")
-    if at.project and opt_out.declines(at.project):
+    if at.project and opt_out.is_opted_out(at.project):
         return _nothing(f"the project opted out: it has a {opt_out.MARKER} file")
     if target.is_subagent:
         return _nothing("the session belongs to a subagent, which its agent instructs")

@@ -1,5 +1,6 @@
 """Create, update, list, find, enable and delete scheduled actions, and list their runs."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from clankers_protocol.schedules import (
 from clankers_protocol.wire import Ok
 from clankersd import clock
 from clankersd.capture.redaction import count_redactions, without_secrets
-from clankersd.db import Db
+from clankersd.db import Db, Notification
 from clankersd.db.ids import resolve_id
 from clankersd.db.paging import decode_cursor, encode_cursor, fit_reply
 from clankersd.schedule.builtins import BUILTINS
@@ -79,9 +80,10 @@ async def create(daemon: "Daemon", request: ScheduleCreate) -> ScheduledAction:
         row["skill_id"] = _resolve_skill(db, request.skill_id)
         db.execute(_INSERT, row)
         count_redactions(db, secrets, now)
+        _announce(db, row, "created")
         return row
 
-    return _announce(daemon, await daemon.store.write(store), "created")
+    return await _write(daemon, store)
 
 
 @handles(ScheduleGet)
@@ -124,9 +126,10 @@ async def update(daemon: "Daemon", request: ScheduleUpdate) -> ScheduledAction:
             planned = compute_next_run(row["schedule"], row["timezone"], row["updated_at"])
             row["next_run"] = planned if row["enabled"] else None
         db.execute(_UPDATE, row)
+        _announce(db, row, "updated")
         return row
 
-    return _announce(daemon, await daemon.store.write(store), "updated")
+    return await _write(daemon, store)
 
 
 @handles(ScheduleEnable)
@@ -141,17 +144,20 @@ async def enable(daemon: "Daemon", request: ScheduleEnable) -> ScheduledAction:
         db.execute(_UPDATE, row)
         if not request.enabled:
             skip_waiting_runs(db, row["id"])
+        _announce(db, row, "enabled" if request.enabled else "disabled")
         return row
 
-    return _announce(daemon, await daemon.store.write(store), "enabled" if request.enabled else "disabled")
+    return await _write(daemon, store)
 
 
 @handles(ScheduleDelete)
 async def delete(daemon: "Daemon", request: ScheduleDelete) -> Ok:
-    sql = "DELETE FROM scheduled_actions WHERE id = :id RETURNING id"
-    if not await daemon.store.write(lambda db: db.fetch(sql, {"id": request.id})):
-        raise NotFound(f"scheduled action not found: {request.id}")
-    daemon.hub.publish("schedule", "deleted", request.id)
+    def remove(db: Db) -> None:
+        if not db.fetch("DELETE FROM scheduled_actions WHERE id = :id RETURNING id", {"id": request.id}):
+            raise NotFound(f"scheduled action not found: {request.id}")
+        db.after_commit(Notification("schedule", "deleted", request.id))
+
+    await daemon.store.write(remove)
     return Ok()
 
 
@@ -160,10 +166,14 @@ async def delete_all(daemon: "Daemon", request: ScheduleDeleteAll) -> ActionsDel
     if request.dry_run:
         count = await daemon.store.read(lambda db: int(db.value("SELECT count(*) FROM scheduled_actions")))
         return ActionsDeleted(count, dry_run=True)
-    deleted = await daemon.store.write(lambda db: db.fetch("DELETE FROM scheduled_actions RETURNING id"))
-    for row in deleted:
-        daemon.hub.publish("schedule", "deleted", row["id"])
-    return ActionsDeleted(len(deleted))
+
+    def remove(db: Db) -> int:
+        deleted = db.fetch("DELETE FROM scheduled_actions RETURNING id")
+        for row in deleted:
+            db.after_commit(Notification("schedule", "deleted", row["id"]))
+        return len(deleted)
+
+    return ActionsDeleted(await daemon.store.write(remove))
 
 
 @handles(ScheduleFind)
@@ -219,11 +229,16 @@ def action_from_row(row: dict[str, Any]) -> ScheduledAction:
     return ScheduledAction(**values)
 
 
-def _announce(daemon: "Daemon", row: dict[str, Any], what: str) -> ScheduledAction:
-    """Notify the scheduler and subscribers of a change; return the action."""
+async def _write(daemon: "Daemon", transaction: Callable[[Db], dict[str, Any]]) -> ScheduledAction:
+    """Store a scheduled action and wake the scheduler; return the action."""
+    row = await daemon.store.write(transaction)
     daemon.scheduler.wake()
-    daemon.hub.publish("schedule", what, row["id"], description=row["description"], nextRun=row["next_run"])
     return action_from_row(row)
+
+
+def _announce(db: Db, row: dict[str, Any], action: str) -> None:
+    facts = {"description": row["description"], "nextRun": row["next_run"]}
+    db.after_commit(Notification("schedule", action, row["id"], facts))
 
 
 def _check_builtin(name: str | None) -> str | None:

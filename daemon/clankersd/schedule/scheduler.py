@@ -11,7 +11,7 @@ from clankers_protocol.errors import Conflict, InvalidParams, NotFound, RpcError
 from clankers_protocol.schedules import RUN, DueRun, ScheduleAck, ScheduledAction, ScheduleRun, ScheduleSubscribe
 from clankers_protocol.subscriptions import Subscribed
 from clankersd import clock
-from clankersd.db import Db
+from clankersd.db import Db, Notification
 from clankersd.schedule import runs
 from clankersd.schedule.actions import SELECT_ACTION, action_from_row
 from clankersd.schedule.builtins import BUILTINS
@@ -92,18 +92,17 @@ class Scheduler:
     async def _claim(self) -> list[ClaimedRun]:
         now, clients, busy = clock.now(), bool(self._subscribers()), sorted(self._executing)
 
-        def claim(db: Db) -> tuple[list[ClaimedRun], list[ScheduleRun]]:
+        def claim(db: Db) -> list[ClaimedRun]:
             leased, ended_ids = runs.claim_runs(db, now, self.lease_ms, clients=clients, busy=busy)
             ended = [runs.find_run(db, run_id) for run_id in ended_ids]
-            return [(run, _fetch_action(db, run)) for run in leased], [run for run in ended if run is not None]
+            for run in [*(run for run in ended if run is not None), *leased]:
+                _announce(db, run)
+            return [(run, _fetch_action(db, run)) for run in leased]
 
         next_event = await self._daemon.store.read(lambda db: runs.next_event_time(db, clients=clients))
         if next_event is None or next_event > now:
             return []
-        claimed, ended = await self._daemon.store.write(claim)
-        for run in [*ended, *(run for run, _ in claimed)]:
-            self._publish(run)
-        return claimed
+        return await self._daemon.store.write(claim)
 
     async def _seconds_to_wait(self) -> float:
         clients = bool(self._subscribers())
@@ -148,19 +147,17 @@ class Scheduler:
 
     async def _finish(self, run_id: str, state: str, result: object, error: str | None) -> ScheduleRun:
         def store(db: Db) -> tuple[bool, ScheduleRun | None]:
-            return runs.finish_run(db, run_id, state, result, error), runs.find_run(db, run_id)
+            changed, run = runs.finish_run(db, run_id, state, result, error), runs.find_run(db, run_id)
+            if changed and run is not None:
+                _announce(db, run)
+            return changed, run
 
         changed, run = await self._daemon.store.write(store)
         if run is None:
             raise NotFound(f"run not found: {run_id}")
         if changed:
-            self._publish(run)
             self.wake()  # the action may be due again already
         return run
-
-    def _publish(self, run: ScheduleRun) -> None:
-        facts = {"runId": run.id, "attempts": run.attempts, "error": run.error}
-        self._daemon.hub.publish("schedule", run.state, run.action_id, **facts)
 
     async def acknowledge(self, request: ScheduleAck) -> ScheduleRun:
         """Record a client's report on a run: finished, failed, or still working, which renews the lease."""
@@ -177,6 +174,11 @@ class Scheduler:
         if run is None:
             raise NotFound(f"run not found: {request.run_id}")
         return run
+
+
+def _announce(db: Db, run: ScheduleRun) -> None:
+    facts = {"runId": run.id, "attempts": run.attempts, "error": run.error}
+    db.after_commit(Notification("schedule", run.state, run.action_id, facts))
 
 
 def _fetch_action(db: Db, run: ScheduleRun) -> ScheduledAction:

@@ -30,7 +30,7 @@ from clankers_protocol.sessions import (
     ToolPage,
 )
 from clankersd.clock import to_ms
-from clankersd.db import Db
+from clankersd.db import Db, Notification
 from clankersd.db.ids import resolve_id
 from clankersd.db.paging import decode_cursor, encode_cursor, fetch_page, fit_reply, take_page
 from clankersd.projects import IN_PROJECT, project_params
@@ -149,14 +149,13 @@ async def delete(daemon: "Daemon", session_id: str, dry_run: bool, what: str = "
         return row, _counts(db, session_id)
 
     def remove(db: Db) -> tuple[dict[str, Any], SessionCounts]:
-        found = count(db)
+        row, counts = count(db)
         db.execute("DELETE FROM sessions WHERE id = :id", {"id": session_id})
-        return found
-
-    row, counts = await (daemon.store.read(count) if dry_run else daemon.store.write(remove))
-    if not dry_run:
         facts = {"chatId": row["chat_id"], "projectPath": row["project_path"], "projectId": row["project_id"]}
-        daemon.hub.publish("session", "deleted", session_id, sessionId=session_id, **facts)
+        db.after_commit(Notification("session", "deleted", session_id, {"sessionId": session_id, **facts}))
+        return row, counts
+
+    _, counts = await (daemon.store.read(count) if dry_run else daemon.store.write(remove))
     return Deleted(session_id, counts, dry_run)
 
 

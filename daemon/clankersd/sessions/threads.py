@@ -1,6 +1,5 @@
 """Threads: sessions that belong to a chat, created and read by clients, with their messages."""
 
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,8 @@ from clankers_protocol.threads import (
     ThreadUpdate,
 )
 from clankersd import clock
-from clankersd.capture.apply import clear_session, keep, message_change, session_change
+from clankersd.capture.apply import apply_event, clear_session, prepare_event, store_event
+from clankersd.capture.events import MessageReported, SessionReported
 from clankersd.db import Db
 from clankersd.db.ids import resolve_id
 from clankersd.db.paging import decode_cursor, encode_cursor, fetch_page, fit_reply
@@ -63,13 +63,13 @@ async def create(daemon: "Daemon", request: ThreadCreate) -> Thread:
         metadata=request.metadata,
         created_at=request.created_at,  # without one, the time of a placeholder's first message stays
     )
-    change = await prepare(partial(session_change, daemon.index, event))
+    prepared = await prepare(partial(prepare_event, daemon.index, SessionReported(event)))
 
-    def begin(db: Db) -> None:
+    def store(db: Db) -> None:
         _check_is_new(db, event.id)
-        change(db)
+        apply_event(db, prepared)
 
-    await keep(daemon, replace(change, store=begin))
+    await daemon.store.write(store)
     return await daemon.store.read(lambda db: _get(db, event.id))
 
 
@@ -101,14 +101,14 @@ async def list_threads(daemon: "Daemon", request: ThreadList) -> ThreadPage:
 async def update(daemon: "Daemon", request: ThreadUpdate) -> Thread:
     given = {name: value for name, value in msgspec.structs.asdict(request).items() if value is not UNSET}
     event = SessionEvent(**given, updated_at=clock.now())
-    change = await prepare(partial(session_change, daemon.index, event))
+    prepared = await prepare(partial(prepare_event, daemon.index, SessionReported(event)))
 
     def store(db: Db) -> None:
         _get(db, request.id)
-        change(db)
+        apply_event(db, prepared)
         clear_session(db, request.id, title=given.get("title", "") is None, metadata=given.get("metadata", "") is None)
 
-    await keep(daemon, replace(change, store=store))
+    await daemon.store.write(store)
     return await daemon.store.read(lambda db: _get(db, request.id))
 
 
@@ -127,7 +127,7 @@ async def store_message(daemon: "Daemon", request: MessageStore) -> Message:
         metadata=request.metadata,
         created_at=request.created_at or clock.now(),
     )
-    await keep(daemon, await prepare(partial(message_change, daemon.index, event)))
+    await store_event(daemon.store, daemon.index, MessageReported(event))
     daemon.index.wake()
     return (await _fetch(daemon, [event.id]))[event.id][0]
 

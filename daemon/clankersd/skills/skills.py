@@ -31,7 +31,7 @@ from clankers_protocol.skills import (
 )
 from clankersd import clock
 from clankersd.capture.redaction import count_redactions, without_secrets
-from clankersd.db import Db
+from clankersd.db import Db, Notification
 from clankersd.db.paging import decode_cursor, encode_cursor
 from clankersd.index.backlog import TEXT_KINDS, TextKind, add_to_backlog
 from clankersd.index.chunks import Owner, replace_chunks
@@ -142,13 +142,12 @@ async def delete(daemon: "Daemon", request: SkillDelete) -> SkillDeleted:
     def remove(db: Db) -> SkillDeleted:
         deleted = count(db)
         db.execute("DELETE FROM skills WHERE id = :id", {"id": deleted.id})
+        db.after_commit(Notification("skill", "deleted", deleted.id, {"name": deleted.name}))
         return deleted
 
     if request.dry_run:
         return await daemon.store.read(count)
-    deleted = await daemon.store.write(remove)
-    daemon.hub.publish("skill", "deleted", deleted.id, name=deleted.name)
-    return deleted
+    return await daemon.store.write(remove)
 
 
 @handles(SkillSearch)
@@ -235,11 +234,17 @@ def _check_extra(extra: dict[str, Any]) -> None:
 
 
 async def _write(daemon: "Daemon", transaction: Callable[[Db], tuple[Skill, str]]) -> tuple[Skill, str]:
-    """Run the transaction; if the skill changed, wake the indexer and notify subscribers."""
-    skill, outcome = await daemon.store.write(transaction)
+    """Run the transaction; if the skill changed, announce it and wake the indexer."""
+
+    def store(db: Db) -> tuple[Skill, str]:
+        skill, outcome = transaction(db)
+        if outcome != "unchanged":
+            db.after_commit(Notification("skill", outcome, skill.id, {"name": skill.name, "version": skill.version}))
+        return skill, outcome
+
+    skill, outcome = await daemon.store.write(store)
     if outcome != "unchanged":
         daemon.index.wake()
-        daemon.hub.publish("skill", outcome, skill.id, name=skill.name, version=skill.version)
     return skill, outcome
 
 

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -12,9 +13,8 @@ import structlog
 from clankers_protocol.admin import Job, JobCancel, JobList, JobStatus
 from clankers_protocol.errors import Conflict, NotFound, RpcError
 from clankersd import clock
-from clankersd.db import Store
+from clankersd.db import Db, Notification, Store
 from clankersd.wire.rpc import current_connection, handles
-from clankersd.wire.subscriptions import Hub
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon
@@ -78,9 +78,8 @@ class _Running:
 class Jobs:
     """The running jobs; finished ones are in the `jobs` table."""
 
-    def __init__(self, store: Store, hub: Hub) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._hub = hub
         self._running: dict[str, _Running] = {}
         self._tasks: anyio.abc.TaskGroup | None = None
         self.ready = anyio.Event()
@@ -142,11 +141,10 @@ class Jobs:
         running = self._running[job.id] = _Running(job)
         try:
             row = {"id": job.id, "kind": kind, "note": note, "created_at": job.created_at}
-            await self._store.write(lambda db: db.execute(_INSERT, row))
+            await self._store.write(partial(_insert, row))
         except BaseException:
             del self._running[job.id]
             raise
-        self._hub.publish("job", "started", job.id, kind=kind, state=job.state)
         return running
 
     def ensure_not_running(self, kind: str) -> None:
@@ -218,12 +216,22 @@ class Jobs:
             **{name: getattr(job, name) for name in ("id", "state", "done", "total", "note", "error", "finished_at")},
         }
         try:
-            await self._store.write(lambda db: db.execute(_FINISH, row))
+            await self._store.write(partial(_record_end, row, job.kind))
         except RpcError as error:
             log.error("job result not recorded", job_id=job.id, error=error.message)
         del self._running[job.id]
-        self._hub.publish("job", job.state, job.id, kind=job.kind, state=job.state, error=job.error)
         progress.notify()
+
+
+def _insert(row: dict[str, Any], db: Db) -> None:
+    db.execute(_INSERT, row)
+    db.after_commit(Notification("job", "started", row["id"], {"kind": row["kind"], "state": "running"}))
+
+
+def _record_end(row: dict[str, Any], kind: str, db: Db) -> None:
+    db.execute(_FINISH, row)
+    facts = {"kind": kind, "state": row["state"], "error": row["error"]}
+    db.after_commit(Notification("job", row["state"], row["id"], facts))
 
 
 def _from_row(row: dict[str, Any]) -> Job:

@@ -21,7 +21,7 @@ from clankers_protocol.subscriptions import (
 )
 from clankers_protocol.wire import Ok
 from clankersd import clock
-from clankersd.db import Db, Store
+from clankersd.db import Db, Notification, Store
 from clankersd.wire.rpc import current_connection, handles
 
 if TYPE_CHECKING:
@@ -109,18 +109,21 @@ class Hub:
         self._published = 0
         self._woken = anyio.Event()
 
-    def publish(self, kind: ChangeKind, action: str, changed_id: str, /, **facts: Any) -> None:
-        """Notify the subscribers of a change; call it after the commit.
+    def publish(self, notification: Notification) -> None:
+        """Queue a notification for its subscribers. The store calls this after the commit.
 
-        Facts have their names on the wire. For the kinds in `_FACTS_SQL` they are looked up.
+        Further facts of the kinds in `_FACTS_SQL` are looked up.
         """
+        kind = notification.kind
         if not self._subscribers[kind]:
             return
         if len(self._pending) >= MAX_PENDING_EVENTS:
             self._drop(self.subscriptions_to(kind), "more changes happened than could be sent")
             return
         self._published += 1
-        self._pending.append(ChangeEvent(self._published, kind, action, changed_id, clock.now(), facts))
+        self._pending.append(
+            ChangeEvent(self._published, kind, notification.action, notification.id, clock.now(), notification.facts)
+        )
         self._woken.set()
 
     def subscribe(self, connection: "ClientConnection", kinds: frozenset[str], conditions: dict[str, str]) -> str:

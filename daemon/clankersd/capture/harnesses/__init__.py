@@ -1,14 +1,31 @@
-"""The harnesses we know: one module each, which reads its events as they come."""
+"""The harnesses: one module each, with all that is known of it, and one line each in the registry below."""
 
-from collections.abc import Callable
-from typing import Any
+import os
+from collections.abc import Mapping
+from pathlib import Path
 
-from clankersd.capture.harnesses import claude_code, codex, gemini, opencode
-from clankersd.capture.harnesses.payload import Told
+from clankersd.capture.harnesses import claude_code, codex, gemini, generic, opencode
+from clankersd.capture.harnesses.base import Harness, Occasion, Payload
 
-READERS: dict[str, Callable[[dict[str, Any], int], Told]] = {
-    claude_code.HARNESS: claude_code.read,
-    opencode.HARNESS: opencode.read,
-    codex.HARNESS: codex.read,
-    gemini.HARNESS: gemini.read,
+HARNESSES: dict[str, Harness] = {
+    harness.name: harness
+    for harness in (
+        claude_code.HARNESS,
+        codex.HARNESS,
+        gemini.HARNESS,
+        generic.HARNESS,
+        opencode.HARNESS,
+    )
 }
+
+
+def find_occasion(harness: str, payload: Payload) -> Occasion | None:
+    """Read a hook payload as an occasion for recall; None if it is none, or the harness is unknown."""
+    known = HARNESSES.get(harness)
+    return known.find_occasion(payload) if known else None
+
+
+def data_folders(harness: Harness, extra: list[str], environ: Mapping[str, str] = os.environ) -> list[Path]:
+    """Return the folders that a harness's own files may lie in, with those of the configuration."""
+    own = harness.data_folders(environ) if harness.data_folders else []
+    return [*own, *(Path(path).expanduser() for path in extra)]

@@ -1,85 +1,85 @@
-"""Gemini CLI's hooks. They name no messages and no tool calls, but say when they happened: ids are made of that."""
+"""Gemini CLI. Its hooks give messages and tool calls no ids, but a time: ids are made of that."""
 
-from datetime import datetime
-from typing import Any
+from functools import partial
 
 from clankers_protocol.events import CompactionEvent, MessageEvent, SessionEvent, ToolEvent
-from clankersd.capture.harnesses import payload
-from clankersd.capture.harnesses.payload import Fact, Told, identifier, record, text
+from clankersd.capture.events import (
+    CapturedEvent,
+    CompactionReported,
+    FirstPrompt,
+    HookReading,
+    MessageReported,
+    SessionEnded,
+    SessionOpened,
+    SessionReported,
+    ToolReported,
+    text_digest,
+)
+from clankersd.capture.harnesses.base import Harness, Payload, find_hook_occasion
+from clankersd.capture.harnesses.payload import file_of, identifier, millis, readable, record, text
 
-HARNESS = "gemini"
+NAME = "gemini"
 PROVIDER = "google"
 
 
-def read(event: dict[str, Any], at: int) -> Told:
-    """What an event tells."""
-    name, session_id = text(event, "hook_event_name") or "", identifier(event, "session_id") or ""
-    result = Told(name, session_id, text(event, "cwd"))
+def read_hook(payload: Payload, at: int) -> HookReading:
+    name, session_id = text(payload, "hook_event_name") or "", identifier(payload, "session_id") or ""
+    reading = HookReading(name, session_id, text(payload, "cwd"))
     if session_id:
-        result.facts = _facts(name, event, session_id, _moment(event) or at)
-    return result
+        reading.events = _read_events(name, payload, session_id, millis(payload.get("timestamp")) or at)
+    return reading
 
 
-def _facts(name: str, event: dict[str, Any], session_id: str, at: int) -> list[Fact]:
-    prompt, answer = text(event, "prompt"), text(event, "prompt_response")
+def _read_events(name: str, payload: Payload, session_id: str, at: int) -> list[CapturedEvent]:
+    session = SessionEvent(session_id, project_path=text(payload, "cwd"), provider=PROVIDER, source=NAME)
+    prompt, answer = text(payload, "prompt"), text(payload, "prompt_response")
     if name == "SessionStart":
-        return [payload.session(_session(event)), payload.opened(session_id, at)]
+        return [SessionReported(session), SessionOpened(session_id, at)]
     if name == "SessionEnd":
-        return [payload.placed(_session(event)), payload.ended(session_id, at, text(event, "reason"))]
+        ended = SessionEnded(session_id, at, text(payload, "reason"))
+        return [SessionReported(session, only_without_project=True), ended]
     if name == "BeforeAgent" and prompt:
         return [
-            payload.placed(_session(event)),
-            payload.opened(session_id, at),
-            payload.message(_said(session_id, "user", prompt, at)),
-            payload.first_prompt(session_id, prompt),
+            SessionReported(session, only_without_project=True),
+            SessionOpened(session_id, at),
+            MessageReported(_message(session_id, "user", prompt, at)),
+            FirstPrompt(session_id, prompt),
         ]
     if name == "AfterAgent" and answer:
-        return [payload.message(_said(session_id, "assistant", answer, at))]
+        return [MessageReported(_message(session_id, "assistant", answer, at))]
     if name == "AfterTool":
-        return _tool(event, session_id, at)
+        return _read_tool(payload, session_id, at)
     if name == "PreCompress":
-        row = CompactionEvent(f"{session_id}-compaction-{at}", session_id, cause=text(event, "trigger"), created_at=at)
-        return [payload.compaction(row)]
+        cause = text(payload, "trigger")
+        compaction = CompactionEvent(f"{session_id}-compaction-{at}", session_id, cause=cause, created_at=at)
+        return [CompactionReported(compaction)]
     return []
 
 
-def _tool(event: dict[str, Any], session_id: str, at: int) -> list[Fact]:
-    name, given, response = (
-        text(event, "tool_name"),
-        payload.readable(event.get("tool_input")),
-        record(event, "tool_response"),
-    )
+def _read_tool(payload: Payload, session_id: str, at: int) -> list[CapturedEvent]:
+    name, tool_input = text(payload, "tool_name"), readable(payload.get("tool_input"))
     if not name:
         return []
-    problem = payload.readable(response.get("error")) if response.get("error") else None
-    output = response.get("llmContent", response.get("returnDisplay")) if response else event.get("tool_response")
-    call = ToolEvent(
-        f"{session_id}-{at}-{payload.digest(f'{name} {given}')[:12]}",
+    response = record(payload, "tool_response")
+    error = readable(response.get("error")) if response.get("error") else None
+    output = response.get("llmContent", response.get("returnDisplay")) if response else payload.get("tool_response")
+    tool = ToolEvent(
+        f"{session_id}-{at}-{text_digest(f'{name} {tool_input}')[:12]}",
         session_id,
         tool_name=name,
-        tool_input=given,
-        tool_output=payload.readable(output) if output else None,
-        file_path=payload.file_of(record(event, "tool_input")),
-        success=problem is None,
-        error_message=problem,
+        tool_input=tool_input,
+        tool_output=readable(output) if output else None,
+        file_path=file_of(record(payload, "tool_input")),
+        success=error is None,
+        error_message=error,
         created_at=at,
     )
-    return [payload.tool(call)]
+    return [ToolReported(tool)]
 
 
-def _said(session_id: str, role: str, words: str, at: int) -> MessageEvent:
-    message_id = f"{session_id}-{role}-{at}-{payload.digest(words)[:12]}"
-    return MessageEvent(message_id, session_id, role, words, source=HARNESS, created_at=at)
+def _message(session_id: str, role: str, content: str, at: int) -> MessageEvent:
+    message_id = f"{session_id}-{role}-{at}-{text_digest(content)[:12]}"
+    return MessageEvent(message_id, session_id, role, content, source=NAME, created_at=at)
 
 
-def _session(event: dict[str, Any]) -> SessionEvent:
-    return SessionEvent(
-        identifier(event, "session_id") or "", project_path=text(event, "cwd"), provider=PROVIDER, source=HARNESS
-    )
-
-
-def _moment(event: dict[str, Any]) -> int | None:
-    try:
-        return round(datetime.fromisoformat(text(event, "timestamp") or "").timestamp() * 1000)
-    except ValueError:
-        return None
+HARNESS = Harness(NAME, read_hook, partial(find_hook_occasion, NAME))

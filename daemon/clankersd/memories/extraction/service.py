@@ -16,7 +16,8 @@ from clankers_protocol.admin import JobStarted
 from clankers_protocol.errors import Conflict, InvalidParams, NotFound, StorageUnavailable
 from clankers_protocol.events import SessionEvent
 from clankers_protocol.memory_maintenance import Candidate, Extraction, MemoryExtract, MemorySummarize
-from clankersd.capture.apply import session_change
+from clankersd.capture.apply import apply_event, prepare_event
+from clankersd.capture.events import SessionReported
 from clankersd.db import Db
 from clankersd.memories.extraction import model, rules
 from clankersd.memories.extraction.candidates import Caller, resolve_candidates
@@ -217,11 +218,11 @@ class Extractor:
             )
         except (ChatRefused, ChatUnavailable) as error:
             raise Conflict(error.reason) from error
-        change = session_change(self._daemon.index, SessionEvent(id=session_id, summary=summary))
+        event = prepare_event(self._daemon.index, SessionReported(SessionEvent(id=session_id, summary=summary)))
 
         def store_summary(db: Db) -> None:
             find_session(db, session_id)  # it may have been deleted, and must not be created again
-            change(db)
+            apply_event(db, event)
 
         await self._daemon.store.write(store_summary)
         await progress(1, 1)
