@@ -122,6 +122,14 @@ class Daemon:
     version: str = field(default_factory=lambda: version("clankers"))
 
     def __post_init__(self) -> None:
+        self.search_engine = SearchEngine(
+            self.store,
+            self.index,
+            self.queue,
+            self.files,
+            start_task=lambda task: self.background(task),
+            seconds=self.config.search_seconds,
+        )
         self.server = Server(partial(rpc.answer, self), lambda: self.config.max_connections, self.hub.remove_connection)
         self.spool = Spool(self, self.paths.spool)
         self.transcripts = Transcripts(self)

@@ -43,9 +43,9 @@ _COMPARABLE = """
     AND (memories.expires_at IS NULL OR memories.expires_at > :now)
 """
 _VECTORS = """
-    SELECT chunks.memory_id, {vectors}.embedding FROM json_each(:ids)
+    SELECT chunks.memory_id, {vector_table}.embedding FROM json_each(:ids)
     CROSS JOIN chunks ON chunks.memory_id = json_each.value AND chunks.chunking = :chunking
-    CROSS JOIN {vectors} ON {vectors}.rowid = chunks.id
+    CROSS JOIN {vector_table} ON {vector_table}.rowid = chunks.id
     GROUP BY chunks.memory_id HAVING count(*) = 1
 """
 

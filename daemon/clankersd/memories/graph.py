@@ -94,7 +94,7 @@ _SHARING = f"""
     GROUP BY memories.id ORDER BY score DESC, memories.id LIMIT :limit
 """
 _OWN_VECTORS = """
-    SELECT {vectors}.embedding FROM chunks CROSS JOIN {vectors} ON {vectors}.rowid = chunks.id
+    SELECT {vector_table}.embedding FROM chunks CROSS JOIN {vector_table} ON {vector_table}.rowid = chunks.id
     WHERE chunks.memory_id = :id AND chunks.chunking = :chunking
 """
 _OWNERS = """
@@ -258,7 +258,7 @@ def _own_vector(db: Db, memory_id: str, live: Generation | None) -> Vector | Non
     """What the memory means as a whole."""
     if live is None or live.identity.dims is None:
         return None
-    sql = _OWN_VECTORS.format(vectors=live.vector_table)
+    sql = _OWN_VECTORS.format(vector_table=live.vector_table)
     blobs = [row[0] for row in db.tuples(sql, {"id": memory_id, "chunking": live.chunking.number})]
     np = numpy_if_available()
     if not blobs or np is None:
