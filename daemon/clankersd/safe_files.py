@@ -46,7 +46,7 @@ def read_regular(
     owner: int | None = None,
     single_link: bool = False,
 ) -> bytes:
-    """Read all of the regular file at `path`; raises like `open_regular`, also for a file that grows during the read."""
+    """Read all of the regular file at `path`; raises like `open_regular`, also if the file grows during the read."""
     with open_regular(path, max_bytes=max_bytes, owner=owner, single_link=single_link) as file:
         return read_at_most(file, max_bytes)
 
