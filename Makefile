@@ -26,6 +26,7 @@ $(VENV)/installed: pyproject.toml
 lint: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 
 types: $(VENV)/installed
 	$(BIN)/mypy

@@ -1,17 +1,18 @@
-"""Moments: whole milliseconds since 1970 UTC, everywhere."""
+"""Times as integer milliseconds since 1970 UTC, and ids in order of creation."""
 
 import os
 import time
 import uuid
 from datetime import UTC, datetime
 
-_TICKS = 1 << 12
-"""Of a millisecond: as many as fit beside the time in an id."""
+_TICKS_PER_MS = 1 << 12
+"""As many as fit beside the time in an id."""
 
 _last_tick = 0
 
 
 def now() -> int:
+    """Return the current time in milliseconds."""
     return time.time_ns() // 1_000_000
 
 
@@ -20,21 +21,18 @@ def local_time() -> datetime:
     return datetime.fromtimestamp(now() / 1000, UTC).astimezone()
 
 
-def to_ms(given: float | None) -> int | None:
-    """A client's time in milliseconds. Below 1e12 it is seconds; 0 is what clients send for "unknown"."""
-    if not given:
+def to_ms(time_sent: float | None) -> int | None:
+    """Convert a client's time to milliseconds. Values below 1e12 are seconds; 0 means unknown and returns None."""
+    if not time_sent:
         return None
-    return round(given * 1000 if given < 1e12 else given)
+    return round(time_sent * 1000 if time_sent < 1e12 else time_sent)
 
 
 def new_id() -> str:
-    """A UUIDv7: unique, and in the order of making, also within a millisecond and when the clock is set back."""
+    """Return a UUIDv7: ids sort in order of creation, even within a millisecond and after the clock was set back."""
     global _last_tick
-    _last_tick = max(_last_tick + 1, time.time_ns() * _TICKS // 1_000_000)
-    stamp, part = divmod(_last_tick, _TICKS)
-    value = (stamp << 80) | (0x7 << 76) | (part << 64) | (0b10 << 62) | _random(62)
+    _last_tick = max(_last_tick + 1, time.time_ns() * _TICKS_PER_MS // 1_000_000)
+    stamp, part = divmod(_last_tick, _TICKS_PER_MS)
+    random_bits = int.from_bytes(os.urandom(8), "big") >> 2
+    value = (stamp << 80) | (0x7 << 76) | (part << 64) | (0b10 << 62) | random_bits
     return str(uuid.UUID(int=value))
-
-
-def _random(bits: int) -> int:
-    return int.from_bytes(os.urandom(8), "big") >> (64 - bits)

@@ -1,4 +1,4 @@
-"""Settings: defaults, then clankers.toml, then the environment, then flags; read once and handed down."""
+"""Settings: defaults, overridden by clankers.toml, then by the environment, then by flags."""
 
 import os
 import tomllib
@@ -21,150 +21,176 @@ MAX_FILE_BYTES = 1024 * 1024
 
 
 class ConfigError(Exception):
-    """A setting is wrong; the message names it and where it stands."""
+    """A setting is invalid; the message names it and its source."""
 
 
 class Config(msgspec.Struct, forbid_unknown_fields=True):
-    """Every setting, each also the variable CLANKERS_ and its name in capitals."""
+    """Every setting. The environment variable of a setting is CLANKERS_ and its name in capitals."""
 
-    log_level: Annotated[LogLevel, Meta(description="The least level that is logged.")] = "info"
-    log_retention_days: Annotated[int, Meta(ge=1, le=3650, description="How long daily log files are kept.")] = 30
+    log_level: Annotated[LogLevel, Meta(description="Log events of this level and above.")] = "info"
+    log_retention_days: Annotated[
+        int, Meta(ge=1, le=3650, description="Delete daily log files after this many days.")
+    ] = 30
     durability: Annotated[
         Literal["full", "normal"],
-        Meta(description='"full" syncs each commit to the disk; "normal" may lose the last at a power cut.'),
+        Meta(
+            description='"full" syncs each commit to the disk; "normal" may lose the last commits in a power failure.'
+        ),
     ] = "full"
     embedder: Annotated[
         Literal["static", "onnx", "openai", "ollama", "gemini", "none"],
-        Meta(description="What makes vectors of texts; none searches by words alone."),
+        Meta(description="Embedder that turns texts into vectors; none disables vector search."),
     ] = "static"
-    embedder_model: Annotated[str, Meta(description="The model's name, or the folder of an ONNX model.")] = ""
-    embedder_url: Annotated[str, Meta(description="The base URL of a remote embedder.")] = ""
-    embedder_key_file: Annotated[str, Meta(description="A file (mode 0600) with the remote embedder's API key.")] = ""
-    embedder_dims: Annotated[int, Meta(ge=0, le=8192, description="Dimensions to ask for; 0 is the model's own.")] = 0
+    embedder_model: Annotated[str, Meta(description="Name of the embedding model, or the folder of an ONNX model.")] = (
+        ""
+    )
+    embedder_url: Annotated[str, Meta(description="Base URL of a remote embedder.")] = ""
+    embedder_key_file: Annotated[
+        str, Meta(description="File (mode 0600) that holds the API key of a remote embedder.")
+    ] = ""
+    embedder_dims: Annotated[
+        int, Meta(ge=0, le=8192, description="Vector dimensions to request; 0 uses the model's default.")
+    ] = 0
     embedder_weight: Annotated[
-        float, Meta(ge=0, le=1, description="The vectors' share in a hybrid search; 0 is the embedder's own.")
+        float,
+        Meta(
+            ge=0, le=1, description="Weight of vector search in a hybrid search, 0 to 1; 0 uses the embedder's default."
+        ),
     ] = 0
     embedding_cache_entries: Annotated[
-        int, Meta(ge=0, le=10_000_000, description="How many vectors are kept for texts seen before.")
+        int, Meta(ge=0, le=10_000_000, description="Number of vectors to cache for texts seen before.")
     ] = 50_000
-    chunk_tokens: Annotated[int, Meta(ge=32, le=4000, description="How long a chunk may be.")] = 400
-    chunk_overlap: Annotated[int, Meta(ge=0, le=1000, description="What consecutive chunks share.")] = 80
-    index_tools: Annotated[bool, Meta(description="Whether tool inputs and outputs are searchable too.")] = False
+    chunk_tokens: Annotated[int, Meta(ge=32, le=4000, description="Maximum length of a chunk, in tokens.")] = 400
+    chunk_overlap: Annotated[int, Meta(ge=0, le=1000, description="Overlap of consecutive chunks, in tokens.")] = 80
+    index_tools: Annotated[bool, Meta(description="Index tool inputs and outputs too.")] = False
     search_seconds: Annotated[
-        float, Meta(gt=0, le=60, description="After so long a search answers with what it has.")
+        float, Meta(gt=0, le=60, description="Seconds after which a search returns the results it has so far.")
     ] = 2
     memory_salience_weight: Annotated[
-        float, Meta(ge=0, le=0.3, description="How much a memory's strength moves its place in a search.")
+        float, Meta(ge=0, le=0.3, description="Weight of a memory's salience in its search score.")
     ] = 0.2
     memory_importance_weight: Annotated[
-        float, Meta(ge=0, le=0.3, description="How much a memory's importance moves its place in a search.")
+        float, Meta(ge=0, le=0.3, description="Weight of a memory's importance in its search score.")
     ] = 0.1
     memory_recency_weight: Annotated[
-        float, Meta(ge=0, le=0.3, description="How much it moves a memory's place when it was used last.")
+        float, Meta(ge=0, le=0.3, description="Weight of the time since a memory was last used in its search score.")
     ] = 0.1
     memory_outdated_factor: Annotated[
-        float, Meta(ge=0, le=1, description="What the score of a superseded or expired memory is multiplied by.")
+        float, Meta(ge=0, le=1, description="Factor applied to the score of a superseded or expired memory.")
     ] = 0.5
     memory_pinned_factor: Annotated[
-        float, Meta(ge=1, le=2, description="What the score of a pinned memory is multiplied by.")
+        float, Meta(ge=1, le=2, description="Factor applied to the score of a pinned memory.")
     ] = 1.25
     memory_archive_below: Annotated[
-        float, Meta(ge=0, le=1, description="Memories that have faded below this are archived; 0 archives none.")
+        float,
+        Meta(ge=0, le=1, description="Archive memories whose salience has decayed below this value; 0 archives none."),
     ] = 0.1
     memory_promote_uses: Annotated[
-        int, Meta(ge=1, le=1000, description="A session's memory that was used so often becomes the project's.")
+        int, Meta(ge=1, le=1000, description="Move a session's memory to its project after this many uses.")
     ] = 2
     maintain_hours: Annotated[
-        float, Meta(ge=0, le=8760, description="Look after all memories every so often; 0 is only when asked.")
+        float,
+        Meta(ge=0, le=8760, description="Run memory maintenance every this many hours; 0 runs it on request only."),
     ] = 24
     extract: Annotated[
         Literal["off", "rules", "model"],
-        Meta(description="Whether memories are drawn from sessions; only model sends anything, to chat_url."),
+        Meta(description="Extract memories from sessions, by rules or by a model; only model sends data, to chat_url."),
     ] = "off"
     extract_quiet_minutes: Annotated[
-        float, Meta(gt=0, le=1440, description="How long a session must rest before memories are drawn from it.")
+        float,
+        Meta(gt=0, le=1440, description="Minutes that a session must be idle before memories are extracted from it."),
     ] = 10
     extract_days: Annotated[
-        float, Meta(gt=0, le=3650, description="Sessions that have rested for longer than this are left alone.")
+        float, Meta(gt=0, le=3650, description="Skip sessions that have been idle for more than this many days.")
     ] = 7
     extract_memories: Annotated[
-        int, Meta(ge=1, le=50, description="How many memories one reading of a session may bring.")
+        int, Meta(ge=1, le=50, description="Maximum number of memories to extract from a session at a time.")
     ] = 5
     chat_url: Annotated[
-        str, Meta(description="The base URL of an OpenAI-compatible chat service, for extract and summaries.")
+        str, Meta(description="Base URL of an OpenAI-compatible chat service, for extraction and summaries.")
     ] = ""
-    chat_model: Annotated[str, Meta(description="The chat service's model.")] = ""
-    chat_key_file: Annotated[str, Meta(description="A file (mode 0600) with the chat service's API key.")] = ""
-    chat_seconds: Annotated[float, Meta(gt=0, le=600, description="How long the chat service may take to answer.")] = 60
+    chat_model: Annotated[str, Meta(description="Name of the chat service's model.")] = ""
+    chat_key_file: Annotated[str, Meta(description="File (mode 0600) that holds the chat service's API key.")] = ""
+    chat_seconds: Annotated[
+        float, Meta(gt=0, le=600, description="Timeout of a request to the chat service, in seconds.")
+    ] = 60
     chat_messages: Annotated[
-        int, Meta(ge=2, le=1000, description="How many messages one question to the chat service may hold.")
+        int, Meta(ge=2, le=1000, description="Maximum number of messages in a request to the chat service.")
     ] = 60
     chat_characters: Annotated[
-        int, Meta(ge=1000, le=400_000, description="How many characters one question to the chat service may hold.")
+        int, Meta(ge=1000, le=400_000, description="Maximum number of characters in a request to the chat service.")
     ] = 24_000
     chat_calls_per_hour: Annotated[
-        int, Meta(ge=0, le=10_000, description="How often the chat service may be asked in an hour, in all.")
+        int, Meta(ge=0, le=10_000, description="Maximum number of requests to the chat service per hour.")
     ] = 20
     chat_calls_per_session: Annotated[
-        int, Meta(ge=0, le=1000, description="How often the chat service may be asked about one session, ever.")
+        int, Meta(ge=0, le=1000, description="Maximum number of requests to the chat service about one session.")
     ] = 10
     watch_roots: Annotated[
-        list[str], Meta(description="Workspaces whose MEMORY.md, memory.md and memory/**/*.md are indexed.")
+        list[str], Meta(description="Workspaces whose MEMORY.md, memory.md and memory/**/*.md files to index.")
     ] = msgspec.field(default_factory=list)
-    watch_extra: Annotated[list[str], Meta(description="Further markdown files and folders that are indexed.")] = (
+    watch_extra: Annotated[list[str], Meta(description="Additional Markdown files and folders to index.")] = (
         msgspec.field(default_factory=list)
     )
-    watch_agent_files: Annotated[
-        bool, Meta(description="Whether CLAUDE.md and AGENTS.md of the workspaces are indexed too.")
-    ] = False
+    watch_agent_files: Annotated[bool, Meta(description="Index CLAUDE.md and AGENTS.md of the workspaces too.")] = False
     watch_debounce_ms: Annotated[
-        int, Meta(ge=10, le=600_000, description="How long a file must rest before it is indexed.")
+        int, Meta(ge=10, le=600_000, description="Milliseconds that a file must be unchanged before it is indexed.")
     ] = 1500
-    watch_poll: Annotated[bool, Meta(description="Look for changes by polling, where events do not arrive.")] = False
-    sync_minutes: Annotated[float, Meta(ge=0, description="Compare all files every so often; 0 is never.")] = 0
+    watch_poll: Annotated[bool, Meta(description="Poll for file changes, for file systems that send no events.")] = (
+        False
+    )
+    sync_minutes: Annotated[
+        float,
+        Meta(ge=0, description="Compare all watched files with the index every this many minutes; 0 disables it."),
+    ] = 0
     recall: Annotated[
         Literal["off", "minimal", "full"],
-        Meta(description="What agents are told: nothing; at a session's start the pinned and the recent; or all."),
+        Meta(description="Context for agents: off; minimal, at session start only; or full, with each prompt too."),
     ] = "full"
     recall_characters: Annotated[
-        int, Meta(ge=500, le=9000, description="How long a text for an agent's context may be.")
+        int, Meta(ge=500, le=9000, description="Maximum length of a recalled text, in characters.")
     ] = 2000
     recall_seconds: Annotated[
-        float, Meta(gt=0, le=60, description="After so long a prompt goes on without what could be recalled.")
+        float, Meta(gt=0, le=60, description="Seconds to wait for recall before a prompt continues without it.")
     ] = 1
     hook_autostart: Annotated[
-        bool, Meta(description="Whether a hook starts the daemon when nobody listens and no service keeps it.")
+        bool, Meta(description="Let a hook start the daemon if it is not running and no service manages it.")
     ] = True
     tool_output_characters: Annotated[
-        int, Meta(ge=100, le=10_000_000, description="How much of a tool's output is kept.")
+        int, Meta(ge=100, le=10_000_000, description="Maximum length of a stored tool output, in characters.")
     ] = 10_240
     transcript_folders: Annotated[
-        list[str], Meta(description="Further folders that harnesses keep transcripts in, such as a CLAUDE_CONFIG_DIR.")
+        list[str], Meta(description="Additional folders with transcripts of harnesses, such as a CLAUDE_CONFIG_DIR.")
     ] = msgspec.field(default_factory=list)
-    document_megabytes: Annotated[int, Meta(ge=1, le=1024, description="How large a document may be.")] = 50
-    document_seconds: Annotated[int, Meta(ge=1, le=3600, description="How long taking one apart may take.")] = 120
+    document_megabytes: Annotated[int, Meta(ge=1, le=1024, description="Maximum size of a document, in megabytes.")] = (
+        50
+    )
+    document_seconds: Annotated[
+        int, Meta(ge=1, le=3600, description="Timeout for extracting the text of a document, in seconds.")
+    ] = 120
     max_connections: Annotated[
-        int, Meta(ge=1, le=4096, description="How many clients may be connected at once, half of them of one process.")
+        int,
+        Meta(ge=1, le=4096, description="Maximum number of concurrent connections; one process may hold half of them."),
     ] = 256
     schedule_lease_seconds: Annotated[
         float,
-        Meta(ge=0.1, le=86_400, description="How long a client has to acknowledge a scheduled action it was handed."),
+        Meta(ge=0.1, le=86_400, description="Seconds that a client has to acknowledge a scheduled action."),
     ] = 60
     idle_exit_seconds: Annotated[
         float,
-        Meta(ge=0, description="Exit after so long without a client, when socket-activated; 0 is never."),
+        Meta(ge=0, description="Exit after this many seconds without a client, if socket-activated; 0 disables it."),
     ] = 0
     query_seconds: Annotated[
-        float, Meta(gt=0, le=60, description="How long a statement of `clankers-ctl query` may run.")
+        float, Meta(gt=0, le=60, description="Timeout of a `clankers-ctl query` statement, in seconds.")
     ] = 2
     query_rows: Annotated[
-        int, Meta(ge=1, le=100_000, description="How many rows `clankers-ctl query` returns unless told.")
+        int, Meta(ge=1, le=100_000, description="Default maximum number of rows that `clankers-ctl query` returns.")
     ] = 1000
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """The settings in force, and where each came from."""
+    """The settings in force, and the source of each."""
 
     config: Config
     origins: dict[str, Origin]
@@ -173,20 +199,20 @@ class Loaded:
     ignored: tuple[IgnoredSetting, ...] = ()
 
     def warnings(self) -> list[str]:
-        """Describe the settings that are not in force, one line for each reason."""
+        """Describe the ignored settings, one line for each source and reason."""
         keys: dict[tuple[str, str], list[str]] = {}
-        for each in self.ignored:
-            source = "the environment" if each.source.startswith("CLANKERS_") else each.source
-            keys.setdefault((source, each.reason), []).append(each.key)
-        return [f"ignored {', '.join(found)} from {source}: {reason}" for (source, reason), found in keys.items()]
+        for setting in self.ignored:
+            source = "the environment" if setting.source.startswith("CLANKERS_") else setting.source
+            keys.setdefault((source, setting.reason), []).append(setting.key)
+        return [f"ignored {', '.join(names)} from {source}: {reason}" for (source, reason), names in keys.items()]
 
-    def described(self) -> Settings:
-        """The settings as clients see them."""
+    def describe(self) -> Settings:
+        """Return the settings with their sources and descriptions, as clients see them."""
         hints = get_type_hints(Config, include_extras=True)
         return Settings(
             path=str(self.path),
             settings=[
-                Setting(key, getattr(self.config, key), self.origins.get(key, "default"), _help(hints[key]))
+                Setting(key, getattr(self.config, key), self.origins.get(key, "default"), _description(hints[key]))
                 for key in Config.__struct_fields__
             ],
             ignored=list(self.ignored),
@@ -199,38 +225,38 @@ def load(
     environ: Mapping[str, str] = os.environ,
     hook_start: HookStart | None = None,
 ) -> Loaded:
-    """Read all sources; raises ConfigError for a key or value that is wrong.
+    """Read all sources; raises ConfigError for an unknown key or an invalid value.
 
-    A daemon that a hook started ignores the environment, and of the file what it may not trust.
+    A daemon that a hook started ignores the environment, and those settings of the file that it may not trust.
     """
     values: dict[str, Any] = {}
     origins: dict[str, Origin] = {}
-    in_file = _from_file(path)
+    file_values = _read_file(path)
     ignored: list[IgnoredSetting] = []
     if hook_start:
         environ = {}
-        in_file, ignored = hook_start.select(path, in_file)
-    for key, value in in_file.items():
-        values[key], origins[key] = _checked(key, value, str(path)), "file"
+        file_values, ignored = hook_start.select(path, file_values)
+    for key, value in file_values.items():
+        values[key], origins[key] = _convert(key, value, str(path)), "file"
     for key in Config.__struct_fields__:
         variable = f"CLANKERS_{key.upper()}"
         if environ.get(variable):
             values[key], origins[key] = (
-                _checked(key, environ[variable], variable, strict=False),
+                _convert(key, environ[variable], variable, strict=False),
                 "environment",
             )
     for key, value in flags.items():
-        values[key], origins[key] = _checked(key, value, f"--{key.replace('_', '-')}"), "flag"
+        values[key], origins[key] = _convert(key, value, f"--{key.replace('_', '-')}"), "flag"
     return Loaded(Config(**values), origins, path, hook_start, tuple(ignored))
 
 
 def write_setting(path: Path, key: str, value: Any) -> None:
-    """Put one key into the file (None takes it out), keeping the rest of the text as it is."""
+    """Set one key in the file (None removes it) and preserve the rest of its text."""
     if value is not None:
-        value = _checked(key, value, path.name, strict=False)
+        value = _convert(key, value, path.name, strict=False)
     elif key not in Config.__struct_fields__:
-        raise _unknown(key, path.name)
-    import tomlkit  # needed by nobody else, and not at the start
+        raise _unknown_key(key, path.name)
+    import tomlkit  # only needed here, and not at the start
 
     document = tomlkit.parse(path.read_text("utf-8")) if path.exists() else tomlkit.document()
     if value is None:
@@ -244,8 +270,8 @@ def write_setting(path: Path, key: str, value: Any) -> None:
         raise ConfigError(f"{error.filename or path}: {error.strerror}") from error
 
 
-def _from_file(path: Path) -> dict[str, Any]:
-    try:  # it may be a link, but not a device or a pipe
+def _read_file(path: Path) -> dict[str, Any]:
+    try:  # the path may be a link, but not a device or a pipe
         return tomllib.loads(read_regular(os.path.realpath(path), max_bytes=MAX_FILE_BYTES).decode())
     except FileNotFoundError:
         return {}
@@ -253,17 +279,17 @@ def _from_file(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: {error}") from error
 
 
-def _checked(key: str, value: Any, where: str, *, strict: bool = True) -> Any:
+def _convert(key: str, value: Any, where: str, *, strict: bool = True) -> Any:
     hints = get_type_hints(Config, include_extras=True)
     if key not in hints:
-        raise _unknown(key, where)
+        raise _unknown_key(key, where)
     kind = get_origin(get_args(hints[key])[0])
-    if kind is list and isinstance(value, str):  # in a variable or on a command line, commas part a list
+    if kind is list and isinstance(value, str):  # in a variable or on a command line, commas separate items
         value = [part.strip() for part in value.split(",") if part.strip()]
     try:
         return msgspec.convert(value, hints[key], strict=strict)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{where}: {key} = {value!r} is wrong: {_reason(error, hints[key])}") from error
+        raise ConfigError(f"{where}: {key} = {value!r} is invalid: {_reason(error, hints[key])}") from error
 
 
 def _reason(error: Exception, hint: Any) -> str:
@@ -271,9 +297,9 @@ def _reason(error: Exception, hint: Any) -> str:
     return f"it must be one of {', '.join(map(str, choices))}" if choices else str(error)
 
 
-def _unknown(key: str, where: str) -> ConfigError:
-    return ConfigError(f"{where}: there is no setting {key!r}; there are {', '.join(Config.__struct_fields__)}")
+def _unknown_key(key: str, where: str) -> ConfigError:
+    return ConfigError(f"{where}: unknown setting {key!r}; the settings are {', '.join(Config.__struct_fields__)}")
 
 
-def _help(hint: Any) -> str:
+def _description(hint: Any) -> str:
     return next((meta.description or "" for meta in get_args(hint) if isinstance(meta, Meta)), "")

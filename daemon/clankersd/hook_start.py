@@ -1,8 +1,8 @@
 """Settings of a daemon that a hook started.
 
-Its environment is a harness's, and a repository can write that (a project's harness settings, .envrc). It may move
-files, but never decide where sessions are sent: no setting is taken from it, and settings that send something are
-taken only from a file that the owner is known to use and that nobody else can write.
+Its environment comes from a harness, and a repository can change that (a project's harness settings, .envrc). The
+environment may move files, but never decide where sessions are sent: no setting is taken from it, and settings that
+send data are taken only from a file that the owner is known to use and that no other user can write.
 """
 
 import os
@@ -26,7 +26,7 @@ _VARIABLE = re.compile(r"CLANKERS_[A-Z0-9_]{1,64}")
 
 @dataclass(frozen=True)
 class HookStart:
-    """How a hook started the daemon: which of its variables were not passed on."""
+    """A start of the daemon by a hook, and the variables that the hook did not pass on."""
 
     database: Path
     variables: tuple[str, ...] = ()
@@ -34,15 +34,15 @@ class HookStart:
     @classmethod
     def parse(cls, database: Path, names: str) -> "HookStart":
         """Read the names as the hook gives them, separated by commas."""
-        found = [name for name in names.split(",") if _VARIABLE.fullmatch(name)]
-        return cls(database, tuple(found[:MAX_VARIABLES]))
+        variables = [name for name in names.split(",") if _VARIABLE.fullmatch(name)]
+        return cls(database, tuple(variables[:MAX_VARIABLES]))
 
     def select(self, path: Path, values: dict[str, Any]) -> tuple[dict[str, Any], list[IgnoredSetting]]:
-        """Return the values of the file at `path` that are in force, and what is ignored."""
+        """Return the values of the file at `path` that are in force, and the ignored settings."""
         reason = "a hook started the daemon, and its environment is not the owner's: put it into the file"
         ignored = [IgnoredSetting(name.removeprefix("CLANKERS_").lower(), name, reason) for name in self.variables]
         sending = sending_settings(values)
-        distrust = untrusted(path, self.database) if sending else None
+        distrust = find_distrust(path, self.database) if sending else None
         if distrust:
             ignored += [IgnoredSetting(key, str(path), distrust) for key in sorted(sending)]
             values = {key: value for key, value in values.items() if key not in sending}
@@ -50,17 +50,17 @@ class HookStart:
 
 
 def sending_settings(values: dict[str, Any]) -> set[str]:
-    """Name the settings among `values` that make the daemon send something, and those that go with them."""
-    found = {key for key in ("embedder_url", "embedder_key_file", "chat_url", "chat_key_file") if values.get(key)}
+    """Name the settings among `values` that make the daemon send data, and those that belong to them."""
+    keys = {key for key in ("embedder_url", "embedder_key_file", "chat_url", "chat_key_file") if values.get(key)}
     if values.get("embedder", "none") not in LOCAL_EMBEDDERS:
-        found |= {key for key in values if key.startswith("embedder")}
+        keys |= {key for key in values if key.startswith("embedder")}
     if values.get("extract") == "model":
-        found.add("extract")
-    return found
+        keys.add("extract")
+    return keys
 
 
-def untrusted(path: Path, database: Path) -> str | None:
-    """Say why the file at `path` may not make the daemon send anything; None when it may."""
+def find_distrust(path: Path, database: Path) -> str | None:
+    """Return the reason why the file at `path` may not make the daemon send data; None if it may."""
     known = [*default_path(), *recorded_path(database)]
     if not any(_same(path, each) for each in known):
         return (
@@ -70,18 +70,18 @@ def untrusted(path: Path, database: Path) -> str | None:
     real = Path(os.path.realpath(path))
     for each in (real, real.parent):
         try:
-            found = each.stat()
+            status = each.stat()
         except OSError as error:
             return f"{each} cannot be checked: {error.strerror}"
-        if found.st_uid not in (os.geteuid(), 0):
-            return f"{each} belongs to another user (uid {found.st_uid}): sudo chown {os.geteuid()} {each}"
-        if stat.S_IMODE(found.st_mode) & 0o022:
+        if status.st_uid not in (os.geteuid(), 0):
+            return f"{each} belongs to another user (uid {status.st_uid}): sudo chown {os.geteuid()} {each}"
+        if stat.S_IMODE(status.st_mode) & 0o022:
             return f"others can write {each}: chmod go-w {each}"
     return None
 
 
 def default_path() -> list[Path]:
-    """Return where the settings are without any variable, for the home directory of the user database."""
+    """Return the default path of the settings, below the home directory that the user database names."""
     try:
         home = Path(pwd.getpwuid(os.geteuid()).pw_dir)
     except KeyError:  # a container may run as a user that its database does not know
@@ -100,12 +100,12 @@ def recorded_path(database: Path) -> list[Path]:
 
 
 def record_path(database: Path, path: Path) -> None:
-    """Remember the settings file of a daemon that the owner started, for those that hooks start later."""
+    """Record the settings file of a daemon that the owner started, for daemons that hooks start later."""
     if recorded_path(database) == [path]:
         return
     record = _record(database)
     unfinished = record.with_name(f"{record.name}.unfinished")
-    with suppress(OSError):  # then hooks' daemons use the default file only
+    with suppress(OSError):  # without the record, daemons that hooks start use the default file only
         unfinished.unlink(missing_ok=True)
         descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
@@ -114,7 +114,7 @@ def record_path(database: Path, path: Path) -> None:
 
 
 def _record(database: Path) -> Path:
-    """Return the file beside the database itself, wherever a link to it may stand."""
+    """Return the path of the record, beside the database file itself and not beside a link to it."""
     real = Path(os.path.realpath(database))
     return real.with_name(f"{real.name}.settings-path")
 

@@ -1,4 +1,4 @@
-"""Projects: a path belongs to the git repository around it, whatever the folder is called; worktrees to their own."""
+"""Projects: a path belongs to the git repository around it; a worktree belongs to its main repository."""
 
 import os
 import stat
@@ -12,54 +12,54 @@ from clankersd.ttl_cache import TtlCache
 
 ROOT_CACHE_SECONDS = 60.0
 MAX_CACHED_ROOTS = 10_000
-LONGEST_GIT_FILE = 4096
+MAX_GIT_FILE_BYTES = 4096
 
-_PROJECT = """
+_UPSERT = """
     INSERT INTO projects (id, path, name, created_at, updated_at)
     VALUES (:id, :path, :name, :now, :now)
     ON CONFLICT (path) DO UPDATE SET name = :name, updated_at = :now WHERE :name <> COALESCE(name, '')
 """
 
 PROJECT_IDS = "(SELECT id FROM projects WHERE id = :project OR path IN (:project, :project_root))"
-"""The ids of the project that `project_params` gives the parameters of."""
+"""SQL for the ids of the project that `project_params` describes."""
 
 IN_PROJECT = f"(project_path = :project OR project_id IN {PROJECT_IDS})"
-"""A condition on sessions."""
+"""SQL condition on sessions that belong to that project."""
 
 _roots: TtlCache[str, str] = TtlCache(ROOT_CACHE_SECONDS, MAX_CACHED_ROOTS)
 
 
 def find_project_root(path: str) -> str:
-    """The path that names the project: the repository's, or the path itself when it is in none.
+    """Return the root of the repository that contains `path`, or the path itself if there is none.
 
-    Only the folders above are looked at, and a file called .git is read: nothing else of a client's path is opened.
+    Of a client's path, only the folders above it are inspected, and only a file called .git is read.
     """
     path = path.rstrip("/") or "/"
     return _roots.get(path) or _roots.put(path, _find_root(path))
 
 
-def project_params(given: str | None) -> dict[str, str | None]:
-    """The parameters of PROJECT_IDS: an id, or a path in the project."""
-    path = given and (given.rstrip("/") or "/")
+def project_params(project: str | None) -> dict[str, str | None]:
+    """Return the parameters of PROJECT_IDS for an id, or for a path in the project."""
+    path = project and (project.rstrip("/") or "/")
     return {"project": path, "project_root": find_project_root(path) if path and path.startswith("/") else path}
 
 
 def project_row(path: str, name: str | None = None) -> dict[str, Any]:
-    """The project of a path, ready for `ensure_project`."""
+    """Return the row of a path's project, for `ensure_project`."""
     root = find_project_root(path)
-    return {"id": clock.new_id(), "path": root, "name": name or _last_part(root), "now": clock.now()}
+    return {"id": clock.new_id(), "path": root, "name": name or root.rpartition("/")[2] or root, "now": clock.now()}
 
 
 def ensure_project(db: Db, project: dict[str, Any]) -> None:
-    """Make sure the project is there."""
-    db.execute(_PROJECT, project)
+    """Insert the project, or update its name."""
+    db.execute(_UPSERT, project)
 
 
-def find_project_id(db: Db, given: str) -> str | None:
-    """The id of a project, from its id or a path in it."""
-    path = find_project_root(given) if given.startswith("/") else given
-    sql = "SELECT id FROM projects WHERE path = :path OR id = :given"
-    return db.value(sql, {"path": path, "given": given})  # type: ignore[no-any-return]
+def find_project_id(db: Db, project: str) -> str | None:
+    """Return the id of a project, given its id or a path in it; None if it is not stored."""
+    path = find_project_root(project) if project.startswith("/") else project
+    sql = "SELECT id FROM projects WHERE path = :path OR id = :project"
+    return db.value(sql, {"path": path, "project": project})  # type: ignore[no-any-return]
 
 
 def _find_root(path: str) -> str:
@@ -67,18 +67,18 @@ def _find_root(path: str) -> str:
         return path
     for folder in (Path(path), *Path(path).parents):
         try:
-            found = os.lstat(folder / ".git")
+            status = os.lstat(folder / ".git")
         except OSError:
             continue
-        if stat.S_ISDIR(found.st_mode):
+        if stat.S_ISDIR(status.st_mode):
             return str(folder)
-        if stat.S_ISREG(found.st_mode):
-            return str(_of_worktree(folder) or folder)
+        if stat.S_ISREG(status.st_mode):
+            return str(_main_repository(folder) or folder)
     return path
 
 
-def _of_worktree(folder: Path) -> Path | None:
-    """The repository that a worktree belongs to; None for a submodule, which is a project of its own."""
+def _main_repository(folder: Path) -> Path | None:
+    """Return the repository that a worktree belongs to; None for a submodule, which is a project of its own."""
     link = _read(folder / ".git")
     if not link.startswith("gitdir:"):
         return None
@@ -92,10 +92,6 @@ def _of_worktree(folder: Path) -> Path | None:
 def _read(path: Path) -> str:
     try:
         with open_regular(path) as file:
-            return file.read(LONGEST_GIT_FILE).decode(errors="replace")
+            return file.read(MAX_GIT_FILE_BYTES).decode(errors="replace")
     except (OSError, UnsafeFile):
         return ""
-
-
-def _last_part(path: str) -> str:
-    return path.rpartition("/")[2] or path

@@ -1,4 +1,4 @@
-"""Reading of files that another program may have planted, replaced or made unreadable."""
+"""Safe reading of files that another program may have planted, replaced or made unreadable."""
 
 import os
 import stat
@@ -29,7 +29,7 @@ def open_regular(
     """Open the regular file at `path` for reading, without following a link and without blocking.
 
     `owner` is the user id that the file must belong to; `single_link` refuses a file with further hard links.
-    Raises UnsafeFile for a file that is not as asked for, and OSError for one that cannot be opened.
+    Raises UnsafeFile for a file that breaks one of these rules, and OSError for one that cannot be opened.
     """
     _check(os.lstat(path), max_bytes, owner, single_link)  # opening a device or a pipe can have effects of its own
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
@@ -48,13 +48,13 @@ def read_regular(
     owner: int | None = None,
     single_link: bool = False,
 ) -> bytes:
-    """Read all of the regular file at `path`; raises as `open_regular` does, also for a file that grows meanwhile."""
+    """Read all of the regular file at `path`; raises like `open_regular`, also if the file grows during the read."""
     with open_regular(path, max_bytes=max_bytes, owner=owner, single_link=single_link) as file:
         return read_at_most(file, max_bytes)
 
 
 def read_at_most(file: BinaryIO, max_bytes: int) -> bytes:
-    """Read the rest of `file`; raises TooLarge when there is more than `max_bytes`, whatever size it claims."""
+    """Read the rest of `file`; raises TooLarge if it exceeds `max_bytes`, regardless of its reported size."""
     pieces: list[bytes] = []
     left = max_bytes + 1
     while left and (piece := file.read(min(left, 1024 * 1024))):

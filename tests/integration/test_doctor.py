@@ -107,30 +107,30 @@ OTHER_WORDS = """
     SELECT 'delete', id, 'other words', '', '' FROM chunks LIMIT 1
 """
 BROKEN: dict[str, tuple[Break, set[str], str]] = {
-    "words that no text has": (sql(OTHER_WORDS), {"full text"}, "made chunks_fts anew"),
+    "words that no text has": (sql(OTHER_WORDS), {"full text"}, "rebuilt chunks_fts"),
     "no words at all": (sql("INSERT INTO chunks_fts (chunks_fts) VALUES ('delete-all')"), {"full text"}, "chunks_fts"),
     "damaged words": (
         sql("UPDATE chunks_fts_data SET block = substr(block, 1, 6) WHERE id > 10"), {"full text"}, "chunks_fts",
     ),
     "memories without words": (
-        sql("INSERT INTO memories_fts (memories_fts) VALUES ('delete-all')"), {"full text"}, "made memories_fts anew",
+        sql("INSERT INTO memories_fts (memories_fts) VALUES ('delete-all')"), {"full text"}, "rebuilt memories_fts",
     ),
     "a message that went without its chunks": (
-        sql("DELETE FROM messages WHERE id = 'm0'"), {"owners"}, "removed 1 row of the index that belonged to nothing",
+        sql("DELETE FROM messages WHERE id = 'm0'"), {"owners"}, "removed 1 row of the index without an owner",
     ),
     "a chunk of nothing": (
-        sql(f"UPDATE chunks SET message_id = NULL WHERE id = {FIRST}"), {"owners", "texts"}, "cut 1 text that could",
+        sql(f"UPDATE chunks SET message_id = NULL WHERE id = {FIRST}"), {"owners", "texts"}, "chunked 1 text that",
     ),
     "a message without chunks": (
-        sql("DELETE FROM chunks WHERE message_id = 'm2'"), {"texts", "vectors"}, "removed 1 vector of no chunk",
+        sql("DELETE FROM chunks WHERE message_id = 'm2'"), {"texts", "vectors"}, "removed 1 vector without a chunk",
     ),
     "a chunk without its vector": (
-        sql(f"DELETE FROM chunk_vectors_1 WHERE rowid = {FIRST}"), {"vectors"}, "put 1 chunk without a vector into",
+        sql(f"DELETE FROM chunk_vectors_1 WHERE rowid = {FIRST}"), {"vectors"}, "queued 1 chunk without a vector",
     ),
     "an index and a trigger dropped": (
-        sql("DROP INDEX idx_tools_created; DROP TRIGGER chunks_ad"), {"schema"}, "made the trigger chunks_ad anew",
+        sql("DROP INDEX idx_tools_created; DROP TRIGGER chunks_ad"), {"schema"}, "created the trigger chunks_ad",
     ),
-    "an index that lacks a row": (hide_a_row_from_an_index, {"database"}, "made the indexes of session_errors anew"),
+    "an index that lacks a row": (hide_a_row_from_an_index, {"database"}, "rebuilt the indexes of session_errors"),
 }  # fmt: skip
 
 
@@ -193,7 +193,7 @@ def test_doctor_reports_stuck_and_failed_scheduled_actions(well: DaemonProcess) 
         )
         changed(well, sql(f"{run} 'waiting', 1)"))
         found = finding(diagnosis(well), "schedule")
-        assert (found["state"], found["finding"]) == ("warning", "Nobody takes what is due: Water the plants.")
+        assert (found["state"], found["finding"]) == ("warning", "No client runs these due actions: Water the plants.")
         changed(well, sql("UPDATE schedule_runs SET state = 'failed', error = 'no water' WHERE id = 'r'"))
         assert "no water" in finding(diagnosis(well), "schedule")["finding"]
         connection.call("schedule.delete", id=action)

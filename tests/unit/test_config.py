@@ -10,7 +10,7 @@ from clankersd.config import Config, ConfigError, load, write_setting
 def test_without_anything_the_defaults_stand(tmp_path: Path) -> None:
     loaded = load(tmp_path / "none.toml", {}, {})
     assert loaded.config == Config()
-    assert {setting.origin for setting in loaded.described().settings} == {"default"}
+    assert {setting.origin for setting in loaded.describe().settings} == {"default"}
 
 
 def test_flags_beat_the_environment_beats_the_file(tmp_path: Path) -> None:
@@ -23,7 +23,7 @@ def test_flags_beat_the_environment_beats_the_file(tmp_path: Path) -> None:
         6,
         3,
     )
-    origins = {setting.key: setting.origin for setting in loaded.described().settings}
+    origins = {setting.key: setting.origin for setting in loaded.describe().settings}
     assert (origins["log_level"], origins["query_rows"], origins["log_retention_days"]) == (
         "flag",
         "environment",

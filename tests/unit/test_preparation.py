@@ -36,7 +36,7 @@ async def test_order_starts_those_held_back_one_after_the_other_and_survives_a_c
     order, started = RequestOrder(), []
 
     async def serve(name: str, prepares: bool = False) -> None:
-        if order.blocked:
+        if order.is_blocked:
             await order.wait()
         started.append(name)
         if prepares:
@@ -55,4 +55,4 @@ async def test_order_starts_those_held_back_one_after_the_other_and_survives_a_c
         tasks.start_soon(serve, "last")
     order_seen = ["large", "large prepared", "small", "second large", "second large prepared", "last"]
     assert [name for name in started if name != "cancelled"] == order_seen
-    assert not order.blocked
+    assert not order.is_blocked

@@ -1,4 +1,4 @@
-"""Settings that clients keep here: a small table of theirs, which the daemon itself never looks at."""
+"""Settings of clients: a small key-value table that the daemon itself does not use."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -50,8 +50,8 @@ async def get(daemon: "Daemon", request: ConfigGet) -> ConfigEntry | None:
 async def set_value(daemon: "Daemon", request: ConfigSet) -> ConfigEntry:
     redacted, secrets = redact_all({request.key: request.value})
     assert isinstance(redacted, dict)
-    clean = next(iter(redacted.values()))
-    value = msgspec.json.encode(clean)
+    redacted_value = next(iter(redacted.values()))
+    value = msgspec.json.encode(redacted_value)
     if len(value) > MAX_VALUE:
         raise InvalidParams(
             f"invalid params: a value may take {MAX_VALUE} bytes, this takes {len(value)} - at `$.value`"
@@ -60,12 +60,12 @@ async def set_value(daemon: "Daemon", request: ConfigSet) -> ConfigEntry:
     row = {"namespace": request.namespace, "key": request.key, "value": value.decode(), "now": now}
 
     def store(db: Db) -> None:
-        _refuse_another(db, row)
+        _refuse_key_in_full_namespace(db, row)
         db.execute(_SET, row)
         count_redactions(db, secrets, now)
 
     await daemon.store.write(store)
-    return ConfigEntry(request.namespace, request.key, clean, now)
+    return ConfigEntry(request.namespace, request.key, redacted_value, now)
 
 
 @handles(ConfigDelete)
@@ -91,10 +91,10 @@ async def list_entries(daemon: "Daemon", request: ConfigList) -> ConfigPage:
     return ConfigPage(entries, encode_cursor(entries[-1].namespace, entries[-1].key) if more else None)
 
 
-def _refuse_another(db: Db, row: dict[str, Any]) -> None:
-    """A namespace that is full takes no new key; those it has may change."""
-    held = db.value("SELECT count(*) FROM config WHERE namespace = :namespace AND key <> :key", row)
-    if held >= MAX_KEYS and not db.fetch_one(_ONE, row):
+def _refuse_key_in_full_namespace(db: Db, row: dict[str, Any]) -> None:
+    """Raise Conflict for a new key in a full namespace; existing keys may change."""
+    count = db.value("SELECT count(*) FROM config WHERE namespace = :namespace AND key <> :key", row)
+    if count >= MAX_KEYS and not db.fetch_one(_ONE, row):
         raise Conflict(f"the namespace {row['namespace']} holds {MAX_KEYS} keys already: delete one first")
 
 

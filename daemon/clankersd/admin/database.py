@@ -1,4 +1,4 @@
-"""The database's upkeep: migrations by hand, integrity checks, giving space back."""
+"""Database maintenance: manual migrations, integrity checks, vacuum."""
 
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ _INCREMENTAL = 2
 
 
 @handles(DbMigrate)
-async def migrate(daemon: "Daemon", request: DbMigrate) -> Migrated:  # every handler has it
+async def migrate(daemon: "Daemon", request: DbMigrate) -> Migrated:
     try:
         return _migrated(await daemon.store.migrate())
     except SchemaRefused as error:
@@ -57,15 +57,15 @@ async def vacuum(daemon: "Daemon", request: DbVacuum) -> JobStarted:
             await daemon.store.write(partial(fts.begin_merge, name=name))
             while await daemon.store.write(partial(fts.merge, name=name, pages=PAGES_PER_STEP)):
                 pass
-        await daemon.store.run_exclusive(_allow_steps)
+        await daemon.store.run_exclusive(_enable_incremental_vacuum)
         total = free = await daemon.store.read(_free_pages)
         while free:
-            await progress(total - free, total, "giving pages back")
+            await progress(total - free, total, "freeing pages")
             await daemon.store.run_exclusive(lambda db: db.fetch(f"PRAGMA incremental_vacuum({PAGES_PER_STEP})"))
             free = await daemon.store.read(_free_pages)
         await progress(total, total)
         freed = before - await daemon.store.read(_bytes)
-        await daemon.store.truncate_wal()  # it still holds pages as they were before
+        await daemon.store.truncate_wal()  # it still holds old versions of the pages
         return {"freedBytes": freed}
 
     return JobStarted(await daemon.jobs.start("vacuum", work))
@@ -76,28 +76,28 @@ def _migrated(change: MigrationRun) -> Migrated:
 
 
 def table_names(db: Db) -> list[str]:
-    """All tables, also those that virtual tables keep."""
+    """List all tables, including the shadow tables of virtual tables."""
     return [row["name"] for row in db.fetch("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
 
 
 def _problems(db: Db, table: str) -> list[str]:
-    return faults(db, table) + ownerless(db, table)
+    return find_integrity_errors(db, table) + find_orphans(db, table)
 
 
-def faults(db: Db, table: str) -> list[str]:
-    """What SQLite finds wrong with a table and its indexes. Takes long: on a connection aside."""
-    found = [row["integrity_check"] for row in db.fetch(f'PRAGMA integrity_check("{table}")')]
-    return [text for text in found if text != "ok"]
+def find_integrity_errors(db: Db, table: str) -> list[str]:
+    """Return the integrity errors of a table and its indexes. Slow: run it on a snapshot."""
+    verdicts = [row["integrity_check"] for row in db.fetch(f'PRAGMA integrity_check("{table}")')]
+    return [text for text in verdicts if text != "ok"]
 
 
-def ownerless(db: Db, table: str) -> list[str]:
-    """The rows of a table that belong to something which is not there."""
-    strays = db.fetch(f'PRAGMA foreign_key_check("{table}")')
-    return [f"row {row['rowid']} of {table} has no owner" for row in strays]
+def find_orphans(db: Db, table: str) -> list[str]:
+    """Describe the rows of a table whose foreign keys refer to missing rows."""
+    orphans = db.fetch(f'PRAGMA foreign_key_check("{table}")')
+    return [f"row {row['rowid']} of {table} has no owner" for row in orphans]
 
 
-def _allow_steps(db: Db) -> None:
-    """A database that was not made by us gives pages back only after one whole VACUUM."""
+def _enable_incremental_vacuum(db: Db) -> None:
+    """Run one full VACUUM on a database that was created without incremental vacuum."""
     if db.value("PRAGMA auto_vacuum") != _INCREMENTAL:
         db.execute("PRAGMA auto_vacuum = incremental")
         db.execute("VACUUM")

@@ -1,7 +1,6 @@
-"""The doctor: looks at what the daemon holds and does, says what is wrong in a sentence, and repairs what is derived.
+"""The doctor: checks the daemon and its database, describes each problem in a sentence, and repairs derived data.
 
-Whatever takes long is looked at on a connection aside, so that events are stored meanwhile; repairs go in steps that
-let them in between.
+Slow checks run on a snapshot connection, so that they delay no event; repairs run in small steps for the same reason.
 """
 
 import os
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 from clankers_protocol.admin import Diagnosis, DoctorCheck, DoctorRepair, Finding, JobStarted
 from clankers_protocol.errors import RpcError
 from clankersd import clock, config
-from clankersd.admin.database import faults, ownerless, table_names
+from clankersd.admin.database import find_integrity_errors, find_orphans, table_names
 from clankersd.config import ConfigError
 from clankersd.db import Db, fts, migrations
 from clankersd.db.connection import SQLITE_VERSION, has_wal_reset_bug
@@ -31,29 +30,29 @@ from clankersd.wire.rpc import handles
 if TYPE_CHECKING:
     from clankersd.app import Daemon
 
-LATE_MS = 10 * 60_000
-"""What is due for so long is stuck."""
+OVERDUE_MS = 10 * 60_000
+"""A scheduled action that is overdue for longer is stuck."""
 
-FROM_A_BACKUP = f"{RESTORE_HINT}; events stored after that backup are lost"
+RESTORE_ADVICE = f"{RESTORE_HINT}; events stored after that backup are lost"
 DERIVED = ("chunks", "index_queue")
-"""Tables whose rows follow from others."""
+"""Tables whose rows are derived from others."""
 
-_IN_AN_INDEX = re.compile(r"missing from index|entries in index|entry in index|not in index")
+_INDEX_ERROR = re.compile(r"missing from index|entries in index|entry in index|not in index")
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that is looked at. `repair` is for what follows from something else, and says what it did."""
+    """One check. `repair`, for derived data only, fixes what it found and describes what it did."""
 
     name: str
-    look: Callable[["Daemon"], Awaitable[Finding]]
+    run: Callable[["Daemon"], Awaitable[Finding]]
     repair: "Callable[[Daemon], Awaitable[list[str]]] | None" = None
 
 
 @handles(DoctorCheck)
 async def check(daemon: "Daemon", request: DoctorCheck) -> JobStarted:
     async def work(progress: Progress) -> Diagnosis:
-        return Diagnosis([await _looked(daemon, each) async for each in _in_turn(progress)], [])
+        return Diagnosis([await _run_check(daemon, each) async for each in _each_check(progress)], [])
 
     return JobStarted(await daemon.jobs.start("doctor", work))
 
@@ -62,29 +61,29 @@ async def check(daemon: "Daemon", request: DoctorCheck) -> JobStarted:
 async def repair_all(daemon: "Daemon", request: DoctorRepair) -> JobStarted:
     async def work(progress: Progress) -> Diagnosis:
         diagnosis = Diagnosis([], [])
-        async for each in _in_turn(progress):
-            found = await _looked(daemon, each)
-            if each.repair is not None and found.repairable:
+        async for each in _each_check(progress):
+            finding = await _run_check(daemon, each)
+            if each.repair is not None and finding.repairable:
                 diagnosis.repaired += await each.repair(daemon)
-                found = await _looked(daemon, each)
-            diagnosis.checks.append(found)
+                finding = await _run_check(daemon, each)
+            diagnosis.checks.append(finding)
         return diagnosis
 
     return JobStarted(await daemon.jobs.start("doctor", work))
 
 
-async def _in_turn(progress: Progress) -> AsyncIterator[Check]:
+async def _each_check(progress: Progress) -> AsyncIterator[Check]:
     for number, each in enumerate(CHECKS):
         await progress(number, len(CHECKS), each.name)
         yield each
     await progress(len(CHECKS), len(CHECKS))
 
 
-async def _looked(daemon: "Daemon", each: Check) -> Finding:
+async def _run_check(daemon: "Daemon", check: Check) -> Finding:
     try:
-        return await each.look(daemon)
+        return await check.run(daemon)
     except RpcError as error:
-        return Finding(each.name, "problem", f"It could not be looked at: {error.message}", "clankers-ctl health")
+        return Finding(check.name, "problem", f"The check failed: {error.message}", "clankers-ctl health")
 
 
 # -- the database
@@ -93,46 +92,46 @@ async def _looked(daemon: "Daemon", each: Check) -> Finding:
 async def _sqlite(daemon: "Daemon") -> Finding:
     vec = daemon.store.vec
     if has_wal_reset_bug(SQLITE_VERSION):
-        text = f"SQLite {SQLITE_VERSION} may lose commits when it begins its write-ahead log anew."
-        return Finding("sqlite", "problem", text, "pip install --upgrade apsw, and start the daemon again")
+        text = f"SQLite {SQLITE_VERSION} may lose commits when it restarts its write-ahead log."
+        return Finding("sqlite", "problem", text, "pip install --upgrade apsw, then restart the daemon")
     if vec.version is None:
-        text = f"SQLite {SQLITE_VERSION} cannot load sqlite-vec: there is no search by meaning ({vec.problem})."
-        return Finding("sqlite", "warning", text, "pip install sqlite-vec, and start the daemon again")
+        text = f"SQLite {SQLITE_VERSION} cannot load sqlite-vec: vector search is unavailable ({vec.problem})."
+        return Finding("sqlite", "warning", text, "pip install sqlite-vec, then restart the daemon")
     return Finding("sqlite", "ok", f"SQLite {SQLITE_VERSION} with sqlite-vec {vec.version}.")
 
 
 async def _schema(daemon: "Daemon") -> Finding:
     missing = await daemon.store.snapshot_read(migrations.missing_objects)
     if not missing:
-        return Finding("schema", "ok", f"The schema is at version {daemon.store.schema_version}, and whole.")
-    named = _several([f"{kind} {name}" for kind, name in missing])
+        return Finding("schema", "ok", f"The schema is at version {daemon.store.schema_version} and complete.")
+    named = _list_first([f"{kind} {name}" for kind, name in missing])
     if any(kind == "table" for kind, _ in missing):
-        return Finding("schema", "problem", f"The database lacks {named}.", FROM_A_BACKUP)
+        return Finding("schema", "problem", f"The database lacks {named}.", RESTORE_ADVICE)
     return Finding("schema", "problem", f"The database lacks {named}.", "clankers-ctl doctor --repair", repairable=True)
 
 
-async def _make_missing(daemon: "Daemon") -> list[str]:
+async def _create_missing(daemon: "Daemon") -> list[str]:
     missing = await daemon.store.snapshot_read(migrations.missing_objects)
     for sql in missing.values():
         await daemon.store.write(partial(Db.execute, sql=sql))
-    return [f"made the {kind} {name} anew" for kind, name in missing]
+    return [f"created the {kind} {name}" for kind, name in missing]
 
 
 async def _database(daemon: "Daemon") -> Finding:
     found = await daemon.store.snapshot_read(_damaged)
     if not found:
-        return Finding("database", "ok", "The database is sound.")
-    texts = [text for some in found.values() for text in some]
-    told = f"The database is damaged: {texts[0]}{_more(texts)}."
-    if all(map(_IN_AN_INDEX.search, texts)):
-        return Finding("database", "problem", told, "clankers-ctl doctor --repair", repairable=True)
-    return Finding("database", "problem", told, FROM_A_BACKUP)
+        return Finding("database", "ok", "The database is intact.")
+    texts = [text for errors in found.values() for text in errors]
+    text = f"The database is damaged: {texts[0]}{_more(texts)}."
+    if all(map(_INDEX_ERROR.search, texts)):
+        return Finding("database", "problem", text, "clankers-ctl doctor --repair", repairable=True)
+    return Finding("database", "problem", text, RESTORE_ADVICE)
 
 
 def _damaged(db: Db) -> dict[str, list[str]]:
-    """What SQLite finds wrong, by table; full text has a check of its own."""
-    words = [table.name for table in FULL_TEXTS]
-    found = {name: faults(db, name) for name in table_names(db) if name not in words}
+    """Return the integrity errors by table; full text has a check of its own."""
+    full_texts = [table.name for table in FULL_TEXTS]
+    found = {name: find_integrity_errors(db, name) for name in table_names(db) if name not in full_texts}
     return {name: texts for name, texts in found.items() if texts}
 
 
@@ -140,35 +139,35 @@ async def _reindex(daemon: "Daemon") -> list[str]:
     damaged = await daemon.store.snapshot_read(_damaged)
     for table in damaged:
         await daemon.store.write(partial(Db.execute, sql=f'REINDEX "{table}"'))
-    return [f"made the indexes of {table} anew" for table in damaged]
+    return [f"rebuilt the indexes of {table}" for table in damaged]
 
 
 async def _owners(daemon: "Daemon") -> Finding:
-    captured = await daemon.store.snapshot_read(_captured_without_owner)
+    captured = await daemon.store.snapshot_read(_find_captured_orphans)
     if captured:
-        told = f"Rows refer to what is not there: {captured[0]}{_more(captured)}."
+        text = f"Rows refer to rows that do not exist: {captured[0]}{_more(captured)}."
         return Finding(
             "owners",
             "problem",
-            told,
-            f"another program deleted their owners; if a backup still has them, {RESTORE_HINT}",
+            text,
+            f"another program deleted the referenced rows; if a backup still has them, {RESTORE_HINT}",
         )
     found = await daemon.store.snapshot_read(repair.find_orphans)
     count = len(found.chunks) + found.waiting
     if not count:
-        return Finding("owners", "ok", "Everything belongs to something.")
-    told = f"{_number(count, 'row')} of the index {_is(count)} left of what was deleted, and can still be found."
-    return Finding("owners", "problem", told, "clankers-ctl doctor --repair", repairable=True)
+        return Finding("owners", "ok", "Every row has its owner.")
+    text = f"{_number(count, 'row')} of the index {_is(count)} left over from deleted data and can still be found."
+    return Finding("owners", "problem", text, "clankers-ctl doctor --repair", repairable=True)
 
 
-def _captured_without_owner(db: Db) -> list[str]:
-    return [row for name in table_names(db) if name not in DERIVED for row in ownerless(db, name)]
+def _find_captured_orphans(db: Db) -> list[str]:
+    return [row for name in table_names(db) if name not in DERIVED for row in find_orphans(db, name)]
 
 
 async def _remove_strays(daemon: "Daemon") -> list[str]:
     found = await daemon.store.snapshot_read(repair.find_orphans)
     await repair.remove_orphans(daemon.index, found)
-    return [f"removed {_number(len(found.chunks) + found.waiting, 'row')} of the index that belonged to nothing"]
+    return [f"removed {_number(len(found.chunks) + found.waiting, 'row')} of the index without an owner"]
 
 
 # -- the index
@@ -178,42 +177,42 @@ async def _full_text(daemon: "Daemon") -> Finding:
     found = {table.name: await daemon.store.snapshot_read(partial(fts.find_fault, table=table)) for table in FULL_TEXTS}
     wrong = [f"{name}: {fault}" for name, fault in found.items() if fault]
     if not wrong:
-        return Finding("full text", "ok", "The search by words finds what is stored.")
-    told = f"The search by words does not find what is stored ({'; '.join(wrong)})."
-    return Finding("full text", "problem", told, "clankers-ctl doctor --repair", repairable=True)
+        return Finding("full text", "ok", "Keyword search finds every stored text.")
+    text = f"Keyword search does not find every stored text ({'; '.join(wrong)})."
+    return Finding("full text", "problem", text, "clankers-ctl doctor --repair", repairable=True)
 
 
-async def _index_words(daemon: "Daemon") -> list[str]:
-    done = []
-    for table, make in FULL_TEXTS.items():
+async def _rebuild_full_text(daemon: "Daemon") -> list[str]:
+    repaired = []
+    for table, rebuild in FULL_TEXTS.items():
         if await daemon.store.snapshot_read(partial(fts.find_fault, table=table)):
-            await make(daemon)
-            done.append(f"made {table.name} anew")
-    return done
+            await rebuild(daemon)
+            repaired.append(f"rebuilt {table.name}")
+    return repaired
 
 
-async def _index_chunk_words(daemon: "Daemon") -> None:
+async def _rebuild_chunk_words(daemon: "Daemon") -> None:
     await repair.rebuild_full_text(daemon.index)
 
 
-async def _index_memory_words(daemon: "Daemon") -> None:
+async def _rebuild_memory_words(daemon: "Daemon") -> None:
     await daemon.store.write(partial(fts.rebuild, name=MEMORIES_FULL_TEXT.name))
 
 
 async def _texts(daemon: "Daemon") -> Finding:
     found = await daemon.store.snapshot_read(repair.find_unchunked)
     if found.count:
-        told = f"{_number(found.count, 'text')} {_is(found.count)} stored and cannot be found."
-        return Finding("texts", "problem", told, "clankers-ctl doctor --repair", repairable=True)
+        text = f"{_number(found.count, 'text')} {_is(found.count)} stored but not indexed."
+        return Finding("texts", "problem", text, "clankers-ctl doctor --repair", repairable=True)
     if found.waiting:
-        return Finding("texts", "ok", f"Every text is cut into chunks but {found.waiting:,}, which are on their way.")
-    return Finding("texts", "ok", "Every text is cut into chunks.")
+        return Finding("texts", "ok", f"Every text is chunked, except {found.waiting:,} that are queued.")
+    return Finding("texts", "ok", "Every text is chunked.")
 
 
 async def _cut(daemon: "Daemon") -> list[str]:
     found = await daemon.store.snapshot_read(repair.find_unchunked)
     await repair.chunk_missing(daemon.index, daemon.files, found)
-    return [f"cut {_number(found.count, 'text')} that could not be found"]
+    return [f"chunked {_number(found.count, 'text')} that were not indexed"]
 
 
 async def _vectors(daemon: "Daemon") -> Finding:
@@ -222,19 +221,21 @@ async def _vectors(daemon: "Daemon") -> Finding:
     found = await daemon.store.snapshot_read(partial(repair.find_vector_mismatches, generation=live))
     if found.chunks or found.vectors:
         chunks, vectors = _number(len(found.chunks), "chunk"), _number(len(found.vectors), "vector")
-        told = f"{chunks} without a vector, {vectors} of no chunk."
-        return Finding("vectors", "problem", told, "clankers-ctl doctor --repair", repairable=True)
+        text = f"{chunks} without a vector, {vectors} without a chunk."
+        return Finding("vectors", "problem", text, "clankers-ctl doctor --repair", repairable=True)
     if found.failed:
-        told = f"{_number(found.failed, 'chunk')} got no vector: {found.error}"
-        return Finding("vectors", "warning", told, "clankers-ctl reindex tries again")
-    return Finding("vectors", "ok", await _counted(daemon, live))
+        text = f"{_number(found.failed, 'chunk')} could not be embedded: {found.error}"
+        return Finding("vectors", "warning", text, "clankers-ctl reindex")
+    return Finding("vectors", "ok", await _describe_vectors(daemon, live))
 
 
-async def _counted(daemon: "Daemon", live: Generation) -> str:
+async def _describe_vectors(daemon: "Daemon", live: Generation) -> str:
     if live.identity.provider == "none":
-        return "There are none, as configured."
+        return "Vectors are disabled in the settings."
     pending = await daemon.queue.count_pending(live)
-    return f"Every chunk has its vector but {pending:,}, which wait." if pending else "Every chunk has its vector."
+    if pending:
+        return f"Every chunk has its vector, except {pending:,} that are queued."
+    return "Every chunk has its vector."
 
 
 async def _match(daemon: "Daemon") -> list[str]:
@@ -244,21 +245,23 @@ async def _match(daemon: "Daemon") -> list[str]:
     await repair.repair_vectors(daemon.index, live, found)
     chunks, vectors = _number(len(found.chunks), "chunk"), _number(len(found.vectors), "vector")
     return [
-        *([f"put {chunks} without a vector into the queue"] if found.chunks else []),
-        *([f"removed {vectors} of no chunk"] if found.vectors else []),
+        *([f"queued {chunks} without a vector"] if found.chunks else []),
+        *([f"removed {vectors} without a chunk"] if found.vectors else []),
     ]
 
 
 async def _embedder(daemon: "Daemon") -> Finding:
     index = daemon.index
     if daemon.config.embedder == "none":
-        return Finding("embedder", "ok", "There is none, as configured: searches are by words alone.")
+        return Finding("embedder", "ok", "Embeddings are disabled in the settings: search is by keyword only.")
     if index.vector_problem:
-        said, _, advice = index.vector_problem.partition(": run ")
-        told = f"Searches are by words alone: {said}."
-        return Finding("embedder", "warning", told, advice or "clankers-ctl index status; clankers-ctl model list")
+        reason, _, advice = index.vector_problem.partition(": run ")
+        text = f"Search is by keyword only: {reason}."
+        return Finding("embedder", "warning", text, advice or "clankers-ctl index status; clankers-ctl model list")
     if index.last_error:
-        return Finding("embedder", "warning", f"Its last error: {index.last_error}", "clankers-ctl index status")
+        return Finding(
+            "embedder", "warning", f"The last error of the embedder: {index.last_error}", "clankers-ctl index status"
+        )
     assert index.live
     return Finding("embedder", "ok", f"{index.live.identity.provider} {index.live.identity.model} makes vectors.")
 
@@ -269,7 +272,7 @@ async def _files(daemon: "Daemon") -> Finding:
     if not daemon.files.watched:
         return Finding("files", "ok", "No paths are watched.")
     watched = _number(len(daemon.files.watched), "path")
-    return Finding("files", "ok", f"The index follows the markdown files of {watched} ({daemon.files.mode}).")
+    return Finding("files", "ok", f"The index follows the Markdown files of {watched} ({daemon.files.mode}).")
 
 
 # -- the daemon
@@ -279,51 +282,51 @@ async def _settings(daemon: "Daemon") -> Finding:
     try:
         found = config.load(daemon.paths.config, daemon.flags, hook_start=daemon.loaded.hook_start)
     except ConfigError as error:
-        told = f"The settings are wrong, and the daemon would not start again: {error}"
-        return Finding("settings", "problem", told, f"correct {daemon.paths.config}")
+        text = f"The settings are invalid, and the daemon would not start again: {error}"
+        return Finding("settings", "problem", text, f"correct {daemon.paths.config}")
     if found.config != daemon.config:
-        told = "The settings were changed and not read since."
-        return Finding("settings", "warning", told, f"kill -HUP {os.getpid()} has them read")
+        text = "The settings file was changed and not reloaded."
+        return Finding("settings", "warning", text, f"kill -HUP {os.getpid()} reloads it")
     if warnings := found.warnings():
-        told, _, advice = warnings[0].rpartition(": ")
-        return Finding("settings", "warning", f"The daemon {told}.", advice)
-    return Finding("settings", "ok", "The settings are valid, and in force.")
+        text, _, advice = warnings[0].rpartition(": ")
+        return Finding("settings", "warning", f"The daemon {text}.", advice)
+    return Finding("settings", "ok", "The settings are valid and in force.")
 
 
 async def _schedule(daemon: "Daemon") -> Finding:
-    stuck = await daemon.store.read(lambda db: runs.find_stuck_actions(db, clock.now() - LATE_MS))
+    stuck = await daemon.store.read(lambda db: runs.find_stuck_actions(db, clock.now() - OVERDUE_MS))
     if stuck.overdue:
-        told = f"{_several(stuck.overdue)} should have run long ago."
-        return Finding("schedule", "problem", told, "clankers-ctl logs --level error; then start the daemon again")
+        text = f"{_list_first(stuck.overdue)} should have run more than ten minutes ago."
+        return Finding("schedule", "problem", text, "clankers-ctl logs --level error; then restart the daemon")
     if stuck.failed:
-        told = f"{_several([f'{name} ({error})' for name, error in stuck.failed.items()])} failed the last time."
-        return Finding("schedule", "warning", told, "clankers-ctl schedule history --state failed")
+        text = f"{_list_first([f'{name} ({error})' for name, error in stuck.failed.items()])} failed in the last run."
+        return Finding("schedule", "warning", text, "clankers-ctl schedule history --state failed")
     if stuck.unclaimed:
-        told = f"Nobody takes what is due: {_several(stuck.unclaimed)}."
-        return Finding("schedule", "warning", told, "start who does it, or clankers-ctl schedule disable ID")
-    return Finding("schedule", "ok", "Nothing is stuck.")
+        text = f"No client runs these due actions: {_list_first(stuck.unclaimed)}."
+        return Finding("schedule", "warning", text, "start such a client, or clankers-ctl schedule disable ID")
+    return Finding("schedule", "ok", "No scheduled action is stuck.")
 
 
 async def _memories(daemon: "Daemon") -> Finding:
     if unusual := await describe_unusual_archiving(daemon):
-        told = f"{unusual[0].upper()}{unusual[1:]}. It waits until you say so."
-        return Finding("memories", "warning", told, CONFIRM_HINT)
+        text = f"{unusual[0].upper()}{unusual[1:]}. Maintenance waits for your confirmation."
+        return Finding("memories", "warning", text, CONFIRM_HINT)
     return Finding("memories", "ok", "No unusual number of memories is about to be archived.")
 
 
 FULL_TEXTS: dict[FullText, Callable[["Daemon"], Awaitable[None]]] = {
-    repair.FULL_TEXT: _index_chunk_words,
-    MEMORIES_FULL_TEXT: _index_memory_words,
+    repair.FULL_TEXT: _rebuild_chunk_words,
+    MEMORIES_FULL_TEXT: _rebuild_memory_words,
 }
-"""Each with what makes it anew."""
+"""Full-text tables and the functions that rebuild them."""
 
 CHECKS = (
     Check("sqlite", _sqlite),
-    Check("schema", _schema, _make_missing),
+    Check("schema", _schema, _create_missing),
     Check("database", _database, _reindex),
     Check("owners", _owners, _remove_strays),
     Check("texts", _texts, _cut),
-    Check("full text", _full_text, _index_words),
+    Check("full text", _full_text, _rebuild_full_text),
     Check("vectors", _vectors, _match),
     Check("embedder", _embedder),
     Check("files", _files),
@@ -331,15 +334,15 @@ CHECKS = (
     Check("schedule", _schedule),
     Check("memories", _memories),
 )
-"""In an order in which what is repaired first need not be repaired again."""
+"""Ordered so that a repair does not undo an earlier one."""
 
 
-def _several(things: list[str]) -> str:
-    return ", ".join(things[:3]) + (f" and {len(things) - 3:,} more" if len(things) > 3 else "")
+def _list_first(items: list[str]) -> str:
+    return ", ".join(items[:3]) + (f" and {len(items) - 3:,} more" if len(items) > 3 else "")
 
 
-def _more(things: list[str]) -> str:
-    return f" (and {len(things) - 1:,} more)" if len(things) > 1 else ""
+def _more(items: list[str]) -> str:
+    return f" (and {len(items) - 1:,} more)" if len(items) > 1 else ""
 
 
 def _number(count: int, what: str) -> str:

@@ -17,14 +17,14 @@ from clankersd.wire.fair_limiter import FairLimiter
 
 MAX_PROCESSES = 2
 MAX_WAITING = 64
-KILL_SECONDS = 0.5
-"""Seconds after the deadline when a process is killed that has not interrupted its statement by itself."""
+KILL_DELAY_SECONDS = 0.5
+"""Time after the deadline before a process that did not interrupt its own statement is killed."""
 
-START_SECONDS = 20.0
+START_TIMEOUT_SECONDS = 20.0
 IDLE_SECONDS = 60.0
 _PROCESS_ENDED = (anyio.EndOfStream, anyio.IncompleteRead, anyio.BrokenResourceError, anyio.ClosedResourceError)
 
-_answer: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
+_decoder: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 
 
 class _Process:
@@ -38,7 +38,7 @@ class _Process:
 
     @classmethod
     async def start(cls) -> "_Process":
-        """Start a process and wait until it is ready; raises Overloaded when it does not get ready."""
+        """Start a process and wait until it is ready; raises Overloaded if it does not become ready."""
         process = cls(
             await anyio.open_process(
                 [sys.executable, "-m", "clankersd.admin.query_process"],
@@ -49,7 +49,7 @@ class _Process:
             )
         )
         try:
-            with anyio.fail_after(START_SECONDS):
+            with anyio.fail_after(START_TIMEOUT_SECONDS):
                 await process._output.receive_exactly(len(READY))
         except (TimeoutError, *_PROCESS_ENDED) as error:
             await process.kill()
@@ -60,7 +60,7 @@ class _Process:
         return process
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         return self._process.returncode is None
 
     async def ask(self, task: Task) -> Answer:
@@ -72,7 +72,7 @@ class _Process:
         if size > MAX_FRAME:
             raise anyio.EndOfStream
         self.used_at = anyio.current_time()
-        return _answer.decode(await self._output.receive_exactly(size))
+        return _decoder.decode(await self._output.receive_exactly(size))
 
     async def kill(self) -> None:
         """End the process and wait for its end, also while the daemon stops."""
@@ -106,7 +106,7 @@ class QueryPool:
         raise read_unavailable(answer.problem)
 
     async def run(self) -> None:
-        """End processes that nobody has used for a while, and all of them when the daemon stops."""
+        """End processes that were idle for a while, and all of them when the daemon stops."""
         try:
             while True:
                 await anyio.sleep(IDLE_SECONDS / 4)
@@ -122,7 +122,7 @@ class QueryPool:
     async def _ask(self, task: Task) -> Answer:
         process = await self._ready_process()
         try:
-            with anyio.fail_after(task.seconds + KILL_SECONDS):
+            with anyio.fail_after(task.seconds + KILL_DELAY_SECONDS):
                 answer = await process.ask(task)
         except TimeoutError:
             await process.kill()
@@ -130,7 +130,7 @@ class QueryPool:
         except _PROCESS_ENDED as error:
             await process.kill()
             raise QueryRefused("the statement ended the process that ran it: ask for less") from error
-        except BaseException:  # its answer is only half read
+        except BaseException:  # its answer is only partly read
             await process.kill()
             raise
         self._idle.append(process)
@@ -139,7 +139,7 @@ class QueryPool:
     async def _ready_process(self) -> _Process:
         while self._idle:
             process = self._idle.pop()
-            if process.alive:
+            if process.is_alive:
                 return process
             await process.kill()
         return await _Process.start()

@@ -1,7 +1,7 @@
 """The process that runs `query`: started by query_pool.py, and killed by it when a statement does not end in time.
 
-It reads tasks from its standard input and writes an answer to each to its standard output; every message has its
-length before it. Each task opens the database anew, read-only, so an idle process holds neither a lock nor a snapshot.
+It reads tasks from its standard input and writes an answer to each to its standard output; every message follows its
+length. Each task opens its own read-only connection, so an idle process holds neither a lock nor a snapshot.
 """
 
 import math
@@ -28,8 +28,8 @@ MAX_JSON_BYTES = MAX_FRAME - 1024 * 1024
 READY = b"\x00\x00\x00\x00"
 """Written once the process can take tasks: an empty message."""
 
-ALARM_SECONDS = 5
-"""Seconds after the deadline when the process ends by itself, should the daemon no longer be there to kill it."""
+ALARM_DELAY_SECONDS = 5
+"""Time after the deadline before the process ends itself, in case the daemon is gone and cannot kill it."""
 
 
 class Task(msgspec.Struct):
@@ -48,7 +48,7 @@ class Result(msgspec.Struct, tag="result"):
 
 
 class Refused(msgspec.Struct, tag="refused"):
-    """The statement is wrong, does more than read, or needs too much."""
+    """The statement is invalid, does more than read, or needs too many resources."""
 
     message: str
     suggestions: list[str] | None
@@ -76,8 +76,8 @@ def main() -> None:
         answers.flush()
         while head := tasks.read(4):
             task = msgspec.msgpack.decode(tasks.read(struct.unpack(">I", head)[0]), type=Task)
-            signal.alarm(math.ceil(task.seconds) + ALARM_SECONDS)
-            data = msgspec.msgpack.encode(_answer(task))
+            signal.alarm(math.ceil(task.seconds) + ALARM_DELAY_SECONDS)
+            data = msgspec.msgpack.encode(_run(task))
             answers.write(struct.pack(">I", len(data)) + data)
             answers.flush()
             signal.alarm(0)
@@ -90,12 +90,12 @@ def _limit_resources() -> None:
         resource.RLIMIT_FSIZE: MAX_TEMPORARY_BYTES,
         resource.RLIMIT_CORE: 0,
     }
-    for what, most in limits.items():
-        with suppress(ValueError, OSError):  # a system may not know one, or have a lower one already
-            resource.setrlimit(what, (most, most))
+    for limit, value in limits.items():
+        with suppress(ValueError, OSError):  # unknown on this system, or a lower limit is in force
+            resource.setrlimit(limit, (value, value))
 
 
-def _answer(task: Task) -> Answer:
+def _run(task: Task) -> Answer:
     try:
         return _encode(query_file(Path(task.path), task.sql, task.limit, task.seconds))
     except QueryRefused as refusal:

@@ -33,7 +33,7 @@ _PRAGMAS = {
     "compile_options",
     "data_version",  # FTS5 asks for it when one of its tables is read
 }
-_READING = {"SELECT", "WITH", "EXPLAIN", "VALUES"}
+_READ_KEYWORDS = {"SELECT", "WITH", "EXPLAIN", "VALUES"}
 _KEYWORDS = [
     "SELECT",
     "FROM",
@@ -86,14 +86,16 @@ def run_query(db: Db, sql: str, limit: int) -> Rows:
     started = time.perf_counter()
     db.raw.authorizer = guard
     try:
-        columns = _columns_given(db, sql)
+        columns = _column_names(db, sql)
         rows, truncated = _fetch(db, sql, limit)
     except apsw.InterruptError:
         raise
     except (apsw.AuthError, apsw.ReadOnlyError) as error:
-        what = guard.refused if _first_word(sql) in _READING | {"PRAGMA"} and guard.refused else _first_word(sql)
-        hint = f"; these can be read: {', '.join(sorted(_PRAGMAS))}" if what.startswith("PRAGMA") else ""
-        raise QueryRefused(f"{what} is refused: query only reads; begin with SELECT or WITH{hint}") from error
+        action = _first_word(sql)
+        if guard.refused and action in _READ_KEYWORDS | {"PRAGMA"}:
+            action = guard.refused
+        hint = f"; these are allowed: {', '.join(sorted(_PRAGMAS))}" if action.startswith("PRAGMA") else ""
+        raise QueryRefused(f"{action} is refused: query only reads; begin with SELECT or WITH{hint}") from error
     except apsw.TooBigError as error:
         raise QueryRefused(f"a value is larger than {MAX_VALUE_BYTES // 1024 // 1024} MiB") from error
     except (apsw.NoMemError, MemoryError) as error:
@@ -106,22 +108,22 @@ def run_query(db: Db, sql: str, limit: int) -> Rows:
         return Rows(columns, rows, truncated, round((time.perf_counter() - started) * 1000, 2))
     finally:
         db.raw.authorizer = None
-    raise _explained(db, problem)
+    raise _explain(db, problem)
 
 
 def _first_word(sql: str) -> str:
     return sql.strip().partition(" ")[0].upper()
 
 
-def _columns_given(db: Db, sql: str) -> list[str]:
-    """The names of what it gives; raises ValueError unless it is one statement that gives rows."""
+def _column_names(db: Db, sql: str) -> list[str]:
+    """Return the names of the result columns; raises ValueError unless it is one statement that returns rows."""
     info = apsw.ext.query_info(db.raw, sql)
     if info.bindings_count:
-        raise ValueError("write the values into the statement: there is nothing to bind here")
+        raise ValueError("write the values into the statement: parameters are not supported")
     if (info.query_remaining or "").strip():
-        raise ValueError("one statement at a time, please")
+        raise ValueError("only one statement is allowed")
     if not info.description:
-        raise ValueError(f"{_first_word(sql)} gives no rows: begin with SELECT or WITH")
+        raise ValueError(f"{_first_word(sql)} returns no rows: begin with SELECT or WITH")
     return [column[0] for column in info.description]
 
 
@@ -134,14 +136,14 @@ def _fetch(db: Db, sql: str, limit: int) -> tuple[list[list[Any]], bool]:
         size += sum(len(value) if isinstance(value, str | bytes) else 8 for value in row)
         if size > MAX_RESULT_BYTES:
             if not rows:
-                most = MAX_RESULT_BYTES // 1024 // 1024
-                raise ValueError(f"the first row is larger than {most} MiB: select fewer columns, or use substr()")
+                mebibytes = MAX_RESULT_BYTES // 1024 // 1024
+                raise ValueError(f"the first row is larger than {mebibytes} MiB: select fewer columns, or use substr()")
             return rows, True
-        rows.append([_shown(value) for value in row])
+        rows.append([_to_json(value) for value in row])
     return rows, False
 
 
-def _shown(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     if not isinstance(value, bytes):
         return value
     try:
@@ -150,8 +152,8 @@ def _shown(value: Any) -> Any:
         return f"X'{value.hex()}'"
 
 
-def _explained(db: Db, problem: str) -> QueryRefused:
-    """The error with names that were perhaps meant."""
+def _explain(db: Db, problem: str) -> QueryRefused:
+    """Return the error with suggestions for a misspelled name."""
     message = problem.removeprefix("SQLError: ")
     if missing := re.search(r"no such column: (?:\w+\.)?(\w+)", problem):
         return _with_suggestions(message, missing[1], _columns(db))
@@ -162,9 +164,9 @@ def _explained(db: Db, problem: str) -> QueryRefused:
     return QueryRefused(message)
 
 
-def _with_suggestions(message: str, given: str, names: list[str]) -> QueryRefused:
-    contained = [name for name in names if given.lower() in name.lower()]
-    close = difflib.get_close_matches(given, names, n=5, cutoff=0.6)
+def _with_suggestions(message: str, name: str, names: list[str]) -> QueryRefused:
+    contained = [known for known in names if name.lower() in known.lower()]
+    close = difflib.get_close_matches(name, names, n=5, cutoff=0.6)
     suggestions = list(dict.fromkeys(contained + close))[:8]
     if not suggestions:
         return QueryRefused(message)
@@ -177,9 +179,9 @@ def _tables(db: Db) -> list[str]:
 
 
 def _columns(db: Db) -> list[str]:
-    found = db.fetch(
+    rows = db.fetch(
         "SELECT DISTINCT columns.name "
         "FROM sqlite_master AS tables, pragma_table_info(tables.name) AS columns "
         "WHERE tables.type = 'table' ORDER BY 1"
     )
-    return [row["name"] for row in found]
+    return [row["name"] for row in rows]

@@ -1,4 +1,4 @@
-"""What the daemon is, does and holds, and its settings."""
+"""Health, status and settings of the daemon."""
 
 import os
 import platform
@@ -42,7 +42,7 @@ _TABLES = (
 
 
 @handles(Health)
-async def health(daemon: "Daemon", request: Health) -> HealthReport:  # every handler has it
+async def health(daemon: "Daemon", request: Health) -> HealthReport:
     store = daemon.store
     problem = _problem(daemon)
     return HealthReport(
@@ -105,7 +105,7 @@ async def status(daemon: "Daemon", request: DaemonStatus) -> StatusReport:
 
 @handles(DaemonConfig)
 async def show_config(daemon: "Daemon", request: DaemonConfig) -> Settings:
-    return daemon.loaded.described()
+    return daemon.loaded.describe()
 
 
 @handles(DaemonConfigure)
@@ -115,7 +115,7 @@ async def configure(daemon: "Daemon", request: DaemonConfigure) -> Settings:
         await daemon.reload()
     except ConfigError as error:
         raise InvalidParams(f"invalid params: {error}") from error
-    return daemon.loaded.described()
+    return daemon.loaded.describe()
 
 
 @handles(DaemonReload)
@@ -124,7 +124,7 @@ async def reload(daemon: "Daemon", request: DaemonReload) -> Settings:
         await daemon.reload()
     except ConfigError as error:
         raise InvalidParams(f"invalid params: {error}") from error
-    return daemon.loaded.described()
+    return daemon.loaded.describe()
 
 
 @handles(Discover)
@@ -153,7 +153,7 @@ def _measure(db: Db) -> tuple[Sizes, dict[str, int]]:
 
 
 def _memory() -> int | None:
-    """Resident bytes, where the platform tells cheaply."""
+    """Return the resident memory in bytes, on platforms that report it cheaply."""
     if sys.platform != "linux":
         return None
     with open("/proc/self/statm", encoding="ascii") as statm:  # noqa: PTH123

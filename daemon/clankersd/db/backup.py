@@ -1,4 +1,4 @@
-"""A copy of the database that is complete and verified, or not there at all."""
+"""Backups: a copy of the database is complete and verified, or does not exist."""
 
 import itertools
 import struct
@@ -17,10 +17,10 @@ UNFINISHED_SUFFIX = ".unfinished"
 
 
 def back_up(db: Db, folder: Path, reason: str, is_stopped: Callable[[], bool] = lambda: False) -> Path:
-    """Copy the open database into `folder`, verify the copy, and name it for the moment and the reason.
+    """Copy the open database into `folder`, verify the copy, and name the copy after the time and the reason.
 
-    Where events are being stored, `Store.back_up` calls it: then the copy comes from a read-only connection in a thread
-    of its own, and nobody waits for it. Raises InterruptError once `is_stopped` returns True.
+    While events are stored, use `Store.back_up`, which copies from a read-only connection in another thread.
+    Raises InterruptError once `is_stopped` returns True.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
@@ -37,15 +37,15 @@ def back_up(db: Db, folder: Path, reason: str, is_stopped: Callable[[], bool] = 
 
 
 def remove_unfinished(folder: Path) -> list[Path]:
-    """Remove what interrupted backups left behind; the caller must be the only daemon of this folder."""
-    left = sorted(folder.glob(f"clankers-*{UNFINISHED_SUFFIX}*"))
-    for path in left:
+    """Remove the files of interrupted backups; the caller must be the only daemon of this folder."""
+    unfinished = sorted(folder.glob(f"clankers-*{UNFINISHED_SUFFIX}*"))
+    for path in unfinished:
         path.unlink(missing_ok=True)
-    return left
+    return unfinished
 
 
 def has_empty_pages(database: Path, after_page: int) -> bool:
-    """Tell whether a page in use after this one is all zeros, as SQLite reads pages beyond the end of a file."""
+    """Return True if a used page after this one is all zeros, as SQLite reads pages beyond the end of a file."""
     with database.open("rb") as file:
         header = file.read(100)
         size = int.from_bytes(header[16:18]) if header[16:18] != b"\0\1" else 65536
@@ -78,7 +78,7 @@ def _copy(source: Db, target: Path, is_stopped: Callable[[], bool]) -> None:
                 if is_stopped():
                     raise apsw.InterruptError("the backup was cancelled")
                 backup.step(PAGES_PER_STEP)
-        copy.pragma("journal_mode", "delete")  # one file, nothing beside it
+        copy.pragma("journal_mode", "delete")  # a single file without a WAL
         new_generation(Db(copy))  # the WAL of the original does not belong to the copy
         verdict = copy.pragma("quick_check")
         if verdict != "ok":

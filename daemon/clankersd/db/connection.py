@@ -1,4 +1,4 @@
-"""The driver, chosen once: apsw, which brings a current SQLite that can load extensions.
+"""The SQLite driver: apsw, which bundles a current SQLite that can load extensions.
 
 Many Pythons cannot load extensions and many link a SQLite with the WAL-reset bug; see docs/decisions/0002.
 """
@@ -23,17 +23,20 @@ from clankers_protocol.subscriptions import ChangeKind
 T = TypeVar("T")
 
 BUSY_TIMEOUT_MS = 5000
-CACHE_KIB = 32 * 1024  # SQLite has 2 MiB by itself, and reads the index from the disk over and over
+PROGRESS_INSTRUCTIONS = 5000
+"""SQLite virtual machine instructions between two checks whether to interrupt a statement."""
+
+CACHE_KIB = 32 * 1024  # with SQLite's default of 2 MiB the index is read from the disk over and over
 SQLITE_VERSION = apsw.sqlite_lib_version()
 
 _NOTHING: Mapping[str, Any] = {}
 
 
 def has_wal_reset_bug(version: str) -> bool:
-    """Whether this SQLite may lose commits of several connections when it begins its write-ahead log anew."""
+    """Return True if this SQLite may lose commits of several connections when it restarts its write-ahead log."""
     release = tuple(int(part) for part in version.split(".")[:3])
-    mended = (release[:2] == (3, 44) and release >= (3, 44, 6)) or (release[:2] == (3, 50) and release >= (3, 50, 7))
-    return (3, 7, 0) <= release < (3, 51, 3) and not mended
+    is_fixed = (release[:2] == (3, 44) and release >= (3, 44, 6)) or (release[:2] == (3, 50) and release >= (3, 50, 7))
+    return (3, 7, 0) <= release < (3, 51, 3) and not is_fixed
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class Notification:
 
 
 class Db:
-    """The database as features see it, inside the connection's thread."""
+    """The database as features see it, in the connection's thread."""
 
     def __init__(self, raw: apsw.Connection) -> None:
         self.raw = raw
@@ -59,7 +62,7 @@ class Db:
         self.raw.execute(sql, params)
 
     def fetch(self, sql: str, params: Mapping[str, Any] = _NOTHING) -> list[dict[str, Any]]:
-        """Every row, by column name."""
+        """Return every row as a dict by column name."""
         cursor = self.raw.execute(sql, params)
         names: list[str] = []
         rows = []
@@ -69,23 +72,23 @@ class Db:
         return rows
 
     def tuples(self, sql: str, params: Mapping[str, Any] = _NOTHING) -> list[tuple[Any, ...]]:
-        """Every row, by position: for thousands of them."""
+        """Return every row as a tuple: for thousands of rows."""
         return self.raw.execute(sql, params).fetchall()
 
     def fetch_one(self, sql: str, params: Mapping[str, Any] = _NOTHING) -> dict[str, Any] | None:
-        """The first row, if there is one."""
+        """Return the first row, or None."""
         rows = self.fetch(sql, params)
         return rows[0] if rows else None
 
     def value(self, sql: str, params: Mapping[str, Any] = _NOTHING) -> Any:
-        """The first column of the first row."""
+        """Return the first column of the first row, or None."""
         for row in self.raw.execute(sql, params):
             return row[0]
         return None
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All of the block, or nothing of it."""
+        """Run the block in a transaction: all of it is committed, or none."""
         self.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -93,7 +96,7 @@ class Db:
                 finish(self)
             self.execute("COMMIT")
         except BaseException:
-            if self.raw.in_transaction:  # a full disk or a damaged file has ended it already
+            if self.raw.in_transaction:  # a full disk or a damaged file has rolled it back already
                 self.execute("ROLLBACK")
             raise
         finally:
@@ -101,7 +104,7 @@ class Db:
             self._notifications.clear()
 
     def before_commit(self, finish: "Callable[[Db], None]") -> None:
-        """Run `finish` once at the end of this transaction, however often it is asked for."""
+        """Run `finish` once at the end of this transaction, however often it is registered."""
         self._finishing[finish] = None
 
     def after_commit(self, notification: Notification) -> None:
@@ -119,13 +122,13 @@ class Db:
         self._notifications.clear()
         return taken
 
-    def interrupt_when(self, due: Callable[[], bool] | None) -> None:
-        """Interrupt whatever runs once `due` says so; None lifts it."""
-        self.raw.set_progress_handler(due, 5000)
+    def interrupt_when(self, is_due: Callable[[], bool] | None) -> None:
+        """Interrupt the running statement once `is_due` returns True; None removes the check."""
+        self.raw.set_progress_handler(is_due, PROGRESS_INSTRUCTIONS)
 
 
 class _TaskQueue:
-    """What the connection's thread has to do: urgent tasks first, the others in the order they came."""
+    """Tasks of the connection's thread: urgent ones first, the others in order of arrival."""
 
     def __init__(self) -> None:
         self._ready: SimpleQueue[None] = SimpleQueue()
@@ -145,7 +148,7 @@ class _TaskQueue:
 
 
 class Connection(aiosqlite.Connection):
-    """aiosqlite's connection with two things added: a whole function in one hop to its thread, and urgent tasks."""
+    """aiosqlite's connection, extended to run a function in one hop to its thread, and urgent functions first."""
 
     def __init__(self, connector: Callable[[], Any]) -> None:
         super().__init__(connector, 64)
@@ -154,7 +157,7 @@ class Connection(aiosqlite.Connection):
         self._thread = Thread(target=aiosqlite.core._connection_worker_thread, args=(self._tx,))
 
     async def run(self, work: Callable[[Db], T], urgent: bool = False) -> T:
-        """Run `work` in the thread that owns the connection; urgent work goes before what waits there."""
+        """Run `work` in the thread that owns the connection; urgent work goes before waiting work."""
         if self._connection is None or not self._running:
             raise apsw.ConnectionClosedError("the connection is closed")
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -164,14 +167,14 @@ class Connection(aiosqlite.Connection):
 
 @dataclass
 class Extension:
-    """sqlite-vec, or why it is missing."""
+    """Version of sqlite-vec, or the reason why it is missing."""
 
     version: str | None
     problem: str | None = None
 
 
 async def connect(path: Path, durability: str) -> Connection:
-    """The connection to the database at `path`, with every promise about it verified."""
+    """Open the database at `path`; every pragma that durability depends on is verified."""
     return await Connection(lambda: _open(path, durability))  # type: ignore[return-value]
 
 
@@ -179,16 +182,16 @@ def _open(path: Path, durability: str) -> apsw.Connection:
     raw = apsw.Connection(str(path))
     try:
         raw.set_busy_timeout(BUSY_TIMEOUT_MS)
-        _set(raw, "busy_timeout", BUSY_TIMEOUT_MS, BUSY_TIMEOUT_MS)
-        # Before the first table, or never: it lets `db vacuum` give pages back in small steps.
+        _set_pragma(raw, "busy_timeout", BUSY_TIMEOUT_MS, BUSY_TIMEOUT_MS)
+        # Takes effect only before the first table: it lets `db vacuum` return pages in small steps.
         raw.pragma("auto_vacuum", "incremental")
-        _set(raw, "journal_mode", "wal", "wal")
+        _set_pragma(raw, "journal_mode", "wal", "wal")
         raw.pragma("cache_size", -CACHE_KIB)
-        _set(raw, "foreign_keys", 1, 1)
-        # Overwrite what is deleted with zeros. It costs next to nothing; FTS5's own secure-delete makes deleting twenty
+        _set_pragma(raw, "foreign_keys", 1, 1)
+        # Overwrite deleted content with zeros. It costs next to nothing; FTS5's own secure-delete makes deleting twenty
         # times slower (make bench-secure-delete), so `db vacuum` rewrites the full text instead.
-        _set(raw, "secure_delete", 1, 1)
-        _set(raw, "journal_size_limit", 64 * 1024 * 1024, 64 * 1024 * 1024)
+        _set_pragma(raw, "secure_delete", 1, 1)
+        _set_pragma(raw, "journal_size_limit", 64 * 1024 * 1024, 64 * 1024 * 1024)
         set_durability(raw, durability)
     except BaseException:
         raw.close()
@@ -196,37 +199,37 @@ def _open(path: Path, durability: str) -> apsw.Connection:
     return raw
 
 
-def run_on_snapshot(path: Path, look: Callable[[Db], T], stopped: Callable[[], bool]) -> T:
-    """The answer of `look` to what is committed at one moment, on a connection that only reads, in the caller's thread.
+def run_on_snapshot(path: Path, query: Callable[[Db], T], is_stopped: Callable[[], bool]) -> T:
+    """Return the result of `query` on a snapshot of the committed data, on a read-only connection in this thread.
 
-    Whatever it runs is interrupted once `stopped` says so.
+    The running statement is interrupted once `is_stopped` returns True.
     """
     raw = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
     try:
         raw.set_busy_timeout(BUSY_TIMEOUT_MS)
-        raw.set_progress_handler(stopped, 5000)
+        raw.set_progress_handler(is_stopped, PROGRESS_INSTRUCTIONS)
         db = Db(raw)
         load_vec(db)
         db.execute("BEGIN")
-        return look(db)
+        return query(db)
     finally:
         raw.close()
 
 
 def set_durability(raw: apsw.Connection, durability: str) -> None:
-    """`full` syncs every commit to the disk; `normal` may lose the last ones when the power fails."""
-    _set(raw, "synchronous", durability, {"normal": 1, "full": 2}[durability])
+    """Set the sync mode: `full` syncs every commit; `normal` may lose the last commits in a power failure."""
+    _set_pragma(raw, "synchronous", durability, {"normal": 1, "full": 2}[durability])
 
 
-def _set(raw: apsw.Connection, pragma: str, value: str | int, expected: str | int) -> None:
+def _set_pragma(raw: apsw.Connection, pragma: str, value: str | int, expected: str | int) -> None:
     raw.pragma(pragma, value)
-    found = raw.pragma(pragma)
-    if found != expected:
-        raise apsw.CantOpenError(f"PRAGMA {pragma} is {found!r} where {expected!r} was set")
+    actual = raw.pragma(pragma)
+    if actual != expected:
+        raise apsw.CantOpenError(f"PRAGMA {pragma} is {actual!r} where {expected!r} was set")
 
 
 def load_vec(db: Db) -> Extension:
-    """Load sqlite-vec; without it the daemon still keeps and finds everything by keyword."""
+    """Load sqlite-vec; without it everything is still stored and found by keyword."""
     try:
         db.raw.enable_load_extension(True)
         db.raw.load_extension(_vec_path())
@@ -238,7 +241,7 @@ def load_vec(db: Db) -> Extension:
 
 
 def _vec_path() -> str:
-    """Where sqlite-vec's library is. Importing its package would import numpy, which outweighs us."""
+    """Return the path of sqlite-vec's library. Importing its package would import numpy, which is larger than us."""
     spec = importlib.util.find_spec("sqlite_vec")
     if spec is None or spec.origin is None:
         raise OSError("the package sqlite-vec is not installed")

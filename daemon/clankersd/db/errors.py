@@ -1,4 +1,4 @@
-"""What can be wrong with a database file, in words that say what to do."""
+"""Errors of the database file, each with a sentence that says what to do."""
 
 import apsw
 
@@ -24,7 +24,7 @@ STORAGE_ERRORS = (
 RESTORE_HINT = "list the backups with clankers-ctl backup list, then run clankers-ctl backup restore NAME"
 FILE_DELETED = "the database file was deleted while it was open: put it back, restore a backup, or call ensureDb"
 
-_WORDS: list[tuple[type[Exception], str]] = [
+_SENTENCES: list[tuple[type[Exception], str]] = [
     (apsw.CorruptError, f"the database file is damaged: {RESTORE_HINT}"),
     (apsw.NotADBError, f"the file is not a database, or is damaged: {RESTORE_HINT}"),
     (apsw.FullError, "the disk is full: free some space"),
@@ -51,22 +51,22 @@ class SchemaRefused(Exception):
 
 
 def describe_error(error: BaseException) -> str:
-    """The trouble as a sentence for people, without paths or SQL."""
+    """Describe the error in a sentence for people, without paths or SQL."""
     if isinstance(error, FileGone | SchemaRefused):
         return str(error)
-    for kind, words in _WORDS:
+    for kind, sentence in _SENTENCES:
         if isinstance(error, kind):
-            return words
+            return sentence
     return "the database cannot be used"
 
 
 def read_unavailable(problem: str) -> StorageUnavailable:
-    """The error of a question that cannot be answered."""
+    """Return the error for a read that failed."""
     return StorageUnavailable(f"storage unavailable: {problem}", {"reason": problem})
 
 
 def write_unavailable(problem: str) -> StorageUnavailable:
-    """The error that tells a client to keep its event."""
+    """Return the error for a write that failed; it asks the client to spool its event."""
     return StorageUnavailable(
         f"storage unavailable: {problem}; keep the event and send it again later",
         {"reason": problem, "retry": "spool"},

@@ -1,6 +1,6 @@
 """Detect that another program deleted, replaced, truncated or wrote to the database files, and save what can be saved.
 
-An open SQLite connection goes on working on a file that has lost its name, so a commit may succeed and still be lost.
+An open SQLite connection still works on a file that has lost its name, so a commit may succeed and still be lost.
 The guard therefore compares the files at the database's path with those that were opened, before and after each commit.
 """
 
@@ -70,7 +70,7 @@ class FileState:
         return self.database, self.wal, self.shm
 
     def after_checkpoint(self, current: "FileState") -> "FileState":
-        """Accept the size and time that our checkpoint gave the file, unless the file was replaced meanwhile."""
+        """Accept the size and time that our checkpoint gave the file, unless the file was replaced in between."""
         if current.database != self.database:
             return self
         return replace(self, database_bytes=current.database_bytes, database_changed_ns=current.database_changed_ns)
@@ -235,7 +235,7 @@ class FileGuard:
     # -- closing
 
     def secure(self, db: Db) -> None:
-        """Make sure, before the files are closed, that whoever opens them next can read all acknowledged writes."""
+        """Make sure, before the files are closed, that the next program can read all acknowledged writes."""
         current, opened = self._current_state(), self._opened
         names_are_ours = current.wal == opened.wal and current.shm == opened.shm
         wal_is_complete = current.wal != opened.wal or self._is_wal_complete(current)

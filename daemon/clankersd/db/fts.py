@@ -1,4 +1,4 @@
-"""Full-text tables that mirror another table: whether they still do, and how to make them anew."""
+"""Full-text tables that mirror another table: check, merge and rebuild them."""
 
 from dataclasses import dataclass
 
@@ -7,15 +7,15 @@ import apsw
 from clankersd.db.connection import Db
 
 HASH_BYTES = 16 * 1024 * 1024
-"""How many words are gathered before they are written out: the more, the sooner all of them are compared."""
+"""Memory for words before they are written out; more makes the comparison faster."""
 
 MERGE_UNFINISHED_CHANGES = 2
-"""FTS5 tells by its number of changes whether a merge did anything."""
+"""Changes that FTS5 counts for a merge that wrote something."""
 
 
 @dataclass(frozen=True)
 class FullText:
-    """An FTS5 table, and the table with the texts: its key, and the columns that are searched."""
+    """An FTS5 table, and the table with its texts: key and indexed columns."""
 
     name: str
     content: str
@@ -23,79 +23,81 @@ class FullText:
     columns: str
 
     @property
-    def unlike(self) -> str:
-        """How many rows are in one of the two and not in the other."""
-        texts, found = f"SELECT {self.key} FROM {self.content}", f"SELECT id FROM {self.name}_docsize"
-        return f"SELECT count(*) FROM ({_in_one_only(texts, found)})"
+    def mismatch_sql(self) -> str:
+        """SQL that counts the rows which are in only one of the two tables."""
+        texts, indexed = f"SELECT {self.key} FROM {self.content}", f"SELECT id FROM {self.name}_docsize"
+        return f"SELECT count(*) FROM ({_symmetric_difference(texts, indexed)})"
 
 
 def find_fault(db: Db, table: FullText) -> str | None:
-    """Why a search in this table cannot be trusted; None when it can.
+    """Return the reason why a search in this table cannot be trusted; None if it can.
 
-    FTS5's own check of that takes the write lock for as long as it runs. So all texts are taken apart again into a
-    temporary table, and the words of both are compared: on a connection that only reads, nobody waits for it.
+    FTS5's own check takes the write lock for as long as it runs. So all texts are tokenized again into a temporary
+    table, and the words of both are compared: on a read-only connection this delays no write.
     """
     try:
         verdict = db.value(f'PRAGMA integrity_check("{table.name}")')
         if verdict != "ok":
             return "it is damaged"
-        if unlike := db.value(table.unlike):
-            return f"{unlike:,} texts are not in it, or no longer there"
-        if unlike := _count_unlike_words(db, table):
-            return f"{unlike:,} words in it are not those of the texts"
+        if count := db.value(table.mismatch_sql):
+            return f"{count:,} texts are not in it, or no longer there"
+        if count := _count_wrong_words(db, table):
+            return f"{count:,} words in it are not those of the texts"
     except apsw.CorruptError:
         return "it is damaged"
     return None
 
 
 def list_tables(db: Db) -> list[str]:
-    """The FTS5 tables of the database."""
+    """List the FTS5 tables of the database."""
     fts = "SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE '%USING fts5 (%'"
     return [row["name"] for row in db.fetch(fts)]
 
 
 def begin_merge(db: Db, name: str) -> None:
-    """Mark all segments of a table to be merged into one, which leaves out the words of deleted texts."""
+    """Start merging all segments of a table into one, which drops the words of deleted texts."""
     merge(db, name, -1)
 
 
 def merge(db: Db, name: str, pages: int) -> bool:
-    """Write about so many pages of the merged segment; return whether there is more to do."""
+    """Write about `pages` pages of the merged segment; return True if there is more to do."""
     before = db.raw.total_changes()
     db.execute(f"INSERT INTO {name} ({name}, rank) VALUES ('merge', :pages)", {"pages": pages})
     return db.raw.total_changes() - before >= MERGE_UNFINISHED_CHANGES
 
 
 def rebuild(db: Db, name: str) -> None:
-    """Make all of a table anew from its texts, in the caller's transaction."""
+    """Rebuild a table from its texts, in the caller's transaction."""
     db.execute(f"INSERT INTO {name} ({name}) VALUES ('rebuild')")
 
 
 def rebuild_damaged(db: Db) -> list[str]:
-    """Rebuild the tables that are damaged inside: they hold nothing that the texts do not. Tells which they were."""
+    """Rebuild damaged tables, which hold nothing that the texts do not; return their names."""
     damaged = [name for name in list_tables(db) if db.value(f'PRAGMA quick_check("{name}")') != "ok"]
     for name in damaged:
         rebuild(db, name)
     return damaged
 
 
-def _count_unlike_words(db: Db, table: FullText) -> int:
-    # How the table cuts words is the last thing that its SQL says.
+def _count_wrong_words(db: Db, table: FullText) -> int:
+    # The tokenizer is the last option in the table's SQL.
     tokenizer = db.value(
         "SELECT substr(sql, instr(sql, 'tokenize')) FROM sqlite_master WHERE name = :name", {"name": table.name}
     )
-    db.execute(f"CREATE VIRTUAL TABLE temp.again USING fts5 ({table.columns}, content = '', {tokenizer}")
-    db.execute("INSERT INTO temp.again (again, rank) VALUES ('hashsize', :bytes)", {"bytes": HASH_BYTES})
+    db.execute(f"CREATE VIRTUAL TABLE temp.expected USING fts5 ({table.columns}, content = '', {tokenizer}")
+    db.execute("INSERT INTO temp.expected (expected, rank) VALUES ('hashsize', :bytes)", {"bytes": HASH_BYTES})
     db.execute(
-        f"INSERT INTO temp.again (rowid, {table.columns}) SELECT {table.key}, {table.columns} FROM {table.content}"
+        f"INSERT INTO temp.expected (rowid, {table.columns}) SELECT {table.key}, {table.columns} FROM {table.content}"
     )
-    db.execute("CREATE VIRTUAL TABLE temp.again_words USING fts5vocab (temp, again, row)")
-    db.execute(f"CREATE VIRTUAL TABLE temp.found_words USING fts5vocab (main, {table.name}, row)")
-    unlike = _in_one_only("SELECT term, doc, cnt FROM temp.again_words", "SELECT term, doc, cnt FROM temp.found_words")
-    return int(db.value(f"SELECT count(DISTINCT term) FROM ({unlike})"))
+    db.execute("CREATE VIRTUAL TABLE temp.expected_words USING fts5vocab (temp, expected, row)")
+    db.execute(f"CREATE VIRTUAL TABLE temp.indexed_words USING fts5vocab (main, {table.name}, row)")
+    difference = _symmetric_difference(
+        "SELECT term, doc, cnt FROM temp.expected_words", "SELECT term, doc, cnt FROM temp.indexed_words"
+    )
+    return int(db.value(f"SELECT count(DISTINCT term) FROM ({difference})"))
 
 
-def _in_one_only(one: str, other: str) -> str:
+def _symmetric_difference(one: str, other: str) -> str:
     return f"SELECT * FROM ({one} EXCEPT {other}) UNION ALL SELECT * FROM ({other} EXCEPT {one})"
 
 

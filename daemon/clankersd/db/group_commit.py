@@ -14,14 +14,14 @@ Change = Callable[[Db], Any]
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of one change of a batch. A change that failed has no notifications."""
+    """Result or error of one change of a batch. A change that failed has no notifications."""
 
     value: Any = None
     error: Exception | None = None
     notifications: list[Notification] = field(default_factory=list)
 
     def resolve(self, future: asyncio.Future[Any]) -> None:
-        """Answer whoever waits, if anybody still does."""
+        """Complete the future, unless its caller was cancelled."""
         if future.done():
             return
         if self.error is None:
@@ -31,44 +31,43 @@ class Outcome:
 
 
 def commit_together(db: Db, changes: list[Change], bulk: list[Change], bulk_seconds: float) -> list[Outcome]:
-    """Commit all `changes` at once, and of `bulk` as many as begin within `bulk_seconds`, at least one.
+    """Commit all `changes` together, and as many of `bulk` as start within `bulk_seconds`, at least one.
 
-    Returns an outcome for each change that was run, in order. Trouble with the file itself is raised: then none is
-    stored.
+    Returns an outcome for each change that ran, in order. Errors of the file itself are raised: then none is stored.
     """
     run: list[Change] = []
     try:
         with db.transaction():
             outcomes = []
-            for change in _within(changes, bulk, bulk_seconds):
+            for change in _select_changes(changes, bulk, bulk_seconds):
                 run.append(change)
                 outcomes.append(Outcome(change(db), notifications=db.take_notifications()))
             return outcomes
     except STORAGE_ERRORS:
         raise
-    except Exception as error:  # it belongs to one of them; the replay finds which
+    except Exception as error:  # one of the changes failed; the replay finds out which
         if len(run) == 1:
             return [Outcome(error=error)]
     with db.transaction():
-        return [_alone(db, change) for change in run]
+        return [_run_in_savepoint(db, change) for change in run]
 
 
-def _within(changes: list[Change], bulk: list[Change], seconds: float) -> Iterator[Change]:
+def _select_changes(changes: list[Change], bulk: list[Change], seconds: float) -> Iterator[Change]:
     yield from changes
-    until = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds
     for number, change in enumerate(bulk):
-        if number and time.monotonic() > until:
+        if number and time.monotonic() > deadline:
             return
         yield change
 
 
-def _alone(db: Db, change: Change) -> Outcome:
+def _run_in_savepoint(db: Db, change: Change) -> Outcome:
     db.execute("SAVEPOINT change")
     try:
         outcome = Outcome(change(db), notifications=db.take_notifications())
     except STORAGE_ERRORS:
         raise
-    except Exception as error:  # handed to the one who sent the change
+    except Exception as error:  # returned to the sender of the change
         db.execute("ROLLBACK TO change")
         db.take_notifications()
         outcome = Outcome(error=error)

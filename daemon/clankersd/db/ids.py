@@ -1,4 +1,4 @@
-"""Ids as people give them: whole, or the first characters of one."""
+"""Ids as people type them: complete, or the first characters of one."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,21 +6,26 @@ from typing import Any
 from clankers_protocol.errors import Conflict, NotFound
 from clankersd.db.connection import Db
 
-SHORTEST_PREFIX = 8
+MIN_PREFIX_CHARACTERS = 8
 
 
 def resolve_id(
-    db: Db, given: str, table: str, what: str, condition: str = "1", params: Mapping[str, Any] | None = None
+    db: Db, prefix: str, table: str, noun: str, condition: str = "1", params: Mapping[str, Any] | None = None
 ) -> str:
-    """The id in `table` that is or uniquely begins with `given`, among the rows that meet the condition."""
-    known = dict(params or {})
-    if db.value(f"SELECT 1 FROM {table} WHERE id = :id AND {condition}", known | {"id": given}):
-        return given
-    bounds = {"first": given, "last": given + "\U0010ffff"}
-    sql = f"SELECT id FROM {table} WHERE id >= :first AND id < :last AND {condition} ORDER BY id LIMIT 6"
-    ids = [row["id"] for row in db.fetch(sql, known | bounds)] if len(given) >= SHORTEST_PREFIX else []
+    """Return the id in `table` that equals or uniquely begins with `prefix`, among the rows that meet the condition.
+
+    Raises NotFound, with `noun` as the name of what was not found, or Conflict if several ids match.
+    """
+    values = dict(params or {})
+    if db.value(f"SELECT 1 FROM {table} WHERE id = :id AND {condition}", values | {"id": prefix}):
+        return prefix
+    ids: list[str] = []
+    if len(prefix) >= MIN_PREFIX_CHARACTERS:
+        sql = f"SELECT id FROM {table} WHERE id >= :first AND id < :last AND {condition} ORDER BY id LIMIT 6"
+        bounds = {"first": prefix, "last": prefix + "\U0010ffff"}
+        ids = [row["id"] for row in db.fetch(sql, values | bounds)]
     if not ids:
-        raise NotFound(f"{what} not found: {given}")
+        raise NotFound(f"{noun} not found: {prefix}")
     if len(ids) > 1:
-        raise Conflict(f"{given} is the beginning of several {table}: {', '.join(ids)}", {"ids": ids})
-    return str(ids[0])
+        raise Conflict(f"{prefix} is the beginning of several {table}: {', '.join(ids)}", {"ids": ids})
+    return ids[0]

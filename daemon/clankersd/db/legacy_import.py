@@ -1,4 +1,4 @@
-"""Taking over a database of the original clankers (Go), which lies where ours does."""
+"""Import of a database of the original clankers (written in Go), which has the same path as ours."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ from clankersd.db.connection import Db
 
 _TABLES = ("sessions", "messages", "tools", "session_errors", "compaction_events")
 
-_MINE = """
+_COMMON_COLUMNS = """
     SELECT name FROM pragma_table_info(:table) WHERE name IN (SELECT name FROM pragma_table_info(:old))
 """
 _PROJECTS = """
@@ -19,18 +19,18 @@ _PROJECTS = """
 
 
 def is_original(db: Db) -> bool:
-    """Whether this is a database that the original daemon made."""
+    """Return True if the original daemon made this database."""
     return bool(db.value("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'sessions'"))
 
 
 def adopt_original(db: Db, apply_first_migration: Callable[[], None]) -> None:
-    """Move its rows into our tables, all of them or none."""
-    db.execute("PRAGMA foreign_keys = OFF")  # or renaming would make the old tables refer to the new
+    """Move its rows into our tables, in one transaction."""
+    db.execute("PRAGMA foreign_keys = OFF")  # otherwise renaming would make the old tables refer to the new
     present = [table for table in _TABLES if _exists(db, table)]
     try:
         with db.transaction():
             for table in present:
-                _set_aside(db, table)
+                _rename_original(db, table)
             apply_first_migration()
             for table in present:
                 _copy(db, table)
@@ -43,7 +43,7 @@ def _exists(db: Db, table: str) -> bool:
     return bool(db.value("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = :table", {"table": table}))
 
 
-def _set_aside(db: Db, table: str) -> None:
+def _rename_original(db: Db, table: str) -> None:
     indexes = db.fetch(
         "SELECT name FROM sqlite_master WHERE type = 'index' AND tbl_name = :table AND sql IS NOT NULL",
         {"table": table},
@@ -54,8 +54,8 @@ def _set_aside(db: Db, table: str) -> None:
 
 
 def _copy(db: Db, table: str) -> None:
-    """Every column both have; a missing time becomes 0, and rows without an owner are left behind."""
-    columns = [row["name"] for row in db.fetch(_MINE, {"table": table, "old": f"original_{table}"})]
+    """Copy the columns that both tables have; a missing time becomes 0, and rows without an owner are dropped."""
+    columns = [row["name"] for row in db.fetch(_COMMON_COLUMNS, {"table": table, "old": f"original_{table}"})]
     times = {"created_at", "updated_at"}
     values = [f"coalesce({name}, 0)" if name in times else name for name in columns]
     owner = "" if table == "sessions" else " AND session_id IN (SELECT id FROM sessions)"

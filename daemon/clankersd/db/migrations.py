@@ -1,4 +1,4 @@
-"""Numbered SQL files, each applied in one transaction together with the record of it."""
+"""Migrations: numbered SQL files, each applied and recorded in one transaction."""
 
 import hashlib
 import time
@@ -31,6 +31,8 @@ _OBJECTS = """
 
 @dataclass(frozen=True)
 class Migration:
+    """A migration file, and the file that undoes it if there is one."""
+
     version: int
     name: str
     up: str
@@ -43,7 +45,7 @@ class Migration:
 
 @dataclass(frozen=True)
 class MigrationRun:
-    """What a migration run did."""
+    """Result of a migration or rollback: schema versions, names of the migrations, and the backup made before."""
 
     before: int
     after: int
@@ -53,7 +55,7 @@ class MigrationRun:
 
 @cache
 def bundled() -> tuple[Migration, ...]:
-    """The migrations this program brings, in order."""
+    """Return the migrations that this program contains, in order."""
     folder = files("clankersd") / "migrations" / "sqlite"
     texts = {entry.name: entry.read_text("utf-8") for entry in folder.iterdir() if entry.name.endswith(".sql")}
     return tuple(
@@ -69,16 +71,19 @@ def bundled() -> tuple[Migration, ...]:
 
 
 def version(db: Db) -> int:
-    """The schema's version; 0 for a database without one."""
+    """Return the schema version; 0 for a database without one."""
     if not db.value("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = '_migrations'"):
         return 0
     return db.value("SELECT max(version) FROM _migrations") or 0
 
 
 def migrate(db: Db, backups: Path, migrations: tuple[Migration, ...] | None = None) -> MigrationRun:
-    """Bring the database up to date; a non-empty one is backed up first, and a strange one refused."""
+    """Apply pending migrations, after a backup unless the database is empty.
+
+    Raises SchemaRefused for a database whose migrations this program does not know.
+    """
     migrations = bundled() if migrations is None else migrations
-    _refuse_strangers(db, migrations)
+    _refuse_unknown_schema(db, migrations)
     before = version(db)
     pending = [migration for migration in migrations if migration.version > before]
     original = before == 0 and is_original(db)
@@ -92,7 +97,7 @@ def migrate(db: Db, backups: Path, migrations: tuple[Migration, ...] | None = No
 
 
 def roll_back(db: Db, backups: Path, backup: Path | None = None) -> MigrationRun:
-    """Undo the last migration, after a backup; with `backup` the caller has made it already."""
+    """Undo the last migration, after a backup unless the caller passes one."""
     last = last_applied(db)
     assert last.down is not None
     before = last.version
@@ -104,8 +109,8 @@ def roll_back(db: Db, backups: Path, backup: Path | None = None) -> MigrationRun
 
 
 def last_applied(db: Db) -> Migration:
-    """The migration that a rollback undoes."""
-    _refuse_strangers(db, bundled())
+    """Return the migration that a rollback undoes; raises SchemaRefused if it cannot be undone."""
+    _refuse_unknown_schema(db, bundled())
     before = version(db)
     last = next((migration for migration in bundled() if migration.version == before), None)
     if last is None or last.down is None:
@@ -114,19 +119,19 @@ def last_applied(db: Db) -> Migration:
 
 
 def missing_objects(db: Db) -> dict[tuple[str, str], str]:
-    """What a new database has and this one has not, by kind and name, with the SQL that makes it."""
+    """Return the SQL of the tables, indexes and triggers that this database lacks, by kind and name."""
     raw = apsw.Connection(":memory:")
     try:
         new = Db(raw)
         migrate(new, Path())
-        wanted = {(row["type"], row["name"]): row["sql"] for row in new.fetch(_OBJECTS)}
+        expected = {(row["type"], row["name"]): row["sql"] for row in new.fetch(_OBJECTS)}
     finally:
         raw.close()
-    there = {(row["type"], row["name"]) for row in db.fetch(_OBJECTS)}
-    return {each: sql for each, sql in wanted.items() if each not in there}
+    present = {(row["type"], row["name"]) for row in db.fetch(_OBJECTS)}
+    return {key: sql for key, sql in expected.items() if key not in present}
 
 
-def _refuse_strangers(db: Db, migrations: tuple[Migration, ...]) -> None:
+def _refuse_unknown_schema(db: Db, migrations: tuple[Migration, ...]) -> None:
     checksums = {migration.version: migration.checksum for migration in migrations}
     if version(db) == 0:
         return

@@ -1,4 +1,4 @@
-"""Pages that hold still while rows are added: the cursor is the sort key of the last row shown."""
+"""Pagination that is stable while rows are added: the cursor is the sort key of the last row shown."""
 
 import base64
 from collections.abc import Iterable, Mapping
@@ -15,7 +15,7 @@ PAGE_CHARACTERS = 4 * 1024 * 1024
 def fetch_page(db: Db, sql: str, params: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Fetch rows until a page is full; the last row is the first that does not fit.
 
-    A thousand rows of several megabytes each would otherwise all be in memory before most of them are left out.
+    Otherwise a thousand rows of several megabytes each would be in memory before most of them are dropped.
     """
     cursor = db.raw.execute(sql, params)
     names: list[str] = []
@@ -41,7 +41,7 @@ def take_page(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def fit_reply(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """As many of the rows as one reply holds comfortably, and at least one."""
+    """Return the first rows that fit into one reply, at least one."""
     size = 0
     for count, row in enumerate(rows):
         size += sum(len(value) for value in row.values() if isinstance(value, str))
@@ -51,12 +51,12 @@ def fit_reply(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def encode_cursor(*key: Any) -> str:
-    """A sort key as an opaque text."""
+    """Encode a sort key as an opaque string."""
     return base64.urlsafe_b64encode(msgspec.json.encode(key)).decode().rstrip("=")
 
 
 def decode_cursor(cursor: str, *types: type) -> tuple[Any, ...]:
-    """The sort key in a cursor; raises InvalidParams for one we did not make."""
+    """Decode the sort key in a cursor; raises InvalidParams for a string that `encode_cursor` did not make."""
     try:
         padded = cursor + "=" * (-len(cursor) % 4)
         return msgspec.json.decode(base64.urlsafe_b64decode(padded), type=tuple[types])  # type: ignore[valid-type]

@@ -173,7 +173,7 @@ class Store:
     async def snapshot_read(self, query: Callable[[Db], T]) -> T:
         """Return the result of `query` on a snapshot of the committed data, in another connection and thread.
 
-        For checks that take so long that events must not wait for them. Errors of the file are raised, but do not
+        For slow checks, which would otherwise delay events. Errors of the file are raised, but do not
         count as a problem of the store.
         """
         self._serving_connection(read_unavailable)

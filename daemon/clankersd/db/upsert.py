@@ -1,31 +1,30 @@
-"""Partial upserts: one statement per table, made from one line per column.
+"""Partial upserts: one statement per table, built from one rule per column.
 
-In each rule `:{column}` is what the event brings (null when it brings nothing) and `{table}.{column}` what
-is stored.
+In each rule `:{column}` is the new value (null if the event has none) and `{table}.{column}` the stored one.
 """
 
 KEEP = "{table}.{column}"
-"""What was stored first stays."""
+"""Keep the stored value."""
 
 GIVEN = "COALESCE(:{column}, {table}.{column})"
-"""What is given replaces, what is absent does not."""
+"""Replace the stored value if there is a new one."""
 
 FILL = "COALESCE({table}.{column}, :{column})"
-"""What is given is taken where nothing is stored."""
+"""Use the new value only if none is stored."""
 
 HIGHEST = "MAX(COALESCE(:{column}, {table}.{column}), COALESCE({table}.{column}, :{column}))"
-"""Counters never go backwards."""
+"""Keep the higher value: counters never go backwards."""
 
 
 def upsert(table: str, insert: dict[str, str] | None = None, returning: tuple[str, ...] = (), **rules: str) -> str:
-    """Insert a row by its `id`, or bring the stored one up to date by each column's rule.
+    """Build the statement that inserts a row by its `id`, or updates the stored one by each column's rule.
 
-    `insert` names the values of a new row that are not simply what is given, `returning` the columns to be told of
-    the row as it is stored then.
+    `insert` holds SQL for the columns of a new row that are not simply the new value; `returning` names the columns
+    of the stored row to return.
     """
-    fresh = insert or {}
+    expressions = insert or {}
     columns = ["id", *rules]
-    values = [fresh.get(column, f":{column}") for column in columns]
+    values = [expressions.get(column, f":{column}") for column in columns]
     updates = [f"{column} = {rule.format(table=table, column=column)}" for column, rule in rules.items()]
     return (
         f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join(values)}) "

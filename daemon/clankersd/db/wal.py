@@ -1,9 +1,9 @@
 """Recognise a write-ahead log that does not belong to the database file beside it.
 
-SQLite replays whatever `-wal` lies beside a database. After a crash that is what saves the last commits; after the
-database was replaced by a backup it destroys the backup. To tell the two apart, the first transaction of every WAL
-generation stamps the database header: `application_id` gets a random id for the generation, `user_version` the id of
-the generation before. A WAL belongs to a database file if the file's generation is one that the WAL contains or
+SQLite replays any `-wal` file beside a database. After a crash that recovers the last commits; after the database was
+replaced by a backup it destroys the backup. To distinguish the two, the first transaction of every WAL generation
+stamps the database header: `application_id` gets a random id for the generation, `user_version` the id of the
+generation before. A WAL belongs to a database file if the file's generation is one that the WAL contains or
 continues. Database and WAL carry the stamps themselves, so they survive `kill -9` at any moment and move with the
 files. Copies made by `backup.py` get a generation of their own.
 """
@@ -26,12 +26,12 @@ _WAL_HEADER = struct.Struct(">8I")
 _FRAME_HEADER = struct.Struct(">6I")
 _MAGIC = (0x377F0682, 0x377F0683)
 _STAMP_OFFSET = 60
-"""Where `user_version` and `application_id` are in the database header, four bytes apart."""
+"""Offset of `user_version` in the database header; `application_id` follows eight bytes later."""
 
 
 @dataclass(frozen=True)
 class Stamp:
-    """The WAL generation that a database header is of, and the one before. Zero: made without stamps."""
+    """The WAL generation of a database header, and the one before. Zero: made without stamps."""
 
     generation: int
     previous: int
@@ -39,7 +39,7 @@ class Stamp:
 
 @dataclass(frozen=True)
 class WalContents:
-    """What the committed frames of a WAL hold."""
+    """Contents of the committed frames of a WAL."""
 
     page_size: int
     stamps: tuple[Stamp, ...]
@@ -55,17 +55,17 @@ def new_generation(db: Db) -> None:
 
 
 def read_stamp(db: Db) -> Stamp:
-    """The stamp as this connection sees it, through the WAL."""
+    """Return the stamp as this connection sees it, through the WAL."""
     return Stamp(db.raw.pragma("application_id"), db.raw.pragma("user_version"))
 
 
 def frame_bytes(page_size: int, frames: int) -> int:
-    """Size of a WAL file that holds this many frames."""
+    """Return the size of a WAL file that holds this many frames."""
     return _WAL_HEADER.size + frames * (_FRAME_HEADER.size + page_size) if frames else 0
 
 
 def has_frame(path: str, page_size: int, frame: int) -> bool:
-    """Tell whether a WAL still has its header and this frame; a truncated file that was written to again has zeros."""
+    """Return True if a WAL still has its header and this frame; after a truncation and another write they are zeros."""
     try:
         with open(path, "rb", buffering=0) as file:  # noqa: PTH123  # once per commit
             header = file.read(_WAL_HEADER.size)
@@ -80,7 +80,7 @@ def prepare_to_open(database: Path) -> Path | None:
 
     Raises CorruptError when the database file lost pages that the WAL does not have either.
     """
-    database = database.resolve()  # SQLite keeps the WAL beside the file that a link points to
+    database = database.resolve()  # the WAL lies beside the file that a link points to
     path = database.with_name(f"{database.name}-wal")
     contents = read_wal(path)
     if contents is None or not database.exists():
@@ -92,16 +92,16 @@ def prepare_to_open(database: Path) -> Path | None:
         if missing := _missing_pages(database.stat().st_size, contents):
             raise apsw.CorruptError(f"{missing} pages at the end of the database file are missing")
         return None
-    stamped = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
-    aside = path.with_name(f"{path.name}.{FOREIGN_SUFFIX}-{stamped}")
-    path.rename(aside)
-    return aside
+    timestamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
+    moved = path.with_name(f"{path.name}.{FOREIGN_SUFFIX}-{timestamp}")
+    path.rename(moved)
+    return moved
 
 
 def belongs(stamp: Stamp, page_size: int, contents: WalContents) -> bool:
-    """Tell whether a WAL may be replayed onto a database with this header.
+    """Return True if a WAL may be replayed onto a database with this header.
 
-    A WAL without page 1 was begun by another program or by a version that did not stamp: nothing speaks against it.
+    A WAL without page 1 was started by another program or by a version that did not stamp, and is accepted.
     """
     if page_size != contents.page_size:
         return False
@@ -110,21 +110,21 @@ def belongs(stamp: Stamp, page_size: int, contents: WalContents) -> bool:
 
 
 def read_header(database: Path) -> tuple[Stamp, int]:
-    """The stamp and page size in the database file itself, whatever its WAL holds.
+    """Read the stamp and page size from the database file itself, without its WAL.
 
     Reads through SQLite: opening and closing the file otherwise would drop the locks of this process's connections.
     """
     flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
     raw = apsw.Connection(f"{database.absolute().as_uri()}?immutable=1", flags=flags)
     try:
-        raw.pragma("writable_schema", 1)  # or a file that a checkpoint has not yet extended is refused
+        raw.pragma("writable_schema", 1)  # otherwise a file that a checkpoint has not yet extended is refused
         return read_stamp(Db(raw)), raw.pragma("page_size")
     finally:
         raw.close()
 
 
 def read_wal(path: Path) -> WalContents | None:
-    """The committed contents of a WAL; None when SQLite would find nothing to replay in it."""
+    """Read the committed contents of a WAL; None if SQLite would find nothing to replay in it."""
     try:
         with path.open("rb") as file:
             header = file.read(_WAL_HEADER.size)

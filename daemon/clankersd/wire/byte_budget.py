@@ -5,7 +5,7 @@ from collections import deque
 
 
 class ByteBudget:
-    """A number of bytes to reserve and release; who finds too few left waits in line."""
+    """A number of bytes to reserve and release; callers that find too few left wait in a queue."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -14,21 +14,21 @@ class ByteBudget:
 
     @property
     def is_contended(self) -> bool:
-        """Whether anyone waits for bytes."""
+        """True if a caller waits for bytes."""
         return any(not granted.done() for _, granted in self._waiting)
 
     def fits(self, size_bytes: int) -> bool:
-        """Whether so many bytes are left. One reservation larger than the limit fits when nothing is reserved."""
+        """Return True if enough bytes are left. A reservation larger than the limit fits when nothing is reserved."""
         return not self.used_bytes or self.used_bytes + size_bytes <= self.limit_bytes
 
     def add(self, size_bytes: int) -> None:
-        """Count bytes that are there already, whatever the limit."""
+        """Count bytes that exist already, even beyond the limit."""
         self.used_bytes += size_bytes
 
     def reserve(self, size_bytes: int) -> "asyncio.Future[None] | None":
         """Reserve bytes now (None), or return a future that is done once they are reserved.
 
-        Cancel the future to leave the line.
+        Cancel the future to leave the queue.
         """
         if not self.is_contended and self.fits(size_bytes):
             self.used_bytes += size_bytes
@@ -38,7 +38,7 @@ class ByteBudget:
         return granted
 
     def release(self, size_bytes: int) -> None:
-        """Give reserved bytes back, and serve those in line."""
+        """Release reserved bytes, and grant waiting reservations."""
         self.used_bytes -= size_bytes
         while self._waiting:
             wanted_bytes, granted = self._waiting[0]

@@ -1,4 +1,4 @@
-"""Let a few callers in at once; those who wait take turns by connection."""
+"""Limit concurrency; waiting callers take turns by connection."""
 
 import asyncio
 from collections import deque
@@ -11,17 +11,17 @@ from clankers_protocol.errors import Overloaded
 
 
 class FairLimiter:
-    """A semaphore whose waiters are served round robin by key, so that nobody gets more turns by asking more often."""
+    """A semaphore whose waiters are served round robin by key, so that asking more often gives no more turns."""
 
-    def __init__(self, what: str, slots: int, max_waiting: int) -> None:
-        self._what = what
+    def __init__(self, noun: str, slots: int, max_waiting: int) -> None:
+        self._noun = noun
         self._free = slots
         self._max_waiting = max_waiting
         self._waiting: dict[object, deque[asyncio.Future[None]]] = {}
 
     @property
     def waiting(self) -> int:
-        """Callers that wait for their turn."""
+        """Number of callers that wait for their turn."""
         return sum(map(len, self._waiting.values()))
 
     @asynccontextmanager
@@ -35,7 +35,7 @@ class FairLimiter:
 
     @asynccontextmanager
     async def pause(self, key: object) -> AsyncIterator[None]:
-        """Give the slot of this turn to others inside the block, which waits for something else; take one again."""
+        """Release the slot of this turn while the block waits for something else, and take one again after it."""
         self._release()
         try:
             yield
@@ -45,7 +45,7 @@ class FairLimiter:
 
     async def _acquire(self, key: object) -> None:
         if not self._free and self.waiting >= self._max_waiting:
-            raise Overloaded(f"overloaded: {self._max_waiting} {self._what} are waiting already, try again later")
+            raise Overloaded(f"overloaded: {self._max_waiting} {self._noun} are waiting already, try again later")
         await self._wait(key)
 
     async def _wait(self, key: object) -> None:

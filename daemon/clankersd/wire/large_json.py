@@ -1,4 +1,4 @@
-"""Decode large JSON bodies without keeping the interpreter lock for long.
+"""Decode large JSON bodies without holding the interpreter lock for long.
 
 One call of a C decoder on tens of megabytes stops every other thread, the event loop included, until it returns. What
 makes it slow is not the length but the number of values: 30 MB of text take 20 ms, 30 MB of empty arrays two seconds.
@@ -22,7 +22,7 @@ MAX_DIGITS = 1000
 PIECE_BYTES = 256 * 1024
 STRING_PIECE_BYTES = 1024 * 1024
 MAX_CALL_SECONDS = 0.015
-"""About how long one call of the decoder may take."""
+"""Approximate limit for one call of the decoder."""
 
 _SECONDS_PER_BYTE = 0.8e-9
 _SECONDS_PER_VALUE = 25e-9
@@ -45,7 +45,7 @@ _ARRAY: msgspec.json.Decoder[list[msgspec.Raw]] = msgspec.json.Decoder(list[msgs
 
 @dataclass
 class Shape:
-    """What a body is made of, counted outside its strings."""
+    """Counts of a body's values, outside its strings."""
 
     bytes: int
     containers: int = 0
@@ -102,21 +102,21 @@ def measure(body: bytes) -> Shape:
 
 def replace_lone_surrogates(body: bytes) -> bytes:
     """Replace every escaped half of a surrogate pair that has no other half."""
-    mended = bytearray(body)
+    repaired = bytearray(body)
     for escape in _ESCAPE.finditer(body):
-        if escape.end() - escape.start() == 6:  # neither a whole pair nor any other escape
-            mended[escape.start() : escape.end()] = b"\\ufffd"
-    return bytes(mended)
+        if escape.end() - escape.start() == 6:  # neither a complete pair nor any other escape
+            repaired[escape.start() : escape.end()] = b"\\ufffd"
+    return bytes(repaired)
 
 
 def _refuse_too_many(shape: Shape) -> None:
-    for count, limit, what in (
+    for count, limit, noun in (
         (shape.containers, MAX_CONTAINERS, "arrays and objects"),
         (shape.members, MAX_MEMBERS, "members of objects"),
         (shape.values, MAX_VALUES, "values"),
     ):
         if count > limit:
-            raise ParseError(f"parse error: a message may hold {limit} {what}: send several")
+            raise ParseError(f"parse error: a message may hold {limit} {noun}: send several")
 
 
 def _decode(body: bytes | memoryview, shape: Shape) -> Any:
@@ -133,7 +133,7 @@ def _decode(body: bytes | memoryview, shape: Shape) -> Any:
 
 
 def _decode_string(quoted: bytes) -> str:
-    """Decode a long string piece by piece, none of which ends inside an escape or a character."""
+    """Decode a long string in pieces that end neither inside an escape nor inside a character."""
     pieces: list[str] = []
     start = 1
     while len(quoted) - start > STRING_PIECE_BYTES and (cut := _find_cut(quoted, start + STRING_PIECE_BYTES)) > start:
@@ -144,7 +144,7 @@ def _decode_string(quoted: bytes) -> str:
 
 
 def _find_cut(quoted: bytes, before: int) -> int:
-    """The last place before `before` where an escape begins, or else a character; 0 when there is none near."""
+    """Return the last offset before `before` where an escape begins, or else a character; 0 if there is none near."""
     least = before - STRING_PIECE_BYTES // 2
     end = before
     while (found := quoted.rfind(b"\\", least, end)) >= 0:

@@ -1,4 +1,4 @@
-"""Bytes that a connection has not read yet: bounded for one connection and for all of them together."""
+"""Messages that a client has not read yet: bounded for one connection and for all of them together."""
 
 import asyncio
 from collections import deque
@@ -6,25 +6,25 @@ from collections import deque
 from clankersd.wire.byte_budget import ByteBudget
 
 MAX_UNSENT_BYTES = 32 * 1024 * 1024
-"""Replies that one connection may leave unread."""
+"""Limit for the unread replies of one connection."""
 
 MAX_UNSENT_TOTAL_BYTES = 128 * 1024 * 1024
-"""Replies and notifications that all connections together may leave unread."""
+"""Limit for the unread replies and notifications of all connections together."""
 
 MAX_UNSENT_NOTIFICATIONS = 1000
 MAX_UNSENT_NOTIFICATION_BYTES = 4 * 1024 * 1024
 
 PIECE_BYTES = 256 * 1024
-"""Bytes handed to the transport at a time; it keeps what the socket does not take."""
+"""Bytes handed to the transport at a time; it buffers what the socket does not accept."""
 
 
 class Outbox:
-    """Writes messages to a transport in order, a piece at a time, and only as fast as the peer reads."""
+    """Writes messages to a transport in order, a piece at a time, and only as fast as the client reads."""
 
     def __init__(self, transport: asyncio.WriteTransport, total: ByteBudget) -> None:
         self._transport = transport
         self._total = total
-        self._messages: deque[tuple[bytes, bool]] = deque()  # (bytes, whether it is a notification)
+        self._messages: deque[tuple[bytes, bool]] = deque()  # (bytes, is_notification)
         self._sent_of_first = 0
         self._paused = False
         self._notifications = 0
@@ -36,22 +36,22 @@ class Outbox:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the peer has read everything but what fits into the socket's buffer."""
+        """True if the client has read everything but what fits into the socket's buffer."""
         return not (self._messages or self._paused)
 
     def has_room(self, size_bytes: int) -> bool:
-        """Whether this connection may leave another reply of this size unread."""
-        kept_bytes = self.unsent_bytes + self.gathered_bytes
-        return not kept_bytes or kept_bytes + size_bytes <= MAX_UNSENT_BYTES
+        """Return True if this connection may leave another reply of this size unread."""
+        waiting_bytes = self.unsent_bytes + self.gathered_bytes
+        return not waiting_bytes or waiting_bytes + size_bytes <= MAX_UNSENT_BYTES
 
     def gather(self, size_bytes: int) -> None:
-        """Count replies that are kept until the rest of their batch is there."""
+        """Count a reply that waits for the rest of its batch."""
         if not self._closed:
             self.gathered_bytes += size_bytes
             self._total.add(size_bytes)
 
     def ungather(self, size_bytes: int) -> None:
-        """Count them no longer: they are sent."""
+        """Stop counting replies of a batch that are sent now."""
         if not self._closed:
             self.gathered_bytes -= size_bytes
             self._total.release(size_bytes)
@@ -64,7 +64,7 @@ class Outbox:
         self._write()
 
     def put_notification(self, message: bytes) -> bool:
-        """Send a notification, unless too many wait already."""
+        """Send a notification; returns False if too many wait already."""
         if not self.is_empty and (
             self._notifications >= MAX_UNSENT_NOTIFICATIONS
             or self._notification_bytes + len(message) > MAX_UNSENT_NOTIFICATION_BYTES
@@ -76,28 +76,28 @@ class Outbox:
         return True
 
     def discard_notifications(self) -> None:
-        """Forget the notifications that have not begun to be sent."""
-        begun = self._messages.popleft() if self._sent_of_first else None
-        kept = deque(message for message in self._messages if not message[1])
+        """Drop the notifications that have not begun to be sent."""
+        started = self._messages.popleft() if self._sent_of_first else None
+        replies = deque(message for message in self._messages if not message[1])
         dropped = sum(len(body) for body, is_notification in self._messages if is_notification)
-        if begun:
-            kept.appendleft(begun)
-        self._messages = kept
-        self._notifications = int(bool(begun and begun[1]))
-        self._notification_bytes = len(begun[0]) if begun and begun[1] else 0
+        if started:
+            replies.appendleft(started)
+        self._messages = replies
+        self._notifications = int(bool(started and started[1]))
+        self._notification_bytes = len(started[0]) if started and started[1] else 0
         self._release(dropped)
 
     def pause(self) -> None:
-        """The socket's buffer is full."""
+        """Stop writing: the socket's buffer is full."""
         self._paused = True
 
     def resume(self) -> None:
-        """The transport has sent what it was given."""
+        """Continue writing: the transport has sent everything."""
         self._paused = False
         self._write()
 
     def clear(self) -> None:
-        """Forget everything: the peer is gone."""
+        """Drop everything: the client is gone."""
         self.ungather(self.gathered_bytes)
         self._release(self.unsent_bytes)
         self._messages.clear()

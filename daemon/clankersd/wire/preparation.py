@@ -1,7 +1,7 @@
-"""Prepare what large requests store, away from the event loop, while writes of a connection keep their order.
+"""Prepare the rows of large requests in a thread, while the writes of a connection stay in order.
 
-Redacting, chunking and encoding a small event takes microseconds and happens at once. For a large request it happens
-in a thread, one ordinary and one huge request at a time; later requests of the same connection start when it is done.
+Redacting, chunking and encoding a small event takes microseconds and happens on the event loop. For a large request it
+happens in a thread, one ordinary and one huge request at a time; later requests of the same connection start after it.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ current_order: ContextVar["RequestOrder | None"] = ContextVar("current_order", d
 """The order of the connection whose request is being served."""
 
 current_request_bytes: ContextVar[int] = ContextVar("current_request_bytes", default=0)
-"""About how large that request is."""
+"""Approximate size of that request."""
 
 
 class RequestOrder:
     """The order in which the requests of one connection start.
 
-    A request is held back while an earlier one prepares. Each one that may start gets as far as its first wait, by
-    which its write is queued, before the next one does.
+    A request is held back while an earlier one prepares. Each request runs to its first wait, and by then has queued
+    its write, before the next one starts.
     """
 
     def __init__(self) -> None:
@@ -37,8 +37,8 @@ class RequestOrder:
         self._held_back: deque[asyncio.Future[None]] = deque()
 
     @property
-    def blocked(self) -> bool:
-        """Whether a request that comes now must wait."""
+    def is_blocked(self) -> bool:
+        """True if a new request must wait."""
         return self._preparing > 0 or bool(self._held_back)
 
     async def wait(self) -> None:
@@ -66,20 +66,23 @@ class RequestOrder:
             self._held_back[0].set_result(None)
 
 
-_lanes: dict[bool, anyio.CapacityLimiter] = {}
+_limiters: dict[bool, anyio.CapacityLimiter] = {}
 
 
 def thread_limiter(size: int) -> anyio.CapacityLimiter:
-    """The limiter of work on `size` bytes. Many busy threads would starve the event loop, so there are two: one for
-    requests of ordinary size, and one for huge ones, which the others do not wait for."""
-    huge = size >= HUGE_REQUEST_BYTES
-    if huge not in _lanes:
-        _lanes[huge] = anyio.CapacityLimiter(1)
-    return _lanes[huge]
+    """Return the limiter for work on `size` bytes.
+
+    Many busy threads would starve the event loop, so there are two: one for requests of ordinary size, and one for
+    huge ones, which the others do not wait for.
+    """
+    is_huge = size >= HUGE_REQUEST_BYTES
+    if is_huge not in _limiters:
+        _limiters[is_huge] = anyio.CapacityLimiter(1)
+    return _limiters[is_huge]
 
 
 async def prepare(build: Callable[[], T]) -> T:
-    """Call `build`: at once, or in a thread when the request being served is large. It may be abandoned."""
+    """Call `build` directly, or in a thread if the current request is large; cancellation abandons the thread."""
     order = current_order.get()
     size = current_request_bytes.get()
     if order is None or size < LARGE_REQUEST_BYTES:

@@ -76,7 +76,7 @@ def handles(method: type[M]) -> Callable[[Handler[M]], Handler[M]]:
         async def serve(daemon: "Daemon", params: Any) -> Any:
             try:
                 order = current_order.get()
-                if order is not None and order.blocked:
+                if order is not None and order.is_blocked:
                     await order.wait()
                 return Success(await handler(daemon, _parse(method, params)))
             except RpcError as error:

@@ -1,4 +1,4 @@
-"""Where the daemon listens: a socket handed over by systemd or launchd, or its own."""
+"""Listening sockets: handed over by systemd or launchd, or created here."""
 
 import contextlib
 import ctypes
@@ -13,7 +13,7 @@ from pathlib import Path
 
 LISTEN_FDS_START = 3
 BACKLOG = 1024
-LONGEST_PATH = 103  # macOS's limit; Linux allows 107
+MAX_PATH_BYTES = 103  # macOS's limit; Linux allows 107
 
 
 class StartRefused(Exception):
@@ -41,11 +41,11 @@ def only_instance(database: Path) -> Iterator[None]:
 
 
 def listening_sockets(path: Path) -> tuple[list[socket.socket], bool]:
-    """The sockets to accept on, and whether a service manager handed them over."""
+    """Return the sockets to accept on, and True if a service manager handed them over."""
     handed_over = _from_systemd() or _from_launchd()
     if handed_over:
         return handed_over, True
-    return [_own(path)], False
+    return [_create_socket(path)], False
 
 
 def _from_systemd() -> list[socket.socket]:
@@ -60,7 +60,7 @@ def _from_systemd() -> list[socket.socket]:
 
 
 def _from_launchd() -> list[socket.socket]:
-    """The socket named `rpc` in our launchd agent; none when launchd did not start us."""
+    """Return the socket named `rpc` in our launchd agent; none if launchd did not start us."""
     if sys.platform != "darwin" or os.getppid() != 1:
         return []
     system = ctypes.CDLL(ctypes.util.find_library("System"))
@@ -75,8 +75,8 @@ def _from_launchd() -> list[socket.socket]:
     return sockets
 
 
-def _own(path: Path) -> socket.socket:
-    if len(os.fsencode(path)) > LONGEST_PATH:
+def _create_socket(path: Path) -> socket.socket:
+    if len(os.fsencode(path)) > MAX_PATH_BYTES:
         raise StartRefused(f"{path} is too long for a socket; set CLANKERS_SOCKET_PATH to a shorter one")
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     _remove_stale(path)
@@ -89,13 +89,13 @@ def _own(path: Path) -> socket.socket:
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove a socket nobody listens on. A living one, or what is no socket, is left alone."""
+    """Remove a socket that no process listens on; raises StartRefused for a live one and for any other file."""
     try:
-        found = path.lstat()
+        status = path.lstat()
     except FileNotFoundError:
         return
-    if not stat.S_ISSOCK(found.st_mode):
-        raise StartRefused(f"{path} is in the way and is not a socket; remove it, or choose another path")
+    if not stat.S_ISSOCK(status.st_mode):
+        raise StartRefused(f"{path} exists and is not a socket; remove it, or choose another path")
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(1)
         try:
@@ -104,5 +104,5 @@ def _remove_stale(path: Path) -> None:
             path.unlink(missing_ok=True)
             return
         except OSError:
-            pass  # somebody is there, only slow
+            pass  # a process listens, but is slow
     raise StartRefused(f"another daemon listens on {path}; stop it first, or choose another path")
