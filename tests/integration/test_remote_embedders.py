@@ -73,7 +73,7 @@ class Asked:
     async def embed(self, *texts: str) -> list[Any]:
         return await self.embedder.embed(list(texts))
 
-    async def trouble(self, *texts: str) -> EmbedderUnavailable:
+    async def unavailable(self, *texts: str) -> EmbedderUnavailable:
         with pytest.raises(EmbedderUnavailable) as caught:
             await self.embed(*(texts or ("one", "two")))
         return caught.value
@@ -111,7 +111,7 @@ def assert_all_right(outcomes: list[Any], texts: list[str]) -> None:
 # --- When all is well
 
 
-async def test_every_text_gets_its_own_vector_in_order(provider: str) -> None:
+async def test_embed_returns_each_texts_vector_in_order(provider: str) -> None:
     texts = [f"text {number} ünï 漢字 🐢" for number in range(250)]
     async with asking(embeddings, provider) as asked:
         assert asked.embedder.identity.dims is None
@@ -119,7 +119,7 @@ async def test_every_text_gets_its_own_vector_in_order(provider: str) -> None:
         assert asked.embedder.identity.dims == 4
 
 
-async def test_nothing_asked_is_nothing_sent(provider: str) -> None:
+async def test_embed_without_text_sends_nothing(provider: str) -> None:
     async with asking(embeddings, provider) as asked:
         assert await asked.embed() == []
         outcomes = await asked.embed("", " \n\t")
@@ -127,7 +127,7 @@ async def test_nothing_asked_is_nothing_sent(provider: str) -> None:
         assert asked.batches == []
 
 
-async def test_an_empty_text_among_others_fails_alone_and_is_not_sent(provider: str) -> None:
+async def test_empty_text_among_others_fails_alone_and_is_not_sent(provider: str) -> None:
     async with asking(embeddings, provider) as asked:
         left, empty, right = await asked.embed("left", "", "right")
         assert_right(left, "left")
@@ -136,13 +136,13 @@ async def test_an_empty_text_among_others_fails_alone_and_is_not_sent(provider: 
         assert asked.batches == [["left", "right"]]
 
 
-async def test_half_a_surrogate_pair_is_sent_as_a_question_mark(provider: str) -> None:
+async def test_unpaired_surrogate_is_sent_as_a_question_mark(provider: str) -> None:
     async with asking(embeddings, provider) as asked:
         [outcome] = await asked.embed("a\ud83d")
         assert_right(outcome, "a?")
 
 
-async def test_batches_keep_to_the_count_and_to_the_bytes() -> None:
+async def test_batches_respect_both_limits() -> None:
     async with asking(embeddings, "ollama", {"max_batch_texts": 3, "max_batch_bytes": 10}) as asked:
         texts = ["a", "b", "c", "d", "ööö", "ööö", "far too long to be with others", "e"]
         assert_all_right(await asked.embed(*texts), texts)
@@ -172,21 +172,21 @@ async def test_batches_keep_to_the_count_and_to_the_bytes() -> None:
         ),
     ],
 )
-async def test_each_provider_is_asked_in_its_own_dialect(provider: str, path: str, payload: Any) -> None:
+async def test_request_has_the_format_of_its_provider(provider: str, path: str, payload: Any) -> None:
     async with asking(embeddings, provider, dims=4) as asked:
         await asked.embed("hi")
         [request] = asked.service.requests
         assert (request.path, request.payload) == (path, payload)
 
 
-async def test_gemini_is_told_what_is_a_query() -> None:
+async def test_gemini_request_marks_a_query() -> None:
     async with asking(embeddings, "gemini") as asked:
         await asked.embedder.embed_query("hi")
         [request] = asked.service.requests
         assert request.payload["requests"][0]["taskType"] == "RETRIEVAL_QUERY"
 
 
-async def test_prefixes_follow_from_the_model_and_the_owner_may_change_them(provider: str) -> None:
+async def test_prefixes_depend_on_the_model_and_can_be_configured(provider: str) -> None:
     async with asking(embeddings, provider, model="nomic-embed-text") as asked:
         await asked.embed("x")
         await asked.embedder.embed_query("y")
@@ -201,7 +201,7 @@ async def test_prefixes_follow_from_the_model_and_the_owner_may_change_them(prov
 
 
 @pytest.mark.parametrize(("provider", "expected"), [("openai", 4), ("gemini", 4), ("ollama", 1)])
-async def test_so_many_requests_run_at_once(provider: str, expected: int) -> None:
+async def test_concurrent_requests_are_limited(provider: str, expected: int) -> None:
     condition = threading.Condition()
     busy = {"now": 0, "most": 0}
 
@@ -221,7 +221,7 @@ async def test_so_many_requests_run_at_once(provider: str, expected: int) -> Non
     assert busy["most"] == expected
 
 
-async def test_a_query_does_not_wait_for_the_backlog() -> None:
+async def test_query_does_not_wait_for_the_backlog() -> None:
     answered = threading.Event()
 
     def slow_for_documents(request: Request) -> Answer:
@@ -239,13 +239,13 @@ async def test_a_query_does_not_wait_for_the_backlog() -> None:
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504, 529])
-async def test_trouble_that_passes_is_not_noticed(provider: str, status: int) -> None:
+async def test_transient_errors_are_retried(provider: str, status: int) -> None:
     async with asking(first(Answer(status, b"busy"), times=3), provider) as asked:
         assert_all_right(await asked.embed("one", "two"), ["one", "two"])
         assert len(asked.batches) == 4
 
 
-async def test_waits_double_and_are_never_shorter_than_asked(provider: str) -> None:
+async def test_retry_waits_double_and_respect_retry_after(provider: str) -> None:
     async with asking(first(Answer(503), times=3), provider) as asked:
         await asked.embed("one")
         for slept, doubled in zip(asked.slept, (0.5, 1, 2), strict=True):
@@ -260,44 +260,44 @@ async def test_retry_after_is_honoured_in_seconds_and_as_a_date(provider: str, h
 
 
 @pytest.mark.parametrize("header", ["soon", "-3", "nan", "inf", "Fri, 99 Foo 2023"])
-async def test_a_senseless_retry_after_changes_nothing(header: str) -> None:
+async def test_invalid_retry_after_is_ignored(header: str) -> None:
     async with asking(first(Answer(429, headers={"Retry-After": header}))) as asked:
         assert_all_right(await asked.embed("one"), ["one"])
         [slept] = asked.slept
         assert 0.5 <= slept <= 0.6
 
 
-async def test_a_long_retry_after_is_passed_on_instead_of_waited_for(provider: str) -> None:
+async def test_long_retry_after_is_reported_instead_of_waited_for(provider: str) -> None:
     async with asking(always(Answer(429, headers={"Retry-After": "3600"})), provider) as asked:
-        trouble = await asked.trouble()
-        assert (trouble.retry_after, trouble.permanent) == (3600, False)
+        error = await asked.unavailable()
+        assert (error.retry_after, error.permanent) == (3600, False)
         assert asked.slept == []
         assert len(asked.batches) == 1
 
 
 @pytest.mark.parametrize("status", [429, 502, 503])
-async def test_an_outage_gives_up_after_three_retries(provider: str, status: int) -> None:
+async def test_outage_is_reported_after_three_retries(provider: str, status: int) -> None:
     async with asking(always(Answer(status)), provider) as asked:
-        trouble = await asked.trouble()
-        assert not trouble.permanent
+        error = await asked.unavailable()
+        assert not error.permanent
         assert len(asked.batches) == 4
 
 
-async def test_a_server_that_always_fails_is_an_outage_and_blames_no_text(provider: str) -> None:
+async def test_server_that_always_fails_is_an_outage_and_fails_no_text(provider: str) -> None:
     async with asking(always(say({"error": "out of memory"}, 500)), provider) as asked:
-        trouble = await asked.trouble()
-        assert not trouble.permanent
-        assert "out of memory" in trouble.reason
+        error = await asked.unavailable()
+        assert not error.permanent
+        assert "out of memory" in error.reason
 
 
-async def test_a_service_that_is_not_there_is_an_outage(provider: str) -> None:
+async def test_service_that_cannot_be_reached_is_an_outage(provider: str) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{unused.getsockname()[1]}"
         async with asking(embeddings, provider, url=address) as asked:
-            trouble = await asked.trouble()
-            assert not trouble.permanent
-            assert "cannot be reached" in trouble.reason
+            error = await asked.unavailable()
+            assert not error.permanent
+            assert "cannot be reached" in error.reason
             assert len(asked.slept) == 3
 
 
@@ -308,41 +308,41 @@ def silent() -> Iterator[str]:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
-async def test_silence_ends_with_the_timeout(provider: str) -> None:
+async def test_request_without_a_reply_ends_with_the_timeout(provider: str) -> None:
     with silent() as address:
         async with asking(embeddings, provider, url=address, timeout=0.1) as asked:
-            trouble = await asked.trouble()
-            assert not trouble.permanent
-            assert "0.1 seconds" in trouble.reason
+            error = await asked.unavailable()
+            assert not error.permanent
+            assert "0.1 seconds" in error.reason
 
 
-async def test_an_answer_that_drips_ends_with_the_timeout_too(provider: str) -> None:
+async def test_slow_reply_ends_with_the_timeout(provider: str) -> None:
     async with asking(always(Answer(drip=True)), provider, timeout=0.1) as asked:
-        assert "0.1 seconds" in (await asked.trouble()).reason
+        assert "0.1 seconds" in (await asked.unavailable()).reason
 
 
-async def test_a_query_is_retried_once_only(provider: str) -> None:
+async def test_query_is_retried_only_once(provider: str) -> None:
     async with asking(always(Answer(503)), provider) as asked:
         with pytest.raises(EmbedderUnavailable):
             await asked.embedder.embed_query("where is it?")
         assert len(asked.batches) == 2
 
 
-async def test_after_an_outage_it_works_again(provider: str) -> None:
+async def test_embedder_works_again_after_an_outage(provider: str) -> None:
     async with asking(first(Answer(503), times=4), provider) as asked:
-        await asked.trouble()
+        await asked.unavailable()
         assert_all_right(await asked.embed("one"), ["one"])
 
 
-async def test_trouble_in_one_batch_ends_the_others() -> None:
+async def test_error_in_one_batch_cancels_the_others() -> None:
     behaviour = refusing("bad", Answer(503, headers={"Retry-After": "120"}))
     async with asking(behaviour, "openai", {"max_batch_texts": 1}) as asked:
-        trouble = await asked.trouble(*["good"] * 5, "bad", *["good"] * 200)
-        assert trouble.retry_after == 120
+        error = await asked.unavailable(*["good"] * 5, "bad", *["good"] * 200)
+        assert error.retry_after == 120
         assert len(asked.batches) < 206
 
 
-async def test_a_cancelled_call_leaves_an_embedder_that_works() -> None:
+async def test_embedder_works_after_a_cancelled_call() -> None:
     behaviour = first(Answer(drip=True))
     async with asking(behaviour) as asked:
         with anyio.move_on_after(0.05):
@@ -366,89 +366,89 @@ def quota(message: str, *details: Any) -> Any:
         say(quota("You exceeded your current quota, please check your plan and billing details."), 429),
     ],
 )
-async def test_an_exhausted_quota_is_not_retried(provider: str, answer: Answer) -> None:
+async def test_exhausted_quota_is_not_retried(provider: str, answer: Answer) -> None:
     async with asking(always(answer), provider) as asked:
-        trouble = await asked.trouble()
-        assert trouble.permanent
-        assert "billing" in trouble.reason
+        error = await asked.unavailable()
+        assert error.permanent
+        assert "billing" in error.reason
         assert len(asked.batches) == 1
 
 
-async def test_googles_limit_per_minute_is_a_wait_though_it_says_quota() -> None:
+async def test_google_limit_per_minute_is_retried_although_it_says_quota() -> None:
     delay = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "34.5s"}
     async with asking(first(say(quota("You exceeded your current quota", delay), 429)), "gemini") as asked:
         assert_all_right(await asked.embed("one"), ["one"])
         assert asked.slept == [34.5]
 
 
-async def test_googles_limit_per_day_passes_by_itself_but_not_soon() -> None:
+async def test_google_limit_per_day_is_retried_after_an_hour() -> None:
     violation = {"violations": [{"quotaId": "EmbedContentRequestsPerDayPerUserPerProject-FreeTier"}]}
     async with asking(always(say(quota("quota exceeded", violation), 429)), "gemini") as asked:
-        trouble = await asked.trouble()
-        assert (trouble.permanent, trouble.retry_after) == (False, 3600)
+        error = await asked.unavailable()
+        assert (error.permanent, error.retry_after) == (False, 3600)
         assert len(asked.batches) == 1
 
 
 @pytest.mark.parametrize("status", [401, 403])
-async def test_a_refused_key_names_where_it_came_from_and_is_not_shown(
+async def test_refused_key_error_names_its_source_and_not_the_key(
     provider: str, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CLANKERS_EMBEDDER_KEY", SECRET)
     async with asking(always(say({"error": f"wrong key {SECRET}"}, status)), provider) as asked:
-        trouble = await asked.trouble()
-        assert trouble.permanent
-        assert "CLANKERS_EMBEDDER_KEY" in trouble.reason
-        assert SECRET not in repr(trouble)
+        error = await asked.unavailable()
+        assert error.permanent
+        assert "CLANKERS_EMBEDDER_KEY" in error.reason
+        assert SECRET not in repr(error)
         assert SECRET not in repr(vars(asked.embedder))
         assert len(asked.batches) == 1
 
 
-async def test_without_a_key_a_refusal_says_where_to_put_one(provider: str) -> None:
+async def test_refusal_without_a_key_says_where_to_put_one(provider: str) -> None:
     async with asking(always(Answer(401)), provider) as asked:
-        assert "set CLANKERS_EMBEDDER_KEY or key_file" in (await asked.trouble()).reason
+        assert "set CLANKERS_EMBEDDER_KEY or key_file" in (await asked.unavailable()).reason
 
 
-async def test_google_says_400_of_a_wrong_key() -> None:
+async def test_google_status_400_for_a_wrong_key_is_recognised() -> None:
     answer = say({"error": {"code": 400, "details": [{"reason": "API_KEY_INVALID"}]}}, 400)
     async with asking(always(answer), "gemini") as asked:
-        trouble = await asked.trouble()
-        assert trouble.permanent
-        assert "key" in trouble.reason
+        error = await asked.unavailable()
+        assert error.permanent
+        assert "key" in error.reason
 
 
-async def test_a_missing_model_says_what_to_do() -> None:
+async def test_missing_model_error_says_what_to_do() -> None:
     async with asking(always(say({"error": 'model "tiny" not found'}, 404)), "ollama") as asked:
-        trouble = await asked.trouble()
-        assert trouble.permanent
-        assert "run: ollama pull tiny" in trouble.reason
+        error = await asked.unavailable()
+        assert error.permanent
+        assert "run: ollama pull tiny" in error.reason
         assert len(asked.batches) == 1
 
 
 @pytest.mark.parametrize("provider", ["openai", "gemini"])
-async def test_a_missing_model_is_named(provider: str) -> None:
+async def test_missing_model_error_names_the_model(provider: str) -> None:
     async with asking(always(Answer(404, b"<html>")), provider) as asked:
-        trouble = await asked.trouble()
-        assert trouble.permanent
-        assert "no model tiny" in trouble.reason
+        error = await asked.unavailable()
+        assert error.permanent
+        assert "no model tiny" in error.reason
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
-async def test_no_redirect_is_followed(provider: str, status: int) -> None:
+async def test_redirects_are_not_followed(provider: str, status: int) -> None:
     with served(embeddings) as elsewhere:
         answer = Answer(status, headers={"Location": f"{elsewhere.url}/embeddings"})
         async with asking(always(answer), provider) as asked:
-            trouble = await asked.trouble()
-            assert trouble.permanent
-            assert "url" in trouble.reason
+            error = await asked.unavailable()
+            assert error.permanent
+            assert "url" in error.reason
         assert elsewhere.requests == []
 
 
-async def test_a_service_that_refuses_everything_is_unavailable_and_blames_no_text(provider: str) -> None:
+async def test_service_that_rejects_everything_is_unavailable_and_fails_no_text(provider: str) -> None:
     answer = say({"error": {"message": "dimensions is not supported"}}, 400)
     async with asking(always(answer), provider) as asked:
-        trouble = await asked.trouble()
-        assert trouble.permanent
-        assert "dimensions is not supported" in trouble.reason
+        error = await asked.unavailable()
+        assert error.permanent
+        assert "dimensions is not supported" in error.reason
         assert len(asked.batches) == 2
 
 
@@ -456,7 +456,7 @@ async def test_a_service_that_refuses_everything_is_unavailable_and_blames_no_te
 
 
 @pytest.mark.parametrize("answer", [Answer(400), Answer(413), Answer(422), Answer(500), Answer(cut=True)])
-async def test_one_bad_text_fails_alone(provider: str, answer: Answer) -> None:
+async def test_rejected_text_fails_alone(provider: str, answer: Answer) -> None:
     texts = [f"text {number}" for number in range(13)]
     async with asking(refusing("text 6", answer), provider) as asked:
         outcomes = await asked.embed(*texts)
@@ -464,14 +464,14 @@ async def test_one_bad_text_fails_alone(provider: str, answer: Answer) -> None:
         assert_all_right(outcomes, texts[:6] + texts[7:])
 
 
-async def test_a_bad_text_says_what_the_provider_said(provider: str) -> None:
+async def test_rejected_text_reports_the_providers_message(provider: str) -> None:
     async with asking(refusing("bad", say({"error": {"message": "no swearing"}}, 422)), provider) as asked:
         [outcome] = await asked.embed("bad")
         assert isinstance(outcome, ItemFailed)
         assert "no swearing" in outcome.reason
 
 
-async def test_a_bad_query_is_said_to_be_bad(provider: str) -> None:
+async def test_rejected_query_fails_with_the_reason(provider: str) -> None:
     async with asking(refusing("bad", Answer(400)), provider) as asked:
         with pytest.raises(ItemFailed):
             await asked.embedder.embed_query("bad")
@@ -479,7 +479,7 @@ async def test_a_bad_query_is_said_to_be_bad(provider: str) -> None:
             await asked.embedder.embed_query(" ")
 
 
-async def test_a_service_that_takes_fewer_at_once_is_remembered(provider: str) -> None:
+async def test_batch_size_shrinks_for_a_service_that_takes_fewer_texts(provider: str) -> None:
     def at_most_ten(request: Request) -> Answer:
         return embeddings(request) if len(request.texts) <= 10 else Answer(400)
 
@@ -492,7 +492,7 @@ async def test_a_service_that_takes_fewer_at_once_is_remembered(provider: str) -
         assert [len(batch) for batch in asked.batches] == [8, 8, 8, 8]
 
 
-async def test_a_text_that_is_too_long_gets_the_vector_of_its_beginning(provider: str) -> None:
+async def test_text_that_is_too_long_gets_the_vector_of_its_beginning(provider: str) -> None:
     def short_only(request: Request) -> Answer:
         if any(len(text) > 1000 for text in request.texts):
             return say({"error": "the input length exceeds the context length"}, 400)
@@ -529,28 +529,28 @@ def answering(vectors: Any) -> Behaviour:
         Answer(200, b'{"data": ', cut=True),
     ],
 )
-async def test_a_body_that_is_no_answer_is_retried_and_then_an_outage(provider: str, garbage: Answer) -> None:
+async def test_invalid_body_is_retried_and_then_an_outage(provider: str, garbage: Answer) -> None:
     async with asking(first(garbage), provider) as asked:
         assert_all_right(await asked.embed("one", "two"), ["one", "two"])
     async with asking(always(garbage), provider) as asked:
-        assert not (await asked.trouble()).permanent
+        assert not (await asked.unavailable()).permanent
 
 
 @pytest.mark.parametrize("wrong", [lambda vectors: vectors[1:], lambda vectors: [*vectors, [1, 2, 3, 4]]])
-async def test_embeddings_too_few_or_too_many_are_never_guessed_at(provider: str, wrong: Any) -> None:
+async def test_wrong_number_of_embeddings_is_rejected(provider: str, wrong: Any) -> None:
     async with asking(answering(lambda texts: wrong([numbers(text) for text in texts])), provider) as asked:
-        trouble = await asked.trouble()
-        assert not trouble.permanent
-        assert "embeddings for" in trouble.reason
+        error = await asked.unavailable()
+        assert not error.permanent
+        assert "embeddings for" in error.reason
 
 
-async def test_a_service_that_answers_one_text_at_a_time_is_asked_so(provider: str) -> None:
+async def test_service_that_answers_one_text_at_a_time_gets_single_texts(provider: str) -> None:
     async with asking(answering(lambda texts: [numbers(texts[0])]), provider) as asked:
         texts = ["one", "two", "three"]
         assert_all_right(await asked.embed(*texts), texts)
 
 
-async def test_the_index_decides_the_order() -> None:
+async def test_openai_embeddings_are_ordered_by_index() -> None:
     def backwards(request: Request) -> Answer:
         items = [{"index": i, "embedding": numbers(text)} for i, text in enumerate(request.texts)]
         return say({"data": items[::-1]})
@@ -560,7 +560,7 @@ async def test_the_index_decides_the_order() -> None:
         assert_all_right(await asked.embed(*texts), texts)
 
 
-async def test_without_indexes_the_order_stands() -> None:
+async def test_openai_embeddings_without_indexes_stay_in_order() -> None:
     def plain(request: Request) -> Answer:
         return say({"data": [{"embedding": numbers(text)} for text in request.texts]})
 
@@ -569,7 +569,7 @@ async def test_without_indexes_the_order_stands() -> None:
 
 
 @pytest.mark.parametrize("indexes", [[0, 0], [1, 2], [0, None], [-1, 0], [0, 99]])
-async def test_indexes_that_make_no_sense_are_not_believed(indexes: list[int | None]) -> None:
+async def test_openai_embeddings_with_invalid_indexes_are_rejected(indexes: list[int | None]) -> None:
     def confused(request: Request) -> Answer:
         if len(request.texts) == 1:
             return embeddings(request)
@@ -601,7 +601,7 @@ async def test_indexes_that_make_no_sense_are_not_believed(indexes: list[int | N
         [1e400, 1, 1, 1],
     ],
 )
-async def test_a_vector_that_is_none_fails_its_text_alone(provider: str, garbage: Any) -> None:
+async def test_invalid_vector_fails_its_text_alone(provider: str, garbage: Any) -> None:
     def vectors(texts: list[str]) -> list[Any]:
         return [garbage if text == "bad" else numbers(text) for text in texts]
 
@@ -614,7 +614,7 @@ async def test_a_vector_that_is_none_fails_its_text_alone(provider: str, garbage
         assert asked.embedder.identity.dims == 4
 
 
-async def test_a_nan_fails_its_text_without_asking_again(provider: str) -> None:
+async def test_nan_fails_its_text_without_a_retry(provider: str) -> None:
     def vectors(texts: list[str]) -> list[Any]:
         return [[float("nan")] * 4 if text == "bad" else numbers(text) for text in texts]
 
@@ -625,7 +625,7 @@ async def test_a_nan_fails_its_text_without_asking_again(provider: str) -> None:
         assert len(asked.batches) == 1
 
 
-async def test_two_lengths_at_the_same_moment_are_never_both_believed() -> None:
+async def test_vectors_of_two_lengths_are_never_both_accepted() -> None:
     both = threading.Barrier(2)
 
     def by_name(request: Request) -> Answer:
@@ -641,32 +641,32 @@ async def test_two_lengths_at_the_same_moment_are_never_both_believed() -> None:
         assert len({len(outcome) for outcome in outcomes if not isinstance(outcome, ItemFailed)}) <= 1
 
 
-async def test_only_garbage_is_an_outage_and_blames_no_text(provider: str) -> None:
+async def test_reply_with_only_invalid_vectors_is_an_outage_and_fails_no_text(provider: str) -> None:
     async with asking(answering(lambda texts: [[0, 0, 0, 0] for _ in texts]), provider) as asked:
-        assert not (await asked.trouble()).permanent
+        assert not (await asked.unavailable()).permanent
 
 
-async def test_a_model_that_changes_its_length_is_noticed(provider: str) -> None:
+async def test_changed_dimensions_are_detected(provider: str) -> None:
     def growing(request: Request) -> Answer:
         dims = 4 if request.number == 0 else 5
         return embeddings(request, [numbers(text, dims) for text in request.texts])
 
     async with asking(growing, provider) as asked:
         await asked.embed("one")
-        trouble = await asked.trouble()
-        assert trouble.permanent
-        assert "5 numbers, not 4" in trouble.reason
+        error = await asked.unavailable()
+        assert error.permanent
+        assert "5 numbers, not 4" in error.reason
 
 
-async def test_a_service_that_ignores_the_dims_asked_for_is_not_used(provider: str) -> None:
+async def test_service_that_ignores_the_configured_dims_is_not_used(provider: str) -> None:
     async with asking(embeddings, provider, dims=3) as asked:
         assert asked.embedder.identity.dims == 3
-        trouble = await asked.trouble()
-        assert trouble.permanent
-        assert "4 numbers, not 3" in trouble.reason
+        error = await asked.unavailable()
+        assert error.permanent
+        assert "4 numbers, not 3" in error.reason
 
 
-async def test_base64_embeddings_are_understood() -> None:
+async def test_base64_embeddings_are_decoded() -> None:
     def packed(request: Request) -> Answer:
         vectors = [base64.b64encode(struct.pack("<4f", *numbers(text))).decode() for text in request.texts]
         return embeddings(request, vectors)
@@ -675,7 +675,7 @@ async def test_base64_embeddings_are_understood() -> None:
         assert_all_right(await asked.embed("one", "two"), ["one", "two"])
 
 
-async def test_base64_that_is_cut_short_fails_its_text() -> None:
+async def test_truncated_base64_fails_its_text() -> None:
     def packed(request: Request) -> Answer:
         whole = [base64.b64encode(struct.pack("<4f", *numbers(text))).decode() for text in request.texts]
         return embeddings(
@@ -688,18 +688,18 @@ async def test_base64_that_is_cut_short_fails_its_text() -> None:
         assert isinstance(bad, ItemFailed)
 
 
-async def test_an_endless_reply_is_cut_off(provider: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reply_over_the_size_limit_is_rejected(provider: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(providers, "MAX_REPLY_BYTES", 1000)
     async with asking(always(Answer(200, b" " * 5000)), provider) as asked:
-        trouble = await asked.trouble()
-        assert not trouble.permanent
-        assert "more than 1000 bytes" in trouble.reason
+        error = await asked.unavailable()
+        assert not error.permanent
+        assert "more than 1000 bytes" in error.reason
 
 
 # --- Keys
 
 
-async def test_the_key_goes_into_the_header_and_nowhere_else(
+async def test_key_is_sent_in_the_header_only(
     provider: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("CLANKERS_EMBEDDER_KEY", SECRET)
@@ -713,7 +713,7 @@ async def test_the_key_goes_into_the_header_and_nowhere_else(
     assert SECRET not in caplog.text
 
 
-async def test_a_providers_own_key_is_not_sent_to_another_host(provider: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_provider_key_is_not_sent_to_another_host(provider: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY"):
         monkeypatch.setenv(variable, SECRET)
     async with asking(embeddings, provider) as asked:
@@ -721,14 +721,14 @@ async def test_a_providers_own_key_is_not_sent_to_another_host(provider: str, mo
         assert SECRET not in str(asked.service.requests)
 
 
-async def test_a_key_file_is_read_again_after_it_was_corrected(tmp_path: Path) -> None:
+async def test_key_file_is_read_again_for_each_request(tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_text(f"{SECRET}\n")
     file.chmod(0o644)
     async with asking(embeddings, key_file=str(file)) as asked:
-        trouble = await asked.trouble()
-        assert trouble.permanent
-        assert "chmod 600" in trouble.reason
+        error = await asked.unavailable()
+        assert error.permanent
+        assert "chmod 600" in error.reason
         assert asked.batches == []
         file.chmod(0o600)
         await asked.embed("one")
@@ -736,7 +736,7 @@ async def test_a_key_file_is_read_again_after_it_was_corrected(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("api", "variable"), [(OpenAI, "OPENAI_API_KEY"), (Gemini, "GEMINI_API_KEY")])
-async def test_without_a_key_the_provider_is_not_asked(api: Any, variable: str) -> None:
+async def test_provider_is_not_called_without_a_key(api: Any, variable: str) -> None:
     embedder = RemoteEmbedder(api(), EmbedderSettings())
     with pytest.raises(EmbedderUnavailable, match=f"set {variable}") as caught:
         await embedder.embed(["one"])

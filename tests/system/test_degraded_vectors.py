@@ -15,7 +15,7 @@ from writers import eventually, message
 import clankersd
 
 PACKAGE = Path(clankersd.__file__).parent
-MODEL = Path("index", "embedders", "l2_supercat_256")
+MODEL = Path("embedders", "l2_supercat_256")
 MEBIBYTE = 1024 * 1024
 RECOVERS_WITHIN_SECONDS = 60
 
@@ -27,7 +27,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for PYTHONPATH with a copy of the daemon's package, which retries sooner and may be damaged."""
     folder = tmp_path_factory.mktemp("installed")
     shutil.copytree(PACKAGE, folder / "clankersd", ignore=shutil.ignore_patterns("__pycache__"))
-    local = folder / "clankersd" / "index" / "embedders" / "local.py"
+    local = folder / "clankersd" / "embedders" / "local.py"
     assert "RETRY_SECONDS = 30.0" in local.read_text()
     local.write_text(local.read_text().replace("RETRY_SECONDS = 30.0", "RETRY_SECONDS = 0.5"))
     return folder

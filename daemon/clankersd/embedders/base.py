@@ -59,6 +59,9 @@ class ItemFailed(Exception):
 
 NO_TEXT = "it has no text"
 
+PROBE_TEXT = "ship it"
+"""A harmless text: an embedder that fails on it is broken."""
+
 Outcome: TypeAlias = Vector | ItemFailed
 
 

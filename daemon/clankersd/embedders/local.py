@@ -13,6 +13,7 @@ from anyio import CapacityLimiter, to_thread
 
 from clankersd.embedders.base import (
     NO_TEXT,
+    PROBE_TEXT,
     EmbedderUnavailable,
     Identity,
     ItemFailed,
@@ -25,9 +26,6 @@ from clankersd.safe_files import UnsafeFile, open_regular
 
 RETRY_SECONDS = 30.0
 """Pause before retrying a model that could not be loaded or used; changed settings end it."""
-
-PROBE_TEXT = "ship it"
-"""A harmless text: a model that fails on it is broken."""
 
 Encoder = Callable[[list[str]], list[Outcome]]
 

@@ -9,6 +9,7 @@ import anyio
 
 from clankersd.embedders.base import (
     NO_TEXT,
+    PROBE_TEXT,
     EmbedderSettings,
     EmbedderUnavailable,
     Identity,
@@ -29,8 +30,6 @@ MAX_BATCH_TEXTS = 96
 MAX_BATCH_BYTES = 32_000
 MIN_SHORTENED_CHARS = 500
 """A text of this length that is still rejected as too long is rejected for another reason."""
-
-PROBE_TEXT = "ship it"
 
 
 class RemoteEmbedder:

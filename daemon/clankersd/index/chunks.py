@@ -156,7 +156,7 @@ def count_chunks(db: Db, owner: Owner, chunking: Chunking) -> int:
 
 
 def append_chunks(db: Db, owner: Owner, chunked: ChunkedText, start: int, count: int) -> None:
-    """Store `count` chunks from position `start` on, none of which is stored yet."""
+    """Store `count` chunks from position `start` on, where none are stored yet."""
     turn = _turn_of(db, owner)
     for position in range(start, min(start + count, len(chunked.chunks))):
         db.execute(_INSERT[owner.column], _row(owner, chunked, position, turn))

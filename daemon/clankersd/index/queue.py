@@ -11,8 +11,7 @@ import structlog
 
 from clankersd import clock
 from clankersd.db import Db
-from clankersd.embedders.base import Embedder, EmbedderUnavailable, ItemFailed
-from clankersd.embedders.local import PROBE_TEXT
+from clankersd.embedders.base import PROBE_TEXT, Embedder, EmbedderUnavailable, ItemFailed
 from clankersd.index import generations, vectors
 from clankersd.index.generations import Generation
 from clankersd.index.index import Index

@@ -177,7 +177,7 @@ class Mirror:
         return dict(zip(self._ids[rows].tolist(), similarity.tolist(), strict=True))
 
     def _fitting(self, fits: LabelFilter | None, size: int) -> Any:
-        """Return a mask of the rows that exist and whose label fits; a copy, since rows may be removed meanwhile."""
+        """Return a mask of the existing rows whose label fits; a copy, since rows may be removed during the search."""
         import numpy as np
 
         alive = self._alive[:size].copy()

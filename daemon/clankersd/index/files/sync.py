@@ -61,7 +61,7 @@ class FileSync:
 
     @property
     def mode(self) -> Literal["watching", "polling", "off"]:
-        """How changes are detected; "off" when there is nothing to watch."""
+        """The way changes are detected; "off" when there is nothing to watch."""
         if not self._scan.tops:
             return "off"
         return "polling" if self.settings.poll or self._watch_problem else "watching"
