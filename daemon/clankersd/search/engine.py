@@ -185,34 +185,31 @@ class SearchEngine:
         started = time.perf_counter()
         if (plan.query is None) == (plan.embedding is None):
             raise InvalidParams("invalid params: exactly one of query and embedding is needed - at `$.query`")
+        mode: Mode = "vector"
+        stems: set[str] = set()
         if plan.use_cosine or plan.query is None:
             candidates, problem = await self._search_by_cosine(plan)
-            stems: set[str] = set()
-            notes, mode = [problem], "vector"
+            notes = [problem]
         else:
-            run = self._new_run(plan, plan.query)
+            speakers = named_speakers(plan.query, self._index.speakers) if plan.prefer_named_speakers else set()
+            run = _Run(plan, plan.query, anyio.current_time() + self.timeout_seconds, speakers)
             await self._search_both(run)
             candidates = await self._rank(run)
             stems = run.keywords.stems
             notes = [run.keywords.note, run.vectors.query.problem]
-            is_keyword_only = plan.mode == "hybrid" and run.vectors.query.problem
-            mode = "keyword" if is_keyword_only else plan.mode
+            mode = "keyword" if plan.mode == "hybrid" and run.vectors.query.problem else plan.mode
         if self._files.dirty and plan.filter.includes_source("memory"):
             notes.append("files changed that are not indexed yet")
         end = plan.page.offset + plan.page.limit
         return SearchOutcome(
             candidates=candidates[plan.page.offset : end],
             stems=frozenset(stems),
-            mode=mode,  # type: ignore[arg-type]  # one of the three
+            mode=mode,
             degraded="; ".join(note for note in notes if note) or None,
             pending=await self._queue.count_pending(self._index.live),
             took_ms=round((time.perf_counter() - started) * 1000, 2),
             cursor=encode_cursor(end, plan.page.fingerprint) if len(candidates) > end else None,
         )
-
-    def _new_run(self, plan: SearchPlan[R], query: str) -> _Run[R]:
-        speakers = named_speakers(query, self._index.speakers) if plan.prefer_named_speakers else set()
-        return _Run(plan, query, anyio.current_time() + self.timeout_seconds, speakers)
 
     async def _search_by_cosine(self, plan: SearchPlan[R]) -> tuple[list[Candidate[R]], str | None]:
         """Fetch more and more chunks, until there are enough groups or no chunks left."""
