@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from clankers_protocol.entities import Graph, GraphEdge, GraphNeighbors, GraphNode
 from clankers_protocol.errors import Conflict, NotFound
-from clankers_protocol.memories import Memory, MemoryRelated, Related
+from clankers_protocol.memories import MemoryRelated, Related
 from clankers_protocol.search import Search
 from clankersd import clock
 from clankersd.db import Db
@@ -234,13 +234,12 @@ def _to_graph_nodes(
         if kind == "entity":
             nodes.append(GraphNode(id_, kind, entities[id_].name, hop, entity=entities[id_]))
         elif id_ in memories:
-            nodes.append(GraphNode(id_, kind, _label(memories[id_]), hop, memory=memories[id_]))
+            memory = memories[id_]
+            label = " ".join((memory.summary or memory.content).split())
+            if len(label) > MAX_LABEL_CHARS:
+                label = f"{label[: MAX_LABEL_CHARS - 1]}…"
+            nodes.append(GraphNode(id_, kind, label, hop, memory=memory))
     return nodes
-
-
-def _label(memory: Memory) -> str:
-    line = " ".join((memory.summary or memory.content).split())
-    return line if len(line) <= MAX_LABEL_CHARS else f"{line[: MAX_LABEL_CHARS - 1]}…"
 
 
 # -- related memories

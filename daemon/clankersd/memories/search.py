@@ -144,8 +144,8 @@ async def _context_memories(daemon: "Daemon", request: MemoryContext) -> tuple[l
     limit = min(100, request.limit * 2 + len(request.exclude))
     caller = {"scopes": request.scopes, "agent": request.agent, "project": request.project}
     if request.query is not None:
-        asked = MemorySearch(query=request.query, limit=limit, **caller)  # type: ignore[arg-type]
-        hits, problem = await best_memories(daemon, asked, CONFIDENT)
+        search = MemorySearch(query=request.query, limit=limit, **caller)  # type: ignore[arg-type]
+        hits, problem = await best_memories(daemon, search, CONFIDENT)
         return [hit.memory for hit in hits][: request.limit * 2], problem
     now = clock.now()
 
