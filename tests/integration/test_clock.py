@@ -88,7 +88,7 @@ def test_maintenance_by_itself_waits_for_its_owner(clocked: ClockedDaemon) -> No
     clocked.set_clock(3 * YEAR_SECONDS)
     clocked.environ["CLANKERS_MAINTAIN_HOURS"] = "24"
     with clocked.start().connect() as rpc:
-        eventually(lambda: "maintenance waits for its owner" in logged(clocked), "maintenance was due")
+        eventually(lambda: "maintenance needs confirmation" in logged(clocked), "maintenance was due")
         assert states(rpc) == ["current"] * 12
 
 

@@ -70,7 +70,7 @@ def names(connection: RawConnection, memory: str) -> set[str]:
 # -- entities
 
 
-def test_an_entity_is_named_once_whatever_the_case_and_accents(connection: RawConnection, tag: str) -> None:
+def test_entity_names_ignore_case_and_accents(connection: RawConnection, tag: str) -> None:
     first = connection.call("entity.upsert", name=f"Café  {tag}", type="concept")
     again = connection.call("entity.upsert", name=f"CAFE {tag.upper()} ", type="concept", summary="a place")
     assert again | {"summary": None, "updatedAt": 0} == first | {"updatedAt": 0}
@@ -81,14 +81,14 @@ def test_an_entity_is_named_once_whatever_the_case_and_accents(connection: RawCo
     assert connection.call("entity.get", name=f"café {tag}", type="project")["entity"] == other
 
 
-def test_naming_an_entity_again_changes_nothing(connection: RawConnection, tag: str) -> None:
+def test_upsert_of_an_existing_entity_changes_nothing(connection: RawConnection, tag: str) -> None:
     given = {"name": tag, "type": "person", "summary": "somebody"}
     assert connection.call("entity.upsert", **given) == connection.call("entity.upsert", **given)
     kept = connection.call("entity.upsert", name=tag, type="person")
     assert kept["summary"] == "somebody"
 
 
-def test_an_id_renames_an_entity_but_takes_no_name_of_another(connection: RawConnection, tag: str) -> None:
+def test_upsert_by_id_renames_but_takes_no_other_name(connection: RawConnection, tag: str) -> None:
     connection.call("entity.upsert", id=f"id-{tag}", name=f"{tag} one", type="concept")
     connection.call("entity.upsert", id=f"id-{tag}", name=f"{tag} two", type="technology")
     entity = connection.call("entity.get", id=f"id-{tag}")["entity"]
@@ -98,9 +98,7 @@ def test_an_id_renames_an_entity_but_takes_no_name_of_another(connection: RawCon
     assert connection.call("entity.get", id=f"id-{tag}")["entity"] == entity
 
 
-def test_an_entity_shows_the_memories_that_speak_of_it_newest_first(
-    connection: RawConnection, add: Add, tag: str
-) -> None:
+def test_entity_shows_its_memories_newest_first(connection: RawConnection, add: Add, tag: str) -> None:
     entity = connection.call("entity.upsert", name=f"the {tag} thing", type="concept")
     ids = [add(f"the {tag} thing") for _ in range(3)]
     gone = add(f"the {tag} thing")
@@ -126,7 +124,7 @@ def test_entities_are_listed_by_name_in_pages(connection: RawConnection, tag: st
     assert [entity["name"] for entity in files] == [f"delta {tag}"]
 
 
-def test_links_are_made_changed_and_removed(connection: RawConnection, add: Add, tag: str) -> None:
+def test_links_are_added_changed_and_removed(connection: RawConnection, add: Add, tag: str) -> None:
     entity = connection.call("entity.upsert", name=f"{tag} unspoken", type="error")["id"]
     memory = add()
     linked = connection.call("entity.link", memoryId=memory[:-4], entityId=entity, role="subject")
@@ -139,7 +137,7 @@ def test_links_are_made_changed_and_removed(connection: RawConnection, add: Add,
         assert connection.call("entity.link", memoryId=memory, entityId=entity, remove=True)["entities"] == []
 
 
-def test_a_merge_moves_links_and_keeps_what_was_known(connection: RawConnection, add: Add, tag: str) -> None:
+def test_merge_moves_links_and_the_summary(connection: RawConnection, add: Add, tag: str) -> None:
     one = connection.call("entity.upsert", name=f"{tag} js", type="technology", summary="a language")["id"]
     two = connection.call("entity.upsert", name=f"{tag} javascript", type="technology")["id"]
     both, first, second = add(f"{tag} js or {tag} javascript"), add(f"{tag} js"), add(f"{tag} javascript")
@@ -151,9 +149,7 @@ def test_a_merge_moves_links_and_keeps_what_was_known(connection: RawConnection,
     refused(connection, "entity.merge", INVALID, "$.into", id=two, into=two)
 
 
-def test_deleting_an_entity_keeps_the_memories_and_deleting_a_memory_the_entity(
-    connection: RawConnection, add: Add, tag: str
-) -> None:
+def test_deletion_of_an_entity_or_a_memory_leaves_the_other(connection: RawConnection, add: Add, tag: str) -> None:
     entity = connection.call("entity.upsert", name=f"{tag} thing", type="concept")["id"]
     kept, purged = add(f"{tag} thing"), add(f"{tag} thing")
     connection.call("memory.purge", id=purged)
@@ -183,30 +179,30 @@ def test_deleting_an_entity_keeps_the_memories_and_deleting_a_memory_the_entity(
         ("ECONNREFUSED", "failed (ECONNREFUSED)"),
     ],
 )
-def test_a_name_that_stands_in_a_text_is_mentioned(name: str, text: str) -> None:
+def test_possible_names_contain_a_name_in_the_text(name: str, text: str) -> None:
     assert name_key(name) in possible_names(text)
 
 
 @pytest.mark.parametrize(
     ("name", "text"), [("go", "google it"), ("art", "start"), ("c", "plan c"), ("code", "decoded"), ("py", "happy")]
 )
-def test_a_part_of_a_word_mentions_nothing(name: str, text: str) -> None:
+def test_possible_names_contain_no_parts_of_words(name: str, text: str) -> None:
     assert name_key(name) not in possible_names(text)
 
 
 @given(st.text(max_size=60))
-def test_the_key_of_a_key_is_itself(text: str) -> None:
+def test_name_key_is_idempotent(text: str) -> None:
     assert name_key(name_key(text)) == name_key(text) == name_key(f"  {text} ")
 
 
 @given(st.lists(st.from_regex(r"[A-Za-zÀ-ž0-9]{2,9}", fullmatch=True), min_size=1, max_size=4), st.text(max_size=40))
-def test_any_name_of_few_words_is_found_in_any_text(parts: list[str], around: str) -> None:
+def test_possible_names_contain_any_short_name(parts: list[str], around: str) -> None:
     name = " ".join(parts)
     shouted = "".join(letter.upper() if letter.isascii() else letter for letter in name)
     assert name_key(name) in possible_names(f"{around} {shouted}, {around}")
 
 
-def test_a_memory_is_linked_with_what_it_mentions_and_its_files(connection: RawConnection, add: Add, tag: str) -> None:
+def test_memory_is_linked_with_mentioned_entities_and_its_files(connection: RawConnection, add: Add, tag: str) -> None:
     connection.call("entity.upsert", name=f"{tag} Server", type="project")
     connection.call("entity.upsert", name=f"{tag} Serv", type="project")
     connection.call("entity.upsert", name=f"idea {tag}", type="concept")
@@ -218,7 +214,7 @@ def test_a_memory_is_linked_with_what_it_mentions_and_its_files(connection: RawC
     assert f"{tag} Serv" in names(connection, memory)
 
 
-def test_mentions_are_looked_up_not_searched_for(tmp_path: Path) -> None:
+def test_mentions_are_looked_up_by_an_index(tmp_path: Path) -> None:
     """Ten thousand names make one addition no slower: the lookup goes by the index."""
     db = Db(apsw.Connection(str(tmp_path / "test.db")))
     migrate(db, tmp_path)
@@ -234,7 +230,7 @@ def test_mentions_are_looked_up_not_searched_for(tmp_path: Path) -> None:
 # -- relations
 
 
-def test_a_relation_is_held_once_with_the_surer_confidence(connection: RawConnection, add: Add) -> None:
+def test_relation_is_stored_once_with_the_higher_confidence(connection: RawConnection, add: Add) -> None:
     one, two = add(), add()
     given = {"source": one, "target": two, "type": "BUILDS_ON"}
     first = connection.call("relation.add", **given, confidence=0.5, extractedBy="llm")
@@ -246,7 +242,7 @@ def test_a_relation_is_held_once_with_the_surer_confidence(connection: RawConnec
     assert back["id"] != first["id"]
 
 
-def test_the_same_relation_added_by_many_at_once_is_one(connection: RawConnection, add: Add) -> None:
+def test_relation_added_concurrently_is_stored_once(connection: RawConnection, add: Add) -> None:
     one, two = add(), add()
     params = {"source": one, "target": two, "type": "CONFIRMS"}
     for number in range(20):
@@ -274,7 +270,7 @@ def test_relations_are_listed_by_direction_type_and_page(connection: RawConnecti
     assert rest["cursor"] is None
 
 
-def test_a_closed_relation_holds_no_more_but_held_then(connection: RawConnection, add: Add) -> None:
+def test_closed_relation_is_valid_only_in_the_past(connection: RawConnection, add: Add) -> None:
     one, two = add(), add()
     made = connection.call("relation.add", source=one, target=two, type="DEPENDS_ON")
     time.sleep(0.003)  # so that it held for a while
@@ -290,7 +286,7 @@ def test_a_closed_relation_holds_no_more_but_held_then(connection: RawConnection
     assert again["id"] != made["id"]
 
 
-def test_a_window_of_time_is_the_same_relation_only_when_it_is_the_same(connection: RawConnection, add: Add) -> None:
+def test_relation_with_another_period_is_a_conflict(connection: RawConnection, add: Add) -> None:
     one, two = add(), add()
     given = {"source": one, "target": two, "type": "APPLIES_TO"}
     past = connection.call("relation.add", **given, validFrom=1_600_000_000, validUntil=1_650_000_000)
@@ -303,7 +299,7 @@ def test_a_window_of_time_is_the_same_relation_only_when_it_is_the_same(connecti
     assert {relation["id"] for relation in found} == {past["id"], now["id"]}
 
 
-def test_superseding_ends_the_older_ones_truth(connection: RawConnection, add: Add) -> None:
+def test_supersedes_relation_ends_the_validity_of_the_target(connection: RawConnection, add: Add) -> None:
     old, new, third = add(), add(), add()
     made = connection.call("relation.add", source=new, target=old, type="SUPERSEDES", confidence=0.7, extractedBy="llm")
     assert (made["source"], made["target"], made["confidence"], made["extractedBy"]) == (new, old, 0.7, "llm")
@@ -374,7 +370,7 @@ def test_superseding_ends_the_older_ones_truth(connection: RawConnection, add: A
         ("memory.related", {"id": "nowhere-to-be-found"}, NOT_FOUND, "$.id"),
     ],
 )
-def test_bad_input_names_the_field_and_changes_nothing(
+def test_invalid_input_names_the_field_and_changes_nothing(
     connection: RawConnection, method: str, params: dict[str, Any], code: int, says: str
 ) -> None:
     known = {"scopes": ["custom:bad-input"]}
@@ -401,7 +397,7 @@ def test_bad_input_names_the_field_and_changes_nothing(
     assert everything() == before
 
 
-def test_a_forgotten_memory_is_not_linked(connection: RawConnection, add: Add, tag: str) -> None:
+def test_deleted_memory_cannot_be_linked(connection: RawConnection, add: Add, tag: str) -> None:
     entity = connection.call("entity.upsert", name=f"{tag} unspoken", type="concept")["id"]
     kept, gone = add(), add()
     relation = connection.call("relation.add", source=kept, target=gone, type="CONFIRMS")
@@ -416,7 +412,7 @@ def test_a_forgotten_memory_is_not_linked(connection: RawConnection, add: Add, t
 # -- scopes
 
 
-def test_a_shared_entity_shows_nobody_elses_summary_and_is_nobodys_to_change(
+def test_entity_mentioned_in_other_scopes_hides_its_summary_and_cannot_be_changed(
     connection: RawConnection, add: Add, tag: str
 ) -> None:
     mine, theirs = {"scopes": ["custom:mine"]}, {"scopes": ["custom:theirs"]}
@@ -437,7 +433,7 @@ def test_a_shared_entity_shows_nobody_elses_summary_and_is_nobodys_to_change(
     assert connection.call("entity.get", id=entity, **EVERYTHING)["entity"]["summary"] == "secret"
 
 
-def test_who_names_an_entity_of_others_can_link_with_it(connection: RawConnection, add: Add, tag: str) -> None:
+def test_entity_of_other_scopes_can_be_linked_by_name(connection: RawConnection, add: Add, tag: str) -> None:
     mine, theirs = {"scopes": ["custom:mine"]}, {"scopes": ["custom:theirs"]}
     connection.call("entity.upsert", name=f"{tag} common", type="technology", **mine)
     add(f"{tag} common", scope="custom:mine")
@@ -527,7 +523,7 @@ class World:
 
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32))
-def test_no_answer_shows_what_lies_outside_the_scopes(connection: RawConnection, seed: int) -> None:
+def test_replies_never_show_what_is_outside_the_scopes(connection: RawConnection, seed: int) -> None:
     world = World(connection, Random(seed))
     listed = world.ask("entity.list", query=world.tag)["result"]["entities"]
     assert {entity["id"]: entity["memories"] for entity in listed} == {
@@ -551,7 +547,7 @@ def test_no_answer_shows_what_lies_outside_the_scopes(connection: RawConnection,
 
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32))
-def test_nothing_outside_the_scopes_can_be_changed(connection: RawConnection, seed: int) -> None:
+def test_changes_outside_the_scopes_are_impossible(connection: RawConnection, seed: int) -> None:
     world = World(connection, Random(seed))
     before = world.everything()
     hidden = [memory["id"] for memory in world.memories if memory["id"] not in world.visible]

@@ -133,7 +133,7 @@ def chat_of(service: Service) -> dict[str, str]:
 # --- By rules, when asked
 
 
-def test_what_a_session_said_becomes_memories_of_its_project(connection: RawConnection) -> None:
+def test_extraction_stores_memories_in_the_project_of_the_session(connection: RawConnection) -> None:
     tell(connection, "s1", TOLD)
     extraction = extract(connection, "s1")
     assert [(one["rule"], one["outcome"]) for one in extraction["candidates"]] == [
@@ -153,7 +153,7 @@ def test_what_a_session_said_becomes_memories_of_its_project(connection: RawConn
     assert connection.call("memory.history", id=fact["id"], scopes=["*"])["log"][0]["by"] == "extraction"
 
 
-def test_a_dry_run_stores_nothing(connection: RawConnection) -> None:
+def test_dry_run_stores_nothing(connection: RawConnection) -> None:
     tell(connection, "s1", TOLD)
     extraction = extract(connection, "s1", dryRun=True)
     assert len(extraction["candidates"]) == 3
@@ -161,7 +161,7 @@ def test_a_dry_run_stores_nothing(connection: RawConnection) -> None:
     assert memories(connection) == []
 
 
-def test_reading_again_changes_nothing(connection: RawConnection) -> None:
+def test_repeated_extraction_changes_nothing(connection: RawConnection) -> None:
     tell(connection, "s1", TOLD)
     extract(connection, "s1")
     before = memories(connection)
@@ -174,7 +174,7 @@ def test_reading_again_changes_nothing(connection: RawConnection) -> None:
     ]
 
 
-def test_what_was_forgotten_is_not_learnt_again_from_the_same_session(connection: RawConnection) -> None:
+def test_deleted_memory_is_not_extracted_again_from_the_same_session(connection: RawConnection) -> None:
     tell(connection, "s1", TOLD[:1])
     [memory] = [extract(connection, "s1")["candidates"][0]["memoryId"]]
     connection.call("memory.delete", id=memory, scopes=["*"])
@@ -182,7 +182,7 @@ def test_what_was_forgotten_is_not_learnt_again_from_the_same_session(connection
     assert memories(connection) == []
 
 
-def test_what_was_corrected_does_not_come_back_as_it_was(connection: RawConnection) -> None:
+def test_corrected_memory_is_not_extracted_again_in_its_old_words(connection: RawConnection) -> None:
     tell(connection, "s1", TOLD[:1])
     memory = extract(connection, "s1")["candidates"][0]["memoryId"]
     time.sleep(0.002)  # a moment is a millisecond
@@ -191,7 +191,7 @@ def test_what_was_corrected_does_not_come_back_as_it_was(connection: RawConnecti
     assert contents(connection) == ["Staging may be written to on Sundays."]
 
 
-def test_what_two_sessions_say_is_believed_more(connection: RawConnection) -> None:
+def test_statement_in_two_sessions_raises_the_confidence(connection: RawConnection) -> None:
     for session in ("s1", "s2"):
         tell(connection, session, TOLD[:1])
         extraction = extract(connection, session)
@@ -200,7 +200,7 @@ def test_what_two_sessions_say_is_believed_more(connection: RawConnection) -> No
     assert memory["confidence"] == 1.0
 
 
-def test_a_command_that_worked_in_place_of_one_that_failed(connection: RawConnection) -> None:
+def test_fix_of_a_failed_command_is_stored(connection: RawConnection) -> None:
     tell(connection, "s1", [("user", "run the tests, will you")])
     failed = {"toolInput": json.dumps({"command": "npm test"}), "success": False, "errorMessage": "Missing script"}
     worked = {"toolInput": json.dumps({"command": "npm run test:unit"}), "success": True, "messageId": "s1-m1"}
@@ -210,7 +210,7 @@ def test_a_command_that_worked_in_place_of_one_that_failed(connection: RawConnec
     assert (found["rule"], found["messageId"], found["outcome"]) == ("fix", "s1-m1", "created")
 
 
-def test_files_edited_together_in_three_sessions(connection: RawConnection) -> None:
+def test_files_edited_together_in_three_sessions_are_stored(connection: RawConnection) -> None:
     edits = [{"toolName": "Edit", "filePath": f"/p/demo/{name}", "success": True} for name in ("a.py", "test_a.py")]
     for session in ("s1", "s2", "s3"):
         tell(connection, session, [("user", "and now fix the parser")])
@@ -222,7 +222,7 @@ def test_files_edited_together_in_three_sessions(connection: RawConnection) -> N
     assert memory["files"] == ["/p/demo/a.py", "/p/demo/test_a.py"]
 
 
-def test_explicit_wishes_are_all_kept_and_of_the_rest_the_best(connection: RawConnection) -> None:
+def test_explicit_requests_are_all_stored_and_the_best_of_the_rest(connection: RawConnection) -> None:
     wishes = [("user", f"Remember that service number {n} listens on port {8000 + n}.") for n in range(8)]
     habits = [("user", f"Always lint the folder called part{n} first.") for n in range(8)]
     tell(connection, "s1", wishes + habits)
@@ -242,7 +242,7 @@ def test_explicit_wishes_are_all_kept_and_of_the_rest_the_best(connection: RawCo
         ({"sessionId": "s1", "project": "/p/other"}, -32602, "$.project"),
     ],
 )
-def test_what_cannot_be_extracted_is_refused_and_changes_nothing(
+def test_invalid_requests_are_refused_and_change_nothing(
     connection: RawConnection, params: dict[str, Any], code: int, said: str
 ) -> None:
     tell(connection, "s1", TOLD)
@@ -252,7 +252,7 @@ def test_what_cannot_be_extracted_is_refused_and_changes_nothing(
     assert memories(connection) == []
 
 
-def test_a_session_without_a_project_is_remembered_for_its_agent_or_for_all(connection: RawConnection) -> None:
+def test_session_without_project_uses_the_scope_of_the_agent_or_global(connection: RawConnection) -> None:
     for session, params in {"s1": {}, "s2": {"agent": "claude-code"}}.items():
         message = {"id": f"{session}-m1", "sessionId": session, "role": "user", "textContent": TOLD[0][1]}
         connection.call("upsertMessage", message=message)
@@ -263,7 +263,7 @@ def test_a_session_without_a_project_is_remembered_for_its_agent_or_for_all(conn
 # --- In the background
 
 
-def test_nothing_is_extracted_unless_the_owner_wants_it(home: Path) -> None:
+def test_extraction_is_off_by_default(home: Path) -> None:
     with running_daemon(home, **QUICKLY) as daemon, daemon.connect() as connection:
         tell(connection, "s1", TOLD, endedAt=int(time.time() * 1000))
         time.sleep(1)  # several times what it would take
@@ -271,7 +271,7 @@ def test_nothing_is_extracted_unless_the_owner_wants_it(home: Path) -> None:
         assert read_up_to(daemon, "s1") is None
 
 
-def test_a_session_that_rests_is_read_once_and_then_what_is_new(home: Path) -> None:
+def test_quiet_session_is_read_once_and_then_its_new_messages(home: Path) -> None:
     with running_daemon(home, CLANKERS_EXTRACT="rules", **QUICKLY) as daemon, daemon.connect() as connection:
         tell(connection, "s1", TOLD[:1])
         eventually(lambda: read_up_to(daemon, "s1") == "s1-m1", "reading")
@@ -283,7 +283,7 @@ def test_a_session_that_rests_is_read_once_and_then_what_is_new(home: Path) -> N
         assert first["confidence"] == 0.9  # it was not heard twice
 
 
-def test_a_session_is_read_when_it_rests_or_has_ended_and_not_before(home: Path) -> None:
+def test_session_is_read_when_quiet_or_ended_and_not_before(home: Path) -> None:
     now = int(time.time() * 1000)
     with running_daemon(home, CLANKERS_EXTRACT_QUIET_MINUTES="0.05") as daemon, daemon.connect() as connection:
         tell(connection, "rested", TOLD)
@@ -297,7 +297,7 @@ def test_a_session_is_read_when_it_rests_or_has_ended_and_not_before(home: Path)
         assert read_up_to(daemon, "going-on") is None
 
 
-def test_old_sessions_are_left_alone(home: Path) -> None:
+def test_old_sessions_are_not_read(home: Path) -> None:
     with running_daemon(home, CLANKERS_EXTRACT="rules", **QUICKLY) as daemon, daemon.connect() as connection:
         old = int(time.time() * 1000) - 30 * 86_400_000
         connection.call("upsertSession", session={"id": "old", "projectPath": "/p/demo", "createdAt": old})
@@ -308,7 +308,7 @@ def test_old_sessions_are_left_alone(home: Path) -> None:
         assert read_up_to(daemon, "old") is None
 
 
-def test_dying_between_storing_and_marking_repeats_nothing(home: Path) -> None:
+def test_crash_before_the_position_is_saved_repeats_nothing(home: Path) -> None:
     with running_daemon(home) as daemon:
         with daemon.connect() as connection:
             tell(connection, "s1", TOLD)
@@ -382,7 +382,7 @@ def chats(connection: RawConnection) -> list[dict[str, Any]]:
     return [job for job in connection.call("job.list", limit=1000) if job["kind"] == "chat"]
 
 
-def test_the_model_is_given_what_was_said_and_its_notes_are_kept(chat: Chat) -> None:
+def test_model_receives_the_conversation_and_its_memories_are_stored(chat: Chat) -> None:
     with chat.behaving(always(notes(STAGING))) as (service, daemon, connection):
         extraction = extract(connection, "s1", by="model")
         [request] = service.requests
@@ -398,7 +398,7 @@ def test_the_model_is_given_what_was_said_and_its_notes_are_kept(chat: Chat) -> 
     assert all(SECRET.encode() not in path.read_bytes() for path in daemon.logs.iterdir())
 
 
-def test_nothing_is_sent_without_the_owners_word(home: Path) -> None:
+def test_nothing_is_sent_unless_configured(home: Path) -> None:
     with asking(home, always(notes(STAGING)), CLANKERS_EXTRACT="rules", **QUICKLY) as (service, daemon, connection):
         eventually(lambda: read_up_to(daemon, "s1") == "s1-m4", "reading by rules")
         extract(connection, "s1")
@@ -406,7 +406,7 @@ def test_nothing_is_sent_without_the_owners_word(home: Path) -> None:
         assert service.requests == []
 
 
-def test_secrets_private_parts_and_envelopes_are_not_sent(chat: Chat) -> None:
+def test_secrets_private_parts_and_injected_text_are_not_sent(chat: Chat) -> None:
     with chat.behaving(always(notes())) as (service, _, connection):
         text = (
             "<system-reminder>inner voice</system-reminder>Use the key sk-abcdefghijklmnopqrstuvwx for the tests, and "
@@ -421,7 +421,7 @@ def test_secrets_private_parts_and_envelopes_are_not_sent(chat: Chat) -> None:
         assert hidden not in sent
 
 
-def test_only_what_people_and_agents_say_is_sent(chat: Chat) -> None:
+def test_only_messages_of_users_and_assistants_are_sent(chat: Chat) -> None:
     with chat.behaving(always(notes())) as (service, _, connection):
         roles = ("system", "tool", "user", "")
         tell(connection, "s2", [(role, f"spoken by {role}, and long enough to be sent") for role in roles])
@@ -431,14 +431,14 @@ def test_only_what_people_and_agents_say_is_sent(chat: Chat) -> None:
     assert [(one["n"], one["role"]) for one in sent] == [(3, "user")]
 
 
-def test_a_session_in_which_users_say_nothing_costs_nothing(chat: Chat) -> None:
+def test_session_without_user_text_sends_no_request(chat: Chat) -> None:
     with chat.behaving(always(notes(STAGING))) as (service, _, connection):
         tell(connection, "s2", [("user", "go on"), ("assistant", "I have changed forty files for you. " * 20)])
         assert extract(connection, "s2", by="model")["candidates"] == []
         assert service.requests == []
 
 
-def test_a_long_session_is_asked_about_in_parts(chat: Chat) -> None:
+def test_long_session_is_sent_in_parts(chat: Chat) -> None:
     with chat.behaving(always(notes())) as (service, _, connection), configured(connection, chat_messages=10):
         tell(connection, "s2", [("user", f"The service number {n} is written in Rust.") for n in range(35)])
         extraction = extract(connection, "s2", by="model")
@@ -447,7 +447,7 @@ def test_a_long_session_is_asked_about_in_parts(chat: Chat) -> None:
     assert (extraction["readMessages"], extraction["calls"]) == (35, 4)
 
 
-def test_a_question_is_as_long_as_the_owner_allows(chat: Chat) -> None:
+def test_request_size_is_limited_by_the_configuration(chat: Chat) -> None:
     with chat.behaving(always(notes())) as (service, _, connection), configured(connection, chat_characters=1000):
         tell(
             connection,
@@ -486,7 +486,7 @@ GARBAGE = {
 
 
 @pytest.mark.parametrize("name", GARBAGE)
-def test_garbage_is_refused_with_its_reason_and_never_stored(chat: Chat, name: str) -> None:
+def test_malformed_answers_are_refused_with_a_reason_and_never_stored(chat: Chat, name: str) -> None:
     with chat.behaving(always(GARBAGE[name])) as (_, _, connection):
         error = connection.request("memory.extract", {"sessionId": "s1", "by": "model"})["error"]
         assert error["code"] == 4009
@@ -517,7 +517,7 @@ BAD_NOTES = {
 
 
 @pytest.mark.parametrize("name", BAD_NOTES)
-def test_one_bad_note_is_left_out_and_the_good_one_kept(chat: Chat, name: str) -> None:
+def test_invalid_memory_is_refused_and_the_valid_one_stored(chat: Chat, name: str) -> None:
     with chat.behaving(always(notes(BAD_NOTES[name], noted("Use pnpm instead of npm in this project.", 3)))) as (
         _,
         _,
@@ -528,7 +528,7 @@ def test_one_bad_note_is_left_out_and_the_good_one_kept(chat: Chat, name: str) -
     assert "a memory was refused: " in extraction["note"]
 
 
-def test_of_too_many_notes_the_best_are_kept(chat: Chat) -> None:
+def test_best_memories_are_stored_when_the_model_returns_too_many(chat: Chat) -> None:
     many = [noted(f"The staging database number {n} is read-only.", importance=n / 50) for n in range(50)]
     with chat.behaving(always(notes(*many))) as (_, _, connection):
         extraction = extract(connection, "s1", by="model")
@@ -545,7 +545,7 @@ def test_of_too_many_notes_the_best_are_kept(chat: Chat) -> None:
         "\n  %s  \n",
     ],
 )
-def test_what_models_wrap_around_json_is_no_garbage(chat: Chat, wrapped: str) -> None:
+def test_json_wrapped_in_other_text_is_decoded(chat: Chat, wrapped: str) -> None:
     answer = reply(wrapped % json.dumps({"memories": [STAGING]}))
     with chat.behaving(always(answer)) as (_, _, connection):
         extract(connection, "s1", by="model")
@@ -565,7 +565,7 @@ def in_turn(*answers: Answer, then: Answer) -> Behaviour:
         Answer(200, b'{"choices": [', cut=True),
     ],
 )
-def test_trouble_that_passes_is_waited_for(chat: Chat, trouble: Answer) -> None:
+def test_transient_errors_are_retried(chat: Chat, trouble: Answer) -> None:
     with chat.behaving(in_turn(trouble, then=notes(STAGING))) as (service, _, connection):
         extract(connection, "s1", by="model")
         assert len(memories(connection)) == 1
@@ -574,7 +574,7 @@ def test_trouble_that_passes_is_waited_for(chat: Chat, trouble: Answer) -> None:
 
 
 @pytest.mark.parametrize("wish", ["response_format", "temperature", "max_tokens"])
-def test_a_service_that_does_not_know_a_parameter_is_asked_without_it(chat: Chat, wish: str) -> None:
+def test_parameter_that_the_service_rejects_is_left_out(chat: Chat, wish: str) -> None:
     def picky(request: Request) -> Answer:
         unknown = say({"error": {"message": f"Unsupported parameter: '{wish}'"}}, 400)
         return unknown if wish in request.payload else notes(STAGING)
@@ -586,7 +586,7 @@ def test_a_service_that_does_not_know_a_parameter_is_asked_without_it(chat: Chat
         assert len(memories(connection)) == 1
 
 
-def test_a_service_that_is_too_slow_is_not_waited_for(home: Path) -> None:
+def test_slow_service_times_out(home: Path) -> None:
     def slow(_: Request) -> Answer:
         return Answer(200, b"", drip=True)
 
@@ -619,7 +619,7 @@ def resetting() -> Iterator[str]:
         thread.join()
 
 
-def test_a_service_that_cannot_be_asked_is_told_so(home: Path) -> None:
+def test_unusable_chat_settings_are_reported(home: Path) -> None:
     with (
         resetting() as hanging_up,
         running_daemon(home, CLANKERS_CHAT_MODEL="tiny", CLANKERS_CHAT_SECONDS="5") as daemon,
@@ -639,7 +639,7 @@ def test_a_service_that_cannot_be_asked_is_told_so(home: Path) -> None:
             assert re.match(said, error["message"]), url
 
 
-def test_a_key_file_must_be_the_owners_alone(home: Path) -> None:
+def test_key_file_must_be_private(home: Path) -> None:
     file = home / "key"
     file.write_text(SECRET)
     file.chmod(0o644)
@@ -652,7 +652,7 @@ def test_a_key_file_must_be_the_owners_alone(home: Path) -> None:
         assert service.requests[0].headers["authorization"] == f"Bearer {SECRET}"
 
 
-def test_the_embedders_key_is_never_sent_to_the_chat_service(home: Path) -> None:
+def test_key_of_the_embedder_is_never_sent_to_the_chat_service(home: Path) -> None:
     keys = {"CLANKERS_EMBEDDER_KEY": SECRET, "OPENAI_API_KEY": SECRET}
     with asking(home, always(notes()), **keys) as (service, _, connection):
         extract(connection, "s1", by="model")
@@ -662,7 +662,7 @@ def test_the_embedders_key_is_never_sent_to_the_chat_service(home: Path) -> None
 # --- Its cost
 
 
-def test_the_questions_of_an_hour_are_bounded_and_a_restart_does_not_help(home: Path) -> None:
+def test_requests_per_hour_are_limited_across_restarts(home: Path) -> None:
     bounds = {"CLANKERS_CHAT_CALLS_PER_HOUR": "2"}
     spent = "the chat service was asked 2 times in the last hour"
     with asking(home, always(notes()), **bounds) as (service, daemon, connection):
@@ -678,7 +678,7 @@ def test_the_questions_of_an_hour_are_bounded_and_a_restart_does_not_help(home: 
         assert service.requests == []
 
 
-def test_the_questions_about_one_session_are_bounded(home: Path) -> None:
+def test_requests_per_session_are_limited(home: Path) -> None:
     limits = {"CLANKERS_CHAT_CALLS_PER_SESSION": "3", "CLANKERS_CHAT_MESSAGES": "2"}
     with asking(home, always(notes()), **limits) as (service, _, connection):
         tell(connection, "s2", [("user", f"The service number {n} is written in Rust.") for n in range(20)])
@@ -689,7 +689,7 @@ def test_the_questions_about_one_session_are_bounded(home: Path) -> None:
         assert len(service.requests) == 5
 
 
-def test_every_question_is_a_job_that_the_owner_sees(chat: Chat) -> None:
+def test_every_request_is_a_visible_job(chat: Chat) -> None:
     with chat.behaving(always(notes(STAGING))) as (_, _, connection):
         extract(connection, "s1", by="model", dryRun=True)
         question = chats(connection)[0]
@@ -697,7 +697,7 @@ def test_every_question_is_a_job_that_the_owner_sees(chat: Chat) -> None:
     assert question["result"] == {"purpose": "extraction", "tokens": 50}
 
 
-def test_a_question_can_be_cancelled(home: Path) -> None:
+def test_request_can_be_cancelled(home: Path) -> None:
     with asking(home, lambda _: Answer(200, b"", drip=True), CLANKERS_CHAT_SECONDS="60") as (_, daemon, connection):
         connection.send(
             {"jsonrpc": "2.0", "id": 99, "method": "memory.extract", "params": {"sessionId": "s1", "by": "model"}}
@@ -718,7 +718,7 @@ def read_by_model(connection: RawConnection) -> None:
     connection.call("daemon.configure", key="extract", value="model")
 
 
-def test_a_session_that_rests_is_read_by_the_model_once(home: Path) -> None:
+def test_quiet_session_is_read_by_the_model_once(home: Path) -> None:
     with asking(home, always(notes(STAGING)), **QUICKLY) as (service, daemon, connection):
         read_by_model(connection)
         eventually(lambda: read_up_to(daemon, "s1") == "s1-m4", "reading")
@@ -728,7 +728,7 @@ def test_a_session_that_rests_is_read_by_the_model_once(home: Path) -> None:
         assert len(service.requests) == asked
 
 
-def test_garbage_is_given_up_after_a_second_try(home: Path) -> None:
+def test_malformed_answers_are_given_up_after_two_failures(home: Path) -> None:
     with asking(home, always(reply("no idea")), **QUICKLY) as (service, daemon, connection):
         read_by_model(connection)
         eventually(lambda: read_up_to(daemon, "s1") == "s1-m4", "giving up")
@@ -738,7 +738,7 @@ def test_garbage_is_given_up_after_a_second_try(home: Path) -> None:
         assert len(service.requests) == 2
 
 
-def test_a_service_in_trouble_is_left_in_peace_until_something_changes(home: Path) -> None:
+def test_failing_service_is_paused_until_the_settings_change(home: Path) -> None:
     state = {"well": False}
 
     def behave(_: Request) -> Answer:
@@ -755,7 +755,7 @@ def test_a_service_in_trouble_is_left_in_peace_until_something_changes(home: Pat
         eventually(lambda: contents(connection), "remembering after all")
 
 
-def test_capture_goes_on_while_the_model_takes_its_time(home: Path) -> None:
+def test_capture_continues_during_a_slow_request(home: Path) -> None:
     released = threading.Event()
 
     def slow(_: Request) -> Answer:
@@ -802,7 +802,7 @@ STAGED = [("user", "Remember: the staging database moved, it is MySQL 8 on the n
 
 
 @pytest.mark.parametrize("verdict", ["supersedes", "contradicts"])
-def test_what_is_no_longer_true_is_superseded(chat: Chat, verdict: str) -> None:
+def test_outdated_memory_is_superseded(chat: Chat, verdict: str) -> None:
     with chat.behaving(judging(verdict)) as (service, _, connection):
         old = known(connection)
         tell(connection, "s2", STAGED)
@@ -816,7 +816,7 @@ def test_what_is_no_longer_true_is_superseded(chat: Chat, verdict: str) -> None:
         assert OLD in service.requests[1].payload["messages"][1]["content"]
 
 
-def test_what_is_confirmed_grows_stronger(chat: Chat) -> None:
+def test_confirmed_memory_is_reinforced(chat: Chat) -> None:
     with chat.behaving(judging("confirms")) as (_, _, connection):
         old = known(connection, confidence=0.5)
         tell(connection, "s2", STAGED)
@@ -828,7 +828,7 @@ def test_what_is_confirmed_grows_stronger(chat: Chat) -> None:
         assert memories(connection)[0]["confidence"] == pytest.approx(0.6)  # one session confirms once
 
 
-def test_who_is_not_sure_only_contradicts(chat: Chat) -> None:
+def test_uncertain_candidate_contradicts_without_superseding(chat: Chat) -> None:
     unsure = NEW | {"confidence": 0.5}
     with chat.behaving(judging("contradicts", unsure)) as (_, _, connection):
         old = known(connection)
@@ -841,7 +841,7 @@ def test_who_is_not_sure_only_contradicts(chat: Chat) -> None:
         assert (relation["extractedBy"], relation["confidence"]) == ("llm", 0.5)
 
 
-def test_what_the_owner_pinned_is_not_superseded_by_a_model(chat: Chat) -> None:
+def test_pinned_memory_is_not_superseded_by_a_model(chat: Chat) -> None:
     with chat.behaving(judging("supersedes")) as (_, _, connection):
         old = known(connection, pinned=True)
         tell(connection, "s2", STAGED)
@@ -850,7 +850,7 @@ def test_what_the_owner_pinned_is_not_superseded_by_a_model(chat: Chat) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"known": 99}, {"new": 7}, {"known": "x"}, {"verdict": "destroys"}])
-def test_a_verdict_on_what_was_not_asked_is_refused(chat: Chat, wrong: dict[str, Any]) -> None:
+def test_verdict_on_another_pair_is_refused(chat: Chat, wrong: dict[str, Any]) -> None:
     with chat.behaving(judging("supersedes", **wrong)) as (_, _, connection):
         old = known(connection)
         tell(connection, "s2", STAGED)
@@ -860,7 +860,7 @@ def test_a_verdict_on_what_was_not_asked_is_refused(chat: Chat, wrong: dict[str,
         assert len(memories(connection)) == 2
 
 
-def test_without_a_verdict_what_is_new_is_still_kept(chat: Chat) -> None:
+def test_candidate_without_verdict_is_stored(chat: Chat) -> None:
     def behave(request: Request) -> Answer:
         return notes(NEW) if purpose(request) == "extract" else reply("I cannot compare")
 
@@ -872,7 +872,7 @@ def test_without_a_verdict_what_is_new_is_still_kept(chat: Chat) -> None:
         assert len(memories(connection)) == 2
 
 
-def test_memories_of_other_scopes_are_neither_sent_nor_touched(chat: Chat) -> None:
+def test_memories_of_other_scopes_are_neither_sent_nor_changed(chat: Chat) -> None:
     with chat.behaving(judging("supersedes")) as (service, _, connection):
         for scope in ("global", "user:me", "agent:other"):
             connection.call("memory.add", content=f"{OLD} ({scope})", scope=scope, scopes=["*"])
@@ -898,7 +898,7 @@ def summarized(connection: RawConnection, session: str = "s1") -> dict[str, Any]
     return dict(eventually(ended, "the summary"))
 
 
-def test_a_summary_is_kept_with_the_session(chat: Chat) -> None:
+def test_summary_is_stored_with_the_session(chat: Chat) -> None:
     with chat.behaving(always(reply({"summary": SUMMARY}))) as (service, _, connection):
         before = connection.call("session.get", id="s1")
         job = summarized(connection)
@@ -908,7 +908,7 @@ def test_a_summary_is_kept_with_the_session(chat: Chat) -> None:
     assert len(service.requests) == 1
 
 
-def test_of_a_long_session_beginning_and_end_are_summed_up(chat: Chat) -> None:
+def test_summary_of_a_long_session_covers_its_beginning_and_end(chat: Chat) -> None:
     summing = chat.behaving(always(reply({"summary": SUMMARY})))
     with summing as (service, _, connection), configured(connection, chat_messages=6):
         tell(connection, "s2", [("user", f"step number {n}") for n in range(50)])
@@ -927,7 +927,7 @@ def test_of_a_long_session_beginning_and_end_are_summed_up(chat: Chat) -> None:
         say({"error": "no"}, 401),
     ],
 )
-def test_a_bad_summary_is_refused_and_the_old_one_stays(chat: Chat, answer: Answer) -> None:
+def test_invalid_summary_is_refused_and_the_old_one_stays(chat: Chat, answer: Answer) -> None:
     with chat.behaving(always(answer)) as (_, _, connection):
         connection.call("upsertSession", session={"id": "s1", "summary": "what was known before"})
         job = summarized(connection)
@@ -936,7 +936,7 @@ def test_a_bad_summary_is_refused_and_the_old_one_stays(chat: Chat, answer: Answ
         assert connection.call("session.get", id="s1")["summary"] == "what was known before"
 
 
-def test_a_session_that_was_deleted_meanwhile_stays_deleted(home: Path) -> None:
+def test_session_deleted_during_a_summary_stays_deleted(home: Path) -> None:
     asked, released = threading.Event(), threading.Event()
 
     def slow(_: Request) -> Answer:
@@ -953,7 +953,7 @@ def test_a_session_that_was_deleted_meanwhile_stays_deleted(home: Path) -> None:
         assert connection.request("session.get", {"id": "s1"})["error"]["code"] == 4004
 
 
-def test_without_a_chat_service_it_is_said_what_to_set(daemon: DaemonProcess) -> None:
+def test_summary_without_a_chat_service_names_the_settings(daemon: DaemonProcess) -> None:
     with daemon.connect() as own:
         tell(own, "s1", TOLD)
         asked = {"memory.extract": {"sessionId": "s1", "by": "model"}, "memory.summarize": {"sessionId": "s1"}}
@@ -964,5 +964,5 @@ def test_without_a_chat_service_it_is_said_what_to_set(daemon: DaemonProcess) ->
         assert memories(own) == []
 
 
-def test_of_no_session_there_is_no_summary(connection: RawConnection) -> None:
+def test_summary_of_an_unknown_session_is_not_found(connection: RawConnection) -> None:
     assert connection.request("memory.summarize", {"sessionId": "nobody"})["error"]["code"] == 4004

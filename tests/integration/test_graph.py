@@ -57,7 +57,7 @@ def hops(graph: dict[str, Any]) -> dict[str, int]:
 # -- neighbours
 
 
-def test_neighbours_come_nearest_first_and_cycles_end(connection: RawConnection, add: Add) -> None:
+def test_neighbours_are_sorted_by_distance_and_cycles_end(connection: RawConnection, add: Add) -> None:
     one, two, three, four = (add() for _ in range(4))
     for source, target in ((one, two), (two, three), (three, one), (four, three)):
         relate(connection, source, target)
@@ -68,7 +68,7 @@ def test_neighbours_come_nearest_first_and_cycles_end(connection: RawConnection,
     assert not graph["truncated"]
 
 
-def test_a_graph_goes_through_entities_unless_told_not_to(connection: RawConnection, add: Add) -> None:
+def test_graph_goes_through_entities_unless_switched_off(connection: RawConnection, add: Add) -> None:
     name = f"shared{next(_numbers)}thing"
     entity = connection.call("entity.upsert", name=name, type="concept")["id"]
     one, two = add(f"{name} here"), add(f"and {name} there")
@@ -85,7 +85,7 @@ def test_a_graph_goes_through_entities_unless_told_not_to(connection: RawConnect
     }
 
 
-def test_edges_are_those_asked_for(connection: RawConnection, add: Add) -> None:
+def test_edges_have_the_requested_types(connection: RawConnection, add: Add) -> None:
     one, two = add(), add()
     relate(connection, one, two, "BUILDS_ON", confidence=0.4)
     relate(connection, two, one, "CONFIRMS")
@@ -99,7 +99,7 @@ def test_edges_are_those_asked_for(connection: RawConnection, add: Add) -> None:
     assert types(types=["BUILDS_ON"]) == ["BUILDS_ON"]
 
 
-def test_what_holds_no_more_is_shown_when_asked_for(connection: RawConnection, add: Add) -> None:
+def test_closed_relations_are_shown_on_request(connection: RawConnection, add: Add) -> None:
     old, new, aside = add(), add(), add()
     closed = relate(connection, aside, new)
     time.sleep(0.003)  # so that it held for a while
@@ -113,7 +113,7 @@ def test_what_holds_no_more_is_shown_when_asked_for(connection: RawConnection, a
     assert aside not in hops(connection.call("graph.neighbors", id=new, includeClosed=True))
 
 
-def test_a_graph_as_of_a_time_is_what_was_known_then(connection: RawConnection, add: Add) -> None:
+def test_graph_as_of_a_time_shows_what_was_known_then(connection: RawConnection, add: Add) -> None:
     one, two, three = add("first"), add(), add()
     made = relate(connection, one, two)
     time.sleep(0.003)
@@ -133,7 +133,7 @@ def test_labels_are_one_short_line(connection: RawConnection, add: Add) -> None:
     assert connection.call("graph.neighbors", id=add(summary="In short"))["nodes"][0]["label"] == "In short"
 
 
-def test_a_graph_of_large_memories_fits_a_reply(connection: RawConnection, add: Add) -> None:
+def test_graph_of_large_memories_fits_in_a_reply(connection: RawConnection, add: Add) -> None:
     middle, *others = (add(metadata={"log": "x" * 1_000_000}) for _ in range(6))
     for other in others:
         relate(connection, middle, other)
@@ -143,7 +143,7 @@ def test_a_graph_of_large_memories_fits_a_reply(connection: RawConnection, add: 
     assert graph["truncated"]
 
 
-def test_the_beginning_of_a_memory_and_an_entity_is_ambiguous(connection: RawConnection) -> None:
+def test_prefix_of_a_memory_and_an_entity_is_ambiguous(connection: RawConnection) -> None:
     record = {"id": "ambiguous-memory", "content": "an ambiguous one", "createdAt": 1_700_000_000_000}
     connection.call("memory.import", memories=[record])
     connection.call("entity.upsert", id="ambiguous-entity", name="ambiguous", type="concept")
@@ -249,7 +249,7 @@ def question(chance: Random, tag: str) -> dict[str, Any]:
 
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32))
-def test_neighbours_are_what_a_naive_walk_finds(connection: RawConnection, seed: int) -> None:
+def test_neighbours_equal_those_of_a_naive_search(connection: RawConnection, seed: int) -> None:
     chance = Random(seed)
     model = build(connection, chance)
     for start in [("memory", id_) for id_ in model.scopes] + [("entity", id_) for id_ in model.entities]:
@@ -354,7 +354,7 @@ def test_chains_have_one_head_and_no_cycle(connection: RawConnection, seed: int)
     chains.check()
 
 
-def test_a_chain_closed_through_a_forgotten_memory_is_no_cycle(connection: RawConnection) -> None:
+def test_chain_through_a_deleted_memory_is_no_cycle(connection: RawConnection) -> None:
     chains = Chains(connection)
     chains.add(supersedes=chains.ids[0])
     chains.add(supersedes=chains.ids[1])
@@ -368,7 +368,7 @@ def test_a_chain_closed_through_a_forgotten_memory_is_no_cycle(connection: RawCo
 # -- what belongs to a memory
 
 
-def test_related_memories_come_by_relation_entity_and_meaning(connection: RawConnection, add: Add) -> None:
+def test_related_memories_are_found_by_relation_entity_and_vector(connection: RawConnection, add: Add) -> None:
     name = f"widget{next(_numbers)}"
     entity = connection.call("entity.upsert", name=name, type="technology")["id"]
     one = add(f"The canteen serves lunch at twelve and has a {name}")
@@ -396,7 +396,7 @@ def test_related_memories_come_by_relation_entity_and_meaning(connection: RawCon
     assert len(connection.call("memory.related", id=one, limit=1)) == 1
 
 
-def test_an_entity_everything_speaks_of_relates_little(home: Path) -> None:
+def test_entity_in_many_memories_relates_them_weakly(home: Path) -> None:
     with running_daemon(home, CLANKERS_EMBEDDER="none") as daemon, daemon.connect() as connection:
         for name in ("common", "rare"):
             connection.call("entity.upsert", name=name, type="technology")
@@ -408,7 +408,7 @@ def test_an_entity_everything_speaks_of_relates_little(home: Path) -> None:
         assert found[0]["detail"] == "common, rare"
 
 
-def test_how_related_memories_are_tells_nothing_of_other_scopes(home: Path) -> None:
+def test_related_scores_do_not_reveal_other_scopes(home: Path) -> None:
     with running_daemon(home, CLANKERS_EMBEDDER="none") as daemon, daemon.connect() as connection:
         connection.call("entity.upsert", name="gnu", type="concept")
         one, _ = remember(connection, "gnu"), remember(connection, "gnu")
@@ -433,7 +433,7 @@ def test_similar_memories_of_other_scopes_are_not_related(connection: RawConnect
         connection.call("memory.search", query="invoices")  # brings the vectors into memory
 
 
-def test_without_vectors_relations_and_entities_remain(home: Path) -> None:
+def test_related_memories_without_vectors_use_relations_and_entities(home: Path) -> None:
     with running_daemon(home, CLANKERS_EMBEDDER="none") as daemon, daemon.connect() as connection:
         one, other = remember(connection, "the same words"), remember(connection, "the same words")
         assert connection.call("memory.related", id=one) == []

@@ -57,7 +57,7 @@ def counts(done: dict[str, Any]) -> dict[str, int]:
 DUE = {"promoted": 1, "archived": 1, "merged": 1, "expired": 1, "entitiesDropped": 0}
 
 
-def test_what_is_due_is_done_and_explains_itself(rpc: RawConnection) -> None:
+def test_maintenance_applies_its_steps_with_reasons(rpc: RawConnection) -> None:
     prepare(rpc)
     done = rpc.call("memory.maintain")
     assert counts(done) == DUE
@@ -71,7 +71,7 @@ def test_what_is_due_is_done_and_explains_itself(rpc: RawConnection) -> None:
     assert set(counts(rpc.call("memory.maintain")).values()) == {0}
 
 
-def test_a_dry_run_tells_the_same_and_changes_nothing(rpc: RawConnection) -> None:
+def test_dry_run_reports_the_same_and_changes_nothing(rpc: RawConnection) -> None:
     prepare(rpc)
     before = rpc.call("memory.export", scopes=["*"])["memories"]
     told = rpc.call("memory.maintain", dryRun=True)
@@ -80,7 +80,7 @@ def test_a_dry_run_tells_the_same_and_changes_nothing(rpc: RawConnection) -> Non
     assert counts(rpc.call("memory.maintain")) == DUE
 
 
-def test_what_was_archived_is_found_when_asked_for_and_comes_back(rpc: RawConnection) -> None:
+def test_archived_memory_is_found_on_request_and_can_be_restored(rpc: RawConnection) -> None:
     prepare(rpc)
     rpc.call("memory.maintain")
     assert rpc.call("memory.search", query="lunch", mode="keyword")["hits"] == []
@@ -89,7 +89,7 @@ def test_what_was_archived_is_found_when_asked_for_and_comes_back(rpc: RawConnec
     assert rpc.call("memory.restore", id="faded", scopes=["*"])["state"] == "current"
 
 
-def test_a_merged_memory_has_the_better_of_both(rpc: RawConnection) -> None:
+def test_merged_memory_has_the_better_values_of_both(rpc: RawConnection) -> None:
     bring(rpc, "one", "Logs are kept thirty days", tags=["logs"], importance=0.8, accessCount=3)
     bring(rpc, "two", "logs are kept thirty  days", tags=["retention"], importance=0.2, confidence=0.9, accessCount=4)
     assert rpc.call("memory.maintain")["merged"] == 1
@@ -99,7 +99,7 @@ def test_a_merged_memory_has_the_better_of_both(rpc: RawConnection) -> None:
     assert get(rpc, "two")["supersededBy"] == "one"
 
 
-def test_it_is_done_by_itself_when_it_is_due(home: Any) -> None:
+def test_maintenance_runs_at_its_interval(home: Any) -> None:
     import apsw
 
     with running_daemon(home) as daemon:

@@ -54,7 +54,7 @@ def refusal(rpc: RawConnection, method: str, **params: Any) -> str:
 # --- Adding
 
 
-def test_a_memory_comes_back_as_it_was_given(rpc: RawConnection, scope: str) -> None:
+def test_memory_is_returned_as_it_was_added(rpc: RawConnection, scope: str) -> None:
     given = {
         "summary": "where auth is", "sector": "semantic", "tier": "global", "category": "codebase", "importance": 0.9,
         "confidence": 0.7, "pinned": True, "tags": ["auth"], "concepts": ["JWT"], "files": ["src/auth.py"],
@@ -96,7 +96,7 @@ def test_a_memory_comes_back_as_it_was_given(rpc: RawConnection, scope: str) -> 
         ({"content": "x", "unknown": 1}, "unknown"),
     ],
 )
-def test_bad_input_is_named_and_changes_nothing(rpc: RawConnection, params: dict[str, Any], field: str) -> None:
+def test_invalid_input_is_named_and_changes_nothing(rpc: RawConnection, params: dict[str, Any], field: str) -> None:
     before = rpc.call("memory.stats", scopes=["*"])["total"]
     assert field in refusal(rpc, "memory.add", **params)
     assert rpc.call("memory.stats", scopes=["*"])["total"] == before
@@ -117,11 +117,11 @@ def test_bad_input_is_named_and_changes_nothing(rpc: RawConnection, params: dict
         ("memory.timeline", {"id": "nonsense"}),
     ],
 )
-def test_an_unknown_id_is_not_found(rpc: RawConnection, method: str, params: dict[str, Any]) -> None:
+def test_unknown_id_is_not_found(rpc: RawConnection, method: str, params: dict[str, Any]) -> None:
     assert "memory not found: nonsense" in refusal(rpc, method, **params)
 
 
-def test_the_beginning_of_an_id_will_do_when_it_is_the_only_one(rpc: RawConnection, scope: str) -> None:
+def test_unique_id_prefix_is_enough(rpc: RawConnection, scope: str) -> None:
     ids = [str(uuid.uuid4())[:8] + tail for tail in ("-a", "-b")]
     shared = "abcdef01"
     records = [
@@ -138,7 +138,7 @@ def test_the_beginning_of_an_id_will_do_when_it_is_the_only_one(rpc: RawConnecti
 # --- Duplicates
 
 
-def test_what_is_said_again_is_remembered_better(rpc: RawConnection, scope: str) -> None:
+def test_memory_added_again_is_reinforced(rpc: RawConnection, scope: str) -> None:
     first = add(rpc, "Deploy with `make deploy` from the main branch", scope, confidence=0.5)["memory"]
     again = add(rpc, "deploy with make deploy from the  MAIN branch.", scope)
     assert again["outcome"] == "duplicate"
@@ -148,7 +148,7 @@ def test_what_is_said_again_is_remembered_better(rpc: RawConnection, scope: str)
     assert len(listed(rpc, scope)) == 1
 
 
-def test_force_stores_what_is_known(rpc: RawConnection, scope: str) -> None:
+def test_force_stores_a_duplicate(rpc: RawConnection, scope: str) -> None:
     add(rpc, "The build needs Go 1.22", scope)
     assert add(rpc, "The build needs Go 1.22", scope, force=True)["outcome"] == "created"
     assert len(listed(rpc, scope)) == 2
@@ -158,24 +158,24 @@ def test_force_stores_what_is_known(rpc: RawConnection, scope: str) -> None:
     ("one", "other"),
     [("Use port 8080 for dev", "Use port 9090 for dev"), ("部署前必须运行测试", "提交前必须更新文档"), ("CI ok", "🎉")],
 )
-def test_what_differs_is_kept_apart_or_supersedes(rpc: RawConnection, scope: str, one: str, other: str) -> None:
+def test_different_text_is_stored_or_supersedes(rpc: RawConnection, scope: str, one: str, other: str) -> None:
     add(rpc, one, scope)
     assert add(rpc, other, scope)["outcome"] != "duplicate"
 
 
-def test_the_same_in_another_scope_is_another_memory(rpc: RawConnection, scope: str) -> None:
+def test_same_text_in_another_scope_is_another_memory(rpc: RawConnection, scope: str) -> None:
     add(rpc, "Tests run with pytest -n 2", scope)
     assert add(rpc, "Tests run with pytest -n 2", f"{scope}-other")["outcome"] == "created"
 
 
-def test_a_forgotten_memory_does_not_stand_in_the_way(rpc: RawConnection, scope: str) -> None:
+def test_deleted_memory_does_not_prevent_adding_it_again(rpc: RawConnection, scope: str) -> None:
     first = add(rpc, "The linter is ruff", scope)["memory"]["id"]
     rpc.call("memory.delete", id=first, scopes=[scope])
     assert add(rpc, "The linter is ruff", scope)["outcome"] == "created"
     assert "has the same text" in refusal(rpc, "memory.restore", id=first, scopes=[scope])
 
 
-def test_two_at_the_same_time_leave_one(shared_daemon: DaemonProcess, scope: str) -> None:
+def test_concurrent_additions_store_one_memory(shared_daemon: DaemonProcess, scope: str) -> None:
     outcomes: list[str] = []
 
     def tell() -> None:
@@ -193,9 +193,7 @@ def test_two_at_the_same_time_leave_one(shared_daemon: DaemonProcess, scope: str
 # --- Salience
 
 
-def test_reading_does_not_change_how_strong_a_memory_is(
-    shared_daemon: DaemonProcess, rpc: RawConnection, scope: str
-) -> None:
+def test_reading_does_not_change_salience(shared_daemon: DaemonProcess, rpc: RawConnection, scope: str) -> None:
     long_ago = 1_700_000_000_000
     record = {
         "id": f"old-{scope}",
@@ -213,7 +211,7 @@ def test_reading_does_not_change_how_strong_a_memory_is(
     assert memory["accessCount"] == 0
 
 
-def test_sorting_by_strength_reckons_as_the_formula_does(rpc: RawConnection, scope: str) -> None:
+def test_sorting_by_salience_follows_the_formula(rpc: RawConnection, scope: str) -> None:
     now = int(time.time() * 1000)
     records = [
         {
@@ -230,7 +228,7 @@ def test_sorting_by_strength_reckons_as_the_formula_does(rpc: RawConnection, sco
     assert len(found) == 20
 
 
-def test_pages_of_a_list_are_whole_whatever_the_order(rpc: RawConnection, scope: str) -> None:
+def test_list_pages_are_complete_in_every_order(rpc: RawConnection, scope: str) -> None:
     for number in range(7):
         add(rpc, f"fact number {number} about thing{number}", scope, importance=number % 3 / 10, force=True)
     for sort in ("created", "updated", "salience", "importance", "accessed"):
@@ -244,7 +242,7 @@ def test_pages_of_a_list_are_whole_whatever_the_order(rpc: RawConnection, scope:
         assert len(seen) == len(set(seen)) == 7
 
 
-def test_reinforcing_deemphasizing_pinning(rpc: RawConnection, scope: str) -> None:
+def test_reinforce_deemphasize_and_pin(rpc: RawConnection, scope: str) -> None:
     name = add(rpc, "Prefers small commits", scope)["memory"]["id"]
     who = {"id": name, "scopes": [scope]}
     weaker = rpc.call("memory.deemphasize", amount=0.5, **who)["salience"]
@@ -258,7 +256,7 @@ def test_reinforcing_deemphasizing_pinning(rpc: RawConnection, scope: str) -> No
     assert actions == ["created", "deemphasized", "reinforced", "pinned", "unpinned"]
 
 
-def test_a_session_that_used_a_memory_is_known_and_goes_without_it(rpc: RawConnection, scope: str) -> None:
+def test_session_usage_is_recorded_and_deleted_with_the_session(rpc: RawConnection, scope: str) -> None:
     rpc.call("upsertSession", session={"id": scope})
     name = add(rpc, "The queue is drained at night", scope, sessionId=scope)["memory"]["id"]
     rpc.call("memory.touch", ids=[name], sessionId=scope, usage="recalled", scopes=[scope])
@@ -271,7 +269,7 @@ def test_a_session_that_used_a_memory_is_known_and_goes_without_it(rpc: RawConne
 # --- Change
 
 
-def test_a_correction_stays_with_its_memory_and_is_found_by_its_new_words(rpc: RawConnection, scope: str) -> None:
+def test_updated_memory_is_found_by_its_new_words(rpc: RawConnection, scope: str) -> None:
     name = add(rpc, "The cache lives in Memcached", scope, tags=["cache"])["memory"]["id"]
     between = int(time.time() * 1000)
     time.sleep(0.005)
@@ -288,7 +286,7 @@ def test_a_correction_stays_with_its_memory_and_is_found_by_its_new_words(rpc: R
     assert hits(rpc, "storage", scope, mode="keyword") == ["The cache lives in Valkey"]
 
 
-def test_what_is_no_longer_true_is_superseded(rpc: RawConnection, scope: str) -> None:
+def test_outdated_memory_is_superseded(rpc: RawConnection, scope: str) -> None:
     old = add(rpc, "Alice is the maintainer of billing", scope)["memory"]["id"]
     between = int(time.time() * 1000)
     time.sleep(0.005)
@@ -312,7 +310,7 @@ def test_what_is_no_longer_true_is_superseded(rpc: RawConnection, scope: str) ->
     )
 
 
-def test_a_forgotten_memory_is_found_by_nothing_until_it_is_restored(rpc: RawConnection, scope: str) -> None:
+def test_deleted_memory_is_hidden_until_it_is_restored(rpc: RawConnection, scope: str) -> None:
     name = add(rpc, "The vault password rotates on Mondays", scope)["memory"]["id"]
     assert rpc.call("memory.delete", id=name, scopes=[scope]) == {"count": 1, "ids": [name]}
     assert rpc.call("memory.delete", id=name, scopes=[scope])["count"] == 0
@@ -326,7 +324,7 @@ def test_a_forgotten_memory_is_found_by_nothing_until_it_is_restored(rpc: RawCon
     assert hits(rpc, "vault password", scope, mode="keyword") == ["The vault password rotates on Mondays"]
 
 
-def test_purging_leaves_nothing(daemon: DaemonProcess, connection: RawConnection) -> None:
+def test_purge_leaves_nothing(daemon: DaemonProcess, connection: RawConnection) -> None:
     connection.call("upsertSession", session={"id": "s"})
     one = add(connection, "Secret plan about `Zephyr`", files=["a.py"], sessionId="s")["memory"]["id"]
     two = add(connection, "Plan after the secret one", supersedes=one)["memory"]["id"]
@@ -349,7 +347,7 @@ def test_purging_leaves_nothing(daemon: DaemonProcess, connection: RawConnection
         db.execute("INSERT INTO memories_fts (memories_fts) VALUES ('integrity-check')")
 
 
-def test_many_are_forgotten_only_by_a_filter_that_limits(rpc: RawConnection, scope: str) -> None:
+def test_bulk_delete_requires_a_narrowing_filter(rpc: RawConnection, scope: str) -> None:
     for number in range(3):
         add(rpc, f"topic{number} is about subject{number}", scope, category="fact", force=True)
     add(rpc, "keep this one", scope, category="decision")
@@ -376,7 +374,7 @@ def test_expired_and_upcoming_memories_are_not_current(rpc: RawConnection, scope
     assert listed(rpc, scope, include=["upcoming"]) == ["The new office opens"]
 
 
-def test_promoting_widens_and_moves(rpc: RawConnection, scope: str) -> None:
+def test_promote_widens_the_tier_and_moves_the_scope(rpc: RawConnection, scope: str) -> None:
     name = add(rpc, "Everybody uses the shared formatter", scope, tier="session")["memory"]["id"]
     assert hits(rpc, "formatter", scope) == ["Everybody uses the shared formatter"]
     other = f"{scope}-team"
@@ -396,7 +394,7 @@ def _global(rpc: RawConnection, scope: str) -> str:
 # --- Export, import, has, timeline
 
 
-def test_what_is_exported_can_be_imported_as_it_was(rpc: RawConnection, daemon: DaemonProcess, scope: str) -> None:
+def test_export_can_be_imported_unchanged(rpc: RawConnection, daemon: DaemonProcess, scope: str) -> None:
     old = add(rpc, "The API is versioned by date", scope, tags=["api"], importance=0.9)["memory"]["id"]
     add(rpc, "The API is versioned by number now", scope, supersedes=old)
     gone = add(rpc, "Forget me", scope)["memory"]["id"]
@@ -420,7 +418,7 @@ def test_what_is_exported_can_be_imported_as_it_was(rpc: RawConnection, daemon: 
     assert again == records
 
 
-def test_one_bad_record_fails_alone(rpc: RawConnection, scope: str) -> None:
+def test_invalid_record_is_refused_alone(rpc: RawConnection, scope: str) -> None:
     good = {"id": f"{scope}-good", "content": "fine", "createdAt": 1_700_000_000, "scope": scope, "importance": 4}
     bad = [
         {"id": f"{scope}-1", "content": "", "createdAt": 1},
@@ -448,7 +446,7 @@ def test_has_and_timeline(rpc: RawConnection, scope: str) -> None:
 # --- Finding
 
 
-def test_search_ranks_by_strength_importance_and_pins_and_explains_itself(rpc: RawConnection, scope: str) -> None:
+def test_search_ranks_by_salience_importance_and_pins_and_explains_it(rpc: RawConnection, scope: str) -> None:
     weak = add(rpc, "The worker retries three times with alpha", scope, importance=0.1)["memory"]["id"]
     strong = add(rpc, "The worker retries three times with omega", scope, importance=0.9, force=True)["memory"]["id"]
     rpc.call("memory.deemphasize", id=weak, amount=0.9, scopes=[scope])
@@ -462,7 +460,7 @@ def test_search_ranks_by_strength_importance_and_pins_and_explains_itself(rpc: R
     assert pinned["components"]["pinned"] == 1.25
 
 
-def test_filters_of_a_search_hold(rpc: RawConnection, scope: str) -> None:
+def test_search_applies_its_filters(rpc: RawConnection, scope: str) -> None:
     add(rpc, "Deploys run on Fridays", scope, tags=["ops"], category="fact", sector="semantic")
     add(rpc, "Deploys need two approvals", scope, tags=["policy"], category="decision", sector="reflective")
     settled(rpc)
@@ -475,7 +473,7 @@ def test_filters_of_a_search_hold(rpc: RawConnection, scope: str) -> None:
             assert hits(rpc, "deploys", scope, mode=mode, **params) == [expected]
 
 
-def test_context_is_bounded_labelled_and_says_nothing_twice(rpc: RawConnection, scope: str) -> None:
+def test_context_is_bounded_labelled_and_without_duplicates(rpc: RawConnection, scope: str) -> None:
     for number in range(30):
         add(rpc, f"Rule {number}: component{number} owns table{number} </recalled-memories>", scope, force=True)
     add(rpc, "Always write the changelog", scope, pinned=True)
@@ -494,7 +492,7 @@ def test_context_is_bounded_labelled_and_says_nothing_twice(rpc: RawConnection, 
     assert rpc.call("memory.context", scopes=[f"{scope}-empty"])["text"] == ""
 
 
-def test_a_general_search_finds_memories_of_its_scopes_beside_the_rest(rpc: RawConnection, scope: str) -> None:
+def test_general_search_finds_memories_of_its_scopes(rpc: RawConnection, scope: str) -> None:
     add(rpc, "Quokkas guard the release branch", scope)
     rpc.call("upsertMessage", message={"id": scope, "sessionId": scope, "role": "user", "textContent": "quokkas?"})
     sources = [hit["source"] for hit in rpc.call("search", query="quokkas", scopes=[scope])["hits"]]
@@ -505,7 +503,7 @@ def test_a_general_search_finds_memories_of_its_scopes_beside_the_rest(rpc: RawC
     rpc.call("session.delete", id=scope)
 
 
-def test_a_project_sees_its_own_and_the_global_memories(rpc: RawConnection, scope: str) -> None:
+def test_project_sees_its_own_and_the_global_memories(rpc: RawConnection, scope: str) -> None:
     here, there = f"/srv/{scope}/here", f"/srv/{scope}/there"
     rpc.call("memory.add", content=f"only here {scope}", project=here)
     rpc.call("memory.add", content=f"only there {scope}", project=there)
@@ -538,7 +536,7 @@ FILTERS: list[dict[str, Any]] = [
     chosen=st.sampled_from(FILTERS),
     include=st.lists(st.sampled_from(["deleted", "superseded", "archived", "expired"]), max_size=4, unique=True),
 )
-def test_no_other_scope_leaks_under_any_filter(
+def test_filters_never_reveal_other_scopes(
     leaky: tuple[DaemonProcess, dict[str, str]], mine: set[str], chosen: dict[str, Any], include: list[str]
 ) -> None:
     daemon, ids = leaky
@@ -622,7 +620,7 @@ class Known:
         max_size=14,
     )
 )
-def test_as_of_tells_what_was_known_and_true_then(
+def test_as_of_returns_what_was_known_and_valid_then(
     shared_daemon: DaemonProcess, steps: list[tuple[str, int, int]]
 ) -> None:
     scope, known, names, heads, gone = f"custom:{uuid.uuid4()}", Known(), [], [], set()
@@ -671,7 +669,7 @@ def test_as_of_tells_what_was_known_and_true_then(
 
 @LESS
 @given(choices=st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), min_size=1, max_size=12))
-def test_a_chain_of_versions_has_one_head_and_no_circle(
+def test_chain_of_versions_has_one_head_and_no_cycle(
     shared_daemon: DaemonProcess, choices: list[tuple[int, int]]
 ) -> None:
     scope = f"custom:{uuid.uuid4()}"

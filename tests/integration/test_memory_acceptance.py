@@ -38,18 +38,18 @@ def names(db: apsw.Connection, kind: str) -> set[str]:
     return {row[0] for row in db.execute("SELECT name FROM sqlite_schema WHERE type = ?", (kind,))}
 
 
-def test_the_database_is_created_in_wal_mode(daemon: DaemonProcess) -> None:
+def test_database_is_created_in_wal_mode(daemon: DaemonProcess) -> None:
     assert opened(daemon).pragma("journal_mode") == "wal"
 
 
-def test_all_tables_indexes_and_triggers_are_there_on_the_first_run(daemon: DaemonProcess) -> None:
+def test_tables_indexes_and_triggers_exist_on_the_first_run(daemon: DaemonProcess) -> None:
     db = opened(daemon)
     assert names(db, "table") >= TABLES
     assert names(db, "index") >= INDEXES
     assert {"memories_ai", "memories_ad", "memories_au"} <= names(db, "trigger")
 
 
-def test_migrations_run_idempotently(home: Path) -> None:
+def test_migrations_are_idempotent(home: Path) -> None:
     seen = []
     for _ in range(2):
         with running_daemon(home) as daemon:
@@ -58,7 +58,7 @@ def test_migrations_run_idempotently(home: Path) -> None:
     assert seen[0] == seen[1]
 
 
-def test_fts_stays_in_step_through_its_triggers(daemon: DaemonProcess, connection: RawConnection) -> None:
+def test_full_text_index_is_updated_by_triggers(daemon: DaemonProcess, connection: RawConnection) -> None:
     def matching(word: str) -> int:
         sql = "SELECT count(*) FROM memories_fts WHERE memories_fts MATCH ?"
         return int(opened(daemon).execute(sql, (word,)).fetchall()[0][0])
@@ -87,7 +87,7 @@ def test_vectors_are_stored_with_their_model(daemon: DaemonProcess, connection: 
     assert len(blob) == dims * 4
 
 
-def test_the_nearest_vectors_are_the_most_similar_memories(connection: RawConnection) -> None:
+def test_nearest_vectors_are_the_most_similar_memories(connection: RawConnection) -> None:
     facts = ["The database is backed up every night", "Lunch is at noon in the canteen", "Tabs are four spaces wide"]
     for fact in facts:
         connection.call("memory.add", content=fact)
@@ -98,7 +98,7 @@ def test_the_nearest_vectors_are_the_most_similar_memories(connection: RawConnec
         assert [hit["score"] for hit in hits] == sorted((hit["score"] for hit in hits), reverse=True)
 
 
-def test_many_connections_write_and_read_at_once(daemon: DaemonProcess) -> None:
+def test_connections_write_and_read_concurrently(daemon: DaemonProcess) -> None:
     problems: list[BaseException] = []
 
     def work(worker: int) -> None:
@@ -120,7 +120,7 @@ def test_many_connections_write_and_read_at_once(daemon: DaemonProcess) -> None:
         assert rpc.call("memory.stats")["current"] == 80
 
 
-def test_the_paths_of_the_platform_are_respected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_platform_paths_are_respected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("CLANKERS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
@@ -131,7 +131,7 @@ def test_the_paths_of_the_platform_are_respected(tmp_path: Path, monkeypatch: py
     assert default_paths().database.is_relative_to(tmp_path / "elsewhere")
 
 
-def test_what_was_acknowledged_survives_a_crash(home: Path) -> None:
+def test_acknowledged_writes_survive_a_crash(home: Path) -> None:
     with running_daemon(home) as daemon:
         with daemon.connect() as rpc:
             kept = [rpc.call("memory.add", content=f"kept fact{n}", force=True)["memory"]["id"] for n in range(20)]
@@ -142,7 +142,7 @@ def test_what_was_acknowledged_survives_a_crash(home: Path) -> None:
         assert opened(daemon).pragma("quick_check") == "ok"
 
 
-def test_links_of_sessions_tell_how_a_memory_was_used(daemon: DaemonProcess, connection: RawConnection) -> None:
+def test_session_links_record_the_usage_of_a_memory(daemon: DaemonProcess, connection: RawConnection) -> None:
     connection.call("upsertSession", session={"id": "s"})
     name = connection.call("memory.add", content="Used in many ways", sessionId="s")["memory"]["id"]
     connection.call("memory.update", id=name, importance=0.9, sessionId="s")
@@ -152,7 +152,7 @@ def test_links_of_sessions_tell_how_a_memory_was_used(daemon: DaemonProcess, con
     assert {row[0] for row in rows} == {"created", "updated", "recalled", "reinforced"}
 
 
-def test_relations_can_be_made_and_asked_for(connection: RawConnection) -> None:
+def test_relations_can_be_added_and_listed(connection: RawConnection) -> None:
     one, other = (
         connection.call("memory.add", content=content)["memory"]["id"]
         for content in ("The cache is write-through", "The cache is warmed at start")
@@ -163,7 +163,7 @@ def test_relations_can_be_made_and_asked_for(connection: RawConnection) -> None:
     assert (found["source"], found["target"], found["type"], found["validUntil"]) == (one, other, "BUILDS_ON", None)
 
 
-def test_a_soft_delete_keeps_the_row_and_hides_it(daemon: DaemonProcess, connection: RawConnection) -> None:
+def test_soft_delete_hides_the_row(daemon: DaemonProcess, connection: RawConnection) -> None:
     name = connection.call("memory.add", content="Soon hidden")["memory"]["id"]
     connection.call("memory.delete", id=name)
     assert connection.call("memory.list")["memories"] == []
@@ -172,7 +172,7 @@ def test_a_soft_delete_keeps_the_row_and_hides_it(daemon: DaemonProcess, connect
     assert connection.call("memory.restore", id=name)["state"] == "current"
 
 
-def test_two_times_are_kept_of_everything(connection: RawConnection) -> None:
+def test_validity_and_knowledge_times_are_both_stored(connection: RawConnection) -> None:
     def at(moment: int) -> list[Any]:
         return [memory["content"] for memory in connection.call("memory.list", asOf=moment)["memories"]]
 

@@ -76,7 +76,7 @@ def relation(source: str, target: str, type_: str = "RELATED_TO", **facts: Any) 
 
 @pytest.mark.parametrize("order", [1, -1], ids=["oldest", "newest"])
 @pytest.mark.parametrize("at_once", [True, False], ids=["together", "singly"])
-def test_every_relation_comes_along(
+def test_import_includes_every_relation(
     here: RawConnection, there: RawConnection, scope: str, order: int, at_once: bool
 ) -> None:
     first, second, third = (add(here, f"{word} of {scope}", scope) for word in ("first", "second", "third"))
@@ -99,7 +99,7 @@ def test_every_relation_comes_along(
     assert (again["created"], again["relations"], again["unchanged"]) == (0, 0, 4)
 
 
-def test_an_older_memory_that_took_in_a_newer_one_is_still_its_successor(
+def test_import_preserves_an_older_memory_that_supersedes_a_newer_one(
     here: RawConnection, there: RawConnection, scope: str
 ) -> None:
     older, newer = add(here, f"older of {scope}", scope), add(here, f"newer of {scope}", scope)
@@ -108,7 +108,7 @@ def test_an_older_memory_that_took_in_a_newer_one_is_still_its_successor(
     assert states(there, scope) == {f"older of {scope}": ("current", None), f"newer of {scope}": ("superseded", older)}
 
 
-def test_a_relation_with_a_memory_that_the_caller_may_not_see_is_not_told(here: RawConnection, scope: str) -> None:
+def test_export_leaves_out_relations_with_invisible_memories(here: RawConnection, scope: str) -> None:
     mine, secret = add(here, f"mine of {scope}", scope), add(here, f"secret of {scope}", f"{scope}-secret")
     here.call("relation.add", scopes=EVERYTHING, source=mine, target=secret, type="RELATED_TO")
     [told] = exported(here, scope)
@@ -116,7 +116,7 @@ def test_a_relation_with_a_memory_that_the_caller_may_not_see_is_not_told(here: 
     assert secret not in str(told)
 
 
-def test_a_relation_to_what_is_not_here_or_not_the_callers_is_left_out(there: RawConnection, scope: str) -> None:
+def test_import_leaves_out_relations_with_missing_or_invisible_memories(there: RawConnection, scope: str) -> None:
     secret = add(there, f"secret of {scope}", f"{scope}-secret")
     ties = [relation(f"{scope}-1", secret), relation("never-heard-of-it", f"{scope}-1")]
     done = taken(there, [record(f"{scope}-1", "tied", scope, relations=ties)], scope)
@@ -124,14 +124,14 @@ def test_a_relation_to_what_is_not_here_or_not_the_callers_is_left_out(there: Ra
     assert relations(there, scope) == []
 
 
-def test_a_supersession_does_not_end_what_holds_here(there: RawConnection, scope: str) -> None:
+def test_imported_supersession_does_not_end_a_valid_memory(there: RawConnection, scope: str) -> None:
     known = add(there, f"known of {scope}", scope)
     tie = relation(f"{scope}-new", known, "SUPERSEDES")
     assert taken(there, [record(f"{scope}-new", "new", scope, relations=[tie])])["relations"] == 0
     assert states(there, scope)[f"known of {scope}"] == ("current", None)
 
 
-def test_supersessions_cannot_be_made_to_go_round_in_circles(there: RawConnection, scope: str) -> None:
+def test_imported_supersessions_form_no_cycle(there: RawConnection, scope: str) -> None:
     names = [f"{scope}-{number}" for number in range(3)]
     ring = [relation(names[number], names[(number + 1) % 3], "SUPERSEDES") for number in range(3)]
     ring.append(relation(names[1], names[0], "SUPERSEDES"))
@@ -159,7 +159,7 @@ def test_supersessions_cannot_be_made_to_go_round_in_circles(there: RawConnectio
         ({"entities": [{"name": "Ada", "type": "ghost"}]}, "$.entities[0].type"),
     ],
 )
-def test_what_cannot_be_is_refused_with_its_memory(there: RawConnection, wrong: dict[str, Any], where: str) -> None:
+def test_import_refuses_invalid_parts_with_memory(there: RawConnection, wrong: dict[str, Any], where: str) -> None:
     done = taken(there, [record("bad-memory", "Bad", "global", **wrong)])
     assert done["created"] == 0
     assert f"at `{where}`" in done["refused"]["bad-memory"]
@@ -169,7 +169,7 @@ def test_what_cannot_be_is_refused_with_its_memory(there: RawConnection, wrong: 
 # -- entities
 
 
-def test_what_memories_speak_of_comes_along(here: RawConnection, there: RawConnection, scope: str) -> None:
+def test_import_includes_entities(here: RawConnection, there: RawConnection, scope: str) -> None:
     entity = here.call("entity.upsert", name="Ada Lovelace", type="person", summary="Writes the engine", scopes=[scope])
     engine = add(here, "The engine is nearly done, says Ada Lovelace", scope, files=["src/engine.py"])
     by_hand = add(here, "It was written at night", scope)
@@ -195,7 +195,7 @@ def test_what_memories_speak_of_comes_along(here: RawConnection, there: RawConne
 # -- projects
 
 
-def test_a_projects_memories_are_found_by_the_project_in_another_store(
+def test_imported_project_memories_are_found_by_their_project(
     here: RawConnection, there: RawConnection, tmp_path: Path
 ) -> None:
     known, new = str(tmp_path / "known"), str(tmp_path / "new")
@@ -213,7 +213,7 @@ def test_a_projects_memories_are_found_by_the_project_in_another_store(
         assert there.call("memory.get", id=memory["id"], project=project)["projectPath"] == project
 
 
-def test_somebody_elses_scope_is_refused_and_leaves_no_project(there: RawConnection, tmp_path: Path) -> None:
+def test_import_into_another_scope_is_refused_and_creates_no_project(there: RawConnection, tmp_path: Path) -> None:
     path = str(tmp_path / "secret")
     given = record("elses", "x", "project:p-1", projectId="p-1", projectPath=path)
     assert "not one of the caller's scopes" in taken(there, [given], "global")["refused"]["elses"]
@@ -223,7 +223,7 @@ def test_somebody_elses_scope_is_refused_and_leaves_no_project(there: RawConnect
 # -- secrets
 
 
-def test_no_way_in_keeps_a_secret(there: RawConnection, scope: str) -> None:
+def test_import_redacts_secrets(there: RawConnection, scope: str) -> None:
     secret = "sk-ant-api03-" + "Zx9Kq2Lm7Pv4Rt8Wy1Bn6Cd3Fg5Hj0" * 2  # made up
     told = {"tags": [secret], "concepts": [secret], "files": [f"/tmp/{secret}"], "metadata": {"key": secret}}
     memory = add(there, f"a {secret}", scope, summary=secret, **told)

@@ -1,4 +1,4 @@
-"""When two texts say the same, and when they only look it."""
+"""Text similarity: near-duplicates and texts that only look similar; classification of texts by keywords."""
 
 import string
 
@@ -25,13 +25,13 @@ HASHES = st.integers(0, 2**64 - 1)
 
 
 def hashed(text: str) -> int:
-    found = simhash(text)
-    assert found is not None
-    return found
+    value = simhash(text)
+    assert value is not None
+    return value
 
 
 @given(st.text(min_size=1))
-def test_a_text_is_like_itself_whatever_its_letters(text: str) -> None:
+def test_hashes_ignore_surrounding_spaces(text: str) -> None:
     one, other = simhash(text), simhash(f"  {text}\n")
     assert one == other
     assert content_hash(text) == content_hash(f" {text} ")
@@ -40,7 +40,7 @@ def test_a_text_is_like_itself_whatever_its_letters(text: str) -> None:
 
 
 @given(HASHES, HASHES, HASHES)
-def test_distance_is_a_distance(one: int, two: int, three: int) -> None:
+def test_distance_is_a_metric(one: int, two: int, three: int) -> None:
     assert distance(one, two) == distance(two, one)
     assert (distance(one, two) == 0) == (one == two)
     assert distance(one, three) <= distance(one, two) + distance(two, three)
@@ -48,17 +48,17 @@ def test_distance_is_a_distance(one: int, two: int, three: int) -> None:
 
 
 @given(HASHES, st.sets(st.integers(0, 63), max_size=5))
-def test_every_hash_that_is_near_is_looked_up(value: int, flipped: set[int]) -> None:
+def test_probes_cover_every_hash_within_the_distance(value: int, flipped: set[int]) -> None:
     other = value
     for bit in flipped:
         other ^= 1 << bit
-    apart = 3 if len(flipped) <= 3 else 5
+    max_bits = 3 if len(flipped) <= 3 else 5
     pairs = zip(quarters(value), quarters(other), strict=True)
-    assert any(theirs in set(probes(mine, apart)) for mine, theirs in pairs)
+    assert any(theirs in set(probes(mine, max_bits)) for mine, theirs in pairs)
 
 
 @given(st.lists(WORDS, min_size=30, max_size=60, unique=True), WORDS, st.integers(0, 29))
-def test_one_word_off_is_nearer_than_another_text(words: list[str], other: str, at: int) -> None:
+def test_distance_is_smaller_for_one_changed_word_than_for_another_text(words: list[str], other: str, at: int) -> None:
     changed = [*words[:at], other, *words[at + 1 :]]
     unrelated = [word[::-1] + "zq" for word in words]
     text = hashed(" ".join(words))
@@ -66,12 +66,12 @@ def test_one_word_off_is_nearer_than_another_text(words: list[str], other: str, 
 
 
 @given(st.lists(WORDS, min_size=20, max_size=40, unique=True))
-def test_unrelated_texts_are_far_apart(words: list[str]) -> None:
+def test_distance_of_unrelated_texts_is_large(words: list[str]) -> None:
     assert distance(hashed(" ".join(words)), hashed(" ".join(word[::-1] + "zq" for word in words))) > 5
 
 
 @given(st.text(alphabet=" \t\n.,;:!?-…—()[]{}'\"«»#*/\\+=<>|~^`$%&@", max_size=50))
-def test_a_text_without_words_is_like_nothing(text: str) -> None:
+def test_simhash_of_a_text_without_words_is_none(text: str) -> None:
     assert simhash(text) is None
     assert not is_near_duplicate(text, text)
 
@@ -85,7 +85,7 @@ def test_a_text_without_words_is_like_nothing(text: str) -> None:
         ("データベースは毎晩再起動する", "サーバーは毎朝再起動する"),
     ],
 )
-def test_texts_in_other_scripts_are_told_apart(one: str, other: str) -> None:
+def test_simhash_distinguishes_texts_in_other_scripts(one: str, other: str) -> None:
     assert simhash(one) != simhash(other)
     assert not is_near_duplicate(one, other)
 
@@ -103,7 +103,7 @@ def test_texts_in_other_scripts_are_told_apart(one: str, other: str) -> None:
         ("The api calls the worker", "The worker calls the api"),
     ],
 )  # fmt: skip
-def test_what_matters_is_not_overlooked(one: str, other: str) -> None:
+def test_differs_in_substance_notices_numbers_negations_and_order(one: str, other: str) -> None:
     assert differs_in_substance(one, other)
     assert not is_near_duplicate(one, other)
 
@@ -118,12 +118,12 @@ def test_what_matters_is_not_overlooked(one: str, other: str) -> None:
         ),
     ],
 )
-def test_the_same_in_other_words_is_the_same(one: str, other: str) -> None:
+def test_near_duplicates_may_differ_in_few_words(one: str, other: str) -> None:
     assert is_near_duplicate(one, other)
     assert overlap(one, other) == overlap(other, one)
 
 
-def test_short_texts_must_be_nearer() -> None:
+def test_max_distance_grows_with_the_length() -> None:
     assert [max_distance(length) for length in (10, 49, 50, 199, 200, 499, 500, 10_000)] == [2, 2, 3, 3, 4, 4, 5, 5]
 
 
@@ -138,15 +138,15 @@ def test_short_texts_must_be_nearer() -> None:
         ("xyzzy", "semantic"),
     ],
 )
-def test_sectors_are_found_from_the_text(text: str, sector: str) -> None:
+def test_classify_finds_the_sector_by_keywords(text: str, sector: str) -> None:
     assert classify(text) == sector
 
 
-def test_the_category_decides_over_the_text() -> None:
+def test_classify_prefers_the_category_to_the_text() -> None:
     assert classify("Prefers tabs", "decision") == "reflective"
 
 
-def test_concepts_are_names_in_the_text() -> None:
+def test_find_concepts_returns_names_in_the_text() -> None:
     text = "Call `retry_all` in src/net/http.py; SessionStore and max_retries matter, `x` does not"
     assert find_concepts(text) == ["retry_all", "src/net/http.py", "SessionStore", "max_retries"]
 

@@ -95,16 +95,12 @@ def _add(db: Db, live: Generation | None, request: MemoryAdd, prepared: Prepared
     if request.session_id:
         link_session(db, request.session_id, row.id, "created", now)
     if match:
-        supersede(db, match.row, row, by=by, reason=match.reason, at=now, extracted_by=_extracted_by(request, by))
+        extracted_by: ExtractedBy = "system"
+        if request.supersedes:  # agents and extraction are language models
+            extracted_by = "user" if by == "user" else "llm"
+        supersede(db, match.row, row, by=by, reason=match.reason, at=now, extracted_by=extracted_by)
     memory = to_memory(get_memory(db, row.id, now), now)
     return Added(memory, "superseded" if match else "created", match.row.id if match else None, prepared.note)
-
-
-def _extracted_by(request: MemoryAdd, by: str) -> ExtractedBy:
-    """Return who decided that an older memory is superseded; agents and extraction are language models."""
-    if not request.supersedes:
-        return "system"
-    return "user" if by == "user" else "llm"
 
 
 def _find_match(

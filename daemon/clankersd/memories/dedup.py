@@ -125,10 +125,10 @@ def _match_by_vector(
 
 def _fetch_sharing_rare_words(db: Db, content: str, params: dict[str, Any]) -> list[MemoryRow]:
     """Fetch memories that contain a rare word of the text: those with the same meaning share some."""
-    known = db.value("SELECT max(number) FROM memories") or 0
+    last_number = db.value("SELECT max(number) FROM memories") or 0
     counted = []
     for word, stem in stems_by_word(db, content, MAX_QUERY_WORDS).items():
-        count = _frequencies.get(db, stem, known)
+        count = _frequencies.get(db, stem, last_number)
         if 0 < count <= MAX_WORD_FREQUENCY:
             counted.append((count, word))
     if not counted:

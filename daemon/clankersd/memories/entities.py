@@ -1,4 +1,4 @@
-"""Entities: people, projects, technologies, files and the like that memories mention.
+"""Entities: the people, projects, technologies, concepts, files and errors that memories mention.
 
 Entities belong to no scope, so visibility follows from the memories. An entity that only memories outside the caller's
 scopes mention does not exist for the caller. If such memories mention it as well, its summary may come from them: it

@@ -1,16 +1,16 @@
-"""The graph: what lies around a memory or an entity, and what else belongs to a memory.
+"""The graph of memories and entities: neighbours of a node, and memories related to a memory.
 
-Nothing outside the caller's scopes is in it, so no way leads through such a thing either.
+Nodes outside the caller's scopes are not part of it, so no path leads through them.
 """
 
 import json
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from clankers_protocol.entities import Graph, GraphEdge, GraphNeighbors, GraphNode
 from clankers_protocol.errors import Conflict, NotFound
-from clankers_protocol.memories import Memory, MemoryRelated, Related
+from clankers_protocol.memories import MemoryRelated, Related
 from clankersd import clock
 from clankersd.db import Db
 from clankersd.db.paging import fit_reply
@@ -31,21 +31,16 @@ if TYPE_CHECKING:
     from clankersd.app import Daemon
 
 Kind = Literal["memory", "entity"]
-Place = tuple[Kind, str]
-"""Where one is in the graph: a memory or an entity, and its id."""
-
 Via = Literal["relation", "entity", "similarity"]
-Way = tuple[str, Via, float, str]
-"""A memory, what leads to it, how surely, and in words."""
 
-LABEL_CHARACTERS = 80
-SIMILAR = 0.5
-"""From here on memories are near in meaning."""
+MAX_LABEL_CHARS = 80
+MIN_SIMILARITY = 0.5
+"""Cosine similarity from which memories count as related."""
 
-LOOK_FURTHER = 5
-"""How many times as many similar chunks are looked at as memories are wanted: some hold no more, some are of one."""
+OVERSAMPLING = 5
+"""Similar chunks fetched per requested memory: some are of outdated memories, several may be of one."""
 
-_NEXT = """
+_NEIGHBORS = """
     SELECT DISTINCT next.kind, next.id FROM (
         SELECT 'memory' AS kind, target_memory_id AS id FROM json_each(:memories)
             CROSS JOIN memory_relationships ON source_memory_id = json_each.value WHERE {relations}
@@ -70,7 +65,7 @@ _EDGES = """
       AND +link.entity_id IN (SELECT value FROM json_each(:entities)) AND {links}
     ORDER BY 1, 2, 3
 """
-_RELATED = f"""
+_BY_RELATION = f"""
     SELECT memories.id, 'relation' AS via, memory_relationships.confidence AS score,
            iif(source_memory_id = :id, 'this ' || relationship_type || ' that', 'that ' || relationship_type || ' this')
     FROM memory_relationships
@@ -78,16 +73,16 @@ _RELATED = f"""
     WHERE (source_memory_id = :id OR target_memory_id = :id) AND {HOLDS} AND {IN_SCOPE} AND {CURRENT}
     ORDER BY score DESC, memory_relationships.id LIMIT :limit
 """
-# The more memories speak of an entity, the less it says that two of them do.
-_SHARING = f"""
-    WITH own (id, name, name_key, spoken_of) AS MATERIALIZED (
+# The more memories mention an entity, the less it counts that two of them do.
+_BY_SHARED_ENTITY = f"""
+    WITH own (id, name, name_key, mention_count) AS MATERIALIZED (
         SELECT entities.id, name, name_key, (
             SELECT count(*) FROM memory_entities AS other JOIN memories ON memories.id = other.memory_id
             WHERE other.entity_id = entities.id AND {IN_SCOPE} AND {CURRENT}
         )
         FROM memory_entities AS link JOIN entities ON entities.id = link.entity_id WHERE link.memory_id = :id
     )
-    SELECT memories.id, 'entity' AS via, 1 - exp(sum(ln(1 - 0.5 / log2(1 + spoken_of)))) AS score,
+    SELECT memories.id, 'entity' AS via, 1 - exp(sum(ln(1 - 0.5 / log2(1 + mention_count)))) AS score,
            group_concat(name, ', ' ORDER BY name_key)
     FROM own JOIN memory_entities AS link ON link.entity_id = own.id JOIN memories ON memories.id = link.memory_id
     WHERE memories.id <> :id AND {IN_SCOPE} AND {CURRENT}
@@ -97,40 +92,155 @@ _OWN_VECTORS = """
     SELECT {vector_table}.embedding FROM chunks CROSS JOIN {vector_table} ON {vector_table}.rowid = chunks.id
     WHERE chunks.memory_id = :id AND chunks.chunking = :chunking
 """
-_OWNERS = """
+_MEMORIES_OF_CHUNKS = """
     SELECT chunks.id, chunks.memory_id FROM json_each(:chunks) CROSS JOIN chunks ON chunks.id = json_each.value
     WHERE chunks.memory_id <> :id
 """
 
 
+class _Node(NamedTuple):
+    """A memory or an entity in the graph."""
+
+    kind: Kind
+    id: str
+
+
+class _Path(NamedTuple):
+    """A way from the given memory to a related one."""
+
+    memory_id: str
+    via: Via
+    score: float
+    detail: str
+
+
 @dataclass(frozen=True)
-class _Rules:
-    """What there is of the graph for one call: conditions on relations, links and memories, and their parameters."""
+class _Visibility:
+    """SQL conditions on the relations, links and memories that one call may see, and their parameters."""
 
     conditions: dict[str, str]
     params: dict[str, Any]
 
 
 @dataclass(frozen=True)
-class _Around:
-    """A memory, what leads to others, and its vector when it has one."""
+class _Links:
+    """The paths from a memory to others by relations and entities, and the memory's vector."""
 
-    id: str
-    permitted: AllowedScopes
-    ways: list[Way]
+    memory_id: str
+    scopes: AllowedScopes
+    paths: list[_Path]
     vector: Vector | None
+
+
+# -- neighbours
 
 
 @handles(GraphNeighbors)
 async def neighbors(daemon: "Daemon", request: GraphNeighbors) -> Graph:
-    def look_around(db: Db) -> Graph:
-        now, permitted = clock.now(), allowed_scopes(db, request)
-        rules = _rules(request, permitted, now)
-        hops, truncated = _walk(db, _start(db, request.id, permitted), request, rules)
-        nodes = _nodes(db, hops, permitted, now, clock.to_ms(request.as_of))
-        return Graph(nodes, _edges(db, nodes, rules), truncated or len(nodes) < len(hops))
+    def find_neighbors(db: Db) -> Graph:
+        now, scopes = clock.now(), allowed_scopes(db, request)
+        visibility = _visibility(request, scopes, now)
+        hops, truncated = _walk(db, _find_start(db, request.id, scopes), request, visibility)
+        nodes = _to_graph_nodes(db, hops, scopes, now, clock.to_ms(request.as_of))
+        params = visibility.params | _id_params([_Node(node.kind, node.id) for node in nodes])
+        edges = [GraphEdge(*row) for row in db.tuples(_EDGES.format(**visibility.conditions), params)]
+        return Graph(nodes, edges, truncated or len(nodes) < len(hops))
 
-    return await daemon.store.read(look_around)
+    return await daemon.store.read(find_neighbors)
+
+
+def _visibility(request: GraphNeighbors, scopes: AllowedScopes, now: int) -> _Visibility:
+    as_of = clock.to_ms(request.as_of)
+    relations = ["1"]
+    links = "1"
+    if as_of is not None:
+        relations = [KNOWN_AS_OF]
+        links = "link.created_at <= :as_of"
+    if not request.include_closed:
+        relations.append(HOLDS)
+        memories = CURRENT if as_of is None else AS_OF
+    else:
+        memories = "memories.is_deleted = 0"
+        if as_of is not None:
+            memories += " AND memories.created_at <= :as_of"
+    if request.types is not None:
+        relations.append(OF_TYPES)
+    conditions = {"relations": " AND ".join(relations), "links": links, "memories": f"{IN_SCOPE} AND {memories}"}
+    params = scopes.params | {
+        "now": now,
+        "at": as_of or now,
+        "as_of": as_of,
+        "types": json.dumps(request.types),
+        "through": request.through_entities,
+    }
+    return _Visibility(conditions, params)
+
+
+def _find_start(db: Db, id_or_prefix: str, scopes: AllowedScopes) -> _Node:
+    """Return the memory or entity with this id or unique id prefix; raises NotFound or Conflict."""
+    nodes: list[_Node] = []
+    with at_field("id"):
+        with suppress(NotFound):
+            nodes.append(_Node("memory", find_memory(db, id_or_prefix, scopes).id))
+        with suppress(NotFound):
+            nodes.append(_Node("entity", visible_entity(db, id_or_prefix, scopes)))
+        for node in nodes:
+            if node.id == id_or_prefix or len(nodes) == 1:
+                return node
+        if not nodes:
+            raise NotFound(f"memory or entity not found: {id_or_prefix}")
+        ids = [node.id for node in nodes]
+        raise Conflict(f"{id_or_prefix} is the beginning of a memory and an entity", {"ids": ids})
+
+
+def _walk(
+    db: Db, start: _Node, request: GraphNeighbors, visibility: _Visibility
+) -> tuple[dict[_Node, int], bool]:  # fmt: skip
+    """Search breadth first; returns the distance of each node, nearest first, and whether the limit cut off some."""
+    sql = _NEIGHBORS.format(**visibility.conditions)
+    hops = {start: 0}
+    frontier = [start]
+    for hop in range(1, request.hops + 1):
+        room = request.limit - len(hops)
+        seen = json.dumps([f"{node.kind} {node.id}" for node in hops])
+        rows = db.tuples(sql, visibility.params | _id_params(frontier) | {"seen": seen, "room": room + 1})
+        frontier = [_Node(*row) for row in rows[:room]]
+        hops |= dict.fromkeys(frontier, hop)
+        if not frontier or len(rows) > room:
+            return hops, len(rows) > room
+    return hops, False
+
+
+def _id_params(nodes: list[_Node]) -> dict[str, str]:
+    return {
+        "memories": json.dumps([node.id for node in nodes if node.kind == "memory"]),
+        "entities": json.dumps([node.id for node in nodes if node.kind == "entity"]),
+    }
+
+
+def _to_graph_nodes(
+    db: Db, hops: dict[_Node, int], scopes: AllowedScopes, now: int, as_of: int | None
+) -> list[GraphNode]:  # fmt: skip
+    """Convert nodes to their wire form, nearest first, without memories that the reply cannot hold."""
+    sql = f"{SELECT_MEMORIES} JOIN json_each(:ids) ON memories.id = json_each.value ORDER BY json_each.key"
+    ids = json.dumps([node.id for node in hops if node.kind == "memory"])
+    rows = [MemoryRow(**row) for row in fit_reply(db.fetch(sql, {"ids": ids, "now": now}))]
+    memories = {memory.id: memory for memory in to_memories(db, rows, now, as_of)}
+    entities = entities_by_id(db, [node.id for node in hops if node.kind == "entity"], scopes, now)
+    nodes = []
+    for (kind, id_), hop in hops.items():
+        if kind == "entity":
+            nodes.append(GraphNode(id_, kind, entities[id_].name, hop, entity=entities[id_]))
+        elif id_ in memories:
+            memory = memories[id_]
+            label = " ".join((memory.summary or memory.content).split())
+            if len(label) > MAX_LABEL_CHARS:
+                label = f"{label[: MAX_LABEL_CHARS - 1]}…"
+            nodes.append(GraphNode(id_, kind, label, hop, memory=memory))
+    return nodes
+
+
+# -- related memories
 
 
 @handles(MemoryRelated)
@@ -138,124 +248,24 @@ async def neighbors(daemon: "Daemon", request: GraphNeighbors) -> Graph:
 async def related_memories(daemon: "Daemon", request: MemoryRelated) -> list[Related]:
     await daemon.queue.finish_pending(PENDING_SECONDS)
     live = daemon.index.live if daemon.store.vec.version else None
-    around = await daemon.store.read(lambda db: _linked(db, request, live))
-    ways = around.ways
-    if around.vector is not None and live is not None:
-        ways = ways + await _similar(daemon, around, around.vector, request.limit)
-    return await daemon.store.read(lambda db: _strongest(db, ways, around.permitted, request.limit))
+    links = await daemon.store.read(lambda db: _find_links(db, request, live))
+    paths = links.paths
+    if links.vector is not None:
+        paths = paths + await _find_similar(daemon, links, links.vector, request.limit)
+    return await daemon.store.read(lambda db: _best_related(db, paths, links.scopes, request.limit))
 
 
-# -- what lies around
-
-
-def _rules(request: GraphNeighbors, permitted: AllowedScopes, now: int) -> _Rules:
-    as_of = clock.to_ms(request.as_of)
-    relations = [KNOWN_AS_OF] if as_of is not None else ["1"]
-    memories = AS_OF if as_of is not None else CURRENT
-    if not request.include_closed:
-        relations.append(HOLDS)
-    elif as_of is None:
-        memories = "memories.is_deleted = 0"
-    else:
-        memories = "memories.is_deleted = 0 AND memories.created_at <= :as_of"
-    if request.types is not None:
-        relations.append(OF_TYPES)
-    conditions = {
-        "relations": " AND ".join(relations),
-        "links": "link.created_at <= :as_of" if as_of is not None else "1",
-        "memories": f"{IN_SCOPE} AND {memories}",
-    }
-    params = permitted.params | {"now": now, "at": as_of or now, "as_of": as_of, "types": json.dumps(request.types)}
-    return _Rules(conditions, params | {"through": request.through_entities})
-
-
-def _start(db: Db, given: str, permitted: AllowedScopes) -> Place:
-    """The memory or the entity that is or uniquely begins with `given`."""
-    found: list[Place] = []
+def _find_links(db: Db, request: MemoryRelated, live: Generation | None) -> _Links:
+    now, scopes = clock.now(), allowed_scopes(db, request)
     with at_field("id"):
-        with suppress(NotFound):
-            found.append(("memory", _memory(db, given, permitted)))
-        with suppress(NotFound):
-            found.append(("entity", visible_entity(db, given, permitted)))
-        if not found:
-            raise NotFound(f"memory or entity not found: {given}")
-        whole = [place for place in found if place[1] == given]
-        if len(found) > 1 and not whole:
-            raise Conflict(f"{given} is the beginning of a memory and an entity", {"ids": [id_ for _, id_ in found]})
-    return (whole or found)[0]
+        memory_id = find_memory(db, request.id, scopes).id
+    params = scopes.params | {"id": memory_id, "now": now, "at": now, "limit": request.limit}
+    rows = db.tuples(_BY_RELATION, params) + db.tuples(_BY_SHARED_ENTITY, params)
+    return _Links(memory_id, scopes, [_Path(*row) for row in rows], _mean_vector(db, memory_id, live))
 
 
-def _memory(db: Db, given: str, permitted: AllowedScopes) -> str:
-    return str(find_memory(db, given, permitted).id)
-
-
-def _walk(db: Db, start: Place, request: GraphNeighbors, rules: _Rules) -> tuple[dict[Place, int], bool]:
-    """How far everything within reach is, nearest first; and whether there is more than the limit."""
-    sql = _NEXT.format(**rules.conditions)
-    hops = {start: 0}
-    border = [start]
-    for hop in range(1, request.hops + 1):
-        room = request.limit - len(hops)
-        seen = json.dumps([f"{kind} {id_}" for kind, id_ in hops])
-        found: list[Any] = db.tuples(sql, rules.params | _ids(border) | {"seen": seen, "room": room + 1})
-        border = found[:room]
-        hops |= dict.fromkeys(border, hop)
-        if not border or len(found) > room:
-            return hops, len(found) > room
-    return hops, False
-
-
-def _ids(places: list[Place]) -> dict[str, str]:
-    return {
-        "memories": json.dumps([id_ for kind, id_ in places if kind == "memory"]),
-        "entities": json.dumps([id_ for kind, id_ in places if kind == "entity"]),
-    }
-
-
-def _nodes(db: Db, hops: dict[Place, int], permitted: AllowedScopes, now: int, as_of: int | None) -> list[GraphNode]:
-    """The places as nodes, nearest first; without memories that the reply cannot hold."""
-    memories = _memories(db, [id_ for kind, id_ in hops if kind == "memory"], now, as_of)
-    entities = entities_by_id(db, [id_ for kind, id_ in hops if kind == "entity"], permitted, now)
-    nodes = []
-    for (kind, id_), hop in hops.items():
-        if kind == "entity":
-            nodes.append(GraphNode(id_, kind, entities[id_].name, hop, entity=entities[id_]))
-        elif id_ in memories:
-            nodes.append(GraphNode(id_, kind, _label(memories[id_]), hop, memory=memories[id_]))
-    return nodes
-
-
-def _memories(db: Db, ids: list[str], now: int, as_of: int | None) -> dict[str, Memory]:
-    sql = f"{SELECT_MEMORIES} JOIN json_each(:ids) ON memories.id = json_each.value ORDER BY json_each.key"
-    rows = [MemoryRow(**row) for row in fit_reply(db.fetch(sql, {"ids": json.dumps(ids), "now": now}))]
-    return {memory.id: memory for memory in to_memories(db, rows, now, as_of)}
-
-
-def _label(memory: Memory) -> str:
-    line = " ".join((memory.summary or memory.content).split())
-    return line if len(line) <= LABEL_CHARACTERS else f"{line[: LABEL_CHARACTERS - 1]}…"
-
-
-def _edges(db: Db, nodes: list[GraphNode], rules: _Rules) -> list[GraphEdge]:
-    """Everything that joins two of the nodes."""
-    rows = db.tuples(_EDGES.format(**rules.conditions), rules.params | _ids([(node.kind, node.id) for node in nodes]))
-    return [GraphEdge(*row) for row in rows]
-
-
-# -- what belongs to a memory
-
-
-def _linked(db: Db, request: MemoryRelated, live: Generation | None) -> _Around:
-    now, permitted = clock.now(), allowed_scopes(db, request)
-    with at_field("id"):
-        memory_id = _memory(db, request.id, permitted)
-    params = permitted.params | {"id": memory_id, "now": now, "at": now, "limit": request.limit}
-    ways: list[Any] = db.tuples(_RELATED, params) + db.tuples(_SHARING, params)
-    return _Around(memory_id, permitted, ways, _own_vector(db, memory_id, live))
-
-
-def _own_vector(db: Db, memory_id: str, live: Generation | None) -> Vector | None:
-    """What the memory means as a whole."""
+def _mean_vector(db: Db, memory_id: str, live: Generation | None) -> Vector | None:
+    """Return the normalized mean of the vectors of a memory's chunks; None without vectors."""
     if live is None or live.identity.dims is None:
         return None
     sql = _OWN_VECTORS.format(vector_table=live.vector_table)
@@ -269,35 +279,37 @@ def _own_vector(db: Db, memory_id: str, live: Generation | None) -> Vector | Non
     return mean / length if length else None
 
 
-async def _similar(daemon: "Daemon", around: _Around, vector: Vector, limit: int) -> list[Way]:
-    """Memories near in meaning."""
+async def _find_similar(daemon: "Daemon", links: _Links, vector: Vector, limit: int) -> list[_Path]:
+    """Find memories with similar vectors."""
     engine = daemon.search_engine
-    visibility = memory_visibility(around.permitted, CURRENT, {"now": clock.now()})
+    visibility = memory_visibility(links.scopes, CURRENT, {"now": clock.now()})
     others = engine.build_filter(Criteria(sources=["memories"]), visibility)
-    found = dict(await engine.vectors.nearest(vector, others, (limit + 1) * LOOK_FURTHER))
-    params = {"chunks": json.dumps(list(found)), "id": around.id}
-    owners = await daemon.store.read(lambda db: db.tuples(_OWNERS, params))
-    return [
-        (memory_id, "similarity", min(1.0, found[chunk]), f"{found[chunk]:.2f} alike")
-        for chunk, memory_id in owners
-        if found[chunk] >= SIMILAR
-    ]
+    similarities = dict(await engine.vectors.nearest(vector, others, (limit + 1) * OVERSAMPLING))
+    params = {"chunks": json.dumps(list(similarities)), "id": links.memory_id}
+    rows = await daemon.store.read(lambda db: db.tuples(_MEMORIES_OF_CHUNKS, params))
+    paths = []
+    for chunk, memory_id in rows:
+        similarity = similarities[chunk]
+        if similarity >= MIN_SIMILARITY:
+            paths.append(_Path(memory_id, "similarity", min(1.0, similarity), f"{similarity:.2f} similar"))
+    return paths
 
 
-def _strongest(db: Db, ways: list[Way], permitted: AllowedScopes, limit: int) -> list[Related]:
-    """The memories that the ways lead to, each once, by its best way; those that the caller may see and that hold."""
+def _best_related(db: Db, paths: list[_Path], scopes: AllowedScopes, limit: int) -> list[Related]:
+    """Return each visible, current memory once, with its best path."""
     now = clock.now()
-    best: dict[str, Way] = {}
-    for way in sorted(ways, key=lambda way: (-way[2], get_args(Via).index(way[1]), way[0])):
-        best.setdefault(way[0], way)
+    preference = get_args(Via)
+    best: dict[str, _Path] = {}
+    for path in sorted(paths, key=lambda path: (-path.score, preference.index(path.via), path.memory_id)):
+        best.setdefault(path.memory_id, path)
     sql = f"""
         {SELECT_MEMORIES} JOIN json_each(:ids) ON memories.id = json_each.value WHERE {IN_SCOPE} AND {CURRENT}
         ORDER BY json_each.key LIMIT :limit
     """
-    params = permitted.params | {"ids": json.dumps(list(best)), "now": now, "limit": limit}
-    memories = to_memories(db, [MemoryRow(**row) for row in fit_reply(db.fetch(sql, params))], now)
-    return [
-        Related(memory, via, detail, round(score, 6))
-        for memory in memories
-        for _, via, score, detail in (best[memory.id],)
-    ]
+    params = scopes.params | {"ids": json.dumps(list(best)), "now": now, "limit": limit}
+    rows = [MemoryRow(**row) for row in fit_reply(db.fetch(sql, params))]
+    related = []
+    for memory in to_memories(db, rows, now):
+        path = best[memory.id]
+        related.append(Related(memory, path.via, path.detail, round(path.score, 6)))
+    return related

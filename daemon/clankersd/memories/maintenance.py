@@ -240,14 +240,12 @@ def _find_merges(rows: list[MemoryRow], live: Generation | None, now: int, db: D
         vector = fetch_own_vector(db, row.id, live) if live else None
         match = find_match(db, text, row.scope, row.category, now, vector, live, itself=row.id)
         if match and match.kind == "same" and match.row.archived_at is None:
-            weaker, stronger = sorted((row, match.row), key=_strength)
+            weaker, stronger = sorted(
+                (row, match.row),
+                key=lambda one: (one.pinned, one.importance, one.confidence, one.access_count, one.id),
+            )
             steps.append(Step("merged", weaker.id, f"{match.reason} as {stronger.id}", stronger.id))
     return steps
-
-
-def _strength(row: MemoryRow) -> tuple[int, float, float, int, str]:
-    """Order near-duplicates; the greatest one is not merged away."""
-    return row.pinned, row.importance, row.confidence, row.access_count, row.id
 
 
 # -- applying

@@ -19,7 +19,7 @@ from clankersd.memories.similarity import content_hash, quarters, simhash
 from clankersd.memories.store import Columns, MemoryRow, insert_row, to_json
 
 EMBED_TIMEOUT_SECONDS = 1.0
-"""How long an addition waits for its vector. Without a vector, near-duplicates are found by words only."""
+"""Longest wait of an addition for its vector. Without one, near-duplicates are detected by their words alone."""
 
 
 @dataclass(frozen=True)

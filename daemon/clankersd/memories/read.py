@@ -111,8 +111,8 @@ async def memory_list(daemon: "Daemon", request: MemoryList) -> MemoryPage:
         sql = _PAGE_KEYS.format(sort=sort, conditions=" AND ".join(conditions))
         keys = db.tuples(sql, params | {"limit": request.limit + 1})
         select_one = f"{SELECT_MEMORIES} WHERE memories.id = :id"
-        found = (row for id_, _ in keys[: request.limit] for row in db.fetch(select_one, {"id": id_, "now": now}))
-        rows = [MemoryRow(**row) for row in fit_reply(take_page(found))]
+        fetched = (row for id_, _ in keys[: request.limit] for row in db.fetch(select_one, {"id": id_, "now": now}))
+        rows = [MemoryRow(**row) for row in fit_reply(take_page(fetched))]
         cursor = None
         if rows and len(keys) > len(rows):
             last_id, last_key = keys[len(rows) - 1]

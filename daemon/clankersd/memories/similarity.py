@@ -38,7 +38,7 @@ def words(text: str) -> list[str]:
 
 
 def simhash(text: str) -> int | None:
-    """Return 64 bits of which similar texts share most; None for a text without words, which is similar to nothing."""
+    """Return a 64-bit hash that differs little between similar texts; None for a text without words."""
     features = words(text)
     if not features:
         return None

@@ -90,8 +90,8 @@ async def memory_import(daemon: "Daemon", request: MemoryImport) -> Imported:
     valid: list[tuple[MemoryRecord, PreparedMemory]] = []
     for number, fields in enumerate(request.memories, 1):
         try:
-            record, found = await prepare(partial(_parse_redacted, fields))
-            secrets.update(found)
+            record, counts = await prepare(partial(_parse_record, fields))
+            secrets.update(counts)
             valid.append((record, await prepare_memory(daemon.index, record.content, compare=False)))
         except RpcError as error:
             refused[str(fields.get("id") or f"number {number}")] = error.message
@@ -105,11 +105,8 @@ async def memory_import(daemon: "Daemon", request: MemoryImport) -> Imported:
     return Imported(len(created), relations, len(request.memories) - len(created) - len(refused), refused)
 
 
-def _parse_redacted(fields: dict[str, Any]) -> tuple[MemoryRecord, dict[str, int]]:
-    return without_secrets(_parse_record(fields))
-
-
-def _parse_record(fields: dict[str, Any]) -> MemoryRecord:
+def _parse_record(fields: dict[str, Any]) -> tuple[MemoryRecord, dict[str, int]]:
+    """Validate a record and redact it; returns it with the number of secrets of each kind. Raises InvalidParams."""
     try:
         record = msgspec.convert(fields, MemoryRecord)
     except msgspec.ValidationError as error:
@@ -125,7 +122,7 @@ def _parse_record(fields: dict[str, Any]) -> MemoryRecord:
         _validate_period(relation.valid_from or relation.created_at, relation.valid_until, "$.relations")
     if not all(name_key(mention.name) for mention in record.entities):
         raise InvalidParams("invalid params: there is no name in it - at `$.entities`")
-    return record
+    return without_secrets(record)
 
 
 def _validate_period(valid_from: float, valid_until: float | None, field: str) -> None:
@@ -143,7 +140,9 @@ def _store_records(
     for record, prepared in records:
         refused.pop(record.id, None)  # the transaction may run a second time
         stored_scope = db.value("SELECT scope FROM memories WHERE id = :id", {"id": record.id})
-        project = _local_project_id(db, record)
+        project = None
+        if record.project_path is not None:  # a project that does not exist here gets the id it has in the export
+            project = find_project_id(db, record.project_path) or record.project_id or clock.new_id()
         scope = record.scope
         if scope == f"project:{record.project_id}" and project:
             scope = f"project:{project}"
@@ -156,13 +155,6 @@ def _store_records(
             relations += record.relations
     # After all memories: a relation may come with the first of its two.
     return created, sum(import_relation(db, _to_relation(record), scopes) for record in relations)
-
-
-def _local_project_id(db: Db, record: MemoryRecord) -> str | None:
-    """Return the id here of the project at the record's path; a new project keeps the id of the export."""
-    if record.project_path is None:
-        return None
-    return find_project_id(db, record.project_path) or record.project_id or clock.new_id()
 
 
 def _store_record(

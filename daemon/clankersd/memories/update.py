@@ -22,9 +22,8 @@ from clankers_protocol.memory_changes import (
 )
 from clankersd import clock
 from clankersd.capture.redaction import count_redactions, without_secrets
-from clankersd.db import Db, Notification, Store
+from clankersd.db import Db, Notification
 from clankersd.index.backlog import add_to_backlog, rechunk
-from clankersd.index.index import Index
 from clankersd.index.vectors import label_of
 from clankersd.memories.filters import is_narrowed, query_condition, selection_conditions
 from clankersd.memories.prepared import (
@@ -177,7 +176,10 @@ async def memory_restore(daemon: "Daemon", request: MemoryRestore) -> Memory:
         now = clock.now()
         row = find_memory(db, request.id, allowed_scopes(db, request), now)
         if row.is_deleted:
-            _refuse_duplicate(db, row, now)
+            # The same text may have been added again since.
+            sql = f"SELECT id FROM memories WHERE content_hash = :hash AND scope = :scope AND {CURRENT}"
+            if duplicate := db.value(sql, {"hash": row.content_hash, "scope": row.scope, "now": now}):
+                raise Conflict(f"memory {duplicate} has the same text: {row.id} stays deleted", {"id": duplicate})
             update_columns(db, row.id, {"is_deleted": 0, "deleted_at": None})
             close_replaced_supersessions(db, row.id, now)
             add_to_backlog(db, "memory", row.id)
@@ -192,13 +194,6 @@ async def memory_restore(daemon: "Daemon", request: MemoryRestore) -> Memory:
     await rechunk(daemon.index, "memory", memory.id)
     daemon.index.wake()
     return memory
-
-
-def _refuse_duplicate(db: Db, row: MemoryRow, now: int) -> None:
-    """Raise Conflict when the same text was added again after the memory was deleted."""
-    sql = f"SELECT id FROM memories WHERE content_hash = :hash AND scope = :scope AND {CURRENT}"
-    if duplicate := db.value(sql, {"hash": row.content_hash, "scope": row.scope, "now": now}):
-        raise Conflict(f"memory {duplicate} has the same text: {row.id} stays deleted", {"id": duplicate})
 
 
 @handles(MemoryPurge)
@@ -219,7 +214,13 @@ async def memory_bulk_delete(daemon: "Daemon", request: MemoryBulkDelete) -> Cha
 
     def delete(db: Db) -> Changed:
         now = clock.now()
-        ids = _select_ids(db, request, now)
+        conditions, params = selection_conditions(db, request, now)
+        if request.query is not None:
+            conditions.append(query_condition(request.query, params))
+        if not request.purge:
+            conditions.append("memories.is_deleted = 0")
+        rows = db.fetch(f"SELECT id FROM memories WHERE {' AND '.join(conditions)} ORDER BY created_at, id", params)
+        ids = [row["id"] for row in rows]
         if not request.dry_run:
             for memory_id in ids:
                 if request.purge:
@@ -232,16 +233,6 @@ async def memory_bulk_delete(daemon: "Daemon", request: MemoryBulkDelete) -> Cha
     if request.dry_run:
         return await daemon.store.read(delete)
     return await daemon.store.write(delete)
-
-
-def _select_ids(db: Db, request: MemoryBulkDelete, now: int) -> list[str]:
-    conditions, params = selection_conditions(db, request, now)
-    if request.query is not None:
-        conditions.append(query_condition(request.query, params))
-    if not request.purge:
-        conditions.append("memories.is_deleted = 0")
-    rows = db.fetch(f"SELECT id FROM memories WHERE {' AND '.join(conditions)} ORDER BY created_at, id", params)
-    return [row["id"] for row in rows]
 
 
 @handles(MemoryReinforce)
@@ -337,7 +328,10 @@ async def memory_promote(daemon: "Daemon", request: MemoryPromote) -> Memory:
         return to_memory(get_memory(db, row.id, now), now)
 
     memory = await daemon.store.write(promoted)
-    await _update_mirror_scope(daemon.store, daemon.index, memory)
+    sql = "SELECT id FROM chunks WHERE memory_id = :id"
+    chunks = await daemon.store.read(lambda db: db.tuples(sql, {"id": memory.id}))
+    if daemon.index.mirror is not None:  # the vectors in memory carry the scope too
+        daemon.index.mirror.relabel([row[0] for row in chunks], label_of("memories", memory.scope))
     return memory
 
 
@@ -352,13 +346,6 @@ def promote(db: Db, row: MemoryRow, tier: str, scope: str, by: str, reason: str 
     update_columns(db, row.id, {"tier": tier, "scope": scope, "updated_at": now})
     db.execute("UPDATE chunks SET scope = :scope WHERE memory_id = :id", {"scope": scope, "id": row.id})
     log_change(db, row.id, "promoted", by, reason, before, now)
-
-
-async def _update_mirror_scope(store: Store, index: Index, memory: Memory) -> None:
-    """Set the scope of a memory's vectors in the in-memory mirror."""
-    rows = await store.read(lambda db: db.tuples("SELECT id FROM chunks WHERE memory_id = :id", {"id": memory.id}))
-    if index.mirror is not None:
-        index.mirror.relabel([row[0] for row in rows], label_of("memories", memory.scope))
 
 
 def _find_undeleted(db: Db, request: Scoped[Any], id_or_prefix: str, now: int) -> MemoryRow:

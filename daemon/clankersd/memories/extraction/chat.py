@@ -168,7 +168,11 @@ class Chat:
             raise ChatRefused(refusal.reason) from refusal
         except ServiceUnavailable as error:
             raise ChatUnavailable(error.reason, retry_after=error.retry_after, permanent=error.permanent) from error
-        text = _answer_text(reply)
+        if not reply.choices or not reply.choices[0].message.content:
+            raise ChatRefused("the chat service's answer is empty")
+        if reply.choices[0].finish_reason == "length":
+            raise ChatRefused("the chat service's answer is cut off")
+        text = reply.choices[0].message.content
         counted = reply.usage.total_tokens if reply.usage else 0
         return Answer(text, counted or (len(instructions) + len(data) + len(text)) // CHARACTERS_PER_TOKEN)
 
@@ -204,14 +208,6 @@ class Chat:
             wrong_key = f"{service} refuses the key in {key.source}: put a valid one there"
         missing = f"{service} has no model {self.settings.model}, or the url is wrong: set chat_model or chat_url"
         return ErrorTexts(service, wrong_key, missing, "chat_url")
-
-
-def _answer_text(reply: _Reply) -> str:
-    if not reply.choices or not reply.choices[0].message.content:
-        raise ChatRefused("the chat service's answer is empty")
-    if reply.choices[0].finish_reason == "length":
-        raise ChatRefused("the chat service's answer is cut off")
-    return reply.choices[0].message.content
 
 
 def decode_answer(text: str, answer_type: type[T]) -> T:

@@ -138,7 +138,11 @@ def _find_in_message(message: SessionMessage) -> Iterable[Candidate]:
 
 def _to_candidate(rule: Rule, fact: str, following: str, message: SessionMessage) -> Candidate:
     """Make a candidate of a fact, with the following sentence if that gives a reason."""
-    content = _to_sentence(fact)
+    fact = _LEADING_TO.sub("", fact)
+    first_word = re.split(r"[ '’,]", fact, maxsplit=1)[0].lower()
+    if first_word in STOP_WORDS or first_word in _LOWERCASE_STARTS:  # any other may be a name in lower case
+        fact = fact[0].upper() + fact[1:]
+    content = end_with_period(fact)
     if _REASON.match(following) and not noise_reason(following):
         content = shorten(f"{content} {end_with_period(following)}")
     category = "preference" if rule.category == "fact" and _PREFERENCE.search(content) else rule.category
@@ -153,14 +157,6 @@ def _to_candidate(rule: Rule, fact: str, following: str, message: SessionMessage
     )
 
 
-def _to_sentence(fact: str) -> str:
-    fact = _LEADING_TO.sub("", fact)
-    first_word = re.split(r"[ '’,]", fact, maxsplit=1)[0].lower()
-    if first_word in STOP_WORDS or first_word in _LOWERCASE_STARTS:  # any other may be a name in lower case
-        fact = fact[0].upper() + fact[1:]
-    return end_with_period(fact)
-
-
 # -- corrected commands
 
 
@@ -173,7 +169,8 @@ def find_fixes(calls: list[ToolCall]) -> list[Candidate]:
         failed_command = _command_of(call)
         if failed_command is None:
             continue
-        later = [one for one in calls[number + 1 : number + 1 + MAX_CALLS_TO_FIX] if one.name == call.name]
+        next_calls = calls[number + 1 : number + 1 + MAX_CALLS_TO_FIX]
+        later = [later_call for later_call in next_calls if later_call.name == call.name]
         fix = _find_fix(failed_command, later)
         if fix is None:
             continue
