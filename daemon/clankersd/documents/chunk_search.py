@@ -139,30 +139,30 @@ async def _vector_of(daemon: "Daemon", query: str) -> tuple[Vector | None, str |
 
 async def _nearest(daemon: "Daemon", vector: Vector, allowed: Eligible, limit: int) -> list[ScoredChunk]:
     """Return the nearest chunks. Children of one parent count once, so the search widens if too few remain."""
-    wanted = limit
+    k = limit
     while True:
-        found = await nearest_exactly(daemon, vector, allowed, wanted)
-        hits = await _scored(daemon, found)
-        if len(hits) >= limit or len(found) < wanted or wanted == MAX_NEIGHBOURS:
+        neighbours = await nearest_exactly(daemon, vector, allowed, k)
+        hits = await _scored(daemon, neighbours)
+        if len(hits) >= limit or len(neighbours) < k or k == MAX_NEIGHBOURS:
             return hits[:limit]
-        wanted = min(wanted * 4, MAX_NEIGHBOURS)
+        k = min(k * 4, MAX_NEIGHBOURS)
 
 
-async def _scored(daemon: "Daemon", found: Found) -> list[ScoredChunk]:
+async def _scored(daemon: "Daemon", scored: Found) -> list[ScoredChunk]:
     """Fetch the document chunks of the hits, each once, with parents in place of their children."""
-    params = {"ids": json.dumps([number for number, _ in found])}
+    params = {"ids": json.dumps([number for number, _ in scored])}
 
     def fetch(db: Db) -> dict[int, dict[str, Any]]:
         return {row["number"]: row for row in db.fetch(_SELECT_HITS, params)}
 
     rows = await daemon.store.read(fetch)
     hits: dict[str, ScoredChunk] = {}
-    for number, score in found:
+    for number, score in scored:
         row = rows.get(number)
         if row is not None and row["id"] not in hits:
-            facts = {name: row.pop(name) for name in ("number", "matched", "title", "source")}
-            chunk = _chunk_from_row(row)
-            hits[chunk.id] = ScoredChunk(chunk, facts["title"], facts["source"], round(score, 6), facts["matched"])
+            del row["number"]
+            title, source, matched = row.pop("title"), row.pop("source"), row.pop("matched")
+            hits[row["id"]] = ScoredChunk(_chunk_from_row(row), title, source, round(score, 6), matched)
     return list(hits.values())
 
 

@@ -149,9 +149,9 @@ async def delete(daemon: "Daemon", session_id: str, dry_run: bool, what: str = "
         return row, _counts(db, session_id)
 
     def remove(db: Db) -> tuple[dict[str, Any], SessionCounts]:
-        found = count(db)
+        counted = count(db)
         db.execute("DELETE FROM sessions WHERE id = :id", {"id": session_id})
-        return found
+        return counted
 
     row, counts = await (daemon.store.read(count) if dry_run else daemon.store.write(remove))
     if not dry_run:

@@ -66,8 +66,8 @@ _INSERT_VERSION = """
     VALUES (:skill_id, :version, :skill_json, :created_by, :created_at)
 """
 _HAS_TAGS = """
-    NOT EXISTS (SELECT 1 FROM json_each(:tags) AS wanted
-                WHERE wanted.value NOT IN (SELECT value FROM json_each(skills.tags_json)))
+    NOT EXISTS (SELECT 1 FROM json_each(:tags) AS required
+                WHERE required.value NOT IN (SELECT value FROM json_each(skills.tags_json)))
 """
 _SELECT_SUMMARY = "SELECT id, name, description, tags_json, version, updated_at FROM skills"
 # Name and description are the text that is embedded; tags and instructions are searched by keyword only.
@@ -260,8 +260,8 @@ def _index(db: Db, index: Index, skill_id: str) -> None:
     prepared = index.prepare(row["text"])
     if prepared is None:
         cut_later(db, "skill", skill_id)
-    for one in prepared or ():
-        replace(db, _owner(row), one)
+    for chunks in prepared or ():
+        replace(db, _owner(row), chunks)
 
 
 def _update(db: Db, index: Index, skill: Skill, changes: dict[str, Any], by: str | None) -> tuple[Skill, str]:
