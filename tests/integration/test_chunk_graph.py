@@ -1,4 +1,4 @@
-"""The graph between chunks: kept strict, followed far enough, and never lost in circles."""
+"""The graph of document chunks: validation, traversal, cycles, pruning."""
 
 from collections.abc import Iterator
 from typing import Any, get_args
@@ -26,7 +26,7 @@ def reached(connection: RawConnection, *ids: str, **options: Any) -> dict[str, f
     return {one["chunkId"]: one["score"] for one in connection.call("graph.traverse", ids=list(ids), **options)}
 
 
-def test_all_eight_relations_are_known(graph: RawConnection) -> None:
+def test_edges_accept_all_eight_relations(graph: RawConnection) -> None:
     relations = get_args(Relation)
     assert len(relations) == 8
     assert link(graph, *(edge("a0", "a1", relation) for relation in relations))["stored"] == 8
@@ -45,7 +45,7 @@ def test_all_eight_relations_are_known(graph: RawConnection) -> None:
         (edge("a0", "a1", nonsense=1), "nonsense"),
     ],
 )
-def test_one_bad_edge_refuses_all(graph: RawConnection, bad: dict[str, Any], says: str) -> None:
+def test_edges_with_one_invalid_are_all_rejected(graph: RawConnection, bad: dict[str, Any], says: str) -> None:
     reply = graph.request("graph.storeEdges", {"edges": [edge("a3", "a4"), bad]})
     assert reply["error"]["code"] == -32602
     assert says in reply["error"]["message"]
@@ -69,13 +69,15 @@ def test_one_bad_edge_refuses_all(graph: RawConnection, bad: dict[str, Any], say
         ("search", {"query": "a", "graph": {"depth": 1}}, "depth"),
     ],
 )
-def test_bad_questions_are_refused(graph: RawConnection, method: str, params: dict[str, Any], says: str) -> None:
+def test_invalid_graph_params_are_rejected(
+    graph: RawConnection, method: str, params: dict[str, Any], says: str
+) -> None:
     reply = graph.request(method, params)
     assert reply["error"]["code"] == -32602
     assert says in reply["error"]["message"]
 
 
-def test_a_walk_goes_as_far_as_it_may_and_fades(graph: RawConnection) -> None:
+def test_traversal_stops_at_its_hops_and_decays(graph: RawConnection) -> None:
     link(graph, edge("a0", "a1", weight=0.8), edge("a1", "a2"), edge("a2", "a3"))
     assert reached(graph, "a0", hops=1, decay=0.5) == {"a1": 0.4}
     assert reached(graph, "a0", hops=3, decay=0.5) == {"a1": 0.4, "a2": 0.2, "a3": 0.1}
@@ -89,7 +91,7 @@ def test_a_walk_goes_as_far_as_it_may_and_fades(graph: RawConnection) -> None:
     ]  # fmt: skip
 
 
-def test_a_walk_respects_direction_and_relations(graph: RawConnection) -> None:
+def test_traversal_respects_direction_and_relations(graph: RawConnection) -> None:
     link(graph, edge("a0", "a1"), edge("a2", "a0"), edge("a0", "a3", "contradicts"))
     assert set(reached(graph, "a0", direction="out", hops=1)) == {"a1", "a3"}
     assert set(reached(graph, "a0", direction="in", hops=1)) == {"a2"}
@@ -99,13 +101,13 @@ def test_a_walk_respects_direction_and_relations(graph: RawConnection) -> None:
     assert back["way"][0]["backwards"] is True
 
 
-def test_circles_end_and_the_best_way_counts(graph: RawConnection) -> None:
+def test_traversal_ends_in_cycles_and_takes_the_best_path(graph: RawConnection) -> None:
     link(graph, edge("a0", "a1"), edge("a1", "a2"), edge("a2", "a0"), edge("a0", "a2", "similar_to", 0.3))
     found = reached(graph, "a0", hops=5, decay=0.9, direction="out")
     assert found == {"a1": 0.9, "a2": 0.81}  # by way of a1, not straight
 
 
-def test_pruning_removes_the_weak_and_the_surplus_but_not_what_ingesting_made(graph: RawConnection) -> None:
+def test_prune_removes_weak_and_surplus_edges_but_none_made_by_ingestion(graph: RawConnection) -> None:
     link(graph, *(edge("a0", f"b{n}", weight=0.1 * (n + 1)) for n in range(5)))
     graph.call("document.store", id="c", chunks=[{"id": "c0", "content": "x"}, {"id": "c1", "content": "y"}])
     asked = {"minWeight": 0.25, "mostPerChunk": 2}
@@ -119,7 +121,7 @@ def test_pruning_removes_the_weak_and_the_surplus_but_not_what_ingesting_made(gr
     graph.call("document.delete", id="c")
 
 
-def test_edges_go_with_their_chunks(graph: RawConnection) -> None:
+def test_edges_are_deleted_with_their_chunks(graph: RawConnection) -> None:
     link(graph, edge("a0", "b0"), edge("b0", "a1"))
     graph.call("document.delete", id="b")
     assert graph.call("graph.getEdges", ids=["a0"]) == []

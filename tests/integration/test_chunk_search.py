@@ -1,4 +1,4 @@
-"""Searching chunks of documents: the right ones, all of them, whatever is filtered out."""
+"""Search of document chunks: the right ones and all of them, with any filter."""
 
 import base64
 import random
@@ -124,7 +124,7 @@ def library(shared_daemon: DaemonProcess, shelf: Shelf) -> Iterator[RawConnectio
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(filters=st.lists(one_filter(), max_size=4), k=st.integers(1, 60), seed=st.integers(0, 2**32 - 1))
-def test_chunk_search_with_filters_equals_brute_force(
+def test_filtered_search_equals_an_exhaustive_comparison(
     library: RawConnection, shelf: Shelf, filters: list[dict[str, Any]], k: int, seed: int
 ) -> None:
     query = np.random.default_rng(seed).standard_normal(DIMS)
@@ -135,7 +135,7 @@ def test_chunk_search_with_filters_equals_brute_force(
     assert all(abs(hit["score"] - score) < 1e-4 for hit, (_, score) in zip(found, wanted, strict=True))
 
 
-def test_chunk_search_finds_the_same_before_vectors_are_in_memory(home: Path) -> None:
+def test_search_finds_the_same_before_vectors_are_in_memory(home: Path) -> None:
     shelf = Shelf(12)  # more than are brought into memory while a search waits
     query = shelf.vectors[4321]
     filters = [{"field": "meta.colour", "op": "eq", "value": "green"}]
@@ -148,14 +148,14 @@ def test_chunk_search_finds_the_same_before_vectors_are_in_memory(home: Path) ->
     assert [hit["chunk"]["id"] for hit in found] == [chunk for chunk, _ in shelf.nearest(query, filters, 25)]
 
 
-def test_search_with_filters_on_documents_returns_its_full_limit(library: RawConnection) -> None:
+def test_filtered_hybrid_search_returns_as_many_as_requested(library: RawConnection) -> None:
     filters = [{"field": "document", "op": "eq", "value": "d3"}]
     hits = library.call("search", query="chunk of document", filters=filters, limit=100)["hits"]
     assert len(hits) == 100
     assert {hit["ref"]["documentId"] for hit in hits} == {"d3"}
 
 
-def test_chunk_search_applies_each_filter_and_its_negation(
+def test_filters_of_the_client_and_their_negations(
     library: RawConnection, shared_daemon: DaemonProcess, shelf: Shelf
 ) -> None:
     vector = packed(shelf.vectors[0])
@@ -176,12 +176,12 @@ def test_chunk_search_applies_each_filter_and_its_negation(
             assert not any(test(rows[hit.chunk.id]) for hit in others)
 
 
-def test_chunk_get_returns_chunks_in_the_order_of_the_given_ids(library: RawConnection) -> None:
+def test_chunks_are_returned_in_the_order_of_the_given_ids(library: RawConnection) -> None:
     ids = ["d3c7", "d0c0", "nothing", "d39c499"]
     assert [chunk["id"] for chunk in library.call("chunk.get", ids=ids)] == ["d3c7", "d0c0", "d39c499"]
 
 
-def test_chunk_search_by_keyword_works_without_an_embedder(home: Path) -> None:
+def test_keyword_search_works_without_an_embedder(home: Path) -> None:
     with running_daemon(home, CLANKERS_EMBEDDER="none") as daemon, daemon.connect() as connection:
         connection.call("document.ingest", text="Dippers walk under water.", source="birds")
         found = connection.call("chunk.search", query="dippers")
@@ -196,7 +196,7 @@ def test_chunk_search_by_keyword_works_without_an_embedder(home: Path) -> None:
             assert connection.request(method, params)["error"]["code"] == 4009
 
 
-def test_document_chunks_with_given_vectors_keep_them_and_others_are_embedded(connection: RawConnection) -> None:
+def test_client_vectors_are_stored_and_missing_ones_computed(connection: RawConnection) -> None:
     chance = random.Random(3)
     own = [chance.gauss(0, 1) for _ in range(256)]
     chunks = [

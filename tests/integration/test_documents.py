@@ -1,4 +1,4 @@
-"""Documents over the socket: handed over, changed in place, found, deleted without a trace."""
+"""Documents over the socket: ingested, updated in place, found, and deleted completely."""
 
 import base64
 import os
@@ -48,7 +48,7 @@ def test_documents_are_stored_without_their_secrets(documents: RawConnection) ->
     assert sum(documents.call("capture.status")["redacted"].values()) == before + 2
 
 
-def test_a_text_is_stored_cut_and_found(documents: RawConnection) -> None:
+def test_ingested_text_is_chunked_stored_and_found(documents: RawConnection) -> None:
     text = f"# Birds\n\n{PROSE}\n\n## Owls\n\nOwls hunt at night with silent zephyrwings."
     ingested = documents.call("document.ingest", text=text, source="birds.md", metadata={"shelf": "nature"})
     assert ingested["outcome"] == "stored"
@@ -66,7 +66,7 @@ def test_a_text_is_stored_cut_and_found(documents: RawConnection) -> None:
     assert chunk["startLine"] == text.count("\n", 0, chunk["startOffset"]) + 1
 
 
-def test_unchanged_is_skipped_and_the_same_source_updates_in_place(documents: RawConnection) -> None:
+def test_unchanged_document_is_skipped_and_the_same_source_updates_in_place(documents: RawConnection) -> None:
     parts = [f"Paragraph {number} is about subject{number}. {'It goes on. ' * 60}" for number in range(12)]
     first = documents.call("document.ingest", text="\n\n".join(parts), source="notes")
     before = {chunk["content"]: chunk["id"] for chunk in chunks_of(documents, first["document"]["id"])}
@@ -87,7 +87,7 @@ def test_unchanged_is_skipped_and_the_same_source_updates_in_place(documents: Ra
     assert documents.call("document.get", source="notes")["text"] == "\n\n".join(parts[:9])
 
 
-def test_what_is_said_of_an_unchanged_document_is_updated(documents: RawConnection) -> None:
+def test_title_and_metadata_of_an_unchanged_document_are_updated(documents: RawConnection) -> None:
     documents.call("document.ingest", text=PROSE, source="p", title="Old name")
     changed = documents.call("document.ingest", text=PROSE, source="p", title="Gyrfalcon papers", metadata={"a": 1})
     assert changed["outcome"] == "updated"
@@ -95,14 +95,14 @@ def test_what_is_said_of_an_unchanged_document_is_updated(documents: RawConnecti
     assert search(documents, "gyrfalcon")
 
 
-def test_another_way_of_cutting_cuts_anew(documents: RawConnection) -> None:
+def test_other_chunking_options_chunk_the_document_again(documents: RawConnection) -> None:
     one = documents.call("document.ingest", text=PROSE, source="p", chunkTokens=400)
     two = documents.call("document.ingest", text=PROSE, source="p", chunkTokens=64)
     assert two["outcome"] == "updated"
     assert two["document"]["chunks"] > one["document"]["chunks"]
 
 
-def test_a_text_without_a_source_is_its_own_name(documents: RawConnection) -> None:
+def test_text_without_a_source_is_identified_by_its_hash(documents: RawConnection) -> None:
     one = documents.call("document.ingest", text=PROSE)
     assert documents.call("document.ingest", text=PROSE)["outcome"] == "unchanged"
     assert documents.call("document.ingest", text=PROSE + "!")["document"]["id"] != one["document"]["id"]
@@ -132,20 +132,20 @@ def test_files_and_bytes_of_every_kind_are_found(
     assert {hit["ref"]["documentSource"] for hit in search(documents, word)} == {str(tmp_path / name), f"mem/{name}"}
 
 
-def test_a_text_is_text_whatever_its_source_is_called(documents: RawConnection) -> None:
+def test_text_is_text_even_if_its_source_names_a_pdf(documents: RawConnection) -> None:
     document = documents.call("document.ingest", text="Text of a paper on grebes.", source="/papers/a.pdf")["document"]
     assert document["kind"] == "text"
     untitled = documents.call("document.ingest", text='{"a": 1}', kind="json")["document"]
     assert untitled["title"] == "Untitled json"
 
 
-def test_a_url_is_only_a_name(documents: RawConnection) -> None:
+def test_url_source_is_only_a_name(documents: RawConnection) -> None:
     url = "https://example.invalid/guide.html"
     document = documents.call("document.ingest", text="<p>Given content on lemurs.</p>", source=url)["document"]
     assert (document["source"], document["kind"]) == (url, "html")
 
 
-def test_cutting_by_meaning_keeps_what_belongs_together(documents: RawConnection) -> None:
+def test_semantic_chunking_does_not_split_a_topic(documents: RawConnection) -> None:
     birds = "The owl is a bird of prey. Owls and hawks are birds that hunt. Birds have feathers and wings. "
     money = "The bank raised interest rates. Loans and credit cost more money. Investors sold bank shares. "
     document = documents.call("document.ingest", text=birds + money, source="p", strategy="semantic")["document"]
@@ -158,7 +158,7 @@ def test_cutting_by_meaning_keeps_what_belongs_together(documents: RawConnection
 # -- store
 
 
-def test_chunks_of_ones_own_are_stored_with_parents_and_metadata(documents: RawConnection) -> None:
+def test_client_chunks_are_stored_with_parents_and_metadata(documents: RawConnection) -> None:
     chunks = [
         {"id": "whole", "content": "All about narwhals and their tusks."},
         {"id": "part", "parentId": "whole", "content": "narwhals", "metadata": {"page": 3}},
@@ -176,7 +176,7 @@ def test_chunks_of_ones_own_are_stored_with_parents_and_metadata(documents: RawC
     assert not documents.call("chunk.searchKeyword", query="nothing else")["hits"]
 
 
-def test_a_document_stored_again_by_its_id_keeps_its_source(documents: RawConnection) -> None:
+def test_document_stored_again_by_id_retains_its_source(documents: RawConnection) -> None:
     stored = documents.call("document.store", id="mine", source="where", chunks=[{"content": "one"}])
     again = documents.call("document.store", id="mine", chunks=[{"content": "two"}])
     assert (again["outcome"], again["document"]["source"]) == ("updated", "where")
@@ -186,7 +186,7 @@ def test_a_document_stored_again_by_its_id_keeps_its_source(documents: RawConnec
 # -- read, list, update, delete
 
 
-def test_a_long_text_is_read_in_parts(documents: RawConnection) -> None:
+def test_document_text_is_read_in_parts(documents: RawConnection) -> None:
     text = "\n".join(f"line {number} – ünï" for number in range(30_000))
     documents.call("document.ingest", text=text, source="long")
     read, offset = "", 0
@@ -218,7 +218,7 @@ def test_documents_are_listed_newest_first_page_by_page(documents: RawConnection
     assert {hit["ref"]["documentSource"] for hit in search(documents, "text", project=str(tmp_path))} == {"/b/x.html"}
 
 
-def test_an_id_may_be_shortened_where_it_is_unique(documents: RawConnection) -> None:
+def test_document_id_may_be_a_unique_prefix(documents: RawConnection) -> None:
     documents.call("document.store", id="abcdefgh-1", chunks=[{"content": "one"}])
     documents.call("document.store", id="abcdefgh-2", chunks=[{"content": "two"}])
     assert documents.call("document.get", id="abcdefgh-1")["text"] == "one"
@@ -227,14 +227,14 @@ def test_an_id_may_be_shortened_where_it_is_unique(documents: RawConnection) -> 
     assert documents.request("document.delete", {"id": "abcdefgh"})["error"]["code"] == 4004
 
 
-def test_a_title_and_metadata_can_be_changed(documents: RawConnection) -> None:
+def test_document_title_and_metadata_can_be_updated(documents: RawConnection) -> None:
     document = documents.call("document.ingest", text=PROSE, source="p", metadata={"a": 1, "b": 2})["document"]
     changed = documents.call("document.update", id=document["id"], title="On lammergeiers", metadata={"b": 3})
     assert (changed["title"], changed["metadata"]) == ("On lammergeiers", {"b": 3})
     assert search(documents, "lammergeiers")
 
 
-def test_storing_then_deleting_leaves_everything_as_it_was(home: Path) -> None:
+def test_deleted_document_leaves_no_rows(home: Path) -> None:
     with running_daemon(home) as daemon, daemon.connect() as connection:
         connection.call("document.ingest", text=PROSE, source="stays")
         connection.call("upsertMessage", message={"id": "m", "sessionId": "s", "role": "user", "textContent": PROSE})
@@ -292,7 +292,7 @@ def check_words(database: Path) -> None:
 # -- many
 
 
-def test_progress_is_told_while_many_are_ingested(documents: RawConnection, tmp_path: Path) -> None:
+def test_batch_reports_progress(documents: RawConnection, tmp_path: Path) -> None:
     items = [{"path": str(path)} for path in mixed(tmp_path / "many", 120)]
     result = finished(documents, documents.call("document.ingestMany", documents=items)["jobId"])
     assert result == {"stored": 120, "updated": 0, "unchanged": 0, "failed": []}
@@ -301,7 +301,7 @@ def test_progress_is_told_while_many_are_ingested(documents: RawConnection, tmp_
     assert all(one["total"] in (None, 120) for one in told)
 
 
-def test_a_second_batch_is_refused_while_one_runs_and_a_cancelled_one_is_forgotten(
+def test_second_batch_is_rejected_while_one_runs_and_a_cancelled_batch_is_deleted(
     documents: RawConnection, tmp_path: Path
 ) -> None:
     items = [{"text": f"{PROSE * 20} {number}"} for number in range(200)]
@@ -311,7 +311,7 @@ def test_a_second_batch_is_refused_while_one_runs_and_a_cancelled_one_is_forgott
     assert documents.call("query", sql="SELECT count(*) FROM ingest_items")["rows"] == [[0]]
 
 
-def test_cancelling_leaves_no_half_of_a_new_document_and_a_known_one_unfinished(
+def test_cancelled_ingest_removes_a_new_document_and_leaves_an_existing_one_incomplete(
     documents: RawConnection, tmp_path: Path
 ) -> None:
     book = tmp_path / "book.txt"
@@ -340,7 +340,7 @@ def test_cancelling_leaves_no_half_of_a_new_document_and_a_known_one_unfinished(
     assert (again["outcome"], again["document"]["complete"], again["document"]["chunks"]) == ("updated", True, 1)
 
 
-def test_a_large_file_is_stored_while_others_are_served(documents: RawConnection, tmp_path: Path) -> None:
+def test_large_file_is_stored_while_others_are_served(documents: RawConnection, tmp_path: Path) -> None:
     big = tmp_path / "big.txt"
     big.write_text("\n\n".join(f"Paragraph {number} on item{number}. {'word ' * 60}" for number in range(15_000)))
     documents.send({"jsonrpc": "2.0", "id": "big", "method": "document.ingest", "params": {"path": str(big)}})
@@ -361,7 +361,7 @@ def test_a_large_file_is_stored_while_others_are_served(documents: RawConnection
     assert not [hit for hit in search(documents, "item14999") if "item14999" in hit["text"]]
 
 
-def test_a_hostile_file_ends_only_the_process_that_reads_it(home: Path, tmp_path: Path) -> None:
+def test_hostile_file_ends_only_the_extraction_process(home: Path, tmp_path: Path) -> None:
     with running_daemon(home, CLANKERS_DOCUMENT_SECONDS="2") as daemon, daemon.connect() as connection:
         endless = b"[" + b",".join(b'"%d"' % number for number in range(3_000_000)) + b"]"
         (tmp_path / "slow.json").write_bytes(endless)
@@ -370,7 +370,7 @@ def test_a_hostile_file_ends_only_the_process_that_reads_it(home: Path, tmp_path
         assert connection.call("document.ingest", text="Still here.")["outcome"] == "stored"
 
 
-def test_documents_stay_as_they_were_cut_when_the_index_is_built_anew(home: Path) -> None:
+def test_document_chunks_survive_a_reindex_with_other_chunking(home: Path) -> None:
     with running_daemon(home) as daemon, daemon.connect() as connection:
         document = connection.call("document.ingest", text=f"{PROSE} It ends with hoopoes.", source="p")["document"]
         before = chunks_of(connection, document["id"])
@@ -436,7 +436,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("method", "params", "says"), BAD)
-def test_bad_input_is_named_and_nothing_is_stored(
+def test_invalid_document_params_are_named_and_nothing_is_stored(
     shared_daemon: DaemonProcess, method: str, params: dict[str, Any], says: str
 ) -> None:
     with shared_daemon.connect() as connection:
@@ -447,7 +447,7 @@ def test_bad_input_is_named_and_nothing_is_stored(
         assert counts(shared_daemon.database) == before
 
 
-def test_a_chunk_of_another_document_is_not_taken_over(documents: RawConnection) -> None:
+def test_chunk_id_of_another_document_is_rejected(documents: RawConnection) -> None:
     documents.call("document.store", source="one", chunks=[{"id": "c", "content": "mine"}])
     reply = documents.request("document.store", {"source": "two", "chunks": [{"id": "c", "content": "yours"}]})
     assert reply["error"]["code"] == 4009
@@ -457,7 +457,7 @@ def test_a_chunk_of_another_document_is_not_taken_over(documents: RawConnection)
 
 @pytest.mark.skipif(not Path("/proc/self/mountinfo").exists(), reason="the kernel shows no files here")
 @pytest.mark.parametrize("path", ["/proc/self/environ", "/proc/version", "/sys/kernel/uevent_seqnum", "/dev/zero"])
-def test_documents_that_the_kernel_makes_up_are_refused(documents: RawConnection, path: str) -> None:
+def test_files_generated_by_the_kernel_are_rejected(documents: RawConnection, path: str) -> None:
     if not Path(path).exists():
         pytest.skip(f"there is no {path} here")
     refused = documents.request("document.ingest", {"path": path})["error"]["message"]
@@ -465,7 +465,7 @@ def test_documents_that_the_kernel_makes_up_are_refused(documents: RawConnection
     assert documents.call("document.list")["documents"] == []
 
 
-def test_a_link_is_not_followed(documents: RawConnection, tmp_path: Path) -> None:
+def test_symbolic_link_is_not_followed(documents: RawConnection, tmp_path: Path) -> None:
     (tmp_path / "real.txt").write_text("hello")
     (tmp_path / "link.txt").symlink_to(tmp_path / "real.txt")
     os.mkfifo(tmp_path / "pipe.txt")

@@ -1,4 +1,4 @@
-"""Scheduled actions over the wire: kept, due, handed out until acknowledged, and what became of them."""
+"""Scheduled actions over the socket: stored, due, handed out until acknowledged, and their history."""
 
 import tempfile
 import time
@@ -49,7 +49,7 @@ def clean_up(daemon: DaemonProcess) -> None:
         connection.call("schedule.deleteAll")
 
 
-def test_an_action_is_created_read_changed_listed_found_and_deleted(connection: RawConnection) -> None:
+def test_action_is_created_read_updated_listed_found_and_deleted(connection: RawConnection) -> None:
     action = connection.call(
         "schedule.create",
         description="Sum up 100% of the day",
@@ -71,7 +71,7 @@ def test_an_action_is_created_read_changed_listed_found_and_deleted(connection: 
     assert connection.request("schedule.get", {"id": action["id"]})["error"]["code"] == NotFound.code
 
 
-def test_wildcards_in_a_description_are_literal(connection: RawConnection) -> None:
+def test_description_wildcards_are_literal(connection: RawConnection) -> None:
     for description in ("100% done", "100 done", "under_score", "underXscore", "Ärger"):
         create(connection, description=description)
 
@@ -86,7 +86,7 @@ def test_wildcards_in_a_description_are_literal(connection: RawConnection) -> No
     assert found("*") == []
 
 
-def test_disabled_actions_are_not_due_and_enabling_does_not_make_up_for_them(daemon: DaemonProcess) -> None:
+def test_disabled_actions_are_not_due_and_enabling_does_not_run_missed_ones(daemon: DaemonProcess) -> None:
     with daemon.connect() as connection:
         action = create(connection)
         off = connection.call("schedule.enable", id=action, enabled=False)
@@ -100,7 +100,7 @@ def test_disabled_actions_are_not_due_and_enabling_does_not_make_up_for_them(dae
         assert runs(connection) == []
 
 
-def test_all_actions_are_deleted_and_counted(connection: RawConnection) -> None:
+def test_actions_are_all_deleted_and_counted(connection: RawConnection) -> None:
     for _ in range(3):
         create(connection)
     assert connection.call("schedule.deleteAll", dryRun=True) == {"deleted": 3, "dryRun": True}
@@ -108,7 +108,7 @@ def test_all_actions_are_deleted_and_counted(connection: RawConnection) -> None:
     assert connection.call("schedule.deleteAll")["deleted"] == 0
 
 
-def test_a_due_action_is_handed_to_a_client_once_and_is_done_when_acknowledged(hasty: DaemonProcess) -> None:
+def test_due_action_is_handed_to_a_client_once_and_is_done_when_acknowledged(hasty: DaemonProcess) -> None:
     with hasty.connect() as connection, hasty.connect() as worker:
         skill = connection.call("skill.create", name="s", description="d")["id"]
         action = create(connection, toolCalls=[{"name": "t"}], synthesisPrompt="p", skillId="s")
@@ -129,7 +129,7 @@ def test_a_due_action_is_handed_to_a_client_once_and_is_done_when_acknowledged(h
 
 
 @pytest.mark.anyio
-async def test_the_python_client_does_what_is_due(daemon: DaemonProcess) -> None:
+async def test_python_client_executes_due_actions(daemon: DaemonProcess) -> None:
     inbox, outbox = anyio.create_memory_object_stream[tuple[str, Any]](100)
     with inbox, outbox:
         async with AsyncClient(daemon.socket_path, on_notification=lambda *told: inbox.send_nowait(told)) as client:
@@ -144,7 +144,7 @@ async def test_the_python_client_does_what_is_due(daemon: DaemonProcess) -> None
             assert (await client.call(ScheduleAck(run.run_id, result="short"))).result == "short"
 
 
-def test_what_is_not_acknowledged_is_handed_out_again_with_a_longer_lease(hasty: DaemonProcess) -> None:
+def test_unacknowledged_run_is_handed_out_again_with_a_longer_lease(hasty: DaemonProcess) -> None:
     with hasty.connect() as connection, hasty.connect() as worker:
         action = create(connection, "09:00 once")
         worker.call("schedule.subscribe")
@@ -160,7 +160,7 @@ def test_what_is_not_acknowledged_is_handed_out_again_with_a_longer_lease(hasty:
         assert [(run["state"], run["attempts"]) for run in runs(connection)] == [("done", 3)]
 
 
-def test_a_client_that_is_still_working_keeps_its_run(home: Path) -> None:
+def test_working_client_retains_its_run(home: Path) -> None:
     with (
         running_daemon(home, CLANKERS_SCHEDULE_LEASE_SECONDS="2") as patient,
         patient.connect() as connection,
@@ -178,7 +178,7 @@ def test_a_client_that_is_still_working_keeps_its_run(home: Path) -> None:
         assert worker.call("schedule.ack", runId=run["runId"])["attempts"] == 1
 
 
-def test_runs_wait_while_nobody_is_subscribed(daemon: DaemonProcess) -> None:
+def test_runs_wait_without_a_subscriber(daemon: DaemonProcess) -> None:
     with daemon.connect() as connection:
         action = create(connection, "09:00 once")
         make_due(daemon, action)
@@ -189,7 +189,7 @@ def test_runs_wait_while_nobody_is_subscribed(daemon: DaemonProcess) -> None:
             assert next_run_of(worker)["attempt"] == 1
 
 
-def test_a_run_goes_to_one_of_several_clients_and_to_another_when_that_one_is_gone(hasty: DaemonProcess) -> None:
+def test_run_goes_to_one_of_several_clients_and_to_another_after_a_disconnect(hasty: DaemonProcess) -> None:
     with hasty.connect() as connection, hasty.connect() as first, hasty.connect() as second:
         first.call("schedule.subscribe")
         second.call("schedule.subscribe")
@@ -205,7 +205,7 @@ def test_a_run_goes_to_one_of_several_clients_and_to_another_when_that_one_is_go
         assert other.call("schedule.ack", runId=run["runId"])["state"] == "done"
 
 
-def test_of_many_missed_runs_one_is_made_up_for(daemon: DaemonProcess) -> None:
+def test_missed_runs_are_made_up_for_by_one(daemon: DaemonProcess) -> None:
     with daemon.connect() as connection, daemon.connect() as worker:
         action = create(connection, "* * * * *")
         make_due(daemon, action, seconds_ago=400 * 24 * HOUR)
@@ -218,7 +218,7 @@ def test_of_many_missed_runs_one_is_made_up_for(daemon: DaemonProcess) -> None:
         assert len(runs(connection, action)) <= 2  # the next minute may have come meanwhile
 
 
-def test_runs_that_nobody_took_do_not_pile_up(daemon: DaemonProcess) -> None:
+def test_unclaimed_runs_do_not_accumulate(daemon: DaemonProcess) -> None:
     with daemon.connect() as connection:
         action = create(connection)
         for days in (3, 2, 1):
@@ -228,7 +228,7 @@ def test_runs_that_nobody_took_do_not_pile_up(daemon: DaemonProcess) -> None:
         assert [run["state"] for run in runs(connection, action)] == ["waiting"]
 
 
-def test_missed_runs_are_skipped_where_that_is_wanted(daemon: DaemonProcess) -> None:
+def test_missed_runs_are_skipped_if_requested(daemon: DaemonProcess) -> None:
     with daemon.connect() as connection, daemon.connect() as worker:
         worker.call("schedule.subscribe")
         skipping, late = (
@@ -245,7 +245,7 @@ def test_missed_runs_are_skipped_where_that_is_wanted(daemon: DaemonProcess) -> 
         assert nothing_comes(worker, 1)
 
 
-def test_switching_an_action_off_drops_what_still_waits(daemon: DaemonProcess) -> None:
+def test_disabled_action_skips_its_waiting_run(daemon: DaemonProcess) -> None:
     with daemon.connect() as connection, daemon.connect() as worker:
         action = create(connection)
         make_due(daemon, action)
@@ -257,7 +257,7 @@ def test_switching_an_action_off_drops_what_still_waits(daemon: DaemonProcess) -
         assert [run["state"] for run in runs(connection)] == ["skipped"]
 
 
-def test_after_many_attempts_a_run_is_given_up(daemon: DaemonProcess) -> None:
+def test_run_fails_after_too_many_attempts(daemon: DaemonProcess) -> None:
     with daemon.connect() as connection, daemon.connect() as worker:
         worker.call("schedule.subscribe")
         action = create(connection, "09:00 once")
@@ -271,7 +271,7 @@ def test_after_many_attempts_a_run_is_given_up(daemon: DaemonProcess) -> None:
         assert "nobody acknowledged" in run["error"]
 
 
-def test_a_schedule_that_can_no_longer_be_read_fails_alone(daemon: DaemonProcess) -> None:
+def test_unparsable_stored_schedule_fails_alone(daemon: DaemonProcess) -> None:
     with daemon.connect() as connection, daemon.connect() as worker:
         worker.call("schedule.subscribe")
         broken, good = create(connection), create(connection, "09:00 once")
@@ -286,7 +286,7 @@ def test_a_schedule_that_can_no_longer_be_read_fails_alone(daemon: DaemonProcess
 
 
 @pytest.mark.parametrize("builtin", ["backup", "maintain", "reindex", "sync"])
-def test_the_daemon_does_built_in_actions_itself(daemon: DaemonProcess, builtin: str) -> None:
+def test_built_in_actions_are_executed_by_the_daemon(daemon: DaemonProcess, builtin: str) -> None:
     with daemon.connect() as connection:
         action = create(connection, builtin=builtin)
         make_due(daemon, action)
@@ -299,7 +299,7 @@ def test_the_daemon_does_built_in_actions_itself(daemon: DaemonProcess, builtin:
             assert (daemon.data / "backups" / run["result"]["result"]["file"]).is_file()
 
 
-def test_of_scheduled_backups_seven_are_kept(daemon: DaemonProcess) -> None:
+def test_scheduled_backups_are_limited_to_seven(daemon: DaemonProcess) -> None:
     with daemon.connect() as connection:
         action = create(connection, builtin="backup")
         (daemon.data / "backups").mkdir(exist_ok=True)
@@ -367,7 +367,7 @@ BAD: list[tuple[str, dict[str, Any], int, str]] = [
 
 
 @pytest.mark.parametrize(("method", "params", "code", "message"), BAD)
-def test_bad_input_is_refused_by_name_and_stores_nothing(
+def test_invalid_schedule_params_are_named_and_nothing_is_stored(
     shared_daemon: DaemonProcess, method: str, params: dict[str, Any], code: int, message: str
 ) -> None:
     with shared_daemon.connect() as connection:
@@ -377,7 +377,7 @@ def test_bad_input_is_refused_by_name_and_stores_nothing(
         assert connection.call("schedule.list")["actions"] == []
 
 
-def test_a_bad_change_leaves_an_action_as_it_was(connection: RawConnection) -> None:
+def test_invalid_update_leaves_an_action_unchanged(connection: RawConnection) -> None:
     action = connection.call("schedule.create", **GOOD)
     for change in ({"schedule": "never"}, {"timezone": "X"}, {"builtin": "x"}, {"skillId": "x"}):
         reply = connection.request("schedule.update", {"id": action["id"], "description": "changed"} | change)

@@ -1,4 +1,4 @@
-"""Reading back: sessions, pages, timelines, statistics, projects."""
+"""Reading captured sessions: pages, timelines, statistics, projects."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -33,7 +33,7 @@ def ids(page: dict[str, Any], key: str) -> list[str]:
     return [row["id"] for row in page[key]]
 
 
-def test_sessions_come_newest_first_and_pages_cover_them_once(connection: RawConnection) -> None:
+def test_sessions_are_listed_newest_first_and_pages_cover_them_once(connection: RawConnection) -> None:
     store(connection, *(session(number) for number in range(25)))
     seen: list[str] = []
     cursor = None
@@ -74,7 +74,7 @@ def test_sessions_are_filtered_by_project_source_status_and_time(connection: Raw
     }  # fmt: skip
 
 
-def test_a_session_is_found_by_a_unique_beginning_of_its_id(connection: RawConnection) -> None:
+def test_session_is_found_by_a_unique_id_prefix(connection: RawConnection) -> None:
     store(connection, session(1), session(2), {"session": {"id": "other-0001"}})
     assert connection.call("session.get", id="other-00")["id"] == "other-0001"
     assert connection.request("session.get", {"id": "session-000"})["error"]["code"] == 4009
@@ -83,7 +83,7 @@ def test_a_session_is_found_by_a_unique_beginning_of_its_id(connection: RawConne
         assert (error["code"], error["message"]) == (4004, f"session not found: {unknown}")
 
 
-def test_deleting_a_session_takes_everything_of_it_and_nothing_else(connection: RawConnection) -> None:
+def test_session_delete_removes_its_rows_and_no_others(connection: RawConnection) -> None:
     before = connection.call("daemon.status")["counts"]
     store(
         connection,
@@ -105,7 +105,7 @@ def test_deleting_a_session_takes_everything_of_it_and_nothing_else(connection: 
     assert more == {"sessions": 1, "messages": 1}
 
 
-def test_the_newest_messages_come_oldest_first_and_page_backwards(connection: RawConnection) -> None:
+def test_messages_page_backwards_from_the_newest_oldest_first(connection: RawConnection) -> None:
     store(connection, *(message(f"m{number:02}", "s", number // 3) for number in range(10)))
     newest = connection.call("message.list", sessionId="s", limit=4)
     assert ids(newest, "messages") == ["m06", "m07", "m08", "m09"]
@@ -121,7 +121,7 @@ def test_messages_are_filtered_by_role(connection: RawConnection) -> None:
     assert ids(connection.call("message.list", sessionId="s", role="assistant"), "messages") == ["b"]
 
 
-def test_a_page_of_long_messages_is_cut_to_what_a_reply_holds(connection: RawConnection) -> None:
+def test_message_page_is_limited_to_what_fits_a_reply(connection: RawConnection) -> None:
     for number in range(12):
         store(connection, message(f"m{number:02}", "s", number, textContent="x" * 1024 * 1024))
     seen: list[str] = []
@@ -151,7 +151,7 @@ def test_tools_are_filtered_by_name_file_success_and_time(connection: RawConnect
     assert found == [["a", "b", "c"], ["a", "b"], ["b", "c"], ["b"], ["a"], ["b", "c"], ["a"]]
 
 
-def test_a_timeline_has_everything_in_order_page_by_page(connection: RawConnection) -> None:
+def test_timeline_lists_everything_in_order_across_pages(connection: RawConnection) -> None:
     store(
         connection,
         message("m1", "s", 0, role="user"),
@@ -180,7 +180,7 @@ def test_a_timeline_has_everything_in_order_page_by_page(connection: RawConnecti
 
 
 @pytest.mark.parametrize("method", ["message.list", "session.timeline", "session.errors", "session.compactions"])
-def test_an_unknown_session_is_an_error_and_not_an_empty_page(shared_daemon: DaemonProcess, method: str) -> None:
+def test_unknown_session_is_an_error_and_not_an_empty_page(shared_daemon: DaemonProcess, method: str) -> None:
     with shared_daemon.connect() as connection:
         error = connection.request(method, {"sessionId": "nope"})["error"]
     assert (error["code"], error["message"]) == (4004, "session not found: nope")
@@ -188,13 +188,13 @@ def test_an_unknown_session_is_an_error_and_not_an_empty_page(shared_daemon: Dae
 
 @pytest.mark.parametrize("cursor", ["nonsense", "", "e30", "WzFd", "💥"])
 @pytest.mark.parametrize("method", ["session.list", "tool.list"])
-def test_a_cursor_we_did_not_make_is_refused(shared_daemon: DaemonProcess, method: str, cursor: str) -> None:
+def test_cursor_of_another_method_is_rejected(shared_daemon: DaemonProcess, method: str, cursor: str) -> None:
     with shared_daemon.connect() as connection:
         reply = connection.request(method, {"cursor": cursor})
     assert ("result" in reply) if cursor == "" else (reply["error"]["code"] == -32602)
 
 
-def test_statistics_count_each_token_once_and_give_it_to_its_model(connection: RawConnection) -> None:
+def test_statistics_count_each_token_once_for_its_model(connection: RawConnection) -> None:
     store(
         connection,
         session(
@@ -243,7 +243,7 @@ def test_statistics_count_each_token_once_and_give_it_to_its_model(connection: R
     assert connection.call("stats", until=T0)["totals"]["sessions"] == 0
 
 
-def test_projects_are_made_on_first_sight_of_a_path(connection: RawConnection) -> None:
+def test_projects_are_created_when_a_path_is_first_seen(connection: RawConnection) -> None:
     before = {project["path"] for project in connection.call("project.list")}
     store(
         connection,

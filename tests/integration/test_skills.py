@@ -1,4 +1,4 @@
-"""Skills: kept with all their versions, found by meaning and words, in and out as SKILL.md folders."""
+"""Skills: versions, vector and keyword search, import and export as SKILL.md folders."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,7 +52,7 @@ def bake(connection: RawConnection, **more: Any) -> dict[str, Any]:
     return dict(connection.call("skill.create", **params))
 
 
-def test_a_skill_is_created_read_changed_listed_and_deleted(connection: RawConnection) -> None:
+def test_skill_is_created_read_updated_listed_and_deleted(connection: RawConnection) -> None:
     made = bake(connection, instructions="Knead.", tools=["Oven"], model="opus", references=["flour"], createdBy="me")
     assert made["version"] == 1
     assert connection.call("skill.get", id=made["id"]) == made
@@ -68,7 +68,7 @@ def test_a_skill_is_created_read_changed_listed_and_deleted(connection: RawConne
     assert connection.request("skill.get", {"id": "bread"})["error"]["code"] == NotFound.code
 
 
-def test_every_version_is_kept_and_a_change_of_nothing_is_none(connection: RawConnection) -> None:
+def test_skill_versions_are_stored_unless_nothing_changed(connection: RawConnection) -> None:
     first = bake(connection, instructions="one")
     connection.call("skill.update", id="bread", instructions="two", createdBy="an agent")
     assert connection.call("skill.update", id="bread", instructions="two")["version"] == 2
@@ -81,7 +81,7 @@ def test_every_version_is_kept_and_a_change_of_nothing_is_none(connection: RawCo
     assert connection.request("skill.get", {"id": "loaf", "version": 4})["error"]["code"] == NotFound.code
 
 
-def test_skills_are_found_by_meaning_and_by_words_also_of_their_instructions(connection: RawConnection) -> None:
+def test_skills_are_found_by_vector_and_keyword_also_in_their_instructions(connection: RawConnection) -> None:
     connection.call("skill.import", text=BISECT)
     bake(connection)
     assert names(connection, query="pastry recipe", mode="vector")[0] == "bread"
@@ -97,7 +97,7 @@ def test_skills_are_found_by_meaning_and_by_words_also_of_their_instructions(con
     assert (hit["source"], hit["ref"]["skillId"]) == ("skills", connection.call("skill.get", id="git-bisect")["id"])
 
 
-def test_a_changed_description_is_embedded_anew_and_changed_instructions_are_not(connection: RawConnection) -> None:
+def test_changed_description_is_embedded_again_and_changed_instructions_are_not(connection: RawConnection) -> None:
     bake(connection)
     connection.call("skill.create", name="other", description="Iron a shirt without creases")
     assert names(connection, query="ship sailing on the ocean", mode="vector", limit=1) != []
@@ -117,7 +117,7 @@ def _vectors(connection: RawConnection) -> list[Any]:
     return list(connection.call("query", sql=sql)["rows"])
 
 
-def test_a_deleted_skill_is_found_no_more_and_leaves_nothing(connection: RawConnection) -> None:
+def test_deleted_skill_is_not_found_and_leaves_no_rows(connection: RawConnection) -> None:
     made = bake(connection, instructions="quuxify the dough")
     action = connection.call("schedule.create", description="d", schedule="09:00 daily", skillId="bread")
     assert action["skillId"] == made["id"]
@@ -137,7 +137,7 @@ def test_skills_are_found_by_an_embedding(connection: RawConnection) -> None:
     assert names(connection, embedding=[1.0] * 256, tags=["git"], limit=1) == ["git-bisect"]
 
 
-def test_skills_survive_a_reindex_that_cuts_anew(home: Path) -> None:
+def test_skills_survive_a_reindex_with_other_chunking(home: Path) -> None:
     with running_daemon(home) as daemon, daemon.connect() as connection:
         bake(connection, instructions="quuxify the dough")
         connection.call("daemon.configure", key="chunk_tokens", value=200)
@@ -147,7 +147,7 @@ def test_skills_survive_a_reindex_that_cuts_anew(home: Path) -> None:
         assert names(connection, query="pastry", mode="vector") == ["bread"]
 
 
-def test_front_matter_is_taken_as_claude_code_writes_it(connection: RawConnection) -> None:
+def test_front_matter_of_claude_code_is_parsed(connection: RawConnection) -> None:
     imported = connection.call("skill.import", text=BISECT, files=[{"path": "scripts/run.sh", "text": "true\n"}])
     assert imported["outcome"] == "created"
     skill = connection.call("skill.get", id="git-bisect")
@@ -162,7 +162,7 @@ def test_front_matter_is_taken_as_claude_code_writes_it(connection: RawConnectio
     assert skill["files"] == [{"path": "scripts/run.sh", "text": "true\n"}]
 
 
-def test_what_is_exported_is_imported_as_the_same(connection: RawConnection) -> None:
+def test_exported_skill_is_imported_unchanged(connection: RawConnection) -> None:
     connection.call("skill.import", text=BISECT, files=[{"path": "scripts/run.sh", "text": "true\n"}])
     before = connection.call("skill.get", id="git-bisect")
     folder = connection.call("skill.export", id="git-bisect")
@@ -179,21 +179,21 @@ def test_what_is_exported_is_imported_as_the_same(connection: RawConnection) -> 
     }
 
 
-def test_tools_with_spaces_and_commas_come_back_as_they_were(connection: RawConnection) -> None:
+def test_tools_with_spaces_and_commas_survive_a_round_trip(connection: RawConnection) -> None:
     for name, tools in (("plain", ["Read", "Bash(git add:*, git rm:*)"]), ("odd", ["My Tool", "a,b", "c"])):
         bake(connection, name=name, tools=tools)
         text = connection.call("skill.export", id=name)["files"][0]["text"]
         assert connection.call("skill.import", text=text)["outcome"] == "unchanged"
 
 
-def test_importing_a_changed_skill_makes_a_version(connection: RawConnection) -> None:
+def test_imported_change_creates_a_version(connection: RawConnection) -> None:
     connection.call("skill.import", text=BISECT)
     changed = connection.call("skill.import", text=BISECT.replace("opus", "sonnet"))
     assert (changed["outcome"], changed["skill"]["version"]) == ("updated", 2)
     assert connection.call("skill.get", id="git-bisect", version=1)["model"] == "opus"
 
 
-def test_a_skill_without_a_name_or_description_has_its_folders_and_its_first_paragraph(
+def test_skill_without_name_and_description_takes_its_folder_and_first_paragraph(
     connection: RawConnection,
 ) -> None:
     text = "---\nallowed-tools: [Read, Write]\n---\n# Heading\n\nFold the\nlaundry.\n\nMore.\n"
@@ -202,7 +202,7 @@ def test_a_skill_without_a_name_or_description_has_its_folders_and_its_first_par
     assert (skill["description"], skill["tools"]) == ("Fold the laundry.", ["Read", "Write"])
 
 
-def test_a_skill_may_change_the_case_of_its_name_and_take_no_other(connection: RawConnection) -> None:
+def test_skill_may_change_the_case_of_its_name_but_not_take_another_name(connection: RawConnection) -> None:
     for name in ("bread", "Äpfel", "äpfel"):  # names are compared by their ASCII letters
         bake(connection, name=name)
     assert connection.call("skill.update", id="bread", name="Bread")["name"] == "Bread"
@@ -210,7 +210,7 @@ def test_a_skill_may_change_the_case_of_its_name_and_take_no_other(connection: R
     assert refused["error"]["code"] == Conflict.code
 
 
-def test_a_name_with_spaces_becomes_a_folder(connection: RawConnection) -> None:
+def test_skill_name_with_spaces_becomes_a_folder_name(connection: RawConnection) -> None:
     bake(connection, name="Bread & Butter (slow)")
     assert connection.call("skill.export", id="bread & butter (slow)")["folder"] == "bread-butter-slow"
 
@@ -269,7 +269,7 @@ BAD: list[tuple[str, dict[str, Any], int, str]] = [
 
 
 @pytest.mark.parametrize(("method", "params", "code", "message"), BAD)
-def test_bad_input_is_refused_by_name_and_stores_nothing(
+def test_invalid_skill_params_are_named_and_nothing_is_stored(
     connection: RawConnection, method: str, params: dict[str, Any], code: int, message: str
 ) -> None:
     for name in ("taken", "also taken"):

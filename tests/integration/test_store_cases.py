@@ -73,7 +73,7 @@ def error_of(connection: RawConnection, method: str, **params: Any) -> tuple[int
 # -- 1
 
 
-def test_making_the_database_again_changes_nothing(store: RawConnection) -> None:
+def test_database_creation_is_idempotent(store: RawConnection) -> None:
     """Case 1: init idempotent."""
     store.call("message.store", threadId="t", role="user", content="here before")
     schema = "SELECT name, sql FROM sqlite_schema ORDER BY name"
@@ -84,7 +84,7 @@ def test_making_the_database_again_changes_nothing(store: RawConnection) -> None
     assert texts(store.call("message.list", threadId="t")) == ["here before"]
 
 
-def test_many_writers_at_once_are_all_served(shared_daemon: DaemonProcess, store: RawConnection) -> None:
+def test_concurrent_writers_are_all_served(shared_daemon: DaemonProcess, store: RawConnection) -> None:
     """Case 1: concurrent writes, no busy error."""
     failures: list[object] = []
 
@@ -108,7 +108,7 @@ def test_many_writers_at_once_are_all_served(shared_daemon: DaemonProcess, store
 # -- 2
 
 
-def test_messages_are_the_newest_and_oldest_first_also_within_a_millisecond(store: RawConnection) -> None:
+def test_messages_are_the_newest_in_order_also_within_a_millisecond(store: RawConnection) -> None:
     """Case 2: messages returned oldest-first, newest N; same-second turns keep order."""
     thread = store.call("thread.create", chatId="room")["id"]
     for number in range(50):  # all of one second, as clients that count in seconds send them
@@ -121,7 +121,7 @@ def test_messages_are_the_newest_and_oldest_first_also_within_a_millisecond(stor
     assert texts(before) == ["turn 44", "turn 45", "turn 46"]
 
 
-def test_messages_stored_at_once_keep_the_order_they_were_sent_in(store: RawConnection) -> None:
+def test_messages_stored_in_the_same_moment_retain_their_order(store: RawConnection) -> None:
     """Case 2: turns that are stored in the same moment keep order, too."""
     for number in range(100):
         params = {"threadId": "busy", "role": "user", "content": f"turn {number}"}
@@ -134,7 +134,7 @@ def test_messages_stored_at_once_keep_the_order_they_were_sent_in(store: RawConn
 # -- 3
 
 
-def test_a_thread_is_created_read_changed_listed_and_deleted(store: RawConnection) -> None:
+def test_thread_is_created_read_updated_listed_and_deleted(store: RawConnection) -> None:
     """Case 3: thread CRUD."""
     thread = store.call("thread.create", chatId="room", title="Refund", project="/src/shop", metadata={"a": 1})
     assert (thread["chatId"], thread["title"], thread["projectPath"]) == ("room", "Refund", "/src/shop")
@@ -153,7 +153,7 @@ def test_a_thread_is_created_read_changed_listed_and_deleted(store: RawConnectio
     assert store.call("thread.list")["threads"] == []
 
 
-def test_deleting_a_thread_removes_its_messages_from_everywhere(store: RawConnection) -> None:
+def test_thread_delete_removes_its_messages_everywhere(store: RawConnection) -> None:
     """Case 3: delete removes its messages."""
     thread = store.call("thread.create", chatId="room")["id"]
     kept = store.call("thread.create", chatId="room")["id"]
@@ -173,7 +173,7 @@ def test_deleting_a_thread_removes_its_messages_from_everywhere(store: RawConnec
 # -- 4
 
 
-def test_a_deleted_document_takes_chunks_words_and_edges_with_it(store: RawConnection) -> None:
+def test_document_delete_removes_chunks_keywords_and_edges(store: RawConnection) -> None:
     """Case 4: store/delete document cascades chunks, FTS, edges."""
     other = [{"id": "kept", "content": "Bitterns keep still."}]
     store.call("document.store", id="other", chunks=other)
@@ -190,7 +190,7 @@ def test_a_deleted_document_takes_chunks_words_and_edges_with_it(store: RawConne
     assert store.call("chunk.get", ids=["g0", "kept"])[0]["id"] == "kept"
 
 
-def test_a_document_can_be_left_out(store: RawConnection) -> None:
+def test_document_can_be_excluded_from_a_search(store: RawConnection) -> None:
     """Case 4: search excludes a document via neq filter."""
     for name in ("one", "two"):
         store.call("document.store", id=name, chunks=[{"content": f"Bitterns boom in {name} marsh."}])
@@ -229,12 +229,12 @@ SPECIAL = [
 
 
 @pytest.mark.parametrize("query", SPECIAL)
-def test_nothing_in_a_query_is_syntax(store: RawConnection, query: str) -> None:
+def test_query_has_no_syntax(store: RawConnection, query: str) -> None:
     """Case 6: special characters do not error."""
     assert isinstance(store.call("chunk.searchKeyword", query=query)["hits"], list)
 
 
-def test_words_are_found_or_not(store: RawConnection) -> None:
+def test_keywords_are_found_or_not(store: RawConnection) -> None:
     """Case 6: FTS: hit, no hit; words between special characters are found."""
     store.call("document.store", id="birds", chunks=[{"content": f"Dippers number{n} dive."} for n in range(20)])
     found = store.call("chunk.searchKeyword", query="dippers number12", limit=1)["hits"]
@@ -264,7 +264,7 @@ def state_of(store: RawConnection, name: str, scope: str) -> str:
     return str(store.call("memory.get", id=name, scopes=[scope])["state"])
 
 
-def test_a_like_fact_makes_the_known_one_surer_and_another_does_not(store: RawConnection, scope: str) -> None:
+def test_similar_fact_raises_confidence_and_another_does_not(store: RawConnection, scope: str) -> None:
     """Case 7: facts: similar merges and raises confidence, dissimilar does not."""
     who = {"scope": scope, "scopes": [scope]}
     known = store.call("memory.add", content="Deploy with `make deploy` from the main branch", confidence=0.5, **who)
@@ -276,9 +276,7 @@ def test_a_like_fact_makes_the_known_one_surer_and_another_does_not(store: RawCo
     assert store.call("memory.get", id=known["memory"]["id"], scopes=[scope])["confidence"] == pytest.approx(0.6)
 
 
-def test_what_nobody_is_sure_of_is_not_told_unless_it_is_pinned_or_searched_for(
-    store: RawConnection, scope: str
-) -> None:
+def test_low_confidence_fact_is_not_recalled_unless_pinned_or_searched(store: RawConnection, scope: str) -> None:
     """Case 7: low confidence hidden."""
     who = {"scope": scope, "scopes": [scope]}
     for content, given in {
@@ -296,7 +294,7 @@ def test_what_nobody_is_sure_of_is_not_told_unless_it_is_pinned_or_searched_for(
     assert found[0]["memory"]["content"] == "The bakery might close on Mondays"
 
 
-def test_facts_fade_with_the_days_and_rest_for_a_week_and_a_month(store: RawConnection, scope: str) -> None:
+def test_facts_decay_with_the_days_and_are_archived(store: RawConnection, scope: str) -> None:
     """Case 7: decay at 7 d; delete at 30 d: here a fact fades from its first day on, and is put away, not deleted."""
     by_age = [bring(store, scope, f"age{days}", days, sector="episodic") for days in (0, 7, 30)]
     strengths = [store.call("memory.get", id=name, scopes=[scope])["salience"] for name in by_age]
@@ -313,7 +311,7 @@ def test_facts_fade_with_the_days_and_rest_for_a_week_and_a_month(store: RawConn
     assert store.call("memory.restore", id=month[1], scopes=[scope])["state"] == "current"
 
 
-def test_context_comes_with_and_without_an_embedder_and_may_be_empty(
+def test_context_works_with_and_without_an_embedder_and_may_be_empty(
     store: RawConnection, scope: str, home: Path
 ) -> None:
     """Case 7: context with and without embedding; empty → ""."""
@@ -373,7 +371,7 @@ def after(schedule: str, now: str, zone: str = "UTC") -> str:
         ("@monthly", "2026-12-06 12:00", "2027-01-01 00:00"),
     ],
 )
-def test_each_recurrence(schedule: str, now: str, expected: str) -> None:
+def test_schedule_computes_each_recurrence(schedule: str, now: str, expected: str) -> None:
     """Case 8: schedule: each recurrence, Dec→Jan, before/after time today."""
     assert after(schedule, now) == expected
 
@@ -386,13 +384,13 @@ def test_each_recurrence(schedule: str, now: str, expected: str) -> None:
         ("20:00 daily", "2026-12-31 21:00", "2027-01-02 04:00"),
     ],
 )
-def test_behind_utc_the_day_is_not_that_of_utc(schedule: str, now: str, expected: str) -> None:
+def test_schedule_behind_utc_uses_the_local_day(schedule: str, now: str, expected: str) -> None:
     """Case 8: negative tz."""
     assert after(schedule, now, "America/Los_Angeles") == expected
 
 
 @pytest.mark.parametrize("schedule", ["24:00 daily", "09:60 daily", "09:00 weekly(noday)", "09:00 sometimes"])
-def test_what_is_no_schedule_is_refused(store: RawConnection, schedule: str) -> None:
+def test_schedule_that_is_invalid_is_rejected(store: RawConnection, schedule: str) -> None:
     """Case 8: invalid hour/minute/day/recurrence rejected."""
     code, message = error_of(store, "schedule.create", description="d", schedule=schedule)
     assert (code, "$.schedule" in message) == (InvalidParams.code, True)
@@ -402,7 +400,7 @@ def test_what_is_no_schedule_is_refused(store: RawConnection, schedule: str) -> 
 # -- 9
 
 
-def test_the_next_run_is_set_before_the_action_is_handed_out(daemon: DaemonProcess) -> None:
+def test_next_run_is_set_before_the_action_is_handed_out(daemon: DaemonProcess) -> None:
     """Case 9: scheduler: next_run updated before execution; once disabled, daily not."""
     with daemon.connect() as connection, daemon.connect() as worker:
         daily, once = create(connection), create(connection, "09:00 once")
@@ -417,7 +415,7 @@ def test_the_next_run_is_set_before_the_action_is_handed_out(daemon: DaemonProce
         assert states[daily][1] > time.time() * 1000
 
 
-def test_a_failed_action_is_recorded_and_does_not_stop_others(daemon: DaemonProcess) -> None:
+def test_failed_action_is_recorded_and_does_not_stop_others(daemon: DaemonProcess) -> None:
     """Case 9: one failing action does not stop others."""
     with daemon.connect() as connection, daemon.connect() as worker:
         worker.call("schedule.subscribe")
@@ -435,7 +433,7 @@ def test_a_failed_action_is_recorded_and_does_not_stop_others(daemon: DaemonProc
         assert [run["description"] for run in connection.call("schedule.history", state="failed")["runs"]] == ["bad"]
 
 
-def test_trouble_with_the_database_delays_a_run_and_loses_none(daemon: DaemonProcess) -> None:
+def test_database_error_delays_a_run_and_loses_none(daemon: DaemonProcess) -> None:
     """Case 9: store error skips the tick."""
     with daemon.connect() as connection, daemon.connect() as worker:
         action = create(connection, "0 0 1 1 *")
@@ -453,7 +451,7 @@ def test_trouble_with_the_database_delays_a_run_and_loses_none(daemon: DaemonPro
         assert len(runs(connection)) == 1
 
 
-def test_the_daemon_stops_at_once_while_actions_wait_and_run(daemon: DaemonProcess) -> None:
+def test_daemon_stops_promptly_while_actions_wait_and_run(daemon: DaemonProcess) -> None:
     """Case 9: clean shutdown."""
     with daemon.connect() as connection, daemon.connect() as worker:
         worker.call("schedule.subscribe")
@@ -474,7 +472,7 @@ def shelve(store: RawConnection, *names: str) -> None:
         store.call("document.store", id=name, chunks=chunks, sequence=False)
 
 
-def test_edges_lead_out_and_in(store: RawConnection) -> None:
+def test_edges_are_listed_by_source_and_target(store: RawConnection) -> None:
     """Case 10: graph: store/get/incoming; description kept."""
     shelve(store, "a", "b")
     link(store, edge("a0", "a1", description="see there"), edge("a0", "b1", "elaborates", 0.4), edge("a2", "a1"))
@@ -489,7 +487,7 @@ def test_edges_lead_out_and_in(store: RawConnection) -> None:
     assert len(store.call("graph.getEdges", ids=["a0", "a2"], limit=2)) == 2
 
 
-def test_of_the_same_pair_and_relation_the_strongest_is_kept(store: RawConnection) -> None:
+def test_edges_of_the_same_pair_and_relation_take_the_highest_weight(store: RawConnection) -> None:
     """Case 10: duplicate edges keep max."""
     shelve(store, "a")
     assert link(store, edge("a0", "a1", weight=0.5, description="first")) == {
@@ -510,7 +508,7 @@ def test_of_the_same_pair_and_relation_the_strongest_is_kept(store: RawConnectio
     ]  # fmt: skip
 
 
-def test_orphans_that_a_foreign_hand_left_are_pruned(home: Path) -> None:
+def test_orphaned_edges_left_by_another_program_are_pruned(home: Path) -> None:
     """Case 10: prune orphan."""
     with running_daemon(home) as daemon:
         with daemon.connect() as connection:
@@ -540,7 +538,7 @@ def test_consecutive_chunks_are_linked_in_order(store: RawConnection) -> None:
 
 
 @pytest.mark.parametrize("said", ['```json\n{"a": [1]}\n```', '```\n{"a": [1]}\n```\n', ' {"a": [1]} '])
-def test_json_in_a_code_block_is_read(said: str) -> None:
+def test_fenced_json_is_parsed(said: str) -> None:
     """Case 10: fenced JSON parsed: what a model is asked for comes wrapped more often than not."""
     assert decode_answer(said, dict) == {"a": [1]}
 
@@ -577,7 +575,7 @@ def knowing(home: Path) -> Iterator[tuple[Meanings, Service, RawConnection]]:
             yield meanings, service, connection
 
 
-def test_both_halves_together_either_alone_and_neither_fails_the_search(home: Path) -> None:
+def test_hybrid_search_works_with_either_part_alone_and_with_neither(home: Path) -> None:
     """Case 11: RRF order; hybrid falls back to vector only; reranker failure passes through.
 
     Here scores of both halves are scaled and weighed. What fails is left out and named, and all later stages go on.
@@ -608,7 +606,7 @@ def test_both_halves_together_either_alone_and_neither_fails_the_search(home: Pa
         assert "vector search unavailable" in answer["degraded"]
 
 
-def test_children_are_searched_and_parents_returned_once(store: RawConnection) -> None:
+def test_child_chunks_are_searched_and_parents_returned_once(store: RawConnection) -> None:
     """Case 11: parent-child resolution dedups."""
     text = "\n\n".join(f"Section {n}. The capercaillie displays here. {'More is said of it. ' * 40}" for n in range(12))
     ingested = store.call("document.ingest", text=text, source="p", strategy="parentChild", chunkTokens=64)
@@ -657,7 +655,7 @@ def hits(connection: RawConnection, graph: dict[str, Any] | None, **params: Any)
     return {hit["ref"]["documentChunkId"]: hit for hit in connection.call("search", **asked)["hits"]}
 
 
-def test_search_follows_the_graph_only_when_asked(linked: RawConnection) -> None:
+def test_search_follows_the_graph_only_on_request(linked: RawConnection) -> None:
     """Case 12: graph traversal adds neighbours, respects hop decay; falls back without graph."""
     assert set(hits(linked, None)) == {"q0"}
     found = hits(linked, {"hops": 2, "decay": 0.5, "direction": "out"}, explain=True)
@@ -679,14 +677,14 @@ def test_search_along_the_graph_respects_hops_direction_and_relations(linked: Ra
     assert set(hits(linked, {"seeds": 1, "hops": 5})) == {"q0", "q1", "q2", "q3"}
 
 
-def test_what_the_graph_leads_to_must_pass_the_filters_too(linked: RawConnection) -> None:
+def test_search_along_the_graph_respects_filters(linked: RawConnection) -> None:
     """Case 12: neighbours are added to what was asked for, and to nothing else."""
     filters = [{"field": "meta.kept", "op": "eq", "value": True}]
     assert set(hits(linked, {"hops": 2}, filters=filters)) == {"q0", "q1", "q2"}
     assert set(hits(linked, {"hops": 2, "direction": "out"}, minScore=0.6)) == {"q0", "q3"}
 
 
-def test_a_search_without_documents_is_not_hurt_by_the_graph(linked: RawConnection) -> None:
+def test_search_without_documents_ignores_the_graph(linked: RawConnection) -> None:
     """Case 12: falls back where there is no graph."""
     linked.call(
         "upsertMessage", message={"id": "zm", "sessionId": "zs", "role": "user", "textContent": "zeppelin talk"}
@@ -696,7 +694,7 @@ def test_a_search_without_documents_is_not_hurt_by_the_graph(linked: RawConnecti
     linked.call("session.delete", id="zs")
 
 
-def test_neighbours_of_a_hit_are_found_after_ingesting(store: RawConnection) -> None:
+def test_search_finds_neighbours_of_a_hit_after_ingestion(store: RawConnection) -> None:
     """Case 12: what ingesting links is followed, too."""
     text = "\n\n".join(f"Part {n}. {'Filler words stand here. ' * 14}{'The dirigible.' * (n == 3)}" for n in range(7))
     store.call("document.ingest", text=text, source="parts", chunkTokens=100, overlap=0)
@@ -709,7 +707,7 @@ def test_neighbours_of_a_hit_are_found_after_ingesting(store: RawConnection) -> 
 # -- 13
 
 
-def test_chunks_are_cut_where_a_reader_would(store: RawConnection) -> None:
+def test_chunks_are_split_where_a_reader_would(store: RawConnection) -> None:
     """Case 13: chunkers respect max, abbreviations, decimals, CJK, long word; markdown keeps headings."""
     sentences = [
         "Dr. Smith measured 3.14 metres, e.g. with a tape.", "Prof. Jones had 2.72 of them, i.e. far too few!",
@@ -740,7 +738,7 @@ def test_chunks_are_cut_where_a_reader_would(store: RawConnection) -> None:
 # -- 14
 
 
-def test_embeddings_are_asked_for_many_at_a_time(home: Path) -> None:
+def test_embeddings_are_requested_in_batches(home: Path) -> None:
     """Case 14: ingest batches embeddings."""
     with knowing(home) as (_, service, connection):
         chunks = [{"content": f"The tree number {number}."} for number in range(200)]
@@ -750,7 +748,7 @@ def test_embeddings_are_asked_for_many_at_a_time(home: Path) -> None:
         assert len(service.requests) <= 20
 
 
-def test_a_process_that_dies_over_a_file_takes_only_the_file_with_it(daemon: DaemonProcess, tmp_path: Path) -> None:
+def test_extraction_process_that_dies_fails_only_its_file(daemon: DaemonProcess, tmp_path: Path) -> None:
     """Case 14: extractor panic → error."""
     (tmp_path / "slow.json").write_text(json.dumps([str(number) for number in range(2_000_000)]))
     assert daemon.process
@@ -780,7 +778,7 @@ def children(parent: int) -> list[int]:
     return found
 
 
-def test_ingesting_goes_on_from_whatever_it_had_come_to(home: Path) -> None:
+def test_ingestion_resumes_from_any_stage(home: Path) -> None:
     """Case 14: checkpoint resume per stage: accepted, half stored, stored but not noted, noted but not told."""
     text = {name: f"# {name}\n\n" + f"{name} goes on. " * 400 for name in ("accepted", "half", "stored", "noted")}
     daemon = DaemonProcess(home, CLANKERS_EMBEDDER="none")
@@ -811,7 +809,7 @@ def test_ingesting_goes_on_from_whatever_it_had_come_to(home: Path) -> None:
         daemon.close()
 
 
-def test_one_bad_document_of_many_fails_alone(store: RawConnection, tmp_path: Path) -> None:
+def test_bad_document_of_a_batch_fails_alone(store: RawConnection, tmp_path: Path) -> None:
     """Case 14: batch partial failure."""
     (tmp_path / "locked.pdf").write_bytes(pdf("secret", password="x"))
     (tmp_path / "good.md").write_text("# Good\n\nIt speaks of axolotls.")
@@ -835,7 +833,7 @@ def test_one_bad_document_of_many_fails_alone(store: RawConnection, tmp_path: Pa
 
 
 @pytest.mark.parametrize("strategy", ["recursive", "markdown", "semantic", "parentChild"])
-def test_every_place_of_a_chunk_lies_in_its_document(store: RawConnection, strategy: str) -> None:
+def test_chunk_offsets_lie_within_the_document(store: RawConnection, strategy: str) -> None:
     """Case 14: offset overflow regression: overlaps longer than chunks, letters of four bytes, reading past the end."""
     text = "# 🙂\n\n" + "Ünïcode 𝄞 and 你好 stand here. " * 60 + "\n\n" + "𝄞" * 500
     asked = {"strategy": strategy, "chunkTokens": 64, "overlap": 1000}
@@ -851,7 +849,7 @@ def test_every_place_of_a_chunk_lies_in_its_document(store: RawConnection, strat
 # -- 15
 
 
-def test_a_memory_keeps_when_it_was_made(store: RawConnection, scope: str) -> None:
+def test_memory_update_preserves_its_creation_time(store: RawConnection, scope: str) -> None:
     """Case 15: memory item store conformance: upsert keeps created_at."""
     name, who = bring(store, scope, "rule", 3), {"scopes": [scope]}
     made = store.call("memory.get", id=name, **who)["createdAt"]
@@ -883,7 +881,7 @@ def test_memories_are_listed_by_kind_scope_and_pin_and_not_when_expired(store: R
     assert error_of(store, "memory.get", id="missing") == (NotFound.code, "memory not found: missing")
 
 
-def test_nothing_is_deleted_without_saying_what(store: RawConnection, scope: str) -> None:
+def test_memory_delete_without_a_filter_is_rejected(store: RawConnection, scope: str) -> None:
     """Case 15: delete with empty filter rejected; a filter on tags deletes what has them, and nothing else."""
     tagged, plain = bring(store, scope, "tagged", 1, tags=["old"]), bring(store, scope, "plain", 1)
     for params in ({}, {"scopes": ["*"]}, {"dryRun": True}):
@@ -892,7 +890,7 @@ def test_nothing_is_deleted_without_saying_what(store: RawConnection, scope: str
     assert (state_of(store, tagged, scope), state_of(store, plain, scope)) == ("deleted", "current")
 
 
-def test_what_was_sent_is_stored_though_nobody_waits_for_the_answer(
+def test_sent_event_is_stored_although_the_client_disconnects(
     shared_daemon: DaemonProcess, store: RawConnection, scope: str
 ) -> None:
     """Case 15: persistence survives cancelled context."""
@@ -911,7 +909,7 @@ def test_what_was_sent_is_stored_though_nobody_waits_for_the_answer(
     eventually(lambda: "result" in store.request("document.get", {"source": scope}), "the document is stored")
 
 
-def test_a_flood_of_messages_is_stored_to_the_last(shared_daemon: DaemonProcess, store: RawConnection) -> None:
+def test_flood_of_messages_is_stored_completely(shared_daemon: DaemonProcess, store: RawConnection) -> None:
     """Case 15: persistence survives backpressure: a client that does not read is not read, and loses nothing."""
     count = 1000
 

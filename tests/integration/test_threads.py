@@ -1,4 +1,4 @@
-"""Threads: the conversations of chats, their messages, and finding them again."""
+"""Threads of chats, their messages, and message search."""
 
 import base64
 import math
@@ -31,7 +31,7 @@ def found(connection: RawConnection, **params: Any) -> list[str]:
     return [one["message"]["textContent"] for one in connection.call("message.search", **params)["messages"]]
 
 
-def test_the_messages_of_a_chat_come_from_all_its_threads(connection: RawConnection) -> None:
+def test_chat_messages_include_all_its_threads(connection: RawConnection) -> None:
     for chat, thread, at in (("room", "t1", 1), ("room", "t2", 2), ("hall", "t3", 3), ("room", "t1", 4)):
         if at < 4:
             connection.call("thread.create", chatId=chat, id=thread)
@@ -42,7 +42,7 @@ def test_the_messages_of_a_chat_come_from_all_its_threads(connection: RawConnect
     assert texts(since) == ["t2 at 2"]
 
 
-def test_a_message_may_come_before_its_thread(connection: RawConnection) -> None:
+def test_message_may_arrive_before_its_thread(connection: RawConnection) -> None:
     first = connection.call("message.store", threadId="early", role="user", content="hello")
     thread = connection.call("thread.create", chatId="room", id="early", title="Late")
     assert (thread["chatId"], thread["messages"]) == ("room", 1)
@@ -51,7 +51,7 @@ def test_a_message_may_come_before_its_thread(connection: RawConnection) -> None
     assert again["error"]["code"] == Conflict.code
 
 
-def test_a_thread_is_a_session_and_a_session_a_thread(connection: RawConnection) -> None:
+def test_thread_is_a_session_and_a_session_a_thread(connection: RawConnection) -> None:
     thread = connection.call("thread.create", chatId="room", title="T", metadata={"k": "v"})["id"]
     session = connection.call("session.get", id=thread)
     assert (session["title"], session["chatId"], session["metadata"]) == ("T", "room", {"k": "v"})
@@ -62,14 +62,14 @@ def test_a_thread_is_a_session_and_a_session_a_thread(connection: RawConnection)
     assert texts(connection.call("message.list", threadId="harness")) == ["hi"]
 
 
-def test_storing_a_message_again_brings_it_up_to_date(connection: RawConnection) -> None:
+def test_message_stored_again_is_updated(connection: RawConnection) -> None:
     first = connection.call("message.store", threadId="t", role="user", content="draft", id="m", metadata={"v": 1})
     second = connection.call("message.store", threadId="t", role="user", content="final", id="m")
     assert (second["textContent"], second["metadata"], second["createdAt"]) == ("final", {"v": 1}, first["createdAt"])
     assert texts(connection.call("message.list", threadId="t")) == ["final"]
 
 
-def test_null_takes_a_title_and_metadata_away_and_absence_does_not(connection: RawConnection) -> None:
+def test_thread_update_clears_null_fields_and_leaves_absent_ones(connection: RawConnection) -> None:
     thread = connection.call("thread.create", chatId="room", title="T", metadata={"k": 1})["id"]
     assert connection.call("thread.update", id=thread, chatId="hall")["title"] == "T"
     cleared = connection.call("thread.update", id=thread, title=None, metadata=None)
@@ -119,7 +119,7 @@ def filled(connection: RawConnection) -> RawConnection:
         ({"chatId": "room", "project": "/src/b", "role": "user"}, {"where is my parcel"}),
     ],
 )
-def test_message_search_keeps_to_its_scope(
+def test_message_search_respects_its_filters(
     filled: RawConnection, by: str, scope: dict[str, Any], expected: set[str]
 ) -> None:
     asked: dict[str, Any] = {"query": "parcel"} if by == "query" else {"embedding": [1.0] * 256}
@@ -149,7 +149,7 @@ SPECIAL = [
 ]
 
 
-def test_no_text_is_syntax_and_words_among_special_characters_are_found(filled: RawConnection) -> None:
+def test_message_search_has_no_syntax_and_finds_words_among_special_characters(filled: RawConnection) -> None:
     for special in SPECIAL:
         for mode in ("keyword", "hybrid"):
             assert "error" not in filled.request("message.search", {"query": special, "mode": mode}), special
@@ -168,7 +168,7 @@ def embedding_of(connection: RawConnection, text: str) -> list[float]:
     return [float(number) for number in rows[0][0].strip("[]").split(",")]
 
 
-def test_scores_by_embedding_are_cosines_in_falling_order(filled: RawConnection) -> None:
+def test_message_search_by_embedding_scores_cosines_in_falling_order(filled: RawConnection) -> None:
     found(filled, query="parcel")
     vector = embedding_of(filled, "where is my parcel")
     result = filled.call("message.search", embedding=vector)["messages"]
@@ -183,7 +183,7 @@ def test_scores_by_embedding_are_cosines_in_falling_order(filled: RawConnection)
     assert math.isclose(opposite[-1]["score"], -1, abs_tol=1e-3)
 
 
-def test_a_filtered_search_by_embedding_finds_as_many_as_there_are(connection: RawConnection) -> None:
+def test_message_search_by_embedding_with_filters_finds_all(connection: RawConnection) -> None:
     long = "\n\n".join(f"Paragraph {number} about ships. " + "sail anchor harbour " * 60 for number in range(12))
     for number in range(3):
         connection.call("message.store", threadId="long", role="user", content=f"{number} {long}")
@@ -193,7 +193,7 @@ def test_a_filtered_search_by_embedding_finds_as_many_as_there_are(connection: R
     assert len(set(found(connection, embedding=[1.0] * 256, limit=5, threadId="short"))) == 5
 
 
-def test_long_messages_are_found_as_many_as_a_reply_holds(connection: RawConnection) -> None:
+def test_message_search_returns_as_many_long_messages_as_fit_a_reply(connection: RawConnection) -> None:
     long = "zebra " + ("x" * 79 + "\n") * 18_750
     for number in range(3):
         connection.call("message.store", threadId="t", role="user", content=long, id=f"m{number}")
@@ -231,7 +231,7 @@ BAD: list[tuple[str, dict[str, Any], int, str]] = [
 
 
 @pytest.mark.parametrize(("method", "params", "code", "names"), BAD)
-def test_bad_input_is_refused_by_name_and_stores_nothing(
+def test_invalid_thread_params_are_named_and_nothing_is_stored(
     connection: RawConnection, method: str, params: dict[str, Any], code: int, names: str
 ) -> None:
     error = connection.request(method, params)["error"]

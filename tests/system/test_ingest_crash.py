@@ -1,4 +1,4 @@
-"""kill -9 while thousands of documents are ingested: the next daemon goes on, and has each of them once."""
+"""kill -9 while thousands of documents are ingested: the next daemon resumes and stores each of them once."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ COUNT = 2000
 KILLS = (150, 700, 1300)
 
 
-def test_two_thousand_documents_survive_being_killed_in_the_middle(home: Path, tmp_path: Path) -> None:
+def test_batch_of_two_thousand_documents_survives_kill(home: Path, tmp_path: Path) -> None:
     paths = mixed(tmp_path / "papers", COUNT)
     (tmp_path / "papers" / "broken.pdf").write_bytes(b"%PDF-1.4 nothing")
     items = [{"path": str(path)} for path in [*paths[:1000], tmp_path / "papers" / "broken.pdf", *paths[1000:]]]
@@ -74,7 +74,7 @@ def everything_is_there_once(database: Path, sources: list[str]) -> None:
         db.close()
 
 
-def test_a_long_document_is_stored_and_removed_to_the_end_by_the_next_daemon(home: Path, tmp_path: Path) -> None:
+def test_long_document_is_stored_and_deleted_completely_by_the_next_daemon(home: Path, tmp_path: Path) -> None:
     book = tmp_path / "book.txt"
     book.write_text("\n\n".join(f"Paragraph {n} on item{n}. {'word ' * 60}" for n in range(20_000)))
     daemon = DaemonProcess(home, CLANKERS_EMBEDDER="none")
@@ -113,7 +113,7 @@ def test_a_long_document_is_stored_and_removed_to_the_end_by_the_next_daemon(hom
         daemon.close()
 
 
-def test_stopping_politely_keeps_what_was_accepted_too(home: Path, tmp_path: Path) -> None:
+def test_accepted_documents_survive_a_regular_stop(home: Path, tmp_path: Path) -> None:
     items = [{"text": f"Text number {number} on thing{number}. {'word ' * 200}"} for number in range(400)]
     daemon = DaemonProcess(home, CLANKERS_EMBEDDER="none")
     try:

@@ -1,4 +1,4 @@
-"""Scheduled actions when the daemon dies without a goodbye: none is lost, none is done again once acknowledged."""
+"""Scheduled actions when the daemon is killed: none is lost, none is repeated once acknowledged."""
 
 import math
 import random
@@ -19,7 +19,7 @@ LEASE = "1"
 ACTIONS = 12
 
 
-def test_a_run_that_was_claimed_but_never_handed_out_is_handed_out_when_its_lease_ends(home: Path) -> None:
+def test_claimed_run_that_was_never_handed_out_is_handed_out_when_its_lease_ends(home: Path) -> None:
     with running_daemon(home) as daemon, daemon.connect() as connection:
         action = connection.call("schedule.create", description="d", schedule="09:00 daily")["id"]
         daemon.stop()
@@ -47,7 +47,7 @@ def claim_and_die(daemon: DaemonProcess) -> int:
     return taken[0].lease_until
 
 
-def test_killed_before_the_acknowledgement_it_is_done_once_more_and_after_it_never(home: Path) -> None:
+def test_run_is_repeated_after_a_kill_before_its_acknowledgement_and_never_after(home: Path) -> None:
     environ = {"CLANKERS_SCHEDULE_LEASE_SECONDS": LEASE}
     with running_daemon(home, **environ) as daemon, daemon.connect() as worker:
         action = worker.call("schedule.create", description="d", schedule="09:00 once")["id"]
@@ -68,7 +68,7 @@ def test_killed_before_the_acknowledgement_it_is_done_once_more_and_after_it_nev
         assert [run["state"] for run in worker.call("schedule.history")["runs"]] == ["done"]
 
 
-def test_killed_at_any_moment_every_action_is_done_and_none_after_its_acknowledgement(home: Path) -> None:
+def test_actions_are_all_executed_despite_kills_and_none_after_its_acknowledgement(home: Path) -> None:
     moments = random.Random(6)
     acknowledged: dict[str, float] = {}
     environ = {"CLANKERS_SCHEDULE_LEASE_SECONDS": "0.3"}
@@ -116,7 +116,7 @@ def handed_out_at(run: dict[str, Any]) -> float:
     return float(run["leaseUntil"] - 300 * 2 ** (run["attempt"] - 1))
 
 
-def test_a_built_in_that_died_with_the_daemon_is_done_again(home: Path) -> None:
+def test_built_in_that_died_with_the_daemon_is_executed_again(home: Path) -> None:
     environ = {"CLANKERS_SCHEDULE_LEASE_SECONDS": LEASE}
     with running_daemon(home, **environ) as daemon, daemon.connect() as connection:
         action = connection.call("schedule.create", description="d", schedule="09:00 once", builtin="backup")["id"]

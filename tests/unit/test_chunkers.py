@@ -1,4 +1,4 @@
-"""Ways of cutting a document: nothing is lost, nothing is too long, and it is cut where a reader would."""
+"""Chunking strategies: no text is lost, no chunk is too long, and splits are where a reader would make them."""
 
 from itertools import pairwise
 
@@ -29,7 +29,7 @@ def texts(text: str, spans: list[Span]) -> list[str]:
 
 
 @given(TEXTS, st.integers(8, 60), st.integers(0, 20))
-def test_chunks_are_never_longer_than_asked_and_hold_every_character(text: str, tokens: int, overlap: int) -> None:
+def test_chunks_respect_the_limit_and_cover_every_character(text: str, tokens: int, overlap: int) -> None:
     for chunk in (chunk_recursive, chunk_markdown):
         spans = chunk(text, tokens, overlap)
         held = set()
@@ -41,7 +41,7 @@ def test_chunks_are_never_longer_than_asked_and_hold_every_character(text: str, 
 
 
 @given(TEXTS, st.integers(8, 40))
-def test_children_lie_in_their_parents_and_hold_all_of_them(text: str, tokens: int) -> None:
+def test_child_chunks_lie_in_their_parent_and_cover_it(text: str, tokens: int) -> None:
     for parent in chunk_parent_child(text, tokens * 3, tokens, 2):
         assert size_of(text[parent.start : parent.end]) <= tokens * 3 * QUARTERS_PER_TOKEN
         assert parent.children
@@ -66,17 +66,17 @@ def test_children_lie_in_their_parents_and_hold_all_of_them(text: str, tokens: i
         ("", []),
     ],
 )
-def test_sentences_end_where_a_reader_says(text: str, sentences: list[str]) -> None:
+def test_sentences_end_where_a_reader_expects(text: str, sentences: list[str]) -> None:
     assert [text[one.start : one.end].strip() for one in split_sentences(text, 0, len(text), 100)] == sentences
 
 
-def test_a_paragraph_is_not_cut_where_it_fits_into_the_next_chunk() -> None:
+def test_paragraph_that_fits_into_the_next_chunk_is_not_split() -> None:
     first, second = "Alpha beta gamma. " * 6, "Delta epsilon zeta. " * 6
     text = f"{first.strip()}\n\n{second.strip()}"
     assert texts(text, chunk_recursive(text, 50, 0)) == [first.strip(), second.strip()]
 
 
-def test_consecutive_chunks_share_whole_sentences_when_asked_to() -> None:
+def test_overlapping_chunks_share_complete_sentences() -> None:
     text = " ".join(f"Sentence number {number} is here." for number in range(40))
     shared = texts(text, chunk_recursive(text, 40, 10))
     assert all(after.split(". ")[0] in before for before, after in pairwise(shared))
@@ -84,11 +84,11 @@ def test_consecutive_chunks_share_whole_sentences_when_asked_to() -> None:
     assert not any(after.split(". ")[0] in before for before, after in pairwise(apart))
 
 
-def test_a_word_longer_than_a_chunk_is_cut() -> None:
+def test_word_longer_than_a_chunk_is_split() -> None:
     assert all(len(part) <= 40 for part in texts("x" * 1000, chunk_recursive("x" * 1000, 10, 5)))
 
 
-def test_markdown_keeps_each_section_under_its_heading() -> None:
+def test_markdown_sections_become_chunks_with_their_heading() -> None:
     body = "Some words that say something about it, at length. " * 3
     text = f"# Guide\n\n## Install\n\n{body}\n```\n# not a heading\n```\n\n## Use\n\n{body}"
     spans = chunk_markdown(text, 100, 0)
@@ -98,14 +98,14 @@ def test_markdown_keeps_each_section_under_its_heading() -> None:
     assert texts(text, spans)[1].startswith("## Use")
 
 
-def test_a_long_section_is_cut_and_every_part_knows_its_heading() -> None:
+def test_markdown_section_that_is_too_long_is_split_and_every_chunk_has_its_heading() -> None:
     text = "# Long\n\n" + "A sentence of some words. " * 100
     spans = chunk_markdown(text, 50, 0)
     assert len(spans) > 10
     assert {span.metadata["section_heading"] for span in spans} == {"Long"}
 
 
-def test_cutting_by_meaning_parts_sentences_that_are_least_alike() -> None:
+def test_semantic_chunks_split_between_the_least_similar_sentences() -> None:
     text = "Cats purr. Cats nap. Stocks rose. Stocks fell."
     sentences = split_sentences(text, 0, len(text), 100)
     assert texts(text, chunk_semantic(text, sentences, [0.9, 0.1, 0.8], 100)) == [
@@ -143,7 +143,7 @@ class Second:
 '''
 
 
-def test_code_is_cut_at_its_definitions() -> None:
+def test_code_is_split_at_definitions() -> None:
     spans = chunk_code(PYTHON, "python", 40)
     assert [span.metadata.get("symbol") for span in spans] == ["first", "Second"]
     assert all(span.metadata["language"] == "python" for span in spans)
@@ -166,14 +166,14 @@ def test_code_is_cut_at_its_definitions() -> None:
         ("c", "struct box {\n  int a;\n};\n", "box"),
     ],
 )
-def test_every_language_that_is_offered_has_its_grammar(language: str, source: str, name: str) -> None:
+def test_code_languages_all_have_a_grammar(language: str, source: str, name: str) -> None:
     spans = chunk_code(source, language, 200)
     assert "".join(texts(source, spans)).strip() == source.strip()
     assert spans[0].metadata == {"language": language, "symbol": name}
 
 
 @given(st.text(max_size=300), st.integers(8, 40))
-def test_text_that_is_no_code_is_cut_all_the_same(text: str, tokens: int) -> None:
+def test_code_chunker_splits_text_that_is_not_code(text: str, tokens: int) -> None:
     source = f"def f():\n    return 1\n{text}"
     spans = chunk_code(source, "python", tokens)
     held = {at for span in spans for at in range(span.start, span.end)}

@@ -28,6 +28,6 @@ def test_empty_file_on_a_disk_is_a_regular_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/mountinfo").exists(), reason="the kernel shows no files here")
-def test_file_of_the_kernel_is_refused() -> None:
+def test_file_generated_by_the_kernel_is_rejected() -> None:
     with pytest.raises(ExtractionError, match=r"the kernel generates it \(proc\)"):
         open_regular("/proc/self/status", 1000)

@@ -1,4 +1,4 @@
-"""Taking documents apart: the text of every kind, and a reason for whatever cannot be read."""
+"""Text extraction: the text of every kind of document, and the reason if one cannot be read."""
 
 import io
 import json
@@ -19,7 +19,7 @@ def text_of(data: bytes, kind: str, name: str = "a") -> str:
     return "".join(part.text for part in extract(io.BytesIO(data), kind, name, DocumentProperties()))
 
 
-def taken_apart(data: bytes, name: str = "", kind: str | None = None, strategy: str | None = None) -> list[object]:
+def extracted(data: bytes, name: str = "", kind: str | None = None, strategy: str | None = None) -> list[object]:
     task = Task(name, None, len(data), kind, strategy, 100, 0, 400, 10_000_000, 60)
     return list(process.process_task(task, data))
 
@@ -37,17 +37,17 @@ def records(messages: list[object]) -> list[Record]:
         ("report.txt", b"PK\x03\x04", "docx"), ("noname", b"<!DOCTYPE html><p>", "html"), ("noname", b"plain", "text"),
     ],
 )  # fmt: skip
-def test_the_kind_is_told_by_the_first_bytes_or_the_name(name: str, beginning: bytes, kind: str) -> None:
+def test_kind_is_detected_by_the_first_bytes_or_the_name(name: str, beginning: bytes, kind: str) -> None:
     assert detect_kind(name, beginning) == kind
 
 
-def test_text_is_read_in_utf_8_and_in_marked_utf_16() -> None:
+def test_text_is_decoded_from_utf_8_and_from_utf_16_with_a_mark() -> None:
     for coding in ("utf-8", "utf-8-sig", "utf-16"):
         assert text_of("Grüße\r\n你好 🙂".encode(coding), "text") == "Grüße\n你好 🙂"
 
 
 @pytest.mark.parametrize("at", [module.BLOCK_BYTES - 1, module.BLOCK_BYTES, module.BLOCK_BYTES + 3])
-def test_a_line_end_is_not_parted_where_blocks_meet(at: int) -> None:
+def test_text_line_end_across_blocks_is_normalized(at: int) -> None:
     assert text_of(b"x" * at + b"\r\ny", "text") == "x" * at + "\ny"
 
 
@@ -78,11 +78,11 @@ def test_html_becomes_markdown_without_scripts() -> None:
         (b"only,head\n", "a.csv", "only, head"),
     ],
 )
-def test_each_row_of_a_table_says_what_its_values_are(data: bytes, name: str, text: str) -> None:
+def test_csv_rows_become_lines_of_names_and_values(data: bytes, name: str, text: str) -> None:
     assert text_of(data, "csv", name) == text
 
 
-def test_each_value_of_json_has_its_path() -> None:
+def test_json_values_become_lines_with_their_path() -> None:
     data = json.dumps({"user": {"name": "Ann", "tags": ["a", 1, None, True]}, "empty": {}}).encode()
     assert text_of(data, "json") == (
         "user.name: Ann\nuser.tags[0]: a\nuser.tags[1]: 1\nuser.tags[2]: null\nuser.tags[3]: true\nempty: {}\n"
@@ -90,17 +90,17 @@ def test_each_value_of_json_has_its_path() -> None:
     assert text_of(b'{"a": 1}\n{"a": 2}\n', "json") == "[0].a: 1\n[1].a: 2\n"
 
 
-def test_a_pdf_tells_its_pages_and_its_title() -> None:
-    messages = taken_apart(pdf("First page here.", "Second page here.", title="The report"), "x.pdf")
+def test_pdf_has_a_title_and_page_numbers() -> None:
+    messages = extracted(pdf("First page here.", "Second page here.", title="The report"), "x.pdf")
     assert isinstance(messages[-1], Done)
     assert (messages[-1].title, messages[-1].kind) == ("The report", "pdf")
     assert [record.metadata for record in records(messages)] == [{"page": 1}]
-    messages = taken_apart(pdf("Alpha " * 60, "Beta " * 60), "x.pdf")
+    messages = extracted(pdf("Alpha " * 60, "Beta " * 60), "x.pdf")
     pages = {record.content.split()[0]: record.metadata["page"] for record in records(messages)}
     assert pages == {"Alpha": 1, "Beta": 2}
 
 
-def test_a_docx_keeps_its_headings_and_tables() -> None:
+def test_docx_headings_and_tables_become_markdown() -> None:
     data = docx("Some words.", heading="Intro", table=[["a", "b"], ["c", "d"]])
     assert text_of(data, "docx") == "# Intro\n\nSome words.\n\na | b\nc | d\n\n"
 
@@ -124,29 +124,29 @@ def test_a_docx_keeps_its_headings_and_tables() -> None:
         (b'a,b\n"' + b"x" * 2_000_000, "a.csv", "CSV is broken"),
     ],
 )
-def test_what_cannot_be_read_says_why(data: bytes, name: str, reason: str) -> None:
-    last = taken_apart(data, name)[-1]
+def test_unreadable_documents_fail_with_a_reason(data: bytes, name: str, reason: str) -> None:
+    last = extracted(data, name)[-1]
     assert isinstance(last, Failed)
     assert reason in last.reason
 
 
-def test_a_zip_that_is_no_docx_is_refused() -> None:
+def test_zip_that_is_not_a_docx_is_rejected() -> None:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
         archive.writestr("notes.txt", "hello")
-    last = taken_apart(out.getvalue(), "a.docx")[-1]
+    last = extracted(out.getvalue(), "a.docx")[-1]
     assert isinstance(last, Failed)
     assert "not a DOCX" in last.reason
 
 
-def test_too_many_pages_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pdf_with_too_many_pages_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_PDF_PAGES", 2)
     with pytest.raises(ExtractionError, match="3 pages"):
         text_of(pdf("a", "b", "c"), "pdf")
 
 
 @pytest.mark.parametrize(("kind", "package", "data"), [("pdf", "pypdf", pdf("a")), ("docx", "docx", docx("a"))])
-def test_a_missing_package_is_named_with_the_extra_that_brings_it(
+def test_missing_package_is_named_with_the_extra_that_installs_it(
     monkeypatch: pytest.MonkeyPatch, kind: str, package: str, data: bytes
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, package, None)
@@ -154,21 +154,23 @@ def test_a_missing_package_is_named_with_the_extra_that_brings_it(
         text_of(data, kind)
 
 
-def test_code_without_its_grammar_is_cut_like_text_unless_syntax_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_without_a_grammar_is_chunked_like_text_unless_strategy_code_is_requested(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(__import__("sys").modules, "tree_sitter_python", None)
     source = b"def f():\n    return 1\n"
-    assert isinstance(done := taken_apart(source, "a.py")[-1], Done)
+    assert isinstance(done := extracted(source, "a.py")[-1], Done)
     assert (done.kind, done.strategy) == ("code", "recursive")
-    assert isinstance(failed := taken_apart(source, "a.py", strategy="code")[-1], Failed)
+    assert isinstance(failed := extracted(source, "a.py", strategy="code")[-1], Failed)
     assert "clankers[code]" in failed.reason
-    assert isinstance(failed := taken_apart(source, "a.unknown", strategy="code")[-1], Failed)
+    assert isinstance(failed := extracted(source, "a.unknown", strategy="code")[-1], Failed)
     assert "no grammar" in failed.reason
 
 
-def test_a_long_text_is_cut_window_by_window_and_its_places_are_exact() -> None:
+def test_long_text_is_chunked_in_windows_with_exact_offsets() -> None:
     lines = [f"Line {number} tells about thing{number}." for number in range(20_000)]
     text = "\n".join(lines)
-    messages = taken_apart(text.encode(), "a.txt")
+    messages = extracted(text.encode(), "a.txt")
     windows = [message for message in messages if isinstance(message, Window)]
     assert len(windows) > 1
     assert "".join(window.text for window in windows) == text
@@ -180,7 +182,7 @@ def test_a_long_text_is_cut_window_by_window_and_its_places_are_exact() -> None:
         assert record.content == "\n".join(lines[record.start_line - 1 : record.end_line])
 
 
-def test_only_regular_files_are_opened(tmp_path: Path) -> None:
+def test_open_regular_rejects_everything_but_regular_files(tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     file.write_text("hello")
     with open_regular(str(file), 10) as opened:

@@ -1,4 +1,4 @@
-"""When schedules are due: clock changes, the ends of months, runs in their order, and what is no schedule."""
+"""Schedule parsing and next runs: clock changes, ends of months, order of runs, invalid schedules."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -25,7 +25,7 @@ BERLIN, NEW_YORK = "Europe/Berlin", "America/New_York"
         (28, 2026, ["01-28", "02-28", "03-28"]),
     ],
 )
-def test_a_day_that_a_month_lacks_is_its_last(day: int, year: int, expected: list[str]) -> None:
+def test_monthly_day_that_a_month_lacks_is_its_last_day(day: int, year: int, expected: list[str]) -> None:
     schedule = parse_schedule(f"08:00 monthly({day})", UTC)
     moment: datetime | None = datetime(year, 1, 1, tzinfo=UTC)
     for wanted in expected:
@@ -61,14 +61,14 @@ def test_a_day_that_a_month_lacks_is_its_last(day: int, year: int, expected: lis
         ("09:00 daily", "Pacific/Apia", "2011-12-29 10:00", "2011-12-30 10:00+00:00"),
     ],
 )
-def test_clock_changes_and_zones(schedule: str, zone: str, now: str, expected: str) -> None:
+def test_next_run_respects_clock_changes_and_time_zones(schedule: str, zone: str, now: str, expected: str) -> None:
     where = ZoneInfo(zone)
     moment = datetime.fromisoformat(now).replace(tzinfo=where).astimezone(UTC)
     assert parse_schedule(schedule, where).next_after(moment) == datetime.fromisoformat(expected)
 
 
 @pytest.mark.parametrize("schedule", ["02:30 daily", "30 2 * * *"])
-def test_the_second_time_an_hour_comes_it_is_not_due_again(schedule: str) -> None:
+def test_repeated_hour_is_not_due_twice(schedule: str) -> None:
     second = datetime(2027, 10, 31, 1, 10, tzinfo=UTC)  # 02:10 in Berlin, for the second time
     found = parse_schedule(schedule, ZoneInfo(BERLIN)).next_after(second)
     assert found == datetime(2027, 11, 1, 1, 30, tzinfo=UTC)
@@ -83,7 +83,7 @@ SCHEDULES = ["02:30 daily", "02:30 weekly(sun)", "02:30 custom(sun,mon,sat)", "0
     zone=st.sampled_from([BERLIN, NEW_YORK, "UTC", "Pacific/Apia", "Australia/Lord_Howe"]),
     moment=st.integers(1_262_304_000, 2_051_222_400).map(lambda seconds: datetime.fromtimestamp(seconds, UTC)),
 )
-def test_runs_come_in_order_and_the_last_is_never_after_now(schedule: str, zone: str, moment: datetime) -> None:
+def test_runs_are_in_order_and_the_last_is_never_after_now(schedule: str, zone: str, moment: datetime) -> None:
     found = parse_schedule(schedule, parse_timezone(zone))
     coming = found.next_after(moment)
     assert coming
@@ -100,7 +100,7 @@ def test_runs_come_in_order_and_the_last_is_never_after_now(schedule: str, zone:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES[:4])
-def test_the_last_run_is_the_one_that_came(schedule: str) -> None:
+def test_last_run_is_the_latest_that_has_passed(schedule: str) -> None:
     found = parse_schedule(schedule, parse_timezone(BERLIN))
     coming = found.next_after(datetime(2027, 3, 20, tzinfo=UTC))
     assert coming
@@ -150,7 +150,7 @@ def test_the_last_run_is_the_one_that_came(schedule: str) -> None:
         ("   ", 3, "a time as 09:30"),
     ],
 )
-def test_what_is_no_schedule_is_told_where_and_what_would_be(schedule: str, place: int, expected: str) -> None:
+def test_invalid_schedule_error_names_position_and_expectation(schedule: str, place: int, expected: str) -> None:
     with pytest.raises(InvalidParams) as refused:
         parse_schedule(schedule, UTC)
     assert refused.value.data["position"] == place
@@ -160,12 +160,12 @@ def test_what_is_no_schedule_is_told_where_and_what_would_be(schedule: str, plac
 
 
 @pytest.mark.parametrize("name", ["", "Nowhere/Land", "../../etc/passwd", "/etc/passwd", "Europe", "UTC+2:30", "a\0b"])
-def test_what_is_no_zone_is_refused(name: str) -> None:
+def test_unknown_time_zone_is_rejected(name: str) -> None:
     with pytest.raises(InvalidParams, match="there is no time zone"):
         parse_timezone(name)
 
 
-def test_the_machines_zone_has_a_name() -> None:
+def test_local_time_zone_has_a_name() -> None:
     assert parse_timezone(local_timezone())
     assert local_timezone({"TZ": "Asia/Tokyo"}) == "Asia/Tokyo"
     assert local_timezone({"TZ": ":Asia/Tokyo"}) == "Asia/Tokyo"

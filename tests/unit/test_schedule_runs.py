@@ -1,4 +1,4 @@
-"""Claiming what is due, in the database alone: one open run for an action, leases that grow, a history that ends."""
+"""Claiming runs in the database: one open run per action, growing leases, a limited history."""
 
 from pathlib import Path
 
@@ -48,7 +48,7 @@ def states(db: Db) -> list[str]:
     return [row["state"] for row in db.fetch("SELECT state FROM schedule_runs ORDER BY created_at, id")]
 
 
-def test_a_claim_moves_the_next_run_on_and_leases_the_run(db: Db) -> None:
+def test_claim_advances_the_next_run_and_leases_the_run(db: Db) -> None:
     add(db)
     (run,) = claim(db, START + 5)
     assert (run.state, run.attempts, run.scheduled_for, run.lease_until) == ("taken", 1, START, START + 5 + LEASE)
@@ -56,7 +56,7 @@ def test_a_claim_moves_the_next_run_on_and_leases_the_run(db: Db) -> None:
     assert claim(db, START + 6) == []
 
 
-def test_leases_double_and_end(db: Db) -> None:
+def test_leases_double_until_attempts_are_exhausted(db: Db) -> None:
     add(db, schedule="00:00 once")
     now, lengths = START, []
     for _ in range(runs.MAX_ATTEMPTS):
@@ -69,7 +69,7 @@ def test_leases_double_and_end(db: Db) -> None:
     assert states(db) == ["failed"]
 
 
-def test_no_lease_is_longer_than_an_hour(db: Db) -> None:
+def test_lease_is_at_most_an_hour(db: Db) -> None:
     add(db, schedule="00:00 once")
     db.execute("UPDATE scheduled_actions SET next_run = :at", {"at": START})
     claim(db, START)
@@ -79,7 +79,7 @@ def test_no_lease_is_longer_than_an_hour(db: Db) -> None:
     assert run.lease_until == START + runs.MAX_LEASE_MS
 
 
-def test_what_we_are_busy_with_stays_ours(db: Db) -> None:
+def test_claim_renews_the_lease_of_busy_runs(db: Db) -> None:
     add(db, builtin="backup", schedule="00:00 once")
     (run,) = claim(db, START)
     assert claim(db, START + 10 * LEASE, busy=[run.id]) == []
@@ -87,7 +87,7 @@ def test_what_we_are_busy_with_stays_ours(db: Db) -> None:
     assert (again.id, again.attempts) == (run.id, 2)
 
 
-def test_a_run_is_not_made_while_another_is_taken(db: Db) -> None:
+def test_run_is_not_created_while_another_is_taken(db: Db) -> None:
     add(db)
     (first,) = claim(db, START)
     with db.transaction():
@@ -100,7 +100,7 @@ def test_a_run_is_not_made_while_another_is_taken(db: Db) -> None:
     assert states(db) == ["done", "taken"]
 
 
-def test_an_end_is_the_end(db: Db) -> None:
+def test_finished_run_cannot_be_finished_again(db: Db) -> None:
     add(db)
     (run,) = claim(db, START)
     with db.transaction():
@@ -111,7 +111,7 @@ def test_an_end_is_the_end(db: Db) -> None:
     assert (found.state, found.result, found.error) == ("done", {"x": 1}, None)
 
 
-def test_of_finished_runs_the_newest_thousand_are_kept(db: Db) -> None:
+def test_finished_runs_are_pruned_to_the_newest_thousand(db: Db) -> None:
     add(db)
     with db.transaction():
         for number in range(runs.MAX_FINISHED_RUNS + 50):
@@ -133,7 +133,7 @@ def test_of_finished_runs_the_newest_thousand_are_kept(db: Db) -> None:
     steps=st.lists(st.tuples(st.integers(1, 5 * MINUTE), st.booleans(), st.booleans()), max_size=30),
     missed=st.sampled_from(["once", "skip"]),
 )
-def test_there_is_never_more_than_one_open_run_and_time_never_goes_back(
+def test_open_runs_are_at_most_one_and_slots_only_increase(
     db: Db, steps: list[tuple[int, bool, bool]], missed: str
 ) -> None:
     db.execute("DELETE FROM scheduled_actions")

@@ -114,7 +114,7 @@ async def get_chunks(daemon: "Daemon", request: ChunkGet) -> list[DocumentChunk]
 
 
 def _by_ids(db: Db, ids: list[str]) -> dict[str, DocumentChunk]:
-    return {row["id"]: _chunk(row) for row in db.fetch(_GET, {"ids": json.dumps(ids)})}
+    return {row["id"]: _chunk_from_row(row) for row in db.fetch(_GET, {"ids": json.dumps(ids)})}
 
 
 @handles(ChunkList)
@@ -125,7 +125,7 @@ async def list_chunks(daemon: "Daemon", request: ChunkList) -> ChunkPage:
     def page(db: Db) -> ChunkPage:
         if not db.value("SELECT 1 FROM documents WHERE id = :document", params):
             raise NotFound(f"document not found: {request.document_id}")
-        rows = [_chunk(row) for row in db.fetch(_LIST, params)]
+        rows = [_chunk_from_row(row) for row in db.fetch(_LIST, params)]
         shown = rows[: request.limit]
         return ChunkPage(shown, encode_cursor(shown[-1].index) if len(rows) > len(shown) else None)
 
@@ -160,5 +160,5 @@ def _scored(outcome: SearchOutcome[DocumentChunkRow]) -> list[ScoredChunk]:
     return scored
 
 
-def _chunk(row: dict[str, Any]) -> DocumentChunk:
+def _chunk_from_row(row: dict[str, Any]) -> DocumentChunk:
     return DocumentChunk(**row | {"metadata": json.loads(row["metadata"] or "{}")})

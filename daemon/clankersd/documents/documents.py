@@ -260,8 +260,8 @@ def _resolve_id(db: Db, request: DocumentGet) -> str:
 async def list_documents(daemon: "Daemon", request: DocumentList) -> DocumentPage:
     conditions, params = ["revision > 0"], dict[str, Any]()
     if request.project is not None:
-        conditions.append("(projects.path = :project OR projects.id = :given)")
-        params |= {"project": find_project_root(request.project), "given": request.project}
+        conditions.append("(projects.path = :project OR projects.id = :project_id)")
+        params |= {"project": find_project_root(request.project), "project_id": request.project}
     if request.source is not None:
         conditions.append("substr(source, 1, length(:source)) = :source")
         params["source"] = redact(request.source)[0]

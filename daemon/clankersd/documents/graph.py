@@ -18,7 +18,7 @@ from clankers_protocol.graph import (
 from clankersd import clock
 from clankersd.capture.redaction import count_redactions, without_secrets
 from clankersd.db import Db, Store
-from clankersd.documents.edges import GraphPath, TraversalLimits, traverse
+from clankersd.documents.edges import TraversalLimits, traverse
 from clankersd.search.limiter import takes_search_turn
 from clankersd.wire.rpc import handles
 
@@ -165,17 +165,14 @@ async def traverse_graph(daemon: "Daemon", request: GraphTraverse) -> list[Reach
         reached = [chunk_id for chunk_id in paths if chunk_id not in seeds]
         reached = [chunk_id for chunk_id in reached if paths[chunk_id].score >= request.min_score]
         reached.sort(key=lambda chunk_id: (-paths[chunk_id].score, chunk_id))
-        return _describe(db, reached[: request.limit], paths)
+        reached = reached[: request.limit]
+        documents = _fetch_document_ids(db, reached)
+        results = []
+        for chunk_id in reached:
+            path = paths[chunk_id]
+            if chunk_id in documents:
+                score, steps = round(path.score, 6), list(path.steps)
+                results.append(Reached(chunk_id, documents[chunk_id], score, len(steps), steps))
+        return results
 
     return await daemon.store.read(walk)
-
-
-def _describe(db: Db, chunk_ids: list[str], paths: dict[str, GraphPath]) -> list[Reached]:
-    documents = _fetch_document_ids(db, chunk_ids)
-    described = []
-    for chunk_id in chunk_ids:
-        if chunk_id in documents:
-            path = paths[chunk_id]
-            score = round(path.score, 6)
-            described.append(Reached(chunk_id, documents[chunk_id], score, len(path.steps), list(path.steps)))
-    return described

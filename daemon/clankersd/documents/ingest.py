@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 import anyio
@@ -145,9 +145,12 @@ async def _ingest_locked(daemon: "Daemon", request: Ingest, task: Task, source: 
         # If the file changed between hashing and extraction, store a checksum that matches neither version, so that
         # the next ingestion extracts it again.
         digest = digest if done.sha256 == digest else f"{digest} {done.sha256}"
+        title = request.title or done.title
+        if not title:
+            title = f"Untitled {done.kind}" if source.startswith("sha256:") else PurePath(source).name or source
         header = DocumentHeader(
             source=source,
-            title=request.title or done.title or _default_title(source, done.kind),
+            title=title,
             kind=done.kind,
             strategy=done.strategy,
             checksum=_checksum(digest, request, task),
@@ -282,7 +285,7 @@ def _build_task(config: Config, request: Ingest, path: str | None, source: str, 
     if request.parent_tokens is not None and (not nested or request.parent_tokens < tokens):
         raise InvalidParams("invalid params: only parentChild has parents, larger than chunks - at `$.parentTokens`")
     kind = request.kind
-    suffix = Path(request.source or "").suffix.lower().removeprefix(".")
+    suffix = PurePath(request.source or "").suffix.lower().removeprefix(".")
     if kind is None and request.text is not None and SUFFIXES.get(suffix) in ("pdf", "docx"):
         kind = "text"  # text that names a PDF as its source is extracted already
     return Task(
@@ -297,10 +300,6 @@ def _build_task(config: Config, request: Ingest, path: str | None, source: str, 
         max_bytes=config.document_megabytes * 1024 * 1024,
         seconds=config.document_seconds,
     )
-
-
-def _default_title(source: str, kind: str) -> str:
-    return f"Untitled {kind}" if source.startswith("sha256:") else Path(source).name or source
 
 
 def _file_digest(path: str, max_bytes: int) -> str:

@@ -67,9 +67,9 @@ async def find_or_create_project(store: Store, project: str | None) -> str | Non
     def find(db: Db) -> str:
         if new_row is not None:
             ensure_project(db, new_row)
-        found = find_project_id(db, project)
-        if found is None:
+        existing_id = find_project_id(db, project)
+        if existing_id is None:
             raise InvalidParams(f"invalid params: there is no project {project!r} - at `$.project`")
-        return found
+        return existing_id
 
     return await store.write(find)

@@ -272,6 +272,6 @@ def _encode_tool_calls(calls: list[dict[str, Any]] | None) -> str | None:
         return None
     encoded = msgspec.json.encode(calls)
     if len(encoded) > MAX_TOOL_CALLS_BYTES:
-        limit = MAX_TOOL_CALLS_BYTES
-        raise InvalidParams(f"invalid params: tool calls may have at most {limit} bytes - at `$.toolCalls`")
+        problem = f"tool calls may have at most {MAX_TOOL_CALLS_BYTES} bytes"
+        raise InvalidParams(f"invalid params: {problem} - at `$.toolCalls`")
     return encoded.decode()

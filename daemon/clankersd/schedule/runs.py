@@ -47,7 +47,7 @@ _SKIP = """
 """
 _GIVE_UP = """
     UPDATE schedule_runs SET state = 'failed', lease_until = NULL, finished_at = :now, error = :error
-    WHERE state = 'taken' AND lease_until <= :now AND attempts >= :most
+    WHERE state = 'taken' AND lease_until <= :now AND attempts >= :max_attempts
     RETURNING id
 """
 _FREE = f"""
@@ -78,7 +78,8 @@ _NEXT = f"""
     SELECT min(at) FROM (
         SELECT min(next_run) AS at FROM scheduled_actions WHERE enabled = 1 AND next_run IS NOT NULL AND NOT {_TAKEN}
         UNION ALL
-        SELECT CASE WHEN state = 'taken' AND (builtin IS NOT NULL OR :clients OR attempts >= :most) THEN lease_until
+        SELECT CASE WHEN state = 'taken' AND (builtin IS NOT NULL OR :clients OR attempts >= :max_attempts)
+                    THEN lease_until
                     WHEN state = 'waiting' AND (builtin IS NOT NULL OR :clients) THEN scheduled_for
                     WHEN state = 'waiting' AND missed = 'skip' THEN scheduled_for + :missed + 1 END
         FROM schedule_runs JOIN scheduled_actions ON scheduled_actions.id = action_id WHERE {_OPEN}
@@ -110,7 +111,7 @@ def claim_runs(
     for action in db.fetch(_DUE, {"now": now}):
         _create_run(db, _PlannedAction(**action), now)
     ended = db.fetch(_SKIP, {"now": now, "missed": MISSED_AFTER_MS})
-    ended += db.fetch(_GIVE_UP, {"now": now, "most": MAX_ATTEMPTS, "error": _NOT_ACKNOWLEDGED})
+    ended += db.fetch(_GIVE_UP, {"now": now, "max_attempts": MAX_ATTEMPTS, "error": _NOT_ACKNOWLEDGED})
     free = db.fetch(_FREE, {"now": now, "clients": clients})
     leased = [_lease(db, run_from_row(row), now, lease_ms) for row in free]
     return leased, [row["id"] for row in ended]
@@ -166,7 +167,7 @@ def skip_waiting_runs(db: Db, action_id: str) -> None:
 
 def next_event_time(db: Db, *, clients: bool) -> int | None:
     """Return when the scheduler has something to do next; None if nothing is planned."""
-    params = {"most": MAX_ATTEMPTS, "missed": MISSED_AFTER_MS, "clients": clients}
+    params = {"max_attempts": MAX_ATTEMPTS, "missed": MISSED_AFTER_MS, "clients": clients}
     return db.value(_NEXT, params)  # type: ignore[no-any-return]
 
 

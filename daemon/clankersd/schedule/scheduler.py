@@ -162,7 +162,7 @@ class Scheduler:
     async def acknowledge(self, request: ScheduleAck) -> ScheduleRun:
         """Record a client's report on a run: finished, failed, or still working, which renews the lease."""
         if len(msgspec.json.encode(request.result)) > MAX_RESULT_BYTES:
-            raise InvalidParams(f"invalid params: a result takes {MAX_RESULT_BYTES} bytes at most - at `$.result`")
+            raise InvalidParams(f"invalid params: a result may have at most {MAX_RESULT_BYTES} bytes - at `$.result`")
         if request.state != "working":
             return await self._finish(request.run_id, request.state, request.result, request.error)
 
