@@ -229,20 +229,24 @@ class FakeDaemon:
     class Waker:
         def wake(self) -> None: ...
 
+    class Store:
+        async def write(self, change: Any, bulk: bool = False) -> None: ...
+
+    store = Store()
     index = transcripts = Waker()
 
 
 @pytest.fixture
-def stored(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The changes that were stored, in order."""
-    found: list[Any] = []
+def stored(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The ids of the messages that were stored, in order."""
+    names: list[str] = []
 
-    async def store(_: Any, change: Any, bulk: bool = False) -> None:
-        found.append(change)
+    async def store(_self: Any, change: Any, bulk: bool = False) -> None:
+        names.append(change.keywords["hook"])
 
-    monkeypatch.setattr(spool_module, "keep", store)
-    monkeypatch.setattr(spool_module, "change_of", lambda index, event: event.event["message"]["id"])
-    return found
+    monkeypatch.setattr(FakeDaemon.Store, "write", store)
+    monkeypatch.setattr(spool_module, "prepare_hook", lambda _index, event: event.event["message"]["id"])
+    return names
 
 
 @pytest.mark.anyio

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clankersd.capture.redaction import capped, redact, redact_all
+from clankersd.capture.redaction import redact, redact_all, truncate
 
 LETTERS = string.ascii_letters + string.digits
 SEED = 20_260
@@ -221,9 +221,9 @@ def test_texts_full_of_names_are_survived(text: str) -> None:
 
 
 def test_a_long_text_is_cut_with_a_mark_and_one_that_fits_is_not() -> None:
-    assert capped("x" * 50, 100, slack=0) == "x" * 50
-    assert capped("x" * 1000, 100, slack=0) == "x" * 100 + "\n… [truncated]"
-    assert capped(None, 100) is None
+    assert truncate("x" * 50, 100, slack=0) == "x" * 50
+    assert truncate("x" * 1000, 100, slack=0) == "x" * 100 + "\n… [truncated]"
+    assert truncate(None, 100) is None
 
 
 def test_keys_of_objects_and_pairs_of_name_and_value_are_redacted() -> None:

@@ -36,7 +36,7 @@ from clankersd.capture.events import (
     text_digest,
 )
 from clankersd.capture.identity import resolve_id
-from clankersd.capture.redaction import capped, count_redactions, redact, redact_all
+from clankersd.capture.redaction import count_redactions, redact, redact_all, truncate
 from clankersd.db import Db, Notification, Store
 from clankersd.db.group_commit import Outcome
 from clankersd.db.upsert import FILL, GIVEN, HIGHEST, KEEP, upsert
@@ -356,9 +356,9 @@ def _prepare_message(index: Index, event: MessageReported) -> PreparedEvent:
 
 def _prepare_tool(index: Index, event: ToolReported) -> PreparedEvent:
     limit = index.max_tool_output_chars
-    shortened = msgspec.structs.replace(event.tool, tool_output=capped(event.tool.tool_output, limit))
+    shortened = msgspec.structs.replace(event.tool, tool_output=truncate(event.tool.tool_output, limit))
     row, redactions = _row_of(shortened, "tool", "id", "session_id", "tool_name")
-    row["tool_output"] = capped(row["tool_output"], limit, slack=0)
+    row["tool_output"] = truncate(row["tool_output"], limit, slack=0)
     return PreparedEvent(event, row["session_id"], row, redactions, is_indexed="tools" in index.wanted.sources)
 
 

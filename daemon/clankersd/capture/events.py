@@ -15,7 +15,7 @@ from clankers_protocol.events import CompactionEvent, MessageEvent, SessionError
 MessageKind = Literal["prompt", "answer", "compaction"]
 
 UNKNOWN_TOOL = "unknown"
-"""Name of a tool of which only the result was reported."""
+"""Name of a tool when only its result was reported."""
 
 DIGEST_CHARACTERS = 64 * 1024
 """Characters hashed in one call, which holds the interpreter lock."""
@@ -188,7 +188,7 @@ CapturedEvent = (
 
 
 class HookReading(msgspec.Struct, omit_defaults=True):
-    """What one hook payload reports. A payload without events is counted as ignored.
+    """Events of one hook payload. A payload without events is counted as ignored.
 
     `transcripts` are files with new lines. `opens_or_closes` is true at the start and end of a session, when every
     transcript of the session is worth another look.

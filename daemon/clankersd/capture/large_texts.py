@@ -1,7 +1,7 @@
 """Redact large texts piece by piece.
 
-A search for secrets in tens of megabytes would keep the interpreter lock for seconds. A text is cut where no secret
-can lie across the cut: between lines, outside blocks that are redacted as a whole, and only where redacting the two
+A search for secrets in tens of megabytes would hold the interpreter lock for seconds. A text is split where no secret
+can lie across the split: between lines, outside blocks that are redacted entirely, and only where redacting the two
 sides gives the same as redacting both together.
 """
 
@@ -14,8 +14,8 @@ Redact = Callable[[str], tuple[str, dict[str, int]]]
 PIECE_CHARACTERS = 128 * 1024
 LARGE_TEXT_CHARACTERS = 2 * PIECE_CHARACTERS
 CONTEXT_CHARACTERS = 2048
-MAX_CUTS_TRIED = 20
-"""Cuts that are tried before the piece is made longer."""
+MAX_SPLITS_TRIED = 20
+"""Places tried for a split before the piece is made longer."""
 
 _BLOCK_EDGE = re.compile(r"<private>|</private>|-----BEGIN|-----END", re.IGNORECASE)
 
@@ -25,46 +25,46 @@ def redact_in_pieces(text: str, redact: Redact) -> tuple[str, dict[str, int]]:
     counts: Counter[str] = Counter()
     clean: list[str] = []
     for piece in split_between_secrets(text, redact):
-        redacted, found = redact(piece)
+        redacted, piece_counts = redact(piece)
         clean.append(redacted)
-        counts.update(found)
+        counts.update(piece_counts)
     return "".join(clean), dict(counts)
 
 
 def split_between_secrets(text: str, redact: Redact) -> Iterator[str]:
-    """Cut a text into pieces of about PIECE_CHARACTERS; longer ones where it cannot be cut."""
-    start, wanted = 0, PIECE_CHARACTERS
+    """Split a text into pieces of about PIECE_CHARACTERS; longer ones where it cannot be split."""
+    start, length = 0, PIECE_CHARACTERS
     open_block = False
-    seen = 0
-    while len(text) - start > wanted:
-        for edge in _BLOCK_EDGE.finditer(text, seen, start + wanted):
+    searched_to = 0
+    while len(text) - start > length:
+        for edge in _BLOCK_EDGE.finditer(text, searched_to, start + length):
             open_block = not edge[0].startswith("</") and edge[0].upper() != "-----END"
-        seen = start + wanted
-        cut = None if open_block else _find_cut(text, start + wanted, redact)
-        if cut is None:
-            wanted += PIECE_CHARACTERS
+        searched_to = start + length
+        split = None if open_block else _find_split(text, start + length, redact)
+        if split is None:
+            length += PIECE_CHARACTERS
             continue
-        yield text[start:cut]
-        start, seen, wanted = cut, cut, PIECE_CHARACTERS
+        yield text[start:split]
+        start, searched_to, length = split, split, PIECE_CHARACTERS
     yield text[start:]
 
 
-def _find_cut(text: str, before: int, redact: Redact) -> int | None:
-    """The last place before `before` where the text may be cut."""
+def _find_split(text: str, before: int, redact: Redact) -> int | None:
+    """Return the last place before `before` where the text may be split."""
     least = before - PIECE_CHARACTERS // 2
     for separator in ("\n", " "):
         end = before
-        for _ in range(MAX_CUTS_TRIED):
-            found = text.rfind(separator, least, end)
-            if found < 0:
+        for _ in range(MAX_SPLITS_TRIED):
+            position = text.rfind(separator, least, end)
+            if position < 0:
                 break
-            if _divides(text, found + 1, redact):
-                return found + 1
-            end = found
-    return before if _divides(text, before, redact) else None
+            if _is_between_secrets(text, position + 1, redact):
+                return position + 1
+            end = position
+    return before if _is_between_secrets(text, before, redact) else None
 
 
-def _divides(text: str, cut: int, redact: Redact) -> bool:
-    """Whether nothing that is redacted lies across the cut."""
-    left, right = text[max(0, cut - CONTEXT_CHARACTERS) : cut], text[cut : cut + CONTEXT_CHARACTERS]
+def _is_between_secrets(text: str, split: int, redact: Redact) -> bool:
+    """Tell whether no secret lies across the split."""
+    left, right = text[max(0, split - CONTEXT_CHARACTERS) : split], text[split : split + CONTEXT_CHARACTERS]
     return redact(left)[0] + redact(right)[0] == redact(left + right)[0]

@@ -10,22 +10,22 @@ from clankersd.safe_files import UnsafeFile, read_regular
 FILE_NAME = "lost-events"
 RECORD_BYTES = 512
 RECENT_MS = 24 * 3_600_000
-"""Losses longer ago are still counted, but no longer reported as a problem."""
+"""Age up to which losses are reported as a problem; older ones are only counted."""
 
 
 def prepare(data: Path) -> None:
-    """Make the file while there is room, with bytes in it: a hook overwrites them when there is none."""
+    """Create the file with its full size while the disk has room: on a full disk, a hook can only overwrite it."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         descriptor = os.open(data / FILE_NAME, flags, 0o600)
-    except OSError:  # nearly always because it is there
+    except OSError:  # nearly always because the file exists
         return
     with os.fdopen(descriptor, "wb") as file:
         file.write(b"\n".rjust(RECORD_BYTES))
 
 
 def read(data: Path) -> LostEvents | None:
-    """Return what was lost so far; None when nothing was, or when the file holds no record."""
+    """Return the number of lost events; None if none was lost, or the file holds no record."""
     try:
         return LostEvents.parse(read_regular(data / FILE_NAME, max_bytes=RECORD_BYTES))
     except (OSError, UnsafeFile):

@@ -39,11 +39,11 @@ from clankersd.capture.redaction_rules import CONTEXTS, NAMES, TOKENS, Token
 if TYPE_CHECKING:
     from clankersd.db import Db
 
-Given = TypeVar("Given", bound=msgspec.Struct)
+StructT = TypeVar("StructT", bound=msgspec.Struct)
 
 MARK = b"[redacted:"
 SLACK = 4096
-"""Characters that are read beyond a cut: a secret that the cut goes through must be seen whole."""
+"""Characters kept beyond the limit until the text is redacted: a secret at the limit must be seen completely."""
 
 _COUNT = """
     INSERT INTO redactions (kind, count, last_at) VALUES (:kind, :count, :now)
@@ -51,7 +51,7 @@ _COUNT = """
 """
 
 
-class _Found(NamedTuple):
+class _Secret(NamedTuple):
     start: int
     end: int
     kind: str
@@ -95,7 +95,7 @@ def redact_all(value: object) -> tuple[object, dict[str, int]]:
     return walk(value), dict(counts)
 
 
-def without_secrets(given: Given, *exempt: str) -> tuple[Given, dict[str, int]]:
+def without_secrets(given: StructT, *exempt: str) -> tuple[StructT, dict[str, int]]:
     """Redact every text of a struct, and of the structs in it, except identifiers and the fields named in `exempt`."""
     counts: Counter[str] = Counter()
     clean: dict[str, object] = {}
@@ -143,8 +143,8 @@ def holds_text(name: str, declared: msgspec.inspect.Type) -> bool:
     return isinstance(declared, inspect.DictType | inspect.AnyType | inspect.StructType)
 
 
-def capped(text: str | None, characters: int, slack: int = SLACK) -> str | None:
-    """Return the beginning of a text, with a mark where it was cut. One that is only a little longer stays as it is."""
+def truncate(text: str | None, characters: int, slack: int = SLACK) -> str | None:
+    """Return the beginning of a text, with a mark at its end. A text that is only a little longer stays as it is."""
     if text is None or len(text) <= characters + max(slack, 64):
         return text
     if slack:
@@ -159,7 +159,7 @@ def count_redactions(db: "Db", counts: dict[str, int], now: int) -> None:
 
 
 def _keyed(key: object, value: object, counts: Counter[str]) -> object:
-    """Redact a short value whose key alone says that it is a secret."""
+    """Redact a short value that is a secret by its key."""
     if not isinstance(value, str) or not isinstance(key, str) or len(value) > 500 or len(key) > 200:
         return value
     beginning = f'{key}: "'
@@ -170,12 +170,12 @@ def _keyed(key: object, value: object, counts: Counter[str]) -> object:
     return value
 
 
-def _replaced(data: bytes, found: list[_Found]) -> tuple[str, dict[str, int]]:
+def _replaced(data: bytes, found: list[_Secret]) -> tuple[str, dict[str, int]]:
     pieces: list[bytes] = []
     counts: Counter[str] = Counter()
     at = 0
     for each in found:
-        if each.start < at:  # begins in what is gone already
+        if each.start < at:  # begins inside the one before
             if each.end > at:
                 at = each.end
             continue
@@ -186,7 +186,7 @@ def _replaced(data: bytes, found: list[_Found]) -> tuple[str, dict[str, int]]:
     return b"".join(pieces).decode("utf-8", "surrogatepass"), dict(counts)
 
 
-# -- what is searched for
+# -- search
 
 MIN_TEXT_CHARACTERS = 6
 _RUN_CHARACTERS = bytes(97 if (chr(byte).isalnum() and byte < 128) or byte in b"_-" else 32 for byte in range(256))
@@ -194,12 +194,12 @@ _REGION_CHARACTERS = bytes(
     97 if (chr(byte).isalnum() and byte < 128) or byte in b"_-.+/~:$%=" else 32 for byte in range(256)
 )
 _RUN = b"a" * 16
-"""Every token has so many of the characters A-Za-z0-9_- in a row."""
+"""Shortest run of the characters A-Za-z0-9_- in a token."""
 
 MAX_TOKEN_BYTES = 4096
 
 
-def _find(data: bytes, lowered: bytes) -> Iterator[_Found]:
+def _find(data: bytes, lowered: bytes) -> Iterator[_Secret]:
     if b"<private>" in lowered:
         yield from _private_blocks(lowered)
     if b"-----BEGIN" in data:
@@ -234,8 +234,8 @@ _BASE64_RUN = re.compile(rb"[A-Za-z0-9+/]{20}")
 MAX_PEM_BYTES = 64 * 1024
 
 
-def _private_blocks(lowered: bytes) -> Iterator[_Found]:
-    """Find what stands between <private> and </private>, also nested; to the end where it is not closed."""
+def _private_blocks(lowered: bytes) -> Iterator[_Secret]:
+    """Find text between <private> and </private>, also nested; to the end of the text if it is not closed."""
     depth, start = 0, 0
     for tag in _PRIVATE_TAG.finditer(lowered):
         if not tag[1]:
@@ -244,13 +244,13 @@ def _private_blocks(lowered: bytes) -> Iterator[_Found]:
         elif depth:
             depth -= 1
             if not depth:
-                yield _Found(start, tag.end(), "private")
+                yield _Secret(start, tag.end(), "private")
     if depth:
-        yield _Found(start, len(lowered), "private")
+        yield _Secret(start, len(lowered), "private")
 
 
-def _private_keys(data: bytes) -> Iterator[_Found]:
-    """Find PEM blocks. One that was cut off ends with its last line of base64; the mere mention of one is none."""
+def _private_keys(data: bytes) -> Iterator[_Secret]:
+    """Find PEM blocks. A truncated one ends with its last line of base64; a header alone does not count."""
     at = 0
     end = _PEM_END.search(data)
     while begin := _PEM_BEGIN.search(data, at):
@@ -264,9 +264,9 @@ def _private_keys(data: bytes) -> Iterator[_Found]:
             body = _PEM_BODY.match(data, at, body_end)
             body_end = body.end() if body else at
             if _BASE64_RUN.search(data, at, body_end):
-                yield _Found(begin.start(), body_end, "private-key")
+                yield _Secret(begin.start(), body_end, "private-key")
         elif _BASE64_RUN.search(data, at, body_end):
-            yield _Found(begin.start(), end.end(), "private-key")
+            yield _Secret(begin.start(), end.end(), "private-key")
         at = max(at, body_end)
 
 
@@ -277,7 +277,7 @@ _DATA_OBJECT = re.compile(rb"\"(?:string)?data\"[ \t\n]{0,10}:[ \t\n]{0,10}\{([^
 _DATA_PAIR = re.compile(rb"\"[^\"\n]{1,200}+\"[ \t]{0,3}:[ \t]{0,3}\"([^\"\n]{4,65536}+)\"")
 
 
-def _kubernetes(data: bytes, lowered: bytes) -> Iterator[_Found]:
+def _kubernetes(data: bytes, lowered: bytes) -> Iterator[_Secret]:
     """Find the values of Kubernetes Secret objects."""
     if not _KIND_SECRET.search(lowered):
         return
@@ -290,11 +290,11 @@ def _kubernetes(data: bytes, lowered: bytes) -> Iterator[_Found]:
                 for held in block.finditer(lowered, start, stop):
                     for pair in line.finditer(lowered, *held.span(1)):
                         if not is_placeholder(data[slice(*pair.span(1))]):
-                            yield _Found(*pair.span(1), "secret")
+                            yield _Secret(*pair.span(1), "secret")
         start = stop + 4
 
 
-# -- tokens, known by their own form
+# -- tokens, recognised by their own form
 
 _START = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrtbf])|(?<=%[0-9A-Fa-f][0-9A-Fa-f])|(?<=\\u[0-9a-fA-F]{4}))"
 _PREFIXED = [rule for rule in TOKENS if rule.anchor and not rule.before]
@@ -327,8 +327,8 @@ _GENERIC = re.compile(
 """A vendor's token that no rule knows: `acme_live_...`, `foo-pat-...`."""
 
 
-def _tokens(data: bytes, runs: bytes) -> Iterator[_Found]:
-    """Look only at places that have a long run of letters and digits, and at the beginning of each of those."""
+def _tokens(data: bytes, runs: bytes) -> Iterator[_Secret]:
+    """Find tokens. Only places with a long run of letters and digits are searched, and only their beginning."""
     regions = data.translate(_REGION_CHARACTERS)
     infixes = [each for each in _INFIXES if each[0] in data]
     at = runs.find(_RUN)
@@ -344,27 +344,27 @@ def _tokens(data: bytes, runs: bytes) -> Iterator[_Found]:
 
 def _in_region(
     data: bytes, start: int, end: int, infixes: list[tuple[bytes, re.Pattern[bytes], str]]
-) -> Iterator[_Found]:
+) -> Iterator[_Secret]:
     done = 0
     for anchor in _ANCHOR.finditer(data, start, end):
-        if anchor.start() < done:  # part of a run that was looked at
+        if anchor.start() < done:  # part of a run that was examined
             continue
         for pattern, kind in _SHORTER[anchor[1]]:
             match = pattern.match(data, anchor.start(), anchor.start() + MAX_TOKEN_BYTES)
             done = max(done, match.end() if match else 0)
             if found := _token_at(data, pattern, match, anchor.start(), len(anchor[1])):
                 done = max(done, found[1])
-                yield _Found(*found, kind)
+                yield _Secret(*found, kind)
                 break
     for infix, pattern, kind in infixes:
         if data.find(infix, start, end) >= 0:
             for match in pattern.finditer(data, start, end):
                 if is_token(match[0], 0):
-                    yield _Found(match.start(), match.end(), kind)
+                    yield _Secret(match.start(), match.end(), kind)
     if end - start < MAX_GENERIC_BYTES:
         for match in _GENERIC.finditer(data, start, end):
             if is_random(match[1]) or (HEX.fullmatch(match[1]) and is_mixed(match[1])):
-                yield _Found(match.start(), match.end(), "api-key")
+                yield _Secret(match.start(), match.end(), "api-key")
 
 
 MAX_GENERIC_BYTES = 512
@@ -379,10 +379,10 @@ def _token_at(
     if match and not _WRAP.match(data, match.end()):
         return match.span()
     joined, places, ends = _unwrapped(data, start, bool(match))
-    if len(ends) > 1 and (whole := pattern.match(joined)) and is_token(whole[0], prefix):
-        line = bisect_right(places, whole.end() - 1) - 1
+    if len(ends) > 1 and (token := pattern.match(joined)) and is_token(token[0], prefix):
+        line = bisect_right(places, token.end() - 1) - 1
         return start, ends[line] - (
-            places[line + 1] - whole.end() if line + 1 < len(places) else len(joined) - whole.end()
+            places[line + 1] - token.end() if line + 1 < len(places) else len(joined) - token.end()
         )
     return match.span() if match else None
 
@@ -394,16 +394,16 @@ MIN_WRAPPED_BYTES, MAX_WRAPPED_LINES = 16, 120
 
 
 def _unwrapped(data: bytes, start: int, complete: bool) -> tuple[bytes, list[int], list[int]]:
-    """Join a token that was wrapped: the joined text, where each line begins in it, and where each ends in `data`.
+    """Join a wrapped token; returns the joined text, where each line begins in it, and where each ends in `data`.
 
-    A line goes on the one before if it holds nothing else. After a token that is `complete` it must look like one.
+    A line continues the one before if it holds nothing else. After a token that is `complete`, it must look random.
     """
     parts: list[bytes] = []
     places: list[int] = []
     ends: list[int] = []
     total, at = 0, start
     while len(parts) < MAX_WRAPPED_LINES and (part := _LINE_PART.match(data, at)):
-        if parts and not _goes_on(data, part, complete):
+        if parts and not _is_continuation(data, part, complete):
             break
         parts.append(part[0])
         places.append(total)
@@ -416,13 +416,13 @@ def _unwrapped(data: bytes, start: int, complete: bool) -> tuple[bytes, list[int
     return b"".join(parts), places, ends
 
 
-def _goes_on(data: bytes, part: re.Match[bytes], complete: bool) -> bool:
+def _is_continuation(data: bytes, part: re.Match[bytes], complete: bool) -> bool:
     if _ANCHOR.match(data, part.start()) or not _LINE_END.match(data, part.end()):
         return False
     return not complete or is_random(part[0])
 
 
-# -- values whose surroundings tell what they are
+# -- values recognised by their surroundings
 
 
 class _Context(NamedTuple):
@@ -431,14 +431,14 @@ class _Context(NamedTuple):
     kind: str
 
 
-def _in_context(context: _Context, data: bytes, lowered: bytes) -> Iterator[_Found]:
+def _in_context(context: _Context, data: bytes, lowered: bytes) -> Iterator[_Secret]:
     for match in context.pattern.finditer(lowered):
         start, end = match.span(1)
         if end - start and not is_reference(data, start) and context.check(data[start:end], data, start):
-            yield _Found(start, end, context.kind)
+            yield _Secret(start, end, context.kind)
 
 
-# -- values whose name tells what they are
+# -- values recognised by their name
 
 _BINDING = (
     rb"(?:\\?[\"'`]?\]?\)?[ \t]{0,3}(?::[ \t]{0,2}[a-z_.]{2,20}(?:\[[a-z]{2,10}\])?(?:[ \t]?\|[ \t]?none)?"
@@ -473,32 +473,32 @@ _ORDINARY_WORD = re.compile(rb"(?:com|by|tres|sur|over|under|mini|encom|render|s
 
 class _Name(NamedTuple):
     name: bytes
-    """The whole name, in its own case."""
+    """The full name, in its own case."""
 
     kind: str
     word: str
     bound: bytes
     spaced: bool
-    """Bound as code is: by a sign with a space after it."""
+    """Assigned as in code: with a space after the sign."""
 
     option: bool
     value_at: int
 
 
-def _named(data: bytes, lowered: bytes) -> Iterator[_Found]:
+def _named(data: bytes, lowered: bytes) -> Iterator[_Secret]:
     for name, pattern, needs in _NAME_PATTERNS:
         if name.word.encode() not in lowered:
             continue
         done = 0
         for match in pattern.finditer(lowered):
-            if match.start() < done:  # part of a value that was looked at
+            if match.start() < done:  # part of a value that was examined
                 continue
             named = _name_of(data, match, name.word, name.kind, needs)
             if named is None:
                 continue
             done, found = _value_of(data, named)
             if found:
-                yield _Found(*found, named.kind)
+                yield _Secret(*found, named.kind)
 
 
 def _name_of(
@@ -586,7 +586,7 @@ def _is_bare_secret(value: bytes, named: _Name, data: bytes) -> bool:
         return (
             is_random(value)
             or looks_shuffled(value)
-            or (named.kind == "password" and _is_whole_line(data, named, value))
+            or (named.kind == "password" and _is_full_line(data, named, value))
         )
     if named.kind == "password" or named.name.isupper() or named.option:
         return len(value) >= 6 and (is_mixed(value) or (named.name.isupper() and len(value) >= 8))
@@ -613,12 +613,12 @@ def _is_surely_secret(value: bytes, named: _Name) -> bool:
 _VERSION = re.compile(rb"\d\.\d|[=@]|\A[a-z]{2,10}:")
 
 
-def _is_whole_line(data: bytes, named: _Name, value: bytes) -> bool:
-    """Tell whether a line is `name = value` and nothing else, as in an INI file, and the value no mere identifier."""
+def _is_full_line(data: bytes, named: _Name, value: bytes) -> bool:
+    """Tell whether a line is only `name = value`, as in an INI file, and the value is not a plain identifier."""
     start = data.rfind(b"\n", max(0, named.value_at - 100), named.value_at) + 1
     end = named.value_at + len(value)
-    whole = data[start : named.value_at].startswith(named.name) and data[end : end + 1] in (b"", b"\n", b"\r")
-    return whole and len(value) >= 7 and is_mixed(value) and any(48 <= byte <= 57 for byte in value)
+    is_alone = data[start : named.value_at].startswith(named.name) and data[end : end + 1] in (b"", b"\n", b"\r")
+    return is_alone and len(value) >= 7 and is_mixed(value) and any(48 <= byte <= 57 for byte in value)
 
 
 _GATES = (
@@ -638,7 +638,7 @@ _GATES = (
     b"(",
     b"",
 )
-"""Parts of many anchors: where one is missing, none of them is looked for."""
+"""Parts of many anchors: if a text has no such part, none of those anchors is searched for."""
 
 
 def _contexts() -> dict[bytes, list[tuple[bytes, list[_Context]]]]:
@@ -659,7 +659,7 @@ def _contexts() -> dict[bytes, list[tuple[bytes, list[_Context]]]]:
 _CONTEXTS = _contexts()
 
 
-# -- values that look like nothing else
+# -- values recognised by their randomness
 
 _ASSIGNED = re.compile(
     rb"(?:=[ \t]?|:[ \t]|:(?=[\"']))\\?[\"'`]?([A-Za-z0-9+/_-]{24,128}+={0,2})(?![A-Za-z0-9+/_=.:~-])"
@@ -676,11 +676,11 @@ _NO_SECRET = re.compile(
 _ID = re.compile(rb"[a-z]{1,12}[_-](?=[A-Za-z0-9]{14,}\Z)|sha\d{1,3}-|0[xX]")
 
 
-def _random_values(data: bytes, lowered: bytes) -> Iterator[_Found]:
+def _random_values(data: bytes, lowered: bytes) -> Iterator[_Secret]:
     for match in _ASSIGNED.finditer(data):
         start, end = match.span(1)
         value = match[1]
         if _ID.match(value) or reads_as_words(value.rstrip(b"/")) or is_camel_case(value) or not is_random(value):
             continue
         if not _NO_SECRET.search(lowered, max(0, start - 40), start):
-            yield _Found(start, end, "entropy")
+            yield _Secret(start, end, "entropy")

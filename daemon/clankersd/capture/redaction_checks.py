@@ -1,6 +1,6 @@
 """Checks of values: is this a secret, or a word, a placeholder, a reference, a piece of code?
 
-A `Check` gets the value, the whole text, and where the value begins in it, all as bytes.
+A `Check` gets the value, the full text, and the position of the value in it; texts are bytes.
 """
 
 import base64
@@ -13,7 +13,7 @@ from math import log2
 
 
 def is_random(value: bytes) -> bool:
-    """Tell whether letters and digits change all the time, and are not only hexadecimal."""
+    """Tell whether letters and digits alternate often, and are not only hexadecimal."""
     if len(value) < 16 or HEX.fullmatch(value):
         return False
     value = value[:MAX_RANDOM_BYTES]
@@ -91,17 +91,15 @@ def looks_shuffled(value: bytes) -> bool:
     kinds = [_KIND[byte] for byte in value if _KIND[byte] != "."]
     if len(kinds) < 16 or len(kinds) < len(value) * 0.8:
         return False
-    return sum(a == "A" and b == "a" for a, b in pairwise(kinds)) >= len(kinds) / 10 and _has_capital_runs(kinds)
-
-
-def _has_capital_runs(kinds: list[str]) -> bool:
-    """CamelCase has capitals one by one; random letters have some in a row, and lonely small ones between."""
+    if sum(a == "A" and b == "a" for a, b in pairwise(kinds)) < len(kinds) / 10:
+        return False
+    # CamelCase has single capitals; random letters have some in a row, and single small letters between capitals.
     text = "".join(kinds)
     return "AA" in text and "AaA" in text
 
 
 def is_token(value: bytes, prefix: int) -> bool:
-    """Tell whether what matched a rule is more than words and fillers."""
+    """Tell whether a match of a rule is more than words and fillers."""
     tail = value[prefix:]
     if len(set(tail)) == 1 and tail[:1] in b"xX0*.-_":
         return False
@@ -246,7 +244,7 @@ _WEB_CLIENT = re.compile(rb"curl|wget|(?<![a-z])https?(?![a-z])|skopeo|xh ")
 
 
 def _is_tokenish(value: bytes, _data: bytes, _at: int) -> bool:
-    """Accept a run that no words look like."""
+    """Accept a run of characters that does not look like words."""
     if is_placeholder(value):
         return False
     if not any(48 <= byte <= 57 for byte in value):
@@ -278,8 +276,8 @@ def _is_element(value: bytes, _data: bytes, _at: int) -> bool:
     return b" " not in value.strip() and not is_placeholder(value.strip()) and not ATTRIBUTE.search(value.strip())
 
 
-def _is_said(value: bytes, data: bytes, at: int) -> bool:
-    """Accept a password in prose, where nearly every word is none."""
+def _is_prose_password(value: bytes, data: bytes, at: int) -> bool:
+    """Accept a password in prose, where nearly no word is one."""
     return len(value) >= 6 and _is_mixed_value(value, data, at)
 
 
@@ -318,7 +316,7 @@ CHECKS: dict[str, Check] = {
     "credential": is_credential,
     "cookie": _is_cookie,
     "element": _is_element,
-    "said": _is_said,
+    "said": _is_prose_password,
     "random": _is_random_value,
     "words": lambda value, _data, _at: True,
 }

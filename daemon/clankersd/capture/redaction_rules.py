@@ -47,7 +47,7 @@ class Token(NamedTuple):
 
 
 class Context(NamedTuple):
-    """A secret that its surroundings give away: group 1 of `pattern`, right after one of `anchors`, if it passes `check`.
+    """A secret recognised by its surroundings: group 1 of `pattern`, right after one of `anchors`, if it passes `check`.
 
     Anchors and pattern are matched on the text in lower case. Checks are functions of `redaction.py`: "any" takes
     everything but placeholders, "mixed" wants letters with digits or signs, "token" a run that no word looks like,
@@ -62,11 +62,11 @@ class Context(NamedTuple):
     examples: tuple[tuple[str, str], ...]
     kind: str = "password"
     unless_after: str = ""
-    """A class of characters that must not stand before the anchor."""
+    """A class of characters that must not precede the anchor."""
 
 
 def fill(template: str, dice: random.Random) -> str:
-    """Replace every `{a36}` in a template by so many random characters of that alphabet, `{p}` by a password."""
+    """Replace each `{a36}` in a template by 36 random characters of that alphabet, and `{p}` by a password."""
     return _TEMPLATE.sub(lambda found: _random_part(found[1], found[2], dice), template)
 
 
@@ -431,7 +431,7 @@ TOKENS: tuple[Token, ...] = (
         kind="private-key",
     ),
 )
-"""Secrets that are known by their own form."""
+"""Secrets recognised by their own form."""
 
 _ARGUMENT = r"\\?[\"']?([^\s\"'`|;&\\]{3,200})"
 _SPACE = r"[ \t]{1,3}"
@@ -1049,17 +1049,17 @@ CONTEXTS: tuple[Context, ...] = (
         (("requests.get(url, auth=('me', '{}'))", "{p}"),),
     ),
 )
-"""Secrets that are known by what stands around them."""
+"""Secrets recognised by their surroundings."""
 
 
 class Name(NamedTuple):
-    """A word in the name of a value. `ending` is what may follow the word in the name; `kind` what the value then is."""
+    """A word in the name of a value. `ending` matches what may follow the word; `kind` is the kind of secret."""
 
     word: str
     ending: str
     kind: str
     needs: str = ""
-    """What must stand before the word, as a pattern on the name in lower case, for the name to mean a secret."""
+    """Pattern that must match the name before the word, in lower case, for the value to be a secret."""
 
 
 _SUFFIX = r"(?:[_-]?(?:base|value|prod|production|dev|staging|stage|test|live|old|new|main|primary|secondary|raw|plain|text|str|b64|base64|hex|data|v?\d{1,2}))?(?:\.\d{1,2})?\d{0,2}(?![a-z])"

@@ -47,7 +47,7 @@ UNFINISHED_SECONDS = 60.0
 
 MAX_REJECTED = 1000
 MAX_REJECTED_BYTES = 256 * 1024 * 1024
-"""Events that can never be stored are kept for the owner up to these limits; the oldest are removed."""
+"""Limits for events that can never be stored, which the owner may want to see; the oldest are removed."""
 
 log = structlog.get_logger(component="spool")
 
@@ -162,7 +162,7 @@ class Spool:
             log.debug("spool waits for storage", problem=error.message)
             waiting.append(name)
         except FileNotFoundError:
-            pass  # somebody removed it meanwhile
+            pass  # it was removed by another program
         except (OSError, MemoryError) as error:
             if isinstance(error, PermissionError):
                 failed[name] = f"it cannot be read: {error.strerror}"
@@ -286,7 +286,7 @@ def _finish_unfinished(folder: Path) -> None:
 def make_room(rejected: Path) -> None:
     """Remove the oldest rejected files, by name, which begins with the time of the event.
 
-    Folders were not written by a hook, and stay for their owner to look at.
+    Folders are left alone: no hook wrote them.
     """
     count = size = 0
     for path in sorted(rejected.iterdir(), reverse=True):

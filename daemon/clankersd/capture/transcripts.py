@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from clankersd.app import Daemon
 
 PIECE_BYTES = 512 * 1024
-"""Bytes read and stored at once: a small piece, so that single events do not wait for it."""
+"""Size of a piece that is read and stored together: small, so that single events do not wait for it."""
 
 MAX_LINE_BYTES = 32 * 1024 * 1024
 MAX_PATH_CHARACTERS = 4096
@@ -117,7 +117,7 @@ def request_session(db: Db, session_id: str) -> None:
 def read_piece(index: Index, position: Position, roots: list[Path], piece_bytes: int = PIECE_BYTES) -> Piece | None:
     """Read the next piece of a transcript; from its beginning if it is another file by now.
 
-    None if there is nothing new: its last message is not stored again, which its owner may have deleted.
+    None if there is nothing new, so that a last message that was deleted here is not stored again.
     """
     with open_below(position.path, roots) as file:
         size = os.fstat(file.fileno()).st_size
@@ -160,7 +160,9 @@ def _pread(descriptor: int, length: int, offset: int) -> bytes:
 def _parse(index: Index, position: Position, start: int, data: bytes) -> Piece:
     state = msgspec.json.decode(position.state) if start else {}
     in_long_line = bool(state.pop("within", False))  # the piece begins inside a line that is too long to be read
-    reader = _make_reader(position, state, start)
+    make_reader = HARNESSES[position.harness].transcript_reader
+    assert make_reader, position.harness
+    reader = make_reader(position.session_id, state, start)
     offset, lines, malformed = start, [], []
     end = data.rfind(b"\n") + 1
     for raw in data[:end].split(b"\n")[:-1]:
@@ -182,12 +184,6 @@ def _parse(index: Index, position: Position, start: int, data: bytes) -> Piece:
         sum(each < read_to for each in malformed),
         from_start=start == 0,
     )
-
-
-def _make_reader(position: Position, state: dict[str, Any], start: int) -> TranscriptReader:
-    make = HARNESSES[position.harness].transcript_reader
-    assert make, position.harness
-    return make(position.session_id, state, start)
 
 
 def _decode_line(raw: bytes) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""What a harness module provides: readers of its payloads, transcripts and history, and its moments for recall."""
+"""Interface of a harness module: readers of its payloads, transcripts and history, and its occasions for recall."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping

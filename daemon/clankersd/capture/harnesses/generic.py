@@ -9,7 +9,7 @@ ID_FIELDS = ("id", "sessionId", "messageId", "chatId")
 
 
 def read_hook(payload: Payload, _at: int) -> HookReading:
-    """Read an event; raises InvalidParams. Its ids are encoded: a hook has nobody to show an error to."""
+    """Read an event; raises InvalidParams. Its ids are encoded rather than rejected: a hook cannot show an error."""
     encoded: Payload = {}
     for kind, fields in payload.items():
         if isinstance(fields, dict):

@@ -4,7 +4,6 @@ Its storage holds the same records, so an import reads it with the same function
 """
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 from clankers_protocol.events import CompactionEvent, MessageEvent, SessionErrorEvent, SessionEvent, ToolEvent
@@ -46,10 +45,35 @@ def read_hook(payload: Payload, at: int) -> HookReading:
     session_id = _session_id(properties)
     project = text(record(properties, "info"), "directory") or text(payload, "directory") or text(payload, "cwd")
     reading = HookReading(name, session_id, project)
-    read = _READERS.get(name)
-    if read and session_id:
-        reading.events = read(payload, properties, session_id, at)
+    if session_id:
+        reading.events = _read_events(name, payload, properties, session_id, at)
     return reading
+
+
+def _read_events(name: str, payload: Payload, properties: Payload, session_id: str, at: int) -> list[CapturedEvent]:
+    info = record(properties, "info")
+    event_id = identifier(payload, "id") or f"{session_id}-{at}"
+    match name:
+        case "session.created":
+            return [*read_session_record(info, session_id), SessionOpened(session_id, at)]
+        case "session.updated":
+            return read_session_record(info, session_id)
+        case "session.deleted":  # it is deleted in OpenCode, and stays here
+            return [*read_session_record(info, session_id), SessionEnded(session_id, at, "deleted")]
+        case "session.idle":
+            return [SessionReported(SessionEvent(session_id, source=NAME, status="idle", updated_at=at))]
+        case "session.error":
+            error = record(properties, "error")
+            return [_read_error(error, event_id, session_id, at)] if error else []
+        case "session.compacted":
+            compaction = CompactionEvent(event_id, session_id, created_at=at)
+            return [CompactionReported(compaction, provisional=True)]
+        case "message.part.updated":
+            return read_tool_part(record(properties, "part"), session_id, at)
+        case "message.updated" | "clankers.message":
+            return read_message_record(info, records(properties, "parts"), session_id)
+        case _:
+            return []
 
 
 def _session_id(properties: Payload) -> str:
@@ -120,16 +144,15 @@ def read_message_record(info: Payload, parts: list[Payload], session_id: str) ->
     message_id, role = identifier(info, "id"), text(info, "role")
     if not message_id or role not in ("user", "assistant"):
         return []
-    texts = [part["text"] for part in parts if _is_said(part)]
-    content = "\n\n".join(texts) or None
+    texts = []
+    for part in parts:
+        is_own = not part.get("synthetic") and not part.get("ignored")
+        if text(part, "type") == "text" and is_own and (content := text(part, "text")):
+            texts.append(content)
+    full_text = "\n\n".join(texts) or None
     if role == "user":
-        return _read_prompt(info, parts, session_id, message_id, content)
-    return _read_answer(info, session_id, message_id, content)
-
-
-def _is_said(part: Payload) -> bool:
-    is_own = not part.get("synthetic") and not part.get("ignored")
-    return text(part, "type") == "text" and is_own and text(part, "text") is not None
+        return _read_prompt(info, parts, session_id, message_id, full_text)
+    return _read_answer(info, session_id, message_id, full_text)
 
 
 def _read_prompt(
@@ -210,54 +233,3 @@ def _usage(info: Payload) -> dict[str, Any]:
     prompt = sum(each or 0 for each in (number(tokens, "input"), number(cache, "read"), number(cache, "write")))
     completion = (number(tokens, "output") or 0) + (number(tokens, "reasoning") or 0)
     return {"prompt_tokens": prompt or None, "completion_tokens": completion or None}
-
-
-# -- events of the bus
-
-
-def _session(_payload: Payload, properties: Payload, session_id: str, _at: int) -> list[CapturedEvent]:
-    return read_session_record(record(properties, "info"), session_id)
-
-
-def _session_created(payload: Payload, properties: Payload, session_id: str, at: int) -> list[CapturedEvent]:
-    return [*_session(payload, properties, session_id, at), SessionOpened(session_id, at)]
-
-
-def _session_deleted(payload: Payload, properties: Payload, session_id: str, at: int) -> list[CapturedEvent]:
-    """End the session. OpenCode forgets it; here it stays until its owner deletes it here, too."""
-    return [*_session(payload, properties, session_id, at), SessionEnded(session_id, at, "deleted")]
-
-
-def _session_idle(_payload: Payload, _properties: Payload, session_id: str, at: int) -> list[CapturedEvent]:
-    return [SessionReported(SessionEvent(session_id, source=NAME, status="idle", updated_at=at))]
-
-
-def _session_error(payload: Payload, properties: Payload, session_id: str, at: int) -> list[CapturedEvent]:
-    error = record(properties, "error")
-    return [_read_error(error, identifier(payload, "id") or f"{session_id}-{at}", session_id, at)] if error else []
-
-
-def _session_compacted(payload: Payload, _properties: Payload, session_id: str, at: int) -> list[CapturedEvent]:
-    compaction = CompactionEvent(identifier(payload, "id") or f"{session_id}-{at}", session_id, created_at=at)
-    return [CompactionReported(compaction, provisional=True)]
-
-
-def _message_part(_payload: Payload, properties: Payload, session_id: str, at: int) -> list[CapturedEvent]:
-    return read_tool_part(record(properties, "part"), session_id, at)
-
-
-def _message(_payload: Payload, properties: Payload, session_id: str, _at: int) -> list[CapturedEvent]:
-    return read_message_record(record(properties, "info"), records(properties, "parts"), session_id)
-
-
-_READERS: dict[str, Callable[[Payload, Payload, str, int], list[CapturedEvent]]] = {
-    "session.created": _session_created,
-    "session.updated": _session,
-    "session.deleted": _session_deleted,
-    "session.idle": _session_idle,
-    "session.error": _session_error,
-    "session.compacted": _session_compacted,
-    "message.part.updated": _message_part,
-    "message.updated": _message,
-    "clankers.message": _message,
-}
