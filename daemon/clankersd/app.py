@@ -19,7 +19,6 @@ from clankers_protocol.paths import Paths
 from clankersd import config, log
 from clankersd.admin.query_pool import QueryPool
 from clankersd.capture import lost_events
-from clankersd.capture.redaction import redact_all
 from clankersd.capture.spool import Spool
 from clankersd.capture.transcripts import Transcripts
 from clankersd.config import Config, Loaded
@@ -35,6 +34,7 @@ from clankersd.index.index import Index
 from clankersd.index.queue import EmbeddingQueue
 from clankersd.memories import maintenance
 from clankersd.memories.extraction import service as extraction
+from clankersd.redaction.engine import redact_all
 from clankersd.schedule.scheduler import Scheduler
 from clankersd.search.engine import SearchEngine
 from clankersd.search.limiter import search_turns

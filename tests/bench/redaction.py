@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from tests.hostile_texts import HOSTILE, repeated
 
-from clankersd.capture.redaction import redact
+from clankersd.redaction.engine import redact
 
 CHARACTERS = 200_000
 TURNS = 3

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clankersd.capture import large_texts, redaction
+from clankersd.redaction import engine, large_texts
 
 PARTS = st.sampled_from(
     [
@@ -31,11 +31,11 @@ def test_redact_in_pieces_gives_what_redacting_at_once_gives(parts: list[str]) -
     text = "".join(parts)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(large_texts, "PIECE_CHARACTERS", 256)
-        assert large_texts.redact_in_pieces(text, redaction._redact) == redaction._redact(text)
+        assert large_texts.redact_in_pieces(text, engine._redact) == engine._redact(text)
 
 
 def test_split_between_secrets_cuts_a_long_text_into_short_pieces() -> None:
     text = "".join(f"line {number} of nothing in particular\n" for number in range(40_000))
-    pieces = list(large_texts.split_between_secrets(text, redaction._redact))
+    pieces = list(large_texts.split_between_secrets(text, engine._redact))
     assert "".join(pieces) == text
     assert max(map(len, pieces)) <= large_texts.PIECE_CHARACTERS

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clankersd.capture.redaction import redact, redact_all, truncate
+from clankersd.redaction.engine import redact, redact_all, truncate
 
 LETTERS = string.ascii_letters + string.digits
 SEED = 20_260

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from hostile_texts import HOSTILE, repeated
 
-from clankersd.capture.redaction import redact
-from clankersd.capture.redaction_rules import CONTEXTS, NAMES, TOKENS, fill
+from clankersd.redaction.engine import redact
+from clankersd.redaction.rules import CONTEXTS, NAMES, TOKENS, fill
 
 SEED = 4711
 EXAMPLES = 12

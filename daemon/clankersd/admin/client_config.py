@@ -17,9 +17,9 @@ from clankers_protocol.client_config import (
 )
 from clankers_protocol.errors import Conflict, InvalidParams
 from clankersd import clock
-from clankersd.capture.redaction import count_redactions, redact_all
 from clankersd.db import Db
 from clankersd.db.paging import decode_cursor, encode_cursor, fit_reply
+from clankersd.redaction.engine import count_redactions, redact_all
 from clankersd.wire.rpc import handles
 
 if TYPE_CHECKING:

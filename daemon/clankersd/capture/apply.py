@@ -36,7 +36,6 @@ from clankersd.capture.events import (
     text_digest,
 )
 from clankersd.capture.identity import resolve_id
-from clankersd.capture.redaction import count_redactions, redact, redact_all, truncate
 from clankersd.db import Db, Notification, Store
 from clankersd.db.group_commit import Outcome
 from clankersd.db.upsert import FILL, GIVEN, HIGHEST, KEEP, upsert
@@ -44,6 +43,7 @@ from clankersd.index.chunks import ChunkedText
 from clankersd.index.index import Index
 from clankersd.index.messages import add_tool_to_backlog, index_message, index_role
 from clankersd.projects import ensure_project, project_row
+from clankersd.redaction.engine import count_redactions, redact, redact_all, truncate
 from clankersd.wire.preparation import prepare
 
 UNTITLED = "Untitled Session"

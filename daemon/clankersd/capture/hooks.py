@@ -16,9 +16,9 @@ from clankersd.capture import opt_out, transcripts
 from clankersd.capture.apply import PreparedEvent, apply_event, prepare_event
 from clankersd.capture.events import HookReading, SessionOptedOut
 from clankersd.capture.harnesses import HARNESSES
-from clankersd.capture.redaction import redact
 from clankersd.db import Db
 from clankersd.index.index import Index
+from clankersd.redaction.engine import redact
 from clankersd.wire.preparation import prepare
 from clankersd.wire.rpc import handles
 

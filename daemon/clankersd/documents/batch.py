@@ -12,10 +12,10 @@ from clankers_protocol.admin import JobStarted
 from clankers_protocol.documents import DocumentIngestMany, Ingest
 from clankers_protocol.errors import Conflict, RpcError, StorageUnavailable
 from clankersd import clock
-from clankersd.capture.redaction import without_secrets
 from clankersd.db import Db, Store
 from clankersd.documents.ingest import NOT_REDACTED, ingest
 from clankersd.documents.store import resume_deletions
+from clankersd.redaction.engine import without_secrets
 from clankersd.wire.jobs import Progress
 from clankersd.wire.rpc import handles
 

@@ -21,7 +21,6 @@ from clankers_protocol.documents import (
 )
 from clankers_protocol.errors import InvalidParams, NotFound
 from clankersd import clock
-from clankersd.capture.redaction import count_redactions, redact, without_secrets
 from clankersd.db import Db, Notification, Store
 from clankersd.db.ids import resolve_id
 from clankersd.db.paging import decode_cursor, encode_cursor
@@ -53,6 +52,7 @@ from clankersd.index.chunks import hash_of
 from clankersd.index.index import Index
 from clankersd.index.tokenize import count_words, other_forms
 from clankersd.projects import find_project_root
+from clankersd.redaction.engine import count_redactions, redact, without_secrets
 from clankersd.wire.rpc import handles
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from clankers_protocol.graph import (
     Reached,
 )
 from clankersd import clock
-from clankersd.capture.redaction import count_redactions, without_secrets
 from clankersd.db import Db, Store
 from clankersd.documents.edges import TraversalLimits, traverse
+from clankersd.redaction.engine import count_redactions, without_secrets
 from clankersd.search.limiter import takes_search_turn
 from clankersd.wire.rpc import handles
 

@@ -22,7 +22,6 @@ import anyio.to_thread
 from clankers_protocol.documents import SUFFIXES, DocumentIngest, Ingest, Ingested
 from clankers_protocol.errors import Conflict, InvalidParams, StorageUnavailable
 from clankersd import clock
-from clankersd.capture.redaction import count_redactions, without_secrets
 from clankersd.config import Config
 from clankersd.db import Db, Store
 from clankersd.documents.chunkers import chunk_semantic
@@ -51,6 +50,7 @@ from clankersd.documents.store import (
 from clankersd.embedders.base import Embedder, EmbedderUnavailable, ItemFailed
 from clankersd.index.chunks import hash_of
 from clankersd.index.index import Index
+from clankersd.redaction.engine import count_redactions, without_secrets
 from clankersd.wire.rpc import handles
 
 if TYPE_CHECKING:

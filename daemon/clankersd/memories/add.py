@@ -7,7 +7,6 @@ from clankers_protocol.entities import ExtractedBy
 from clankers_protocol.errors import InvalidParams
 from clankers_protocol.memories import Added, MemoryAdd
 from clankersd import clock
-from clankersd.capture.redaction import count_redactions, without_secrets
 from clankersd.db import Db, Notification
 from clankersd.index.generations import Generation
 from clankersd.memories.classify import classify
@@ -30,6 +29,7 @@ from clankersd.memories.store import (
 )
 from clankersd.memories.supersession import supersede
 from clankersd.projects import ensure_project, find_project_id, project_row
+from clankersd.redaction.engine import count_redactions, without_secrets
 from clankersd.wire.preparation import prepare
 from clankersd.wire.rpc import handles
 

@@ -31,13 +31,13 @@ from clankers_protocol.entities import (
 from clankers_protocol.errors import Conflict, InvalidParams, NotFound
 from clankers_protocol.memory_transfer import MentionRecord
 from clankersd import clock
-from clankersd.capture.redaction import count_redactions, without_secrets
 from clankersd.db import Db
 from clankersd.db.ids import resolve_id
 from clankersd.db.paging import decode_cursor, encode_cursor, fit_reply
 from clankersd.index.chunker import CJK
 from clankersd.memories.scopes import IN_SCOPE, AllowedScopes, allowed_scopes
 from clankersd.memories.store import CURRENT, SELECT_MEMORIES, MemoryRow, find_memory, to_memories
+from clankersd.redaction.engine import count_redactions, without_secrets
 from clankersd.wire.preparation import prepare
 from clankersd.wire.rpc import handles
 

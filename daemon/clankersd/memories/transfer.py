@@ -17,7 +17,6 @@ from clankers_protocol.memory_transfer import (
     RelationRecord,
 )
 from clankersd import clock
-from clankersd.capture.redaction import count_redactions, without_secrets
 from clankersd.db import Db, Notification
 from clankersd.db.paging import decode_cursor, encode_cursor, fetch_page, fit_reply
 from clankersd.memories.classify import classify
@@ -28,6 +27,7 @@ from clankersd.memories.relations import import_relation, relations_of
 from clankersd.memories.scopes import IN_SCOPE, AllowedScopes, allowed_scopes
 from clankersd.memories.store import SELECT_MEMORIES, Columns, MemoryRow, log_change, to_json, to_memory
 from clankersd.projects import ensure_project, find_project_id, project_row
+from clankersd.redaction.engine import count_redactions, without_secrets
 from clankersd.wire.preparation import prepare
 from clankersd.wire.rpc import handles
 

@@ -21,7 +21,6 @@ from clankers_protocol.memory_changes import (
     MemoryUpdate,
 )
 from clankersd import clock
-from clankersd.capture.redaction import count_redactions, without_secrets
 from clankersd.db import Db, Notification
 from clankersd.index.backlog import add_to_backlog, rechunk
 from clankersd.index.vectors import label_of
@@ -51,6 +50,7 @@ from clankersd.memories.store import (
     update_columns,
 )
 from clankersd.memories.supersession import close_replaced_supersessions
+from clankersd.redaction.engine import count_redactions, without_secrets
 from clankersd.wire.preparation import prepare
 from clankersd.wire.rpc import handles
 

@@ -26,10 +26,10 @@ from clankers_protocol.schedules import (
 )
 from clankers_protocol.wire import Ok
 from clankersd import clock
-from clankersd.capture.redaction import count_redactions, without_secrets
 from clankersd.db import Db, Notification
 from clankersd.db.ids import resolve_id
 from clankersd.db.paging import decode_cursor, encode_cursor, fit_reply
+from clankersd.redaction.engine import count_redactions, without_secrets
 from clankersd.schedule.builtins import BUILTINS
 from clankersd.schedule.grammar import local_timezone, parse_schedule, parse_timezone
 from clankersd.schedule.runs import SELECT_RUN, run_from_row, skip_waiting_runs

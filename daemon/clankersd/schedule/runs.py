@@ -9,8 +9,8 @@ import msgspec
 from clankers_protocol.errors import InvalidParams
 from clankers_protocol.schedules import ScheduleRun
 from clankersd import clock
-from clankersd.capture.redaction import count_redactions, redact_all
 from clankersd.db import Db
+from clankersd.redaction.engine import count_redactions, redact_all
 from clankersd.schedule.grammar import Schedule, parse_schedule, parse_timezone
 
 MISSED_AFTER_MS = 60_000

@@ -30,12 +30,12 @@ from clankers_protocol.skills import (
     SkillVersions,
 )
 from clankersd import clock
-from clankersd.capture.redaction import count_redactions, without_secrets
 from clankersd.db import Db, Notification
 from clankersd.db.paging import decode_cursor, encode_cursor
 from clankersd.index.backlog import TEXT_KINDS, TextKind, add_to_backlog
 from clankersd.index.chunks import Owner, replace_chunks
 from clankersd.index.index import Index
+from clankersd.redaction.engine import count_redactions, without_secrets
 from clankersd.search.engine import Page, SearchPlan
 from clankersd.search.filters import NO_MEMORIES, Criteria
 from clankersd.search.limiter import takes_search_turn

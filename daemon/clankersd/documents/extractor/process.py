@@ -18,7 +18,6 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from clankersd.capture.redaction import redact, redact_all
 from clankersd.documents import chunkers
 from clankersd.documents.code import chunk_code, parser_for
 from clankersd.documents.extractor.formats import DocumentProperties, Part, detect_kind, detect_language, extract
@@ -33,6 +32,7 @@ from clankersd.documents.extractor.records import (
 )
 from clankersd.documents.files import ExtractionError, open_regular, sha256_of
 from clankersd.index.chunker import HEADING, lines_of
+from clankersd.redaction.engine import redact, redact_all
 
 MAX_MEMORY_BYTES = 1024 * 1024 * 1024
 MAX_OPEN_FILES = 64

@@ -14,13 +14,13 @@ import structlog
 
 from clankers_protocol.errors import StorageUnavailable
 from clankersd import clock
-from clankersd.capture.redaction import count_redactions, redact
 from clankersd.db import Db
 from clankersd.index.chunks import ChunkedText, Chunking, Owner, chunk_text, replace_chunks
 from clankersd.index.files.scan import Scan, WatchedFile
 from clankersd.index.index import Index
 from clankersd.index.tokenize import other_forms
 from clankersd.projects import ensure_project, find_project_id, project_row
+from clankersd.redaction.engine import count_redactions, redact
 from clankersd.safe_files import UnsafeFile, open_regular, read_at_most
 
 SOURCE = "memory"

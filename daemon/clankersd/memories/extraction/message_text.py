@@ -3,8 +3,8 @@
 import re
 
 from clankers_protocol.agent_text import strip_invisible
-from clankersd.capture.redaction import redact
 from clankersd.index.chunker import CJK
+from clankersd.redaction.engine import redact
 
 MAX_MEMORY_CHARS = 300
 """Length limit of an extracted memory."""

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
-from clankersd.capture.large_texts import LARGE_TEXT_CHARACTERS, redact_in_pieces
-from clankersd.capture.redaction_checks import (
+from clankersd.redaction.checks import (
     ATTRIBUTE,
     CHECKS,
     HEX,
@@ -34,7 +33,8 @@ from clankersd.capture.redaction_checks import (
     looks_shuffled,
     reads_as_words,
 )
-from clankersd.capture.redaction_rules import CONTEXTS, NAMES, TOKENS, Token
+from clankersd.redaction.large_texts import LARGE_TEXT_CHARACTERS, redact_in_pieces
+from clankersd.redaction.rules import CONTEXTS, NAMES, TOKENS, Token
 
 if TYPE_CHECKING:
     from clankersd.db import Db

@@ -1,0 +1,1 @@
+"""Redaction: secrets are replaced in every text before it is stored."""
