@@ -358,7 +358,7 @@ case("skill.import, hostile front matter")(
     ]
 )
 case("message.store", settles=True)(
-    lambda size: [request("message.store", threadId="th", role="user", content=prose(size), id="thread message")]
+    lambda size: [request("message.store", threadId="th", role="user", content=prose(size), id="thread-message")]
 )
 case("thread.create, metadata")(
     lambda size: [request("thread.create", chatId="c", id="th2", metadata=many_keys(size // 40))]

@@ -50,7 +50,7 @@ def test_a_large_input_does_not_keep_another_client_waiting(
     with Pinger(daemon) as pinger:
         with window() as ordinary:
             for number in range(ORDINARY_MESSAGES):
-                connection.call("upsertMessage", message=message(f"ordinary {number}"))
+                connection.call("upsertMessage", message=message(f"ordinary-{number}"))
         stall = run_case(daemon, CASES[name], SIZE, settle_seconds=0)
         (_, worst), (_, usual) = pinger.worst(stall.window), pinger.worst((ordinary[0], ordinary[1]))
     assert worst < max(MAX_SHARE_OF_REQUEST * stall.seconds, MAX_TIMES_ORDINARY * usual), stall

@@ -10,7 +10,7 @@ from clankersd import projects
 
 @pytest.fixture(autouse=True)
 def _nothing_remembered() -> None:
-    projects._root_cache.clear()
+    projects._roots.clear()
 
 
 def git(*arguments: str, cwd: Path) -> None:
