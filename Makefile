@@ -31,8 +31,9 @@ lint: $(VENV)/installed
 types: $(VENV)/installed
 	$(BIN)/mypy
 
+# Three workers on two cores: tests often wait for a daemon. A plain `pytest` uses none.
 pytest: $(VENV)/installed
-	$(BIN)/pytest
+	$(BIN)/pytest -n 3 --dist worksteal
 
 bench: $(VENV)/installed
 	$(BIN)/python -m tests.bench
@@ -96,4 +97,4 @@ release-check: $(VENV)/installed
 	$(BIN)/python -m tests.release_check
 
 clean:
-	rm -rf $(VENV) .scratch dist build .hypothesis .mypy_cache .ruff_cache
+	rm -rf $(VENV) .scratch dist build .hypothesis .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

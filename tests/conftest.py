@@ -13,6 +13,18 @@ settings.register_profile("clankers", deadline=None, derandomize=True, suppress_
 settings.load_profile("clankers")
 
 
+MARKERS = {"unit": ["unit"], "integration": ["daemon"], "system": ["daemon", "slow"], "e2e": ["daemon", "e2e"]}
+"""Markers of the tests in each folder."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test by its folder."""
+    root = Path(__file__).parent
+    for item in items:
+        for marker in MARKERS.get(item.path.relative_to(root).parts[0], ()):
+            item.add_marker(marker)
+
+
 @pytest.fixture
 def anyio_backend() -> str:
     """aiosqlite lives on asyncio."""

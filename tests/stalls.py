@@ -188,7 +188,9 @@ def _message(number: int, text: str, **more: Any) -> dict[str, Any]:
 
 for _name, _text in {"prose": prose, "assignments": assignments, "one line": one_line, "solid": solid}.items():
     case(f"upsertMessage, {_name}", settles=True)(
-        lambda size, text=_text, name=_name: [request("upsertMessage", message=_message(1, text(size), id=name))]  # type: ignore[misc]
+        lambda size, text=_text, name=_name: [
+            request("upsertMessage", message=_message(1, text(size), id=name.replace(" ", "-")))
+        ]  # type: ignore[misc]
     )
 case("upsertMessage, escapes", settles=True)(
     lambda size: [request("upsertMessage", message=_message(1, escapes(size // 3), id="escapes"))]
