@@ -30,4 +30,4 @@ def test_deleted_text_is_in_no_file_after_a_vacuum(daemon: DaemonProcess) -> Non
         found = {tail: files_with(daemon, tail) for tail in tails}
         assert {tail: names for tail, names in found.items() if names} == {}
         assert files_with(daemon, "kept-0")
-        assert connection.call("health")["notes"] == []
+        assert connection.call("health")["warnings"] == []

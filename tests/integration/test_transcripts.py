@@ -344,16 +344,16 @@ def test_a_compaction_is_stored_once_with_its_summary_and_tokens(connection: Raw
         trigger="auto",
         compact_summary="<summary>short</summary>",
     )
-    tokens = {"trigger": "auto", "preTokens": 1000, "postTokens": 50}
-    transcript.write(type="system", subtype="compact_boundary", uuid="b1", compactMetadata=tokens)
-    text = "This session is being continued.\n\nSummary:\nshort"
-    transcript.write(type="user", uuid="s1", promptId="p1", isCompactSummary=True, message={"content": text})
 
     def compactions() -> list[tuple[Any, ...]]:
         found = connection.call("session.compactions", sessionId=SESSION)
         return [(each["cause"], each["summary"], each["tokensBefore"], each["tokensAfter"]) for each in found]
 
     assert compactions() == [("auto", "short", None, None)]
+    tokens = {"trigger": "auto", "preTokens": 1000, "postTokens": 50}
+    transcript.write(type="system", subtype="compact_boundary", uuid="b1", compactMetadata=tokens)
+    text = "This session is being continued.\n\nSummary:\nshort"
+    transcript.write(type="user", uuid="s1", promptId="p1", isCompactSummary=True, message={"content": text})
     tell(connection, "SessionEnd", transcript, reason="other")
     eventually(lambda: compactions() == [("auto", "short", 1000, 50)], "the tokens are filled in")
     assert connection.call("session.get", id=SESSION)["summary"] == "short"

@@ -135,7 +135,7 @@ async def list_chunks(daemon: "Daemon", request: ChunkList) -> ChunkPage:
 def _criteria(filters: list[Filter] | None) -> Criteria:
     for one in filters or ():
         if one.field in _NOT_OF_DOCUMENTS:
-            raise InvalidParams(f"invalid params: chunks of documents have no {one.field!r} to filter by")
+            raise InvalidParams(f"invalid params: document chunks cannot be filtered by {one.field!r}")
     return Criteria(sources=["documents"], filters=filters or ())
 
 
