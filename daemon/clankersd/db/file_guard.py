@@ -116,6 +116,7 @@ class FileGuard:
         self._wal_frames = 0
         self._frames_before_commit = 0
         self._needs_stamp = False
+        self._generations: set[int] = set()
         self._replacement: Path | None = None
         self._warnings: dict[Path, str] = {}
 
@@ -144,6 +145,7 @@ class FileGuard:
         self._page_bytes = db.value("PRAGMA page_size")
         self.rescued = None
         self.unflushed_pages = self._wal_frames = self._frames_before_commit = 0
+        self._generations.clear()
         db.raw.set_wal_hook(self._count_frames)
 
     def stamp_on_open(self, db: Db) -> FileState:
@@ -158,6 +160,8 @@ class FileGuard:
                 db.raw.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
                 self._wal_frames = 0
             self._stamp(db)
+        stamp = wal.read_stamp(db)
+        self._generations |= {stamp.generation, stamp.previous}
         return self._current_state()
 
     def accept(self, state_on_open: FileState, inode_before_open: Inode | None) -> None:
@@ -216,7 +220,7 @@ class FileGuard:
         try:
             db.raw.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         finally:
-            self._opened = self._opened.after_checkpoint(self._current_state())
+            self._accept_checkpoint(db)
         self._needs_stamp = True  # the next commit may restart the WAL
         self.unflushed_pages = 0
 
@@ -229,7 +233,7 @@ class FileGuard:
         except apsw.BusyError:
             log.info("WAL not truncated", reason="another connection reads it")
         finally:
-            self._opened = self._opened.after_checkpoint(self._current_state())
+            self._accept_checkpoint(db)
         self._needs_stamp = True
 
     # -- closing
@@ -289,6 +293,20 @@ class FileGuard:
         with db.transaction():
             wal.new_generation(db)
         self._needs_stamp = False
+
+    def _accept_checkpoint(self, db: Db) -> None:
+        """Accept the file as our checkpoint left it; raises FileGone if another program overwrote it meanwhile.
+
+        A file that was copied over ours has another generation in its header. The state is taken first, so that a later
+        copy differs from it.
+        """
+        state = self._current_state()
+        stamp = wal.read_stamp(db)
+        self._generations |= {stamp.generation, stamp.previous}
+        on_disk, _ = wal.read_header(self.path)
+        if on_disk.generation not in self._generations:
+            raise FileGone("the database file was overwritten while it was open")
+        self._opened = self._opened.after_checkpoint(state)
 
     def _is_wal_complete(self, current: FileState) -> bool:
         """Check the WAL's size, and look for the hole that a commit leaves if the WAL was truncated just before it."""
