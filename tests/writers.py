@@ -128,7 +128,7 @@ def quick_check(database: Path) -> str:
         db.close()
 
 
-def eventually(condition: Callable[[], Any], what: str, within: float = 30) -> Any:
+def eventually(condition: Callable[[], Any], what: str, within: float = 75) -> Any:
     """Wait until `condition` gives something true, and return it."""
     deadline = time.monotonic() + within
     while time.monotonic() < deadline:

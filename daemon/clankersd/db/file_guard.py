@@ -162,6 +162,7 @@ class FileGuard:
             self._stamp(db)
         stamp = wal.read_stamp(db)
         self._generations |= {stamp.generation, stamp.previous}
+        wal.read_header(self.path)  # SQLite keeps the descriptor for the next time: take it now, not at some checkpoint
         return self._current_state()
 
     def accept(self, state_on_open: FileState, inode_before_open: Inode | None) -> None:
