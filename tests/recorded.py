@@ -36,14 +36,14 @@ def claude_events(home: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             yield path.name, event
 
 
-def put_transcripts(home: Path) -> Path:
-    """Lay the recorded transcripts where Claude Code would have written them."""
+def put_transcripts(home: Path, session: str = "") -> Path:
+    """Lay the recorded transcripts, or those of one session, where Claude Code would have written them."""
     folder = home / ".claude" / "projects" / "-home-user-proj"
-    folder.mkdir(parents=True)
-    for path in sorted((CLAUDE / "transcripts").glob("*/*")):
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in sorted((CLAUDE / "transcripts").glob(f"*/{session}*")):
         if path.is_dir():
-            shutil.copytree(path, folder / path.name)
-        else:
+            shutil.copytree(path, folder / path.name, dirs_exist_ok=True)
+        elif not (folder / path.name).exists():
             shutil.copy(path, folder / path.name)
     return folder
 

@@ -64,6 +64,9 @@ BY_STREAM: dict[str, dict[str, tuple[Rows, int, int]]] = {
     "serve": {"ses_e1dd95ea": ((3, 10, 6, 2, 0, 1), 76_884, 348)},
 }
 
+FORKED = "11111111"
+"""Session that the recorded fork continues."""
+
 _ROWS = """
     SELECT (SELECT count(*) FROM messages WHERE session_id = s.id AND role = 'user') AS prompts,
            (SELECT count(*) FROM messages WHERE session_id = s.id AND role = 'assistant') AS answers,
@@ -143,6 +146,11 @@ def test_transcripts_that_come_after_the_hooks_take_over_what_the_hooks_told(
     with here.connect() as connection:
         replay(connection, harness_home)
         before = connection.call("query", sql="SELECT id FROM messages WHERE role = 'user'")["rows"]
+        # The parent's transcript first: a fork's that is read before it owns what both have.
+        put_transcripts(harness_home, FORKED)
+        replay(connection, harness_home)
+        parent = {FORKED: BY_TRANSCRIPTS[FORKED]}.items()
+        eventually(lambda: parent <= short(rows(connection), 8).items(), "the parent's transcript is read")
         put_transcripts(harness_home)
         replay(connection, harness_home)
         eventually(lambda: short(rows(connection), 8) == BY_TRANSCRIPTS, "the rows are those of the transcripts")
