@@ -44,7 +44,7 @@ _CHARACTER = re.compile(
 )
 
 _SUSPECT = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u2800{_INVISIBLE}{_UNPRINTABLE}]")
-"""What makes a text worth a closer look."""
+"""Characters that make the slower checks of a text necessary."""
 
 _BRACKETS = "‹〈\u2329⟨❬❮❰⧼≺ᐸ˂⦑𐒼ᚲ"
 _LOOKALIKES = {

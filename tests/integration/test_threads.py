@@ -4,6 +4,7 @@ import base64
 import math
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,6 +41,14 @@ def test_chat_messages_include_all_its_threads(connection: RawConnection) -> Non
     assert texts(connection.call("message.list", chatId="room")) == ["t1 at 1", "t2 at 2", "t1 at 4"]
     since = connection.call("message.list", chatId="room", since=1_700_000_000_002, until=1_700_000_000_004)
     assert texts(since) == ["t2 at 2"]
+
+
+def test_message_store_in_an_opted_out_project_is_an_error(connection: RawConnection, tmp_path: Path) -> None:
+    (tmp_path / ".clankers-ignore").touch()
+    connection.call("upsertSession", session={"id": "private", "projectPath": str(tmp_path)})
+    error = connection.request("message.store", {"threadId": "private", "role": "user", "content": "hello"})["error"]
+    assert error["code"] == Conflict.code
+    assert "opted out" in error["message"]
 
 
 def test_message_may_arrive_before_its_thread(connection: RawConnection) -> None:

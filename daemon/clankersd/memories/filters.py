@@ -1,4 +1,4 @@
-"""Which memories a request is about, as one SQL condition."""
+"""SQL conditions for the memories that a request selects."""
 
 from typing import Any
 
@@ -48,7 +48,7 @@ def project_conditions(db: Db, request: ScopedRequest, params: dict[str, Any]) -
 
 
 def is_narrowed(request: Selection[Any]) -> bool:
-    """Whether the request selects less than everything there is. A project without scopes only says who asks."""
+    """Return True if the request selects fewer than all memories. A project without scopes only names the caller."""
     named = request.scopes is not None and ("*" not in request.scopes or request.project is not None)
     return named or any(getattr(request, name) is not None for name in (*_TESTS, "query"))
 

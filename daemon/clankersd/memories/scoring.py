@@ -12,12 +12,12 @@ from clankersd.search.ranking import Candidate
 from clankersd.search.rows import ChunkRow
 
 FADING = 0.02
-"""How fast what was used last long ago counts less, per day."""
+"""Exponential decay per day since the last use of a memory."""
 
 
 @dataclass(frozen=True)
 class ScoreWeights:
-    """How much each of these moves a score; what they leave of 1 is the same for every memory."""
+    """Weights of salience, importance and recency in a score; the rest up to 1 is the same for every memory."""
 
     salience: float
     importance: float

@@ -129,7 +129,10 @@ async def store_message(daemon: "Daemon", request: MessageStore) -> Message:
     )
     await store_event(daemon.store, daemon.index, MessageReported(event))
     daemon.index.wake()
-    return (await _fetch(daemon, [event.id]))[event.id][0]
+    stored = await _fetch(daemon, [event.id])
+    if event.id not in stored:  # nothing of the thread is captured
+        raise Conflict(f"the message was not stored: the project of thread {request.thread_id} opted out of capture")
+    return stored[event.id][0]
 
 
 @handles(MessageSearch)
