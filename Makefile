@@ -75,7 +75,7 @@ static-model: $(VENV)/installed
 	$(BIN)/python -m tests.platforms.static_model .scratch/wheels/wordllama-0.4.0.post1-*.whl
 
 bench-stalls: $(VENV)/installed
-	PYTHONPATH=tests $(BIN)/python -m tests.bench.stalls
+	$(BIN)/python -m tests.bench.stalls
 
 bench-redaction: $(VENV)/installed
 	$(BIN)/python -m tests.bench.redaction

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from helpers.daemon import DaemonProcess, RawConnection, running_daemon
+from helpers.store import clear
 from hypothesis import HealthCheck, settings
-from support import DaemonProcess, RawConnection, running_daemon
 
 # The same cases on every run, however busy the machine: a failure means something, and means it again.
 settings.register_profile("clankers", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -39,15 +40,20 @@ def home() -> Iterator[Path]:
 
 
 @pytest.fixture
-def daemon(home: Path) -> Iterator[DaemonProcess]:
-    """A real daemon process, ready to answer."""
+def fresh_daemon(home: Path) -> Iterator[DaemonProcess]:
+    """A real daemon process with an empty database, for this test alone."""
     with running_daemon(home) as process:
         yield process
 
 
+@pytest.fixture
+def daemon(fresh_daemon: DaemonProcess) -> DaemonProcess:
+    return fresh_daemon
+
+
 @pytest.fixture(scope="module")
 def shared_daemon() -> Iterator[DaemonProcess]:
-    """One daemon for all tests of a file that leave nothing behind which another would see."""
+    """A real daemon process for all tests of a file; tests leave nothing behind that another would see."""
     with tempfile.TemporaryDirectory(prefix="clk-") as folder, running_daemon(Path(folder)) as process:
         yield process
 
@@ -57,3 +63,11 @@ def connection(daemon: DaemonProcess) -> Iterator[RawConnection]:
     """A connection to a real daemon."""
     with daemon.connect() as raw:
         yield raw
+
+
+@pytest.fixture
+def rpc(shared_daemon: DaemonProcess) -> Iterator[RawConnection]:
+    """A connection to the shared daemon; sessions and memories are deleted after the test."""
+    with shared_daemon.connect() as connection:
+        yield connection
+        clear(connection)

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from helpers.daemon import DaemonProcess, running_daemon
 from rich.console import Console
 from rich.table import Table
 from tests.bench.baselines import commit_loop
 from tests.bench.load import BATCH
-from tests.support import DaemonProcess, running_daemon
 
 NO_EMBEDDER = {"CLANKERS_EMBEDDER": "none"}
 """The write path is measured by itself: vectors are made in the background, and bench-indexing measures them."""

@@ -21,12 +21,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import apsw
+from helpers.daemon import DaemonProcess, RawConnection, running_daemon
 from rich.console import Console
 from rich.table import Table
 from tests.bench.__main__ import Bar, judge, real_disk
 from tests.bench.events import event
 from tests.bench.search import PER_SESSION, Texts
-from tests.support import DaemonProcess, RawConnection, running_daemon
 
 MESSAGES = 10_000
 BATCH_EVENTS = 1_000

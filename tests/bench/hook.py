@@ -16,10 +16,10 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from helpers.daemon import DaemonProcess, running_daemon
 from rich.console import Console
 from rich.table import Table
 from tests.bench.__main__ import NO_EMBEDDER, Bar, judge, real_disk
-from tests.support import DaemonProcess, running_daemon
 
 from clankers.ctl.plugin import hook_command
 

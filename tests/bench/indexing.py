@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from helpers.daemon import DaemonProcess, RawConnection, running_daemon
 from rich.console import Console
 from tests.bench.__main__ import cpu_seconds, real_disk
 from tests.bench.search import Texts
-from tests.support import DaemonProcess, RawConnection, running_daemon
 
 MESSAGES = 5_000
 FILES = 1_000

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from helpers.daemon import DaemonProcess, RawConnection, running_daemon
 from rich.console import Console
 from tests.bench.__main__ import real_disk, rss
 from tests.bench.search import Texts, Times, table, timed
-from tests.support import DaemonProcess, RawConnection, running_daemon
 
 ADDITIONS = 300
 QUESTIONS = 150

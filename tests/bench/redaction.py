@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from helpers.hostile_texts import HOSTILE, repeated
 from rich.console import Console
 from rich.table import Table
-from tests.hostile_texts import HOSTILE, repeated
 
 from clankersd.redaction.engine import redact
 

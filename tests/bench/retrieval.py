@@ -16,9 +16,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from helpers.daemon import RawConnection, running_daemon
 from rich.console import Console
 from rich.table import Table
-from tests.support import RawConnection, running_daemon
 
 DEPTHS = (5, 10, 25)
 BARS = {"static": 0.75, "onnx": 0.81}

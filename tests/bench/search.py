@@ -21,10 +21,10 @@ from typing import Any
 
 import apsw
 import sqlite_vec
+from helpers.daemon import DaemonProcess, RawConnection, running_daemon
 from rich.console import Console
 from rich.table import Table
 from tests.bench.__main__ import cpu_seconds, real_disk, rss
-from tests.support import DaemonProcess, RawConnection, running_daemon
 
 from clankersd.index.vectors import Mirror
 
@@ -156,7 +156,7 @@ def load(connection: RawConnection, texts: Texts, first: int, last: int) -> tupl
 
 WRITER = """
 import json, sys, time
-from tests.support import RawConnection
+from helpers.daemon import RawConnection
 from pathlib import Path
 socket, seconds, per_second = Path(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
 text = sys.argv[4]

@@ -13,9 +13,9 @@ import time
 from functools import partial
 from pathlib import Path
 
+from helpers.daemon import DaemonProcess, running_daemon
+from helpers.stalls import CASES, MEGABYTE, Pinger, Stall, run_case, window
 from rich.console import Console
-from tests.stalls import CASES, MEGABYTE, Pinger, Stall, run_case, window
-from tests.support import DaemonProcess, running_daemon
 
 LIMIT_SECONDS = 0.1
 ORDINARY_SECONDS = 3.0

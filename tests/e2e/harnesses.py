@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 import pytest
 from e2e.mock_model import MockModel, Reply, Said, mock_model
-from support import DaemonProcess, RawConnection
+from helpers.daemon import DaemonProcess, RawConnection
 
 INSTALL_SECONDS = 400
 RUN_SECONDS = 100

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from e2e.harnesses import ClaudeCode, Machine, Stored, answers, claude_binary, holds_in_time, machine, tokens
 from e2e.mock_model import SUMMARY, Reply, Use
-from support import RawConnection
+from helpers.daemon import RawConnection
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from e2e.harnesses import Machine, OpenCode, Stored, answers, holds_in_time, machine, opencode_binary, tokens
 from e2e.mock_model import SUMMARY, Reply, Said, Use
-from support import RawConnection
+from helpers.daemon import RawConnection
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-from commands import ctl
 from e2e.harnesses import ClaudeCode, claude_binary, machine
 from e2e.mock_model import Reply
-from writers import eventually
+from helpers.ctl import ctl
+from helpers.waiting import eventually
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -4,9 +4,9 @@ import os
 import subprocess
 from pathlib import Path
 
-from commands import ctl
 from e2e.harnesses import PLUGINS, claude_binary
-from support import DaemonProcess
+from helpers.ctl import ctl
+from helpers.daemon import DaemonProcess
 
 
 def validate(home: Path, folder: Path) -> None:

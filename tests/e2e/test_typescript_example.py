@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from e2e.harnesses import typescript_compiler
-from support import DaemonProcess
+from helpers.daemon import DaemonProcess
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "client.ts"
 USE = """

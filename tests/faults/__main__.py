@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import apsw
+from helpers.daemon import DaemonProcess
+from helpers.writers import stored
 from rich.console import Console
 from rich.table import Table
-from support import DaemonProcess
 from tests.faults.storage import FAULTS, Inject, Run
-from writers import stored
 
 console = Console(highlight=False, width=110)
 

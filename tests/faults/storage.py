@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import apsw
-from commands import ctl
-from scheduling import create, ended, make_due, wake
-from support import DaemonProcess
-from writers import Writer, acknowledged, eventually, stored, writing
+from helpers.ctl import ctl
+from helpers.daemon import DaemonProcess
+from helpers.schedules import create, ended, make_due, wake
+from helpers.waiting import eventually
+from helpers.writers import Writer, acknowledged, stored, writing
 
 FAULT_SECONDS = 0.5
 """How long a fault that passes by itself lasts."""

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import DaemonProcess, RawConnection, running_daemon
-from writers import eventually, forget_all
+from helpers.daemon import DaemonProcess, RawConnection, running_daemon
+from helpers.store import forget_all
+from helpers.waiting import eventually
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import DaemonProcess, RawConnection, running_daemon
-from writers import clear, eventually
+from helpers.daemon import DaemonProcess, RawConnection, running_daemon
+from helpers.store import clear
+from helpers.waiting import eventually
 
 SECRET = "hunter2hunter2x9"
 LEAK = f"export DB_PASSWORD={SECRET}"

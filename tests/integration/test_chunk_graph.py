@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Any, get_args
 
 import pytest
-from ingesting import edge, link
-from support import DaemonProcess, RawConnection
+from helpers.daemon import DaemonProcess, RawConnection
+from helpers.documents import edge, link
 
 from clankers_protocol.search import Relation
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.daemon import DaemonProcess, RawConnection, running_daemon
+from helpers.waiting import eventually
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support import DaemonProcess, RawConnection, running_daemon
-from writers import eventually
 
 from clankers.client import Client
 from clankers_protocol.documents import (

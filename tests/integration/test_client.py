@@ -10,9 +10,9 @@ from typing import Any
 
 import anyio
 import pytest
-from fake_daemon import Peer, played
-from support import DaemonProcess, running_daemon
-from writers import forget_all
+from helpers.daemon import DaemonProcess, running_daemon
+from helpers.fake_daemon import Peer, played
+from helpers.store import forget_all
 
 from clankers import (
     AsyncClient,

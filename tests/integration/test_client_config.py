@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from scheduling import change_database
-from support import DaemonProcess, RawConnection
+from helpers.daemon import DaemonProcess, RawConnection
+from helpers.schedules import change_database
 
 from clankers_protocol.errors import Conflict, InvalidParams
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clocks import DAY_SECONDS, ClockedDaemon
-from ingesting import finished
-from writers import eventually
+from helpers.clock import DAY_SECONDS, ClockedDaemon
+from helpers.documents import finished
+from helpers.waiting import eventually
 
 YEAR_SECONDS = 365 * DAY_SECONDS
 

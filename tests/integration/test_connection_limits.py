@@ -9,9 +9,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from commands import ctl
-from support import DaemonProcess, RawConnection, running_daemon
-from writers import eventually
+from helpers.ctl import ctl
+from helpers.daemon import DaemonProcess, RawConnection, running_daemon
+from helpers.waiting import eventually
 
 from clankers_protocol.framing import MAX_FRAME, frame
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import click
 import pytest
-from commands import command, ctl, on_a_terminal
-from fake_daemon import Peer, played
+from helpers.ctl import command, ctl, on_a_terminal
+from helpers.daemon import DaemonProcess, running_daemon
+from helpers.fake_daemon import Peer, played
 from rich.cells import cell_len
-from support import DaemonProcess, running_daemon
 
 from clankers import Client
 from clankers.ctl import cli

@@ -4,10 +4,11 @@ import shutil
 from pathlib import Path
 
 import apsw
-from commands import ctl
-from scheduling import create, ended, make_due, wake
-from support import DaemonProcess, running_daemon
-from writers import message, stored
+from helpers.ctl import ctl
+from helpers.daemon import DaemonProcess, running_daemon
+from helpers.schedules import create, ended, make_due, wake
+from helpers.store import message
+from helpers.writers import stored
 
 
 def store(daemon: DaemonProcess, *names: str) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Ran, ctl
-from support import DaemonProcess
-from writers import eventually
+from helpers.ctl import Ran, ctl
+from helpers.daemon import DaemonProcess
+from helpers.waiting import eventually
 
 from clankers.spool import spool_event
 

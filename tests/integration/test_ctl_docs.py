@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import ctl, on_a_terminal
-from papers import docx, mixed, pdf
-from support import DaemonProcess, running_daemon
+from helpers.ctl import ctl, on_a_terminal
+from helpers.daemon import DaemonProcess, running_daemon
+from helpers.sample_files import docx, mixed, pdf
 
 
 @pytest.fixture(scope="module")

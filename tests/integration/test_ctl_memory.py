@@ -12,10 +12,10 @@ from typing import Any
 
 import click
 import pytest
-from commands import Ran, command, ctl, on_a_terminal
-from fake_daemon import Peer, played
+from helpers.ctl import Ran, command, ctl, on_a_terminal
+from helpers.daemon import DaemonProcess, running_daemon
+from helpers.fake_daemon import Peer, played
 from rich.cells import cell_len
-from support import DaemonProcess, running_daemon
 
 from clankers import Client
 from clankers.ctl import cli

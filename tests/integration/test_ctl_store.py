@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 import pytest
-from commands import ctl, on_a_terminal
+from helpers.ctl import ctl, on_a_terminal
+from helpers.daemon import DaemonProcess, RawConnection
+from helpers.schedules import make_due, wake
+from helpers.waiting import eventually
 from rich.cells import cell_len
-from scheduling import make_due, wake
-from support import DaemonProcess, RawConnection
-from writers import eventually
 
 from clankers.ctl import cli
 

@@ -10,9 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from commands import ctl, quickly_on_a_terminal
-from support import DaemonProcess, running_daemon
-from writers import settled
+from helpers.ctl import ctl, quickly_on_a_terminal
+from helpers.daemon import DaemonProcess, running_daemon
+from helpers.waiting import settled
 
 ATTACK = "\x1b]0;pwned\x07\x1b[8m\x9b31m\u202ehsup\u2066 \U000e0041\U000e0042\x08\x7f"
 HIDDEN = set(ATTACK) - set("]0;pwned[8m31hsu ")

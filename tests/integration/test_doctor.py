@@ -16,9 +16,10 @@ import apsw
 import pytest
 import sqlite_vec
 from click.testing import CliRunner
-from commands import ctl, on_a_terminal
-from support import DaemonProcess, running_daemon
-from writers import eventually, message
+from helpers.ctl import ctl, on_a_terminal
+from helpers.daemon import DaemonProcess, running_daemon
+from helpers.store import message
+from helpers.waiting import eventually
 
 from clankers.ctl import cli
 from clankers.spool import spool_event

@@ -8,10 +8,10 @@ from typing import Any
 
 import apsw
 import pytest
-from ingesting import chunks_of, finished, search
-from papers import bomb, deep_json, docx, mixed, pdf
-from support import DaemonProcess, RawConnection, running_daemon
-from writers import eventually, settled
+from helpers.daemon import DaemonProcess, RawConnection, running_daemon
+from helpers.documents import chunks_of, finished, search
+from helpers.sample_files import bomb, deep_json, docx, mixed, pdf
+from helpers.waiting import eventually, settled
 
 PROSE = "Kestrels hover over fields. They look for voles. " * 40
 TABLES = (

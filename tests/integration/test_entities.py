@@ -11,9 +11,9 @@ from typing import Any
 
 import apsw
 import pytest
+from helpers.daemon import RawConnection, running_daemon
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support import RawConnection, running_daemon
 
 from clankersd.db.connection import Db
 from clankersd.db.migrations import migrate

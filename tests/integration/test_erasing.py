@@ -1,7 +1,8 @@
 """Deleted text is gone from the files: its row at once, its words after `db vacuum`."""
 
-from support import DaemonProcess
-from writers import eventually, message
+from helpers.daemon import DaemonProcess
+from helpers.store import message
+from helpers.waiting import eventually
 
 
 def files_with(daemon: DaemonProcess, text: str) -> list[str]:

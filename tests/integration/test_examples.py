@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from support import DaemonProcess
+from helpers.daemon import DaemonProcess
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 

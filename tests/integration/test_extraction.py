@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from misbehaving import Answer, Behaviour, Request, Service, say, served
-from support import DaemonProcess, RawConnection, running_daemon
+from helpers.daemon import DaemonProcess, RawConnection, running_daemon
+from helpers.embedding_service import Answer, Behaviour, Request, Service, say, served
 
 pytest.importorskip("httpx")
 

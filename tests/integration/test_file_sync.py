@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio
 import pytest
-from support import RawConnection, running_daemon
+from helpers.daemon import RawConnection, running_daemon
 
 from clankers_protocol.errors import InvalidParams, NotFound, StorageUnavailable
 from clankersd.db import Db, Store

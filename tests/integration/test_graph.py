@@ -11,10 +11,10 @@ from random import Random
 from typing import Any
 
 import pytest
+from helpers.daemon import RawConnection, running_daemon
+from helpers.waiting import eventually
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support import RawConnection, running_daemon
-from writers import eventually
 
 NOT_FOUND, CONFLICT = 4004, 4009
 EVERYTHING = {"scopes": ["*"]}

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support import DaemonProcess, running_daemon
+from helpers.daemon import DaemonProcess, running_daemon
 
 from clankers.hook import data_folder, socket_path
 from clankers.spool import MAX_SPOOL_BYTES, SpoolFull, spool_event

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import ctl
-from hooking import EVENT, autostarting, hook, linux, spooled
-from support import DaemonProcess, running_daemon
-from writers import eventually
+from helpers.ctl import ctl
+from helpers.daemon import DaemonProcess, running_daemon
+from helpers.hook import EVENT, autostarting, hook, linux, spooled
+from helpers.waiting import eventually
 
 from clankers.aio import AsyncClient
 from clankers.client import Client

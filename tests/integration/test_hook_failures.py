@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_daemon import Peer, played
-from hooking import EVENT, autostarting, hook, linux, spooled
-from support import DaemonProcess, running_daemon
-from writers import eventually
+from helpers.daemon import DaemonProcess, running_daemon
+from helpers.fake_daemon import Peer, played
+from helpers.hook import EVENT, autostarting, hook, linux, spooled
+from helpers.waiting import eventually
 
 from clankers.ctl.plugin import hook_command
 from clankers.hook import MAX_LOG_BYTES, read_setting

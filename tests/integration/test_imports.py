@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import ctl
-from support import DaemonProcess, RawConnection, running_daemon
-from writers import eventually, forget_all
+from helpers.ctl import ctl
+from helpers.daemon import DaemonProcess, RawConnection, running_daemon
+from helpers.store import forget_all
+from helpers.waiting import eventually
 
 DAY = 24 * 3600
 

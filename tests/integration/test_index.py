@@ -10,9 +10,9 @@ from typing import Any
 import apsw
 import pytest
 import sqlite_vec
-from misbehaving import Answer, Request, Service, embeddings, say, served
-from support import DaemonProcess, RawConnection, running_daemon
-from writers import eventually, settled
+from helpers.daemon import DaemonProcess, RawConnection, running_daemon
+from helpers.embedding_service import Answer, Request, Service, embeddings, say, served
+from helpers.waiting import eventually, settled
 
 MODES = ("keyword", "vector", "hybrid")
 

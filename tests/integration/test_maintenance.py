@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support import DaemonProcess, RawConnection, running_daemon
-from writers import eventually
+from helpers.daemon import DaemonProcess, RawConnection, running_daemon
+from helpers.waiting import eventually
 
 from clankersd.memories.salience import DAY_MS
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.daemon import DaemonProcess, RawConnection
+from helpers.store import clear
 from mcp import Client, StdioServerParameters
-from support import DaemonProcess, RawConnection
-from writers import clear
 
 from clankers.mcp.server import describe_tool
 from clankers.mcp.tools import TOOLS

@@ -8,10 +8,10 @@ from typing import Any
 
 import apsw
 import pytest
+from helpers.daemon import DaemonProcess, RawConnection
+from helpers.waiting import settled
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support import DaemonProcess, RawConnection
-from writers import settled
 
 from clankersd.memories.salience import DAY_MS, Salience
 
@@ -570,7 +570,7 @@ def leaky() -> Iterator[tuple[DaemonProcess, dict[str, str]]]:
     import tempfile
     from pathlib import Path
 
-    from support import running_daemon
+    from helpers.daemon import running_daemon
 
     with tempfile.TemporaryDirectory(prefix="clk-") as folder, running_daemon(Path(folder)) as daemon:
         with daemon.connect() as rpc:

@@ -10,8 +10,8 @@ from typing import Any
 import apsw
 import pytest
 import sqlite_vec
-from support import DaemonProcess, RawConnection, running_daemon
-from writers import settled
+from helpers.daemon import DaemonProcess, RawConnection, running_daemon
+from helpers.waiting import settled
 
 from clankers_protocol.paths import default_paths
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support import DaemonProcess, RawConnection
+from helpers.daemon import DaemonProcess, RawConnection
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import DaemonProcess, RawConnection, running_daemon
+from helpers.daemon import DaemonProcess, RawConnection, running_daemon
 
 EVERYTHING = ["*"]
 DAY = 86_400_000

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Ran, command, ctl
-from support import DaemonProcess, running_daemon
+from helpers.ctl import Ran, command, ctl
+from helpers.daemon import DaemonProcess, running_daemon
 
 from clankers import Client
 from clankers.ctl.hub import PullFailed, plan_pull

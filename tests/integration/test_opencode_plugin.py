@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_daemon import Peer, Script, played
-from recorded import OPENCODE, needs_fixtures, opencode_events
-from support import DaemonProcess
-from writers import eventually
+from helpers.daemon import DaemonProcess
+from helpers.fake_daemon import Peer, Script, played
+from helpers.recorded import OPENCODE, needs_fixtures, opencode_events
+from helpers.waiting import eventually
 
 from clankers_protocol.capture import LostEvents
 

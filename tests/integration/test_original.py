@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support import DaemonProcess
-from writers import forget_all
+from helpers.daemon import DaemonProcess
+from helpers.store import forget_all
 
 ENVELOPE = {"schemaVersion": "v1", "client": {"name": "opencode-plugin", "version": "0.1.0"}}
 

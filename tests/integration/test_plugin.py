@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Ran, ctl
-from support import DaemonProcess
+from helpers.ctl import Ran, ctl
+from helpers.daemon import DaemonProcess
 
 PLUGINS = Path(__file__).parents[2] / "client" / "plugins"
 ODD = b'{\n\t"model": "opus",\n\t"permissions": {"allow": ["Bash"]},   "hooks": {} }'

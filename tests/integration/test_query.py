@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import DaemonProcess, RawConnection, running_daemon
-from writers import eventually
+from helpers.daemon import DaemonProcess, RawConnection, running_daemon
+from helpers.waiting import eventually
 
 WRITING = [
     "INSERT INTO sessions (id, created_at, updated_at) VALUES ('x', 1, 1)",

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from misbehaving import embeddings, served
-from support import DaemonProcess, RawConnection, running_daemon
-from writers import clear
+from helpers.daemon import DaemonProcess, RawConnection, running_daemon
+from helpers.embedding_service import embeddings, served
+from helpers.store import clear
 
 PROJECT = "/home/me/shop"
 T0 = 1_700_000_000_000

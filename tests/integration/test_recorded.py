@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recorded import CLAUDE, OPENCODE, claude_events, needs_fixtures, opencode_events, put_transcripts
-from support import DaemonProcess, RawConnection, running_daemon
-from writers import eventually
+from helpers.daemon import DaemonProcess, RawConnection, running_daemon
+from helpers.recorded import CLAUDE, OPENCODE, claude_events, needs_fixtures, opencode_events, put_transcripts
+from helpers.waiting import eventually
 
 pytestmark = needs_fixtures
 

@@ -11,9 +11,9 @@ from typing import Any
 import apsw
 import msgspec
 import pytest
-from scheduling import make_due, next_run_of, wake
-from support import DaemonProcess, RawConnection, running_daemon
-from writers import eventually
+from helpers.daemon import DaemonProcess, RawConnection, running_daemon
+from helpers.schedules import make_due, next_run_of, wake
+from helpers.waiting import eventually
 
 from clankers_protocol.wire import methods
 from clankersd.capture.harnesses import codex, gemini

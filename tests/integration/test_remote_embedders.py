@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio
 import pytest
-from misbehaving import (
+from helpers.embedding_service import (
     Answer,
     Behaviour,
     Request,

@@ -9,9 +9,9 @@ from typing import Any
 import anyio
 import msgspec
 import pytest
-from scheduling import change_database, create, ended, make_due, next_run_of, nothing_comes, runs, wake
-from support import DaemonProcess, RawConnection, running_daemon
-from writers import eventually
+from helpers.daemon import DaemonProcess, RawConnection, running_daemon
+from helpers.schedules import change_database, create, ended, make_due, next_run_of, nothing_comes, runs, wake
+from helpers.waiting import eventually
 
 from clankers import AsyncClient
 from clankers_protocol.errors import InvalidParams, NotFound

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.daemon import RawConnection, running_daemon
+from helpers.waiting import eventually
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support import RawConnection, running_daemon
-from writers import eventually
 
 INVALID = -32602
 DAY = 86_400_000

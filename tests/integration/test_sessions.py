@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support import DaemonProcess, RawConnection
-from writers import forget_all
+from helpers.daemon import DaemonProcess, RawConnection
+from helpers.store import forget_all
 
 T0 = 1700000000000
 

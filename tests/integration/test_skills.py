@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import DaemonProcess, RawConnection, running_daemon
-from writers import eventually, settled
+from helpers.daemon import DaemonProcess, RawConnection, running_daemon
+from helpers.waiting import eventually, settled
 
 from clankers_protocol.errors import Conflict, InvalidParams, NotFound
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import anyio
 import pytest
-from commands import ctl
-from support import DaemonProcess, running_daemon
-from writers import eventually
+from helpers.ctl import ctl
+from helpers.daemon import DaemonProcess, running_daemon
+from helpers.waiting import eventually
 
 from clankers.spool import spool_event
 from clankersd.capture import spool as spool_module

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from stalls import CASES, MEGABYTE, Pinger, prose, run_case, window
-from support import DaemonProcess, RawConnection, running_daemon
-from writers import eventually, message, request, settled
+from helpers.daemon import DaemonProcess, RawConnection, running_daemon
+from helpers.stalls import CASES, MEGABYTE, Pinger, prose, run_case, window
+from helpers.store import message, request
+from helpers.waiting import eventually, settled
 
 SIZE = 6 * MEGABYTE
 MAX_SHARE_OF_REQUEST = 0.3

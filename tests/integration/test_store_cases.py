@@ -17,12 +17,12 @@ from zoneinfo import ZoneInfo
 
 import apsw
 import pytest
-from ingesting import chunks_of, edge, finished, link, search
-from misbehaving import Answer, Request, Service, embeddings, say, served
-from papers import pdf
-from scheduling import change_database, create, ended, make_due, next_run_of, runs, wake
-from support import DaemonProcess, RawConnection, running_daemon
-from writers import eventually, settled
+from helpers.daemon import DaemonProcess, RawConnection, running_daemon
+from helpers.documents import chunks_of, edge, finished, link, search
+from helpers.embedding_service import Answer, Request, Service, embeddings, say, served
+from helpers.sample_files import pdf
+from helpers.schedules import change_database, create, ended, make_due, next_run_of, runs, wake
+from helpers.waiting import eventually, settled
 
 from clankers_protocol.errors import InvalidParams, NotFound
 from clankersd.index.chunker import QUARTERS_PER_TOKEN, size_of

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import DaemonProcess, RawConnection, running_daemon
-from writers import clear, eventually, message
+from helpers.daemon import DaemonProcess, RawConnection, running_daemon
+from helpers.store import clear, message
+from helpers.waiting import eventually
 
 from clankers_protocol.errors import Conflict, InvalidParams, NotFound
 

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import DaemonProcess, RawConnection
-from writers import clear, eventually, settled
+from helpers.daemon import DaemonProcess, RawConnection
+from helpers.store import clear
+from helpers.waiting import eventually, settled
 
 from clankers_protocol.errors import Conflict, InvalidParams, NotFound
 

@@ -4,7 +4,7 @@ import time
 from typing import Any
 
 import apsw
-from support import DaemonProcess, RawConnection, running_daemon
+from helpers.daemon import DaemonProcess, RawConnection, running_daemon
 
 
 def finished(connection: RawConnection, job_id: str) -> dict[str, Any]:

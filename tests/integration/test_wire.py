@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from support import DaemonProcess, RawConnection
-from writers import forget_all
+from helpers.daemon import DaemonProcess, RawConnection
+from helpers.store import forget_all
 
 from clankers_protocol.framing import MAX_FRAME, frame
 

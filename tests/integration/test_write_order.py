@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 import apsw
 import pytest
-from support import DaemonProcess, RawConnection
+from helpers.daemon import DaemonProcess, RawConnection
 
 from clankers_protocol.errors import DeadlineExceeded
 from clankersd.db import Db, Store, write_queue

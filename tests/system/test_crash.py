@@ -4,8 +4,9 @@ import random
 import time
 from pathlib import Path
 
-from support import DaemonProcess
-from writers import Writer, acknowledged, eventually, quick_check, stored, writing
+from helpers.daemon import DaemonProcess
+from helpers.waiting import eventually
+from helpers.writers import Writer, acknowledged, quick_check, stored, writing
 
 ROUNDS = 12
 CONNECTIONS = 4

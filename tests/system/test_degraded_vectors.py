@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support import DaemonProcess, RawConnection, running_daemon
-from writers import eventually, message
+from helpers.daemon import DaemonProcess, RawConnection, running_daemon
+from helpers.store import message
+from helpers.waiting import eventually
 
 import clankersd
 

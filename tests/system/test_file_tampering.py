@@ -10,10 +10,12 @@ from pathlib import Path
 
 import apsw
 import pytest
-from ingesting import finished
-from scheduling import create, ended, make_due, wake
-from support import DaemonProcess, running_daemon
-from writers import Writer, acknowledged, eventually, message, settled, stored, upsert, writing
+from helpers.daemon import DaemonProcess, running_daemon
+from helpers.documents import finished
+from helpers.schedules import create, ended, make_due, wake
+from helpers.store import message, upsert
+from helpers.waiting import eventually, settled
+from helpers.writers import Writer, acknowledged, stored, writing
 
 STORAGE_UNAVAILABLE = 5001
 

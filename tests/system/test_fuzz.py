@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 import pytest
+from helpers.daemon import DaemonProcess, RawConnection, running_daemon
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support import DaemonProcess, RawConnection, running_daemon
 
 from clankers_protocol.framing import Decoder, frame
 from clankers_protocol.wire import methods

@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import apsw
-from papers import mixed
-from support import DaemonProcess, RawConnection
-from writers import eventually, quick_check
+from helpers.daemon import DaemonProcess, RawConnection
+from helpers.sample_files import mixed
+from helpers.waiting import eventually
+from helpers.writers import quick_check
 
 COUNT = 2000
 KILLS = (150, 700, 1300)

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import apsw
 import pytest
-from support import DaemonProcess, RawConnection, running_daemon
-from writers import acknowledged, eventually, request, stored, upsert, writing
+from helpers.daemon import DaemonProcess, RawConnection, running_daemon
+from helpers.store import request, upsert
+from helpers.waiting import eventually
+from helpers.writers import acknowledged, stored, writing
 
 ENDLESS = "WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n"
 ROOT = Path(__file__).parents[2]

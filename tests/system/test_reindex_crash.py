@@ -8,9 +8,9 @@ from typing import Any
 
 import apsw
 import sqlite_vec
-from misbehaving import Answer, Request, embeddings, served
-from support import DaemonProcess, RawConnection
-from writers import eventually
+from helpers.daemon import DaemonProcess, RawConnection
+from helpers.embedding_service import Answer, Request, embeddings, served
+from helpers.waiting import eventually
 
 KILLS = 20
 MESSAGES = 150

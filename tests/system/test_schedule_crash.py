@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import apsw
-from scheduling import make_due, next_run_of, nothing_comes, wake
-from support import DaemonProcess, running_daemon
+from helpers.daemon import DaemonProcess, running_daemon
+from helpers.schedules import make_due, next_run_of, nothing_comes, wake
 
 from clankersd import clock
 from clankersd.db.connection import Db

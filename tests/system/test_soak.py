@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import DaemonProcess, RawConnection
-from writers import eventually, message, request
+from helpers.daemon import DaemonProcess, RawConnection
+from helpers.store import message, request
+from helpers.waiting import eventually
 
 from clankers_protocol.framing import frame
 

@@ -11,8 +11,10 @@ from typing import Any
 
 import apsw
 import pytest
-from support import DaemonProcess, RawConnection, running_daemon
-from writers import eventually, message, quick_check, stored, upsert
+from helpers.daemon import DaemonProcess, RawConnection, running_daemon
+from helpers.store import message, upsert
+from helpers.waiting import eventually
+from helpers.writers import quick_check, stored
 
 STORAGE_UNAVAILABLE = 5001
 

@@ -6,7 +6,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from support import DaemonProcess, running_daemon
+from helpers.daemon import DaemonProcess, running_daemon
 
 
 @pytest.fixture

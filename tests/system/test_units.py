@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from support import DaemonProcess, RawConnection
-from writers import eventually
+from helpers.daemon import DaemonProcess, RawConnection
+from helpers.waiting import eventually
 
 from clankers.ctl.plugin import hook_command
 from clankers.ctl.service import service

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import DaemonProcess, RawConnection, running_daemon
-from writers import eventually
+from helpers.daemon import DaemonProcess, RawConnection, running_daemon
+from helpers.waiting import eventually
 
 from clankers_protocol.errors import QueryRefused
 from clankers_protocol.framing import MAX_FRAME, frame

@@ -6,7 +6,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from papers import bomb, deep_json, docx, pdf
+from helpers.sample_files import bomb, deep_json, docx, pdf
 
 from clankersd.documents.extractor import formats as module
 from clankersd.documents.extractor import process

@@ -5,9 +5,9 @@ import re
 
 import msgspec
 import pytest
+from helpers.recorded import FIXTURES, needs_fixtures
 from hypothesis import given
 from hypothesis import strategies as st
-from recorded import FIXTURES, needs_fixtures
 
 from clankers_protocol.ids import MAX_ID_CHARACTERS, NewId, encode_id, is_valid_id
 

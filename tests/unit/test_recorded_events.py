@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from recorded import CLAUDE, FIXTURES, OPENCODE, needs_fixtures, opencode_events
+from helpers.recorded import CLAUDE, FIXTURES, OPENCODE, needs_fixtures, opencode_events
 
 from clankersd.capture.events import CapturedEvent, HookReading
 from clankersd.capture.harnesses import HARNESSES

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hostile_texts import HOSTILE, repeated
+from helpers.hostile_texts import HOSTILE, repeated
 
 from clankersd.redaction.engine import redact
 from clankersd.redaction.rules import CONTEXTS, NAMES, TOKENS, fill

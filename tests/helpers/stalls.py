@@ -15,9 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from support import DaemonProcess, RawConnection
-
 from clankers_protocol.framing import MAX_FRAME, frame
+from helpers.daemon import DaemonProcess, RawConnection
 
 PING_PAUSE_SECONDS = 0.002
 REPLY_SECONDS = 120.0

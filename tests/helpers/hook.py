@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import DaemonProcess
-from writers import eventually
 
 from clankers.ctl.plugin import hook_command
+from helpers.daemon import DaemonProcess
+from helpers.waiting import eventually
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="looks at the process through /proc")
 

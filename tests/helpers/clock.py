@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from support import DaemonProcess
+from helpers.daemon import DaemonProcess
 
 DAY_SECONDS = 86_400
 _PROGRAM = """

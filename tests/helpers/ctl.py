@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
-from support import DaemonProcess
+from helpers.daemon import DaemonProcess
 
 
 class Ran:
@@ -36,7 +36,7 @@ def loaded() -> socket.socket:
     """The way to the process that has `clankers-ctl` loaded; it ends when ours does."""
     ours, theirs = socket.socketpair()
     with theirs:
-        program = [sys.executable, "-P", str(Path(__file__).with_name("loaded_ctl.py"))]
+        program = [sys.executable, "-P", str(Path(__file__).with_name("ctl_forks.py"))]
         process = subprocess.Popen(program, stdin=theirs, stdout=subprocess.DEVNULL)
 
     def end() -> None:

@@ -4,8 +4,9 @@ import time
 from typing import Any
 
 import apsw
-from support import DaemonProcess, RawConnection
-from writers import eventually
+
+from helpers.daemon import DaemonProcess, RawConnection
+from helpers.waiting import eventually
 
 
 def create(connection: RawConnection, schedule: str = "09:00 daily", **more: Any) -> str:

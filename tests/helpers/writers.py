@@ -2,19 +2,14 @@
 
 import json
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import apsw
-from support import DaemonProcess, RawConnection
 
 from clankers_protocol.framing import frame
-
-
-def message(name: str, session: str = "session", text: str = "word " * 40) -> dict[str, Any]:
-    return {"id": name, "sessionId": session, "role": "user", "textContent": text}
+from helpers.daemon import DaemonProcess
+from helpers.store import message, request
 
 
 class Writer(threading.Thread):
@@ -92,10 +87,6 @@ class Writer(threading.Thread):
         return dict(reply)
 
 
-def request(number: str | int, method: str, **params: Any) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
-
-
 def writing(daemon: DaemonProcess, count: int, prefix: str) -> list[Writer]:
     """`count` connections that have begun to write."""
     writers = [Writer(daemon, f"{prefix}w{number}") for number in range(count)]
@@ -126,42 +117,3 @@ def quick_check(database: Path) -> str:
         return "\n".join(str(line) for (line,) in db.execute("PRAGMA quick_check"))
     finally:
         db.close()
-
-
-def eventually(condition: Callable[[], Any], what: str, within: float = 75) -> Any:
-    """Wait until `condition` gives something true, and return it."""
-    deadline = time.monotonic() + within
-    while time.monotonic() < deadline:
-        if result := condition():
-            return result
-        time.sleep(0.02)
-    raise AssertionError(f"waited {within:g} s in vain until {what}")
-
-
-def settled(connection: RawConnection) -> dict[str, Any]:
-    """The index's status, once everything stored is cut and has its vector."""
-
-    def status() -> dict[str, Any] | None:
-        now: dict[str, Any] = connection.call("index.status")
-        return None if now["backlog"] or now["live"]["pending"] else now
-
-    return dict(eventually(status, "every chunk has its vector"))
-
-
-def clear(connection: RawConnection) -> None:
-    """Delete every session and memory, so that the next test of a shared daemon sees none."""
-    while page := connection.call("session.list", limit=1000)["sessions"]:
-        for one in page:
-            connection.call("session.delete", id=one["id"])
-    connection.call("memory.bulkDelete", scopes=["*"], minSalience=0, purge=True)
-
-
-def forget_all(daemon: DaemonProcess) -> None:
-    """The same, where no connection is at hand."""
-    with daemon.connect() as connection:
-        clear(connection)
-
-
-def upsert(connection: RawConnection, name: str, text: str = "text") -> dict[str, Any]:
-    """The reply to storing one message."""
-    return connection.request("upsertMessage", {"message": message(name, text=text)})

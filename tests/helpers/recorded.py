@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-FIXTURES = Path(__file__).resolve().parents[2] / "shared" / "fixtures"
+FIXTURES = Path(__file__).resolve().parents[3] / "shared" / "fixtures"
 CLAUDE = FIXTURES / "claude-code"
 OPENCODE = FIXTURES / "opencode"
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from support import RawConnection
-from writers import eventually
+from helpers.daemon import RawConnection
+from helpers.waiting import eventually
 
 
 def finished(connection: RawConnection, job_id: str) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""What several tests need: processes, connections, sample files and services that misbehave."""
