@@ -34,6 +34,7 @@ from clankersd.index.index import Index
 from clankersd.index.queue import EmbeddingQueue
 from clankersd.memories import maintenance
 from clankersd.memories.extraction import service as extraction
+from clankersd.metrics import metrics
 from clankersd.redaction.engine import redact_all
 from clankersd.schedule.scheduler import Scheduler
 from clankersd.search.engine import SearchEngine
@@ -49,6 +50,7 @@ FEATURES = (
     "admin.client_config",
     "admin.database",
     "admin.doctor",
+    "admin.metrics",
     "admin.query",
     "admin.status",
     "capture.handlers",
@@ -290,6 +292,7 @@ async def _run_service(name: str, service: Callable[[], Awaitable[None]]) -> Non
             await service()
         except Exception:
             structlog.get_logger(component=name).exception("service failed")
+            metrics.service_restarts[name] += 1
             await anyio.sleep(RESTART_SECONDS)
         else:
             return

@@ -68,6 +68,7 @@ def methods() -> dict[str, type[Method[Any]]]:
         memory_changes,
         memory_maintenance,
         memory_transfer,
+        metrics,
         recall,
         schedules,
         search,

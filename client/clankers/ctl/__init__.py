@@ -18,6 +18,7 @@ from clankers.ctl.index import index, reindex
 from clankers.ctl.jobs import jobs
 from clankers.ctl.logs import logs
 from clankers.ctl.memory import memory
+from clankers.ctl.metrics import metrics
 from clankers.ctl.model import model
 from clankers.ctl.output import echo, print_json
 from clankers.ctl.plugin import plugin
@@ -104,6 +105,7 @@ COMMANDS = (
     reindex,
     model,
     logs,
+    metrics,
     config,
     db,
     backup,

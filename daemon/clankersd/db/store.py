@@ -40,6 +40,7 @@ from clankersd.db.errors import (
 from clankersd.db.file_guard import FileGuard, Inode
 from clankersd.db.group_commit import Outcome, commit_together
 from clankersd.db.write_queue import Batch, PendingWrites
+from clankersd.metrics import metrics, timed_part
 
 T = TypeVar("T")
 MakeError = Callable[[str], StorageUnavailable]
@@ -110,7 +111,8 @@ class Store:
         if self._reopened is not None:
             await self._reopened.wait()
         self._serving_connection()
-        return await self._add_write(change, bulk)
+        with timed_part("write"):
+            return await self._add_write(change, bulk)
 
     async def write_all(self, changes: Iterable[Callable[[Db], Any]]) -> list[Outcome]:
         """Run many changes in order, in as many commits as it takes; returns once all of them are on the disk.
@@ -121,7 +123,8 @@ class Store:
             await self._reopened.wait()
         self._serving_connection()
         futures = [self._add_write(change, bulk=True) for change in changes]
-        results = await asyncio.gather(*futures, return_exceptions=True)
+        with timed_part("write"):
+            results = await asyncio.gather(*futures, return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException) and not isinstance(result, Exception):
                 raise result
@@ -151,14 +154,15 @@ class Store:
         if self._reopened is not None:
             await self._reopened.wait()
         try:
-            return await self._run(run_briefly, read_unavailable)
+            with timed_part("read"):
+                return await self._run(run_briefly, read_unavailable)
         except apsw.InterruptError:
             pass
         except (*STORAGE_ERRORS, FileGone) as error:
             await self._handle_error(error)
             raise read_unavailable(describe_error(error)) from error
         try:
-            with anyio.fail_after(deadline - time.monotonic()):
+            with timed_part("snapshot read"), anyio.fail_after(deadline - time.monotonic()):
                 return await self.snapshot_read(query)
         except TimeoutError as error:
             raise DeadlineExceeded(f"the answer took longer than {seconds:g} s: ask for less") from error
@@ -429,6 +433,7 @@ class Store:
 
     async def _commit(self, batch: Batch) -> list[Outcome]:
         def commit(db: Db) -> list[Outcome]:
+            started = time.perf_counter()
             self._guard.verify()
             self.queue.take_into(batch)  # here, to include writes that came while this waited for the thread
             changes, bulk = [write.change for write in batch.singles], [write.change for write in batch.bulk]
@@ -438,6 +443,8 @@ class Store:
             else:
                 outcomes = commit_together(db, changes, bulk, BULK_SECONDS)
             self._guard.verify_commit(db)
+            metrics.commit_seconds.observe(time.perf_counter() - started)
+            metrics.commit_writes.observe(len(outcomes))
             return outcomes
 
         try:
