@@ -16,7 +16,7 @@ import structlog
 from structlog.typing import EventDict
 
 from clankers_protocol.paths import Paths
-from clankersd import config, log
+from clankersd import backups, config, log
 from clankersd.admin.query_pool import QueryPool
 from clankersd.capture import lost_events
 from clankersd.capture.spool import Spool
@@ -53,6 +53,7 @@ FEATURES = (
     "admin.metrics",
     "admin.query",
     "admin.status",
+    "backups",
     "capture.handlers",
     "capture.hooks",
     "capture.imports",
@@ -278,6 +279,7 @@ def _services(daemon: Daemon) -> dict[str, Callable[[], Awaitable[None]]]:
         "ingest": partial(batch.resume, daemon),
         "extract": daemon.extractor.run,
         "maintain": partial(maintenance.run_maintenance, daemon),
+        "backups": partial(backups.run_daily_backups, daemon),
         "spool": daemon.spool.run,
         "transcripts": daemon.transcripts.run,
         "logs": partial(log.remove_old_logs, daemon.log_file, lambda: daemon.config.log_retention_days),

@@ -251,7 +251,7 @@ def test_doctor_checks_backups(well: DaemonProcess) -> None:
     os.utime(backup, (1, time.time() - 30 * 86_400))
     assert finding(doctor(well)[1], "backups")["state"] == "warning"
     backup.unlink()
-    assert finding(doctor(well)[1], "backups")["advice"].startswith("clankers-ctl schedule add")
+    assert finding(doctor(well)[1], "backups")["advice"].startswith("clankers-ctl backup create")
 
 
 def test_doctor_warns_of_a_harness_that_is_no_longer_captured(well: DaemonProcess) -> None:
@@ -291,7 +291,7 @@ def test_doctor_table_fits_the_terminal_and_has_colours_only_there(well: DaemonP
     piped = ctl(well, "doctor", COLUMNS="70")
     assert "\x1b[" not in piped.out
     assert max(map(len, piped.out.splitlines())) <= 70
-    assert "→ clankers-ctl schedule add" in piped.out
+    assert "→ clankers-ctl backup create" in piped.out
     assert piped.code == 0
 
 

@@ -1,6 +1,7 @@
 """Backups: a copy of the database is complete and verified, or does not exist."""
 
 import itertools
+import shutil
 import struct
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -8,12 +9,14 @@ from pathlib import Path
 
 import apsw
 
-from clankers_protocol.database_files import sync
+from clankers_protocol.database_files import count_rows, sync
 from clankersd.db.connection import Db
 from clankersd.db.wal import new_generation
 
 PAGES_PER_STEP = 256
 UNFINISHED_SUFFIX = ".unfinished"
+SPARE_BYTES = 64 * 1024 * 1024
+"""Disk space that a backup leaves free for events."""
 
 
 def back_up(db: Db, folder: Path, reason: str, is_stopped: Callable[[], bool] = lambda: False) -> Path:
@@ -23,6 +26,9 @@ def back_up(db: Db, folder: Path, reason: str, is_stopped: Callable[[], bool] = 
     Raises InterruptError once `is_stopped` returns True.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    needed_bytes = db.value("PRAGMA page_count") * db.value("PRAGMA page_size")
+    if (free_bytes := shutil.disk_usage(folder).free) < needed_bytes + SPARE_BYTES:
+        raise apsw.FullError(f"a backup needs {needed_bytes:,} bytes, but only {free_bytes:,} are free")
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
     target = folder / f"clankers-{stamp}-{reason}.db"
     unfinished = target.with_suffix(UNFINISHED_SUFFIX)
@@ -80,8 +86,11 @@ def _copy(source: Db, target: Path, is_stopped: Callable[[], bool]) -> None:
                 backup.step(PAGES_PER_STEP)
         copy.pragma("journal_mode", "delete")  # a single file without a WAL
         new_generation(Db(copy))  # the WAL of the original does not belong to the copy
-        verdict = copy.pragma("quick_check")
+        verdict = copy.pragma("integrity_check")
         if verdict != "ok":
             raise apsw.CorruptError(f"the copy is damaged: {verdict}")
+        if (copied := count_rows(copy)) != (rows := count_rows(source.raw)):
+            different = sorted(name for name in {*rows, *copied} if rows.get(name) != copied.get(name))
+            raise apsw.CorruptError(f"the copy lacks rows of {', '.join(different)}")
     finally:
         copy.close()

@@ -13,7 +13,8 @@ import anyio.to_thread
 import apsw
 import structlog
 
-from clankers_protocol.errors import DeadlineExceeded, StorageUnavailable
+from clankers_protocol.database_files import replace_database
+from clankers_protocol.errors import Conflict, DeadlineExceeded, StorageUnavailable
 from clankersd.db import fts, migrations, wal
 from clankersd.db.backup import back_up
 from clankersd.db.connection import (
@@ -259,6 +260,35 @@ class Store:
         await self.open()
         self._serving_connection()
         return True
+
+    async def replace_database(self, new: Path) -> Path | None:
+        """Put a checked copy in the place of the database and open it; return where the replaced one is.
+
+        Requests that come meanwhile wait. If the new file cannot be opened, the old one is put back.
+        """
+        if self._reopened is not None:
+            await self._reopened.wait()
+        reopened = self._reopened = anyio.Event()
+        replaced: Path | None = None
+        problem: str | None = None
+        try:
+            with anyio.CancelScope(shield=True):
+                while self.queue.size:
+                    await self._commit_waiting()
+                await self._close_connection()
+                replaced = await anyio.to_thread.run_sync(replace_database, self.path, new, "replaced")
+                await self.open()
+                if self._connection is None:
+                    problem = self.problem or "it cannot be opened"
+                    if replaced is not None:
+                        await anyio.to_thread.run_sync(replace_database, self.path, replaced, "refused")
+                        await self.open()
+        finally:
+            self._reopened = None
+            reopened.set()
+        if problem is not None:
+            raise Conflict(f"the backup was not restored: {problem}")
+        return replaced
 
     async def set_durability(self, durability: str) -> None:
         """Apply a changed `durability`."""
