@@ -26,6 +26,13 @@ PROJECT_IDS = "(SELECT id FROM projects WHERE id = :project OR path IN (:project
 IN_PROJECT = f"(project_path = :project OR project_id IN {PROJECT_IDS})"
 """SQL condition on sessions that belong to that project."""
 
+PROJECT_NUMBERS = """(
+    SELECT number FROM projects WHERE id = :project OR path IN (:project, :project_root)
+    UNION SELECT projects.number FROM sessions JOIN projects ON projects.id = sessions.project_id
+    WHERE sessions.project_path = :project
+)"""
+"""SQL for the numbers of that project in `chunks.project`, also given the folder of one of its sessions."""
+
 _roots: TtlCache[str, str] = TtlCache(ROOT_CACHE_SECONDS, MAX_CACHED_ROOTS)
 
 

@@ -243,7 +243,7 @@ def in_memory(vectors: Any, questions: list[str]) -> tuple[Times, float, float]:
     import numpy as np
 
     mirror = Mirror(1, vectors.shape[1])
-    mirror.add([(number, vector.tobytes(), "sessions") for number, vector in enumerate(vectors)])
+    mirror.add([(number, vector.tobytes(), "sessions", 1) for number, vector in enumerate(vectors)])
     chance = np.random.default_rng(4)
     queries = {question: _between_two(vectors, chance) for question in questions}
     taken = timed(

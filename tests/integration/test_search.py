@@ -386,6 +386,22 @@ def test_pages_contain_every_hit_once_in_order(connection: RawConnection, mode: 
     assert len(paged) == len({*paged}) == 90
 
 
+@pytest.mark.parametrize("mode", ["keyword", "vector", "hybrid"])
+def test_session_that_moves_takes_its_chunks_to_the_other_project(connection: RawConnection, mode: str) -> None:
+    text = "zircon from the mountain"
+    message = {"id": f"moved-{mode}", "sessionId": f"moving-{mode}", "role": "user", "textContent": text}
+    connection.call("upsertMessage", message=message)
+    eventually(lambda: connection.call("index.status")["live"]["pending"] == 0, "it has its vector")
+    for project in ("/home/me/first", "/home/me/second"):
+        connection.call("upsertSession", session={"id": f"moving-{mode}", "projectPath": project})
+        others = {"/home/me/first", "/home/me/second"} - {project}
+        found = search(connection, "zircon mountain", mode=mode, project=project)["hits"]
+        assert [hit["ref"]["messageId"] for hit in found] == [f"moved-{mode}"]
+        for other in others:
+            assert not search(connection, "zircon mountain", mode=mode, project=other)["hits"]
+    connection.call("session.delete", id=f"moving-{mode}")
+
+
 @pytest.mark.parametrize(
     "other",
     [

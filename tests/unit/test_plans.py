@@ -34,7 +34,7 @@ def test_query_for_the_chunks_of_an_owner_uses_its_index(db: Db, owner: str) -> 
 @pytest.mark.parametrize(
     ("criteria", "index"),
     [
-        (Criteria(project="/p"), "idx_chunks_turn"),
+        (Criteria(project="/p"), "idx_chunks_project"),
         (Criteria(session_id="s"), "idx_chunks_turn"),
         (Criteria(since=5), "idx_chunks_created"),
         (Criteria(filters=[Filter("role", "eq", "Ada")]), "idx_chunks_role"),
@@ -57,5 +57,5 @@ def test_query_of_a_union_of_filters_uses_the_indexes_of_both(db: Db) -> None:
     both = memories.union(passages)
     shown = plan(db, both.ids, both.params)
     assert "idx_chunks_chunking" in shown
-    assert "idx_chunks_turn" in shown
+    assert "idx_chunks_project" in shown
     assert "SCAN chunks" not in shown

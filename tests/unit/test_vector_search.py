@@ -47,7 +47,7 @@ def fan() -> tuple[Mirror, Vector]:
     angles = np.linspace(0.2, np.pi - 0.2, CHUNKS)[:, None]
     vectors = (np.cos(angles) * direction + np.sin(angles) * away).astype(np.float32)
     mirror = Mirror(1, DIMS)
-    mirror.add([(number, vector.tobytes(), "memories global") for number, vector in enumerate(vectors, 1)])
+    mirror.add([(number, vector.tobytes(), "memories global", 0) for number, vector in enumerate(vectors, 1)])
     return mirror, direction.astype(np.float32)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clankersd.index.vectors import OVERSAMPLING, LabelledVector, Mirror, ScoredChunks
+from clankersd.index.vectors import OVERSAMPLING, LabelledVector, LabelSet, Mirror, ScoredChunks
 
 DIMS = 64
 
@@ -22,7 +22,7 @@ def random_vectors(count: int, dims: int = DIMS, seed: int = 0) -> Any:
 
 
 def rows(vectors: Any, first: int = 1) -> list[LabelledVector]:
-    return [(first + number, vector.tobytes(), "sessions") for number, vector in enumerate(vectors)]
+    return [(first + number, vector.tobytes(), "sessions", 0) for number, vector in enumerate(vectors)]
 
 
 def filled(vectors: Any) -> Mirror:
@@ -121,7 +121,7 @@ def test_discarded_chunk_is_not_found(count: int) -> None:
 def test_chunk_added_again_is_replaced(count: int) -> None:
     vectors = random_vectors(count)
     mirror = filled(vectors)
-    mirror.add([(1, (-vectors[0]).tobytes(), "sessions")])
+    mirror.add([(1, (-vectors[0]).tobytes(), "sessions", 0)])
     assert 1 not in ids(mirror.nearest(vectors[0], 20, None))
     found = mirror.nearest(-vectors[0], 20, None)
     assert ids(found).count(1) == 1
@@ -196,8 +196,26 @@ def test_nearest_returns_rows_with_a_fitting_label_only() -> None:
     some = chance.normal(size=(300, 32)).astype(np.float32)
     mirror = Mirror(1, 32)
     labels = ["sessions", "memories global", "memories agent:a"]
-    mirror.add([(number, vector.tobytes(), labels[number % 3]) for number, vector in enumerate(some)])
-    found = ids(mirror.nearest(some[1], 300, None, lambda label: label.endswith("global")))
+    mirror.add([(number, vector.tobytes(), labels[number % 3], number % 5) for number, vector in enumerate(some)])
+    is_global = LabelSet(lambda label: label.endswith("global"))
+    found = ids(mirror.nearest(some[1], 300, None, [is_global]))
     assert set(found) == {number for number in range(300) if number % 3 == 1}
     mirror.relabel([1], "memories agent:a")
-    assert 1 not in ids(mirror.nearest(some[1], 300, None, lambda label: label.endswith("global")))
+    assert 1 not in ids(mirror.nearest(some[1], 300, None, [is_global]))
+    in_project = LabelSet(lambda label: label == "sessions", frozenset({2}))
+    found = ids(mirror.nearest(some[1], 300, None, [is_global, in_project]))
+    expected = {number for number in range(300) if number % 3 == 1 or (number % 3 == 0 and number % 5 == 2)} - {1}
+    assert set(found) == expected
+
+
+def test_moved_chunk_is_found_in_its_new_project_only() -> None:
+    vectors = random_vectors(20)
+    mirror = filled(vectors[:10])
+    everything = LabelSet(lambda label: True, frozenset({7}))
+    mirror.move([(3, 7, 1), (15, 7, 2)])  # the second one has no vector yet
+    assert ids(mirror.nearest(vectors[2], 20, None, [everything])) == [3]
+    mirror.add(rows(vectors[10:], 11))
+    assert set(ids(mirror.nearest(vectors[2], 20, None, [everything]))) == {3, 15}
+    mirror.move([(3, 0, 3)])
+    assert ids(mirror.nearest(vectors[2], 20, None, [everything])) == [15]
+    assert mirror.moves_seen == 3

@@ -33,7 +33,6 @@ from clankersd.documents.metadata import (
     find_or_create_project,
 )
 from clankersd.documents.store import (
-    INDEX_SOURCE,
     LARGE_DOCUMENT_CHUNKS,
     SELECT_DOCUMENT,
     TEXT_PART_CHARACTERS,
@@ -51,6 +50,7 @@ from clankersd.documents.store import (
 from clankersd.index.chunks import hash_of
 from clankersd.index.index import Index
 from clankersd.index.tokenize import count_words, other_forms
+from clankersd.index.vectors import LabelledVector
 from clankersd.projects import find_project_root
 from clankersd.redaction.engine import count_redactions, redact, without_secrets
 from clankersd.wire.rpc import handles
@@ -120,7 +120,7 @@ async def _store(
 ) -> Ingested:
     live = index.live
 
-    def write_all(db: Db) -> tuple[Ingested, list[tuple[int, bytes]]]:
+    def write_all(db: Db) -> tuple[Ingested, list[LabelledVector]]:
         named = header if has_source else _with_stored_source(db, header)
         unchanged_id = _find_unchanged(db, named)
         if unchanged_id is not None:
@@ -139,7 +139,7 @@ async def _store(
 
     ingested, stored_vectors = await store.write(write_all)
     if stored_vectors and live:
-        index.vectors_added(live, [(number, vector, INDEX_SOURCE) for number, vector in stored_vectors])
+        index.vectors_added(live, stored_vectors)
     index.wake()
     return ingested
 

@@ -23,6 +23,7 @@ from clankersd.index.chunker import Chunk
 from clankersd.index.chunks import ChunkedText, Chunking, Owner, hash_of, replace_chunks
 from clankersd.index.generations import Generation
 from clankersd.index.tokenize import count_words, other_forms
+from clankersd.index.vectors import LabelledVector
 
 INDEX_SOURCE = "documents"
 """Value of `chunks.source` for document chunks."""
@@ -223,23 +224,25 @@ async def resume_deletions(store: Store) -> None:
         await delete_large_document(store, row["id"])
 
 
-def store_vectors(db: Db, live: Generation, embeddings: dict[str, bytes]) -> list[tuple[int, bytes]]:
-    """Store vectors given by the client, keyed by chunk id; return those stored, with their number in the index.
+def store_vectors(db: Db, live: Generation, embeddings: dict[str, bytes]) -> list[LabelledVector]:
+    """Store vectors given by the client, keyed by chunk id; return those stored, with their labels in the index.
 
     Stores none if the live generation has changed since they were checked: the queue computes vectors then.
     """
     now_live = generations.find(db, "live")
     if now_live is None or now_live.id != live.id:
         return []
-    sql = "SELECT id FROM chunks WHERE document_chunk_id = :chunk AND chunking = :chunking"
-    rows = []
+    sql = f"""
+        SELECT id, {vectors.PROJECT} AS project FROM chunks WHERE document_chunk_id = :chunk AND chunking = :chunking
+    """
+    stored: list[LabelledVector] = []
     for chunk_id, vector in embeddings.items():
-        number = db.value(sql, {"chunk": chunk_id, "chunking": live.chunking.number})
-        if number is not None:
-            rows.append((number, vector))
-            db.execute("DELETE FROM index_queue WHERE generation = :g AND chunk = :c", {"g": live.id, "c": number})
-    vectors.insert(db, live, rows)
-    return rows
+        row = db.fetch_one(sql, {"chunk": chunk_id, "chunking": live.chunking.number})
+        if row is not None:
+            stored.append((row["id"], vector, INDEX_SOURCE, row["project"]))
+            db.execute("DELETE FROM index_queue WHERE generation = :g AND chunk = :c", {"g": live.id, "c": row["id"]})
+    vectors.insert(db, live, [(chunk, vector) for chunk, vector, _, _ in stored])
+    return stored
 
 
 def index_title(db: Db, document_id: str, title: str) -> None:

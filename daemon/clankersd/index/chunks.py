@@ -20,12 +20,22 @@ Row = dict[str, Any]
 _INSERT_TEMPLATE = """
     INSERT INTO chunks (chunk_id, chunking, source, {owner}, session_id, turn, role, position,
                         start_line, end_line, start_offset, end_offset, hash, text, header, extra, tokens, created_at,
-                        scope)
+                        scope, project)
     VALUES (:chunk_id, :chunking, :source, :owner, :session_id, :turn, :role, :position,
             :start_line, :end_line, :start_offset, :end_offset, :hash, :text, :header, :extra, :tokens, :created_at,
-            :scope)
+            :scope, (SELECT number FROM projects WHERE id = {project}))
 """
-_INSERT = {owner: _INSERT_TEMPLATE.format(owner=owner) for owner in OWNERS}
+_PROJECT_OF_SESSION = "(SELECT project_id FROM sessions WHERE id = :session_id)"
+_PROJECT_OF: dict[OwnerColumn, str] = {
+    "message_id": _PROJECT_OF_SESSION,
+    "tool_id": _PROJECT_OF_SESSION,
+    "file_id": "(SELECT project_id FROM files WHERE id = :owner)",
+    "memory_id": "(SELECT project_id FROM memories WHERE id = :owner)",
+    "document_chunk_id": "(SELECT project_id FROM documents WHERE id = "
+    "(SELECT document_id FROM document_chunks WHERE id = :owner))",
+    "skill_id": "NULL",
+}
+_INSERT = {owner: _INSERT_TEMPLATE.format(owner=owner, project=_PROJECT_OF[owner]) for owner in OWNERS}
 _INDEX_FULL_TEXT = """
     INSERT INTO chunks_fts (rowid, text, header, extra)
     SELECT id, text, header, extra FROM chunks

@@ -30,7 +30,8 @@ YIELD_FACTOR = 4
 MAX_YIELD_SECONDS = 0.5
 
 _PENDING = f"""
-    SELECT chunk, text, hash, {vectors.LABEL} AS label FROM index_queue JOIN chunks ON chunks.id = chunk
+    SELECT chunk, text, hash, {vectors.LABEL} AS label, {vectors.PROJECT} AS project
+    FROM index_queue JOIN chunks ON chunks.id = chunk
     WHERE generation = :generation AND attempts < :attempts ORDER BY chunk LIMIT :limit
 """
 _FIND_CACHED = """
@@ -212,8 +213,10 @@ class EmbeddingQueue:
             index.live = current
         elif index.building and index.building.id == current.id:
             index.building = current
-        labels = {row["chunk"]: row["label"] for row in batch.rows}
-        index.vectors_added(current, [(chunk, vector, labels[chunk]) for chunk, vector in ready])
+        rows = {row["chunk"]: row for row in batch.rows}
+        index.vectors_added(
+            current, [(chunk, vector, rows[chunk]["label"], rows[chunk]["project"]) for chunk, vector in ready]
+        )
         if failed:
             index.last_error = failed[-1][1]
 

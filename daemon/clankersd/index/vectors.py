@@ -1,6 +1,7 @@
 """Vectors: stored in vec0, and in a large index searched in a compact in-memory copy, in a worker thread."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from clankersd.db import Db
@@ -21,14 +22,38 @@ INITIAL_ROWS = 1024
 ScoredChunks = list[tuple[int, float]]
 """Chunk ids with their similarity, most similar first."""
 
-LabelFilter = Callable[[str], bool]
-"""Predicate on a label: tells whether chunks with this label may be returned."""
-
-LabelledVector = tuple[int, bytes, str]
-"""A chunk's id, its vector and its label."""
+LabelledVector = tuple[int, bytes, str, int]
+"""A chunk's id, its vector, its label and the number of its project, which is 0 for none."""
 
 LABEL = "chunks.source || coalesce(' ' || chunks.scope, '')"
 """SQL for a chunk's label: its source and, for a memory, its scope, which most searches filter by."""
+
+PROJECT = "coalesce(chunks.project, 0)"
+"""SQL for the number of a chunk's project."""
+
+_LOG_MOVED_CHUNKS = """
+    CREATE TABLE IF NOT EXISTS temp.moved_chunks (
+        position INTEGER PRIMARY KEY AUTOINCREMENT,
+        chunk    INTEGER NOT NULL UNIQUE
+    );
+    CREATE TEMP TRIGGER IF NOT EXISTS moved_chunks_au AFTER UPDATE OF project ON main.chunks BEGIN
+        DELETE FROM moved_chunks WHERE chunk = NEW.id;
+        INSERT INTO moved_chunks (chunk) VALUES (NEW.id);
+    END;
+"""
+_MOVED_CHUNKS = f"""
+    SELECT chunks.id, {PROJECT}, moved.position
+    FROM temp.moved_chunks AS moved CROSS JOIN chunks ON chunks.id = moved.chunk
+    WHERE moved.position > :after ORDER BY moved.position
+"""
+
+
+@dataclass(frozen=True)
+class LabelSet:
+    """Labels that a search accepts: a predicate on the label, and project numbers (None for all)."""
+
+    fits: Callable[[str], bool]
+    projects: frozenset[int] | None = None
 
 
 def insert(db: Db, generation: Generation, rows: list[tuple[int, bytes]]) -> None:
@@ -79,11 +104,26 @@ def read_slice(db: Db, generation: Generation, after: int) -> list[LabelledVecto
     if not ids:
         return []
     sql = f"""
-        SELECT vectors.rowid, vectors.embedding, {LABEL}
+        SELECT vectors.rowid, vectors.embedding, {LABEL}, {PROJECT}
         FROM {generation.vector_table} AS vectors CROSS JOIN chunks ON chunks.id = vectors.rowid
         WHERE vectors.rowid BETWEEN :first AND :last
     """
     return db.tuples(sql, {"first": ids[0]["id"], "last": ids[-1]["id"]})
+
+
+def log_moved_chunks(db: Db) -> None:
+    """Have the connection log the chunks that move to another project: the copy in memory has to follow."""
+    db.execute(_LOG_MOVED_CHUNKS)
+
+
+def read_moved_chunks(db: Db, after: int) -> list[tuple[int, int, int]]:
+    """Return the chunks that have moved since the log's position `after`: id, project and position of each.
+
+    A snapshot connection has no log; the next search reads it.
+    """
+    if not db.value("SELECT 1 FROM sqlite_temp_master WHERE name = 'moved_chunks'"):
+        return []
+    return db.tuples(_MOVED_CHUNKS, {"after": after})
 
 
 class Mirror:
@@ -98,12 +138,16 @@ class Mirror:
 
         self.generation = generation
         self.complete = False
+        self.moves_seen = 0
+        """Position up to which the log of moved chunks has been read."""
         self._size = 0
         self._rows: dict[int, int] = {}  # by chunk id
         self._ids = np.zeros(INITIAL_ROWS, np.int64)
         self._alive = np.zeros(INITIAL_ROWS, np.bool_)
         self._labels = np.zeros(INITIAL_ROWS, np.int32)
         self._label_numbers: dict[str, int] = {}
+        self._projects = np.zeros(INITIAL_ROWS, np.int32)
+        self._moved_before_added: dict[int, int] = {}  # projects by chunk id
         # Word by word, so that the same word of all vectors is contiguous.
         self._bits = np.zeros(((dims + 63) // 64, INITIAL_ROWS), np.uint64)
         self._halves = np.zeros((INITIAL_ROWS, dims), np.float16)
@@ -118,8 +162,8 @@ class Mirror:
 
         if not vectors:
             return
-        ids = [chunk for chunk, _, _ in vectors]
-        matrix = np.frombuffer(b"".join(blob for _, blob, _ in vectors), np.float32).reshape(len(vectors), -1)
+        ids = [vector[0] for vector in vectors]
+        matrix = np.frombuffer(b"".join(vector[1] for vector in vectors), np.float32).reshape(len(vectors), -1)
         self.discard(ids)
         end = self._size + len(vectors)
         self._grow(end)
@@ -127,7 +171,9 @@ class Mirror:
         self._ids[rows] = ids
         self._halves[rows] = matrix
         self._bits[:, rows] = _sign_bits(matrix, len(self._bits))
-        self._labels[rows] = [self._label_number(label) for _, _, label in vectors]
+        self._labels[rows] = [self._label_number(vector[2]) for vector in vectors]
+        moved = self._moved_before_added
+        self._projects[rows] = [moved.pop(vector[0], vector[3]) if moved else vector[3] for vector in vectors]
         self._alive[rows] = True
         self._rows.update(zip(ids, range(self._size, end), strict=True))
         self._size = end
@@ -140,6 +186,16 @@ class Mirror:
         """Change the label of chunks whose scope changed."""
         self._labels[self._rows_of(ids)] = self._label_number(label)
 
+    def move(self, moved: list[tuple[int, int, int]]) -> None:
+        """Change the project of chunks as `read_moved_chunks` returns them."""
+        for chunk, project, position in moved:
+            row = self._rows.get(chunk)
+            if row is None:
+                self._moved_before_added[chunk] = project
+            else:
+                self._projects[row] = project
+            self.moves_seen = max(self.moves_seen, position)
+
     def keep_only(self, ids: Iterable[int]) -> None:
         """Remove every chunk that is not among these."""
         rows = self._rows_of(ids)
@@ -148,15 +204,18 @@ class Mirror:
         self._alive[rows] = alive[rows]
 
     def nearest(
-        self, query: Vector, k: int, eligible: Iterable[int] | None, fits: LabelFilter | None = None
+        self, query: Vector, k: int, eligible: Iterable[int] | None, labels: Sequence[LabelSet] = ()
     ) -> ScoredChunks:
-        """Return the `k` nearest of the eligible chunks (all, when None) whose label fits. Runs in a worker thread."""
+        """Return the `k` nearest of the eligible chunks, or if that is None, of those in one of the label sets.
+
+        Without label sets every chunk is eligible. Runs in a worker thread.
+        """
         import numpy as np
 
         size = self._size
         rows: Any
         if eligible is None:
-            rows = np.flatnonzero(self._fitting(fits, size))
+            rows = np.flatnonzero(self._fitting(labels, size))
         else:
             rows = self._rows_of(eligible)
             rows = rows[self._alive[rows]]
@@ -176,18 +235,26 @@ class Mirror:
         similarity = self._halves[rows].astype(np.float32) @ query
         return dict(zip(self._ids[rows].tolist(), similarity.tolist(), strict=True))
 
-    def _fitting(self, fits: LabelFilter | None, size: int) -> Any:
-        """Return a mask of the existing rows whose label fits; a copy, since rows may be removed during the search."""
+    def _fitting(self, labels: Sequence[LabelSet], size: int) -> Any:
+        """Return a mask of the existing rows whose labels fit; a copy, since rows may be removed during the search."""
         import numpy as np
 
         alive = self._alive[:size].copy()
-        numbers = dict(self._label_numbers)
-        chosen = [number for label, number in numbers.items() if fits is None or fits(label)]
-        if len(chosen) == len(numbers):
+        if not labels:
             return alive
-        is_chosen = np.zeros(len(numbers), np.bool_)
-        is_chosen[chosen] = True
-        return alive & is_chosen[self._labels[:size]]
+        numbers = dict(self._label_numbers)
+        fitting = np.zeros(size, np.bool_)
+        for one in labels:
+            chosen = [number for label, number in numbers.items() if one.fits(label)]
+            if len(chosen) == len(numbers) and one.projects is None:
+                return alive
+            is_chosen = np.zeros(len(numbers), np.bool_)
+            is_chosen[chosen] = True
+            mask = is_chosen[self._labels[:size]]
+            if one.projects is not None:
+                mask &= np.isin(self._projects[:size], list(one.projects))
+            fitting |= mask
+        return alive & fitting
 
     def _label_number(self, label: str) -> int:
         return self._label_numbers.setdefault(label, len(self._label_numbers))
@@ -216,7 +283,7 @@ class Mirror:
         if needed <= len(self._ids):
             return
         length = max(needed, len(self._ids) * 2)
-        for name in ("_ids", "_alive", "_labels", "_halves"):
+        for name in ("_ids", "_alive", "_labels", "_projects", "_halves"):
             old = getattr(self, name)
             new = np.zeros((length, *old.shape[1:]), old.dtype)
             new[: self._size] = old[: self._size]

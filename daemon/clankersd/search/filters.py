@@ -8,17 +8,8 @@ from typing import Any
 from clankers_protocol.errors import InvalidParams
 from clankers_protocol.search import Filter, Source
 from clankersd.clock import to_ms
-from clankersd.projects import IN_PROJECT, PROJECT_IDS, project_params
+from clankersd.projects import PROJECT_NUMBERS, project_params
 
-_IN_PROJECT = f"""(
-    chunks.session_id IN (SELECT id FROM sessions WHERE {IN_PROJECT})
-    OR chunks.file_id IN (SELECT id FROM files WHERE project_id IN {PROJECT_IDS})
-    OR chunks.memory_id IN (SELECT id FROM memories WHERE project_id IN {PROJECT_IDS})
-    OR chunks.document_chunk_id IN (
-        SELECT document_chunks.id FROM document_chunks JOIN documents ON documents.id = document_chunks.document_id
-        WHERE documents.project_id IN {PROJECT_IDS}
-    )
-)"""
 _FIELD_COLUMNS = {
     "source": "chunks.source",
     "role": "chunks.role",
@@ -83,18 +74,36 @@ class Criteria:
 
 
 @dataclass(frozen=True)
+class LabelTest:
+    """Test on the labels of a vector in memory: source, scope of a memory, project. None means all.
+
+    `project` holds the parameters of PROJECT_NUMBERS.
+    """
+
+    sources: frozenset[str] | None = None
+    scopes: frozenset[str] | None = None
+    project: dict[str, Any] | None = None
+
+    def matches_label(self, label: str) -> bool:
+        """Return whether a vector with this label (a source, for a memory followed by its scope) can match."""
+        source, _, scope = label.partition(" ")
+        if self.sources is not None and source not in self.sources:
+            return False
+        return not scope or self.scopes is None or scope in self.scopes
+
+
+@dataclass(frozen=True)
 class ChunkFilter:
     """Condition on chunks, with its parameters.
 
-    A filter that is not narrow restricts nothing but source and scope, which a vector's label decides without the
-    database. `id_query` selects the ids of all matching chunks where a faster query is known than the plain one.
+    A vector can match if it passes one of the label tests. A filter that is not narrow restricts nothing else.
+    `id_query` selects the ids of all matching chunks where a faster query is known than the plain one.
     """
 
     condition: str
     params: dict[str, Any]
     is_narrow: bool
-    sources: frozenset[str] | None = None
-    scopes: frozenset[str] | None = None
+    label_tests: tuple[LabelTest, ...] = (LabelTest(),)
     id_query: str | None = None
 
     @property
@@ -104,14 +113,7 @@ class ChunkFilter:
 
     def includes_source(self, source: Source) -> bool:
         """Return whether chunks of this source can match."""
-        return self.sources is None or source in self.sources
-
-    def matches_label(self, label: str) -> bool:
-        """Return whether a vector with this label (a source, for a memory followed by its scope) can match."""
-        source, _, scope = label.partition(" ")
-        if self.sources is not None and source not in self.sources:
-            return False
-        return not scope or self.scopes is None or scope in self.scopes
+        return any(test.sources is None or source in test.sources for test in self.label_tests)
 
     def restrict(self, condition: str, **params: Any) -> "ChunkFilter":
         """Return a filter that also requires this condition."""
@@ -123,9 +125,8 @@ class ChunkFilter:
         return ChunkFilter(
             f"(({self.condition}) OR ({other.condition}))",
             self.params | other.params,
-            is_narrow=True,
-            sources=None if self.sources is None or other.sources is None else self.sources | other.sources,
-            scopes=None if self.scopes is None or other.scopes is None else self.scopes | other.scopes,
+            is_narrow=self.is_narrow or other.is_narrow,
+            label_tests=self.label_tests + other.label_tests,
             id_query=f"{self.ids} UNION ALL {other.ids}",
         )
 
@@ -145,23 +146,23 @@ def build_filter(
     if (until := to_ms(criteria.until)) is not None:
         conditions.append("chunks.created_at < :until")
         params["until"] = until
-    if criteria.project is not None:
-        conditions.append(_IN_PROJECT)
-        params |= project_params(criteria.project)
     for number, one in enumerate(criteria.filters):
         conditions.append(_filter_condition(one, f"filter{number}", params))
     is_narrow = bool(conditions or id_query)
+    project = None if criteria.project is None else project_params(criteria.project)
+    if project is not None:
+        conditions.append(f"chunks.project IN {PROJECT_NUMBERS}")
+        params |= project
     if criteria.sources is not None:
         names = ", ".join(f"'{source}'" for source in criteria.sources)  # constants of the protocol
         conditions.append(f"chunks.source IN ({names})")
     # The plus makes the planner use the index of a narrower condition, not that of all chunks of the chunking.
-    of_chunking = "+chunks.chunking = :chunking" if is_narrow else "chunks.chunking = :chunking"
+    of_chunking = "+chunks.chunking = :chunking" if is_narrow or project else "chunks.chunking = :chunking"
     return ChunkFilter(
         " AND ".join([of_chunking, *conditions, visibility.condition]),
         params,
         is_narrow,
-        sources=None if criteria.sources is None else frozenset(criteria.sources),
-        scopes=visibility.scopes,
+        (LabelTest(None if criteria.sources is None else frozenset(criteria.sources), visibility.scopes, project),),
         id_query=id_query,
     )
 

@@ -9,14 +9,15 @@ import anyio
 
 from clankers_protocol.errors import Conflict, InvalidParams
 from clankers_protocol.search import Embedding
-from clankersd.db import Store
+from clankersd.db import Db, Store
 from clankersd.embedders.base import EmbedderUnavailable, ItemFailed, Vector
 from clankersd.embedders.memory_headroom import import_numpy
 from clankersd.embedders.normalize import parse_embedding
 from clankersd.index import vectors
 from clankersd.index.index import Index
 from clankersd.index.queue import EmbeddingQueue
-from clankersd.index.vectors import Mirror
+from clankersd.index.vectors import LabelSet, Mirror, read_moved_chunks
+from clankersd.projects import PROJECT_NUMBERS
 from clankersd.search.filters import ChunkFilter
 from clankersd.search.rows import ChunkRow
 from clankersd.search.turn_scoring import SIMILARITY_REACH, TurnChunks, smooth_similarities
@@ -209,12 +210,14 @@ async def nearest_in_memory(
 ) -> ScoredChunks:  # fmt: skip
     """Return the `k` nearest chunks that pass the filter.
 
-    Few matching chunks are all compared. Of many, the nearest of all chunks are checked against the filter instead.
+    Few matching chunks are all compared. Of many, the nearest of those with fitting labels are checked against the
+    filter instead.
     """
+    labels = await _label_sets(store, mirror, chunk_filter)
 
     def nearest(count: int, chunks: list[int] | None) -> Awaitable[ScoredChunks]:
         is_large = mirror.size > MAX_VECTORS_COMPARED_INLINE
-        return in_thread_if(is_large, mirror.nearest, vector, count, chunks, chunk_filter.matches_label)
+        return in_thread_if(is_large, mirror.nearest, vector, count, chunks, labels)
 
     if not chunk_filter.is_narrow:
         return await nearest(k, None)
@@ -229,6 +232,24 @@ async def nearest_in_memory(
         if len(passing) >= k or len(near) < k * factor:
             return passing[:k]
     return await nearest(k, await _fetch_ids(store, chunk_filter.ids, chunk_filter.params))
+
+
+async def _label_sets(store: Store, mirror: Mirror, chunk_filter: ChunkFilter) -> list[LabelSet]:
+    """Look up the numbers of the filter's projects, and update the projects of chunks that have moved since."""
+    tests = chunk_filter.label_tests
+    if all(test.project is None for test in tests):
+        return [LabelSet(test.matches_label) for test in tests]
+
+    def look_up(db: Db) -> tuple[list[LabelSet], list[tuple[int, int, int]]]:
+        sets = []
+        for test in tests:
+            numbers = None if test.project is None else db.tuples(f"SELECT * FROM {PROJECT_NUMBERS}", test.project)
+            sets.append(LabelSet(test.matches_label, None if numbers is None else frozenset(row[0] for row in numbers)))
+        return sets, read_moved_chunks(db, mirror.moves_seen)
+
+    sets, moved = await store.read(look_up)
+    mirror.move(moved)
+    return sets
 
 
 def _unavailable(problem: str) -> QueryVector:
