@@ -32,6 +32,7 @@ from clankersd.index import backlog, reindex
 from clankersd.index.files.sync import FileSync, WatchSettings
 from clankersd.index.index import Index
 from clankersd.index.queue import EmbeddingQueue
+from clankersd.mcp.server import RunningCalls
 from clankersd.memories import maintenance
 from clankersd.memories.extraction import service as extraction
 from clankersd.metrics import metrics
@@ -65,6 +66,7 @@ FEATURES = (
     "documents.ingest",
     "embedders.catalog",
     "index.handlers",
+    "mcp.server",
     "memories.add",
     "memories.entities",
     "memories.transfer",
@@ -113,6 +115,7 @@ class Daemon:
     documents: Documents = field(default_factory=Documents)
     queries: QueryPool = field(default_factory=QueryPool)
     searches: FairLimiter = field(default_factory=search_turns)
+    mcp_calls: RunningCalls = field(default_factory=RunningCalls)
     search_engine: SearchEngine = field(init=False)
     server: Server = field(init=False)
     spool: Spool = field(init=False)

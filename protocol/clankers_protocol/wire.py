@@ -65,6 +65,7 @@ def methods() -> dict[str, type[Method[Any]]]:
         entities,
         events,
         graph,
+        mcp,
         memories,
         memory_changes,
         memory_maintenance,

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from clankers.ctl.config import parse_scalar
 from clankers.ctl.db import unique_names
-from clankers.ctl.formatting import abbreviate, format_bytes, format_dollars, format_duration, parse_time
+from clankers.ctl.formatting import abbreviate, format_bytes, format_dollars, format_duration
 from clankers.ctl.output import COLUMN_GAP, Column, bar, column_widths, plain, shorten_ids
+from clankers_protocol.times import parse_time
 
 NOW = datetime(2025, 1, 31, 12, 30, tzinfo=UTC).astimezone()
 

@@ -12,6 +12,9 @@ import structlog
 
 import clankersd.wire.jsonschema_stub  # noqa: F401  # isort: skip  # before the next line
 from jsonrpcserver import Error, Success, async_dispatch
+from jsonrpcserver.result import ErrorResult
+from jsonrpcserver.sentinels import NODATA
+from oslash.either import Left
 
 from clankers_protocol.errors import (
     InternalError,
@@ -20,9 +23,10 @@ from clankers_protocol.errors import (
     MethodNotFound,
     ParseError,
     RpcError,
+    error_from,
 )
 from clankers_protocol.events import Envelope
-from clankers_protocol.wire import Method
+from clankers_protocol.wire import Method, result_type
 from clankersd.metrics import metrics, request_parts, timed_part
 from clankersd.wire import large_json
 from clankersd.wire.large_json import MAX_DEPTH
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
     from clankersd.wire.connection import ClientConnection
 
 M = TypeVar("M", bound=Method[Any])
+Result = TypeVar("Result")
 Handler = Callable[["Daemon", M], Awaitable[Any]]
 Serve = Callable[["Daemon", Any], Awaitable[Any]]
 
@@ -162,6 +167,19 @@ async def answer(daemon: "Daemon", request: Any) -> bytes | None:
         serializer=_encode if "id" in request else _log_failure,
     )
     return cast(bytes, reply) or None  # jsonrpcserver's types do not know that our serializer makes bytes
+
+
+async def call(daemon: "Daemon", request: Method[Result]) -> Result:
+    """Call a method from inside the daemon; the parameters and the result are those of a request on the wire.
+
+    Raises the RpcError that the wire would carry.
+    """
+    outcome = await served[request.method](daemon, msgspec.to_builtins(request))
+    if isinstance(outcome, Left):
+        failure: ErrorResult = outcome._error
+        raise error_from(failure.code, failure.message, None if failure.data is NODATA else failure.data)
+    result = msgspec.json.encode(outcome._value.result)  # a handler may return what is encoded already
+    return cast(Result, msgspec.json.decode(result, type=result_type(type(request))))
 
 
 def error_reply(error: RpcError, reply_id: Any = None) -> bytes:
