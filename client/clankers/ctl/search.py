@@ -3,22 +3,30 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 import click
 import msgspec
 
 from clankers.ctl.command import Ctl, common_options, normalize_project
 from clankers.ctl.formatting import format_duration, format_time, plural, since_callback, until_callback
-from clankers.ctl.output import Column, console, echo, one_line, plain, print_json, print_table, secho, shorten_ids
+from clankers.ctl.output import (
+    Column,
+    Console,
+    console,
+    echo,
+    one_line,
+    plain,
+    print_json,
+    print_table,
+    secho,
+    shorten_ids,
+)
+from clankers.ctl.text import Text
 from clankers.ctl.transcript import MAX_TEXT_WIDTH, ROLE_STYLES
 from clankers_protocol.recall import RecallPreview
 from clankers_protocol.search import GraphOptions, Hit, Mode, Search, SearchResult, Source
 from clankers_protocol.sessions import SessionGet
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.text import Text
 
 MODE_NAMES = {"hybrid": "keyword and vector search", "keyword": "keyword search", "vector": "vector search"}
 
@@ -214,9 +222,7 @@ def _print_hits(hits: Sequence[Hit], first_number: int) -> None:
                 out.print(" " * margin, line, sep="")
 
 
-def _heading(hit: Hit, number: str, width: int) -> "Text":
-    from rich.text import Text  # slow to load
-
+def _heading(hit: Hit, number: str, width: int) -> Text:
     score = f"{hit.score:.3f}  "
     name = Text(hit_location(hit), "bold")
     name.truncate(max(width - len(number) - len(score), 8), overflow="ellipsis")
@@ -240,9 +246,7 @@ def hit_location(hit: Hit) -> str:
     return one_line(_abbreviate_home(path)) + lines
 
 
-def _origin(hit: Hit, session: str | None) -> "Text":
-    from rich.text import Text  # slow to load
-
+def _origin(hit: Hit, session: str | None) -> Text:
     ref = hit.ref
     role = one_line(ref.role or ("tool" if ref.tool_id else hit.source))
     facts = [
@@ -261,10 +265,8 @@ def _abbreviate_home(path: str) -> str:
     return f"~{path.removeprefix(home)}" if path.startswith(f"{home}/") else path
 
 
-def highlight(snippet: str, out: "Console") -> "Text":
+def highlight(snippet: str, out: Console) -> Text:
     """Highlight the matched words on a terminal; elsewhere leave the marks around them."""
-    from rich.text import Text  # slow to load
-
     line = one_line(snippet)
     if not out.is_terminal or out.color_system is None:
         return Text(line)
