@@ -5,7 +5,7 @@ from io import TextIOWrapper
 
 import click
 
-from clankers.ctl.command import Root, socket_option
+from clankers.ctl.command import Ctl, Root, socket_option
 from clankers.ctl.output import echo
 
 COMMANDS = {
@@ -32,6 +32,7 @@ COMMANDS = {
     "reindex": ("clankers.ctl.index:reindex", "Rebuild the index."),
     "model": ("clankers.ctl.model:model", "List, switch and download embedding models."),
     "logs": ("clankers.ctl.logs:logs", "Show the log of the daemon."),
+    "top": ("clankers.ctl.top:top", "Show requests, queues, sizes and the last events, live."),
     "metrics": ("clankers.ctl.metrics:metrics", "Show requests with their latencies, queues and sizes."),
     "config": ("clankers.ctl.config:config", "Show and change the settings of the daemon."),
     "db": ("clankers.ctl.db:db", "Check, vacuum and migrate the database."),
@@ -51,15 +52,19 @@ def _print_version(context: click.Context, _: click.Parameter, value: bool) -> N
         context.exit()
 
 
-@click.group(cls=Root, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=Root, lazy=COMMANDS, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @socket_option
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version."
 )
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context) -> None:
     """Inspect, query and administer clankersd, the local memory of your coding agents.
 
-    Every command accepts --json, which prints JSON and nothing else to standard output.
+    Without a command, shows a short overview. Every command accepts --json, which prints JSON and nothing else to
+    standard output.
 
     \b
     Examples:
@@ -81,6 +86,10 @@ def cli() -> None:
       3  the daemon is not running
       4  the daemon is running and reports a problem, or doctor found a problem
     """
+    if context.invoked_subcommand is None:
+        from clankers.ctl.overview import print_overview  # slow to load
+
+        print_overview(context.ensure_object(Ctl))
 
 
 def main() -> None:

@@ -71,7 +71,7 @@ def _print(report: MetricsReport) -> None:
         count = 0
         if buckets := ok.get(method):
             count = buckets.count
-            latency = [_milliseconds(buckets.sum / count), *(_below(buckets.quantile(share)) for share in (0.5, 0.99))]
+            latency = [milliseconds(buckets.sum / count), *(below(buckets.quantile(share)) for share in (0.5, 0.99))]
         rows.append([method, f"{count:,}", f"{errors.get(method, 0):,}", *latency])
     print_table(COLUMNS, rows)
     facts = []
@@ -83,9 +83,11 @@ def _print(report: MetricsReport) -> None:
     print_facts(facts)
 
 
-def _below(seconds: float) -> str:
-    return "> 10 s" if seconds == float("inf") else f"≤ {_milliseconds(seconds)}"
+def below(seconds: float) -> str:
+    """Format an estimated quantile: the bound of its bucket."""
+    return "> 10 s" if seconds == float("inf") else f"≤ {milliseconds(seconds)}"
 
 
-def _milliseconds(seconds: float) -> str:
+def milliseconds(seconds: float) -> str:
+    """Format a latency."""
     return f"{seconds * 1000:.3g} ms"
