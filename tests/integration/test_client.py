@@ -3,7 +3,6 @@
 import json
 import socket
 import threading
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import anyio
 import pytest
 from helpers.daemon import DaemonProcess, running_daemon
 from helpers.fake_daemon import Peer, played
-from helpers.store import forget_all
 
 from clankers import (
     AsyncClient,
@@ -39,17 +37,12 @@ from clankers_protocol.events import (
 from clankers_protocol.framing import frame
 from clankers_protocol.sessions import SessionDelete, SessionGet, SessionList, SessionTimeline
 
+pytestmark = pytest.mark.usefixtures("rpc")  # the shared daemon is emptied after each test
+
 HEALTHY = {"ok": True, "version": "0", "protocol": 1, "schemaVersion": 1} | {
     "sqliteVersion": "3",
     "sqliteVecVersion": None,
 }
-
-
-@pytest.fixture
-def daemon(shared_daemon: DaemonProcess) -> Iterator[DaemonProcess]:
-    """The daemon of all tests here, without the sessions that others stored."""
-    yield shared_daemon
-    forget_all(shared_daemon)
 
 
 def silent(peer: Peer) -> None:
@@ -67,40 +60,40 @@ def answer_ok(peer: Peer) -> None:
 # The blocking client
 
 
-def test_call_returns_a_typed_result(daemon: DaemonProcess):
-    with Client(daemon.socket_path) as client:
+def test_call_returns_a_typed_result(shared_daemon: DaemonProcess):
+    with Client(shared_daemon.socket_path) as client:
         report = client.call(Health())
 
     assert isinstance(report, HealthReport)
     assert report.ok
 
 
-def test_client_uses_the_default_socket(daemon: DaemonProcess, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("CLANKERS_DATA_PATH", str(daemon.home))
+def test_client_uses_the_default_socket(shared_daemon: DaemonProcess, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CLANKERS_DATA_PATH", str(shared_daemon.home))
     monkeypatch.delenv("CLANKERS_SOCKET_PATH", raising=False)
 
     with Client() as client:
-        assert client.call(DaemonStatus()).socket_path == str(daemon.socket_path)
+        assert client.call(DaemonStatus()).socket_path == str(shared_daemon.socket_path)
 
 
-def test_call_raises_the_error_of_the_daemon(daemon: DaemonProcess):
-    with Client(daemon.socket_path) as client:
+def test_call_raises_the_error_of_the_daemon(shared_daemon: DaemonProcess):
+    with Client(shared_daemon.socket_path) as client:
         with pytest.raises(NotFound, match="nothing-like-it"):
             client.call(SessionGet("nothing-like-it"))
         with pytest.raises(QueryRefused):
             client.call(Query("DELETE FROM sessions"))
 
 
-def test_client_can_be_used_after_an_error(daemon: DaemonProcess):
-    with Client(daemon.socket_path) as client:
+def test_client_can_be_used_after_an_error(shared_daemon: DaemonProcess):
+    with Client(shared_daemon.socket_path) as client:
         with pytest.raises(NotFound):
             client.call(SessionGet("nothing-like-it"))
 
         assert client.call(Health()).ok
 
 
-def test_events_of_all_five_kinds_are_stored(daemon: DaemonProcess):
-    with Client(daemon.socket_path) as client:
+def test_events_of_all_five_kinds_are_stored(shared_daemon: DaemonProcess):
+    with Client(shared_daemon.socket_path) as client:
         client.events.session("s1", title="Ship it", source="test")
         client.events.message("m1", "s1", role="user", text_content="hello", created_at=1_700_000_000_000)
         client.events.tool("t1", "s1", tool_name="Bash", success=False, created_at=1_700_000_001_000)
@@ -116,14 +109,14 @@ def test_events_of_all_five_kinds_are_stored(daemon: DaemonProcess):
     assert timeline.entries[0].message.text_content == "hello"
 
 
-def test_events_without_id_are_refused_with_the_field_name(daemon: DaemonProcess):
-    with Client(daemon.socket_path) as client, pytest.raises(InvalidPayload) as refused:
+def test_events_without_id_are_refused_with_the_field_name(shared_daemon: DaemonProcess):
+    with Client(shared_daemon.socket_path) as client, pytest.raises(InvalidPayload) as refused:
         client.events.session("")
 
     assert refused.value.data["field"].endswith("id")
 
 
-def test_batch_stores_valid_events_and_reports_invalid_ones(daemon: DaemonProcess):
+def test_batch_stores_valid_events_and_reports_invalid_ones(shared_daemon: DaemonProcess):
     events = [
         SessionEvent("s1"),
         MessageEvent("m1", "s1"),
@@ -132,7 +125,7 @@ def test_batch_stores_valid_events_and_reports_invalid_ones(daemon: DaemonProces
         SessionErrorEvent("e1", "s1"),
         CompactionEvent("c1", "s1"),
     ]
-    with Client(daemon.socket_path) as client:
+    with Client(shared_daemon.socket_path) as client:
         outcome = client.events.batch(events)
         counts = client.call(SessionGet("s1")).counts
 
@@ -142,8 +135,8 @@ def test_batch_stores_valid_events_and_reports_invalid_ones(daemon: DaemonProces
     assert (counts.messages, counts.tools, counts.errors, counts.compactions) == (1, 1, 1, 1)
 
 
-def test_client_is_thread_safe(daemon: DaemonProcess):
-    with Client(daemon.socket_path, timeout=30) as client:
+def test_client_is_thread_safe(shared_daemon: DaemonProcess):
+    with Client(shared_daemon.socket_path, timeout=30) as client:
         threads = [threading.Thread(target=client.events.session, args=(f"s{number}",)) for number in range(20)]
         for thread in threads:
             thread.start()
@@ -307,9 +300,9 @@ def test_call_passes_notifications_to_the_callback(home: Path):
     assert received == [("$/progress", {"done": 1})]
 
 
-def test_client_receives_progress_of_a_job(daemon: DaemonProcess):
+def test_client_receives_progress_of_a_job(shared_daemon: DaemonProcess):
     received: list[str] = []
-    with Client(daemon.socket_path, on_notification=lambda method, _: received.append(method)) as client:
+    with Client(shared_daemon.socket_path, on_notification=lambda method, _: received.append(method)) as client:
         job = client.call(JobStatus(client.call(DbCheck()).job_id))
         while job.state == "running":
             job = client.call(JobStatus(job.id))
@@ -322,8 +315,8 @@ def test_client_receives_progress_of_a_job(daemon: DaemonProcess):
 # Fire and forget
 
 
-def test_fire_stores_events(daemon: DaemonProcess):
-    with Client(daemon.socket_path) as client:
+def test_fire_stores_events(shared_daemon: DaemonProcess):
+    with Client(shared_daemon.socket_path) as client:
         fired = [
             client.fire.session("s1", title="Fired"),
             client.fire.message("m1", "s1"),
@@ -350,8 +343,8 @@ def test_fire_without_a_daemon_returns_false(home: Path):
         assert client.fire.session("s1") is False
 
 
-def test_fire_returns_false_for_values_that_are_not_json(daemon: DaemonProcess):
-    with Client(daemon.socket_path) as client:
+def test_fire_returns_false_for_values_that_are_not_json(shared_daemon: DaemonProcess):
+    with Client(shared_daemon.socket_path) as client:
         assert client.fire.session("s1", metadata={"unwritable": object()}) is False
         assert client.notify(Health())
 
@@ -386,8 +379,8 @@ def test_fire_reconnects_after_a_restart(home: Path):
 
 
 @pytest.mark.anyio
-async def test_async_client_calls_the_daemon(daemon: DaemonProcess):
-    async with AsyncClient(daemon.socket_path) as client:
+async def test_async_client_calls_the_daemon(shared_daemon: DaemonProcess):
+    async with AsyncClient(shared_daemon.socket_path) as client:
         await client.events.session("s1", title="Ship it")
         outcome = await client.events.batch([MessageEvent("m1", "s1"), MessageEvent("m2", "s1")])
         session = await client.call(SessionGet("s1"))
@@ -399,25 +392,25 @@ async def test_async_client_calls_the_daemon(daemon: DaemonProcess):
 
 
 @pytest.mark.anyio
-async def test_async_client_raises_errors_unwrapped(daemon: DaemonProcess):
+async def test_async_client_raises_errors_unwrapped(shared_daemon: DaemonProcess):
     with pytest.raises(NotFound):
-        async with AsyncClient(daemon.socket_path) as client:
+        async with AsyncClient(shared_daemon.socket_path) as client:
             await client.call(SessionGet("nothing-like-it"))
 
 
 @pytest.mark.anyio
-async def test_async_client_shares_one_connection_between_tasks(daemon: DaemonProcess):
-    async with AsyncClient(daemon.socket_path, timeout=30) as client:
+async def test_async_client_shares_one_connection_between_tasks(shared_daemon: DaemonProcess):
+    async with AsyncClient(shared_daemon.socket_path, timeout=30) as client:
         async with anyio.create_task_group() as tasks:
             for number in range(200):
                 tasks.start_soon(client.events.session, f"s{number}")
         status = await client.call(DaemonStatus())
         with anyio.fail_after(30):
-            while status.connections > 1:  # connections of the previous test may still be closing
+            while status.connections > 2:  # `rpc` is the second; those of the previous test may still be closing
                 status = await client.call(DaemonStatus())
 
     assert status.counts["sessions"] == 200
-    assert status.connections == 1
+    assert status.connections == 2
 
 
 @pytest.mark.anyio
@@ -483,10 +476,10 @@ async def test_async_client_resends_only_events(home: Path):
 
 
 @pytest.mark.anyio
-async def test_async_client_fire_never_raises(daemon: DaemonProcess, home: Path):
+async def test_async_client_fire_never_raises(shared_daemon: DaemonProcess, home: Path):
     async with AsyncClient(home / "none.sock") as nobody:
         assert await nobody.fire.session("s1") is False
-    async with AsyncClient(daemon.socket_path) as client:
+    async with AsyncClient(shared_daemon.socket_path) as client:
         assert await client.fire.session("s1", metadata={"unwritable": object()}) is False
         assert await client.fire.session("s1")
         await client.events.session("s1")  # stored after the fired event, so that no other test sees it
@@ -526,10 +519,10 @@ def test_events_carry_name_and_version_of_the_client(home: Path):
     assert received[0]["params"]["client"] == {"name": "my-plugin", "version": "1.2"}
 
 
-def test_log_write_reaches_the_log_of_the_daemon(daemon: DaemonProcess):
-    with Client(daemon.socket_path) as client:
+def test_log_write_reaches_the_log_of_the_daemon(shared_daemon: DaemonProcess):
+    with Client(shared_daemon.socket_path) as client:
         client.call(LogWrite(entry=LogEntry(level="warning", component="my-plugin", message="odd thing")))
         client.call(UpsertSession(session=SessionEvent("s1")))
 
-    lines = [json.loads(line) for file in daemon.logs.iterdir() for line in file.read_text().splitlines()]
+    lines = [json.loads(line) for file in shared_daemon.logs.iterdir() for line in file.read_text().splitlines()]
     assert any(line["message"] == "odd thing" and line["level"] == "warning" for line in lines)

@@ -384,8 +384,8 @@ def test_stats_are_limited_in_time(filled: DaemonProcess):
     assert ctl(filled, "stats", "--until", "1d", "--json").json["totals"]["sessions"] == 1
 
 
-def test_stats_of_nothing_are_no_error(daemon: DaemonProcess):
-    assert ctl(daemon, "stats").code == 0
+def test_stats_of_nothing_are_no_error(fresh_daemon: DaemonProcess):
+    assert ctl(fresh_daemon, "stats").code == 0
 
 
 # query

@@ -722,14 +722,14 @@ def test_stats_prints_totals_and_charts(filled: DaemonProcess):
 # export, import
 
 
-def test_import_restores_an_export_in_another_daemon(filled: DaemonProcess, daemon: DaemonProcess, home: Path):
+def test_import_restores_an_export_in_another_daemon(filled: DaemonProcess, fresh_daemon: DaemonProcess, home: Path):
     file = home / "memories.jsonl"
     ran = memory(filled, "export", str(file))
 
     assert ran.out == f"6 memories exported to {file}.\n"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert memory(daemon, "import", str(file)).out == "6 memories imported.\n"
-    assert memory(daemon, "import", str(file)).out == "0 memories imported, 6 already existed.\n"
+    assert memory(fresh_daemon, "import", str(file)).out == "6 memories imported.\n"
+    assert memory(fresh_daemon, "import", str(file)).out == "0 memories imported, 6 already existed.\n"
 
     def stored(source: DaemonProcess) -> list[Any]:
         listed = memory(source, "list", "--include", "all", "--all", "--json").json["memories"]
@@ -747,7 +747,7 @@ def test_import_restores_an_export_in_another_daemon(filled: DaemonProcess, daem
         )
         return sorted(([found[name] for name in names] for found in listed), key=str)
 
-    assert stored(daemon) == stored(filled)
+    assert stored(fresh_daemon) == stored(filled)
 
 
 def test_export_filters_and_writes_to_standard_output(filled: DaemonProcess):

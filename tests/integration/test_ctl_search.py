@@ -375,21 +375,21 @@ def test_index_status_shows_a_reindex_and_problems(home: Path, down: DaemonProce
         assert expected in out
 
 
-def test_index_adds_syncs_and_removes_paths(daemon: DaemonProcess, home: Path):
+def test_index_adds_syncs_and_removes_paths(fresh_daemon: DaemonProcess, home: Path):
     notes = home / "notes"
     notes.mkdir()
     (notes / "one.md").write_text("# One\n")
 
-    assert ctl(daemon, "index", "add", "notes", cwd=home).out.startswith("1 added in ")
+    assert ctl(fresh_daemon, "index", "add", "notes", cwd=home).out.startswith("1 added in ")
     (notes / "two.md").write_text("# Two\n")
     (notes / "one.md").write_text("# One, changed\n")
-    assert ctl(daemon, "index", "status", "--json").json["files"]["watched"] == [str(notes)]
-    synced = ctl(daemon, "index", "sync")
+    assert ctl(fresh_daemon, "index", "status", "--json").json["files"]["watched"] == [str(notes)]
+    synced = ctl(fresh_daemon, "index", "sync")
     assert synced.code == 0
-    assert ctl(daemon, "index", "status", "--json").json["files"]["files"] == 2
-    assert ctl(daemon, "index", "remove", "../notes", cwd=notes).out.startswith("2 removed in ")
-    assert ctl(daemon, "index", "sync").out.startswith("No files in ")
-    assert ctl(daemon, "index", "remove", "notes", cwd=home).code == 1
+    assert ctl(fresh_daemon, "index", "status", "--json").json["files"]["files"] == 2
+    assert ctl(fresh_daemon, "index", "remove", "../notes", cwd=notes).out.startswith("2 removed in ")
+    assert ctl(fresh_daemon, "index", "sync").out.startswith("No files in ")
+    assert ctl(fresh_daemon, "index", "remove", "notes", cwd=home).code == 1
 
 
 def test_index_sync_names_failed_files_and_exits_4(home: Path, down: DaemonProcess):
@@ -406,15 +406,15 @@ def test_index_sync_names_failed_files_and_exits_4(home: Path, down: DaemonProce
 # reindex
 
 
-def test_reindex_reports_its_result(daemon: DaemonProcess):
-    fill(daemon)
-    ran = ctl(daemon, "reindex")
+def test_reindex_reports_its_result(fresh_daemon: DaemonProcess):
+    fill(fresh_daemon)
+    ran = ctl(fresh_daemon, "reindex")
 
     assert ran.code == 0
     assert ran.out.startswith("Reindexed 15 chunks in ")
 
-    assert ctl(daemon, "reindex", "--embedder", "none", "--json").json["result"]["chunks"] == 15
-    assert ctl(daemon, "search", "login", "--json").json["mode"] == "keyword"
+    assert ctl(fresh_daemon, "reindex", "--embedder", "none", "--json").json["result"]["chunks"] == 15
+    assert ctl(fresh_daemon, "search", "login", "--json").json["mode"] == "keyword"
 
 
 def job(state: str, **fields: Any) -> dict[str, Any]:

@@ -148,23 +148,23 @@ def test_spool_does_not_write_through_a_link_called_rejected(home: Path, spool: 
 
 
 @pytest.mark.parametrize("kind", ["file", "dangling link", pytest.param("foreign", marks=as_root)])
-def test_spool_directory_that_cannot_be_used_is_a_problem(daemon: DaemonProcess, kind: str) -> None:
-    folder = daemon.data / "spool"
+def test_spool_directory_that_cannot_be_used_is_a_problem(fresh_daemon: DaemonProcess, kind: str) -> None:
+    folder = fresh_daemon.data / "spool"
     if kind == "file":
         folder.write_text("in the way")
     elif kind == "dangling link":
-        folder.symlink_to(daemon.home / "nowhere")
+        folder.symlink_to(fresh_daemon.home / "nowhere")
     else:
         folder.mkdir()
         os.chown(folder, 12345, 12345)
 
-    with daemon.connect() as connection:
+    with fresh_daemon.connect() as connection:
         problem = eventually(lambda: connection.call("health")["problem"], "health tells")
         assert str(folder) in problem
         assert str(folder) in connection.call("capture.status")["spool"]["problem"]
         connection.call("hook.event", harness="generic", event=json.loads(message(1))["event"])
-        assert ctl(daemon, "health").code == 4
-        checks = ctl(daemon, "doctor", "--json").json["checks"]
+        assert ctl(fresh_daemon, "health").code == 4
+        checks = ctl(fresh_daemon, "doctor", "--json").json["checks"]
         assert next(check for check in checks if check["name"] == "spool")["state"] == "problem"
         if folder.is_dir():
             folder.rmdir()
@@ -172,7 +172,7 @@ def test_spool_directory_that_cannot_be_used_is_a_problem(daemon: DaemonProcess,
             folder.unlink()
         eventually(lambda: connection.call("health")["ok"], "health tells that it is over")
         spool_event(str(folder), message(2))
-        eventually(lambda: messages(daemon) == 2, "it is replayed once the directory is in order")
+        eventually(lambda: messages(fresh_daemon) == 2, "it is replayed once the directory is in order")
 
 
 def test_spool_directory_may_be_a_link_to_ones_own(home: Path) -> None:
@@ -195,7 +195,7 @@ def ordinary_user(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     if os.geteuid() == 0:
         if sys.platform != "linux":
             pytest.skip("root may read everything")
-        monkeypatch.setattr("support.subprocess.Popen", partial(subprocess.Popen, preexec_fn=drop_privileges))
+        monkeypatch.setattr("helpers.daemon.subprocess.Popen", partial(subprocess.Popen, preexec_fn=drop_privileges))
     return
 
 
