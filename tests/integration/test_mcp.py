@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -361,12 +361,12 @@ def test_relay_lists_the_tools_without_a_daemon_and_starts_it(home: Path) -> Non
             eventually(lambda: not daemon.socket_path.exists(), "the daemon has stopped")
 
 
-def test_relay_reconnects_to_a_restarted_daemon(daemon: DaemonProcess, home: Path) -> None:
-    with Harness(daemon, home) as harness:
+def test_relay_reconnects_to_a_restarted_daemon(fresh_daemon: DaemonProcess, home: Path) -> None:
+    with Harness(fresh_daemon, home) as harness:
         assert "result" in harness.request(1, "tools/list")
-        daemon.kill()
-        daemon.close()
-        daemon.start()
+        fresh_daemon.kill()
+        fresh_daemon.close()
+        fresh_daemon.start()
         assert harness.request(2, "tools/call", name="status")["result"]["isError"] is False
 
 
