@@ -55,7 +55,7 @@ def status_of(connection: RawConnection, harness: str) -> dict[str, Any]:
 
 # -- redaction
 
-UPSERTS = {
+UPSERTS: dict[str, dict[str, Any]] = {
     "upsertSession": {"session": {"id": "s", "title": LEAK, "summary": LEAK, "context": {"note": LEAK}}},
     "upsertMessage": {"message": {"id": "m", "sessionId": "s", "textContent": LEAK, "metadata": {"password": SECRET}}},
     "upsertTool": {"tool": {"id": "t", "sessionId": "s", "toolName": "Bash", "toolInput": LEAK, "toolOutput": LEAK}},
@@ -257,7 +257,7 @@ def test_a_session_whose_start_was_missed_is_placed_by_its_prompt_and_stays_ther
 
 
 def test_a_denied_tool_is_known_from_its_batch_and_a_late_success_corrects_it(rpc: RawConnection) -> None:
-    call = {"tool_use_id": "t", "tool_name": "Bash", "tool_input": {"command": "rm -r /"}}
+    call: dict[str, Any] = {"tool_use_id": "t", "tool_name": "Bash", "tool_input": {"command": "rm -r /"}}
     claude(rpc, "PreToolUse", **call)
     claude(rpc, "PostToolBatch", tool_calls=[call | {"tool_response": "needs approval"}])
     (tool,) = rpc.call("tool.list", sessionId="s")["tools"]
@@ -310,7 +310,7 @@ def test_codex_hooks_and_notify_tell_of_the_same_turn_once(rpc: RawConnection) -
 
 
 def test_gemini_hooks_are_stored_once(rpc: RawConnection) -> None:
-    common = {"session_id": "g", "cwd": "/w", "transcript_path": "/w/x.json"}
+    common: dict[str, Any] = {"session_id": "g", "cwd": "/w", "transcript_path": "/w/x.json"}
 
     def gemini(name: str, second: int, **more: Any) -> None:
         moment = f"2026-01-15T10:00:{second:02}.000Z"

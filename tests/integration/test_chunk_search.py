@@ -1,6 +1,7 @@
 """Search of document chunks: the right ones and all of them, with any filter."""
 
 import base64
+import operator
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -79,13 +80,10 @@ class Shelf:
 
 def passes(row: dict[str, Any], one: dict[str, Any]) -> bool:
     value, wanted = row[one["field"]], one["value"]
-    return bool(
-        {
-            "eq": lambda: value == wanted, "ne": lambda: value != wanted, "in": lambda: value in wanted,
-            "notIn": lambda: value not in wanted, "before": lambda: value < wanted, "after": lambda: value > wanted,
-            "notBefore": lambda: value >= wanted, "notAfter": lambda: value <= wanted,
-        }[one["op"]]()
-    )  # fmt: skip
+    if one["op"] in ("in", "notIn"):
+        return bool((value in wanted) == (one["op"] == "in"))
+    compare = {"eq": "eq", "ne": "ne", "before": "lt", "after": "gt", "notBefore": "ge", "notAfter": "le"}
+    return bool(getattr(operator, compare[one["op"]])(value, wanted))
 
 
 DOCUMENT = st.integers(0, DOCUMENTS + 3)

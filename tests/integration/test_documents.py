@@ -253,7 +253,7 @@ def counts(database: Path) -> dict[str, int]:
     db = apsw.Connection(str(database), flags=apsw.SQLITE_OPEN_READONLY)
     try:
         db.set_busy_timeout(5000)
-        found = {
+        found: dict[str, Any] = {
             table: db.execute(f"SELECT count(*) FROM {table}").fetchall()[0][0]
             for table in TABLES
             if "idx" not in table

@@ -208,7 +208,12 @@ def test_mentions_are_looked_up_by_an_index(tmp_path: Path) -> None:
     db = Db(apsw.Connection(str(tmp_path / "test.db")))
     migrate(db, tmp_path)
     statements: list[str] = []
-    db.raw.exec_trace = lambda _cursor, sql, _bindings: statements.append(sql) or True
+
+    def trace(_cursor: Any, sql: str, _bindings: Any) -> bool:
+        statements.append(sql)
+        return True
+
+    db.raw.exec_trace = trace
     link_mentions(db, "nobody", "a text of words", ["a/file"], [], 1)
     db.raw.exec_trace = None
     [lookup] = [sql for sql in statements if "SELECT" in sql]
@@ -449,7 +454,8 @@ class World:
         for _ in range(chance.randint(0, 6)):
             self._link(chance.choice(ids), chance.choice(self.entities)["id"])
         for _ in range(chance.randint(0, 6) if len(ids) > 1 else 0):
-            self._relate(*chance.sample(ids, 2), chance.choice(TYPES))
+            source, target = chance.sample(ids, 2)
+            self._relate(source, target, chance.choice(TYPES))
 
     def _memory(self, scope: str) -> dict[str, Any]:
         given = {"content": f"known {self.tag}m{next(_examples)}", "scope": scope, "force": True}

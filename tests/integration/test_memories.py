@@ -617,7 +617,10 @@ class Known:
 def test_as_of_returns_what_was_known_and_valid_then(
     shared_daemon: DaemonProcess, steps: list[tuple[str, int, int]]
 ) -> None:
-    scope, known, names, heads, gone = f"custom:{uuid.uuid4()}", Known(), [], [], set()
+    scope, known = f"custom:{uuid.uuid4()}", Known()
+    names: list[str] = []
+    heads: list[str] = []
+    gone: set[str] = set()
     with shared_daemon.connect() as rpc:
         who = {"scopes": [scope]}
         for number, (step, which, offset) in enumerate(steps):

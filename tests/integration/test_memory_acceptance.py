@@ -63,7 +63,9 @@ def test_migrations_are_idempotent(home: Path) -> None:
 def test_full_text_index_is_updated_by_triggers(fresh_daemon: DaemonProcess) -> None:
     def matching(word: str) -> int:
         sql = "SELECT count(*) FROM memories_fts WHERE memories_fts MATCH ?"
-        return int(opened(fresh_daemon).execute(sql, (word,)).fetchall()[0][0])
+        [(count,)] = opened(fresh_daemon).execute(sql, (word,)).fetchall()
+        assert isinstance(count, int)
+        return count
 
     with fresh_daemon.connect() as rpc:
         name = rpc.call("memory.add", content="The parser is hand-written", tags=["parsing"])["memory"]["id"]
@@ -86,7 +88,9 @@ def test_vectors_are_stored_with_their_model(shared_daemon: DaemonProcess, rpc: 
     [(model, dims)] = db.execute("SELECT id, dimensions FROM embedding_models WHERE is_active").fetchall()
     [(generation,)] = db.execute("SELECT id FROM index_generations WHERE state = 'live'").fetchall()
     [(blob,)] = db.execute(f"SELECT embedding FROM chunk_vectors_{generation}").fetchall()
-    assert model.startswith("static:")
+    assert str(model).startswith("static:")
+    assert isinstance(dims, int)
+    assert isinstance(blob, bytes)
     assert len(blob) == dims * 4
 
 

@@ -73,7 +73,8 @@ def test_missing_params_and_wrong_types_are_32602(shared_daemon: DaemonProcess, 
     key = WHOLE[method][0] if method in WHOLE else "entry"
     with shared_daemon.connect() as connection:
         assert connection.request(method)["error"] == {"code": -32602, "message": "missing params"}
-        for wrong in ({key: 5}, {key: []}, {key: {"id": 5, "message": 5}}, []):
+        wrong_params: list[Any] = [{key: 5}, {key: []}, {key: {"id": 5, "message": 5}}, []]
+        for wrong in wrong_params:
             error = connection.request(method, wrong)["error"]
             assert error["code"] == -32602
             assert error["message"].startswith("invalid params: ")

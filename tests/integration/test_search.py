@@ -231,7 +231,7 @@ VALUES: dict[str, list[Any]] = {
     "meta.done": [True],
     "meta.absent": ["x"],
 }
-of_text = st.sampled_from([*VALUES]).flatmap(
+of_text: st.SearchStrategy[dict[str, Any]] = st.sampled_from([*VALUES]).flatmap(
     lambda field: st.one_of(
         st.builds(dict, field=st.just(field), op=st.sampled_from(["eq", "ne"]), value=st.sampled_from(VALUES[field])),
         st.builds(
@@ -242,7 +242,7 @@ of_text = st.sampled_from([*VALUES]).flatmap(
         ),
     )
 )
-of_time = st.builds(
+of_time: st.SearchStrategy[dict[str, Any]] = st.builds(
     dict,
     field=st.just("created"),
     op=st.sampled_from(["before", "after", "notBefore", "notAfter"]),
@@ -460,7 +460,7 @@ def test_diversity_ranks_near_duplicates_lower() -> None:
         for number, text in enumerate(texts):
             message = {"id": f"m{number}", "sessionId": f"s{number}", "role": "user", "textContent": text}
             own.call("upsertMessage", message=message)
-        question = {"query": "amber deployment staging", "mode": "keyword", "explain": True}
+        question: dict[str, Any] = {"query": "amber deployment staging", "mode": "keyword", "explain": True}
         assert names(search(own, **question)).index("m5") == 5
         varied = search(own, **question, diversity=0.5)
         assert names(varied).index("m5") == 1

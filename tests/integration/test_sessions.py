@@ -48,7 +48,7 @@ def test_sessions_are_filtered_by_project_source_status_and_time(rpc: RawConnect
         session(3, projectPath="/b", source="claude-code", status="active"),
     )
     (project,) = [one for one in rpc.call("project.list") if one["path"] == "/a"]
-    found = {
+    filters_of: dict[str, dict[str, Any]] = {
         "path": {"project": "/a"},
         "slash": {"project": "/a/"},
         "id": {"project": project["id"]},
@@ -59,7 +59,7 @@ def test_sessions_are_filtered_by_project_source_status_and_time(rpc: RawConnect
         "both": {"project": "/a", "status": "active"},
         "none": {"project": "/c"},
     }
-    found = {name: ids(rpc.call("session.list", **filters), "sessions") for name, filters in found.items()}
+    found = {name: ids(rpc.call("session.list", **filters), "sessions") for name, filters in filters_of.items()}
     one, two, three = (f"session-{number:04}" for number in (1, 2, 3))
     assert found == {
         "path": [two, one], "slash": [two, one], "id": [two, one], "source": [three, two], "status": [one],

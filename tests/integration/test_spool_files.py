@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from helpers.waiting import eventually
 from clankers.spool import spool_event
 from clankersd.capture import spool as spool_module
 from clankersd.capture.spool import MAX_EVENT_BYTES, Spool
+from clankersd.safe_files import read_regular
 
 FIRST = "00000000000000000001-1-1.json"
 """Sorts before every event that a hook spools now."""
@@ -191,12 +192,12 @@ def drop_privileges() -> None:
 
 
 @pytest.fixture
-def ordinary_user(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def ordinary_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start daemons without root's right to read every file."""
     if os.geteuid() == 0:
         if sys.platform != "linux":
             pytest.skip("root may read everything")
         monkeypatch.setattr("helpers.daemon.subprocess.Popen", partial(subprocess.Popen, preexec_fn=drop_privileges))
-    return
 
 
 @pytest.mark.usefixtures("ordinary_user")
@@ -254,7 +255,7 @@ async def test_spool_leaves_a_file_with_a_read_error_for_later(
     tmp_path: Path, stored: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad, good = Path(spool_event(str(tmp_path), message(1))).name, spool_event(str(tmp_path), message(2))
-    read = spool_module.read_regular
+    read = read_regular
 
     def fail(path: Path, **limits: Any) -> bytes:
         if path.name == bad:
@@ -276,7 +277,7 @@ async def test_spool_passes_over_a_file_that_vanishes(
 ) -> None:
     gone = spool_event(str(tmp_path), message(1))
     spool_event(str(tmp_path), message(2))
-    read = spool_module.read_regular
+    read = read_regular
 
     def vanish(path: Path, **limits: Any) -> bytes:
         Path(gone).unlink(missing_ok=True)

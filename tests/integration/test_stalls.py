@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from helpers.daemon import DaemonProcess, RawConnection
@@ -114,7 +115,7 @@ def test_a_hook_event_that_comes_twice_counts_once(shared_daemon: DaemonProcess,
         "prompt_id": "p",
         "prompt": "why?",
     }
-    params = {"harness": "claude-code", "at": 1_700_000_000_000, "event": event}
+    params: dict[str, Any] = {"harness": "claude-code", "at": 1_700_000_000_000, "event": event}
 
     def count() -> int:
         report = slow_rpc.call("capture.status")

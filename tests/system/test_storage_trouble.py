@@ -194,9 +194,11 @@ def test_a_damaged_page_is_refused_until_a_good_file_is_in_place(home: Path) -> 
 def damage(database: Path, table: str) -> None:
     """Overwrite the page at the root of the table."""
     db = apsw.Connection(str(database), flags=apsw.SQLITE_OPEN_READONLY)
-    (page,) = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = ?", (table,)).fetchone()
-    (size,) = db.execute("PRAGMA page_size").fetchone()
+    [(page,)] = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = ?", (table,)).fetchall()
+    [(size,)] = db.execute("PRAGMA page_size").fetchall()
     db.close()
+    assert isinstance(page, int)
+    assert isinstance(size, int)
     with database.open("r+b") as file:
         file.seek((page - 1) * size)
         file.write(b"\xa5" * size)
