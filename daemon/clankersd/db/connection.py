@@ -19,6 +19,7 @@ import aiosqlite
 import apsw
 
 from clankers_protocol.subscriptions import ChangeKind
+from clankersd.db.commit_priority import begin_disk_write
 
 T = TypeVar("T")
 
@@ -94,6 +95,7 @@ class Db:
             yield
             for finish in self._finishing:
                 finish(self)
+            begin_disk_write()
             self.execute("COMMIT")
         except BaseException:
             if self.raw.in_transaction:  # a full disk or a damaged file has rolled it back already
