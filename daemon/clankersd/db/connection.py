@@ -20,6 +20,7 @@ import aiosqlite
 import apsw
 
 from clankers_protocol.subscriptions import ChangeKind
+from clankersd.db.commit_priority import begin_disk_write
 from clankersd.metrics import metrics
 
 T = TypeVar("T")
@@ -96,6 +97,7 @@ class Db:
             yield
             for finish in self._finishing:
                 finish(self)
+            begin_disk_write()
             started = time.perf_counter()
             self.execute("COMMIT")
             metrics.sync_seconds.observe(time.perf_counter() - started)

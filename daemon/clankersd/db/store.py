@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +18,7 @@ from clankers_protocol.database_files import replace_database
 from clankers_protocol.errors import Conflict, DeadlineExceeded, StorageUnavailable
 from clankersd.db import fts, migrations, wal
 from clankersd.db.backup import back_up
+from clankersd.db.commit_priority import statements_first
 from clankersd.db.connection import (
     Connection,
     Db,
@@ -40,7 +42,7 @@ from clankersd.db.errors import (
 )
 from clankersd.db.file_guard import FileGuard, Inode
 from clankersd.db.group_commit import Outcome, commit_together
-from clankersd.db.write_queue import Batch, PendingWrites
+from clankersd.db.write_queue import PendingWrite, PendingWrites
 from clankersd.metrics import metrics, timed_part
 
 T = TypeVar("T")
@@ -456,22 +458,24 @@ class Store:
 
     async def _commit_waiting(self) -> None:
         """Commit single writes that wait, or some bulk writes, or both; resolve those that ran."""
-        batch = Batch()
-        with anyio.CancelScope(shield=True):  # a batch taken is a batch answered
-            outcomes = await self._commit(batch)
-        self.queue.finish(batch, outcomes, self.publish)
+        writes: list[PendingWrite] = []
+        with anyio.CancelScope(shield=True):  # writes taken are writes answered
+            outcomes = await self._commit(writes)
+        self.queue.finish(writes, outcomes, self.publish)
 
-    async def _commit(self, batch: Batch) -> list[Outcome]:
+    async def _commit(self, writes: list[PendingWrite]) -> list[Outcome]:
+        """Commit writes from the queue; add them to `writes` and return their outcomes."""
+
         def commit(db: Db) -> list[Outcome]:
             started = time.perf_counter()
             self._guard.verify()
-            self.queue.take_into(batch)  # here, to include writes that came while this waited for the thread
-            changes, bulk = [write.change for write in batch.singles], [write.change for write in batch.bulk]
-            if self._guard.before_commit():
-                _, *outcomes = commit_together(db, [wal.new_generation, *changes], bulk, BULK_SECONDS)
-                self._guard.stamp_committed()
-            else:
-                outcomes = commit_together(db, changes, bulk, BULK_SECONDS)
+            with statements_first():
+                changes = self.queue.select(writes, BULK_SECONDS)
+                if self._guard.before_commit():
+                    _, *outcomes = commit_together(db, chain([wal.new_generation], changes))
+                    self._guard.stamp_committed()
+                else:
+                    outcomes = commit_together(db, changes)
             self._guard.verify_commit(db)
             metrics.commit_seconds.observe(time.perf_counter() - started)
             metrics.commit_writes.observe(len(outcomes))
@@ -488,9 +492,9 @@ class Store:
             self.queue.count_commit(len(outcomes))
             self.problem = None
             return outcomes
-        if not (batch.singles or batch.bulk):  # the database was closed, or its files were gone, before it could begin
-            self.queue.take_into(batch)
-        return [Outcome(error=failure) for _ in batch.singles + batch.bulk]
+        if not writes:  # the database was closed, or its files were gone, before it could begin
+            writes += self.queue.take_all()
+        return [Outcome(error=failure) for _ in writes]
 
     async def _checkpoint(self) -> None:
         if (connection := self._connection) is None:
