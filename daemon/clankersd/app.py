@@ -51,6 +51,7 @@ FEATURES = (
     "admin.client_config",
     "admin.database",
     "admin.doctor",
+    "admin.id_lookup",
     "admin.metrics",
     "admin.query",
     "admin.status",

@@ -178,6 +178,7 @@ class MemoryHits(Wire):
     degraded: str | None
     took_ms: float
     cursor: str | None = None
+    weak: bool = False
 
 
 class MemorySearch(Selection[MemoryHits], kw_only=True):

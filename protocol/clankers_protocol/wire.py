@@ -65,6 +65,7 @@ def methods() -> dict[str, type[Method[Any]]]:
         entities,
         events,
         graph,
+        id_lookup,
         mcp,
         memories,
         memory_changes,

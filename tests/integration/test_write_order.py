@@ -231,8 +231,13 @@ async def test_reader_causes_no_checkpoint_after_each_commit(tmp_path: Path, mon
 
 def test_bulk_work_waits_while_a_commit_runs_its_statements() -> None:
     order: list[str] = []
+
+    def prepare() -> None:
+        commit_priority.yield_to_commits()
+        order.append("bulk")
+
     with commit_priority.statements_first():
-        worker = threading.Thread(target=lambda: (commit_priority.yield_to_commits(), order.append("bulk")))
+        worker = threading.Thread(target=prepare)
         worker.start()
         order.append("statements")
         commit_priority.begin_disk_write()

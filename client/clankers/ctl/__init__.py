@@ -15,7 +15,13 @@ COMMANDS = {
     "health": ("clankers.ctl.status:health", "Check that the daemon works."),
     "doctor": ("clankers.ctl.doctor:doctor", "Check the daemon and everything around it."),
     "search": ("clankers.ctl.search:search", "Search sessions, memories, documents, skills and files."),
+    "show": ("clankers.ctl.show:show", "Show whatever an id names."),
     "memory": ("clankers.ctl.memory:memory", "List, search, add, edit and forget memories."),
+    "entity": (
+        "clankers.ctl.entities:entity",
+        "List and change entities: the people, projects, technologies, files and...",
+    ),
+    "relation": ("clankers.ctl.relations:relation", "List, add and close relations between memories."),
     "docs": ("clankers.ctl.docs:docs", "Add documents to the search index, list, show and remove them."),
     "graph": ("clankers.ctl.graph:graph", "Show and add edges between chunks of documents."),
     "sessions": ("clankers.ctl.sessions:sessions", "List sessions, newest first."),
@@ -26,20 +32,28 @@ COMMANDS = {
     "stats": ("clankers.ctl.stats:stats", "Show usage by day, project, model, harness and tool."),
     "query": ("clankers.ctl.db:query", "Run one read-only SQL statement."),
     "recall": ("clankers.ctl.search:recall", "Preview the context that an agent is given for a PROMPT."),
-    "capture": ("clankers.ctl.capture:capture", "Check, pause and resume the capture of events."),
+    "capture": ("clankers.ctl.capture:capture", "Check that events of harnesses are being captured."),
     "import": ("clankers.ctl.capture:import_", "Import the history that a harness has stored on disk."),
     "index": ("clankers.ctl.index:index", "Show the state of the index; add and remove watched files."),
     "reindex": ("clankers.ctl.index:reindex", "Rebuild the index."),
     "model": ("clankers.ctl.model:model", "List, switch and download embedding models."),
     "logs": ("clankers.ctl.logs:logs", "Show the log of the daemon."),
-    "top": ("clankers.ctl.top:top", "Show requests, queues, sizes and the last events, live."),
-    "metrics": ("clankers.ctl.metrics:metrics", "Show requests with their latencies, queues and sizes."),
+    "top": ("clankers.ctl.top:top", "Show requests with their latencies, queues, sizes and the last events, live."),
+    "metrics": (
+        "clankers.ctl.metrics:metrics",
+        "Show requests with their latencies, queues and sizes since the daemon started.",
+    ),
     "config": ("clankers.ctl.config:config", "Show and change the settings of the daemon."),
+    "client-settings": (
+        "clankers.ctl.client_settings:client_settings",
+        "Show and change the settings that plugins and programs keep in the daemon.",
+    ),
     "db": ("clankers.ctl.db:db", "Check, vacuum and migrate the database."),
     "backup": ("clankers.ctl.backup:backup", "Make, check and restore backups of the database."),
-    "jobs": ("clankers.ctl.jobs:jobs", "List, show and cancel long-running jobs of the daemon."),
+    "jobs": ("clankers.ctl.jobs:jobs", "List long-running jobs of the daemon, newest first."),
     "plugin": ("clankers.ctl.plugin:plugin", "Connect a harness (Claude Code or OpenCode) to the daemon."),
     "service": ("clankers.ctl.service:service", "Run the daemon as a user service of systemd or launchd."),
+    "rpc": ("clankers.ctl.rpc:rpc", "Call a METHOD of the daemon with the parameters in JSON, and print the result..."),
     "completion": ("clankers.ctl.completion:completion", "Print a script for shell completion."),
 }
 
@@ -72,7 +86,7 @@ def cli(context: click.Context) -> None:
       clankers-ctl status
       clankers-ctl doctor
       clankers-ctl sessions --since 2d --project .
-      clankers-ctl session 0199c5a2
+      clankers-ctl show 4f1c02d7
       clankers-ctl search "why does the login fail" --project .
       clankers-ctl memory add "We deploy on Tuesdays" --project .
       clankers-ctl query "SELECT source, count(*) FROM sessions GROUP BY source"

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from clankers.ctl.command import Ctl
 from clankers.ctl.formatting import format_time, plural
-from clankers.ctl.output import Column, display_ids, echo, one_line, print_table, secho
+from clankers.ctl.ids import display_ids
+from clankers.ctl.output import Column, echo, one_line, print_table, secho
 from clankers.messages import DaemonUnavailable
 from clankers_protocol.admin import Health
 from clankers_protocol.capture import CaptureStatus
@@ -54,7 +55,7 @@ def print_overview(ctl: Ctl) -> None:
     )
     page = ctl.call(SessionList(limit=RECENT_SESSIONS))
     if page.sessions:
-        ids = display_ids([session.id for session in page.sessions])
+        ids = display_ids(ctl, "session", [session.id for session in page.sessions])
         echo()
         rows = []
         for shown, session in zip(ids, page.sessions, strict=True):

@@ -14,11 +14,27 @@ COMMANDS = {
     "restore": ("clankers.ctl.memory.change:restore", "Restore forgotten or archived memories."),
     "pin": ("clankers.ctl.memory.change:pin", "Pin memories, so that they never fade."),
     "unpin": ("clankers.ctl.memory.change:unpin", "Unpin memories, so that they fade again."),
+    "reinforce": (
+        "clankers.ctl.memory.strength:reinforce",
+        "Reinforce memories: raise their salience, so that they fade later.",
+    ),
+    "deemphasize": (
+        "clankers.ctl.memory.strength:deemphasize",
+        "Lower the salience of memories, so that they are recalled less.",
+    ),
+    "promote": (
+        "clankers.ctl.memory.strength:promote",
+        "Promote a memory to a wider tier and, with --scope, to another scope.",
+    ),
     "history": ("clankers.ctl.memory.browse:history", "Show the versions of a memory and the log of its changes."),
     "related": ("clankers.ctl.memory.browse:related", "List memories related to a memory."),
     "graph": ("clankers.ctl.memory.graph:graph", "Show the graph around a memory or an entity."),
     "context": ("clankers.ctl.memory.browse:context", "Print the memories that would be added to a prompt."),
     "extract": ("clankers.ctl.memory.change:extract", "Extract memories from a captured session."),
+    "summarize": (
+        "clankers.ctl.memory.strength:summarize",
+        "Summarise a session with the configured chat model, and store the summary in...",
+    ),
     "maintain": ("clankers.ctl.memory.change:maintain", "Run memory maintenance now."),
     "stats": ("clankers.ctl.memory.browse:stats", "Count memories by state, sector, tier, category and scope."),
     "export": ("clankers.ctl.memory.transfer:export", "Export all memories to a file."),
@@ -30,8 +46,8 @@ COMMANDS = {
 def memory() -> None:
     """List, search, add, edit and forget memories.
 
-    All scopes are included unless --scope or --project is given. An id can be shortened to its first 8 or more
-    characters, as long as it is unique.
+    All scopes are included unless --scope or --project is given. An id can be shortened to its first or last 8
+    characters, or more if that is ambiguous.
 
     \b
     Examples:

@@ -8,6 +8,7 @@ import click
 
 from clankers.ctl.command import Ctl, common_options, normalize_project
 from clankers.ctl.formatting import format_duration, format_time, plural
+from clankers.ctl.ids import short_ids
 from clankers.ctl.memory.display import (
     count_entities,
     count_memories,
@@ -15,7 +16,6 @@ from clankers.ctl.memory.display import (
     print_memories,
     print_memory,
     scope_name,
-    short_ids,
     summary_line,
     validity,
 )
@@ -42,7 +42,7 @@ from clankers.ctl.output import (
     print_table,
     secho,
 )
-from clankers.ctl.search import MODE_NAMES, highlight, print_score_components
+from clankers.ctl.search import MODE_NAMES, NOTHING_CLOSE, highlight, print_score_components
 from clankers.ctl.text import Text
 from clankers.ctl.transcript import MAX_TEXT_WIDTH
 from clankers_protocol.memories import (
@@ -103,7 +103,7 @@ def list_(
     elif not page.memories:
         echo("No memories.", err=True)
     else:
-        print_memories(page.memories)
+        print_memories(ctl, page.memories)
         if page.cursor:
             echo("There are more memories: use --limit N or --all.", err=True)
 
@@ -159,12 +159,15 @@ def search(
     if ctl.json:
         print_json(result)
     else:
-        _print_search_result(result, request)
+        _print_search_result(ctl, result, request)
 
 
-def _print_search_result(result: MemoryHits, request: MemorySearch) -> None:
+def _print_search_result(ctl: Ctl, result: MemoryHits, request: MemorySearch) -> None:
     if result.hits:
-        ids = short_ids([hit.memory for hit in result.hits])
+        ids = short_ids(ctl, "memory", [hit.memory.id for hit in result.hits])
+        if result.weak:
+            echo(NOTHING_CLOSE)
+            echo()
         _print_hits(result.hits, ids)
         if request.explain:
             scores = [
@@ -245,16 +248,17 @@ def history(ctl: Ctl, id: str, full: bool) -> None:  # noqa: A002  # the name on
     if ctl.json:
         print_json(result)
         return
-    _print_versions(result.versions)
+    _print_versions(ctl, result.versions)
     if result.log:
         echo()
-        print_change_log(result.log, full)
+        print_change_log(ctl, result.log, full)
 
 
-def _print_versions(versions: Sequence[Memory]) -> None:
+def _print_versions(ctl: Ctl, versions: Sequence[Memory]) -> None:
     out = console()
     width = min(out.width, MAX_TEXT_WIDTH) if out.is_terminal else out.width
-    for number, (shown_id, memory) in enumerate(zip(short_ids(versions), versions, strict=True), 1):
+    ids = short_ids(ctl, "memory", [memory.id for memory in versions])
+    for number, (shown_id, memory) in enumerate(zip(ids, versions, strict=True), 1):
         facts = f"  {one_line(shown_id)}  {memory.state}, valid {validity(memory)}"
         out.print(Text(f"{number}.", "bold").append(facts, "dim"), width=width)
         for line in Text(plain(memory.content.strip("\n"))).wrap(out, width - 3, overflow="fold"):
@@ -289,7 +293,7 @@ def related(ctl: Ctl, id: str, limit: int) -> None:  # noqa: A002  # the name on
         Column("Via", optional=True, min_width=16),
     ]
     rows = []
-    for each, shown_id in zip(found, short_ids([each.memory for each in found]), strict=True):
+    for each, shown_id in zip(found, short_ids(ctl, "memory", [each.memory.id for each in found]), strict=True):
         via = f"{each.via}: {each.detail}" if each.detail else each.via
         rows.append([f"{each.score:.3f}", one_line(shown_id), summary_line(each.memory), one_line(via)])
     print_table(columns, rows)
