@@ -205,13 +205,22 @@ def test_unsubscribing_ends_it_and_only_ones_own(shared_daemon: DaemonProcess) -
         assert next_change(reader)["id"] == "end"
 
 
-def test_a_subscription_ends_with_its_connection(shared_daemon: DaemonProcess) -> None:
-    with shared_daemon.connect() as writer:
+def test_subscription_ends_with_its_connection(shared_daemon: DaemonProcess, rpc: RawConnection) -> None:
+    def subscriptions() -> int:
+        return int(rpc.call("daemon.status")["subscriptions"])
+
+    eventually(lambda: subscriptions() == 0, "the subscriptions of earlier tests have ended")
+    with shared_daemon.connect() as staying:
+        subscribe(staying, "message")
         for _ in range(5):
-            with shared_daemon.connect() as reader:
-                subscribe(reader, "message")
-            store(writer, "m")
-        assert writer.call("health")["ok"] is True
+            with shared_daemon.connect() as leaving:
+                subscribe(leaving, "message")
+                subscribe(leaving, "session", "memory")
+                assert subscriptions() >= 3
+        eventually(lambda: subscriptions() == 1, "only the open connection has a subscription")
+        store(rpc, "m")
+        assert next_change(staying)["id"] == "m"
+    eventually(lambda: subscriptions() == 0, "no subscription is left")
 
 
 def test_a_slow_subscriber_is_dropped_with_a_notice_and_slows_nobody_down(shared_daemon: DaemonProcess) -> None:
