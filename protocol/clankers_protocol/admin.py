@@ -94,6 +94,7 @@ class StatusReport(Wire):
     sizes: Sizes | None
     counts: dict[str, int]
     warnings: list[str] = field(default_factory=list)
+    subscriptions: int = 0
 
 
 class DaemonStatus(Method[StatusReport]):

@@ -18,7 +18,7 @@ def scripts(_project: Path) -> dict[str, list[Reply]]:
     return {"greet": [Reply("Good morning.")]}
 
 
-def test_an_installed_plugin_captures_and_leaves_no_trace() -> None:
+def test_installed_plugin_captures_and_leaves_no_trace() -> None:
     binary = claude_binary()
     with machine(scripts) as here:
         settings = here.home / ".claude" / "settings.json"

@@ -89,9 +89,7 @@ def run_import(connection: RawConnection, **params: Any) -> None:
     assert ended["state"] == "done", ended
 
 
-def test_a_hook_s_answer_is_announced_by_the_id_and_role_of_its_row(
-    writer: RawConnection, reader: RawConnection
-) -> None:
+def test_hook_s_answer_is_announced_by_the_id_and_role_of_its_row(writer: RawConnection, reader: RawConnection) -> None:
     subscribe(reader, "message", role="assistant")
     hook(writer, "UserPromptSubmit", prompt="Why?", prompt_id="p1")
     hook(writer, "Stop", last_assistant_message="Because.", prompt_id="p1")
@@ -110,7 +108,7 @@ def test_hook_events_announce_what_they_store(writer: RawConnection, reader: Raw
     check_all_announced(writer, reader, messages=2)
 
 
-def test_the_end_of_a_session_is_announced(writer: RawConnection, reader: RawConnection) -> None:
+def test_end_of_a_session_is_announced(writer: RawConnection, reader: RawConnection) -> None:
     hook(writer, "SessionStart", source="startup")
     subscribe(reader, "session")
     event = {"hook_event_name": "SessionEnd", "session_id": "s", "cwd": "/w"}
@@ -118,7 +116,7 @@ def test_the_end_of_a_session_is_announced(writer: RawConnection, reader: RawCon
     assert announced(writer, reader) == [("session", "stored", "s")]
 
 
-def test_a_placeholder_session_is_announced_once(writer: RawConnection, reader: RawConnection) -> None:
+def test_placeholder_session_is_announced_once(writer: RawConnection, reader: RawConnection) -> None:
     subscribe(reader, "session", "message")
     for name in ("a", "b"):
         writer.call("upsertMessage", message={"id": name, "sessionId": "s", "role": "user", "textContent": "x"})
@@ -129,7 +127,7 @@ def test_a_placeholder_session_is_announced_once(writer: RawConnection, reader: 
     ]
 
 
-def test_an_opted_out_session_announces_nothing(writer: RawConnection, reader: RawConnection, tmp_path: Path) -> None:
+def test_opted_out_session_announces_nothing(writer: RawConnection, reader: RawConnection, tmp_path: Path) -> None:
     (tmp_path / ".clankers-ignore").touch()
     subscribe(reader, "session", "message")
     writer.call("upsertSession", session={"id": "private", "projectPath": str(tmp_path)})
@@ -142,7 +140,7 @@ def test_an_opted_out_session_announces_nothing(writer: RawConnection, reader: R
     check_all_announced(writer, reader, messages=0)
 
 
-def test_a_batch_announces_what_it_stores_and_not_what_it_refuses(writer: RawConnection, reader: RawConnection) -> None:
+def test_batch_announces_what_it_stores_and_not_what_it_refuses(writer: RawConnection, reader: RawConnection) -> None:
     subscribe(reader, "session", "message")
     good = [{"message": {"id": f"m{n}", "sessionId": "s", "role": "user", "textContent": "x"}} for n in range(3)]
     bad = [{"message": {"id": "bad"}}, {"message": {"id": 7}}, {"nonsense": {}}]
@@ -151,7 +149,7 @@ def test_a_batch_announces_what_it_stores_and_not_what_it_refuses(writer: RawCon
     check_all_announced(writer, reader, messages=3)
 
 
-def test_a_transcript_announces_what_it_adds(
+def test_transcript_announces_what_it_adds(
     shared_daemon: DaemonProcess, writer: RawConnection, reader: RawConnection
 ) -> None:
     subscribe(reader, "session", "message")
@@ -161,7 +159,7 @@ def test_a_transcript_announces_what_it_adds(
     check_all_announced(writer, reader, messages=6)
 
 
-def test_an_import_announces_what_it_adds_and_a_dry_run_nothing(
+def test_import_announces_what_it_adds_and_a_dry_run_nothing(
     shared_daemon: DaemonProcess, writer: RawConnection, reader: RawConnection
 ) -> None:
     subscribe(reader, "session", "message")

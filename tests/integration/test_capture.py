@@ -65,7 +65,7 @@ UPSERTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("method", UPSERTS)
-def test_an_upsert_stores_no_secret(rpc: RawConnection, method: str) -> None:
+def test_upsert_stores_no_secret(rpc: RawConnection, method: str) -> None:
     before = redacted(rpc)
     rpc.call(method, **UPSERTS[method])
     assert SECRET not in everything(rpc)
@@ -73,7 +73,7 @@ def test_an_upsert_stores_no_secret(rpc: RawConnection, method: str) -> None:
     assert redacted(rpc) > before
 
 
-def test_a_batch_stores_no_secret(rpc: RawConnection) -> None:
+def test_batch_stores_no_secret(rpc: RawConnection) -> None:
     rpc.call("events.batch", events=[next(iter([params])) for params in UPSERTS.values()])
     assert SECRET not in everything(rpc)
 
@@ -100,7 +100,7 @@ def test_memories_hold_no_secret_and_say_so(rpc: RawConnection) -> None:
     assert SECRET not in everything(rpc)
 
 
-def test_a_secret_cannot_be_searched_for(rpc: RawConnection) -> None:
+def test_secret_cannot_be_searched_for(rpc: RawConnection) -> None:
     claude(rpc, "UserPromptSubmit", prompt=f"deploy it with {LEAK}", prompt_id="p", cwd="/w")
     assert [hit["text"] for hit in rpc.call("search", query="deploy")["hits"]]
     assert rpc.call("search", query=SECRET, mode="keyword")["hits"] == []
@@ -139,7 +139,7 @@ def test_nothing_of_a_project_that_declines_is_stored(home: Path, rpc: RawConnec
     assert status_of(rpc, "claude-code")["optedOut"] - before == 2
 
 
-def test_a_project_may_change_its_mind(home: Path, rpc: RawConnection) -> None:
+def test_project_may_change_its_mind(home: Path, rpc: RawConnection) -> None:
     project = home / "undecided"
     project.mkdir()
     marker = project / ".clankers-ignore"
@@ -171,7 +171,7 @@ def test_what_comes_is_counted_and_what_tells_nothing_is_ignored(fresh_daemon: D
         assert connection.call("capture.status")["ok"]
 
 
-def test_a_refused_event_is_counted_with_its_reason(rpc: RawConnection) -> None:
+def test_refused_event_is_counted_with_its_reason(rpc: RawConnection) -> None:
     before = status_of(rpc, "generic")["refused"]
     reply = hook(rpc, "generic", message={"id": 5})
     assert reply["error"]["code"] == -32602
@@ -180,7 +180,7 @@ def test_a_refused_event_is_counted_with_its_reason(rpc: RawConnection) -> None:
     assert "Expected `str`" in status["lastRefusal"]
 
 
-def test_an_upsert_of_a_plugin_shows_as_its_source(rpc: RawConnection) -> None:
+def test_upsert_of_a_plugin_shows_as_its_source(rpc: RawConnection) -> None:
     rpc.call("upsertSession", session={"id": "s", "source": "windsurf", "title": "t"})
     assert status_of(rpc, "windsurf")["state"] == "alive"
 
@@ -202,7 +202,7 @@ def test_dead_capture_is_detected_and_explained(home: Path) -> None:
         assert status_of(connection, "claude-code")["state"] == "alive"
 
 
-def test_a_harness_that_is_used_without_its_plugin_is_pointed_out(home: Path) -> None:
+def test_harness_that_is_used_without_its_plugin_is_pointed_out(home: Path) -> None:
     folder = home / "user" / ".claude" / "projects" / "-w"
     folder.mkdir(parents=True)
     (folder / "s.jsonl").write_text("{}\n")
@@ -213,7 +213,7 @@ def test_a_harness_that_is_used_without_its_plugin_is_pointed_out(home: Path) ->
         assert connection.call("capture.status")["ok"]
 
 
-def test_the_spool_and_what_was_rejected_show(shared_daemon: DaemonProcess, rpc: RawConnection) -> None:
+def test_spool_and_what_was_rejected_show(shared_daemon: DaemonProcess, rpc: RawConnection) -> None:
     rejected = shared_daemon.data / "spool" / "rejected"
     rejected.mkdir(parents=True)
     for number in range(7):
@@ -249,14 +249,14 @@ def test_ended_is_not_final_and_old_news_does_not_end_it_again(rpc: RawConnectio
     assert state() == ("ended", day + 3000)
 
 
-def test_a_session_whose_start_was_missed_is_placed_by_its_prompt_and_stays_there(rpc: RawConnection) -> None:
+def test_session_whose_start_was_missed_is_placed_by_its_prompt_and_stays_there(rpc: RawConnection) -> None:
     claude(rpc, "UserPromptSubmit", prompt="first", prompt_id="p1", cwd="/w/one")
     claude(rpc, "UserPromptSubmit", prompt="second", prompt_id="p2", cwd="/w/one/deeper")
     session = rpc.call("session.get", id="s")
     assert (session["projectPath"], session["title"], session["userPrompt"]) == ("/w/one", "first", "first")
 
 
-def test_a_denied_tool_is_known_from_its_batch_and_a_late_success_corrects_it(rpc: RawConnection) -> None:
+def test_denied_tool_is_known_from_its_batch_and_a_late_success_corrects_it(rpc: RawConnection) -> None:
     call: dict[str, Any] = {"tool_use_id": "t", "tool_name": "Bash", "tool_input": {"command": "rm -r /"}}
     claude(rpc, "PreToolUse", **call)
     claude(rpc, "PostToolBatch", tool_calls=[call | {"tool_response": "needs approval"}])

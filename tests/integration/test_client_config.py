@@ -16,7 +16,7 @@ def _delete_settings(shared_daemon: DaemonProcess) -> Iterator[None]:
     change_database(shared_daemon, "DELETE FROM config")
 
 
-def test_a_setting_is_set_read_changed_and_deleted(rpc: RawConnection) -> None:
+def test_setting_is_set_read_changed_and_deleted(rpc: RawConnection) -> None:
     assert rpc.call("config.get", namespace="plugin", key="colour") is None
     rpc.call("config.set", namespace="plugin", key="colour", value="red")
     entry = rpc.call("config.set", namespace="plugin", key="colour", value={"r": [1, None, 2.5]})
@@ -27,7 +27,7 @@ def test_a_setting_is_set_read_changed_and_deleted(rpc: RawConnection) -> None:
     assert rpc.call("config.get", namespace="plugin", key="colour") is None
 
 
-def test_a_stored_null_is_not_a_missing_one(rpc: RawConnection) -> None:
+def test_stored_null_is_not_a_missing_one(rpc: RawConnection) -> None:
     rpc.call("config.set", namespace="plugin", key="nothing", value=None)
     found = rpc.call("config.get", namespace="plugin", key="nothing")
     assert (found["key"], found["value"]) == ("nothing", None)
@@ -48,13 +48,13 @@ def test_namespaces_are_apart_and_listed_by_prefix(rpc: RawConnection) -> None:
     assert listed(limit=3, cursor=first["cursor"]) == ["a:y", "b:x.1"]
 
 
-def test_the_daemons_own_settings_are_elsewhere(rpc: RawConnection) -> None:
+def test_daemons_own_settings_are_elsewhere(rpc: RawConnection) -> None:
     rpc.call("config.set", namespace="clankersd", key="log_level", value="debug")
     levels = {one["key"]: one["value"] for one in rpc.call("daemon.config")["settings"]}
     assert levels["log_level"] == "info"
 
 
-def test_a_namespace_has_room_for_so_many_keys(rpc: RawConnection) -> None:
+def test_namespace_has_a_limit_of_keys(rpc: RawConnection) -> None:
     sets = [{"namespace": "full", "key": f"k{number}", "value": number} for number in range(1000)]
     calls = [{"jsonrpc": "2.0", "id": number, "method": "config.set"} for number in range(1000)]
     rpc.send([call | {"params": params} for call, params in zip(calls, sets, strict=True)])
@@ -93,7 +93,7 @@ def test_large_settings_come_in_several_pages(rpc: RawConnection) -> None:
         ({"namespace": "a", "key": "k", "value": "x" * 65_536}, "$.value"),
     ],
 )
-def test_bad_settings_are_refused_and_stored_nowhere(
+def test_invalid_settings_are_refused_and_not_stored(
     shared_daemon: DaemonProcess, params: dict[str, Any], names: str
 ) -> None:
     with shared_daemon.connect() as connection:

@@ -94,7 +94,7 @@ def test_one_process_cannot_hold_all_connections(limited_daemon: DaemonProcess) 
         eventually(lambda: connections(limited_daemon) > 0, "a place is free")
 
 
-def test_a_newcomer_gets_in_when_others_hold_all_they_may(limited_daemon: DaemonProcess) -> None:
+def test_newcomer_gets_in_when_others_hold_all_they_may(limited_daemon: DaemonProcess) -> None:
     with ExitStack() as stack:
         assert hold_elsewhere(stack, limited_daemon, LIMIT) == PER_PROCESS
         assert hold_elsewhere(stack, limited_daemon, LIMIT) == LIMIT - PER_PROCESS - LIMIT // 8
@@ -105,7 +105,7 @@ def test_a_newcomer_gets_in_when_others_hold_all_they_may(limited_daemon: Daemon
         assert connection.call("health")["ok"]
 
 
-def test_a_refused_client_reads_why_even_after_it_has_written(limited_daemon: DaemonProcess) -> None:
+def test_refused_client_reads_why_even_after_it_has_written(limited_daemon: DaemonProcess) -> None:
     with ExitStack() as stack:
         admitted(stack, limited_daemon, PER_PROCESS)
         for size in (100, 300_000, MAX_FRAME):
@@ -115,7 +115,7 @@ def test_a_refused_client_reads_why_even_after_it_has_written(limited_daemon: Da
                 assert extra.receive() is None
 
 
-def test_a_client_that_sends_too_much_reads_why_even_after_it_has_written(limited_daemon: DaemonProcess) -> None:
+def test_client_that_sends_too_much_reads_why_even_after_it_has_written(limited_daemon: DaemonProcess) -> None:
     with limited_daemon.connect() as connection:
         connection.socket.sendall(b"Content-Length: %d\r\n\r\n" % (MAX_FRAME + 1) + b"x" * MAX_FRAME)
         assert connection.receive()["error"]["code"] == -32700

@@ -371,7 +371,7 @@ async def test_nothing_is_written_aside(home: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_look_aside_that_nobody_waits_for_is_interrupted(home: Path) -> None:
+async def test_look_aside_that_nobody_waits_for_is_interrupted(home: Path) -> None:
     looking, over = threading.Event(), threading.Event()
     endless = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
 
@@ -395,5 +395,5 @@ async def test_a_look_aside_that_nobody_waits_for_is_interrupted(home: Path) -> 
     [("3.6.23", False), ("3.7.0", True), ("3.44.5", True), ("3.44.6", False), ("3.45.0", True), ("3.50.6", True),
      ("3.50.7", False), ("3.51.2", True), ("3.51.3", False), ("3.54.1", False)],
 )  # fmt: skip
-def test_a_sqlite_that_may_lose_commits_is_known_by_its_version(version: str, resets: bool) -> None:
+def test_sqlite_that_may_lose_commits_is_known_by_its_version(version: str, resets: bool) -> None:
     assert has_wal_reset_bug(version) is resets

@@ -19,7 +19,7 @@ def stored(connection: RawConnection) -> dict[str, Any]:
     return {name: session[name] for name in FULL}
 
 
-def test_a_session_is_read_back_as_it_was_sent(rpc: RawConnection) -> None:
+def test_session_is_read_back_as_it_was_sent(rpc: RawConnection) -> None:
     rpc.call("upsertSession", session=FULL)
     assert stored(rpc) == FULL
 
@@ -51,7 +51,7 @@ def test_given_values_replace_and_counters_only_grow(rpc: RawConnection) -> None
     assert (session["promptTokens"], session["completionTokens"]) == (120, 50)
 
 
-def test_an_event_before_its_session_makes_a_placeholder_that_the_session_fills(
+def test_event_before_its_session_makes_a_placeholder_that_the_session_fills(
     rpc: RawConnection,
 ) -> None:
     message = {"id": "m", "sessionId": "s", "role": "user", "textContent": "hi", "createdAt": 1700000001000}
@@ -79,7 +79,7 @@ def test_every_kind_of_event_may_come_before_its_session(
     assert sum(rpc.call("session.get", id="later")["counts"].values()) == 1
 
 
-def test_the_time_a_session_was_first_heard_of_gives_way_to_its_real_one_once(
+def test_time_a_session_was_first_heard_of_gives_way_to_its_real_one_once(
     rpc: RawConnection,
 ) -> None:
     rpc.call("upsertSession", session={"id": "s", "status": "busy"})
@@ -117,7 +117,7 @@ def test_replaying_events_changes_nothing(rpc: RawConnection) -> None:
     ] == before
 
 
-def test_a_message_and_a_tool_are_completed_by_later_events(rpc: RawConnection) -> None:
+def test_message_and_a_tool_are_completed_by_later_events(rpc: RawConnection) -> None:
     rpc.call("upsertMessage", message={"id": "m", "sessionId": "s", "role": "assistant", "model": "m-1"})
     rpc.call("upsertMessage", message={"id": "m", "sessionId": "s", "textContent": "done", "promptTokens": 7})
     (message,) = rpc.call("message.list", sessionId="s")["messages"]
@@ -129,7 +129,7 @@ def test_a_message_and_a_tool_are_completed_by_later_events(rpc: RawConnection) 
     assert (tool["toolInput"], tool["success"]) == ("{}", True)
 
 
-def test_a_bad_event_of_a_batch_fails_alone_and_is_reported_in_its_place(rpc: RawConnection) -> None:
+def test_bad_event_of_a_batch_fails_alone_and_is_reported_in_its_place(rpc: RawConnection) -> None:
     outcome = rpc.call(
         "events.batch",
         events=[
@@ -155,7 +155,7 @@ def test_a_bad_event_of_a_batch_fails_alone_and_is_reported_in_its_place(rpc: Ra
     [("promptTokens", -1), ("promptTokens", 2**63), ("cost", -0.5), ("createdAt", -5), ("createdAt", 1e18),
      ("title", 5), ("metadata", "text"), ("id", "x" * 2000)],
 )  # fmt: skip
-def test_a_bad_value_is_refused_by_name_and_changes_nothing(rpc: RawConnection, field: str, value: object) -> None:
+def test_bad_value_is_refused_by_name_and_changes_nothing(rpc: RawConnection, field: str, value: object) -> None:
     rpc.call("upsertSession", session=FULL)
     error = rpc.request("upsertSession", {"session": {"id": "s", "title": "changed", field: value}})["error"]
     assert error["code"] == -32602

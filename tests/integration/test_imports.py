@@ -72,7 +72,7 @@ def test_claude_codes_history_comes_in_once(rpc: RawConnection, user: Path) -> N
     assert rpc.call("search", query="third")["hits"]
 
 
-def test_a_dry_run_tells_the_same_and_stores_nothing(rpc: RawConnection, user: Path) -> None:
+def test_dry_run_tells_the_same_and_stores_nothing(rpc: RawConnection, user: Path) -> None:
     transcript(user, "one", "first", "the PASSWORD=hunter2hunter2x is it")
     before = rpc.call("capture.status")["redacted"]
     tried = imported(rpc, "claude-code", dryRun=True)
@@ -109,7 +109,7 @@ def test_with_no_history_nothing_comes_in(rpc: RawConnection) -> None:
     assert counted(imported(rpc, "opencode")) == (0, 0, 0)
 
 
-def test_a_harness_that_keeps_no_history_we_know_is_refused(rpc: RawConnection) -> None:
+def test_harness_that_keeps_no_history_we_know_is_refused(rpc: RawConnection) -> None:
     error = rpc.request("import.start", {"harness": "emacs"})["error"]
     assert error["code"] == -32602
     assert "$.harness" in error["message"]
@@ -210,7 +210,7 @@ def test_opencodes_history_comes_in_once(rpc: RawConnection, user: Path, keep: A
     assert rpc.call("stats")["totals"]["promptTokens"] == 79
 
 
-def test_a_session_in_both_places_comes_in_from_the_database(rpc: RawConnection, user: Path) -> None:
+def test_session_in_both_places_comes_in_from_the_database(rpc: RawConnection, user: Path) -> None:
     database(user)
     storage(user)
     storage(user, "ses_2")
@@ -227,7 +227,7 @@ def test_opencodes_own_database_is_left_as_it_is(rpc: RawConnection, user: Path)
 # -- clankers-ctl import
 
 
-def test_the_command_tells_what_came_in(shared_daemon: DaemonProcess, user: Path) -> None:
+def test_command_tells_what_came_in(shared_daemon: DaemonProcess, user: Path) -> None:
     transcript(user, "one", "first", "PASSWORD=hunter2hunter2x")
     tried = ctl(shared_daemon, "import", "claude-code", "--dry-run")
     assert tried.code == 0, tried.err
@@ -240,5 +240,5 @@ def test_the_command_tells_what_came_in(shared_daemon: DaemonProcess, user: Path
     assert again["result"]["messages"] == 0
 
 
-def test_the_command_refuses_what_it_does_not_know(shared_daemon: DaemonProcess) -> None:
+def test_command_refuses_what_it_does_not_know(shared_daemon: DaemonProcess) -> None:
     assert ctl(shared_daemon, "import", "emacs").code == 2

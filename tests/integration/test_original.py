@@ -17,7 +17,7 @@ def test_health_has_ok_and_version(shared_daemon: DaemonProcess) -> None:
     assert result["version"] == "0.1.0"
 
 
-def test_the_database_is_there_and_named(shared_daemon: DaemonProcess) -> None:
+def test_database_is_there_and_named(shared_daemon: DaemonProcess) -> None:
     with shared_daemon.connect() as connection:
         assert connection.request("getDbPath")["result"] == {"dbPath": str(shared_daemon.database)}
         assert connection.call("ensureDb") == {"dbPath": str(shared_daemon.database), "created": False}
@@ -55,7 +55,7 @@ LACKING = [(method, field) for method, (_, _, whole) in WHOLE.items() for field 
 
 @pytest.mark.parametrize("absent", ["absent", "empty"])
 @pytest.mark.parametrize(("method", "field"), LACKING)
-def test_a_missing_required_field_is_4001_and_named(
+def test_missing_required_field_is_4001_and_named(
     shared_daemon: DaemonProcess, method: str, field: str, absent: str
 ) -> None:
     key, words, whole = WHOLE[method]
@@ -80,13 +80,13 @@ def test_missing_params_and_wrong_types_are_32602(shared_daemon: DaemonProcess, 
             assert error["message"].startswith("invalid params: ")
 
 
-def test_an_unknown_method_is_32601_and_named(shared_daemon: DaemonProcess) -> None:
+def test_unknown_method_is_32601_and_named(shared_daemon: DaemonProcess) -> None:
     with shared_daemon.connect() as connection:
         error = connection.request("upsertEverything", {})["error"]
     assert error == {"code": -32601, "message": "method not found: upsertEverything"}
 
 
-def test_a_logged_line_lands_in_the_log_with_component_and_request_id(shared_daemon: DaemonProcess) -> None:
+def test_logged_line_lands_in_the_log_with_component_and_request_id(shared_daemon: DaemonProcess) -> None:
     with shared_daemon.connect() as connection:
         connection.call("log.write", **ENVELOPE, entry={"level": "warn", "message": "odd", "requestId": "r-1"})
         connection.call("log.write", **ENVELOPE, entry={"level": "debug", "message": "below the level"})

@@ -216,7 +216,7 @@ def test_every_single_payload_of_either_is_survived_by_every_adapter(
             assert "error" not in reply, (path.name, reply)
 
 
-def test_a_fork_whose_original_is_gone_keeps_what_it_repeats(fresh_daemon: DaemonProcess, harness_home: Path) -> None:
+def test_fork_whose_original_is_gone_keeps_what_it_repeats(fresh_daemon: DaemonProcess, harness_home: Path) -> None:
     folder = put_transcripts(harness_home)
     (folder / "11111111-2222-4333-8444-555555555555.jsonl").unlink()
     for other in folder.iterdir():

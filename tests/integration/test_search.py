@@ -2,9 +2,9 @@
 
 import itertools
 import json
-import math
 import random
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -440,17 +440,19 @@ def test_min_score_never_removes_a_keyword_hit(filled: RawConnection, documents:
     assert all(hit["score"] >= 0.9 for hit in few)
 
 
-def test_half_life_halves_the_score_of_old_hits(filled: RawConnection) -> None:
+def test_half_life_halves_the_score_of_old_hits(filled: RawConnection, documents: list[dict[str, Any]]) -> None:
     plain = {hit["chunkId"]: hit for hit in search(filled, "amber", mode="keyword", limit=100)["hits"]}
-    aged = search(filled, "amber", mode="keyword", limit=100, halfLifeDays=365, explain=True)["hits"]
-    assert len(aged) == len(plain)
-    [factor] = {
-        round(math.log2(hit["components"]["recency"]) * 365 + (hit["createdAt"] - BEGAN) / -DAY, 1) for hit in aged[:1]
-    }
-    for hit in aged:
-        assert hit["score"] == pytest.approx(plain[hit["chunkId"]]["score"] * hit["components"]["recency"], abs=2e-6)
-        age = -math.log2(hit["components"]["recency"]) * 365  # days
-        assert age == pytest.approx(-factor - (hit["createdAt"] - BEGAN) / DAY, abs=0.2) or age == 0
+    created = {one["id"]: one["created"] for one in documents if one["source"] == "sessions"}
+    before = time.time() * 1000
+    answer = search(filled, "amber", mode="keyword", limit=100, halfLifeDays=365, explain=True)
+    after = time.time() * 1000
+    assert {hit["chunkId"] for hit in answer["hits"]} == plain.keys()
+    for name, hit in zip(names(answer), answer["hits"], strict=True):
+        at = created.get(name, before)  # the files were written just now
+        oldest, youngest = (0.5 ** (max(0.0, now - at) / DAY / 365) for now in (after, before))
+        recency = hit["components"]["recency"]
+        assert oldest - 1e-3 <= recency <= youngest + 1e-5
+        assert hit["score"] == pytest.approx(plain[hit["chunkId"]]["score"] * recency, abs=2e-6)
 
 
 def test_diversity_ranks_near_duplicates_lower() -> None:

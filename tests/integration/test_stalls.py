@@ -37,7 +37,7 @@ def slow_rpc(shared_daemon: DaemonProcess) -> Iterator[RawConnection]:
         "frame of empty arrays",
     ],
 )
-def test_a_large_input_does_not_keep_another_client_waiting(
+def test_large_input_does_not_keep_another_client_waiting(
     shared_daemon: DaemonProcess, slow_rpc: RawConnection, name: str
 ) -> None:
     """The worst answer is compared with the time that the request itself takes, which it was nearly equal to, and with
@@ -61,7 +61,7 @@ def test_writes_of_a_connection_keep_their_order_around_a_large_one(slow_rpc: Ra
     assert stored["rows"] == [["last"]]
 
 
-def test_a_request_after_a_large_write_sees_it_deleted(slow_rpc: RawConnection) -> None:
+def test_request_after_a_large_write_sees_it_deleted(slow_rpc: RawConnection) -> None:
     slow_rpc.send(request(1, "upsertMessage", message=message("gone", session="going", text=prose(2 * MEGABYTE))))
     slow_rpc.send(request(2, "upsertSession", session={"id": "going", "title": "after"}))
     slow_rpc.send(request(3, "session.delete", id="going"))
@@ -70,7 +70,7 @@ def test_a_request_after_a_large_write_sees_it_deleted(slow_rpc: RawConnection) 
     assert "error" in slow_rpc.request("session.get", {"id": "going"})
 
 
-def test_a_large_request_that_fails_lets_the_next_one_start(slow_rpc: RawConnection) -> None:
+def test_large_request_that_fails_lets_the_next_one_start(slow_rpc: RawConnection) -> None:
     slow_rpc.send(request(1, "upsertMessage", message={"id": "nobody", "textContent": prose(MEGABYTE)}))
     slow_rpc.send(request(2, "upsertMessage", message=message("somebody")))
     replies = {reply["id"]: reply for reply in (slow_rpc.receive() for _ in range(2))}
@@ -78,13 +78,13 @@ def test_a_large_request_that_fails_lets_the_next_one_start(slow_rpc: RawConnect
     assert "result" in replies[2]
 
 
-def test_a_batch_of_calls_with_large_ones_is_answered_whole(slow_rpc: RawConnection) -> None:
+def test_batch_of_calls_with_large_ones_is_answered_whole(slow_rpc: RawConnection) -> None:
     texts = [prose(300_000), "short", prose(200_000), "short too"]
     slow_rpc.send([request(n, "upsertMessage", message=message(f"b{n}", text=text)) for n, text in enumerate(texts)])
     assert sorted(reply["id"] for reply in slow_rpc.receive()) == [0, 1, 2, 3]
 
 
-def test_a_connection_that_leaves_while_its_large_request_is_prepared_harms_nobody(
+def test_connection_that_leaves_while_its_large_request_is_prepared_harms_nobody(
     shared_daemon: DaemonProcess,
 ) -> None:
     with shared_daemon.connect() as leaving:
@@ -94,7 +94,7 @@ def test_a_connection_that_leaves_while_its_large_request_is_prepared_harms_nobo
         assert other.call("upsertMessage", message=message("other")) == {"ok": True}
 
 
-def test_a_long_text_is_found_by_its_last_words_once_it_is_indexed(slow_rpc: RawConnection) -> None:
+def test_long_text_is_found_by_its_last_words_once_it_is_indexed(slow_rpc: RawConnection) -> None:
     slow_rpc.call("upsertMessage", message=message("long", text=f"{prose(2 * MEGABYTE)}\nquetzalcoatl"))
     settled(slow_rpc)
     hits = slow_rpc.call("search", query="quetzalcoatl", mode="keyword")["hits"]
@@ -103,12 +103,12 @@ def test_a_long_text_is_found_by_its_last_words_once_it_is_indexed(slow_rpc: Raw
     assert pieces > 1000
 
 
-def test_a_log_line_of_a_client_is_bounded(slow_rpc: RawConnection) -> None:
+def test_log_line_of_a_client_is_bounded(slow_rpc: RawConnection) -> None:
     for entry in ({"message": "x" * 100_000}, {"message": "m", "context": {"text": "x" * 100_000}}):
         assert "65536 bytes - at `$.entry." in slow_rpc.request("log.write", {"entry": entry})["error"]["message"]
 
 
-def test_a_hook_event_that_comes_twice_counts_once(shared_daemon: DaemonProcess, slow_rpc: RawConnection) -> None:
+def test_hook_event_that_comes_twice_counts_once(shared_daemon: DaemonProcess, slow_rpc: RawConnection) -> None:
     event = {
         "hook_event_name": "UserPromptSubmit",
         "session_id": "h",

@@ -37,7 +37,7 @@ def store(connection: RawConnection, name: str, session: str = "s", role: str = 
     connection.call("upsertMessage", message={"id": name, "sessionId": session, "role": role, "textContent": "hello"})
 
 
-def test_sessions_and_messages_are_told_with_what_is_known_of_them(shared_daemon: DaemonProcess) -> None:
+def test_notifications_of_sessions_and_messages_have_their_facts(shared_daemon: DaemonProcess) -> None:
     with shared_daemon.connect() as writer, shared_daemon.connect() as reader:
         subscribe(reader, "session", "message")
         writer.call("upsertSession", session={"id": "s", "projectPath": "/src/shop", "chatId": "room"})
@@ -53,7 +53,7 @@ def test_sessions_and_messages_are_told_with_what_is_known_of_them(shared_daemon
         assert (told["kind"], told["action"], told["facts"]["chatId"]) == ("session", "deleted", "room")
 
 
-def test_every_way_in_is_told_of(shared_daemon: DaemonProcess) -> None:
+def test_notifications_come_from_every_way_to_store_a_message(shared_daemon: DaemonProcess) -> None:
     with shared_daemon.connect() as writer, shared_daemon.connect() as reader:
         subscribe(reader, "message")
         store(writer, "upserted")
@@ -75,7 +75,7 @@ def test_every_way_in_is_told_of(shared_daemon: DaemonProcess) -> None:
         ({"id": "a-user"}, ["a-user"]),
     ],
 )
-def test_only_what_meets_the_filters_is_told(
+def test_filters_select_the_notifications(
     shared_daemon: DaemonProcess, filters: dict[str, str], expected: list[str]
 ) -> None:
     with shared_daemon.connect() as writer, shared_daemon.connect() as reader:
@@ -90,7 +90,7 @@ def test_only_what_meets_the_filters_is_told(
         assert changes_until(reader, "end")[:-1] == expected
 
 
-def test_a_role_that_is_known_already_is_told_when_a_part_of_the_message_comes_later(
+def test_role_filter_uses_the_stored_role_of_a_partial_message(
     shared_daemon: DaemonProcess,
 ) -> None:
     with shared_daemon.connect() as writer, shared_daemon.connect() as reader:
@@ -100,7 +100,7 @@ def test_a_role_that_is_known_already_is_told_when_a_part_of_the_message_comes_l
         assert next_change(reader)["id"] == "m"
 
 
-def test_jobs_and_schedules_are_told_of(home: Path) -> None:
+def test_notifications_of_jobs_and_schedules(home: Path) -> None:
     with running_daemon(home) as daemon, daemon.connect() as writer, daemon.connect() as reader:
         subscribe(reader, "job", "schedule")
         job = writer.call("db.check")["jobId"]
@@ -116,7 +116,7 @@ def test_jobs_and_schedules_are_told_of(home: Path) -> None:
         ]  # fmt: skip
 
 
-def test_memories_are_told_of_with_their_scope_and_project(shared_daemon: DaemonProcess) -> None:
+def test_notifications_of_memories_have_scope_and_project(shared_daemon: DaemonProcess) -> None:
     with shared_daemon.connect() as writer, shared_daemon.connect() as reader, shared_daemon.connect() as elsewhere:
         subscribe(reader, "memory", project="/src/shop")
         subscribe(elsewhere, "memory", project="/src/other")
@@ -134,7 +134,7 @@ def test_memories_are_told_of_with_their_scope_and_project(shared_daemon: Daemon
         assert next_change(elsewhere)["facts"]["projectPath"] == "/src/other"
 
 
-def test_documents_are_told_of_with_their_source_and_project(shared_daemon: DaemonProcess, tmp_path: Path) -> None:
+def test_notifications_of_documents_have_source_and_project(shared_daemon: DaemonProcess, tmp_path: Path) -> None:
     with shared_daemon.connect() as writer, shared_daemon.connect() as reader, shared_daemon.connect() as elsewhere:
         subscribe(reader, "document", project=str(tmp_path))
         subscribe(elsewhere, "document", id="other")
@@ -156,7 +156,7 @@ def test_documents_are_told_of_with_their_source_and_project(shared_daemon: Daem
         eventually(lambda: writer.call("job.status", id=job)["state"] == "done", "the job has ended")
 
 
-def test_skills_are_told_of_by_name(shared_daemon: DaemonProcess) -> None:
+def test_notifications_of_skills_have_their_name(shared_daemon: DaemonProcess) -> None:
     with shared_daemon.connect() as writer, shared_daemon.connect() as reader:
         subscribe(reader, "skill")
         text = "---\nname: bisect\ndescription: Find the commit\n---\nRun git bisect.\n"
@@ -173,7 +173,7 @@ def test_skills_are_told_of_by_name(shared_daemon: DaemonProcess) -> None:
         assert {one["id"] for one in told} == {skill["id"]}
 
 
-def test_what_is_told_is_committed(shared_daemon: DaemonProcess) -> None:
+def test_notification_comes_after_the_commit(shared_daemon: DaemonProcess) -> None:
     with shared_daemon.connect() as writer, shared_daemon.connect() as reader:
         subscribe(reader, "message")
         for number in range(20):
@@ -192,7 +192,7 @@ def test_what_is_told_is_committed(shared_daemon: DaemonProcess) -> None:
             writer.receive()
 
 
-def test_unsubscribing_ends_it_and_only_ones_own(shared_daemon: DaemonProcess) -> None:
+def test_unsubscribe_ends_only_subscriptions_of_the_same_connection(shared_daemon: DaemonProcess) -> None:
     with shared_daemon.connect() as writer, shared_daemon.connect() as reader:
         subscription = subscribe(reader, "message")
         other = writer.request("unsubscribe", {"subscriptionId": subscription})
@@ -205,16 +205,25 @@ def test_unsubscribing_ends_it_and_only_ones_own(shared_daemon: DaemonProcess) -
         assert next_change(reader)["id"] == "end"
 
 
-def test_a_subscription_ends_with_its_connection(shared_daemon: DaemonProcess) -> None:
-    with shared_daemon.connect() as writer:
+def test_subscription_ends_with_its_connection(shared_daemon: DaemonProcess, rpc: RawConnection) -> None:
+    def subscriptions() -> int:
+        return int(rpc.call("daemon.status")["subscriptions"])
+
+    eventually(lambda: subscriptions() == 0, "the subscriptions of earlier tests have ended")
+    with shared_daemon.connect() as staying:
+        subscribe(staying, "message")
         for _ in range(5):
-            with shared_daemon.connect() as reader:
-                subscribe(reader, "message")
-            store(writer, "m")
-        assert writer.call("health")["ok"] is True
+            with shared_daemon.connect() as leaving:
+                subscribe(leaving, "message")
+                subscribe(leaving, "session", "memory")
+                assert subscriptions() >= 3
+        eventually(lambda: subscriptions() == 1, "only the open connection has a subscription")
+        store(rpc, "m")
+        assert next_change(staying)["id"] == "m"
+    eventually(lambda: subscriptions() == 0, "no subscription is left")
 
 
-def test_a_slow_subscriber_is_dropped_with_a_notice_and_slows_nobody_down(shared_daemon: DaemonProcess) -> None:
+def test_slow_subscriber_is_dropped_with_a_notice_and_slows_nobody_down(shared_daemon: DaemonProcess) -> None:
     with shared_daemon.connect() as writer, shared_daemon.connect() as slow, shared_daemon.connect() as quick:
         subscription = subscribe(slow, "message")
         subscribe(quick, "message", id="last")
@@ -240,7 +249,7 @@ def test_a_slow_subscriber_is_dropped_with_a_notice_and_slows_nobody_down(shared
         assert next_change(slow)["id"] == "heard"
 
 
-def test_a_subscriber_that_hangs_up_in_the_middle_harms_nobody(shared_daemon: DaemonProcess) -> None:
+def test_subscriber_that_hangs_up_in_the_middle_harms_nobody(shared_daemon: DaemonProcess) -> None:
     with shared_daemon.connect() as writer:
         reader = shared_daemon.connect()
         subscribe(reader, "message", "session")
@@ -252,7 +261,7 @@ def test_a_subscriber_that_hangs_up_in_the_middle_harms_nobody(shared_daemon: Da
         eventually(lambda: writer.call("query", sql=counted)["rows"] == [[200]], "all messages are stored")
 
 
-def test_a_connection_has_so_many_subscriptions_and_no_more(rpc: RawConnection) -> None:
+def test_connection_has_a_limit_of_subscriptions(rpc: RawConnection) -> None:
     for _ in range(100):
         subscribe(rpc, "memory")
     reply = rpc.request("subscribe", {"kinds": ["memory"]})
@@ -272,7 +281,7 @@ def test_a_connection_has_so_many_subscriptions_and_no_more(rpc: RawConnection) 
         ({"kinds": ["session"], "colour": "red"}, "colour"),
     ],
 )
-def test_filters_that_mean_nothing_are_refused(
+def test_filters_that_do_not_apply_to_the_kind_are_refused(
     shared_daemon: DaemonProcess, params: dict[str, Any], names: str
 ) -> None:
     with shared_daemon.connect() as connection:

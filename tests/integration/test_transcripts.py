@@ -90,7 +90,7 @@ def reading(connection: RawConnection) -> dict[str, Any]:
     return dict(connection.call("capture.status")["transcripts"])
 
 
-def test_what_no_hook_told_is_read_after_a_stop(rpc: RawConnection, folder: Path) -> None:
+def test_transcript_adds_what_no_hook_sent_after_a_stop(rpc: RawConnection, folder: Path) -> None:
     transcript = Transcript(folder)
     transcript.prompt(1, "list the files")
     transcript.answer(1, {"type": "thinking", "thinking": "hm"}, say("I will look."), use("t1", command="ls"))
@@ -107,7 +107,7 @@ def test_what_no_hook_told_is_read_after_a_stop(rpc: RawConnection, folder: Path
     assert rpc.call("stats")["totals"]["promptTokens"] == 206
 
 
-def test_the_end_that_a_hook_told_is_taken_over_when_it_is_written_at_last(rpc: RawConnection, folder: Path) -> None:
+def test_end_that_a_hook_told_is_taken_over_when_it_is_written_at_last(rpc: RawConnection, folder: Path) -> None:
     before = reading(rpc)["files"]
     transcript = Transcript(folder)
     transcript.prompt(1, "hello")
@@ -122,7 +122,7 @@ def test_the_end_that_a_hook_told_is_taken_over_when_it_is_written_at_last(rpc: 
     assert answer.startswith("p1-")
 
 
-def test_a_message_that_is_cut_in_two_readings_is_whole_in_the_end(rpc: RawConnection, folder: Path) -> None:
+def test_message_that_is_cut_in_two_readings_is_whole_in_the_end(rpc: RawConnection, folder: Path) -> None:
     transcript = Transcript(folder)
     transcript.prompt(1, "go")
     transcript.answer(1, say("First half."))
@@ -147,7 +147,7 @@ def test_lines_that_are_no_json_are_skipped_and_counted(rpc: RawConnection, fold
     assert reading(rpc)["malformed"] == before + 4
 
 
-def test_a_line_that_is_being_written_is_read_when_it_is_finished(rpc: RawConnection, folder: Path) -> None:
+def test_line_that_is_being_written_is_read_when_it_is_finished(rpc: RawConnection, folder: Path) -> None:
     before = reading(rpc)["malformed"]
     transcript = Transcript(folder)
     transcript.prompt(1, "one")
@@ -163,7 +163,7 @@ def test_a_line_that_is_being_written_is_read_when_it_is_finished(rpc: RawConnec
     assert reading(rpc)["malformed"] == before
 
 
-def test_a_transcript_that_was_replaced_is_read_from_its_beginning(rpc: RawConnection, folder: Path) -> None:
+def test_transcript_that_was_replaced_is_read_from_its_beginning(rpc: RawConnection, folder: Path) -> None:
     transcript = Transcript(folder)
     for number in range(5):
         transcript.prompt(number, f"before {number}")
@@ -176,7 +176,7 @@ def test_a_transcript_that_was_replaced_is_read_from_its_beginning(rpc: RawConne
     eventually(lambda: len(messages(rpc)) == 7, "the other is read")
 
 
-def test_a_transcript_that_was_cut_short_changes_nothing(rpc: RawConnection, folder: Path) -> None:
+def test_transcript_that_was_cut_short_changes_nothing(rpc: RawConnection, folder: Path) -> None:
     transcript = Transcript(folder)
     for number in range(5):
         transcript.prompt(number, f"prompt {number}")
@@ -206,7 +206,7 @@ def test_many_megabytes_are_read_piece_by_piece(rpc: RawConnection, folder: Path
     assert max(len(tool["toolOutput"]) for tool in tools) < 11_000
 
 
-def test_a_subagents_transcript_belongs_to_its_session(rpc: RawConnection, folder: Path) -> None:
+def test_subagents_transcript_belongs_to_its_session(rpc: RawConnection, folder: Path) -> None:
     transcript = Transcript(folder)
     transcript.prompt(1, "delegate")
     path = folder / SESSION / "subagents"
@@ -299,7 +299,7 @@ def test_what_was_written_while_the_daemon_was_away_is_read_at_its_start(home: P
         eventually(lambda: len(messages(connection)) == 2, "it is read on")
 
 
-def test_a_transcript_that_was_wanted_when_the_daemon_died_is_read_by_the_next(home: Path) -> None:
+def test_transcript_that_was_wanted_when_the_daemon_died_is_read_by_the_next(home: Path) -> None:
     transcript = Transcript(project_folder(home))
     with running_daemon(home, HOME=str(home / "user")) as daemon, daemon.connect() as connection:
         tell(connection, "Stop", transcript)
@@ -309,7 +309,7 @@ def test_a_transcript_that_was_wanted_when_the_daemon_died_is_read_by_the_next(h
         eventually(lambda: len(messages(connection)) == 1, "it is read")
 
 
-def test_a_compaction_is_stored_once_with_its_summary_and_tokens(rpc: RawConnection, folder: Path) -> None:
+def test_compaction_is_stored_once_with_its_summary_and_tokens(rpc: RawConnection, folder: Path) -> None:
     transcript = Transcript(folder)
     transcript.prompt(1, "go")
     tell(
@@ -336,7 +336,7 @@ def test_a_compaction_is_stored_once_with_its_summary_and_tokens(rpc: RawConnect
     assert [text for _, text, _ in messages(rpc)] == ["go"]
 
 
-def test_a_project_that_declines_is_not_read(rpc: RawConnection, home: Path, folder: Path) -> None:
+def test_project_that_declines_is_not_read(rpc: RawConnection, home: Path, folder: Path) -> None:
     before = reading(rpc)["files"]
     project = home / "private"
     project.mkdir()
@@ -351,7 +351,7 @@ def test_a_project_that_declines_is_not_read(rpc: RawConnection, home: Path, fol
     assert messages(rpc, "private") == []
 
 
-def test_a_deleted_session_does_not_come_back_by_being_looked_at(rpc: RawConnection, folder: Path) -> None:
+def test_deleted_session_does_not_come_back_by_being_looked_at(rpc: RawConnection, folder: Path) -> None:
     deleted, other = Transcript(folder), Transcript(folder, "other")
     deleted.prompt(1, "forget this")
     deleted.answer(1, say("Forgotten."))

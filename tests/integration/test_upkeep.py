@@ -47,7 +47,7 @@ def test_progress_is_told_to_the_connection_that_began_the_job(rpc: RawConnectio
     assert {note["id"] for note in told} == {job_id}
 
 
-def test_a_job_is_cancelled_between_two_of_its_steps(rpc: RawConnection) -> None:
+def test_job_is_cancelled_between_two_of_its_steps(rpc: RawConnection) -> None:
     fill(rpc, 6000)
     rpc.call("session.delete", id="s")
     job_id = rpc.call("db.vacuum")["jobId"]
@@ -60,7 +60,7 @@ def test_a_job_is_cancelled_between_two_of_its_steps(rpc: RawConnection) -> None
     assert rpc.call("health")["ok"]
 
 
-def test_a_job_that_a_kill_interrupted_is_not_running_after_the_next_start(fresh_daemon: DaemonProcess) -> None:
+def test_job_that_a_kill_interrupted_is_not_running_after_the_next_start(fresh_daemon: DaemonProcess) -> None:
     fresh_daemon.kill()
     raw = apsw.Connection(str(fresh_daemon.database))
     raw.execute("INSERT INTO jobs (id, kind, state, created_at) VALUES ('j', 'vacuum', 'running', 1)")
@@ -89,7 +89,7 @@ def test_rolling_back_refuses_events_until_the_schema_is_back(fresh_daemon: Daem
     assert rpc.call("db.migrate")["applied"] == []
 
 
-def test_a_newer_database_is_refused_with_a_reason_and_left_alone(fresh_daemon: DaemonProcess) -> None:
+def test_newer_database_is_refused_with_a_reason_and_left_alone(fresh_daemon: DaemonProcess) -> None:
     fresh_daemon.stop()
     raw = apsw.Connection(str(fresh_daemon.database))
     raw.execute("INSERT INTO _migrations (version, name, checksum, applied_at) VALUES (9999, 'x', 'x', 1)")

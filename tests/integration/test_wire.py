@@ -20,7 +20,7 @@ def test_requests_on_one_connection_are_answered_each_by_its_id(shared_daemon: D
     assert answered == {f"req-{number}" for number in range(200)}
 
 
-def test_a_write_sent_after_another_wins_however_they_are_packed(shared_daemon: DaemonProcess) -> None:
+def test_write_sent_after_another_wins_however_they_are_packed(shared_daemon: DaemonProcess) -> None:
     def titled(title: str) -> dict[str, object]:
         return {"jsonrpc": "2.0", "id": title, "method": "upsertSession",
                 "params": {"session": {"id": "s", "title": title}}}  # fmt: skip
@@ -51,7 +51,7 @@ def connection_title(daemon: DaemonProcess) -> str:
         return str(connection.call("session.get", id="s")["title"])
 
 
-def test_a_batch_is_answered_as_one_array_without_its_notifications(shared_daemon: DaemonProcess) -> None:
+def test_batch_is_answered_as_one_array_without_its_notifications(shared_daemon: DaemonProcess) -> None:
     with shared_daemon.connect() as connection:
         connection.send(
             [
@@ -68,14 +68,14 @@ def test_a_batch_is_answered_as_one_array_without_its_notifications(shared_daemo
 
 
 @pytest.mark.parametrize("batch", [[], [{"jsonrpc": "2.0", "id": 1, "method": "health"}] * 1001])
-def test_an_empty_or_enormous_batch_is_refused_whole(shared_daemon: DaemonProcess, batch: list[object]) -> None:
+def test_empty_or_enormous_batch_is_refused_whole(shared_daemon: DaemonProcess, batch: list[object]) -> None:
     with shared_daemon.connect() as connection:
         connection.send(batch)
         assert connection.receive()["error"]["code"] == -32600
         assert connection.call("health")["ok"]
 
 
-def test_a_notification_gets_no_reply_and_its_failure_is_logged(shared_daemon: DaemonProcess) -> None:
+def test_notification_gets_no_reply_and_its_failure_is_logged(shared_daemon: DaemonProcess) -> None:
     with shared_daemon.connect() as connection:
         connection.send({"jsonrpc": "2.0", "method": "upsertSession", "params": {"session": {}}})
         assert connection.request("health")["result"]["ok"]
@@ -102,7 +102,7 @@ def test_what_is_no_request_is_told_so(shared_daemon: DaemonProcess, request_: o
         assert connection.receive()["error"]["code"] == -32600
 
 
-def test_a_client_that_half_closes_still_gets_its_replies(shared_daemon: DaemonProcess) -> None:
+def test_client_that_half_closes_still_gets_its_replies(shared_daemon: DaemonProcess) -> None:
     with shared_daemon.connect() as connection:
         for number in range(20):
             connection.send({"jsonrpc": "2.0", "id": number, "method": "upsertMessage",
@@ -112,7 +112,7 @@ def test_a_client_that_half_closes_still_gets_its_replies(shared_daemon: DaemonP
         assert connection.receive() is None
 
 
-def test_a_client_that_dies_before_its_reply_harms_nobody_and_its_event_is_stored(
+def test_client_that_dies_before_its_reply_harms_nobody_and_its_event_is_stored(
     shared_daemon: DaemonProcess,
 ) -> None:
     with shared_daemon.connect() as witness:
@@ -129,7 +129,7 @@ def test_a_client_that_dies_before_its_reply_harms_nobody_and_its_event_is_store
         assert len(stored) == 20
 
 
-def test_a_client_that_never_reads_is_only_slow_for_itself(shared_daemon: DaemonProcess) -> None:
+def test_client_that_never_reads_is_only_slow_for_itself(shared_daemon: DaemonProcess) -> None:
     with shared_daemon.connect() as deaf:
         deaf.call("upsertMessage", message={"id": "long", "sessionId": "s", "textContent": "x" * 300_000})
         deaf.socket.settimeout(0.5)
@@ -146,7 +146,7 @@ def deaf_and_sending(connection: RawConnection, request: bytes) -> None:
         connection.socket.sendall(request)
 
 
-def test_a_frame_beyond_the_limit_ends_that_connection_with_a_reason(shared_daemon: DaemonProcess) -> None:
+def test_frame_beyond_the_limit_ends_that_connection_with_a_reason(shared_daemon: DaemonProcess) -> None:
     with shared_daemon.connect() as connection:
         connection.socket.sendall(b"Content-Length: %d\r\n\r\n" % (MAX_FRAME + 1))
         error = connection.receive()["error"]
@@ -166,14 +166,14 @@ def test_requests_before_a_broken_frame_are_answered(shared_daemon: DaemonProces
         assert connection.receive() is None
 
 
-def test_a_body_that_is_not_json_is_told_so_and_the_connection_goes_on(shared_daemon: DaemonProcess) -> None:
+def test_body_that_is_not_json_is_told_so_and_the_connection_goes_on(shared_daemon: DaemonProcess) -> None:
     with shared_daemon.connect() as connection:
         connection.socket.sendall(frame(b"\x80"))
         assert connection.receive()["error"]["code"] == -32700
         assert connection.call("health")["ok"]
 
 
-def test_a_large_frame_is_taken(shared_daemon: DaemonProcess) -> None:
+def test_large_frame_is_taken(shared_daemon: DaemonProcess) -> None:
     text = "x" * (8 * 1024 * 1024)
     with shared_daemon.connect() as connection:
         connection.call("upsertMessage", message={"id": "big", "sessionId": "s", "textContent": text})
@@ -187,14 +187,14 @@ def test_discovery_is_served(shared_daemon: DaemonProcess) -> None:
     assert "upsertSession" in {method["name"] for method in document["methods"]}
 
 
-def test_an_unknown_parameter_of_a_new_method_is_named(shared_daemon: DaemonProcess) -> None:
+def test_unknown_parameter_of_a_new_method_is_named(shared_daemon: DaemonProcess) -> None:
     with shared_daemon.connect() as connection:
         error = connection.request("session.list", {"projct": "/x"})["error"]
     assert error["code"] == -32602
     assert "projct" in error["message"]
 
 
-def test_the_envelope_is_accepted_everywhere(shared_daemon: DaemonProcess) -> None:
+def test_envelope_is_accepted_everywhere(shared_daemon: DaemonProcess) -> None:
     with shared_daemon.connect() as connection:
         page = connection.call("session.list", schemaVersion="v1", client={"name": "x", "version": "1"})
     assert page["sessions"] == []

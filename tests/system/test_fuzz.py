@@ -182,7 +182,7 @@ def test_known_ugly_bodies(shared_daemon: DaemonProcess, body: bytes) -> None:
     ],
     ids=lambda header: repr(header[:30]),
 )
-def test_a_bad_header_ends_its_connection_only(shared_daemon: DaemonProcess, header: bytes) -> None:
+def test_bad_header_ends_its_connection_only(shared_daemon: DaemonProcess, header: bytes) -> None:
     with shared_daemon.connect() as other:
         assert_well(shared_daemon, exchange(shared_daemon, header))
         assert other.call("health")["ok"]

@@ -29,7 +29,7 @@ def begin_endless_query(connection: RawConnection) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_with_exit_code_0_and_removes_the_socket(fresh_daemon: DaemonProcess, number: int) -> None:
+def test_signal_ends_it_with_exit_code_0_and_removes_the_socket(fresh_daemon: DaemonProcess, number: int) -> None:
     with fresh_daemon.connect() as connection:
         connection.call("upsertMessage", message={"id": "m", "sessionId": "s"})
         fresh_daemon.signal(number)
@@ -47,7 +47,7 @@ def test_after_a_clean_end_everything_is_in_the_one_file(fresh_daemon: DaemonPro
     assert sorted(path.name for path in fresh_daemon.data.glob("clankers.db-*")) == []
 
 
-def test_a_request_in_flight_is_answered_before_the_end(home: Path) -> None:
+def test_request_in_flight_is_answered_before_the_end(home: Path) -> None:
     with running_daemon(home, CLANKERS_QUERY_SECONDS="1") as daemon, daemon.connect() as connection:
         begin_endless_query(connection)
         daemon.signal(signal.SIGTERM)
@@ -57,7 +57,7 @@ def test_a_request_in_flight_is_answered_before_the_end(home: Path) -> None:
         assert daemon.wait() == 0
 
 
-def test_a_request_that_takes_too_long_does_not_keep_it_from_ending(home: Path) -> None:
+def test_request_that_takes_too_long_does_not_keep_it_from_ending(home: Path) -> None:
     with running_daemon(home, CLANKERS_QUERY_SECONDS="60") as daemon, daemon.connect() as connection:
         begin_endless_query(connection)
         daemon.signal(signal.SIGTERM)
@@ -86,7 +86,7 @@ def test_every_write_acknowledged_before_the_end_is_stored(fresh_daemon: DaemonP
     assert acknowledged(writers) <= stored(fresh_daemon.database)
 
 
-def test_a_second_signal_does_not_wait_for_what_is_in_flight(home: Path) -> None:
+def test_second_signal_does_not_wait_for_what_is_in_flight(home: Path) -> None:
     with running_daemon(home, CLANKERS_QUERY_SECONDS="60") as daemon, daemon.connect() as connection:
         begin_endless_query(connection)
         daemon.signal(signal.SIGTERM)
@@ -139,7 +139,7 @@ def logged(daemon: DaemonProcess) -> str:
     ("text", "named"),
     [('log_level = "loud"', "loud"), ("log_levle = 1", "log_levle"), ("log_level = ", "clankers.toml")],
 )
-def test_a_wrong_configuration_ends_the_start_with_78_and_names_it(home: Path, text: str, named: str) -> None:
+def test_wrong_configuration_ends_the_start_with_78_and_names_it(home: Path, text: str, named: str) -> None:
     daemon = DaemonProcess(home)
     (home / "clankers.toml").write_text(text)
     daemon.start(wait=False)
@@ -191,7 +191,7 @@ except (BrokenPipeError, ConnectionResetError):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_a_peer_of_another_user_is_refused(home: Path, fresh_daemon: DaemonProcess) -> None:
+def test_peer_of_another_user_is_refused(home: Path, fresh_daemon: DaemonProcess) -> None:
     for folder in (home, fresh_daemon.data):
         folder.chmod(0o755)
     fresh_daemon.socket_path.chmod(0o666)
@@ -222,7 +222,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-def test_the_wheel_holds_migrations_and_service_files(wheel: Path) -> None:
+def test_wheel_holds_migrations_and_service_files(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     expected = {
         "clankersd/main.py",
@@ -238,7 +238,7 @@ def test_the_wheel_holds_migrations_and_service_files(wheel: Path) -> None:
     assert not [name for name in names if name.startswith(("tests/", "docs/"))]
 
 
-def test_the_installed_wheel_has_its_commands_and_a_daemon_that_answers(
+def test_installed_wheel_has_its_commands_and_a_daemon_that_answers(
     wheel: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     python = install(wheel, tmp_path / "venv")

@@ -24,7 +24,7 @@ def refusal(process: DaemonProcess, *flags: str) -> str:
         process.close()
 
 
-def test_a_second_daemon_on_the_same_database_exits_and_says_why(
+def test_second_daemon_on_the_same_database_exits_and_says_why(
     fresh_daemon: DaemonProcess, second: DaemonProcess
 ) -> None:
     said = refusal(second)
@@ -32,7 +32,7 @@ def test_a_second_daemon_on_the_same_database_exits_and_says_why(
     assert "Traceback" not in said
 
 
-def test_the_first_daemon_is_unharmed_by_a_second(fresh_daemon: DaemonProcess, second: DaemonProcess) -> None:
+def test_first_daemon_is_unharmed_by_a_second(fresh_daemon: DaemonProcess, second: DaemonProcess) -> None:
     with fresh_daemon.connect() as connection:
         connection.call("upsertMessage", message={"id": "before", "sessionId": "s"})
         refusal(second)
@@ -42,7 +42,7 @@ def test_the_first_daemon_is_unharmed_by_a_second(fresh_daemon: DaemonProcess, s
         assert {one["id"] for one in found} == {"before", "after"}
 
 
-def test_a_second_daemon_on_the_same_database_is_refused_at_another_socket_too(
+def test_second_daemon_on_the_same_database_is_refused_at_another_socket_too(
     home: Path, fresh_daemon: DaemonProcess, second: DaemonProcess
 ) -> None:
     elsewhere = home / "elsewhere.sock"
@@ -50,7 +50,7 @@ def test_a_second_daemon_on_the_same_database_is_refused_at_another_socket_too(
     assert not elsewhere.exists()
 
 
-def test_a_second_daemon_on_another_database_does_not_take_the_first_ones_socket(
+def test_second_daemon_on_another_database_does_not_take_the_first_ones_socket(
     home: Path, fresh_daemon: DaemonProcess, second: DaemonProcess
 ) -> None:
     refusal(second, "--db-path", str(home / "other.db"))
@@ -61,7 +61,7 @@ def test_a_second_daemon_on_another_database_does_not_take_the_first_ones_socket
     assert status["dbPath"] == str(fresh_daemon.database)
 
 
-def test_a_socket_left_by_kill_9_does_not_keep_the_next_daemon_from_starting(home: Path) -> None:
+def test_socket_left_by_kill_9_does_not_keep_the_next_daemon_from_starting(home: Path) -> None:
     with running_daemon(home) as first:
         first.kill()
         assert first.socket_path.is_socket()
@@ -69,7 +69,7 @@ def test_a_socket_left_by_kill_9_does_not_keep_the_next_daemon_from_starting(hom
         assert connection.call("health")["ok"]
 
 
-def test_a_file_that_is_no_socket_is_not_removed(home: Path) -> None:
+def test_file_that_is_no_socket_is_not_removed(home: Path) -> None:
     process = DaemonProcess(home)
     process.data.mkdir(mode=0o700)
     process.socket_path.write_text("somebody's notes")
@@ -90,7 +90,7 @@ def test_another_programs_socket_is_not_taken_while_it_listens(home: Path) -> No
         assert process.socket_path.stat().st_ino == inode
 
 
-def test_the_lock_goes_with_the_process_that_held_it(home: Path) -> None:
+def test_lock_goes_with_the_process_that_held_it(home: Path) -> None:
     with running_daemon(home) as first:
         assert first.process
         os.kill(first.process.pid, signal.SIGSTOP)

@@ -324,7 +324,7 @@ class Activated:
         self.process.wait()
 
 
-def test_the_first_connection_starts_the_daemon(home: Path) -> None:
+def test_first_connection_starts_the_daemon(home: Path) -> None:
     with contextlib.closing(Activated(home)) as activated:
         assert not activated.paths.database.exists()
         with activated.connect() as connection:
@@ -333,7 +333,7 @@ def test_the_first_connection_starts_the_daemon(home: Path) -> None:
         assert activated.paths.database.exists()
 
 
-def test_a_hook_starts_a_socket_activated_daemon_and_its_event_is_stored(home: Path) -> None:
+def test_hook_starts_a_socket_activated_daemon_and_its_event_is_stored(home: Path) -> None:
     """The daemon may take longer to start than the hook waits: then the event comes by way of the spool."""
     event = b'{"message": {"id": "m", "sessionId": "s", "role": "user", "textContent": "hello"}}'
     with contextlib.closing(Activated(home, CLANKERS_HOOK_AUTOSTART="true")) as activated:
@@ -349,7 +349,7 @@ def test_a_hook_starts_a_socket_activated_daemon_and_its_event_is_stored(home: P
         assert not (activated.paths.data / "autostart.lock").exists()
 
 
-def test_a_socket_handed_over_is_left_in_place_at_the_end(home: Path) -> None:
+def test_socket_handed_over_is_left_in_place_at_the_end(home: Path) -> None:
     with contextlib.closing(Activated(home)) as activated:
         with activated.connect() as connection:
             connection.call("health")
@@ -358,7 +358,7 @@ def test_a_socket_handed_over_is_left_in_place_at_the_end(home: Path) -> None:
         assert activated.paths.socket_path.is_socket()
 
 
-def test_an_activated_daemon_exits_when_it_has_been_idle(home: Path) -> None:
+def test_activated_daemon_exits_when_it_has_been_idle(home: Path) -> None:
     with contextlib.closing(Activated(home, CLANKERS_IDLE_EXIT_SECONDS="0.5")) as activated:
         with activated.connect() as connection:
             connection.call("health")
@@ -366,7 +366,7 @@ def test_an_activated_daemon_exits_when_it_has_been_idle(home: Path) -> None:
         assert activated.paths.socket_path.is_socket()
 
 
-def test_a_connected_client_keeps_an_activated_daemon_from_leaving(home: Path) -> None:
+def test_connected_client_keeps_an_activated_daemon_from_leaving(home: Path) -> None:
     with contextlib.closing(Activated(home, CLANKERS_IDLE_EXIT_SECONDS="0.3")) as activated:
         with activated.connect() as connection:
             connection.call("health")
@@ -375,7 +375,7 @@ def test_a_connected_client_keeps_an_activated_daemon_from_leaving(home: Path) -
         assert activated.process.wait(60) == 0
 
 
-def test_a_daemon_that_was_not_activated_does_not_exit_when_idle(home: Path) -> None:
+def test_daemon_that_was_not_activated_does_not_exit_when_idle(home: Path) -> None:
     daemon = DaemonProcess(home, CLANKERS_IDLE_EXIT_SECONDS="0.2")
     try:
         daemon.start()
@@ -421,7 +421,7 @@ def test_systemd_is_told_when_it_is_ready_alive_and_stopping(home: Path, kind: s
             daemon.close()
 
 
-def test_a_watchdog_meant_for_another_process_is_not_fed(home: Path) -> None:
+def test_watchdog_meant_for_another_process_is_not_fed(home: Path) -> None:
     with listening_for_states(str(home / "notify")) as states:
         daemon = DaemonProcess(home, NOTIFY_SOCKET=str(home / "notify"), WATCHDOG_USEC="100000", WATCHDOG_PID="1")
         try:

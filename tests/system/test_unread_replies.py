@@ -127,7 +127,7 @@ def test_batches_that_are_not_read_cost_bounded_memory(filled: DaemonProcess) ->
     assert growth.peak < 400 * MIB
 
 
-def test_the_largest_frames_of_many_clients_cost_bounded_memory(filled: DaemonProcess) -> None:
+def test_largest_frames_of_many_clients_cost_bounded_memory(filled: DaemonProcess) -> None:
     """Each sends all but the last byte of the largest frame that is allowed."""
     largest = b"Content-Length: %d\r\n\r\n" % MAX_FRAME + b" " * (MAX_FRAME - 1)
     with measured(filled) as growth, ExitStack() as stack:
@@ -152,7 +152,7 @@ def test_requests_of_a_client_that_does_not_read_are_not_executed(filled: Daemon
         assert other.call("message.list", sessionId="late")["messages"]
 
 
-def test_a_client_that_reads_gets_every_one_of_many_large_replies(filled: DaemonProcess) -> None:
+def test_client_that_reads_gets_every_one_of_many_large_replies(filled: DaemonProcess) -> None:
     with filled.connect() as connection:
         connection.socket.sendall(frames([listing(number) for number in range(40)]))
         replies = [connection.receive() for _ in range(40)]
@@ -199,7 +199,7 @@ def test_large_frames_wait_for_room_and_are_all_served(filled: DaemonProcess) ->
     assert growth.peak < 400 * MIB
 
 
-def test_a_client_that_announces_a_large_frame_and_leaves_gives_its_room_back(filled: DaemonProcess) -> None:
+def test_client_that_announces_a_large_frame_and_leaves_gives_its_room_back(filled: DaemonProcess) -> None:
     for _ in range(3):
         with ExitStack() as stack:
             for _ in range(8):
@@ -224,7 +224,7 @@ def test_notifications_to_many_clients_that_do_not_read_cost_bounded_memory(fill
     assert growth.peak < 400 * MIB
 
 
-def test_a_frame_of_very_many_json_values_is_refused(filled: DaemonProcess) -> None:
+def test_frame_of_very_many_json_values_is_refused(filled: DaemonProcess) -> None:
     bomb = b'{"jsonrpc":"2.0","id":1,"method":"health","params":{"x":[' + b"[]," * (10 * MIB) + b"[]]}}"
     with measured(filled) as growth, filled.connect() as connection:
         connection.socket.sendall(frame(bomb))
@@ -233,7 +233,7 @@ def test_a_frame_of_very_many_json_values_is_refused(filled: DaemonProcess) -> N
     assert growth.peak < 400 * MIB
 
 
-def test_a_long_request_in_a_large_frame_does_not_hold_up_small_ones(filled: DaemonProcess) -> None:
+def test_long_request_in_a_large_frame_does_not_hold_up_small_ones(filled: DaemonProcess) -> None:
     slow = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n"
     asked = {"jsonrpc": "2.0", "id": "slow", "method": "query", "params": {"sql": slow}}
     with filled.connect() as connection:

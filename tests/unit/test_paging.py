@@ -25,7 +25,7 @@ def database(sizes: list[int]) -> Db:
     return Db(raw)
 
 
-def test_a_page_reads_one_row_more_than_fit() -> None:
+def test_page_reads_one_row_more_than_fit() -> None:
     sizes: list[int] = []
     size = PAGE_CHARACTERS // 4
     rows = fetch_page(database(sizes), ROWS, {"size": size})
@@ -33,13 +33,13 @@ def test_a_page_reads_one_row_more_than_fit() -> None:
     assert len(fit_reply(rows)) == 4
 
 
-def test_a_page_holds_at_least_one_row() -> None:
+def test_page_holds_at_least_one_row() -> None:
     sizes: list[int] = []
     rows = fetch_page(database(sizes), ROWS, {"size": 2 * PAGE_CHARACTERS})
     assert len(sizes) == 2
     assert len(fit_reply(rows)) == 1
 
 
-def test_a_page_of_short_rows_holds_them_all() -> None:
+def test_page_of_short_rows_holds_them_all() -> None:
     rows = fetch_page(database([]), ROWS, {"size": 10})
     assert [row["value"] for row in rows] == list(range(1000))

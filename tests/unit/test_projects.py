@@ -28,24 +28,24 @@ def repository(tmp_path: Path) -> Path:
     return root
 
 
-def test_a_folder_belongs_to_the_repository_around_it(repository: Path) -> None:
+def test_folder_belongs_to_the_repository_around_it(repository: Path) -> None:
     assert projects.find_project_root(str(repository / "deep" / "inside")) == str(repository)
     assert projects.find_project_root(f"{repository}/") == str(repository)
 
 
-def test_a_worktree_belongs_to_its_repository(repository: Path, tmp_path: Path) -> None:
+def test_worktree_belongs_to_its_repository(repository: Path, tmp_path: Path) -> None:
     git("worktree", "add", "-q", str(tmp_path / "elsewhere"), cwd=repository)
     (tmp_path / "elsewhere" / "sub").mkdir()
     assert projects.find_project_root(str(tmp_path / "elsewhere" / "sub")) == str(repository)
 
 
-def test_a_worktree_of_a_bare_repository_belongs_to_it(repository: Path, tmp_path: Path) -> None:
+def test_worktree_of_a_bare_repository_belongs_to_it(repository: Path, tmp_path: Path) -> None:
     git("clone", "-q", "--bare", str(repository), str(tmp_path / "bare.git"), cwd=tmp_path)
     git("worktree", "add", "-q", str(tmp_path / "tree"), cwd=tmp_path / "bare.git")
     assert projects.find_project_root(str(tmp_path / "tree")) == str(tmp_path / "bare.git")
 
 
-def test_a_submodule_is_a_project_of_its_own(repository: Path, tmp_path: Path) -> None:
+def test_submodule_is_a_project_of_its_own(repository: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     git("init", "-q", cwd=other)
@@ -59,7 +59,7 @@ def test_what_is_in_no_repository_is_a_project_itself(path: str) -> None:
     assert projects.find_project_root(path) == path
 
 
-def test_a_git_file_that_is_no_file_is_not_read(tmp_path: Path) -> None:
+def test_git_file_that_is_no_file_is_not_read(tmp_path: Path) -> None:
     import os
 
     os.mkfifo(tmp_path / ".git")

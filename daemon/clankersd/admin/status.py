@@ -100,6 +100,7 @@ async def status(daemon: "Daemon", request: DaemonStatus) -> StatusReport:
         sizes=sizes,
         counts=counts,
         warnings=_warnings(daemon),
+        subscriptions=daemon.hub.subscription_count,
     )
 
 

@@ -109,6 +109,10 @@ class Hub:
         self._published = 0
         self._woken = anyio.Event()
 
+    @property
+    def subscription_count(self) -> int:
+        return len(self._subscriptions)
+
     def publish(self, notification: Notification) -> None:
         """Queue a notification for its subscribers. The store calls this after the commit.
 
