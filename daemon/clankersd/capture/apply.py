@@ -309,27 +309,31 @@ async def store_events(store: Store, events: list[PreparedEvent]) -> list[Outcom
 # -- preparing: everything that takes processor time, outside the transaction
 
 
-def prepare_event(index: Index, event: CapturedEvent) -> PreparedEvent:
-    """Redact and chunk an event; raises RpcError for one that cannot be stored."""
+def prepare_event(index: Index, event: CapturedEvent, at: int | None = None) -> PreparedEvent:
+    """Redact and chunk an event; raises RpcError for one that cannot be stored.
+
+    `at` is when it happened, for an event that has no time of its own: a spooled one arrives later.
+    """
+    now = at or clock.now()
     match event:
         case SessionReported():
-            return _prepare_session(event)
+            return _prepare_session(event, now)
         case MessageReported():
-            return _prepare_message(index, event)
+            return _prepare_message(index, event, now)
         case ToolReported():
-            return _prepare_tool(index, event)
+            return _prepare_tool(index, event, now)
         case ErrorReported():
-            row, redactions = _row_of(event.error, "session error", "id", "session_id")
+            row, redactions = _row_of(event.error, now, "session error", "id", "session_id")
             return PreparedEvent(event, row["session_id"], row, redactions)
         case CompactionReported():
-            row, redactions = _row_of(event.compaction, "compaction event", "id", "session_id")
+            row, redactions = _row_of(event.compaction, now, "compaction event", "id", "session_id")
             return PreparedEvent(event, row["session_id"], row, redactions)
         case _:
             return PreparedEvent(event, event.session_id, _session_update_params(event))
 
 
-def _prepare_session(event: SessionReported) -> PreparedEvent:
-    row, redactions = _row_of(event.session, "session", "id")
+def _prepare_session(event: SessionReported, now: int) -> PreparedEvent:
+    row, redactions = _row_of(event.session, now, "session", "id")
     if row["title"] == UNTITLED:
         row["title"] = None
     row["context_json"] = row.pop("context")
@@ -345,8 +349,8 @@ def _prepare_session(event: SessionReported) -> PreparedEvent:
     return PreparedEvent(event, row["id"], row, redactions, project=project)
 
 
-def _prepare_message(index: Index, event: MessageReported) -> PreparedEvent:
-    row, redactions = _row_of(event.message, "message", "id", "session_id")
+def _prepare_message(index: Index, event: MessageReported, now: int) -> PreparedEvent:
+    row, redactions = _row_of(event.message, now, "message", "id", "session_id")
     text = row["text_content"]
     if event.identity is not None:
         row["digest"] = text_digest(text)
@@ -354,10 +358,10 @@ def _prepare_message(index: Index, event: MessageReported) -> PreparedEvent:
     return PreparedEvent(event, row["session_id"], row, redactions, index.chunk_text(text) if text else None)
 
 
-def _prepare_tool(index: Index, event: ToolReported) -> PreparedEvent:
+def _prepare_tool(index: Index, event: ToolReported, now: int) -> PreparedEvent:
     limit = index.max_tool_output_chars
     shortened = msgspec.structs.replace(event.tool, tool_output=truncate(event.tool.tool_output, limit))
-    row, redactions = _row_of(shortened, "tool", "id", "session_id", "tool_name")
+    row, redactions = _row_of(shortened, now, "tool", "id", "session_id", "tool_name")
     row["tool_output"] = truncate(row["tool_output"], limit, slack=0)
     return PreparedEvent(event, row["session_id"], row, redactions, is_indexed="tools" in index.wanted.sources)
 
@@ -387,7 +391,7 @@ def _session_update_params(event: SessionUpdate) -> dict[str, Any]:
     return params
 
 
-def _row_of(event: Wire, what: str, *required: str) -> tuple[dict[str, Any], dict[str, int]]:
+def _row_of(event: Wire, now: int, what: str, *required: str) -> tuple[dict[str, Any], dict[str, int]]:
     """Return an event as SQL parameters, with the number of its secrets by kind.
 
     Texts are redacted, empty values are None, times are in milliseconds, objects are JSON.
@@ -416,7 +420,7 @@ def _row_of(event: Wire, what: str, *required: str) -> tuple[dict[str, Any], dic
             row[name] = clock.to_ms(row[name])
     if row.get("duration_ms") is not None:
         row["duration_ms"] = round(row["duration_ms"])
-    row["now"] = clock.now()
+    row["now"] = now
     return row, redactions
 
 
