@@ -38,6 +38,9 @@ class MentionRecord(Wire, forbid_unknown_fields=True):
 class MemoryRecord(Wire, forbid_unknown_fields=True):
     """An exported memory with its id and times. Importance may also be on a scale of 1 to 5.
 
+    An import begins the memory's decay at `salience`, at the time of the import: `salienceAt` only says when the
+    exporting database had that value.
+
     The scope of the memory's own project (`project:<projectId>`) is mapped to the project at `projectPath` here.
     """
 

@@ -39,7 +39,7 @@ _IMPORTANCE_OF_FIVE = {1: 0.2, 2: 0.4, 3: 0.6, 4: 0.8, 5: 0.95}
 
 _TIME_COLUMNS = (
     "created_at", "updated_at", "last_accessed", "valid_from", "valid_until", "expires_at", "archived_at",
-    "deleted_at", "salience_at",
+    "deleted_at",
 )  # fmt: skip
 _NOT_COLUMNS = ("tags", "concepts", "files", "project_path", "relations", "entities")
 """Fields of a record that are not columns of `memories`."""
@@ -175,7 +175,7 @@ def _record_columns(record: MemoryRecord, prepared: PreparedMemory) -> Columns:
     fields = msgspec.structs.asdict(record)
     times = {name: clock.to_ms(fields[name]) for name in _TIME_COLUMNS}
     created = times["created_at"] or clock.now()
-    for name in ("updated_at", "last_accessed", "valid_from", "salience_at"):
+    for name in ("updated_at", "last_accessed", "valid_from"):
         times[name] = times[name] or created
     importance = record.importance
     if importance > 1:
@@ -186,6 +186,7 @@ def _record_columns(record: MemoryRecord, prepared: PreparedMemory) -> Columns:
         **text_columns(prepared.text),
         **list_columns(record.content, record.tags, record.concepts, record.files),
         "created_at": created,
+        "salience_at": clock.now(),  # it decays from its import on, or maintenance would archive an old one at once
         "sector": record.sector or classify(record.content, record.category),
         "tier": record.tier or ("project" if record.project_path else "global"),
         "category": record.category or "other",
