@@ -17,6 +17,7 @@ from structlog.typing import EventDict
 
 from clankers_protocol.paths import Paths
 from clankersd import config, log
+from clankersd.admin.projects import follow_merge
 from clankersd.admin.query_pool import QueryPool
 from clankersd.capture import lost_events
 from clankersd.capture.spool import Spool
@@ -34,6 +35,7 @@ from clankersd.index.index import Index
 from clankersd.index.queue import EmbeddingQueue
 from clankersd.memories import maintenance
 from clankersd.memories.extraction import service as extraction
+from clankersd.projects.identification import ProjectIdentification
 from clankersd.redaction.engine import redact_all
 from clankersd.schedule.scheduler import Scheduler
 from clankersd.search.engine import SearchEngine
@@ -49,6 +51,7 @@ FEATURES = (
     "admin.client_config",
     "admin.database",
     "admin.doctor",
+    "admin.projects",
     "admin.query",
     "admin.status",
     "capture.handlers",
@@ -276,6 +279,7 @@ def _services(daemon: Daemon) -> dict[str, Callable[[], Awaitable[None]]]:
         "ingest": partial(batch.resume, daemon),
         "extract": daemon.extractor.run,
         "maintain": partial(maintenance.run_maintenance, daemon),
+        "projects": ProjectIdentification(daemon.store, partial(follow_merge, daemon)).run,
         "spool": daemon.spool.run,
         "transcripts": daemon.transcripts.run,
         "logs": partial(log.remove_old_logs, daemon.log_file, lambda: daemon.config.log_retention_days),

@@ -42,7 +42,7 @@ from clankersd.db.upsert import FILL, GIVEN, HIGHEST, KEEP, upsert
 from clankersd.index.chunks import ChunkedText
 from clankersd.index.index import Index
 from clankersd.index.messages import add_tool_to_backlog, index_message, index_role
-from clankersd.projects import ensure_project, project_row
+from clankersd.projects import Folder, ensure_project, find_folder
 from clankersd.redaction.engine import count_redactions, redact, redact_all, truncate
 from clankersd.wire.preparation import prepare
 
@@ -57,19 +57,17 @@ _IDS = ("id", "session_id", "message_id")
 """Ids from clients were checked before; ids that readers compose of others may be too long."""
 
 _TIMES = ("created_at", "updated_at", "ended_at", "completed_at")
-_PROJECT_OF_PATH = "(SELECT id FROM projects WHERE path = :project_root)"
 _FIRST_SEEN = {"created_at": "COALESCE(:created_at, :now)"}
 
 _SESSION = upsert(
     "sessions",
     insert={
-        "project_id": _PROJECT_OF_PATH,
         "created_at": "COALESCE(:created_at, :now)",
         "created_guessed": ":created_at IS NULL",
         "updated_at": "COALESCE(:updated_at, :ended_at, :created_at, :now)",
     },
     title=GIVEN,
-    project_id=f"COALESCE({_PROJECT_OF_PATH}, {{table}}.{{column}})",
+    project_id=GIVEN,
     project_path=GIVEN,
     project_name=GIVEN,
     model=GIVEN,
@@ -290,7 +288,7 @@ class PreparedEvent:
     row: dict[str, Any]
     redactions: dict[str, int] = field(default_factory=dict)
     chunks: list[ChunkedText] | None = None
-    project: dict[str, Any] | None = None
+    folder: Folder | None = None
     is_opted_out: bool = False
     is_indexed: bool = False
 
@@ -339,14 +337,11 @@ def _prepare_session(event: SessionReported, now: int) -> PreparedEvent:
     row["context_json"] = row.pop("context")
     path = row["project_path"]
     if path is None:
-        row["project_root"] = None
         return PreparedEvent(event, row["id"], row, redactions)
     path = row["project_path"] = path.rstrip("/") or "/"
     if opt_out.is_opted_out(path):
         return PreparedEvent(event, row["id"], row, is_opted_out=True)
-    project = project_row(path, row["project_name"])
-    row["project_root"] = project["path"]
-    return PreparedEvent(event, row["id"], row, redactions, project=project)
+    return PreparedEvent(event, row["id"], row, redactions, folder=find_folder(path))
 
 
 def _prepare_message(index: Index, event: MessageReported, now: int) -> PreparedEvent:
@@ -459,12 +454,13 @@ def _apply_session(db: Db, event: PreparedEvent, *, only_without_project: bool) 
     if event.is_opted_out:
         opt_out.opt_out_session(db, session_id, event.row["now"])
         return
-    if event.project:
+    project_id = None
+    if event.folder:
         opt_out.opt_in_session(db, session_id)
-        ensure_project(db, event.project)
+        project_id = ensure_project(db, event.folder, event.row["project_name"])
     elif opt_out.is_session_opted_out(db, session_id):
         return
-    db.execute(_SESSION, event.row)
+    db.execute(_SESSION, event.row | {"project_id": project_id})
     count_redactions(db, event.redactions, event.row["now"])
     _announce_session(db, session_id)
 

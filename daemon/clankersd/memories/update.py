@@ -325,7 +325,7 @@ async def memory_promote(daemon: "Daemon", request: MemoryPromote) -> Memory:
         now = clock.now()
         count_redactions(db, secrets, now)
         row = _find_undeleted(db, request, request.id, now)
-        scope = scope_to_write(request, request.scope, row.project_id) if request.scope else row.scope
+        scope = scope_to_write(db, request, request.scope, row.project_id) if request.scope else row.scope
         promote(db, row, request.tier, scope, _author(request), request.reason, now)
         db.after_commit(Notification("memory", "promoted", row.id))
         return to_memory(get_memory(db, row.id, now), now)
