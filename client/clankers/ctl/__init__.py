@@ -21,6 +21,7 @@ from clankers.ctl.memory import memory
 from clankers.ctl.model import model
 from clankers.ctl.output import echo, print_json
 from clankers.ctl.plugin import plugin
+from clankers.ctl.projects import project
 from clankers.ctl.schedules import schedule
 from clankers.ctl.search import recall, search
 from clankers.ctl.service import service
@@ -92,6 +93,7 @@ COMMANDS = (
     graph,
     sessions,
     session,
+    project,
     thread,
     skill,
     schedule,
