@@ -17,6 +17,7 @@ from structlog.typing import EventDict
 
 from clankers_protocol.paths import Paths
 from clankersd import backups, config, log
+from clankersd.admin.projects import follow_merge
 from clankersd.admin.query_pool import QueryPool
 from clankersd.capture import lost_events
 from clankersd.capture.spool import Spool
@@ -36,6 +37,7 @@ from clankersd.mcp.server import RunningCalls
 from clankersd.memories import maintenance
 from clankersd.memories.extraction import service as extraction
 from clankersd.metrics import metrics
+from clankersd.projects.identification import ProjectIdentification
 from clankersd.redaction.engine import redact_all
 from clankersd.schedule.scheduler import Scheduler
 from clankersd.search.engine import SearchEngine
@@ -53,6 +55,7 @@ FEATURES = (
     "admin.doctor",
     "admin.id_lookup",
     "admin.metrics",
+    "admin.projects",
     "admin.query",
     "admin.status",
     "backups",
@@ -284,6 +287,7 @@ def _services(daemon: Daemon) -> dict[str, Callable[[], Awaitable[None]]]:
         "extract": daemon.extractor.run,
         "maintain": partial(maintenance.run_maintenance, daemon),
         "backups": partial(backups.run_daily_backups, daemon),
+        "projects": ProjectIdentification(daemon.store, partial(follow_merge, daemon)).run,
         "spool": daemon.spool.run,
         "transcripts": daemon.transcripts.run,
         "logs": partial(log.remove_old_logs, daemon.log_file, lambda: daemon.config.log_retention_days),

@@ -40,6 +40,7 @@ class Memory(Wire):
     scope: str
     project_id: str | None
     project_path: str | None
+    project_name: str | None
     importance: float
     confidence: float
     salience: float
@@ -63,12 +64,19 @@ class Memory(Wire):
     source_message_id: str | None
 
 
+def scope_label(memory: Memory) -> str:
+    """Return the scope of a memory as people read it: that of its own project has the project's name, not its id."""
+    if memory.project_name and memory.scope == f"project:{memory.project_id}":
+        return f"project:{memory.project_name}"
+    return memory.scope
+
+
 class Scoped(Method[Result], Generic[Result], kw_only=True):
     """Visibility parameters of every memory method.
 
     `scopes` lists the scopes that the caller may read and write; an empty list permits none. `project` then narrows the
     selection further. Without `scopes` the caller has `global`, `agent:<agent>` and the scope of its project (`project`
-    is a path or an id). For this call, memories in other scopes do not exist.
+    is a folder, name or id). For this call, memories in other scopes do not exist.
     """
 
     scopes: Annotated[list[ScopeSelector], Meta(max_length=100)] | None = None

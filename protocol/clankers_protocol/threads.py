@@ -53,7 +53,7 @@ class ThreadGet(Method[Thread]):
 
 
 class ThreadList(Method[ThreadPage]):
-    """List threads of one chat, of one project (path or id) or all, the most recently changed first."""
+    """List threads of one chat, of one project (folder, name or id) or all, the most recently changed first."""
 
     method: ClassVar[str] = "thread.list"
     chat_id: Name | None = None
@@ -124,7 +124,7 @@ class FoundMessages(Wire):
 class MessageSearch(Method[FoundMessages]):
     """Find messages by text or by an embedding of the index's model: exactly one of `query` and `embedding`.
 
-    All given conditions must hold. `project` is a path or a project id; `since` and `until` limit the creation time. If
+    All given conditions must hold. `project` is a folder, name or id; `since` and `until` limit the creation time. If
     messages are long, the result may hold fewer than `limit`, as many as fit into one reply.
     """
 

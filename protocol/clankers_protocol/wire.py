@@ -22,12 +22,13 @@ Id = Annotated[str, Meta(max_length=1024)]
 Limit = Annotated[int, Meta(ge=1, le=1000)]
 Cursor = Annotated[str, Meta(max_length=4096)]
 Name = Annotated[str, Meta(max_length=100, pattern=r"^[A-Za-z0-9._:-]{1,100}\Z")]
-Scope = Annotated[str, Meta(max_length=120, pattern=r"^(global|(agent|project|user|custom):[A-Za-z0-9._:-]{1,100})\Z")]
-"""Scope of a memory: `global`, or `agent:`, `project:`, `user:` or `custom:` followed by a name."""
+_SCOPES = r"global|(agent|user|custom):[A-Za-z0-9._:-]{1,100}|project:[^\x00-\x1f\x7f]{1,1000}"
+Scope = Annotated[str, Meta(max_length=1010, pattern=rf"^({_SCOPES})\Z")]
+"""Scope of a memory: `global`, or `agent:`, `project:`, `user:` or `custom:` followed by a name.
 
-ScopeSelector = Annotated[
-    str, Meta(max_length=120, pattern=r"^(\*|global|(agent|project|user|custom):[A-Za-z0-9._:-]{1,100})\Z")
-]
+The scope of a project has its id, name or folder; it is stored with the id."""
+
+ScopeSelector = Annotated[str, Meta(max_length=1010, pattern=rf"^(\*|{_SCOPES})\Z")]
 """A scope that a caller may read and write. `*` selects every scope and is meant for the owner's own tools."""
 
 
@@ -72,6 +73,7 @@ def methods() -> dict[str, type[Method[Any]]]:
         memory_maintenance,
         memory_transfer,
         metrics,
+        projects,
         recall,
         schedules,
         search,

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 import pytest
+from helpers.clock import DAY_SECONDS, ClockedDaemon
 from helpers.ctl import Ran, command, ctl, on_a_terminal
 from helpers.daemon import DaemonProcess, running_daemon
 from helpers.fake_daemon import Peer, played
@@ -859,14 +860,17 @@ def test_import_reads_exports_of_other_stores(shared_daemon: DaemonProcess, home
 
 
 @pytest.fixture
-def unmaintained(home: Path) -> Iterator[DaemonProcess]:
-    """Start a daemon that runs maintenance only on request."""
-    with running_daemon(home, CLANKERS_MAINTAIN_HOURS="0") as process:
-        yield process
+def unmaintained(home: Path) -> Iterator[ClockedDaemon]:
+    """Start a daemon that runs maintenance only on request, and whose clock the test sets."""
+    process = ClockedDaemon(home, CLANKERS_MAINTAIN_HOURS="0")
+    process.start()
+    yield process
+    process.close()
 
 
-def test_maintain_dry_run_reports_what_maintain_does(unmaintained: DaemonProcess, home: Path) -> None:
+def test_maintain_dry_run_reports_what_maintain_does(unmaintained: ClockedDaemon, home: Path) -> None:
     daemon = unmaintained
+    daemon.set_clock(-3000 * DAY_SECONDS)
     faded: dict[str, Any] = {
         "id": "faded-and-gone",
         "content": "It rained in Oslo",
@@ -875,6 +879,7 @@ def test_maintain_dry_run_reports_what_maintain_does(unmaintained: DaemonProcess
     faded |= {"sector": "episodic", "importance": 0.0, "salience": 0.05}
     (home / "in.jsonl").write_text(json.dumps(faded))
     assert memory(daemon, "import", str(home / "in.jsonl")).code == 0
+    daemon.set_clock(0)
 
     dry = memory(daemon, "maintain", "--dry-run")
     assert "Would be: 1 archived" in dry.out

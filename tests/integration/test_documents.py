@@ -386,7 +386,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("document.ingest", {"text": "a", "parentTokens": 500}, "$.parentTokens"),
     ("document.ingest", {"text": "a", "metadata": {"no-identifier": 1}}, "$.metadata"),
     ("document.ingest", {"text": "a", "metadata": {"k": "x" * 20_000}}, "$.metadata"),
-    ("document.ingest", {"text": "a", "project": "no-such-id"}, "$.project"),
+    ("document.ingest", {"text": "a", "project": "no-such-id"}, "there is no project 'no-such-id'"),
     ("document.ingest", {"text": deep_json(500), "kind": "json"}, "deeper"),
     ("document.ingest", {"data": base64.b64encode(pdf("x", password="y")).decode()}, "encrypted"),
     ("document.ingest", {"data": base64.b64encode(bomb(250 * 1024 * 1024)).decode()}, "unpack"),

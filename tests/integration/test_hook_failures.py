@@ -183,6 +183,27 @@ def test_spooled_events_are_stored_before_live_ones(fresh_daemon: DaemonProcess)
         assert connection.call("session.get", id="s")["title"] == "new"
 
 
+def test_spooled_generic_events_keep_the_time_at_which_they_happened(fresh_daemon: DaemonProcess) -> None:
+    spool, at = str(fresh_daemon.home / "clankers" / "spool"), 1_700_000_000_000
+    events: list[dict[str, Any]] = [
+        {"session": {"id": "told", "title": "a session"}},
+        {"message": {"id": "m", "sessionId": "s", "role": "user", "textContent": "hello"}},
+        {"tool": {"id": "t", "sessionId": "s", "toolName": "Bash"}},
+        {"sessionError": {"id": "e", "sessionId": "s", "errorType": "api"}},
+        {"compactionEvent": {"id": "c", "sessionId": "s"}},
+        {"message": {"id": "own", "sessionId": "s", "role": "user", "createdAt": at - 5000}},
+    ]
+    for number, event in enumerate(events):
+        spool_event(spool, json.dumps({"harness": "generic", "at": at + number * 1000, "event": event}).encode())
+    with fresh_daemon.connect() as connection:
+        connection.call("hook.event", harness="generic", event={"session": {"id": "live"}})
+        assert spooled(fresh_daemon.home) == []
+        told = connection.call("session.get", id="told")
+        assert (told["createdAt"], told["updatedAt"]) == (at, at)
+        entries = connection.call("session.timeline", sessionId="s")["entries"]
+        assert [entry["at"] - at for entry in entries] == [-5000, 1000, 2000, 3000, 4000]
+
+
 def test_spooled_event_that_was_also_sent_is_stored_once(fresh_daemon: DaemonProcess) -> None:
     hook(fresh_daemon.environ, EVENT)
     spool_event(str(fresh_daemon.home / "clankers" / "spool"), params(EVENT))

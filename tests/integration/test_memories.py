@@ -197,12 +197,14 @@ def test_reading_does_not_change_salience(shared_daemon: DaemonProcess, rpc: Raw
         "sector": "episodic",
     }
     rpc.call("memory.import", memories=[record], scopes=[scope])
+    [stored] = rpc.call("memory.export", scopes=[scope])["memories"]
     for _ in range(5):
         memory = rpc.call("memory.get", id=f"old-{scope}", scopes=[scope])
         hits(rpc, "old story", scope)
-    expected = Salience(1.0, long_ago, "episodic", 0.5, 0, False).effective(int(time.time() * 1000))
+    expected = Salience(1.0, stored["salienceAt"], "episodic", 0.5, 0, False).effective(int(time.time() * 1000))
     assert memory["salience"] == pytest.approx(expected, abs=1e-4)
     assert memory["accessCount"] == 0
+    assert rpc.call("memory.export", scopes=[scope])["memories"] == [stored]
 
 
 def test_sorting_by_salience_follows_the_formula(rpc: RawConnection, scope: str) -> None:
@@ -211,6 +213,7 @@ def test_sorting_by_salience_follows_the_formula(rpc: RawConnection, scope: str)
         {
             "id": f"{scope}-{sector}-{days}", "content": f"{sector} {days}", "createdAt": now - days * DAY_MS,
             "scope": scope, "sector": sector, "importance": 0.3, "accessCount": days % 7,
+            "salience": 1 - days / 500,
         }
         for sector in ("episodic", "semantic", "procedural", "emotional", "reflective")
         for days in (1, 30, 90, 400)
@@ -409,6 +412,8 @@ def test_export_can_be_imported_unchanged(rpc: RawConnection, fresh_daemon: Daem
         }
         assert other.call("memory.import", memories=records, scopes=["*"])["unchanged"] == 3
         again = other.call("memory.export", scopes=["*"])["memories"]
+    for record in (*again, *records):  # it begins to decay when it is imported
+        assert record.pop("salienceAt") > record["createdAt"] - 1
     assert again == records
 
 
@@ -569,6 +574,9 @@ def leaky() -> Iterator[tuple[DaemonProcess, dict[str, str]]]:
     with tempfile.TemporaryDirectory(prefix="clk-") as folder, running_daemon(Path(folder)) as daemon:
         with daemon.connect() as rpc:
             ids = {}
+            project = {"id": "of-project", "content": "-", "createdAt": 1, "projectId": "p", "projectPath": "/p"}
+            rpc.call("memory.import", memories=[project], scopes=["*"])
+            rpc.call("memory.purge", id="of-project", scopes=["*"])
             for scope in ("agent:a", "agent:b", "user:u", "custom:c", "project:p"):
                 ids[scope] = add(rpc, f"secret of {scope}", scope, tags=["t"])["memory"]["id"]
                 old = add(rpc, f"former secret of {scope}", scope, force=True)["memory"]["id"]

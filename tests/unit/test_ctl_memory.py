@@ -204,7 +204,7 @@ def test_render_dot_escapes_quotes_and_newlines() -> None:
              "tags": '["ui"]', "meta": '{"b": 2}', "salience": 1.4, "created_at": NOW, "updated_at": NOW + 1,
              "last_seen_at": NOW + 2, "decay_lambda": 0.02},
             {"id": "f91c", "content": "Dark mode", "sector": "emotional", "tags": ["ui"], "metadata": {"b": 2},
-             "salience": 1.0, "salienceAt": NOW + 2, "lastAccessed": NOW + 2, "createdAt": NOW, "updatedAt": NOW + 1},
+             "salience": 1.0, "lastAccessed": NOW + 2, "createdAt": NOW, "updatedAt": NOW + 1},
         ),
         (
             {"content": "Use WAL", "content_hash": "ab" * 32, "tags": "db, sqlite", "memory_type": "decision",

@@ -1,5 +1,6 @@
 """Migrations: whole or not at all, recorded, refused when strange."""
 
+import time
 from pathlib import Path
 
 import apsw
@@ -130,3 +131,23 @@ def test_database_of_the_original_clankers_is_taken_over(db: Db, tmp_path: Path)
     assert db.value("PRAGMA foreign_keys") == 1
     db.execute("DELETE FROM sessions")
     assert db.value("SELECT count(*) FROM messages") == 0
+
+
+def test_a_missing_time_of_an_original_becomes_the_first_known_time_of_its_session(db: Db, tmp_path: Path) -> None:
+    db.execute(ORIGINAL)
+    db.execute("""
+        INSERT INTO sessions (id, updated_at) VALUES ('later', 1700000009000), ('by tool', NULL), ('unknown', NULL);
+        INSERT INTO messages (id, session_id, completed_at) VALUES ('m1', 'later', 1700000005000);
+        INSERT INTO messages (id, session_id) VALUES ('m2', 'by tool'), ('m3', 'unknown');
+        INSERT INTO tools (id, session_id, tool_name, created_at) VALUES ('t1', 'by tool', 'Bash', 1700000002000);
+    """)
+    began = int(time.time() * 1000)
+    migrate(db, tmp_path / "backups")
+    assert db.value("SELECT created_at FROM messages WHERE id = 'm'") == 1700000000000
+    times = dict(db.tuples("SELECT id, created_at FROM sessions WHERE created_guessed"))
+    assert times.pop("unknown") >= began
+    assert times == {"later": 1700000005000, "by tool": 1700000002000}
+    assert db.value("SELECT created_at FROM messages WHERE id = 'm1'") == 1700000005000
+    assert db.value("SELECT created_at FROM messages WHERE id = 'm2'") == 1700000002000
+    assert db.value("SELECT min(updated_at) FROM sessions WHERE id <> 's'") == 1700000002000
+    assert db.value("SELECT min(created_at) FROM projects") == 1700000000000

@@ -26,6 +26,7 @@ COMMANDS = {
     "graph": ("clankers.ctl.graph:graph", "Show and add edges between chunks of documents."),
     "sessions": ("clankers.ctl.sessions:sessions", "List sessions, newest first."),
     "session": ("clankers.ctl.sessions:session", "Show or delete a session."),
+    "project": ("clankers.ctl.projects:project", "List projects; show, rename, merge, move or forget one."),
     "thread": ("clankers.ctl.threads:thread", "Show and change the threads (conversations) of a chat."),
     "skill": ("clankers.ctl.skills:skill", "Manage skills: instructions that agents look up."),
     "schedule": ("clankers.ctl.schedules:schedule", "Schedule actions that the daemon or a client runs."),

@@ -18,6 +18,7 @@ from clankers.messages import BadReply, DaemonUnavailable, Result
 from clankers_protocol.admin import StatusReport
 from clankers_protocol.errors import RpcError
 from clankers_protocol.paths import Paths
+from clankers_protocol.projects import ProjectShow
 from clankers_protocol.terminal import sanitize
 from clankers_protocol.wire import Method
 
@@ -88,18 +89,25 @@ json_option = click.option(
 )
 
 
-def normalize_project(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
-    """Turn a folder into an absolute path, as sessions store it; take anything else as a project id."""
-    if value and Path(value).is_dir():
-        return os.path.abspath(value)  # noqa: PTH100  # resolves `..` but not symlinks, unlike Path.resolve
-    return value
+def normalize_project(ctx: click.Context, _: click.Parameter, value: str | None) -> str | None:
+    """Turn a folder into an absolute path, and anything else into the id of the project that it means.
+
+    Raises NotFound, which lists similar names, if there is no such folder and no such project.
+    """
+    if not value:
+        return value
+    path = os.path.abspath(os.path.expanduser(value))  # noqa: PTH100, PTH111  # resolves `..` but not symlinks, unlike Path.resolve
+    if Path(path).is_dir():
+        return path
+    is_path = value.startswith(("/", "~", "./", "../"))
+    return ctx.ensure_object(Ctl).call(ProjectShow(path if is_path else value)).id
 
 
 project_option = click.option(
     "--project",
-    metavar="FOLDER",
+    metavar="PROJECT",
     callback=normalize_project,
-    help="Only include sessions of this project: a folder, or a project id.",
+    help="Only include sessions of this project: a folder, or its name or id.",
 )
 
 

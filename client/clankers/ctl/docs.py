@@ -97,9 +97,9 @@ def docs() -> None:
 @click.argument("paths", nargs=-1, required=True, metavar="PATH…")
 @click.option(
     "--project",
-    metavar="FOLDER",
+    metavar="PROJECT",
     callback=normalize_project,
-    help="Assign the documents to this project: a folder, or a project id.",
+    help="Assign the documents to this project: a folder, or its name or id.",
 )
 @click.option(
     "--strategy",
@@ -196,9 +196,9 @@ def _print_added(ctl: Ctl, jobs: list[Job]) -> None:
 @docs.command("list")
 @click.option(
     "--project",
-    metavar="FOLDER",
+    metavar="PROJECT",
     callback=normalize_project,
-    help="Only list documents of this project: a folder, or a project id.",
+    help="Only list documents of this project: a folder, or its name or id.",
 )
 @click.option("--source", help="Only list documents whose source starts with this: a folder, a site.")
 @click.option("--kind", type=click.Choice(get_args(Kind)), help="Only list documents of this type.")

@@ -44,9 +44,9 @@ def _parse_sources(_: click.Context, __: click.Parameter, value: tuple[str, ...]
 @click.argument("words", nargs=-1, required=True)
 @click.option(
     "--project",
-    metavar="FOLDER",
+    metavar="PROJECT",
     callback=normalize_project,
-    help="Only search sessions, files, documents and memories of this project: a folder, or a project id.",
+    help="Only search sessions, files, documents and memories of this project: a folder, or its name or id.",
 )
 @click.option(
     "--source",
@@ -338,9 +338,9 @@ def print_score_components(scored: Sequence[tuple[str, float, dict[str, float]]]
 @click.argument("prompt", nargs=-1)
 @click.option(
     "--project",
-    metavar="FOLDER",
+    metavar="PROJECT",
     callback=normalize_project,
-    help="Recall for this project: a folder, or a project id.  [default: the current folder]",
+    help="Recall for this project: a folder, or its name or id.  [default: the current folder]",
 )
 @click.option("--session", "session_id", metavar="ID", help="Leave out what this session was already given.")
 @common_options

@@ -12,8 +12,8 @@ from clankers_protocol.admin import JobStatus, Query
 from clankers_protocol.documents import ChunkGet
 from clankers_protocol.errors import Conflict, NotFound
 from clankers_protocol.id_lookup import IdFind, IdKind, NamedThing
+from clankers_protocol.projects import ProjectShow
 from clankers_protocol.recall import RecallGet
-from clankers_protocol.sessions import ProjectList
 
 KIND_NAMES: dict[IdKind, str] = {"tool": "tool call", "documentChunk": "document chunk", "run": "schedule run"}
 """Names of kinds that are not their own."""
@@ -131,8 +131,7 @@ def _show_document_chunk(ctl: Ctl, thing: NamedThing) -> None:
 
 
 def _show_project(ctl: Ctl, thing: NamedThing) -> None:
-    [project] = [each for each in ctl.call(ProjectList()) if each.id == thing.id]
-    _print_facts_of(ctl, thing, project)
+    _print_facts_of(ctl, thing, ctl.call(ProjectShow(thing.id)))
 
 
 def _show_row(ctl: Ctl, thing: NamedThing) -> None:

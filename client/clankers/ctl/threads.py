@@ -189,9 +189,9 @@ def post(ctl: Ctl, id: str, text: str, role: str) -> None:  # noqa: A002
 @click.option("--id", "thread_id", metavar="ID", help="Id of the thread.  [default: a new id]")
 @click.option(
     "--project",
-    metavar="FOLDER",
+    metavar="PROJECT",
     callback=normalize_project,
-    help="Project of the thread: a folder, or a project id.",
+    help="Project of the thread: a folder, or its name or id.",
 )
 @click.option("--metadata", metavar="JSON", help="Metadata of the thread, as a JSON object.")
 @common_options

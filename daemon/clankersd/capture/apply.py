@@ -44,7 +44,7 @@ from clankersd.db.upsert import FILL, GIVEN, HIGHEST, KEEP, upsert
 from clankersd.index.chunks import ChunkedText
 from clankersd.index.index import Index
 from clankersd.index.messages import add_tool_to_backlog, has_subject, index_message, index_role
-from clankersd.projects import ensure_project, project_row
+from clankersd.projects import Folder, ensure_project, find_folder
 from clankersd.redaction.engine import count_redactions, redact, redact_all, truncate
 from clankersd.wire.preparation import prepare
 
@@ -59,19 +59,17 @@ _IDS = ("id", "session_id", "message_id")
 """Ids from clients were checked before; ids that readers compose of others may be too long."""
 
 _TIMES = ("created_at", "updated_at", "ended_at", "completed_at")
-_PROJECT_OF_PATH = "(SELECT id FROM projects WHERE path = :project_root)"
 _FIRST_SEEN = {"created_at": "COALESCE(:created_at, :now)"}
 
 _SESSION = upsert(
     "sessions",
     insert={
-        "project_id": _PROJECT_OF_PATH,
         "created_at": "COALESCE(:created_at, :now)",
         "created_guessed": ":created_at IS NULL",
         "updated_at": "COALESCE(:updated_at, :ended_at, :created_at, :now)",
     },
     title=GIVEN,
-    project_id=f"COALESCE({_PROJECT_OF_PATH}, {{table}}.{{column}})",
+    project_id=GIVEN,
     project_path=GIVEN,
     project_name=GIVEN,
     model=GIVEN,
@@ -292,7 +290,7 @@ class PreparedEvent:
     row: dict[str, Any]
     redactions: dict[str, int] = field(default_factory=dict)
     chunks: list[ChunkedText] | None = None
-    project: dict[str, Any] | None = None
+    folder: Folder | None = None
     is_opted_out: bool = False
     is_indexed: bool = False
 
@@ -311,45 +309,46 @@ async def store_events(store: Store, events: list[PreparedEvent]) -> list[Outcom
 # -- preparing: everything that takes processor time, outside the transaction
 
 
-def prepare_event(index: Index, event: CapturedEvent) -> PreparedEvent:
-    """Redact and chunk an event; raises RpcError for one that cannot be stored."""
+def prepare_event(index: Index, event: CapturedEvent, at: int | None = None) -> PreparedEvent:
+    """Redact and chunk an event; raises RpcError for one that cannot be stored.
+
+    `at` is when it happened, for an event that has no time of its own: a spooled one arrives later.
+    """
     yield_to_commits()
+    now = at or clock.now()
     match event:
         case SessionReported():
-            return _prepare_session(event)
+            return _prepare_session(event, now)
         case MessageReported():
-            return _prepare_message(index, event)
+            return _prepare_message(index, event, now)
         case ToolReported():
-            return _prepare_tool(index, event)
+            return _prepare_tool(index, event, now)
         case ErrorReported():
-            row, redactions = _row_of(event.error, "session error", "id", "session_id")
+            row, redactions = _row_of(event.error, now, "session error", "id", "session_id")
             return PreparedEvent(event, row["session_id"], row, redactions)
         case CompactionReported():
-            row, redactions = _row_of(event.compaction, "compaction event", "id", "session_id")
+            row, redactions = _row_of(event.compaction, now, "compaction event", "id", "session_id")
             return PreparedEvent(event, row["session_id"], row, redactions)
         case _:
             return PreparedEvent(event, event.session_id, _session_update_params(event))
 
 
-def _prepare_session(event: SessionReported) -> PreparedEvent:
-    row, redactions = _row_of(event.session, "session", "id")
+def _prepare_session(event: SessionReported, now: int) -> PreparedEvent:
+    row, redactions = _row_of(event.session, now, "session", "id")
     if row["title"] == UNTITLED:
         row["title"] = None
     row["context_json"] = row.pop("context")
     path = row["project_path"]
     if path is None:
-        row["project_root"] = None
         return PreparedEvent(event, row["id"], row, redactions)
     path = row["project_path"] = path.rstrip("/") or "/"
     if opt_out.is_opted_out(path):
         return PreparedEvent(event, row["id"], row, is_opted_out=True)
-    project = project_row(path, row["project_name"])
-    row["project_root"] = project["path"]
-    return PreparedEvent(event, row["id"], row, redactions, project=project)
+    return PreparedEvent(event, row["id"], row, redactions, folder=find_folder(path))
 
 
-def _prepare_message(index: Index, event: MessageReported) -> PreparedEvent:
-    row, redactions = _row_of(event.message, "message", "id", "session_id")
+def _prepare_message(index: Index, event: MessageReported, now: int) -> PreparedEvent:
+    row, redactions = _row_of(event.message, now, "message", "id", "session_id")
     text = row["text_content"]
     if event.identity is not None:
         row["digest"] = text_digest(text)
@@ -357,10 +356,10 @@ def _prepare_message(index: Index, event: MessageReported) -> PreparedEvent:
     return PreparedEvent(event, row["session_id"], row, redactions, index.chunk_text(text) if text else None)
 
 
-def _prepare_tool(index: Index, event: ToolReported) -> PreparedEvent:
+def _prepare_tool(index: Index, event: ToolReported, now: int) -> PreparedEvent:
     limit = index.max_tool_output_chars
     shortened = msgspec.structs.replace(event.tool, tool_output=truncate(event.tool.tool_output, limit))
-    row, redactions = _row_of(shortened, "tool", "id", "session_id", "tool_name")
+    row, redactions = _row_of(shortened, now, "tool", "id", "session_id", "tool_name")
     row["tool_output"] = truncate(row["tool_output"], limit, slack=0)
     return PreparedEvent(
         event, row["session_id"], row, redactions, is_indexed="tools" in index.wanted.sources or has_subject(row)
@@ -392,7 +391,7 @@ def _session_update_params(event: SessionUpdate) -> dict[str, Any]:
     return params
 
 
-def _row_of(event: Wire, what: str, *required: str) -> tuple[dict[str, Any], dict[str, int]]:
+def _row_of(event: Wire, now: int, what: str, *required: str) -> tuple[dict[str, Any], dict[str, int]]:
     """Return an event as SQL parameters, with the number of its secrets by kind.
 
     Texts are redacted, empty values are None, times are in milliseconds, objects are JSON.
@@ -423,7 +422,7 @@ def _row_of(event: Wire, what: str, *required: str) -> tuple[dict[str, Any], dic
             row[name] = clock.to_ms(row[name])
     if row.get("duration_ms") is not None:
         row["duration_ms"] = round(row["duration_ms"])
-    row["now"] = clock.now()
+    row["now"] = now
     return row, redactions
 
 
@@ -462,12 +461,13 @@ def _apply_session(db: Db, event: PreparedEvent, *, only_without_project: bool) 
     if event.is_opted_out:
         opt_out.opt_out_session(db, session_id, event.row["now"])
         return
-    if event.project:
+    project_id = None
+    if event.folder:
         opt_out.opt_in_session(db, session_id)
-        ensure_project(db, event.project)
+        project_id = ensure_project(db, event.folder, event.row["project_name"])
     elif opt_out.is_session_opted_out(db, session_id):
         return
-    db.execute(_SESSION, event.row)
+    db.execute(_SESSION, event.row | {"project_id": project_id})
     count_redactions(db, event.redactions, event.row["now"])
     _announce_session(db, session_id)
 

@@ -100,7 +100,7 @@ def prepare_hook(index: Index, request: HookEvent) -> PreparedHook:
     if request.at is not None:
         encoded = msgspec.json.encode([request.harness, request.at, request.event], order="deterministic")
         digest = hashlib.sha256(encoded).digest()[:16]
-    events = [prepare_event(index, event) for event in reading.events]
+    events = [prepare_event(index, event, at) for event in reading.events]
     return PreparedHook(request.harness, reading, events, count, digest)
 
 

@@ -16,7 +16,7 @@ from clankers_protocol.admin import DaemonStatus
 from clankers_protocol.agent_text import clean_line
 from clankers_protocol.errors import InvalidParams, MethodNotFound, NotFound
 from clankers_protocol.ids import encode_id
-from clankers_protocol.memories import Memory, MemoryAdd, MemoryGet, MemorySearch, MemoryTimeline
+from clankers_protocol.memories import Memory, MemoryAdd, MemoryGet, MemorySearch, MemoryTimeline, scope_label
 from clankers_protocol.memory_changes import MemoryDelete
 from clankers_protocol.recall import RecallGet, SessionInjections
 from clankers_protocol.search import Hit, IndexStatus, Ref, Search
@@ -261,7 +261,8 @@ def _memory_text(memory: Memory, offset: int) -> str:
     length = len(memory.content)
     text = memory.content[offset : offset + MAX_PART_CHARACTERS]
     end = offset + len(text)
-    facts = f"{memory.category}, {memory.scope}, {memory.state}, {format_time(memory.created_at)}"
+    scope = clean_line(scope_label(memory), MAX_NAME_CHARACTERS)
+    facts = f"{memory.category}, {scope}, {memory.state}, {format_time(memory.created_at)}"
     return f"memory {encode_id(memory.id)}: {facts}\n\n{text}{_continuation(end if end < length else None, length)}"
 
 

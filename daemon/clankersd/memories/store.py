@@ -14,6 +14,7 @@ from clankersd.db.fts import FullText
 from clankersd.db.ids import resolve_id
 from clankersd.memories.salience import DECAY_PER_DAY, Salience
 from clankersd.memories.scopes import IN_SCOPE, AllowedScopes
+from clankersd.projects import PROJECT_LABEL
 
 Columns = dict[str, Any]
 """Values by column name, for an update or for the log."""
@@ -60,12 +61,15 @@ class MemoryRow(msgspec.Struct, frozen=True, kw_only=True):
     files_json: str
     metadata: str | None
     project_path: str | None = None
+    project_name: str | None = None
     superseded_by: str | None = None
     state: str = "current"
 
 
 STORED_COLUMNS = tuple(
-    name for name in MemoryRow.__struct_fields__ if name not in ("project_path", "superseded_by", "state")
+    name
+    for name in MemoryRow.__struct_fields__
+    if name not in ("project_path", "project_name", "superseded_by", "state")
 )
 
 _SUCCESSOR = """(
@@ -121,7 +125,8 @@ AS_OF = f"""
 
 SELECT_MEMORIES = f"""
     SELECT {", ".join(f"memories.{name}" for name in STORED_COLUMNS)},
-           projects.path AS project_path, {_SUCCESSOR} AS superseded_by, {STATE} AS state
+           projects.path AS project_path, {PROJECT_LABEL} AS project_name,
+           {_SUCCESSOR} AS superseded_by, {STATE} AS state
     FROM memories LEFT JOIN projects ON projects.id = memories.project_id
 """
 """The columns of `MemoryRow`; takes `:now`."""

@@ -1,12 +1,12 @@
 """Recall at the start of a session and with a prompt: selected, bounded, not repeated, and recorded."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import anyio
 
-from clankers_protocol.errors import NotFound
+from clankers_protocol.errors import Conflict, NotFound
 from clankers_protocol.recall import (
     HookOutput,
     Injection,
@@ -91,7 +91,7 @@ async def recall_hook(daemon: "Daemon", request: RecallHook) -> HookOutput:
     if at is None:
         return HookOutput()
     # Read in the order of writes: the event that creates the session may precede this call on the same connection.
-    target = await daemon.store.write(lambda db: _target(db, at))
+    target = await daemon.store.write(lambda db: _target(db, _without_unknown_project(db, at)))
     recall = await _recall(daemon.config, daemon.store, daemon.search_engine, at, target)
     if recall.text or at.trigger == "compact":
         await daemon.store.write(lambda db: _record(db, at, target, recall))
@@ -115,6 +115,15 @@ async def session_injections(daemon: "Daemon", request: SessionInjections) -> li
         return [Injection(**row | {"ids": json.loads(row["ids"])}) for row in rows]
 
     return await daemon.store.read(injections)
+
+
+def _without_unknown_project(db: Db, at: Occasion) -> Occasion:
+    """Drop a name that means no project: a hook has nobody to show an error to."""
+    try:
+        resolve_project(db, at.session, at.project)
+    except (NotFound, Conflict):
+        return replace(at, project=None)
+    return at
 
 
 def _target(db: Db, at: Occasion) -> Target:

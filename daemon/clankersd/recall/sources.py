@@ -90,7 +90,7 @@ class MatchRow(MemoryChunkRow):
 
 
 def resolve_project(db: Db, session: str, project: str | None) -> str | None:
-    """Return the id of the project that a session belongs to, else of the given path or id."""
+    """Return the id of the project that a session belongs to, else of the given one."""
     known = db.value("SELECT project_id FROM sessions WHERE id = :id", {"id": session})
     return known or (find_project_id(db, project) if project else None)
 

@@ -28,9 +28,9 @@ from clankersd.capture.events import MessageReported, SessionReported
 from clankersd.db import Db
 from clankersd.db.ids import resolve_id
 from clankersd.db.paging import decode_cursor, encode_cursor, fetch_page, fit_reply
-from clankersd.projects import IN_PROJECT, project_params
+from clankersd.projects import IN_PROJECT, find_project_id, require_project_id
 from clankersd.search.engine import Page, SearchPlan
-from clankersd.search.filters import NO_MEMORIES, Criteria
+from clankersd.search.filters import NO_MEMORIES, Criteria, resolve_projects
 from clankersd.search.limiter import takes_search_turn
 from clankersd.search.rows import CHUNK_ROWS
 from clankersd.sessions import sessions
@@ -55,11 +55,15 @@ _SELECT_MESSAGES = f"""
 
 @handles(ThreadCreate)
 async def create(daemon: "Daemon", request: ThreadCreate) -> Thread:
+    project = request.project
+    if project is not None and not project.startswith("/"):
+        name = project
+        project = await daemon.store.read(lambda db: _path_of(db, name))
     event = SessionEvent(
         id=request.id or clock.new_id(),
         chat_id=request.chat_id,
         title=request.title,
-        project_path=request.project,
+        project_path=project,
         metadata=request.metadata,
         created_at=request.created_at,  # without one, the time of a placeholder's first message stays
     )
@@ -73,6 +77,12 @@ async def create(daemon: "Daemon", request: ThreadCreate) -> Thread:
     return await daemon.store.read(lambda db: _get(db, event.id))
 
 
+def _path_of(db: Db, project: str) -> str:
+    """Return the folder of a project given by its name or id; raises NotFound or Conflict."""
+    params = {"id": require_project_id(db, project)}
+    return str(db.value("SELECT path FROM projects WHERE id = :id", params))
+
+
 @handles(ThreadGet)
 async def get(daemon: "Daemon", request: ThreadGet) -> Thread:
     return await daemon.store.read(lambda db: _get(db, resolve_id(db, request.id, "sessions", "thread")))
@@ -80,7 +90,7 @@ async def get(daemon: "Daemon", request: ThreadGet) -> Thread:
 
 @handles(ThreadList)
 async def list_threads(daemon: "Daemon", request: ThreadList) -> ThreadPage:
-    params: dict[str, Any] = {"chat_id": request.chat_id, "limit": request.limit + 1, **project_params(request.project)}
+    params: dict[str, Any] = {"chat_id": request.chat_id, "limit": request.limit + 1}
     conditions = ["1"]
     if request.chat_id is not None:
         conditions.append("chat_id = :chat_id")
@@ -90,7 +100,12 @@ async def list_threads(daemon: "Daemon", request: ThreadList) -> ThreadPage:
         conditions.append("(updated_at, id) < (:at, :before)")
         params["at"], params["before"] = decode_cursor(request.cursor, int, str)
     sql = f"{_SELECT_THREAD} WHERE {' AND '.join(conditions)} ORDER BY updated_at DESC, id DESC LIMIT :limit"
-    rows = await daemon.store.read(lambda db: fetch_page(db, sql, params))
+
+    def fetch(db: Db) -> list[dict[str, Any]]:
+        project_id = request.project and find_project_id(db, request.project)
+        return fetch_page(db, sql, params | {"project_id": project_id})
+
+    rows = await daemon.store.read(fetch)
     shown = fit_reply(rows[: request.limit])
     more = len(rows) > len(shown)
     cursor = encode_cursor(shown[-1]["updated_at"], shown[-1]["id"]) if more else None
@@ -146,6 +161,9 @@ async def search_messages(daemon: "Daemon", request: MessageSearch) -> FoundMess
         since=request.since,
         until=request.until,
     )
+    if request.project is not None:
+        given = criteria
+        criteria = await daemon.store.read(lambda db: resolve_projects(db, given))
     chunk_filter = engine.build_filter(criteria, NO_MEMORIES).restrict("chunks.message_id IS NOT NULL")
     if request.role is not None:
         chunk_filter = chunk_filter.restrict("chunks.role = :role", role=request.role)

@@ -8,11 +8,11 @@ from clankers_protocol.search import Hit, Ref, Search, SearchResult
 from clankersd import clock
 from clankersd.db import Store
 from clankersd.memories.filters import memory_visibility
-from clankersd.memories.scopes import allowed_scopes, scopes_without_project
+from clankersd.memories.scopes import allowed_scopes, needs_lookup, scopes_without_project
 from clankersd.memories.scoring import MEMORY_COLUMNS, MEMORY_JOIN, MemoryChunkRow, ScoreWeights, weigh_memory
 from clankersd.memories.store import AS_OF, CURRENT
 from clankersd.search.engine import Page, SearchOutcome, SearchPlan
-from clankersd.search.filters import Criteria, Visibility
+from clankersd.search.filters import Criteria, Visibility, resolve_projects
 from clankersd.search.limiter import takes_search_turn
 from clankersd.search.ranking import Candidate
 from clankersd.search.rows import RowQuery
@@ -69,6 +69,9 @@ async def search(daemon: "Daemon", request: Search) -> SearchResult:
         project=request.project,
         filters=request.filters or (),
     )
+    if request.project or request.filters:
+        given = criteria
+        criteria = await daemon.store.read(lambda db: resolve_projects(db, given))
     chunk_filter = engine.build_filter(criteria, await _visibility(daemon.store, request, now))
     plan = SearchPlan(
         query=request.query,
@@ -97,7 +100,7 @@ async def search(daemon: "Daemon", request: Search) -> SearchResult:
 
 async def _visibility(store: Store, request: Search, now: int) -> Visibility:
     """Return which memories the request may find; only a project's scope has to be looked up."""
-    if request.scopes is None and request.project:
+    if needs_lookup(request):
         permitted = await store.read(lambda db: allowed_scopes(db, request))
     else:
         permitted = scopes_without_project(request)

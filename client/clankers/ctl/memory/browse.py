@@ -60,6 +60,7 @@ from clankers_protocol.memories import (
     MemoryStatsOf,
     State,
 )
+from clankers_protocol.projects import ProjectList
 from clankers_protocol.search import Mode
 
 Sort = Literal["created", "updated", "salience", "importance", "accessed"]
@@ -303,9 +304,9 @@ def related(ctl: Ctl, id: str, limit: int) -> None:  # noqa: A002  # the name on
 @click.argument("words", nargs=-1)
 @click.option(
     "--project",
-    metavar="FOLDER",
+    metavar="PROJECT",
     callback=normalize_project,
-    help="Project of the prompt.  [default: the current folder]",
+    help="Project of the prompt: a folder, or its name or id.  [default: the current folder]",
 )
 @click.option("--agent", metavar="NAME", help="Include the memories in the scope of this agent.")
 @scope_option
@@ -383,12 +384,20 @@ def stats(ctl: Ctl, project: str | None, scopes: list[str], limit: int) -> None:
         "Sector": result.by_sector,
         "Tier": result.by_tier,
         "Category": result.by_category,
-        "Scope": result.by_scope,
+        "Scope": _name_projects(ctl, result.by_scope),
     }
     for name, counts in charts.items():
         if counts:
             echo()
             _print_chart(name, counts, limit)
+
+
+def _name_projects(ctl: Ctl, counts: Mapping[str, int]) -> dict[str, int]:
+    """Put the names of projects into their scopes, as --scope accepts them."""
+    if not any(scope.startswith("project:") for scope in counts):
+        return dict(counts)
+    names = {f"project:{project.id}": f"project:{project.name}" for project in ctl.call(ProjectList())}
+    return {names.get(scope, scope): count for scope, count in counts.items()}
 
 
 def _print_totals(stats: MemoryStats) -> None:

@@ -51,11 +51,15 @@ MAINTENANCE_TIMEOUT_SECONDS = 3600
 @click.command()
 @click.argument("words", nargs=-1, required=True)
 @click.option(
-    "--project", metavar="FOLDER", callback=normalize_project, help="Project of the memory; . is the current folder's."
+    "--project",
+    metavar="PROJECT",
+    callback=normalize_project,
+    help="Project of the memory: a folder, or its name or id.",
 )
 @click.option(
     "--scope",
-    help="Who can see the memory: agent:NAME, user:NAME, custom:NAME or global.  [default: the project's, or global]",
+    help="Who can see the memory: project:NAME, agent:NAME, user:NAME, custom:NAME or global.  "
+    "[default: the project's, or global]",
 )
 @click.option("--category", help="Category: fact, preference, decision, gotcha, fix or any other lowercase word.")
 @click.option(

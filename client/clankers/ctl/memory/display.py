@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from clankers.ctl.command import Ctl
@@ -19,7 +18,7 @@ from clankers.ctl.output import (
     print_table,
 )
 from clankers.ctl.transcript import MAX_TEXT_WIDTH
-from clankers_protocol.memories import LogEntry, Memory
+from clankers_protocol.memories import LogEntry, Memory, scope_label
 
 MAX_TITLE_LENGTH = 60
 MAX_LOG_VALUE_LENGTH = 200
@@ -97,10 +96,8 @@ def summary_line(memory: Memory) -> str:
 
 
 def scope_name(memory: Memory) -> str:
-    """Return the scope of a memory, with the name of a project's folder in place of its id."""
-    if memory.project_path and memory.scope == f"project:{memory.project_id}":
-        return one_line(f"project:{Path(memory.project_path).name}")
-    return one_line(memory.scope)
+    """Return the scope of a memory as --scope accepts it, with the name of a project in place of its id."""
+    return one_line(scope_label(memory))
 
 
 def memory_title(memory: Memory) -> str:

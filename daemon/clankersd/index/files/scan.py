@@ -5,7 +5,7 @@ import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from clankersd import projects
+from clankersd.projects import Folder, find_folder
 
 MEMORY_FILES = ("MEMORY.md", "memory.md")
 AGENT_FILES = ("CLAUDE.md", "AGENTS.md")
@@ -30,7 +30,7 @@ class WatchSettings:
 
 @dataclass(frozen=True)
 class WatchedFile:
-    """A file to index. `name` is its path below the watched path, `project` the root of its workspace's project.
+    """A file to index. `name` is its path below the watched path, `project` the folder of its workspace's project.
 
     `real` is the path to read, which differs for a link; `mtime` is in milliseconds.
     """
@@ -39,7 +39,7 @@ class WatchedFile:
     real: str
     name: str
     workspace: str | None
-    project: str | None
+    project: Folder | None
     mtime: int
     size: int
 
@@ -200,7 +200,7 @@ def _add_file(result: Scan, path: str, top: str, workspace: str | None) -> None:
         real=real,
         name=path.removeprefix(f"{top}/"),
         workspace=workspace,
-        project=projects.find_project_root(workspace) if workspace else None,
+        project=find_folder(workspace) if workspace else None,
         mtime=status.st_mtime_ns // 1_000_000,
         size=status.st_size,
     )
