@@ -66,6 +66,7 @@ TEXT_KINDS["message"] = TextKind(
     """,
     _message_owner,
     "SELECT id FROM messages WHERE id > :after AND text_content IS NOT NULL ORDER BY id LIMIT :limit",
+    source="sessions",
 )
 TEXT_KINDS["tool"] = TextKind(
     """
@@ -74,4 +75,5 @@ TEXT_KINDS["tool"] = TextKind(
     FROM tools WHERE id = :id
     """,
     _tool_owner,
+    source="tools",
 )
