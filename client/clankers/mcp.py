@@ -162,9 +162,10 @@ class Relay:
         if child == 0:
             code = 1
             try:
-                from clankers.autostart import start_daemon
+                from clankers.autostart import STARTED_RECENTLY, start_daemon
 
-                code = 0 if start_daemon() else 1
+                started = start_daemon()
+                code = 0 if isinstance(started, int) or started == STARTED_RECENTLY else 1
             except Exception as error:
                 write_log(f"cannot start the daemon: {type(error).__name__}: {error}")
             finally:

@@ -98,6 +98,9 @@ FEATURES = (
 for _feature in FEATURES:
     import_module(f"clankersd.{_feature}")
 
+INDEX_SOURCES = {"files": "memory", "sessions": "sessions", "tools": "tools"}
+"""Names of the indexed sources in the settings, with those that the index stores."""
+
 DRAIN_SECONDS = 5.0
 RESTART_SECONDS = 5.0
 
@@ -126,6 +129,7 @@ class Daemon:
     transcripts: Transcripts = field(init=False)
     scheduler: Scheduler = field(init=False)
     extractor: extraction.Extractor = field(init=False)
+    rebuilder: reindex.Rebuilder = field(init=False)
     background: Callable[..., Any] = field(init=False)
     stopping: anyio.Event = field(default_factory=anyio.Event)
     started: float = field(default_factory=time.monotonic)
@@ -145,6 +149,7 @@ class Daemon:
         self.transcripts = Transcripts(self)
         self.scheduler = Scheduler(self)
         self.extractor = extraction.Extractor(self)
+        self.rebuilder = reindex.Rebuilder(self.index, self.queue, self.files, self.jobs)
 
     @property
     def config(self) -> Config:
@@ -178,7 +183,8 @@ def index_settings(config: Config) -> tuple[EmbedderSettings, int, int, tuple[st
         dims=config.embedder_dims or None,
         weight=config.embedder_weight or None,
     )
-    sources = ("memory", "sessions", "tools") if config.index_tools else ("memory", "sessions")
+    chosen = {*config.index_sources, *(["tools"] if config.index_tools else [])}
+    sources = tuple(INDEX_SOURCES[name] for name in INDEX_SOURCES if name in chosen)
     return settings, config.chunk_tokens, config.chunk_overlap, sources
 
 
@@ -279,6 +285,7 @@ def _services(daemon: Daemon) -> dict[str, Callable[[], Awaitable[None]]]:
         "schedule": daemon.scheduler.run,
         "embed": daemon.queue.run,
         "chunk": partial(backlog.process_backlog, daemon.index),
+        "rebuild": daemon.rebuilder.run,
         "sweep": partial(reindex.sweep_periodically, daemon.index),
         "files": daemon.files.run,
         "documents": daemon.documents.worker.run,

@@ -2,7 +2,7 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from clankers_protocol.admin import JobStarted
 from clankers_protocol.wire import MAX_INTEGER, Cursor, Id, Method, Name, ScopeSelector, Time, Wire
@@ -221,12 +221,16 @@ class IndexRemove(Method[Synced]):
 class Reindex(Method[JobStarted]):
     """Rebuild the index as a job. The live index stays in use until the new one is complete and replaces it.
 
-    With `embedder` (and `model`) the configuration is changed first; otherwise the configured embedder is used.
+    With `embedder` (and `model`) the job switches to that embedder; otherwise the configured embedder is used.
+    `settings` changes further settings of the embedder at the same time: `embedder_url`, `embedder_key_file`,
+    `embedder_dims` and `embedder_weight`; null removes one. If the embedder does not answer, the job fails before it
+    changes anything. If it fails later or is cancelled, it restores the settings.
     """
 
     method: ClassVar[str] = "reindex"
     embedder: Literal["static", "onnx", "openai", "ollama", "gemini", "none"] | None = None
     model: str | None = None
+    settings: dict[str, str | int | float | None] = field(default_factory=dict)
 
 
 class Model(Wire):

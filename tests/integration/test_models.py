@@ -17,9 +17,13 @@ from typing import Any
 import pytest
 from helpers.ctl import Ran, command, ctl
 from helpers.daemon import DaemonProcess, running_daemon
+from helpers.embedding_service import Answer as Embedded
+from helpers.embedding_service import Request, Service, embeddings, say, served
+from helpers.waiting import eventually
 
 from clankers import Client
 from clankers.ctl.hub import PullFailed, plan_pull
+from clankersd.embedders.base import PROBE_TEXT
 
 REPOSITORY = "/Snowflake/snowflake-arctic-embed-s/resolve/main/"
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "cat", "dog"]
@@ -262,25 +266,83 @@ def test_ctl_model_use_clears_the_previous_url_and_key(pets: DaemonProcess, home
     assert settings(pets)["embedder_dims"] == 0
 
 
-def test_ctl_model_use_that_is_interrupted_changes_nothing(pets: DaemonProcess) -> None:
+@contextmanager
+def stalled_service() -> Iterator[Service]:
+    """Serve a model that answers the first try, and then no more."""
+    go_on = threading.Event()
+
+    def answer(request: Request) -> Embedded:
+        if request.texts != [PROBE_TEXT]:
+            go_on.wait(60)
+        return embeddings(request)
+
+    with served(answer) as service:
+        try:
+            yield service
+        finally:
+            go_on.set()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_ctl_model_use_that_is_interrupted_changes_nothing(pets: DaemonProcess, number: signal.Signals) -> None:
     before = settings(pets)
-    words = command("model", "use", "ollama", "--url", "http://127.0.0.1:9", "--model", "mine", "--yes")
-    with subprocess.Popen(words, env=pets.environ, stderr=subprocess.PIPE, text=True) as process:
-        with pets.connect() as connection:
-            deadline = time.monotonic() + 30
-            while not any(job["state"] == "running" for job in connection.call("job.list")):
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
-            assert settings(pets)["embedder_model"] == "mine"
-        assert process.stderr
-        said = process.stderr.readline()  # it watches the job, and says what it sees
-        process.send_signal(signal.SIGINT)
-        said += process.stderr.read()
-        assert process.wait(30) == 1
+    with stalled_service() as service:
+        words = command("model", "use", "ollama", "--url", service.url, "--model", "mine", "--yes")
+        with subprocess.Popen(words, env=pets.environ, stderr=subprocess.PIPE, text=True) as process:
+            eventually(lambda: settings(pets)["embedder_model"] == "mine", "the switch")
+            assert process.stderr
+            said = process.stderr.readline()  # it watches the job, and says what it sees
+            process.send_signal(number)
+            said += process.stderr.read()
+            assert process.wait(30) == 1
 
     assert "Still in use: static" in said
     assert settings(pets) == before
     with pets.connect() as connection:
+        assert connection.call("index.status")["vectors"] == "ready"
+
+
+def test_ctl_model_use_of_an_unreachable_service_changes_nothing(pets: DaemonProcess) -> None:
+    before = settings(pets)
+    ran = ctl(pets, "model", "use", "ollama", "--url", "http://127.0.0.1:9", "--model", "mine", "--yes")
+
+    assert ran.code == 1
+    assert "nothing was changed" in ran.err
+    assert settings(pets) == before
+    with pets.connect() as connection:
+        assert connection.call("index.status")["vectors"] == "ready"
+        assert connection.call("job.list")[0]["state"] == "failed"
+
+
+def test_ctl_jobs_shows_and_cancels_a_job(pets: DaemonProcess) -> None:
+    before = settings(pets)
+    with stalled_service() as service, pets.connect() as connection:
+        params = {"embedder": "ollama", "model": "mine", "settings": {"embedder_url": service.url}}
+        job_id = connection.call("reindex", **params)["jobId"]
+        eventually(lambda: settings(pets)["embedder_model"] == "mine", "the switch")
+        assert ctl(pets, "jobs", "show", job_id[:30], "--json").json["state"] == "running"
+        assert ctl(pets, "jobs", "cancel", job_id).code == 0
+        assert "cancelled" in ctl(pets, "jobs", "show", job_id).out
+    assert "cancelled" in ctl(pets, "jobs", "list", "--limit", "1").out
+    assert ctl(pets, "jobs", "show", "nonsense").code == 1
+    assert settings(pets) == before
+
+
+def test_reindex_with_a_model_that_makes_no_vectors_ends_with_the_reason(pets: DaemonProcess) -> None:
+    before = settings(pets)
+
+    def answer(request: Request) -> Embedded:
+        return embeddings(request) if request.texts == [PROBE_TEXT] else say({"error": "no such text"}, 400)
+
+    with served(answer) as service, pets.connect() as connection:
+        params = {"embedder": "ollama", "model": "mine", "settings": {"embedder_url": service.url}}
+        job_id = connection.call("reindex", **params)["jobId"]
+        job = eventually(
+            lambda: (found := connection.call("job.status", id=job_id))["state"] != "running" and found, "the end"
+        )
+        assert job["state"] == "failed"
+        assert "no such text" in job["error"]
+        assert settings(pets) == before
         assert connection.call("index.status")["vectors"] == "ready"
 
 

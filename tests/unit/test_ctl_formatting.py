@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clankers.ctl.config import parse_scalar
+from clankers.ctl.config import parse_value
 from clankers.ctl.db import unique_names
 from clankers.ctl.formatting import abbreviate, format_bytes, format_dollars, format_duration
 from clankers.ctl.output import COLUMN_GAP, Column, bar, column_widths, plain
@@ -109,9 +109,9 @@ def test_unique_names_numbers_repeated_names() -> None:
     ("typed", "value"),
     [("7", 7), ("0.5", 0.5), ("true", True), ("debug", "debug"), ('"7"', "7"), ("[1]", "[1]"), ("", "")],
 )
-def test_parse_scalar_detects_the_type(typed: str, value: object) -> None:
-    assert parse_scalar(typed) == value
-    assert type(parse_scalar(typed)) is type(value)
+def test_parse_value_detects_the_type(typed: str, value: object) -> None:
+    assert parse_value(typed) == value
+    assert type(parse_value(typed)) is type(value)
 
 
 @given(st.text())

@@ -3,7 +3,7 @@
 import atexit
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, TypeVar
@@ -42,6 +42,8 @@ class Ctl:
 
     socket: Path | None = None
     json: bool = False
+    may_start: bool = field(default_factory=lambda: "_CLANKERS_CTL_COMPLETE" not in os.environ)
+    """Whether a command that finds no daemon may start one: once, and not while someone types."""
 
     @cached_property
     def client(self) -> Client:
@@ -49,8 +51,17 @@ class Ctl:
         atexit.register(client.close)
         return client
 
-    def call(self, request: Method[Result], *, timeout: float | None = None) -> Result:
-        """Send a request to the daemon and return its answer."""
+    def call(self, request: Method[Result], *, timeout: float | None = None, start: bool = True) -> Result:
+        """Send a request to the daemon and return its answer. If no daemon runs, start it first, as hooks do."""
+        try:
+            return self.client.call(request, timeout=timeout)
+        except DaemonUnavailable as error:
+            if not (start and self.may_start and error.is_absent):
+                raise
+            self.may_start = False
+            from clankers.ctl.daemon import start_for_command  # rarely needed
+
+            start_for_command(self, error)
         return self.client.call(request, timeout=timeout)
 
     def pages(self, request: Method[PageT]) -> Iterator[PageT]:

@@ -240,10 +240,11 @@ def _stray_daemon(manager: Manager) -> str | None:
             probe.connect(str(default_paths().socket))
         except OSError:
             return None
-        return _peer_pid(probe)
+        return peer_pid(probe)
 
 
-def _peer_pid(connection: socket.socket) -> str:
+def peer_pid(connection: socket.socket) -> str:
+    """Return the process id of the other end of a connection."""
     if sys.platform == "darwin":
         local_peerpid = 2  # LOCAL_PEERPID at level SOL_LOCAL (0); Python has no names for them
         return str(connection.getsockopt(0, local_peerpid))

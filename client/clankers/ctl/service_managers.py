@@ -51,6 +51,14 @@ class Manager(Protocol):
         """Return the commands to run after the files are written."""
         ...
 
+    def start_commands(self) -> list[Command]:
+        """Return the commands that start the installed service."""
+        ...
+
+    def stop_commands(self) -> list[Command]:
+        """Return the commands that stop the service until it is started, or until the next login."""
+        ...
+
     def uninstall_commands(self) -> list[Command]:
         """Return the commands to run before the files are removed."""
         ...
@@ -104,6 +112,12 @@ class Systemd:
         enable = ["systemctl", "--user", "enable", *(["--now"] if start else []), *UNITS]
         return [["systemctl", "--user", "daemon-reload"], *stop, enable]
 
+    def start_commands(self) -> list[Command]:
+        return [["systemctl", "--user", "start", *UNITS]]
+
+    def stop_commands(self) -> list[Command]:
+        return [["systemctl", "--user", "stop", *UNITS]]
+
     def uninstall_commands(self) -> list[Command]:
         return [["systemctl", "--user", "disable", "--now", *UNITS]]
 
@@ -151,6 +165,14 @@ class Launchd:
         unload = [["launchctl", "bootout", f"{self.domain}/{LABEL}"]] if loaded and changed else []
         load = [["launchctl", "bootstrap", self.domain, str(self.plist)]] if changed or not loaded else []
         return [*unload, ["launchctl", "enable", f"{self.domain}/{LABEL}"], *load]
+
+    def start_commands(self) -> list[Command]:
+        if not self.state():
+            return [["launchctl", "bootstrap", self.domain, str(self.plist)]]
+        return [["launchctl", "kickstart", f"{self.domain}/{LABEL}"]]
+
+    def stop_commands(self) -> list[Command]:
+        return [["launchctl", "bootout", f"{self.domain}/{LABEL}"]] if self.state() else []
 
     def uninstall_commands(self) -> list[Command]:
         return [["launchctl", "bootout", f"{self.domain}/{LABEL}"]] if self.state() else []

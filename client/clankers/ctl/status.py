@@ -24,7 +24,7 @@ def status(ctl: Ctl) -> None:
       clankers-ctl status
       clankers-ctl status --json | jq .counts
     """
-    report = ctl.call(DaemonStatus())
+    report = ctl.call(DaemonStatus(), start=False)
     if ctl.json:
         print_json(report)
     else:
@@ -44,7 +44,7 @@ def health(ctl: Ctl) -> None:
       clankers-ctl health
       clankers-ctl health --json || notify-send "clankers has a problem"
     """
-    report = ctl.call(Health())
+    report = ctl.call(Health(), start=False)
     if ctl.json:
         print_json(report)
     else:

@@ -116,7 +116,7 @@ async def configure(daemon: "Daemon", request: DaemonConfigure) -> Settings:
         await daemon.reload()
     except ConfigError as error:
         raise InvalidParams(f"invalid params: {error}") from error
-    return daemon.loaded.describe()
+    return _describe_changed(daemon)
 
 
 @handles(DaemonReload)
@@ -125,7 +125,18 @@ async def reload(daemon: "Daemon", request: DaemonReload) -> Settings:
         await daemon.reload()
     except ConfigError as error:
         raise InvalidParams(f"invalid params: {error}") from error
-    return daemon.loaded.describe()
+    return _describe_changed(daemon)
+
+
+def _describe_changed(daemon: "Daemon") -> Settings:
+    """Describe the settings after a change, with a note if the index has to follow it."""
+    settings = daemon.loaded.describe()
+    if reason := daemon.index.rebuild_reason:
+        settings.notes.append(
+            f"The index is rebuilt in the background, because {reason}. "
+            "Search uses what there is until then; `clankers-ctl jobs` shows the progress."
+        )
+    return settings
 
 
 @handles(Discover)

@@ -353,7 +353,9 @@ def _prepare_message(index: Index, event: MessageReported, now: int) -> Prepared
     if event.identity is not None:
         row["digest"] = text_digest(text)
     index.add_speaker(row["role"])
-    return PreparedEvent(event, row["session_id"], row, redactions, index.chunk_text(text) if text else None)
+    return PreparedEvent(
+        event, row["session_id"], row, redactions, index.chunk_text(text, "sessions") if text else None
+    )
 
 
 def _prepare_tool(index: Index, event: ToolReported, now: int) -> PreparedEvent:

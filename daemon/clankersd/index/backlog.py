@@ -37,7 +37,8 @@ class TextKind:
 
     `select` returns the row of `:id` with its `text`, or no row when it is not searchable. `select_ids` returns the
     next ids after `:after`, at most `:limit`; a kind without it is not rechunked by a reindex, but by the backlog.
-    `chunk` chunks the row's text. A text that `is_redundant` is searchable already, and not stored again.
+    `source` names the source in the settings that the kind belongs to, if any. `chunk` chunks the row's text. A text
+    that `is_redundant` is searchable already, and not stored again.
     """
 
     select: str
@@ -45,6 +46,7 @@ class TextKind:
     select_ids: str | None = None
     chunk: Callable[[dict[str, Any], Chunking], ChunkedText] = lambda row, chunking: chunk_text(row["text"], chunking)
     is_redundant: Callable[[Db, dict[str, Any], ChunkedText], bool] | None = None
+    source: str | None = None
 
 
 TEXT_KINDS: dict[str, TextKind] = {}
@@ -86,7 +88,9 @@ async def rechunk(index: Index, kind: str, owner: str) -> None:
     chunked: list[ChunkedText] = []
     if stored and stored["text"]:
         chunk = text_kind.chunk
-        chunked = [await anyio.to_thread.run_sync(chunk, stored, chunking) for chunking in index.chunkings()]
+        chunked = [
+            await anyio.to_thread.run_sync(chunk, stored, chunking) for chunking in index.chunkings(text_kind.source)
+        ]
 
     def store(start: int, db: Db) -> int | None:
         """Store some chunks; return the position to continue from, or None after the last."""

@@ -35,6 +35,8 @@ class Index:
         self.problem_is_permanent = False
         """Set when the problem lasts until someone changes something."""
         self.last_error: str | None = None
+        self.rebuild_error: str | None = None
+        """The reason why the last automatic rebuild failed."""
         self.live: Generation | None = None
         self.building: Generation | None = None
         self.mirror: Mirror | None = None
@@ -50,7 +52,31 @@ class Index:
     @property
     def wanted(self) -> GenerationSpec:
         """The generation that the configuration asks for; a remote model's first vector tells its dimensions."""
-        return GenerationSpec(self.embedder.identity if self.embedder else NO_EMBEDDER, *self._chunk_settings)
+        identity = self.embedder.identity if self.embedder else NO_EMBEDDER
+        if self.store.vec.version is None and self.live is not None and self.live.identity.provider == "none":
+            identity = NO_EMBEDDER  # without sqlite-vec there can only be full text
+        return GenerationSpec(identity, *self._chunk_settings)
+
+    @property
+    def rebuild_reason(self) -> str | None:
+        """The reason why the index has to be rebuilt; None if it is as configured, or cannot be rebuilt now."""
+        if self.live is None or (self.embedder is None and self._settings.provider != "none"):
+            return None
+        wanted = self.wanted
+        if self.store.vec.version is None and wanted.identity.provider != "none":
+            return None
+        if self._settings.provider == "none" and wanted.has_same_chunking(self.live):
+            return None  # its vectors are not used, but the embedder may be switched on again
+        return self.live.differs_from(wanted)
+
+    @property
+    def rebuild_note(self) -> str | None:
+        """What searchers should know while the index is not the configured one; None if it is."""
+        if self.rebuild_reason is None:
+            return None
+        if self.rebuild_error:
+            return f"the index could not be rebuilt ({self.rebuild_error}): run clankers-ctl reindex"
+        return "the index is being rebuilt with the changed settings; results come from the previous one"
 
     @property
     def degraded(self) -> str | None:
@@ -68,20 +94,26 @@ class Index:
             return f"sqlite-vec is missing ({self.store.vec.problem})"
         if self.embedder is None:
             return self.problem or "the embedder is set to none"
-        if difference := self.live.differs_from(self.wanted):
-            return f"{difference}: run clankers-ctl reindex"
+        if difference := self.live.model_differs_from(self.wanted):
+            if self.rebuild_error or self.rebuild_reason is None:
+                return f"{difference}: run clankers-ctl reindex"
+            return f"{difference}; the index is being rebuilt"
         return self.problem
 
-    def chunkings(self) -> list[Chunking]:
-        """List the chunkings that new text needs: that of the live generation and that of the one being built."""
-        chunkings = {generation.chunking for generation in (self.live, self.building) if generation}
+    def chunkings(self, source: str | None = None) -> list[Chunking]:
+        """List the chunkings that new text needs: that of the live generation and that of the one being built.
+
+        With `source`, only those of generations that hold it.
+        """
+        generations = [generation for generation in (self.live, self.building) if generation]
+        chunkings = {each.chunking for each in generations if source is None or source in each.sources}
         return sorted(chunkings, key=lambda chunking: chunking.number)
 
-    def chunk_text(self, text: str) -> list[ChunkedText] | None:
+    def chunk_text(self, text: str, source: str | None = None) -> list[ChunkedText] | None:
         """Chunk the text for every generation; None when it is too long to do so while its sender waits."""
         if len(text) > MAX_INLINE_CHARS:
             return None
-        return [chunk_text(text, chunking) for chunking in self.chunkings()]
+        return [chunk_text(text, chunking) for chunking in self.chunkings(source)]
 
     def add_speaker(self, role: str | None) -> None:
         """Remember the role of a message's sender: a query may name it."""
@@ -116,7 +148,7 @@ class Index:
             generation is not None
             and self.embedder is not None
             and self.store.vec.version is not None
-            and generation.differs_from(self.wanted) is None
+            and generation.model_differs_from(self.wanted) is None
         )
 
     def attach(self, db: Db) -> None:
@@ -141,14 +173,14 @@ class Index:
     async def apply_settings(
         self, settings: EmbedderSettings, tokens: int, overlap: int, sources: tuple[str, ...]
     ) -> None:
-        """Apply changed settings; an index built with others stays, and `vector_problem` says that it differs."""
-        old = self.embedder
+        """Apply changed settings; an index built with others stays until it is rebuilt, see `rebuild_reason`."""
+        old, self.rebuild_error = self.embedder, None
         self._use_settings(settings, tokens, overlap, sources)
         self.settings_changed.set()
         self.settings_changed = anyio.Event()
         if old is not None:
             await old.close()
-        if self.live is not None and self.vector_problem and self.building is None:
+        if self.live is not None and self.live.differs_from(self.wanted) and self.building is None:
             await self.store.run_exclusive(self.attach)
         self.wake()
 

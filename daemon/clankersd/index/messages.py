@@ -79,6 +79,7 @@ TEXT_KINDS["message"] = TextKind(
     """,
     _message_owner,
     "SELECT id FROM messages WHERE id > :after AND text_content IS NOT NULL ORDER BY id LIMIT :limit",
+    source="sessions",
 )
 
 
@@ -101,9 +102,11 @@ _SUBJECT = f"""concat_ws(char(10), tools.file_path, {
     )
 })"""
 _FULL_TEXT = "tool_name || coalesce(char(10) || tool_input, '') || coalesce(char(10) || tool_output, '')"
-_INDEXES_TOOLS = """EXISTS (
-    SELECT 1 FROM index_generations WHERE state IN ('live', 'building') AND instr(sources, 'tools')
-)"""
+_INDEXED_SOURCES = (
+    "EXISTS (SELECT 1 FROM index_generations WHERE state IN ('live', 'building') AND instr(sources, '{}'))"
+)
+_INDEXES_TOOLS = _INDEXED_SOURCES.format("tools")
+_INDEXES_SESSIONS = _INDEXED_SOURCES.format("sessions")
 _SAME_SUBJECT = """
     SELECT 1 FROM chunks WHERE session_id = :session_id AND turn IS NULL AND chunking = :chunking
         AND hash = :hash AND tool_id <> :id
@@ -121,7 +124,8 @@ def _is_same_subject(db: Db, row: dict[str, Any], chunked: ChunkedText) -> bool:
 TEXT_KINDS["tool"] = TextKind(
     f"""
     SELECT id, session_id, created_at, {_INDEXES_TOOLS} AS is_full_text,
-           iif({_INDEXES_TOOLS}, {_FULL_TEXT}, substr({_SUBJECT}, 1, {MAX_SUBJECT_CHARACTERS})) AS text
+           CASE WHEN {_INDEXES_TOOLS} THEN {_FULL_TEXT}
+                WHEN {_INDEXES_SESSIONS} THEN substr({_SUBJECT}, 1, {MAX_SUBJECT_CHARACTERS}) END AS text
     FROM tools WHERE id = :id
     """,
     _tool_owner,
@@ -135,4 +139,5 @@ TEXT_KINDS["session title"] = TextKind(
     """,
     _title_owner,
     "SELECT id FROM sessions WHERE id > :after AND title <> '' ORDER BY id LIMIT :limit",
+    source="sessions",
 )

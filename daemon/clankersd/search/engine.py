@@ -204,6 +204,8 @@ class SearchEngine:
             stems, weights = run.keywords.stems, run.keywords.weights
             notes = [run.keywords.note, run.vectors.query.problem]
             mode = "keyword" if plan.mode == "hybrid" and run.vectors.query.problem else plan.mode
+        if not any(notes):
+            notes.append(self._index.rebuild_note)
         if self._files.dirty and plan.filter.includes_source("memory"):
             notes.append("files changed that are not indexed yet")
         end = plan.page.offset + plan.page.limit

@@ -78,7 +78,7 @@ def doctor(ctl: Ctl, repair: bool) -> None:
 def _check_daemon(ctl: Ctl) -> tuple[StatusReport | None, Finding]:
     """Return the status of the daemon, if it answers, and a finding about it."""
     try:
-        status = ctl.call(DaemonStatus(), timeout=STATUS_TIMEOUT_SECONDS)
+        status = ctl.call(DaemonStatus(), timeout=STATUS_TIMEOUT_SECONDS, start=False)
     except DaemonUnavailable as error:
         problem, _, advice = str(error).partition(". ")
         return None, Finding("daemon", "problem", f"{problem}.", advice)
@@ -88,7 +88,7 @@ def _check_daemon(ctl: Ctl) -> tuple[StatusReport | None, Finding]:
     our_version = version("clankers")
     running = f"clankersd {status.version} has been running for {format_duration(status.uptime_seconds)}"
     if status.version != our_version:
-        advice = f"restart the daemon: kill {status.pid}; the next hook or `clankersd` starts the new version"
+        advice = "clankers-ctl daemon restart"
         return status, Finding("daemon", "warning", f"{running}, but clankers-ctl is {our_version}.", advice)
     return status, Finding("daemon", "ok", f"{running}, process {status.pid}.")
 

@@ -146,7 +146,7 @@ class Reconciliation:
         row = self._indexed.get(file.path)
         known_hash = row.hash if row and row.is_of_project(file) else None
         try:
-            chunkings = self._index.chunkings()
+            chunkings = self._index.chunkings("memory")
             loaded = await anyio.to_thread.run_sync(load_file, file, chunkings, known_hash, abandon_on_cancel=True)
             if row and loaded.hash == known_hash:
                 await self._update_mtime(row, loaded)
