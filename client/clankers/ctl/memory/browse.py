@@ -1,5 +1,6 @@
 """Memory commands that only read: `list`, `search`, `show`, `history`, `related`, `context` and `stats`."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -320,11 +321,11 @@ def related(ctl: Ctl, id: str, limit: int) -> None:  # noqa: A002  # the name on
 @click.option(
     "--max-characters",
     type=click.IntRange(200, 100_000),
-    default=4000,
-    show_default=True,
-    help="Maximum length of the text.",
+    help="Maximum length of the text.  [default: the setting recall_characters]",
 )
-@click.option("--limit", type=click.IntRange(1, 100), default=15, show_default=True, help="Maximum number of memories.")
+@click.option(
+    "--limit", type=click.IntRange(1, 100), help="Maximum number of memories.  [default: 5 with WORDS, 10 without]"
+)
 @common_options
 def context(
     ctl: Ctl,
@@ -332,10 +333,10 @@ def context(
     project: str | None,
     agent: str | None,
     scopes: list[str],
-    max_characters: int,
-    limit: int,
+    max_characters: int | None,
+    limit: int | None,
 ) -> None:
-    """Print the memories that would be added to a prompt.
+    """Print the memories that an agent is given with a prompt, exactly as it is given them.
 
     With WORDS, these are the memories that match the words; without, the pinned and strongest ones. By default they are
     what an agent in this project may see: the memories of the project and the global ones. --scope selects others.
@@ -363,8 +364,11 @@ def context(
         return
     if result.text:
         echo(plain(result.text))
-    left_out = f", {result.left_out:,} left out" if result.left_out else ""
-    echo(f"{count_memories(len(result.ids))} in {len(result.text):,} characters{left_out}.", err=True)
+    else:
+        echo("No memory would be given.", err=True)
+    if result.text and sys.stderr.isatty():
+        left_out = f", {result.left_out:,} left out" if result.left_out else ""
+        echo(f"{count_memories(len(result.ids))} in {len(result.text):,} characters{left_out}.", err=True)
     if result.degraded:
         secho(f"Incomplete: {one_line(result.degraded)}.", fg="yellow", err=True)
 
