@@ -118,11 +118,13 @@ class MemoryAdd(Scoped[Added]):
 
 
 class MemoryGet(Scoped[Memory]):
-    """Return one memory in any state, or with `asOf` as it was at that time."""
+    """Return one memory in any state, or with `asOf` as it was known at that time. `validAt` requires that it was true
+    at that time."""
 
     method: ClassVar[str] = "memory.get"
     id: MemoryId
     as_of: Time | None = None
+    valid_at: Time | None = None
 
 
 class MemoryPage(Wire):
@@ -149,12 +151,17 @@ class Selection(Scoped[Result], Generic[Result], kw_only=True):
 
 
 class MemoryList(Selection[MemoryPage]):
-    """List memories, newest first by default. With `asOf`, list those that were known and valid at that time. `include`
-    adds states other than `current`."""
+    """List memories, newest first by default. `include` adds states other than `current`.
+
+    Two times can be asked about. `asOf`: what was known at that time, with the values of that time. `validAt`: what was
+    true at that time, by what is known now. With both: what was known at `asOf` about `validAt`. `asOf` alone asks
+    about that same time.
+    """
 
     method: ClassVar[str] = "memory.list"
     include: Annotated[list[State], Meta(max_length=6)] = msgspec.field(default_factory=list)
     as_of: Time | None = None
+    valid_at: Time | None = None
     sort: Literal["created", "updated", "salience", "importance", "accessed"] = "created"
     limit: Limit = 50
     cursor: Cursor | None = None
@@ -183,12 +190,14 @@ class MemoryHits(Wire):
 
 class MemorySearch(Selection[MemoryHits], kw_only=True):
     """Find memories by keyword and vector search, best first. The ranking combines relevance with salience, importance
-    and recency. Searching does not reinforce a memory; `memory.touch` does."""
+    and recency. Searching does not reinforce a memory; `memory.touch` does. `asOf` and `validAt` are those of
+    `memory.list`."""
 
     method: ClassVar[str] = "memory.search"
     query: Annotated[str, Meta(min_length=1, max_length=10_000)]
     include: Annotated[list[State], Meta(max_length=6)] = msgspec.field(default_factory=list)
     as_of: Time | None = None
+    valid_at: Time | None = None
     mode: Mode = "hybrid"
     min_score: Fraction = 0.0
     limit: Annotated[int, Meta(ge=1, le=100)] = 10

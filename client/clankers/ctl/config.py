@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from clankers.ctl.command import Ctl, common_options
-from clankers.ctl.output import Column, echo, one_line, print_json, print_table, secho
+from clankers.ctl.output import Column, echo, note, one_line, print_json, print_table, secho
 from clankers.messages import DaemonUnavailable
 from clankers_protocol.admin import DaemonConfig, DaemonConfigure, IgnoredSetting
 from clankers_protocol.paths import default_paths
@@ -67,7 +67,7 @@ def show(ctl: Ctl) -> None:
     print_table(COLUMNS, rows)
     for ignored in settings.ignored:
         _warn_ignored(ignored)
-    echo(f"File: {settings.path}", err=True)
+    note(f"File: {settings.path}")
 
 
 def _warn_ignored(ignored: IgnoredSetting) -> None:

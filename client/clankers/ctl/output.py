@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from clankers_protocol.terminal import escape_json, sanitize
+from clankers_protocol.terminal import clusters, escape_json, sanitize
 
 if TYPE_CHECKING:  # rich takes longer to load than most commands take
     from rich.console import Console, ConsoleOptions, RenderableType
@@ -46,8 +46,8 @@ def echo_styled(message: str) -> None:
 
 
 def echo_json(text: str, *, nl: bool = True) -> None:
-    """Print JSON unchanged when piped; on a terminal, escape unsafe characters."""
-    _echo_exactly(sanitize(escape_json(text)) if sys.stdout.isatty() else text, nl=nl)
+    """Print JSON with unsafe characters escaped, which means the same."""
+    _echo_exactly(sanitize(escape_json(text)), nl=nl)
 
 
 def confirm(question: str, **options: Any) -> bool:
@@ -98,6 +98,18 @@ def console(*, stderr: bool = False) -> "Console":
 def plain(text: str) -> str:
     """Replace control characters by visible signs, so that text cannot control the terminal."""
     return sanitize(text)
+
+
+def note(message: str) -> None:
+    """Print a remark about the output to a person at a terminal: to a pipe, only errors and hints go."""
+    if sys.stderr.isatty():
+        secho(message, err=True, dim=True)
+
+
+def cut(text: str, max_characters: int) -> str:
+    """Cut a text to what is seen as so many characters, the last of them an ellipsis."""
+    parts = clusters(text)
+    return text if len(parts) <= max_characters else f"{''.join(parts[: max_characters - 1])}…"
 
 
 def one_line(text: str) -> str:
@@ -210,9 +222,10 @@ def _truncate(column: Column, value: "str | Text", width: int) -> "Text":
     text = str(value)
     if not column.truncate_start or cell_len(text) <= width:
         return _cell(value)
-    while cell_len(text) >= width:
-        text = text[1:]
-    return _cell(f"…{text}")
+    parts = clusters(text)
+    while parts and cell_len("".join(parts)) >= width:
+        parts.pop(0)
+    return _cell(f"…{''.join(parts)}")
 
 
 def _cell(value: "str | Text") -> "Text":

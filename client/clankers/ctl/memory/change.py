@@ -51,7 +51,10 @@ MAINTENANCE_TIMEOUT_SECONDS = 3600
 @click.command()
 @click.argument("words", nargs=-1, required=True)
 @click.option(
-    "--project", metavar="FOLDER", callback=normalize_project, help="Project of the memory; . is the current folder's."
+    "--project",
+    metavar="FOLDER",
+    callback=normalize_project,
+    help="Store the memory for this project: a folder, or a project id.",
 )
 @click.option(
     "--scope",

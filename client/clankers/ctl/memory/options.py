@@ -44,14 +44,20 @@ project_option = click.option(
     "--project",
     metavar="FOLDER",
     callback=normalize_project,
-    help="Only memories of this project (a folder in it, or its id).",
+    help="Only memories of this project: a folder, or a project id.",
 )
 query_option = click.option("--query", metavar="WORDS", help="Only memories that contain all of these words.")
 as_of_option = click.option(
     "--as-of",
     metavar="TIME",
     callback=until_callback,
-    help="Show what was stored and valid at this time: 2h, 3d, yesterday, 2025-01-31 …",
+    help="Show what was known at this time: 2h, 3d, yesterday, 2025-01-31 …",
+)
+valid_at_option = click.option(
+    "--valid-at",
+    metavar="TIME",
+    callback=until_callback,
+    help="Show what was true at this time, by what is known now or at --as-of.",
 )
 include_option = click.option(
     "--include",
