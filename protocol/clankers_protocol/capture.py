@@ -114,7 +114,8 @@ class CaptureStatus(Method[CaptureReport]):
 
 
 class ImportSummary(Wire):
-    """Result of an import: new rows by table. With `dryRun`, the rows that an import would add."""
+    """Result of an import: new rows by table, and the folders that were searched. With `dryRun`, the rows that an
+    import would add."""
 
     harness: str
     dry_run: bool
@@ -128,6 +129,7 @@ class ImportSummary(Wire):
     malformed: int
     opted_out: int
     unreadable: int
+    folders: list[str] = field(default_factory=list)
 
 
 class ImportStart(Method[JobStarted]):

@@ -126,11 +126,13 @@ class MemoryAdd(Scoped[Added]):
 
 
 class MemoryGet(Scoped[Memory]):
-    """Return one memory in any state, or with `asOf` as it was at that time."""
+    """Return one memory in any state, or with `asOf` as it was known at that time. `validAt` requires that it was true
+    at that time."""
 
     method: ClassVar[str] = "memory.get"
     id: MemoryId
     as_of: Time | None = None
+    valid_at: Time | None = None
 
 
 class MemoryPage(Wire):
@@ -157,12 +159,17 @@ class Selection(Scoped[Result], Generic[Result], kw_only=True):
 
 
 class MemoryList(Selection[MemoryPage]):
-    """List memories, newest first by default. With `asOf`, list those that were known and valid at that time. `include`
-    adds states other than `current`."""
+    """List memories, newest first by default. `include` adds states other than `current`.
+
+    Two times can be asked about. `asOf`: what was known at that time, with the values of that time. `validAt`: what was
+    true at that time, by what is known now. With both: what was known at `asOf` about `validAt`. `asOf` alone asks
+    about that same time.
+    """
 
     method: ClassVar[str] = "memory.list"
     include: Annotated[list[State], Meta(max_length=6)] = msgspec.field(default_factory=list)
     as_of: Time | None = None
+    valid_at: Time | None = None
     sort: Literal["created", "updated", "salience", "importance", "accessed"] = "created"
     limit: Limit = 50
     cursor: Cursor | None = None
@@ -191,12 +198,14 @@ class MemoryHits(Wire):
 
 class MemorySearch(Selection[MemoryHits], kw_only=True):
     """Find memories by keyword and vector search, best first. The ranking combines relevance with salience, importance
-    and recency. Searching does not reinforce a memory; `memory.touch` does."""
+    and recency. Searching does not reinforce a memory; `memory.touch` does. `asOf` and `validAt` are those of
+    `memory.list`."""
 
     method: ClassVar[str] = "memory.search"
     query: Annotated[str, Meta(min_length=1, max_length=10_000)]
     include: Annotated[list[State], Meta(max_length=6)] = msgspec.field(default_factory=list)
     as_of: Time | None = None
+    valid_at: Time | None = None
     mode: Mode = "hybrid"
     min_score: Fraction = 0.0
     limit: Annotated[int, Meta(ge=1, le=100)] = 10
@@ -307,11 +316,14 @@ class Context(Wire):
 
 
 class MemoryContext(Scoped[Context]):
-    """Build a bounded block for a prompt from the memories that match `query` best, or without a query from the pinned
-    and strongest ones. Near-duplicates appear once. The block is labelled as recalled data, not instructions."""
+    """Build the block of memories that recall would put into a prompt: those that match `query`, or without a query
+    the pinned and strongest ones. It is what an agent gets, line by line, without the sessions and passages of recall.
+
+    `maxCharacters` and `limit` default to those of recall. Near-duplicates appear once.
+    """
 
     method: ClassVar[str] = "memory.context"
     query: Annotated[str, Meta(min_length=1, max_length=10_000)] | None = None
-    max_characters: Annotated[int, Meta(ge=200, le=100_000)] = 4000
-    limit: Annotated[int, Meta(ge=1, le=100)] = 15
+    max_characters: Annotated[int, Meta(ge=200, le=100_000)] | None = None
+    limit: Annotated[int, Meta(ge=1, le=100)] | None = None
     exclude: Annotated[list[MemoryId], Meta(max_length=1000)] = msgspec.field(default_factory=list)

@@ -47,6 +47,7 @@ class Ref(Wire, omit_defaults=True):
     start_line: int | None = None
     end_line: int | None = None
     memory_id: str | None = None
+    memory_category: str | None = None
     project_path: str | None = None
     document_id: str | None = None
     document_title: str | None = None
@@ -115,8 +116,9 @@ class Search(Method[SearchResult]):
     The query is plain text without any syntax. `minScore` never removes a keyword hit. `halfLifeDays` halves the score
     of a hit for each such period of age; `diversity` (0 to 1) ranks near-duplicates lower.
 
-    Long-term memories are limited to `scopes`, or by default to the global scope, the `agent`'s and the project's. With
-    `asOf`, the search covers memories that were known and valid at that time.
+    Long-term memories are limited to `scopes`, or by default to the global scope, the `agent`'s and the project's;
+    without `scopes`, `project` narrows everything but memories. `asOf` and `validAt` select memories that were known,
+    and that were true, at a time (see `memory.list`).
     """
 
     method: ClassVar[str] = "search"
@@ -126,6 +128,7 @@ class Search(Method[SearchResult]):
     scopes: Annotated[list[ScopeSelector], Meta(max_length=100)] | None = None
     agent: Name | None = None
     as_of: Time | None = None
+    valid_at: Time | None = None
     session_id: Id | None = None
     since: Time | None = None
     until: Time | None = None

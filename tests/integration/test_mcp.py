@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from helpers.daemon import DaemonProcess, RawConnection
-from helpers.waiting import eventually
+from helpers.waiting import eventually, settled
 from mcp import Client, StdioServerParameters
 
 import clankers
@@ -83,6 +83,7 @@ def project(rpc: RawConnection, folder: Path) -> Path:
         message(f"many-{number}", "session-1", "user", f"invoice number {number}", 20 + number) for number in range(30)
     ]
     assert rpc.call("events.batch", events=events)["ok"]
+    settled(rpc)
     return folder
 
 
@@ -199,7 +200,7 @@ async def test_status_reports_counts_and_recall_of_a_session(client: Client, rpc
     status = await use(client, "status", session="session-9")
     assert "works" in status
     assert "2 sessions" in status
-    assert f"Recalled into session session-9: 1 times, {len(recalled)} characters." in status
+    assert f"Recalled into session session-9: 1 time, {len(recalled)} characters." in status
 
 
 async def test_tool_errors_are_reported_and_do_not_end_the_server(client: Client, project: Path) -> None:
@@ -232,7 +233,7 @@ async def test_remember_stores_a_memory_until_forget(client: Client, project: Pa
     assert again == f"Known already, now stronger: {memory}."
     found = await use(client, "search", query="how are invoices rounded")
     assert found.startswith(f"- {memory} ")
-    assert "memory (decision): Invoices are rounded with Decimal." in found
+    assert "memory (decision): «Invoices» are «rounded» with Decimal." in found
     assert "decision, project:" in await use(client, "get", id=memory)
     assert memory in await use(client, "timeline", id=memory)
     assert await use(client, "forget", id=memory, reason="no longer so") == f"Forgotten: {memory}."
@@ -383,3 +384,31 @@ def test_relay_imports_only_the_standard_library() -> None:
 def test_relay_prints_its_help() -> None:
     ran = subprocess.run([*mcp_command(), "--help"], capture_output=True, text=True, timeout=60, check=True)
     assert ran.stdout.startswith("clankers-mcp\n\nMCP server on standard input and output")
+
+
+async def test_search_ranks_memories_and_messages_in_one_list(
+    client: Client, rpc: RawConnection, project: Path
+) -> None:
+    rpc.call("memory.add", content="The office plants are watered on Mondays.", pinned=True, importance=1.0)
+    rpc.call("memory.add", content="Invoice exporter: round cents with Decimal.", project=str(project))
+    lines = (await use(client, "search", query="invoice exporter cents", limit=20)).splitlines()
+    plants = [index for index, line in enumerate(lines) if "office plants" in line]
+    messages = [index for index, line in enumerate(lines) if "m-1" in line or "m-2" in line]
+    assert any(": «Invoice» «exporter»" in line and "memory (" in line for line in lines)
+    assert messages
+    assert not plants or min(plants) > max(messages)
+
+
+async def test_search_everywhere_finds_memories_of_other_projects(
+    client: Client, rpc: RawConnection, project: Path
+) -> None:
+    content = "The quokka gateway listens on port 7777."
+    memory = rpc.call("memory.add", content=content, project="/elsewhere")["memory"]["id"]
+    assert memory not in await use(client, "search", query="quokka gateway port")
+    assert memory in await use(client, "search", query="quokka gateway port", everywhere=True)
+    assert "port 7777" in await use(client, "get", id=memory)
+
+
+async def test_search_says_when_nothing_is_close(client: Client, project: Path) -> None:
+    answer = await use(client, "search", query="sourdough fermentation temperature", everywhere=True)
+    assert answer.startswith("Nothing close; the nearest are:\n- ")

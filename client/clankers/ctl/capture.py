@@ -177,6 +177,7 @@ def _print_summary(job: Job, summary: ImportSummary) -> None:
     echo(f"{read}; {'would import' if summary.dry_run else 'imported'}:")
     print_facts(
         [
+            ("looked in", ", ".join(map(one_line, summary.folders)) or None),
             ("sessions", f"{summary.sessions:,}"),
             ("messages", f"{summary.messages:,}"),
             ("tool calls", f"{summary.tools:,}"),

@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,6 +26,10 @@ from clankers_protocol.wire import Method
 EXIT_FAILED = 1
 EXIT_NOT_RUNNING = 3
 EXIT_PROBLEM = 4
+
+
+_PLACE = re.compile(r" - at `\$[^`]*?(?:\.(?P<field>\w+))?(?:\[[^\]]*\])*`")
+"""Place of an error in the request, as the daemon reports it: "- at `$.id`"."""
 
 
 class Page(Protocol):
@@ -114,12 +119,10 @@ def normalize_project(ctx: click.Context, _: click.Parameter, value: str | None)
     return ctx.ensure_object(Ctl).call(ProjectShow(path if is_path else value)).id
 
 
-project_option = click.option(
-    "--project",
-    metavar="PROJECT",
-    callback=normalize_project,
-    help="Only include sessions of this project: a folder, or its name or id.",
-)
+def project_option(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:  # noqa: A002  # as click has it
+    """Make the option --project; `help` says what it does in its command."""
+    full_help = f"{help}: a folder, or its name or id."
+    return click.option("--project", metavar="PROJECT", callback=normalize_project, help=full_help)
 
 
 def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -172,9 +175,21 @@ class Root(LazyGroup):
             fail(ctx, EXIT_FAILED, error.format_message())
 
 
+def without_place(message: str) -> str:
+    """Remove the place in the JSON of a request from an error; a field that the error does not name follows it."""
+    found = _PLACE.search(message)
+    if found is None:
+        return message
+    rest = message[: found.start()] + message[found.end() :]
+    field = re.sub(r"(?<=[a-z])([A-Z])", r" \1", found["field"] or "").lower()
+    if not field or field == "id" or re.search(rf"\b{re.escape(field)}\b", rest, re.IGNORECASE):
+        return rest
+    return f"{rest} ({field})" if found.end() == len(message) else rest
+
+
 def fail(ctx: click.Context, exit_code: int, message: str, code: int | None = None, data: Any = None) -> NoReturn:
     """Report an error and exit with `exit_code`."""
     if ctx.ensure_object(Ctl).json:
         print_json({"error": {"code": code, "message": message, "data": data}})
-    secho(f"Error: {message}", err=True, fg="red")
+    secho(f"Error: {without_place(message)}", err=True, fg="red")
     ctx.exit(exit_code)

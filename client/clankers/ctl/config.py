@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from clankers.ctl.command import Ctl, common_options
-from clankers.ctl.output import Column, echo, one_line, print_json, print_table, secho
+from clankers.ctl.output import Column, echo, note, one_line, print_json, print_table, secho
 from clankers.messages import DaemonUnavailable
 from clankers_protocol.admin import DaemonConfig, DaemonConfigure, IgnoredSetting, Settings
 from clankers_protocol.paths import default_paths
@@ -65,7 +65,7 @@ def show(ctl: Ctl) -> None:
     print_table(COLUMNS, rows)
     for ignored in settings.ignored:
         _warn_ignored(ignored)
-    echo(f"File: {settings.path}", err=True)
+    note(f"File: {settings.path}")
 
 
 def _warn_ignored(ignored: IgnoredSetting) -> None:
@@ -204,8 +204,8 @@ def _configure(ctl: Ctl, key: str, value: str | int | float | bool | list[str] |
             _warn_ignored(ignored)
     if setting.origin in ("environment", "flag"):
         echo(f"The {setting.origin} overrides the file, so the new value in the file has no effect yet.", err=True)
-    for note in settings.notes:
-        echo(one_line(note), err=True)
+    for hint in settings.notes:
+        echo(one_line(hint), err=True)
 
 
 def _text(value: Any) -> str:

@@ -5,6 +5,8 @@ from datetime import datetime, timedelta
 
 import click
 
+from clankers_protocol.counts import count_of as count_of
+from clankers_protocol.counts import plural as plural
 from clankers_protocol.times import UNITS, parse_time
 from clankers_protocol.times import format_time as format_time  # commands take all formats from here
 
@@ -83,8 +85,3 @@ def abbreviate(number: float) -> str:
 def format_dollars(amount: float) -> str:
     """Format an amount in US dollars, with four decimals if it is less than a cent."""
     return f"${amount:,.2f}" if amount >= 0.01 or amount == 0 else f"${amount:.4f}"
-
-
-def plural(number: int, noun: str) -> str:
-    """Format a count with its noun: 1 chunk, 2 chunks."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

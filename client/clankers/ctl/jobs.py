@@ -212,7 +212,7 @@ def exit_unless_done(ctl: Ctl, *jobs: Job) -> None:
 
 
 def _watch(ctl: Ctl, job_id: str) -> Job:
-    """Wait for a job; show its progress on a terminal, and otherwise each of its notes once."""
+    """Wait for a job; show its progress on a terminal, and otherwise each of its problems once."""
     if ctl.json:
         return _poll(ctl, job_id, lambda job: None)
     out = console(stderr=True)
@@ -225,7 +225,7 @@ def _watch(ctl: Ctl, job_id: str) -> Job:
             out.print(note, style="yellow" if len(note) > MAX_STATUS_CHARACTERS else "")
 
     if not out.is_terminal:
-        return _poll(ctl, job_id, print_note)
+        return _poll(ctl, job_id, lambda job: print_note(job) if len(job.note or "") > MAX_STATUS_CHARACTERS else None)
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # slow to load
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from clankers.ctl.text import Text, apply_style, cell_len, render_row
-from clankers_protocol.terminal import escape_json, sanitize
+from clankers_protocol.terminal import clusters, escape_json, sanitize
 
 if TYPE_CHECKING:  # rich takes longer to load than most commands take
     from rich.console import Console as RichConsole
@@ -46,8 +46,8 @@ def echo_styled(message: str) -> None:
 
 
 def echo_json(text: str, *, nl: bool = True) -> None:
-    """Print JSON unchanged when piped; on a terminal, escape unsafe characters."""
-    _echo_exactly(sanitize(escape_json(text)) if sys.stdout.isatty() else text, nl=nl)
+    """Print JSON with unsafe characters escaped, which means the same."""
+    _echo_exactly(sanitize(escape_json(text)), nl=nl)
 
 
 def confirm(question: str, **options: Any) -> bool:
@@ -145,6 +145,18 @@ def rich_console(*, stderr: bool = False) -> "RichConsole":
 def plain(text: str) -> str:
     """Replace control characters by visible signs, so that text cannot control the terminal."""
     return sanitize(text)
+
+
+def note(message: str) -> None:
+    """Print a remark about the output to a person at a terminal: to a pipe, only errors and hints go."""
+    if sys.stderr.isatty():
+        secho(message, err=True, dim=True)
+
+
+def cut(text: str, max_characters: int) -> str:
+    """Cut a text to what is seen as so many characters, the last of them an ellipsis."""
+    parts = clusters(text)
+    return text if len(parts) <= max_characters else f"{''.join(parts[: max_characters - 1])}…"
 
 
 def one_line(text: str) -> str:
@@ -253,10 +265,10 @@ def _fit(column: Column, value: Text, width: int) -> list[str]:
     if column.wrap:
         return [line.plain.rstrip() for line in text.wrap(None, width)]
     if column.truncate_start and cell_len(text.plain) > width:
-        shortened = text.plain
-        while cell_len(shortened) >= width:
-            shortened = shortened[1:]
-        return [f"…{shortened}"]
+        parts = clusters(text.plain)
+        while parts and cell_len("".join(parts)) >= width:
+            parts.pop(0)
+        return [f"…{''.join(parts)}"]
     text.pieces = [(" ".join(text.plain.split("\n")), "")]
     text.truncate(width)
     return [text.plain]

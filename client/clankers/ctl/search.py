@@ -1,7 +1,6 @@
 """`clankers-ctl search` and `clankers-ctl recall`."""
 
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
@@ -12,7 +11,7 @@ import msgspec
 from clankers.ctl.command import Ctl, common_options, normalize_project
 from clankers.ctl.formatting import format_duration, format_time, plural, since_callback, until_callback
 from clankers.ctl.ids import short_ids
-from clankers.ctl.output import Column, Console, console, echo, one_line, plain, print_json, print_table, secho
+from clankers.ctl.output import Column, Console, console, echo, note, one_line, plain, print_json, print_table, secho
 from clankers.ctl.text import Text
 from clankers.ctl.transcript import MAX_TEXT_WIDTH, ROLE_STYLES
 from clankers_protocol.recall import RecallPreview
@@ -95,6 +94,8 @@ def _parse_sources(_: click.Context, __: click.Parameter, value: tuple[str, ...]
 @click.option(
     "--hops", type=click.IntRange(1, 5), metavar="N", help="Also find chunks up to N edges away from the best hits."
 )
+@click.option("--as-of", metavar="TIME", callback=until_callback, help="Find memories as they were known at TIME.")
+@click.option("--valid-at", metavar="TIME", callback=until_callback, help="Find memories that were true at TIME.")
 @click.option("--explain", is_flag=True, help="Show the components of each score.")
 @common_options
 def search(
@@ -113,6 +114,8 @@ def search(
     half_life: float | None,
     diversity: float,
     hops: int | None,
+    as_of: int | None,
+    valid_at: int | None,
     explain: bool,
 ) -> None:
     """Search sessions, memories, documents, skills and files.
@@ -135,6 +138,8 @@ def search(
         session_id=session and ctl.call(SessionGet(session)).id,
         since=since,
         until=until,
+        as_of=as_of,
+        valid_at=valid_at,
         limit=MAX_HITS_PER_PAGE if everything else limit,
         mode=mode,
         min_score=min_score,
@@ -367,7 +372,6 @@ def recall(ctl: Ctl, prompt: tuple[str, ...], project: str | None, session_id: s
         print_json(answer)
     elif answer.text:
         echo(plain(answer.text))
-        if sys.stderr.isatty():
-            echo(f"{plural(answer.characters, 'character')} from {plural(len(answer.ids), 'item')}", err=True)
+        note(f"{plural(answer.characters, 'character')} from {plural(len(answer.ids), 'item')}")
     else:
         echo(f"Nothing would be recalled: {answer.reason or 'nothing relevant was found'}.", err=True)

@@ -41,7 +41,7 @@ COLUMNS = [
 
 
 @click.command()
-@project_option
+@project_option("Only list sessions of this project")
 @click.option("--source", help="Only list sessions of this harness, for example claude-code.")
 @click.option("--status", help="Only list sessions in this state, for example active or ended.")
 @click.option(

@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 import click
 
-from clankers.ctl.command import Ctl, common_options, confirm_and_delete, deletion_options
+from clankers.ctl.command import Ctl, common_options, confirm_and_delete, deletion_options, without_place
 from clankers.ctl.edits import explain_os_errors
 from clankers.ctl.formatting import format_time, plural
 from clankers.ctl.output import Column, console, echo, one_line, plain, print_facts, print_json, print_table, secho
@@ -191,7 +191,7 @@ def import_skills(ctl: Ctl, context: click.Context, folders: tuple[Path, ...]) -
             text = (folder / SKILL_FILE).read_text("utf-8")
             imported.append(ctl.call(SkillImport(text, folder=folder.resolve().name, files=files)))
         except (RpcError, OSError, UnicodeDecodeError) as error:
-            problem = error.message if isinstance(error, RpcError) else str(error)
+            problem = without_place(error.message) if isinstance(error, RpcError) else str(error)
             failed.append({"folder": str(folder), "error": problem})
             secho(f"{folder}: {one_line(problem)}", err=True, fg="red")
     if ctl.json:

@@ -68,7 +68,7 @@ def thread() -> None:
 
 @thread.command("list")
 @click.option("--chat", metavar="ID", help="Only list threads of this chat.")
-@project_option
+@project_option("Only list threads of this project")
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Show at most this many.")
 @common_options
 def list_threads(ctl: Ctl, chat: str | None, project: str | None, limit: int) -> None:
@@ -255,7 +255,7 @@ def delete(ctl: Ctl, id: str, dry_run: bool, yes: bool) -> None:  # noqa: A002
 @click.argument("words", nargs=-1, required=True)
 @click.option("--chat", metavar="ID", help="Only search this chat.")
 @click.option("--thread", "thread_id", metavar="ID", help="Only search this thread.")
-@project_option
+@project_option("Only search threads of this project")
 @click.option("--role", help="Only search messages of this role, for example user.")
 @click.option("--since", metavar="TIME", callback=since_callback, help="Only search messages newer than TIME: 2h, 3d …")
 @click.option("--until", metavar="TIME", callback=until_callback, help="Only search messages older than TIME.")

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable
 
 from clankers.ctl.formatting import abbreviate, format_dollars, format_duration, format_time, plural
-from clankers.ctl.output import console, one_line, plain, print_facts
+from clankers.ctl.output import console, cut, one_line, plain, print_facts
 from clankers.ctl.text import Text
 from clankers_protocol.sessions import (
     Compaction,
@@ -152,12 +152,11 @@ def _value(value: object, full: bool) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     if full:
         return text
-    line = one_line(text)
-    return line if len(line) <= MAX_TEXT_WIDTH else f"{line[:MAX_TEXT_WIDTH]}…"
+    return cut(one_line(text), MAX_TEXT_WIDTH + 1)
 
 
 def _first_lines(text: str | None, full: bool) -> str | None:
     lines = (text or "").strip("\n").splitlines()
     if full or len(lines) <= TOOL_OUTPUT_LINES:
         return text
-    return "\n".join([*lines[:TOOL_OUTPUT_LINES], f"… {len(lines) - TOOL_OUTPUT_LINES:,} more lines"])
+    return "\n".join([*lines[:TOOL_OUTPUT_LINES], f"… {plural(len(lines) - TOOL_OUTPUT_LINES, 'more line')}"])

@@ -99,6 +99,7 @@ class _Import:
             malformed=self._malformed,
             opted_out=self._opted_out,
             unreadable=self._unreadable,
+            folders=[str(root) for root in roots],
             **{name: len(ids) for name, ids in self._new.items()},
         )
 

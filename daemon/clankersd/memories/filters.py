@@ -8,7 +8,7 @@ from clankersd.db import Db
 from clankersd.db.fts import quote_phrase
 from clankersd.index.tokenize import CJK_CHARACTER, WORD
 from clankersd.memories.scopes import ALL_SCOPES, IN_SCOPE, AllowedScopes, ScopedRequest, allowed_scopes
-from clankersd.memories.store import AS_OF, CURRENT, SALIENCE, STATE
+from clankersd.memories.store import AS_OF, CURRENT, SALIENCE, STATE, VALID_AT
 from clankersd.projects import find_project_id
 from clankersd.search.filters import Visibility
 
@@ -63,15 +63,28 @@ def query_condition(query: str, params: dict[str, Any]) -> str:
     return "memories.number IN (SELECT rowid FROM memories_fts WHERE memories_fts MATCH :match)"
 
 
-def state_condition(include: list[State], as_of: int | None, params: dict[str, Any]) -> str:
-    """Current memories and those in further states, or those that were known and true at a time."""
-    if as_of is not None:
-        params["as_of"] = as_of
-        return AS_OF
+def state_condition(
+    include: list[State], as_of: int | None, valid_at: int | None, params: dict[str, Any]
+) -> str:  # fmt: skip
+    """Current memories and those in further states, or those that were known and true at given times."""
+    if as_of is not None or valid_at is not None:
+        return time_condition(as_of, valid_at, params)
     if not include:
         return CURRENT
     states = dict.fromkeys(["current", *include])
     return f"{STATE} IN ({', '.join(repr(state) for state in states)})"
+
+
+def time_condition(as_of: int | None, valid_at: int | None, params: dict[str, Any]) -> str:
+    """Memories that were known at one time and true at another; one of them is given.
+
+    What was known at a time is asked about that same time by default, and what was true at a time by what is known now.
+    """
+    params["valid_at"] = as_of if valid_at is None else valid_at
+    if as_of is None:
+        return VALID_AT
+    params["as_of"] = as_of
+    return AS_OF
 
 
 def memory_visibility(permitted: AllowedScopes, condition: str, params: dict[str, Any]) -> Visibility:

@@ -56,7 +56,7 @@ async def _run(daemon: "Daemon", request: MemorySearch, condition: str = "1") ->
 
     def visibility(db: Db) -> tuple[Visibility, str | None]:
         [_, *further], params = selection_conditions(db, request, now)
-        state = state_condition(request.include, clock.to_ms(request.as_of), params)
+        state = state_condition(request.include, clock.to_ms(request.as_of), clock.to_ms(request.valid_at), params)
         where = " AND ".join([state, *further, condition])
         id_query = f"{_CHUNK_IDS} WHERE {IN_SCOPE} AND {where}" if further else None
         return memory_visibility(allowed_scopes(db, request), where, params), id_query

@@ -112,16 +112,27 @@ def _column_as_of(column: str) -> str:
     )"""
 
 
-AS_OF = f"""
-    memories.created_at <= :as_of AND {_column_as_of("valid_from")} <= :as_of
-    AND coalesce({_column_as_of("valid_until")}, :as_of + 1) > :as_of
-    AND coalesce({_column_as_of("expires_at")}, :as_of + 1) > :as_of
-    AND 'deleted' IS NOT (
+KNOWN_AS_OF = """
+    memories.created_at <= :as_of AND 'deleted' IS NOT (
         SELECT action FROM memory_log WHERE memory_id = memories.id AND action IN ('deleted', 'restored')
           AND at <= :as_of ORDER BY at DESC, id DESC LIMIT 1
     )
 """
-"""SQL condition: was known at `:as_of`, and valid by what was known then."""
+"""SQL condition: was known at `:as_of`."""
+
+AS_OF = f"""
+    {KNOWN_AS_OF} AND {_column_as_of("valid_from")} <= :valid_at
+    AND coalesce({_column_as_of("valid_until")}, :valid_at + 1) > :valid_at
+    AND coalesce({_column_as_of("expires_at")}, :valid_at + 1) > :valid_at
+"""
+"""SQL condition: was known at `:as_of`, and true at `:valid_at` by what was known then."""
+
+VALID_AT = """
+    memories.is_deleted = 0 AND memories.valid_from <= :valid_at
+    AND (memories.valid_until IS NULL OR memories.valid_until > :valid_at)
+    AND (memories.expires_at IS NULL OR memories.expires_at > :valid_at)
+"""
+"""SQL condition: was true at `:valid_at`, by what is known now."""
 
 SELECT_MEMORIES = f"""
     SELECT {", ".join(f"memories.{name}" for name in STORED_COLUMNS)},

@@ -29,7 +29,10 @@ COMMANDS = {
     "history": ("clankers.ctl.memory.browse:history", "Show the versions of a memory and the log of its changes."),
     "related": ("clankers.ctl.memory.browse:related", "List memories related to a memory."),
     "graph": ("clankers.ctl.memory.graph:graph", "Show the graph around a memory or an entity."),
-    "context": ("clankers.ctl.memory.browse:context", "Print the memories that would be added to a prompt."),
+    "context": (
+        "clankers.ctl.memory.browse:context",
+        "Print the memories that an agent is given with a prompt, exactly as it is...",
+    ),
     "extract": ("clankers.ctl.memory.change:extract", "Extract memories from a captured session."),
     "summarize": (
         "clankers.ctl.memory.strength:summarize",

@@ -29,12 +29,14 @@ from clankers.ctl.memory.options import (
     project_option,
     query_option,
     scope_option,
+    valid_at_option,
 )
 from clankers.ctl.output import (
     Column,
     bar,
     console,
     echo,
+    note,
     one_line,
     plain,
     print_facts,
@@ -73,6 +75,7 @@ PAGE_SIZE = 100
 @filter_options
 @include_option
 @as_of_option
+@valid_at_option
 @click.option("--sort", type=click.Choice(get_args(Sort)), default="created", show_default=True, help="Sort order.")
 @click.option(
     "--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Maximum number of memories."
@@ -80,7 +83,14 @@ PAGE_SIZE = 100
 @click.option("--all", "everything", is_flag=True, help="List all matching memories, ignoring --limit.")
 @common_options
 def list_(
-    ctl: Ctl, include: list[State], as_of: int | None, sort: Sort, limit: int, everything: bool, **filters: Any
+    ctl: Ctl,
+    include: list[State],
+    as_of: int | None,
+    valid_at: int | None,
+    sort: Sort,
+    limit: int,
+    everything: bool,
+    **filters: Any,
 ) -> None:
     """List memories, newest first.
 
@@ -92,9 +102,12 @@ def list_(
       clankers-ctl memory list --sort salience --limit 50
       clankers-ctl memory list --include deleted --include archived
       clankers-ctl memory list --as-of 2025-01-31 --all --json
+      clankers-ctl memory list --valid-at 2025-01-31
     """
     fields = filter_fields(ctl, filters)
-    request = MemoryList(**fields, include=include, as_of=as_of, sort=sort, limit=PAGE_SIZE if everything else limit)
+    request = MemoryList(
+        **fields, include=include, as_of=as_of, valid_at=valid_at, sort=sort, limit=PAGE_SIZE if everything else limit
+    )
     if everything:
         page = MemoryPage([memory for page in ctl.pages(request) for memory in page.memories])
     else:
@@ -114,6 +127,7 @@ def list_(
 @filter_options
 @include_option
 @as_of_option
+@valid_at_option
 @click.option("--limit", type=click.IntRange(1, 100), default=10, show_default=True, help="Maximum number of hits.")
 @click.option(
     "--mode",
@@ -130,6 +144,7 @@ def search(
     words: tuple[str, ...],
     include: list[State],
     as_of: int | None,
+    valid_at: int | None,
     limit: int,
     mode: Mode,
     min_score: float,
@@ -150,6 +165,7 @@ def search(
         query=" ".join(words),
         include=include,
         as_of=as_of,
+        valid_at=valid_at,
         limit=limit,
         mode=mode,
         min_score=min_score,
@@ -217,8 +233,9 @@ def _print_numbered(number: str, blocks: Sequence[Text], width: int) -> None:
 @click.command()
 @id_argument
 @as_of_option
+@valid_at_option
 @common_options
-def show(ctl: Ctl, id: str, as_of: int | None) -> None:  # noqa: A002  # the name on the command line
+def show(ctl: Ctl, id: str, as_of: int | None = None, valid_at: int | None = None) -> None:  # noqa: A002  # the name on the command line
     """Show all fields of a memory in any state.
 
     \b
@@ -226,7 +243,7 @@ def show(ctl: Ctl, id: str, as_of: int | None) -> None:  # noqa: A002  # the nam
       clankers-ctl memory show 0199c5a2-1b3c
       clankers-ctl memory show 0199c5a2-1b3c --as-of 3d
     """
-    memory = ctl.call(MemoryGet(id=id, as_of=as_of, scopes=ALL_SCOPES))
+    memory = ctl.call(MemoryGet(id=id, as_of=as_of, valid_at=valid_at, scopes=ALL_SCOPES))
     if ctl.json:
         print_json(memory)
     else:
@@ -306,18 +323,18 @@ def related(ctl: Ctl, id: str, limit: int) -> None:  # noqa: A002  # the name on
     "--project",
     metavar="PROJECT",
     callback=normalize_project,
-    help="Project of the prompt: a folder, or its name or id.  [default: the current folder]",
+    help="Give what an agent in this project is given: a folder, its name or id.  [default: the current folder]",
 )
 @click.option("--agent", metavar="NAME", help="Include the memories in the scope of this agent.")
 @scope_option
 @click.option(
     "--max-characters",
     type=click.IntRange(200, 100_000),
-    default=4000,
-    show_default=True,
-    help="Maximum length of the text.",
+    help="Maximum length of the text.  [default: the setting recall_characters]",
 )
-@click.option("--limit", type=click.IntRange(1, 100), default=15, show_default=True, help="Maximum number of memories.")
+@click.option(
+    "--limit", type=click.IntRange(1, 100), help="Maximum number of memories.  [default: 5 with WORDS, 10 without]"
+)
 @common_options
 def context(
     ctl: Ctl,
@@ -325,10 +342,10 @@ def context(
     project: str | None,
     agent: str | None,
     scopes: list[str],
-    max_characters: int,
-    limit: int,
+    max_characters: int | None,
+    limit: int | None,
 ) -> None:
-    """Print the memories that would be added to a prompt.
+    """Print the memories that an agent is given with a prompt, exactly as it is given them.
 
     With WORDS, these are the memories that match the words; without, the pinned and strongest ones. By default they are
     what an agent in this project may see: the memories of the project and the global ones. --scope selects others.
@@ -356,8 +373,11 @@ def context(
         return
     if result.text:
         echo(plain(result.text))
-    left_out = f", {result.left_out:,} left out" if result.left_out else ""
-    echo(f"{count_memories(len(result.ids))} in {len(result.text):,} characters{left_out}.", err=True)
+    else:
+        echo("No memory would be given.", err=True)
+    if result.text:
+        left_out = f", {result.left_out:,} left out" if result.left_out else ""
+        note(f"{count_memories(len(result.ids))} in {plural(len(result.text), 'character')}{left_out}.")
     if result.degraded:
         secho(f"Incomplete: {one_line(result.degraded)}.", fg="yellow", err=True)
 

@@ -54,7 +54,7 @@ MAINTENANCE_TIMEOUT_SECONDS = 3600
     "--project",
     metavar="PROJECT",
     callback=normalize_project,
-    help="Project of the memory: a folder, or its name or id.",
+    help="Store the memory for this project: a folder, or its name or id.",
 )
 @click.option(
     "--scope",

@@ -11,6 +11,7 @@ from clankers.ctl.output import (
     Column,
     bar,
     console,
+    cut,
     echo,
     one_line,
     plain,
@@ -102,10 +103,7 @@ def scope_name(memory: Memory) -> str:
 
 def memory_title(memory: Memory) -> str:
     """Return the id of a memory and the start of its text."""
-    text = summary_line(memory)
-    if len(text) > MAX_TITLE_LENGTH:
-        text = f"{text[: MAX_TITLE_LENGTH - 1]}…"
-    return f"{one_line(memory.id)} ({text})"
+    return f"{one_line(memory.id)} ({cut(summary_line(memory), MAX_TITLE_LENGTH)})"
 
 
 def validity(memory: Memory) -> str:
@@ -189,4 +187,4 @@ def _replaced_value(name: str, value: Any, full: bool) -> str:
     if name in LIST_FIELDS and isinstance(value, str):
         value = ", ".join(json.loads(value))
     text = one_line(value if isinstance(value, str) else json.dumps(value))
-    return text if full or len(text) <= MAX_LOG_VALUE_LENGTH else f"{text[:MAX_LOG_VALUE_LENGTH]}…"
+    return text if full else cut(text, MAX_LOG_VALUE_LENGTH)

@@ -14,7 +14,7 @@ from clankers.ctl.command import Ctl, common_options
 from clankers.ctl.ids import short_ids
 from clankers.ctl.memory.files import replace_file
 from clankers.ctl.memory.options import ALL_SCOPES, as_of_option, complete_memory_id, resolve_entity
-from clankers.ctl.output import echo, one_line, plain, print_json, rich_console
+from clankers.ctl.output import cut, echo, note, one_line, plain, print_json, rich_console
 from clankers_protocol.entities import Graph, GraphEdge, GraphNeighbors, GraphNode, RelationType
 from clankers_protocol.errors import NotFound
 
@@ -96,7 +96,7 @@ def graph(
         if path:
             with replace_file(path) as file:
                 file.write(render(found))
-            echo(f"Wrote {path}", err=True)
+            note(f"Wrote {path}")
     if ctl.json:
         print_json(found)
     elif not dot and not svg:
@@ -317,8 +317,7 @@ def _colour(node: GraphNode) -> str:
 
 
 def _short_label(node: GraphNode) -> str:
-    label = one_line(node.label)
-    return label if len(label) <= MAX_LABEL_LENGTH else f"{label[: MAX_LABEL_LENGTH - 1]}…"
+    return cut(one_line(node.label), MAX_LABEL_LENGTH)
 
 
 def _description(node: GraphNode) -> str:

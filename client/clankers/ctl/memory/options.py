@@ -51,7 +51,13 @@ as_of_option = click.option(
     "--as-of",
     metavar="TIME",
     callback=until_callback,
-    help="Show what was stored and valid at this time: 2h, 3d, yesterday, 2025-01-31 …",
+    help="Show what was known at this time: 2h, 3d, yesterday, 2025-01-31 …",
+)
+valid_at_option = click.option(
+    "--valid-at",
+    metavar="TIME",
+    callback=until_callback,
+    help="Show what was true at this time, by what is known now or at --as-of.",
 )
 include_option = click.option(
     "--include",
