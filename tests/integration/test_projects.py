@@ -7,11 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 from helpers.ctl import ctl
 from helpers.daemon import DaemonProcess, RawConnection, running_daemon
 from helpers.store import message
 from helpers.waiting import eventually, settled
+
+from clankersd.db.connection import Db
+from clankersd.db.migrations import bundled, migrate
 
 NUMBERS = itertools.count()
 
@@ -119,6 +123,42 @@ def test_plain_folder_that_was_renamed_is_recognised(rpc: RawConnection, tmp_pat
     eventually(lambda: project_of(rpc, known["id"])["path"] == str(tmp_path / "diary"), "the project is shown there")
     shown = project_of(rpc, known["id"])
     assert (shown["name"], [folder["exists"] for folder in shown["folders"]]) == ("diary", [True, False])
+
+
+def test_projects_of_an_older_database_are_one_after_the_start(home: Path, tmp_path: Path) -> None:
+    """They learn their repository at once: later, one of their folders may have been moved."""
+    clones = [repository(tmp_path / name, "https://github.com/ada/shop") for name in ("one", "two")]
+    daemon = DaemonProcess(home, CLANKERS_EMBEDDER="none")
+    daemon.data.mkdir()
+    raw = apsw.Connection(str(daemon.database))
+    old = Db(raw)
+    migrate(old, home / "backups", bundled()[:8])
+    for clone in clones:
+        row = {"id": clone.name, "path": str(clone), "scope": f"project:{clone.name}"}
+        old.execute(
+            """
+            INSERT INTO projects (id, path, name, created_at, updated_at) VALUES (:id, :path, :id, 1, 1);
+            INSERT INTO sessions (id, project_id, project_path, created_at, updated_at) VALUES (:id, :id, :path, 1, 1);
+            """,
+            row,
+        )
+    raw.close()
+    try:
+        with daemon.start().connect() as rpc:
+            eventually(lambda: len(rpc.call("project.list")) == 1, "the two are one")
+            clones[0].rename(tmp_path / "moved")
+            assert sessions(rpc, tmp_path / "moved") == {"one", "two"}
+            assert sessions(rpc, "two") == {"one", "two"}
+    finally:
+        daemon.close()
+
+
+def test_name_that_a_harness_gives_is_that_of_the_shown_folder(rpc: RawConnection, tmp_path: Path) -> None:
+    shop = repository(tmp_path / "shop", "https://github.com/ada/shop")
+    clone = repository(tmp_path / "clone", "https://github.com/ada/shop")
+    for folder, name in ((shop, "The shop"), (clone, "clone"), (shop / "src", "src")):
+        rpc.call("upsertSession", session={"id": folder.name, "projectPath": str(folder), "projectName": name})
+    assert [one["name"] for one in rpc.call("project.list")] == ["The shop"]
 
 
 def test_credentials_of_a_remote_are_never_stored(home: Path, tmp_path: Path) -> None:

@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from clankersd.projects import repositories
-from clankersd.projects.repositories import Folder, find_folder, normalize_remote, parse_remotes, read_root_commit
+from clankersd.projects.repositories import (
+    Folder,
+    find_folder,
+    normalize_remote,
+    parse_remotes,
+    read_head,
+    read_root_commit,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -209,14 +216,20 @@ def test_a_hostile_git_folder_is_harmless(tmp_path: Path, make: Callable[[Path],
     assert (folder.path, folder.repository) == (str(tmp_path), None)
 
 
+async def root_commit(repository: Path) -> str | None:
+    git_dir = str(repository / ".git")
+    head = read_head(git_dir)
+    return head and await read_root_commit(git_dir, head)
+
+
 @pytest.mark.anyio
 async def test_root_commit_is_the_first_one_in_every_copy(repository: Path, tmp_path: Path) -> None:
     root = git("rev-parse", "HEAD", cwd=repository)
     git("commit", "-q", "--allow-empty", "-m", "second", cwd=repository)
     git("clone", "-q", str(repository), str(tmp_path / "clone"), cwd=tmp_path)
     git("pack-refs", "--all", cwd=repository)
-    assert await read_root_commit(str(repository / ".git")) == root
-    assert await read_root_commit(str(tmp_path / "clone" / ".git")) == root
+    assert await root_commit(repository) == root
+    assert await root_commit(tmp_path / "clone") == root
 
 
 @pytest.mark.anyio
@@ -233,12 +246,12 @@ async def test_root_commit_of_a_hostile_repository_runs_nothing(repository: Path
     assert find_folder(str(repository)) == Folder(
         str(repository), None, str(repository / ".git"), find_folder(str(repository)).directory
     )
-    assert await read_root_commit(str(repository / ".git")) == root
+    assert await root_commit(repository) == root
     (repository / ".git" / "refs" / "heads").rename(repository / ".git" / "gone")
     (repository / ".git" / "HEAD").write_text("1" * 40)  # a commit that is not there
-    assert await read_root_commit(str(repository / ".git")) is None
+    assert await root_commit(repository) is None
     (repository / ".git" / "HEAD").write_text("ref: refs/../../../etc/passwd")
-    assert await read_root_commit(str(repository / ".git")) is None
+    assert await root_commit(repository) is None
     assert not (tmp_path / "owned").exists()
 
 
@@ -250,5 +263,5 @@ async def test_root_commit_is_unknown_without_commits_or_with_only_the_last_ones
     git("clone", "-q", "--depth", "1", f"file://{repository}", str(tmp_path / "shallow"), cwd=tmp_path)
     (tmp_path / "new").mkdir()
     git("init", "-q", cwd=tmp_path / "new")
-    assert await read_root_commit(str(tmp_path / "shallow" / ".git")) is None
-    assert await read_root_commit(str(tmp_path / "new" / ".git")) is None
+    assert await root_commit(tmp_path / "shallow") is None
+    assert await root_commit(tmp_path / "new") is None

@@ -466,7 +466,9 @@ def _apply_session(db: Db, event: PreparedEvent, *, only_without_project: bool) 
     project_id = None
     if event.folder:
         opt_out.opt_in_session(db, session_id)
-        project_id = ensure_project(db, event.folder, event.row["project_name"])
+        # A subfolder or a worktree has a name of its own, which is not the project's.
+        name = event.row["project_name"] if event.row["project_path"] == event.folder.path else None
+        project_id = ensure_project(db, event.folder, name)
     elif opt_out.is_session_opted_out(db, session_id):
         return
     db.execute(_SESSION, event.row | {"project_id": project_id})

@@ -1,7 +1,6 @@
 """The service that identifies repositories by their root commit, merges projects and notices folders that moved."""
 
 import os
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -11,17 +10,27 @@ import structlog
 
 from clankers_protocol.errors import RpcError
 from clankersd.db import Db, Store
-from clankersd.projects.pending import pending
-from clankersd.projects.repositories import ROOT_COMMIT, Folder, read_root_commit
+from clankersd.projects.pending import MAX_PENDING, pending
+from clankersd.projects.repositories import ROOT_COMMIT, Folder, find_folder, read_head, read_root_commit
 from clankersd.projects.store import Merge, learn_folder, show_at
 from clankersd.ttl_cache import TtlCache
 
-RETRY_SECONDS = 600.0
-"""Time after which a folder is identified again whose repository has no commit, or none that git found in time."""
+EMPTY_SECONDS = 60.0
+"""Interval between looks at a repository that has no commit yet."""
 
+RETRY_SECONDS = 6 * 3600.0
+"""Interval between attempts at a repository whose root commit git did not find in time."""
+
+MAX_UNIDENTIFIED = 10_000
+
+READ_STORED_SECONDS = 30.0
 DISK_SECONDS = 5.0
 """Deadline for a look at the folders of a project, which may lie on a server that is away."""
 
+_UNREAD = f"""
+    SELECT path FROM project_folders WHERE repository IS NULL AND directory IS NULL
+    ORDER BY seen_at DESC LIMIT {MAX_PENDING}
+"""
 _FOLDERS = """
     SELECT project_id, projects.path AS shown, folders.path FROM project_folders AS folders
     JOIN projects ON projects.id = project_id
@@ -37,27 +46,47 @@ class ProjectIdentification:
     def __init__(self, store: Store, announce_merge: Callable[[Merge], None]) -> None:
         self._store = store
         self._announce_merge = announce_merge
-        self._unidentified: TtlCache[Folder, bool] = TtlCache(RETRY_SECONDS, 10_000)
+        self._empty: TtlCache[Folder, bool] = TtlCache(EMPTY_SECONDS, MAX_UNIDENTIFIED)
+        self._failed: TtlCache[Folder, bool] = TtlCache(RETRY_SECONDS, MAX_UNIDENTIFIED)
 
     async def run(self) -> None:
-        """Identify folders as they are seen."""
+        """Identify folders as they are seen, and first those that an older version stored."""
+        try:
+            await self._read_stored()
+        except RpcError as error:  # they are read when they are seen
+            log.warning("stored projects not read", problem=error.message)
         while True:
             for folder in await pending.take():
-                if self._unidentified.get(folder):
+                if self._empty.get(folder) or self._failed.get(folder):
                     continue
                 try:
                     await self._identify(folder)
-                except RpcError as error:  # the folder is seen again
-                    log.warning("project identification failed", folder=folder.path, problem=error.message)
+                except (RpcError, OSError) as error:  # the folder is seen again
+                    log.warning("project identification failed", folder=folder.path, problem=str(error))
+
+    async def _read_stored(self) -> None:
+        """Read the folders of which only the path is known, before one of them is moved."""
+        paths = [row[0] for row in await self._store.read(lambda db: db.tuples(_UNREAD))]
+
+        def read() -> None:
+            for path in paths:
+                folder = find_folder(path)
+                if folder.path == path and (folder.repository or folder.git_dir or folder.directory):
+                    pending.add(folder)
+
+        with anyio.move_on_after(READ_STORED_SECONDS):
+            await anyio.to_thread.run_sync(read, abandon_on_cancel=True)
 
     async def _identify(self, folder: Folder) -> None:
         known = folder
         if folder.repository is None and folder.git_dir is not None:
-            began = time.monotonic()
-            commit = await read_root_commit(folder.git_dir)
-            log.debug("root commit read", folder=folder.path, commit=commit, seconds=time.monotonic() - began)
-            if commit is None:
-                self._unidentified.put(folder, True)
+            head = await anyio.to_thread.run_sync(read_head, folder.git_dir)
+            commit = head and await read_root_commit(folder.git_dir, head)
+            if head is None:
+                self._empty.put(folder, True)
+            elif commit is None:
+                log.warning("root commit not found", folder=folder.path)
+                self._failed.put(folder, True)
             else:
                 known = replace(folder, repository=f"{ROOT_COMMIT}{commit}")
         merge = await self._store.write(lambda db: learn_folder(db, known), bulk=True)

@@ -17,7 +17,6 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import anyio
-import anyio.to_thread
 
 from clankersd.redaction.engine import redact
 from clankersd.safe_files import UnsafeFile, open_regular, read_regular
@@ -243,14 +242,13 @@ def normalize_remote(url: str) -> str | None:
 # -- the root commit
 
 
-async def read_root_commit(git_dir: str) -> str | None:
-    """Return the oldest commit without parents that leads to HEAD; None if it cannot be found within the deadline.
+async def read_root_commit(git_dir: str, head: str) -> str | None:
+    """Return the oldest commit without parents that leads to `head`; None if it cannot be found within the deadline.
 
     Git reads the repository's objects, but its configuration, hooks and references are those of an empty repository.
     """
-    head = await anyio.to_thread.run_sync(_read_head, Path(git_dir))
     git = next((program for program in _GIT_PROGRAMS if os.access(program, os.X_OK)), None) or shutil.which("git")
-    if head is None or git is None or not git.startswith("/"):
+    if git is None or not git.startswith("/"):
         return None
     output = b""
     with tempfile.TemporaryDirectory(prefix="clankers-git-") as own, anyio.move_on_after(GIT_SECONDS):
@@ -292,16 +290,17 @@ def _write_empty_repository(folder: Path, *, is_sha256: bool) -> None:
     (folder / "refs").mkdir()
 
 
-def _read_head(git_dir: Path) -> str | None:
+def read_head(git_dir: str) -> str | None:
     """Return the commit that HEAD stands for; None if there is none yet, or if the clone lacks the first commits."""
-    if os.path.lexists(git_dir / "shallow"):
+    folder = Path(git_dir)
+    if os.path.lexists(folder / "shallow"):
         return None
-    head = _read(git_dir / "HEAD").strip()
+    head = _read(folder / "HEAD").strip()
     name = head.removeprefix("ref:").strip() if head.startswith("ref:") else None
     if name is not None:
         if not _REF.fullmatch(name) or ".." in name:
             return None
-        head = _read(git_dir / name).strip() or _read_packed_ref(git_dir, name)
+        head = _read(folder / name).strip() or _read_packed_ref(folder, name)
     return head if _COMMIT.fullmatch(head) else None
 
 

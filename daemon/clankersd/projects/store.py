@@ -109,9 +109,10 @@ def match_folder(db: Db, folder: Folder) -> Match:
 
 
 def ensure_project(db: Db, folder: Folder, name: str | None = None, new_id: str | None = None) -> str:
-    """Return the id of a folder's project, which is created if needed; a given name becomes its name.
+    """Return the id of a folder's project, which is created if needed.
 
-    Whatever takes git or a merge is left to the service that `pending` wakes.
+    A given name becomes its name if it is shown at this folder. Whatever takes git or a merge is left to the service
+    that `pending` wakes.
     """
     now = clock.now()
     row = db.fetch_one(f"{_FOLDER} WHERE path = :path", {"path": folder.path})
@@ -136,7 +137,7 @@ def ensure_project(db: Db, folder: Folder, name: str | None = None, new_id: str 
             project_id = place_folder(db, folder, match.project_id, now, new_id)
             pending.add(folder)
     if name:
-        db.execute(_RENAME, {"id": project_id, "name": name, "now": now})
+        db.execute(f"{_RENAME} AND path = :path", {"id": project_id, "name": name, "path": folder.path, "now": now})
     return str(project_id)
 
 
