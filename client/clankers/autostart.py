@@ -69,6 +69,14 @@ def start_daemon(*, forced: bool = False) -> int | str:
         return str(error)
 
 
+def forget_start() -> None:
+    """Allow the next start at once: the daemon that was started last has worked, and was stopped by its owner."""
+    try:
+        os.truncate(f"{data_folder()}/autostart.lock", 0)
+    except OSError:
+        pass
+
+
 def is_managed_service() -> bool:
     """Is our unit installed in systemd or launchd, which then decide when the daemon runs?"""
     home = os.path.expanduser("~")

@@ -173,9 +173,25 @@ def _deliver(harness: str, event: bytes, *, recall: bool) -> None:
         write_log(f"not sent: {error}")
     except Exception as error:
         write_log(f"invalid reply: {type(error).__name__}: {error}")
+    if _is_paused(event):
+        return
     spool_event(f"{data_folder()}/spool", params)
     if not daemon_runs:
         _start_daemon()
+
+
+def _is_paused(event: bytes) -> bool:
+    """Did the owner pause capture? The daemon would not store the event then, so it must not be spooled either."""
+    path = f"{data_folder()}/capture-pauses.json"
+    if not os.path.exists(path):
+        return False
+    try:
+        from clankers.pauses import is_paused  # rarely needed
+
+        return is_paused(path, event, time.time_ns() // 1_000_000)
+    except Exception as error:  # rather store too much than nothing
+        write_log(f"cannot read the pauses of capture: {type(error).__name__}: {error}")
+        return False
 
 
 def _start_daemon() -> None:

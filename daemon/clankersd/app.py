@@ -19,7 +19,8 @@ from clankers_protocol.paths import Paths
 from clankersd import backups, config, log
 from clankersd.admin.projects import follow_merge
 from clankersd.admin.query_pool import QueryPool
-from clankersd.capture import lost_events
+from clankersd.capture import lost_events, opt_out
+from clankersd.capture.pause import Pauses
 from clankersd.capture.spool import Spool
 from clankersd.capture.transcripts import Transcripts
 from clankersd.config import Config, Loaded
@@ -62,6 +63,7 @@ FEATURES = (
     "capture.handlers",
     "capture.hooks",
     "capture.imports",
+    "capture.pause",
     "capture.status",
     "documents.batch",
     "documents.chunk_search",
@@ -130,6 +132,7 @@ class Daemon:
     scheduler: Scheduler = field(init=False)
     extractor: extraction.Extractor = field(init=False)
     rebuilder: reindex.Rebuilder = field(init=False)
+    pauses: Pauses = field(init=False)
     background: Callable[..., Any] = field(init=False)
     stopping: anyio.Event = field(default_factory=anyio.Event)
     started: float = field(default_factory=time.monotonic)
@@ -145,6 +148,7 @@ class Daemon:
             seconds=self.config.search_seconds,
         )
         self.server = Server(partial(rpc.answer, self), lambda: self.config.max_connections, self.hub.remove_connection)
+        self.pauses = Pauses(self.paths.data)
         self.spool = Spool(self, self.paths.spool)
         self.transcripts = Transcripts(self)
         self.scheduler = Scheduler(self)
@@ -193,6 +197,7 @@ def watch_settings(config: Config) -> WatchSettings:
     return WatchSettings(
         roots=tuple(Path(path).expanduser() for path in config.watch_roots),
         extra=tuple(Path(path).expanduser() for path in config.watch_extra),
+        projects=config.watch_projects,
         agent_files=config.watch_agent_files,
         debounce_ms=config.watch_debounce_ms,
         poll=config.watch_poll,
@@ -225,7 +230,7 @@ async def running(paths: Paths, flags: Mapping[str, Any], hook_start: HookStart 
         index = Index(store, *index_settings(loaded.config))
         index.max_tool_output_chars = loaded.config.tool_output_characters
         queue = EmbeddingQueue(index, loaded.config.embedding_cache_entries)
-        files = FileSync(index, watch_settings(loaded.config))
+        files = FileSync(index, watch_settings(loaded.config), opt_out.is_opted_out)
         hub = Hub(store)
         store.publish = hub.publish
         daemon = Daemon(paths, loaded, flags, log_file, store, hub, Jobs(store), index, queue, files)

@@ -3,7 +3,7 @@
 from typing import Annotated, Any, ClassVar, Generic, TypeVar, get_args
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 Result = TypeVar("Result")
 
@@ -50,9 +50,13 @@ class ClientInfo(Wire):
 
 
 class Ok(Wire):
-    """The request was executed and committed."""
+    """The request was executed and committed.
+
+    `paused` is there only if an event was not stored, because capture was paused when it happened.
+    """
 
     ok: bool = True
+    paused: str | UnsetType = UNSET
 
 
 def methods() -> dict[str, type[Method[Any]]]:

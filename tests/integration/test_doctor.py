@@ -22,6 +22,7 @@ from helpers.store import message
 from helpers.waiting import eventually
 
 from clankers.ctl import cli
+from clankers.ctl.service_managers import Systemd
 from clankers.spool import spool_event
 from clankers_protocol.errors import StorageUnavailable
 from clankersd.db import Db, Store
@@ -271,7 +272,8 @@ def test_doctor_warns_of_a_harness_that_is_no_longer_captured(healthy: DaemonPro
     transcript.unlink()
 
 
-def test_doctor_reports_an_outdated_plugin_and_service(healthy: DaemonProcess) -> None:
+def test_doctor_reports_an_outdated_plugin_and_service(healthy: DaemonProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Systemd, "is_usable", lambda self: True)
     for words in (["plugin", "install", "opencode"], ["service", "install", "--no-start"]):
         assert CliRunner().invoke(cli, words, env=healthy.environ).exit_code == 0
     assert {finding(doctor(healthy)[1], name)["state"] for name in ("plugin opencode", "service")} == {"ok"}

@@ -19,9 +19,10 @@ from click.testing import CliRunner
 from helpers.daemon import DaemonProcess, RawConnection
 from helpers.waiting import eventually
 
+from clankers.ctl.doctor.setup import check_service
 from clankers.ctl.plugin import hook_command
 from clankers.ctl.service import service
-from clankers.ctl.service_managers import LABEL
+from clankers.ctl.service_managers import LABEL, Launchd, Systemd
 
 UNITS = ("clankersd.socket", "clankersd.service")
 
@@ -33,6 +34,8 @@ def own_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         if name.startswith(("CLANKERS_", "XDG_", "DBUS_")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(home))
+    for manager in (Systemd, Launchd):  # the machine of a test often runs neither
+        monkeypatch.setattr(manager, "is_usable", lambda self: True)
 
 
 def run(*arguments: str, exit_code: int = 0) -> Any:
@@ -219,6 +222,22 @@ def test_service_install_without_systemctl_lists_the_commands_to_run(
         "clankersd.socket",
     ]
     assert "--now" not in " ".join(run("install", "--no-start")["leftToRun"])
+
+
+def test_service_install_without_a_service_manager_fails_and_says_what_to_do(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Systemd, "is_usable", lambda self: False)
+    result = CliRunner().invoke(service, ["install"])
+    assert result.exit_code == 1
+    assert "clankers-ctl daemon start" in result.output
+    assert everything_in(home) == []
+    assert "not available here" in CliRunner().invoke(service, ["status"]).output
+    assert check_service().state == "ok"
+    monkeypatch.setattr(Systemd, "is_usable", lambda self: True)
+    run("install")
+    monkeypatch.setattr(Systemd, "is_usable", lambda self: False)
+    assert check_service().advice == "clankers-ctl service uninstall"
 
 
 def test_service_status_distinguishes_missing_current_and_outdated(home: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from clankers.autostart import STARTED_RECENTLY, is_managed_service, start_daemon
+from clankers.autostart import STARTED_RECENTLY, forget_start, is_managed_service, start_daemon
 from clankers.client import Client
 from clankers.ctl.command import EXIT_NOT_RUNNING, Ctl, common_options
 from clankers.ctl.formatting import format_duration
@@ -64,9 +64,9 @@ def start(ctl: Ctl) -> None:
     Examples:
       clankers-ctl daemon start
     """
-    was_running = _connect(ctl) is not None
+    was_running = find_daemon(ctl) is not None
     if not was_running:
-        _start(ctl)
+        start_and_wait(ctl)
     _print_state(ctl, _state(ctl), "is already running" if was_running else "started")
 
 
@@ -101,7 +101,7 @@ def restart(ctl: Ctl) -> None:
       clankers-ctl daemon restart
     """
     _stop(ctl)
-    _start(ctl)
+    start_and_wait(ctl)
     _print_state(ctl, _state(ctl), "restarted")
 
 
@@ -138,7 +138,8 @@ def start_for_command(ctl: Ctl, error: DaemonUnavailable) -> None:
         echo("The daemon was not running and has been started.", err=True)
 
 
-def _start(ctl: Ctl) -> None:
+def start_and_wait(ctl: Ctl) -> None:
+    """Start the daemon, by its service if one is installed, and wait until it answers."""
     path = default_paths().socket
     if ctl.socket is not None and ctl.socket.absolute() != path:
         raise click.ClickException(f"Only the daemon at {path} can be started. To use another path, run clankersd.")
@@ -156,7 +157,7 @@ def _start(ctl: Ctl) -> None:
 
 def _stop(ctl: Ctl) -> int | None:
     """Stop the daemon; return the process id that it had, or None if there was none."""
-    pid = _connect(ctl)
+    pid = find_daemon(ctl)
     if is_managed_service() and ctl.socket is None:
         from clankers.ctl.service_managers import platform_manager  # rarely needed
 
@@ -170,6 +171,7 @@ def _stop(ctl: Ctl) -> int | None:
         if time.monotonic() > deadline:
             raise click.ClickException(f"Process {pid} did not end within {STOP_SECONDS:g} s: clankers-ctl logs")
         time.sleep(POLL_SECONDS)
+    forget_start()
     return pid
 
 
@@ -181,7 +183,7 @@ def _run_commands(commands: list[list[str]]) -> None:
             raise click.ClickException(f"{' '.join(command)}: {output}")
 
 
-def _connect(ctl: Ctl) -> int | None:
+def find_daemon(ctl: Ctl) -> int | None:
     """Return the process id of the daemon that listens on the socket; None if nobody does."""
     from clankers.ctl.service import peer_pid  # rarely needed
 
@@ -205,6 +207,8 @@ def _is_alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
+    with suppress(OSError):  # there is no /proc on macOS
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()  # an ended process that its parent ignores
     return True
 
 
@@ -237,7 +241,7 @@ def _last_line(log: Path) -> str:
 
 def _state(ctl: Ctl) -> DaemonState:
     path, service = str(ctl.socket or default_paths().socket), is_managed_service()
-    pid = _connect(ctl)
+    pid = find_daemon(ctl)
     if pid is None:
         return DaemonState(False, path, service)
     report: StatusReport = ctl.call(DaemonStatus(), start=False)

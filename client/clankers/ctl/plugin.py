@@ -214,6 +214,11 @@ def install(ctl: Ctl, harness: str, dry_run: bool) -> None:
       clankers-ctl plugin install claude-code --dry-run
       clankers-ctl plugin install opencode
     """
+    _print_steps(ctl, harness, install_plugin(harness, dry_run=dry_run))
+
+
+def install_plugin(harness: str, *, dry_run: bool) -> Edits:
+    """Install or update the plugin of a harness; return what was changed."""
     target = HARNESSES[harness]()
     edits = Edits(target.folder, dry_run)
     with explain_os_errors():
@@ -222,7 +227,7 @@ def install(ctl: Ctl, harness: str, dry_run: bool) -> None:
         finally:
             if edits.steps:
                 edits.save()  # so that a failed installation can be undone, too
-    _print_steps(ctl, harness, edits)
+    return edits
 
 
 @plugin.command()

@@ -47,6 +47,10 @@ class Manager(Protocol):
         """Return True if the service manager is running and answers."""
         ...
 
+    def is_usable(self) -> bool:
+        """Return True if the service manager exists on this machine, even if it cannot be reached from here."""
+        ...
+
     def install_commands(self, changed: bool, start: bool) -> list[Command]:
         """Return the commands to run after the files are written."""
         ...
@@ -103,6 +107,9 @@ class Systemd:
             contents[path] = text.encode()
         return contents
 
+    def is_usable(self) -> bool:
+        return Path("/run/systemd/system").is_dir() or self.is_reachable()
+
     def is_reachable(self) -> bool:
         return _succeeds(["systemctl", "--user", "show-environment"])
 
@@ -154,6 +161,9 @@ class Launchd:
         agent["Sockets"]["rpc"]["SockPathName"] = str(default_paths().socket)
         agent["StandardErrorPath"] = str(self.leftovers[0])
         return {self.plist: plistlib.dumps(agent, sort_keys=False)}
+
+    def is_usable(self) -> bool:
+        return shutil.which("launchctl") is not None
 
     def is_reachable(self) -> bool:
         return _succeeds(["launchctl", "print", self.domain])

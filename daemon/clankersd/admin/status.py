@@ -146,7 +146,13 @@ async def discover(daemon: "Daemon", request: Discover) -> dict[str, Any]:
 
 def _warnings(daemon: "Daemon") -> list[str]:
     lost = lost_events.warnings(daemon.paths.data)
-    return [*daemon.store.warnings, *daemon.spool.warnings(), *lost, *daemon.loaded.warnings()]
+    return [
+        *daemon.store.warnings,
+        *daemon.pauses.warnings(),
+        *daemon.spool.warnings(),
+        *lost,
+        *daemon.loaded.warnings(),
+    ]
 
 
 def _problem(daemon: "Daemon") -> str | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from clankers_protocol.capture import Pause
 from clankers_protocol.errors import InvalidPayload
 from clankers_protocol.ids import encode_id
 from clankers_protocol.wire import Wire
@@ -37,6 +38,7 @@ from clankersd.capture.events import (
     text_digest,
 )
 from clankersd.capture.identity import resolve_id
+from clankersd.capture.pause import Pauses, describe
 from clankersd.db import Db, Notification, Store
 from clankersd.db.commit_priority import yield_to_commits
 from clankersd.db.group_commit import Outcome
@@ -295,15 +297,15 @@ class PreparedEvent:
     is_indexed: bool = False
 
 
-async def store_event(store: Store, index: Index, event: CapturedEvent) -> None:
-    """Prepare and store one event of the request being served."""
+async def store_event(store: Store, index: Index, event: CapturedEvent, pauses: Pauses | None = None) -> str | None:
+    """Prepare and store one event of the request being served; return why it is not stored, if capture is paused."""
     prepared = await prepare(partial(prepare_event, index, event))
-    await store.write(partial(apply_event, event=prepared))
+    return await store.write(partial(apply_unless_paused, event=prepared, pauses=pauses))
 
 
-async def store_events(store: Store, events: list[PreparedEvent]) -> list[Outcome]:
+async def store_events(store: Store, events: list[PreparedEvent], pauses: Pauses | None = None) -> list[Outcome]:
     """Store many events in order, each as a change of its own, with single events of others in between."""
-    return await store.write_all(partial(apply_event, event=event) for event in events)
+    return await store.write_all(partial(apply_unless_paused, event=event, pauses=pauses) for event in events)
 
 
 # -- preparing: everything that takes processor time, outside the transaction
@@ -429,6 +431,27 @@ def _row_of(event: Wire, now: int, what: str, *required: str) -> tuple[dict[str,
 
 
 # -- applying: inside the transaction
+
+
+def apply_unless_paused(db: Db, event: PreparedEvent, pauses: Pauses | None) -> str | None:
+    """Store a prepared event, or return why not: capture was paused when it happened."""
+    if pauses and not pauses.is_empty and (pause := _find_pause(db, event, pauses)):
+        return describe(pause)
+    apply_event(db, event)
+    return None
+
+
+def _find_pause(db: Db, event: PreparedEvent, pauses: Pauses) -> Pause | None:
+    """Return the pause in which an event happened. What a session is called is stored again after its pause."""
+    row, is_session = event.row, isinstance(event.event, SessionReported)
+    original_at = getattr(event.event, "original_at", None)
+    times = (row.get("updated_at") if is_session else None, row.get("created_at"), row.get("at"), original_at)
+    at = next((time for time in times if time), None) or clock.now()
+    project = row.get("project_path") or db.value(
+        "SELECT project_path FROM sessions WHERE id = :id", {"id": event.session_id}
+    )
+    pause = pauses.find(at, project)
+    return None if pause and is_session and pause not in pauses.active() else pause
 
 
 def apply_event(db: Db, event: PreparedEvent) -> None:

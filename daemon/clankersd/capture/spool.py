@@ -157,7 +157,7 @@ class Spool:
         try:
             if isinstance(event, Exception):
                 raise event
-            await self._daemon.store.write(partial(apply_hook, hook=event), bulk=True)
+            await self._daemon.store.write(partial(apply_hook, hook=event, pauses=self._daemon.pauses), bulk=True)
         except StorageUnavailable as error:
             log.debug("spool waits for storage", problem=error.message)
             waiting.append(name)

@@ -45,6 +45,15 @@ def doctor(ctl: Ctl, repair: bool) -> None:
       clankers-ctl doctor --repair
       clankers-ctl doctor --json | jq '.checks[] | select(.state != "ok")'
     """
+    status, diagnosis = diagnose(ctl, repair=repair)
+    _print_diagnosis(ctl, diagnosis)
+    if status is None:
+        sys.exit(EXIT_NOT_RUNNING)
+    sys.exit(EXIT_PROBLEM if any(check.state == "problem" for check in diagnosis.checks) else 0)
+
+
+def diagnose(ctl: Ctl, *, repair: bool = False) -> tuple[StatusReport | None, Diagnosis]:
+    """Check everything, and with `repair` repair it first; return the status of the daemon, if it answers, as well."""
     status, daemon_finding = _check_daemon(ctl)
     if status is not None:
         paths = daemon_paths(status)
@@ -69,10 +78,7 @@ def doctor(ctl: Ctl, repair: bool) -> None:
             finding = f"Capture cannot be checked: {error.message}"
             checks.append(Finding("capture", "problem", finding, "clankers-ctl health"))
         checks += diagnosis.checks
-    _print_diagnosis(ctl, Diagnosis(checks, repaired))
-    if status is None:
-        sys.exit(EXIT_NOT_RUNNING)
-    sys.exit(EXIT_PROBLEM if any(check.state == "problem" for check in checks) else 0)
+    return status, Diagnosis(checks, repaired)
 
 
 def _check_daemon(ctl: Ctl) -> tuple[StatusReport | None, Finding]:

@@ -5,7 +5,7 @@ import time
 
 import click
 
-from clankers.ctl.formatting import format_duration, plural
+from clankers.ctl.formatting import format_duration, format_time, plural
 from clankers.ctl.plugin import HARNESSES, plugin_status
 from clankers.ctl.service import clankersd_path, unit_file_states
 from clankers.ctl.service_managers import platform_manager
@@ -24,8 +24,15 @@ def check_service() -> Finding:
     except click.ClickException as error:
         return Finding("service", "problem", error.message, "pip install clankers")
     states = {file.state for file in files}
+    if not manager.is_usable():
+        finding = f"{manager.name} does not run services here. Hooks and clankers-ctl start the daemon."
+        if states == {"missing"}:
+            return Finding("service", "ok", finding)
+        return Finding(
+            "service", "warning", f"{finding} The installed service never runs.", "clankers-ctl service uninstall"
+        )
     if states == {"missing"}:
-        return Finding("service", "ok", "No service is installed. The first hook starts the daemon.")
+        return Finding("service", "ok", "No service is installed. Hooks and clankers-ctl start the daemon.")
     if states != {"current"}:
         finding = f"The {manager.name} service was installed by another version or for other paths."
         return Finding("service", "warning", finding, "clankers-ctl service install")
@@ -55,8 +62,13 @@ def _check_plugin(name: str) -> Finding:
 
 
 def check_capture(report: CaptureReport) -> list[Finding]:
-    """Check capture of each harness that has ever sent an event or is in use."""
-    return [
+    """Check that capture is not paused, and each harness that has ever sent an event or is in use."""
+    paused = []
+    for pause in report.paused:
+        place = f" in {pause.project}" if pause.project else ""
+        until = f" until {format_time(pause.until)}" if pause.until else ""
+        paused.append(Finding("capture", "warning", f"Capture is paused{place}{until}.", "clankers-ctl capture resume"))
+    return paused + [
         _check_harness_capture(harness)
         for harness in report.harnesses
         if harness.last_event_at is not None or harness.last_activity_at is not None
@@ -65,7 +77,7 @@ def check_capture(report: CaptureReport) -> list[Finding]:
 
 def _check_harness_capture(harness: HarnessCapture) -> Finding:
     check = f"capture {harness.harness}"
-    if harness.state == "dead" or (harness.state == "never" and harness.last_activity_at):
+    if harness.state == "dead" or (harness.state == "never" and ": " in harness.explanation):
         finding, _, advice = harness.explanation.rpartition(": ")
         return Finding(check, "warning", f"{finding}.", advice)
     now = time.time() * 1000

@@ -2,6 +2,7 @@
 
 import os
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,10 +19,14 @@ FileId = tuple[int, int]
 
 @dataclass(frozen=True)
 class WatchSettings:
-    """The workspaces (`roots`) and additional paths (`extra`) to index, and how changes to them are detected."""
+    """The workspaces (`roots`) and additional paths (`extra`) to index, and how changes to them are detected.
+
+    With `projects`, the folders in which sessions run are workspaces, too.
+    """
 
     roots: tuple[Path, ...] = ()
     extra: tuple[Path, ...] = ()
+    projects: bool = False
     agent_files: bool = False
     debounce_ms: int = 1500
     poll: bool = False
@@ -87,6 +92,19 @@ def scan(settings: WatchSettings, added: list[str]) -> Scan:
         if top := _resolve_top(result, path):
             _scan_extra(result, top)
     return result
+
+
+def project_workspaces(paths: list[str], is_excluded: Callable[[str], bool]) -> tuple[Path, ...]:
+    """Return the folders of sessions and the roots of their repositories that exist and are not excluded."""
+    folders = dict.fromkeys(folder for path in paths for folder in (projects.find_project_root(path), path))
+    return tuple(Path(folder) for folder in folders if folder != "/" and _is_folder(folder) and not is_excluded(folder))
+
+
+def _is_folder(path: str) -> bool:
+    try:
+        return stat.S_ISDIR(os.stat(path).st_mode)  # noqa: PTH116  # Path.is_dir raises for a name that is too long
+    except (OSError, ValueError):
+        return False
 
 
 def file_id_of(path: str) -> FileId | None:
