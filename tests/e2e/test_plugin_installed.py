@@ -38,7 +38,7 @@ def test_installed_plugin_captures_and_leaves_no_trace() -> None:
             "--verbose",
         ]
         claude = ClaudeCode(here, binary)
-        events = here.run(command, claude._environ(), json.dumps(asked) + "\n")
+        events = here.run(command, claude.environ(), json.dumps(asked) + "\n")
         session = next(event["session_id"] for event in events if event.get("subtype") == "init")
         with here.daemon.connect() as connection:
             eventually(

@@ -63,6 +63,9 @@ BY_STREAM: dict[str, dict[str, tuple[Rows, int, int]]] = {
     "serve": {"ses_e1dd95ea": ((3, 10, 6, 2, 0, 1), 76_884, 348)},
 }
 
+REPLAYED_AT = 1_794_800_000_000
+"""Hooks report later than what the transcripts record, as they do in life."""
+
 FORKED = "11111111"
 """Session that the recorded fork continues."""
 
@@ -73,10 +76,7 @@ _ROWS = """
            (SELECT count(*) FROM tools WHERE session_id = s.id AND success = 0) AS failed,
            (SELECT count(*) FROM session_errors WHERE session_id = s.id) AS errors,
            (SELECT count(*) FROM compaction_events WHERE session_id = s.id) AS compactions,
-           max((SELECT total(prompt_tokens) FROM messages WHERE session_id = s.id), coalesce(s.prompt_tokens, 0)),
-           max((SELECT total(completion_tokens) FROM messages WHERE session_id = s.id),
-               coalesce(s.completion_tokens, 0)),
-           s.id
+           coalesce(s.prompt_tokens, 0), coalesce(s.completion_tokens, 0), s.id
     FROM sessions AS s
 """
 
@@ -98,7 +98,7 @@ def short(found: dict[str, Any], length: int) -> dict[str, Any]:
 
 def replay(connection: RawConnection, home: Path) -> None:
     for number, (name, event) in enumerate(claude_events(home)):
-        at = 1_794_795_000_000 + 100 * number
+        at = REPLAYED_AT + 100 * number
         reply = connection.request("hook.event", {"harness": "claude-code", "event": event, "at": at})
         assert "error" not in reply, (name, reply)
 
@@ -148,6 +148,8 @@ def test_transcripts_that_come_after_the_hooks_take_over_what_the_hooks_told(
         replay(connection, harness_home)
         eventually(lambda: short(rows(connection), 8) == BY_TRANSCRIPTS, "the rows are those of the transcripts")
         after = connection.call("query", sql="SELECT id FROM messages WHERE role = 'user'")["rows"]
+        early = connection.call("query", sql="SELECT id FROM messages WHERE completed_at < created_at")["rows"]
+    assert early == [], "an answer is not complete before it begins"
     assert sorted(before) == sorted(after), "a prompt keeps the id by which it was told of first"
 
 
@@ -156,6 +158,9 @@ def test_history_is_imported_before_the_hooks_come_or_after(fresh_daemon: Daemon
     with fresh_daemon.connect() as connection:
         summary = imported(connection, harness="claude-code")
         assert short(rows(connection), 8) == BY_TRANSCRIPTS
+        costs = "SELECT substr(id, 1, 8), round(cost, 5) FROM sessions WHERE id LIKE '59262444%' OR id LIKE '11111111%'"
+        found = dict(map(tuple, connection.call("query", sql=costs)["rows"]))
+        assert found == {"11111111": 0.4546, "59262444": 0.05024}, "a fork costs what was said in it"
         assert (summary["sessions"], summary["messages"], summary["tools"]) == (14, 45, 14)
         names = connection.call("query", sql="SELECT DISTINCT tool_name FROM tools ORDER BY 1")["rows"]
         assert [name for (name,) in names] == ["Agent", "Bash", "Edit", "Read", "Write", "mcp__labmem__recall"]

@@ -140,7 +140,7 @@ def _connect(run: Setup, found: list[HarnessInfo]) -> list[HarnessInfo]:
     for harness in found:
         name = f"plugin of {harness.title}"
         target = PLUGINS[harness.name]()
-        if plugin_status(target).state == "installed":
+        if plugin_status(target, report=None).state == "installed":
             run.report(name, "done", "is installed and up to date")
         elif not run.asks(f"Connect {harness.title} ({target.home})?"):
             run.report(name, "skipped", "you chose not to install it")

@@ -33,8 +33,10 @@ from clankersd.capture.events import (
     SessionOptedOut,
     SessionReported,
     SessionSummary,
+    SessionTotals,
     SessionUsage,
     ToolReported,
+    TranscriptIdentity,
     text_digest,
 )
 from clankersd.capture.identity import resolve_id
@@ -109,21 +111,25 @@ _CLEAR_SESSION = """
     WHERE id = :id AND (:title OR :metadata)
 """
 
-_MESSAGE = upsert(
-    "messages",
-    insert=_FIRST_SEEN,
-    session_id=KEEP,
-    role=GIVEN,
-    text_content=GIVEN,
-    model=GIVEN,
-    source=GIVEN,
-    prompt_tokens=HIGHEST,
-    completion_tokens=HIGHEST,
-    duration_ms=GIVEN,
-    created_at=KEEP,
-    completed_at=GIVEN,
-    metadata=GIVEN,
-    returning=("id", "session_id", "role", "created_at"),
+_MESSAGE_RULES = {
+    "session_id": KEEP,
+    "role": GIVEN,
+    "text_content": GIVEN,
+    "model": GIVEN,
+    "source": GIVEN,
+    "prompt_tokens": HIGHEST,
+    "completion_tokens": HIGHEST,
+    "duration_ms": GIVEN,
+    "created_at": KEEP,
+    "completed_at": GIVEN,
+    "metadata": GIVEN,
+}
+_MESSAGE_COLUMNS = ("id", "session_id", "role", "created_at")
+_MESSAGE = upsert("messages", insert=_FIRST_SEEN, returning=_MESSAGE_COLUMNS, **_MESSAGE_RULES)
+
+# A hook reports an answer when it is complete; the transcript knows when it began.
+_MESSAGE_FROM_TRANSCRIPT = upsert(
+    "messages", insert=_FIRST_SEEN, returning=_MESSAGE_COLUMNS, **_MESSAGE_RULES | {"created_at": GIVEN}
 )
 _TOOL = upsert(
     "tools",
@@ -233,6 +239,7 @@ SessionUpdate = (
     | SessionNote
     | SessionClearedFrom
     | SessionUsage
+    | SessionTotals
     | SessionSummary
     | FirstPrompt
 )
@@ -269,6 +276,19 @@ _SESSION_UPDATES: dict[type, str] = {
                             completion_tokens = MAX(COALESCE(completion_tokens, 0), :completion),
                             cost = MAX(COALESCE(cost, 0), :cost)
         WHERE id = :id AND metadata ->> '$.forkedFrom' IS NULL AND COALESCE(metadata ->> '$.startedBy', '') <> 'fork'
+        RETURNING id
+    """,
+    SessionTotals: """
+        UPDATE sessions SET prompt_tokens = MAX(COALESCE(sessions.prompt_tokens, 0), sums.prompt),
+                            completion_tokens = MAX(COALESCE(sessions.completion_tokens, 0), sums.completion),
+                            cost = CASE WHEN sums.cost IS NULL THEN sessions.cost
+                                        ELSE MAX(COALESCE(sessions.cost, 0), sums.cost) END
+        FROM (SELECT COALESCE(SUM(prompt_tokens), 0) AS prompt, COALESCE(SUM(completion_tokens), 0) AS completion,
+                     SUM(metadata ->> '$.costUsd') AS cost
+              FROM messages WHERE session_id = :id) AS sums
+        WHERE id = :id AND (COALESCE(sessions.prompt_tokens, 0) < sums.prompt OR
+                            COALESCE(sessions.completion_tokens, 0) < sums.completion OR
+                            COALESCE(sessions.cost, 0) < sums.cost)
         RETURNING id
     """,
     SessionSummary: "UPDATE sessions SET summary = :summary WHERE id = :id RETURNING id",
@@ -390,7 +410,7 @@ def _session_update_params(event: SessionUpdate) -> dict[str, Any]:
             # Only the beginning is split into words: a prompt may have megabytes.
             title = " ".join(prompt.lstrip()[: MAX_TITLE_CHARACTERS * 100].split())[:MAX_TITLE_CHARACTERS]
             params |= {"prompt": prompt, "title": title}
-        case SessionInactive():
+        case SessionInactive() | SessionTotals():
             pass
     return params
 
@@ -506,7 +526,8 @@ def _apply_message(db: Db, event: PreparedEvent, identity: Identity | None) -> N
     message_id = resolve_id(db, identity, row)
     if message_id is None:
         return
-    [message] = db.fetch(_MESSAGE, {**row, "id": message_id})
+    statement = _MESSAGE_FROM_TRANSCRIPT if isinstance(identity, TranscriptIdentity) else _MESSAGE
+    [message] = db.fetch(statement, {**row, "id": message_id})
     count_redactions(db, event.redactions, row["now"])
     if row["text_content"]:
         index_message(db, message, event.chunks)

@@ -18,7 +18,7 @@ from clankers_protocol.capture import CapturePause, CaptureResume, Pause, PauseR
 from clankers_protocol.errors import Conflict, InvalidParams
 from clankers_protocol.safe_writes import write_file
 from clankersd import clock
-from clankersd.projects import find_project_root
+from clankersd.projects import find_folder
 from clankersd.safe_files import UnsafeFile, read_regular
 from clankersd.wire.rpc import handles
 
@@ -118,7 +118,7 @@ def _covers_time(pause: Pause, at: int) -> bool:
 def _is_in(path: str | None, project: str) -> bool:
     if not path or not path.startswith("/"):
         return False
-    return path == project or path.startswith(f"{project.rstrip('/')}/") or find_project_root(path) == project
+    return path == project or path.startswith(f"{project.rstrip('/')}/") or find_folder(path).path == project
 
 
 @handles(CapturePause)
@@ -127,7 +127,7 @@ async def capture_pause(daemon: "Daemon", request: CapturePause) -> PauseReport:
     if request.project is not None:
         if not request.project.startswith("/"):
             raise InvalidParams("invalid params: project must be the absolute path of a folder - at `$.project`")
-        project = await anyio.to_thread.run_sync(find_project_root, request.project)
+        project = (await anyio.to_thread.run_sync(find_folder, request.project)).path
     await anyio.to_thread.run_sync(daemon.pauses.add, project, request.seconds)
     log.info("capture paused", project=project, seconds=request.seconds)
     return PauseReport(daemon.pauses.active())
@@ -135,7 +135,7 @@ async def capture_pause(daemon: "Daemon", request: CapturePause) -> PauseReport:
 
 @handles(CaptureResume)
 async def capture_resume(daemon: "Daemon", request: CaptureResume) -> PauseReport:
-    project = request.project and await anyio.to_thread.run_sync(find_project_root, request.project)
+    project = request.project and (await anyio.to_thread.run_sync(find_folder, request.project)).path
     if project is not None and any(pause.project is None for pause in daemon.pauses.active()):
         raise Conflict("capture is paused everywhere, not only in this project: clankers-ctl capture resume")
     ended = await anyio.to_thread.run_sync(daemon.pauses.end, project)

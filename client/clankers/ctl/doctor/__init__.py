@@ -14,7 +14,7 @@ from clankers.ctl.output import Column, one_line, print_json, print_table, secho
 from clankers.ctl.text import Text
 from clankers.messages import BadReply, DaemonUnavailable
 from clankers_protocol.admin import DaemonStatus, Diagnosis, DoctorCheck, DoctorRepair, Finding, StatusReport
-from clankers_protocol.capture import CaptureStatus
+from clankers_protocol.capture import CaptureReport, CaptureStatus
 from clankers_protocol.errors import RpcError
 from clankers_protocol.paths import Paths, default_paths
 
@@ -60,11 +60,12 @@ def diagnose(ctl: Ctl, *, repair: bool = False) -> tuple[StatusReport | None, Di
     else:
         default = default_paths()
         paths = Paths(default.data, default.database, ctl.socket or default.socket, default.logs, default.config)
+    report, capture_checks = _check_capture(ctl) if status is not None else (None, [])
     repaired = [*files.tighten_permissions(paths), *files.remove_leftovers(paths)] if repair else []
     checks = [
         daemon_finding,
         *files.check_files(paths, is_running=status is not None),
-        *setup.check_plugins(),
+        *setup.check_plugins(report),
         setup.check_service(),
     ]
     if status is None:
@@ -72,13 +73,18 @@ def diagnose(ctl: Ctl, *, repair: bool = False) -> tuple[StatusReport | None, Di
     else:
         diagnosis = _diagnose_daemon(ctl, repair)
         repaired += diagnosis.repaired
-        try:
-            checks += setup.check_capture(ctl.call(CaptureStatus()))
-        except RpcError as error:
-            finding = f"Capture cannot be checked: {error.message}"
-            checks.append(Finding("capture", "problem", finding, "clankers-ctl health"))
-        checks += diagnosis.checks
+        checks += [*capture_checks, *diagnosis.checks]
     return status, Diagnosis(checks, repaired)
+
+
+def _check_capture(ctl: Ctl) -> tuple[CaptureReport | None, list[Finding]]:
+    """Return what the daemon says about capture, and the findings about it."""
+    try:
+        report = ctl.call(CaptureStatus())
+    except RpcError as error:
+        finding = f"Capture cannot be checked: {error.message}"
+        return None, [Finding("capture", "problem", finding, "clankers-ctl health")]
+    return report, setup.check_capture(report)
 
 
 def _check_daemon(ctl: Ctl) -> tuple[StatusReport | None, Finding]:

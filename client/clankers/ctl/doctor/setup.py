@@ -42,17 +42,21 @@ def check_service() -> Finding:
     return Finding("service", "ok", f"{manager.name} starts the daemon on demand.")
 
 
-def check_plugins() -> list[Finding]:
-    """Check that each harness in use has an up-to-date plugin."""
-    return [_check_plugin(name) for name in HARNESSES]
+def check_plugins(report: CaptureReport | None) -> list[Finding]:
+    """Check that each harness in use has an up-to-date plugin whose hooks run; `report` says which events arrived."""
+    return [_check_plugin(name, report) for name in HARNESSES]
 
 
-def _check_plugin(name: str) -> Finding:
+def _check_plugin(name: str, report: CaptureReport | None) -> Finding:
     check, install = f"plugin {name}", f"clankers-ctl plugin install {name}"
     harness = HARNESSES[name]()
-    state = plugin_status(harness).state
+    status = plugin_status(harness, report)
+    state = status.state
     if state == "installed":
-        return Finding(check, "ok", "The plugin is installed and up to date.")
+        finding = f"The plugin is installed and up to date; {status.explanation}."
+        if status.hooks == "silent":
+            return Finding(check, "problem", finding, f"{install}; clankers-ctl capture status")
+        return Finding(check, "ok", finding)
     if state != "not installed":
         return Finding(check, "problem", f"The plugin is {state.partition(':')[0]}.", install)
     if harness.home.exists():

@@ -96,7 +96,7 @@ def scan(settings: WatchSettings, added: list[str]) -> Scan:
 
 def project_workspaces(paths: list[str], is_excluded: Callable[[str], bool]) -> tuple[Path, ...]:
     """Return the folders of sessions and the roots of their repositories that exist and are not excluded."""
-    folders = dict.fromkeys(folder for path in paths for folder in (projects.find_project_root(path), path))
+    folders = dict.fromkeys(folder for path in paths for folder in (find_folder(path).path, path))
     return tuple(Path(folder) for folder in folders if folder != "/" and _is_folder(folder) and not is_excluded(folder))
 
 
