@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clankersd.index.vectors import OVERSAMPLING, LabelledVector, LabelSet, Mirror, ScoredChunks
+from clankersd.index.vectors import MIN_CANDIDATES, LabelledVector, LabelSet, Mirror, ScoredChunks
 
 DIMS = 64
 
@@ -34,7 +34,7 @@ def filled(vectors: Any) -> Mirror:
 
 def brute_force(vectors: Any, query: Any, k: int, eligible: set[int] | None = None) -> list[int]:
     """The ids, from 1 on, of the nearest."""
-    similarity = vectors.astype(np.float16).astype(np.float32) @ query
+    similarity = vectors @ query
     order = [int(place) + 1 for place in np.argsort(-similarity, kind="stable")]
     return [one for one in order if eligible is None or one in eligible][:k]
 
@@ -44,29 +44,34 @@ def ids(found: ScoredChunks) -> list[int]:
 
 
 def test_nearest_of_few_vectors_is_exact() -> None:
-    vectors = random_vectors(2 * 10 * OVERSAMPLING)
+    vectors = random_vectors(20 + MIN_CANDIDATES)
     mirror = filled(vectors)
     for query in random_vectors(20, seed=1):
         assert ids(mirror.nearest(query, 10, None)) == brute_force(vectors, query, 10)
 
 
-def test_nearest_of_many_vectors_finds_nearly_all() -> None:
-    vectors = random_vectors(20_000, 256)
+def test_nearest_of_many_vectors_finds_all() -> None:
+    vectors = random_vectors(40_000, 256)  # several blocks
     mirror = filled(vectors)
-    queries = random_vectors(40, 256, seed=1)
-    shares = [
-        len({*ids(mirror.nearest(query, 50, None))} & {*brute_force(vectors, query, 50)}) / 50 for query in queries
-    ]
-    assert np.mean(shares) >= 0.95
+    for query in random_vectors(20, 256, seed=1):
+        assert {*ids(mirror.nearest(query, 10, None))} == {*brute_force(vectors, query, 10)}
+
+
+def test_nearest_without_kernels_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    mirror = filled(random_vectors(5000))
+    query = random_vectors(1, seed=1)[0]
+    found = mirror.nearest(query, 10, None)
+    monkeypatch.setattr("clankersd.index.vectors.load_kernels", lambda: None)
+    assert mirror.nearest(query, 10, None) == found
 
 
 def test_similarities_are_cosines_most_similar_first() -> None:
     vectors = random_vectors(5000)
     found = filled(vectors).nearest(vectors[123], 10, None)
     assert found[0][0] == 124
-    assert found[0][1] == pytest.approx(1.0, abs=2e-3)
+    assert found[0][1] == pytest.approx(1.0, abs=1e-4)
     for chunk, similarity in found:
-        assert similarity == pytest.approx(float(vectors[chunk - 1] @ vectors[123]), abs=2e-3)
+        assert similarity == pytest.approx(float(vectors[chunk - 1] @ vectors[123]), abs=1e-4)
     assert [similarity for _, similarity in found] == sorted((s for _, s in found), reverse=True)
 
 
@@ -78,17 +83,12 @@ def test_nearest_among_few_eligible_is_exact_in_any_index() -> None:
         assert ids(mirror.nearest(query, 10, sorted(eligible))) == brute_force(vectors, query, 10, eligible)
 
 
-def test_nearest_among_many_eligible_finds_nearly_all_and_no_others() -> None:
+def test_nearest_among_many_eligible_finds_all_and_no_others() -> None:
     vectors = random_vectors(5000)
     mirror = filled(vectors)
     eligible = {*range(1, 5001, 2)}
-    shares = []
     for query in random_vectors(20, seed=2):
-        found = ids(mirror.nearest(query, 10, sorted(eligible)))
-        assert len(found) == 10
-        assert {*found} <= eligible
-        shares.append(len({*found} & {*brute_force(vectors, query, 10, eligible)}) / 10)
-    assert np.mean(shares) >= 0.9  # 64 dimensions are few for one bit each
+        assert ids(mirror.nearest(query, 10, sorted(eligible))) == brute_force(vectors, query, 10, eligible)
 
 
 def test_missing_chunk_is_not_eligible() -> None:
@@ -136,7 +136,7 @@ def test_keep_only_removes_all_other_chunks() -> None:
     assert sorted(ids(mirror.nearest(vectors[0], 10, None))) == [3, 7]
 
 
-def test_dimensions_need_not_fill_a_word_of_bits() -> None:
+def test_dimensions_need_not_fill_a_register() -> None:
     vectors = random_vectors(3000, 100)
     mirror = filled(vectors)
     assert mirror.nearest(vectors[77], 1, None)[0][0] == 78

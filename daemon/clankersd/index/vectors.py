@@ -1,23 +1,31 @@
-"""Vectors: stored in vec0, and in a large index searched in a compact in-memory copy, in a worker thread."""
+"""Vectors: stored in vec0, and searched in a compact in-memory copy, in a worker thread if there are many."""
 
-from collections.abc import Callable, Iterable, Sequence
+import importlib
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from clankersd.db import Db
 from clankersd.embedders.base import Vector
 from clankersd.index.generations import Generation
 
-OVERSAMPLING = 32
-"""Candidates ranked exactly per wanted result. Half as many found 98 % of the ten nearest and 92 % of the hundred
-nearest of 40,000 real paragraphs; ranking the candidates takes less than half the time of comparing all vectors."""
+OVERSAMPLING = 2
+MIN_CANDIDATES = 32
+"""Of the nearest by high bytes, twice as many as wanted and this many more are compared by all bytes. Even half as many
+left out none of the hundred nearest of a million."""
 
-MIN_OVERSAMPLING = 4
-MAX_RANKED = 6_400
-"""Above this many candidates the oversampling shrinks: what is missed are the last of very many results."""
+MAX_RANKED_DIRECTLY = 1_000
+"""Up to this many eligible vectors are compared by all bytes at once."""
 
 VECTORS_PER_READ = 2_000
-INITIAL_ROWS = 1024
+ROWS_PER_BLOCK = 1 << 16
+"""The kernel holds the interpreter lock for one block, which is less than a millisecond."""
+
+IDS_PER_PAGE = 1 << 12
+MAX_FIXED_POINT = 127 * 256 + 127
+"""Largest number of 16 bits whose high byte, rounded to the nearest, fits into 8 bits."""
 
 ScoredChunks = list[tuple[int, float]]
 """Chunk ids with their similarity, most similar first."""
@@ -126,31 +134,40 @@ def read_moved_chunks(db: Db, after: int) -> list[tuple[int, int, int]]:
     return db.tuples(_MOVED_CHUNKS, {"after": after})
 
 
+class _Block:
+    """ROWS_PER_BLOCK vectors in fixed point: a vector is `scale * (256 * high + low)`, and what is stored with each."""
+
+    def __init__(self, dims: int) -> None:
+        import numpy as np
+
+        self.high = np.zeros((ROWS_PER_BLOCK, dims), np.int8)
+        self.low = np.zeros((ROWS_PER_BLOCK, dims), np.int8)
+        self.scales = np.zeros(ROWS_PER_BLOCK, np.float32)
+        self.ids = np.zeros(ROWS_PER_BLOCK, np.int64)
+        self.labels = np.zeros(ROWS_PER_BLOCK, np.int32)
+        self.projects = np.zeros(ROWS_PER_BLOCK, np.int32)
+        self.alive = np.zeros(ROWS_PER_BLOCK, np.bool_)
+
+
 class Mirror:
-    """In-memory copy of one generation's vectors: one bit per dimension to find candidates, float16 to rank them.
+    """In-memory copy of one generation's vectors, 16 bits per dimension: the high bytes find candidates, all rank them.
 
     It is changed on the event loop and searched in worker threads: rows are only ever added behind those that a search
-    sees, and a removed row is marked, not moved.
+    sees, and a removed row is marked, not moved. Blocks are never copied, however many vectors there are.
     """
 
     def __init__(self, generation: int, dims: int) -> None:
-        import numpy as np
-
         self.generation = generation
         self.complete = False
         self.moves_seen = 0
         """Position up to which the log of moved chunks has been read."""
+        self._dims = dims
         self._size = 0
-        self._rows: dict[int, int] = {}  # by chunk id
-        self._ids = np.zeros(INITIAL_ROWS, np.int64)
-        self._alive = np.zeros(INITIAL_ROWS, np.bool_)
-        self._labels = np.zeros(INITIAL_ROWS, np.int32)
+        self._blocks: list[_Block] = []
+        self._pages: dict[int, Any] = {}
+        """Row + 1 of each chunk id, 0 for none, in arrays of IDS_PER_PAGE: a dictionary takes 100 bytes a chunk."""
         self._label_numbers: dict[str, int] = {}
-        self._projects = np.zeros(INITIAL_ROWS, np.int32)
         self._moved_before_added: dict[int, int] = {}  # projects by chunk id
-        # Word by word, so that the same word of all vectors is contiguous.
-        self._bits = np.zeros(((dims + 63) // 64, INITIAL_ROWS), np.uint64)
-        self._halves = np.zeros((INITIAL_ROWS, dims), np.float16)
 
     @property
     def size(self) -> int:
@@ -160,48 +177,58 @@ class Mirror:
         """Add vectors; one of a chunk that is present already replaces it."""
         import numpy as np
 
-        if not vectors:
-            return
-        ids = [vector[0] for vector in vectors]
-        matrix = np.frombuffer(b"".join(vector[1] for vector in vectors), np.float32).reshape(len(vectors), -1)
-        self.discard(ids)
-        end = self._size + len(vectors)
-        self._grow(end)
-        rows = slice(self._size, end)
-        self._ids[rows] = ids
-        self._halves[rows] = matrix
-        self._bits[:, rows] = _sign_bits(matrix, len(self._bits))
-        self._labels[rows] = [self._label_number(vector[2]) for vector in vectors]
-        moved = self._moved_before_added
-        self._projects[rows] = [moved.pop(vector[0], vector[3]) if moved else vector[3] for vector in vectors]
-        self._alive[rows] = True
-        self._rows.update(zip(ids, range(self._size, end), strict=True))
-        self._size = end
+        self.discard([vector[0] for vector in vectors])
+        while vectors:
+            start = self._size % ROWS_PER_BLOCK
+            if start == 0:
+                self._blocks.append(_Block(self._dims))
+            part, vectors = vectors[: ROWS_PER_BLOCK - start], vectors[ROWS_PER_BLOCK - start :]
+            block, rows = self._blocks[-1], slice(start, start + len(part))
+            matrix = np.frombuffer(b"".join(vector[1] for vector in part), np.float32).reshape(len(part), -1)
+            block.scales[rows], (block.high[rows], block.low[rows]) = _fixed_point(matrix)
+            block.ids[rows] = [vector[0] for vector in part]
+            block.labels[rows] = [self._label_number(vector[2]) for vector in part]
+            moved = self._moved_before_added
+            block.projects[rows] = [moved.pop(vector[0], vector[3]) if moved else vector[3] for vector in part]
+            block.alive[rows] = True
+            for row, vector in enumerate(part, self._size + 1):
+                page = vector[0] // IDS_PER_PAGE
+                if page not in self._pages:
+                    self._pages[page] = np.zeros(IDS_PER_PAGE, np.int32)
+                self._pages[page][vector[0] % IDS_PER_PAGE] = row
+            self._size += len(part)
 
     def discard(self, ids: Iterable[int]) -> None:
         """Remove deleted chunks."""
-        self._alive[self._rows_of(ids)] = False
+        for number, rows in _split_by_block(self._rows_of(ids)):
+            self._blocks[number].alive[rows] = False
 
     def relabel(self, ids: Iterable[int], label: str) -> None:
         """Change the label of chunks whose scope changed."""
-        self._labels[self._rows_of(ids)] = self._label_number(label)
+        for number, rows in _split_by_block(self._rows_of(ids)):
+            self._blocks[number].labels[rows] = self._label_number(label)
 
     def move(self, moved: list[tuple[int, int, int]]) -> None:
         """Change the project of chunks as `read_moved_chunks` returns them."""
         for chunk, project, position in moved:
-            row = self._rows.get(chunk)
-            if row is None:
-                self._moved_before_added[chunk] = project
-            else:
-                self._projects[row] = project
             self.moves_seen = max(self.moves_seen, position)
+            page = self._pages.get(chunk // IDS_PER_PAGE)
+            row = 0 if page is None else int(page[chunk % IDS_PER_PAGE])
+            if row:
+                self._blocks[(row - 1) // ROWS_PER_BLOCK].projects[(row - 1) % ROWS_PER_BLOCK] = project
+            else:
+                self._moved_before_added[chunk] = project
 
     def keep_only(self, ids: Iterable[int]) -> None:
         """Remove every chunk that is not among these."""
+        import numpy as np
+
         rows = self._rows_of(ids)
-        alive = self._alive.copy()
-        self._alive[:] = False
-        self._alive[rows] = alive[rows]
+        for number, block in enumerate(self._blocks):
+            own = rows[rows // ROWS_PER_BLOCK == number] % ROWS_PER_BLOCK
+            alive = np.zeros_like(block.alive)
+            alive[own] = block.alive[own]
+            block.alive = alive
 
     def nearest(
         self, query: Vector, k: int, eligible: Iterable[int] | None, labels: Sequence[LabelSet] = ()
@@ -212,92 +239,160 @@ class Mirror:
         """
         import numpy as np
 
-        size = self._size
-        rows: Any
-        if eligible is None:
-            rows = np.flatnonzero(self._fitting(labels, size))
-        else:
-            rows = self._rows_of(eligible)
-            rows = rows[self._alive[rows]]
-        ranked = max(min(k * OVERSAMPLING, MAX_RANKED), k * MIN_OVERSAMPLING)
-        if len(rows) > ranked * 2:
-            rows = self._candidates(query, rows, size, ranked)
-        similarity = self._halves[rows].astype(np.float32) @ query
-        best = np.argsort(-similarity, kind="stable")[:k]
-        return list(zip(self._ids[rows[best]].tolist(), similarity[best].tolist(), strict=True))
+        wanted = OVERSAMPLING * k + MIN_CANDIDATES
+        parts = list(self._eligible(eligible, labels))
+        if sum(len(rows) for _, _, rows in parts) <= MAX_RANKED_DIRECTLY:
+            return self._rank(query, np.concatenate([start + rows for start, _, rows in parts] or [[]]), k)
+        high, _ = _fixed_point(query[None])[1]
+        best_rows, best_scores, worst = np.zeros(0, np.int64), np.zeros(0, np.float32), -np.inf
+        for start, block, rows in parts:
+            # Without a copy, if these are all rows of the block.
+            own: Any = slice(0, len(rows)) if rows[-1] == len(rows) - 1 else rows
+            scores = _dot(high, block.high[own])[0] * block.scales[own]
+            if len(best_rows) >= wanted:
+                better = np.flatnonzero(scores > worst)
+            elif len(scores) > wanted:
+                better = np.argpartition(scores, -wanted)[-wanted:]
+            else:
+                better = np.arange(len(scores))
+            best_rows = np.append(best_rows, start + rows[better])
+            best_scores = np.append(best_scores, scores[better])
+            if len(best_rows) > wanted:
+                best = np.argpartition(best_scores, -wanted)[-wanted:]
+                best_rows, best_scores = best_rows[best], best_scores[best]
+            worst = best_scores.min()
+        return self._rank(query, np.sort(best_rows), k)
 
     def similarities(self, query: Vector, ids: Iterable[int]) -> dict[int, float]:
         """Return the similarity of each of these chunks that has a vector."""
+        return dict(self._rank(query, self._rows_of(ids)))
+
+    def _eligible(
+        self, eligible: Iterable[int] | None, labels: Sequence[LabelSet]
+    ) -> Iterator[tuple[int, _Block, Any]]:
+        """Yield the eligible rows by block: number of its first row, the block, and the rows in it."""
         import numpy as np
 
-        rows = self._rows_of(ids)
-        rows = rows[self._alive[rows]]
-        similarity = self._halves[rows].astype(np.float32) @ query
-        return dict(zip(self._ids[rows].tolist(), similarity.tolist(), strict=True))
+        size = self._size
+        if eligible is not None:
+            rows = self._rows_of(eligible)
+            for number, own in _split_by_block(rows[rows < size]):
+                block = self._blocks[number]
+                own = own[block.alive[own]]
+                if len(own):
+                    yield number * ROWS_PER_BLOCK, block, own
+            return
+        names = list(self._label_numbers)
+        tests = [(np.array([one.fits(name) for name in names], np.bool_), one.projects) for one in labels]
+        for number, block in enumerate(self._blocks[: -(-size // ROWS_PER_BLOCK)]):
+            start = number * ROWS_PER_BLOCK
+            used = slice(0, min(size - start, ROWS_PER_BLOCK))
+            mask = block.alive[used].copy()  # rows may be removed during the search
+            if tests:
+                mask &= _fitting(block, used, tests)
+            rows = np.flatnonzero(mask)
+            if len(rows):
+                yield start, block, rows
 
-    def _fitting(self, labels: Sequence[LabelSet], size: int) -> Any:
-        """Return a mask of the existing rows whose labels fit; a copy, since rows may be removed during the search."""
+    def _rank(self, query: Vector, rows: Any, k: int | None = None) -> ScoredChunks:
+        """Return the `k` most similar chunks of these rows, best first; of equal ones the first row first."""
         import numpy as np
 
-        alive = self._alive[:size].copy()
-        if not labels:
-            return alive
-        numbers = dict(self._label_numbers)
-        fitting = np.zeros(size, np.bool_)
-        for one in labels:
-            chosen = [number for label, number in numbers.items() if one.fits(label)]
-            if len(chosen) == len(numbers) and one.projects is None:
-                return alive
-            is_chosen = np.zeros(len(numbers), np.bool_)
-            is_chosen[chosen] = True
-            mask = is_chosen[self._labels[:size]]
-            if one.projects is not None:
-                mask &= np.isin(self._projects[:size], list(one.projects))
-            fitting |= mask
-        return alive & fitting
+        scale, (high, low) = _fixed_point(query[None])
+        both = np.concatenate((high, low))
+        ids, similarities = [], []
+        for number, own in _split_by_block(rows):
+            block = self._blocks[number]
+            own = own[block.alive[own]]
+            by_high, by_low = _dot(both, block.high[own]).astype(np.float64), _dot(both, block.low[own])
+            products = by_high[0] * 65536 + (by_high[1] + by_low[0]) * 256 + by_low[1]
+            ids.append(block.ids[own])
+            similarities.append(products * block.scales[own] * float(scale[0]))
+        if not ids:
+            return []
+        all_ids, all_similarities = np.concatenate(ids), np.concatenate(similarities)
+        order = np.argsort(-all_similarities, kind="stable")[:k]
+        return list(zip(all_ids[order].tolist(), all_similarities[order].tolist(), strict=True))
 
     def _label_number(self, label: str) -> int:
         return self._label_numbers.setdefault(label, len(self._label_numbers))
 
     def _rows_of(self, ids: Iterable[int]) -> Any:
-        """Return the rows of those of the chunks that are present."""
+        """Return the rows of those of the chunks that are present, in order."""
         import numpy as np
 
-        rows = self._rows
-        return np.array([rows[chunk] for chunk in ids if chunk in rows], np.int64)
-
-    def _candidates(self, query: Vector, rows: Any, size: int, count: int) -> Any:
-        """Return the rows whose sign bits differ least from the query's: about `count`, and all that tie with them."""
-        import numpy as np
-
-        bits = self._bits
-        distance = np.zeros(len(rows), np.uint16)
-        for words, sign in zip(bits, _sign_bits(query.reshape(1, -1), len(bits)), strict=True):
-            distance += np.bitwise_count((words[:size] if len(rows) == size else words[rows]) ^ sign)
-        max_distance = int(np.searchsorted(np.cumsum(np.bincount(distance)), count))
-        return rows[np.flatnonzero(distance <= max_distance)]
-
-    def _grow(self, needed: int) -> None:
-        import numpy as np
-
-        if needed <= len(self._ids):
-            return
-        length = max(needed, len(self._ids) * 2)
-        for name in ("_ids", "_alive", "_labels", "_projects", "_halves"):
-            old = getattr(self, name)
-            new = np.zeros((length, *old.shape[1:]), old.dtype)
-            new[: self._size] = old[: self._size]
-            setattr(self, name, new)
-        bits = np.zeros((len(self._bits), length), np.uint64)
-        bits[:, : self._size] = self._bits[:, : self._size]
-        self._bits = bits
+        wanted = np.unique(np.fromiter(ids, np.int64))
+        pages = wanted // IDS_PER_PAGE
+        if not len(wanted):
+            return wanted
+        starts = np.flatnonzero(np.concatenate(([True], pages[1:] != pages[:-1])))
+        found = [np.zeros(0, np.int64)]
+        for start, end in itertools.pairwise([*starts, len(wanted)]):
+            page = self._pages.get(int(pages[start]))
+            if page is not None:
+                rows = page[wanted[start:end] % IDS_PER_PAGE].astype(np.int64)
+                found.append(rows[rows > 0] - 1)
+        return np.sort(np.concatenate(found))
 
 
-def _sign_bits(matrix: Any, words: int) -> Any:
-    """Pack the signs of all dimensions into words: the first word of every vector, then the second, and so on."""
+def _split_by_block(rows: Any) -> Iterator[tuple[int, Any]]:
+    """Split ordered rows into those of each block: the number of the block, and the rows within it."""
     import numpy as np
 
-    packed = np.packbits(matrix > 0, axis=1)
-    padded = np.zeros((len(matrix), words * 8), np.uint8)
-    padded[:, : packed.shape[1]] = packed
-    return padded.view(np.uint64).T
+    if not len(rows):
+        return
+    numbers = rows // ROWS_PER_BLOCK
+    starts = np.flatnonzero(np.concatenate(([True], numbers[1:] != numbers[:-1])))
+    for start, end in itertools.pairwise([*starts, len(rows)]):
+        number = int(numbers[start])
+        yield number, rows[start:end] - number * ROWS_PER_BLOCK
+
+
+def _fitting(block: _Block, used: slice, tests: list[tuple[Any, frozenset[int] | None]]) -> Any:
+    """Return a mask of the rows that pass a test: label is among those marked, project is among the given ones."""
+    import numpy as np
+
+    fitting = np.zeros(used.stop, np.bool_)
+    for is_chosen, projects in tests:
+        if projects is None:
+            mask = np.ones(used.stop, np.bool_)
+        else:
+            mask = np.zeros(used.stop, np.bool_)
+            for project in projects:
+                mask |= block.projects[used] == project
+        if not is_chosen.all():
+            # A label that was added after the tests were made belongs to rows that this search does not see.
+            mask &= np.append(is_chosen, False)[np.minimum(block.labels[used], len(is_chosen))]
+        fitting |= mask
+    return fitting
+
+
+def _fixed_point(matrix: Any) -> tuple[Any, tuple[Any, Any]]:
+    """Convert vectors to fixed point: scales, and the high and low bytes of each number."""
+    import numpy as np
+
+    scales = np.maximum(np.abs(matrix).max(axis=1), 1e-30) / MAX_FIXED_POINT
+    fixed = np.rint(matrix / scales[:, None]).astype(np.int32)
+    high = (fixed + 128) >> 8
+    return scales, (high.astype(np.int8), (fixed - high * 256).astype(np.int8))
+
+
+def _dot(queries: Any, vectors: Any) -> Any:
+    """Multiply every query by every vector, both of 8 bits, as 32-bit floats: exact up to 1,024 dimensions."""
+    import numpy as np
+
+    kernels = load_kernels()
+    if kernels is None:
+        return queries.astype(np.float32) @ vectors.astype(np.float32).T
+    if not len(vectors):
+        return np.zeros((len(queries), 0), np.float32)
+    return np.asarray(kernels.cdist(queries, vectors, "inner", out_dtype="f32"))
+
+
+@cache
+def load_kernels() -> Any:
+    """Return the library of SIMD kernels; without it numpy gives the same results, several times slower."""
+    try:
+        return importlib.import_module("simsimd")
+    except ImportError:
+        return None

@@ -28,8 +28,8 @@ PENDING_SECONDS = 0.05
 MAX_VECTORS_LOADED_INLINE = 5_000
 """Up to this many vectors are loaded into memory while the search waits; more of them in the background."""
 
-MAX_VECTORS_COMPARED_INLINE = 5_000
-"""More vectors are compared in a thread."""
+MAX_VECTORS_COMPARED_INLINE = 16_384
+"""More vectors are compared in a thread; these take less than a thread is worth."""
 
 MAX_LISTED_CHUNKS = 1_000
 """Up to this many matching chunks are listed and compared. Where there are more, the nearest are checked first."""
