@@ -49,6 +49,7 @@ FEATURES = (
     "admin.client_config",
     "admin.database",
     "admin.doctor",
+    "admin.id_lookup",
     "admin.query",
     "admin.status",
     "capture.handlers",

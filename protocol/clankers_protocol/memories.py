@@ -178,6 +178,7 @@ class MemoryHits(Wire):
     degraded: str | None
     took_ms: float
     cursor: str | None = None
+    weak: bool = False
 
 
 class MemorySearch(Selection[MemoryHits], kw_only=True):
@@ -298,11 +299,14 @@ class Context(Wire):
 
 
 class MemoryContext(Scoped[Context]):
-    """Build a bounded block for a prompt from the memories that match `query` best, or without a query from the pinned
-    and strongest ones. Near-duplicates appear once. The block is labelled as recalled data, not instructions."""
+    """Build the block of memories that recall would put into a prompt: those that match `query`, or without a query
+    the pinned and strongest ones. It is what an agent gets, line by line, without the sessions and passages of recall.
+
+    `maxCharacters` and `limit` default to those of recall. Near-duplicates appear once.
+    """
 
     method: ClassVar[str] = "memory.context"
     query: Annotated[str, Meta(min_length=1, max_length=10_000)] | None = None
-    max_characters: Annotated[int, Meta(ge=200, le=100_000)] = 4000
-    limit: Annotated[int, Meta(ge=1, le=100)] = 15
+    max_characters: Annotated[int, Meta(ge=200, le=100_000)] | None = None
+    limit: Annotated[int, Meta(ge=1, le=100)] | None = None
     exclude: Annotated[list[MemoryId], Meta(max_length=1000)] = msgspec.field(default_factory=list)

@@ -97,7 +97,8 @@ class Hit(Wire):
 
 class SearchResult(Wire):
     """Search result. `mode` is the mode actually used; `pending` chunks have no vector yet; `degraded` states what is
-    missing from this result and why."""
+    missing from this result and why. `weak` means that nothing close to the query was found, and that the hits are only
+    the nearest of what there is."""
 
     hits: list[Hit]
     mode: Mode
@@ -105,6 +106,7 @@ class SearchResult(Wire):
     degraded: str | None
     took_ms: float
     cursor: str | None = None
+    weak: bool = False
 
 
 class Search(Method[SearchResult]):

@@ -111,13 +111,14 @@ class ScoredMessage(Wire):
 
 
 class FoundMessages(Wire):
-    """Messages, best first. For `mode`, `pending` and `degraded` see `search`."""
+    """Messages, best first. For `mode`, `pending`, `degraded` and `weak` see `search`."""
 
     messages: list[ScoredMessage]
     mode: Mode
     pending: int
     degraded: str | None
     took_ms: float
+    weak: bool = False
 
 
 class MessageSearch(Method[FoundMessages]):

@@ -64,6 +64,7 @@ def methods() -> dict[str, type[Method[Any]]]:
         entities,
         events,
         graph,
+        id_lookup,
         memories,
         memory_changes,
         memory_maintenance,

@@ -378,7 +378,7 @@ def test_search_hit_shows_score_facts_and_snippet(filled: DaemonProcess):
     ran = memory(filled, "search", "when", "do", "we", "deploy", "--limit", "1")
     heading, snippet, _, summary = ran.out.splitlines()
 
-    assert re.fullmatch(r"1\. [01]\.\d{3}  [0-9a-f]{8}-[0-9a-f]{4}  \w+ · decision · project:shop · .*", heading)
+    assert re.fullmatch(r"1\. [01]\.\d{3}  [0-9a-f]{8}  \w+ · decision · project:shop · .*", heading)
     assert "«deploy»" in snippet
     assert summary.startswith("1 hit by keyword and vector search in ")
 

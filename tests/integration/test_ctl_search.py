@@ -268,7 +268,7 @@ def test_search_pages_continue_each_other(filled: DaemonProcess):
         return [hit["chunkId"] for hit in told["hits"]]
 
     everything = chunks("--all")
-    assert len(everything) == len(set(everything)) == 12
+    assert len(everything) == len(set(everything)) == 13  # with the title
     assert [*chunks("--limit", "5"), *chunks("--limit", "5", "--page", "2")] == everything[:10]
     assert chunks("--limit", "5", "--page", "4") == []
 
@@ -342,9 +342,9 @@ def test_index_status_shows_counts_model_and_paths(filled: DaemonProcess):
     out = ctl(filled, "index", "status").out
 
     assert out.startswith("● ready")
-    assert "1 of memory, 14 of sessions" in out
+    assert "1 of memory, 16 of sessions" in out
     assert "static: l2_supercat_256, 256 dimensions" in out
-    assert "15, 0 pending" in out
+    assert "17, 0 pending" in out
     assert f"{filled.home}/notes" in out
 
 
@@ -411,9 +411,9 @@ def test_reindex_reports_its_result(daemon: DaemonProcess):
     ran = ctl(daemon, "reindex")
 
     assert ran.code == 0
-    assert ran.out.startswith("Reindexed 15 chunks in ")
+    assert ran.out.startswith("Reindexed 17 chunks in ")
 
-    assert ctl(daemon, "reindex", "--embedder", "none", "--json").json["result"]["chunks"] == 15
+    assert ctl(daemon, "reindex", "--embedder", "none", "--json").json["result"]["chunks"] == 17
     assert ctl(daemon, "search", "login", "--json").json["mode"] == "keyword"
 
 

@@ -480,13 +480,14 @@ def test_context_is_bounded_labelled_and_without_duplicates(rpc: RawConnection, 
     add(rpc, "always write the changelog", scope, force=True)
     block = rpc.call("memory.context", scopes=[scope], maxCharacters=800)
     assert len(block["text"]) <= 800
-    assert "Not instructions" in block["text"]
+    assert "not instructions" in block["text"]
     assert block["text"].lower().count("always write the changelog") == 1
-    assert block["text"].count("</recalled-memories>") == 1
+    assert "</recalled-memories>" not in block["text"]
+    assert block["text"].count("</clankers-recall>") == 1
     assert block["leftOut"] > 0
     assert all(name[:13] in block["text"] for name in block["ids"])
     asked = rpc.call("memory.context", query="who owns table7", scopes=[scope])
-    assert "component7" in asked["text"].splitlines()[2]
+    assert "component7" in asked["text"].splitlines()[4]
     without = rpc.call("memory.context", query="who owns table7", scopes=[scope], exclude=asked["ids"][:1])
     assert asked["ids"][0] not in without["ids"]
     assert rpc.call("memory.context", scopes=[f"{scope}-empty"])["text"] == ""

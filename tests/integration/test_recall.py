@@ -285,8 +285,8 @@ def test_memory_context_cannot_be_closed_by_its_text_and_hides_nothing(connectio
     connection.call("memory.add", content=hostile, scope="global", pinned=True)
     text = connection.call("memory.context")["text"]
     assert "s: (/recalled" in text
-    assert text.count("recalled-memories>") == 2 + 1
-    assert text.count("</recalled-memories>") == 1
+    assert "</recalled-memories>" not in text
+    assert text.count("</clankers-recall>") == 1
     assert not set(text) & set(HIDDEN)
 
 
@@ -425,3 +425,70 @@ def test_full_text_of_a_hit_is_found_and_an_unknown_id_is_an_error(history: RawC
     assert history.call("recall.get", id=hit["chunkId"])["text"] == hit["text"]
     assert history.call("recall.get", id=hit["chunkId"][:16])["text"] == hit["text"]
     assert "nothing with the id" in history.request("recall.get", {"id": "no such"})["error"]["message"]
+
+
+# -- outcomes, trivial sessions, orders of the harness
+
+
+ORDERS = (
+    "If you need specific details from before compaction (like exact code snippets), read the full transcript at: /x\n"
+    "Continue the conversation from where it left off without asking the user any further questions. Resume directly."
+)
+
+
+def test_recall_at_the_start_tells_what_came_of_a_session(history: RawConnection) -> None:
+    text = start(history)
+    assert "asked: The invoice exporter rounds cents wrongly, fix the rounding. → Rounding in the invoice" in text
+    assert "now uses Decimal" in text
+
+
+def test_recall_at_the_start_leaves_out_trivial_sessions(connection: RawConnection) -> None:
+    session(connection, "hello", 1000)
+    message(connection, "hello", "h-1", "user", "say hello", 1001)
+    message(connection, "hello", "h-2", "assistant", "Hello! How can I help?", 1002)
+    session(connection, "late", 2000)
+    message(connection, "late", "l-1", "user", "hi there", 2001)
+    message(connection, "late", "l-2", "user", "Rename the basket module to cart.", 2002)
+    text = start(connection)
+    assert "[hello]" not in text
+    assert "[late] 2023-11-14 asked: Rename the basket module to cart." in text
+
+
+def test_memory_pinned_for_a_user_is_told_at_the_start(connection: RawConnection) -> None:
+    connection.call("memory.add", content="I review every migration myself.", scope="user:ada", pinned=True)
+    connection.call("memory.add", content="An unpinned note about Ada.", scope="user:ada")
+    text = start(connection)
+    assert "I review every migration myself." in text
+    assert "An unpinned note" not in text
+    assert "I review every migration" in connection.call("memory.context")["text"]
+    assert connection.call("memory.context", scopes=["global"])["text"] == ""
+
+
+def test_orders_of_the_harness_are_stripped_from_summaries(connection: RawConnection) -> None:
+    session(connection, "old", 1000, title="Checkout", summary=f"Moved checkout to payments.\n\n{ORDERS}")
+    event = {"hook_event_name": "PostCompact", "session_id": "old2", "cwd": PROJECT, "trigger": "auto"}
+    session(connection, "old2", 2000)
+    summary = f"<summary>Renamed the cart.\n{ORDERS}</summary>"
+    connection.call("hook.event", harness="claude-code", event=event | {"compact_summary": summary})
+    assert connection.call("session.get", id="old")["summary"] == "Moved checkout to payments."
+    assert connection.call("session.get", id="old2")["summary"] in (None, "Renamed the cart.")
+    text = start(connection)
+    assert "Moved checkout to payments." in text
+    assert "without asking" not in text
+    assert "full transcript" not in text
+
+
+def test_memory_context_is_what_recall_tells_and_honours_its_limit(connection: RawConnection) -> None:
+    for number in range(4):
+        connection.call("memory.add", content=f"Invoice exporter rule {number}: shape{number} rounding", force=True)
+    connection.call("memory.add", content="The logo is green.", pinned=True)
+    query = "which rounding rules has the invoice exporter?"
+    for kind, asked in (("prompt", {"query": query}), ("start", {})):
+        recalled = connection.call("recall.preview", kind=kind, **asked)
+        context = connection.call("memory.context", **asked)
+        assert context["text"] == recalled["text"]
+        assert context["ids"] == recalled["ids"]
+        assert len(context["ids"]) >= 4
+        limited = connection.call("memory.context", limit=2, **asked)
+        assert limited["ids"] == context["ids"][:2]
+        assert limited["text"].count("\n- [") == 2

@@ -60,7 +60,7 @@ def connection(home: Path, documents: list[dict[str, Any]]) -> Iterator[RawConne
         if one["path"]:
             Path(one["path"]).write_text(one["text"])
             continue
-        session = {"id": one["session"], "projectPath": one["project"], "title": f"Session {one['session']}"}
+        session = {"id": one["session"], "projectPath": one["project"]}
         message = {
             "id": one["id"], "sessionId": one["session"], "role": one["role"], "textContent": one["text"],
             "createdAt": one["created"], "metadata": one["meta"] or None,

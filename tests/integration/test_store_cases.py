@@ -285,7 +285,7 @@ def test_low_confidence_fact_is_not_recalled_unless_pinned_or_searched(store: Ra
         "The bakery may sell pretzels": {"confidence": 0.1, "pinned": True},
     }.items():
         store.call("memory.add", content=content, force=True, **who, **given)
-    for asked in ({"query": "bakery"}, {}):
+    for asked in ({"query": "the bakery downtown"}, {}):
         told = store.call("memory.context", scopes=[scope], **asked)["text"]
         assert "six" in told
         assert "pretzels" in told

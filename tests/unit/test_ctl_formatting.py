@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from clankers.ctl.config import parse_scalar
 from clankers.ctl.db import unique_names
 from clankers.ctl.formatting import abbreviate, format_bytes, format_dollars, format_duration, parse_time
-from clankers.ctl.output import COLUMN_GAP, Column, bar, column_widths, plain, shorten_ids
+from clankers.ctl.output import COLUMN_GAP, Column, bar, column_widths, plain
 
 NOW = datetime(2025, 1, 31, 12, 30, tzinfo=UTC).astimezone()
 
@@ -98,12 +98,6 @@ def test_column_widths_are_natural_if_there_is_enough_room():
     assert column_widths(columns, [30, 20], 52) == {0: 30, 1: 20}
     assert column_widths(columns, [30, 20], 51) == {0: 29, 1: 20}
     assert column_widths(columns, [30, 20], 30) == {0: 30}
-
-
-def test_shorten_ids_keeps_ids_distinct():
-    assert shorten_ids(["0123456789a", "abcdefghijk"]) == ["01234567", "abcdefgh"]
-    assert shorten_ids(["0123456789a", "0123456789b"]) == ["0123456789a", "0123456789b"]
-    assert shorten_ids(["same", "same"]) == ["same", "same"]
 
 
 def test_unique_names_numbers_repeated_names():

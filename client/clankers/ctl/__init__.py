@@ -8,11 +8,13 @@ from click.shell_completion import get_completion_class
 
 from clankers.ctl.backup import backup
 from clankers.ctl.capture import capture, import_
+from clankers.ctl.client_settings import client_settings
 from clankers.ctl.command import Ctl, Root, common_options, socket_option
 from clankers.ctl.config import config
 from clankers.ctl.db import db, query
 from clankers.ctl.docs import docs
 from clankers.ctl.doctor import doctor
+from clankers.ctl.entities import entity
 from clankers.ctl.graph import graph
 from clankers.ctl.index import index, reindex
 from clankers.ctl.jobs import jobs
@@ -21,10 +23,13 @@ from clankers.ctl.memory import memory
 from clankers.ctl.model import model
 from clankers.ctl.output import echo, print_json
 from clankers.ctl.plugin import plugin
+from clankers.ctl.relations import relation
+from clankers.ctl.rpc import rpc
 from clankers.ctl.schedules import schedule
 from clankers.ctl.search import recall, search
 from clankers.ctl.service import service
 from clankers.ctl.sessions import session, sessions
+from clankers.ctl.show import show
 from clankers.ctl.skills import skill
 from clankers.ctl.stats import stats
 from clankers.ctl.status import health, status
@@ -44,7 +49,7 @@ def cli() -> None:
       clankers-ctl status
       clankers-ctl doctor
       clankers-ctl sessions --since 2d --project .
-      clankers-ctl session 0199c5a2
+      clankers-ctl show 4f1c02d7
       clankers-ctl search "why does the login fail" --project .
       clankers-ctl memory add "We deploy on Tuesdays" --project .
       clankers-ctl query "SELECT source, count(*) FROM sessions GROUP BY source"
@@ -87,7 +92,10 @@ COMMANDS = (
     health,
     doctor,
     search,
+    show,
     memory,
+    entity,
+    relation,
     docs,
     graph,
     sessions,
@@ -105,11 +113,13 @@ COMMANDS = (
     model,
     logs,
     config,
+    client_settings,
     db,
     backup,
     jobs,
     plugin,
     service,
+    rpc,
     completion,
 )
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:  # rich takes longer to load than most commands take
     from rich.text import Text
 
 COLUMN_GAP = 2
+NARROWEST_COLUMNS = 4
+"""Width of a text column that is shown at all."""
+
 PIPED_WIDTH_COLUMNS = 10_000
 WIDE_TERMINAL_COLUMNS = 120
 """Terminals at least this wide show full ids in lists."""
@@ -102,18 +105,6 @@ def one_line(text: str) -> str:
     return " ".join(plain(text).split())
 
 
-def shorten_ids(ids: list[str], length: int = 8) -> list[str]:
-    """Shorten ids to `length` characters, or to as many more as keep them distinct."""
-    while len({name[:length] for name in ids}) < len(set(ids)):
-        length += 1
-    return [name[:length] for name in ids]
-
-
-def display_ids(ids: list[str]) -> list[str]:
-    """Return ids as lists show them: in full on a wide terminal, otherwise shortened."""
-    return ids if console().width >= WIDE_TERMINAL_COLUMNS else shorten_ids(ids)
-
-
 @dataclass(frozen=True)
 class Column:
     """A table column.
@@ -168,6 +159,12 @@ def column_widths(columns: Sequence[Column], natural: Sequence[int], room: int) 
         if columns[index].optional and sum(minimum[i] + COLUMN_GAP for i in visible) - COLUMN_GAP > room:
             visible.remove(index)
     spare = room - sum(minimum[i] + COLUMN_GAP for i in visible) + COLUMN_GAP
+    # On a very narrow terminal, texts are cut further; ids and numbers never are, because a part of one is useless.
+    for index in sorted(visible, key=lambda i: -minimum[i]):
+        if columns[index].min_width is not None and room > 0 > spare:
+            cut = min(-spare, max(minimum[index] - NARROWEST_COLUMNS, 0))
+            minimum[index] -= cut
+            spare += cut
     widths = {index: minimum[index] for index in visible}
     # Narrow columns get their full width first; wide columns share the rest.
     for index in sorted(visible, key=lambda i: natural[i]):

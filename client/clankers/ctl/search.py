@@ -1,6 +1,7 @@
 """`clankers-ctl search` and `clankers-ctl recall`."""
 
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
@@ -10,7 +11,8 @@ import msgspec
 
 from clankers.ctl.command import Ctl, common_options, normalize_project
 from clankers.ctl.formatting import format_duration, format_time, plural, since_callback, until_callback
-from clankers.ctl.output import Column, console, echo, one_line, plain, print_json, print_table, secho, shorten_ids
+from clankers.ctl.ids import short_ids
+from clankers.ctl.output import Column, console, echo, one_line, plain, print_json, print_table, secho
 from clankers.ctl.transcript import MAX_TEXT_WIDTH, ROLE_STYLES
 from clankers_protocol.recall import RecallPreview
 from clankers_protocol.search import GraphOptions, Hit, Mode, Search, SearchResult, Source
@@ -22,10 +24,23 @@ if TYPE_CHECKING:
 
 MODE_NAMES = {"hybrid": "keyword and vector search", "keyword": "keyword search", "vector": "vector search"}
 
+SOURCE_NAMES = {"memory": "file", "memories": "memory", "documents": "document", "skills": "skill"}
+"""Names of what a hit is, by its source."""
+
 MATCH_MARKS = re.compile(r"«([^\s«»](?:[^«»]*[^\s«»])?)»")
 """Matched words in a snippet. Guillemets in the text itself usually have a space before or after the words."""
 
 MAX_HITS_PER_PAGE = 100
+
+NOTHING_CLOSE = "Nothing close; the nearest are:"
+"""Heading of a list of hits that have little to do with the query."""
+
+FILES = "files"
+"""Name of the source `memory` at the command line: beside `memories`, its own name confuses."""
+
+
+def _parse_sources(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> list[Source]:
+    return msgspec.convert(list(dict.fromkeys("memory" if name == FILES else name for name in value)), list[Source])
 
 
 @click.command()
@@ -34,14 +49,16 @@ MAX_HITS_PER_PAGE = 100
     "--project",
     metavar="FOLDER",
     callback=normalize_project,
-    help="Only search this project: a folder, or a project id.",
+    help="Only search sessions, files, documents and memories of this project: a folder, or a project id.",
 )
 @click.option(
     "--source",
     "sources",
     multiple=True,
-    type=click.Choice(get_args(Source)),
-    help="Only search this source. Can be repeated.",
+    type=click.Choice([FILES, *get_args(Source)]),
+    callback=_parse_sources,
+    help="Only search this source: files are memory files (also called memory), memories are what was remembered. "
+    "Can be repeated.",
 )
 @click.option("--session", metavar="ID", help="Only search this session.")
 @click.option(
@@ -87,7 +104,7 @@ def search(
     ctl: Ctl,
     words: tuple[str, ...],
     project: str | None,
-    sources: tuple[Source, ...],
+    sources: list[Source],
     session: str | None,
     since: int | None,
     until: int | None,
@@ -110,12 +127,12 @@ def search(
     Examples:
       clankers-ctl search why does the login fail on Safari
       clankers-ctl search "retry budget" --project . --since 2w
-      clankers-ctl search deploy --source memory --explain
+      clankers-ctl search deploy --source files --explain
       clankers-ctl search "flaky test" --all --json | jq '.hits[].text'
     """
     request = Search(
         query=" ".join(words),
-        sources=list(sources) or None,
+        sources=sources or None,
         project=project,
         scopes=["*"],  # the user may see the memories of all scopes
         session_id=session and ctl.call(SessionGet(session)).id,
@@ -133,7 +150,7 @@ def search(
     if ctl.json:
         print_json(result)
     else:
-        _print_result(request, result, first_number=1 if everything else 1 + (page - 1) * limit)
+        _print_result(ctl, request, result, first_number=1 if everything else 1 + (page - 1) * limit)
 
 
 def _page(ctl: Ctl, request: Search, number: int) -> SearchResult:
@@ -155,10 +172,13 @@ def _all_pages(ctl: Ctl, request: Search) -> SearchResult:
     return msgspec.structs.replace(page, hits=list(hits.values()), took_ms=took_ms)
 
 
-def _print_result(request: Search, result: SearchResult, first_number: int) -> None:
+def _print_result(ctl: Ctl, request: Search, result: SearchResult, first_number: int) -> None:
     hits = result.hits
     if hits:
-        _print_hits(hits, first_number)
+        if result.weak:
+            echo(NOTHING_CLOSE)
+            echo()
+        _print_hits(ctl, hits, first_number)
         if request.explain:
             scored = [(hit_location(hit), hit.score, hit.components or {}) for hit in hits]
             print_score_components(scored, first_number)
@@ -198,20 +218,40 @@ def _print_advice(request: Search, result: SearchResult) -> None:
         echo(line, err=True)
 
 
-def _print_hits(hits: Sequence[Hit], first_number: int) -> None:
+def _print_hits(ctl: Ctl, hits: Sequence[Hit], first_number: int) -> None:
+    """Print hits, best first; further hits of a session stand below its best one."""
+    groups: dict[str, list[tuple[int, Hit]]] = {}
+    for number, hit in enumerate(hits, first_number):
+        groups.setdefault(hit.ref.session_id or hit.chunk_id, []).append((number, hit))
+    sessions = [hits[0][1].ref.session_id for hits in groups.values() if hits[0][1].ref.session_id]
+    shown_ids = dict(zip(sessions, short_ids(ctl, "session", sessions), strict=True)) if sessions else {}
     out = console()
     width = min(out.width, MAX_TEXT_WIDTH) if out.is_terminal else out.width
     margin = len(str(first_number + len(hits) - 1)) + 2
-    ids = iter(shorten_ids([hit.ref.session_id for hit in hits if hit.ref.session_id]))
-    for number, hit in enumerate(hits, first_number):
-        if number > first_number:
+    for index, [(number, best), *others] in enumerate(groups.values()):
+        if index:
             out.print()
-        session = next(ids) if hit.ref.session_id else None
-        out.print(_heading(hit, f"{number}.".ljust(margin), width))
-        for block in (_origin(hit, session), highlight(hit.snippet, out)):
-            for line in block.wrap(out, width - margin, overflow="fold"):
-                line.rstrip()
-                out.print(" " * margin, line, sep="")
+        out.print(_heading(best, f"{number}.".ljust(margin), width))
+        session = shown_ids.get(best.ref.session_id or "")
+        _print_block(out, _origin(best, session), "", margin, width)
+        if not _is_title(best):
+            _print_block(out, highlight(best.snippet, out), "", margin, width)
+        for number, hit in others:
+            if _is_title(hit):
+                continue  # the heading says it
+            label = f"{number}.".ljust(margin)
+            _print_block(out, _origin(hit, None, hit.score), label, margin, width)
+            _print_block(out, highlight(hit.snippet, out), "", margin, width)
+
+
+def _print_block(out: "Console", block: "Text", label: str, margin: int, width: int) -> None:
+    """Print text with a margin, in which a label stands beside its first line."""
+    from rich.text import Text  # slow to load
+
+    for line in block.wrap(out, width - margin, overflow="fold"):
+        line.rstrip()
+        out.print(Text(label.ljust(margin), "dim"), line, sep="")
+        label = ""
 
 
 def _heading(hit: Hit, number: str, width: int) -> "Text":
@@ -240,19 +280,26 @@ def hit_location(hit: Hit) -> str:
     return one_line(_abbreviate_home(path)) + lines
 
 
-def _origin(hit: Hit, session: str | None) -> "Text":
+def _origin(hit: Hit, session: str | None, score: float | None = None) -> "Text":
+    """Describe who wrote a hit, when and where. Below another hit of its session, its score replaces the place."""
     from rich.text import Text  # slow to load
 
     ref = hit.ref
-    role = one_line(ref.role or ("tool" if ref.tool_id else hit.source))
+    role = one_line(ref.role or ("title" if _is_title(hit) else SOURCE_NAMES.get(hit.source, hit.source)))
     facts = [
         format_time(hit.created_at),
-        ref.project_path and one_line(_abbreviate_home(ref.project_path)),
+        ref.project_path and score is None and one_line(_abbreviate_home(ref.project_path)),
         session and f"session {one_line(session)}",
         hit.way and f"reached via {', '.join(step.relation for step in hit.way)}",
     ]
-    text = Text().append(role, ROLE_STYLES.get(role, "bold").removeprefix("bold "))
+    text = Text() if score is None else Text(f"{score:.3f}  ", "cyan")
+    text.append(role, ROLE_STYLES.get(role, "bold").removeprefix("bold "))
     return text.append("".join(f" · {fact}" for fact in facts if fact), "dim")
+
+
+def _is_title(hit: Hit) -> bool:
+    """Is the hit the title of a session?"""
+    return hit.source == "sessions" and hit.ref.message_id is None and hit.ref.tool_id is None
 
 
 def _abbreviate_home(path: str) -> str:
@@ -331,6 +378,7 @@ def recall(ctl: Ctl, prompt: tuple[str, ...], project: str | None, session_id: s
         print_json(answer)
     elif answer.text:
         echo(plain(answer.text))
-        echo(f"{plural(answer.characters, 'character')} from {plural(len(answer.ids), 'item')}", err=True)
+        if sys.stderr.isatty():
+            echo(f"{plural(answer.characters, 'character')} from {plural(len(answer.ids), 'item')}", err=True)
     else:
         echo(f"Nothing would be recalled: {answer.reason or 'nothing relevant was found'}.", err=True)

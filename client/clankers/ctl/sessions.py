@@ -9,7 +9,8 @@ from click.shell_completion import CompletionItem
 
 from clankers.ctl.command import Ctl, common_options, confirm_and_delete, deletion_options, project_option
 from clankers.ctl.formatting import abbreviate, format_dollars, format_time, since_callback, until_callback
-from clankers.ctl.output import Column, display_ids, echo, one_line, print_json, print_table
+from clankers.ctl.ids import display_ids
+from clankers.ctl.output import Column, echo, one_line, print_json, print_table
 from clankers.ctl.transcript import describe_counts, print_transcript
 from clankers_protocol.sessions import (
     Session,
@@ -85,7 +86,7 @@ def sessions(
     elif not page.sessions:
         echo("No sessions.", err=True)
     else:
-        ids = display_ids([session.id for session in page.sessions])
+        ids = display_ids(ctl, "session", [session.id for session in page.sessions])
         print_table(COLUMNS, [_row(shown, session) for shown, session in zip(ids, page.sessions, strict=True)])
         if page.cursor:
             echo("There are more sessions. Use --limit N or --all to see them.", err=True)
@@ -134,7 +135,7 @@ class SessionGroup(click.Group):
 def session() -> None:
     """Show or delete a session.
 
-    You can shorten an id to its first 8 or more characters if no other session starts with them.
+    You can shorten an id to its first or last 8 characters, or more if that is ambiguous.
 
     \b
     Examples:

@@ -15,6 +15,7 @@ from clankers_protocol.ids import encode_id
 from clankers_protocol.wire import Wire
 from clankersd import clock
 from clankersd.capture import opt_out
+from clankersd.capture.continuation import strip_continuation_orders
 from clankersd.capture.events import (
     UNKNOWN_TOOL,
     CapturedEvent,
@@ -41,7 +42,7 @@ from clankersd.db.group_commit import Outcome
 from clankersd.db.upsert import FILL, GIVEN, HIGHEST, KEEP, upsert
 from clankersd.index.chunks import ChunkedText
 from clankersd.index.index import Index
-from clankersd.index.messages import add_tool_to_backlog, index_message, index_role
+from clankersd.index.messages import add_tool_to_backlog, has_subject, index_message, index_role
 from clankersd.projects import ensure_project, project_row
 from clankersd.redaction.engine import count_redactions, redact, redact_all, truncate
 from clankersd.wire.preparation import prepare
@@ -359,7 +360,9 @@ def _prepare_tool(index: Index, event: ToolReported) -> PreparedEvent:
     shortened = msgspec.structs.replace(event.tool, tool_output=truncate(event.tool.tool_output, limit))
     row, redactions = _row_of(shortened, "tool", "id", "session_id", "tool_name")
     row["tool_output"] = truncate(row["tool_output"], limit, slack=0)
-    return PreparedEvent(event, row["session_id"], row, redactions, is_indexed="tools" in index.wanted.sources)
+    return PreparedEvent(
+        event, row["session_id"], row, redactions, is_indexed="tools" in index.wanted.sources or has_subject(row)
+    )
 
 
 def _session_update_params(event: SessionUpdate) -> dict[str, Any]:
@@ -376,7 +379,7 @@ def _session_update_params(event: SessionUpdate) -> dict[str, Any]:
         case SessionUsage():
             params |= {"prompt": event.prompt_tokens, "completion": event.completion_tokens, "cost": event.cost}
         case SessionSummary():
-            params["summary"] = redact(event.summary)[0]
+            params["summary"] = redact(strip_continuation_orders(event.summary))[0]
         case FirstPrompt():
             prompt = redact(event.prompt)[0]
             # Only the beginning is split into words: a prompt may have megabytes.
@@ -393,6 +396,8 @@ def _row_of(event: Wire, what: str, *required: str) -> tuple[dict[str, Any], dic
     Texts are redacted, empty values are None, times are in milliseconds, objects are JSON.
     """
     row = msgspec.structs.asdict(event)
+    if row.get("summary"):
+        row["summary"] = strip_continuation_orders(row["summary"])
     redactions: dict[str, int] = {}
     for name, clean in _REDACTED.items():
         if value := row.get(name):

@@ -12,7 +12,9 @@ from clankersd.db import Db
 from clankersd.index.chunker import Chunk, chunk
 from clankersd.index.tokenize import count_words, other_forms
 
-OwnerColumn = Literal["message_id", "tool_id", "file_id", "memory_id", "document_chunk_id", "skill_id"]
+OwnerColumn = Literal[
+    "message_id", "tool_id", "file_id", "memory_id", "document_chunk_id", "skill_id", "session_title_id"
+]
 OWNERS: tuple[OwnerColumn, ...] = get_args(OwnerColumn)
 Row = dict[str, Any]
 """A row of the chunks table: all columns when it is to be inserted, the compared ones when it was read."""
@@ -129,7 +131,7 @@ def _day_of_quarter_hour(quarter_hour: int) -> str:
 
 
 def add_tools_to_backlog(db: Db) -> None:
-    """Have every stored tool call chunked."""
+    """Have every stored tool call chunked: all of it, or only its file name and command."""
     db.execute(
         "INSERT INTO index_backlog (kind, owner) SELECT 'tool', id FROM tools WHERE true ORDER BY created_at "
         "ON CONFLICT DO NOTHING"

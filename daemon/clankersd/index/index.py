@@ -224,8 +224,7 @@ class Index:
         if self.store.vec.version is None:
             wanted = GenerationSpec(NO_EMBEDDER, wanted.chunk_tokens, wanted.overlap, wanted.sources)
         live = generations.create(db, wanted, "live", chunking)
-        if "tools" in live.sources:
-            add_tools_to_backlog(db)
+        add_tools_to_backlog(db)
         return live
 
 

@@ -103,8 +103,7 @@ async def _rechunk_all(index: Index, files: FileSync, progress: Progress) -> Non
     for name, kind in TEXT_KINDS.items():
         if kind.select_ids:
             await _rechunk_kind(index, name, kind.select_ids, progress)
-    if "tools" in index.wanted.sources:
-        await index.store.write(add_tools_to_backlog)
+    await index.store.write(add_tools_to_backlog)
     await files.rechunk(progress)
 
 

@@ -38,6 +38,7 @@ async def memory_search(daemon: "Daemon", request: MemorySearch) -> MemoryHits:
         degraded=outcome.degraded,
         took_ms=outcome.took_ms,
         cursor=outcome.cursor,
+        weak=outcome.weak,
     )
 
 

@@ -160,8 +160,7 @@ async def _recall(config: Config, store: Store, engine: SearchEngine, at: Occasi
         return _nothing(f"the project opted out: it has a {opt_out.MARKER} file")
     if target.is_subagent:
         return _nothing("the session belongs to a subagent, which its agent instructs")
-    limit = MAX_MINIMAL_CHARACTERS if config.recall == "minimal" else MAX_CHARACTERS
-    block = Block(min(config.recall_characters, limit))
+    block = Block(max_block_characters(config))
     reason = ""
     with anyio.move_on_after(config.recall_seconds * SEARCH_SHARE) as scope:
         for kind in target.kinds:
@@ -177,6 +176,12 @@ async def _recall(config: Config, store: Store, engine: SearchEngine, at: Occasi
     if scope.cancelled_caught:
         reason = "the search took too long: see the setting `recall_seconds`"
     return Recall(block.text, block.ids, len(block.text)) if block.ids else _nothing(reason)
+
+
+def max_block_characters(config: Config) -> int:
+    """Return how long a block may be."""
+    limit = MAX_MINIMAL_CHARACTERS if config.recall == "minimal" else MAX_CHARACTERS
+    return min(config.recall_characters, limit)
 
 
 def _nothing(reason: str) -> Recall:
@@ -206,5 +211,5 @@ async def _prompt_items(
     if trivial := why_trivial(query):
         return [], f"nothing to search for in the prompt: {trivial}"
     weights = ScoreWeights.of(config)
-    items = await matching_items(engine, weights, query, target.scopes, target.project, target.session)
+    items, _ = await matching_items(engine, weights, query, target.scopes, target.project, target.session)
     return items, "nothing relevant to the prompt was found"

@@ -22,6 +22,7 @@ from clankersd.db.paging import decode_cursor, encode_cursor
 from clankersd.index.files.sync import FileSync
 from clankersd.index.index import Index
 from clankersd.index.queue import EmbeddingQueue
+from clankersd.search.closeness import MAX_EXAMINED, is_weak, measure
 from clankersd.search.filters import ChunkFilter, Criteria, Visibility, build_filter
 from clankersd.search.keyword import TIMEOUT_NOTE, KeywordMatches, TermFrequencies, search_keywords
 from clankersd.search.ranking import (
@@ -126,7 +127,10 @@ class SearchPlan(Generic[R]):
 
 @dataclass(frozen=True)
 class SearchOutcome(Generic[R]):
-    """One page of candidates, best first, and how they were found; `degraded` states what is missing and why."""
+    """One page of candidates, best first, and how they were found.
+
+    `degraded` states what is missing and why; `weak` that nothing close to the query was found.
+    """
 
     candidates: list[Candidate[R]]
     stems: frozenset[str]
@@ -135,6 +139,7 @@ class SearchOutcome(Generic[R]):
     pending: int
     took_ms: float
     cursor: str | None
+    weak: bool = False
 
     def snippet(self, candidate: Candidate[R]) -> str:
         """Return the part of a candidate's text that matches the query best."""
@@ -187,6 +192,7 @@ class SearchEngine:
             raise InvalidParams("invalid params: exactly one of query and embedding is needed - at `$.query`")
         mode: Mode = "vector"
         stems: set[str] = set()
+        weights: dict[str, float] = {}
         if plan.use_cosine or plan.query is None:
             candidates, problem = await self._search_by_cosine(plan)
             notes = [problem]
@@ -195,7 +201,7 @@ class SearchEngine:
             run = _Run(plan, plan.query, anyio.current_time() + self.timeout_seconds, speakers)
             await self._search_both(run)
             candidates = await self._rank(run)
-            stems = run.keywords.stems
+            stems, weights = run.keywords.stems, run.keywords.weights
             notes = [run.keywords.note, run.vectors.query.problem]
             mode = "keyword" if plan.mode == "hybrid" and run.vectors.query.problem else plan.mode
         if self._files.dirty and plan.filter.includes_source("memory"):
@@ -209,6 +215,7 @@ class SearchEngine:
             pending=await self._queue.count_pending(self._index.live),
             took_ms=round((time.perf_counter() - started) * 1000, 2),
             cursor=encode_cursor(end, plan.page.fingerprint) if len(candidates) > end else None,
+            weak=is_weak(measure(one.row.text, weights, one.cosine) for one in candidates[:MAX_EXAMINED]),
         )
 
     async def _search_by_cosine(self, plan: SearchPlan[R]) -> tuple[list[Candidate[R]], str | None]:
@@ -226,7 +233,7 @@ class SearchEngine:
             rows = await self._store.read(
                 lambda db, nearest=nearest: plan.rows.fetch(db, dict(nearest), plan.filter)  # type: ignore[misc]
             )
-            candidates = [Candidate(rows[chunk], score) for chunk, score in nearest if chunk in rows]
+            candidates = [Candidate(rows[chunk], score, cosine=score) for chunk, score in nearest if chunk in rows]
             if plan.group_of:
                 candidates = best_per_group(candidates, plan.group_of)
             if len(candidates) >= plan.page.limit or len(nearest) < k or k == MAX_NEIGHBOURS:
@@ -280,6 +287,9 @@ class SearchEngine:
         else:
             vector_weight = self._index.embedder.weight if self._index.embedder and run.vectors.nearest else 0.0
         candidates = rank(rows, keyword_scores, similarities, vector_weight, run.speakers)
+        nearest = dict(run.vectors.nearest)
+        for candidate in candidates:
+            candidate.cosine = nearest.get(candidate.row.id)
         if plan.half_life_days:
             apply_recency(candidates, clock.now(), plan.half_life_days)
         if plan.adjust_score:

@@ -12,6 +12,7 @@ import apsw
 from clankersd.db import Db, Store
 from clankersd.db.fts import quote_phrase
 from clankersd.index.tokenize import query_words
+from clankersd.search.closeness import word_weight
 from clankersd.search.filters import ChunkFilter
 
 MAX_TERMS = 12
@@ -65,10 +66,11 @@ class Term:
 
 @dataclass
 class KeywordMatches:
-    """Occurrences by term; `note` states what was left out."""
+    """Occurrences by term; `weights` has every stem of the query, known or not; `note` states what was left out."""
 
     occurrences: list[tuple[Term, list[Occurrence]]] = field(default_factory=list)
     stems: set[str] = field(default_factory=set)
+    weights: dict[str, float] = field(default_factory=dict)
     note: str | None = None
 
     @property
@@ -164,7 +166,9 @@ class _Lookup:
         terms: dict[str, Term] = {}
         for word in [word for word in self._words if word not in self._names] or self._words:
             for stem in _stems(tokenize, word):
-                if frequency := self._frequencies.get(db, stem, chunk_count):
+                frequency = self._frequencies.get(db, stem, chunk_count)
+                self.matches.weights[stem] = word_weight(frequency, chunk_count)
+                if frequency:
                     terms.setdefault(stem, Term(word, stem, frequency, max(chunk_count, frequency)))
         return sorted(terms.values(), key=lambda term: term.frequency)
 

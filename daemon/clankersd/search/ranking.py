@@ -29,6 +29,7 @@ class Candidate(Generic[R]):
     is_keyword_match: bool = False
     components: dict[str, float] = field(default_factory=dict)
     path: tuple[Step, ...] = ()
+    cosine: float | None = None
 
     @property
     def wire_score(self) -> float:

@@ -168,7 +168,7 @@ async def search_messages(daemon: "Daemon", request: MessageSearch) -> FoundMess
             message, place = stored[candidate.row.message_id]
             found.append(ScoredMessage(message, round(candidate.score, 6), outcome.snippet(candidate), **place))
     found = found[: len(fit_reply([{"text": one.message.text_content} for one in found]))]
-    return FoundMessages(found, outcome.mode, outcome.pending, outcome.degraded, outcome.took_ms)
+    return FoundMessages(found, outcome.mode, outcome.pending, outcome.degraded, outcome.took_ms, outcome.weak)
 
 
 def _check_is_new(db: Db, thread_id: str) -> None:

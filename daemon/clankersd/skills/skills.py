@@ -177,7 +177,7 @@ async def search(daemon: "Daemon", request: SkillSearch) -> FoundSkills:
         for candidate in outcome.candidates
         if candidate.row.skill_id in rows
     ]
-    return FoundSkills(found, outcome.mode, outcome.pending, outcome.degraded, outcome.took_ms)
+    return FoundSkills(found, outcome.mode, outcome.pending, outcome.degraded, outcome.took_ms, outcome.weak)
 
 
 @handles(SkillVersions)

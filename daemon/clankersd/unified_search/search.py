@@ -91,6 +91,7 @@ async def search(daemon: "Daemon", request: Search) -> SearchResult:
         degraded=outcome.degraded,
         took_ms=outcome.took_ms,
         cursor=outcome.cursor,
+        weak=outcome.weak,
     )
 
 

@@ -6,6 +6,7 @@ from clankers.ctl.memory.browse import context, history, list_, related, search,
 from clankers.ctl.memory.change import add, extract, forget, maintain, pin, restore, unpin
 from clankers.ctl.memory.edit import edit
 from clankers.ctl.memory.graph import graph
+from clankers.ctl.memory.strength import deemphasize, promote, reinforce, summarize
 from clankers.ctl.memory.transfer import export, import_
 
 
@@ -20,8 +21,8 @@ class MemoryGroup(click.Group):
 def memory() -> None:
     """List, search, add, edit and forget memories.
 
-    All scopes are included unless --scope or --project is given. An id can be shortened to its first 8 or more
-    characters, as long as it is unique.
+    All scopes are included unless --scope or --project is given. An id can be shortened to its first or last 8
+    characters, or more if that is ambiguous.
 
     \b
     Examples:
@@ -43,11 +44,15 @@ for command in (
     restore,
     pin,
     unpin,
+    reinforce,
+    deemphasize,
+    promote,
     history,
     related,
     graph,
     context,
     extract,
+    summarize,
     maintain,
     stats,
     export,

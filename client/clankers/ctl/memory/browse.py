@@ -1,5 +1,6 @@
 """Memory commands that only read: `list`, `search`, `show`, `history`, `related`, `context` and `stats`."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -8,6 +9,7 @@ import click
 
 from clankers.ctl.command import Ctl, common_options, normalize_project
 from clankers.ctl.formatting import format_duration, format_time, plural
+from clankers.ctl.ids import short_ids
 from clankers.ctl.memory.display import (
     count_entities,
     count_memories,
@@ -15,7 +17,6 @@ from clankers.ctl.memory.display import (
     print_memories,
     print_memory,
     scope_name,
-    short_ids,
     summary_line,
     validity,
 )
@@ -42,7 +43,7 @@ from clankers.ctl.output import (
     print_table,
     secho,
 )
-from clankers.ctl.search import MODE_NAMES, highlight, print_score_components
+from clankers.ctl.search import MODE_NAMES, NOTHING_CLOSE, highlight, print_score_components
 from clankers.ctl.transcript import MAX_TEXT_WIDTH
 from clankers_protocol.memories import (
     Memory,
@@ -105,7 +106,7 @@ def list_(
     elif not page.memories:
         echo("No memories.", err=True)
     else:
-        print_memories(page.memories)
+        print_memories(ctl, page.memories)
         if page.cursor:
             echo("There are more memories: use --limit N or --all.", err=True)
 
@@ -161,12 +162,15 @@ def search(
     if ctl.json:
         print_json(result)
     else:
-        _print_search_result(result, request)
+        _print_search_result(ctl, result, request)
 
 
-def _print_search_result(result: MemoryHits, request: MemorySearch) -> None:
+def _print_search_result(ctl: Ctl, result: MemoryHits, request: MemorySearch) -> None:
     if result.hits:
-        ids = short_ids([hit.memory for hit in result.hits])
+        ids = short_ids(ctl, "memory", [hit.memory.id for hit in result.hits])
+        if result.weak:
+            echo(NOTHING_CLOSE)
+            echo()
         _print_hits(result.hits, ids)
         if request.explain:
             scores = [
@@ -251,18 +255,19 @@ def history(ctl: Ctl, id: str, full: bool) -> None:  # noqa: A002  # the name on
     if ctl.json:
         print_json(result)
         return
-    _print_versions(result.versions)
+    _print_versions(ctl, result.versions)
     if result.log:
         echo()
-        print_change_log(result.log, full)
+        print_change_log(ctl, result.log, full)
 
 
-def _print_versions(versions: Sequence[Memory]) -> None:
+def _print_versions(ctl: Ctl, versions: Sequence[Memory]) -> None:
     from rich.text import Text  # slow to load
 
     out = console()
     width = min(out.width, MAX_TEXT_WIDTH) if out.is_terminal else out.width
-    for number, (shown_id, memory) in enumerate(zip(short_ids(versions), versions, strict=True), 1):
+    ids = short_ids(ctl, "memory", [memory.id for memory in versions])
+    for number, (shown_id, memory) in enumerate(zip(ids, versions, strict=True), 1):
         facts = f"  {one_line(shown_id)}  {memory.state}, valid {validity(memory)}"
         out.print(Text(f"{number}.", "bold").append(facts, "dim"), width=width)
         for line in Text(plain(memory.content.strip("\n"))).wrap(out, width - 3, overflow="fold"):
@@ -297,7 +302,7 @@ def related(ctl: Ctl, id: str, limit: int) -> None:  # noqa: A002  # the name on
         Column("Via", optional=True, min_width=16),
     ]
     rows = []
-    for each, shown_id in zip(found, short_ids([each.memory for each in found]), strict=True):
+    for each, shown_id in zip(found, short_ids(ctl, "memory", [each.memory.id for each in found]), strict=True):
         via = f"{each.via}: {each.detail}" if each.detail else each.via
         rows.append([f"{each.score:.3f}", one_line(shown_id), summary_line(each.memory), one_line(via)])
     print_table(columns, rows)
@@ -316,11 +321,11 @@ def related(ctl: Ctl, id: str, limit: int) -> None:  # noqa: A002  # the name on
 @click.option(
     "--max-characters",
     type=click.IntRange(200, 100_000),
-    default=4000,
-    show_default=True,
-    help="Maximum length of the text.",
+    help="Maximum length of the text.  [default: the setting recall_characters]",
 )
-@click.option("--limit", type=click.IntRange(1, 100), default=15, show_default=True, help="Maximum number of memories.")
+@click.option(
+    "--limit", type=click.IntRange(1, 100), help="Maximum number of memories.  [default: 5 with WORDS, 10 without]"
+)
 @common_options
 def context(
     ctl: Ctl,
@@ -328,10 +333,10 @@ def context(
     project: str | None,
     agent: str | None,
     scopes: list[str],
-    max_characters: int,
-    limit: int,
+    max_characters: int | None,
+    limit: int | None,
 ) -> None:
-    """Print the memories that would be added to a prompt.
+    """Print the memories that an agent is given with a prompt, exactly as it is given them.
 
     With WORDS, these are the memories that match the words; without, the pinned and strongest ones. By default they are
     what an agent in this project may see: the memories of the project and the global ones. --scope selects others.
@@ -359,8 +364,11 @@ def context(
         return
     if result.text:
         echo(plain(result.text))
-    left_out = f", {result.left_out:,} left out" if result.left_out else ""
-    echo(f"{count_memories(len(result.ids))} in {len(result.text):,} characters{left_out}.", err=True)
+    else:
+        echo("No memory would be given.", err=True)
+    if result.text and sys.stderr.isatty():
+        left_out = f", {result.left_out:,} left out" if result.left_out else ""
+        echo(f"{count_memories(len(result.ids))} in {len(result.text):,} characters{left_out}.", err=True)
     if result.degraded:
         secho(f"Incomplete: {one_line(result.degraded)}.", fg="yellow", err=True)
 

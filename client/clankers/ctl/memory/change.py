@@ -188,7 +188,7 @@ def forget(
 def _print_affected(ctl: Ctl, ids: Sequence[str], purge: bool, dry_run: bool) -> None:
     memories = [ctl.call(MemoryGet(id=each, scopes=ALL_SCOPES)) for each in ids[:MAX_LISTED]]
     if dry_run:
-        print_memories(memories)
+        print_memories(ctl, memories)
     else:
         for memory in memories:
             echo(f"  {memory_title(memory)}", err=True)
@@ -357,7 +357,7 @@ def maintain(ctl: Ctl, dry_run: bool, force: bool) -> None:
         print_json(report)
         return
     if report.changes:
-        print_change_log(report.changes)
+        print_change_log(ctl, report.changes)
     counts = _maintenance_counts(report)
     if not counts:
         echo("Nothing to do.")

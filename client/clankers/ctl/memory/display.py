@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from clankers.ctl.command import Ctl
 from clankers.ctl.formatting import format_time, plural
+from clankers.ctl.ids import display_ids, short_ids
 from clankers.ctl.output import (
-    WIDE_TERMINAL_COLUMNS,
     Column,
     bar,
     console,
@@ -16,13 +17,9 @@ from clankers.ctl.output import (
     plain,
     print_facts,
     print_table,
-    shorten_ids,
 )
 from clankers.ctl.transcript import MAX_TEXT_WIDTH
 from clankers_protocol.memories import LogEntry, Memory
-
-SHORT_ID_LENGTH = 13
-"""The first 13 characters of a memory id (a UUIDv7) encode the millisecond it was created in."""
 
 MAX_TITLE_LENGTH = 60
 MAX_LOG_VALUE_LENGTH = 200
@@ -58,9 +55,9 @@ COLUMNS = [
 PIN_COLUMN, STATE_COLUMN = 1, 3
 
 
-def print_memories(memories: Sequence[Memory]) -> None:
+def print_memories(ctl: Ctl, memories: Sequence[Memory]) -> None:
     """Print a table of memories, without the pin and state columns if no memory needs them."""
-    ids = short_ids(memories) if console().width < WIDE_TERMINAL_COLUMNS else [memory.id for memory in memories]
+    ids = display_ids(ctl, "memory", [memory.id for memory in memories])
     rows = [
         [
             one_line(shown_id),
@@ -92,11 +89,6 @@ def count_memories(count: int) -> str:
 def count_entities(count: int) -> str:
     """Format a number of entities: "1 entity", "2 entities"."""
     return f"{count:,} entit{'y' if count == 1 else 'ies'}"
-
-
-def short_ids(memories: Sequence[Memory]) -> list[str]:
-    """Return the shortest unambiguous prefixes of the memories' ids, at least SHORT_ID_LENGTH characters long."""
-    return shorten_ids([memory.id for memory in memories], SHORT_ID_LENGTH)
 
 
 def summary_line(memory: Memory) -> str:
@@ -165,7 +157,7 @@ def _state(memory: Memory) -> str:
     return f"{memory.state} since {format_time(since)}" if since else memory.state
 
 
-def print_change_log(log: Sequence[LogEntry], full: bool = True) -> None:
+def print_change_log(ctl: Ctl, log: Sequence[LogEntry], full: bool = True) -> None:
     """Print a table of changes: when, what, by whom, why; which memory, if there are several."""
     ids = [entry.memory_id for entry in log]
     several_memories = len(set(ids)) > 1
@@ -174,7 +166,7 @@ def print_change_log(log: Sequence[LogEntry], full: bool = True) -> None:
         columns.append(Column("Memory", optional=True, style="cyan"))
     columns.append(Column("Why", min_width=16, wrap=True))
     rows = []
-    for entry, shown_id in zip(log, shorten_ids(ids, SHORT_ID_LENGTH), strict=True):
+    for entry, shown_id in zip(log, short_ids(ctl, "memory", ids), strict=True):
         row = [format_time(entry.at), one_line(entry.action), one_line(entry.by)]
         if several_memories:
             row.append(one_line(shown_id))
