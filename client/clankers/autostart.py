@@ -37,21 +37,26 @@ HOOK_VARIABLES = ("CLANKERS_HOOK_AUTOSTART", "CLANKERS_RECALL_SECONDS")
 SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
-def start_daemon() -> None:
-    """Start `clankersd`, unless the settings forbid it, a service manager runs it, or it was started recently."""
+def start_daemon() -> bool:
+    """Start `clankersd`, unless the settings forbid it, a service manager runs it, or it was started recently.
+
+    Return whether it was started, now or recently.
+    """
     if read_setting("hook_autostart").lower() in ("false", "0", "off", "no") or _is_managed_service():
-        return
+        return False
     try:
         make_folder(data_folder())
         if os.stat(data_folder()).st_uid != os.geteuid():
             write_log("daemon not started: its data belongs to another user")  # happens under sudo
-            return
+            return False
         lock = os.open(f"{data_folder()}/autostart.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         if not _was_started_recently(lock) and _claim_start(lock) and os.fork() == 0:
             _run_daemon()
         os.close(lock)
     except OSError as error:
         write_log(f"cannot start the daemon: {error}")
+        return False
+    return True
 
 
 def _is_managed_service() -> bool:

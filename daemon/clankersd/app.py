@@ -16,7 +16,7 @@ import structlog
 from structlog.typing import EventDict
 
 from clankers_protocol.paths import Paths
-from clankersd import config, log
+from clankersd import backups, config, log
 from clankersd.admin.query_pool import QueryPool
 from clankersd.capture import lost_events
 from clankersd.capture.spool import Spool
@@ -32,8 +32,10 @@ from clankersd.index import backlog, reindex
 from clankersd.index.files.sync import FileSync, WatchSettings
 from clankersd.index.index import Index
 from clankersd.index.queue import EmbeddingQueue
+from clankersd.mcp.server import RunningCalls
 from clankersd.memories import maintenance
 from clankersd.memories.extraction import service as extraction
+from clankersd.metrics import metrics
 from clankersd.redaction.engine import redact_all
 from clankersd.schedule.scheduler import Scheduler
 from clankersd.search.engine import SearchEngine
@@ -50,8 +52,10 @@ FEATURES = (
     "admin.database",
     "admin.doctor",
     "admin.id_lookup",
+    "admin.metrics",
     "admin.query",
     "admin.status",
+    "backups",
     "capture.handlers",
     "capture.hooks",
     "capture.imports",
@@ -63,6 +67,7 @@ FEATURES = (
     "documents.ingest",
     "embedders.catalog",
     "index.handlers",
+    "mcp.server",
     "memories.add",
     "memories.entities",
     "memories.transfer",
@@ -111,6 +116,7 @@ class Daemon:
     documents: Documents = field(default_factory=Documents)
     queries: QueryPool = field(default_factory=QueryPool)
     searches: FairLimiter = field(default_factory=search_turns)
+    mcp_calls: RunningCalls = field(default_factory=RunningCalls)
     search_engine: SearchEngine = field(init=False)
     server: Server = field(init=False)
     spool: Spool = field(init=False)
@@ -277,6 +283,7 @@ def _services(daemon: Daemon) -> dict[str, Callable[[], Awaitable[None]]]:
         "ingest": partial(batch.resume, daemon),
         "extract": daemon.extractor.run,
         "maintain": partial(maintenance.run_maintenance, daemon),
+        "backups": partial(backups.run_daily_backups, daemon),
         "spool": daemon.spool.run,
         "transcripts": daemon.transcripts.run,
         "logs": partial(log.remove_old_logs, daemon.log_file, lambda: daemon.config.log_retention_days),
@@ -291,6 +298,7 @@ async def _run_service(name: str, service: Callable[[], Awaitable[None]]) -> Non
             await service()
         except Exception:
             structlog.get_logger(component=name).exception("service failed")
+            metrics.service_restarts[name] += 1
             await anyio.sleep(RESTART_SECONDS)
         else:
             return

@@ -168,6 +168,14 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
     document_seconds: Annotated[
         int, Meta(ge=1, le=3600, description="Timeout for extracting the text of a document, in seconds.")
     ] = 120
+    backup_hours: Annotated[
+        float, Meta(ge=0, le=8760, description="Make a backup every this many hours; 0 makes none by itself.")
+    ] = 24
+    backup_keep: Annotated[int, Meta(ge=1, le=1000, description="Number of automatic backups to keep.")] = 7
+    slow_request_seconds: Annotated[
+        float,
+        Meta(gt=0, le=3600, description="Log requests that take longer than this many seconds."),
+    ] = 1
     max_connections: Annotated[
         int,
         Meta(ge=1, le=4096, description="Maximum number of concurrent connections; one process may hold half of them."),

@@ -58,6 +58,7 @@ def methods() -> dict[str, type[Method[Any]]]:
     """Return every declared method by its name on the wire."""
     from clankers_protocol import (  # noqa: F401  # importing a module declares its methods
         admin,
+        backups,
         capture,
         client_config,
         documents,
@@ -65,10 +66,12 @@ def methods() -> dict[str, type[Method[Any]]]:
         events,
         graph,
         id_lookup,
+        mcp,
         memories,
         memory_changes,
         memory_maintenance,
         memory_transfer,
+        metrics,
         recall,
         schedules,
         search,

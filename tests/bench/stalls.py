@@ -10,6 +10,7 @@ work on the machine does not lengthen: that one is judged.
 import argparse
 import tempfile
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -48,7 +49,12 @@ def main() -> None:
         running_daemon(Path(folder)) as daemon,
         Pinger(daemon) as pinger,
     ):
-        for run in (ordinary, *(partial(run_case, one=one, size=size) for one in chosen), ordinary):
+        runs: list[Callable[[DaemonProcess], Stall]] = [
+            ordinary,
+            *(partial(run_case, one=one, size=size) for one in chosen),
+            ordinary,
+        ]
+        for run in runs:
             stall = run(daemon)
             waited, ran = pinger.worst(stall.window)
             late += ran > LIMIT_SECONDS

@@ -115,7 +115,7 @@ class Machine:
         done = subprocess.run(
             command,
             cwd=self.project,
-            env=self.environ | environ,
+            env={**self.environ, **environ},
             input=given,
             capture_output=True,
             text=True,
@@ -219,7 +219,15 @@ class ClaudeCode:
     def run(self, *prompts: str, options: Sequence[str] = ()) -> str:
         """One process that is given the prompts one after the other: its session's id."""
         asked = [{"type": "user", "message": {"role": "user", "content": prompt}} for prompt in prompts]
-        command = [self.binary, "-p", "--input-format", "stream-json", "--output-format", "stream-json", "--verbose"]
+        command: list[str | Path] = [
+            self.binary,
+            "-p",
+            "--input-format",
+            "stream-json",
+            "--output-format",
+            "stream-json",
+            "--verbose",
+        ]
         command += ["--dangerously-skip-permissions", "--plugin-dir", PLUGINS / "claude-code", *options]
         events = self.machine.run(command, self._environ(), "".join(json.dumps(line) + "\n" for line in asked))
         return str(next(event["session_id"] for event in events if event.get("subtype") == "init"))
@@ -262,7 +270,7 @@ class OpenCode:
 
     def run(self, prompt: str, options: Sequence[str] = ()) -> str:
         """One run with a prompt: its session's id."""
-        command = [self.binary, "run", prompt, "--format", "json", *options]
+        command: list[str | Path] = [self.binary, "run", prompt, "--format", "json", *options]
         events = self.machine.run(command, self._environ())
         return str(events[0]["sessionID"])
 

@@ -44,19 +44,21 @@ def hung(home: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("event", [b"{not json", b"[1]", b'{"message": {"id": 5}}'])
-def test_hook_events_that_the_daemon_refuses_go_to_the_rejected_folder(daemon: DaemonProcess, event: bytes) -> None:
-    assert hook(daemon.environ, event) == b""
-    eventually(lambda: rejected(daemon.home), "the event is rejected")
-    (file,) = rejected(daemon.home)
+def test_hook_events_that_the_daemon_refuses_go_to_the_rejected_folder(
+    fresh_daemon: DaemonProcess, event: bytes
+) -> None:
+    assert hook(fresh_daemon.environ, event) == b""
+    eventually(lambda: rejected(fresh_daemon.home), "the event is rejected")
+    (file,) = rejected(fresh_daemon.home)
     assert event in file.read_bytes()
 
 
-def test_hook_spools_an_event_too_large_for_a_frame(daemon: DaemonProcess) -> None:
+def test_hook_spools_an_event_too_large_for_a_frame(fresh_daemon: DaemonProcess) -> None:
     tool = {"id": "t", "sessionId": "s", "toolName": "Bash", "toolOutput": "x" * 50_000_000, "success": True}
-    hook(daemon.environ, {"tool": tool})
-    eventually(lambda: not spooled(daemon.home), "the spool is replayed")
-    assert rejected(daemon.home) == []
-    with daemon.connect() as connection:
+    hook(fresh_daemon.environ, {"tool": tool})
+    eventually(lambda: not spooled(fresh_daemon.home), "the spool is replayed")
+    assert rejected(fresh_daemon.home) == []
+    with fresh_daemon.connect() as connection:
         assert connection.call("session.get", id="s")["counts"]["tools"] == 1
 
 
@@ -171,21 +173,21 @@ def params(event: Any) -> bytes:
     return json.dumps({"harness": "generic", "event": event}).encode()
 
 
-def test_spooled_events_are_stored_before_live_ones(daemon: DaemonProcess) -> None:
-    spool = str(daemon.home / "clankers" / "spool")
+def test_spooled_events_are_stored_before_live_ones(fresh_daemon: DaemonProcess) -> None:
+    spool = str(fresh_daemon.home / "clankers" / "spool")
     for number in range(300):
         spool_event(spool, params({"session": {"id": "s", "title": f"old {number}"}}))
-    with daemon.connect() as connection:
+    with fresh_daemon.connect() as connection:
         connection.call("hook.event", harness="generic", event={"session": {"id": "s", "title": "new"}})
-        assert spooled(daemon.home) == []
+        assert spooled(fresh_daemon.home) == []
         assert connection.call("session.get", id="s")["title"] == "new"
 
 
-def test_spooled_event_that_was_also_sent_is_stored_once(daemon: DaemonProcess) -> None:
-    hook(daemon.environ, EVENT)
-    spool_event(str(daemon.home / "clankers" / "spool"), params(EVENT))
-    eventually(lambda: not spooled(daemon.home), "the spool is replayed")
-    with daemon.connect() as connection:
+def test_spooled_event_that_was_also_sent_is_stored_once(fresh_daemon: DaemonProcess) -> None:
+    hook(fresh_daemon.environ, EVENT)
+    spool_event(str(fresh_daemon.home / "clankers" / "spool"), params(EVENT))
+    eventually(lambda: not spooled(fresh_daemon.home), "the spool is replayed")
+    with fresh_daemon.connect() as connection:
         assert connection.call("session.get", id="s")["counts"]["messages"] == 1
 
 

@@ -14,8 +14,9 @@ NOW = int(time.time() * 1000)
 
 
 @pytest.fixture
-def rpc(daemon: DaemonProcess) -> Iterator[RawConnection]:
-    with daemon.connect() as connection:
+def fresh_rpc(fresh_daemon: DaemonProcess) -> Iterator[RawConnection]:
+    """A connection to a daemon of its own: maintenance remembers how far it has come."""
+    with fresh_daemon.connect() as connection:
         yield connection
 
 
@@ -57,46 +58,54 @@ def counts(done: dict[str, Any]) -> dict[str, int]:
 DUE = {"promoted": 1, "archived": 1, "merged": 1, "expired": 1, "entitiesDropped": 0}
 
 
-def test_maintenance_applies_its_steps_with_reasons(rpc: RawConnection) -> None:
-    prepare(rpc)
-    done = rpc.call("memory.maintain")
+def test_maintenance_applies_its_steps_with_reasons(fresh_rpc: RawConnection) -> None:
+    prepare(fresh_rpc)
+    done = fresh_rpc.call("memory.maintain")
     assert counts(done) == DUE
-    assert (get(rpc, "used")["tier"], get(rpc, "unused")["tier"]) == ("project", "session")
-    assert (get(rpc, "faded")["state"], get(rpc, "faded-but-pinned")["state"]) == ("archived", "current")
-    assert get(rpc, "twin-a")["supersededBy"] == "twin-b"
-    assert get(rpc, "twin-c")["state"] == "current"
+    assert (get(fresh_rpc, "used")["tier"], get(fresh_rpc, "unused")["tier"]) == ("project", "session")
+    assert (get(fresh_rpc, "faded")["state"], get(fresh_rpc, "faded-but-pinned")["state"]) == ("archived", "current")
+    assert get(fresh_rpc, "twin-a")["supersededBy"] == "twin-b"
+    assert get(fresh_rpc, "twin-c")["state"] == "current"
     for name, action in (("used", "promoted"), ("faded", "archived"), ("past", "expired"), ("twin-a", "superseded")):
-        assert (action, "maintenance") in actions(rpc, name)
+        assert (action, "maintenance") in actions(fresh_rpc, name)
     assert all(change["reason"] for change in done["changes"])
-    assert set(counts(rpc.call("memory.maintain")).values()) == {0}
+    assert set(counts(fresh_rpc.call("memory.maintain")).values()) == {0}
 
 
-def test_dry_run_reports_the_same_and_changes_nothing(rpc: RawConnection) -> None:
-    prepare(rpc)
-    before = rpc.call("memory.export", scopes=["*"])["memories"]
-    told = rpc.call("memory.maintain", dryRun=True)
+def test_dry_run_reports_the_same_and_changes_nothing(fresh_rpc: RawConnection) -> None:
+    prepare(fresh_rpc)
+    before = fresh_rpc.call("memory.export", scopes=["*"])["memories"]
+    told = fresh_rpc.call("memory.maintain", dryRun=True)
     assert (counts(told), told["dryRun"]) == (DUE, True)
-    assert rpc.call("memory.export", scopes=["*"])["memories"] == before
-    assert counts(rpc.call("memory.maintain")) == DUE
+    assert fresh_rpc.call("memory.export", scopes=["*"])["memories"] == before
+    assert counts(fresh_rpc.call("memory.maintain")) == DUE
 
 
-def test_archived_memory_is_found_on_request_and_can_be_restored(rpc: RawConnection) -> None:
-    prepare(rpc)
-    rpc.call("memory.maintain")
-    assert rpc.call("memory.search", query="lunch", mode="keyword")["hits"] == []
-    [hit] = rpc.call("memory.search", query="lunch", mode="keyword", include=["archived"])["hits"]
+def test_archived_memory_is_found_on_request_and_can_be_restored(fresh_rpc: RawConnection) -> None:
+    prepare(fresh_rpc)
+    fresh_rpc.call("memory.maintain")
+    assert fresh_rpc.call("memory.search", query="lunch", mode="keyword")["hits"] == []
+    [hit] = fresh_rpc.call("memory.search", query="lunch", mode="keyword", include=["archived"])["hits"]
     assert hit["memory"]["state"] == "archived"
-    assert rpc.call("memory.restore", id="faded", scopes=["*"])["state"] == "current"
+    assert fresh_rpc.call("memory.restore", id="faded", scopes=["*"])["state"] == "current"
 
 
-def test_merged_memory_has_the_better_values_of_both(rpc: RawConnection) -> None:
-    bring(rpc, "one", "Logs are kept thirty days", tags=["logs"], importance=0.8, accessCount=3)
-    bring(rpc, "two", "logs are kept thirty  days", tags=["retention"], importance=0.2, confidence=0.9, accessCount=4)
-    assert rpc.call("memory.maintain")["merged"] == 1
-    kept = get(rpc, "one")
+def test_merged_memory_has_the_better_values_of_both(fresh_rpc: RawConnection) -> None:
+    bring(fresh_rpc, "one", "Logs are kept thirty days", tags=["logs"], importance=0.8, accessCount=3)
+    bring(
+        fresh_rpc,
+        "two",
+        "logs are kept thirty  days",
+        tags=["retention"],
+        importance=0.2,
+        confidence=0.9,
+        accessCount=4,
+    )
+    assert fresh_rpc.call("memory.maintain")["merged"] == 1
+    kept = get(fresh_rpc, "one")
     assert (kept["importance"], kept["confidence"], kept["accessCount"]) == (0.8, 0.9, 7)
     assert kept["tags"] == ["logs", "retention"]
-    assert get(rpc, "two")["supersededBy"] == "one"
+    assert get(fresh_rpc, "two")["supersededBy"] == "one"
 
 
 def test_maintenance_runs_at_its_interval(home: Any) -> None:

@@ -19,12 +19,6 @@ LESS = settings(max_examples=25, deadline=None, suppress_health_check=[HealthChe
 
 
 @pytest.fixture
-def rpc(shared_daemon: DaemonProcess) -> Iterator[RawConnection]:
-    with shared_daemon.connect() as connection:
-        yield connection
-
-
-@pytest.fixture
 def scope() -> str:
     """A scope that no other test has."""
     return f"custom:{uuid.uuid4()}"
@@ -324,7 +318,7 @@ def test_deleted_memory_is_hidden_until_it_is_restored(rpc: RawConnection, scope
     assert hits(rpc, "vault password", scope, mode="keyword") == ["The vault password rotates on Mondays"]
 
 
-def test_purge_leaves_nothing(daemon: DaemonProcess, connection: RawConnection) -> None:
+def test_purge_leaves_nothing(fresh_daemon: DaemonProcess, connection: RawConnection) -> None:
     connection.call("upsertSession", session={"id": "s"})
     one = add(connection, "Secret plan about `Zephyr`", files=["a.py"], sessionId="s")["memory"]["id"]
     two = add(connection, "Plan after the secret one", supersedes=one)["memory"]["id"]
@@ -332,8 +326,8 @@ def test_purge_leaves_nothing(daemon: DaemonProcess, connection: RawConnection) 
     for name in (one, two):
         assert connection.call("memory.purge", id=name)["count"] == 1
     assert connection.call("memory.stats", scopes=["*"])["total"] == 0
-    daemon.stop()
-    with apsw.Connection(str(daemon.database)) as db:
+    fresh_daemon.stop()
+    with apsw.Connection(str(fresh_daemon.database)) as db:
         for table in (
             "memories",
             "memory_log",
@@ -394,7 +388,7 @@ def _global(rpc: RawConnection, scope: str) -> str:
 # --- Export, import, has, timeline
 
 
-def test_export_can_be_imported_unchanged(rpc: RawConnection, daemon: DaemonProcess, scope: str) -> None:
+def test_export_can_be_imported_unchanged(rpc: RawConnection, fresh_daemon: DaemonProcess, scope: str) -> None:
     old = add(rpc, "The API is versioned by date", scope, tags=["api"], importance=0.9)["memory"]["id"]
     add(rpc, "The API is versioned by number now", scope, supersedes=old)
     gone = add(rpc, "Forget me", scope)["memory"]["id"]
@@ -406,7 +400,7 @@ def test_export_can_be_imported_unchanged(rpc: RawConnection, daemon: DaemonProc
         cursor = page["cursor"]
         if cursor is None:
             break
-    with daemon.connect() as other:
+    with fresh_daemon.connect() as other:
         assert other.call("memory.import", memories=records, scopes=["*"]) == {
             "created": 3,
             "relations": 1,
@@ -624,7 +618,10 @@ class Known:
 def test_as_of_returns_what_was_known_and_valid_then(
     shared_daemon: DaemonProcess, steps: list[tuple[str, int, int]]
 ) -> None:
-    scope, known, names, heads, gone = f"custom:{uuid.uuid4()}", Known(), [], [], set()
+    scope, known = f"custom:{uuid.uuid4()}", Known()
+    names: list[str] = []
+    heads: list[str] = []
+    gone: set[str] = set()
     with shared_daemon.connect() as rpc:
         who = {"scopes": [scope]}
         for number, (step, which, offset) in enumerate(steps):

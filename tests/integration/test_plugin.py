@@ -28,7 +28,7 @@ class Machine:
         self.settings = home / ".claude" / "settings.json"
         self.opencode = home / ".config" / "opencode"
 
-    def plugin(self, *words: str, **environ: str) -> Ran:
+    def plugin(self, *words: str, **environ: Any) -> Ran:
         return ctl(self.daemon, "plugin", *words, **environ)
 
     def everything(self) -> dict[str, Any]:

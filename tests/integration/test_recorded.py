@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -83,17 +82,9 @@ _ROWS = """
 
 
 @pytest.fixture
-def harness_home(home: Path) -> Path:
-    """A home for the harness and the daemon, as one user has."""
-    folder = home / "user"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
-def here(home: Path, harness_home: Path) -> Iterator[DaemonProcess]:
-    with running_daemon(home, HOME=str(harness_home)) as daemon:
-        yield daemon
+def harness_home(fresh_daemon: DaemonProcess) -> Path:
+    """The home folder of the daemon's user, who runs the harness too."""
+    return fresh_daemon.home / "user"
 
 
 def rows(connection: RawConnection) -> dict[str, tuple[Rows, int, int]]:
@@ -119,8 +110,8 @@ def caught_up(connection: RawConnection) -> bool:
     return bool(connection.call("query", sql=due)["rows"] == [[0]])
 
 
-def test_claude_codes_hooks_alone_give_these_rows(here: DaemonProcess, harness_home: Path) -> None:
-    with here.connect() as connection:
+def test_claude_codes_hooks_alone_give_these_rows(fresh_daemon: DaemonProcess, harness_home: Path) -> None:
+    with fresh_daemon.connect() as connection:
         for _ in range(2):
             replay(connection, harness_home)
             assert {key: value[0] for key, value in short(rows(connection), 8).items()} == BY_HOOKS
@@ -131,9 +122,11 @@ def test_claude_codes_hooks_alone_give_these_rows(here: DaemonProcess, harness_h
     assert claude["lastEvent"] == "SessionEnd"
 
 
-def test_with_the_transcripts_nothing_is_missing_and_nothing_twice(here: DaemonProcess, harness_home: Path) -> None:
+def test_with_the_transcripts_nothing_is_missing_and_nothing_twice(
+    fresh_daemon: DaemonProcess, harness_home: Path
+) -> None:
     put_transcripts(harness_home)
-    with here.connect() as connection:
+    with fresh_daemon.connect() as connection:
         for _ in range(2):
             replay(connection, harness_home)
             eventually(lambda: caught_up(connection), "the transcripts are read")
@@ -141,9 +134,9 @@ def test_with_the_transcripts_nothing_is_missing_and_nothing_twice(here: DaemonP
 
 
 def test_transcripts_that_come_after_the_hooks_take_over_what_the_hooks_told(
-    here: DaemonProcess, harness_home: Path
+    fresh_daemon: DaemonProcess, harness_home: Path
 ) -> None:
-    with here.connect() as connection:
+    with fresh_daemon.connect() as connection:
         replay(connection, harness_home)
         before = connection.call("query", sql="SELECT id FROM messages WHERE role = 'user'")["rows"]
         # The parent's transcript first: a fork's that is read before it owns what both have.
@@ -158,9 +151,9 @@ def test_transcripts_that_come_after_the_hooks_take_over_what_the_hooks_told(
     assert sorted(before) == sorted(after), "a prompt keeps the id by which it was told of first"
 
 
-def test_history_is_imported_before_the_hooks_come_or_after(here: DaemonProcess, harness_home: Path) -> None:
+def test_history_is_imported_before_the_hooks_come_or_after(fresh_daemon: DaemonProcess, harness_home: Path) -> None:
     put_transcripts(harness_home)
-    with here.connect() as connection:
+    with fresh_daemon.connect() as connection:
         summary = imported(connection, harness="claude-code")
         assert short(rows(connection), 8) == BY_TRANSCRIPTS
         assert (summary["sessions"], summary["messages"], summary["tools"]) == (14, 45, 14)
@@ -181,9 +174,9 @@ def imported(connection: RawConnection, **params: Any) -> Any:
     return done["result"]
 
 
-def test_sessions_are_linked_as_they_were_made(here: DaemonProcess, harness_home: Path) -> None:
+def test_sessions_are_linked_as_they_were_made(fresh_daemon: DaemonProcess, harness_home: Path) -> None:
     put_transcripts(harness_home)
-    with here.connect() as connection:
+    with fresh_daemon.connect() as connection:
         replay(connection, harness_home)
 
         def links() -> list[list[str | None]]:
@@ -223,12 +216,12 @@ def test_every_single_payload_of_either_is_survived_by_every_adapter(
             assert "error" not in reply, (path.name, reply)
 
 
-def test_a_fork_whose_original_is_gone_keeps_what_it_repeats(here: DaemonProcess, harness_home: Path) -> None:
+def test_a_fork_whose_original_is_gone_keeps_what_it_repeats(fresh_daemon: DaemonProcess, harness_home: Path) -> None:
     folder = put_transcripts(harness_home)
     (folder / "11111111-2222-4333-8444-555555555555.jsonl").unlink()
     for other in folder.iterdir():
         if not other.name.startswith("59262444"):
             shutil.rmtree(other) if other.is_dir() else other.unlink()
-    with here.connect() as connection:
+    with fresh_daemon.connect() as connection:
         imported(connection, harness="claude-code")
         assert short(rows(connection), 8) == {"59262444": ((3, 8, 5, 2, 0, 0), 98_012, 261)}

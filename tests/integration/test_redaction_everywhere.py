@@ -195,7 +195,7 @@ def parameters(struct: type, given: dict[str, Any]) -> dict[str, Any]:
     for field in info.fields:
         inner = given.get(field.name)
         if isinstance(field.type, msgspec.inspect.StructType) and isinstance(inner, dict):
-            value = parameters(field.type.cls, inner)
+            value: Any = parameters(field.type.cls, inner)
         else:
             value = inner if field.name in given else secret_for(field.name, field.type)
         if value is not None:
@@ -265,7 +265,7 @@ def read_transcript(connection: RawConnection, home: Path) -> None:
     folder = home / "user" / ".claude" / "projects" / "-w"
     folder.mkdir(parents=True)
     path = folder / "tr1.jsonl"
-    lines = [
+    lines: list[dict[str, Any]] = [
         {"type": "user", "uuid": "u1", "promptId": "p1", "message": {"role": "user", "content": f"said {SECRET}"}},
         {"type": "summary", "summary": SECRET, "leafUuid": "u1"},
         {"type": "assistant", "uuid": "a1", "message": {"id": "msg1", "model": SECRET, "role": "assistant", "content": [

@@ -1,24 +1,17 @@
 """Being told of changes: what was asked for and only that, after the commit, and never at the others' cost."""
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from helpers.daemon import DaemonProcess, RawConnection, running_daemon
-from helpers.store import clear, message
+from helpers.store import message
 from helpers.waiting import eventually
 
 from clankers_protocol.errors import Conflict, InvalidParams, NotFound
 
-
-@pytest.fixture
-def daemon(shared_daemon: DaemonProcess) -> Iterator[DaemonProcess]:
-    """A daemon whose sessions and memories are all gone afterwards."""
-    yield shared_daemon
-    with shared_daemon.connect() as connection:
-        clear(connection)
+pytestmark = pytest.mark.usefixtures("rpc")  # the shared daemon is emptied after each test
 
 
 def subscribe(connection: RawConnection, *kinds: str, **filters: Any) -> str:
@@ -44,8 +37,8 @@ def store(connection: RawConnection, name: str, session: str = "s", role: str = 
     connection.call("upsertMessage", message={"id": name, "sessionId": session, "role": role, "textContent": "hello"})
 
 
-def test_sessions_and_messages_are_told_with_what_is_known_of_them(daemon: DaemonProcess) -> None:
-    with daemon.connect() as writer, daemon.connect() as reader:
+def test_sessions_and_messages_are_told_with_what_is_known_of_them(shared_daemon: DaemonProcess) -> None:
+    with shared_daemon.connect() as writer, shared_daemon.connect() as reader:
         subscribe(reader, "session", "message")
         writer.call("upsertSession", session={"id": "s", "projectPath": "/src/shop", "chatId": "room"})
         told = next_change(reader)
@@ -60,8 +53,8 @@ def test_sessions_and_messages_are_told_with_what_is_known_of_them(daemon: Daemo
         assert (told["kind"], told["action"], told["facts"]["chatId"]) == ("session", "deleted", "room")
 
 
-def test_every_way_in_is_told_of(daemon: DaemonProcess) -> None:
-    with daemon.connect() as writer, daemon.connect() as reader:
+def test_every_way_in_is_told_of(shared_daemon: DaemonProcess) -> None:
+    with shared_daemon.connect() as writer, shared_daemon.connect() as reader:
         subscribe(reader, "message")
         store(writer, "upserted")
         writer.call("events.batch", events=[{"message": message("batched")}, {"nonsense": 1}])
@@ -83,9 +76,9 @@ def test_every_way_in_is_told_of(daemon: DaemonProcess) -> None:
     ],
 )
 def test_only_what_meets_the_filters_is_told(
-    daemon: DaemonProcess, filters: dict[str, str], expected: list[str]
+    shared_daemon: DaemonProcess, filters: dict[str, str], expected: list[str]
 ) -> None:
-    with daemon.connect() as writer, daemon.connect() as reader:
+    with shared_daemon.connect() as writer, shared_daemon.connect() as reader:
         writer.call("upsertSession", session={"id": "a", "chatId": "room", "projectPath": "/src/a"})
         writer.call("upsertSession", session={"id": "b", "chatId": "hall", "projectPath": "/src/b"})
         subscribe(reader, "message", **filters)
@@ -97,8 +90,10 @@ def test_only_what_meets_the_filters_is_told(
         assert changes_until(reader, "end")[:-1] == expected
 
 
-def test_a_role_that_is_known_already_is_told_when_a_part_of_the_message_comes_later(daemon: DaemonProcess) -> None:
-    with daemon.connect() as writer, daemon.connect() as reader:
+def test_a_role_that_is_known_already_is_told_when_a_part_of_the_message_comes_later(
+    shared_daemon: DaemonProcess,
+) -> None:
+    with shared_daemon.connect() as writer, shared_daemon.connect() as reader:
         store(writer, "m", role="assistant")
         subscribe(reader, "message", role="assistant")
         writer.call("upsertMessage", message={"id": "m", "sessionId": "s", "completionTokens": 5})
@@ -121,8 +116,8 @@ def test_jobs_and_schedules_are_told_of(home: Path) -> None:
         ]  # fmt: skip
 
 
-def test_memories_are_told_of_with_their_scope_and_project(daemon: DaemonProcess) -> None:
-    with daemon.connect() as writer, daemon.connect() as reader, daemon.connect() as elsewhere:
+def test_memories_are_told_of_with_their_scope_and_project(shared_daemon: DaemonProcess) -> None:
+    with shared_daemon.connect() as writer, shared_daemon.connect() as reader, shared_daemon.connect() as elsewhere:
         subscribe(reader, "memory", project="/src/shop")
         subscribe(elsewhere, "memory", project="/src/other")
         writer.call("memory.add", content="The deploy key lives in the vault", project="/src/other")
@@ -178,8 +173,8 @@ def test_skills_are_told_of_by_name(shared_daemon: DaemonProcess) -> None:
         assert {one["id"] for one in told} == {skill["id"]}
 
 
-def test_what_is_told_is_committed(daemon: DaemonProcess) -> None:
-    with daemon.connect() as writer, daemon.connect() as reader:
+def test_what_is_told_is_committed(shared_daemon: DaemonProcess) -> None:
+    with shared_daemon.connect() as writer, shared_daemon.connect() as reader:
         subscribe(reader, "message")
         for number in range(20):
             writer.send(
@@ -192,13 +187,13 @@ def test_what_is_told_is_committed(daemon: DaemonProcess) -> None:
             )
             told = next_change(reader)["id"]
             sql = f"SELECT count(*) FROM messages WHERE id = '{told}'"
-            with daemon.connect() as other:
+            with shared_daemon.connect() as other:
                 assert other.call("query", sql=sql)["rows"] == [[1]]
             writer.receive()
 
 
-def test_unsubscribing_ends_it_and_only_ones_own(daemon: DaemonProcess) -> None:
-    with daemon.connect() as writer, daemon.connect() as reader:
+def test_unsubscribing_ends_it_and_only_ones_own(shared_daemon: DaemonProcess) -> None:
+    with shared_daemon.connect() as writer, shared_daemon.connect() as reader:
         subscription = subscribe(reader, "message")
         other = writer.request("unsubscribe", {"subscriptionId": subscription})
         assert other["error"]["code"] == NotFound.code
@@ -210,17 +205,17 @@ def test_unsubscribing_ends_it_and_only_ones_own(daemon: DaemonProcess) -> None:
         assert next_change(reader)["id"] == "end"
 
 
-def test_a_subscription_ends_with_its_connection(daemon: DaemonProcess) -> None:
-    with daemon.connect() as writer:
+def test_a_subscription_ends_with_its_connection(shared_daemon: DaemonProcess) -> None:
+    with shared_daemon.connect() as writer:
         for _ in range(5):
-            with daemon.connect() as reader:
+            with shared_daemon.connect() as reader:
                 subscribe(reader, "message")
             store(writer, "m")
         assert writer.call("health")["ok"] is True
 
 
-def test_a_slow_subscriber_is_dropped_with_a_notice_and_slows_nobody_down(daemon: DaemonProcess) -> None:
-    with daemon.connect() as writer, daemon.connect() as slow, daemon.connect() as quick:
+def test_a_slow_subscriber_is_dropped_with_a_notice_and_slows_nobody_down(shared_daemon: DaemonProcess) -> None:
+    with shared_daemon.connect() as writer, shared_daemon.connect() as slow, shared_daemon.connect() as quick:
         subscription = subscribe(slow, "message")
         subscribe(quick, "message", id="last")
         for batch in range(6):
@@ -245,9 +240,9 @@ def test_a_slow_subscriber_is_dropped_with_a_notice_and_slows_nobody_down(daemon
         assert next_change(slow)["id"] == "heard"
 
 
-def test_a_subscriber_that_hangs_up_in_the_middle_harms_nobody(daemon: DaemonProcess) -> None:
-    with daemon.connect() as writer:
-        reader = daemon.connect()
+def test_a_subscriber_that_hangs_up_in_the_middle_harms_nobody(shared_daemon: DaemonProcess) -> None:
+    with shared_daemon.connect() as writer:
+        reader = shared_daemon.connect()
         subscribe(reader, "message", "session")
         for number in range(200):
             writer.send({"jsonrpc": "2.0", "method": "upsertMessage", "params": {"message": message(f"m{number}")}})
@@ -257,10 +252,10 @@ def test_a_subscriber_that_hangs_up_in_the_middle_harms_nobody(daemon: DaemonPro
         eventually(lambda: writer.call("query", sql=counted)["rows"] == [[200]], "all messages are stored")
 
 
-def test_a_connection_has_so_many_subscriptions_and_no_more(connection: RawConnection) -> None:
+def test_a_connection_has_so_many_subscriptions_and_no_more(rpc: RawConnection) -> None:
     for _ in range(100):
-        subscribe(connection, "memory")
-    reply = connection.request("subscribe", {"kinds": ["memory"]})
+        subscribe(rpc, "memory")
+    reply = rpc.request("subscribe", {"kinds": ["memory"]})
     assert reply["error"]["code"] == Conflict.code
 
 

@@ -11,7 +11,7 @@ import pytest
 from helpers.hostile_texts import HOSTILE, repeated
 
 from clankersd.redaction.engine import redact
-from clankersd.redaction.rules import CONTEXTS, NAMES, TOKENS, fill
+from clankersd.redaction.rules import CONTEXTS, NAMES, TOKENS, Context, Token, fill
 
 SEED = 4711
 EXAMPLES = 12
@@ -232,9 +232,10 @@ def test_real_lines_are_left_alone() -> None:
 
 
 def test_rules_are_complete() -> None:
-    names = [rule.name for rule in (*TOKENS, *CONTEXTS)]
+    rules: list[Token | Context] = [*TOKENS, *CONTEXTS]
+    names = [rule.name for rule in rules]
     assert len(names) == len(set(names)), "each rule has a name of its own"
-    for rule in (*TOKENS, *CONTEXTS):
+    for rule in rules:
         assert rule.source, rule.name
         assert rule.examples, rule.name
         assert re.fullmatch("[a-z-]+", rule.kind), rule.name

@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from clankers.client import Client
+from clankers.ctl.lazy import LazyGroup
 from clankers.ctl.output import confirm, echo, print_json, secho
 from clankers.messages import BadReply, DaemonUnavailable, Result
 from clankers_protocol.admin import StatusReport
@@ -133,11 +134,8 @@ def daemon_paths(status: StatusReport) -> Paths:
     return Paths(*map(Path, paths))
 
 
-class Root(click.Group):
+class Root(LazyGroup):
     """The top-level command: reports any error as one line on stderr and an exit code."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)  # in the order they were added, not alphabetically
 
     def invoke(self, ctx: click.Context) -> Any:
         ctx.ensure_object(Ctl)  # commands share this object, so `fail` sees whether --json was given

@@ -10,7 +10,7 @@ import click
 
 from clankers.ctl.command import EXIT_FAILED, Ctl, common_options
 from clankers.ctl.formatting import format_duration, format_time
-from clankers.ctl.output import Column, console, echo, one_line, print_json, print_table, secho
+from clankers.ctl.output import Column, console, echo, one_line, print_json, print_table, rich_console, secho
 from clankers_protocol.admin import Job, JobCancel, JobList, JobStarted, JobStatus
 from clankers_protocol.errors import Conflict
 from clankers_protocol.wire import Method
@@ -112,7 +112,7 @@ def _watch(ctl: Ctl, job_id: str) -> Job:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # slow to load
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=out, transient=True) as progress:
+    with Progress(*columns, console=rich_console(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=None)
 
         def update(job: Job) -> None:

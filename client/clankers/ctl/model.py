@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import Any, cast, get_args
 from urllib.parse import urlsplit
 
 import click
@@ -24,13 +24,11 @@ from clankers.ctl.hub import (
 )
 from clankers.ctl.index import Embedder, absolute_path, print_reindexed
 from clankers.ctl.jobs import run_job
-from clankers.ctl.output import Column, confirm, console, echo, one_line, print_json, print_table
+from clankers.ctl.output import Column, confirm, echo, one_line, print_json, print_table, rich_console
+from clankers.ctl.text import Text
 from clankers_protocol.admin import DaemonConfig, DaemonConfigure, Setting
 from clankers_protocol.paths import default_paths
 from clankers_protocol.search import IndexStatus, Model, ModelList, Reindex
-
-if TYPE_CHECKING:
-    from rich.text import Text
 
 REMOTE = ("openai", "ollama", "gemini")
 EMBEDDER_SETTINGS = ("embedder_url", "embedder_key_file", "embedder_dims", "embedder_weight")
@@ -73,9 +71,7 @@ def list_(ctl: Ctl) -> None:
     print_table(columns, [_row(each) for each in models])
 
 
-def _row(each: Model) -> list["str | Text"]:
-    from rich.text import Text  # slow to load
-
+def _row(each: Model) -> list[str | Text]:
     if each.available:
         mark, mark_style = ("●" if each.in_use else "○"), "green"
     else:
@@ -312,7 +308,7 @@ def _progress_bar(ctl: Ctl) -> Iterator[ProgressCallback]:
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn  # slow to load
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=rich_console(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=None)
         yield lambda name, done, total: progress.update(task, completed=done, total=total, description=name)
 

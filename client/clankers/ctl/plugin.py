@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import sys
 from collections.abc import Callable
 from importlib.resources import files as package_files
@@ -35,17 +34,21 @@ MARKETPLACE = "clankers-local"
 
 
 def hook_command() -> list[str]:
-    """Return the fastest command that runs a hook: this interpreter, isolated and without the site module."""
+    """Return the fastest command that runs a hook."""
+    return _program("clankers.hook")
+
+
+def mcp_command() -> list[str]:
+    """Return the fastest command that runs the MCP server."""
+    return _program("clankers.mcp")
+
+
+def _program(module: str) -> list[str]:
+    """Return a command that runs `main` of a module: this interpreter, isolated and without the site module."""
     packages = str(Path(clankers.__file__).parents[1])
     variables = "".join(f"os.environ.setdefault({name!r},{value!r});" for name, value in path_environment().items())
-    program = f"import os,sys;sys.path.insert(0,{packages!r});{variables}from clankers.hook import main;main()"
+    program = f"import os,sys;sys.path.insert(0,{packages!r});{variables}from {module} import main;main()"
     return [sys.executable, "-I", "-S", "-c", program]
-
-
-def mcp_command() -> str:
-    """Return the command of the MCP server: the one installed with this program, otherwise the one in PATH."""
-    beside = Path(sys.executable).with_name("clankers-mcp")
-    return str(beside) if beside.is_file() else shutil.which("clankers-mcp") or "clankers-mcp"
 
 
 class PluginStatus(Wire):
@@ -89,9 +92,8 @@ class ClaudeCode:
         contents = {plugin / name: content for name, content in _package_files(source).items()}
         hooks_path = plugin / "hooks" / "hooks.json"
         contents[hooks_path] = _json(self._with_hook_command(json.loads(contents[hooks_path])))
-        server: dict[str, Any] = {"command": mcp_command()}
-        if environment := path_environment():
-            server["env"] = environment
+        command, *arguments = mcp_command()
+        server = {"command": command, "args": arguments}
         contents[plugin / ".mcp.json"] = _json({"mcpServers": {"clankers": server}})
         catalog = {
             "name": MARKETPLACE,
@@ -162,7 +164,7 @@ class OpenCode:
     def files(self) -> dict[Path, bytes]:
         """Return the content of the plugin file, with absolute paths of commands."""
         text = (package_files("clankers.ctl") / "plugins" / self.name / "clankers.js").read_text("utf-8")
-        constants = {"HOOK": hook_command(), "MCP": [mcp_command()], "ENVIRONMENT": path_environment()}
+        constants = {"HOOK": hook_command(), "MCP": mcp_command(), "ENVIRONMENT": path_environment()}
         for name, value in constants.items():
             start = text.index(f"const {name} = ")
             end = text.index("\n", start)

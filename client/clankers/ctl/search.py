@@ -4,7 +4,7 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 import click
 import msgspec
@@ -12,15 +12,12 @@ import msgspec
 from clankers.ctl.command import Ctl, common_options, normalize_project
 from clankers.ctl.formatting import format_duration, format_time, plural, since_callback, until_callback
 from clankers.ctl.ids import short_ids
-from clankers.ctl.output import Column, console, echo, one_line, plain, print_json, print_table, secho
+from clankers.ctl.output import Column, Console, console, echo, one_line, plain, print_json, print_table, secho
+from clankers.ctl.text import Text
 from clankers.ctl.transcript import MAX_TEXT_WIDTH, ROLE_STYLES
 from clankers_protocol.recall import RecallPreview
 from clankers_protocol.search import GraphOptions, Hit, Mode, Search, SearchResult, Source
 from clankers_protocol.sessions import SessionGet
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.text import Text
 
 MODE_NAMES = {"hybrid": "keyword and vector search", "keyword": "keyword search", "vector": "vector search"}
 
@@ -244,19 +241,15 @@ def _print_hits(ctl: Ctl, hits: Sequence[Hit], first_number: int) -> None:
             _print_block(out, highlight(hit.snippet, out), "", margin, width)
 
 
-def _print_block(out: "Console", block: "Text", label: str, margin: int, width: int) -> None:
+def _print_block(out: Console, block: Text, label: str, margin: int, width: int) -> None:
     """Print text with a margin, in which a label stands beside its first line."""
-    from rich.text import Text  # slow to load
-
     for line in block.wrap(out, width - margin, overflow="fold"):
         line.rstrip()
         out.print(Text(label.ljust(margin), "dim"), line, sep="")
         label = ""
 
 
-def _heading(hit: Hit, number: str, width: int) -> "Text":
-    from rich.text import Text  # slow to load
-
+def _heading(hit: Hit, number: str, width: int) -> Text:
     score = f"{hit.score:.3f}  "
     name = Text(hit_location(hit), "bold")
     name.truncate(max(width - len(number) - len(score), 8), overflow="ellipsis")
@@ -280,10 +273,8 @@ def hit_location(hit: Hit) -> str:
     return one_line(_abbreviate_home(path)) + lines
 
 
-def _origin(hit: Hit, session: str | None, score: float | None = None) -> "Text":
+def _origin(hit: Hit, session: str | None, score: float | None = None) -> Text:
     """Describe who wrote a hit, when and where. Below another hit of its session, its score replaces the place."""
-    from rich.text import Text  # slow to load
-
     ref = hit.ref
     role = one_line(ref.role or ("title" if _is_title(hit) else SOURCE_NAMES.get(hit.source, hit.source)))
     facts = [
@@ -308,10 +299,8 @@ def _abbreviate_home(path: str) -> str:
     return f"~{path.removeprefix(home)}" if path.startswith(f"{home}/") else path
 
 
-def highlight(snippet: str, out: "Console") -> "Text":
+def highlight(snippet: str, out: Console) -> Text:
     """Highlight the matched words on a terminal; elsewhere leave the marks around them."""
-    from rich.text import Text  # slow to load
-
     line = one_line(snippet)
     if not out.is_terminal or out.color_system is None:
         return Text(line)

@@ -38,6 +38,7 @@ from clankersd.capture.events import (
 )
 from clankersd.capture.identity import resolve_id
 from clankersd.db import Db, Notification, Store
+from clankersd.db.commit_priority import yield_to_commits
 from clankersd.db.group_commit import Outcome
 from clankersd.db.upsert import FILL, GIVEN, HIGHEST, KEEP, upsert
 from clankersd.index.chunks import ChunkedText
@@ -312,6 +313,7 @@ async def store_events(store: Store, events: list[PreparedEvent]) -> list[Outcom
 
 def prepare_event(index: Index, event: CapturedEvent) -> PreparedEvent:
     """Redact and chunk an event; raises RpcError for one that cannot be stored."""
+    yield_to_commits()
     match event:
         case SessionReported():
             return _prepare_session(event)

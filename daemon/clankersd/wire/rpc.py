@@ -2,6 +2,7 @@
 
 import inspect
 import secrets
+import time
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -11,6 +12,9 @@ import structlog
 
 import clankersd.wire.jsonschema_stub  # noqa: F401  # isort: skip  # before the next line
 from jsonrpcserver import Error, Success, async_dispatch
+from jsonrpcserver.result import ErrorResult
+from jsonrpcserver.sentinels import NODATA
+from oslash.either import Left
 
 from clankers_protocol.errors import (
     InternalError,
@@ -19,9 +23,11 @@ from clankers_protocol.errors import (
     MethodNotFound,
     ParseError,
     RpcError,
+    error_from,
 )
 from clankers_protocol.events import Envelope
-from clankers_protocol.wire import Method
+from clankers_protocol.wire import Method, result_type
+from clankersd.metrics import metrics, request_parts, timed_part
 from clankersd.wire import large_json
 from clankersd.wire.large_json import MAX_DEPTH
 from clankersd.wire.preparation import LARGE_REQUEST_BYTES, current_order
@@ -31,6 +37,7 @@ if TYPE_CHECKING:
     from clankersd.wire.connection import ClientConnection
 
 M = TypeVar("M", bound=Method[Any])
+Result = TypeVar("Result")
 Handler = Callable[["Daemon", M], Awaitable[Any]]
 Serve = Callable[["Daemon", Any], Awaitable[Any]]
 
@@ -74,17 +81,32 @@ def handles(method: type[M]) -> Callable[[Handler[M]], Handler[M]]:
 
     def register(handler: Handler[M]) -> Handler[M]:
         async def serve(daemon: "Daemon", params: Any) -> Any:
+            started = time.perf_counter()
+            parts: dict[str, float] = {}
+            request_parts.set(parts)  # each request runs in a task, and so in a context, of its own
+            outcome = "cancelled"
             try:
                 order = current_order.get()
                 if order is not None and order.is_blocked:
-                    await order.wait()
-                return Success(await handler(daemon, _parse(method, params)))
+                    with timed_part("order"):
+                        await order.wait()
+                reply = Success(await handler(daemon, _parse(method, params)))
+                outcome = "ok"
             except RpcError as error:
+                outcome = str(error.code)
                 return _error(error)
             except Exception:
+                outcome = str(InternalError.code)
                 error_id = secrets.token_hex(4)
                 log.exception("method failed", method=method.method, error_id=error_id)
                 return Error(InternalError.code, f"internal error {error_id}: see the daemon's log")
+            else:
+                return reply
+            finally:
+                seconds = time.perf_counter() - started
+                metrics.observe_request(method.method, outcome, seconds)
+                if seconds > daemon.config.slow_request_seconds:
+                    _log_slow(method.method, outcome, seconds, parts)
 
         serve.__signature__ = _ANY_SIGNATURE  # type: ignore[attr-defined]
         served[method.method] = serve
@@ -147,6 +169,19 @@ async def answer(daemon: "Daemon", request: Any) -> bytes | None:
     return cast(bytes, reply) or None  # jsonrpcserver's types do not know that our serializer makes bytes
 
 
+async def call(daemon: "Daemon", request: Method[Result]) -> Result:
+    """Call a method from inside the daemon; the parameters and the result are those of a request on the wire.
+
+    Raises the RpcError that the wire would carry.
+    """
+    outcome = await served[request.method](daemon, msgspec.to_builtins(request))
+    if isinstance(outcome, Left):
+        failure: ErrorResult = outcome._error
+        raise error_from(failure.code, failure.message, None if failure.data is NODATA else failure.data)
+    result = msgspec.json.encode(outcome._value.result)  # a handler may return what is encoded already
+    return cast(Result, msgspec.json.decode(result, type=result_type(type(request))))
+
+
 def error_reply(error: RpcError, reply_id: Any = None) -> bytes:
     """Encode an error reply that no handler made."""
     failure = {"code": error.code, "message": error.message}
@@ -207,6 +242,12 @@ def _unchanged(value: Any) -> Any:
 
 def _encode(reply: Any) -> Any:
     return msgspec.json.encode(reply)
+
+
+def _log_slow(method: str, outcome: str, seconds: float, parts: dict[str, float]) -> None:
+    metrics.slow_requests += 1
+    rounded = {part: round(spent, 3) for part, spent in parts.items()}
+    log.warning("slow request", method=method, outcome=outcome, seconds=round(seconds, 3), parts=rounded)
 
 
 def _log_failure(reply: Any) -> Any:

@@ -11,6 +11,7 @@ from clankers.ctl.doctor import files, setup
 from clankers.ctl.formatting import format_duration, plural
 from clankers.ctl.jobs import run_job_or_exit
 from clankers.ctl.output import Column, one_line, print_json, print_table, secho
+from clankers.ctl.text import Text
 from clankers.messages import BadReply, DaemonUnavailable
 from clankers_protocol.admin import DaemonStatus, Diagnosis, DoctorCheck, DoctorRepair, Finding, StatusReport
 from clankers_protocol.capture import CaptureStatus
@@ -103,8 +104,6 @@ def _diagnose_daemon(ctl: Ctl, repair: bool) -> Diagnosis:
 
 
 def _print_diagnosis(ctl: Ctl, diagnosis: Diagnosis) -> None:
-    from rich.text import Text  # slow to load
-
     counts = {state: sum(check.state == state for check in diagnosis.checks) for state in COLOURS}
     if ctl.json:
         print_json({"ok": not counts["problem"], "checks": diagnosis.checks, "repaired": diagnosis.repaired})

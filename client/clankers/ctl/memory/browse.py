@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import click
 
@@ -44,6 +44,7 @@ from clankers.ctl.output import (
     secho,
 )
 from clankers.ctl.search import MODE_NAMES, NOTHING_CLOSE, highlight, print_score_components
+from clankers.ctl.text import Text
 from clankers.ctl.transcript import MAX_TEXT_WIDTH
 from clankers_protocol.memories import (
     Memory,
@@ -61,9 +62,6 @@ from clankers_protocol.memories import (
     State,
 )
 from clankers_protocol.search import Mode
-
-if TYPE_CHECKING:
-    from rich.text import Text
 
 Sort = Literal["created", "updated", "salience", "importance", "accessed"]
 PAGE_SIZE = 100
@@ -190,8 +188,6 @@ def _print_search_result(ctl: Ctl, result: MemoryHits, request: MemorySearch) ->
 
 
 def _print_hits(hits: Sequence[MemoryHit], ids: Sequence[str]) -> None:
-    from rich.text import Text  # slow to load
-
     out = console()
     width = min(out.width, MAX_TEXT_WIDTH) if out.is_terminal else out.width
     margin = len(str(len(hits))) + 2
@@ -207,10 +203,8 @@ def _print_hits(hits: Sequence[MemoryHit], ids: Sequence[str]) -> None:
         _print_numbered(f"{number}.".ljust(margin), [heading, highlight(hit.snippet, out)], width)
 
 
-def _print_numbered(number: str, blocks: Sequence["Text"], width: int) -> None:
+def _print_numbered(number: str, blocks: Sequence[Text], width: int) -> None:
     """Print blocks of text with a hanging indent below a number."""
-    from rich.text import Text  # slow to load
-
     out = console()
     lead = Text(number, "dim")
     for block in blocks:
@@ -262,8 +256,6 @@ def history(ctl: Ctl, id: str, full: bool) -> None:  # noqa: A002  # the name on
 
 
 def _print_versions(ctl: Ctl, versions: Sequence[Memory]) -> None:
-    from rich.text import Text  # slow to load
-
     out = console()
     width = min(out.width, MAX_TEXT_WIDTH) if out.is_terminal else out.width
     ids = short_ids(ctl, "memory", [memory.id for memory in versions])

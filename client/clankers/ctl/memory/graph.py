@@ -14,7 +14,7 @@ from clankers.ctl.command import Ctl, common_options
 from clankers.ctl.ids import short_ids
 from clankers.ctl.memory.files import replace_file
 from clankers.ctl.memory.options import ALL_SCOPES, as_of_option, complete_memory_id, resolve_entity
-from clankers.ctl.output import console, echo, one_line, plain, print_json
+from clankers.ctl.output import echo, one_line, plain, print_json, rich_console
 from clankers_protocol.entities import Graph, GraphEdge, GraphNeighbors, GraphNode, RelationType
 from clankers_protocol.errors import NotFound
 
@@ -168,7 +168,7 @@ def _print_tree(ctl: Ctl, graph: Graph) -> None:
     root = spanning_tree(graph)
     tree = Tree(_node_text(root.node, shown_ids), guide_style="dim")
     _add_branches(tree, root, shown_ids)
-    console().print(tree)
+    rich_console().print(tree)
 
 
 def _add_branches(tree: "Tree", branch: Branch, shown_ids: dict[str, str]) -> None:

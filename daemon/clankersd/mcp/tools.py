@@ -7,14 +7,11 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, ClassVar, Protocol
+from typing import TYPE_CHECKING, Annotated, ClassVar, Protocol
 
 import msgspec
 from msgspec import Meta
 
-from clankers.aio import AsyncClient
-from clankers.ctl.formatting import format_time, parse_time
-from clankers.messages import Result
 from clankers_protocol.admin import DaemonStatus
 from clankers_protocol.agent_text import clean_line
 from clankers_protocol.errors import InvalidParams, MethodNotFound, NotFound
@@ -24,7 +21,13 @@ from clankers_protocol.memory_changes import MemoryDelete
 from clankers_protocol.recall import RecallGet, SessionInjections
 from clankers_protocol.search import Hit, IndexStatus, Ref, Search
 from clankers_protocol.sessions import Session, SessionList, SessionTimeline, TimelineEntry
+from clankers_protocol.times import format_time, parse_time
 from clankers_protocol.wire import Method
+from clankersd.wire import rpc
+from clankersd.wire.rpc import Result
+
+if TYPE_CHECKING:
+    from clankersd.app import Daemon
 
 Answer = str
 
@@ -42,18 +45,18 @@ PAGE_SIZE = 20
 
 @dataclass(frozen=True)
 class ToolContext:
-    """Connection to the daemon, and the project that the agent works in."""
+    """The daemon, and the project that the agent works in."""
 
-    client: AsyncClient
+    daemon: "Daemon"
     project: str
 
     async def call(self, request: Method[Result]) -> Result:
-        return await self.client.call(request)
+        return await rpc.call(self.daemon, request)
 
     async def call_or_none(self, request: Method[Result]) -> Result | None:
         """Call a method; return None if the object, or the method itself, does not exist."""
         try:
-            return await self.client.call(request)
+            return await self.call(request)
         except (NotFound, MethodNotFound):
             return None
 
