@@ -39,6 +39,7 @@ def connection(daemon: DaemonProcess) -> Iterator[RawConnection]:
         "events.batch of 5,000",
         "hook.event, claude-code tool",
         "thread.create, metadata",
+        "config.set, text",
         "recall.hook, huge prompt",
         "frame of empty arrays",
     ],
