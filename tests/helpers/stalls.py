@@ -316,10 +316,15 @@ case("memory.add, metadata")(
 case("memory.add, tags")(
     lambda size: [request("memory.add", content="of tags", tags=[f"t{n}" for n in range(size // 12)])]
 )
+
+
+def _record(number: int, characters: int) -> dict[str, Any]:
+    text = f"{number} {prose(min(20_000, characters))}"
+    return {"id": f"imported-{number}", "content": text, "createdAt": 1_700_000_000_000 + number}
+
+
 case("memory.import", settles=True)(
-    lambda size: [
-        request("memory.import", memories=[{"content": f"{n} {prose(min(20_000, size // 1200))}"} for n in range(1000)])
-    ]
+    lambda size: [request("memory.import", memories=[_record(n, size // 1200) for n in range(1000)])]
 )
 case("memory.search, huge query")(lambda size: [request("memory.search", query=prose(size))])
 case("memory.list, many scopes")(lambda size: [request("memory.list", scopes=[f"scope{n}" for n in range(100_000)])])
@@ -605,6 +610,10 @@ def run_case(daemon: DaemonProcess, one: Case, size: int, settle_seconds: float 
 def _outcome(reply: Any) -> str:
     if reply is None:
         return "hung up"
+    if isinstance(reply, dict) and (
+        refused := isinstance(reply.get("result"), dict) and reply["result"].get("refused")
+    ):
+        return f"{len(refused)} refused: {next(iter(refused.values()))}"[:60]
     if isinstance(reply, dict) and "error" in reply:
         return str(reply["error"]["message"])[:60]
     return "ok"
