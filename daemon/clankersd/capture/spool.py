@@ -295,9 +295,8 @@ def make_room(rejected: Path) -> None:
             status = path.lstat()
             if not stat.S_ISDIR(status.st_mode):
                 sizes[path] = status.st_size
-    count = total = 0
-    for path, size in sorted(sizes.items(), key=lambda item: item[1] > MAX_REJECTED_BYTES):
-        count += 1
+    total = 0
+    for count, (path, size) in enumerate(sorted(sizes.items(), key=lambda item: item[1] > MAX_REJECTED_BYTES), 1):
         total += size
         if count > MAX_REJECTED or (count > 1 and total > MAX_REJECTED_BYTES):
             path.unlink(missing_ok=True)

@@ -82,17 +82,20 @@ def _state(name: str, last: int | None, activity: int | None) -> tuple[Any, str]
     info = find_harness(name)
     has_plugin = info is not None and info.has_plugin
     if last is None and not activity:
-        return "never", f"nothing has come from {name}"
+        return "never", f"no events received from {name}"
     if last is None:
         install = f": clankers-ctl plugin install {name}" if has_plugin else ""
-        return "never", f"{name} is used here, but nothing has come from it{install}"
+        return "never", f"{name} is in use, but no events were received from it{install}"
     if activity and activity > last + DEAD_AFTER_MS:
         minutes = (activity - last) // 60_000
         check = f": see clankers-ctl plugin status {name}, and hook.log beside the daemon's log" if has_plugin else ""
-        return "dead", f"{name} was used {minutes:,} minutes after its last event: its hooks no longer reach us{check}"
+        return (
+            "dead",
+            f"{name} was used {minutes:,} minutes after its last event: its hooks no longer reach the daemon{check}",
+        )
     if clock.now() - last < ALIVE_MS:
-        return "alive", f"events come from {name}"
-    return "quiet", f"nothing has come from {name} for a while, and it was not used since"
+        return "alive", f"events are received from {name}"
+    return "quiet", f"no recent events from {name}, which was not used since the last one"
 
 
 def _spool_depth(folder: Path, spool: Spool) -> SpoolDepth:
