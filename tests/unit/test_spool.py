@@ -30,9 +30,14 @@ def test_make_room_deletes_the_oldest_rejected_events_beyond_the_size_limit(tmp_
 
 
 def test_make_room_leaves_one_event_even_if_it_exceeds_the_limit(tmp_path: Path) -> None:
-    put(tmp_path, 1, 10)
     large = put(tmp_path, 2, MAX_REJECTED_BYTES + 1)
     assert remaining(tmp_path) == [large]
+
+
+def test_make_room_deletes_a_file_beyond_the_limit_rather_than_all_others(tmp_path: Path) -> None:
+    names = [put(tmp_path, number, 10) for number in (1, 3)]
+    put(tmp_path, 2, MAX_REJECTED_BYTES + 1)
+    assert remaining(tmp_path) == names
 
 
 def test_make_room_deletes_the_oldest_events_beyond_the_count_limit(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -33,6 +34,7 @@ from clankersd.redaction.engine import count_redactions, without_secrets
 from clankersd.schedule.builtins import BUILTINS
 from clankersd.schedule.grammar import local_timezone, parse_schedule, parse_timezone
 from clankersd.schedule.runs import SELECT_RUN, run_from_row, skip_waiting_runs
+from clankersd.wire.preparation import prepare
 from clankersd.wire.rpc import handles
 
 if TYPE_CHECKING:
@@ -56,7 +58,7 @@ _DUE = f"{SELECT_ACTION} WHERE enabled = 1 AND next_run <= :at ORDER BY next_run
 
 @handles(ScheduleCreate)
 async def create(daemon: "Daemon", request: ScheduleCreate) -> ScheduledAction:
-    request, secrets = without_secrets(request)
+    request, secrets = await prepare(partial(without_secrets, request))
     now = clock.now()
     zone = request.timezone or local_timezone()
     planned = compute_next_run(request.schedule, zone, now)  # also validates the schedule of a disabled action
@@ -109,7 +111,7 @@ async def list_actions(daemon: "Daemon", request: ScheduleList) -> ActionPage:
 
 @handles(ScheduleUpdate)
 async def update(daemon: "Daemon", request: ScheduleUpdate) -> ScheduledAction:
-    request, secrets = without_secrets(request)
+    request, secrets = await prepare(partial(without_secrets, request))
     changes = {name: value for name, value in msgspec.structs.asdict(request).items() if value is not UNSET}
     del changes["id"]
     _check_builtin(changes.get("builtin"))
