@@ -69,7 +69,7 @@ def cli() -> None:
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @common_options
 def completion(ctl: Ctl, shell: str) -> None:
-    """Print a script for shell completion.
+    """Print a script for shell completion. Create the folder first if it does not exist.
 
     \b
     Examples:
