@@ -187,3 +187,13 @@ def test_examples_in_help_texts_have_options_that_exist() -> None:
             command = command.commands[words.pop(0)]
         with click.Context(command, resilient_parsing=True) as context:
             command.make_parser(context).parse_args(words)
+
+
+def test_examples_of_completion_work_in_a_home_without_their_folders(tmp_path: Path) -> None:
+    examples = (cli.commands["completion"].help or "").partition("Examples:")[2].strip()
+    environ = {"HOME": str(tmp_path), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "-e"], input=examples, env=environ, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    scripts = (".local/share/bash-completion/completions/clankers-ctl", ".zfunc/_clankers-ctl")
+    for script in (*scripts, ".config/fish/completions/clankers-ctl.fish"):
+        assert "_CLANKERS_CTL_COMPLETE" in (tmp_path / script).read_text()
