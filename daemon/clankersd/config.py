@@ -62,9 +62,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
     ] = 50_000
     chunk_tokens: Annotated[int, Meta(ge=32, le=4000, description="Maximum length of a chunk, in tokens.")] = 400
     chunk_overlap: Annotated[int, Meta(ge=0, le=1000, description="Overlap of consecutive chunks, in tokens.")] = 80
-    index_tools: Annotated[
-        bool, Meta(description="Index tool inputs and outputs too, not only files and commands.")
-    ] = False
+    index_tools: Annotated[bool, Meta(description="Index all of a tool call, not only its file and command.")] = False
     search_seconds: Annotated[
         float, Meta(gt=0, le=60, description="Seconds after which a search returns the results it has so far.")
     ] = 2
