@@ -17,7 +17,7 @@ SESSION = "5d6f0c9e-8d0e-4a52-9c4e-5f1f5c1b7a10"
 def run(command: list[str], environ: dict[str, str] | None = None, **options: Any) -> str:
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, **options)
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
-    return done.stdout
+    return str(done.stdout)
 
 
 class Newcomer:
