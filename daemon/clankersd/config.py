@@ -63,7 +63,12 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
         ),
     ] = 0
     embedding_cache_entries: Annotated[
-        int, Meta(ge=0, le=10_000_000, description="Number of vectors to cache for texts seen before.")
+        int,
+        Meta(
+            ge=0,
+            le=10_000_000,
+            description="Number of vectors to cache for texts seen before; the static embedder needs none.",
+        ),
     ] = 50_000
     chunk_tokens: Annotated[int, Meta(ge=32, le=4000, description="Maximum length of a chunk, in tokens.")] = 400
     chunk_overlap: Annotated[int, Meta(ge=0, le=1000, description="Overlap of consecutive chunks, in tokens.")] = 80
