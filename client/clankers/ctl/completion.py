@@ -13,15 +13,15 @@ from clankers.ctl.output import echo, print_json
 def completion(ctl: Ctl, shell: str) -> None:
     """Print a script for shell completion.
 
-    For zsh, add `fpath+=~/.zfunc` before `compinit` in ~/.zshrc.
+    For zsh, add `fpath+=~/.zfunc` before `compinit` in ~/.zshrc. The folder of the script has to exist:
+
+    \b
+      mkdir -p ~/.local/share/bash-completion/completions ~/.zfunc ~/.config/fish/completions
 
     \b
     Examples:
-      mkdir -p ~/.local/share/bash-completion/completions
       clankers-ctl completion bash > ~/.local/share/bash-completion/completions/clankers-ctl
-      mkdir -p ~/.zfunc
       clankers-ctl completion zsh > ~/.zfunc/_clankers-ctl
-      mkdir -p ~/.config/fish/completions
       clankers-ctl completion fish > ~/.config/fish/completions/clankers-ctl.fish
     """
     completer = get_completion_class(shell)
