@@ -1,5 +1,6 @@
 """Vectors: stored in vec0, and in a large index searched in a compact in-memory copy, in a worker thread."""
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -88,6 +89,15 @@ def nearest(
     )
     rows = db.fetch(sql, params | {"query": query, "k": k})
     return [(row["rowid"], 1.0 - row["distance"]) for row in rows]
+
+
+def read_vectors(db: Db, generation: Generation, chunks: list[int]) -> list[bytes]:
+    """Return the stored vectors of those of the chunks that have one."""
+    sql = f"""
+        SELECT vectors.embedding FROM json_each(:ids) CROSS JOIN {generation.vector_table} AS vectors
+          ON vectors.rowid = json_each.value
+    """
+    return [row[0] for row in db.tuples(sql, {"ids": json.dumps(chunks)})]
 
 
 def label_of(source: str, scope: str | None) -> str:
