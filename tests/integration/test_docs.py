@@ -27,7 +27,7 @@ BLOCK = re.compile(r"^```(sh|bash|console|python|)\n(.*?)^```", re.DOTALL | re.M
 NOT_RUN = (
     "claude", "make ", "pip ", "pip3 ", "pipx ", "uv ", "brew ",  # other programs, or the network
     "clankers-ctl service ", "clankers-ctl setup", "clankers-ctl daemon ",  # change this machine
-    "clankers-ctl capture pause", "clankers-ctl capture resume", "clankers-ctl project ",
+    "clankers-ctl project merge", "clankers-ctl project move", "clankers-ctl project rename",  # need two projects
     "clankers-ctl model use ollama", "clankers-ctl model use openai", "clankers-ctl model use gemini",
     "clankers-ctl model use ~/models", "clankers-ctl model use arctic", "clankers-ctl model pull",  # need a service
     "clankers-ctl backup restore", "clankers-ctl logs -f", "clankers-ctl memory edit", "clankers-ctl memory summarize",

@@ -37,7 +37,6 @@ _PROJECT_OF: dict[OwnerColumn, str] = {
     "document_chunk_id": "(SELECT project_id FROM documents WHERE id = "
     "(SELECT document_id FROM document_chunks WHERE id = :owner))",
     "skill_id": "NULL",
-    "session_title_id": _PROJECT_OF_SESSION,
 }
 _INSERT = {owner: _INSERT_TEMPLATE.format(owner=owner, project=_PROJECT_OF[owner]) for owner in OWNERS}
 _INDEX_FULL_TEXT = """
