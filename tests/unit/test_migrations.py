@@ -130,3 +130,17 @@ def test_a_database_of_the_original_clankers_is_taken_over(db: Db, tmp_path: Pat
     assert db.value("PRAGMA foreign_keys") == 1
     db.execute("DELETE FROM sessions")
     assert db.value("SELECT count(*) FROM messages") == 0
+
+
+def test_summaries_lose_the_orders_of_the_harness_and_titles_are_queued(db: Db, tmp_path: Path) -> None:
+    migrate(db, tmp_path)
+    while roll_back(db, tmp_path / "backups").after >= 11:
+        pass
+    orders = "If you need specific details from before compaction, read it.\nContinue the conversation from where it left"
+    db.execute(
+        "INSERT INTO sessions (id, title, summary, created_at, updated_at) VALUES ('s', 'Fix it', :summary, 1, 1)",
+        {"summary": f"Moved the cart.\n\n{orders}"},
+    )
+    migrate(db, tmp_path / "backups")
+    assert db.value("SELECT summary FROM sessions") == "Moved the cart."
+    assert db.value("SELECT owner FROM index_backlog WHERE kind = 'session title'") == "s"
