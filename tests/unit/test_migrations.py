@@ -136,7 +136,7 @@ def test_summaries_lose_the_orders_of_the_harness_and_titles_are_queued(db: Db, 
     migrate(db, tmp_path)
     while roll_back(db, tmp_path / "backups").after >= 11:
         pass
-    orders = "If you need specific details from before compaction, read it.\nContinue the conversation from where it left"
+    orders = "If you need specific details from before compaction, read it.\nContinue the conversation"
     db.execute(
         "INSERT INTO sessions (id, title, summary, created_at, updated_at) VALUES ('s', 'Fix it', :summary, 1, 1)",
         {"summary": f"Moved the cart.\n\n{orders}"},
