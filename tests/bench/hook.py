@@ -4,9 +4,9 @@ The hook is started as `clankers-ctl plugin install` writes it, and as the comma
 away, and hung (it accepts and never answers). All take turns in the same run, so that other work on the machine moves
 all figures together: trust the ratios. CPU is what the kernel says the process used. Exits 1 when a bar is missed.
 
-The real Claude Code answers one prompt from a mock model: without the plugin, with it, and with a plugin whose hooks
-run `true`, which shows what Claude Code itself spends on hooks. Its CPU is that of all the processes it started.
-CLAUDE_ROUNDS=0 leaves it out.
+The real Claude Code answers one prompt from a mock model: without the plugin, with it, and with one that does nothing
+(its hooks run `true`, its MCP server is a shell script), which shows what Claude Code itself spends on any plugin. Its
+CPU is that of all the processes it started. CLAUDE_ROUNDS=0 leaves it out.
 """
 
 import json
@@ -31,12 +31,14 @@ from rich.console import Console
 from rich.table import Table
 from tests.bench.__main__ import NO_EMBEDDER, Bar, judge, real_disk
 
+import clankers.mcp
 from clankers.ctl.plugin import hook_command, mcp_command
 
 ROUNDS = 30
 CLAUDE_ROUNDS = int(os.environ.get("CLAUDE_ROUNDS", "9"))
 MAX_CPU = 2.0
 MAX_CLAUDE_CPU_SECONDS = 0.15
+MAX_OWN_CPU_SECONDS = 0.1
 MAX_RELAY_MB = 12.0
 
 TOOL = {
@@ -57,6 +59,20 @@ PROMPT = {
     "prompt_id": "p",
     "prompt": "why is the watcher test flaky on slow machines?",
 }
+
+SHELL_SERVER = r"""
+read -r handshake < "$1/initialize"
+read -r tools < "$1/tools-list"
+while IFS= read -r line; do
+  id=${line#*\"id\":}
+  id=${id%%[,\}]*}
+  case "$line" in
+    *\"initialize\"*) printf '{"jsonrpc":"2.0","id":%s,"result":%s}\n' "$id" "$handshake" ;;
+    *\"tools/list\"*) printf '{"jsonrpc":"2.0","id":%s,"result":%s}\n' "$id" "$tools" ;;
+    *\"id\":*) printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"Method not found"}}\n' "$id" ;;
+  esac
+done
+"""
 
 console = Console(highlight=False, width=110)
 
@@ -132,25 +148,36 @@ def bars(runs: list[Measured]) -> list[Bar]:
     return [*found, Bar("CPU of the command clankers-hook / bare Python", command, MAX_CPU, ".2f")]
 
 
+def do_nothing(plugin: Path) -> None:
+    """Replace our processes by the cheapest that Claude Code takes: same hooks, same tools."""
+    hooks = json.loads((plugin / "hooks" / "hooks.json").read_bytes())
+    for hook in (hook for groups in hooks["hooks"].values() for group in groups for hook in group["hooks"]):
+        hook |= {"command": shutil.which("true"), "args": []}
+    (plugin / "hooks" / "hooks.json").write_text(json.dumps(hooks))
+    answers = json.loads(Path(clankers.mcp.__file__).with_name(clankers.mcp.OFFLINE_ANSWERS).read_bytes())
+    for name in ("initialize", "tools/list"):
+        (plugin / name.replace("/", "-")).write_text(json.dumps(answers[name]) + "\n")
+    server = plugin / "server.sh"
+    server.write_text(SHELL_SERVER)
+    (plugin / ".mcp.json").write_text(
+        json.dumps({"mcpServers": {"clankers": {"command": "/bin/sh", "args": [str(server), str(plugin)]}}})
+    )
+
+
 @contextmanager
 def claude_runs() -> Iterator[list[Measured]]:
-    """`claude -p` without the plugin, with it, and with hooks that do nothing; each in a home of its own."""
+    """`claude -p` without the plugin, with it, and with one that does nothing; each in a home of its own."""
     with ExitStack() as homes:
         runs = []
-        for name in ("without the plugin", "with the plugin", "with hooks that run true"):
+        for name in ("without the plugin", "with the plugin", "with a plugin that does nothing"):
             here = homes.enter_context(machine(lambda _: {"hello": [Reply("Hello.")]}))
             here.daemon.environ |= NO_EMBEDDER
             here.daemon.start()
             claude = ClaudeCode(here, claude_binary())
             if name != "without the plugin":
                 claude.plugin("install")
-            if name == "with hooks that run true":
-                plugin = here.home / "clankers" / "plugins" / "claude-code" / "clankers"
-                (plugin / ".mcp.json").unlink()
-                hooks = json.loads((plugin / "hooks" / "hooks.json").read_bytes())
-                for hook in (hook for groups in hooks["hooks"].values() for group in groups for hook in group["hooks"]):
-                    hook |= {"command": shutil.which("true"), "args": []}
-                (plugin / "hooks" / "hooks.json").write_text(json.dumps(hooks))
+            if name == "with a plugin that does nothing":
+                do_nothing(here.home / "clankers" / "plugins" / "claude-code" / "clankers")
             words = f"cd {here.project} && exec {claude.binary} -p '[[hello]] hello' --dangerously-skip-permissions"
             environ = here.environ | claude.environ()
             runs.append(Measured(f"claude -p {name}", ["/bin/sh", "-c", words], Path(os.devnull), environ))
@@ -190,8 +217,13 @@ def claude_bars() -> list[Bar]:
     for run in runs:
         shown.add_row(run.what, f"{statistics.median(run.cpu) * 1e3:.0f}", f"{statistics.median(run.wall) * 1e3:.0f}")
     console.print(shown, "\n")
-    more = statistics.median(with_ - without for without, with_ in zip(runs[0].cpu, runs[1].cpu, strict=True))
-    return [Bar("CPU seconds that the plugin adds to claude -p", more, MAX_CLAUDE_CPU_SECONDS, ".3f")]
+    without, ours, nothing = (run.cpu for run in runs)
+    more = statistics.median(each - other for each, other in zip(ours, without, strict=True))
+    own = statistics.median(each - other for each, other in zip(ours, nothing, strict=True))
+    return [
+        Bar("CPU seconds that the plugin adds to claude -p", more, MAX_CLAUDE_CPU_SECONDS, ".3f"),
+        Bar("CPU seconds that it adds to one that does nothing", own, MAX_OWN_CPU_SECONDS, ".3f"),
+    ]
 
 
 def main() -> int:

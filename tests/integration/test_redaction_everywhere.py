@@ -80,6 +80,9 @@ SCRIPT: tuple[tuple[str, dict[str, Any]], ...] = (
         "harness": "generic", "event": {"message": {"id": "m3", "sessionId": "s2", "textContent": SECRET}},
     }),
     ("log.write", {}),
+    ("mcp.message", {"project": "/w", "message": {
+        "jsonrpc": "2.0", "id": 1, "method": "tools/call",
+        "params": {"name": "remember", "arguments": {"content": f"The agent was told {SECRET} by its user."}}}}),
     ("memory.add", {"content": f"one fact {SECRET}", "supersedes": None, "session_id": "s1"}),
     ("memory.add", {"content": f"another thing entirely {SECRET}", "supersedes": None, "force": True}),
     ("memory.update", {"id": "$memory.add", "clear": None, "session_id": "s1"}),
