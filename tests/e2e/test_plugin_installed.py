@@ -30,7 +30,7 @@ def test_an_installed_plugin_captures_and_leaves_no_trace() -> None:
         asked = {"type": "user", "message": {"role": "user", "content": "[[greet]] say good morning"}}
         command = [binary, "-p", "--input-format", "stream-json", "--output-format", "stream-json", "--verbose"]
         claude = ClaudeCode(here, binary)
-        events = here.run(command, claude._environ(), json.dumps(asked) + "\n")
+        events = here.run(command, claude.environ(), json.dumps(asked) + "\n")
         session = next(event["session_id"] for event in events if event.get("subtype") == "init")
         with here.daemon.connect() as connection:
             eventually(
