@@ -1,6 +1,5 @@
 """JSON-RPC: dispatch of requests to handlers, and encoding of replies. The only user of jsonrpcserver."""
 
-import inspect
 import secrets
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
@@ -10,7 +9,11 @@ import msgspec
 import structlog
 
 import clankersd.wire.jsonschema_stub  # noqa: F401  # isort: skip  # before the next line
-from jsonrpcserver import Error, Success, async_dispatch
+from jsonrpcserver import Error, Success
+from jsonrpcserver.async_dispatcher import call
+from jsonrpcserver.dispatcher import to_response
+from jsonrpcserver.request import Request
+from jsonrpcserver.response import to_serializable
 
 from clankers_protocol.errors import (
     InternalError,
@@ -59,16 +62,6 @@ class _Served(dict[str, Serve]):
 served = _Served()
 
 
-class _AnySignature(inspect.Signature):
-    """Signature of `serve`. jsonrpcserver binds the arguments for each call, and they always fit."""
-
-    def bind(self, *args: Any, **kwargs: Any) -> Any:
-        return None
-
-
-_ANY_SIGNATURE = _AnySignature()
-
-
 def handles(method: type[M]) -> Callable[[Handler[M]], Handler[M]]:
     """Register the decorated function as the handler of `method`."""
 
@@ -86,7 +79,6 @@ def handles(method: type[M]) -> Callable[[Handler[M]], Handler[M]]:
                 log.exception("method failed", method=method.method, error_id=error_id)
                 return Error(InternalError.code, f"internal error {error_id}: see the daemon's log")
 
-        serve.__signature__ = _ANY_SIGNATURE  # type: ignore[attr-defined]
         served[method.method] = serve
         return handler
 
@@ -136,15 +128,14 @@ async def answer(daemon: "Daemon", request: Any) -> bytes | None:
     if problem := _find_problem(request):
         reply_id = request.get("id") if isinstance(request, dict) else None
         return error_reply(InvalidRequest(f"invalid request: {problem}"), reply_id)
-    reply = await async_dispatch(
-        {**request, "params": {"params": request.get("params", _MISSING)}, "id": request.get("id")},
-        served,
-        context=daemon,
-        deserializer=_unchanged,
-        validator=_unchanged,
-        serializer=_encode if "id" in request else _log_failure,
-    )
-    return cast(bytes, reply) or None  # jsonrpcserver's types do not know that our serializer makes bytes
+    # jsonrpcserver's steps for one valid request. Its `async_dispatch` would make another task of each, for batches,
+    # which connection.py takes apart.
+    one = Request(request["method"], {"params": request.get("params", _MISSING)}, request.get("id"))
+    reply = to_serializable(to_response(one, await call(one, daemon, served[one.method])))
+    if "id" in request:
+        return msgspec.json.encode(reply)
+    _log_failure(reply)
+    return None
 
 
 def error_reply(error: RpcError, reply_id: Any = None) -> bytes:
@@ -201,15 +192,6 @@ def _find_problem(request: Any) -> str | None:
     return None
 
 
-def _unchanged(value: Any) -> Any:
-    return value
-
-
-def _encode(reply: Any) -> Any:
-    return msgspec.json.encode(reply)
-
-
-def _log_failure(reply: Any) -> Any:
+def _log_failure(reply: Any) -> None:
     if error := reply.get("error"):
         log.warning("notification failed", code=error["code"], error=error["message"])
-    return b""
