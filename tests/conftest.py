@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from helpers.daemon import DaemonProcess, RawConnection, running_daemon
-from helpers.store import clear
+from helpers.store import delete_everything
 from hypothesis import HealthCheck, settings
 
 # The same cases on every run, however busy the machine: a failure means something, and means it again.
@@ -39,35 +39,32 @@ def home() -> Iterator[Path]:
         yield Path(folder)
 
 
+def user_home(folder: Path) -> dict[str, str]:
+    """Environment of a user with an empty home folder: daemons of tests read nothing of yours."""
+    user = folder / "user"
+    user.mkdir(exist_ok=True)
+    return {"HOME": str(user), "XDG_DATA_HOME": str(user / "share")}
+
+
 @pytest.fixture
 def fresh_daemon(home: Path) -> Iterator[DaemonProcess]:
-    """A real daemon process with an empty database, for this test alone."""
-    with running_daemon(home) as process:
+    """A real daemon process with an empty database, for this test alone; `home / "user"` is its user's home."""
+    with running_daemon(home, **user_home(home)) as process:
         yield process
-
-
-@pytest.fixture
-def daemon(fresh_daemon: DaemonProcess) -> DaemonProcess:
-    return fresh_daemon
 
 
 @pytest.fixture(scope="module")
 def shared_daemon() -> Iterator[DaemonProcess]:
-    """A real daemon process for all tests of a file; tests leave nothing behind that another would see."""
-    with tempfile.TemporaryDirectory(prefix="clk-") as folder, running_daemon(Path(folder)) as process:
-        yield process
-
-
-@pytest.fixture
-def connection(daemon: DaemonProcess) -> Iterator[RawConnection]:
-    """A connection to a real daemon."""
-    with daemon.connect() as raw:
-        yield raw
+    """A real daemon process for all tests of a file; use `rpc` too in tests that store something."""
+    with tempfile.TemporaryDirectory(prefix="clk-") as path:
+        home = Path(path)
+        with running_daemon(home, **user_home(home)) as process:
+            yield process
 
 
 @pytest.fixture
 def rpc(shared_daemon: DaemonProcess) -> Iterator[RawConnection]:
-    """A connection to the shared daemon; sessions and memories are deleted after the test."""
+    """A connection to the shared daemon; everything stored in it is deleted after the test."""
     with shared_daemon.connect() as connection:
         yield connection
-        clear(connection)
+    delete_everything(shared_daemon)

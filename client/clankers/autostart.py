@@ -1,4 +1,4 @@
-"""Start of the daemon by a hook: detached, at most one, without waiting for it."""
+"""Start of the daemon by a hook or by clankers-ctl: detached, at most one, without waiting for it."""
 
 import os
 import sys
@@ -37,24 +37,47 @@ HOOK_VARIABLES = ("CLANKERS_HOOK_AUTOSTART", "CLANKERS_RECALL_SECONDS")
 SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
-def start_daemon() -> None:
-    """Start `clankersd`, unless the settings forbid it, a service manager runs it, or it was started recently."""
-    if read_setting("hook_autostart").lower() in ("false", "0", "off", "no") or _is_managed_service():
-        return
+STARTED_RECENTLY = "it was started a moment ago"
+
+
+def start_daemon(*, forced: bool = False) -> int | str:
+    """Start `clankersd`; return its process id, or the reason why it was not started.
+
+    It is not started if the settings forbid it, a service manager runs it, or it was started recently. The owner's own
+    request (`forced`) needs neither the setting nor the pause.
+    """
+    if not forced and read_setting("hook_autostart").lower() in ("false", "0", "off", "no"):
+        return "the setting hook_autostart is off"
+    if is_managed_service():
+        return "it is managed as a service"
     try:
         make_folder(data_folder())
         if os.stat(data_folder()).st_uid != os.geteuid():
             write_log("daemon not started: its data belongs to another user")  # happens under sudo
-            return
+            return f"{data_folder()} belongs to another user"
         lock = os.open(f"{data_folder()}/autostart.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        if not _was_started_recently(lock) and _claim_start(lock) and os.fork() == 0:
-            _run_daemon()
-        os.close(lock)
+        try:
+            if (not forced and _was_started_recently(lock)) or not _claim_start(lock, forced):
+                return STARTED_RECENTLY
+            if (child := os.fork()) == 0:
+                _run_daemon()
+            return child
+        finally:
+            os.close(lock)
     except OSError as error:
         write_log(f"cannot start the daemon: {error}")
+        return str(error)
 
 
-def _is_managed_service() -> bool:
+def forget_start() -> None:
+    """Allow the next start at once: the daemon that was started last has worked, and was stopped by its owner."""
+    try:
+        os.truncate(f"{data_folder()}/autostart.lock", 0)
+    except OSError:
+        pass
+
+
+def is_managed_service() -> bool:
     """Is our unit installed in systemd or launchd, which then decide when the daemon runs?"""
     home = os.path.expanduser("~")
     if sys.platform == "darwin":
@@ -70,7 +93,7 @@ def _was_started_recently(lock: int) -> bool:
     return started.isdigit() and 0 <= time.time_ns() - int(started) < RETRY_SECONDS * 1e9
 
 
-def _claim_start(lock: int) -> bool:
+def _claim_start(lock: int, forced: bool) -> bool:
     """Record the start time under an exclusive lock; return False if another hook was faster."""
     import fcntl  # rarely needed
 
@@ -78,7 +101,7 @@ def _claim_start(lock: int) -> bool:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    if _was_started_recently(lock):
+    if not forced and _was_started_recently(lock):
         return False
     os.ftruncate(lock, 0)
     os.pwrite(lock, b"%d\n" % time.time_ns(), 0)

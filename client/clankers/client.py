@@ -196,7 +196,8 @@ def _connect(path: str, deadline: float) -> socket.socket:
             time.sleep(0.01)  # the backlog of the socket is full, and there is no event to wait for
         except OSError as error:
             connection.close()
-            raise DaemonUnavailable.at(path, error.strerror or str(error)) from error
+            is_absent = isinstance(error, FileNotFoundError | ConnectionRefusedError)
+            raise DaemonUnavailable.at(path, error.strerror or str(error), is_absent=is_absent) from error
         else:
             return connection
 

@@ -17,15 +17,22 @@ _NULL = msgspec.Raw(b"null")
 
 
 class DaemonUnavailable(ConnectionError):
-    """No daemon listens on the socket, or the connection was lost before it replied."""
+    """No daemon listens on the socket, or the connection was lost before it replied.
+
+    `is_absent` is True if nobody listens at all, so that a daemon may be started.
+    """
+
+    is_absent = False
 
     @classmethod
-    def at(cls, path: str, reason: str | None) -> "DaemonUnavailable":
+    def at(cls, path: str, reason: str | None, *, is_absent: bool = False) -> "DaemonUnavailable":
         """Make the error for a socket that cannot be connected to."""
-        return cls(
-            f"clankersd does not answer on {path} ({reason}). "
-            "Start it with `clankersd`, or install it as a service: `clankers-ctl service install`."
+        error = cls(
+            f"clankersd does not answer on {path} ({reason}). Start it with `clankers-ctl daemon start` (or run "
+            "`clankersd`), or install it as a service: `clankers-ctl service install`."
         )
+        error.is_absent = is_absent
+        return error
 
     @classmethod
     def connection_lost(cls, request: Method[Any]) -> "DaemonUnavailable":

@@ -16,9 +16,11 @@ import structlog
 from structlog.typing import EventDict
 
 from clankers_protocol.paths import Paths
-from clankersd import config, log
+from clankersd import backups, config, log
+from clankersd.admin.projects import follow_merge
 from clankersd.admin.query_pool import QueryPool
-from clankersd.capture import lost_events
+from clankersd.capture import lost_events, opt_out
+from clankersd.capture.pause import Pauses
 from clankersd.capture.spool import Spool
 from clankersd.capture.transcripts import Transcripts
 from clankersd.config import Config, Loaded
@@ -32,8 +34,11 @@ from clankersd.index import backlog, reindex
 from clankersd.index.files.sync import FileSync, WatchSettings
 from clankersd.index.index import Index
 from clankersd.index.queue import EmbeddingQueue
+from clankersd.mcp.server import RunningCalls
 from clankersd.memories import maintenance
 from clankersd.memories.extraction import service as extraction
+from clankersd.metrics import metrics
+from clankersd.projects.identification import ProjectIdentification
 from clankersd.redaction.engine import redact_all
 from clankersd.schedule.scheduler import Scheduler
 from clankersd.search.engine import SearchEngine
@@ -49,11 +54,17 @@ FEATURES = (
     "admin.client_config",
     "admin.database",
     "admin.doctor",
+    "admin.forgetting",
+    "admin.id_lookup",
+    "admin.metrics",
+    "admin.projects",
     "admin.query",
     "admin.status",
+    "backups",
     "capture.handlers",
     "capture.hooks",
     "capture.imports",
+    "capture.pause",
     "capture.status",
     "documents.batch",
     "documents.chunk_search",
@@ -62,6 +73,7 @@ FEATURES = (
     "documents.ingest",
     "embedders.catalog",
     "index.handlers",
+    "mcp.server",
     "memories.add",
     "memories.entities",
     "memories.transfer",
@@ -89,6 +101,9 @@ FEATURES = (
 for _feature in FEATURES:
     import_module(f"clankersd.{_feature}")
 
+INDEX_SOURCES = {"files": "memory", "sessions": "sessions", "tools": "tools"}
+"""Names of the indexed sources in the settings, with those that the index stores."""
+
 DRAIN_SECONDS = 5.0
 RESTART_SECONDS = 5.0
 
@@ -110,12 +125,15 @@ class Daemon:
     documents: Documents = field(default_factory=Documents)
     queries: QueryPool = field(default_factory=QueryPool)
     searches: FairLimiter = field(default_factory=search_turns)
+    mcp_calls: RunningCalls = field(default_factory=RunningCalls)
     search_engine: SearchEngine = field(init=False)
     server: Server = field(init=False)
     spool: Spool = field(init=False)
     transcripts: Transcripts = field(init=False)
     scheduler: Scheduler = field(init=False)
     extractor: extraction.Extractor = field(init=False)
+    rebuilder: reindex.Rebuilder = field(init=False)
+    pauses: Pauses = field(init=False)
     background: Callable[..., Any] = field(init=False)
     stopping: anyio.Event = field(default_factory=anyio.Event)
     started: float = field(default_factory=time.monotonic)
@@ -131,10 +149,12 @@ class Daemon:
             seconds=self.config.search_seconds,
         )
         self.server = Server(partial(rpc.answer, self), lambda: self.config.max_connections, self.hub.remove_connection)
+        self.pauses = Pauses(self.paths.data)
         self.spool = Spool(self, self.paths.spool)
         self.transcripts = Transcripts(self)
         self.scheduler = Scheduler(self)
         self.extractor = extraction.Extractor(self)
+        self.rebuilder = reindex.Rebuilder(self.index, self.queue, self.files, self.jobs)
 
     @property
     def config(self) -> Config:
@@ -168,7 +188,8 @@ def index_settings(config: Config) -> tuple[EmbedderSettings, int, int, tuple[st
         dims=config.embedder_dims or None,
         weight=config.embedder_weight or None,
     )
-    sources = ("memory", "sessions", "tools") if config.index_tools else ("memory", "sessions")
+    chosen = {*config.index_sources, *(["tools"] if config.index_tools else [])}
+    sources = tuple(INDEX_SOURCES[name] for name in INDEX_SOURCES if name in chosen)
     return settings, config.chunk_tokens, config.chunk_overlap, sources
 
 
@@ -177,6 +198,7 @@ def watch_settings(config: Config) -> WatchSettings:
     return WatchSettings(
         roots=tuple(Path(path).expanduser() for path in config.watch_roots),
         extra=tuple(Path(path).expanduser() for path in config.watch_extra),
+        projects=config.watch_projects,
         agent_files=config.watch_agent_files,
         debounce_ms=config.watch_debounce_ms,
         poll=config.watch_poll,
@@ -209,7 +231,7 @@ async def running(paths: Paths, flags: Mapping[str, Any], hook_start: HookStart 
         index = Index(store, *index_settings(loaded.config))
         index.max_tool_output_chars = loaded.config.tool_output_characters
         queue = EmbeddingQueue(index, loaded.config.embedding_cache_entries)
-        files = FileSync(index, watch_settings(loaded.config))
+        files = FileSync(index, watch_settings(loaded.config), opt_out.is_opted_out)
         hub = Hub(store)
         store.publish = hub.publish
         daemon = Daemon(paths, loaded, flags, log_file, store, hub, Jobs(store), index, queue, files)
@@ -269,6 +291,7 @@ def _services(daemon: Daemon) -> dict[str, Callable[[], Awaitable[None]]]:
         "schedule": daemon.scheduler.run,
         "embed": daemon.queue.run,
         "chunk": partial(backlog.process_backlog, daemon.index),
+        "rebuild": daemon.rebuilder.run,
         "sweep": partial(reindex.sweep_periodically, daemon.index),
         "files": daemon.files.run,
         "documents": daemon.documents.worker.run,
@@ -276,6 +299,8 @@ def _services(daemon: Daemon) -> dict[str, Callable[[], Awaitable[None]]]:
         "ingest": partial(batch.resume, daemon),
         "extract": daemon.extractor.run,
         "maintain": partial(maintenance.run_maintenance, daemon),
+        "backups": partial(backups.run_daily_backups, daemon),
+        "projects": ProjectIdentification(daemon.store, partial(follow_merge, daemon)).run,
         "spool": daemon.spool.run,
         "transcripts": daemon.transcripts.run,
         "logs": partial(log.remove_old_logs, daemon.log_file, lambda: daemon.config.log_retention_days),
@@ -290,6 +315,7 @@ async def _run_service(name: str, service: Callable[[], Awaitable[None]]) -> Non
             await service()
         except Exception:
             structlog.get_logger(component=name).exception("service failed")
+            metrics.service_restarts[name] += 1
             await anyio.sleep(RESTART_SECONDS)
         else:
             return

@@ -1,6 +1,7 @@
 """Settings: defaults, overridden by clankers.toml, then by the environment, then by flags."""
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +18,10 @@ from clankersd.safe_files import UnsafeFile, read_regular
 
 Origin = Literal["default", "file", "environment", "flag"]
 LogLevel = Literal["debug", "info", "warn", "error"]
+IndexSource = Literal["files", "sessions", "tools"]
+PATH_LISTS = ("watch_roots", "watch_extra", "transcript_folders")
+"""Settings that list files and folders."""
+
 MAX_FILE_BYTES = 1024 * 1024
 
 
@@ -67,7 +72,13 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
     ] = 50_000
     chunk_tokens: Annotated[int, Meta(ge=32, le=4000, description="Maximum length of a chunk, in tokens.")] = 400
     chunk_overlap: Annotated[int, Meta(ge=0, le=1000, description="Overlap of consecutive chunks, in tokens.")] = 80
-    index_tools: Annotated[bool, Meta(description="Index tool inputs and outputs too.")] = False
+    index_sources: Annotated[
+        list[IndexSource],
+        Meta(description="What to index: files (memory files), sessions (messages, titles), tools (all of a call)."),
+    ] = msgspec.field(default_factory=lambda: ["files", "sessions"])
+    index_tools: Annotated[
+        bool, Meta(description="Index all of a tool call, not only its file and command: as tools in index_sources.")
+    ] = False
     search_seconds: Annotated[
         float, Meta(gt=0, le=60, description="Seconds after which a search returns the results it has so far.")
     ] = 2
@@ -134,6 +145,9 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
     watch_roots: Annotated[
         list[str], Meta(description="Workspaces whose MEMORY.md, memory.md and memory/**/*.md files to index.")
     ] = msgspec.field(default_factory=list)
+    watch_projects: Annotated[
+        bool, Meta(description="Index these files of every project in which a session runs, too.")
+    ] = True
     watch_extra: Annotated[list[str], Meta(description="Additional Markdown files and folders to index.")] = (
         msgspec.field(default_factory=list)
     )
@@ -159,7 +173,8 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
         float, Meta(gt=0, le=60, description="Seconds to wait for recall before a prompt continues without it.")
     ] = 1
     hook_autostart: Annotated[
-        bool, Meta(description="Let a hook start the daemon if it is not running and no service manages it.")
+        bool,
+        Meta(description="Let hooks and clankers-ctl start the daemon if it is not running and no service manages it."),
     ] = True
     tool_output_characters: Annotated[
         int, Meta(ge=100, le=10_000_000, description="Maximum length of a stored tool output, in characters.")
@@ -173,6 +188,14 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
     document_seconds: Annotated[
         int, Meta(ge=1, le=3600, description="Timeout for extracting the text of a document, in seconds.")
     ] = 120
+    backup_hours: Annotated[
+        float, Meta(ge=0, le=8760, description="Make a backup every this many hours; 0 makes none by itself.")
+    ] = 24
+    backup_keep: Annotated[int, Meta(ge=1, le=1000, description="Number of automatic backups to keep.")] = 7
+    slow_request_seconds: Annotated[
+        float,
+        Meta(gt=0, le=3600, description="Log requests that take longer than this many seconds."),
+    ] = 1
     max_connections: Annotated[
         int,
         Meta(ge=1, le=4096, description="Maximum number of concurrent connections; one process may hold half of them."),
@@ -236,13 +259,14 @@ def load(
     """
     values: dict[str, Any] = {}
     origins: dict[str, Origin] = {}
-    file_values = _read_file(path)
+    text = _read_file(path)
+    file_values = _parse_file(path, text)
     ignored: list[IgnoredSetting] = []
     if hook_start:
         environ = {}
         file_values, ignored = hook_start.select(path, file_values)
     for key, value in file_values.items():
-        values[key], origins[key] = _convert(key, value, str(path)), "file"
+        values[key], origins[key] = _convert(key, value, f"{path}{_find_line(text, key)}"), "file"
     for key in Config.__struct_fields__:
         variable = f"CLANKERS_{key.upper()}"
         if environ.get(variable):
@@ -257,17 +281,30 @@ def load(
 
 def write_setting(path: Path, key: str, value: Any) -> None:
     """Set one key in the file (None removes it) and preserve the rest of its text."""
-    if value is not None:
-        value = _convert(key, value, path.name, strict=False)
-    elif key not in Config.__struct_fields__:
-        raise _unknown_key(key, path.name)
+    write_settings(path, {key: value})
+
+
+def write_settings(path: Path, values: Mapping[str, Any]) -> None:
+    """Set keys in the file (None removes one) all at once, and preserve the rest of its text."""
+    converted: dict[str, Any] = {}
+    for key, value in values.items():
+        if key not in Config.__struct_fields__:
+            raise _unknown_key(key, path.name)
+        converted[key] = None
+        if value is not None:
+            converted[key] = checked = _convert(key, value, path.name, strict=False)
+            if key in PATH_LISTS:
+                _check_paths(key, checked)
+    text = _read_file(path)
+    _parse_file(path, text)  # says better than tomlkit what is wrong
     import tomlkit  # only needed here, and not at the start
 
-    document = tomlkit.parse(path.read_text("utf-8")) if path.exists() else tomlkit.document()
-    if value is None:
-        document.pop(key, None)
-    else:
-        document[key] = value
+    document = tomlkit.parse(text)
+    for key, value in converted.items():
+        if value is None:
+            document.pop(key, None)
+        else:
+            document[key] = value
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_file(path, tomlkit.dumps(document).encode())
@@ -275,13 +312,53 @@ def write_setting(path: Path, key: str, value: Any) -> None:
         raise ConfigError(f"{error.filename or path}: {error.strerror}") from error
 
 
-def _read_file(path: Path) -> dict[str, Any]:
+def _check_paths(key: str, paths: list[str]) -> None:
+    """Raise ConfigError for a path that is relative, or that is not there when it is set."""
+    for each in paths:
+        path = Path(each).expanduser()
+        if not path.is_absolute():
+            raise ConfigError(f"{key}: {each!r} must begin with / or ~")
+        if not path.exists():
+            raise ConfigError(f"{key}: {each!r} does not exist: create it first")
+
+
+def _read_file(path: Path) -> str:
+    """Return the text of the file; empty if there is none."""
     try:  # the path may be a link, but not a device or a pipe
-        return tomllib.loads(read_regular(os.path.realpath(path), max_bytes=MAX_FILE_BYTES).decode())
+        data = read_regular(os.path.realpath(path), max_bytes=MAX_FILE_BYTES)
     except FileNotFoundError:
-        return {}
-    except (OSError, UnsafeFile, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        return ""
+    except (OSError, UnsafeFile) as error:
         raise ConfigError(f"{path}: {error}") from error
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        line, column = _position(data[: error.start].decode(errors="replace"))
+        raise ConfigError(f"{path}, line {line}, column {column}: it is not UTF-8") from error
+
+
+def _parse_file(path: Path, text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        problem, _, place = str(error).rpartition(" (at ")
+        if found := re.fullmatch(r"line (\d+), column (\d+)\)", place):
+            line, column = int(found[1]), int(found[2])
+        else:
+            line, column = _position(text.rstrip())
+        advice = "correct it, or remove the line"
+        raise ConfigError(f"{path}, line {line}, column {column}: {problem or error}; {advice}") from error
+
+
+def _position(text: str) -> tuple[int, int]:
+    """Return the line and column after `text`."""
+    return text.count("\n") + 1, len(text) - text.rfind("\n")
+
+
+def _find_line(text: str, key: str) -> str:
+    """Return the place of a key in the file, as errors name it; empty if it cannot be found."""
+    found = re.search(rf"^[ \t]*[\"']?{re.escape(key)}[\"']?[ \t]*=", text, re.MULTILINE)
+    return f", line {_position(text[: found.start()])[0]}" if found else ""
 
 
 def _convert(key: str, value: Any, where: str, *, strict: bool = True) -> Any:
@@ -298,8 +375,13 @@ def _convert(key: str, value: Any, where: str, *, strict: bool = True) -> Any:
 
 
 def _reason(error: Exception, hint: Any) -> str:
-    choices = get_args(get_args(hint)[0]) if get_origin(get_args(hint)[0]) is Literal else ()
-    return f"it must be one of {', '.join(map(str, choices))}" if choices else str(error)
+    kind = get_args(hint)[0]
+    is_list = get_origin(kind) is list
+    kind = get_args(kind)[0] if is_list else kind
+    choices = get_args(kind) if get_origin(kind) is Literal else ()
+    if choices:
+        return f"{'each item' if is_list else 'it'} must be one of {', '.join(map(str, choices))}"
+    return f"it must be a list: {error}" if is_list else str(error)
 
 
 def _unknown_key(key: str, where: str) -> ConfigError:

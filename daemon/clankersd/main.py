@@ -10,18 +10,21 @@ from collections.abc import AsyncIterator, Mapping
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
+import msgspec
 import structlog
 
 from clankers_protocol.paths import Paths, default_paths
 from clankers_protocol.terminal import sanitize
 from clankersd import config
-from clankersd.app import Daemon, running
 from clankersd.config import ConfigError
 from clankersd.hook_start import HookStart
 from clankersd.wire.sockets import StartRefused
+
+if TYPE_CHECKING:
+    from clankersd.app import Daemon
 
 GC_THRESHOLD_OBJECTS = 20_000
 """Allocation threshold of the garbage collector. Requests leave few reference cycles, and with Python's default of 700
@@ -54,20 +57,28 @@ def main() -> None:
     os.environ["RAYON_NUM_THREADS"] = "1"
     flags = {"log_level": options.log_level} if options.log_level else {}
     try:
-        if options.check_config:
-            config.load(_paths(options).config, flags)
-            return
         paths = _paths(options)
+        if options.check_config or options.show_config or options.set_config:
+            _run_config_command(options, paths, flags)
+            return
         by_hook = None
         if options.started_by_hook is not None:
             by_hook = HookStart.parse(paths.database, options.started_by_hook)
         anyio.run(_run, paths, flags, by_hook, backend_options={"use_uvloop": find_spec("uvloop") is not None})
     except* ConfigError as group:
         _exit_with_error(group, EXIT_CONFIG)
-    except* StartRefused as group:
+    except* (StartRefused, OSError) as group:
         _exit_with_error(group, EXIT_REFUSED)
-    except* OSError as group:
-        _exit_with_error(group, EXIT_REFUSED)
+
+
+def _run_config_command(options: argparse.Namespace, paths: Paths, flags: Mapping[str, Any]) -> None:
+    """Check, show or change the settings without starting the daemon."""
+    if options.set_config:
+        key, value = options.set_config
+        config.write_setting(paths.config, key, msgspec.json.decode(value))
+    settings = config.load(paths.config, flags).describe()
+    if not options.check_config:
+        sys.stdout.write(msgspec.json.encode(settings).decode())
 
 
 def _exit_with_error(group: BaseExceptionGroup[Exception], code: int) -> None:
@@ -96,6 +107,13 @@ def _parser() -> argparse.ArgumentParser:
         "--log-level", choices=["debug", "info", "warn", "error"], help="log this level and those above it"
     )
     parser.add_argument("--check-config", action="store_true", help="check the settings and exit")
+    parser.add_argument("--show-config", action="store_true", help="print the settings as JSON and exit")
+    parser.add_argument(
+        "--set-config",
+        nargs=2,
+        metavar=("KEY", "JSON"),
+        help="write a setting to the file (null removes it), print all settings as JSON and exit",
+    )
     parser.add_argument(
         "--started-by-hook",
         nargs="?",
@@ -122,6 +140,8 @@ def _paths(options: argparse.Namespace) -> Paths:
 
 
 async def _run(paths: Paths, flags: Mapping[str, Any], by_hook: HookStart | None) -> None:
+    from clankersd.app import running  # slow to load, and not needed to check the settings
+
     # Signals are caught before any client can connect.
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         async with running(paths, flags, by_hook) as daemon, anyio.create_task_group() as tasks:
@@ -133,7 +153,7 @@ async def _run(paths: Paths, flags: Mapping[str, Any], by_hook: HookStart | None
             tasks.cancel_scope.cancel()
 
 
-async def _handle_signals(signals: AsyncIterator[signal.Signals], daemon: Daemon) -> None:
+async def _handle_signals(signals: AsyncIterator[signal.Signals], daemon: "Daemon") -> None:
     async for number in signals:
         if number == signal.SIGHUP:
             await _reload(daemon)
@@ -146,7 +166,7 @@ async def _handle_signals(signals: AsyncIterator[signal.Signals], daemon: Daemon
         return
 
 
-async def _reload(daemon: Daemon) -> None:
+async def _reload(daemon: "Daemon") -> None:
     try:
         await daemon.reload()
     except ConfigError as error:

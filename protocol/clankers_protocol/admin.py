@@ -94,6 +94,7 @@ class StatusReport(Wire):
     sizes: Sizes | None
     counts: dict[str, int]
     warnings: list[str] = field(default_factory=list)
+    subscriptions: int = 0
 
 
 class DaemonStatus(Method[StatusReport]):
@@ -120,9 +121,12 @@ class IgnoredSetting(Wire):
 
 
 class Settings(Wire):
+    """All settings. `notes` says what a change that was just made still needs, or has started."""
+
     path: str
     settings: list[Setting]
     ignored: list[IgnoredSetting] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 class DaemonConfig(Method[Settings]):
@@ -136,7 +140,7 @@ class DaemonConfigure(Method[Settings]):
 
     method: ClassVar[str] = "daemon.configure"
     key: str
-    value: str | int | float | bool | None
+    value: str | int | float | bool | list[str] | None
 
 
 class DaemonReload(Method[Settings]):

@@ -34,9 +34,14 @@ The few format characters that are visible (U+0600 and its like) are not among t
 """
 _NONCHARACTERS = "".join(f"{chr(plane + 0xFFFE)}-{chr(plane + 0xFFFF)}" for plane in range(0, 0x110000, 0x10000))
 _UNPRINTABLE = rf"\ud800-\udfff\ue000-\uf8ff\ufdd0-\ufdef\U000f0000-\U000ffffd\U00100000-\U0010fffd{_NONCHARACTERS}"
+VISIBLE_SEQUENCE = (
+    f"{'|'.join(_TAGS.values())}|[0-9#*]\ufe0f\u20e3|{_ONE_EMOJI}(?:\u200d{_ONE_EMOJI})*"
+    f"|(?<=[{_JOINING}])[\u200c\u200d](?=[{_JOINING}])"
+)
+"""Pattern of sequences in which an invisible character is part of what is seen: emoji, flags, joined letters."""
+
 _CHARACTER = re.compile(
-    f"(?P<keep>{'|'.join(_TAGS.values())}|[0-9#*]\ufe0f\u20e3|{_ONE_EMOJI}(?:\u200d{_ONE_EMOJI})*"
-    f"|(?<=[{_JOINING}])[\u200c\u200d](?=[{_JOINING}]))"
+    f"(?P<keep>{VISIBLE_SEQUENCE})"
     "|(?P<newline>\r\n?|[\x0b\x0c\x85\u2028\u2029])"
     "|(?P<blank>[\x00-\x08\x0e-\x1f\x7f-\x9f\u2800])"
     f"|(?P<invisible>[{_INVISIBLE}]+)"
@@ -79,6 +84,11 @@ RESERVED_PREFIXES = (
     "task-notification",
     "user-prompt-submit-hook",
     "user-memory-input",
+    "|im_start",
+    "|im_end",
+    "|endoftext",
+    "|start_header_id",
+    "|eot_id",
 )
 RESERVED_NAMES = ("system", "invoke")
 """Tags by which clankers or a harness marks what an agent reads; a prefix reserves whatever begins with it.

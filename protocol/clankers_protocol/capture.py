@@ -1,8 +1,8 @@
 """Capture status per harness, and import of existing harness history."""
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from msgspec import field
+from msgspec import Meta, field
 
 from clankers_protocol.admin import JobStarted
 from clankers_protocol.wire import Method, Time, Wire
@@ -36,7 +36,7 @@ class HarnessCapture(Wire):
 class RejectedEvent(Wire):
     """A spooled event that cannot be stored. Its file is moved to the `rejected` folder of the spool.
 
-    `problem` gives the reason; it is null for a file that was set aside before the daemon started.
+    `problem` gives the reason; it is null for a file that was rejected before the daemon started.
     """
 
     name: str
@@ -93,10 +93,43 @@ class TranscriptReading(Wire):
     last_read_at: int | None
 
 
+class Pause(Wire):
+    """A pause of capture, everywhere or in one project, from `since` to `until`; null until it is ended."""
+
+    project: str | None
+    since: int
+    until: int | None
+
+
+class PauseReport(Wire):
+    """The pauses in force, and how many were `ended` by this request."""
+
+    paused: list[Pause]
+    ended: int = 0
+
+
+class CapturePause(Method[PauseReport]):
+    """Store no events from now on, of one project or of all, until `capture.resume` or for so many `seconds`.
+
+    Events that happen during a pause are never stored: they are not spooled, and not read from transcripts later.
+    """
+
+    method: ClassVar[str] = "capture.pause"
+    project: Annotated[str, Meta(max_length=4096)] | None = None
+    seconds: Annotated[float, Meta(gt=0, le=366 * 86_400)] | None = None
+
+
+class CaptureResume(Method[PauseReport]):
+    """End the pause of a project, or without `project` all pauses."""
+
+    method: ClassVar[str] = "capture.resume"
+    project: Annotated[str, Meta(max_length=4096)] | None = None
+
+
 class CaptureReport(Wire):
     """Capture status. `ok` is true if no harness is dead, no event was rejected or skipped, and none lost within a day.
 
-    `redacted` counts redacted secrets by kind.
+    `redacted` counts redacted secrets by kind. `paused` lists the pauses in force.
     """
 
     ok: bool
@@ -105,6 +138,7 @@ class CaptureReport(Wire):
     transcripts: TranscriptReading
     redacted: dict[str, int]
     lost: LostEvents | None = None
+    paused: list[Pause] = field(default_factory=list)
 
 
 class CaptureStatus(Method[CaptureReport]):
@@ -114,7 +148,8 @@ class CaptureStatus(Method[CaptureReport]):
 
 
 class ImportSummary(Wire):
-    """Result of an import: new rows by table. With `dryRun`, the rows that an import would add."""
+    """Result of an import: new rows by table, and the folders that were searched. With `dryRun`, the rows that an
+    import would add."""
 
     harness: str
     dry_run: bool
@@ -128,6 +163,7 @@ class ImportSummary(Wire):
     malformed: int
     opted_out: int
     unreadable: int
+    folders: list[str] = field(default_factory=list)
 
 
 class ImportStart(Method[JobStarted]):

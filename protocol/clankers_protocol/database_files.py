@@ -1,11 +1,136 @@
-"""Replace the database file so that every moment leaves a usable database."""
+"""Files of the database: describe, copy and check a backup, and replace the database so that it is always usable."""
 
 import os
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clankers_protocol.backups import BackupFile
+
+if TYPE_CHECKING:
+    import apsw
 
 COMPANIONS = ("-wal", "-shm", "-journal")
 """Files that SQLite keeps beside a database; those of one database must never lie beside another."""
+
+
+BACKUP_NAME = re.compile(r"clankers-(?P<time>\d{8}T\d{12})-(?P<reason>.+)\.db")
+SHRUNK_SHARE = 0.5
+"""A backup with less than this share of the rows of an earlier one does not replace it."""
+
+CAPTURED_TABLES = ("sessions", "messages", "tools", "memories", "documents")
+
+
+def describe_backup(path: Path) -> BackupFile:
+    """Describe a backup from its file and the number of its rows; `problem` says why it cannot be restored."""
+    import apsw  # slow to load
+
+    file = path.stat()
+    made_at, reason = int(file.st_mtime * 1000), ""
+    if name := BACKUP_NAME.fullmatch(path.name):
+        reason = name["reason"]
+        with suppress(ValueError):  # no such date: somebody renamed the file
+            made_at = int(datetime.strptime(f"{name['time']}+0000", "%Y%m%dT%H%M%S%f%z").timestamp() * 1000)
+    backup = BackupFile(path.name, str(path), made_at, file.st_size, reason)
+    try:
+        with closing(_open_immutable(path)) as db:
+            counts = count_rows(db)
+    except apsw.Error as error:
+        backup.problem = str(error)
+        return backup
+    if "sessions" not in counts:
+        backup.problem = "it is not a database of clankers"
+        return backup
+    backup.sessions = counts["sessions"]
+    backup.rows = sum(counts.get(table, 0) for table in CAPTURED_TABLES)
+    return backup
+
+
+def list_backups(folder: Path) -> list[BackupFile]:
+    """Describe every backup in a folder, newest first."""
+    backups = [describe_backup(path) for path in folder.glob("*.db")]
+    return sorted(backups, key=lambda backup: (backup.made_at, backup.name), reverse=True)
+
+
+def select_obsolete(backups: Iterable[BackupFile], keep: int) -> list[BackupFile]:
+    """Select the backups to delete so that the `keep` newest remain.
+
+    The last good backup stays, however old it is: the newest one that is intact and has at least half as many rows as
+    the largest. So an empty or damaged database never replaces the backups of a full one. A backup with a date in the
+    future counts as the oldest: the clock was wrong when it was made.
+    """
+    now = time.time() * 1000
+    newest_first = sorted(backups, key=lambda one: (one.made_at <= now, one.made_at, one.name), reverse=True)
+    most_rows = max((backup.rows or 0 for backup in newest_first), default=0)
+    good = [backup for backup in newest_first if backup.rows and backup.rows >= most_rows * SHRUNK_SHARE]
+    return [backup for backup in newest_first[keep:] if backup not in good[:1]]
+
+
+def check_database(path: Path) -> tuple[list[str], dict[str, int]]:
+    """Run SQLite's integrity check on a file that nobody writes; return the problems, and the rows of each table."""
+    import apsw  # slow to load
+
+    try:
+        with closing(_open_immutable(path)) as db:
+            problems = [str(row[0]) for row in db.execute("PRAGMA integrity_check") if row[0] != "ok"]
+            return problems, count_rows(db)
+    except apsw.Error as error:
+        return [str(error)], {}
+
+
+def count_rows(db: "apsw.Connection") -> dict[str, int]:
+    """Count the rows of every table except virtual ones."""
+    names = db.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'")
+    return {str(name): int(db.execute(f'SELECT count(*) FROM "{name}"').get) for (name,) in names.fetchall()}
+
+
+def count_backup_rows(path: Path) -> dict[str, int]:
+    """Count the rows of every table of a backup."""
+    with closing(_open_immutable(path)) as db:
+        return count_rows(db)
+
+
+def copy_database(source: Path, new: Path, is_stopped: Callable[[], bool] = lambda: False) -> dict[str, int]:
+    """Copy a backup, including the content of its WAL, and check the copy; return the rows of each table.
+
+    Raises ValueError if the backup is damaged or no database of clankers. The copy has no WAL, and no WAL fits it.
+    """
+    import apsw  # slow to load
+
+    for leftover in new.parent.glob(f"{new.name}*"):
+        leftover.unlink()
+    os.close(os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    try:
+        with (
+            closing(apsw.Connection(str(source), flags=apsw.SQLITE_OPEN_READONLY)) as original,
+            closing(apsw.Connection(str(new))) as copy,
+        ):
+            with copy.backup("main", original, "main") as copying:
+                while not copying.done and not is_stopped():
+                    copying.step(4096)
+            copy.pragma("journal_mode", "delete")
+            copy.pragma("application_id", secrets.randbelow(2**31 - 1) + 1)
+    except apsw.Error as error:
+        raise ValueError(f"{source} cannot be restored: {error}") from error
+    problems, counts = check_database(new)
+    if problems:
+        raise ValueError(f"{source} is damaged: {problems[0]}. Nothing was changed.")
+    if "sessions" not in counts:
+        raise ValueError(f"{source} is not a database of clankers. Nothing was changed.")
+    sync(new)
+    return counts
+
+
+def _open_immutable(path: Path) -> "apsw.Connection":
+    import apsw  # slow to load
+
+    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+    return apsw.Connection(f"{path.absolute().as_uri()}?immutable=1", flags=flags)
 
 
 def replace_database(database: Path, new: Path, why: str) -> Path | None:

@@ -40,6 +40,7 @@ class Memory(Wire):
     scope: str
     project_id: str | None
     project_path: str | None
+    project_name: str | None
     importance: float
     confidence: float
     salience: float
@@ -63,12 +64,19 @@ class Memory(Wire):
     source_message_id: str | None
 
 
+def scope_label(memory: Memory) -> str:
+    """Return the scope of a memory as people read it: that of its own project has the project's name, not its id."""
+    if memory.project_name and memory.scope == f"project:{memory.project_id}":
+        return f"project:{memory.project_name}"
+    return memory.scope
+
+
 class Scoped(Method[Result], Generic[Result], kw_only=True):
     """Visibility parameters of every memory method.
 
     `scopes` lists the scopes that the caller may read and write; an empty list permits none. `project` then narrows the
     selection further. Without `scopes` the caller has `global`, `agent:<agent>` and the scope of its project (`project`
-    is a path or an id). For this call, memories in other scopes do not exist.
+    is a folder, name or id). For this call, memories in other scopes do not exist.
     """
 
     scopes: Annotated[list[ScopeSelector], Meta(max_length=100)] | None = None
@@ -118,11 +126,13 @@ class MemoryAdd(Scoped[Added]):
 
 
 class MemoryGet(Scoped[Memory]):
-    """Return one memory in any state, or with `asOf` as it was at that time."""
+    """Return one memory in any state, or with `asOf` as it was known at that time. `validAt` requires that it was true
+    at that time."""
 
     method: ClassVar[str] = "memory.get"
     id: MemoryId
     as_of: Time | None = None
+    valid_at: Time | None = None
 
 
 class MemoryPage(Wire):
@@ -149,12 +159,17 @@ class Selection(Scoped[Result], Generic[Result], kw_only=True):
 
 
 class MemoryList(Selection[MemoryPage]):
-    """List memories, newest first by default. With `asOf`, list those that were known and valid at that time. `include`
-    adds states other than `current`."""
+    """List memories, newest first by default. `include` adds states other than `current`.
+
+    Two times can be asked about. `asOf`: what was known at that time, with the values of that time. `validAt`: what was
+    true at that time, by what is known now. With both: what was known at `asOf` about `validAt`. `asOf` alone asks
+    about that same time.
+    """
 
     method: ClassVar[str] = "memory.list"
     include: Annotated[list[State], Meta(max_length=6)] = msgspec.field(default_factory=list)
     as_of: Time | None = None
+    valid_at: Time | None = None
     sort: Literal["created", "updated", "salience", "importance", "accessed"] = "created"
     limit: Limit = 50
     cursor: Cursor | None = None
@@ -178,16 +193,19 @@ class MemoryHits(Wire):
     degraded: str | None
     took_ms: float
     cursor: str | None = None
+    weak: bool = False
 
 
 class MemorySearch(Selection[MemoryHits], kw_only=True):
     """Find memories by keyword and vector search, best first. The ranking combines relevance with salience, importance
-    and recency. Searching does not reinforce a memory; `memory.touch` does."""
+    and recency. Searching does not reinforce a memory; `memory.touch` does. `asOf` and `validAt` are those of
+    `memory.list`."""
 
     method: ClassVar[str] = "memory.search"
     query: Annotated[str, Meta(min_length=1, max_length=10_000)]
     include: Annotated[list[State], Meta(max_length=6)] = msgspec.field(default_factory=list)
     as_of: Time | None = None
+    valid_at: Time | None = None
     mode: Mode = "hybrid"
     min_score: Fraction = 0.0
     limit: Annotated[int, Meta(ge=1, le=100)] = 10
@@ -298,11 +316,14 @@ class Context(Wire):
 
 
 class MemoryContext(Scoped[Context]):
-    """Build a bounded block for a prompt from the memories that match `query` best, or without a query from the pinned
-    and strongest ones. Near-duplicates appear once. The block is labelled as recalled data, not instructions."""
+    """Build the block of memories that recall would put into a prompt: those that match `query`, or without a query
+    the pinned and strongest ones. It is what an agent gets, line by line, without the sessions and passages of recall.
+
+    `maxCharacters` and `limit` default to those of recall. Near-duplicates appear once.
+    """
 
     method: ClassVar[str] = "memory.context"
     query: Annotated[str, Meta(min_length=1, max_length=10_000)] | None = None
-    max_characters: Annotated[int, Meta(ge=200, le=100_000)] = 4000
-    limit: Annotated[int, Meta(ge=1, le=100)] = 15
+    max_characters: Annotated[int, Meta(ge=200, le=100_000)] | None = None
+    limit: Annotated[int, Meta(ge=1, le=100)] | None = None
     exclude: Annotated[list[MemoryId], Meta(max_length=1000)] = msgspec.field(default_factory=list)

@@ -38,7 +38,11 @@ class MentionRecord(Wire, forbid_unknown_fields=True):
 class MemoryRecord(Wire, forbid_unknown_fields=True):
     """An exported memory with its id and times. Importance may also be on a scale of 1 to 5.
 
-    The scope of the memory's own project (`project:<projectId>`) is mapped to the project at `projectPath` here.
+    An import begins the memory's decay at `salience`, at the time of the import: `salienceAt` only says when the
+    exporting database had that value.
+
+    The scope of the memory's own project (`project:<projectId>`) is mapped to the project here that has the repository
+    `projectRepository` or lies at `projectPath`.
     """
 
     id: NewMemoryId
@@ -51,6 +55,7 @@ class MemoryRecord(Wire, forbid_unknown_fields=True):
     scope: Scope = "global"
     project_id: Name | None = None
     project_path: Annotated[str, Meta(max_length=4096)] | None = None
+    project_repository: Annotated[str, Meta(max_length=500)] | None = None
     importance: Annotated[float, Meta(ge=0, le=5)] = 0.5
     confidence: Fraction = 0.5
     salience: Fraction = 1.0

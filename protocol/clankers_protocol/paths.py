@@ -1,11 +1,10 @@
 """File locations shared by the daemon and its clients."""
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-
-import platformdirs
 
 SOCKET_NAME = "dxta-clankers.sock"
 
@@ -31,8 +30,14 @@ class Paths:
 
 def default_paths(environ: Mapping[str, str] = os.environ) -> Paths:
     """Return the paths of the current user. Each CLANKERS_…_PATH variable overrides one of them."""
-    root = environ.get("CLANKERS_DATA_PATH")
-    data = Path(root).expanduser() / "clankers" if root else platformdirs.user_data_path("clankers", False)
+    home = Path(environ.get("HOME") or Path.home())
+    is_mac = sys.platform == "darwin"
+    data_root = environ.get("CLANKERS_DATA_PATH") or environ.get("XDG_DATA_HOME", "").strip()
+    data_default = home / ("Library/Application Support" if is_mac else ".local/share")
+    data = (Path(data_root).expanduser() if data_root else data_default) / "clankers"
+    config_root = environ.get("XDG_CONFIG_HOME", "").strip()
+    config_default = home / ("Library/Application Support" if is_mac else ".config")
+    config = (Path(config_root).expanduser() if config_root else config_default) / "clankers" / "clankers.toml"
 
     def chosen(variable: str, default: Path) -> Path:
         given = environ.get(variable)
@@ -43,5 +48,5 @@ def default_paths(environ: Mapping[str, str] = os.environ) -> Paths:
         database=chosen("CLANKERS_DB_PATH", data / "clankers.db"),
         socket=chosen("CLANKERS_SOCKET_PATH", data / SOCKET_NAME),
         logs=chosen("CLANKERS_LOG_PATH", data / "logs"),
-        config=chosen("CLANKERS_CONFIG_PATH", platformdirs.user_config_path("clankers", False) / "clankers.toml"),
+        config=chosen("CLANKERS_CONFIG_PATH", config),
     )

@@ -2,7 +2,7 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from clankers_protocol.admin import JobStarted
 from clankers_protocol.wire import MAX_INTEGER, Cursor, Id, Method, Name, ScopeSelector, Time, Wire
@@ -47,6 +47,7 @@ class Ref(Wire, omit_defaults=True):
     start_line: int | None = None
     end_line: int | None = None
     memory_id: str | None = None
+    memory_category: str | None = None
     project_path: str | None = None
     document_id: str | None = None
     document_title: str | None = None
@@ -97,7 +98,8 @@ class Hit(Wire):
 
 class SearchResult(Wire):
     """Search result. `mode` is the mode actually used; `pending` chunks have no vector yet; `degraded` states what is
-    missing from this result and why."""
+    missing from this result and why. `weak` means that nothing close to the query was found, and that the hits are only
+    the nearest of what there is."""
 
     hits: list[Hit]
     mode: Mode
@@ -105,6 +107,7 @@ class SearchResult(Wire):
     degraded: str | None
     took_ms: float
     cursor: str | None = None
+    weak: bool = False
 
 
 class Search(Method[SearchResult]):
@@ -113,8 +116,9 @@ class Search(Method[SearchResult]):
     The query is plain text without any syntax. `minScore` never removes a keyword hit. `halfLifeDays` halves the score
     of a hit for each such period of age; `diversity` (0 to 1) ranks near-duplicates lower.
 
-    Long-term memories are limited to `scopes`, or by default to the global scope, the `agent`'s and the project's. With
-    `asOf`, the search covers memories that were known and valid at that time.
+    Long-term memories are limited to `scopes`, or by default to the global scope, the `agent`'s and the project's;
+    without `scopes`, `project` narrows everything but memories. `asOf` and `validAt` select memories that were known,
+    and that were true, at a time (see `memory.list`).
     """
 
     method: ClassVar[str] = "search"
@@ -124,6 +128,7 @@ class Search(Method[SearchResult]):
     scopes: Annotated[list[ScopeSelector], Meta(max_length=100)] | None = None
     agent: Name | None = None
     as_of: Time | None = None
+    valid_at: Time | None = None
     session_id: Id | None = None
     since: Time | None = None
     until: Time | None = None
@@ -219,12 +224,16 @@ class IndexRemove(Method[Synced]):
 class Reindex(Method[JobStarted]):
     """Rebuild the index as a job. The live index stays in use until the new one is complete and replaces it.
 
-    With `embedder` (and `model`) the configuration is changed first; otherwise the configured embedder is used.
+    With `embedder` (and `model`) the job switches to that embedder; otherwise the configured embedder is used.
+    `settings` changes further settings of the embedder at the same time: `embedder_url`, `embedder_key_file`,
+    `embedder_dims` and `embedder_weight`; null removes one. If the embedder does not answer, the job fails before it
+    changes anything. If it fails later or is cancelled, it restores the settings.
     """
 
     method: ClassVar[str] = "reindex"
     embedder: Literal["static", "onnx", "openai", "ollama", "gemini", "none"] | None = None
     model: str | None = None
+    settings: dict[str, str | int | float | None] = field(default_factory=dict)
 
 
 class Model(Wire):

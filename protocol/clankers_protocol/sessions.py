@@ -142,7 +142,7 @@ class SessionGet(Method[Session]):
 
 
 class SessionList(Method[SessionPage]):
-    """List sessions, newest first. `project` is a path or a project id; `since` and `until` limit the start time."""
+    """List sessions, newest first. `project` is a folder, name or id; `since` and `until` limit the start time."""
 
     method: ClassVar[str] = "session.list"
     project: str | None = None
@@ -221,24 +221,6 @@ class SessionTimeline(Method[Timeline]):
     session_id: Id
     limit: Limit = 200
     cursor: Cursor | None = None
-
-
-class Project(Wire):
-    """A project: the repository or folder in which sessions ran."""
-
-    id: str
-    path: str
-    name: str | None
-    sessions: int
-    created_at: int
-    last_session_at: int | None
-
-
-class ProjectList(Method[list[Project]]):
-    """List projects, the most recently used first."""
-
-    method: ClassVar[str] = "project.list"
-    limit: Limit = 1000
 
 
 class Usage(Wire):

@@ -140,13 +140,14 @@ class ScoredSkill(Wire):
 
 
 class FoundSkills(Wire):
-    """Skills, best first. For `mode`, `pending` and `degraded` see `search`."""
+    """Skills, best first. For `mode`, `pending`, `degraded` and `weak` see `search`."""
 
     skills: list[ScoredSkill]
     mode: Mode
     pending: int
     degraded: str | None
     took_ms: float
+    weak: bool = False
 
 
 class SkillSearch(Method[FoundSkills]):

@@ -41,9 +41,9 @@ class Subscribe(Method[Subscribed]):
     """Receive changes on this connection, each after its commit, as `subscription.changed` notifications.
 
     All given conditions must hold: `id` of the changed object, `sessionId` and `chatId` of sessions and messages,
-    `project` (a path or id) of sessions, messages, memories and documents, `role` of messages. A thread is a session.
-    The subscription ends with the connection, with `unsubscribe`, or with the notification `subscription.dropped` if
-    the client reads too slowly.
+    `project` (a folder, name or id) of sessions, messages, memories and documents, `role` of messages. A thread is a
+    session. The subscription ends with the connection, with `unsubscribe`, or with the notification
+    `subscription.dropped` if the client reads too slowly.
     """
 
     method: ClassVar[str] = "subscribe"

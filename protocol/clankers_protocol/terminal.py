@@ -2,6 +2,8 @@
 
 import re
 
+from clankers_protocol.agent_text import VISIBLE_SEQUENCE
+
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 # Control characters become pictures of themselves; newline and tab stay. Some terminals take U+009B for ESC [.
@@ -11,25 +13,23 @@ _CONTROLS |= {0x7F: "\N{SYMBOL FOR DELETE}"} | dict.fromkeys(range(0x80, 0xA0), 
 # Separators of lines and paragraphs, and characters that change the direction of the text around them.
 _DIRECTION = "\u2028\u2029\u202a-\u202e\u2066-\u2069"
 
-# Characters without a shape: soft hyphen, fillers, zero-width space, direction marks, invisible operators,
-# deprecated format characters, byte order mark, interlinear annotations.
-_SHAPELESS = (
-    "\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u2060-\u2065\u206a-\u206f"
-    "\u3164\ufeff\uffa0\ufff0-\ufffb"
+# Characters without a shape: soft hyphen, fillers, zero-width space, direction marks, invisible operators, joiners,
+# variation selectors, deprecated format characters, byte order mark, interlinear annotations, musical and shorthand
+# controls, the empty braille pattern.
+_INVISIBLE = (
+    "\xad\u034f\u061c\u070f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2060-\u2065\u206a-\u206f\u2800\u3164"
+    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    "\U000e0080-\U000e0fff"
 )
-_SELECTORS = "\ufe00-\ufe0f\U000e0100-\U000e01ef"
-_JOINERS = "\u200c\u200d"
 _TAGS = "\U000e0000-\U000e007f"
+_IDEOGRAPH = "\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 
-_NATIONS = ("gbeng", "gbsct", "gbwls")
-_FLAGS = "|".join("".join(chr(0xE0000 + ord(letter)) for letter in nation) + "\U000e007f" for nation in _NATIONS)
-
-_REORDERING = re.compile(f"[{_DIRECTION}]")
-_INVISIBLE = re.compile(f"[{_SHAPELESS}]")
-_TAGGED = re.compile(f"(\U0001f3f4(?:{_FLAGS}))|[{_TAGS}]+")
-_JOINED = re.compile(f"([^\\s{_SELECTORS}{_JOINERS}]?)([{_SELECTORS}{_JOINERS}]+)")
-_ONE_JOINER = re.compile(f"[{_SELECTORS}]?[{_JOINERS}]?")
-_UNSAFE_IN_JSON = re.compile(f"[\x7f-\x9f{_DIRECTION}{_SHAPELESS}{_SELECTORS}{_JOINERS}{_TAGS}]")
+_SEQUENCE = re.compile(
+    f"(?P<keep>{VISIBLE_SEQUENCE}|(?<=[{_IDEOGRAPH}])[\ufe00-\ufe02\U000e0100-\U000e01ef])"
+    f"|(?P<replace>[{_DIRECTION}]|[{_TAGS}]+)|(?P<remove>[{_INVISIBLE}]+)"
+)
+_UNSAFE_IN_JSON = re.compile(f"(?P<keep>{VISIBLE_SEQUENCE})|[\x7f-\x9f{_DIRECTION}{_INVISIBLE}{_TAGS}]")
+_CLUSTER = re.compile(rf"(?:{VISIBLE_SEQUENCE}|.)[\u0300-\u036f\u20d0-\u20ff]*", re.DOTALL)
 
 
 def sanitize(text: str) -> str:
@@ -38,11 +38,7 @@ def sanitize(text: str) -> str:
     Newlines, tabs and emoji stay, joined emoji and flags too.
     """
     text = text.replace("\r\n", "\n").translate(_CONTROLS)
-    if text.isascii():
-        return text
-    text = _INVISIBLE.sub("", _REORDERING.sub(REPLACEMENT, text))
-    text = _TAGGED.sub(lambda found: found[1] or REPLACEMENT, text)
-    return _JOINED.sub(_keep_one_joiner, text)
+    return text if text.isascii() else _SEQUENCE.sub(_make_visible, text)
 
 
 def escape_json(text: str) -> str:
@@ -50,13 +46,17 @@ def escape_json(text: str) -> str:
     return _UNSAFE_IN_JSON.sub(_escape, text)
 
 
-def _keep_one_joiner(found: re.Match[str]) -> str:
-    """Keep one variation selector and one joiner after a visible character: more of them hide data."""
-    character, run = found.groups()
-    allowed = _ONE_JOINER.match(run)
-    return character + allowed[0] if character and allowed else character
+def clusters(text: str) -> list[str]:
+    """Split a text into what is seen as one character, so that it can be cut between two."""
+    return _CLUSTER.findall(text)
+
+
+def _make_visible(found: re.Match[str]) -> str:
+    return found["keep"] or (REPLACEMENT if found["replace"] else "")
 
 
 def _escape(found: re.Match[str]) -> str:
+    if found["keep"]:
+        return found["keep"]
     units = found[0].encode("utf-16-be").hex()
     return "".join(f"\\u{units[start : start + 4]}" for start in range(0, len(units), 4))

@@ -53,7 +53,7 @@ class ThreadGet(Method[Thread]):
 
 
 class ThreadList(Method[ThreadPage]):
-    """List threads of one chat, of one project (path or id) or all, the most recently changed first."""
+    """List threads of one chat, of one project (folder, name or id) or all, the most recently changed first."""
 
     method: ClassVar[str] = "thread.list"
     chat_id: Name | None = None
@@ -111,19 +111,20 @@ class ScoredMessage(Wire):
 
 
 class FoundMessages(Wire):
-    """Messages, best first. For `mode`, `pending` and `degraded` see `search`."""
+    """Messages, best first. For `mode`, `pending`, `degraded` and `weak` see `search`."""
 
     messages: list[ScoredMessage]
     mode: Mode
     pending: int
     degraded: str | None
     took_ms: float
+    weak: bool = False
 
 
 class MessageSearch(Method[FoundMessages]):
     """Find messages by text or by an embedding of the index's model: exactly one of `query` and `embedding`.
 
-    All given conditions must hold. `project` is a path or a project id; `since` and `until` limit the creation time. If
+    All given conditions must hold. `project` is a folder, name or id; `since` and `until` limit the creation time. If
     messages are long, the result may hold fewer than `limit`, as many as fit into one reply.
     """
 

@@ -3,7 +3,7 @@
 from typing import Annotated, Any, ClassVar, Generic, TypeVar, get_args
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 Result = TypeVar("Result")
 
@@ -22,12 +22,13 @@ Id = Annotated[str, Meta(max_length=1024)]
 Limit = Annotated[int, Meta(ge=1, le=1000)]
 Cursor = Annotated[str, Meta(max_length=4096)]
 Name = Annotated[str, Meta(max_length=100, pattern=r"^[A-Za-z0-9._:-]{1,100}\Z")]
-Scope = Annotated[str, Meta(max_length=120, pattern=r"^(global|(agent|project|user|custom):[A-Za-z0-9._:-]{1,100})\Z")]
-"""Scope of a memory: `global`, or `agent:`, `project:`, `user:` or `custom:` followed by a name."""
+_SCOPES = r"global|(agent|user|custom):[A-Za-z0-9._:-]{1,100}|project:[^\x00-\x1f\x7f]{1,1000}"
+Scope = Annotated[str, Meta(max_length=1010, pattern=rf"^({_SCOPES})\Z")]
+"""Scope of a memory: `global`, or `agent:`, `project:`, `user:` or `custom:` followed by a name.
 
-ScopeSelector = Annotated[
-    str, Meta(max_length=120, pattern=r"^(\*|global|(agent|project|user|custom):[A-Za-z0-9._:-]{1,100})\Z")
-]
+The scope of a project has its id, name or folder; it is stored with the id."""
+
+ScopeSelector = Annotated[str, Meta(max_length=1010, pattern=rf"^(\*|{_SCOPES})\Z")]
 """A scope that a caller may read and write. `*` selects every scope and is meant for the owner's own tools."""
 
 
@@ -49,25 +50,35 @@ class ClientInfo(Wire):
 
 
 class Ok(Wire):
-    """The request was executed and committed."""
+    """The request was executed and committed.
+
+    `paused` is there only if an event was not stored, because capture was paused when it happened.
+    """
 
     ok: bool = True
+    paused: str | UnsetType = UNSET
 
 
 def methods() -> dict[str, type[Method[Any]]]:
     """Return every declared method by its name on the wire."""
     from clankers_protocol import (  # noqa: F401  # importing a module declares its methods
         admin,
+        backups,
         capture,
         client_config,
         documents,
         entities,
         events,
+        forgetting,
         graph,
+        id_lookup,
+        mcp,
         memories,
         memory_changes,
         memory_maintenance,
         memory_transfer,
+        metrics,
+        projects,
         recall,
         schedules,
         search,

@@ -29,7 +29,7 @@ def until_whole(connection: RawConnection, chunks: int | None = None) -> int:
     """Wait until every chunk has its vector; how many there are."""
     while True:
         now = status(connection)
-        made = sum(now["chunks"].values())
+        made = int(sum(now["chunks"].values()))
         if not now["backlog"] and not now["live"]["pending"] and now["live"]["vectors"] == made >= (chunks or 1):
             return made
         time.sleep(0.02)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -29,12 +30,26 @@ PROGRAMS = Path(sys.executable).parent
 CACHE = Path(os.environ.get("CLANKERS_E2E_CACHE") or Path.home() / ".cache" / "clankers-e2e")
 
 
-def claude_binary() -> Path:
-    return _binary("@anthropic-ai/claude-code@2.1.325", f"@anthropic-ai/claude-code-{_platform()}/claude")
+CLAUDE_VERSIONS = ("2.0.77", "2.1.22", "2.1.200", "2.1.325")
+"""The oldest that is supported, the last ones before hooks changed, the newest."""
+
+OPENCODE_VERSIONS = ("1.1.11", "1.18.33")
 
 
-def opencode_binary() -> Path:
-    return _binary("opencode-ai@1.18.33", f"opencode-{_platform()}/bin/opencode")
+def claude_binary(version: str = CLAUDE_VERSIONS[-1]) -> Path:
+    """Claude Code; until 2.1 a program for node, which a script beside it starts."""
+    package = f"@anthropic-ai/claude-code@{version}"
+    if tuple(map(int, version.split("."))) >= (2, 1, 100):
+        return _binary(package, f"@anthropic-ai/claude-code-{_platform()}/claude")
+    program = _binary(package, "@anthropic-ai/claude-code/cli.js")
+    script = program.with_name(f"claude-{os.getpid()}")
+    script.write_text(f'#!/bin/sh\nexec node {program} "$@"\n')
+    script.chmod(0o755)
+    return script.replace(program.with_name("claude"))
+
+
+def opencode_binary(version: str = OPENCODE_VERSIONS[-1]) -> Path:
+    return _binary(f"opencode-ai@{version}", f"opencode-{_platform()}/bin/opencode")
 
 
 def typescript_compiler() -> Path:
@@ -115,7 +130,7 @@ class Machine:
         done = subprocess.run(
             command,
             cwd=self.project,
-            env=self.environ | environ,
+            env={**self.environ, **environ},
             input=given,
             capture_output=True,
             text=True,
@@ -216,15 +231,33 @@ class ClaudeCode:
     machine: Machine
     binary: Path
 
-    def run(self, *prompts: str, options: Sequence[str] = ()) -> str:
-        """One process that is given the prompts one after the other: its session's id."""
+    def run(self, *prompts: str, options: Sequence[str] = (), installed: bool = False) -> str:
+        """One process that is given the prompts one after the other: its session's id.
+
+        It uses the plugin of the repository, or the one that `clankers-ctl plugin install` has installed.
+        """
         asked = [{"type": "user", "message": {"role": "user", "content": prompt}} for prompt in prompts]
-        command = [self.binary, "-p", "--input-format", "stream-json", "--output-format", "stream-json", "--verbose"]
-        command += ["--dangerously-skip-permissions", "--plugin-dir", PLUGINS / "claude-code", *options]
-        events = self.machine.run(command, self._environ(), "".join(json.dumps(line) + "\n" for line in asked))
+        command: list[str | Path] = [
+            self.binary,
+            "-p",
+            "--input-format",
+            "stream-json",
+            "--output-format",
+            "stream-json",
+        ]
+        command.append("--verbose")
+        command += ["--dangerously-skip-permissions", *options]
+        if not installed:
+            command += ["--plugin-dir", PLUGINS / "claude-code"]
+        events = self.machine.run(command, self.environ(), "".join(json.dumps(line) + "\n" for line in asked))
         return str(next(event["session_id"] for event in events if event.get("subtype") == "init"))
 
-    def _environ(self) -> dict[str, str]:
+    def plugin(self, *words: str) -> None:
+        """Run `clankers-ctl plugin`, which finds this Claude Code in PATH."""
+        path = f"{self.binary.parent}{os.pathsep}{self.machine.environ['PATH']}"
+        self.machine.run([PROGRAMS / "clankers-ctl", "plugin", *words, "claude-code"], self.environ() | {"PATH": path})
+
+    def environ(self) -> dict[str, str]:
         quiet = ["CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "DISABLE_TELEMETRY", "DISABLE_ERROR_REPORTING"]
         return {
             "ANTHROPIC_BASE_URL": self.machine.model.url,
@@ -257,12 +290,15 @@ class OpenCode:
         settings = self.machine.home / ".config" / "opencode" / "opencode.json"
         settings.parent.mkdir(parents=True)
         settings.write_text(json.dumps(wanted | {"provider": {"mock": provider}}))
-        self.machine.run([PROGRAMS / "clankers-ctl", "plugin", "install", "opencode"], self._environ())
+        self.plugin("install")
         return self
+
+    def plugin(self, *words: str) -> None:
+        self.machine.run([PROGRAMS / "clankers-ctl", "plugin", *words, "opencode"], self._environ())
 
     def run(self, prompt: str, options: Sequence[str] = ()) -> str:
         """One run with a prompt: its session's id."""
-        command = [self.binary, "run", prompt, "--format", "json", *options]
+        command: list[str | Path] = [self.binary, "run", prompt, "--format", "json", *options]
         events = self.machine.run(command, self._environ())
         return str(events[0]["sessionID"])
 
@@ -280,7 +316,9 @@ class OpenCode:
 
 
 if __name__ == "__main__":  # to have them before the tests, which may take only so long
-    for binary in (claude_binary, opencode_binary, typescript_compiler):
+    wanted: list[Callable[[], Path]] = [partial(claude_binary, version) for version in CLAUDE_VERSIONS]
+    wanted += [partial(opencode_binary, version) for version in OPENCODE_VERSIONS]
+    for binary in (*wanted, typescript_compiler):
         try:
             print(binary())
         except (pytest.skip.Exception, pytest.fail.Exception) as why:

@@ -20,25 +20,25 @@ def scripts(_project: Path) -> dict[str, list[Reply]]:
 
 
 @pytest.fixture
-def here() -> Iterator[Machine]:
+def opencode_machine() -> Iterator[Machine]:
     opencode_binary()
     with machine(scripts) as made:
         made.daemon.start()
         yield made
 
 
-def test_what_is_recalled_stands_beside_the_prompt_in_the_request_only(here: Machine) -> None:
-    with here.daemon.connect() as connection:
+def test_what_is_recalled_stands_beside_the_prompt_in_the_request_only(opencode_machine: Machine) -> None:
+    with opencode_machine.daemon.connect() as connection:
         told = [
-            {"session": {"id": "before", "projectPath": str(here.project), "title": "Login"}},
+            {"session": {"id": "before", "projectPath": str(opencode_machine.project), "title": "Login"}},
             {"message": {"id": "m", "sessionId": "before", "role": "assistant", "textContent": KNOWN}},
         ]
         for event in told:
             connection.call("hook.event", harness="generic", event=event)
-        session = OpenCode(here, opencode_binary()).set_up().run(PROMPT)
+        session = OpenCode(opencode_machine, opencode_binary()).set_up().run(PROMPT)
 
         # OpenCode does not wait for it: on a slow machine it may come with the turn's second request.
-        *_, asked = [said.request for said in here.model.said if said.script == "ask"]
+        *_, asked = [said.request for said in opencode_machine.model.said if said.script == "ask"]
         (spoken,) = [message for message in asked["messages"] if message["role"] == "user"]
         assert KNOWN in json.dumps(spoken, ensure_ascii=False)
         (prompt,) = connection.call("message.list", sessionId=session, role="user")["messages"]

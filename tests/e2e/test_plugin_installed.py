@@ -18,7 +18,7 @@ def scripts(_project: Path) -> dict[str, list[Reply]]:
     return {"greet": [Reply("Good morning.")]}
 
 
-def test_an_installed_plugin_captures_and_leaves_no_trace() -> None:
+def test_installed_plugin_captures_and_leaves_no_trace() -> None:
     binary = claude_binary()
     with machine(scripts) as here:
         settings = here.home / ".claude" / "settings.json"
@@ -28,9 +28,17 @@ def test_an_installed_plugin_captures_and_leaves_no_trace() -> None:
         assert ctl(here.daemon, "plugin", "install", "claude-code", CLAUDE_CONFIG_DIR="").code == 0
 
         asked = {"type": "user", "message": {"role": "user", "content": "[[greet]] say good morning"}}
-        command = [binary, "-p", "--input-format", "stream-json", "--output-format", "stream-json", "--verbose"]
+        command: list[str | Path] = [
+            binary,
+            "-p",
+            "--input-format",
+            "stream-json",
+            "--output-format",
+            "stream-json",
+            "--verbose",
+        ]
         claude = ClaudeCode(here, binary)
-        events = here.run(command, claude._environ(), json.dumps(asked) + "\n")
+        events = here.run(command, claude.environ(), json.dumps(asked) + "\n")
         session = next(event["session_id"] for event in events if event.get("subtype") == "init")
         with here.daemon.connect() as connection:
             eventually(

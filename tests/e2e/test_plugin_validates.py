@@ -18,7 +18,7 @@ def validate(home: Path, folder: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_plugin_is_valid_as_it_stands(home: Path) -> None:
+def test_plugin_is_valid_as_it_stands(home: Path) -> None:
     validate(home, PLUGINS / "claude-code")
 
 

@@ -31,7 +31,7 @@ declare type Buffer = any;
 
 
 @pytest.mark.timeout(500)
-def test_typescript_example_compiles_and_talks_to_a_daemon(daemon: DaemonProcess, tmp_path: Path) -> None:
+def test_typescript_example_compiles_and_talks_to_a_daemon(shared_daemon: DaemonProcess, tmp_path: Path) -> None:
     node = shutil.which("node")
     if node is None:
         pytest.skip("node is not installed")
@@ -42,7 +42,13 @@ def test_typescript_example_compiles_and_talks_to_a_daemon(daemon: DaemonProcess
     flags = ["--strict", "--target", "es2022", "--module", "nodenext", "--skipLibCheck", "client.ts", "node.d.ts"]
     subprocess.run([node, str(typescript_compiler()), *flags], cwd=tmp_path, check=True, timeout=200)
     done = subprocess.run(
-        [node, "use.js"], cwd=tmp_path, env=daemon.environ, capture_output=True, text=True, timeout=60, check=False
+        [node, "use.js"],
+        cwd=tmp_path,
+        env=shared_daemon.environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert "subscription.changed message stored" in done.stdout

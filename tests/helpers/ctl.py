@@ -37,7 +37,7 @@ def loaded() -> socket.socket:
     ours, theirs = socket.socketpair()
     with theirs:
         program = [sys.executable, "-P", str(Path(__file__).with_name("ctl_forks.py"))]
-        process = subprocess.Popen(program, stdin=theirs, stdout=subprocess.DEVNULL)
+        process = subprocess.Popen(program, stdin=theirs.fileno(), stdout=subprocess.DEVNULL)
 
     def end() -> None:
         ours.close()
@@ -58,7 +58,9 @@ def ctl(daemon: DaemonProcess, *words: str, typed: str = "", cwd: Path | None = 
             file.seek(0)
         socket.send_fds(loaded(), [b"."], [file.fileno() for file in files])
         code = int(loaded().recv(16))
-        out, err = (file.seek(0) or file.read() for file in files[2:])
+        for file in files[2:]:
+            file.seek(0)
+        out, err = (file.read() for file in files[2:])
     return Ran(code, out, err)
 
 

@@ -18,7 +18,7 @@ import rich.table
 
 import clankers.ctl
 
-LOADED = (clankers.ctl, rich.progress, rich.table)
+LOADED = (rich.progress, rich.table, list(clankers.ctl.cli.commands.values()))
 """What a call would load, or many would."""
 
 ENOUGH = 60

@@ -73,7 +73,7 @@ class RawConnection:
 class DaemonProcess:
     """One `clankersd` in a folder of its own."""
 
-    program = ("-m", "clankersd")
+    program: tuple[str, ...] = ("-m", "clankersd")
 
     def __init__(self, home: Path, **environ: str) -> None:
         self.home = home

@@ -28,7 +28,7 @@ def hook(environ: dict[str, str], event: Any, *words: str, **more: Any) -> bytes
         [*hook_command(), *(words or ("generic",))], input=body, env=environ, capture_output=True, timeout=60, **more
     )
     assert (done.returncode, done.stderr) == (0, b"")
-    return done.stdout
+    return bytes(done.stdout)
 
 
 def spooled(home: Path) -> list[Path]:

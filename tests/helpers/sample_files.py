@@ -52,10 +52,11 @@ def docx(*paragraphs: str, heading: str = "", table: list[list[str]] | None = No
         document.add_heading(heading, 1)
     for text in paragraphs:
         document.add_paragraph(text)
-    made = document.add_table(0, len(table[0])) if table else None
-    for row in table or []:
-        for cell, value in zip(made.add_row().cells, row, strict=True):
-            cell.text = value
+    if table:
+        made = document.add_table(0, len(table[0]))
+        for row in table:
+            for cell, value in zip(made.add_row().cells, row, strict=True):
+                cell.text = value
     document.save(out)
     return out.getvalue()
 

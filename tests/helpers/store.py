@@ -18,15 +18,12 @@ def upsert(connection: RawConnection, name: str, text: str = "text") -> dict[str
     return connection.request("upsertMessage", {"message": message(name, text=text)})
 
 
-def clear(connection: RawConnection) -> None:
-    """Delete every session and memory, so that the next test of a shared daemon sees none."""
-    while page := connection.call("session.list", limit=1000)["sessions"]:
-        for one in page:
-            connection.call("session.delete", id=one["id"])
-    connection.call("memory.bulkDelete", scopes=["*"], minSalience=0, purge=True)
-
-
-def forget_all(daemon: DaemonProcess) -> None:
-    """The same, where no connection is at hand."""
+def delete_everything(daemon: DaemonProcess) -> None:
+    """Delete sessions, threads, memories, documents, skills and scheduled actions, for the next test."""
     with daemon.connect() as connection:
-        clear(connection)
+        for kind in ("session", "document", "skill"):
+            while page := connection.call(f"{kind}.list", limit=1000)[f"{kind}s"]:
+                for one in page:
+                    connection.call(f"{kind}.delete", id=one["id"])
+        connection.call("memory.bulkDelete", scopes=["*"], minSalience=0, purge=True)
+        connection.call("schedule.deleteAll")

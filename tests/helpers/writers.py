@@ -61,7 +61,10 @@ class Writer(threading.Thread):
         self.connection.send({"jsonrpc": "2.0", "id": names[0], "method": "events.batch", "params": {"events": events}})
         reply = self._reply()
         for name, outcome in zip(names, reply.get("result", {}).get("outcomes", ()), strict=False):
-            (self.acknowledged if outcome["ok"] else self.refused).append(name)
+            if outcome["ok"]:
+                self.acknowledged.append(name)
+            else:
+                self.refused.append(outcome)
         if "error" in reply:
             self.refused.append(reply["error"])
 

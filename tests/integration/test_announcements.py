@@ -1,44 +1,26 @@
 """Announcements of captured events: subscribers are told of every stored row, by its id, and of nothing else."""
 
 import json
-import shutil
-import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.daemon import DaemonProcess, RawConnection, running_daemon
-from helpers.store import forget_all
+from helpers.daemon import DaemonProcess, RawConnection
 from helpers.waiting import eventually
 
 
-@pytest.fixture(scope="module")
-def shared_here() -> Iterator[DaemonProcess]:
-    with tempfile.TemporaryDirectory(prefix="clk-") as path:
-        home = Path(path)
-        with running_daemon(home, HOME=str(home / "user"), XDG_DATA_HOME=str(home / "user" / "share")) as daemon:
-            yield daemon
+@pytest.fixture
+def writer(rpc: RawConnection) -> RawConnection:
+    """The connection that stores."""
+    return rpc
 
 
 @pytest.fixture
-def here(shared_here: DaemonProcess) -> Iterator[DaemonProcess]:
-    """A daemon without sessions, whose user has a home of their own."""
-    yield shared_here
-    shutil.rmtree(shared_here.home / "user", ignore_errors=True)
-    forget_all(shared_here)
-
-
-@pytest.fixture
-def writer(here: DaemonProcess) -> Iterator[RawConnection]:
-    with here.connect() as connection:
-        yield connection
-
-
-@pytest.fixture
-def reader(here: DaemonProcess) -> Iterator[RawConnection]:
-    with here.connect() as connection:
+def reader(shared_daemon: DaemonProcess) -> Iterator[RawConnection]:
+    """The connection that subscribes."""
+    with shared_daemon.connect() as connection:
         yield connection
 
 
@@ -107,9 +89,7 @@ def run_import(connection: RawConnection, **params: Any) -> None:
     assert ended["state"] == "done", ended
 
 
-def test_a_hook_s_answer_is_announced_by_the_id_and_role_of_its_row(
-    writer: RawConnection, reader: RawConnection
-) -> None:
+def test_hook_s_answer_is_announced_by_the_id_and_role_of_its_row(writer: RawConnection, reader: RawConnection) -> None:
     subscribe(reader, "message", role="assistant")
     hook(writer, "UserPromptSubmit", prompt="Why?", prompt_id="p1")
     hook(writer, "Stop", last_assistant_message="Because.", prompt_id="p1")
@@ -128,7 +108,7 @@ def test_hook_events_announce_what_they_store(writer: RawConnection, reader: Raw
     check_all_announced(writer, reader, messages=2)
 
 
-def test_the_end_of_a_session_is_announced(writer: RawConnection, reader: RawConnection) -> None:
+def test_end_of_a_session_is_announced(writer: RawConnection, reader: RawConnection) -> None:
     hook(writer, "SessionStart", source="startup")
     subscribe(reader, "session")
     event = {"hook_event_name": "SessionEnd", "session_id": "s", "cwd": "/w"}
@@ -136,7 +116,7 @@ def test_the_end_of_a_session_is_announced(writer: RawConnection, reader: RawCon
     assert announced(writer, reader) == [("session", "stored", "s")]
 
 
-def test_a_placeholder_session_is_announced_once(writer: RawConnection, reader: RawConnection) -> None:
+def test_placeholder_session_is_announced_once(writer: RawConnection, reader: RawConnection) -> None:
     subscribe(reader, "session", "message")
     for name in ("a", "b"):
         writer.call("upsertMessage", message={"id": name, "sessionId": "s", "role": "user", "textContent": "x"})
@@ -147,7 +127,7 @@ def test_a_placeholder_session_is_announced_once(writer: RawConnection, reader: 
     ]
 
 
-def test_an_opted_out_session_announces_nothing(writer: RawConnection, reader: RawConnection, tmp_path: Path) -> None:
+def test_opted_out_session_announces_nothing(writer: RawConnection, reader: RawConnection, tmp_path: Path) -> None:
     (tmp_path / ".clankers-ignore").touch()
     subscribe(reader, "session", "message")
     writer.call("upsertSession", session={"id": "private", "projectPath": str(tmp_path)})
@@ -160,7 +140,7 @@ def test_an_opted_out_session_announces_nothing(writer: RawConnection, reader: R
     check_all_announced(writer, reader, messages=0)
 
 
-def test_a_batch_announces_what_it_stores_and_not_what_it_refuses(writer: RawConnection, reader: RawConnection) -> None:
+def test_batch_announces_what_it_stores_and_not_what_it_refuses(writer: RawConnection, reader: RawConnection) -> None:
     subscribe(reader, "session", "message")
     good = [{"message": {"id": f"m{n}", "sessionId": "s", "role": "user", "textContent": "x"}} for n in range(3)]
     bad = [{"message": {"id": "bad"}}, {"message": {"id": 7}}, {"nonsense": {}}]
@@ -169,19 +149,21 @@ def test_a_batch_announces_what_it_stores_and_not_what_it_refuses(writer: RawCon
     check_all_announced(writer, reader, messages=3)
 
 
-def test_a_transcript_announces_what_it_adds(here: DaemonProcess, writer: RawConnection, reader: RawConnection) -> None:
+def test_transcript_announces_what_it_adds(
+    shared_daemon: DaemonProcess, writer: RawConnection, reader: RawConnection
+) -> None:
     subscribe(reader, "session", "message")
-    path = transcript(here.home, "t", prompts=3)
+    path = transcript(shared_daemon.home, "t", prompts=3)
     hook(writer, "Stop", session="t", transcript_path=str(path), last_assistant_message="an answer", prompt_id="p2")
     eventually(lambda: len(stored(writer, "messages")) == 6, "the transcript is read")
     check_all_announced(writer, reader, messages=6)
 
 
-def test_an_import_announces_what_it_adds_and_a_dry_run_nothing(
-    here: DaemonProcess, writer: RawConnection, reader: RawConnection
+def test_import_announces_what_it_adds_and_a_dry_run_nothing(
+    shared_daemon: DaemonProcess, writer: RawConnection, reader: RawConnection
 ) -> None:
     subscribe(reader, "session", "message")
-    transcript(here.home, "old", prompts=4)
+    transcript(shared_daemon.home, "old", prompts=4)
     run_import(writer, dryRun=True)
     assert announced(writer, reader) == []
     run_import(writer)

@@ -6,14 +6,14 @@ from pathlib import Path
 import anyio
 import pytest
 
-from clankersd.db import Db, Store, store
+from clankersd.db import Db, Store, backup, store
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_event_is_stored_while_a_backup_is_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copying, stored = threading.Event(), threading.Event()
-    real = store.back_up
+    real = backup.back_up
 
     def slow(db: Db, folder: Path, **more: object) -> Path:
         copying.set()

@@ -4,26 +4,16 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from helpers.daemon import DaemonProcess, RawConnection, running_daemon
-from helpers.store import clear
 from helpers.waiting import eventually
 
 SECRET = "hunter2hunter2x9"
 LEAK = f"export DB_PASSWORD={SECRET}"
 MARKED = "export DB_PASSWORD=[redacted:password]"
-
-
-@pytest.fixture
-def connection(shared_daemon: DaemonProcess) -> Iterator[RawConnection]:
-    """A connection to a daemon whose sessions and memories are all gone afterwards; what it counted stays."""
-    with shared_daemon.connect() as raw:
-        yield raw
-        clear(raw)
 
 
 def hook(
@@ -65,7 +55,7 @@ def status_of(connection: RawConnection, harness: str) -> dict[str, Any]:
 
 # -- redaction
 
-UPSERTS = {
+UPSERTS: dict[str, dict[str, Any]] = {
     "upsertSession": {"session": {"id": "s", "title": LEAK, "summary": LEAK, "context": {"note": LEAK}}},
     "upsertMessage": {"message": {"id": "m", "sessionId": "s", "textContent": LEAK, "metadata": {"password": SECRET}}},
     "upsertTool": {"tool": {"id": "t", "sessionId": "s", "toolName": "Bash", "toolInput": LEAK, "toolOutput": LEAK}},
@@ -75,55 +65,53 @@ UPSERTS = {
 
 
 @pytest.mark.parametrize("method", UPSERTS)
-def test_an_upsert_stores_no_secret(connection: RawConnection, method: str) -> None:
-    before = redacted(connection)
-    connection.call(method, **UPSERTS[method])
-    assert SECRET not in everything(connection)
-    assert "[redacted:password]" in everything(connection)
-    assert redacted(connection) > before
+def test_upsert_stores_no_secret(rpc: RawConnection, method: str) -> None:
+    before = redacted(rpc)
+    rpc.call(method, **UPSERTS[method])
+    assert SECRET not in everything(rpc)
+    assert "[redacted:password]" in everything(rpc)
+    assert redacted(rpc) > before
 
 
-def test_a_batch_stores_no_secret(connection: RawConnection) -> None:
-    connection.call("events.batch", events=[next(iter([params])) for params in UPSERTS.values()])
-    assert SECRET not in everything(connection)
+def test_batch_stores_no_secret(rpc: RawConnection) -> None:
+    rpc.call("events.batch", events=[next(iter([params])) for params in UPSERTS.values()])
+    assert SECRET not in everything(rpc)
 
 
-def test_hooks_store_no_secret(connection: RawConnection) -> None:
-    claude(connection, "UserPromptSubmit", prompt=LEAK, prompt_id="p", cwd="/w")
-    claude(
-        connection, "PostToolUse", tool_use_id="t", tool_name="Bash", tool_input={"command": LEAK}, tool_response=LEAK
-    )
-    claude(connection, "Stop", last_assistant_message=f"I ran {LEAK}", prompt_id="p")
-    claude(connection, "StopFailure", error=LEAK, last_assistant_message=LEAK, prompt_id="p")
-    claude(connection, "PostCompact", compact_summary=LEAK, prompt_id="p")
-    hook(connection, "generic", message={"id": "m", "sessionId": "s", "role": "user", "textContent": LEAK})
-    hook(connection, "opencode", type="session.error", properties={"sessionID": "o", "error": {"name": LEAK}})
-    assert SECRET not in everything(connection)
-    assert connection.call("session.get", id="s")["title"] == MARKED
+def test_hooks_store_no_secret(rpc: RawConnection) -> None:
+    claude(rpc, "UserPromptSubmit", prompt=LEAK, prompt_id="p", cwd="/w")
+    claude(rpc, "PostToolUse", tool_use_id="t", tool_name="Bash", tool_input={"command": LEAK}, tool_response=LEAK)
+    claude(rpc, "Stop", last_assistant_message=f"I ran {LEAK}", prompt_id="p")
+    claude(rpc, "StopFailure", error=LEAK, last_assistant_message=LEAK, prompt_id="p")
+    claude(rpc, "PostCompact", compact_summary=LEAK, prompt_id="p")
+    hook(rpc, "generic", message={"id": "m", "sessionId": "s", "role": "user", "textContent": LEAK})
+    hook(rpc, "opencode", type="session.error", properties={"sessionID": "o", "error": {"name": LEAK}})
+    assert SECRET not in everything(rpc)
+    assert rpc.call("session.get", id="s")["title"] == MARKED
 
 
-def test_memories_hold_no_secret_and_say_so(connection: RawConnection) -> None:
-    added = connection.call("memory.add", content=f"The staging database: {LEAK}", summary=LEAK)
+def test_memories_hold_no_secret_and_say_so(rpc: RawConnection) -> None:
+    added = rpc.call("memory.add", content=f"The staging database: {LEAK}", summary=LEAK)
     assert added["memory"]["content"] == f"The staging database: {MARKED}"
     assert "secrets were taken out: password" in added["note"]
-    connection.call("memory.update", id=added["memory"]["id"], content=f"The other database: {LEAK}")
+    rpc.call("memory.update", id=added["memory"]["id"], content=f"The other database: {LEAK}")
     record = {"id": "imported-memory", "content": LEAK, "scope": "global", "createdAt": 1}
-    connection.call("memory.import", memories=[record])
-    assert SECRET not in everything(connection)
+    rpc.call("memory.import", memories=[record])
+    assert SECRET not in everything(rpc)
 
 
-def test_a_secret_cannot_be_searched_for(connection: RawConnection) -> None:
-    claude(connection, "UserPromptSubmit", prompt=f"deploy it with {LEAK}", prompt_id="p", cwd="/w")
-    assert [hit["text"] for hit in connection.call("search", query="deploy")["hits"]]
-    assert connection.call("search", query=SECRET, mode="keyword")["hits"] == []
+def test_secret_cannot_be_searched_for(rpc: RawConnection) -> None:
+    claude(rpc, "UserPromptSubmit", prompt=f"deploy it with {LEAK}", prompt_id="p", cwd="/w")
+    assert [hit["text"] for hit in rpc.call("search", query="deploy")["hits"]]
+    assert rpc.call("search", query=SECRET, mode="keyword")["hits"] == []
 
 
-def test_tool_output_is_capped_and_the_cut_shows_no_half_of_a_secret(connection: RawConnection) -> None:
+def test_tool_output_is_capped_and_the_cut_shows_no_half_of_a_secret(rpc: RawConnection) -> None:
     output = "x" * 970 + f"\n{LEAK}\n" + "y" * 50_000
-    connection.call("daemon.configure", key="tool_output_characters", value=1000)
-    connection.call("upsertTool", tool={"id": "t", "sessionId": "s", "toolName": "Bash", "toolOutput": output})
-    connection.call("daemon.configure", key="tool_output_characters", value=None)
-    (tool,) = connection.call("tool.list", sessionId="s")["tools"]
+    rpc.call("daemon.configure", key="tool_output_characters", value=1000)
+    rpc.call("upsertTool", tool={"id": "t", "sessionId": "s", "toolName": "Bash", "toolOutput": output})
+    rpc.call("daemon.configure", key="tool_output_characters", value=None)
+    (tool,) = rpc.call("tool.list", sessionId="s")["tools"]
     assert tool["toolOutput"].endswith("… [truncated]")
     assert len(tool["toolOutput"]) < 1100
     assert SECRET[:6] not in tool["toolOutput"]
@@ -132,36 +120,36 @@ def test_tool_output_is_capped_and_the_cut_shows_no_half_of_a_secret(connection:
 # -- projects that decline
 
 
-def test_nothing_of_a_project_that_declines_is_stored(home: Path, connection: RawConnection) -> None:
+def test_nothing_of_a_project_that_declines_is_stored(home: Path, rpc: RawConnection) -> None:
     project = home / "private"
     (project / "deep" / "down").mkdir(parents=True)
     (project / ".clankers-ignore").touch()
     where = str(project / "deep" / "down")
-    before = status_of(connection, "claude-code")["optedOut"]
-    claude(connection, "SessionStart", session="private", source="startup", cwd=where)
-    claude(connection, "UserPromptSubmit", session="private", prompt="hello", prompt_id="p", cwd=where)
-    connection.call("upsertSession", session={"id": "other", "projectPath": where, "title": "hello"})
-    connection.call("upsertMessage", message={"id": "m", "sessionId": "other", "textContent": "hello"})
-    connection.call("upsertTool", tool={"id": "t", "sessionId": "other", "toolName": "Bash"})
-    hook(connection, "opencode", type="session.created", properties={"info": {"id": "oc", "directory": where}})
+    before = status_of(rpc, "claude-code")["optedOut"]
+    claude(rpc, "SessionStart", session="private", source="startup", cwd=where)
+    claude(rpc, "UserPromptSubmit", session="private", prompt="hello", prompt_id="p", cwd=where)
+    rpc.call("upsertSession", session={"id": "other", "projectPath": where, "title": "hello"})
+    rpc.call("upsertMessage", message={"id": "m", "sessionId": "other", "textContent": "hello"})
+    rpc.call("upsertTool", tool={"id": "t", "sessionId": "other", "toolName": "Bash"})
+    hook(rpc, "opencode", type="session.created", properties={"info": {"id": "oc", "directory": where}})
     message = {"info": {"id": "m2", "role": "user"}, "sessionID": "oc", "parts": [{"type": "text", "text": "hello"}]}
-    hook(connection, "opencode", type="clankers.message", properties=message)
-    assert "hello" not in everything(connection)
-    assert connection.call("session.list")["sessions"] == []
-    assert status_of(connection, "claude-code")["optedOut"] - before == 2
+    hook(rpc, "opencode", type="clankers.message", properties=message)
+    assert "hello" not in everything(rpc)
+    assert rpc.call("session.list")["sessions"] == []
+    assert status_of(rpc, "claude-code")["optedOut"] - before == 2
 
 
-def test_a_project_may_change_its_mind(home: Path, connection: RawConnection) -> None:
+def test_project_may_change_its_mind(home: Path, rpc: RawConnection) -> None:
     project = home / "undecided"
     project.mkdir()
     marker = project / ".clankers-ignore"
     marker.touch()
-    claude(connection, "UserPromptSubmit", session="undecided", prompt="one", prompt_id="p1", cwd=str(project))
+    claude(rpc, "UserPromptSubmit", session="undecided", prompt="one", prompt_id="p1", cwd=str(project))
     marker.unlink()
 
     def stored() -> Any:
-        claude(connection, "UserPromptSubmit", session="undecided", prompt="two", prompt_id="p2", cwd=str(project))
-        return connection.request("message.list", {"sessionId": "undecided"}).get("result", {}).get("messages")
+        claude(rpc, "UserPromptSubmit", session="undecided", prompt="two", prompt_id="p2", cwd=str(project))
+        return rpc.request("message.list", {"sessionId": "undecided"}).get("result", {}).get("messages")
 
     messages = eventually(stored, "the marker's absence is seen")
     assert [each["textContent"] for each in messages] == ["two"]
@@ -170,8 +158,8 @@ def test_a_project_may_change_its_mind(home: Path, connection: RawConnection) ->
 # -- status
 
 
-def test_what_comes_is_counted_and_what_tells_nothing_is_ignored(daemon: DaemonProcess) -> None:
-    with daemon.connect() as connection:
+def test_what_comes_is_counted_and_what_tells_nothing_is_ignored(fresh_daemon: DaemonProcess) -> None:
+    with fresh_daemon.connect() as connection:
         assert status_of(connection, "claude-code")["state"] == "never"
         claude(connection, "SessionStart", source="startup", cwd="/w")
         claude(connection, "SomethingNewInAYear", cwd="/w", surprise=[1])
@@ -183,18 +171,18 @@ def test_what_comes_is_counted_and_what_tells_nothing_is_ignored(daemon: DaemonP
         assert connection.call("capture.status")["ok"]
 
 
-def test_a_refused_event_is_counted_with_its_reason(connection: RawConnection) -> None:
-    before = status_of(connection, "generic")["refused"]
-    reply = hook(connection, "generic", message={"id": 5})
+def test_refused_event_is_counted_with_its_reason(rpc: RawConnection) -> None:
+    before = status_of(rpc, "generic")["refused"]
+    reply = hook(rpc, "generic", message={"id": 5})
     assert reply["error"]["code"] == -32602
-    status = status_of(connection, "generic")
+    status = status_of(rpc, "generic")
     assert status["refused"] == before + 1
     assert "Expected `str`" in status["lastRefusal"]
 
 
-def test_an_upsert_of_a_plugin_shows_as_its_source(connection: RawConnection) -> None:
-    connection.call("upsertSession", session={"id": "s", "source": "windsurf", "title": "t"})
-    assert status_of(connection, "windsurf")["state"] == "alive"
+def test_upsert_of_a_plugin_shows_as_its_source(rpc: RawConnection) -> None:
+    rpc.call("upsertSession", session={"id": "s", "source": "windsurf", "title": "t"})
+    assert status_of(rpc, "windsurf")["state"] == "alive"
 
 
 def test_dead_capture_is_detected_and_explained(home: Path) -> None:
@@ -214,7 +202,7 @@ def test_dead_capture_is_detected_and_explained(home: Path) -> None:
         assert status_of(connection, "claude-code")["state"] == "alive"
 
 
-def test_a_harness_that_is_used_without_its_plugin_is_pointed_out(home: Path) -> None:
+def test_harness_that_is_used_without_its_plugin_is_pointed_out(home: Path) -> None:
     folder = home / "user" / ".claude" / "projects" / "-w"
     folder.mkdir(parents=True)
     (folder / "s.jsonl").write_text("{}\n")
@@ -225,14 +213,14 @@ def test_a_harness_that_is_used_without_its_plugin_is_pointed_out(home: Path) ->
         assert connection.call("capture.status")["ok"]
 
 
-def test_the_spool_and_what_was_rejected_show(shared_daemon: DaemonProcess, connection: RawConnection) -> None:
+def test_spool_and_what_was_rejected_show(shared_daemon: DaemonProcess, rpc: RawConnection) -> None:
     rejected = shared_daemon.data / "spool" / "rejected"
     rejected.mkdir(parents=True)
     for number in range(7):
         path = rejected / f"{number}.json"
         path.write_text("{}")
         os.utime(path, (number, number))
-    report = connection.call("capture.status")
+    report = rpc.call("capture.status")
     shutil.rmtree(rejected)
     assert not report["ok"]
     assert report["spool"]["rejected"] == 7
@@ -242,45 +230,45 @@ def test_the_spool_and_what_was_rejected_show(shared_daemon: DaemonProcess, conn
 # -- the life of a session
 
 
-def test_ended_is_not_final_and_old_news_does_not_end_it_again(connection: RawConnection) -> None:
+def test_ended_is_not_final_and_old_news_does_not_end_it_again(rpc: RawConnection) -> None:
     def state() -> tuple[str, int | None]:
-        session = connection.call("session.get", id="s")
+        session = rpc.call("session.get", id="s")
         return session["status"], session["endedAt"]
 
     day = 1_700_000_000_000
-    claude(connection, "SessionStart", source="startup", cwd="/w", at=day)
-    claude(connection, "SessionEnd", reason="other", cwd="/w", at=day + 1000)
+    claude(rpc, "SessionStart", source="startup", cwd="/w", at=day)
+    claude(rpc, "SessionEnd", reason="other", cwd="/w", at=day + 1000)
     assert state() == ("ended", day + 1000)
-    claude(connection, "SessionStart", source="startup", cwd="/w", at=day)  # replayed
+    claude(rpc, "SessionStart", source="startup", cwd="/w", at=day)  # replayed
     assert state() == ("ended", day + 1000)
-    claude(connection, "SessionStart", source="resume", cwd="/w", at=day + 2000)
+    claude(rpc, "SessionStart", source="resume", cwd="/w", at=day + 2000)
     assert state() == ("active", None)
-    claude(connection, "SessionEnd", reason="other", cwd="/w", at=day + 1000)  # replayed
+    claude(rpc, "SessionEnd", reason="other", cwd="/w", at=day + 1000)  # replayed
     assert state() == ("active", None)
-    claude(connection, "SessionEnd", reason="other", cwd="/w", at=day + 3000)
+    claude(rpc, "SessionEnd", reason="other", cwd="/w", at=day + 3000)
     assert state() == ("ended", day + 3000)
 
 
-def test_a_session_whose_start_was_missed_is_placed_by_its_prompt_and_stays_there(connection: RawConnection) -> None:
-    claude(connection, "UserPromptSubmit", prompt="first", prompt_id="p1", cwd="/w/one")
-    claude(connection, "UserPromptSubmit", prompt="second", prompt_id="p2", cwd="/w/one/deeper")
-    session = connection.call("session.get", id="s")
+def test_session_whose_start_was_missed_is_placed_by_its_prompt_and_stays_there(rpc: RawConnection) -> None:
+    claude(rpc, "UserPromptSubmit", prompt="first", prompt_id="p1", cwd="/w/one")
+    claude(rpc, "UserPromptSubmit", prompt="second", prompt_id="p2", cwd="/w/one/deeper")
+    session = rpc.call("session.get", id="s")
     assert (session["projectPath"], session["title"], session["userPrompt"]) == ("/w/one", "first", "first")
 
 
-def test_a_denied_tool_is_known_from_its_batch_and_a_late_success_corrects_it(connection: RawConnection) -> None:
-    call = {"tool_use_id": "t", "tool_name": "Bash", "tool_input": {"command": "rm -r /"}}
-    claude(connection, "PreToolUse", **call)
-    claude(connection, "PostToolBatch", tool_calls=[call | {"tool_response": "needs approval"}])
-    (tool,) = connection.call("tool.list", sessionId="s")["tools"]
+def test_denied_tool_is_known_from_its_batch_and_a_late_success_corrects_it(rpc: RawConnection) -> None:
+    call: dict[str, Any] = {"tool_use_id": "t", "tool_name": "Bash", "tool_input": {"command": "rm -r /"}}
+    claude(rpc, "PreToolUse", **call)
+    claude(rpc, "PostToolBatch", tool_calls=[call | {"tool_response": "needs approval"}])
+    (tool,) = rpc.call("tool.list", sessionId="s")["tools"]
     assert (tool["success"], tool["errorMessage"], tool["toolOutput"]) == (False, "needs approval", None)
-    claude(connection, "PostToolUse", **call, tool_response={"stdout": "done", "stderr": ""}, duration_ms=7)
-    (tool,) = connection.call("tool.list", sessionId="s")["tools"]
+    claude(rpc, "PostToolUse", **call, tool_response={"stdout": "done", "stderr": ""}, duration_ms=7)
+    (tool,) = rpc.call("tool.list", sessionId="s")["tools"]
     assert (tool["success"], tool["errorMessage"], tool["toolOutput"], tool["durationMs"]) == (True, None, "done", 7)
 
 
 @pytest.mark.parametrize("value", [None, 5, [], {}, "x" * 100, {"a": [1, {"b": None}]}, True, 1e300])
-def test_fields_of_any_type_are_survived(connection: RawConnection, value: Any) -> None:
+def test_fields_of_any_type_are_survived(rpc: RawConnection, value: Any) -> None:
     names = (
         "SessionStart UserPromptSubmit PreToolUse PostToolUse PostToolUseFailure PostToolBatch Stop StopFailure "
         "PostCompact PostModelSwitch SessionEnd SubagentStop"
@@ -291,18 +279,16 @@ def test_fields_of_any_type_are_survived(connection: RawConnection, value: Any) 
         "permission_mode"
     )
     for name in names.split():
-        claude(connection, name, **dict.fromkeys(keys.split(), value))
-        claude(
-            connection, name, prompt_id="p", tool_use_id="t", tool_name="n", tool_calls=[value, {"tool_use_id": value}]
-        )
+        claude(rpc, name, **dict.fromkeys(keys.split(), value))
+        claude(rpc, name, prompt_id="p", tool_use_id="t", tool_name="n", tool_calls=[value, {"tool_use_id": value}])
 
 
 # -- Codex and Gemini
 
 
-def test_codex_hooks_and_notify_tell_of_the_same_turn_once(connection: RawConnection) -> None:
+def test_codex_hooks_and_notify_tell_of_the_same_turn_once(rpc: RawConnection) -> None:
     def codex(**event: Any) -> None:
-        assert hook(connection, "codex", **event)["result"] == {"ok": True}
+        assert hook(rpc, "codex", **event)["result"] == {"ok": True}
 
     common = {"session_id": "c", "cwd": "/w", "model": "gpt-5-codex", "transcript_path": None}
     for _ in range(2):
@@ -316,19 +302,19 @@ def test_codex_hooks_and_notify_tell_of_the_same_turn_once(connection: RawConnec
             "type": "agent-turn-complete", "thread-id": "c", "turn-id": "1", "cwd": "/w",
             "input-messages": ["list it"], "last-assistant-message": "a and b",
         })  # fmt: skip
-    session = connection.call("session.get", id="c")
+    session = rpc.call("session.get", id="c")
     assert (session["source"], session["provider"], session["model"]) == ("codex", "openai", "gpt-5-codex")
     assert session["counts"] | {"errors": 0} == {
         "messages": 2, "tools": 1, "failedTools": 0, "errors": 0, "compactions": 0,
     }  # fmt: skip
 
 
-def test_gemini_hooks_are_stored_once(connection: RawConnection) -> None:
-    common = {"session_id": "g", "cwd": "/w", "transcript_path": "/w/x.json"}
+def test_gemini_hooks_are_stored_once(rpc: RawConnection) -> None:
+    common: dict[str, Any] = {"session_id": "g", "cwd": "/w", "transcript_path": "/w/x.json"}
 
     def gemini(name: str, second: int, **more: Any) -> None:
         moment = f"2026-01-15T10:00:{second:02}.000Z"
-        reply = hook(connection, "gemini", hook_event_name=name, timestamp=moment, **common, **more)
+        reply = hook(rpc, "gemini", hook_event_name=name, timestamp=moment, **common, **more)
         assert reply["result"] == {"ok": True}
 
     for _ in range(2):
@@ -340,10 +326,10 @@ def test_gemini_hooks_are_stored_once(connection: RawConnection) -> None:
         gemini("AfterAgent", 4, prompt="read it", prompt_response="it says text")
         gemini("PreCompress", 5, trigger="auto")
         gemini("SessionEnd", 6, reason="exit")
-    session = connection.call("session.get", id="g")
+    session = rpc.call("session.get", id="g")
     assert (session["status"], session["source"], session["title"]) == ("ended", "gemini", "read it")
     counts = session["counts"]
     assert (counts["messages"], counts["tools"], counts["failedTools"], counts["compactions"]) == (2, 2, 1, 1)
-    good, bad = sorted(connection.call("tool.list", sessionId="g")["tools"], key=lambda each: not each["success"])
+    good, bad = sorted(rpc.call("tool.list", sessionId="g")["tools"], key=lambda each: not each["success"])
     assert (good["toolOutput"], good["filePath"]) == ("text", "/w/a")
     assert "no such file" in bad["errorMessage"]

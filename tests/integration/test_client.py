@@ -3,7 +3,6 @@
 import json
 import socket
 import threading
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import anyio
 import pytest
 from helpers.daemon import DaemonProcess, running_daemon
 from helpers.fake_daemon import Peer, played
-from helpers.store import forget_all
 
 from clankers import (
     AsyncClient,
@@ -39,17 +37,12 @@ from clankers_protocol.events import (
 from clankers_protocol.framing import frame
 from clankers_protocol.sessions import SessionDelete, SessionGet, SessionList, SessionTimeline
 
+pytestmark = pytest.mark.usefixtures("rpc")  # the shared daemon is emptied after each test
+
 HEALTHY = {"ok": True, "version": "0", "protocol": 1, "schemaVersion": 1} | {
     "sqliteVersion": "3",
     "sqliteVecVersion": None,
 }
-
-
-@pytest.fixture
-def daemon(shared_daemon: DaemonProcess) -> Iterator[DaemonProcess]:
-    """The daemon of all tests here, without the sessions that others stored."""
-    yield shared_daemon
-    forget_all(shared_daemon)
 
 
 def silent(peer: Peer) -> None:
@@ -67,40 +60,40 @@ def answer_ok(peer: Peer) -> None:
 # The blocking client
 
 
-def test_call_returns_a_typed_result(daemon: DaemonProcess):
-    with Client(daemon.socket_path) as client:
+def test_call_returns_a_typed_result(shared_daemon: DaemonProcess) -> None:
+    with Client(shared_daemon.socket_path) as client:
         report = client.call(Health())
 
     assert isinstance(report, HealthReport)
     assert report.ok
 
 
-def test_client_uses_the_default_socket(daemon: DaemonProcess, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("CLANKERS_DATA_PATH", str(daemon.home))
+def test_client_uses_the_default_socket(shared_daemon: DaemonProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLANKERS_DATA_PATH", str(shared_daemon.home))
     monkeypatch.delenv("CLANKERS_SOCKET_PATH", raising=False)
 
     with Client() as client:
-        assert client.call(DaemonStatus()).socket_path == str(daemon.socket_path)
+        assert client.call(DaemonStatus()).socket_path == str(shared_daemon.socket_path)
 
 
-def test_call_raises_the_error_of_the_daemon(daemon: DaemonProcess):
-    with Client(daemon.socket_path) as client:
+def test_call_raises_the_error_of_the_daemon(shared_daemon: DaemonProcess) -> None:
+    with Client(shared_daemon.socket_path) as client:
         with pytest.raises(NotFound, match="nothing-like-it"):
             client.call(SessionGet("nothing-like-it"))
         with pytest.raises(QueryRefused):
             client.call(Query("DELETE FROM sessions"))
 
 
-def test_client_can_be_used_after_an_error(daemon: DaemonProcess):
-    with Client(daemon.socket_path) as client:
+def test_client_can_be_used_after_an_error(shared_daemon: DaemonProcess) -> None:
+    with Client(shared_daemon.socket_path) as client:
         with pytest.raises(NotFound):
             client.call(SessionGet("nothing-like-it"))
 
         assert client.call(Health()).ok
 
 
-def test_events_of_all_five_kinds_are_stored(daemon: DaemonProcess):
-    with Client(daemon.socket_path) as client:
+def test_events_of_all_five_kinds_are_stored(shared_daemon: DaemonProcess) -> None:
+    with Client(shared_daemon.socket_path) as client:
         client.events.session("s1", title="Ship it", source="test")
         client.events.message("m1", "s1", role="user", text_content="hello", created_at=1_700_000_000_000)
         client.events.tool("t1", "s1", tool_name="Bash", success=False, created_at=1_700_000_001_000)
@@ -116,15 +109,15 @@ def test_events_of_all_five_kinds_are_stored(daemon: DaemonProcess):
     assert timeline.entries[0].message.text_content == "hello"
 
 
-def test_events_without_id_are_refused_with_the_field_name(daemon: DaemonProcess):
-    with Client(daemon.socket_path) as client, pytest.raises(InvalidPayload) as refused:
+def test_events_without_id_are_refused_with_the_field_name(shared_daemon: DaemonProcess) -> None:
+    with Client(shared_daemon.socket_path) as client, pytest.raises(InvalidPayload) as refused:
         client.events.session("")
 
     assert refused.value.data["field"].endswith("id")
 
 
-def test_batch_stores_valid_events_and_reports_invalid_ones(daemon: DaemonProcess):
-    events = [
+def test_batch_stores_valid_events_and_reports_invalid_ones(shared_daemon: DaemonProcess) -> None:
+    events: list[SessionEvent | MessageEvent | ToolEvent | SessionErrorEvent | CompactionEvent] = [
         SessionEvent("s1"),
         MessageEvent("m1", "s1"),
         MessageEvent("", "s1"),
@@ -132,7 +125,7 @@ def test_batch_stores_valid_events_and_reports_invalid_ones(daemon: DaemonProces
         SessionErrorEvent("e1", "s1"),
         CompactionEvent("c1", "s1"),
     ]
-    with Client(daemon.socket_path) as client:
+    with Client(shared_daemon.socket_path) as client:
         outcome = client.events.batch(events)
         counts = client.call(SessionGet("s1")).counts
 
@@ -142,8 +135,8 @@ def test_batch_stores_valid_events_and_reports_invalid_ones(daemon: DaemonProces
     assert (counts.messages, counts.tools, counts.errors, counts.compactions) == (1, 1, 1, 1)
 
 
-def test_client_is_thread_safe(daemon: DaemonProcess):
-    with Client(daemon.socket_path, timeout=30) as client:
+def test_client_is_thread_safe(shared_daemon: DaemonProcess) -> None:
+    with Client(shared_daemon.socket_path, timeout=30) as client:
         threads = [threading.Thread(target=client.events.session, args=(f"s{number}",)) for number in range(20)]
         for thread in threads:
             thread.start()
@@ -153,7 +146,7 @@ def test_client_is_thread_safe(daemon: DaemonProcess):
         assert len(client.call(SessionList(limit=100)).sessions) == 20
 
 
-def test_client_reconnects_after_a_restart(home: Path):
+def test_client_reconnects_after_a_restart(home: Path) -> None:
     client = Client(home / "clankers" / "dxta-clankers.sock")
     with client:
         with running_daemon(home) as first:
@@ -163,7 +156,7 @@ def test_client_reconnects_after_a_restart(home: Path):
             assert client.call(SessionGet("s1")).id == "s1"
 
 
-def test_call_without_a_daemon_says_how_to_start_one(home: Path):
+def test_call_without_a_daemon_says_how_to_start_one(home: Path) -> None:
     with Client(home / "none.sock") as client, pytest.raises(DaemonUnavailable) as raised:
         client.call(Health())
 
@@ -172,7 +165,7 @@ def test_call_without_a_daemon_says_how_to_start_one(home: Path):
     assert "clankers-ctl service install" in str(raised.value)
 
 
-def test_call_to_an_abandoned_socket_raises_daemon_unavailable(home: Path):
+def test_call_to_an_abandoned_socket_raises_daemon_unavailable(home: Path) -> None:
     with socket.socket(socket.AF_UNIX) as abandoned:
         abandoned.bind(str(home / "old.sock"))
 
@@ -180,7 +173,7 @@ def test_call_to_an_abandoned_socket_raises_daemon_unavailable(home: Path):
         client.call(Health())
 
 
-def test_call_times_out_if_the_server_is_silent(home: Path):
+def test_call_times_out_if_the_server_is_silent(home: Path) -> None:
     with (
         played(home / "s", silent),
         Client(home / "s", timeout=0.05) as client,
@@ -189,7 +182,7 @@ def test_call_times_out_if_the_server_is_silent(home: Path):
         client.call(Health())
 
 
-def test_call_ignores_the_late_reply_of_an_earlier_call(home: Path):
+def test_call_ignores_the_late_reply_of_an_earlier_call(home: Path) -> None:
     late = threading.Event()
 
     def answer_late(peer: Peer) -> None:
@@ -209,14 +202,14 @@ def test_call_ignores_the_late_reply_of_an_earlier_call(home: Path):
         assert client.call(Health()).version == "prompt"
 
 
-def test_call_resends_an_event_after_a_lost_connection(home: Path):
+def test_call_resends_an_event_after_a_lost_connection(home: Path) -> None:
     with played(home / "s", hang_up_on_the_first_request, answer_ok) as begun, Client(home / "s") as client:
         assert client.events.session("s1").ok
 
     assert begun == [0, 1]
 
 
-def test_call_does_not_resend_a_request_that_is_not_idempotent(home: Path):
+def test_call_does_not_resend_a_request_that_is_not_idempotent(home: Path) -> None:
     with played(home / "s", hang_up_on_the_first_request, answer_ok) as begun, Client(home / "s") as client:
         with pytest.raises(DaemonUnavailable, match=r"session\.delete"):
             client.call(SessionDelete("s1"))
@@ -224,7 +217,7 @@ def test_call_does_not_resend_a_request_that_is_not_idempotent(home: Path):
         assert begun == [0]
 
 
-def test_call_resends_any_request_if_the_connection_was_lost_while_idle(home: Path):
+def test_call_resends_any_request_if_the_connection_was_lost_while_idle(home: Path) -> None:
     hung_up = threading.Event()
 
     def answer_and_hang_up(peer: Peer) -> None:
@@ -242,7 +235,7 @@ def test_call_resends_any_request_if_the_connection_was_lost_while_idle(home: Pa
         assert client.call(SessionDelete("s1")).id == "s1"
 
 
-def test_call_raises_the_reason_of_a_refused_connection(home: Path):
+def test_call_raises_the_reason_of_a_refused_connection(home: Path) -> None:
     def refuse(peer: Peer) -> None:
         peer.send({"jsonrpc": "2.0", "id": None, "error": {"code": Overloaded.code, "message": "256 are enough"}})
 
@@ -255,7 +248,7 @@ def test_call_raises_the_reason_of_a_refused_connection(home: Path):
 
 
 @pytest.mark.parametrize("reply", [b"HTTP/1.1 200 OK\r\n\r\n", frame(b"{"), frame(b"[1]")])
-def test_call_raises_bad_reply_for_another_protocol(home: Path, reply: bytes):
+def test_call_raises_bad_reply_for_another_protocol(home: Path, reply: bytes) -> None:
     def speak(peer: Peer) -> None:
         peer.send_bytes(reply)
         peer.wait_for_the_end()
@@ -264,7 +257,7 @@ def test_call_raises_bad_reply_for_another_protocol(home: Path, reply: bytes):
         client.call(Health())
 
 
-def test_call_raises_bad_reply_for_an_unexpected_result(home: Path):
+def test_call_raises_bad_reply_for_an_unexpected_result(home: Path) -> None:
     def mistake(peer: Peer) -> None:
         peer.answer(peer.receive(), {"ok": "perhaps"})
 
@@ -272,7 +265,7 @@ def test_call_raises_bad_reply_for_an_unexpected_result(home: Path):
         client.call(Health())
 
 
-def test_call_raises_rpc_error_for_an_unknown_error_code(home: Path):
+def test_call_raises_rpc_error_for_an_unknown_error_code(home: Path) -> None:
     def fail(peer: Peer) -> None:
         request = peer.receive()
         peer.send({"jsonrpc": "2.0", "id": request["id"], "error": {"code": 4999, "message": "new"}})
@@ -283,7 +276,7 @@ def test_call_raises_rpc_error_for_an_unknown_error_code(home: Path):
     assert raised.value.code == 4999
 
 
-def test_call_refuses_a_request_beyond_the_frame_limit(home: Path):
+def test_call_refuses_a_request_beyond_the_frame_limit(home: Path) -> None:
     with played(home / "s", answer_ok) as begun, Client(home / "s") as client:
         with pytest.raises(Overloaded):
             client.events.message("m1", "s1", text_content="x" * (33 * 1024 * 1024))
@@ -291,7 +284,7 @@ def test_call_refuses_a_request_beyond_the_frame_limit(home: Path):
         assert begun == []
 
 
-def test_call_passes_notifications_to_the_callback(home: Path):
+def test_call_passes_notifications_to_the_callback(home: Path) -> None:
     def report(peer: Peer) -> None:
         request = peer.receive()
         peer.send({"jsonrpc": "2.0", "method": "$/progress", "params": {"done": 1}})
@@ -307,9 +300,9 @@ def test_call_passes_notifications_to_the_callback(home: Path):
     assert received == [("$/progress", {"done": 1})]
 
 
-def test_client_receives_progress_of_a_job(daemon: DaemonProcess):
+def test_client_receives_progress_of_a_job(shared_daemon: DaemonProcess) -> None:
     received: list[str] = []
-    with Client(daemon.socket_path, on_notification=lambda method, _: received.append(method)) as client:
+    with Client(shared_daemon.socket_path, on_notification=lambda method, _: received.append(method)) as client:
         job = client.call(JobStatus(client.call(DbCheck()).job_id))
         while job.state == "running":
             job = client.call(JobStatus(job.id))
@@ -322,8 +315,8 @@ def test_client_receives_progress_of_a_job(daemon: DaemonProcess):
 # Fire and forget
 
 
-def test_fire_stores_events(daemon: DaemonProcess):
-    with Client(daemon.socket_path) as client:
+def test_fire_stores_events(shared_daemon: DaemonProcess) -> None:
+    with Client(shared_daemon.socket_path) as client:
         fired = [
             client.fire.session("s1", title="Fired"),
             client.fire.message("m1", "s1"),
@@ -345,18 +338,18 @@ def wait_for_counts(client: Client, **wanted: int) -> None:
             counts = client.call(SessionGet("s1")).counts
 
 
-def test_fire_without_a_daemon_returns_false(home: Path):
+def test_fire_without_a_daemon_returns_false(home: Path) -> None:
     with Client(home / "none.sock") as client:
         assert client.fire.session("s1") is False
 
 
-def test_fire_returns_false_for_values_that_are_not_json(daemon: DaemonProcess):
-    with Client(daemon.socket_path) as client:
+def test_fire_returns_false_for_values_that_are_not_json(shared_daemon: DaemonProcess) -> None:
+    with Client(shared_daemon.socket_path) as client:
         assert client.fire.session("s1", metadata={"unwritable": object()}) is False
         assert client.notify(Health())
 
 
-def test_fire_times_out_if_the_server_does_not_read(home: Path):
+def test_fire_times_out_if_the_server_does_not_read(home: Path) -> None:
     given_up = threading.Event()
 
     def read_late(peer: Peer) -> None:
@@ -371,7 +364,7 @@ def test_fire_times_out_if_the_server_does_not_read(home: Path):
         assert client.call(UpsertSession(session=SessionEvent("s1")), timeout=30).ok
 
 
-def test_fire_reconnects_after_a_restart(home: Path):
+def test_fire_reconnects_after_a_restart(home: Path) -> None:
     with Client(home / "clankers" / "dxta-clankers.sock") as client:
         with running_daemon(home) as first:
             assert client.fire.session("s0")
@@ -386,8 +379,8 @@ def test_fire_reconnects_after_a_restart(home: Path):
 
 
 @pytest.mark.anyio
-async def test_async_client_calls_the_daemon(daemon: DaemonProcess):
-    async with AsyncClient(daemon.socket_path) as client:
+async def test_async_client_calls_the_daemon(shared_daemon: DaemonProcess) -> None:
+    async with AsyncClient(shared_daemon.socket_path) as client:
         await client.events.session("s1", title="Ship it")
         outcome = await client.events.batch([MessageEvent("m1", "s1"), MessageEvent("m2", "s1")])
         session = await client.call(SessionGet("s1"))
@@ -399,29 +392,33 @@ async def test_async_client_calls_the_daemon(daemon: DaemonProcess):
 
 
 @pytest.mark.anyio
-async def test_async_client_raises_errors_unwrapped(daemon: DaemonProcess):
+async def test_async_client_raises_errors_unwrapped(shared_daemon: DaemonProcess) -> None:
     with pytest.raises(NotFound):
-        async with AsyncClient(daemon.socket_path) as client:
+        async with AsyncClient(shared_daemon.socket_path) as client:
             await client.call(SessionGet("nothing-like-it"))
 
 
+async def store_session(client: AsyncClient, name: str) -> None:
+    await client.events.session(name)
+
+
 @pytest.mark.anyio
-async def test_async_client_shares_one_connection_between_tasks(daemon: DaemonProcess):
-    async with AsyncClient(daemon.socket_path, timeout=30) as client:
+async def test_async_client_shares_one_connection_between_tasks(shared_daemon: DaemonProcess) -> None:
+    async with AsyncClient(shared_daemon.socket_path, timeout=30) as client:
         async with anyio.create_task_group() as tasks:
             for number in range(200):
-                tasks.start_soon(client.events.session, f"s{number}")
+                tasks.start_soon(store_session, client, f"s{number}")
         status = await client.call(DaemonStatus())
         with anyio.fail_after(30):
-            while status.connections > 1:  # connections of the previous test may still be closing
+            while status.connections > 2:  # `rpc` is the second; those of the previous test may still be closing
                 status = await client.call(DaemonStatus())
 
     assert status.counts["sessions"] == 200
-    assert status.connections == 1
+    assert status.connections == 2
 
 
 @pytest.mark.anyio
-async def test_async_client_matches_replies_by_id(home: Path):
+async def test_async_client_matches_replies_by_id(home: Path) -> None:
     def answer_backwards(peer: Peer) -> None:
         requests = [peer.receive() for _ in range(3)]
         for request in reversed(requests):
@@ -441,7 +438,7 @@ async def test_async_client_matches_replies_by_id(home: Path):
 
 
 @pytest.mark.anyio
-async def test_async_client_can_be_used_after_a_timeout(home: Path):
+async def test_async_client_can_be_used_after_a_timeout(home: Path) -> None:
     def ignore_the_first(peer: Peer) -> None:
         first = peer.receive()
         second = peer.receive()
@@ -459,7 +456,7 @@ async def test_async_client_can_be_used_after_a_timeout(home: Path):
 
 
 @pytest.mark.anyio
-async def test_async_client_reconnects_after_a_restart(home: Path):
+async def test_async_client_reconnects_after_a_restart(home: Path) -> None:
     async with AsyncClient(home / "clankers" / "dxta-clankers.sock") as client:
         with running_daemon(home) as first:
             await client.events.session("s1")
@@ -471,7 +468,7 @@ async def test_async_client_reconnects_after_a_restart(home: Path):
 
 
 @pytest.mark.anyio
-async def test_async_client_resends_only_events(home: Path):
+async def test_async_client_resends_only_events(home: Path) -> None:
     async with AsyncClient(home / "s") as client:
         with played(home / "s", hang_up_on_the_first_request, answer_ok):
             assert (await client.events.session("s1")).ok
@@ -483,17 +480,17 @@ async def test_async_client_resends_only_events(home: Path):
 
 
 @pytest.mark.anyio
-async def test_async_client_fire_never_raises(daemon: DaemonProcess, home: Path):
+async def test_async_client_fire_never_raises(shared_daemon: DaemonProcess, home: Path) -> None:
     async with AsyncClient(home / "none.sock") as nobody:
         assert await nobody.fire.session("s1") is False
-    async with AsyncClient(daemon.socket_path) as client:
+    async with AsyncClient(shared_daemon.socket_path) as client:
         assert await client.fire.session("s1", metadata={"unwritable": object()}) is False
         assert await client.fire.session("s1")
         await client.events.session("s1")  # stored after the fired event, so that no other test sees it
 
 
 @pytest.mark.anyio
-async def test_async_client_passes_notifications_to_the_callback(home: Path):
+async def test_async_client_passes_notifications_to_the_callback(home: Path) -> None:
     def report(peer: Peer) -> None:
         request = peer.receive()
         peer.send({"jsonrpc": "2.0", "method": "$/progress", "params": {"done": 1}})
@@ -512,7 +509,7 @@ async def test_async_client_passes_notifications_to_the_callback(home: Path):
 # Client information
 
 
-def test_events_carry_name_and_version_of_the_client(home: Path):
+def test_events_carry_name_and_version_of_the_client(home: Path) -> None:
     received: list[dict[str, Any]] = []
 
     def remember(peer: Peer) -> None:
@@ -526,10 +523,10 @@ def test_events_carry_name_and_version_of_the_client(home: Path):
     assert received[0]["params"]["client"] == {"name": "my-plugin", "version": "1.2"}
 
 
-def test_log_write_reaches_the_log_of_the_daemon(daemon: DaemonProcess):
-    with Client(daemon.socket_path) as client:
+def test_log_write_reaches_the_log_of_the_daemon(shared_daemon: DaemonProcess) -> None:
+    with Client(shared_daemon.socket_path) as client:
         client.call(LogWrite(entry=LogEntry(level="warning", component="my-plugin", message="odd thing")))
         client.call(UpsertSession(session=SessionEvent("s1")))
 
-    lines = [json.loads(line) for file in daemon.logs.iterdir() for line in file.read_text().splitlines()]
+    lines = [json.loads(line) for file in shared_daemon.logs.iterdir() for line in file.read_text().splitlines()]
     assert any(line["message"] == "odd thing" and line["level"] == "warning" for line in lines)

@@ -31,16 +31,17 @@ sys.stdin.read()
 
 
 @pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
+def limited_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
+    """A daemon that admits few connections, for all tests of this file."""
     limit = {"CLANKERS_MAX_CONNECTIONS": str(LIMIT)}
     with running_daemon(tmp_path_factory.mktemp("d"), CLANKERS_EMBEDDER="none", **limit) as process:
         yield process
 
 
 @pytest.fixture(autouse=True)
-def _nobody_else_is_connected(daemon: DaemonProcess) -> Iterator[None]:
+def _nobody_else_is_connected(limited_daemon: DaemonProcess) -> Iterator[None]:
     yield
-    eventually(lambda: connections(daemon) == 1, "all other connections are closed")
+    eventually(lambda: connections(limited_daemon) == 1, "all other connections are closed")
 
 
 def connections(daemon: DaemonProcess) -> int:
@@ -80,72 +81,72 @@ def hold_elsewhere(stack: ExitStack, daemon: DaemonProcess, count: int) -> int:
     return int(holder.stdout.readline())
 
 
-def test_one_process_cannot_hold_all_connections(daemon: DaemonProcess) -> None:
+def test_one_process_cannot_hold_all_connections(limited_daemon: DaemonProcess) -> None:
     with ExitStack() as stack:
-        held = admitted(stack, daemon, PER_PROCESS)
-        with daemon.connect() as extra:
+        held = admitted(stack, limited_daemon, PER_PROCESS)
+        with limited_daemon.connect() as extra:
             error = extra.receive()["error"]
             assert error["code"] == 5002
             assert f"process {os.getpid()}" in error["message"]
             assert extra.receive() is None
-        assert hold_elsewhere(stack, daemon, 1) == 1
+        assert hold_elsewhere(stack, limited_daemon, 1) == 1
         held.pop().socket.close()
-        eventually(lambda: connections(daemon) > 0, "a place is free")
+        eventually(lambda: connections(limited_daemon) > 0, "a place is free")
 
 
-def test_a_newcomer_gets_in_when_others_hold_all_they_may(daemon: DaemonProcess) -> None:
+def test_newcomer_gets_in_when_others_hold_all_they_may(limited_daemon: DaemonProcess) -> None:
     with ExitStack() as stack:
-        assert hold_elsewhere(stack, daemon, LIMIT) == PER_PROCESS
-        assert hold_elsewhere(stack, daemon, LIMIT) == LIMIT - PER_PROCESS - LIMIT // 8
-        assert ctl(daemon, "health").code == 0
-        (connection,) = admitted(stack, daemon, 1)
-        with daemon.connect() as second:
+        assert hold_elsewhere(stack, limited_daemon, LIMIT) == PER_PROCESS
+        assert hold_elsewhere(stack, limited_daemon, LIMIT) == LIMIT - PER_PROCESS - LIMIT // 8
+        assert ctl(limited_daemon, "health").code == 0
+        (connection,) = admitted(stack, limited_daemon, 1)
+        with limited_daemon.connect() as second:
             assert second.receive()["error"]["code"] == 5002
         assert connection.call("health")["ok"]
 
 
-def test_a_refused_client_reads_why_even_after_it_has_written(daemon: DaemonProcess) -> None:
+def test_refused_client_reads_why_even_after_it_has_written(limited_daemon: DaemonProcess) -> None:
     with ExitStack() as stack:
-        admitted(stack, daemon, PER_PROCESS)
+        admitted(stack, limited_daemon, PER_PROCESS)
         for size in (100, 300_000, MAX_FRAME):
-            with daemon.connect() as extra:
+            with limited_daemon.connect() as extra:
                 extra.socket.sendall(frame(b'{"jsonrpc":"2.0","id":1,"method":"health"}'.ljust(size)))
                 assert extra.receive()["error"]["code"] == 5002
                 assert extra.receive() is None
 
 
-def test_a_client_that_sends_too_much_reads_why_even_after_it_has_written(daemon: DaemonProcess) -> None:
-    with daemon.connect() as connection:
+def test_client_that_sends_too_much_reads_why_even_after_it_has_written(limited_daemon: DaemonProcess) -> None:
+    with limited_daemon.connect() as connection:
         connection.socket.sendall(b"Content-Length: %d\r\n\r\n" % (MAX_FRAME + 1) + b"x" * MAX_FRAME)
         assert connection.receive()["error"]["code"] == -32700
         assert connection.receive() is None
 
 
-def test_many_refused_clients_that_stay_do_not_keep_descriptors(daemon: DaemonProcess) -> None:
+def test_many_refused_clients_that_stay_do_not_keep_descriptors(limited_daemon: DaemonProcess) -> None:
     with ExitStack() as stack:
-        admitted(stack, daemon, PER_PROCESS)
-        before = descriptors(daemon)
+        admitted(stack, limited_daemon, PER_PROCESS)
+        before = descriptors(limited_daemon)
         for _ in range(300):
-            stack.enter_context(connect_in_turn(daemon))
-        eventually(lambda: descriptors(daemon) <= before, "refused connections are closed")
+            stack.enter_context(connect_in_turn(limited_daemon))
+        eventually(lambda: descriptors(limited_daemon) <= before, "refused connections are closed")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts descriptors in /proc")
-def test_ten_thousand_connections_leave_nothing_behind(daemon: DaemonProcess) -> None:
+def test_ten_thousand_connections_leave_nothing_behind(limited_daemon: DaemonProcess) -> None:
     def churn(count: int) -> None:
         for number in range(count):
-            with connect_in_turn(daemon) as connection:
+            with connect_in_turn(limited_daemon) as connection:
                 if number % 3 == 0:
                     connection.socket.sendall(b"Content-Length: 5000000\r\n\r\n{")
                 elif number % 3 == 1:
                     connection.send({"jsonrpc": "2.0", "id": 1, "method": "health"})
-        eventually(lambda: connections(daemon) == 1, "all connections are closed")
+        eventually(lambda: connections(limited_daemon) == 1, "all connections are closed")
 
     churn(2_000)
-    descriptors_before, resident_before = descriptors(daemon), resident(daemon)
+    descriptors_before, resident_before = descriptors(limited_daemon), resident(limited_daemon)
     churn(10_000)
-    assert descriptors(daemon) <= descriptors_before
-    assert resident(daemon) < resident_before + 16 * 1024 * 1024
+    assert descriptors(limited_daemon) <= descriptors_before
+    assert resident(limited_daemon) < resident_before + 16 * 1024 * 1024
 
 
 def descriptors(daemon: DaemonProcess) -> int:

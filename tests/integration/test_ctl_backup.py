@@ -2,13 +2,14 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import apsw
 from helpers.ctl import ctl
 from helpers.daemon import DaemonProcess, running_daemon
-from helpers.schedules import create, ended, make_due, wake
 from helpers.store import message
-from helpers.writers import stored
+from helpers.waiting import eventually, settled
+from helpers.writers import acknowledged, stored, writing
 
 
 def store(daemon: DaemonProcess, *names: str) -> None:
@@ -17,12 +18,9 @@ def store(daemon: DaemonProcess, *names: str) -> None:
 
 
 def make_backup(daemon: DaemonProcess) -> str:
-    with daemon.connect() as connection:
-        action = create(connection, builtin="backup")
-        make_due(daemon, action)
-        wake(connection, action)
-        (run,) = ended(connection, action)
-    return str(run["result"]["result"]["file"])
+    made = ctl(daemon, "backup", "create", "--json")
+    assert made.code == 0, made.err
+    return Path(made.json["path"]).name
 
 
 def integrity(database: Path) -> str:
@@ -33,35 +31,80 @@ def integrity(database: Path) -> str:
         db.close()
 
 
-def test_backup_restore_replaces_the_database_of_a_running_and_of_a_crashed_daemon(home: Path) -> None:
-    with running_daemon(home) as daemon:
+def table_contents(database: Path) -> dict[str, list[tuple[Any, ...]]]:
+    """Every row of every table, except jobs, which the daemon adds by itself, and shadow tables of the indexes."""
+    db = apsw.Connection(str(database), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        db.set_busy_timeout(5000)
+        names = db.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'")
+        tables = [name for (name,) in names if name != "jobs" and "_fts_" not in name and "vectors_" not in name]
+        return {name: sorted(db.execute(f"SELECT * FROM {name}").fetchall(), key=repr) for name in tables}
+    finally:
+        db.close()
+
+
+def test_restore_of_a_running_daemon_gives_back_every_row_and_stops_nothing(home: Path) -> None:
+    with running_daemon(home) as daemon, daemon.connect() as rpc:
         assert ctl(daemon, "backup", "list").out.startswith("There are no backups")
         store(daemon, "first")
+        rpc.call("memory.add", content="The staging database is called heron", scope="global")
+        settled(rpc)
         backup = make_backup(daemon)
+        before = table_contents(daemon.data / "backups" / backup)
         store(daemon, *(f"later-{number}" for number in range(300)))
 
         listed = ctl(daemon, "backup", "list", "--json").json["backups"]
-        assert [(each["name"], each["sessions"], each["problem"]) for each in listed] == [(backup, 1, None)]
+        assert [(one["name"], one["reason"], one["sessions"], one["problem"]) for one in listed] == [
+            (backup, "manual", 1, None)
+        ]
         refused = ctl(daemon, "backup", "restore", backup, typed="n\n")
         assert refused.code == 1
         assert "later-7" in stored(daemon.database)
 
         done = ctl(daemon, "backup", "restore", backup, "--yes", "--json")
         assert done.code == 0, done.err
-        assert daemon.process
-        assert done.json["stoppedDaemon"] == daemon.process.pid
-        assert daemon.wait() == 0
-        daemon.close()
         assert stored(daemon.database) == {"first"}
         assert "later-7" in stored(Path(done.json["replaced"]))
+        assert table_contents(daemon.database) == before
+        health = rpc.call("health")  # on the connection that was open before
+        assert (health["ok"], health["warnings"]) == (True, [])
+        assert rpc.call("search", query="heron", scopes=["*"])["hits"]
+        store(daemon, "second")
+        assert stored(daemon.database) == {"first", "second"}
+        assert integrity(daemon.database) == "ok"
 
-        daemon.start()
+
+def test_events_sent_during_a_restore_wait_and_are_stored(home: Path) -> None:
+    with running_daemon(home) as daemon:
+        store(daemon, *(f"old-{number}" for number in range(200)))
+        backup = make_backup(daemon)
+        writers = writing(daemon, 3, "during")
+        for _ in range(3):
+            assert ctl(daemon, "backup", "restore", backup, "--yes").code == 0
+        last = ctl(daemon, "backup", "restore", backup, "--yes", "--json").json
+        counts = {writer.name: len(writer.acknowledged) for writer in writers}
+        eventually(
+            lambda: all(len(writer.acknowledged) > counts[writer.name] for writer in writers), "events are stored again"
+        )
+        for writer in writers:
+            writer.stop()
+        assert not [refusal for writer in writers for refusal in writer.refused]
+        everywhere = stored(daemon.database).union(
+            *map(stored, daemon.data.glob("clankers.db.replaced-????????T*[0-9]"))
+        )
+        assert acknowledged(writers) <= everywhere
+        assert Path(last["replaced"]).exists()
+
+
+def test_restore_without_a_daemon_keeps_the_replaced_database_with_its_wal(home: Path) -> None:
+    with running_daemon(home) as daemon:
+        store(daemon, "first")
+        backup = make_backup(daemon)
         store(daemon, "second")
         daemon.kill()
         daemon.close()
         done = ctl(daemon, "backup", "restore", str(daemon.data / "backups" / backup), "--yes", "--json")
         assert done.code == 0, done.err
-        assert done.json["stoppedDaemon"] is None
         replaced = Path(done.json["replaced"])
         assert replaced.with_name(f"{replaced.name}-wal").exists()
         assert stored(replaced) == {"first", "second"}
@@ -72,6 +115,37 @@ def test_backup_restore_replaces_the_database_of_a_running_and_of_a_crashed_daem
         assert integrity(daemon.database) == "ok"
         checks = {check["name"]: check for check in ctl(daemon, "doctor", "--json").json["checks"]}
         assert replaced.name in checks["replaced files"]["advice"]
+
+
+def test_backup_of_a_later_schema_is_refused_and_the_database_stays(home: Path) -> None:
+    with running_daemon(home) as daemon, daemon.connect() as rpc:
+        store(daemon, "kept")
+        later = daemon.data / "backups" / make_backup(daemon)
+        db = apsw.Connection(str(later))
+        db.execute("INSERT INTO _migrations (version, name, checksum, applied_at) VALUES (9999, 'later', 'x', 0)")
+        db.close()
+        refused = ctl(daemon, "backup", "restore", later.name, "--yes")
+        assert (refused.code, "9999" in refused.err) == (1, True), refused.err
+        assert rpc.call("health")["ok"]
+        store(daemon, "after")
+        assert stored(daemon.database) == {"kept", "after"}
+
+
+def test_backups_are_shown_verified_and_pruned(home: Path) -> None:
+    with running_daemon(home) as daemon:
+        store(daemon, "first")
+        names = [make_backup(daemon) for _ in range(3)]
+        assert "messages" in ctl(daemon, "backup", "show", names[0]).out
+        assert ctl(daemon, "backup", "verify").code == 0
+        with (daemon.data / "backups" / names[0]).open("r+b") as file:
+            file.seek(4096 * 10)
+            file.write(b"\xa5" * 4096 * 5)
+        damaged = ctl(daemon, "backup", "verify")
+        assert (damaged.code, "damaged" in damaged.out) == (4, True)
+        planned = ctl(daemon, "backup", "prune", "--keep", "1", "--dry-run", "--json").json
+        assert set(planned["deleted"]) == set(names[:2])
+        assert ctl(daemon, "backup", "prune", "--keep", "1", "--yes").code == 0
+        assert [one["name"] for one in ctl(daemon, "backup", "list", "--json").json["backups"]] == names[2:]
 
 
 def test_backup_restore_refuses_what_is_damaged_or_missing_and_changes_nothing(home: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 import pytest
+from helpers.clock import DAY_SECONDS, ClockedDaemon
 from helpers.ctl import Ran, command, ctl, on_a_terminal
 from helpers.daemon import DaemonProcess, running_daemon
 from helpers.fake_daemon import Peer, played
@@ -126,7 +127,7 @@ def editor(home: Path, script: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("words", ASKING, ids=" ".join)
-def test_memory_commands_exit_3_without_a_daemon(down: DaemonProcess, words: list[str]):
+def test_memory_commands_exit_3_without_a_daemon(down: DaemonProcess, words: list[str]) -> None:
     shown, as_json = memory(down, *words), memory(down, *words, "--json")
 
     assert (shown.code, shown.out, as_json.code) == (3, "", 3)
@@ -155,7 +156,7 @@ def test_memory_commands_exit_3_without_a_daemon(down: DaemonProcess, words: lis
     ],
     ids=" ".join,
 )
-def test_memory_commands_exit_2_for_invalid_arguments(down: DaemonProcess, words: list[str]):
+def test_memory_commands_exit_2_for_invalid_arguments(down: DaemonProcess, words: list[str]) -> None:
     assert memory(down, *words).code == 2
 
 
@@ -164,7 +165,9 @@ def test_memory_commands_exit_2_for_invalid_arguments(down: DaemonProcess, words
     [["list"], ["search", "pool"], ["show"], ["history"], ["related"], ["graph"], ["context"], ["stats"]],
     ids=" ".join,
 )
-def test_memory_commands_print_only_json_with_json_and_fit_a_narrow_terminal(filled: DaemonProcess, words: list[str]):
+def test_memory_commands_print_only_json_with_json_and_fit_a_narrow_terminal(
+    filled: DaemonProcess, words: list[str]
+) -> None:
     one = [the(filled, "src/db/pool.py holds")] if words[0] in ("show", "history", "related", "graph") else []
     as_json, shown = memory(filled, *words, *one, "--json"), memory(filled, *words, *one, COLUMNS="60")
 
@@ -174,7 +177,7 @@ def test_memory_commands_print_only_json_with_json_and_fit_a_narrow_terminal(fil
         assert max(map(cell_len, shown.out.splitlines())) <= 60
 
 
-def test_memory_commands_use_colour_only_on_terminals_and_sanitise_text(filled: DaemonProcess):
+def test_memory_commands_use_colour_only_on_terminals_and_sanitise_text(filled: DaemonProcess) -> None:
     for words in (["list"], ["search", "tabs"], ["show", the(filled, "Ada")], ["history", the(filled, "Ada")]):
         out = on_a_terminal(filled, "memory", *words)
 
@@ -184,7 +187,7 @@ def test_memory_commands_use_colour_only_on_terminals_and_sanitise_text(filled: 
         assert "\x1b[" not in memory(filled, *words).out
 
 
-def test_memory_commands_report_an_unknown_or_ambiguous_id(filled: DaemonProcess):
+def test_memory_commands_report_an_unknown_or_ambiguous_id(filled: DaemonProcess) -> None:
     for words in (["show", NOWHERE], ["pin", NOWHERE], ["forget", NOWHERE, "--yes"], ["graph", NOWHERE]):
         ran = memory(filled, *words)
 
@@ -193,7 +196,7 @@ def test_memory_commands_report_an_unknown_or_ambiguous_id(filled: DaemonProcess
     assert memory(filled, "show", "0199").code == 1
 
 
-def test_memory_options_are_all_in_the_manual():
+def test_memory_options_are_all_in_the_manual() -> None:
     group = cli.commands["memory"]
     assert isinstance(group, click.Group)
     text = MANUAL.read_text()
@@ -205,12 +208,12 @@ def test_memory_options_are_all_in_the_manual():
 
 def completed(daemon: DaemonProcess, typed: str) -> list[str]:
     """Return the completions that bash would offer for the last word."""
-    words = {"COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split(" ")) - 1)}
+    words: dict[str, Any] = {"COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split(" ")) - 1)}
     out = ctl(daemon, _CLANKERS_CTL_COMPLETE="bash_complete", **words).out
     return [offer.partition(",")[2] for offer in out.splitlines() if offer]
 
 
-def test_memory_ids_are_completed_by_the_shell(filled: DaemonProcess, down: DaemonProcess):
+def test_memory_ids_are_completed_by_the_shell(filled: DaemonProcess, down: DaemonProcess) -> None:
     known = the(filled, "Ada")
 
     for name in ("show", "edit", "forget", "pin", "history", "graph"):
@@ -221,7 +224,7 @@ def test_memory_ids_are_completed_by_the_shell(filled: DaemonProcess, down: Daem
 # add
 
 
-def test_add_stores_a_memory_and_reinforces_a_duplicate(shared_daemon: DaemonProcess):
+def test_add_stores_a_memory_and_reinforces_a_duplicate(shared_daemon: DaemonProcess) -> None:
     words = [
         "add",
         "The",
@@ -245,7 +248,7 @@ def test_add_stores_a_memory_and_reinforces_a_duplicate(shared_daemon: DaemonPro
     assert "Already known" in memory(shared_daemon, *words).out
 
 
-def test_add_supersedes_another_memory(shared_daemon: DaemonProcess):
+def test_add_supersedes_another_memory(shared_daemon: DaemonProcess) -> None:
     old = remember(shared_daemon, "The port is 8080", scope="custom:ports")
     ran = memory(shared_daemon, "add", "The port is 9090", "--scope", "custom:ports", "--supersedes", old)
 
@@ -253,7 +256,7 @@ def test_add_supersedes_another_memory(shared_daemon: DaemonProcess):
     assert recall(shared_daemon, old)["state"] == "superseded"
 
 
-def test_add_reads_standard_input_and_stores_every_option(shared_daemon: DaemonProcess):
+def test_add_reads_standard_input_and_stores_every_option(shared_daemon: DaemonProcess) -> None:
     ran = memory(
         shared_daemon, "add", "-", "--pin", "--importance", "0.9", "--confidence", "0.8", "--tier", "session",
         "--summary", "in short", "--file", "a.py", "--file", "b.py", "--expires", "2w", "--valid-from", "3d",
@@ -271,7 +274,7 @@ def test_add_reads_standard_input_and_stores_every_option(shared_daemon: DaemonP
     assert found["validUntil"] > NOW + 3 * week
 
 
-def test_add_resolves_the_project_of_the_current_folder(shared_daemon: DaemonProcess):
+def test_add_resolves_the_project_of_the_current_folder(shared_daemon: DaemonProcess) -> None:
     place = shared_daemon.home / "here"
     (place / "deep").mkdir(parents=True)
     (place / ".git").mkdir()
@@ -295,7 +298,7 @@ def test_add_resolves_the_project_of_the_current_folder(shared_daemon: DaemonPro
     ],
     ids=["empty", "too long", "scope", "category", "validity"],
 )
-def test_add_reports_the_invalid_field(shared_daemon: DaemonProcess, words: list[str], typed: str, field: str):
+def test_add_reports_the_invalid_field(shared_daemon: DaemonProcess, words: list[str], typed: str, field: str) -> None:
     before = memory(shared_daemon, "stats", "--json").json["total"]
     ran = memory(shared_daemon, "add", *words, typed=typed)
 
@@ -331,20 +334,20 @@ def test_add_reports_the_invalid_field(shared_daemon: DaemonProcess, words: list
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_list_filters_memories(filled: DaemonProcess, words: list[str], found: set[str]):
+def test_list_filters_memories(filled: DaemonProcess, words: list[str], found: set[str]) -> None:
     listed = memory(filled, "list", *words, "--json")
 
     assert {content.split()[0] for content in contents(listed)} == found
 
 
-def test_list_project_selects_only_memories_of_the_project(filled: DaemonProcess):
+def test_list_project_selects_only_memories_of_the_project(filled: DaemonProcess) -> None:
     for words in (["list"], ["list", "--scope", "*"]):
         assert contents(memory(filled, *words, "--project", str(filled.home / "shop"), "--json")) == [
             "We deploy the shop on Tuesdays"
         ]
 
 
-def test_list_shows_state_and_pin_columns_only_when_needed(filled: DaemonProcess):
+def test_list_shows_state_and_pin_columns_only_when_needed(filled: DaemonProcess) -> None:
     shown = memory(filled, "list", "--include", "superseded").out
 
     assert shown.splitlines()[0].split() == [
@@ -355,7 +358,7 @@ def test_list_shows_state_and_pin_columns_only_when_needed(filled: DaemonProcess
     assert "State" not in memory(filled, "list").out
 
 
-def test_list_says_that_there_are_more_and_all_returns_everything(shared_daemon: DaemonProcess):
+def test_list_says_that_there_are_more_and_all_returns_everything(shared_daemon: DaemonProcess) -> None:
     for number in range(120):
         remember(shared_daemon, f"Number {number} of many", scope="custom:many")
 
@@ -365,7 +368,7 @@ def test_list_says_that_there_are_more_and_all_returns_everything(shared_daemon:
     assert everything["cursor"] is None
 
 
-def test_list_shows_unambiguous_short_ids(shared_daemon: DaemonProcess):
+def test_list_shows_unambiguous_short_ids(shared_daemon: DaemonProcess) -> None:
     ids = [remember(shared_daemon, f"Made at once {number}", scope="custom:ids") for number in range(3)]
     listed = memory(shared_daemon, "list", "--scope", "custom:ids", COLUMNS="80").out.splitlines()[1:]
     shown = [line.split()[0] for line in listed]
@@ -374,16 +377,16 @@ def test_list_shows_unambiguous_short_ids(shared_daemon: DaemonProcess):
     assert {memory(shared_daemon, "show", short, "--json").json["id"] for short in shown} == set(ids)
 
 
-def test_search_hit_shows_score_facts_and_snippet(filled: DaemonProcess):
+def test_search_hit_shows_score_facts_and_snippet(filled: DaemonProcess) -> None:
     ran = memory(filled, "search", "when", "do", "we", "deploy", "--limit", "1")
     heading, snippet, _, summary = ran.out.splitlines()
 
-    assert re.fullmatch(r"1\. [01]\.\d{3}  [0-9a-f]{8}-[0-9a-f]{4}  \w+ · decision · project:shop · .*", heading)
+    assert re.fullmatch(r"1\. [01]\.\d{3}  [0-9a-f]{8}  \w+ · decision · project:shop · .*", heading)
     assert "«deploy»" in snippet
     assert summary.startswith("1 hit by keyword and vector search in ")
 
 
-def test_search_filters_explains_scores_and_includes_superseded_memories(filled: DaemonProcess):
+def test_search_filters_explains_scores_and_includes_superseded_memories(filled: DaemonProcess) -> None:
     found = memory(filled, "search", "PostgreSQL", "--mode", "keyword", "--json").json
     past = memory(filled, "search", "PostgreSQL", "--mode", "keyword", "--include", "superseded", "--json").json
     shown = memory(filled, "search", "PostgreSQL", "--explain").out
@@ -396,14 +399,14 @@ def test_search_filters_explains_scores_and_includes_superseded_memories(filled:
     assert {"Keyword", "Vector", "Salience", "Importance", "Recency"} <= set(shown.split())
 
 
-def test_search_without_hits_exits_0_with_a_message(filled: DaemonProcess):
+def test_search_without_hits_exits_0_with_a_message(filled: DaemonProcess) -> None:
     ran = memory(filled, "search", "xylophone", "--mode", "keyword")
 
     assert (ran.code, ran.out) == (0, "")
     assert "xylophone" in ran.err
 
 
-def test_show_prints_every_field(filled: DaemonProcess):
+def test_show_prints_every_field(filled: DaemonProcess) -> None:
     old, new = (
         the(filled, "The pool in src/db/pool.py uses PostgreSQL 15"),
         the(filled, "The pool in src/db/pool.py uses PostgreSQL 16"),
@@ -417,7 +420,7 @@ def test_show_prints_every_field(filled: DaemonProcess):
     assert memory(filled, "show", old, "--as-of", "1d").code == 1
 
 
-def test_global_search_includes_memories(filled: DaemonProcess):
+def test_global_search_includes_memories(filled: DaemonProcess) -> None:
     ran = ctl(filled, "search", "tabs", "--source", "memories")
 
     assert f"Memory {the(filled, 'Ada')}" in ran.out
@@ -426,7 +429,7 @@ def test_global_search_includes_memories(filled: DaemonProcess):
 # edit
 
 
-def test_edit_changes_only_the_edited_fields(shared_daemon: DaemonProcess, home: Path):
+def test_edit_changes_only_the_edited_fields(shared_daemon: DaemonProcess, home: Path) -> None:
     known = remember(shared_daemon, "The limit is 10", scope="custom:edit", tags=["limit"], summary="limit")
     before = recall(shared_daemon, known)
     script = """sed -i -e 's/is 10/is 20/' -e 's/^importance = .*/importance = 0.9/' \
@@ -448,7 +451,7 @@ def drafts(daemon: DaemonProcess, memory_id: str) -> list[Path]:
     return sorted((daemon.data / "drafts").glob(f"{memory_id}*"))
 
 
-def test_edit_without_a_change_sends_nothing(shared_daemon: DaemonProcess, home: Path):
+def test_edit_without_a_change_sends_nothing(shared_daemon: DaemonProcess, home: Path) -> None:
     known = remember(shared_daemon, "Stay\r\n as \r you are ", scope="custom:edit")
     ran = memory(shared_daemon, "edit", known, **editor(home, "cat $1 > /dev/null; echo >> $1"))
 
@@ -458,7 +461,7 @@ def test_edit_without_a_change_sends_nothing(shared_daemon: DaemonProcess, home:
     assert drafts(shared_daemon, known) == []
 
 
-def test_edit_reopens_the_editor_after_an_invalid_draft(shared_daemon: DaemonProcess, home: Path):
+def test_edit_reopens_the_editor_after_an_invalid_draft(shared_daemon: DaemonProcess, home: Path) -> None:
     known = remember(shared_daemon, "Ask again", scope="custom:edit")
     script = f"""if [ -e {home}/once ]; then sed -i 's/^importance = .*/importance = 0.7/' "$1"
     else touch {home}/once; sed -i 's/^importance = .*/importance = 7/' "$1"; fi"""
@@ -470,7 +473,7 @@ def test_edit_reopens_the_editor_after_an_invalid_draft(shared_daemon: DaemonPro
     assert drafts(shared_daemon, known) == []
 
 
-def test_edit_saves_a_rejected_draft_and_continues_with_it(shared_daemon: DaemonProcess, home: Path):
+def test_edit_saves_a_rejected_draft_and_continues_with_it(shared_daemon: DaemonProcess, home: Path) -> None:
     known = remember(shared_daemon, "Not lost", scope="custom:edit")
     script = """sed -i -e 's/Not lost/Much typed/' -e 's/^valid_until = .*/valid_until = "2001-01-01"/' "$1" """
     ran = memory(shared_daemon, "edit", known, typed="n\n", **editor(home, script))
@@ -489,7 +492,7 @@ def test_edit_saves_a_rejected_draft_and_continues_with_it(shared_daemon: Daemon
     assert drafts(shared_daemon, known) == []
 
 
-def test_edit_refuses_a_draft_of_another_memory(shared_daemon: DaemonProcess, home: Path):
+def test_edit_refuses_a_draft_of_another_memory(shared_daemon: DaemonProcess, home: Path) -> None:
     one, other = (remember(shared_daemon, f"Mine {number}", scope="custom:edit") for number in range(2))
     text = editor(home, f"cp $1 {home}/draft")
     memory(shared_daemon, "edit", one, **text)
@@ -500,7 +503,7 @@ def test_edit_refuses_a_draft_of_another_memory(shared_daemon: DaemonProcess, ho
     assert (home / "draft").is_file()
 
 
-def test_edit_saves_the_draft_when_the_editor_fails(shared_daemon: DaemonProcess, home: Path):
+def test_edit_saves_the_draft_when_the_editor_fails(shared_daemon: DaemonProcess, home: Path) -> None:
     known = remember(shared_daemon, "Crash", scope="custom:edit")
     ran = memory(shared_daemon, "edit", known, **editor(home, "sed -i s/Crash/Typed/ $1; exit 3"))
     [draft] = drafts(shared_daemon, known)
@@ -515,7 +518,7 @@ def test_edit_saves_the_draft_when_the_editor_fails(shared_daemon: DaemonProcess
     assert drafts(shared_daemon, known) == []
 
 
-def test_edit_does_not_overwrite_a_concurrent_change(shared_daemon: DaemonProcess, home: Path):
+def test_edit_does_not_overwrite_a_concurrent_change(shared_daemon: DaemonProcess, home: Path) -> None:
     known = remember(shared_daemon, "Both write", scope="custom:edit")
     request = {"jsonrpc": "2.0", "id": 1, "method": "memory.update"}
     request["params"] = {"id": known, "content": "They wrote", "scopes": ["*"]}
@@ -538,7 +541,9 @@ def test_edit_does_not_overwrite_a_concurrent_change(shared_daemon: DaemonProces
     draft.unlink()
 
 
-def test_edit_saves_the_draft_when_the_daemon_is_gone(shared_daemon: DaemonProcess, down: DaemonProcess, home: Path):
+def test_edit_saves_the_draft_when_the_daemon_is_gone(
+    shared_daemon: DaemonProcess, down: DaemonProcess, home: Path
+) -> None:
     found = recall(shared_daemon, remember(shared_daemon, "Daemon dies", scope="custom:edit"))
     typing = editor(home, "sed -i 's/Daemon dies/Typed anyway/' $1")
 
@@ -551,7 +556,7 @@ def test_edit_saves_the_draft_when_the_daemon_is_gone(shared_daemon: DaemonProce
     assert "Typed anyway" in draft.read_text()
 
 
-def test_edit_ignores_sigint_while_the_editor_runs(shared_daemon: DaemonProcess, home: Path):
+def test_edit_ignores_sigint_while_the_editor_runs(shared_daemon: DaemonProcess, home: Path) -> None:
     known = remember(shared_daemon, "Interrupt me", scope="custom:edit")
     ran = memory(shared_daemon, "edit", known, **editor(home, "kill -INT $PPID; sed -i s/me/not/ $1"))
 
@@ -559,7 +564,7 @@ def test_edit_ignores_sigint_while_the_editor_runs(shared_daemon: DaemonProcess,
     assert recall(shared_daemon, known)["content"] == "Interrupt not"
 
 
-def test_edit_clears_fields_that_are_emptied(shared_daemon: DaemonProcess, home: Path):
+def test_edit_clears_fields_that_are_emptied(shared_daemon: DaemonProcess, home: Path) -> None:
     known = remember(shared_daemon, "Clear me", scope="custom:edit", summary="s", expiresAt=NOW + HOUR, tags=["t"])
     script = """sed -i -e 's/^summary = .*/summary = ""/' -e 's/^expires_at = .*/expires_at = ""/' \
         -e 's/^tags = .*/tags = []/' "$1" """
@@ -572,7 +577,7 @@ def test_edit_clears_fields_that_are_emptied(shared_daemon: DaemonProcess, home:
 # forget, restore, pin
 
 
-def test_forget_asks_for_confirmation_and_restore_undoes_it(shared_daemon: DaemonProcess):
+def test_forget_asks_for_confirmation_and_restore_undoes_it(shared_daemon: DaemonProcess) -> None:
     known = remember(shared_daemon, "Let me go", scope="custom:forget")
     asked = memory(shared_daemon, "forget", known[:13], typed="n\n")
 
@@ -589,14 +594,14 @@ def test_forget_asks_for_confirmation_and_restore_undoes_it(shared_daemon: Daemo
     assert recall(shared_daemon, known)["state"] == "current"
 
 
-def test_forget_with_one_unknown_id_forgets_nothing(shared_daemon: DaemonProcess):
+def test_forget_with_one_unknown_id_forgets_nothing(shared_daemon: DaemonProcess) -> None:
     known = remember(shared_daemon, "Stay with me", scope="custom:forget")
 
     assert memory(shared_daemon, "forget", known, NOWHERE, "--yes").code == 1
     assert recall(shared_daemon, known)["state"] == "current"
 
 
-def test_forget_purge_is_permanent(shared_daemon: DaemonProcess):
+def test_forget_purge_is_permanent(shared_daemon: DaemonProcess) -> None:
     ids = [remember(shared_daemon, f"Burn {number}", scope="custom:purge") for number in range(2)]
     ran = memory(shared_daemon, "forget", *ids, "--purge", "--yes", "--json")
 
@@ -605,7 +610,7 @@ def test_forget_purge_is_permanent(shared_daemon: DaemonProcess):
     assert memory(shared_daemon, "restore", ids[0]).code == 1
 
 
-def test_forget_by_filters_lists_the_memories_first(shared_daemon: DaemonProcess):
+def test_forget_by_filters_lists_the_memories_first(shared_daemon: DaemonProcess) -> None:
     ids = {remember(shared_daemon, f"Scratch {number}", scope="custom:bulk", tags=["scratch"]) for number in range(25)}
     keep = remember(shared_daemon, "Keep", scope="custom:bulk")
     words = ["forget", "--scope", "custom:bulk", "--tag", "scratch"]
@@ -625,7 +630,7 @@ def test_forget_by_filters_lists_the_memories_first(shared_daemon: DaemonProcess
     assert (nothing.code, nothing.out) == (0, "")
 
 
-def test_pin_and_unpin_change_the_memory(shared_daemon: DaemonProcess):
+def test_pin_and_unpin_change_the_memory(shared_daemon: DaemonProcess) -> None:
     known = remember(shared_daemon, "Pin me", scope="custom:pin")
 
     assert "Pinned" in memory(shared_daemon, "pin", known).out
@@ -636,7 +641,7 @@ def test_pin_and_unpin_change_the_memory(shared_daemon: DaemonProcess):
 # history, related, graph
 
 
-def test_history_shows_versions_and_log(filled: DaemonProcess):
+def test_history_shows_versions_and_log(filled: DaemonProcess) -> None:
     out = memory(filled, "history", the(filled, "The pool in src/db/pool.py uses PostgreSQL 16")).out
     found = memory(filled, "history", the(filled, "The pool in src/db/pool.py uses PostgreSQL 15"), "--json").json
 
@@ -646,11 +651,11 @@ def test_history_shows_versions_and_log(filled: DaemonProcess):
     assert [version["content"][-2:] for version in found["versions"]] == ["15", "16"]
 
 
-def test_history_shows_the_reason_of_a_deletion(filled: DaemonProcess):
+def test_history_shows_the_reason_of_a_deletion(filled: DaemonProcess) -> None:
     assert "it is not" in memory(filled, "history", the(filled, "The moon")).out
 
 
-def test_related_shows_memories_with_the_relation(filled: DaemonProcess):
+def test_related_shows_memories_with_the_relation(filled: DaemonProcess) -> None:
     ran = memory(filled, "related", the(filled, "The pool in src/db/pool.py uses PostgreSQL 15"))
 
     assert "PostgreSQL 16" in ran.out
@@ -658,7 +663,7 @@ def test_related_shows_memories_with_the_relation(filled: DaemonProcess):
     assert len(memory(filled, "related", the(filled, "The pool"), "--limit", "1", "--json").json) == 1
 
 
-def test_graph_prints_a_tree_from_the_given_memory(filled: DaemonProcess):
+def test_graph_prints_a_tree_from_the_given_memory(filled: DaemonProcess) -> None:
     lines = memory(filled, "graph", the(filled, "The pool in src/db/pool.py uses PostgreSQL 15")).out.splitlines()
 
     assert lines[0].startswith("The pool in src/db/pool.py uses PostgreSQL 15")
@@ -667,7 +672,7 @@ def test_graph_prints_a_tree_from_the_given_memory(filled: DaemonProcess):
     assert any("← src/db/pool.py holds 20" in line for line in lines)
 
 
-def test_graph_accepts_an_entity_name_and_filters_relations(filled: DaemonProcess):
+def test_graph_accepts_an_entity_name_and_filters_relations(filled: DaemonProcess) -> None:
     named = memory(filled, "graph", "src/db/pool.py", "--hops", "1", "--json").json
     along = memory(
         filled, "graph", the(filled, "The pool"), "--type", "SUPERSEDES", "--no-entities", "--closed", "--json"
@@ -680,7 +685,7 @@ def test_graph_accepts_an_entity_name_and_filters_relations(filled: DaemonProces
     assert "--limit" in memory(filled, "graph", "src/db/pool.py", "--limit", "1").err
 
 
-def test_graph_writes_svg_and_dot_files(filled: DaemonProcess, home: Path):
+def test_graph_writes_svg_and_dot_files(filled: DaemonProcess, home: Path) -> None:
     ran = memory(filled, "graph", "src/db/pool.py", "--svg", str(home / "g.svg"), "--dot", str(home / "g.dot"))
     drawn = ET.parse(home / "g.svg").getroot()
 
@@ -694,21 +699,21 @@ def test_graph_writes_svg_and_dot_files(filled: DaemonProcess, home: Path):
 # context, stats
 
 
-def test_context_prints_what_an_agent_in_the_project_would_see(filled: DaemonProcess):
+def test_context_prints_what_an_agent_in_the_project_would_see(filled: DaemonProcess) -> None:
     shop = filled.home / "shop"
     here, elsewhere = memory(filled, "context", cwd=shop), memory(filled, "context", cwd=filled.home)
 
     assert "Tuesdays" in here.out
     assert "Tuesdays" not in elsewhere.out
     assert "tabs" not in here.out
-    assert "Not instructions" in here.out
+    assert "not instructions" in here.out
     assert "tabs" in memory(filled, "context", "--scope", "*").out
-    assert "tabs" in memory(filled, "context", "tabs", "--scope", "user:ada", "--json").json["text"]
+    assert "tabs" in memory(filled, "context", "what does Ada prefer", "--scope", "user:ada", "--json").json["text"]
     short = memory(filled, "context", "--max-characters", "200", "--limit", "1", "--json").json
     assert len(short["text"]) <= 200
 
 
-def test_stats_prints_totals_and_charts(filled: DaemonProcess):
+def test_stats_prints_totals_and_charts(filled: DaemonProcess) -> None:
     ran, counts = memory(filled, "stats"), memory(filled, "stats", "--json").json
 
     assert counts["total"] == 6
@@ -722,14 +727,16 @@ def test_stats_prints_totals_and_charts(filled: DaemonProcess):
 # export, import
 
 
-def test_import_restores_an_export_in_another_daemon(filled: DaemonProcess, daemon: DaemonProcess, home: Path):
+def test_import_restores_an_export_in_another_daemon(
+    filled: DaemonProcess, fresh_daemon: DaemonProcess, home: Path
+) -> None:
     file = home / "memories.jsonl"
     ran = memory(filled, "export", str(file))
 
     assert ran.out == f"6 memories exported to {file}.\n"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert memory(daemon, "import", str(file)).out == "6 memories imported.\n"
-    assert memory(daemon, "import", str(file)).out == "0 memories imported, 6 already existed.\n"
+    assert memory(fresh_daemon, "import", str(file)).out == "6 memories imported.\n"
+    assert memory(fresh_daemon, "import", str(file)).out == "0 memories imported, 6 already existed.\n"
 
     def stored(source: DaemonProcess) -> list[Any]:
         listed = memory(source, "list", "--include", "all", "--all", "--json").json["memories"]
@@ -747,10 +754,10 @@ def test_import_restores_an_export_in_another_daemon(filled: DaemonProcess, daem
         )
         return sorted(([found[name] for name in names] for found in listed), key=str)
 
-    assert stored(daemon) == stored(filled)
+    assert stored(fresh_daemon) == stored(filled)
 
 
-def test_export_filters_and_writes_to_standard_output(filled: DaemonProcess):
+def test_export_filters_and_writes_to_standard_output(filled: DaemonProcess) -> None:
     def exported(*words: str) -> list[str]:
         return [
             json.loads(line)["content"].split()[0] for line in memory(filled, "export", "-", *words).out.splitlines()
@@ -760,7 +767,9 @@ def test_export_filters_and_writes_to_standard_output(filled: DaemonProcess):
     assert exported("--project", str(filled.home / "shop")) == ["We"]
 
 
-def test_export_leaves_the_old_file_when_the_daemon_is_lost(filled: DaemonProcess, down: DaemonProcess, home: Path):
+def test_export_leaves_the_old_file_when_the_daemon_is_lost(
+    filled: DaemonProcess, down: DaemonProcess, home: Path
+) -> None:
     file = home / "memories.jsonl"
     file.write_text("what was there\n")
     counted = memory(filled, "stats", "--json").json
@@ -779,7 +788,7 @@ def test_export_leaves_the_old_file_when_the_daemon_is_lost(filled: DaemonProces
     assert [path.name for path in home.iterdir() if path.name.startswith(".mem")] == []
 
 
-def test_export_and_import_show_progress_on_a_terminal(filled: DaemonProcess, home: Path):
+def test_export_and_import_show_progress_on_a_terminal(filled: DaemonProcess, home: Path) -> None:
     file = str(home / "memories.jsonl")
 
     assert "exporting" in on_a_terminal(filled, "memory", "export", file)
@@ -787,7 +796,7 @@ def test_export_and_import_show_progress_on_a_terminal(filled: DaemonProcess, ho
     assert memory(filled, "export", file).err == ""
 
 
-def test_export_does_not_replace_a_device(filled: DaemonProcess):
+def test_export_does_not_replace_a_device(filled: DaemonProcess) -> None:
     assert memory(filled, "export", "/dev/null").code == 1
     assert Path("/dev/null").is_char_device()
 
@@ -799,7 +808,9 @@ def nested(depth: int) -> dict[str, Any]:
     return value
 
 
-def test_import_reports_invalid_lines_by_number_and_imports_the_others(shared_daemon: DaemonProcess, home: Path):
+def test_import_reports_invalid_lines_by_number_and_imports_the_others(
+    shared_daemon: DaemonProcess, home: Path
+) -> None:
     good = {"id": "import-good-1", "content": "A good one", "createdAt": NOW, "scope": "custom:import"}
     lines = [
         json.dumps(good),
@@ -827,7 +838,7 @@ def test_import_reports_invalid_lines_by_number_and_imports_the_others(shared_da
     assert (again.code, again.json["unchanged"], len(again.json["refused"])) == (4, 2, 8)
 
 
-def test_import_reads_exports_of_other_stores(shared_daemon: DaemonProcess, home: Path):
+def test_import_reads_exports_of_other_stores(shared_daemon: DaemonProcess, home: Path) -> None:
     tea = {"id": "mem0-tea", "memory": "Likes tea", "created_at": "2025-01-31T12:00:00Z", "user_id": "ada"}
     (home / "mem0.json").write_text(json.dumps({"results": [tea, tea | {"id": None}]}, indent=1))
     wal = {"content": "Use WAL", "content_hash": "ab" * 32, "tags": ["db"], "created_at": 1_738_324_800.5}
@@ -849,18 +860,26 @@ def test_import_reads_exports_of_other_stores(shared_daemon: DaemonProcess, home
 
 
 @pytest.fixture
-def unmaintained(home: Path) -> Iterator[DaemonProcess]:
-    """Start a daemon that runs maintenance only on request."""
-    with running_daemon(home, CLANKERS_MAINTAIN_HOURS="0") as process:
-        yield process
+def unmaintained(home: Path) -> Iterator[ClockedDaemon]:
+    """Start a daemon that runs maintenance only on request, and whose clock the test sets."""
+    process = ClockedDaemon(home, CLANKERS_MAINTAIN_HOURS="0")
+    process.start()
+    yield process
+    process.close()
 
 
-def test_maintain_dry_run_reports_what_maintain_does(unmaintained: DaemonProcess, home: Path):
+def test_maintain_dry_run_reports_what_maintain_does(unmaintained: ClockedDaemon, home: Path) -> None:
     daemon = unmaintained
-    faded = {"id": "faded-and-gone", "content": "It rained in Oslo", "createdAt": NOW - 3000 * 24 * HOUR}
+    daemon.set_clock(-3000 * DAY_SECONDS)
+    faded: dict[str, Any] = {
+        "id": "faded-and-gone",
+        "content": "It rained in Oslo",
+        "createdAt": NOW - 3000 * 24 * HOUR,
+    }
     faded |= {"sector": "episodic", "importance": 0.0, "salience": 0.05}
     (home / "in.jsonl").write_text(json.dumps(faded))
     assert memory(daemon, "import", str(home / "in.jsonl")).code == 0
+    daemon.set_clock(0)
 
     dry = memory(daemon, "maintain", "--dry-run")
     assert "Would be: 1 archived" in dry.out
@@ -875,7 +894,7 @@ def test_maintain_dry_run_reports_what_maintain_does(unmaintained: DaemonProcess
     assert "Restored" in memory(daemon, "restore", faded["id"]).out
 
 
-def test_extract_finds_memories_in_a_session(shared_daemon: DaemonProcess):
+def test_extract_finds_memories_in_a_session(shared_daemon: DaemonProcess) -> None:
     (shared_daemon.home / "shop").mkdir()
     with Client(shared_daemon.socket_path, timeout=30) as client:
         client.events.session(SESSION, project_path=str(shared_daemon.home / "shop"), created_at=NOW)

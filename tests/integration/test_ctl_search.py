@@ -115,11 +115,11 @@ def paths(group: click.Group, path: tuple[str, ...] = ("clankers-ctl",)) -> Iter
 
 
 @pytest.mark.parametrize("path", list(paths(cli)))
-def test_manual_has_every_command(path: str):
+def test_manual_has_every_command(path: str) -> None:
     assert re.search(rf"{re.escape(path)}\b", MANUAL.read_text())
 
 
-def test_manual_has_every_option_of_search_commands():
+def test_manual_has_every_option_of_search_commands() -> None:
     text = MANUAL.read_text()
 
     for name in ("search", "index", "reindex", "model"):
@@ -133,7 +133,7 @@ def test_manual_has_every_option_of_search_commands():
 
 
 @pytest.mark.parametrize("words", ASKING, ids=" ".join)
-def test_commands_without_a_daemon_exit_3(down: DaemonProcess, words: list[str]):
+def test_commands_without_a_daemon_exit_3(down: DaemonProcess, words: list[str]) -> None:
     ran = ctl(down, *words)
 
     assert (ran.code, ran.out) == (3, "")
@@ -153,7 +153,7 @@ def test_commands_without_a_daemon_exit_3(down: DaemonProcess, words: list[str])
     ],
     ids=" ".join,
 )
-def test_json_option_prints_only_json_on_stdout(filled: DaemonProcess, words: list[str]):
+def test_json_option_prints_only_json_on_stdout(filled: DaemonProcess, words: list[str]) -> None:
     ran = ctl(filled, *words, "--json")
 
     assert ran.code == 0, ran.err
@@ -176,7 +176,7 @@ def test_json_option_prints_only_json_on_stdout(filled: DaemonProcess, words: li
     ],
     ids=" ".join,
 )
-def test_usage_errors_exit_2(down: DaemonProcess, words: list[str]):
+def test_usage_errors_exit_2(down: DaemonProcess, words: list[str]) -> None:
     assert ctl(down, *words).code == 2
 
 
@@ -185,7 +185,7 @@ def test_usage_errors_exit_2(down: DaemonProcess, words: list[str]):
     [["search", "login", "retry"], ["search", "login", "--explain"], ["index", "status"], ["model", "list"]],
     ids=" ".join,
 )
-def test_output_fits_a_narrow_terminal(filled: DaemonProcess, words: list[str]):
+def test_output_fits_a_narrow_terminal(filled: DaemonProcess, words: list[str]) -> None:
     lines = ctl(filled, *words, COLUMNS="60").out.splitlines()
 
     assert lines
@@ -195,7 +195,7 @@ def test_output_fits_a_narrow_terminal(filled: DaemonProcess, words: list[str]):
 # search
 
 
-def test_search_shows_the_snippet_and_origin_of_a_hit(filled: DaemonProcess):
+def test_search_shows_the_snippet_and_origin_of_a_hit(filled: DaemonProcess) -> None:
     ran = ctl(filled, "search", "Safari", "login", "--limit", "1")
 
     assert ran.code == 0
@@ -207,13 +207,13 @@ def test_search_shows_the_snippet_and_origin_of_a_hit(filled: DaemonProcess):
     assert summary.startswith("1 hit by keyword and vector search in ")
 
 
-def test_search_shows_the_lines_of_a_hit_in_a_file(filled: DaemonProcess):
+def test_search_shows_the_lines_of_a_hit_in_a_file(filled: DaemonProcess) -> None:
     out = ctl(filled, "search", "deploys", "--source", "memory").out
 
     assert f"{filled.home}/notes/deploy.md:1-3\n" in out
 
 
-def test_search_highlights_matches_on_a_terminal(filled: DaemonProcess):
+def test_search_highlights_matches_on_a_terminal(filled: DaemonProcess) -> None:
     out = on_a_terminal(filled, "search", "cookie", "--limit", "1")
 
     assert re.search(r"\x1b\[1;33mcookie\x1b\[0m", out)
@@ -221,11 +221,11 @@ def test_search_highlights_matches_on_a_terminal(filled: DaemonProcess):
     assert "« hélas »" in out
 
 
-def test_search_keeps_the_marks_on_a_terminal_without_styles(filled: DaemonProcess):
+def test_search_keeps_the_marks_on_a_terminal_without_styles(filled: DaemonProcess) -> None:
     assert "«cookie»" in on_a_terminal(filled, "search", "cookie", "--limit", "1", TERM="dumb")
 
 
-def test_search_text_cannot_control_the_terminal(filled: DaemonProcess):
+def test_search_text_cannot_control_the_terminal(filled: DaemonProcess) -> None:
     out = on_a_terminal(filled, "search", "Safari", "--limit", "1")
 
     assert "␛[31mred" in out
@@ -246,34 +246,34 @@ def test_search_text_cannot_control_the_terminal(filled: DaemonProcess):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_search_filters_hits(filled: DaemonProcess, words: list[str], found: set[str | None]):
+def test_search_filters_hits(filled: DaemonProcess, words: list[str], found: set[str | None]) -> None:
     told = ctl(filled, "search", "login", *words, "--json").json
 
     assert {hit["ref"].get("sessionId") for hit in told["hits"]} == found
 
 
-def test_search_of_the_current_folder_is_that_of_its_project(filled: DaemonProcess):
+def test_search_of_the_current_folder_is_that_of_its_project(filled: DaemonProcess) -> None:
     told = ctl(filled, "search", "refused", "--project", ".", "--json", cwd=filled.home).json
 
     assert {hit["ref"]["projectPath"] for hit in told["hits"]} == {str(filled.home)}
 
 
-def test_search_in_an_unknown_session_is_an_error(filled: DaemonProcess):
+def test_search_in_an_unknown_session_is_an_error(filled: DaemonProcess) -> None:
     assert ctl(filled, "search", "login", "--session", "no-such-session").code == 1
 
 
-def test_search_pages_continue_each_other(filled: DaemonProcess):
+def test_search_pages_continue_each_other(filled: DaemonProcess) -> None:
     def chunks(*words: str) -> list[str]:
         told = ctl(filled, "search", "retry refused", "--mode", "keyword", *words, "--json").json
         return [hit["chunkId"] for hit in told["hits"]]
 
     everything = chunks("--all")
-    assert len(everything) == len(set(everything)) == 12
+    assert len(everything) == len(set(everything)) == 13  # with the title
     assert [*chunks("--limit", "5"), *chunks("--limit", "5", "--page", "2")] == everything[:10]
     assert chunks("--limit", "5", "--page", "4") == []
 
 
-def test_search_numbers_hits_across_pages(filled: DaemonProcess):
+def test_search_numbers_hits_across_pages(filled: DaemonProcess) -> None:
     ran = ctl(filled, "search", "retry refused", "--limit", "5", "--page", "2")
 
     assert ran.out.startswith("6.  ")
@@ -281,14 +281,14 @@ def test_search_numbers_hits_across_pages(filled: DaemonProcess):
     assert "--page" in ran.err
 
 
-def test_search_reports_a_page_after_the_last(filled: DaemonProcess):
+def test_search_reports_a_page_after_the_last(filled: DaemonProcess) -> None:
     ran = ctl(filled, "search", "login", "--page", "90")
 
     assert (ran.code, ran.out) == (0, "")
     assert "no more hits" in ran.err
 
 
-def test_search_explain_prints_a_table_of_score_components(filled: DaemonProcess):
+def test_search_explain_prints_a_table_of_score_components(filled: DaemonProcess) -> None:
     ran = ctl(filled, "search", "login", "--limit", "2", "--half-life", "3", "--diversity", "0.2", "--explain")
     table = [line.split() for line in ran.out.splitlines()]
     header = next(place for place, cells in enumerate(table) if cells[:2] == ["#", "Score"])
@@ -297,7 +297,7 @@ def test_search_explain_prints_a_table_of_score_components(filled: DaemonProcess
     assert [cells[0] for cells in table[header + 1 : header + 3]] == ["1", "2"]
 
 
-def test_search_without_hits_is_no_error(filled: DaemonProcess):
+def test_search_without_hits_is_no_error(filled: DaemonProcess) -> None:
     ran = ctl(filled, "search", "xylophone", "--mode", "keyword", "--since", "1h")
 
     assert (ran.code, ran.out) == (0, "")
@@ -305,7 +305,7 @@ def test_search_without_hits_is_no_error(filled: DaemonProcess):
     assert "without --project" in ran.err
 
 
-def test_search_reports_degraded_results_on_stderr(wordy: DaemonProcess):
+def test_search_reports_degraded_results_on_stderr(wordy: DaemonProcess) -> None:
     ran = ctl(wordy, "search", "login")
 
     assert ran.code == 0
@@ -314,7 +314,7 @@ def test_search_reports_degraded_results_on_stderr(wordy: DaemonProcess):
     assert "embedder" not in ran.out
 
 
-def test_search_without_hits_and_vectors_says_why_and_what_to_do(wordy: DaemonProcess):
+def test_search_without_hits_and_vectors_says_why_and_what_to_do(wordy: DaemonProcess) -> None:
     ran = ctl(wordy, "search", "xylophone")
 
     assert (ran.code, ran.out) == (0, "")
@@ -323,7 +323,7 @@ def test_search_without_hits_and_vectors_says_why_and_what_to_do(wordy: DaemonPr
     assert "clankers-ctl index status" in ran.err
 
 
-def test_search_reports_chunks_without_a_vector(home: Path, down: DaemonProcess):
+def test_search_reports_chunks_without_a_vector(home: Path, down: DaemonProcess) -> None:
     def busy(peer: Peer) -> None:
         result = {"hits": [], "mode": "hybrid", "pending": 1200, "degraded": None, "tookMs": 1.0, "cursor": None}
         peer.answer(peer.receive(), result)
@@ -338,23 +338,23 @@ def test_search_reports_chunks_without_a_vector(home: Path, down: DaemonProcess)
 # index
 
 
-def test_index_status_shows_counts_model_and_paths(filled: DaemonProcess):
+def test_index_status_shows_counts_model_and_paths(filled: DaemonProcess) -> None:
     out = ctl(filled, "index", "status").out
 
     assert out.startswith("● ready")
-    assert "1 of memory, 14 of sessions" in out
+    assert "1 of memory, 16 of sessions" in out
     assert "static: l2_supercat_256, 256 dimensions" in out
-    assert "15, 0 pending" in out
+    assert "17, 0 pending" in out
     assert f"{filled.home}/notes" in out
 
 
-def test_index_status_says_why_there_is_no_vector_search(wordy: DaemonProcess):
+def test_index_status_says_why_there_is_no_vector_search(wordy: DaemonProcess) -> None:
     out = ctl(wordy, "index", "status").out
 
     assert "keyword search only: the embedder is set to none" in out.splitlines()[0]
 
 
-def test_index_status_shows_a_reindex_and_problems(home: Path, down: DaemonProcess):
+def test_index_status_shows_a_reindex_and_problems(home: Path, down: DaemonProcess) -> None:
     made = {"provider": "static", "model": "m", "dims": 256, "chunkTokens": 400, "chunkOverlap": 80}
     live = made | {"vectors": 40, "pending": 3, "failed": 2}
     building = made | {"provider": "onnx", "model": "e5", "vectors": 30, "pending": 90, "failed": 0}
@@ -375,24 +375,24 @@ def test_index_status_shows_a_reindex_and_problems(home: Path, down: DaemonProce
         assert expected in out
 
 
-def test_index_adds_syncs_and_removes_paths(daemon: DaemonProcess, home: Path):
+def test_index_adds_syncs_and_removes_paths(fresh_daemon: DaemonProcess, home: Path) -> None:
     notes = home / "notes"
     notes.mkdir()
     (notes / "one.md").write_text("# One\n")
 
-    assert ctl(daemon, "index", "add", "notes", cwd=home).out.startswith("1 added in ")
+    assert ctl(fresh_daemon, "index", "add", "notes", cwd=home).out.startswith("1 added in ")
     (notes / "two.md").write_text("# Two\n")
     (notes / "one.md").write_text("# One, changed\n")
-    assert ctl(daemon, "index", "status", "--json").json["files"]["watched"] == [str(notes)]
-    synced = ctl(daemon, "index", "sync")
+    assert ctl(fresh_daemon, "index", "status", "--json").json["files"]["watched"] == [str(notes)]
+    synced = ctl(fresh_daemon, "index", "sync")
     assert synced.code == 0
-    assert ctl(daemon, "index", "status", "--json").json["files"]["files"] == 2
-    assert ctl(daemon, "index", "remove", "../notes", cwd=notes).out.startswith("2 removed in ")
-    assert ctl(daemon, "index", "sync").out.startswith("No files in ")
-    assert ctl(daemon, "index", "remove", "notes", cwd=home).code == 1
+    assert ctl(fresh_daemon, "index", "status", "--json").json["files"]["files"] == 2
+    assert ctl(fresh_daemon, "index", "remove", "../notes", cwd=notes).out.startswith("2 removed in ")
+    assert ctl(fresh_daemon, "index", "sync").out.startswith("No files in ")
+    assert ctl(fresh_daemon, "index", "remove", "notes", cwd=home).code == 1
 
 
-def test_index_sync_names_failed_files_and_exits_4(home: Path, down: DaemonProcess):
+def test_index_sync_names_failed_files_and_exits_4(home: Path, down: DaemonProcess) -> None:
     synced = {"added": 1, "changed": 0, "removed": 0, "moved": 0, "unchanged": 3, "seconds": 0.5}
 
     with played(home / "s", lambda peer: peer.answer(peer.receive(), synced | {"failed": ["/a.md: not UTF-8"]})):
@@ -406,15 +406,15 @@ def test_index_sync_names_failed_files_and_exits_4(home: Path, down: DaemonProce
 # reindex
 
 
-def test_reindex_reports_its_result(daemon: DaemonProcess):
-    fill(daemon)
-    ran = ctl(daemon, "reindex")
+def test_reindex_reports_its_result(fresh_daemon: DaemonProcess) -> None:
+    fill(fresh_daemon)
+    ran = ctl(fresh_daemon, "reindex")
 
     assert ran.code == 0
-    assert ran.out.startswith("Reindexed 15 chunks in ")
+    assert ran.out.startswith("Reindexed 17 chunks in ")
 
-    assert ctl(daemon, "reindex", "--embedder", "none", "--json").json["result"]["chunks"] == 15
-    assert ctl(daemon, "search", "login", "--json").json["mode"] == "keyword"
+    assert ctl(fresh_daemon, "reindex", "--embedder", "none", "--json").json["result"]["chunks"] == 17
+    assert ctl(fresh_daemon, "search", "login", "--json").json["mode"] == "keyword"
 
 
 def job(state: str, **fields: Any) -> dict[str, Any]:
@@ -422,7 +422,7 @@ def job(state: str, **fields: Any) -> dict[str, Any]:
     return facts | {"result": None, "error": None, "createdAt": 1, "finishedAt": None} | fields
 
 
-def test_reindex_with_failed_chunks_exits_4(home: Path, down: DaemonProcess):
+def test_reindex_with_failed_chunks_exits_4(home: Path, down: DaemonProcess) -> None:
     def failing(peer: Peer) -> None:
         peer.answer(peer.receive(), {"jobId": "j1"})
         peer.answer(peer.receive(), job("done", result={"chunks": 9, "failed": 2}))
@@ -434,7 +434,7 @@ def test_reindex_with_failed_chunks_exits_4(home: Path, down: DaemonProcess):
     assert "2 chunks can only be found by keyword search" in ran.err
 
 
-def test_reindex_reports_an_outage(home: Path, down: DaemonProcess):
+def test_reindex_reports_an_outage(home: Path, down: DaemonProcess) -> None:
     def waiting(peer: Peer) -> None:
         peer.answer(peer.receive(), {"jobId": "j1"})
         for note in ("making vectors", "Ollama at 127.0.0.1 cannot be reached"):
@@ -449,7 +449,7 @@ def test_reindex_reports_an_outage(home: Path, down: DaemonProcess):
     assert "reindex failed: no more" in ran.err
 
 
-def test_reindex_is_cancelled_by_an_interrupt(home: Path, down: DaemonProcess):
+def test_reindex_is_cancelled_by_an_interrupt(home: Path, down: DaemonProcess) -> None:
     asked, cancelled = threading.Event(), threading.Event()
 
     def running(peer: Peer) -> None:

@@ -22,6 +22,7 @@ from helpers.store import message
 from helpers.waiting import eventually
 
 from clankers.ctl import cli
+from clankers.ctl.service_managers import Systemd
 from clankers.spool import spool_event
 from clankers_protocol.errors import StorageUnavailable
 from clankersd.db import Db, Store
@@ -31,8 +32,8 @@ Break = Callable[[apsw.Connection], Any]
 
 
 @pytest.fixture(scope="module")
-def patient() -> Iterator[DaemonProcess]:
-    """One daemon for all tests, with a home of its own; each leaves it as well as it was."""
+def filled() -> Iterator[DaemonProcess]:
+    """A daemon with messages, an error and a memory, for all tests of this file; each repairs what it damages."""
     with tempfile.TemporaryDirectory(prefix="clk-") as folder, running_daemon(Path(folder), HOME=folder) as process:
         with process.connect() as connection:
             for number in range(5):
@@ -43,9 +44,10 @@ def patient() -> Iterator[DaemonProcess]:
 
 
 @pytest.fixture
-def well(patient: DaemonProcess) -> DaemonProcess:
-    eventually(lambda: not ailing(patient), "everything is as the last test should have left it")
-    return patient
+def healthy(filled: DaemonProcess) -> DaemonProcess:
+    """The filled daemon, once the doctor reports no problem left by an earlier test."""
+    eventually(lambda: not ailing(filled), "everything is as the last test should have left it")
+    return filled
 
 
 def diagnosis(daemon: DaemonProcess, method: str = "doctor.check") -> dict[str, Any]:
@@ -136,36 +138,36 @@ BROKEN: dict[str, tuple[Break, set[str], str]] = {
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_doctor_finds_and_repairs_damaged_derived_data(well: DaemonProcess, what: str) -> None:
+def test_doctor_finds_and_repairs_damaged_derived_data(healthy: DaemonProcess, what: str) -> None:
     broken, names, told = BROKEN[what]
-    changed(well, broken)
-    found = diagnosis(well)
+    changed(healthy, broken)
+    found = diagnosis(healthy)
     assert {each["name"] for each in found["checks"] if each["state"] == "problem"} == names
     assert all(finding(found, name)["repairable"] and finding(found, name)["finding"] for name in names)
     assert found["repaired"] == []
 
-    repaired = diagnosis(well, "doctor.repair")
+    repaired = diagnosis(healthy, "doctor.repair")
     assert any(told in step for step in repaired["repaired"]), repaired["repaired"]
     assert {each["state"] for each in repaired["checks"]} == {"ok"}
-    assert diagnosis(well, "doctor.repair")["repaired"] == []
-    with well.connect() as connection:
+    assert diagnosis(healthy, "doctor.repair")["repaired"] == []
+    with healthy.connect() as connection:
         hits = connection.call("search", query="lighthouse", mode="keyword", limit=10)["hits"]
         kept = [row[0] for row in connection.call("query", sql="SELECT id FROM messages ORDER BY id")["rows"]]
     assert sorted(hit["ref"]["messageId"] for hit in hits) == kept
 
 
-def test_doctor_reports_damaged_captured_data_and_does_not_change_it(well: DaemonProcess) -> None:
-    changed(well, sql("INSERT INTO tools (id, session_id, tool_name, created_at) VALUES ('t', 'nobody', 'Bash', 1)"))
-    found = diagnosis(well, "doctor.repair")
+def test_doctor_reports_damaged_captured_data_and_does_not_change_it(healthy: DaemonProcess) -> None:
+    changed(healthy, sql("INSERT INTO tools (id, session_id, tool_name, created_at) VALUES ('t', 'nobody', 'Bash', 1)"))
+    found = diagnosis(healthy, "doctor.repair")
     assert finding(found, "owners")["state"] == "problem"
     assert not finding(found, "owners")["repairable"]
     assert found["repaired"] == []
-    changed(well, sql("DELETE FROM tools WHERE id = 't'"))
+    changed(healthy, sql("DELETE FROM tools WHERE id = 't'"))
 
 
-def test_search_rebuilds_a_damaged_full_text_index(well: DaemonProcess) -> None:
-    changed(well, BROKEN["damaged words"][0])
-    with well.connect() as connection:
+def test_search_rebuilds_a_damaged_full_text_index(healthy: DaemonProcess) -> None:
+    changed(healthy, BROKEN["damaged words"][0])
+    with healthy.connect() as connection:
         connection.request("search", {"query": "lighthouse"})
 
         def found() -> bool:
@@ -176,92 +178,92 @@ def test_search_rebuilds_a_damaged_full_text_index(well: DaemonProcess) -> None:
         assert connection.call("health")["ok"]
 
 
-def test_doctor_reports_invalid_settings(well: DaemonProcess) -> None:
-    settings = Path(well.environ["CLANKERS_CONFIG_PATH"])
+def test_doctor_reports_invalid_settings(healthy: DaemonProcess) -> None:
+    settings = Path(healthy.environ["CLANKERS_CONFIG_PATH"])
     settings.write_text("log_level = 'loud'\n")
-    found = finding(diagnosis(well), "settings")
+    found = finding(diagnosis(healthy), "settings")
     assert (found["state"], "log_level" in found["finding"]) == ("problem", True)
     settings.write_text("log_level = 'warn'\n")
-    assert finding(diagnosis(well), "settings")["state"] == "warning"
+    assert finding(diagnosis(healthy), "settings")["state"] == "warning"
     settings.unlink()
 
 
-def test_doctor_reports_stuck_and_failed_scheduled_actions(well: DaemonProcess) -> None:
-    with well.connect() as connection:
+def test_doctor_reports_stuck_and_failed_scheduled_actions(healthy: DaemonProcess) -> None:
+    with healthy.connect() as connection:
         action = connection.call("schedule.create", description="Water the plants", schedule="09:00 daily")["id"]
         run = (
             f"INSERT INTO schedule_runs (id, action_id, scheduled_for, state, created_at) VALUES ('r', '{action}', 1, "
         )
-        changed(well, sql(f"{run} 'waiting', 1)"))
-        found = finding(diagnosis(well), "schedule")
+        changed(healthy, sql(f"{run} 'waiting', 1)"))
+        found = finding(diagnosis(healthy), "schedule")
         assert (found["state"], found["finding"]) == ("warning", "No client runs these due actions: Water the plants.")
-        changed(well, sql("UPDATE schedule_runs SET state = 'failed', error = 'no water' WHERE id = 'r'"))
-        assert "no water" in finding(diagnosis(well), "schedule")["finding"]
+        changed(healthy, sql("UPDATE schedule_runs SET state = 'failed', error = 'no water' WHERE id = 'r'"))
+        assert "no water" in finding(diagnosis(healthy), "schedule")["finding"]
         connection.call("schedule.delete", id=action)
 
 
 # -- the command
 
 
-def test_doctor_repairs_files_and_index_and_then_finds_nothing(well: DaemonProcess) -> None:
-    left = well.data / "backups" / "clankers-1-scheduled.unfinished"
+def test_doctor_repairs_files_and_index_and_then_finds_nothing(healthy: DaemonProcess) -> None:
+    left = healthy.data / "backups" / "clankers-1-scheduled.unfinished"
     left.parent.mkdir(mode=0o700, exist_ok=True)
     left.touch(mode=0o600)
     os.utime(left, (1, 1))
-    well.data.chmod(0o755)
-    well.database.chmod(0o644)
-    changed(well, BROKEN["words that no text has"][0])
+    healthy.data.chmod(0o755)
+    healthy.database.chmod(0o644)
+    changed(healthy, BROKEN["words that no text has"][0])
 
-    code, found = doctor(well)
+    code, found = doctor(healthy)
     assert (code, found["ok"], found["repaired"]) == (4, False, [])
     assert {each["name"] for each in found["checks"] if each["repairable"]} == {"permissions", "leftovers", "full text"}
-    assert str(well.database) in finding(found, "permissions")["finding"]
+    assert str(healthy.database) in finding(found, "permissions")["finding"]
 
-    code, found = doctor(well, "--repair")
+    code, found = doctor(healthy, "--repair")
     assert (code, found["ok"], len(found["repaired"])) == (0, True, 4)
-    assert well.data.stat().st_mode & 0o777 == 0o700
-    assert well.database.stat().st_mode & 0o777 == 0o600
+    assert healthy.data.stat().st_mode & 0o777 == 0o700
+    assert healthy.database.stat().st_mode & 0o777 == 0o600
     assert not left.exists()
-    code, found = doctor(well, "--repair")
+    code, found = doctor(healthy, "--repair")
     assert (code, found["repaired"]) == (0, [])
 
 
-def test_doctor_reports_a_rejected_event_with_advice(well: DaemonProcess) -> None:
-    spool_event(str(well.data / "spool"), b"{not json")
-    rejected = well.data / "spool" / "rejected"
-    eventually(lambda: rejected.is_dir() and list(rejected.iterdir()), "the event is set aside")
-    code, found = doctor(well, "--repair")
+def test_doctor_reports_a_rejected_event_with_advice(healthy: DaemonProcess) -> None:
+    spool_event(str(healthy.data / "spool"), b"{not json")
+    rejected = healthy.data / "spool" / "rejected"
+    eventually(lambda: rejected.is_dir() and list(rejected.iterdir()), "the event is rejected")
+    code, found = doctor(healthy, "--repair")
     assert code == 4
-    assert finding(found, "set aside")["finding"].startswith(f"1 event could not be stored and is in {rejected}")
-    assert f"rm {rejected}/*.json" in finding(found, "set aside")["advice"]
+    assert finding(found, "rejected events")["finding"].startswith(f"1 event could not be stored and is in {rejected}")
+    assert f"rm {rejected}/*.json" in finding(found, "rejected events")["advice"]
     for event in rejected.iterdir():
         event.unlink()
-    assert doctor(well)[0] == 0
+    assert doctor(healthy)[0] == 0
 
 
-def test_doctor_checks_backups(well: DaemonProcess) -> None:
-    backup = well.data / "backups" / "clankers-20250101T000000000000-scheduled.db"
+def test_doctor_checks_backups(healthy: DaemonProcess) -> None:
+    backup = healthy.data / "backups" / "clankers-20250101T000000000000-scheduled.db"
     backup.parent.mkdir(mode=0o700, exist_ok=True)
     backup.touch(mode=0o600)
-    code, found = doctor(well)
+    code, found = doctor(healthy)
     assert (code, finding(found, "backups")["state"]) == (4, "problem")
     with closing(apsw.Connection(str(backup))) as db:
         db.execute("CREATE TABLE sessions (id); INSERT INTO sessions VALUES ('s')")
-    assert finding(doctor(well)[1], "backups")["state"] == "ok"
+    assert finding(doctor(healthy)[1], "backups")["state"] == "ok"
     os.utime(backup, (1, time.time() - 30 * 86_400))
-    assert finding(doctor(well)[1], "backups")["state"] == "warning"
+    assert finding(doctor(healthy)[1], "backups")["state"] == "warning"
     backup.unlink()
-    assert finding(doctor(well)[1], "backups")["advice"].startswith("clankers-ctl schedule add")
+    assert finding(doctor(healthy)[1], "backups")["advice"].startswith("clankers-ctl backup create")
 
 
-def test_doctor_warns_of_a_harness_that_is_no_longer_captured(well: DaemonProcess) -> None:
-    with well.connect() as connection:
+def test_doctor_warns_of_a_harness_that_is_no_longer_captured(healthy: DaemonProcess) -> None:
+    with healthy.connect() as connection:
         connection.call("hook.event", harness="claude-code", event={"hook_event_name": "Stop", "session_id": "c"})
-    transcript = well.home / ".claude" / "projects" / "shop" / "c.jsonl"
+    transcript = healthy.home / ".claude" / "projects" / "shop" / "c.jsonl"
     transcript.parent.mkdir(parents=True)
     transcript.touch()
     os.utime(transcript, (1, time.time() + 3600))
-    code, found = doctor(well)
+    code, found = doctor(healthy)
     capture = finding(found, "capture claude-code")
     assert (code, capture["state"]) == (0, "warning")
     assert "minutes after its last event" in capture["finding"]
@@ -270,28 +272,29 @@ def test_doctor_warns_of_a_harness_that_is_no_longer_captured(well: DaemonProces
     transcript.unlink()
 
 
-def test_doctor_reports_an_outdated_plugin_and_service(well: DaemonProcess) -> None:
+def test_doctor_reports_an_outdated_plugin_and_service(healthy: DaemonProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Systemd, "is_usable", lambda self: True)
     for words in (["plugin", "install", "opencode"], ["service", "install", "--no-start"]):
-        assert CliRunner().invoke(cli, words, env=well.environ).exit_code == 0
-    assert {finding(doctor(well)[1], name)["state"] for name in ("plugin opencode", "service")} == {"ok"}
+        assert CliRunner().invoke(cli, words, env=healthy.environ).exit_code == 0
+    assert {finding(doctor(healthy)[1], name)["state"] for name in ("plugin opencode", "service")} == {"ok"}
     for path in (".config/opencode/plugin/clankers.js", ".config/systemd/user/clankersd.service"):
-        with (well.home / path).open("a") as file:
+        with (healthy.home / path).open("a") as file:
             file.write("\n")
-    code, found = doctor(well)
+    code, found = doctor(healthy)
     assert (code, finding(found, "plugin opencode")["state"], finding(found, "service")["state"]) == (
         4, "problem", "warning",
     )  # fmt: skip
     for words in (["plugin", "uninstall", "opencode"], ["service", "uninstall"]):
-        assert CliRunner().invoke(cli, words, env=well.environ).exit_code == 0
+        assert CliRunner().invoke(cli, words, env=healthy.environ).exit_code == 0
 
 
-def test_doctor_table_fits_the_terminal_and_has_colours_only_there(well: DaemonProcess) -> None:
-    shown = on_a_terminal(well, "doctor", COLUMNS="70")
+def test_doctor_table_fits_the_terminal_and_has_colours_only_there(healthy: DaemonProcess) -> None:
+    shown = on_a_terminal(healthy, "doctor", COLUMNS="70")
     assert "\x1b[" in shown
-    piped = ctl(well, "doctor", COLUMNS="70")
+    piped = ctl(healthy, "doctor", COLUMNS="70")
     assert "\x1b[" not in piped.out
     assert max(map(len, piped.out.splitlines())) <= 70
-    assert "→ clankers-ctl schedule add" in piped.out
+    assert "→ clankers-ctl backup create" in piped.out
     assert piped.code == 0
 
 
@@ -310,11 +313,13 @@ def test_doctor_without_a_daemon_checks_the_files(home: Path) -> None:
     assert finding(doctor(down)[1], "database file")["state"] == "problem"
 
 
-def test_doctor_reports_why_a_database_is_refused(daemon: DaemonProcess) -> None:
-    daemon.stop()
-    changed(daemon, sql("INSERT INTO _migrations (version, name, checksum, applied_at) VALUES (9999, 'x', 'x', 1)"))
-    daemon.close()
-    with running_daemon(daemon.home, HOME=str(daemon.home)) as again:
+def test_doctor_reports_why_a_database_is_refused(fresh_daemon: DaemonProcess) -> None:
+    fresh_daemon.stop()
+    changed(
+        fresh_daemon, sql("INSERT INTO _migrations (version, name, checksum, applied_at) VALUES (9999, 'x', 'x', 1)")
+    )
+    fresh_daemon.close()
+    with running_daemon(fresh_daemon.home, HOME=str(fresh_daemon.home)) as again:
         code, found = doctor(again, "--repair")
     assert code == 4
     assert "9999" in finding(found, "database")["finding"]
@@ -368,7 +373,7 @@ async def test_nothing_is_written_aside(home: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_look_aside_that_nobody_waits_for_is_interrupted(home: Path) -> None:
+async def test_look_aside_that_nobody_waits_for_is_interrupted(home: Path) -> None:
     looking, over = threading.Event(), threading.Event()
     endless = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
 
@@ -392,5 +397,5 @@ async def test_a_look_aside_that_nobody_waits_for_is_interrupted(home: Path) -> 
     [("3.6.23", False), ("3.7.0", True), ("3.44.5", True), ("3.44.6", False), ("3.45.0", True), ("3.50.6", True),
      ("3.50.7", False), ("3.51.2", True), ("3.51.3", False), ("3.54.1", False)],
 )  # fmt: skip
-def test_a_sqlite_that_may_lose_commits_is_known_by_its_version(version: str, resets: bool) -> None:
+def test_sqlite_that_may_lose_commits_is_known_by_its_version(version: str, resets: bool) -> None:
     assert has_wal_reset_bug(version) is resets

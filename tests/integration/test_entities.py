@@ -1,9 +1,8 @@
 """Entities and relations over the socket: named once, linked by what texts say, and never shown across scopes."""
 
 import json
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -11,7 +10,7 @@ from typing import Any
 
 import apsw
 import pytest
-from helpers.daemon import RawConnection, running_daemon
+from helpers.daemon import RawConnection
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -28,16 +27,6 @@ Add = Callable[..., str]
 _examples = count()
 
 
-@pytest.fixture(scope="module")
-def connection() -> Iterator[RawConnection]:
-    with (
-        tempfile.TemporaryDirectory(prefix="clk-") as folder,
-        running_daemon(Path(folder)) as daemon,
-        daemon.connect() as raw,
-    ):
-        yield raw
-
-
 @pytest.fixture
 def tag() -> str:
     """A word that nothing else in this file's daemon holds."""
@@ -45,11 +34,11 @@ def tag() -> str:
 
 
 @pytest.fixture
-def add(connection: RawConnection, tag: str) -> Add:
+def add(rpc: RawConnection, tag: str) -> Add:
     def add(text: str = "something", scope: str = "global", **fields: Any) -> str:
         content = f"{tag} {next(_examples)} {text}"
         params = {"content": content, "scope": scope, "force": True} | EVERYTHING | fields
-        return str(connection.call("memory.add", **params)["memory"]["id"])
+        return str(rpc.call("memory.add", **params)["memory"]["id"])
 
     return add
 
@@ -70,93 +59,93 @@ def names(connection: RawConnection, memory: str) -> set[str]:
 # -- entities
 
 
-def test_entity_names_ignore_case_and_accents(connection: RawConnection, tag: str) -> None:
-    first = connection.call("entity.upsert", name=f"Café  {tag}", type="concept")
-    again = connection.call("entity.upsert", name=f"CAFE {tag.upper()} ", type="concept", summary="a place")
+def test_entity_names_ignore_case_and_accents(rpc: RawConnection, tag: str) -> None:
+    first = rpc.call("entity.upsert", name=f"Café  {tag}", type="concept")
+    again = rpc.call("entity.upsert", name=f"CAFE {tag.upper()} ", type="concept", summary="a place")
     assert again | {"summary": None, "updatedAt": 0} == first | {"updatedAt": 0}
     assert (first["name"], again["summary"]) == (f"Café {tag}", "a place")
-    other = connection.call("entity.upsert", name=f"Café {tag}", type="project")
+    other = rpc.call("entity.upsert", name=f"Café {tag}", type="project")
     assert other["id"] != first["id"]
-    refused(connection, "entity.get", CONFLICT, "$.type", name=f"café {tag}")
-    assert connection.call("entity.get", name=f"café {tag}", type="project")["entity"] == other
+    refused(rpc, "entity.get", CONFLICT, "$.type", name=f"café {tag}")
+    assert rpc.call("entity.get", name=f"café {tag}", type="project")["entity"] == other
 
 
-def test_upsert_of_an_existing_entity_changes_nothing(connection: RawConnection, tag: str) -> None:
+def test_upsert_of_an_existing_entity_changes_nothing(rpc: RawConnection, tag: str) -> None:
     given = {"name": tag, "type": "person", "summary": "somebody"}
-    assert connection.call("entity.upsert", **given) == connection.call("entity.upsert", **given)
-    kept = connection.call("entity.upsert", name=tag, type="person")
+    assert rpc.call("entity.upsert", **given) == rpc.call("entity.upsert", **given)
+    kept = rpc.call("entity.upsert", name=tag, type="person")
     assert kept["summary"] == "somebody"
 
 
-def test_upsert_by_id_renames_but_takes_no_other_name(connection: RawConnection, tag: str) -> None:
-    connection.call("entity.upsert", id=f"id-{tag}", name=f"{tag} one", type="concept")
-    connection.call("entity.upsert", id=f"id-{tag}", name=f"{tag} two", type="technology")
-    entity = connection.call("entity.get", id=f"id-{tag}")["entity"]
+def test_upsert_by_id_renames_but_takes_no_other_name(rpc: RawConnection, tag: str) -> None:
+    rpc.call("entity.upsert", id=f"id-{tag}", name=f"{tag} one", type="concept")
+    rpc.call("entity.upsert", id=f"id-{tag}", name=f"{tag} two", type="technology")
+    entity = rpc.call("entity.get", id=f"id-{tag}")["entity"]
     assert (entity["name"], entity["type"]) == (f"{tag} two", "technology")
-    connection.call("entity.upsert", name=f"{tag} three", type="concept")
-    refused(connection, "entity.upsert", CONFLICT, "$.name", id=f"id-{tag}", name=f"{tag} THREE", type="concept")
-    assert connection.call("entity.get", id=f"id-{tag}")["entity"] == entity
+    rpc.call("entity.upsert", name=f"{tag} three", type="concept")
+    refused(rpc, "entity.upsert", CONFLICT, "$.name", id=f"id-{tag}", name=f"{tag} THREE", type="concept")
+    assert rpc.call("entity.get", id=f"id-{tag}")["entity"] == entity
 
 
-def test_entity_shows_its_memories_newest_first(connection: RawConnection, add: Add, tag: str) -> None:
-    entity = connection.call("entity.upsert", name=f"the {tag} thing", type="concept")
+def test_entity_shows_its_memories_newest_first(rpc: RawConnection, add: Add, tag: str) -> None:
+    entity = rpc.call("entity.upsert", name=f"the {tag} thing", type="concept")
     ids = [add(f"the {tag} thing") for _ in range(3)]
     gone = add(f"the {tag} thing")
-    connection.call("memory.delete", id=gone)
-    found = connection.call("entity.get", id=entity["id"][:-4])
+    rpc.call("memory.delete", id=gone)
+    found = rpc.call("entity.get", id=entity["id"][:-4])
     assert [memory["id"] for memory in found["memories"]] == ids[::-1]
     assert found["entity"]["memories"] == 3
-    assert len(connection.call("entity.get", id=entity["id"], limit=2)["memories"]) == 2
+    assert len(rpc.call("entity.get", id=entity["id"], limit=2)["memories"]) == 2
 
 
-def test_entities_are_listed_by_name_in_pages(connection: RawConnection, tag: str) -> None:
+def test_entities_are_listed_by_name_in_pages(rpc: RawConnection, tag: str) -> None:
     for name in ("Beta", "alpha", "Ça", "delta", "epsilon"):
-        connection.call("entity.upsert", name=f"{name} {tag}", type="file" if name == "delta" else "concept")
+        rpc.call("entity.upsert", name=f"{name} {tag}", type="file" if name == "delta" else "concept")
     seen, cursor = [], None
     while True:
-        page = connection.call("entity.list", query=tag.upper(), limit=2, cursor=cursor)
+        page = rpc.call("entity.list", query=tag.upper(), limit=2, cursor=cursor)
         seen += [entity["name"].split()[0] for entity in page["entities"]]
         cursor = page["cursor"]
         if cursor is None:
             break
     assert seen == ["alpha", "Beta", "Ça", "delta", "epsilon"]
-    files = connection.call("entity.list", query=tag, type="file")["entities"]
+    files = rpc.call("entity.list", query=tag, type="file")["entities"]
     assert [entity["name"] for entity in files] == [f"delta {tag}"]
 
 
-def test_links_are_added_changed_and_removed(connection: RawConnection, add: Add, tag: str) -> None:
-    entity = connection.call("entity.upsert", name=f"{tag} unspoken", type="error")["id"]
+def test_links_are_added_changed_and_removed(rpc: RawConnection, add: Add, tag: str) -> None:
+    entity = rpc.call("entity.upsert", name=f"{tag} unspoken", type="error")["id"]
     memory = add()
-    linked = connection.call("entity.link", memoryId=memory[:-4], entityId=entity, role="subject")
+    linked = rpc.call("entity.link", memoryId=memory[:-4], entityId=entity, role="subject")
     assert [one["id"] for one in linked["entities"]] == [entity]
     assert linked["entities"][0]["memories"] == 1
-    connection.call("entity.link", memoryId=memory, entityId=entity, role="object")
-    [edge] = connection.call("graph.neighbors", id=memory)["edges"]
+    rpc.call("entity.link", memoryId=memory, entityId=entity, role="object")
+    [edge] = rpc.call("graph.neighbors", id=memory)["edges"]
     assert edge == {"source": memory, "target": entity, "type": "object", "confidence": 1.0}
     for _ in range(2):
-        assert connection.call("entity.link", memoryId=memory, entityId=entity, remove=True)["entities"] == []
+        assert rpc.call("entity.link", memoryId=memory, entityId=entity, remove=True)["entities"] == []
 
 
-def test_merge_moves_links_and_the_summary(connection: RawConnection, add: Add, tag: str) -> None:
-    one = connection.call("entity.upsert", name=f"{tag} js", type="technology", summary="a language")["id"]
-    two = connection.call("entity.upsert", name=f"{tag} javascript", type="technology")["id"]
+def test_merge_moves_links_and_the_summary(rpc: RawConnection, add: Add, tag: str) -> None:
+    one = rpc.call("entity.upsert", name=f"{tag} js", type="technology", summary="a language")["id"]
+    two = rpc.call("entity.upsert", name=f"{tag} javascript", type="technology")["id"]
     both, first, second = add(f"{tag} js or {tag} javascript"), add(f"{tag} js"), add(f"{tag} javascript")
-    merged = connection.call("entity.merge", id=one, into=two)
+    merged = rpc.call("entity.merge", id=one, into=two)
     assert (merged["id"], merged["memories"], merged["summary"]) == (two, 3, "a language")
-    refused(connection, "entity.get", NOT_FOUND, one, id=one)
-    found = connection.call("entity.get", id=two)["memories"]
+    refused(rpc, "entity.get", NOT_FOUND, one, id=one)
+    found = rpc.call("entity.get", id=two)["memories"]
     assert {memory["id"] for memory in found} == {both, first, second}
-    refused(connection, "entity.merge", INVALID, "$.into", id=two, into=two)
+    refused(rpc, "entity.merge", INVALID, "$.into", id=two, into=two)
 
 
-def test_deletion_of_an_entity_or_a_memory_leaves_the_other(connection: RawConnection, add: Add, tag: str) -> None:
-    entity = connection.call("entity.upsert", name=f"{tag} thing", type="concept")["id"]
+def test_deletion_of_an_entity_or_a_memory_leaves_the_other(rpc: RawConnection, add: Add, tag: str) -> None:
+    entity = rpc.call("entity.upsert", name=f"{tag} thing", type="concept")["id"]
     kept, purged = add(f"{tag} thing"), add(f"{tag} thing")
-    connection.call("memory.purge", id=purged)
-    assert [memory["id"] for memory in connection.call("entity.get", id=entity)["memories"]] == [kept]
-    assert connection.call("entity.delete", id=entity) == {"deleted": True, "links": 1}
-    refused(connection, "entity.get", NOT_FOUND, "$.id", id=entity)
-    assert connection.call("memory.get", id=kept)["id"] == kept
+    rpc.call("memory.purge", id=purged)
+    assert [memory["id"] for memory in rpc.call("entity.get", id=entity)["memories"]] == [kept]
+    assert rpc.call("entity.delete", id=entity) == {"deleted": True, "links": 1}
+    refused(rpc, "entity.get", NOT_FOUND, "$.id", id=entity)
+    assert rpc.call("memory.get", id=kept)["id"] == kept
 
 
 # -- what a text mentions
@@ -202,16 +191,16 @@ def test_possible_names_contain_any_short_name(parts: list[str], around: str) ->
     assert name_key(name) in possible_names(f"{around} {shouted}, {around}")
 
 
-def test_memory_is_linked_with_mentioned_entities_and_its_files(connection: RawConnection, add: Add, tag: str) -> None:
-    connection.call("entity.upsert", name=f"{tag} Server", type="project")
-    connection.call("entity.upsert", name=f"{tag} Serv", type="project")
-    connection.call("entity.upsert", name=f"idea {tag}", type="concept")
+def test_memory_is_linked_with_mentioned_entities_and_its_files(rpc: RawConnection, add: Add, tag: str) -> None:
+    rpc.call("entity.upsert", name=f"{tag} Server", type="project")
+    rpc.call("entity.upsert", name=f"{tag} Serv", type="project")
+    rpc.call("entity.upsert", name=f"idea {tag}", type="concept")
     memory = add(f"restart the {tag} SERVER", files=[f"src/{tag}.py"], concepts=[f"Idea {tag}"])
-    assert names(connection, memory) == {f"{tag} Server", f"src/{tag}.py", f"idea {tag}"}
-    [entity] = connection.call("entity.list", query=f"src/{tag}")["entities"]
+    assert names(rpc, memory) == {f"{tag} Server", f"src/{tag}.py", f"idea {tag}"}
+    [entity] = rpc.call("entity.list", query=f"src/{tag}")["entities"]
     assert (entity["type"], entity["memories"]) == ("file", 1)
-    connection.call("memory.update", id=memory, content=f"stop {tag} serv")
-    assert f"{tag} Serv" in names(connection, memory)
+    rpc.call("memory.update", id=memory, content=f"stop {tag} serv")
+    assert f"{tag} Serv" in names(rpc, memory)
 
 
 def test_mentions_are_looked_up_by_an_index(tmp_path: Path) -> None:
@@ -219,7 +208,12 @@ def test_mentions_are_looked_up_by_an_index(tmp_path: Path) -> None:
     db = Db(apsw.Connection(str(tmp_path / "test.db")))
     migrate(db, tmp_path)
     statements: list[str] = []
-    db.raw.exec_trace = lambda _cursor, sql, _bindings: statements.append(sql) or True
+
+    def trace(_cursor: Any, sql: str, _bindings: Any) -> bool:
+        statements.append(sql)
+        return True
+
+    db.raw.exec_trace = trace
     link_mentions(db, "nobody", "a text of words", ["a/file"], [], 1)
     db.raw.exec_trace = None
     [lookup] = [sql for sql in statements if "SELECT" in sql]
@@ -230,86 +224,86 @@ def test_mentions_are_looked_up_by_an_index(tmp_path: Path) -> None:
 # -- relations
 
 
-def test_relation_is_stored_once_with_the_higher_confidence(connection: RawConnection, add: Add) -> None:
+def test_relation_is_stored_once_with_the_higher_confidence(rpc: RawConnection, add: Add) -> None:
     one, two = add(), add()
     given = {"source": one, "target": two, "type": "BUILDS_ON"}
-    first = connection.call("relation.add", **given, confidence=0.5, extractedBy="llm")
-    assert connection.call("relation.add", **given, confidence=0.3) == first
-    surer = connection.call("relation.add", **given, confidence=0.9, extractedBy="user")
+    first = rpc.call("relation.add", **given, confidence=0.5, extractedBy="llm")
+    assert rpc.call("relation.add", **given, confidence=0.3) == first
+    surer = rpc.call("relation.add", **given, confidence=0.9, extractedBy="user")
     assert surer == first | {"confidence": 0.9, "extractedBy": "user"}
-    assert connection.call("relation.list", memoryId=one)["relations"] == [surer]
-    back = connection.call("relation.add", source=two, target=one, type="BUILDS_ON")
+    assert rpc.call("relation.list", memoryId=one)["relations"] == [surer]
+    back = rpc.call("relation.add", source=two, target=one, type="BUILDS_ON")
     assert back["id"] != first["id"]
 
 
-def test_relation_added_concurrently_is_stored_once(connection: RawConnection, add: Add) -> None:
+def test_relation_added_concurrently_is_stored_once(rpc: RawConnection, add: Add) -> None:
     one, two = add(), add()
     params = {"source": one, "target": two, "type": "CONFIRMS"}
     for number in range(20):
-        connection.send({"jsonrpc": "2.0", "id": f"many {number}", "method": "relation.add", "params": params})
-    made = {connection.receive()["result"]["id"] for _ in range(20)}
+        rpc.send({"jsonrpc": "2.0", "id": f"many {number}", "method": "relation.add", "params": params})
+    made = {rpc.receive()["result"]["id"] for _ in range(20)}
     assert len(made) == 1
 
 
-def test_relations_are_listed_by_direction_type_and_page(connection: RawConnection, add: Add) -> None:
+def test_relations_are_listed_by_direction_type_and_page(rpc: RawConnection, add: Add) -> None:
     middle, *others = [add() for _ in range(5)]
-    out = [connection.call("relation.add", source=middle, target=other, type="RELATED_TO") for other in others[:2]]
-    into = [connection.call("relation.add", source=other, target=middle, type="CONFIRMS") for other in others[2:]]
+    out = [rpc.call("relation.add", source=middle, target=other, type="RELATED_TO") for other in others[:2]]
+    into = [rpc.call("relation.add", source=other, target=middle, type="CONFIRMS") for other in others[2:]]
 
     def listed(**params: Any) -> list[dict[str, Any]]:
-        return list(connection.call("relation.list", memoryId=middle, **params)["relations"])
+        return list(rpc.call("relation.list", memoryId=middle, **params)["relations"])
 
     newest_first = sorted(out + into, key=lambda one: (one["createdAt"], one["id"]), reverse=True)
     assert listed() == newest_first
     assert listed(direction="out") == [one for one in newest_first if one in out]
     assert listed(direction="in") == [one for one in newest_first if one in into]
     assert listed(types=["CONFIRMS"]) == [one for one in newest_first if one in into]
-    first = connection.call("relation.list", memoryId=middle, limit=3)
-    rest = connection.call("relation.list", memoryId=middle, limit=3, cursor=first["cursor"])
+    first = rpc.call("relation.list", memoryId=middle, limit=3)
+    rest = rpc.call("relation.list", memoryId=middle, limit=3, cursor=first["cursor"])
     assert first["relations"] + rest["relations"] == newest_first
     assert rest["cursor"] is None
 
 
-def test_closed_relation_is_valid_only_in_the_past(connection: RawConnection, add: Add) -> None:
+def test_closed_relation_is_valid_only_in_the_past(rpc: RawConnection, add: Add) -> None:
     one, two = add(), add()
-    made = connection.call("relation.add", source=one, target=two, type="DEPENDS_ON")
+    made = rpc.call("relation.add", source=one, target=two, type="DEPENDS_ON")
     time.sleep(0.003)  # so that it held for a while
-    closed = connection.call("relation.close", id=made["id"][:-4])
+    closed = rpc.call("relation.close", id=made["id"][:-4])
     assert made["validFrom"] < closed["validUntil"]
-    assert connection.call("relation.close", id=made["id"]) == closed
-    assert connection.call("relation.list", memoryId=one)["relations"] == []
-    assert connection.call("relation.list", memoryId=one, includeClosed=True)["relations"] == [closed]
-    assert connection.call("relation.list", memoryId=one, asOf=made["validFrom"])["relations"] == [closed]
-    assert connection.call("relation.list", memoryId=one, asOf=made["validFrom"] - 1)["relations"] == []
-    assert connection.call("relation.list", memoryId=one, asOf=closed["validUntil"])["relations"] == []
-    again = connection.call("relation.add", source=one, target=two, type="DEPENDS_ON")
+    assert rpc.call("relation.close", id=made["id"]) == closed
+    assert rpc.call("relation.list", memoryId=one)["relations"] == []
+    assert rpc.call("relation.list", memoryId=one, includeClosed=True)["relations"] == [closed]
+    assert rpc.call("relation.list", memoryId=one, asOf=made["validFrom"])["relations"] == [closed]
+    assert rpc.call("relation.list", memoryId=one, asOf=made["validFrom"] - 1)["relations"] == []
+    assert rpc.call("relation.list", memoryId=one, asOf=closed["validUntil"])["relations"] == []
+    again = rpc.call("relation.add", source=one, target=two, type="DEPENDS_ON")
     assert again["id"] != made["id"]
 
 
-def test_relation_with_another_period_is_a_conflict(connection: RawConnection, add: Add) -> None:
+def test_relation_with_another_period_is_a_conflict(rpc: RawConnection, add: Add) -> None:
     one, two = add(), add()
     given = {"source": one, "target": two, "type": "APPLIES_TO"}
-    past = connection.call("relation.add", **given, validFrom=1_600_000_000, validUntil=1_650_000_000)
+    past = rpc.call("relation.add", **given, validFrom=1_600_000_000, validUntil=1_650_000_000)
     assert past["validFrom"] == 1_600_000_000_000
-    assert connection.call("relation.add", **given, validFrom=1_600_000_000, validUntil=1_650_000_000) == past
-    refused(connection, "relation.add", CONFLICT, "$.validUntil", **given, validFrom=1_600_000_000, validUntil=1.66e9)
-    refused(connection, "relation.add", CONFLICT, "$.validFrom", **given, validFrom=1_640_000_000)
-    now = connection.call("relation.add", **given)
-    found = connection.call("relation.list", memoryId=one, includeClosed=True)["relations"]
+    assert rpc.call("relation.add", **given, validFrom=1_600_000_000, validUntil=1_650_000_000) == past
+    refused(rpc, "relation.add", CONFLICT, "$.validUntil", **given, validFrom=1_600_000_000, validUntil=1.66e9)
+    refused(rpc, "relation.add", CONFLICT, "$.validFrom", **given, validFrom=1_640_000_000)
+    now = rpc.call("relation.add", **given)
+    found = rpc.call("relation.list", memoryId=one, includeClosed=True)["relations"]
     assert {relation["id"] for relation in found} == {past["id"], now["id"]}
 
 
-def test_supersedes_relation_ends_the_validity_of_the_target(connection: RawConnection, add: Add) -> None:
+def test_supersedes_relation_ends_the_validity_of_the_target(rpc: RawConnection, add: Add) -> None:
     old, new, third = add(), add(), add()
-    made = connection.call("relation.add", source=new, target=old, type="SUPERSEDES", confidence=0.7, extractedBy="llm")
+    made = rpc.call("relation.add", source=new, target=old, type="SUPERSEDES", confidence=0.7, extractedBy="llm")
     assert (made["source"], made["target"], made["confidence"], made["extractedBy"]) == (new, old, 0.7, "llm")
-    found = connection.call("memory.get", id=old)
+    found = rpc.call("memory.get", id=old)
     assert (found["state"], found["supersededBy"]) == ("superseded", new)
-    assert connection.call("relation.add", source=new, target=old, type="SUPERSEDES", confidence=0.7) == made
-    refused(connection, "relation.add", CONFLICT, "$.target", source=third, target=old, type="SUPERSEDES")
-    refused(connection, "relation.add", CONFLICT, "$.source", source=old, target=new, type="SUPERSEDES")
-    refused(connection, "relation.close", CONFLICT, "$.id", id=made["id"])
-    assert connection.call("memory.get", id=new)["state"] == "current"
+    assert rpc.call("relation.add", source=new, target=old, type="SUPERSEDES", confidence=0.7) == made
+    refused(rpc, "relation.add", CONFLICT, "$.target", source=third, target=old, type="SUPERSEDES")
+    refused(rpc, "relation.add", CONFLICT, "$.source", source=old, target=new, type="SUPERSEDES")
+    refused(rpc, "relation.close", CONFLICT, "$.id", id=made["id"])
+    assert rpc.call("memory.get", id=new)["state"] == "current"
 
 
 # -- bad input
@@ -371,7 +365,7 @@ def test_supersedes_relation_ends_the_validity_of_the_target(connection: RawConn
     ],
 )
 def test_invalid_input_names_the_field_and_changes_nothing(
-    connection: RawConnection, method: str, params: dict[str, Any], code: int, says: str
+    rpc: RawConnection, method: str, params: dict[str, Any], code: int, says: str
 ) -> None:
     known = {"scopes": ["custom:bad-input"]}
     stored = [
@@ -379,68 +373,68 @@ def test_invalid_input_names_the_field_and_changes_nothing(
         | {"scope": "custom:bad-input"}
         for name in ("one", "two", "prefixed", "prefixed-too")
     ]
-    connection.call("memory.import", memories=stored, **known)
-    entity = connection.call("entity.upsert", name="the bad input's", type="concept", **known)
-    connection.call("entity.link", memoryId=stored[0]["id"], entityId=entity["id"], **known)
+    rpc.call("memory.import", memories=stored, **known)
+    entity = rpc.call("entity.upsert", name="the bad input's", type="concept", **known)
+    rpc.call("entity.link", memoryId=stored[0]["id"], entityId=entity["id"], **known)
     related = {"source": stored[0]["id"], "target": stored[1]["id"], "type": "RELATED_TO"}
-    relation = connection.call("relation.add", **related, **known)
+    relation = rpc.call("relation.add", **related, **known)
     names = {"ONE": stored[0]["id"], "TWO": stored[1]["id"], "ENTITY": entity["id"], "RELATION": relation["id"]}
 
     def everything() -> str:
-        entities = connection.call("entity.list", limit=1000, **EVERYTHING)
-        relations = connection.call("relation.list", limit=1000, includeClosed=True, **EVERYTHING)
+        entities = rpc.call("entity.list", limit=1000, **EVERYTHING)
+        relations = rpc.call("relation.list", limit=1000, includeClosed=True, **EVERYTHING)
         return json.dumps([entities, relations])
 
     before = everything()
     filled = {key: names.get(value, value) if isinstance(value, str) else value for key, value in params.items()}
-    refused(connection, method, code, says, **known | filled)
+    refused(rpc, method, code, says, **known | filled)
     assert everything() == before
 
 
-def test_deleted_memory_cannot_be_linked(connection: RawConnection, add: Add, tag: str) -> None:
-    entity = connection.call("entity.upsert", name=f"{tag} unspoken", type="concept")["id"]
+def test_deleted_memory_cannot_be_linked(rpc: RawConnection, add: Add, tag: str) -> None:
+    entity = rpc.call("entity.upsert", name=f"{tag} unspoken", type="concept")["id"]
     kept, gone = add(), add()
-    relation = connection.call("relation.add", source=kept, target=gone, type="CONFIRMS")
-    connection.call("memory.delete", id=gone)
-    refused(connection, "entity.link", CONFLICT, "$.memoryId", memoryId=gone, entityId=entity)
-    refused(connection, "relation.add", CONFLICT, "$.target", source=kept, target=gone, type="RELATED_TO")
-    assert connection.call("relation.list", memoryId=kept)["relations"] == []
-    connection.call("memory.restore", id=gone)
-    assert connection.call("relation.list", memoryId=kept)["relations"] == [relation]
+    relation = rpc.call("relation.add", source=kept, target=gone, type="CONFIRMS")
+    rpc.call("memory.delete", id=gone)
+    refused(rpc, "entity.link", CONFLICT, "$.memoryId", memoryId=gone, entityId=entity)
+    refused(rpc, "relation.add", CONFLICT, "$.target", source=kept, target=gone, type="RELATED_TO")
+    assert rpc.call("relation.list", memoryId=kept)["relations"] == []
+    rpc.call("memory.restore", id=gone)
+    assert rpc.call("relation.list", memoryId=kept)["relations"] == [relation]
 
 
 # -- scopes
 
 
 def test_entity_mentioned_in_other_scopes_hides_its_summary_and_cannot_be_changed(
-    connection: RawConnection, add: Add, tag: str
+    rpc: RawConnection, add: Add, tag: str
 ) -> None:
     mine, theirs = {"scopes": ["custom:mine"]}, {"scopes": ["custom:theirs"]}
-    entity = connection.call("entity.upsert", name=f"{tag} bob", type="person", summary="secret", **mine)["id"]
-    other = connection.call("entity.upsert", name=f"{tag} rob", type="person", **theirs)["id"]
+    entity = rpc.call("entity.upsert", name=f"{tag} bob", type="person", summary="secret", **mine)["id"]
+    other = rpc.call("entity.upsert", name=f"{tag} rob", type="person", **theirs)["id"]
     add(f"{tag} bob", scope="custom:mine")
-    refused(connection, "entity.get", NOT_FOUND, entity, id=entity, **theirs)
+    refused(rpc, "entity.get", NOT_FOUND, entity, id=entity, **theirs)
     memory = add(f"{tag} bob is here", scope="custom:theirs")
-    shown = connection.call("entity.get", id=entity, **theirs)
+    shown = rpc.call("entity.get", id=entity, **theirs)
     assert shown["entity"]["summary"] is None
     assert [one["id"] for one in shown["memories"]] == [memory]
-    assert connection.call("entity.get", id=entity, **EVERYTHING)["entity"]["summary"] == "secret"
+    assert rpc.call("entity.get", id=entity, **EVERYTHING)["entity"]["summary"] == "secret"
     again = {"name": f"{tag} bob", "type": "person"}
-    assert connection.call("entity.upsert", **again, **theirs)["summary"] is None
-    refused(connection, "entity.upsert", CONFLICT, "$.summary", **again, summary="mine", **theirs)
-    refused(connection, "entity.delete", CONFLICT, "$.id", id=entity, **theirs)
-    refused(connection, "entity.merge", CONFLICT, "$.id", id=entity, into=other, **theirs)
-    assert connection.call("entity.get", id=entity, **EVERYTHING)["entity"]["summary"] == "secret"
+    assert rpc.call("entity.upsert", **again, **theirs)["summary"] is None
+    refused(rpc, "entity.upsert", CONFLICT, "$.summary", **again, summary="mine", **theirs)
+    refused(rpc, "entity.delete", CONFLICT, "$.id", id=entity, **theirs)
+    refused(rpc, "entity.merge", CONFLICT, "$.id", id=entity, into=other, **theirs)
+    assert rpc.call("entity.get", id=entity, **EVERYTHING)["entity"]["summary"] == "secret"
 
 
-def test_entity_of_other_scopes_can_be_linked_by_name(connection: RawConnection, add: Add, tag: str) -> None:
+def test_entity_of_other_scopes_can_be_linked_by_name(rpc: RawConnection, add: Add, tag: str) -> None:
     mine, theirs = {"scopes": ["custom:mine"]}, {"scopes": ["custom:theirs"]}
-    connection.call("entity.upsert", name=f"{tag} common", type="technology", **mine)
+    rpc.call("entity.upsert", name=f"{tag} common", type="technology", **mine)
     add(f"{tag} common", scope="custom:mine")
-    entity = connection.call("entity.upsert", name=f"{tag} common", type="technology", **theirs)
+    entity = rpc.call("entity.upsert", name=f"{tag} common", type="technology", **theirs)
     assert entity["memories"] == 0
     memory = add("without its name", scope="custom:theirs")
-    linked = connection.call("entity.link", memoryId=memory, entityId=entity["id"], **theirs)
+    linked = rpc.call("entity.link", memoryId=memory, entityId=entity["id"], **theirs)
     assert [one["memories"] for one in linked["entities"]] == [1]
 
 
@@ -460,7 +454,8 @@ class World:
         for _ in range(chance.randint(0, 6)):
             self._link(chance.choice(ids), chance.choice(self.entities)["id"])
         for _ in range(chance.randint(0, 6) if len(ids) > 1 else 0):
-            self._relate(*chance.sample(ids, 2), chance.choice(TYPES))
+            source, target = chance.sample(ids, 2)
+            self._relate(source, target, chance.choice(TYPES))
 
     def _memory(self, scope: str) -> dict[str, Any]:
         given = {"content": f"known {self.tag}m{next(_examples)}", "scope": scope, "force": True}
@@ -523,8 +518,8 @@ class World:
 
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32))
-def test_replies_never_show_what_is_outside_the_scopes(connection: RawConnection, seed: int) -> None:
-    world = World(connection, Random(seed))
+def test_replies_never_show_what_is_outside_the_scopes(rpc: RawConnection, seed: int) -> None:
+    world = World(rpc, Random(seed))
     listed = world.ask("entity.list", query=world.tag)["result"]["entities"]
     assert {entity["id"]: entity["memories"] for entity in listed} == {
         id_: len(world.speaking(id_) & world.visible) for id_ in world.visible_entities
@@ -547,8 +542,8 @@ def test_replies_never_show_what_is_outside_the_scopes(connection: RawConnection
 
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32))
-def test_changes_outside_the_scopes_are_impossible(connection: RawConnection, seed: int) -> None:
-    world = World(connection, Random(seed))
+def test_changes_outside_the_scopes_are_impossible(rpc: RawConnection, seed: int) -> None:
+    world = World(rpc, Random(seed))
     before = world.everything()
     hidden = [memory["id"] for memory in world.memories if memory["id"] not in world.visible]
     anything = [entity["id"] for entity in world.entities] or ["none at all"]

@@ -106,6 +106,7 @@ class Chat:
 
 @pytest.fixture(scope="module")
 def chat() -> Iterator[Chat]:
+    """A chat service and a daemon that uses it, for all tests of this file."""
     made: list[Chat] = []
     limits = {"CLANKERS_CHAT_CALLS_PER_HOUR": "10000", "CLANKERS_CHAT_CALLS_PER_SESSION": "1000"}
     with tempfile.TemporaryDirectory(prefix="clk-") as folder, served(lambda one: made[0].behaviour(one)) as service:
@@ -116,8 +117,8 @@ def chat() -> Iterator[Chat]:
 
 
 @pytest.fixture
-def connection(chat: Chat) -> Iterator[RawConnection]:
-    """A connection to a daemon that knows nothing yet."""
+def chat_rpc(chat: Chat) -> Iterator[RawConnection]:
+    """A connection to the daemon with a chat model; sessions and memories are deleted after the test."""
     with chat.emptied():
         yield chat.connection
 
@@ -133,15 +134,15 @@ def chat_of(service: Service) -> dict[str, str]:
 # --- By rules, when asked
 
 
-def test_extraction_stores_memories_in_the_project_of_the_session(connection: RawConnection) -> None:
-    tell(connection, "s1", TOLD)
-    extraction = extract(connection, "s1")
+def test_extraction_stores_memories_in_the_project_of_the_session(chat_rpc: RawConnection) -> None:
+    tell(chat_rpc, "s1", TOLD)
+    extraction = extract(chat_rpc, "s1")
     assert [(one["rule"], one["outcome"]) for one in extraction["candidates"]] == [
         ("remember", "created"), ("cause", "created"), ("correction", "created"),
     ]  # fmt: skip
     assert (extraction["by"], extraction["readMessages"], extraction["calls"]) == ("rules", 4, 0)
     correction, fact, cause = (
-        next(memory for memory in memories(connection) if word in memory["content"])
+        next(memory for memory in memories(chat_rpc) if word in memory["content"])
         for word in ("pnpm", "staging", "root cause")
     )
     assert fact["content"] == "The staging database is read-only."
@@ -150,83 +151,83 @@ def test_extraction_stores_memories_in_the_project_of_the_session(connection: Ra
     assert (fact["projectPath"], fact["scope"]) == ("/p/demo", f"project:{fact['projectId']}")
     assert (fact["confidence"], fact["importance"], fact["metadata"]) == (0.9, 0.8, {"extractedBy": "remember"})
     assert (correction["sourceMessageId"], cause["sourceMessageId"]) == ("s1-m3", "s1-m2")
-    assert connection.call("memory.history", id=fact["id"], scopes=["*"])["log"][0]["by"] == "extraction"
+    assert chat_rpc.call("memory.history", id=fact["id"], scopes=["*"])["log"][0]["by"] == "extraction"
 
 
-def test_dry_run_stores_nothing(connection: RawConnection) -> None:
-    tell(connection, "s1", TOLD)
-    extraction = extract(connection, "s1", dryRun=True)
+def test_dry_run_stores_nothing(chat_rpc: RawConnection) -> None:
+    tell(chat_rpc, "s1", TOLD)
+    extraction = extract(chat_rpc, "s1", dryRun=True)
     assert len(extraction["candidates"]) == 3
     assert {one["outcome"] for one in extraction["candidates"]} == {None}
-    assert memories(connection) == []
+    assert memories(chat_rpc) == []
 
 
-def test_repeated_extraction_changes_nothing(connection: RawConnection) -> None:
-    tell(connection, "s1", TOLD)
-    extract(connection, "s1")
-    before = memories(connection)
-    again = extract(connection, "s1")
+def test_repeated_extraction_changes_nothing(chat_rpc: RawConnection) -> None:
+    tell(chat_rpc, "s1", TOLD)
+    extract(chat_rpc, "s1")
+    before = memories(chat_rpc)
+    again = extract(chat_rpc, "s1")
     assert {one["outcome"] for one in again["candidates"]} == {"known"}
     assert {one["memoryId"] for one in again["candidates"]} == {memory["id"] for memory in before}
-    after = memories(connection)
+    after = memories(chat_rpc)
     assert [(one["id"], one["confidence"], one["accessCount"], one["updatedAt"]) for one in after] == [
         (one["id"], one["confidence"], one["accessCount"], one["updatedAt"]) for one in before
     ]
 
 
-def test_deleted_memory_is_not_extracted_again_from_the_same_session(connection: RawConnection) -> None:
-    tell(connection, "s1", TOLD[:1])
-    [memory] = [extract(connection, "s1")["candidates"][0]["memoryId"]]
-    connection.call("memory.delete", id=memory, scopes=["*"])
-    assert extract(connection, "s1")["candidates"][0]["outcome"] == "known"
-    assert memories(connection) == []
+def test_deleted_memory_is_not_extracted_again_from_the_same_session(chat_rpc: RawConnection) -> None:
+    tell(chat_rpc, "s1", TOLD[:1])
+    [memory] = [extract(chat_rpc, "s1")["candidates"][0]["memoryId"]]
+    chat_rpc.call("memory.delete", id=memory, scopes=["*"])
+    assert extract(chat_rpc, "s1")["candidates"][0]["outcome"] == "known"
+    assert memories(chat_rpc) == []
 
 
-def test_corrected_memory_is_not_extracted_again_in_its_old_words(connection: RawConnection) -> None:
-    tell(connection, "s1", TOLD[:1])
-    memory = extract(connection, "s1")["candidates"][0]["memoryId"]
+def test_corrected_memory_is_not_extracted_again_in_its_old_words(chat_rpc: RawConnection) -> None:
+    tell(chat_rpc, "s1", TOLD[:1])
+    memory = extract(chat_rpc, "s1")["candidates"][0]["memoryId"]
     time.sleep(0.002)  # a moment is a millisecond
-    connection.call("memory.update", id=memory, content="Staging may be written to on Sundays.", scopes=["*"])
-    assert extract(connection, "s1")["candidates"][0]["outcome"] == "known"
-    assert contents(connection) == ["Staging may be written to on Sundays."]
+    chat_rpc.call("memory.update", id=memory, content="Staging may be written to on Sundays.", scopes=["*"])
+    assert extract(chat_rpc, "s1")["candidates"][0]["outcome"] == "known"
+    assert contents(chat_rpc) == ["Staging may be written to on Sundays."]
 
 
-def test_statement_in_two_sessions_raises_the_confidence(connection: RawConnection) -> None:
+def test_statement_in_two_sessions_raises_the_confidence(chat_rpc: RawConnection) -> None:
     for session in ("s1", "s2"):
-        tell(connection, session, TOLD[:1])
-        extraction = extract(connection, session)
+        tell(chat_rpc, session, TOLD[:1])
+        extraction = extract(chat_rpc, session)
     assert extraction["candidates"][0]["outcome"] == "duplicate"
-    [memory] = memories(connection)
+    [memory] = memories(chat_rpc)
     assert memory["confidence"] == 1.0
 
 
-def test_fix_of_a_failed_command_is_stored(connection: RawConnection) -> None:
-    tell(connection, "s1", [("user", "run the tests, will you")])
+def test_fix_of_a_failed_command_is_stored(chat_rpc: RawConnection) -> None:
+    tell(chat_rpc, "s1", [("user", "run the tests, will you")])
     failed = {"toolInput": json.dumps({"command": "npm test"}), "success": False, "errorMessage": "Missing script"}
     worked = {"toolInput": json.dumps({"command": "npm run test:unit"}), "success": True, "messageId": "s1-m1"}
-    run(connection, "s1", failed, worked)
-    [found] = extract(connection, "s1")["candidates"]
+    run(chat_rpc, "s1", failed, worked)
+    [found] = extract(chat_rpc, "s1")["candidates"]
     assert found["content"] == "`npm test` failed (Missing script); `npm run test:unit` worked."
     assert (found["rule"], found["messageId"], found["outcome"]) == ("fix", "s1-m1", "created")
 
 
-def test_files_edited_together_in_three_sessions_are_stored(connection: RawConnection) -> None:
+def test_files_edited_together_in_three_sessions_are_stored(chat_rpc: RawConnection) -> None:
     edits = [{"toolName": "Edit", "filePath": f"/p/demo/{name}", "success": True} for name in ("a.py", "test_a.py")]
     for session in ("s1", "s2", "s3"):
-        tell(connection, session, [("user", "and now fix the parser")])
-        run(connection, session, *edits)
-        found = extract(connection, session)["candidates"]
+        tell(chat_rpc, session, [("user", "and now fix the parser")])
+        run(chat_rpc, session, *edits)
+        found = extract(chat_rpc, session)["candidates"]
         assert bool(found) == (session == "s3")
-    [memory] = memories(connection)
+    [memory] = memories(chat_rpc)
     assert memory["content"] == "`a.py` and `test_a.py` are edited together."
     assert memory["files"] == ["/p/demo/a.py", "/p/demo/test_a.py"]
 
 
-def test_explicit_requests_are_all_stored_and_the_best_of_the_rest(connection: RawConnection) -> None:
+def test_explicit_requests_are_all_stored_and_the_best_of_the_rest(chat_rpc: RawConnection) -> None:
     wishes = [("user", f"Remember that service number {n} listens on port {8000 + n}.") for n in range(8)]
     habits = [("user", f"Always lint the folder called part{n} first.") for n in range(8)]
-    tell(connection, "s1", wishes + habits)
-    extraction = extract(connection, "s1", dryRun=True)
+    tell(chat_rpc, "s1", wishes + habits)
+    extraction = extract(chat_rpc, "s1", dryRun=True)
     rules = [one["rule"] for one in extraction["candidates"]]
     assert (rules.count("remember"), rules.count("preference")) == (8, 5)
     assert extraction["note"] == "3 weaker candidates were left out"
@@ -243,21 +244,21 @@ def test_explicit_requests_are_all_stored_and_the_best_of_the_rest(connection: R
     ],
 )
 def test_invalid_requests_are_refused_and_change_nothing(
-    connection: RawConnection, params: dict[str, Any], code: int, said: str
+    chat_rpc: RawConnection, params: dict[str, Any], code: int, said: str
 ) -> None:
-    tell(connection, "s1", TOLD)
-    error = connection.request("memory.extract", params)["error"]
+    tell(chat_rpc, "s1", TOLD)
+    error = chat_rpc.request("memory.extract", params)["error"]
     assert error["code"] == code
     assert said in error["message"]
-    assert memories(connection) == []
+    assert memories(chat_rpc) == []
 
 
-def test_session_without_project_uses_the_scope_of_the_agent_or_global(connection: RawConnection) -> None:
+def test_session_without_project_uses_the_scope_of_the_agent_or_global(chat_rpc: RawConnection) -> None:
     for session, params in {"s1": {}, "s2": {"agent": "claude-code"}}.items():
         message = {"id": f"{session}-m1", "sessionId": session, "role": "user", "textContent": TOLD[0][1]}
-        connection.call("upsertMessage", message=message)
-        extract(connection, session, **params)
-    assert {memory["scope"] for memory in memories(connection)} == {"global", "agent:claude-code"}
+        chat_rpc.call("upsertMessage", message=message)
+        extract(chat_rpc, session, **params)
+    assert {memory["scope"] for memory in memories(chat_rpc)} == {"global", "agent:claude-code"}
 
 
 # --- In the background
@@ -953,8 +954,8 @@ def test_session_deleted_during_a_summary_stays_deleted(home: Path) -> None:
         assert connection.request("session.get", {"id": "s1"})["error"]["code"] == 4004
 
 
-def test_summary_without_a_chat_service_names_the_settings(daemon: DaemonProcess) -> None:
-    with daemon.connect() as own:
+def test_summary_without_a_chat_service_names_the_settings(fresh_daemon: DaemonProcess) -> None:
+    with fresh_daemon.connect() as own:
         tell(own, "s1", TOLD)
         asked = {"memory.extract": {"sessionId": "s1", "by": "model"}, "memory.summarize": {"sessionId": "s1"}}
         for method, params in asked.items():
@@ -964,5 +965,5 @@ def test_summary_without_a_chat_service_names_the_settings(daemon: DaemonProcess
         assert memories(own) == []
 
 
-def test_summary_of_an_unknown_session_is_not_found(connection: RawConnection) -> None:
-    assert connection.request("memory.summarize", {"sessionId": "nobody"})["error"]["code"] == 4004
+def test_summary_of_an_unknown_session_is_not_found(chat_rpc: RawConnection) -> None:
+    assert chat_rpc.request("memory.summarize", {"sessionId": "nobody"})["error"]["code"] == 4004

@@ -13,6 +13,7 @@ from typing import Any
 import anyio
 import pytest
 from helpers.daemon import RawConnection, running_daemon
+from helpers.waiting import eventually
 
 from clankers_protocol.errors import InvalidParams, NotFound, StorageUnavailable
 from clankersd.db import Db, Store
@@ -647,3 +648,30 @@ async def test_daemon_syncs_files_and_reports_their_status(home: Path) -> None:
         assert daemon.stop() == 0
     with running_daemon(home) as daemon, daemon.connect() as connection:
         assert connection.call("index.sync")["unchanged"] == 2
+
+
+# --- Projects
+
+
+def test_memory_files_of_a_project_are_indexed_when_a_session_runs_there(home: Path, tmp_path: Path) -> None:
+    project, ignored = tmp_path / "shop", tmp_path / "private"
+    for folder in (project, ignored):
+        (folder / "memory").mkdir(parents=True)
+        (folder / "MEMORY.md").write_text(f"# Notes\n\nThe quartz of {folder.name}.\n")
+        (folder / "memory" / "deploy.md").write_text("We deploy feldspar.\n")
+    (project / "README.md").write_text("quartz\n")
+    (ignored / ".clankers-ignore").touch()
+    with running_daemon(home) as daemon, daemon.connect() as connection:
+
+        def files() -> list[str]:
+            hits = connection.call("search", query="quartz feldspar", sources=["memory"], mode="keyword")["hits"]
+            return sorted(hit["ref"]["path"] for hit in hits)
+
+        for number, folder in enumerate((ignored, project)):
+            connection.call("upsertSession", session={"id": f"s{number}", "projectPath": str(folder)})
+        found = [str(project / "MEMORY.md"), str(project / "memory" / "deploy.md")]
+        eventually(lambda: files() == found, "the project's files are indexed")
+        (project / "memory" / "deploy.md").unlink()
+        eventually(lambda: files() == found[:1], "a removed file is gone")
+        connection.call("daemon.configure", key="watch_projects", value=False)
+        eventually(lambda: files() == [], "nothing is watched")

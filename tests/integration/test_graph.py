@@ -1,6 +1,5 @@
 """The graph over the socket: neighbours as a naive walk finds them, chains with one head, and what belongs together."""
 
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -26,19 +25,9 @@ Place = tuple[str, str]
 _numbers = count()
 
 
-@pytest.fixture(scope="module")
-def connection() -> Iterator[RawConnection]:
-    with (
-        tempfile.TemporaryDirectory(prefix="clk-") as folder,
-        running_daemon(Path(folder)) as daemon,
-        daemon.connect() as raw,
-    ):
-        yield raw
-
-
 @pytest.fixture
-def add(connection: RawConnection) -> Add:
-    return partial(remember, connection)
+def add(rpc: RawConnection) -> Add:
+    return partial(remember, rpc)
 
 
 def remember(connection: RawConnection, text: str = "something", scope: str = "global", **fields: Any) -> str:
@@ -57,27 +46,27 @@ def hops(graph: dict[str, Any]) -> dict[str, int]:
 # -- neighbours
 
 
-def test_neighbours_are_sorted_by_distance_and_cycles_end(connection: RawConnection, add: Add) -> None:
+def test_neighbours_are_sorted_by_distance_and_cycles_end(rpc: RawConnection, add: Add) -> None:
     one, two, three, four = (add() for _ in range(4))
     for source, target in ((one, two), (two, three), (three, one), (four, three)):
-        relate(connection, source, target)
-    assert hops(connection.call("graph.neighbors", id=one)) == {one: 0, two: 1, three: 1}
-    graph = connection.call("graph.neighbors", id=one[:-3], hops=6)
+        relate(rpc, source, target)
+    assert hops(rpc.call("graph.neighbors", id=one)) == {one: 0, two: 1, three: 1}
+    graph = rpc.call("graph.neighbors", id=one[:-3], hops=6)
     assert hops(graph) == {one: 0, two: 1, three: 1, four: 2}
     assert len(graph["edges"]) == 4
     assert not graph["truncated"]
 
 
-def test_graph_goes_through_entities_unless_switched_off(connection: RawConnection, add: Add) -> None:
+def test_graph_goes_through_entities_unless_switched_off(rpc: RawConnection, add: Add) -> None:
     name = f"shared{next(_numbers)}thing"
-    entity = connection.call("entity.upsert", name=name, type="concept")["id"]
+    entity = rpc.call("entity.upsert", name=name, type="concept")["id"]
     one, two = add(f"{name} here"), add(f"and {name} there")
-    around = connection.call("graph.neighbors", id=one, hops=2)
+    around = rpc.call("graph.neighbors", id=one, hops=2)
     assert hops(around) == {one: 0, entity: 1, two: 2}
     [node] = [node for node in around["nodes"] if node["kind"] == "entity"]
     assert (node["label"], node["entity"]["memories"], node["memory"]) == (name, 2, None)
-    assert hops(connection.call("graph.neighbors", id=one, hops=2, throughEntities=False)) == {one: 0}
-    from_entity = connection.call("graph.neighbors", id=entity, hops=2, throughEntities=False)
+    assert hops(rpc.call("graph.neighbors", id=one, hops=2, throughEntities=False)) == {one: 0}
+    from_entity = rpc.call("graph.neighbors", id=entity, hops=2, throughEntities=False)
     assert hops(from_entity) == {entity: 0, one: 1, two: 1}
     assert {(edge["source"], edge["target"], edge["type"]) for edge in from_entity["edges"]} == {
         (one, entity, "context"),
@@ -85,73 +74,73 @@ def test_graph_goes_through_entities_unless_switched_off(connection: RawConnecti
     }
 
 
-def test_edges_have_the_requested_types(connection: RawConnection, add: Add) -> None:
+def test_edges_have_the_requested_types(rpc: RawConnection, add: Add) -> None:
     one, two = add(), add()
-    relate(connection, one, two, "BUILDS_ON", confidence=0.4)
-    relate(connection, two, one, "CONFIRMS")
-    connection.call("relation.close", id=relate(connection, one, two, "CONTRADICTS")["id"])
+    relate(rpc, one, two, "BUILDS_ON", confidence=0.4)
+    relate(rpc, two, one, "CONFIRMS")
+    rpc.call("relation.close", id=relate(rpc, one, two, "CONTRADICTS")["id"])
 
     def types(**params: Any) -> list[str]:
-        return sorted(edge["type"] for edge in connection.call("graph.neighbors", id=one, **params)["edges"])
+        return sorted(edge["type"] for edge in rpc.call("graph.neighbors", id=one, **params)["edges"])
 
     assert types() == ["BUILDS_ON", "CONFIRMS"]
     assert types(includeClosed=True) == ["BUILDS_ON", "CONFIRMS", "CONTRADICTS"]
     assert types(types=["BUILDS_ON"]) == ["BUILDS_ON"]
 
 
-def test_closed_relations_are_shown_on_request(connection: RawConnection, add: Add) -> None:
+def test_closed_relations_are_shown_on_request(rpc: RawConnection, add: Add) -> None:
     old, new, aside = add(), add(), add()
-    closed = relate(connection, aside, new)
+    closed = relate(rpc, aside, new)
     time.sleep(0.003)  # so that it held for a while
-    connection.call("relation.close", id=closed["id"])
-    relate(connection, new, old, "SUPERSEDES")
-    assert hops(connection.call("graph.neighbors", id=new)) == {new: 0}
-    assert hops(connection.call("graph.neighbors", id=new, includeClosed=True)) == {new: 0, old: 1, aside: 1}
-    chain = connection.call("graph.neighbors", id=new, includeClosed=True, types=["SUPERSEDES"])
+    rpc.call("relation.close", id=closed["id"])
+    relate(rpc, new, old, "SUPERSEDES")
+    assert hops(rpc.call("graph.neighbors", id=new)) == {new: 0}
+    assert hops(rpc.call("graph.neighbors", id=new, includeClosed=True)) == {new: 0, old: 1, aside: 1}
+    chain = rpc.call("graph.neighbors", id=new, includeClosed=True, types=["SUPERSEDES"])
     assert hops(chain) == {new: 0, old: 1}
-    connection.call("memory.delete", id=aside)
-    assert aside not in hops(connection.call("graph.neighbors", id=new, includeClosed=True))
+    rpc.call("memory.delete", id=aside)
+    assert aside not in hops(rpc.call("graph.neighbors", id=new, includeClosed=True))
 
 
-def test_graph_as_of_a_time_shows_what_was_known_then(connection: RawConnection, add: Add) -> None:
+def test_graph_as_of_a_time_shows_what_was_known_then(rpc: RawConnection, add: Add) -> None:
     one, two, three = add("first"), add(), add()
-    made = relate(connection, one, two)
+    made = relate(rpc, one, two)
     time.sleep(0.003)
-    connection.call("memory.update", id=one, content="corrected since")
-    connection.call("relation.close", id=made["id"])
-    later = relate(connection, one, three)
-    then = connection.call("graph.neighbors", id=one, asOf=made["createdAt"])
+    rpc.call("memory.update", id=one, content="corrected since")
+    rpc.call("relation.close", id=made["id"])
+    later = relate(rpc, one, three)
+    then = rpc.call("graph.neighbors", id=one, asOf=made["createdAt"])
     assert hops(then) == {one: 0, two: 1}
     assert then["nodes"][0]["label"].startswith("first")
-    assert hops(connection.call("graph.neighbors", id=one, asOf=later["createdAt"])) == {one: 0, three: 1}
-    assert hops(connection.call("graph.neighbors", id=one)) == {one: 0, three: 1}
+    assert hops(rpc.call("graph.neighbors", id=one, asOf=later["createdAt"])) == {one: 0, three: 1}
+    assert hops(rpc.call("graph.neighbors", id=one)) == {one: 0, three: 1}
 
 
-def test_labels_are_one_short_line(connection: RawConnection, add: Add) -> None:
-    long = connection.call("graph.neighbors", id=add("many\n\nwords " * 50))["nodes"][0]["label"]
+def test_labels_are_one_short_line(rpc: RawConnection, add: Add) -> None:
+    long = rpc.call("graph.neighbors", id=add("many\n\nwords " * 50))["nodes"][0]["label"]
     assert (len(long), long[-1], "\n" in long) == (80, "…", False)
-    assert connection.call("graph.neighbors", id=add(summary="In short"))["nodes"][0]["label"] == "In short"
+    assert rpc.call("graph.neighbors", id=add(summary="In short"))["nodes"][0]["label"] == "In short"
 
 
-def test_graph_of_large_memories_fits_in_a_reply(connection: RawConnection, add: Add) -> None:
+def test_graph_of_large_memories_fits_in_a_reply(rpc: RawConnection, add: Add) -> None:
     middle, *others = (add(metadata={"log": "x" * 1_000_000}) for _ in range(6))
     for other in others:
-        relate(connection, middle, other)
-    graph = connection.call("graph.neighbors", id=middle)
+        relate(rpc, middle, other)
+    graph = rpc.call("graph.neighbors", id=middle)
     assert hops(graph) == {middle: 0, **dict.fromkeys(sorted(others)[:3], 1)}
     assert len(graph["edges"]) == 3
     assert graph["truncated"]
 
 
-def test_prefix_of_a_memory_and_an_entity_is_ambiguous(connection: RawConnection) -> None:
+def test_prefix_of_a_memory_and_an_entity_is_ambiguous(rpc: RawConnection) -> None:
     record = {"id": "ambiguous-memory", "content": "an ambiguous one", "createdAt": 1_700_000_000_000}
-    connection.call("memory.import", memories=[record])
-    connection.call("entity.upsert", id="ambiguous-entity", name="ambiguous", type="concept")
-    reply = connection.request("graph.neighbors", {"id": "ambiguous"})
+    rpc.call("memory.import", memories=[record])
+    rpc.call("entity.upsert", id="ambiguous-entity", name="ambiguous", type="concept")
+    reply = rpc.request("graph.neighbors", {"id": "ambiguous"})
     assert reply["error"]["code"] == CONFLICT
     assert reply["error"]["data"] == {"ids": ["ambiguous-memory", "ambiguous-entity"]}
-    assert connection.call("graph.neighbors", id="ambiguous-entity")["nodes"][0]["kind"] == "entity"
-    assert connection.call("graph.neighbors", id="ambiguous-m")["nodes"][0]["kind"] == "memory"
+    assert rpc.call("graph.neighbors", id="ambiguous-entity")["nodes"][0]["kind"] == "entity"
+    assert rpc.call("graph.neighbors", id="ambiguous-m")["nodes"][0]["kind"] == "memory"
 
 
 @dataclass
@@ -249,12 +238,12 @@ def question(chance: Random, tag: str) -> dict[str, Any]:
 
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32))
-def test_neighbours_equal_those_of_a_naive_search(connection: RawConnection, seed: int) -> None:
+def test_neighbours_equal_those_of_a_naive_search(rpc: RawConnection, seed: int) -> None:
     chance = Random(seed)
-    model = build(connection, chance)
+    model = build(rpc, chance)
     for start in [("memory", id_) for id_ in model.scopes] + [("entity", id_) for id_ in model.entities]:
         for asked in (question(chance, model.tag) for _ in range(3)):
-            reply = connection.request("graph.neighbors", {"id": start[1]} | asked)
+            reply = rpc.request("graph.neighbors", {"id": start[1]} | asked)
             if not visible(model, start, asked["scopes"]):
                 assert reply["error"]["code"] == NOT_FOUND
                 continue
@@ -338,9 +327,9 @@ class Chains:
 
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32))
-def test_chains_have_one_head_and_no_cycle(connection: RawConnection, seed: int) -> None:
+def test_chains_have_one_head_and_no_cycle(rpc: RawConnection, seed: int) -> None:
     chance = Random(seed)
-    chains = Chains(connection)
+    chains = Chains(rpc)
     most = chance.randint(3, 6)
     for _ in range(40):
         one, other = chance.choice(chains.ids), chance.choice(chains.ids)
@@ -354,8 +343,8 @@ def test_chains_have_one_head_and_no_cycle(connection: RawConnection, seed: int)
     chains.check()
 
 
-def test_chain_through_a_deleted_memory_is_no_cycle(connection: RawConnection) -> None:
-    chains = Chains(connection)
+def test_chain_through_a_deleted_memory_is_no_cycle(rpc: RawConnection) -> None:
+    chains = Chains(rpc)
     chains.add(supersedes=chains.ids[0])
     chains.add(supersedes=chains.ids[1])
     oldest, middle, newest = chains.ids
@@ -368,20 +357,20 @@ def test_chain_through_a_deleted_memory_is_no_cycle(connection: RawConnection) -
 # -- what belongs to a memory
 
 
-def test_related_memories_are_found_by_relation_entity_and_vector(connection: RawConnection, add: Add) -> None:
+def test_related_memories_are_found_by_relation_entity_and_vector(rpc: RawConnection, add: Add) -> None:
     name = f"widget{next(_numbers)}"
-    entity = connection.call("entity.upsert", name=name, type="technology")["id"]
+    entity = rpc.call("entity.upsert", name=name, type="technology")["id"]
     one = add(f"The canteen serves lunch at twelve and has a {name}")
     by_relation, by_entity = add("zebra"), add("giraffe")
-    connection.call("entity.link", memoryId=by_entity, entityId=entity)
+    rpc.call("entity.link", memoryId=by_entity, entityId=entity)
     by_meaning = add("Lunch in the canteen is served at twelve")
     superseded, successor = add("quagga"), add("okapi")
-    relate(connection, by_relation, one, "CONTRADICTS", confidence=0.9)
-    relate(connection, one, superseded, "BUILDS_ON")
-    relate(connection, successor, superseded, "SUPERSEDES")
+    relate(rpc, by_relation, one, "CONTRADICTS", confidence=0.9)
+    relate(rpc, one, superseded, "BUILDS_ON")
+    relate(rpc, successor, superseded, "SUPERSEDES")
 
     def related() -> dict[str, tuple[str, str]]:
-        found = connection.call("memory.related", id=one, limit=100)
+        found = rpc.call("memory.related", id=one, limit=100)
         scores = [one["score"] for one in found]
         assert scores == sorted(scores, reverse=True)
         assert all(0 < score <= 1 for score in scores)
@@ -393,7 +382,7 @@ def test_related_memories_are_found_by_relation_entity_and_vector(connection: Ra
     assert found[by_entity] == ("entity", name)
     assert found[by_meaning][0] == "similarity"
     assert found.keys() & {one, superseded, successor} == set()
-    assert len(connection.call("memory.related", id=one, limit=1)) == 1
+    assert len(rpc.call("memory.related", id=one, limit=1)) == 1
 
 
 def test_entity_in_many_memories_relates_them_weakly(home: Path) -> None:
@@ -419,18 +408,18 @@ def test_related_scores_do_not_reveal_other_scopes(home: Path) -> None:
         assert len(connection.call("memory.related", id=one, **EVERYTHING)) == 4
 
 
-def test_similar_memories_of_other_scopes_are_not_related(connection: RawConnection, add: Add) -> None:
+def test_similar_memories_of_other_scopes_are_not_related(rpc: RawConnection, add: Add) -> None:
     text = "Invoices are printed on yellow paper every Friday"
     mine, own, theirs = add(text, "custom:mine"), add(f"{text} morning", "custom:mine"), add(text, "custom:theirs")
 
     def related(**scopes: Any) -> set[str]:
-        return {one["memory"]["id"] for one in connection.call("memory.related", id=mine, limit=100, **scopes)}
+        return {one["memory"]["id"] for one in rpc.call("memory.related", id=mine, limit=100, **scopes)}
 
     eventually(lambda: {own, theirs} <= related(**EVERYTHING), "their vectors are there")
     for _ in ("in the database", "in memory"):
         assert own in related(scopes=["custom:mine"])
         assert theirs not in related(scopes=["custom:mine"])
-        connection.call("memory.search", query="invoices")  # brings the vectors into memory
+        rpc.call("memory.search", query="invoices")  # brings the vectors into memory
 
 
 def test_related_memories_without_vectors_use_relations_and_entities(home: Path) -> None:

@@ -38,10 +38,10 @@ def wait_until_gone(home: Path) -> None:
     raise AssertionError("the spool was not replayed")
 
 
-def test_hook_event_reaches_the_database(daemon: DaemonProcess) -> None:
-    hook(daemon.environ, json.dumps(EVENT).encode())
-    wait_until_gone(daemon.home)  # on a slow machine the hook may have timed out and spooled the event
-    with daemon.connect() as connection:
+def test_hook_event_reaches_the_database(fresh_daemon: DaemonProcess) -> None:
+    hook(fresh_daemon.environ, json.dumps(EVENT).encode())
+    wait_until_gone(fresh_daemon.home)  # on a slow machine the hook may have timed out and spooled the event
+    with fresh_daemon.connect() as connection:
         (message,) = connection.call("message.list", sessionId="s")["messages"]
     assert message["textContent"] == "hello"
 

@@ -365,9 +365,9 @@ def test_lost_events_count_restarts_after_a_damaged_record(home: Path) -> None:
     assert (home / "clankers" / "lost-events").read_bytes().startswith(b"1 ")
 
 
-def test_lost_events_of_long_ago_are_shown_but_not_reported_as_a_problem(daemon: DaemonProcess) -> None:
-    (daemon.data / "lost-events").write_bytes(b"3 1000 OSError: No space left on device".ljust(511) + b"\n")
-    with daemon.connect() as connection:
+def test_lost_events_of_long_ago_are_shown_but_not_reported_as_a_problem(fresh_daemon: DaemonProcess) -> None:
+    (fresh_daemon.data / "lost-events").write_bytes(b"3 1000 OSError: No space left on device".ljust(511) + b"\n")
+    with fresh_daemon.connect() as connection:
         report = connection.call("capture.status")
         assert (report["ok"], report["lost"]["count"]) == (True, 3)
         assert connection.call("health")["warnings"] == []

@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import shlex
 import signal
 import socket
 import subprocess
@@ -44,19 +45,40 @@ def hung(home: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("event", [b"{not json", b"[1]", b'{"message": {"id": 5}}'])
-def test_hook_events_that_the_daemon_refuses_go_to_the_rejected_folder(daemon: DaemonProcess, event: bytes) -> None:
-    assert hook(daemon.environ, event) == b""
-    eventually(lambda: rejected(daemon.home), "the event is rejected")
-    (file,) = rejected(daemon.home)
+def test_hook_events_that_the_daemon_refuses_go_to_the_rejected_folder(
+    fresh_daemon: DaemonProcess, event: bytes
+) -> None:
+    assert hook(fresh_daemon.environ, event) == b""
+    eventually(lambda: rejected(fresh_daemon.home), "the event is rejected")
+    (file,) = rejected(fresh_daemon.home)
     assert event in file.read_bytes()
 
 
-def test_hook_spools_an_event_too_large_for_a_frame(daemon: DaemonProcess) -> None:
+def test_hook_spools_no_private_text_and_nothing_of_a_project_that_opted_out(home: Path) -> None:
+    environ, project, gone = DaemonProcess(home).environ, home / "project", home / "gone"
+    (project / "deep").mkdir(parents=True)
+    event = {"hook_event_name": "UserPromptSubmit", "session_id": "s", "prompt": "a <private>b</private> c"}
+    hook(environ, event, "claude-code", cwd=project)
+    [path] = spooled(home)
+    assert json.loads(path.read_bytes())["event"]["prompt"] == "a [redacted:private] c"
+    (project / ".clankers-ignore").touch()
+    hook(environ, event, "claude-code", cwd=project / "deep")
+    hook(environ | {"CLAUDE_PROJECT_DIR": str(project)}, event, "claude-code", cwd=home)
+    assert len(spooled(home)) == 1
+    hook(environ | {"CLAUDE_PROJECT_DIR": str(home)}, event, "claude-code", cwd=project)
+    gone.mkdir()
+    command = shlex.join([*hook_command(), "claude-code"])
+    run = ["/bin/sh", "-c", f"cd {gone} && rmdir {gone} && {command}"]
+    subprocess.run(run, input=json.dumps(event).encode(), env=environ, check=True, timeout=60)
+    assert len(spooled(home)) == 3, "the session's project decides, and a folder that is gone is none"
+
+
+def test_hook_spools_an_event_too_large_for_a_frame(fresh_daemon: DaemonProcess) -> None:
     tool = {"id": "t", "sessionId": "s", "toolName": "Bash", "toolOutput": "x" * 50_000_000, "success": True}
-    hook(daemon.environ, {"tool": tool})
-    eventually(lambda: not spooled(daemon.home), "the spool is replayed")
-    assert rejected(daemon.home) == []
-    with daemon.connect() as connection:
+    hook(fresh_daemon.environ, {"tool": tool})
+    eventually(lambda: not spooled(fresh_daemon.home), "the spool is replayed")
+    assert rejected(fresh_daemon.home) == []
+    with fresh_daemon.connect() as connection:
         assert connection.call("session.get", id="s")["counts"]["tools"] == 1
 
 
@@ -171,21 +193,42 @@ def params(event: Any) -> bytes:
     return json.dumps({"harness": "generic", "event": event}).encode()
 
 
-def test_spooled_events_are_stored_before_live_ones(daemon: DaemonProcess) -> None:
-    spool = str(daemon.home / "clankers" / "spool")
+def test_spooled_events_are_stored_before_live_ones(fresh_daemon: DaemonProcess) -> None:
+    spool = str(fresh_daemon.home / "clankers" / "spool")
     for number in range(300):
         spool_event(spool, params({"session": {"id": "s", "title": f"old {number}"}}))
-    with daemon.connect() as connection:
+    with fresh_daemon.connect() as connection:
         connection.call("hook.event", harness="generic", event={"session": {"id": "s", "title": "new"}})
-        assert spooled(daemon.home) == []
+        assert spooled(fresh_daemon.home) == []
         assert connection.call("session.get", id="s")["title"] == "new"
 
 
-def test_spooled_event_that_was_also_sent_is_stored_once(daemon: DaemonProcess) -> None:
-    hook(daemon.environ, EVENT)
-    spool_event(str(daemon.home / "clankers" / "spool"), params(EVENT))
-    eventually(lambda: not spooled(daemon.home), "the spool is replayed")
-    with daemon.connect() as connection:
+def test_spooled_generic_events_keep_the_time_at_which_they_happened(fresh_daemon: DaemonProcess) -> None:
+    spool, at = str(fresh_daemon.home / "clankers" / "spool"), 1_700_000_000_000
+    events: list[dict[str, Any]] = [
+        {"session": {"id": "told", "title": "a session"}},
+        {"message": {"id": "m", "sessionId": "s", "role": "user", "textContent": "hello"}},
+        {"tool": {"id": "t", "sessionId": "s", "toolName": "Bash"}},
+        {"sessionError": {"id": "e", "sessionId": "s", "errorType": "api"}},
+        {"compactionEvent": {"id": "c", "sessionId": "s"}},
+        {"message": {"id": "own", "sessionId": "s", "role": "user", "createdAt": at - 5000}},
+    ]
+    for number, event in enumerate(events):
+        spool_event(spool, json.dumps({"harness": "generic", "at": at + number * 1000, "event": event}).encode())
+    with fresh_daemon.connect() as connection:
+        connection.call("hook.event", harness="generic", event={"session": {"id": "live"}})
+        assert spooled(fresh_daemon.home) == []
+        told = connection.call("session.get", id="told")
+        assert (told["createdAt"], told["updatedAt"]) == (at, at)
+        entries = connection.call("session.timeline", sessionId="s")["entries"]
+        assert [entry["at"] - at for entry in entries] == [-5000, 1000, 2000, 3000, 4000]
+
+
+def test_spooled_event_that_was_also_sent_is_stored_once(fresh_daemon: DaemonProcess) -> None:
+    hook(fresh_daemon.environ, EVENT)
+    spool_event(str(fresh_daemon.home / "clankers" / "spool"), params(EVENT))
+    eventually(lambda: not spooled(fresh_daemon.home), "the spool is replayed")
+    with fresh_daemon.connect() as connection:
         assert connection.call("session.get", id="s")["counts"]["messages"] == 1
 
 

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import sqlite3
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,41 +11,21 @@ from typing import Any
 
 import pytest
 from helpers.ctl import ctl
-from helpers.daemon import DaemonProcess, RawConnection, running_daemon
-from helpers.store import forget_all
+from helpers.daemon import DaemonProcess, RawConnection
 from helpers.waiting import eventually
+
+pytestmark = pytest.mark.usefixtures("rpc")  # the shared daemon is emptied after each test
 
 DAY = 24 * 3600
 
 
-@pytest.fixture(scope="module")
-def shared_here() -> Iterator[DaemonProcess]:
-    with tempfile.TemporaryDirectory(prefix="clk-") as folder:
-        user = Path(folder) / "user"
-        with running_daemon(Path(folder), HOME=str(user), XDG_DATA_HOME=str(user / "share")) as daemon:
-            yield daemon
-
-
 @pytest.fixture
-def here(shared_here: DaemonProcess) -> Iterator[DaemonProcess]:
-    """The daemon of all tests here, without what others brought in."""
-    yield shared_here
-    forget_all(shared_here)
-
-
-@pytest.fixture
-def user(here: DaemonProcess) -> Iterator[Path]:
-    """The folder of its owner, who has no history yet."""
-    path = here.home / "user"
-    path.mkdir()
+def user(shared_daemon: DaemonProcess) -> Iterator[Path]:
+    """The home folder of the daemon's user, who has no history yet."""
+    path = shared_daemon.home / "user"
     yield path
     shutil.rmtree(path)
-
-
-@pytest.fixture
-def connection(here: DaemonProcess) -> Iterator[RawConnection]:
-    with here.connect() as raw:
-        yield raw
+    path.mkdir()
 
 
 def imported(connection: RawConnection, harness: str, **params: Any) -> dict[str, Any]:
@@ -80,41 +59,39 @@ def counted(summary: dict[str, Any]) -> tuple[int, int, int]:
     return summary["files"], summary["sessions"], summary["messages"]
 
 
-def test_claude_codes_history_comes_in_once(connection: RawConnection, user: Path) -> None:
+def test_claude_codes_history_comes_in_once(rpc: RawConnection, user: Path) -> None:
     transcript(user, "one", "first", "second")
     transcript(user, "two", "third")
-    assert counted(imported(connection, "claude-code")) == (2, 2, 6)
-    assert counted(imported(connection, "claude-code")) == (2, 0, 0)
-    session = connection.call("session.get", id="one")
+    assert counted(imported(rpc, "claude-code")) == (2, 2, 6)
+    assert counted(imported(rpc, "claude-code")) == (2, 0, 0)
+    session = rpc.call("session.get", id="one")
     assert (session["title"], session["projectPath"], session["status"]) == ("first", "/w", "ended")
     assert session["createdAt"] == 1_768_039_200_000
-    found = connection.call("message.list", sessionId="one")["messages"]
+    found = rpc.call("message.list", sessionId="one")["messages"]
     assert [each["textContent"] for each in found] == ["first", "first!", "second", "second!"]
-    assert connection.call("search", query="third")["hits"]
+    assert rpc.call("search", query="third")["hits"]
 
 
-def test_a_dry_run_tells_the_same_and_stores_nothing(connection: RawConnection, user: Path) -> None:
+def test_dry_run_tells_the_same_and_stores_nothing(rpc: RawConnection, user: Path) -> None:
     transcript(user, "one", "first", "the PASSWORD=hunter2hunter2x is it")
-    before = connection.call("capture.status")["redacted"]
-    tried = imported(connection, "claude-code", dryRun=True)
-    assert connection.call("session.list")["sessions"] == []
-    assert connection.call("capture.status")["redacted"] == before
-    done = imported(connection, "claude-code")
+    before = rpc.call("capture.status")["redacted"]
+    tried = imported(rpc, "claude-code", dryRun=True)
+    assert rpc.call("session.list")["sessions"] == []
+    assert rpc.call("capture.status")["redacted"] == before
+    done = imported(rpc, "claude-code")
     assert tried == done | {"dryRun": True}
     assert done["redacted"] >= 1
 
 
-def test_since_leaves_out_what_rested_longer(connection: RawConnection, user: Path) -> None:
+def test_since_leaves_out_what_rested_longer(rpc: RawConnection, user: Path) -> None:
     transcript(user, "old", "first", age_days=30)
     transcript(user, "new", "second", age_days=1)
     since = round((time.time() - 7 * DAY) * 1000)
-    assert counted(imported(connection, "claude-code", since=since)) == (1, 1, 2)
-    assert connection.call("session.list")["sessions"][0]["id"] == "new"
+    assert counted(imported(rpc, "claude-code", since=since)) == (1, 1, 2)
+    assert rpc.call("session.list")["sessions"][0]["id"] == "new"
 
 
-def test_declined_projects_bad_lines_and_links_out_do_not_stop_it(
-    connection: RawConnection, user: Path, home: Path
-) -> None:
+def test_declined_projects_bad_lines_and_links_out_do_not_stop_it(rpc: RawConnection, user: Path, home: Path) -> None:
     (home / "private").mkdir()
     (home / "private" / ".clankers-ignore").touch()
     transcript(user, "private", "psst", cwd=str(home / "private"))
@@ -122,18 +99,18 @@ def test_declined_projects_bad_lines_and_links_out_do_not_stop_it(
     path.write_bytes(b"\xff garbage\n{}\n" + path.read_bytes() + b'{"type": "user"}\n{"half')
     (path.parent / "link.jsonl").symlink_to(home / "clankers.toml")
     (path.parent / "empty.jsonl").touch()
-    summary = imported(connection, "claude-code")
+    summary = imported(rpc, "claude-code")
     assert (summary["optedOut"], summary["malformed"], summary["messages"]) == (1, 1, 2)
-    assert [each["id"] for each in connection.call("session.list")["sessions"]] == ["odd"]
+    assert [each["id"] for each in rpc.call("session.list")["sessions"]] == ["odd"]
 
 
-def test_with_no_history_nothing_comes_in(connection: RawConnection) -> None:
-    assert counted(imported(connection, "claude-code")) == (0, 0, 0)
-    assert counted(imported(connection, "opencode")) == (0, 0, 0)
+def test_with_no_history_nothing_comes_in(rpc: RawConnection) -> None:
+    assert counted(imported(rpc, "claude-code")) == (0, 0, 0)
+    assert counted(imported(rpc, "opencode")) == (0, 0, 0)
 
 
-def test_a_harness_that_keeps_no_history_we_know_is_refused(connection: RawConnection) -> None:
-    error = connection.request("import.start", {"harness": "emacs"})["error"]
+def test_harness_that_keeps_no_history_we_know_is_refused(rpc: RawConnection) -> None:
+    error = rpc.request("import.start", {"harness": "emacs"})["error"]
     assert error["code"] == -32602
     assert "$.harness" in error["message"]
 
@@ -213,55 +190,55 @@ def storage(user: Path, session: str = "ses_1") -> None:
 
 
 @pytest.mark.parametrize("keep", [database, storage])
-def test_opencodes_history_comes_in_once(connection: RawConnection, user: Path, keep: Any) -> None:
+def test_opencodes_history_comes_in_once(rpc: RawConnection, user: Path, keep: Any) -> None:
     keep(user)
-    tried = imported(connection, "opencode", dryRun=True)
-    summary = imported(connection, "opencode")
+    tried = imported(rpc, "opencode", dryRun=True)
+    summary = imported(rpc, "opencode")
     assert tried == summary | {"dryRun": True}
     assert (*counted(summary), summary["tools"], summary["malformed"]) == (1, 1, 2, 2, 1)
-    assert counted(imported(connection, "opencode")) == (1, 0, 0)
-    asked, answered = connection.call("message.list", sessionId="ses_1")["messages"]
+    assert counted(imported(rpc, "opencode")) == (1, 0, 0)
+    asked, answered = rpc.call("message.list", sessionId="ses_1")["messages"]
     assert (asked["id"], asked["role"], asked["textContent"]) == ("msg_u", "user", "list it")
     assert (answered["textContent"], answered["promptTokens"], answered["completionTokens"]) == (
         "I look.\n\nThere is a.", 79, 21,
     )  # fmt: skip
-    good, bad = connection.call("tool.list", sessionId="ses_1")["tools"]
+    good, bad = rpc.call("tool.list", sessionId="ses_1")["tools"]
     assert (good["toolName"], good["success"], good["toolOutput"], good["durationMs"]) == ("bash", True, "a\n", 20)
     assert (bad["success"], bad["errorMessage"], bad["filePath"]) == (False, "File not found", "/w/x")
-    session = connection.call("session.get", id="ses_1")
+    session = rpc.call("session.get", id="ses_1")
     assert (session["title"], session["projectPath"], session["createdAt"]) == ("A title", "/w", BEGAN)
-    assert connection.call("stats")["totals"]["promptTokens"] == 79
+    assert rpc.call("stats")["totals"]["promptTokens"] == 79
 
 
-def test_a_session_in_both_places_comes_in_from_the_database(connection: RawConnection, user: Path) -> None:
+def test_session_in_both_places_comes_in_from_the_database(rpc: RawConnection, user: Path) -> None:
     database(user)
     storage(user)
     storage(user, "ses_2")
-    assert imported(connection, "opencode")["sessions"] == 2
+    assert imported(rpc, "opencode")["sessions"] == 2
 
 
-def test_opencodes_own_database_is_left_as_it_is(connection: RawConnection, user: Path) -> None:
+def test_opencodes_own_database_is_left_as_it_is(rpc: RawConnection, user: Path) -> None:
     path = database(user)
     before = path.read_bytes()
-    imported(connection, "opencode")
+    imported(rpc, "opencode")
     assert path.read_bytes() == before
 
 
 # -- clankers-ctl import
 
 
-def test_the_command_tells_what_came_in(here: DaemonProcess, user: Path) -> None:
+def test_command_tells_what_came_in(shared_daemon: DaemonProcess, user: Path) -> None:
     transcript(user, "one", "first", "PASSWORD=hunter2hunter2x")
-    tried = ctl(here, "import", "claude-code", "--dry-run")
+    tried = ctl(shared_daemon, "import", "claude-code", "--dry-run")
     assert tried.code == 0, tried.err
     assert "would import" in tried.out
-    done = ctl(here, "import", "claude-code", "--since", "2w")
+    done = ctl(shared_daemon, "import", "claude-code", "--since", "2w")
     assert "Read 1 transcript" in done.out
     assert [line.split()[-1] for line in done.out.splitlines() if line.strip().startswith("messages")] == ["4"]
     assert "redacted" in done.out
-    again = ctl(here, "import", "claude-code", "--json").json
+    again = ctl(shared_daemon, "import", "claude-code", "--json").json
     assert again["result"]["messages"] == 0
 
 
-def test_the_command_refuses_what_it_does_not_know(here: DaemonProcess) -> None:
-    assert ctl(here, "import", "emacs").code == 2
+def test_command_refuses_what_it_does_not_know(shared_daemon: DaemonProcess) -> None:
+    assert ctl(shared_daemon, "import", "emacs").code == 2

@@ -18,14 +18,10 @@ MODES = ("keyword", "vector", "hybrid")
 
 
 @pytest.fixture
-def connection(shared_daemon: DaemonProcess) -> Iterator[RawConnection]:
-    """A connection to a daemon whose index is empty again afterwards."""
-    with shared_daemon.connect() as connection:
-        yield connection
-        while page := connection.call("session.list", limit=1000)["sessions"]:
-            for session in page:
-                connection.call("session.delete", id=session["id"])
-        settled(connection)
+def empty_index(rpc: RawConnection) -> RawConnection:
+    """A connection to the shared daemon, once the rows of earlier tests have left the index."""
+    settled(rpc)
+    return rpc
 
 
 def store(connection: RawConnection, name: str, text: str | None = None, session: str = "s", **more: Any) -> None:
@@ -103,39 +99,39 @@ def assert_nothing_is_left_over(database: Path) -> None:
 # --- Coming in
 
 
-def test_text_is_found_by_keyword_as_soon_as_it_is_acknowledged(connection: RawConnection) -> None:
+def test_text_is_found_by_keyword_as_soon_as_it_is_acknowledged(empty_index: RawConnection) -> None:
     for letter in "abcdefghijklmnopqrst":
-        store(connection, letter, f"the {letter}quartz oscillator", session=letter)
-        assert found(connection, f"{letter}quartz") == [letter]
+        store(empty_index, letter, f"the {letter}quartz oscillator", session=letter)
+        assert found(empty_index, f"{letter}quartz") == [letter]
 
 
-def test_text_is_found_by_vector_soon_after(connection: RawConnection) -> None:
-    store(connection, "cat", "my kitten sleeps on the sofa", session="a")
-    store(connection, "tax", "the invoice for the quarterly accounting", session="b")
-    eventually(lambda: search(connection, "x", mode="hybrid")["pending"] == 0, "nothing is pending")
-    assert status(connection)["live"]["vectors"] == 2
-    answer = search(connection, "cats and dogs", mode="vector")
+def test_text_is_found_by_vector_soon_after(empty_index: RawConnection) -> None:
+    store(empty_index, "cat", "my kitten sleeps on the sofa", session="a")
+    store(empty_index, "tax", "the invoice for the quarterly accounting", session="b")
+    eventually(lambda: search(empty_index, "x", mode="hybrid")["pending"] == 0, "nothing is pending")
+    assert status(empty_index)["live"]["vectors"] == 2
+    answer = search(empty_index, "cats and dogs", mode="vector")
     assert answer["hits"][0]["ref"]["messageId"] == "cat"
     assert (answer["mode"], answer["degraded"]) == ("vector", None)
 
 
-def test_search_right_after_storing_waits_for_the_vector(connection: RawConnection) -> None:
+def test_search_right_after_storing_waits_for_the_vector(empty_index: RawConnection) -> None:
     """Not always, since the budget is short and the machine may be busy; without waiting, never."""
-    store(connection, "first", "warm up the model")
-    settled(connection)
+    store(empty_index, "first", "warm up the model")
+    settled(empty_index)
 
     def at_once(number: int) -> bool:
-        store(connection, f"m{number}", f"note {number} about gardens", session=f"s{number}")
-        return f"m{number}" in found(connection, f"note {number} about gardens", "vector")
+        store(empty_index, f"m{number}", f"note {number} about gardens", session=f"s{number}")
+        return f"m{number}" in found(empty_index, f"note {number} about gardens", "vector")
 
     assert any(at_once(number) for number in range(50))
 
 
-def test_message_hit_names_its_origin(connection: RawConnection) -> None:
+def test_message_hit_names_its_origin(empty_index: RawConnection) -> None:
     session = {"id": "s", "title": "Clocks", "projectPath": "/home/me/clocks"}
-    connection.call("upsertSession", session=session)
-    store(connection, "m", "the quartz oscillator", createdAt=1_700_000_000_000)
-    [hit] = search(connection, "quartz")["hits"]
+    empty_index.call("upsertSession", session=session)
+    store(empty_index, "m", "the quartz oscillator", createdAt=1_700_000_000_000)
+    [hit] = search(empty_index, "quartz")["hits"]
     assert hit["ref"] == {
         "sessionId": "s", "sessionTitle": "Clocks", "messageId": "m", "role": "user", "projectPath": "/home/me/clocks",
     }  # fmt: skip
@@ -143,83 +139,83 @@ def test_message_hit_names_its_origin(connection: RawConnection) -> None:
     assert hit["snippet"] == "the «quartz» oscillator"
 
 
-def test_message_is_found_by_its_day(connection: RawConnection) -> None:
-    store(connection, "spring", "we met", session="a", createdAt=1_684_152_000_000)
-    store(connection, "autumn", "we met", session="b", createdAt=1_700_000_000_000)
-    assert found(connection, "met in May 2023")[0] == "spring"
-    assert found(connection, "met in November 2023")[0] == "autumn"
+def test_message_is_found_by_its_day(empty_index: RawConnection) -> None:
+    store(empty_index, "spring", "we met", session="a", createdAt=1_684_152_000_000)
+    store(empty_index, "autumn", "we met", session="b", createdAt=1_700_000_000_000)
+    assert found(empty_index, "met in May 2023")[0] == "spring"
+    assert found(empty_index, "met in November 2023")[0] == "autumn"
 
 
-def test_partial_upsert_keeps_the_text(connection: RawConnection) -> None:
-    store(connection, "m", "the quartz oscillator")
-    [before] = search(connection, "quartz")["hits"]
-    store(connection, "m", completionTokens=12)
-    store(connection, "m", "", model="large")
-    [after] = search(connection, "quartz")["hits"]
+def test_partial_upsert_keeps_the_text(empty_index: RawConnection) -> None:
+    store(empty_index, "m", "the quartz oscillator")
+    [before] = search(empty_index, "quartz")["hits"]
+    store(empty_index, "m", completionTokens=12)
+    store(empty_index, "m", "", model="large")
+    [after] = search(empty_index, "quartz")["hits"]
     assert after["chunkId"] == before["chunkId"]
 
 
-def test_changed_text_replaces_the_old(connection: RawConnection) -> None:
-    store(connection, "m", "the quartz oscillator")
-    settled(connection)
-    store(connection, "m", "the rubidium standard")
-    assert found(connection, "quartz") == []
-    assert found(connection, "rubidium") == ["m"]
-    assert settled(connection)["live"]["vectors"] == 1
-    [hit] = search(connection, "quartz", mode="vector")["hits"]
+def test_changed_text_replaces_the_old(empty_index: RawConnection) -> None:
+    store(empty_index, "m", "the quartz oscillator")
+    settled(empty_index)
+    store(empty_index, "m", "the rubidium standard")
+    assert found(empty_index, "quartz") == []
+    assert found(empty_index, "rubidium") == ["m"]
+    assert settled(empty_index)["live"]["vectors"] == 1
+    [hit] = search(empty_index, "quartz", mode="vector")["hits"]
     assert hit["text"] == "the rubidium standard"
 
 
-def test_message_that_grows_keeps_its_unchanged_chunks(connection: RawConnection) -> None:
+def test_message_that_grows_keeps_its_unchanged_chunks(empty_index: RawConnection) -> None:
     """As a streamed answer does: what was cut before keeps its place and its vector."""
     paragraphs = [" ".join(f"p{number}w{word}" for word in range(200)) for number in range(8)]
-    store(connection, "m", "\n\n".join(paragraphs[:4]))
-    before = {hit["chunkId"] for hit in search(connection, "p0w1", mode="keyword")["hits"]}
-    store(connection, "m", "\n\n".join(paragraphs))
-    assert {hit["chunkId"] for hit in search(connection, "p0w1", mode="keyword")["hits"]} == before
-    assert found(connection, "p7w199") == ["m"]
+    store(empty_index, "m", "\n\n".join(paragraphs[:4]))
+    before = {hit["chunkId"] for hit in search(empty_index, "p0w1", mode="keyword")["hits"]}
+    store(empty_index, "m", "\n\n".join(paragraphs))
+    assert {hit["chunkId"] for hit in search(empty_index, "p0w1", mode="keyword")["hits"]} == before
+    assert found(empty_index, "p7w199") == ["m"]
 
 
-def test_identical_replay_changes_nothing(connection: RawConnection) -> None:
+def test_identical_replay_changes_nothing(empty_index: RawConnection) -> None:
     texts = {f"m{number}": f"alpha beta {number} " + "gamma " * number * 50 for number in range(10)}
     chunks = "SELECT id, chunk_id, turn, position, hash FROM chunks ORDER BY id"
     for name, text in texts.items():
-        store(connection, name, text, createdAt=1_700_000_000_000)
-    settled(connection)
-    before = connection.call("query", sql=chunks)["rows"]
+        store(empty_index, name, text, createdAt=1_700_000_000_000)
+    settled(empty_index)
+    before = empty_index.call("query", sql=chunks)["rows"]
     events = [
         {"message": {"id": name, "sessionId": "s", "role": "user", "textContent": text, "createdAt": 1_700_000_000_000}}
         for name, text in texts.items()
     ]
-    assert connection.call("events.batch", events=events)["ok"]
-    assert connection.call("query", sql=chunks)["rows"] == before
-    assert status(connection)["live"]["pending"] == 0
+    assert empty_index.call("events.batch", events=events)["ok"]
+    assert empty_index.call("query", sql=chunks)["rows"] == before
+    assert status(empty_index)["live"]["pending"] == 0
 
 
 @pytest.mark.parametrize("owner", ["message", "tool", "file"])
-def test_chunks_of_an_owner_are_found_by_an_index(connection: RawConnection, owner: str) -> None:
+def test_chunks_of_an_owner_are_found_by_an_index(empty_index: RawConnection, owner: str) -> None:
     """Every upsert asks for them: by another index it would read the whole table."""
     sql = f"EXPLAIN QUERY PLAN SELECT hash FROM chunks WHERE {owner}_id = 'x' AND chunking = 1 ORDER BY position"
-    [plan] = [row[3] for row in connection.call("query", sql=sql)["rows"] if "chunks" in row[3]]
+    [plan] = [row[3] for row in empty_index.call("query", sql=sql)["rows"] if "chunks" in row[3]]
     assert f"USING INDEX idx_chunks_{owner} " in plan
 
 
 @pytest.mark.parametrize("role", ["system", "tool"])
-def test_system_and_tool_messages_are_not_indexed(connection: RawConnection, role: str) -> None:
-    store(connection, "hidden", "the quartz oscillator", role=role)
-    store(connection, "shown", "another oscillator", session="other")
-    settled(connection)
+def test_system_and_tool_messages_are_not_indexed(empty_index: RawConnection, role: str) -> None:
+    store(empty_index, "hidden", "the quartz oscillator", role=role)
+    store(empty_index, "shown", "another oscillator", session="other")
+    settled(empty_index)
     for mode in MODES:
-        assert found(connection, "quartz oscillator", mode) == ["shown"]
+        assert found(empty_index, "quartz oscillator", mode) == ["shown"]
 
 
-def test_message_whose_role_becomes_known_later_is_indexed_by_it(connection: RawConnection) -> None:
-    connection.call("upsertMessage", message={"id": "m", "sessionId": "s", "textContent": "the quartz oscillator"})
-    store(connection, "m", role="assistant")
-    [hit] = search(connection, "quartz")["hits"]
+def test_message_whose_role_becomes_known_later_is_indexed_by_it(empty_index: RawConnection) -> None:
+    empty_index.call("upsertMessage", message={"id": "m", "sessionId": "s", "textContent": "the quartz oscillator"})
+    store(empty_index, "m", role="assistant")
+    [hit] = search(empty_index, "quartz")["hits"]
     assert hit["ref"]["role"] == "assistant"
-    store(connection, "m", role="system")
-    assert found(connection, "quartz") == []
+    store(empty_index, "m", role="system")
+    assert found(empty_index, "quartz") == []
 
 
 def test_tool_calls_are_indexed_only_when_configured(home: Path) -> None:
@@ -251,38 +247,38 @@ def test_tool_call_from_before_may_be_the_first_text_indexed(home: Path) -> None
         assert found(connection, "quartz") == ["t"]
 
 
-def test_long_message_is_found_soon_after(connection: RawConnection) -> None:
+def test_long_message_is_found_soon_after(empty_index: RawConnection) -> None:
     text = "\n".join(f"line {number} of a long report about granite" for number in range(3000)) + "\nthe quartz end"
     assert len(text) > 100_000
-    store(connection, "long", text)
-    assert status(connection)["backlog"] <= 1
-    eventually(lambda: found(connection, "quartz") == ["long"], "the last line is found")
-    assert settled(connection)["backlog"] == 0
-    assert holding(connection, "granite") == {"long"}
-    assert "long" in found(connection, "a report about granite", "vector")
+    store(empty_index, "long", text)
+    assert status(empty_index)["backlog"] <= 1
+    eventually(lambda: found(empty_index, "quartz") == ["long"], "the last line is found")
+    assert settled(empty_index)["backlog"] == 0
+    assert holding(empty_index, "granite") == {"long"}
+    assert "long" in found(empty_index, "a report about granite", "vector")
 
 
-def test_long_message_that_becomes_short_is_found_by_its_last_text(connection: RawConnection) -> None:
-    store(connection, "m", "quartz " * 20_000)
-    store(connection, "m", "rubidium at last")
-    settled(connection)
-    eventually(lambda: not found(connection, "quartz"), "the long text is gone")
-    assert found(connection, "rubidium") == ["m"]
+def test_long_message_that_becomes_short_is_found_by_its_last_text(empty_index: RawConnection) -> None:
+    store(empty_index, "m", "quartz " * 20_000)
+    store(empty_index, "m", "rubidium at last")
+    settled(empty_index)
+    eventually(lambda: not found(empty_index, "quartz"), "the long text is gone")
+    assert found(empty_index, "rubidium") == ["m"]
 
 
 @pytest.mark.parametrize(
     "text", ["\x00", "a\x00b quartz", "🐢" * 500 + " quartz", "e\u0301" * 600 + " quartz", " \n\t "]
 )
-def test_unusual_texts_are_stored_and_found(connection: RawConnection, text: str) -> None:
-    store(connection, "odd", text)
-    settled(connection)
-    assert found(connection, "quartz") == (["odd"] if "quartz" in text else [])
+def test_unusual_texts_are_stored_and_found(empty_index: RawConnection, text: str) -> None:
+    store(empty_index, "odd", text)
+    settled(empty_index)
+    assert found(empty_index, "quartz") == (["odd"] if "quartz" in text else [])
 
 
 @pytest.mark.parametrize("moment", [0, 1, 1e12, 253_402_300_799_999, 10**15])
-def test_message_of_any_timestamp_is_stored_and_found(connection: RawConnection, moment: float) -> None:
-    store(connection, "m", "the quartz oscillator", createdAt=moment)
-    assert found(connection, "quartz") == ["m"]
+def test_message_of_any_timestamp_is_stored_and_found(empty_index: RawConnection, moment: float) -> None:
+    store(empty_index, "m", "the quartz oscillator", createdAt=moment)
+    assert found(empty_index, "quartz") == ["m"]
 
 
 # --- Going out
@@ -295,8 +291,8 @@ def fill(connection: RawConnection) -> None:
             store(connection, f"{session}{number}", f"quartz {session} number {number}", session=session)
 
 
-def test_deleted_session_is_immediately_found_by_no_mode(daemon: DaemonProcess) -> None:
-    with daemon.connect() as connection:
+def test_deleted_session_is_immediately_found_by_no_mode(fresh_daemon: DaemonProcess) -> None:
+    with fresh_daemon.connect() as connection:
         fill(connection)
         settled(connection)
         assert any(name.startswith("a") for name in found(connection, "quartz", "vector", limit=100))
@@ -305,26 +301,26 @@ def test_deleted_session_is_immediately_found_by_no_mode(daemon: DaemonProcess) 
             names = found(connection, "quartz a number", mode, limit=100)
             assert {name[0] for name in names} == {"b"}
         assert status(connection)["live"]["vectors"] == 20
-    daemon.stop()
-    assert_nothing_is_left_over(daemon.database)
+    fresh_daemon.stop()
+    assert_nothing_is_left_over(fresh_daemon.database)
 
 
-def test_session_deleted_before_it_has_vectors_leaves_nothing(daemon: DaemonProcess) -> None:
-    with daemon.connect() as connection:
+def test_session_deleted_before_it_has_vectors_leaves_nothing(fresh_daemon: DaemonProcess) -> None:
+    with fresh_daemon.connect() as connection:
         fill(connection)
         connection.call("session.delete", id="a")
         connection.call("session.delete", id="b")
         for mode in MODES:
             assert found(connection, "quartz", mode) == []
         settled(connection)
-    daemon.stop()
-    assert_nothing_is_left_over(daemon.database)
-    with opened(daemon.database) as db:
+    fresh_daemon.stop()
+    assert_nothing_is_left_over(fresh_daemon.database)
+    with opened(fresh_daemon.database) as db:
         assert db.execute("SELECT count(*) FROM chunks").get == 0
 
 
-def test_session_deleted_while_vectors_are_made_leaves_nothing(daemon: DaemonProcess) -> None:
-    with daemon.connect() as connection:
+def test_session_deleted_while_vectors_are_made_leaves_nothing(fresh_daemon: DaemonProcess) -> None:
+    with fresh_daemon.connect() as connection:
         for number in range(30):
             store(connection, f"m{number}", f"quartz number {number} " * 50, session=f"s{number}")
             if number % 2:
@@ -332,8 +328,8 @@ def test_session_deleted_while_vectors_are_made_leaves_nothing(daemon: DaemonPro
         settled(connection)
         for mode in MODES:
             assert {int(name[1:]) % 2 for name in found(connection, "quartz number", mode, limit=100)} == {0}
-    daemon.stop()
-    assert_nothing_is_left_over(daemon.database)
+    fresh_daemon.stop()
+    assert_nothing_is_left_over(fresh_daemon.database)
 
 
 def test_deleted_file_is_found_by_no_mode(home: Path) -> None:
@@ -355,19 +351,19 @@ def test_deleted_file_is_found_by_no_mode(home: Path) -> None:
         assert_nothing_is_left_over(daemon.database)
 
 
-def test_deleted_text_is_found_by_no_mode_after_a_restart(daemon: DaemonProcess) -> None:
+def test_deleted_text_is_found_by_no_mode_after_a_restart(fresh_daemon: DaemonProcess) -> None:
     """The vectors' trigger lives as long as the connection: every connection must have it."""
-    with daemon.connect() as connection:
+    with fresh_daemon.connect() as connection:
         fill(connection)
         settled(connection)
-    daemon.stop()
-    daemon.close()
-    with daemon.start().connect() as connection:
+    fresh_daemon.stop()
+    fresh_daemon.close()
+    with fresh_daemon.start().connect() as connection:
         connection.call("session.delete", id="a")
         for mode in MODES:
             assert {name[0] for name in found(connection, "quartz a number", mode, limit=100)} == {"b"}
-    daemon.stop()
-    assert_nothing_is_left_over(daemon.database)
+    fresh_daemon.stop()
+    assert_nothing_is_left_over(fresh_daemon.database)
 
 
 # --- Embedders that change
@@ -397,8 +393,8 @@ def test_empty_index_follows_the_configuration_without_a_reindex(home: Path) -> 
         assert settled(connection)["vectors"] == "ready"
 
 
-def test_changed_embedder_pauses_vectors_until_the_index_is_rebuilt(daemon: DaemonProcess) -> None:
-    with daemon.connect() as connection:
+def test_changed_embedder_pauses_vectors_until_the_index_is_rebuilt(fresh_daemon: DaemonProcess) -> None:
+    with fresh_daemon.connect() as connection:
         fill(connection)
         settled(connection)
         configure(connection, "embedder", "none")
@@ -414,13 +410,13 @@ def test_changed_embedder_pauses_vectors_until_the_index_is_rebuilt(daemon: Daem
         assert status(connection)["live"]["vectors"] == 0
         assert search(connection, "quartz")["mode"] == "keyword"
         configure(connection, "embedder", "static")
-        assert_paused(connection, "reindex")
-        reindex(connection)
+        assert_paused(connection, "being rebuilt")
+        eventually(lambda: status(connection)["vectors"] == "ready", "rebuilt by itself")
         now = settled(connection)
         assert (now["vectors"], now["live"]["vectors"]) == ("ready", 41)
         assert search(connection, "quartz late", mode="vector")["hits"][0]["ref"]["messageId"] == "late"
-    daemon.stop()
-    assert_nothing_is_left_over(daemon.database)
+    fresh_daemon.stop()
+    assert_nothing_is_left_over(fresh_daemon.database)
 
 
 def assert_paused(connection: RawConnection, why: str) -> None:
@@ -572,7 +568,8 @@ def test_reindex_with_other_chunking_holds_the_same_text(home: Path) -> None:
             before = status(connection)["chunks"]["sessions"]
             configure(connection, "chunk_tokens", 64)
             configure(connection, "chunk_overlap", 8)
-            assert "reindex" in status(connection)["vectors"]
+            assert status(connection)["vectors"] == "ready"  # the previous index serves until then
+            assert "being rebuilt" in search(connection, "p7w30")["degraded"]
             assert found(connection, "p7w30") == ["long"]
             done = reindex(connection)
             now = settled(connection)
@@ -692,22 +689,22 @@ def test_reindex_ends_when_the_configuration_changes(home: Path) -> None:
         assert settled(connection)["vectors"] == "ready"
 
 
-def test_reindex_may_name_the_embedder(connection: RawConnection) -> None:
-    fill(connection)
-    reindex(connection, embedder="none")
-    assert status(connection)["live"]["provider"] == "none"
-    reindex(connection, embedder="static")
-    assert status(connection)["live"]["vectors"] == 40
+def test_reindex_may_name_the_embedder(empty_index: RawConnection) -> None:
+    fill(empty_index)
+    reindex(empty_index, embedder="none")
+    assert status(empty_index)["live"]["provider"] == "none"
+    reindex(empty_index, embedder="static")
+    assert status(empty_index)["live"]["vectors"] == 40
 
 
-def test_reindex_progress_goes_to_the_caller(connection: RawConnection) -> None:
-    fill(connection)
-    job = connection.call("reindex")["jobId"]
-    finish(connection, job)
+def test_reindex_progress_goes_to_the_caller(empty_index: RawConnection) -> None:
+    fill(empty_index)
+    job = empty_index.call("reindex")["jobId"]
+    finish(empty_index, job)
 
     def told() -> list[dict[str, Any]]:
-        connection.call("health")  # reading its answer, what was told comes in too
-        return [one["params"] for one in connection.notifications if one["method"] == "$/progress"]
+        empty_index.call("health")  # reading its answer, what was told comes in too
+        return [one["params"] for one in empty_index.notifications if one["method"] == "$/progress"]
 
     eventually(lambda: told()[-1]["state"] == "done", "its end is told")
     assert {one["id"] for one in told()} == {job}

@@ -19,12 +19,6 @@ LESS = settings(max_examples=25, deadline=None, suppress_health_check=[HealthChe
 
 
 @pytest.fixture
-def rpc(shared_daemon: DaemonProcess) -> Iterator[RawConnection]:
-    with shared_daemon.connect() as connection:
-        yield connection
-
-
-@pytest.fixture
 def scope() -> str:
     """A scope that no other test has."""
     return f"custom:{uuid.uuid4()}"
@@ -203,12 +197,14 @@ def test_reading_does_not_change_salience(shared_daemon: DaemonProcess, rpc: Raw
         "sector": "episodic",
     }
     rpc.call("memory.import", memories=[record], scopes=[scope])
+    [stored] = rpc.call("memory.export", scopes=[scope])["memories"]
     for _ in range(5):
         memory = rpc.call("memory.get", id=f"old-{scope}", scopes=[scope])
         hits(rpc, "old story", scope)
-    expected = Salience(1.0, long_ago, "episodic", 0.5, 0, False).effective(int(time.time() * 1000))
+    expected = Salience(1.0, stored["salienceAt"], "episodic", 0.5, 0, False).effective(int(time.time() * 1000))
     assert memory["salience"] == pytest.approx(expected, abs=1e-4)
     assert memory["accessCount"] == 0
+    assert rpc.call("memory.export", scopes=[scope])["memories"] == [stored]
 
 
 def test_sorting_by_salience_follows_the_formula(rpc: RawConnection, scope: str) -> None:
@@ -217,6 +213,7 @@ def test_sorting_by_salience_follows_the_formula(rpc: RawConnection, scope: str)
         {
             "id": f"{scope}-{sector}-{days}", "content": f"{sector} {days}", "createdAt": now - days * DAY_MS,
             "scope": scope, "sector": sector, "importance": 0.3, "accessCount": days % 7,
+            "salience": 1 - days / 500,
         }
         for sector in ("episodic", "semantic", "procedural", "emotional", "reflective")
         for days in (1, 30, 90, 400)
@@ -324,7 +321,7 @@ def test_deleted_memory_is_hidden_until_it_is_restored(rpc: RawConnection, scope
     assert hits(rpc, "vault password", scope, mode="keyword") == ["The vault password rotates on Mondays"]
 
 
-def test_purge_leaves_nothing(daemon: DaemonProcess, connection: RawConnection) -> None:
+def test_purge_leaves_nothing(fresh_daemon: DaemonProcess, connection: RawConnection) -> None:
     connection.call("upsertSession", session={"id": "s"})
     one = add(connection, "Secret plan about `Zephyr`", files=["a.py"], sessionId="s")["memory"]["id"]
     two = add(connection, "Plan after the secret one", supersedes=one)["memory"]["id"]
@@ -332,8 +329,8 @@ def test_purge_leaves_nothing(daemon: DaemonProcess, connection: RawConnection) 
     for name in (one, two):
         assert connection.call("memory.purge", id=name)["count"] == 1
     assert connection.call("memory.stats", scopes=["*"])["total"] == 0
-    daemon.stop()
-    with apsw.Connection(str(daemon.database)) as db:
+    fresh_daemon.stop()
+    with apsw.Connection(str(fresh_daemon.database)) as db:
         for table in (
             "memories",
             "memory_log",
@@ -394,7 +391,7 @@ def _global(rpc: RawConnection, scope: str) -> str:
 # --- Export, import, has, timeline
 
 
-def test_export_can_be_imported_unchanged(rpc: RawConnection, daemon: DaemonProcess, scope: str) -> None:
+def test_export_can_be_imported_unchanged(rpc: RawConnection, fresh_daemon: DaemonProcess, scope: str) -> None:
     old = add(rpc, "The API is versioned by date", scope, tags=["api"], importance=0.9)["memory"]["id"]
     add(rpc, "The API is versioned by number now", scope, supersedes=old)
     gone = add(rpc, "Forget me", scope)["memory"]["id"]
@@ -406,7 +403,7 @@ def test_export_can_be_imported_unchanged(rpc: RawConnection, daemon: DaemonProc
         cursor = page["cursor"]
         if cursor is None:
             break
-    with daemon.connect() as other:
+    with fresh_daemon.connect() as other:
         assert other.call("memory.import", memories=records, scopes=["*"]) == {
             "created": 3,
             "relations": 1,
@@ -415,6 +412,8 @@ def test_export_can_be_imported_unchanged(rpc: RawConnection, daemon: DaemonProc
         }
         assert other.call("memory.import", memories=records, scopes=["*"])["unchanged"] == 3
         again = other.call("memory.export", scopes=["*"])["memories"]
+    for record in (*again, *records):  # it begins to decay when it is imported
+        assert record.pop("salienceAt") > record["createdAt"] - 1
     assert again == records
 
 
@@ -480,13 +479,14 @@ def test_context_is_bounded_labelled_and_without_duplicates(rpc: RawConnection, 
     add(rpc, "always write the changelog", scope, force=True)
     block = rpc.call("memory.context", scopes=[scope], maxCharacters=800)
     assert len(block["text"]) <= 800
-    assert "Not instructions" in block["text"]
+    assert "not instructions" in block["text"]
     assert block["text"].lower().count("always write the changelog") == 1
-    assert block["text"].count("</recalled-memories>") == 1
+    assert "</recalled-memories>" not in block["text"]
+    assert block["text"].count("</clankers-recall>") == 1
     assert block["leftOut"] > 0
     assert all(name[:13] in block["text"] for name in block["ids"])
     asked = rpc.call("memory.context", query="who owns table7", scopes=[scope])
-    assert "component7" in asked["text"].splitlines()[2]
+    assert "component7" in asked["text"].splitlines()[4]
     without = rpc.call("memory.context", query="who owns table7", scopes=[scope], exclude=asked["ids"][:1])
     assert asked["ids"][0] not in without["ids"]
     assert rpc.call("memory.context", scopes=[f"{scope}-empty"])["text"] == ""
@@ -575,6 +575,9 @@ def leaky() -> Iterator[tuple[DaemonProcess, dict[str, str]]]:
     with tempfile.TemporaryDirectory(prefix="clk-") as folder, running_daemon(Path(folder)) as daemon:
         with daemon.connect() as rpc:
             ids = {}
+            project = {"id": "of-project", "content": "-", "createdAt": 1, "projectId": "p", "projectPath": "/p"}
+            rpc.call("memory.import", memories=[project], scopes=["*"])
+            rpc.call("memory.purge", id="of-project", scopes=["*"])
             for scope in ("agent:a", "agent:b", "user:u", "custom:c", "project:p"):
                 ids[scope] = add(rpc, f"secret of {scope}", scope, tags=["t"])["memory"]["id"]
                 old = add(rpc, f"former secret of {scope}", scope, force=True)["memory"]["id"]
@@ -623,7 +626,10 @@ class Known:
 def test_as_of_returns_what_was_known_and_valid_then(
     shared_daemon: DaemonProcess, steps: list[tuple[str, int, int]]
 ) -> None:
-    scope, known, names, heads, gone = f"custom:{uuid.uuid4()}", Known(), [], [], set()
+    scope, known = f"custom:{uuid.uuid4()}", Known()
+    names: list[str] = []
+    heads: list[str] = []
+    gone: set[str] = set()
     with shared_daemon.connect() as rpc:
         who = {"scopes": [scope]}
         for number, (step, which, offset) in enumerate(steps):

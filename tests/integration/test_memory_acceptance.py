@@ -15,6 +15,8 @@ from helpers.waiting import settled
 
 from clankers_protocol.paths import default_paths
 
+pytestmark = pytest.mark.usefixtures("rpc")  # the shared daemon is emptied after each test
+
 TABLES = {
     "projects", "sessions", "memories", "session_memories", "entities", "memory_entities", "memory_relationships",
     "embedding_models", "memories_fts", "_migrations",
@@ -38,12 +40,12 @@ def names(db: apsw.Connection, kind: str) -> set[str]:
     return {row[0] for row in db.execute("SELECT name FROM sqlite_schema WHERE type = ?", (kind,))}
 
 
-def test_database_is_created_in_wal_mode(daemon: DaemonProcess) -> None:
-    assert opened(daemon).pragma("journal_mode") == "wal"
+def test_database_is_created_in_wal_mode(shared_daemon: DaemonProcess) -> None:
+    assert opened(shared_daemon).pragma("journal_mode") == "wal"
 
 
-def test_tables_indexes_and_triggers_exist_on_the_first_run(daemon: DaemonProcess) -> None:
-    db = opened(daemon)
+def test_tables_indexes_and_triggers_exist_on_the_first_run(shared_daemon: DaemonProcess) -> None:
+    db = opened(shared_daemon)
     assert names(db, "table") >= TABLES
     assert names(db, "index") >= INDEXES
     assert {"memories_ai", "memories_ad", "memories_au"} <= names(db, "trigger")
@@ -58,52 +60,57 @@ def test_migrations_are_idempotent(home: Path) -> None:
     assert seen[0] == seen[1]
 
 
-def test_full_text_index_is_updated_by_triggers(daemon: DaemonProcess, connection: RawConnection) -> None:
+def test_full_text_index_is_updated_by_triggers(fresh_daemon: DaemonProcess) -> None:
     def matching(word: str) -> int:
         sql = "SELECT count(*) FROM memories_fts WHERE memories_fts MATCH ?"
-        return int(opened(daemon).execute(sql, (word,)).fetchall()[0][0])
+        [(count,)] = opened(fresh_daemon).execute(sql, (word,)).fetchall()
+        assert isinstance(count, int)
+        return count
 
-    name = connection.call("memory.add", content="The parser is hand-written", tags=["parsing"])["memory"]["id"]
-    assert (matching("parser"), matching("parsing")) == (1, 1)
-    connection.call("memory.update", id=name, content="The lexer is generated")
-    assert (matching("parser"), matching("lexer")) == (0, 1)
-    connection.call("memory.reinforce", id=name)
-    assert matching("lexer") == 1
-    connection.call("memory.purge", id=name)
-    assert matching("lexer") == 0
-    daemon.stop()
-    with apsw.Connection(str(daemon.database)) as db:
+    with fresh_daemon.connect() as rpc:
+        name = rpc.call("memory.add", content="The parser is hand-written", tags=["parsing"])["memory"]["id"]
+        assert (matching("parser"), matching("parsing")) == (1, 1)
+        rpc.call("memory.update", id=name, content="The lexer is generated")
+        assert (matching("parser"), matching("lexer")) == (0, 1)
+        rpc.call("memory.reinforce", id=name)
+        assert matching("lexer") == 1
+        rpc.call("memory.purge", id=name)
+        assert matching("lexer") == 0
+    fresh_daemon.stop()
+    with apsw.Connection(str(fresh_daemon.database)) as db:
         db.execute("INSERT INTO memories_fts (memories_fts, rank) VALUES ('integrity-check', 1)")
 
 
-def test_vectors_are_stored_with_their_model(daemon: DaemonProcess, connection: RawConnection) -> None:
-    connection.call("memory.add", content="Vectors have a length of one")
-    settled(connection)
-    db = opened(daemon)
+def test_vectors_are_stored_with_their_model(shared_daemon: DaemonProcess, rpc: RawConnection) -> None:
+    rpc.call("memory.add", content="Vectors have a length of one")
+    settled(rpc)
+    db = opened(shared_daemon)
     [(model, dims)] = db.execute("SELECT id, dimensions FROM embedding_models WHERE is_active").fetchall()
     [(generation,)] = db.execute("SELECT id FROM index_generations WHERE state = 'live'").fetchall()
     [(blob,)] = db.execute(f"SELECT embedding FROM chunk_vectors_{generation}").fetchall()
-    assert model.startswith("static:")
+    assert str(model).startswith("static:")
+    assert isinstance(dims, int)
+    assert isinstance(blob, bytes)
     assert len(blob) == dims * 4
 
 
-def test_nearest_vectors_are_the_most_similar_memories(connection: RawConnection) -> None:
+def test_nearest_vectors_are_the_most_similar_memories(rpc: RawConnection) -> None:
     facts = ["The database is backed up every night", "Lunch is at noon in the canteen", "Tabs are four spaces wide"]
     for fact in facts:
-        connection.call("memory.add", content=fact)
-    settled(connection)
+        rpc.call("memory.add", content=fact)
+    settled(rpc)
     for question, fact in zip(["nightly database backup", "when is lunch", "width of a tab"], facts, strict=True):
-        hits = connection.call("memory.search", query=question, mode="vector")["hits"]
+        hits = rpc.call("memory.search", query=question, mode="vector")["hits"]
         assert hits[0]["memory"]["content"] == fact
         assert [hit["score"] for hit in hits] == sorted((hit["score"] for hit in hits), reverse=True)
 
 
-def test_connections_write_and_read_concurrently(daemon: DaemonProcess) -> None:
+def test_connections_write_and_read_concurrently(shared_daemon: DaemonProcess) -> None:
     problems: list[BaseException] = []
 
     def work(worker: int) -> None:
         try:
-            with daemon.connect() as rpc:
+            with shared_daemon.connect() as rpc:
                 for number in range(10):
                     rpc.call("memory.add", content=f"worker{worker} learnt fact{number}", force=True)
                     rpc.call("memory.search", query=f"fact{number}", mode="keyword")
@@ -116,7 +123,7 @@ def test_connections_write_and_read_concurrently(daemon: DaemonProcess) -> None:
     for thread in threads:
         thread.join()
     assert problems == []
-    with daemon.connect() as rpc:
+    with shared_daemon.connect() as rpc:
         assert rpc.call("memory.stats")["current"] == 80
 
 
@@ -142,47 +149,53 @@ def test_acknowledged_writes_survive_a_crash(home: Path) -> None:
         assert opened(daemon).pragma("quick_check") == "ok"
 
 
-def test_session_links_record_the_usage_of_a_memory(daemon: DaemonProcess, connection: RawConnection) -> None:
-    connection.call("upsertSession", session={"id": "s"})
-    name = connection.call("memory.add", content="Used in many ways", sessionId="s")["memory"]["id"]
-    connection.call("memory.update", id=name, importance=0.9, sessionId="s")
+def test_session_links_record_the_usage_of_a_memory(shared_daemon: DaemonProcess, rpc: RawConnection) -> None:
+    rpc.call("upsertSession", session={"id": "s"})
+    name = rpc.call("memory.add", content="Used in many ways", sessionId="s")["memory"]["id"]
+    rpc.call("memory.update", id=name, importance=0.9, sessionId="s")
     for usage in ("recalled", "reinforced"):
-        connection.call("memory.touch", ids=[name], sessionId="s", usage=usage)
-    rows = opened(daemon).execute("SELECT usage_type FROM session_memories WHERE memory_id = ?", (name,)).fetchall()
+        rpc.call("memory.touch", ids=[name], sessionId="s", usage=usage)
+    rows = (
+        opened(shared_daemon).execute("SELECT usage_type FROM session_memories WHERE memory_id = ?", (name,)).fetchall()
+    )
     assert {row[0] for row in rows} == {"created", "updated", "recalled", "reinforced"}
 
 
-def test_relations_can_be_added_and_listed(connection: RawConnection) -> None:
+def test_relations_can_be_added_and_listed(rpc: RawConnection) -> None:
     one, other = (
-        connection.call("memory.add", content=content)["memory"]["id"]
+        rpc.call("memory.add", content=content)["memory"]["id"]
         for content in ("The cache is write-through", "The cache is warmed at start")
     )
-    made = connection.call("relation.add", source=one, target=other, type="BUILDS_ON", confidence=0.8)
-    [found] = connection.call("relation.list", memoryId=other)["relations"]
+    made = rpc.call("relation.add", source=one, target=other, type="BUILDS_ON", confidence=0.8)
+    [found] = rpc.call("relation.list", memoryId=other)["relations"]
     assert found == made
     assert (found["source"], found["target"], found["type"], found["validUntil"]) == (one, other, "BUILDS_ON", None)
 
 
-def test_soft_delete_hides_the_row(daemon: DaemonProcess, connection: RawConnection) -> None:
-    name = connection.call("memory.add", content="Soon hidden")["memory"]["id"]
-    connection.call("memory.delete", id=name)
-    assert connection.call("memory.list")["memories"] == []
-    rows = opened(daemon).execute("SELECT is_deleted, deleted_at > 0 FROM memories WHERE id = ?", (name,)).fetchall()
+def test_soft_delete_hides_the_row(shared_daemon: DaemonProcess, rpc: RawConnection) -> None:
+    name = rpc.call("memory.add", content="Soon hidden")["memory"]["id"]
+    rpc.call("memory.delete", id=name)
+    assert rpc.call("memory.list")["memories"] == []
+    rows = (
+        opened(shared_daemon)
+        .execute("SELECT is_deleted, deleted_at > 0 FROM memories WHERE id = ?", (name,))
+        .fetchall()
+    )
     assert rows == [(1, 1)]
-    assert connection.call("memory.restore", id=name)["state"] == "current"
+    assert rpc.call("memory.restore", id=name)["state"] == "current"
 
 
-def test_validity_and_knowledge_times_are_both_stored(connection: RawConnection) -> None:
+def test_validity_and_knowledge_times_are_both_stored(rpc: RawConnection) -> None:
     def at(moment: int) -> list[Any]:
-        return [memory["content"] for memory in connection.call("memory.list", asOf=moment)["memories"]]
+        return [memory["content"] for memory in rpc.call("memory.list", asOf=moment)["memories"]]
 
     year = 365 * 86_400_000
     now = int(time.time() * 1000)
-    first = connection.call("memory.add", content="The lead is Ada", validFrom=now - 2 * year)["memory"]
+    first = rpc.call("memory.add", content="The lead is Ada", validFrom=now - 2 * year)["memory"]
     time.sleep(0.005)
     between = int(time.time() * 1000)
     time.sleep(0.005)
-    connection.call("memory.add", content="The lead is Grace", validFrom=now - year, supersedes=first["id"])
+    rpc.call("memory.add", content="The lead is Grace", validFrom=now - year, supersedes=first["id"])
     assert at(int(time.time() * 1000)) == ["The lead is Grace"]
     assert at(between) == ["The lead is Ada"]  # that it had ended was not known yet
     assert at(now - 2 * year) == []  # and long ago nothing was known

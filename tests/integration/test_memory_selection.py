@@ -1,16 +1,9 @@
 """Which memories a request is about: what narrows it, and what only says who asks."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from helpers.daemon import DaemonProcess, RawConnection
-
-
-@pytest.fixture(scope="module")
-def rpc(shared_daemon: DaemonProcess) -> Iterator[RawConnection]:
-    with shared_daemon.connect() as raw:
-        yield raw
+from helpers.daemon import RawConnection
 
 
 def add(rpc: RawConnection, content: str, **facts: Any) -> dict[str, Any]:

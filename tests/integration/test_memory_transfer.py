@@ -21,12 +21,6 @@ def elsewhere() -> Iterator[DaemonProcess]:
 
 
 @pytest.fixture
-def here(shared_daemon: DaemonProcess) -> Iterator[RawConnection]:
-    with shared_daemon.connect() as raw:
-        yield raw
-
-
-@pytest.fixture
 def there(elsewhere: DaemonProcess) -> Iterator[RawConnection]:
     with elsewhere.connect() as raw:
         yield raw
@@ -77,41 +71,41 @@ def relation(source: str, target: str, type_: str = "RELATED_TO", **facts: Any) 
 @pytest.mark.parametrize("order", [1, -1], ids=["oldest", "newest"])
 @pytest.mark.parametrize("at_once", [True, False], ids=["together", "singly"])
 def test_import_includes_every_relation(
-    here: RawConnection, there: RawConnection, scope: str, order: int, at_once: bool
+    rpc: RawConnection, there: RawConnection, scope: str, order: int, at_once: bool
 ) -> None:
-    first, second, third = (add(here, f"{word} of {scope}", scope) for word in ("first", "second", "third"))
+    first, second, third = (add(rpc, f"{word} of {scope}", scope) for word in ("first", "second", "third"))
     both = {"scopes": [scope], "source": first, "target": second}
-    here.call("relation.add", **both, type="BUILDS_ON", confidence=0.7, extractedBy="llm")
-    held = here.call("relation.add", **both, type="DEPENDS_ON", validFrom=LONG_AGO, validUntil=LONG_AGO + DAY)
-    closed = here.call("relation.add", **both | {"target": third}, type="CONTRADICTS", validFrom=LONG_AGO)
-    here.call("relation.close", id=closed["id"], scopes=[scope])
-    add(here, f"fourth of {scope}", scope, supersedes=third)
+    rpc.call("relation.add", **both, type="BUILDS_ON", confidence=0.7, extractedBy="llm")
+    held = rpc.call("relation.add", **both, type="DEPENDS_ON", validFrom=LONG_AGO, validUntil=LONG_AGO + DAY)
+    closed = rpc.call("relation.add", **both | {"target": third}, type="CONTRADICTS", validFrom=LONG_AGO)
+    rpc.call("relation.close", id=closed["id"], scopes=[scope])
+    add(rpc, f"fourth of {scope}", scope, supersedes=third)
 
-    records = exported(here, scope)[::order]
+    records = exported(rpc, scope)[::order]
     for some in [records] if at_once else [[one] for one in records]:
         assert taken(there, some)["refused"] == {}
 
     assert held["validUntil"] == LONG_AGO + DAY
-    assert len(relations(here, scope)) == 4
-    assert relations(there, scope) == relations(here, scope)
-    assert states(there, scope) == states(here, scope)
+    assert len(relations(rpc, scope)) == 4
+    assert relations(there, scope) == relations(rpc, scope)
+    assert states(there, scope) == states(rpc, scope)
     again = taken(there, records)
     assert (again["created"], again["relations"], again["unchanged"]) == (0, 0, 4)
 
 
 def test_import_preserves_an_older_memory_that_supersedes_a_newer_one(
-    here: RawConnection, there: RawConnection, scope: str
+    rpc: RawConnection, there: RawConnection, scope: str
 ) -> None:
-    older, newer = add(here, f"older of {scope}", scope), add(here, f"newer of {scope}", scope)
-    here.call("relation.add", scopes=[scope], source=older, target=newer, type="SUPERSEDES")
-    taken(there, exported(here, scope))
+    older, newer = add(rpc, f"older of {scope}", scope), add(rpc, f"newer of {scope}", scope)
+    rpc.call("relation.add", scopes=[scope], source=older, target=newer, type="SUPERSEDES")
+    taken(there, exported(rpc, scope))
     assert states(there, scope) == {f"older of {scope}": ("current", None), f"newer of {scope}": ("superseded", older)}
 
 
-def test_export_leaves_out_relations_with_invisible_memories(here: RawConnection, scope: str) -> None:
-    mine, secret = add(here, f"mine of {scope}", scope), add(here, f"secret of {scope}", f"{scope}-secret")
-    here.call("relation.add", scopes=EVERYTHING, source=mine, target=secret, type="RELATED_TO")
-    [told] = exported(here, scope)
+def test_export_leaves_out_relations_with_invisible_memories(rpc: RawConnection, scope: str) -> None:
+    mine, secret = add(rpc, f"mine of {scope}", scope), add(rpc, f"secret of {scope}", f"{scope}-secret")
+    rpc.call("relation.add", scopes=EVERYTHING, source=mine, target=secret, type="RELATED_TO")
+    [told] = exported(rpc, scope)
     assert told["relations"] == []
     assert secret not in str(told)
 
@@ -169,13 +163,13 @@ def test_import_refuses_invalid_parts_with_memory(there: RawConnection, wrong: d
 # -- entities
 
 
-def test_import_includes_entities(here: RawConnection, there: RawConnection, scope: str) -> None:
-    entity = here.call("entity.upsert", name="Ada Lovelace", type="person", summary="Writes the engine", scopes=[scope])
-    engine = add(here, "The engine is nearly done, says Ada Lovelace", scope, files=["src/engine.py"])
-    by_hand = add(here, "It was written at night", scope)
-    here.call("entity.link", memoryId=by_hand, entityId=entity["id"], role="subject", scopes=[scope])
+def test_import_includes_entities(rpc: RawConnection, there: RawConnection, scope: str) -> None:
+    entity = rpc.call("entity.upsert", name="Ada Lovelace", type="person", summary="Writes the engine", scopes=[scope])
+    engine = add(rpc, "The engine is nearly done, says Ada Lovelace", scope, files=["src/engine.py"])
+    by_hand = add(rpc, "It was written at night", scope)
+    rpc.call("entity.link", memoryId=by_hand, entityId=entity["id"], role="subject", scopes=[scope])
 
-    taken(there, exported(here, scope))
+    taken(there, exported(rpc, scope))
 
     def graph(rpc: RawConnection) -> list[Any]:
         [ada] = rpc.call("entity.list", query="ada", scopes=[scope])["entities"]
@@ -183,7 +177,7 @@ def test_import_includes_entities(here: RawConnection, there: RawConnection, sco
         edges = sorted((one["source"], one["type"]) for one in found["edges"])
         return [ada["summary"], ada["memories"], sorted(one["label"] for one in found["nodes"]), edges]
 
-    assert graph(there) == graph(here)
+    assert graph(there) == graph(rpc)
     assert (by_hand, "subject") in graph(there)[3]
     # What was noticed in the text goes with the text; what was said by hand stays.
     for memory in (engine, by_hand):
@@ -196,13 +190,13 @@ def test_import_includes_entities(here: RawConnection, there: RawConnection, sco
 
 
 def test_imported_project_memories_are_found_by_their_project(
-    here: RawConnection, there: RawConnection, tmp_path: Path
+    rpc: RawConnection, there: RawConnection, tmp_path: Path
 ) -> None:
     known, new = str(tmp_path / "known"), str(tmp_path / "new")
-    of_known = here.call("memory.add", content="The known project is deployed by hand", project=known)["memory"]
-    of_new = here.call("memory.add", content="The new project is deployed by cron", project=new)["memory"]
+    of_known = rpc.call("memory.add", content="The known project is deployed by hand", project=known)["memory"]
+    of_new = rpc.call("memory.add", content="The new project is deployed by cron", project=new)["memory"]
     there.call("memory.add", content="Something of its own", project=known)
-    records = [one for one in exported(here, *EVERYTHING) if one["id"] in (of_known["id"], of_new["id"])]
+    records = [one for one in exported(rpc, *EVERYTHING) if one["id"] in (of_known["id"], of_new["id"])]
 
     assert taken(there, records)["created"] == 2
 

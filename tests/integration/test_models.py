@@ -17,9 +17,13 @@ from typing import Any
 import pytest
 from helpers.ctl import Ran, command, ctl
 from helpers.daemon import DaemonProcess, running_daemon
+from helpers.embedding_service import Answer as Embedded
+from helpers.embedding_service import Request, Service, embeddings, say, served
+from helpers.waiting import eventually
 
 from clankers import Client
 from clankers.ctl.hub import PullFailed, plan_pull
+from clankersd.embedders.base import PROBE_TEXT
 
 REPOSITORY = "/Snowflake/snowflake-arctic-embed-s/resolve/main/"
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "cat", "dog"]
@@ -95,7 +99,7 @@ def pets(shared_daemon: DaemonProcess) -> Iterator[DaemonProcess]:
 # model.list
 
 
-def test_model_list_names_every_embedder_and_what_it_lacks(home: Path):
+def test_model_list_names_every_embedder_and_what_it_lacks(home: Path) -> None:
     with running_daemon(home, OPENAI_API_KEY="", GEMINI_API_KEY="", GOOGLE_API_KEY="") as daemon:
         models = listed(daemon)
 
@@ -110,7 +114,7 @@ def test_model_list_names_every_embedder_and_what_it_lacks(home: Path):
     assert [name for name, model in models.items() if model["inUse"]] == ["static"]
 
 
-def test_model_list_shows_a_service_with_a_key_as_available_without_the_key(home: Path):
+def test_model_list_shows_a_service_with_a_key_as_available_without_the_key(home: Path) -> None:
     with running_daemon(home, OPENAI_API_KEY="sk-secret") as daemon:
         openai = listed(daemon)["openai"]
 
@@ -118,7 +122,7 @@ def test_model_list_shows_a_service_with_a_key_as_available_without_the_key(home
     assert openai["note"] == "sends your texts to api.openai.com"
 
 
-def test_model_list_shows_a_service_as_configured(home: Path):
+def test_model_list_shows_a_service_as_configured(home: Path) -> None:
     key = home / "key"
     key.write_text("sk-secret")
     key.chmod(0o644)
@@ -133,7 +137,7 @@ def test_model_list_shows_a_service_as_configured(home: Path):
     assert corrected["available"]
 
 
-def test_model_list_finds_folders_and_reports_their_problems(pets: DaemonProcess):
+def test_model_list_finds_folders_and_reports_their_problems(pets: DaemonProcess) -> None:
     models = pets.data / "models"
     put_model(models / "good")
     (put_model(models / "bad") / "tokenizer.json").unlink()
@@ -148,7 +152,7 @@ def test_model_list_finds_folders_and_reports_their_problems(pets: DaemonProcess
     assert not found.keys() & {"", ".half.unfinished", "a-file"}
 
 
-def test_model_list_includes_the_configured_folder(home: Path):
+def test_model_list_includes_the_configured_folder(home: Path) -> None:
     folder = put_model(home / "elsewhere")
     with running_daemon(home, CLANKERS_EMBEDDER="onnx", CLANKERS_EMBEDDER_MODEL=str(folder)) as daemon:
         model = listed(daemon)["elsewhere"]
@@ -156,7 +160,7 @@ def test_model_list_includes_the_configured_folder(home: Path):
     assert (model["inUse"], model["available"]) == (True, True)
 
 
-def test_model_list_shows_a_failing_embedder_as_unavailable(home: Path):
+def test_model_list_shows_a_failing_embedder_as_unavailable(home: Path) -> None:
     with running_daemon(home, CLANKERS_EMBEDDER="onnx", CLANKERS_EMBEDDER_MODEL="/no/such/folder") as daemon:
         model = listed(daemon)["folder"]
 
@@ -164,7 +168,7 @@ def test_model_list_shows_a_failing_embedder_as_unavailable(home: Path):
     assert "/no/such/folder" in model["note"]
 
 
-def test_ctl_model_list_is_readable(pets: DaemonProcess):
+def test_ctl_model_list_is_readable(pets: DaemonProcess) -> None:
     put_model(pets.data / "models" / "tiny")
     lines = ctl(pets, "model", "list").out.splitlines()
 
@@ -176,7 +180,7 @@ def test_ctl_model_list_is_readable(pets: DaemonProcess):
 # model use
 
 
-def test_ctl_model_use_takes_a_name(pets: DaemonProcess):
+def test_ctl_model_use_takes_a_name(pets: DaemonProcess) -> None:
     folder = put_model(pets.data / "models" / "tiny")
     done = ctl(pets, "model", "use", "tiny", typed="y\n")
 
@@ -189,21 +193,21 @@ def test_ctl_model_use_takes_a_name(pets: DaemonProcess):
         assert connection.call("search", query="cat")["mode"] == "hybrid"
 
 
-def test_ctl_model_use_takes_a_path(pets: DaemonProcess, home: Path):
+def test_ctl_model_use_takes_a_path(pets: DaemonProcess, home: Path) -> None:
     folder = put_model(home / "models" / "own")
 
     assert ctl(pets, "model", "use", "models/own", "--yes", cwd=home).code == 0
     assert settings(pets)["embedder_model"] == str(folder)
 
 
-def test_ctl_model_use_can_be_declined(pets: DaemonProcess):
+def test_ctl_model_use_can_be_declined(pets: DaemonProcess) -> None:
     done = ctl(pets, "model", "use", "none", typed="n\n")
 
     assert done.code == 1
     assert settings(pets)["embedder"] == "static"
 
 
-def test_ctl_model_use_of_the_model_in_use_changes_nothing(pets: DaemonProcess):
+def test_ctl_model_use_of_the_model_in_use_changes_nothing(pets: DaemonProcess) -> None:
     with pets.connect() as connection:
         before = connection.call("job.list")
         done = ctl(pets, "model", "use", "static")
@@ -225,7 +229,7 @@ def test_ctl_model_use_of_the_model_in_use_changes_nothing(pets: DaemonProcess):
     ],
     ids=str,
 )
-def test_ctl_model_use_refuses_an_unusable_model(pets: DaemonProcess, words: list[str], code: int, said: str):
+def test_ctl_model_use_refuses_an_unusable_model(pets: DaemonProcess, words: list[str], code: int, said: str) -> None:
     done = ctl(pets, "model", "use", *words, "--yes")
 
     assert (done.code, done.out) == (code, "")
@@ -233,7 +237,7 @@ def test_ctl_model_use_refuses_an_unusable_model(pets: DaemonProcess, words: lis
     assert settings(pets)["embedder"] == "static"
 
 
-def test_ctl_model_use_refuses_a_service_without_a_key(home: Path):
+def test_ctl_model_use_refuses_a_service_without_a_key(home: Path) -> None:
     with running_daemon(home, OPENAI_API_KEY="") as daemon:
         done = ctl(daemon, "model", "use", "openai", "--yes")
 
@@ -241,7 +245,7 @@ def test_ctl_model_use_refuses_a_service_without_a_key(home: Path):
     assert "OPENAI_API_KEY" in done.err
 
 
-def test_ctl_model_use_does_not_change_an_embedder_set_by_the_environment(home: Path):
+def test_ctl_model_use_does_not_change_an_embedder_set_by_the_environment(home: Path) -> None:
     with running_daemon(home, CLANKERS_EMBEDDER="none") as daemon:
         done = ctl(daemon, "model", "use", "static", "--yes")
 
@@ -250,7 +254,7 @@ def test_ctl_model_use_does_not_change_an_embedder_set_by_the_environment(home: 
     assert not (home / "clankers.toml").exists()
 
 
-def test_ctl_model_use_clears_the_previous_url_and_key(pets: DaemonProcess, home: Path):
+def test_ctl_model_use_clears_the_previous_url_and_key(pets: DaemonProcess, home: Path) -> None:
     for key, value in {"embedder_url": "http://127.0.0.1:9", "embedder_key_file": "/a", "embedder_dims": 5}.items():
         with pets.connect() as connection:
             connection.call("daemon.configure", key=key, value=value)
@@ -262,25 +266,83 @@ def test_ctl_model_use_clears_the_previous_url_and_key(pets: DaemonProcess, home
     assert settings(pets)["embedder_dims"] == 0
 
 
-def test_ctl_model_use_that_is_interrupted_changes_nothing(pets: DaemonProcess):
+@contextmanager
+def stalled_service() -> Iterator[Service]:
+    """Serve a model that answers the first try, and then no more."""
+    go_on = threading.Event()
+
+    def answer(request: Request) -> Embedded:
+        if request.texts != [PROBE_TEXT]:
+            go_on.wait(60)
+        return embeddings(request)
+
+    with served(answer) as service:
+        try:
+            yield service
+        finally:
+            go_on.set()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_ctl_model_use_that_is_interrupted_changes_nothing(pets: DaemonProcess, number: signal.Signals) -> None:
     before = settings(pets)
-    words = command("model", "use", "ollama", "--url", "http://127.0.0.1:9", "--model", "mine", "--yes")
-    with subprocess.Popen(words, env=pets.environ, stderr=subprocess.PIPE, text=True) as process:
-        with pets.connect() as connection:
-            deadline = time.monotonic() + 30
-            while not any(job["state"] == "running" for job in connection.call("job.list")):
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
-            assert settings(pets)["embedder_model"] == "mine"
-        assert process.stderr
-        said = process.stderr.readline()  # it watches the job, and says what it sees
-        process.send_signal(signal.SIGINT)
-        said += process.stderr.read()
-        assert process.wait(30) == 1
+    with stalled_service() as service:
+        words = command("model", "use", "ollama", "--url", service.url, "--model", "mine", "--yes")
+        with subprocess.Popen(words, env=pets.environ, stderr=subprocess.PIPE, text=True) as process:
+            eventually(lambda: settings(pets)["embedder_model"] == "mine", "the switch")
+            assert process.stderr
+            said = process.stderr.readline()  # it watches the job, and says what it sees
+            process.send_signal(number)
+            said += process.stderr.read()
+            assert process.wait(30) == 1
 
     assert "Still in use: static" in said
     assert settings(pets) == before
     with pets.connect() as connection:
+        assert connection.call("index.status")["vectors"] == "ready"
+
+
+def test_ctl_model_use_of_an_unreachable_service_changes_nothing(pets: DaemonProcess) -> None:
+    before = settings(pets)
+    ran = ctl(pets, "model", "use", "ollama", "--url", "http://127.0.0.1:9", "--model", "mine", "--yes")
+
+    assert ran.code == 1
+    assert "nothing was changed" in ran.err
+    assert settings(pets) == before
+    with pets.connect() as connection:
+        assert connection.call("index.status")["vectors"] == "ready"
+        assert connection.call("job.list")[0]["state"] == "failed"
+
+
+def test_ctl_jobs_shows_and_cancels_a_job(pets: DaemonProcess) -> None:
+    before = settings(pets)
+    with stalled_service() as service, pets.connect() as connection:
+        params = {"embedder": "ollama", "model": "mine", "settings": {"embedder_url": service.url}}
+        job_id = connection.call("reindex", **params)["jobId"]
+        eventually(lambda: settings(pets)["embedder_model"] == "mine", "the switch")
+        assert ctl(pets, "jobs", "show", job_id[:30], "--json").json["state"] == "running"
+        assert ctl(pets, "jobs", "cancel", job_id).code == 0
+        assert "cancelled" in ctl(pets, "jobs", "show", job_id).out
+    assert "cancelled" in ctl(pets, "jobs", "list", "--limit", "1").out
+    assert ctl(pets, "jobs", "show", "nonsense").code == 1
+    assert settings(pets) == before
+
+
+def test_reindex_with_a_model_that_makes_no_vectors_ends_with_the_reason(pets: DaemonProcess) -> None:
+    before = settings(pets)
+
+    def answer(request: Request) -> Embedded:
+        return embeddings(request) if request.texts == [PROBE_TEXT] else say({"error": "no such text"}, 400)
+
+    with served(answer) as service, pets.connect() as connection:
+        params = {"embedder": "ollama", "model": "mine", "settings": {"embedder_url": service.url}}
+        job_id = connection.call("reindex", **params)["jobId"]
+        job = eventually(
+            lambda: (found := connection.call("job.status", id=job_id))["state"] != "running" and found, "the end"
+        )
+        assert job["state"] == "failed"
+        assert "no such text" in job["error"]
+        assert settings(pets) == before
         assert connection.call("index.status")["vectors"] == "ready"
 
 
@@ -363,7 +425,7 @@ def pull(daemon: DaemonProcess, hub: Hub, *words: str, typed: str = "") -> Ran:
     return ctl(daemon, "model", "pull", "arctic-embed-s", "--from", hub.url, *words, typed=typed)
 
 
-def test_ctl_model_pull_asks_for_confirmation(down: DaemonProcess):
+def test_ctl_model_pull_asks_for_confirmation(down: DaemonProcess) -> None:
     folder = down.data / "models" / "arctic-embed-s"
     with serving(arctic()) as hub:
         refused = pull(down, hub, typed="n\n")
@@ -382,14 +444,14 @@ def test_ctl_model_pull_asks_for_confirmation(down: DaemonProcess):
     assert folder.parent.stat().st_mode & 0o077 == 0
 
 
-def test_ctl_model_pull_requests_only_the_announced_files(down: DaemonProcess):
+def test_ctl_model_pull_requests_only_the_announced_files(down: DaemonProcess) -> None:
     with serving(arctic()) as hub:
         said = pull(down, hub, "--yes").err
 
     assert all(f"  {name}" in said for name in hub.asked)
 
 
-def test_pulled_model_can_be_used(pets: DaemonProcess):
+def test_pulled_model_can_be_used(pets: DaemonProcess) -> None:
     with serving(arctic()) as hub:
         assert pull(pets, hub, "--yes").code == 0
 
@@ -397,7 +459,7 @@ def test_pulled_model_can_be_used(pets: DaemonProcess):
     assert ctl(pets, "model", "use", "arctic-embed-s", "--yes").code == 0
 
 
-def test_pulled_model_has_its_full_name_in_a_short_folder(down: DaemonProcess):
+def test_pulled_model_has_its_full_name_in_a_short_folder(down: DaemonProcess) -> None:
     with serving(arctic()) as hub:
         pull(down, hub, "--yes")
     facts = json.loads((down.data / "models" / "arctic-embed-s" / "clankers.json").read_text())
@@ -407,7 +469,7 @@ def test_pulled_model_has_its_full_name_in_a_short_folder(down: DaemonProcess):
     assert facts["sha256"]["model.onnx"] == hashlib.sha256(tiny_model()).hexdigest()
 
 
-def test_ctl_model_pull_fetches_external_and_8_bit_weights(down: DaemonProcess):
+def test_ctl_model_pull_fetches_external_and_8_bit_weights(down: DaemonProcess) -> None:
     weights = {"onnx/model_int8.onnx": Answer(tiny_model()), "onnx/model_int8.onnx_data": Answer(b"numbers")}
     with serving(arctic(**weights)) as hub:
         done = pull(down, hub, "--yes", "--quantized", "--json")
@@ -419,7 +481,7 @@ def test_ctl_model_pull_fetches_external_and_8_bit_weights(down: DaemonProcess):
     assert told["model.onnx"] == len(tiny_model())
 
 
-def test_ctl_model_pull_does_not_fetch_an_existing_model(down: DaemonProcess):
+def test_ctl_model_pull_does_not_fetch_an_existing_model(down: DaemonProcess) -> None:
     with serving(arctic()) as hub:
         pull(down, hub, "--yes")
         before = len(hub.asked)
@@ -430,7 +492,7 @@ def test_ctl_model_pull_does_not_fetch_an_existing_model(down: DaemonProcess):
     assert "clankers-ctl model use arctic-embed-s" in done.out
 
 
-def test_ctl_model_pull_follows_large_files_and_checks_their_hash(down: DaemonProcess):
+def test_ctl_model_pull_follows_large_files_and_checks_their_hash(down: DaemonProcess) -> None:
     def moved(sha256: str) -> dict[str, Answer]:
         headers = {"Location": f"{REPOSITORY}stored", "X-Linked-Etag": f'"{sha256}"'}
         return arctic(**{"onnx/model.onnx": Answer(b"", 302, headers), "stored": Answer(tiny_model())})
@@ -468,7 +530,7 @@ LARGE = b"\x08" + bytes(3 * 2**20)
 )
 def test_ctl_model_pull_from_a_misbehaving_hub_leaves_nothing(
     down: DaemonProcess, other: dict[str, Answer], words: list[str], said: str
-):
+) -> None:
     if any(answer.cut < 0 for answer in other.values()):  # it sends more than it said: known by the promised size
         other["onnx/model.onnx"].headers["X-Linked-Size"] = str(len(tiny_model()))
         said = "not what the hub announced"
@@ -480,14 +542,14 @@ def test_ctl_model_pull_from_a_misbehaving_hub_leaves_nothing(
     assert list((down.data / "models").iterdir()) == []
 
 
-def test_ctl_model_pull_reports_an_unreachable_hub(down: DaemonProcess):
+def test_ctl_model_pull_reports_an_unreachable_hub(down: DaemonProcess) -> None:
     done = ctl(down, "model", "pull", "minilm", "--from", "http://127.0.0.1:9", "--yes", "--json")
 
     assert done.code == 1
     assert "127.0.0.1 cannot be reached" in done.json["error"]["message"]
 
 
-def test_ctl_model_pull_clears_the_leftovers_of_a_killed_process(down: DaemonProcess):
+def test_ctl_model_pull_clears_the_leftovers_of_a_killed_process(down: DaemonProcess) -> None:
     left = down.data / "models" / ".arctic-embed-s.unfinished"
     (left / "1_Pooling").mkdir(parents=True)
     (left / "model.onnx").write_bytes(b"half")
@@ -498,7 +560,7 @@ def test_ctl_model_pull_clears_the_leftovers_of_a_killed_process(down: DaemonPro
     assert not left.exists()
 
 
-def test_ctl_model_pull_that_is_interrupted_leaves_nothing(down: DaemonProcess):
+def test_ctl_model_pull_that_is_interrupted_leaves_nothing(down: DaemonProcess) -> None:
     begun, over = threading.Event(), threading.Event()
 
     class Slow(dict[str, Answer]):
@@ -521,13 +583,13 @@ def test_ctl_model_pull_that_is_interrupted_leaves_nothing(down: DaemonProcess):
 
 
 @pytest.mark.parametrize("name", ["nonsense", "../x", "a/../b", "/etc/passwd", "a/.hidden", "a/b/c", "", "ä/b"])
-def test_ctl_model_pull_refuses_a_name_outside_the_models_folder(name: str, tmp_path: Path):
+def test_ctl_model_pull_refuses_a_name_outside_the_models_folder(name: str, tmp_path: Path) -> None:
     with pytest.raises(PullFailed):
         plan_pull(name, tmp_path, "https://hub.example.org", False, 1)
 
 
 @pytest.mark.parametrize("base", ["", "hub.example.org", "file:///etc", "ftp://hub.example.org"])
-def test_ctl_model_pull_requires_a_web_address_for_the_hub(base: str, tmp_path: Path):
+def test_ctl_model_pull_requires_a_web_address_for_the_hub(base: str, tmp_path: Path) -> None:
     with pytest.raises(PullFailed):
         plan_pull("minilm", tmp_path, base, False, 1)
 

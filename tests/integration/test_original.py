@@ -1,33 +1,26 @@
 """The nine methods of the original clankers daemon, with its shapes, codes and messages."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from helpers.daemon import DaemonProcess
-from helpers.store import forget_all
+
+pytestmark = pytest.mark.usefixtures("rpc")  # the shared daemon is emptied after each test
 
 ENVELOPE = {"schemaVersion": "v1", "client": {"name": "opencode-plugin", "version": "0.1.0"}}
 
 
-@pytest.fixture
-def daemon(shared_daemon: DaemonProcess) -> Iterator[DaemonProcess]:
-    """The daemon of all tests here, without the sessions that others stored."""
-    yield shared_daemon
-    forget_all(shared_daemon)
-
-
-def test_health_has_ok_and_version(daemon: DaemonProcess) -> None:
-    with daemon.connect() as connection:
+def test_health_has_ok_and_version(shared_daemon: DaemonProcess) -> None:
+    with shared_daemon.connect() as connection:
         result = connection.request("health")["result"]
     assert result["ok"] is True
     assert result["version"] == "0.1.0"
 
 
-def test_the_database_is_there_and_named(daemon: DaemonProcess) -> None:
-    with daemon.connect() as connection:
-        assert connection.request("getDbPath")["result"] == {"dbPath": str(daemon.database)}
-        assert connection.call("ensureDb") == {"dbPath": str(daemon.database), "created": False}
+def test_database_is_there_and_named(shared_daemon: DaemonProcess) -> None:
+    with shared_daemon.connect() as connection:
+        assert connection.request("getDbPath")["result"] == {"dbPath": str(shared_daemon.database)}
+        assert connection.call("ensureDb") == {"dbPath": str(shared_daemon.database), "created": False}
 
 
 @pytest.mark.parametrize(
@@ -44,9 +37,9 @@ def test_the_database_is_there_and_named(daemon: DaemonProcess) -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("envelope", [ENVELOPE, {}, {"unheardOf": True}])
 def test_every_event_is_answered_with_ok(
-    daemon: DaemonProcess, method: str, params: dict[str, Any], envelope: dict[str, Any]
+    shared_daemon: DaemonProcess, method: str, params: dict[str, Any], envelope: dict[str, Any]
 ) -> None:
-    with daemon.connect() as connection:
+    with shared_daemon.connect() as connection:
         assert connection.request(method, envelope | params)["result"] == {"ok": True}
 
 
@@ -62,7 +55,7 @@ LACKING = [(method, field) for method, (_, _, whole) in WHOLE.items() for field 
 
 @pytest.mark.parametrize("absent", ["absent", "empty"])
 @pytest.mark.parametrize(("method", "field"), LACKING)
-def test_a_missing_required_field_is_4001_and_named(
+def test_missing_required_field_is_4001_and_named(
     shared_daemon: DaemonProcess, method: str, field: str, absent: str
 ) -> None:
     key, words, whole = WHOLE[method]
@@ -80,31 +73,32 @@ def test_missing_params_and_wrong_types_are_32602(shared_daemon: DaemonProcess, 
     key = WHOLE[method][0] if method in WHOLE else "entry"
     with shared_daemon.connect() as connection:
         assert connection.request(method)["error"] == {"code": -32602, "message": "missing params"}
-        for wrong in ({key: 5}, {key: []}, {key: {"id": 5, "message": 5}}, []):
+        wrong_params: list[Any] = [{key: 5}, {key: []}, {key: {"id": 5, "message": 5}}, []]
+        for wrong in wrong_params:
             error = connection.request(method, wrong)["error"]
             assert error["code"] == -32602
             assert error["message"].startswith("invalid params: ")
 
 
-def test_an_unknown_method_is_32601_and_named(daemon: DaemonProcess) -> None:
-    with daemon.connect() as connection:
+def test_unknown_method_is_32601_and_named(shared_daemon: DaemonProcess) -> None:
+    with shared_daemon.connect() as connection:
         error = connection.request("upsertEverything", {})["error"]
     assert error == {"code": -32601, "message": "method not found: upsertEverything"}
 
 
-def test_a_logged_line_lands_in_the_log_with_component_and_request_id(daemon: DaemonProcess) -> None:
-    with daemon.connect() as connection:
+def test_logged_line_lands_in_the_log_with_component_and_request_id(shared_daemon: DaemonProcess) -> None:
+    with shared_daemon.connect() as connection:
         connection.call("log.write", **ENVELOPE, entry={"level": "warn", "message": "odd", "requestId": "r-1"})
         connection.call("log.write", **ENVELOPE, entry={"level": "debug", "message": "below the level"})
-    logged = "".join(path.read_text() for path in daemon.logs.glob("*.jsonl"))
+    logged = "".join(path.read_text() for path in shared_daemon.logs.glob("*.jsonl"))
     assert '"component":"opencode-plugin","message":"odd"' in logged
     assert '"requestId":"r-1"' in logged
     assert "below the level" not in logged
 
 
-def test_half_a_character_at_a_cut_does_not_lose_the_event(daemon: DaemonProcess) -> None:
+def test_half_a_character_at_a_cut_does_not_lose_the_event(shared_daemon: DaemonProcess) -> None:
     """The original plugin cuts tool output at 10,240 UTF-16 units, perhaps inside a character."""
-    with daemon.connect() as connection:
+    with shared_daemon.connect() as connection:
         connection.call("upsertTool", tool={"id": "t", "sessionId": "s", "toolName": "Bash", "toolOutput": "\ud83d"})
         (tool,) = connection.call("tool.list", sessionId="s")["tools"]
     assert tool["toolOutput"] == "\ufffd"

@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,19 @@ class Machine:
             for name, value in os.environ.items()
             if not name.startswith(("CLANKERS_", "XDG_", "CLAUDE", "OPENCODE"))
         } | {"HOME": str(home)}
+        self.claude("2.1.325 (Claude Code)")
         self.settings = home / ".claude" / "settings.json"
         self.opencode = home / ".config" / "opencode"
 
-    def plugin(self, *words: str, **environ: str) -> Ran:
+    def claude(self, version: str) -> None:
+        """Put a Claude Code into PATH that tells this version, and nothing else."""
+        program = self.home / "bin" / "claude"
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f"#!/bin/sh\necho '{version}'\n")
+        program.chmod(0o755)
+        self.daemon.environ["PATH"] = f"{program.parent}:/usr/bin:/bin"
+
+    def plugin(self, *words: str, **environ: Any) -> Ran:
         return ctl(self.daemon, "plugin", *words, **environ)
 
     def everything(self) -> dict[str, Any]:
@@ -119,7 +129,41 @@ def test_plugin_uninstall_removes_entries_in_claude_codes_registries(machine: Ma
     write(registries / "installed_plugins.json", json.dumps(installed).encode())
     write(registries / "cache" / "clankers-local" / "clankers" / "0.1.0" / "x", b"copy")
     machine.plugin("uninstall", "claude-code")
-    (registries / "cache").rmdir()  # Claude Code's own, and empty
+    assert machine.everything() == snapshot
+
+
+@pytest.mark.parametrize(
+    "before", [None, b'{\n  "numStartups": 3,\n  "pluginUsage": {\n    "other@market": {}\n  }\n}']
+)
+def test_plugin_uninstall_removes_what_claude_code_records_and_makes(machine: Machine, before: bytes | None) -> None:
+    state = machine.home / ".claude.json"
+    if before:
+        write(state, before)
+    snapshot = machine.everything()
+    machine.plugin("install", "claude-code")
+    used: dict[str, Any] = json.loads(before) if before else {"numStartups": 3}
+    used.setdefault("pluginUsage", {})["clankers@clankers-local"] = {"usageCount": 17}
+    state.write_text(json.dumps(used, indent=2))
+    plugins = machine.home / ".claude" / "plugins"
+    for folder in ("data/clankers-clankers-local", "marketplaces", "cache/clankers-local/clankers/0.1.0"):
+        (plugins / folder).mkdir(parents=True)
+    write(machine.home / ".cache/claude-cli-nodejs/-src-shop/mcp-logs-plugin-clankers-clankers/1.jsonl", b"{}")
+    machine.plugin("uninstall", "claude-code")
+    (machine.home / ".cache").rmdir()  # not only Claude Code's
+    left = machine.everything()
+    assert json.loads(left.pop(".claude.json")[1]) == (json.loads(before) if before else {"numStartups": 3})
+    snapshot.pop(".claude.json", None)
+    assert left == snapshot
+    if before:
+        assert state.read_bytes() == before
+
+
+def test_plugin_uninstall_keeps_folders_that_were_there_before(machine: Machine) -> None:
+    for folder in ("data", "marketplaces", "cache"):
+        (machine.home / ".claude" / "plugins" / folder).mkdir(parents=True)
+    snapshot = machine.everything()
+    machine.plugin("install", "claude-code")
+    machine.plugin("uninstall", "claude-code")
     assert machine.everything() == snapshot
 
 
@@ -212,6 +256,64 @@ def test_plugin_hooks_run_and_send_their_event(machine: Machine) -> None:
         assert (sent["harness"], sent["event"]) == ("claude-code", payload)
 
 
+CORE = [
+    "SessionStart", "UserPromptSubmit", "PostToolUse", "PostToolUseFailure", "SubagentStart", "SubagentStop",
+    "PreCompact", "Stop", "SessionEnd",
+]  # fmt: skip
+WITHOUT_MODEL_SWITCH = {*CORE, "PostToolBatch", "PostCompact", "StopFailure"}
+
+
+@pytest.mark.parametrize(
+    ("version", "events", "takes_arguments"),
+    [
+        ("2.0.77 (Claude Code)", {*CORE}, False),
+        ("2.1.22 (Claude Code)", {*CORE}, False),
+        ("2.1.200 (Claude Code)", WITHOUT_MODEL_SWITCH, True),
+        ("2.1.259 (Claude Code)", WITHOUT_MODEL_SWITCH, True),
+        ("2.1.260 (Claude Code)", {*WITHOUT_MODEL_SWITCH, "PostModelSwitch"}, True),
+        ("what?", {*CORE}, False),
+    ],
+)
+def test_plugin_hooks_are_those_that_the_installed_version_knows(
+    machine: Machine, version: str, events: set[str], takes_arguments: bool
+) -> None:
+    machine.claude(version)
+    note = machine.plugin("install", "claude-code", "--json").json["note"]
+    assert version.partition(" ")[0] in note or "was not found" in note
+    hooks = installed_hooks(machine)
+    assert hooks.keys() == events
+    hook = hooks["Stop"][0]["hooks"][0]
+    assert ("args" in hook) == takes_arguments
+    command = [hook["command"], *hook["args"]] if takes_arguments else ["/bin/sh", "-c", hook["command"]]
+    environ = {"HOME": str(machine.home), "CLANKERS_HOOK_AUTOSTART": "false"}
+    done = subprocess.run(command, input=b"{}", env=environ, capture_output=True, timeout=60, check=True)
+    assert (done.stdout, done.stderr) == (b"", b"")
+    assert len(list(machine.home.rglob("spool/*.json"))) == 1
+
+
+def test_plugin_status_says_when_the_harness_was_upgraded(machine: Machine) -> None:
+    machine.claude("2.1.200 (Claude Code)")
+    machine.plugin("install", "claude-code")
+    assert machine.plugin("status", "claude-code").code == 0
+    machine.claude("2.1.325 (Claude Code)")
+    assert machine.plugin("status", "claude-code").out.startswith("claude-code: outdated: install it again")
+    machine.plugin("install", "claude-code")
+    assert "PostModelSwitch" in installed_hooks(machine)
+
+
+def test_plugin_install_has_an_outdated_copy_of_claude_code_replaced(machine: Machine) -> None:
+    """Older versions run the copy that they made, and make another when it is gone."""
+    machine.plugin("install", "claude-code")
+    plugins = machine.home / ".claude" / "plugins"
+    copy = plugins / "cache" / "clankers-local" / "clankers" / "0.1.0"
+    write(copy / "hooks" / "hooks.json", b"{}")
+    installed = {"version": 2, "plugins": {"clankers@clankers-local": [{}], "other@market": [{}]}}
+    write(plugins / "installed_plugins.json", json.dumps(installed).encode())
+    machine.plugin("install", "claude-code")
+    assert not copy.exists()
+    assert json.loads((plugins / "installed_plugins.json").read_bytes())["plugins"] == {"other@market": [{}]}
+
+
 def test_plugin_hooks_contain_the_path_variables(machine: Machine) -> None:
     machine.plugin("install", "claude-code", CLANKERS_DATA_PATH=str(machine.home / "data"))
     (hook,) = installed_hooks(machine)["Stop"][0]["hooks"]
@@ -268,6 +370,39 @@ def test_plugin_status_shows_installed_and_outdated(machine: Machine) -> None:
     machine.plugin("install", "claude-code")
     machine.settings.unlink()
     assert machine.plugin("status", "claude-code").out.startswith("claude-code: not enabled")
+
+
+def test_plugin_status_proves_that_hooks_ran(machine: Machine) -> None:
+    """A file that exists proves nothing: an event since the installation does."""
+    machine.daemon.environ |= {"CLANKERS_DATA_PATH": str(machine.home), "CLANKERS_HOOK_AUTOSTART": "false"}
+    machine.plugin("install", "claude-code")
+
+    def told() -> tuple[int, str, str]:
+        ran = machine.plugin("status", "claude-code", "--json")
+        [status] = ran.json["plugins"]
+        return ran.code, status["hooks"], status["explanation"]
+
+    assert told() == (0, "unknown", "the daemon does not answer, so it is not known whether its hooks run")
+    transcript = machine.home / ".claude" / "projects" / "-src" / "s.jsonl"
+    write(transcript, b"")
+    os.utime(transcript, (1, 1))
+    with machine.daemon.start().connect() as connection:
+        try:
+            assert told()[:2] == (0, "unused")
+            later = time.time() + 3600
+            os.utime(transcript, (later, later))
+            code, hooks, explanation = told()
+            assert (code, hooks) == (4, "silent")
+            assert "none of its hooks has run" in explanation
+            doctor = ctl(machine.daemon, "doctor", "--json").json["checks"]
+            [finding] = [check for check in doctor if check["name"] == "plugin claude-code"]
+            assert (finding["state"], "none of its hooks has run" in finding["finding"]) == ("problem", True)
+            event = {"hook_event_name": "SessionStart", "session_id": "s", "source": "startup"}
+            at = int(later * 1000)
+            connection.call("hook.event", harness="claude-code", event=event, at=at)
+            assert told()[:2] == (0, "ran")
+        finally:
+            machine.daemon.close()
 
 
 def test_plugin_uninstall_reports_that_nothing_is_installed(machine: Machine) -> None:

@@ -59,7 +59,7 @@ def test_whatever_would_do_more_than_read_is_refused(filled: RawConnection, sql:
 
 
 @pytest.mark.parametrize("word", ["INSERT", "UPDATE", "DELETE", "DROP", "ATTACH", "VACUUM", "PRAGMA", "TRUNCATE"])
-def test_the_refusal_names_what_was_refused(filled: RawConnection, word: str) -> None:
+def test_refusal_names_what_was_refused(filled: RawConnection, word: str) -> None:
     sql = next(sql for sql in WRITING if sql.startswith(word))
     assert word in filled.request("query", {"sql": sql})["error"]["message"]
 
@@ -93,7 +93,7 @@ def test_large_answers_are_cut_to_what_a_reply_holds(filled: RawConnection) -> N
     assert filled.call("query", sql=sql)["truncated"]
 
 
-def test_a_statement_that_takes_too_long_is_stopped_and_events_go_on(home: Path) -> None:
+def test_statement_that_takes_too_long_is_stopped_and_events_go_on(home: Path) -> None:
     with running_daemon(home, CLANKERS_QUERY_SECONDS="0.2") as daemon, daemon.connect() as connection:
         endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
         assert connection.request("query", {"sql": endless})["error"]["code"] == 5003
@@ -111,7 +111,7 @@ def test_a_statement_that_takes_too_long_is_stopped_and_events_go_on(home: Path)
         ("SELECT * FORM sessions", "FROM"),
     ],
 )
-def test_a_mistake_is_answered_with_what_was_perhaps_meant(filled: RawConnection, sql: str, suggestion: str) -> None:
+def test_mistake_is_answered_with_what_was_perhaps_meant(filled: RawConnection, sql: str, suggestion: str) -> None:
     error = filled.request("query", {"sql": sql})["error"]
     assert error["code"] == 4010
     assert suggestion in error["data"]["suggestions"]
@@ -125,7 +125,7 @@ def test_nonsense_is_refused_with_a_sentence(filled: RawConnection, sql: str) ->
     assert error["message"]
 
 
-def test_the_schema_may_be_looked_at(filled: RawConnection) -> None:
+def test_schema_may_be_looked_at(filled: RawConnection) -> None:
     assert filled.call("query", sql="PRAGMA table_info(sessions)")["rows"]
     assert filled.call("query", sql="SELECT name FROM sqlite_master")["rows"]
     assert filled.call("query", sql="EXPLAIN QUERY PLAN SELECT * FROM sessions")["rows"]

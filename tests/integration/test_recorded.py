@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +63,9 @@ BY_STREAM: dict[str, dict[str, tuple[Rows, int, int]]] = {
     "serve": {"ses_e1dd95ea": ((3, 10, 6, 2, 0, 1), 76_884, 348)},
 }
 
+REPLAYED_AT = 1_794_800_000_000
+"""Hooks report later than what the transcripts record, as they do in life."""
+
 FORKED = "11111111"
 """Session that the recorded fork continues."""
 
@@ -74,26 +76,15 @@ _ROWS = """
            (SELECT count(*) FROM tools WHERE session_id = s.id AND success = 0) AS failed,
            (SELECT count(*) FROM session_errors WHERE session_id = s.id) AS errors,
            (SELECT count(*) FROM compaction_events WHERE session_id = s.id) AS compactions,
-           max((SELECT total(prompt_tokens) FROM messages WHERE session_id = s.id), coalesce(s.prompt_tokens, 0)),
-           max((SELECT total(completion_tokens) FROM messages WHERE session_id = s.id),
-               coalesce(s.completion_tokens, 0)),
-           s.id
+           coalesce(s.prompt_tokens, 0), coalesce(s.completion_tokens, 0), s.id
     FROM sessions AS s
 """
 
 
 @pytest.fixture
-def harness_home(home: Path) -> Path:
-    """A home for the harness and the daemon, as one user has."""
-    folder = home / "user"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
-def here(home: Path, harness_home: Path) -> Iterator[DaemonProcess]:
-    with running_daemon(home, HOME=str(harness_home)) as daemon:
-        yield daemon
+def harness_home(fresh_daemon: DaemonProcess) -> Path:
+    """The home folder of the daemon's user, who runs the harness too."""
+    return fresh_daemon.home / "user"
 
 
 def rows(connection: RawConnection) -> dict[str, tuple[Rows, int, int]]:
@@ -107,7 +98,7 @@ def short(found: dict[str, Any], length: int) -> dict[str, Any]:
 
 def replay(connection: RawConnection, home: Path) -> None:
     for number, (name, event) in enumerate(claude_events(home)):
-        at = 1_794_795_000_000 + 100 * number
+        at = REPLAYED_AT + 100 * number
         reply = connection.request("hook.event", {"harness": "claude-code", "event": event, "at": at})
         assert "error" not in reply, (name, reply)
 
@@ -119,8 +110,8 @@ def caught_up(connection: RawConnection) -> bool:
     return bool(connection.call("query", sql=due)["rows"] == [[0]])
 
 
-def test_claude_codes_hooks_alone_give_these_rows(here: DaemonProcess, harness_home: Path) -> None:
-    with here.connect() as connection:
+def test_claude_codes_hooks_alone_give_these_rows(fresh_daemon: DaemonProcess, harness_home: Path) -> None:
+    with fresh_daemon.connect() as connection:
         for _ in range(2):
             replay(connection, harness_home)
             assert {key: value[0] for key, value in short(rows(connection), 8).items()} == BY_HOOKS
@@ -131,9 +122,11 @@ def test_claude_codes_hooks_alone_give_these_rows(here: DaemonProcess, harness_h
     assert claude["lastEvent"] == "SessionEnd"
 
 
-def test_with_the_transcripts_nothing_is_missing_and_nothing_twice(here: DaemonProcess, harness_home: Path) -> None:
+def test_with_the_transcripts_nothing_is_missing_and_nothing_twice(
+    fresh_daemon: DaemonProcess, harness_home: Path
+) -> None:
     put_transcripts(harness_home)
-    with here.connect() as connection:
+    with fresh_daemon.connect() as connection:
         for _ in range(2):
             replay(connection, harness_home)
             eventually(lambda: caught_up(connection), "the transcripts are read")
@@ -141,9 +134,9 @@ def test_with_the_transcripts_nothing_is_missing_and_nothing_twice(here: DaemonP
 
 
 def test_transcripts_that_come_after_the_hooks_take_over_what_the_hooks_told(
-    here: DaemonProcess, harness_home: Path
+    fresh_daemon: DaemonProcess, harness_home: Path
 ) -> None:
-    with here.connect() as connection:
+    with fresh_daemon.connect() as connection:
         replay(connection, harness_home)
         before = connection.call("query", sql="SELECT id FROM messages WHERE role = 'user'")["rows"]
         # The parent's transcript first: a fork's that is read before it owns what both have.
@@ -155,14 +148,19 @@ def test_transcripts_that_come_after_the_hooks_take_over_what_the_hooks_told(
         replay(connection, harness_home)
         eventually(lambda: short(rows(connection), 8) == BY_TRANSCRIPTS, "the rows are those of the transcripts")
         after = connection.call("query", sql="SELECT id FROM messages WHERE role = 'user'")["rows"]
+        early = connection.call("query", sql="SELECT id FROM messages WHERE completed_at < created_at")["rows"]
+    assert early == [], "an answer is not complete before it begins"
     assert sorted(before) == sorted(after), "a prompt keeps the id by which it was told of first"
 
 
-def test_history_is_imported_before_the_hooks_come_or_after(here: DaemonProcess, harness_home: Path) -> None:
+def test_history_is_imported_before_the_hooks_come_or_after(fresh_daemon: DaemonProcess, harness_home: Path) -> None:
     put_transcripts(harness_home)
-    with here.connect() as connection:
+    with fresh_daemon.connect() as connection:
         summary = imported(connection, harness="claude-code")
         assert short(rows(connection), 8) == BY_TRANSCRIPTS
+        costs = "SELECT substr(id, 1, 8), round(cost, 5) FROM sessions WHERE id LIKE '59262444%' OR id LIKE '11111111%'"
+        found = dict(map(tuple, connection.call("query", sql=costs)["rows"]))
+        assert found == {"11111111": 0.4546, "59262444": 0.05024}, "a fork costs what was said in it"
         assert (summary["sessions"], summary["messages"], summary["tools"]) == (14, 45, 14)
         names = connection.call("query", sql="SELECT DISTINCT tool_name FROM tools ORDER BY 1")["rows"]
         assert [name for (name,) in names] == ["Agent", "Bash", "Edit", "Read", "Write", "mcp__labmem__recall"]
@@ -181,9 +179,9 @@ def imported(connection: RawConnection, **params: Any) -> Any:
     return done["result"]
 
 
-def test_sessions_are_linked_as_they_were_made(here: DaemonProcess, harness_home: Path) -> None:
+def test_sessions_are_linked_as_they_were_made(fresh_daemon: DaemonProcess, harness_home: Path) -> None:
     put_transcripts(harness_home)
-    with here.connect() as connection:
+    with fresh_daemon.connect() as connection:
         replay(connection, harness_home)
 
         def links() -> list[list[str | None]]:
@@ -223,12 +221,12 @@ def test_every_single_payload_of_either_is_survived_by_every_adapter(
             assert "error" not in reply, (path.name, reply)
 
 
-def test_a_fork_whose_original_is_gone_keeps_what_it_repeats(here: DaemonProcess, harness_home: Path) -> None:
+def test_fork_whose_original_is_gone_keeps_what_it_repeats(fresh_daemon: DaemonProcess, harness_home: Path) -> None:
     folder = put_transcripts(harness_home)
     (folder / "11111111-2222-4333-8444-555555555555.jsonl").unlink()
     for other in folder.iterdir():
         if not other.name.startswith("59262444"):
             shutil.rmtree(other) if other.is_dir() else other.unlink()
-    with here.connect() as connection:
+    with fresh_daemon.connect() as connection:
         imported(connection, harness="claude-code")
         assert short(rows(connection), 8) == {"59262444": ((3, 8, 5, 2, 0, 0), 98_012, 261)}

@@ -28,7 +28,8 @@ READS_ONLY = {
     "entity.list", "getDbPath", "graph.getEdges", "graph.incoming", "graph.neighbors", "graph.traverse", "health",
     "index.status", "job.list", "job.status", "memory.context", "memory.export", "memory.get", "memory.has",
     "memory.history", "memory.list", "memory.related", "memory.search", "memory.stats", "memory.timeline",
-    "message.list", "message.search", "model.list", "project.list", "query", "recall.preview", "relation.list",
+    "message.list", "message.search", "model.list", "project.list", "project.show", "query", "recall.preview",
+    "relation.list",
     "rpc.discover", "schedule.due", "schedule.find", "schedule.get", "schedule.history", "schedule.list", "search",
     "session.compactions", "session.errors", "session.get", "session.injections", "session.list", "session.timeline",
     "skill.export", "skill.get", "skill.list", "skill.search", "skill.versions", "stats", "thread.get", "thread.list",
@@ -47,7 +48,8 @@ NOT_TEXT = {
     "schedule.delete": "an id", "schedule.deleteAll": "takes no text", "schedule.enable": "an id",
     "session.delete": "an id", "skill.delete": "an id", "thread.delete": "an id", "entity.delete": "an id",
     "document.delete": "an id", "config.delete": "an id", "job.cancel": "an id", "graph.prune": "takes no text",
-    "memory.maintain": "takes no text", "memory.purge": "an id",
+    "memory.maintain": "takes no text", "memory.purge": "an id", "project.forget": "the identity of a project",
+    "project.merge": "identities of projects", "project.move": "a path: the identity of a project",
 }  # fmt: skip
 """Methods with no text to store, and why."""
 
@@ -97,7 +99,8 @@ SCRIPT: tuple[tuple[str, dict[str, Any]], ...] = (
     ("memory.bulkDelete", {}),
     ("entity.upsert", {"id": None}),
     ("entity.link", {"memory_id": "$memory.add", "entity_id": "$entity.upsert"}),
-    ("thread.create", {"chat_id": "c1", "id": "thread1"}),
+    ("thread.create", {"chat_id": "c1", "id": "thread1", "project": "/shop"}),
+    ("project.rename", {"project": "/shop"}),
     ("thread.update", {"id": "thread1", "chat_id": "c1"}),
     ("message.store", {"thread_id": "thread1", "id": "m9", "role": "user"}),
     ("document.store", {"id": None, "chunks": [
@@ -195,7 +198,7 @@ def parameters(struct: type, given: dict[str, Any]) -> dict[str, Any]:
     for field in info.fields:
         inner = given.get(field.name)
         if isinstance(field.type, msgspec.inspect.StructType) and isinstance(inner, dict):
-            value = parameters(field.type.cls, inner)
+            value: Any = parameters(field.type.cls, inner)
         else:
             value = inner if field.name in given else secret_for(field.name, field.type)
         if value is not None:
@@ -265,7 +268,7 @@ def read_transcript(connection: RawConnection, home: Path) -> None:
     folder = home / "user" / ".claude" / "projects" / "-w"
     folder.mkdir(parents=True)
     path = folder / "tr1.jsonl"
-    lines = [
+    lines: list[dict[str, Any]] = [
         {"type": "user", "uuid": "u1", "promptId": "p1", "message": {"role": "user", "content": f"said {SECRET}"}},
         {"type": "summary", "summary": SECRET, "leafUuid": "u1"},
         {"type": "assistant", "uuid": "a1", "message": {"id": "msg1", "model": SECRET, "role": "assistant", "content": [

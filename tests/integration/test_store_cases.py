@@ -17,6 +17,7 @@ from zoneinfo import ZoneInfo
 
 import apsw
 import pytest
+from helpers.clock import DAY_SECONDS, ClockedDaemon
 from helpers.daemon import DaemonProcess, RawConnection, running_daemon
 from helpers.documents import chunks_of, edge, finished, link, search
 from helpers.embedding_service import Answer, Request, Service, embeddings, say, served
@@ -31,17 +32,6 @@ from clankersd.memories.salience import DAY_MS
 from clankersd.schedule.grammar import parse_schedule
 
 NOW = round(time.time() * 1000)
-
-
-@pytest.fixture
-def store(shared_daemon: DaemonProcess) -> Iterator[RawConnection]:
-    """A connection to a daemon whose threads and documents are all gone afterwards."""
-    with shared_daemon.connect() as connection:
-        yield connection
-        for kind in ("document", "thread"):
-            while page := connection.call(f"{kind}.list", limit=1000)[f"{kind}s"]:
-                for one in page:
-                    connection.call(f"{kind}.delete", id=one["id"])
 
 
 @pytest.fixture
@@ -73,18 +63,18 @@ def error_of(connection: RawConnection, method: str, **params: Any) -> tuple[int
 # -- 1
 
 
-def test_database_creation_is_idempotent(store: RawConnection) -> None:
+def test_database_creation_is_idempotent(rpc: RawConnection) -> None:
     """Case 1: init idempotent."""
-    store.call("message.store", threadId="t", role="user", content="here before")
+    rpc.call("message.store", threadId="t", role="user", content="here before")
     schema = "SELECT name, sql FROM sqlite_schema ORDER BY name"
-    before = rows(store, schema)
+    before = rows(rpc, schema)
     for _ in range(3):
-        assert store.call("ensureDb")["created"] is False
-    assert rows(store, schema) == before
-    assert texts(store.call("message.list", threadId="t")) == ["here before"]
+        assert rpc.call("ensureDb")["created"] is False
+    assert rows(rpc, schema) == before
+    assert texts(rpc.call("message.list", threadId="t")) == ["here before"]
 
 
-def test_concurrent_writers_are_all_served(shared_daemon: DaemonProcess, store: RawConnection) -> None:
+def test_concurrent_writers_are_all_served(shared_daemon: DaemonProcess, rpc: RawConnection) -> None:
     """Case 1: concurrent writes, no busy error."""
     failures: list[object] = []
 
@@ -101,122 +91,122 @@ def test_concurrent_writers_are_all_served(shared_daemon: DaemonProcess, store: 
     for writer in writers:
         writer.join()
     assert not failures
-    counts = [thread["messages"] for thread in store.call("thread.list")["threads"]]
+    counts = [thread["messages"] for thread in rpc.call("thread.list")["threads"]]
     assert sorted(counts) == [100, 100, 100]
 
 
 # -- 2
 
 
-def test_messages_are_the_newest_in_order_also_within_a_millisecond(store: RawConnection) -> None:
+def test_messages_are_the_newest_in_order_also_within_a_millisecond(rpc: RawConnection) -> None:
     """Case 2: messages returned oldest-first, newest N; same-second turns keep order."""
-    thread = store.call("thread.create", chatId="room")["id"]
+    thread = rpc.call("thread.create", chatId="room")["id"]
     for number in range(50):  # all of one second, as clients that count in seconds send them
         content = f"turn {number}"
-        store.call("message.store", threadId=thread, role="user", content=content, createdAt=1_700_000_000)
-    assert texts(store.call("message.list", threadId=thread)) == [f"turn {number}" for number in range(50)]
-    page = store.call("message.list", threadId=thread, limit=3)
+        rpc.call("message.store", threadId=thread, role="user", content=content, createdAt=1_700_000_000)
+    assert texts(rpc.call("message.list", threadId=thread)) == [f"turn {number}" for number in range(50)]
+    page = rpc.call("message.list", threadId=thread, limit=3)
     assert texts(page) == ["turn 47", "turn 48", "turn 49"]
-    before = store.call("message.list", threadId=thread, limit=3, cursor=page["cursor"])
+    before = rpc.call("message.list", threadId=thread, limit=3, cursor=page["cursor"])
     assert texts(before) == ["turn 44", "turn 45", "turn 46"]
 
 
-def test_messages_stored_in_the_same_moment_retain_their_order(store: RawConnection) -> None:
+def test_messages_stored_in_the_same_moment_retain_their_order(rpc: RawConnection) -> None:
     """Case 2: turns that are stored in the same moment keep order, too."""
     for number in range(100):
         params = {"threadId": "busy", "role": "user", "content": f"turn {number}"}
-        store.send({"jsonrpc": "2.0", "id": number, "method": "message.store", "params": params})
-    replies = [store.receive() for _ in range(100)]
+        rpc.send({"jsonrpc": "2.0", "id": number, "method": "message.store", "params": params})
+    replies = [rpc.receive() for _ in range(100)]
     assert all("result" in reply for reply in replies)
-    assert texts(store.call("message.list", threadId="busy", limit=200)) == [f"turn {n}" for n in range(100)]
+    assert texts(rpc.call("message.list", threadId="busy", limit=200)) == [f"turn {n}" for n in range(100)]
 
 
 # -- 3
 
 
-def test_thread_is_created_read_updated_listed_and_deleted(store: RawConnection) -> None:
+def test_thread_is_created_read_updated_listed_and_deleted(rpc: RawConnection) -> None:
     """Case 3: thread CRUD."""
-    thread = store.call("thread.create", chatId="room", title="Refund", project="/src/shop", metadata={"a": 1})
+    thread = rpc.call("thread.create", chatId="room", title="Refund", project="/src/shop", metadata={"a": 1})
     assert (thread["chatId"], thread["title"], thread["projectPath"]) == ("room", "Refund", "/src/shop")
     assert thread["metadata"] == {"a": 1}
-    assert store.call("thread.get", id=thread["id"]) == thread
-    assert store.call("thread.get", id=thread["id"][:23]) == thread
-    changed = store.call("thread.update", id=thread["id"], title="Settled", metadata={"b": [2]})
+    assert rpc.call("thread.get", id=thread["id"]) == thread
+    assert rpc.call("thread.get", id=thread["id"][:23]) == thread
+    changed = rpc.call("thread.update", id=thread["id"], title="Settled", metadata={"b": [2]})
     assert (changed["title"], changed["metadata"], changed["chatId"]) == ("Settled", {"b": [2]}, "room")
     assert changed["createdAt"] == thread["createdAt"]
     assert changed["updatedAt"] >= thread["updatedAt"]
-    assert store.call("thread.list", chatId="room")["threads"] == [changed]
-    assert store.call("thread.list", chatId="other")["threads"] == []
-    assert store.call("thread.list", project="/src/shop/")["threads"] == [changed]
-    store.call("thread.delete", id=thread["id"])
-    assert store.request("thread.get", {"id": thread["id"]})["error"]["code"] == NotFound.code
-    assert store.call("thread.list")["threads"] == []
+    assert rpc.call("thread.list", chatId="room")["threads"] == [changed]
+    assert rpc.call("thread.list", chatId="other")["threads"] == []
+    assert rpc.call("thread.list", project="/src/shop/")["threads"] == [changed]
+    rpc.call("thread.delete", id=thread["id"])
+    assert rpc.request("thread.get", {"id": thread["id"]})["error"]["code"] == NotFound.code
+    assert rpc.call("thread.list")["threads"] == []
 
 
-def test_thread_delete_removes_its_messages_everywhere(store: RawConnection) -> None:
+def test_thread_delete_removes_its_messages_everywhere(rpc: RawConnection) -> None:
     """Case 3: delete removes its messages."""
-    thread = store.call("thread.create", chatId="room")["id"]
-    kept = store.call("thread.create", chatId="room")["id"]
-    store.call("message.store", threadId=thread, role="user", content="the zanzibar contract")
-    store.call("message.store", threadId=kept, role="user", content="something else")
-    settled(store)
-    planned = store.call("thread.delete", id=thread, dryRun=True)
+    thread = rpc.call("thread.create", chatId="room")["id"]
+    kept = rpc.call("thread.create", chatId="room")["id"]
+    rpc.call("message.store", threadId=thread, role="user", content="the zanzibar contract")
+    rpc.call("message.store", threadId=kept, role="user", content="something else")
+    settled(rpc)
+    planned = rpc.call("thread.delete", id=thread, dryRun=True)
     assert planned["counts"]["messages"] == 1
-    assert texts(store.call("message.list", threadId=thread)) == ["the zanzibar contract"]
-    store.call("thread.delete", id=thread)
-    assert store.call("message.search", query="zanzibar", mode="keyword")["messages"] == []
+    assert texts(rpc.call("message.list", threadId=thread)) == ["the zanzibar contract"]
+    rpc.call("thread.delete", id=thread)
+    assert rpc.call("message.search", query="zanzibar", mode="keyword")["messages"] == []
     for table in ("messages", "chunks"):
-        assert rows(store, f"SELECT DISTINCT session_id FROM {table} WHERE session_id IS NOT NULL") == [[kept]]
-    assert leftovers(store) == [[0, 0]]
+        assert rows(rpc, f"SELECT DISTINCT session_id FROM {table} WHERE session_id IS NOT NULL") == [[kept]]
+    assert leftovers(rpc) == [[0, 0]]
 
 
 # -- 4
 
 
-def test_document_delete_removes_chunks_keywords_and_edges(store: RawConnection) -> None:
+def test_document_delete_removes_chunks_keywords_and_edges(rpc: RawConnection) -> None:
     """Case 4: store/delete document cascades chunks, FTS, edges."""
     other = [{"id": "kept", "content": "Bitterns keep still."}]
-    store.call("document.store", id="other", chunks=other)
-    store.call("document.store", id="gone", chunks=[{"id": f"g{n}", "content": f"Zygodactyl {n}."} for n in range(3)])
-    link(store, edge("g0", "kept"), edge("kept", "g1"))
-    settled(store)
-    assert len(store.call("chunk.searchKeyword", query="zygodactyl")["hits"]) == 3
-    store.call("document.delete", id="gone")
-    assert rows(store, "SELECT id FROM document_chunks") == [["kept"]]
-    assert rows(store, "SELECT count(*) FROM chunk_edges") == [[0]]
-    assert rows(store, "SELECT count(*) FROM chunks WHERE source = 'documents'") == [[1]]
-    assert leftovers(store) == [[0, 0]]
-    assert store.call("chunk.searchKeyword", query="zygodactyl")["hits"] == []
-    assert store.call("chunk.get", ids=["g0", "kept"])[0]["id"] == "kept"
+    rpc.call("document.store", id="other", chunks=other)
+    rpc.call("document.store", id="gone", chunks=[{"id": f"g{n}", "content": f"Zygodactyl {n}."} for n in range(3)])
+    link(rpc, edge("g0", "kept"), edge("kept", "g1"))
+    settled(rpc)
+    assert len(rpc.call("chunk.searchKeyword", query="zygodactyl")["hits"]) == 3
+    rpc.call("document.delete", id="gone")
+    assert rows(rpc, "SELECT id FROM document_chunks") == [["kept"]]
+    assert rows(rpc, "SELECT count(*) FROM chunk_edges") == [[0]]
+    assert rows(rpc, "SELECT count(*) FROM chunks WHERE source = 'documents'") == [[1]]
+    assert leftovers(rpc) == [[0, 0]]
+    assert rpc.call("chunk.searchKeyword", query="zygodactyl")["hits"] == []
+    assert rpc.call("chunk.get", ids=["g0", "kept"])[0]["id"] == "kept"
 
 
-def test_document_can_be_excluded_from_a_search(store: RawConnection) -> None:
+def test_document_can_be_excluded_from_a_search(rpc: RawConnection) -> None:
     """Case 4: search excludes a document via neq filter."""
     for name in ("one", "two"):
-        store.call("document.store", id=name, chunks=[{"content": f"Bitterns boom in {name} marsh."}])
-    eventually(lambda: store.call("chunk.search", query="boom")["pending"] == 0, "the vectors are made")
+        rpc.call("document.store", id=name, chunks=[{"content": f"Bitterns boom in {name} marsh."}])
+    eventually(lambda: rpc.call("chunk.search", query="boom")["pending"] == 0, "the vectors are made")
     for method in ("chunk.search", "chunk.searchKeyword"):
         filters = [{"field": "document", "op": "ne", "value": "one"}]
-        hits = store.call(method, query="bitterns boom", filters=filters)["hits"]
+        hits = rpc.call(method, query="bitterns boom", filters=filters)["hits"]
         assert [hit["chunk"]["documentId"] for hit in hits] == ["two"]
 
 
 # -- 5
 
 
-def test_scores_are_cosines(store: RawConnection) -> None:
+def test_scores_are_cosines(rpc: RawConnection) -> None:
     """Case 5: vector search sorted by cosine; identical = 1, opposite = -1; what cannot be compared is refused."""
     east, north = [1.0] + [0.0] * 255, [0.0, 1.0] + [0.0] * 254
     west = [-1.0] + [0.0] * 255
     slant = [3.0, 4.0] + [0.0] * 254
     vectors = {"east": east, "north": north, "west": west, "slant": slant}
     chunks = [{"id": name, "content": name, "embedding": vector} for name, vector in vectors.items()]
-    store.call("document.store", chunks=chunks, source="compass")
-    hits = store.call("chunk.search", embedding=[2.0] + [0.0] * 255)["hits"]
+    rpc.call("document.store", chunks=chunks, source="compass")
+    hits = rpc.call("chunk.search", embedding=[2.0] + [0.0] * 255)["hits"]
     assert [(hit["chunk"]["id"], round(hit["score"], 3)) for hit in hits] == [
         ("east", 1.0), ("slant", 0.6), ("north", 0.0), ("west", -1.0),
     ]  # fmt: skip
-    zero = store.request("chunk.search", {"embedding": [0.0] * 256})
+    zero = rpc.request("chunk.search", {"embedding": [0.0] * 256})
     assert "zero" in zero["error"]["message"]
 
 
@@ -229,19 +219,19 @@ SPECIAL = [
 
 
 @pytest.mark.parametrize("query", SPECIAL)
-def test_query_has_no_syntax(store: RawConnection, query: str) -> None:
+def test_query_has_no_syntax(rpc: RawConnection, query: str) -> None:
     """Case 6: special characters do not error."""
-    assert isinstance(store.call("chunk.searchKeyword", query=query)["hits"], list)
+    assert isinstance(rpc.call("chunk.searchKeyword", query=query)["hits"], list)
 
 
-def test_keywords_are_found_or_not(store: RawConnection) -> None:
+def test_keywords_are_found_or_not(rpc: RawConnection) -> None:
     """Case 6: FTS: hit, no hit; words between special characters are found."""
-    store.call("document.store", id="birds", chunks=[{"content": f"Dippers number{n} dive."} for n in range(20)])
-    found = store.call("chunk.searchKeyword", query="dippers number12", limit=1)["hits"]
+    rpc.call("document.store", id="birds", chunks=[{"content": f"Dippers number{n} dive."} for n in range(20)])
+    found = rpc.call("chunk.searchKeyword", query="dippers number12", limit=1)["hits"]
     assert found[0]["chunk"]["content"] == "Dippers number12 dive."
-    assert store.call("chunk.searchKeyword", query="xylophonist")["hits"] == []
+    assert rpc.call("chunk.searchKeyword", query="xylophonist")["hits"] == []
     for special in SPECIAL:
-        hits = store.call("chunk.searchKeyword", query=f"{special[:50]} number7 {special[:50]}", limit=1)["hits"]
+        hits = rpc.call("chunk.searchKeyword", query=f"{special[:50]} number7 {special[:50]}", limit=1)["hits"]
         assert [hit["chunk"]["content"] for hit in hits] == ["Dippers number7 dive."], special
 
 
@@ -264,19 +254,19 @@ def state_of(store: RawConnection, name: str, scope: str) -> str:
     return str(store.call("memory.get", id=name, scopes=[scope])["state"])
 
 
-def test_similar_fact_raises_confidence_and_another_does_not(store: RawConnection, scope: str) -> None:
+def test_similar_fact_raises_confidence_and_another_does_not(rpc: RawConnection, scope: str) -> None:
     """Case 7: facts: similar merges and raises confidence, dissimilar does not."""
     who = {"scope": scope, "scopes": [scope]}
-    known = store.call("memory.add", content="Deploy with `make deploy` from the main branch", confidence=0.5, **who)
-    like = store.call("memory.add", content="deploy with make deploy from the  MAIN branch.", **who)
+    known = rpc.call("memory.add", content="Deploy with `make deploy` from the main branch", confidence=0.5, **who)
+    like = rpc.call("memory.add", content="deploy with make deploy from the  MAIN branch.", **who)
     assert (like["outcome"], like["memory"]["id"]) == ("duplicate", known["memory"]["id"])
     assert like["memory"]["confidence"] == pytest.approx(0.6)
-    other = store.call("memory.add", content="The staging database is read-only", confidence=0.5, **who)
+    other = rpc.call("memory.add", content="The staging database is read-only", confidence=0.5, **who)
     assert (other["outcome"], other["memory"]["confidence"]) == ("created", 0.5)
-    assert store.call("memory.get", id=known["memory"]["id"], scopes=[scope])["confidence"] == pytest.approx(0.6)
+    assert rpc.call("memory.get", id=known["memory"]["id"], scopes=[scope])["confidence"] == pytest.approx(0.6)
 
 
-def test_low_confidence_fact_is_not_recalled_unless_pinned_or_searched(store: RawConnection, scope: str) -> None:
+def test_low_confidence_fact_is_not_recalled_unless_pinned_or_searched(rpc: RawConnection, scope: str) -> None:
     """Case 7: low confidence hidden."""
     who = {"scope": scope, "scopes": [scope]}
     for content, given in {
@@ -284,43 +274,54 @@ def test_low_confidence_fact_is_not_recalled_unless_pinned_or_searched(store: Ra
         "The bakery might close on Mondays": {"confidence": 0.29},
         "The bakery may sell pretzels": {"confidence": 0.1, "pinned": True},
     }.items():
-        store.call("memory.add", content=content, force=True, **who, **given)
-    for asked in ({"query": "bakery"}, {}):
-        told = store.call("memory.context", scopes=[scope], **asked)["text"]
+        rpc.call("memory.add", content=content, force=True, **who, **given)
+    for asked in ({"query": "the bakery downtown"}, {}):
+        told = rpc.call("memory.context", scopes=[scope], **asked)["text"]
         assert "six" in told
         assert "pretzels" in told
         assert "Mondays" not in told
-    found = store.call("memory.search", query="bakery closed on Mondays", scopes=[scope])["hits"]
+    found = rpc.call("memory.search", query="bakery closed on Mondays", scopes=[scope])["hits"]
     assert found[0]["memory"]["content"] == "The bakery might close on Mondays"
 
 
-def test_facts_decay_with_the_days_and_are_archived(store: RawConnection, scope: str) -> None:
+def test_facts_decay_with_the_days_and_are_archived(home: Path, scope: str) -> None:
     """Case 7: decay at 7 d; delete at 30 d: here a fact fades from its first day on, and is put away, not deleted."""
-    by_age = [bring(store, scope, f"age{days}", days, sector="episodic") for days in (0, 7, 30)]
-    strengths = [store.call("memory.get", id=name, scopes=[scope])["salience"] for name in by_age]
-    assert strengths == sorted(strengths, reverse=True)
-    assert strengths[1] == pytest.approx(math.exp(-0.02 / 0.6 * 7), abs=0.001)
-    faded = {"sector": "episodic", "salience": 0.06}
-    week = [bring(store, scope, f"faded{days}", days, **faded) for days in (6, 8)]
-    month = [bring(store, scope, f"unsure{days}", days, confidence=0.2) for days in (29, 31)]
-    kept = [bring(store, scope, "sure", 31), bring(store, scope, "pinned", 31, confidence=0.2, pinned=True)]
-    changes = {one["memoryId"]: one["reason"] for one in store.call("memory.maintain")["changes"]}
-    assert [state_of(store, name, scope) for name in (*week, *month)] == ["current", "archived"] * 2
-    assert {state_of(store, name, scope) for name in (*by_age, *kept)} == {"current"}
-    assert changes[month[1]] == "unsure (0.20) and not confirmed in 30 days"
-    assert store.call("memory.restore", id=month[1], scopes=[scope])["state"] == "current"
+    daemon = ClockedDaemon(home, CLANKERS_EMBEDDER="none", CLANKERS_MAINTAIN_HOURS="0")
+    try:
+        with daemon.start().connect() as store:
+
+            def age(name: str, days: int, **given: Any) -> str:
+                daemon.set_clock(-days * DAY_SECONDS)
+                return bring(store, scope, name, days, **given)
+
+            by_age = [age(f"age{days}", days, sector="episodic") for days in (0, 7, 30)]
+            faded = {"sector": "episodic", "salience": 0.06}
+            week = [age(f"faded{days}", days, **faded) for days in (6, 8)]
+            month = [age(f"unsure{days}", days, confidence=0.2) for days in (29, 31)]
+            kept = [age("sure", 31), age("pinned", 31, confidence=0.2, pinned=True)]
+            daemon.set_clock(0)
+            strengths = [store.call("memory.get", id=name, scopes=[scope])["salience"] for name in by_age]
+            assert strengths == sorted(strengths, reverse=True)
+            assert strengths[1] == pytest.approx(math.exp(-0.02 / 0.6 * 7), abs=0.001)
+            changes = {one["memoryId"]: one["reason"] for one in store.call("memory.maintain")["changes"]}
+            assert [state_of(store, name, scope) for name in (*week, *month)] == ["current", "archived"] * 2
+            assert {state_of(store, name, scope) for name in (*by_age, *kept)} == {"current"}
+            assert changes[month[1]] == "unsure (0.20) and not confirmed in 30 days"
+            assert store.call("memory.restore", id=month[1], scopes=[scope])["state"] == "current"
+    finally:
+        daemon.close()
 
 
 def test_context_works_with_and_without_an_embedder_and_may_be_empty(
-    store: RawConnection, scope: str, home: Path
+    rpc: RawConnection, scope: str, home: Path
 ) -> None:
     """Case 7: context with and without embedding; empty → ""."""
-    assert store.call("memory.context", scopes=[scope])["text"] == ""
-    assert store.call("memory.context", query="anything", scopes=[scope])["text"] == ""
+    assert rpc.call("memory.context", scopes=[scope])["text"] == ""
+    assert rpc.call("memory.context", query="anything", scopes=[scope])["text"] == ""
     fact = "Invoices are rounded to cents"
-    store.call("memory.add", content=fact, scope=scope, scopes=[scope])
-    settled(store)
-    by_meaning = store.call("memory.context", query="how do we round money", scopes=[scope])
+    rpc.call("memory.add", content=fact, scope=scope, scopes=[scope])
+    settled(rpc)
+    by_meaning = rpc.call("memory.context", query="how do we round money", scopes=[scope])
     assert fact in by_meaning["text"]
     assert by_meaning["degraded"] is None
     with running_daemon(home, CLANKERS_EMBEDDER="none") as daemon, daemon.connect() as without:
@@ -390,23 +391,23 @@ def test_schedule_behind_utc_uses_the_local_day(schedule: str, now: str, expecte
 
 
 @pytest.mark.parametrize("schedule", ["24:00 daily", "09:60 daily", "09:00 weekly(noday)", "09:00 sometimes"])
-def test_schedule_that_is_invalid_is_rejected(store: RawConnection, schedule: str) -> None:
+def test_schedule_that_is_invalid_is_rejected(rpc: RawConnection, schedule: str) -> None:
     """Case 8: invalid hour/minute/day/recurrence rejected."""
-    code, message = error_of(store, "schedule.create", description="d", schedule=schedule)
+    code, message = error_of(rpc, "schedule.create", description="d", schedule=schedule)
     assert (code, "$.schedule" in message) == (InvalidParams.code, True)
-    assert store.call("schedule.list")["actions"] == []
+    assert rpc.call("schedule.list")["actions"] == []
 
 
 # -- 9
 
 
-def test_next_run_is_set_before_the_action_is_handed_out(daemon: DaemonProcess) -> None:
+def test_next_run_is_set_before_the_action_is_handed_out(fresh_daemon: DaemonProcess) -> None:
     """Case 9: scheduler: next_run updated before execution; once disabled, daily not."""
-    with daemon.connect() as connection, daemon.connect() as worker:
+    with fresh_daemon.connect() as connection, fresh_daemon.connect() as worker:
         daily, once = create(connection), create(connection, "09:00 once")
         worker.call("schedule.subscribe")
         for action in (daily, once):
-            make_due(daemon, action)
+            make_due(fresh_daemon, action)
             wake(connection, action)
         handed = [next_run_of(worker)["action"] for _ in range(2)]
         states = {action["id"]: (action["enabled"], action["nextRun"]) for action in handed}
@@ -415,13 +416,13 @@ def test_next_run_is_set_before_the_action_is_handed_out(daemon: DaemonProcess) 
         assert states[daily][1] > time.time() * 1000
 
 
-def test_failed_action_is_recorded_and_does_not_stop_others(daemon: DaemonProcess) -> None:
+def test_failed_action_is_recorded_and_does_not_stop_others(fresh_daemon: DaemonProcess) -> None:
     """Case 9: one failing action does not stop others."""
-    with daemon.connect() as connection, daemon.connect() as worker:
+    with fresh_daemon.connect() as connection, fresh_daemon.connect() as worker:
         worker.call("schedule.subscribe")
         bad, good = create(connection, description="bad"), create(connection, description="good")
         for action in (bad, good):
-            make_due(daemon, action)
+            make_due(fresh_daemon, action)
             wake(connection, action)
         for _ in range(2):
             run = next_run_of(worker)
@@ -433,11 +434,11 @@ def test_failed_action_is_recorded_and_does_not_stop_others(daemon: DaemonProces
         assert [run["description"] for run in connection.call("schedule.history", state="failed")["runs"]] == ["bad"]
 
 
-def test_database_error_delays_a_run_and_loses_none(daemon: DaemonProcess) -> None:
+def test_database_error_delays_a_run_and_loses_none(fresh_daemon: DaemonProcess) -> None:
     """Case 9: store error skips the tick."""
-    with daemon.connect() as connection, daemon.connect() as worker:
+    with fresh_daemon.connect() as connection, fresh_daemon.connect() as worker:
         action = create(connection, "0 0 1 1 *")
-        lock = apsw.Connection(str(daemon.database))
+        lock = apsw.Connection(str(fresh_daemon.database))
         lock.execute("BEGIN IMMEDIATE")
         lock.execute("UPDATE scheduled_actions SET next_run = 1 WHERE id = ?", (action,))
         lock.execute("COMMIT; BEGIN IMMEDIATE")
@@ -451,15 +452,15 @@ def test_database_error_delays_a_run_and_loses_none(daemon: DaemonProcess) -> No
         assert len(runs(connection)) == 1
 
 
-def test_daemon_stops_promptly_while_actions_wait_and_run(daemon: DaemonProcess) -> None:
+def test_daemon_stops_promptly_while_actions_wait_and_run(fresh_daemon: DaemonProcess) -> None:
     """Case 9: clean shutdown."""
-    with daemon.connect() as connection, daemon.connect() as worker:
+    with fresh_daemon.connect() as connection, fresh_daemon.connect() as worker:
         worker.call("schedule.subscribe")
         action = create(connection)
-        make_due(daemon, action)
+        make_due(fresh_daemon, action)
         wake(connection, action)
         next_run_of(worker)
-    assert daemon.stop() == 0
+    assert fresh_daemon.stop() == 0
 
 
 # -- 10
@@ -472,37 +473,37 @@ def shelve(store: RawConnection, *names: str) -> None:
         store.call("document.store", id=name, chunks=chunks, sequence=False)
 
 
-def test_edges_are_listed_by_source_and_target(store: RawConnection) -> None:
+def test_edges_are_listed_by_source_and_target(rpc: RawConnection) -> None:
     """Case 10: graph: store/get/incoming; description kept."""
-    shelve(store, "a", "b")
-    link(store, edge("a0", "a1", description="see there"), edge("a0", "b1", "elaborates", 0.4), edge("a2", "a1"))
-    out = store.call("graph.getEdges", ids=["a0"])
+    shelve(rpc, "a", "b")
+    link(rpc, edge("a0", "a1", description="see there"), edge("a0", "b1", "elaborates", 0.4), edge("a2", "a1"))
+    out = rpc.call("graph.getEdges", ids=["a0"])
     assert [(one["targetId"], one["weight"], one["description"]) for one in out] == [
         ("a1", 1.0, "see there"),
         ("b1", 0.4, None),
     ]
-    assert {one["sourceId"] for one in store.call("graph.incoming", ids=["a1"])} == {"a0", "a2"}
-    assert [one["targetId"] for one in store.call("graph.getEdges", ids=["a0"], relations=["elaborates"])] == ["b1"]
-    assert store.call("graph.getEdges", ids=["b4"]) == []
-    assert len(store.call("graph.getEdges", ids=["a0", "a2"], limit=2)) == 2
+    assert {one["sourceId"] for one in rpc.call("graph.incoming", ids=["a1"])} == {"a0", "a2"}
+    assert [one["targetId"] for one in rpc.call("graph.getEdges", ids=["a0"], relations=["elaborates"])] == ["b1"]
+    assert rpc.call("graph.getEdges", ids=["b4"]) == []
+    assert len(rpc.call("graph.getEdges", ids=["a0", "a2"], limit=2)) == 2
 
 
-def test_edges_of_the_same_pair_and_relation_take_the_highest_weight(store: RawConnection) -> None:
+def test_edges_of_the_same_pair_and_relation_take_the_highest_weight(rpc: RawConnection) -> None:
     """Case 10: duplicate edges keep max."""
-    shelve(store, "a")
-    assert link(store, edge("a0", "a1", weight=0.5, description="first")) == {
+    shelve(rpc, "a")
+    assert link(rpc, edge("a0", "a1", weight=0.5, description="first")) == {
         "stored": 1,
         "strengthened": 0,
         "kept": 0,
     }
-    assert link(store, edge("a0", "a1", weight=0.3)) == {"stored": 0, "strengthened": 0, "kept": 1}
-    assert link(store, edge("a0", "a1", weight=0.9), edge("a0", "a1", weight=0.7)) == {
+    assert link(rpc, edge("a0", "a1", weight=0.3)) == {"stored": 0, "strengthened": 0, "kept": 1}
+    assert link(rpc, edge("a0", "a1", weight=0.9), edge("a0", "a1", weight=0.7)) == {
         "stored": 0,
         "strengthened": 1,
         "kept": 1,
     }
-    link(store, edge("a0", "a1", "similar_to", 0.2), edge("a1", "a0", weight=0.1))
-    out = store.call("graph.getEdges", ids=["a0"])
+    link(rpc, edge("a0", "a1", "similar_to", 0.2), edge("a1", "a0", weight=0.1))
+    out = rpc.call("graph.getEdges", ids=["a0"])
     assert [(one["relation"], one["weight"], one["description"]) for one in out] == [
         ("references", 0.9, "first"), ("similar_to", 0.2, None),
     ]  # fmt: skip
@@ -524,17 +525,17 @@ def test_orphaned_edges_left_by_another_program_are_pruned(home: Path) -> None:
             assert len(connection.call("graph.getEdges", ids=["c0", "c1"])) == 1
 
 
-def test_consecutive_chunks_are_linked_in_order(store: RawConnection) -> None:
+def test_consecutive_chunks_are_linked_in_order(rpc: RawConnection) -> None:
     """Case 10: sequence edges with unsorted input; single chunk none."""
     chunks = [{"id": f"c{number}", "content": f"text {number}"} for number in (3, 1, 2)]
-    store.call("document.store", chunks=chunks, source="linked")
-    edges = store.call("graph.getEdges", ids=["c3", "c1", "c2"])
+    rpc.call("document.store", chunks=chunks, source="linked")
+    edges = rpc.call("graph.getEdges", ids=["c3", "c1", "c2"])
     assert {(edge["sourceId"], edge["targetId"]) for edge in edges} == {("c3", "c1"), ("c1", "c2")}
     assert {(edge["relation"], edge["weight"]) for edge in edges} == {("sequence", 1.0)}
-    store.call("document.store", chunks=chunks[1:], source="linked")
-    assert len(store.call("graph.getEdges", ids=["c3", "c1", "c2"])) == 1
-    store.call("document.store", chunks=[{"id": "alone", "content": "one"}], source="single")
-    assert store.call("graph.getEdges", ids=["alone"]) == []
+    rpc.call("document.store", chunks=chunks[1:], source="linked")
+    assert len(rpc.call("graph.getEdges", ids=["c3", "c1", "c2"])) == 1
+    rpc.call("document.store", chunks=[{"id": "alone", "content": "one"}], source="single")
+    assert rpc.call("graph.getEdges", ids=["alone"]) == []
 
 
 @pytest.mark.parametrize("said", ['```json\n{"a": [1]}\n```', '```\n{"a": [1]}\n```\n', ' {"a": [1]} '])
@@ -606,19 +607,19 @@ def test_hybrid_search_works_with_either_part_alone_and_with_neither(home: Path)
         assert "vector search unavailable" in answer["degraded"]
 
 
-def test_child_chunks_are_searched_and_parents_returned_once(store: RawConnection) -> None:
+def test_child_chunks_are_searched_and_parents_returned_once(rpc: RawConnection) -> None:
     """Case 11: parent-child resolution dedups."""
     text = "\n\n".join(f"Section {n}. The capercaillie displays here. {'More is said of it. ' * 40}" for n in range(12))
-    ingested = store.call("document.ingest", text=text, source="p", strategy="parentChild", chunkTokens=64)
-    rows = chunks_of(store, ingested["document"]["id"])
+    ingested = rpc.call("document.ingest", text=text, source="p", strategy="parentChild", chunkTokens=64)
+    rows = chunks_of(rpc, ingested["document"]["id"])
     parents = {row["id"]: row for row in rows if row["parentId"] is None}
     children = [row for row in rows if row["parentId"] is not None]
     assert all(row["content"] in parents[row["parentId"]]["content"] for row in children)
     assert ingested["document"]["chunks"] == len(children)
-    settled(store)
-    found = [store.call(method, query="capercaillie")["hits"] for method in ("chunk.search", "chunk.searchKeyword")]
+    settled(rpc)
+    found = [rpc.call(method, query="capercaillie")["hits"] for method in ("chunk.search", "chunk.searchKeyword")]
     for hits in (
-        [(hit["ref"]["documentChunkId"], hit["text"]) for hit in search(store, "capercaillie", limit=50)],
+        [(hit["ref"]["documentChunkId"], hit["text"]) for hit in search(rpc, "capercaillie", limit=50)],
         *([(hit["chunk"]["id"], hit["chunk"]["content"]) for hit in one] for one in found),
     ):
         assert hits
@@ -630,7 +631,7 @@ def test_child_chunks_are_searched_and_parents_returned_once(store: RawConnectio
 
 
 @pytest.fixture
-def linked(store: RawConnection) -> RawConnection:
+def linked(rpc: RawConnection) -> RawConnection:
     """One chunk that the words find, and others that only the graph leads to."""
     texts = {
         "q0": "The zeppelin landed at dawn.",
@@ -639,15 +640,15 @@ def linked(store: RawConnection) -> RawConnection:
         "q3": "It rained.",
     }
     chunks = [{"id": name, "content": text, "metadata": {"kept": name != "q3"}} for name, text in texts.items()]
-    store.call("document.store", id="q", source="q", title="Journey", chunks=chunks, sequence=False)
+    rpc.call("document.store", id="q", source="q", title="Journey", chunks=chunks, sequence=False)
     link(
-        store,
+        rpc,
         edge("q0", "q1", "caused_by", 0.8),
         edge("q1", "q2", "elaborates", 0.5),
         edge("q0", "q3"),
         edge("q2", "q0"),
     )
-    return store
+    return rpc
 
 
 def hits(connection: RawConnection, graph: dict[str, Any] | None, **params: Any) -> dict[str, dict[str, Any]]:
@@ -694,11 +695,11 @@ def test_search_without_documents_ignores_the_graph(linked: RawConnection) -> No
     linked.call("session.delete", id="zs")
 
 
-def test_search_finds_neighbours_of_a_hit_after_ingestion(store: RawConnection) -> None:
+def test_search_finds_neighbours_of_a_hit_after_ingestion(rpc: RawConnection) -> None:
     """Case 12: what ingesting links is followed, too."""
     text = "\n\n".join(f"Part {n}. {'Filler words stand here. ' * 14}{'The dirigible.' * (n == 3)}" for n in range(7))
-    store.call("document.ingest", text=text, source="parts", chunkTokens=100, overlap=0)
-    found = hits(store, {"hops": 1}, query="dirigible")
+    rpc.call("document.ingest", text=text, source="parts", chunkTokens=100, overlap=0)
+    found = hits(rpc, {"hops": 1}, query="dirigible")
     ways = {hit["ref"]["startLine"]: hit["way"] for hit in found.values()}
     assert ways.pop(7) is None
     assert {line: way[0]["relation"] for line, way in ways.items()} == {5: "sequence", 9: "sequence"}
@@ -707,7 +708,7 @@ def test_search_finds_neighbours_of_a_hit_after_ingestion(store: RawConnection) 
 # -- 13
 
 
-def test_chunks_are_split_where_a_reader_would(store: RawConnection) -> None:
+def test_chunks_are_split_where_a_reader_would(rpc: RawConnection) -> None:
     """Case 13: chunkers respect max, abbreviations, decimals, CJK, long word; markdown keeps headings."""
     sentences = [
         "Dr. Smith measured 3.14 metres, e.g. with a tape.", "Prof. Jones had 2.72 of them, i.e. far too few!",
@@ -720,8 +721,8 @@ def test_chunks_are_split_where_a_reader_would(store: RawConnection) -> None:
     cut: dict[str, list[dict[str, Any]]] = {}
     for name, text in {"prose": prose, "word": f"Before it. {long_word} After it.", "guide": guide}.items():
         asked = {"chunkTokens": 64, "overlap": 0, "kind": "markdown" if name == "guide" else "text"}
-        document = store.call("document.ingest", text=text, source=name, **asked)["document"]
-        cut[name] = chunks_of(store, document["id"])
+        document = rpc.call("document.ingest", text=text, source=name, **asked)["document"]
+        cut[name] = chunks_of(rpc, document["id"])
         for chunk in cut[name]:
             assert size_of(chunk["content"]) <= 64 * QUARTERS_PER_TOKEN
             assert text[chunk["startOffset"] : chunk["endOffset"]] == chunk["content"]
@@ -748,14 +749,15 @@ def test_embeddings_are_requested_in_batches(home: Path) -> None:
         assert len(service.requests) <= 20
 
 
-def test_extraction_process_that_dies_fails_only_its_file(daemon: DaemonProcess, tmp_path: Path) -> None:
+def test_extraction_process_that_dies_fails_only_its_file(fresh_daemon: DaemonProcess, tmp_path: Path) -> None:
     """Case 14: extractor panic → error."""
     (tmp_path / "slow.json").write_text(json.dumps([str(number) for number in range(2_000_000)]))
-    assert daemon.process
-    with daemon.connect() as connection, daemon.connect() as other:
+    assert fresh_daemon.process
+    pid = fresh_daemon.process.pid
+    with fresh_daemon.connect() as connection, fresh_daemon.connect() as other:
         params = {"path": str(tmp_path / "slow.json"), "chunkTokens": 32}
         connection.send({"jsonrpc": "2.0", "id": "slow", "method": "document.ingest", "params": params})
-        (child,) = eventually(lambda: children(daemon.process.pid), "it is at work")
+        (child,) = eventually(lambda: children(pid), "it is at work")
         os.kill(child, signal.SIGKILL)
         assert "ended the process" in connection.receive()["error"]["message"]
         assert other.call("document.ingest", text="Still here.")["outcome"] == "stored"
@@ -809,7 +811,7 @@ def test_ingestion_resumes_from_any_stage(home: Path) -> None:
         daemon.close()
 
 
-def test_bad_document_of_a_batch_fails_alone(store: RawConnection, tmp_path: Path) -> None:
+def test_bad_document_of_a_batch_fails_alone(rpc: RawConnection, tmp_path: Path) -> None:
     """Case 14: batch partial failure."""
     (tmp_path / "locked.pdf").write_bytes(pdf("secret", password="x"))
     (tmp_path / "good.md").write_text("# Good\n\nIt speaks of axolotls.")
@@ -822,53 +824,53 @@ def test_bad_document_of_a_batch_fails_alone(store: RawConnection, tmp_path: Pat
         {"text": "Some text on quokkas."},
         {"path": str(tmp_path / "good.md")},
     ]
-    result = finished(store, store.call("document.ingestMany", documents=items)["jobId"])
+    result = finished(rpc, rpc.call("document.ingestMany", documents=items)["jobId"])
     assert (result["stored"], result["unchanged"]) == (2, 1)
     assert [one["position"] for one in result["failed"]] == [1, 2, 3, 4]
     assert "encrypted" in result["failed"][0]["error"]
     assert result["failed"][0]["source"] == str(tmp_path / "locked.pdf")
-    assert search(store, "axolotls")
-    assert search(store, "quokkas")
-    assert store.call("query", sql="SELECT count(*) FROM ingest_items")["rows"] == [[0]]
+    assert search(rpc, "axolotls")
+    assert search(rpc, "quokkas")
+    assert rpc.call("query", sql="SELECT count(*) FROM ingest_items")["rows"] == [[0]]
 
 
 @pytest.mark.parametrize("strategy", ["recursive", "markdown", "semantic", "parentChild"])
-def test_chunk_offsets_lie_within_the_document(store: RawConnection, strategy: str) -> None:
+def test_chunk_offsets_lie_within_the_document(rpc: RawConnection, strategy: str) -> None:
     """Case 14: offset overflow regression: overlaps longer than chunks, letters of four bytes, reading past the end."""
     text = "# 🙂\n\n" + "Ünïcode 𝄞 and 你好 stand here. " * 60 + "\n\n" + "𝄞" * 500
     asked = {"strategy": strategy, "chunkTokens": 64, "overlap": 1000}
-    document = store.call("document.ingest", text=text, source=strategy, **asked)["document"]
+    document = rpc.call("document.ingest", text=text, source=strategy, **asked)["document"]
     assert document["characters"] == len(text)
-    for chunk in chunks_of(store, document["id"]):
+    for chunk in chunks_of(rpc, document["id"]):
         assert 0 <= chunk["startOffset"] < chunk["endOffset"] <= len(text)
         assert text[chunk["startOffset"] : chunk["endOffset"]] == chunk["content"]
-    beyond = store.call("document.get", id=document["id"], offset=len(text) + 10**9)
+    beyond = rpc.call("document.get", id=document["id"], offset=len(text) + 10**9)
     assert (beyond["text"], beyond["nextOffset"]) == ("", None)
 
 
 # -- 15
 
 
-def test_memory_update_preserves_its_creation_time(store: RawConnection, scope: str) -> None:
+def test_memory_update_preserves_its_creation_time(rpc: RawConnection, scope: str) -> None:
     """Case 15: memory item store conformance: upsert keeps created_at."""
-    name, who = bring(store, scope, "rule", 3), {"scopes": [scope]}
-    made = store.call("memory.get", id=name, **who)["createdAt"]
+    name, who = bring(rpc, scope, "rule", 3), {"scopes": [scope]}
+    made = rpc.call("memory.get", id=name, **who)["createdAt"]
     record = {"id": name, "content": "rule of the shop", "scope": scope, "createdAt": NOW}
-    assert store.call("memory.import", memories=[record], **who)["unchanged"] == 1
-    assert store.call("memory.add", content="Rule of the shop", scope=scope, **who)["outcome"] == "duplicate"
-    changed = store.call("memory.update", id=name, content="the other rule", **who)
+    assert rpc.call("memory.import", memories=[record], **who)["unchanged"] == 1
+    assert rpc.call("memory.add", content="Rule of the shop", scope=scope, **who)["outcome"] == "duplicate"
+    changed = rpc.call("memory.update", id=name, content="the other rule", **who)
     assert (changed["createdAt"], changed["updatedAt"] > made) == (made, True)
 
 
-def test_memories_are_listed_by_kind_scope_and_pin_and_not_when_expired(store: RawConnection, scope: str) -> None:
+def test_memories_are_listed_by_kind_scope_and_pin_and_not_when_expired(rpc: RawConnection, scope: str) -> None:
     """Case 15: list by kind/scope/pinned; expired hidden; get missing = not found."""
-    fact = bring(store, scope, "fact", 1, category="fact")
-    note = bring(store, scope, "note", 2, category="decision", pinned=True)
-    gone = bring(store, scope, "gone", 3, category="fact", expiresAt=NOW - DAY_MS)
-    other = bring(store, f"{scope}-other", "elsewhere", 4, category="fact")
+    fact = bring(rpc, scope, "fact", 1, category="fact")
+    note = bring(rpc, scope, "note", 2, category="decision", pinned=True)
+    gone = bring(rpc, scope, "gone", 3, category="fact", expiresAt=NOW - DAY_MS)
+    other = bring(rpc, f"{scope}-other", "elsewhere", 4, category="fact")
 
     def listed(**given: Any) -> list[str]:
-        return [one["id"] for one in store.call("memory.list", **({"scopes": [scope]} | given))["memories"]]
+        return [one["id"] for one in rpc.call("memory.list", **({"scopes": [scope]} | given))["memories"]]
 
     assert listed() == [fact, note]
     assert listed(category="fact") == [fact]
@@ -877,21 +879,21 @@ def test_memories_are_listed_by_kind_scope_and_pin_and_not_when_expired(store: R
     assert listed(scopes=[f"{scope}-other"]) == [other]
     assert listed(scopes=[]) == []
     assert listed(include=["expired"], category="fact") == [fact, gone]
-    assert store.call("memory.search", query="gone", scopes=[scope], mode="keyword")["hits"] == []
-    assert error_of(store, "memory.get", id="missing") == (NotFound.code, "memory not found: missing")
+    assert rpc.call("memory.search", query="gone", scopes=[scope], mode="keyword")["hits"] == []
+    assert error_of(rpc, "memory.get", id="missing") == (NotFound.code, "memory not found: missing")
 
 
-def test_memory_delete_without_a_filter_is_rejected(store: RawConnection, scope: str) -> None:
+def test_memory_delete_without_a_filter_is_rejected(rpc: RawConnection, scope: str) -> None:
     """Case 15: delete with empty filter rejected; a filter on tags deletes what has them, and nothing else."""
-    tagged, plain = bring(store, scope, "tagged", 1, tags=["old"]), bring(store, scope, "plain", 1)
+    tagged, plain = bring(rpc, scope, "tagged", 1, tags=["old"]), bring(rpc, scope, "plain", 1)
     for params in ({}, {"scopes": ["*"]}, {"dryRun": True}):
-        assert error_of(store, "memory.bulkDelete", **params)[0] == InvalidParams.code
-    assert store.call("memory.bulkDelete", tag="old", scopes=[scope])["ids"] == [tagged]
-    assert (state_of(store, tagged, scope), state_of(store, plain, scope)) == ("deleted", "current")
+        assert error_of(rpc, "memory.bulkDelete", **params)[0] == InvalidParams.code
+    assert rpc.call("memory.bulkDelete", tag="old", scopes=[scope])["ids"] == [tagged]
+    assert (state_of(rpc, tagged, scope), state_of(rpc, plain, scope)) == ("deleted", "current")
 
 
 def test_sent_event_is_stored_although_the_client_disconnects(
-    shared_daemon: DaemonProcess, store: RawConnection, scope: str
+    shared_daemon: DaemonProcess, rpc: RawConnection, scope: str
 ) -> None:
     """Case 15: persistence survives cancelled context."""
     with shared_daemon.connect() as hasty:
@@ -904,12 +906,12 @@ def test_sent_event_is_stored_although_the_client_disconnects(
             ]
         ):
             hasty.send({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
-    eventually(lambda: store.call("memory.list", scopes=[scope])["memories"], "the memory is stored")
-    eventually(lambda: "result" in store.request("thread.get", {"id": scope}), "the message is stored")
-    eventually(lambda: "result" in store.request("document.get", {"source": scope}), "the document is stored")
+    eventually(lambda: rpc.call("memory.list", scopes=[scope])["memories"], "the memory is stored")
+    eventually(lambda: "result" in rpc.request("thread.get", {"id": scope}), "the message is stored")
+    eventually(lambda: "result" in rpc.request("document.get", {"source": scope}), "the document is stored")
 
 
-def test_flood_of_messages_is_stored_completely(shared_daemon: DaemonProcess, store: RawConnection) -> None:
+def test_flood_of_messages_is_stored_completely(shared_daemon: DaemonProcess, rpc: RawConnection) -> None:
     """Case 15: persistence survives backpressure: a client that does not read is not read, and loses nothing."""
     count = 1000
 
@@ -921,8 +923,8 @@ def test_flood_of_messages_is_stored_completely(shared_daemon: DaemonProcess, st
     with shared_daemon.connect() as flooding:
         sender = threading.Thread(target=send)
         sender.start()
-        eventually(lambda: rows(store, "SELECT count(*) FROM messages")[0][0] >= 50, "it is being flooded")
+        eventually(lambda: rows(rpc, "SELECT count(*) FROM messages")[0][0] >= 50, "it is being flooded")
         answers = [flooding.receive() for _ in range(count)]
         sender.join()
     assert all("result" in answer for answer in answers)
-    assert store.call("thread.get", id="flood")["messages"] == count
+    assert rpc.call("thread.get", id="flood")["messages"] == count

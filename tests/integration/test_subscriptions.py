@@ -1,24 +1,17 @@
 """Being told of changes: what was asked for and only that, after the commit, and never at the others' cost."""
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from helpers.daemon import DaemonProcess, RawConnection, running_daemon
-from helpers.store import clear, message
+from helpers.store import message
 from helpers.waiting import eventually
 
 from clankers_protocol.errors import Conflict, InvalidParams, NotFound
 
-
-@pytest.fixture
-def daemon(shared_daemon: DaemonProcess) -> Iterator[DaemonProcess]:
-    """A daemon whose sessions and memories are all gone afterwards."""
-    yield shared_daemon
-    with shared_daemon.connect() as connection:
-        clear(connection)
+pytestmark = pytest.mark.usefixtures("rpc")  # the shared daemon is emptied after each test
 
 
 def subscribe(connection: RawConnection, *kinds: str, **filters: Any) -> str:
@@ -44,8 +37,8 @@ def store(connection: RawConnection, name: str, session: str = "s", role: str = 
     connection.call("upsertMessage", message={"id": name, "sessionId": session, "role": role, "textContent": "hello"})
 
 
-def test_sessions_and_messages_are_told_with_what_is_known_of_them(daemon: DaemonProcess) -> None:
-    with daemon.connect() as writer, daemon.connect() as reader:
+def test_notifications_of_sessions_and_messages_have_their_facts(shared_daemon: DaemonProcess) -> None:
+    with shared_daemon.connect() as writer, shared_daemon.connect() as reader:
         subscribe(reader, "session", "message")
         writer.call("upsertSession", session={"id": "s", "projectPath": "/src/shop", "chatId": "room"})
         told = next_change(reader)
@@ -60,8 +53,8 @@ def test_sessions_and_messages_are_told_with_what_is_known_of_them(daemon: Daemo
         assert (told["kind"], told["action"], told["facts"]["chatId"]) == ("session", "deleted", "room")
 
 
-def test_every_way_in_is_told_of(daemon: DaemonProcess) -> None:
-    with daemon.connect() as writer, daemon.connect() as reader:
+def test_notifications_come_from_every_way_to_store_a_message(shared_daemon: DaemonProcess) -> None:
+    with shared_daemon.connect() as writer, shared_daemon.connect() as reader:
         subscribe(reader, "message")
         store(writer, "upserted")
         writer.call("events.batch", events=[{"message": message("batched")}, {"nonsense": 1}])
@@ -82,10 +75,10 @@ def test_every_way_in_is_told_of(daemon: DaemonProcess) -> None:
         ({"id": "a-user"}, ["a-user"]),
     ],
 )
-def test_only_what_meets_the_filters_is_told(
-    daemon: DaemonProcess, filters: dict[str, str], expected: list[str]
+def test_filters_select_the_notifications(
+    shared_daemon: DaemonProcess, filters: dict[str, str], expected: list[str]
 ) -> None:
-    with daemon.connect() as writer, daemon.connect() as reader:
+    with shared_daemon.connect() as writer, shared_daemon.connect() as reader:
         writer.call("upsertSession", session={"id": "a", "chatId": "room", "projectPath": "/src/a"})
         writer.call("upsertSession", session={"id": "b", "chatId": "hall", "projectPath": "/src/b"})
         subscribe(reader, "message", **filters)
@@ -97,15 +90,17 @@ def test_only_what_meets_the_filters_is_told(
         assert changes_until(reader, "end")[:-1] == expected
 
 
-def test_a_role_that_is_known_already_is_told_when_a_part_of_the_message_comes_later(daemon: DaemonProcess) -> None:
-    with daemon.connect() as writer, daemon.connect() as reader:
+def test_role_filter_uses_the_stored_role_of_a_partial_message(
+    shared_daemon: DaemonProcess,
+) -> None:
+    with shared_daemon.connect() as writer, shared_daemon.connect() as reader:
         store(writer, "m", role="assistant")
         subscribe(reader, "message", role="assistant")
         writer.call("upsertMessage", message={"id": "m", "sessionId": "s", "completionTokens": 5})
         assert next_change(reader)["id"] == "m"
 
 
-def test_jobs_and_schedules_are_told_of(home: Path) -> None:
+def test_notifications_of_jobs_and_schedules(home: Path) -> None:
     with running_daemon(home) as daemon, daemon.connect() as writer, daemon.connect() as reader:
         subscribe(reader, "job", "schedule")
         job = writer.call("db.check")["jobId"]
@@ -121,8 +116,8 @@ def test_jobs_and_schedules_are_told_of(home: Path) -> None:
         ]  # fmt: skip
 
 
-def test_memories_are_told_of_with_their_scope_and_project(daemon: DaemonProcess) -> None:
-    with daemon.connect() as writer, daemon.connect() as reader, daemon.connect() as elsewhere:
+def test_notifications_of_memories_have_scope_and_project(shared_daemon: DaemonProcess) -> None:
+    with shared_daemon.connect() as writer, shared_daemon.connect() as reader, shared_daemon.connect() as elsewhere:
         subscribe(reader, "memory", project="/src/shop")
         subscribe(elsewhere, "memory", project="/src/other")
         writer.call("memory.add", content="The deploy key lives in the vault", project="/src/other")
@@ -139,7 +134,7 @@ def test_memories_are_told_of_with_their_scope_and_project(daemon: DaemonProcess
         assert next_change(elsewhere)["facts"]["projectPath"] == "/src/other"
 
 
-def test_documents_are_told_of_with_their_source_and_project(shared_daemon: DaemonProcess, tmp_path: Path) -> None:
+def test_notifications_of_documents_have_source_and_project(shared_daemon: DaemonProcess, tmp_path: Path) -> None:
     with shared_daemon.connect() as writer, shared_daemon.connect() as reader, shared_daemon.connect() as elsewhere:
         subscribe(reader, "document", project=str(tmp_path))
         subscribe(elsewhere, "document", id="other")
@@ -161,7 +156,7 @@ def test_documents_are_told_of_with_their_source_and_project(shared_daemon: Daem
         eventually(lambda: writer.call("job.status", id=job)["state"] == "done", "the job has ended")
 
 
-def test_skills_are_told_of_by_name(shared_daemon: DaemonProcess) -> None:
+def test_notifications_of_skills_have_their_name(shared_daemon: DaemonProcess) -> None:
     with shared_daemon.connect() as writer, shared_daemon.connect() as reader:
         subscribe(reader, "skill")
         text = "---\nname: bisect\ndescription: Find the commit\n---\nRun git bisect.\n"
@@ -178,8 +173,8 @@ def test_skills_are_told_of_by_name(shared_daemon: DaemonProcess) -> None:
         assert {one["id"] for one in told} == {skill["id"]}
 
 
-def test_what_is_told_is_committed(daemon: DaemonProcess) -> None:
-    with daemon.connect() as writer, daemon.connect() as reader:
+def test_notification_comes_after_the_commit(shared_daemon: DaemonProcess) -> None:
+    with shared_daemon.connect() as writer, shared_daemon.connect() as reader:
         subscribe(reader, "message")
         for number in range(20):
             writer.send(
@@ -192,13 +187,13 @@ def test_what_is_told_is_committed(daemon: DaemonProcess) -> None:
             )
             told = next_change(reader)["id"]
             sql = f"SELECT count(*) FROM messages WHERE id = '{told}'"
-            with daemon.connect() as other:
+            with shared_daemon.connect() as other:
                 assert other.call("query", sql=sql)["rows"] == [[1]]
             writer.receive()
 
 
-def test_unsubscribing_ends_it_and_only_ones_own(daemon: DaemonProcess) -> None:
-    with daemon.connect() as writer, daemon.connect() as reader:
+def test_unsubscribe_ends_only_subscriptions_of_the_same_connection(shared_daemon: DaemonProcess) -> None:
+    with shared_daemon.connect() as writer, shared_daemon.connect() as reader:
         subscription = subscribe(reader, "message")
         other = writer.request("unsubscribe", {"subscriptionId": subscription})
         assert other["error"]["code"] == NotFound.code
@@ -210,17 +205,26 @@ def test_unsubscribing_ends_it_and_only_ones_own(daemon: DaemonProcess) -> None:
         assert next_change(reader)["id"] == "end"
 
 
-def test_a_subscription_ends_with_its_connection(daemon: DaemonProcess) -> None:
-    with daemon.connect() as writer:
+def test_subscription_ends_with_its_connection(shared_daemon: DaemonProcess, rpc: RawConnection) -> None:
+    def subscriptions() -> int:
+        return int(rpc.call("daemon.status")["subscriptions"])
+
+    eventually(lambda: subscriptions() == 0, "the subscriptions of earlier tests have ended")
+    with shared_daemon.connect() as staying:
+        subscribe(staying, "message")
         for _ in range(5):
-            with daemon.connect() as reader:
-                subscribe(reader, "message")
-            store(writer, "m")
-        assert writer.call("health")["ok"] is True
+            with shared_daemon.connect() as leaving:
+                subscribe(leaving, "message")
+                subscribe(leaving, "session", "memory")
+                assert subscriptions() >= 3
+        eventually(lambda: subscriptions() == 1, "only the open connection has a subscription")
+        store(rpc, "m")
+        assert next_change(staying)["id"] == "m"
+    eventually(lambda: subscriptions() == 0, "no subscription is left")
 
 
-def test_a_slow_subscriber_is_dropped_with_a_notice_and_slows_nobody_down(daemon: DaemonProcess) -> None:
-    with daemon.connect() as writer, daemon.connect() as slow, daemon.connect() as quick:
+def test_slow_subscriber_is_dropped_with_a_notice_and_slows_nobody_down(shared_daemon: DaemonProcess) -> None:
+    with shared_daemon.connect() as writer, shared_daemon.connect() as slow, shared_daemon.connect() as quick:
         subscription = subscribe(slow, "message")
         subscribe(quick, "message", id="last")
         for batch in range(6):
@@ -245,9 +249,9 @@ def test_a_slow_subscriber_is_dropped_with_a_notice_and_slows_nobody_down(daemon
         assert next_change(slow)["id"] == "heard"
 
 
-def test_a_subscriber_that_hangs_up_in_the_middle_harms_nobody(daemon: DaemonProcess) -> None:
-    with daemon.connect() as writer:
-        reader = daemon.connect()
+def test_subscriber_that_hangs_up_in_the_middle_harms_nobody(shared_daemon: DaemonProcess) -> None:
+    with shared_daemon.connect() as writer:
+        reader = shared_daemon.connect()
         subscribe(reader, "message", "session")
         for number in range(200):
             writer.send({"jsonrpc": "2.0", "method": "upsertMessage", "params": {"message": message(f"m{number}")}})
@@ -257,10 +261,10 @@ def test_a_subscriber_that_hangs_up_in_the_middle_harms_nobody(daemon: DaemonPro
         eventually(lambda: writer.call("query", sql=counted)["rows"] == [[200]], "all messages are stored")
 
 
-def test_a_connection_has_so_many_subscriptions_and_no_more(connection: RawConnection) -> None:
+def test_connection_has_a_limit_of_subscriptions(rpc: RawConnection) -> None:
     for _ in range(100):
-        subscribe(connection, "memory")
-    reply = connection.request("subscribe", {"kinds": ["memory"]})
+        subscribe(rpc, "memory")
+    reply = rpc.request("subscribe", {"kinds": ["memory"]})
     assert reply["error"]["code"] == Conflict.code
 
 
@@ -277,7 +281,7 @@ def test_a_connection_has_so_many_subscriptions_and_no_more(connection: RawConne
         ({"kinds": ["session"], "colour": "red"}, "colour"),
     ],
 )
-def test_filters_that_mean_nothing_are_refused(
+def test_filters_that_do_not_apply_to_the_kind_are_refused(
     shared_daemon: DaemonProcess, params: dict[str, Any], names: str
 ) -> None:
     with shared_daemon.connect() as connection:

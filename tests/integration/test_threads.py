@@ -3,24 +3,14 @@
 import base64
 import math
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.daemon import DaemonProcess, RawConnection
-from helpers.store import clear
+from helpers.daemon import RawConnection
 from helpers.waiting import eventually, settled
 
 from clankers_protocol.errors import Conflict, InvalidParams, NotFound
-
-
-@pytest.fixture
-def connection(shared_daemon: DaemonProcess) -> Iterator[RawConnection]:
-    """A connection to a daemon whose threads are all gone afterwards."""
-    with shared_daemon.connect() as raw:
-        yield raw
-        clear(raw)
 
 
 def texts(page: dict[str, Any]) -> list[str]:
@@ -33,71 +23,71 @@ def found(connection: RawConnection, **params: Any) -> list[str]:
     return [one["message"]["textContent"] for one in connection.call("message.search", **params)["messages"]]
 
 
-def test_chat_messages_include_all_its_threads(connection: RawConnection) -> None:
+def test_chat_messages_include_all_its_threads(rpc: RawConnection) -> None:
     for chat, thread, at in (("room", "t1", 1), ("room", "t2", 2), ("hall", "t3", 3), ("room", "t1", 4)):
         if at < 4:
-            connection.call("thread.create", chatId=chat, id=thread)
+            rpc.call("thread.create", chatId=chat, id=thread)
         when = 1_700_000_000_000 + at
-        connection.call("message.store", threadId=thread, role="user", content=f"{thread} at {at}", createdAt=when)
-    assert texts(connection.call("message.list", chatId="room")) == ["t1 at 1", "t2 at 2", "t1 at 4"]
-    since = connection.call("message.list", chatId="room", since=1_700_000_000_002, until=1_700_000_000_004)
+        rpc.call("message.store", threadId=thread, role="user", content=f"{thread} at {at}", createdAt=when)
+    assert texts(rpc.call("message.list", chatId="room")) == ["t1 at 1", "t2 at 2", "t1 at 4"]
+    since = rpc.call("message.list", chatId="room", since=1_700_000_000_002, until=1_700_000_000_004)
     assert texts(since) == ["t2 at 2"]
 
 
-def test_message_store_in_an_opted_out_project_is_an_error(connection: RawConnection, tmp_path: Path) -> None:
+def test_message_store_in_an_opted_out_project_is_an_error(rpc: RawConnection, tmp_path: Path) -> None:
     (tmp_path / ".clankers-ignore").touch()
-    connection.call("upsertSession", session={"id": "private", "projectPath": str(tmp_path)})
-    error = connection.request("message.store", {"threadId": "private", "role": "user", "content": "hello"})["error"]
+    rpc.call("upsertSession", session={"id": "private", "projectPath": str(tmp_path)})
+    error = rpc.request("message.store", {"threadId": "private", "role": "user", "content": "hello"})["error"]
     assert error["code"] == Conflict.code
     assert "opted out" in error["message"]
 
 
-def test_message_may_arrive_before_its_thread(connection: RawConnection) -> None:
-    first = connection.call("message.store", threadId="early", role="user", content="hello")
-    thread = connection.call("thread.create", chatId="room", id="early", title="Late")
+def test_message_may_arrive_before_its_thread(rpc: RawConnection) -> None:
+    first = rpc.call("message.store", threadId="early", role="user", content="hello")
+    thread = rpc.call("thread.create", chatId="room", id="early", title="Late")
     assert (thread["chatId"], thread["messages"]) == ("room", 1)
     assert thread["createdAt"] == first["createdAt"]
-    again = connection.request("thread.create", {"chatId": "room", "id": "early"})
+    again = rpc.request("thread.create", {"chatId": "room", "id": "early"})
     assert again["error"]["code"] == Conflict.code
 
 
-def test_thread_is_a_session_and_a_session_a_thread(connection: RawConnection) -> None:
-    thread = connection.call("thread.create", chatId="room", title="T", metadata={"k": "v"})["id"]
-    session = connection.call("session.get", id=thread)
+def test_thread_is_a_session_and_a_session_a_thread(rpc: RawConnection) -> None:
+    thread = rpc.call("thread.create", chatId="room", title="T", metadata={"k": "v"})["id"]
+    session = rpc.call("session.get", id=thread)
     assert (session["title"], session["chatId"], session["metadata"]) == ("T", "room", {"k": "v"})
-    connection.call("upsertSession", session={"id": "harness", "title": "From a harness", "chatId": "room"})
-    connection.call("upsertMessage", message={"id": "m", "sessionId": "harness", "role": "user", "textContent": "hi"})
-    titles = {found["title"] for found in connection.call("thread.list", chatId="room")["threads"]}
+    rpc.call("upsertSession", session={"id": "harness", "title": "From a harness", "chatId": "room"})
+    rpc.call("upsertMessage", message={"id": "m", "sessionId": "harness", "role": "user", "textContent": "hi"})
+    titles = {found["title"] for found in rpc.call("thread.list", chatId="room")["threads"]}
     assert titles == {"T", "From a harness"}
-    assert texts(connection.call("message.list", threadId="harness")) == ["hi"]
+    assert texts(rpc.call("message.list", threadId="harness")) == ["hi"]
 
 
-def test_message_stored_again_is_updated(connection: RawConnection) -> None:
-    first = connection.call("message.store", threadId="t", role="user", content="draft", id="m", metadata={"v": 1})
-    second = connection.call("message.store", threadId="t", role="user", content="final", id="m")
+def test_message_stored_again_is_updated(rpc: RawConnection) -> None:
+    first = rpc.call("message.store", threadId="t", role="user", content="draft", id="m", metadata={"v": 1})
+    second = rpc.call("message.store", threadId="t", role="user", content="final", id="m")
     assert (second["textContent"], second["metadata"], second["createdAt"]) == ("final", {"v": 1}, first["createdAt"])
-    assert texts(connection.call("message.list", threadId="t")) == ["final"]
+    assert texts(rpc.call("message.list", threadId="t")) == ["final"]
 
 
-def test_thread_update_clears_null_fields_and_leaves_absent_ones(connection: RawConnection) -> None:
-    thread = connection.call("thread.create", chatId="room", title="T", metadata={"k": 1})["id"]
-    assert connection.call("thread.update", id=thread, chatId="hall")["title"] == "T"
-    cleared = connection.call("thread.update", id=thread, title=None, metadata=None)
+def test_thread_update_clears_null_fields_and_leaves_absent_ones(rpc: RawConnection) -> None:
+    thread = rpc.call("thread.create", chatId="room", title="T", metadata={"k": 1})["id"]
+    assert rpc.call("thread.update", id=thread, chatId="hall")["title"] == "T"
+    cleared = rpc.call("thread.update", id=thread, title=None, metadata=None)
     assert (cleared["title"], cleared["metadata"], cleared["chatId"]) == (None, None, "hall")
 
 
-def test_threads_are_paged_by_their_last_change(connection: RawConnection) -> None:
+def test_threads_are_paged_by_their_last_change(rpc: RawConnection) -> None:
     for number in range(5):
-        connection.call("thread.create", chatId="room", id=f"t{number}", createdAt=1_700_000_000_000 + number)
-    connection.call("message.store", threadId="t1", role="user", content="bump")
-    first = connection.call("thread.list", chatId="room", limit=3)
-    second = connection.call("thread.list", chatId="room", limit=3, cursor=first["cursor"])
+        rpc.call("thread.create", chatId="room", id=f"t{number}", createdAt=1_700_000_000_000 + number)
+    rpc.call("message.store", threadId="t1", role="user", content="bump")
+    first = rpc.call("thread.list", chatId="room", limit=3)
+    second = rpc.call("thread.list", chatId="room", limit=3, cursor=first["cursor"])
     assert [thread["id"] for thread in first["threads"] + second["threads"]] == ["t1", "t4", "t3", "t2", "t0"]
     assert second["cursor"] is None
 
 
 @pytest.fixture
-def filled(connection: RawConnection) -> RawConnection:
+def filled(rpc: RawConnection) -> RawConnection:
     """Messages of two chats, three threads, two roles and two projects."""
     rows = [
         ("room", "t1", "/src/a", "user", "the parcel never arrived", 1),
@@ -107,10 +97,10 @@ def filled(connection: RawConnection) -> RawConnection:
     ]
     for chat, thread, project, role, content, at in rows:
         session = {"id": thread, "chatId": chat, "projectPath": project}
-        connection.call("upsertSession", session=session)
+        rpc.call("upsertSession", session=session)
         when = 1_700_000_000_000 + at
-        connection.call("message.store", threadId=thread, role=role, content=content, createdAt=when)
-    return connection
+        rpc.call("message.store", threadId=thread, role=role, content=content, createdAt=when)
+    return rpc
 
 
 @pytest.mark.parametrize("by", ["query", "embedding"])
@@ -193,22 +183,22 @@ def test_message_search_by_embedding_scores_cosines_in_falling_order(filled: Raw
     assert math.isclose(opposite[-1]["score"], -1, abs_tol=1e-3)
 
 
-def test_message_search_by_embedding_with_filters_finds_all(connection: RawConnection) -> None:
+def test_message_search_by_embedding_with_filters_finds_all(rpc: RawConnection) -> None:
     long = "\n\n".join(f"Paragraph {number} about ships. " + "sail anchor harbour " * 60 for number in range(12))
     for number in range(3):
-        connection.call("message.store", threadId="long", role="user", content=f"{number} {long}")
+        rpc.call("message.store", threadId="long", role="user", content=f"{number} {long}")
     for number in range(8):
-        connection.call("message.store", threadId="short", role="assistant", content=f"ship {number}")
-    assert len(found(connection, embedding=[1.0] * 256, limit=11)) == 11
-    assert len(set(found(connection, embedding=[1.0] * 256, limit=5, threadId="short"))) == 5
+        rpc.call("message.store", threadId="short", role="assistant", content=f"ship {number}")
+    assert len(found(rpc, embedding=[1.0] * 256, limit=11)) == 11
+    assert len(set(found(rpc, embedding=[1.0] * 256, limit=5, threadId="short"))) == 5
 
 
-def test_message_search_returns_as_many_long_messages_as_fit_a_reply(connection: RawConnection) -> None:
+def test_message_search_returns_as_many_long_messages_as_fit_a_reply(rpc: RawConnection) -> None:
     long = "zebra " + ("x" * 79 + "\n") * 18_750
     for number in range(3):
-        connection.call("message.store", threadId="t", role="user", content=long, id=f"m{number}")
-    eventually(lambda: connection.call("index.status")["backlog"] == 0, "all is cut")
-    assert len(connection.call("message.search", query="zebra", mode="keyword")["messages"]) == 2
+        rpc.call("message.store", threadId="t", role="user", content=long, id=f"m{number}")
+    eventually(lambda: rpc.call("index.status")["backlog"] == 0, "all is cut")
+    assert len(rpc.call("message.search", query="zebra", mode="keyword")["messages"]) == 2
 
 
 BAD: list[tuple[str, dict[str, Any], int, str]] = [
@@ -242,9 +232,9 @@ BAD: list[tuple[str, dict[str, Any], int, str]] = [
 
 @pytest.mark.parametrize(("method", "params", "code", "names"), BAD)
 def test_invalid_thread_params_are_named_and_nothing_is_stored(
-    connection: RawConnection, method: str, params: dict[str, Any], code: int, names: str
+    rpc: RawConnection, method: str, params: dict[str, Any], code: int, names: str
 ) -> None:
-    error = connection.request(method, params)["error"]
+    error = rpc.request(method, params)["error"]
     assert error["code"] == code
     assert names in error["message"]
-    assert connection.call("thread.list")["threads"] == []
+    assert rpc.call("thread.list")["threads"] == []

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,25 +10,11 @@ from typing import Any
 
 import pytest
 from helpers.daemon import DaemonProcess, RawConnection, running_daemon
-from helpers.store import forget_all
 from helpers.waiting import eventually
 
+pytestmark = pytest.mark.usefixtures("rpc")  # the shared daemon is emptied after each test
+
 SESSION = "5e551011-0000-4000-8000-000000000001"
-
-
-@pytest.fixture(scope="module")
-def shared_here() -> Iterator[DaemonProcess]:
-    with tempfile.TemporaryDirectory(prefix="clk-") as path:
-        home = Path(path)
-        with running_daemon(home, HOME=str(home / "user")) as daemon:
-            yield daemon
-
-
-@pytest.fixture
-def here(shared_here: DaemonProcess) -> Iterator[DaemonProcess]:
-    """The daemon of most tests here, without the sessions that others stored."""
-    yield shared_here
-    forget_all(shared_here)
 
 
 def project_folder(home: Path) -> Path:
@@ -40,17 +25,11 @@ def project_folder(home: Path) -> Path:
 
 
 @pytest.fixture
-def folder(here: DaemonProcess) -> Iterator[Path]:
-    """A folder that no other test has, of the user whose daemon it is."""
-    path = project_folder(here.home)
+def folder(shared_daemon: DaemonProcess) -> Iterator[Path]:
+    """A project folder of Claude Code that no other test has, in the home of the daemon's user."""
+    path = project_folder(shared_daemon.home)
     yield path
     shutil.rmtree(path)
-
-
-@pytest.fixture
-def connection(here: DaemonProcess) -> Iterator[RawConnection]:
-    with here.connect() as raw:
-        yield raw
 
 
 class Transcript:
@@ -111,110 +90,108 @@ def reading(connection: RawConnection) -> dict[str, Any]:
     return dict(connection.call("capture.status")["transcripts"])
 
 
-def test_what_no_hook_told_is_read_after_a_stop(connection: RawConnection, folder: Path) -> None:
+def test_transcript_adds_what_no_hook_sent_after_a_stop(rpc: RawConnection, folder: Path) -> None:
     transcript = Transcript(folder)
     transcript.prompt(1, "list the files")
     transcript.answer(1, {"type": "thinking", "thinking": "hm"}, say("I will look."), use("t1", command="ls"))
     transcript.result("t1", "a\nb")
     transcript.answer(2, say("There are a and b."))
-    tell(connection, "Stop", transcript, prompt_id="p1", last_assistant_message="There are a and b.")
-    eventually(lambda: len(messages(connection)) == 3, "all messages are there")
-    found = {text: tokens for _, text, tokens in messages(connection)}
+    tell(rpc, "Stop", transcript, prompt_id="p1", last_assistant_message="There are a and b.")
+    eventually(lambda: len(messages(rpc)) == 3, "all messages are there")
+    found = {text: tokens for _, text, tokens in messages(rpc)}
     assert found == {"list the files": None, "I will look.": 103, "There are a and b.": 103}
-    (tool,) = connection.call("tool.list", sessionId=SESSION)["tools"]
+    (tool,) = rpc.call("tool.list", sessionId=SESSION)["tools"]
     assert (tool["toolName"], tool["toolOutput"], tool["success"], tool["messageId"]) == ("Bash", "a\nb", True, "msg_1")
-    session = connection.call("session.get", id=SESSION)
+    session = rpc.call("session.get", id=SESSION)
     assert (session["title"], session["model"], session["source"]) == ("list the files", "opus", "claude-code")
-    assert connection.call("stats")["totals"]["promptTokens"] == 206
+    assert rpc.call("stats")["totals"]["promptTokens"] == 206
 
 
-def test_the_end_that_a_hook_told_is_taken_over_when_it_is_written_at_last(
-    connection: RawConnection, folder: Path
-) -> None:
-    before = reading(connection)["files"]
+def test_end_that_a_hook_told_is_taken_over_when_it_is_written_at_last(rpc: RawConnection, folder: Path) -> None:
+    before = reading(rpc)["files"]
     transcript = Transcript(folder)
     transcript.prompt(1, "hello")
-    tell(connection, "UserPromptSubmit", transcript, prompt_id="p1", prompt="hello")
-    tell(connection, "Stop", transcript, prompt_id="p1", last_assistant_message="Hi there.")
-    eventually(lambda: reading(connection)["files"] == before + 1, "the transcript is read")
-    assert [text for _, text, _ in messages(connection)] == ["hello", "Hi there."]
+    tell(rpc, "UserPromptSubmit", transcript, prompt_id="p1", prompt="hello")
+    tell(rpc, "Stop", transcript, prompt_id="p1", last_assistant_message="Hi there.")
+    eventually(lambda: reading(rpc)["files"] == before + 1, "the transcript is read")
+    assert [text for _, text, _ in messages(rpc)] == ["hello", "Hi there."]
     transcript.answer(1, say("Hi there."))
-    eventually(lambda: messages(connection)[-1][2] == 103, "it is looked at again")
-    (prompt, _, _), (answer, text, _) = sorted(messages(connection), key=lambda each: each[1] or "", reverse=True)
+    eventually(lambda: messages(rpc)[-1][2] == 103, "it is looked at again")
+    (prompt, _, _), (answer, text, _) = sorted(messages(rpc), key=lambda each: each[1] or "", reverse=True)
     assert (prompt, text) == ("p1", "Hi there.")
     assert answer.startswith("p1-")
 
 
-def test_a_message_that_is_cut_in_two_readings_is_whole_in_the_end(connection: RawConnection, folder: Path) -> None:
+def test_message_that_is_cut_in_two_readings_is_whole_in_the_end(rpc: RawConnection, folder: Path) -> None:
     transcript = Transcript(folder)
     transcript.prompt(1, "go")
     transcript.answer(1, say("First half."))
-    tell(connection, "SessionStart", transcript, source="resume")
-    eventually(lambda: ("msg_1", "First half.", 103) in messages(connection), "its beginning is there")
+    tell(rpc, "SessionStart", transcript, source="resume")
+    eventually(lambda: ("msg_1", "First half.", 103) in messages(rpc), "its beginning is there")
     transcript.answer(1, say("Second half."))
-    tell(connection, "Stop", transcript, prompt_id="p1", last_assistant_message="First half.\nSecond half.")
+    tell(rpc, "Stop", transcript, prompt_id="p1", last_assistant_message="First half.\nSecond half.")
     whole = ("msg_1", "First half.\n\nSecond half.", 103)
-    eventually(lambda: whole in messages(connection), "it is whole")
-    assert len(messages(connection)) == 2
+    eventually(lambda: whole in messages(rpc), "it is whole")
+    assert len(messages(rpc)) == 2
 
 
-def test_lines_that_are_no_json_are_skipped_and_counted(connection: RawConnection, folder: Path) -> None:
-    before = reading(connection)["malformed"]
+def test_lines_that_are_no_json_are_skipped_and_counted(rpc: RawConnection, folder: Path) -> None:
+    before = reading(rpc)["malformed"]
     transcript = Transcript(folder)
     transcript.prompt(1, "one")
     with transcript.path.open("ab") as file:
         file.write(b'{"type": "user", "cut off\n\xff\xfe\n[1, 2]\n\n"text"\n')
     transcript.prompt(2, "two")
-    tell(connection, "SessionEnd", transcript, reason="other")
-    eventually(lambda: len(messages(connection)) == 2, "what is around them is read")
-    assert reading(connection)["malformed"] == before + 4
+    tell(rpc, "SessionEnd", transcript, reason="other")
+    eventually(lambda: len(messages(rpc)) == 2, "what is around them is read")
+    assert reading(rpc)["malformed"] == before + 4
 
 
-def test_a_line_that_is_being_written_is_read_when_it_is_finished(connection: RawConnection, folder: Path) -> None:
-    before = reading(connection)["malformed"]
+def test_line_that_is_being_written_is_read_when_it_is_finished(rpc: RawConnection, folder: Path) -> None:
+    before = reading(rpc)["malformed"]
     transcript = Transcript(folder)
     transcript.prompt(1, "one")
     line = json.dumps({"type": "user", "uuid": "u2", "sessionId": SESSION, "message": {"content": "two"}})
     with transcript.path.open("a") as file:
         file.write(line[:40])
-    tell(connection, "Stop", transcript)
-    eventually(lambda: len(messages(connection)) == 1, "the first is read")
+    tell(rpc, "Stop", transcript)
+    eventually(lambda: len(messages(rpc)) == 1, "the first is read")
     with transcript.path.open("a") as file:
         file.write(line[40:] + "\n")
-    tell(connection, "Stop", transcript)
-    eventually(lambda: len(messages(connection)) == 2, "the second is read")
-    assert reading(connection)["malformed"] == before
+    tell(rpc, "Stop", transcript)
+    eventually(lambda: len(messages(rpc)) == 2, "the second is read")
+    assert reading(rpc)["malformed"] == before
 
 
-def test_a_transcript_that_was_replaced_is_read_from_its_beginning(connection: RawConnection, folder: Path) -> None:
+def test_transcript_that_was_replaced_is_read_from_its_beginning(rpc: RawConnection, folder: Path) -> None:
     transcript = Transcript(folder)
     for number in range(5):
         transcript.prompt(number, f"before {number}")
-    tell(connection, "Stop", transcript)
-    eventually(lambda: len(messages(connection)) == 5, "it is read")
+    tell(rpc, "Stop", transcript)
+    eventually(lambda: len(messages(rpc)) == 5, "it is read")
     transcript.path.unlink()
     for number in range(10, 12):
         transcript.prompt(number, f"after {number}")
-    tell(connection, "SessionStart", transcript, source="resume")
-    eventually(lambda: len(messages(connection)) == 7, "the other is read")
+    tell(rpc, "SessionStart", transcript, source="resume")
+    eventually(lambda: len(messages(rpc)) == 7, "the other is read")
 
 
-def test_a_transcript_that_was_cut_short_changes_nothing(connection: RawConnection, folder: Path) -> None:
+def test_transcript_that_was_cut_short_changes_nothing(rpc: RawConnection, folder: Path) -> None:
     transcript = Transcript(folder)
     for number in range(5):
         transcript.prompt(number, f"prompt {number}")
-    tell(connection, "Stop", transcript)
-    eventually(lambda: len(messages(connection)) == 5, "it is read")
+    tell(rpc, "Stop", transcript)
+    eventually(lambda: len(messages(rpc)) == 5, "it is read")
     os.truncate(transcript.path, transcript.path.stat().st_size // 2)
     transcript.path.open("a").close()
     with transcript.path.open("a") as file:
         file.write("\n")
     transcript.prompt(9, "the last")
-    tell(connection, "Stop", transcript)
-    eventually(lambda: len(messages(connection)) == 6, "it is read on")
+    tell(rpc, "Stop", transcript)
+    eventually(lambda: len(messages(rpc)) == 6, "it is read on")
 
 
-def test_many_megabytes_are_read_piece_by_piece(connection: RawConnection, folder: Path) -> None:
+def test_many_megabytes_are_read_piece_by_piece(rpc: RawConnection, folder: Path) -> None:
     transcript = Transcript(folder)
     for number in range(30):
         transcript.prompt(number, f"prompt {number}")
@@ -222,14 +199,14 @@ def test_many_megabytes_are_read_piece_by_piece(connection: RawConnection, folde
         transcript.result(f"t{number}", "x" * 200_000)
     transcript.result("t0", "y" * 3_000_000)
     transcript.prompt(30, "the last")
-    tell(connection, "SessionEnd", transcript, reason="other")
-    eventually(lambda: len(messages(connection)) == 61, "all of it is read")
-    tools = connection.call("tool.list", sessionId=SESSION, limit=100)["tools"]
+    tell(rpc, "SessionEnd", transcript, reason="other")
+    eventually(lambda: len(messages(rpc)) == 61, "all of it is read")
+    tools = rpc.call("tool.list", sessionId=SESSION, limit=100)["tools"]
     assert len(tools) == 30
     assert max(len(tool["toolOutput"]) for tool in tools) < 11_000
 
 
-def test_a_subagents_transcript_belongs_to_its_session(connection: RawConnection, folder: Path) -> None:
+def test_subagents_transcript_belongs_to_its_session(rpc: RawConnection, folder: Path) -> None:
     transcript = Transcript(folder)
     transcript.prompt(1, "delegate")
     path = folder / SESSION / "subagents"
@@ -240,18 +217,16 @@ def test_a_subagents_transcript_belongs_to_its_session(connection: RawConnection
     agent.write(type="user", uuid="x1", promptId="p1", message={"role": "user", "content": "do it"}, **own)
     message = {"id": "msg_9", "content": [say("Done by the agent.")], "usage": {"input_tokens": 5, "output_tokens": 2}}
     agent.write(type="assistant", uuid="x2", message=message, attributionAgent="scout", **own)
-    tell(connection, "SubagentStop", transcript, agent_id="a1", agent_transcript_path=str(agent.path))
-    eventually(lambda: len(messages(connection)) == 2, "both are read")
-    (found,) = (
-        each for each in connection.call("message.list", sessionId=SESSION)["messages"] if each["id"] == "msg_9"
-    )
+    tell(rpc, "SubagentStop", transcript, agent_id="a1", agent_transcript_path=str(agent.path))
+    eventually(lambda: len(messages(rpc)) == 2, "both are read")
+    (found,) = (each for each in rpc.call("message.list", sessionId=SESSION)["messages"] if each["id"] == "msg_9")
     assert found["metadata"]["agentId"] == "a1"
     assert found["metadata"]["agentType"] == "scout"
-    assert [text for _, text, _ in messages(connection)].count("do it") == 0
+    assert [text for _, text, _ in messages(rpc)].count("do it") == 0
     message = {"id": "msg_10", "content": [say("One more thing.")]}
     agent.write(type="assistant", uuid="x3", message=message, **own)
-    tell(connection, "SessionEnd", transcript, reason="other")
-    eventually(lambda: len(messages(connection)) == 3, "what the agent wrote late is read at the session's end")
+    tell(rpc, "SessionEnd", transcript, reason="other")
+    eventually(lambda: len(messages(rpc)) == 3, "what the agent wrote late is read at the session's end")
 
 
 def outside(home: Path, folder: Path) -> Path:
@@ -289,16 +264,16 @@ def directory(home: Path, folder: Path) -> Path:
 
 @pytest.mark.parametrize("place", [outside, linked, through_a_linked_folder, upwards, pipe, directory])
 def test_only_the_harnesss_own_files_are_opened(
-    here: DaemonProcess, connection: RawConnection, folder: Path, place: Any
+    shared_daemon: DaemonProcess, rpc: RawConnection, folder: Path, place: Any
 ) -> None:
     bad, good = Transcript(folder, "bad"), Transcript(folder)
-    bad.path = place(here.home, folder)
+    bad.path = place(shared_daemon.home, folder)
     good.prompt(1, "hello")
-    tell(connection, "Stop", bad)
-    tell(connection, "Stop", good)
-    eventually(lambda: len(messages(connection)) == 1, "the good one is read")
-    assert messages(connection, "bad") == []
-    assert messages(connection, "elsewhere") == []
+    tell(rpc, "Stop", bad)
+    tell(rpc, "Stop", good)
+    eventually(lambda: len(messages(rpc)) == 1, "the good one is read")
+    assert messages(rpc, "bad") == []
+    assert messages(rpc, "elsewhere") == []
 
 
 def test_another_folder_is_read_when_the_configuration_names_it(home: Path) -> None:
@@ -324,7 +299,7 @@ def test_what_was_written_while_the_daemon_was_away_is_read_at_its_start(home: P
         eventually(lambda: len(messages(connection)) == 2, "it is read on")
 
 
-def test_a_transcript_that_was_wanted_when_the_daemon_died_is_read_by_the_next(home: Path) -> None:
+def test_transcript_that_was_wanted_when_the_daemon_died_is_read_by_the_next(home: Path) -> None:
     transcript = Transcript(project_folder(home))
     with running_daemon(home, HOME=str(home / "user")) as daemon, daemon.connect() as connection:
         tell(connection, "Stop", transcript)
@@ -334,11 +309,11 @@ def test_a_transcript_that_was_wanted_when_the_daemon_died_is_read_by_the_next(h
         eventually(lambda: len(messages(connection)) == 1, "it is read")
 
 
-def test_a_compaction_is_stored_once_with_its_summary_and_tokens(connection: RawConnection, folder: Path) -> None:
+def test_compaction_is_stored_once_with_its_summary_and_tokens(rpc: RawConnection, folder: Path) -> None:
     transcript = Transcript(folder)
     transcript.prompt(1, "go")
     tell(
-        connection,
+        rpc,
         "PostCompact",
         transcript,
         prompt_id="p1",
@@ -347,7 +322,7 @@ def test_a_compaction_is_stored_once_with_its_summary_and_tokens(connection: Raw
     )
 
     def compactions() -> list[tuple[Any, ...]]:
-        found = connection.call("session.compactions", sessionId=SESSION)
+        found = rpc.call("session.compactions", sessionId=SESSION)
         return [(each["cause"], each["summary"], each["tokensBefore"], each["tokensAfter"]) for each in found]
 
     assert compactions() == [("auto", "short", None, None)]
@@ -355,42 +330,42 @@ def test_a_compaction_is_stored_once_with_its_summary_and_tokens(connection: Raw
     transcript.write(type="system", subtype="compact_boundary", uuid="b1", compactMetadata=tokens)
     text = "This session is being continued.\n\nSummary:\nshort"
     transcript.write(type="user", uuid="s1", promptId="p1", isCompactSummary=True, message={"content": text})
-    tell(connection, "SessionEnd", transcript, reason="other")
+    tell(rpc, "SessionEnd", transcript, reason="other")
     eventually(lambda: compactions() == [("auto", "short", 1000, 50)], "the tokens are filled in")
-    assert connection.call("session.get", id=SESSION)["summary"] == "short"
-    assert [text for _, text, _ in messages(connection)] == ["go"]
+    assert rpc.call("session.get", id=SESSION)["summary"] == "short"
+    assert [text for _, text, _ in messages(rpc)] == ["go"]
 
 
-def test_a_project_that_declines_is_not_read(connection: RawConnection, home: Path, folder: Path) -> None:
-    before = reading(connection)["files"]
+def test_project_that_declines_is_not_read(rpc: RawConnection, home: Path, folder: Path) -> None:
+    before = reading(rpc)["files"]
     project = home / "private"
     project.mkdir()
     (project / ".clankers-ignore").touch()
     private, public = Transcript(folder, "private"), Transcript(folder)
     private.write(type="user", uuid="u1", cwd=str(project), message={"content": "psst"})
     public.prompt(1, "hello")
-    tell(connection, "Stop", private)
-    tell(connection, "Stop", public)
-    eventually(lambda: len(messages(connection)) == 1, "the public one is read")
-    eventually(lambda: reading(connection)["files"] == before + 2, "the other one was looked at")
-    assert messages(connection, "private") == []
+    tell(rpc, "Stop", private)
+    tell(rpc, "Stop", public)
+    eventually(lambda: len(messages(rpc)) == 1, "the public one is read")
+    eventually(lambda: reading(rpc)["files"] == before + 2, "the other one was looked at")
+    assert messages(rpc, "private") == []
 
 
-def test_a_deleted_session_does_not_come_back_by_being_looked_at(connection: RawConnection, folder: Path) -> None:
+def test_deleted_session_does_not_come_back_by_being_looked_at(rpc: RawConnection, folder: Path) -> None:
     deleted, other = Transcript(folder), Transcript(folder, "other")
     deleted.prompt(1, "forget this")
     deleted.answer(1, say("Forgotten."))
-    tell(connection, "SessionEnd", deleted, reason="other")
-    eventually(lambda: len(messages(connection)) == 2, "it is read")
-    connection.call("session.delete", id=SESSION)
+    tell(rpc, "SessionEnd", deleted, reason="other")
+    eventually(lambda: len(messages(rpc)) == 2, "it is read")
+    rpc.call("session.delete", id=SESSION)
     event = {
         "hook_event_name": "SubagentStop",
         "session_id": "other",
         "cwd": "/w",
         "transcript_path": str(deleted.path),
     }
-    connection.call("hook.event", harness="claude-code", event=event)
+    rpc.call("hook.event", harness="claude-code", event=event)
     other.prompt(2, "hello")
-    tell(connection, "Stop", other)
-    eventually(lambda: len(messages(connection, "other")) == 1, "the next one is read")
-    assert messages(connection) == []
+    tell(rpc, "Stop", other)
+    eventually(lambda: len(messages(rpc, "other")) == 1, "the next one is read")
+    assert messages(rpc) == []

@@ -25,77 +25,77 @@ def fill(connection: RawConnection, count: int) -> None:
         connection.call("events.batch", events=events)
 
 
-def test_vacuum_gives_back_the_space_of_what_was_deleted(connection: RawConnection) -> None:
-    fill(connection, 3000)
-    connection.call("session.delete", id="s")
-    before = connection.call("daemon.status")["sizes"]
+def test_vacuum_gives_back_the_space_of_what_was_deleted(rpc: RawConnection) -> None:
+    fill(rpc, 3000)
+    rpc.call("session.delete", id="s")
+    before = rpc.call("daemon.status")["sizes"]
     assert before["free"] > 3_000_000
-    job = finished(connection, connection.call("db.vacuum")["jobId"])
+    job = finished(rpc, rpc.call("db.vacuum")["jobId"])
     assert (job["state"], job["error"]) == ("done", None)
-    after = connection.call("daemon.status")["sizes"]
+    after = rpc.call("daemon.status")["sizes"]
     assert after["free"] == 0
     assert job["result"]["freedBytes"] == before["database"] - after["database"] > 3_000_000
 
 
-def test_progress_is_told_to_the_connection_that_began_the_job(connection: RawConnection) -> None:
-    job_id = connection.call("db.check")["jobId"]
-    job = finished(connection, job_id)
+def test_progress_is_told_to_the_connection_that_began_the_job(rpc: RawConnection) -> None:
+    job_id = rpc.call("db.check")["jobId"]
+    job = finished(rpc, job_id)
     assert job["result"] == {"ok": True, "problems": []}
-    connection.call("health")
-    told = [note["params"] for note in connection.notifications if note["method"] == "$/progress"]
+    rpc.call("health")
+    told = [note["params"] for note in rpc.notifications if note["method"] == "$/progress"]
     assert told[-1] == job
     assert {note["id"] for note in told} == {job_id}
 
 
-def test_a_job_is_cancelled_between_two_of_its_steps(connection: RawConnection) -> None:
-    fill(connection, 6000)
-    connection.call("session.delete", id="s")
-    job_id = connection.call("db.vacuum")["jobId"]
-    reply = connection.request("job.cancel", {"id": job_id})
-    job = finished(connection, job_id)
+def test_job_is_cancelled_between_two_of_its_steps(rpc: RawConnection) -> None:
+    fill(rpc, 6000)
+    rpc.call("session.delete", id="s")
+    job_id = rpc.call("db.vacuum")["jobId"]
+    reply = rpc.request("job.cancel", {"id": job_id})
+    job = finished(rpc, job_id)
     assert job["state"] == "cancelled" or reply["error"]["code"] == 4009  # it may have been quicker than we
-    assert connection.request("job.cancel", {"id": job_id})["error"]["code"] == 4009
-    assert connection.request("job.status", {"id": "nope"})["error"]["code"] == 4004
-    assert connection.call("job.list")[0]["id"] == job_id
-    assert connection.call("health")["ok"]
+    assert rpc.request("job.cancel", {"id": job_id})["error"]["code"] == 4009
+    assert rpc.request("job.status", {"id": "nope"})["error"]["code"] == 4004
+    assert rpc.call("job.list")[0]["id"] == job_id
+    assert rpc.call("health")["ok"]
 
 
-def test_a_job_that_a_kill_interrupted_is_not_running_after_the_next_start(daemon: DaemonProcess) -> None:
-    daemon.kill()
-    raw = apsw.Connection(str(daemon.database))
+def test_job_that_a_kill_interrupted_is_not_running_after_the_next_start(fresh_daemon: DaemonProcess) -> None:
+    fresh_daemon.kill()
+    raw = apsw.Connection(str(fresh_daemon.database))
     raw.execute("INSERT INTO jobs (id, kind, state, created_at) VALUES ('j', 'vacuum', 'running', 1)")
     raw.close()
-    daemon.close()
-    with running_daemon(daemon.home) as again, again.connect() as connection:
+    fresh_daemon.close()
+    with running_daemon(fresh_daemon.home) as again, again.connect() as connection:
         job = connection.call("job.status", id="j")
     assert job["state"] == "failed"
     assert "stopped" in job["error"]
 
 
-def test_rolling_back_refuses_events_until_the_schema_is_back(daemon: DaemonProcess, connection: RawConnection) -> None:
-    connection.call("upsertSession", session={"id": "s"})
-    rolled = connection.call("db.rollback")
+def test_rolling_back_refuses_events_until_the_schema_is_back(fresh_daemon: DaemonProcess, rpc: RawConnection) -> None:
+    rpc.call("upsertSession", session={"id": "s"})
+    rolled = rpc.call("db.rollback")
     assert rolled["toVersion"] == rolled["fromVersion"] - 1
     copy = apsw.Connection(rolled["backup"])
     assert list(copy.execute("SELECT id FROM sessions")) == [("s",)]
     copy.close()
-    refused = connection.request("upsertSession", {"session": {"id": "t"}})["error"]
+    refused = rpc.request("upsertSession", {"session": {"id": "t"}})["error"]
     assert (refused["code"], refused["data"]["retry"]) == (5001, "spool")
-    assert "db migrate" in connection.call("health")["problem"]
-    migrated = connection.call("db.migrate")
+    assert "db migrate" in rpc.call("health")["problem"]
+    migrated = rpc.call("db.migrate")
     assert migrated["toVersion"] == rolled["fromVersion"]
-    assert connection.call("health")["ok"]
-    connection.call("upsertSession", session={"id": "t"})
-    assert connection.call("db.migrate")["applied"] == []
+    assert rpc.call("health")["ok"]
+    rpc.call("upsertSession", session={"id": "t"})
+    assert rpc.call("db.migrate")["applied"] == []
 
 
-def test_a_newer_database_is_refused_with_a_reason_and_left_alone(daemon: DaemonProcess) -> None:
-    daemon.stop()
-    raw = apsw.Connection(str(daemon.database))
+def test_newer_database_is_refused_with_a_reason_and_left_alone(fresh_daemon: DaemonProcess) -> None:
+    fresh_daemon.stop()
+    raw = apsw.Connection(str(fresh_daemon.database))
     raw.execute("INSERT INTO _migrations (version, name, checksum, applied_at) VALUES (9999, 'x', 'x', 1)")
     raw.close()
-    daemon.close()
-    with running_daemon(daemon.home) as again, again.connect() as connection:
+    fresh_daemon.close()
+    with running_daemon(fresh_daemon.home) as again, again.connect() as connection:
         health = connection.call("health")
         assert health["ok"] is False
         assert "9999" in health["problem"]

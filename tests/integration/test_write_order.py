@@ -1,6 +1,7 @@
 """Single events go before bulk work, in the order of their connection; long reads keep nobody waiting."""
 
 import select
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -12,8 +13,9 @@ import pytest
 from helpers.daemon import DaemonProcess, RawConnection
 
 from clankers_protocol.errors import DeadlineExceeded
-from clankersd.db import Db, Store, write_queue
+from clankersd.db import Db, Store, commit_priority, write_queue
 from clankersd.db import store as store_module
+from clankersd.db.file_guard import FileGuard
 
 pytestmark = pytest.mark.anyio
 
@@ -175,3 +177,70 @@ def test_event_is_answered_before_a_large_batch_of_another_connection(shared_dae
 
 def _has_reply(connection: RawConnection) -> bool:
     return bool(select.select([connection.socket], [], [], 0)[0])
+
+
+async def test_single_write_that_arrives_during_bulk_writes_is_in_their_commit(tmp_path: Path) -> None:
+    async with open_store(tmp_path) as store, anyio.create_task_group() as tasks:
+        started, arrived = threading.Event(), threading.Event()
+
+        def wait_for_single(_db: Db) -> None:
+            started.set()
+            assert arrived.wait(30)
+
+        tasks.start_soon(store.write_all, [wait_for_single, note("bulk")])
+        await anyio.to_thread.run_sync(started.wait, 30)
+        commits = store.queue.counts.commits
+        async with anyio.create_task_group() as singles:
+            singles.start_soon(store.write, note("single"))
+            await anyio.lowlevel.checkpoint()
+            arrived.set()
+        assert store.queue.counts.commits == commits + 1
+
+
+async def test_reader_causes_no_checkpoint_after_each_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "CHECKPOINT_PAGES", 10)
+    checkpoints = 0
+    checkpoint = FileGuard.checkpoint
+
+    def count(guard: FileGuard, db: Db) -> None:
+        nonlocal checkpoints
+        checkpoints += 1
+        checkpoint(guard, db)
+
+    monkeypatch.setattr(FileGuard, "checkpoint", count)
+    reading, done = threading.Event(), threading.Event()
+
+    def read(db: Db) -> None:
+        db.value("SELECT count(*) FROM notes")
+        reading.set()
+        assert done.wait(30)
+
+    async with open_store(tmp_path) as store, anyio.create_task_group() as tasks:
+        tasks.start_soon(store.snapshot_read, read)
+        await anyio.to_thread.run_sync(reading.wait, 30)
+        try:
+            await store.write(note("text" * 20_000))  # more pages than a checkpoint waits for
+            before = checkpoints
+            for number in range(10):
+                await store.write(note(f"small {number}"))
+                await store.read(lambda db: db.value("SELECT 1"))
+            assert checkpoints - before <= 4  # and not one for each commit
+        finally:
+            done.set()
+
+
+def test_bulk_work_waits_while_a_commit_runs_its_statements() -> None:
+    order: list[str] = []
+
+    def prepare() -> None:
+        commit_priority.yield_to_commits()
+        order.append("bulk")
+
+    with commit_priority.statements_first():
+        worker = threading.Thread(target=prepare)
+        worker.start()
+        order.append("statements")
+        commit_priority.begin_disk_write()
+        worker.join(30)
+        order.append("disk")
+    assert order == ["statements", "bulk", "disk"]

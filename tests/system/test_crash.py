@@ -2,6 +2,7 @@
 
 import random
 import time
+from functools import partial
 from pathlib import Path
 
 from helpers.daemon import DaemonProcess
@@ -23,7 +24,7 @@ def test_no_acknowledged_write_is_lost_to_kill_9_under_load(home: Path) -> None:
             with daemon.connect() as connection:
                 assert connection.call("health")["problem"] is None, f"round {number}, seed {seed}"
             writers = writing(daemon, CONNECTIONS, f"r{number}")
-            eventually(lambda writers=writers: all_have_begun(writers), "every connection has an acknowledgement")
+            eventually(partial(all_have_begun, writers), "every connection has an acknowledgement")
             time.sleep(chance.uniform(0, 0.4))
             daemon.kill()
             daemon.close()

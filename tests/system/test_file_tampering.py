@@ -6,11 +6,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import apsw
 import pytest
-from helpers.daemon import DaemonProcess, running_daemon
+from helpers.daemon import DaemonProcess, RawConnection, running_daemon
 from helpers.documents import finished
 from helpers.schedules import create, ended, make_due, wake
 from helpers.store import message, upsert
@@ -147,7 +148,7 @@ def test_acknowledged_events_survive_changes_of_the_log(home: Path) -> None:
         writers = writing(daemon, 2, "w")
         for change in (delete("-wal"), delete("-shm"), delete("-wal", "-shm"), replace_wal):
             before = counts(writers)
-            eventually(lambda before=before: have_grown(writers, before), "events are stored")
+            eventually(partial(have_grown, writers, before), "events are stored")
             change(daemon.database)
         before = counts(writers)
         eventually(lambda: have_grown(writers, before), "events are stored after the last change")
@@ -158,6 +159,10 @@ def test_acknowledged_events_survive_changes_of_the_log(home: Path) -> None:
         daemon.kill()
     assert promised <= stored(daemon.database)
     assert full_check(daemon.database) == "ok"
+
+
+def is_stored(connection: RawConnection, name: str) -> bool:
+    return "error" not in upsert(connection, name)
 
 
 def have_grown(writers: list[Writer], before: list[int]) -> bool:
@@ -185,9 +190,7 @@ def test_truncated_files_are_replaced_by_what_the_daemon_still_holds(home: Path)
         for number, truncate in enumerate((empty_database, truncate_wal)):  # opened again, it has cached only the log
             promised |= store_many(daemon, f"round{number}")
             truncate(daemon.database)
-            eventually(
-                lambda number=number: "error" not in upsert(connection, f"new{number}"), "the daemon stores again"
-            )
+            eventually(partial(is_stored, connection, f"new{number}"), "the daemon stores again")
             promised.add(f"new{number}")
             notes = connection.call("health")["warnings"]
             assert sum("truncated" in note for note in notes) == number + 1, notes

@@ -1,14 +1,11 @@
 """Whatever arrives on the socket, the daemon answers it or hangs up; it neither dies nor blames itself."""
 
 import json
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from helpers.daemon import DaemonProcess, RawConnection, running_daemon
+from helpers.daemon import DaemonProcess, RawConnection
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -21,12 +18,6 @@ INTERNAL_ERROR = -32603
 SPARED = {"db.rollback"}
 
 searching = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-
-
-@pytest.fixture(scope="module")
-def fuzzed() -> Iterator[DaemonProcess]:
-    with tempfile.TemporaryDirectory(prefix="clk-") as folder, running_daemon(Path(folder)) as process:
-        yield process
 
 
 def exchange(daemon: DaemonProcess, data: bytes) -> list[Any]:
@@ -110,38 +101,40 @@ messages = real_calls | unreal_calls | anything | st.lists(real_calls | unreal_c
 
 @searching
 @given(data=st.binary(max_size=300))
-def test_random_bytes(fuzzed: DaemonProcess, data: bytes) -> None:
-    assert_well(fuzzed, exchange(fuzzed, data))
+def test_random_bytes(shared_daemon: DaemonProcess, data: bytes) -> None:
+    assert_well(shared_daemon, exchange(shared_daemon, data))
 
 
 @searching
 @given(body=st.binary(max_size=300), length=st.integers(-5, 400) | st.integers(10**6, 10**30))
-def test_random_bodies_in_frames_that_announce_any_length(fuzzed: DaemonProcess, body: bytes, length: int) -> None:
-    assert_well(fuzzed, exchange(fuzzed, b"Content-Length: %d\r\n\r\n%b" % (length, body)))
+def test_random_bodies_in_frames_that_announce_any_length(
+    shared_daemon: DaemonProcess, body: bytes, length: int
+) -> None:
+    assert_well(shared_daemon, exchange(shared_daemon, b"Content-Length: %d\r\n\r\n%b" % (length, body)))
 
 
 @searching
 @given(bodies=st.lists(st.binary(max_size=100), max_size=6))
-def test_random_bodies_in_good_frames_are_answered_every_one(fuzzed: DaemonProcess, bodies: list[bytes]) -> None:
+def test_random_bodies_in_good_frames_are_answered_every_one(shared_daemon: DaemonProcess, bodies: list[bytes]) -> None:
     framed = [frame(body) for body in bodies]
-    replies = exchange(fuzzed, b"".join(framed))
-    assert_well(fuzzed, replies)
+    replies = exchange(shared_daemon, b"".join(framed))
+    assert_well(shared_daemon, replies)
 
 
 @settings(searching, max_examples=500)
 @given(sent=st.lists(messages, min_size=1, max_size=5))
-def test_random_messages(fuzzed: DaemonProcess, sent: list[Any]) -> None:
+def test_random_messages(shared_daemon: DaemonProcess, sent: list[Any]) -> None:
     data = b"".join(frame(json.dumps(message).encode()) for message in sent)
-    assert_well(fuzzed, exchange(fuzzed, data))
+    assert_well(shared_daemon, exchange(shared_daemon, data))
 
 
 @settings(searching, max_examples=500)
 @given(call=real_calls)
 def test_every_call_of_a_real_method_is_answered_whatever_its_parameters(
-    fuzzed: DaemonProcess, call: dict[str, Any]
+    shared_daemon: DaemonProcess, call: dict[str, Any]
 ) -> None:
-    replies = exchange(fuzzed, frame(json.dumps(call).encode()))
-    assert_well(fuzzed, replies)
+    replies = exchange(shared_daemon, frame(json.dumps(call).encode()))
+    assert_well(shared_daemon, replies)
     assert call["id"] in [reply.get("id") for reply in replies]
 
 
@@ -171,8 +164,8 @@ def test_every_call_of_a_real_method_is_answered_whatever_its_parameters(
     ],
     ids=lambda body: repr(body[:40]),
 )
-def test_known_ugly_bodies(fuzzed: DaemonProcess, body: bytes) -> None:
-    assert_well(fuzzed, exchange(fuzzed, frame(body)))
+def test_known_ugly_bodies(shared_daemon: DaemonProcess, body: bytes) -> None:
+    assert_well(shared_daemon, exchange(shared_daemon, frame(body)))
 
 
 @pytest.mark.parametrize(
@@ -189,7 +182,7 @@ def test_known_ugly_bodies(fuzzed: DaemonProcess, body: bytes) -> None:
     ],
     ids=lambda header: repr(header[:30]),
 )
-def test_a_bad_header_ends_its_connection_only(fuzzed: DaemonProcess, header: bytes) -> None:
-    with fuzzed.connect() as other:
-        assert_well(fuzzed, exchange(fuzzed, header))
+def test_bad_header_ends_its_connection_only(shared_daemon: DaemonProcess, header: bytes) -> None:
+    with shared_daemon.connect() as other:
+        assert_well(shared_daemon, exchange(shared_daemon, header))
         assert other.call("health")["ok"]

@@ -29,25 +29,25 @@ def begin_endless_query(connection: RawConnection) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_with_exit_code_0_and_removes_the_socket(daemon: DaemonProcess, number: int) -> None:
-    with daemon.connect() as connection:
+def test_signal_ends_it_with_exit_code_0_and_removes_the_socket(fresh_daemon: DaemonProcess, number: int) -> None:
+    with fresh_daemon.connect() as connection:
         connection.call("upsertMessage", message={"id": "m", "sessionId": "s"})
-        daemon.signal(number)
-        assert daemon.wait() == 0
+        fresh_daemon.signal(number)
+        assert fresh_daemon.wait() == 0
         assert connection.receive() is None
-    assert not daemon.socket_path.exists()
-    assert stored(daemon.database) == {"m"}
-    assert daemon.errors() == "" or "Traceback" not in daemon.errors()
+    assert not fresh_daemon.socket_path.exists()
+    assert stored(fresh_daemon.database) == {"m"}
+    assert fresh_daemon.errors() == "" or "Traceback" not in fresh_daemon.errors()
 
 
-def test_after_a_clean_end_everything_is_in_the_one_file(daemon: DaemonProcess) -> None:
-    with daemon.connect() as connection:
+def test_after_a_clean_end_everything_is_in_the_one_file(fresh_daemon: DaemonProcess) -> None:
+    with fresh_daemon.connect() as connection:
         connection.call("upsertMessage", message={"id": "m", "sessionId": "s"})
-    assert daemon.stop() == 0
-    assert sorted(path.name for path in daemon.data.glob("clankers.db-*")) == []
+    assert fresh_daemon.stop() == 0
+    assert sorted(path.name for path in fresh_daemon.data.glob("clankers.db-*")) == []
 
 
-def test_a_request_in_flight_is_answered_before_the_end(home: Path) -> None:
+def test_request_in_flight_is_answered_before_the_end(home: Path) -> None:
     with running_daemon(home, CLANKERS_QUERY_SECONDS="1") as daemon, daemon.connect() as connection:
         begin_endless_query(connection)
         daemon.signal(signal.SIGTERM)
@@ -57,36 +57,36 @@ def test_a_request_in_flight_is_answered_before_the_end(home: Path) -> None:
         assert daemon.wait() == 0
 
 
-def test_a_request_that_takes_too_long_does_not_keep_it_from_ending(home: Path) -> None:
+def test_request_that_takes_too_long_does_not_keep_it_from_ending(home: Path) -> None:
     with running_daemon(home, CLANKERS_QUERY_SECONDS="60") as daemon, daemon.connect() as connection:
         begin_endless_query(connection)
         daemon.signal(signal.SIGTERM)
         assert daemon.wait(timeout=30) == 0  # half of what the query may take
 
 
-def test_somebody_who_reads_the_file_does_not_keep_it_from_ending(daemon: DaemonProcess) -> None:
-    with daemon.connect() as connection:
+def test_somebody_who_reads_the_file_does_not_keep_it_from_ending(fresh_daemon: DaemonProcess) -> None:
+    with fresh_daemon.connect() as connection:
         upsert(connection, "first")
-        reader = apsw.Connection(str(daemon.database), flags=apsw.SQLITE_OPEN_READONLY)
+        reader = apsw.Connection(str(fresh_daemon.database), flags=apsw.SQLITE_OPEN_READONLY)
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM messages").fetchall()
         upsert(connection, "second")
-    assert daemon.stop() == 0
+    assert fresh_daemon.stop() == 0
     reader.close()
-    assert {"first", "second"} <= stored(daemon.database)
+    assert {"first", "second"} <= stored(fresh_daemon.database)
 
 
-def test_every_write_acknowledged_before_the_end_is_stored(daemon: DaemonProcess) -> None:
-    writers = writing(daemon, 4, "")
+def test_every_write_acknowledged_before_the_end_is_stored(fresh_daemon: DaemonProcess) -> None:
+    writers = writing(fresh_daemon, 4, "")
     eventually(lambda: all(writer.acknowledged for writer in writers), "all connections write")
-    assert daemon.stop() == 0
+    assert fresh_daemon.stop() == 0
     for writer in writers:
         writer.join()
     assert not [refused for writer in writers for refused in writer.refused]
-    assert acknowledged(writers) <= stored(daemon.database)
+    assert acknowledged(writers) <= stored(fresh_daemon.database)
 
 
-def test_a_second_signal_does_not_wait_for_what_is_in_flight(home: Path) -> None:
+def test_second_signal_does_not_wait_for_what_is_in_flight(home: Path) -> None:
     with running_daemon(home, CLANKERS_QUERY_SECONDS="60") as daemon, daemon.connect() as connection:
         begin_endless_query(connection)
         daemon.signal(signal.SIGTERM)
@@ -112,22 +112,22 @@ def setting(connection: RawConnection, key: str) -> tuple[object, str]:
     return next((one["value"], one["origin"]) for one in settings if one["key"] == key)
 
 
-def test_sighup_reads_the_configuration_again(home: Path, daemon: DaemonProcess) -> None:
-    with daemon.connect() as connection:
+def test_sighup_reads_the_configuration_again(home: Path, fresh_daemon: DaemonProcess) -> None:
+    with fresh_daemon.connect() as connection:
         assert setting(connection, "log_level") == ("info", "default")
         (home / "clankers.toml").write_text('log_level = "debug"\n')
-        daemon.signal(signal.SIGHUP)
+        fresh_daemon.signal(signal.SIGHUP)
         eventually(lambda: setting(connection, "log_level") == ("debug", "file"), "the new level is in force")
 
 
-def test_sighup_with_a_wrong_configuration_keeps_the_one_in_force(home: Path, daemon: DaemonProcess) -> None:
-    with daemon.connect() as connection:
+def test_sighup_with_a_wrong_configuration_keeps_the_one_in_force(home: Path, fresh_daemon: DaemonProcess) -> None:
+    with fresh_daemon.connect() as connection:
         (home / "clankers.toml").write_text('log_level = "debug"\n')
-        daemon.signal(signal.SIGHUP)
+        fresh_daemon.signal(signal.SIGHUP)
         eventually(lambda: setting(connection, "log_level") == ("debug", "file"), "the new level is in force")
         (home / "clankers.toml").write_text('log_level = "loud"\n')
-        daemon.signal(signal.SIGHUP)
-        eventually(lambda: "loud" in logged(daemon), "the log names the wrong value")
+        fresh_daemon.signal(signal.SIGHUP)
+        eventually(lambda: "loud" in logged(fresh_daemon), "the log names the wrong value")
         assert setting(connection, "log_level") == ("debug", "file")
 
 
@@ -139,7 +139,7 @@ def logged(daemon: DaemonProcess) -> str:
     ("text", "named"),
     [('log_level = "loud"', "loud"), ("log_levle = 1", "log_levle"), ("log_level = ", "clankers.toml")],
 )
-def test_a_wrong_configuration_ends_the_start_with_78_and_names_it(home: Path, text: str, named: str) -> None:
+def test_wrong_configuration_ends_the_start_with_78_and_names_it(home: Path, text: str, named: str) -> None:
     daemon = DaemonProcess(home)
     (home / "clankers.toml").write_text(text)
     daemon.start(wait=False)
@@ -191,18 +191,18 @@ except (BrokenPipeError, ConnectionResetError):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_a_peer_of_another_user_is_refused(home: Path, daemon: DaemonProcess) -> None:
-    for folder in (home, daemon.data):
+def test_peer_of_another_user_is_refused(home: Path, fresh_daemon: DaemonProcess) -> None:
+    for folder in (home, fresh_daemon.data):
         folder.chmod(0o755)
-    daemon.socket_path.chmod(0o666)
+    fresh_daemon.socket_path.chmod(0o666)
     asked = subprocess.run(
-        [sys.executable, "-c", ASK_AS_NOBODY, str(daemon.socket_path)],
+        [sys.executable, "-c", ASK_AS_NOBODY, str(fresh_daemon.socket_path)],
         capture_output=True,
         text=True,
         check=True,
     )
     assert asked.stdout.strip() == "refused"
-    with daemon.connect() as connection:
+    with fresh_daemon.connect() as connection:
         assert connection.call("health")["ok"]
 
 
@@ -222,7 +222,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-def test_the_wheel_holds_migrations_and_service_files(wheel: Path) -> None:
+def test_wheel_holds_migrations_and_service_files(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     expected = {
         "clankersd/main.py",
@@ -238,7 +238,7 @@ def test_the_wheel_holds_migrations_and_service_files(wheel: Path) -> None:
     assert not [name for name in names if name.startswith(("tests/", "docs/"))]
 
 
-def test_the_installed_wheel_has_its_commands_and_a_daemon_that_answers(
+def test_installed_wheel_has_its_commands_and_a_daemon_that_answers(
     wheel: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     python = install(wheel, tmp_path / "venv")

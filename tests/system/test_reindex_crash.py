@@ -145,7 +145,7 @@ def assert_no_leftovers(daemon: DaemonProcess, connection: RawConnection, where:
 
     def swept() -> bool:
         states = connection.call("query", sql="SELECT state FROM index_generations")["rows"]
-        return states == [["live"]]
+        return bool(states == [["live"]])
 
     eventually(swept, f"what was begun is swept away, {where}")
     stale = "SELECT count(*) FROM chunks WHERE chunking NOT IN (SELECT chunking FROM index_generations)"

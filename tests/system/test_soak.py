@@ -28,18 +28,18 @@ def descriptors(pid: int) -> int:
 
 @pytest.mark.timeout(400)
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
-def test_memory_log_and_descriptors_stay_bounded_over_200000_events(daemon: DaemonProcess) -> None:
-    assert daemon.process
-    pid = daemon.process.pid
+def test_memory_log_and_descriptors_stay_bounded_over_200000_events(fresh_daemon: DaemonProcess) -> None:
+    assert fresh_daemon.process
+    pid = fresh_daemon.process.pid
     descriptors_before = descriptors(pid)
     memory: list[int] = []
     largest_wal = 0
     sent = 0
-    connections = [daemon.connect(60) for _ in range(3)]
+    connections = [fresh_daemon.connect(60) for _ in range(3)]
     while sent < EVENTS:
         sent += store_round(connections, sent)
         memory.append(resident(pid))
-        largest_wal = max(largest_wal, Path(f"{daemon.database}-wal").stat().st_size)
+        largest_wal = max(largest_wal, Path(f"{fresh_daemon.database}-wal").stat().st_size)
     status = connections[0].call("daemon.status")
     for connection in connections:
         connection.socket.close()
@@ -71,14 +71,14 @@ def one(name: str) -> dict[str, Any]:
     return message(name, session=f"s{name[:-3]}", text=TEXT)
 
 
-def test_descriptors_are_given_back_after_a_thousand_connections(daemon: DaemonProcess) -> None:
-    assert daemon.process
-    pid = daemon.process.pid
-    with daemon.connect() as connection:
+def test_descriptors_are_given_back_after_a_thousand_connections(fresh_daemon: DaemonProcess) -> None:
+    assert fresh_daemon.process
+    pid = fresh_daemon.process.pid
+    with fresh_daemon.connect() as connection:
         connection.call("health")
     before = descriptors(pid)
     for number in range(1000):
-        with daemon.connect() as connection:
+        with fresh_daemon.connect() as connection:
             if number % 2:
                 connection.call("health")
             else:

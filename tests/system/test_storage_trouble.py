@@ -64,7 +64,7 @@ def small_disk(home: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
-def test_a_full_disk_is_refused_until_there_is_space_again(small_disk: Path) -> None:
+def test_full_disk_is_refused_until_there_is_space_again(small_disk: Path) -> None:
     filler = small_disk / "filler"
     filler.write_bytes(b"x" * 8_000_000)
     with running_daemon(small_disk) as daemon, daemon.connect() as connection:
@@ -80,7 +80,7 @@ def test_a_full_disk_is_refused_until_there_is_space_again(small_disk: Path) -> 
         assert daemon.stop() == 0
 
 
-def test_a_disk_that_is_full_to_the_last_byte_does_not_end_the_daemon(small_disk: Path) -> None:
+def test_disk_that_is_full_to_the_last_byte_does_not_end_the_daemon(small_disk: Path) -> None:
     with running_daemon(small_disk) as daemon, daemon.connect() as connection:
         assert "error" not in upsert(connection, "before")
         filler = small_disk / "filler"
@@ -104,7 +104,7 @@ def fill_to_the_brim(path: Path) -> None:
                 size //= 2
 
 
-def test_a_limit_on_the_size_of_files_is_refused_like_a_full_disk(home: Path) -> None:
+def test_limit_on_the_size_of_files_is_refused_like_a_full_disk(home: Path) -> None:
     with running_daemon(home) as daemon, daemon.connect() as connection:
         assert daemon.process
         pid = daemon.process.pid
@@ -135,7 +135,7 @@ def read_only(path: Path) -> Iterator[None]:
         subprocess.run(["chattr", "-i", str(path)], check=True)
 
 
-def test_a_read_only_file_is_refused_until_it_can_be_written(home: Path) -> None:
+def test_read_only_file_is_refused_until_it_can_be_written(home: Path) -> None:
     with database_with(home, "before") as database, DaemonHandle(home) as daemon:
         with read_only(database):
             daemon.start()
@@ -147,7 +147,7 @@ def test_a_read_only_file_is_refused_until_it_can_be_written(home: Path) -> None
         assert stored(database) == {"before", "after"}
 
 
-def test_a_file_that_is_no_database_is_left_as_it_is(home: Path) -> None:
+def test_file_that_is_no_database_is_left_as_it_is(home: Path) -> None:
     garbage = b"not a database " * 8000
     with DaemonHandle(home) as daemon:
         daemon.data.mkdir(mode=0o700)
@@ -160,7 +160,7 @@ def test_a_file_that_is_no_database_is_left_as_it_is(home: Path) -> None:
         assert daemon.database.read_bytes() == garbage
 
 
-def test_a_good_file_put_in_the_place_of_a_bad_one_is_taken_up(home: Path) -> None:
+def test_good_file_put_in_the_place_of_a_bad_one_is_taken_up(home: Path) -> None:
     with database_with(home, "before") as database, DaemonHandle(home) as daemon:
         good = home / "good.db"
         database.rename(good)
@@ -174,7 +174,7 @@ def test_a_good_file_put_in_the_place_of_a_bad_one_is_taken_up(home: Path) -> No
         assert stored(database) == {"before", "after"}
 
 
-def test_a_damaged_page_is_refused_until_a_good_file_is_in_place(home: Path) -> None:
+def test_damaged_page_is_refused_until_a_good_file_is_in_place(home: Path) -> None:
     names = [f"before-{number}" for number in range(300)]
     with database_with(home, *names) as database, DaemonHandle(home) as daemon:
         good = home / "good.db"
@@ -194,39 +194,43 @@ def test_a_damaged_page_is_refused_until_a_good_file_is_in_place(home: Path) -> 
 def damage(database: Path, table: str) -> None:
     """Overwrite the page at the root of the table."""
     db = apsw.Connection(str(database), flags=apsw.SQLITE_OPEN_READONLY)
-    (page,) = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = ?", (table,)).fetchone()
-    (size,) = db.execute("PRAGMA page_size").fetchone()
+    [(page,)] = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = ?", (table,)).fetchall()
+    [(size,)] = db.execute("PRAGMA page_size").fetchall()
     db.close()
+    assert isinstance(page, int)
+    assert isinstance(size, int)
     with database.open("r+b") as file:
         file.seek((page - 1) * size)
         file.write(b"\xa5" * size)
 
 
 @pytest.mark.parametrize("suffixes", [[""], ["", "-wal", "-shm"]], ids=["database only", "with its log"])
-def test_a_deleted_file_is_refused_and_ensure_db_makes_a_new_one(daemon: DaemonProcess, suffixes: list[str]) -> None:
-    with daemon.connect() as connection:
+def test_deleted_file_is_refused_and_ensure_db_makes_a_new_one(
+    fresh_daemon: DaemonProcess, suffixes: list[str]
+) -> None:
+    with fresh_daemon.connect() as connection:
         assert "error" not in upsert(connection, "before")
         for suffix in suffixes:
-            Path(f"{daemon.database}{suffix}").unlink(missing_ok=True)
+            Path(f"{fresh_daemon.database}{suffix}").unlink(missing_ok=True)
         assert_refused(upsert(connection, "refused"))
         assert_in_trouble(connection, "deleted")
-        assert connection.call("ensureDb") == {"dbPath": str(daemon.database), "created": True}
+        assert connection.call("ensureDb") == {"dbPath": str(fresh_daemon.database), "created": True}
         assert connection.call("health")["ok"]
         assert "error" not in upsert(connection, "after")
         assert connection.call("ensureDb")["created"] is False
-    assert stored(daemon.database) == {"after"}
+    assert stored(fresh_daemon.database) == {"after"}
 
 
-def test_a_file_moved_away_and_back_is_taken_up_again(home: Path, daemon: DaemonProcess) -> None:
+def test_file_moved_away_and_back_is_taken_up_again(home: Path, fresh_daemon: DaemonProcess) -> None:
     away = home / "away.db"
-    with daemon.connect() as connection:
+    with fresh_daemon.connect() as connection:
         assert "error" not in upsert(connection, "before")
-        daemon.database.rename(away)
+        fresh_daemon.database.rename(away)
         assert_refused(upsert(connection, "refused"))
-        away.rename(daemon.database)
+        away.rename(fresh_daemon.database)
         eventually(stores_again(connection, "after"), "the daemon stores again")
         assert connection.call("health")["ok"]
-    assert {"before", "after"} <= stored(daemon.database)
+    assert {"before", "after"} <= stored(fresh_daemon.database)
 
 
 def test_another_file_put_in_place_while_running_is_taken_up_as_it_is(home: Path) -> None:
@@ -256,18 +260,18 @@ def locked(database: Path) -> Iterator[None]:
         other.close()
 
 
-def test_a_file_locked_by_another_program_is_refused_until_it_lets_go(daemon: DaemonProcess) -> None:
-    with daemon.connect() as connection, daemon.connect() as another:
+def test_file_locked_by_another_program_is_refused_until_it_lets_go(fresh_daemon: DaemonProcess) -> None:
+    with fresh_daemon.connect() as connection, fresh_daemon.connect() as another:
         assert "error" not in upsert(connection, "before")
-        with locked(daemon.database):
+        with locked(fresh_daemon.database):
             assert_refused(upsert(connection, "refused"))
             assert_in_trouble(another, "locked")
         eventually(lambda: another.call("health")["ok"], "health is well again by itself")
         assert "error" not in upsert(connection, "after")
-    assert stored(daemon.database) == {"before", "after"}
+    assert stored(fresh_daemon.database) == {"before", "after"}
 
 
-def test_a_file_locked_at_the_start_is_taken_up_when_the_lock_goes(home: Path) -> None:
+def test_file_locked_at_the_start_is_taken_up_when_the_lock_goes(home: Path) -> None:
     with database_with(home, "before") as database, DaemonHandle(home) as daemon:
         with locked(database):
             daemon.start()

@@ -10,7 +10,7 @@ from helpers.daemon import DaemonProcess, running_daemon
 
 
 @pytest.fixture
-def second(home: Path, daemon: DaemonProcess) -> DaemonProcess:
+def second(home: Path, fresh_daemon: DaemonProcess) -> DaemonProcess:
     return DaemonProcess(home)
 
 
@@ -24,42 +24,44 @@ def refusal(process: DaemonProcess, *flags: str) -> str:
         process.close()
 
 
-def test_a_second_daemon_on_the_same_database_exits_and_says_why(daemon: DaemonProcess, second: DaemonProcess) -> None:
+def test_second_daemon_on_the_same_database_exits_and_says_why(
+    fresh_daemon: DaemonProcess, second: DaemonProcess
+) -> None:
     said = refusal(second)
     assert "another clankersd" in said
     assert "Traceback" not in said
 
 
-def test_the_first_daemon_is_unharmed_by_a_second(daemon: DaemonProcess, second: DaemonProcess) -> None:
-    with daemon.connect() as connection:
+def test_first_daemon_is_unharmed_by_a_second(fresh_daemon: DaemonProcess, second: DaemonProcess) -> None:
+    with fresh_daemon.connect() as connection:
         connection.call("upsertMessage", message={"id": "before", "sessionId": "s"})
         refusal(second)
         connection.call("upsertMessage", message={"id": "after", "sessionId": "s"})
-    with daemon.connect() as another:
+    with fresh_daemon.connect() as another:
         found = another.call("message.list", sessionId="s")["messages"]
         assert {one["id"] for one in found} == {"before", "after"}
 
 
-def test_a_second_daemon_on_the_same_database_is_refused_at_another_socket_too(
-    home: Path, daemon: DaemonProcess, second: DaemonProcess
+def test_second_daemon_on_the_same_database_is_refused_at_another_socket_too(
+    home: Path, fresh_daemon: DaemonProcess, second: DaemonProcess
 ) -> None:
     elsewhere = home / "elsewhere.sock"
     assert "another clankersd" in refusal(second, "--socket", str(elsewhere))
     assert not elsewhere.exists()
 
 
-def test_a_second_daemon_on_another_database_does_not_take_the_first_ones_socket(
-    home: Path, daemon: DaemonProcess, second: DaemonProcess
+def test_second_daemon_on_another_database_does_not_take_the_first_ones_socket(
+    home: Path, fresh_daemon: DaemonProcess, second: DaemonProcess
 ) -> None:
     refusal(second, "--db-path", str(home / "other.db"))
-    with daemon.connect() as connection:
+    with fresh_daemon.connect() as connection:
         status = connection.call("daemon.status")
-    assert daemon.process
-    assert status["pid"] == daemon.process.pid
-    assert status["dbPath"] == str(daemon.database)
+    assert fresh_daemon.process
+    assert status["pid"] == fresh_daemon.process.pid
+    assert status["dbPath"] == str(fresh_daemon.database)
 
 
-def test_a_socket_left_by_kill_9_does_not_keep_the_next_daemon_from_starting(home: Path) -> None:
+def test_socket_left_by_kill_9_does_not_keep_the_next_daemon_from_starting(home: Path) -> None:
     with running_daemon(home) as first:
         first.kill()
         assert first.socket_path.is_socket()
@@ -67,7 +69,7 @@ def test_a_socket_left_by_kill_9_does_not_keep_the_next_daemon_from_starting(hom
         assert connection.call("health")["ok"]
 
 
-def test_a_file_that_is_no_socket_is_not_removed(home: Path) -> None:
+def test_file_that_is_no_socket_is_not_removed(home: Path) -> None:
     process = DaemonProcess(home)
     process.data.mkdir(mode=0o700)
     process.socket_path.write_text("somebody's notes")
@@ -88,7 +90,7 @@ def test_another_programs_socket_is_not_taken_while_it_listens(home: Path) -> No
         assert process.socket_path.stat().st_ino == inode
 
 
-def test_the_lock_goes_with_the_process_that_held_it(home: Path) -> None:
+def test_lock_goes_with_the_process_that_held_it(home: Path) -> None:
     with running_daemon(home) as first:
         assert first.process
         os.kill(first.process.pid, signal.SIGSTOP)

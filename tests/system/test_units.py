@@ -19,9 +19,10 @@ from click.testing import CliRunner
 from helpers.daemon import DaemonProcess, RawConnection
 from helpers.waiting import eventually
 
+from clankers.ctl.doctor.setup import check_service
 from clankers.ctl.plugin import hook_command
 from clankers.ctl.service import service
-from clankers.ctl.service_managers import LABEL
+from clankers.ctl.service_managers import LABEL, Launchd, Systemd
 
 UNITS = ("clankersd.socket", "clankersd.service")
 
@@ -33,6 +34,8 @@ def own_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         if name.startswith(("CLANKERS_", "XDG_", "DBUS_")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(home))
+    for manager in (Systemd, Launchd):  # the machine of a test often runs neither
+        monkeypatch.setattr(manager, "is_usable", lambda self: True)
 
 
 def run(*arguments: str, exit_code: int = 0) -> Any:
@@ -221,6 +224,22 @@ def test_service_install_without_systemctl_lists_the_commands_to_run(
     assert "--now" not in " ".join(run("install", "--no-start")["leftToRun"])
 
 
+def test_service_install_without_a_service_manager_fails_and_says_what_to_do(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Systemd, "is_usable", lambda self: False)
+    result = CliRunner().invoke(service, ["install"])
+    assert result.exit_code == 1
+    assert "clankers-ctl daemon start" in result.output
+    assert everything_in(home) == []
+    assert "not available here" in CliRunner().invoke(service, ["status"]).output
+    assert check_service().state == "ok"
+    monkeypatch.setattr(Systemd, "is_usable", lambda self: True)
+    run("install")
+    monkeypatch.setattr(Systemd, "is_usable", lambda self: False)
+    assert check_service().advice == "clankers-ctl service uninstall"
+
+
 def test_service_status_distinguishes_missing_current_and_outdated(home: Path) -> None:
     assert {file["is"] for file in run("status", exit_code=3)["files"]} == {"missing"}
     run("install")
@@ -324,7 +343,7 @@ class Activated:
         self.process.wait()
 
 
-def test_the_first_connection_starts_the_daemon(home: Path) -> None:
+def test_first_connection_starts_the_daemon(home: Path) -> None:
     with contextlib.closing(Activated(home)) as activated:
         assert not activated.paths.database.exists()
         with activated.connect() as connection:
@@ -333,7 +352,7 @@ def test_the_first_connection_starts_the_daemon(home: Path) -> None:
         assert activated.paths.database.exists()
 
 
-def test_a_hook_starts_a_socket_activated_daemon_and_its_event_is_stored(home: Path) -> None:
+def test_hook_starts_a_socket_activated_daemon_and_its_event_is_stored(home: Path) -> None:
     """The daemon may take longer to start than the hook waits: then the event comes by way of the spool."""
     event = b'{"message": {"id": "m", "sessionId": "s", "role": "user", "textContent": "hello"}}'
     with contextlib.closing(Activated(home, CLANKERS_HOOK_AUTOSTART="true")) as activated:
@@ -349,7 +368,7 @@ def test_a_hook_starts_a_socket_activated_daemon_and_its_event_is_stored(home: P
         assert not (activated.paths.data / "autostart.lock").exists()
 
 
-def test_a_socket_handed_over_is_left_in_place_at_the_end(home: Path) -> None:
+def test_socket_handed_over_is_left_in_place_at_the_end(home: Path) -> None:
     with contextlib.closing(Activated(home)) as activated:
         with activated.connect() as connection:
             connection.call("health")
@@ -358,7 +377,7 @@ def test_a_socket_handed_over_is_left_in_place_at_the_end(home: Path) -> None:
         assert activated.paths.socket_path.is_socket()
 
 
-def test_an_activated_daemon_exits_when_it_has_been_idle(home: Path) -> None:
+def test_activated_daemon_exits_when_it_has_been_idle(home: Path) -> None:
     with contextlib.closing(Activated(home, CLANKERS_IDLE_EXIT_SECONDS="0.5")) as activated:
         with activated.connect() as connection:
             connection.call("health")
@@ -366,7 +385,7 @@ def test_an_activated_daemon_exits_when_it_has_been_idle(home: Path) -> None:
         assert activated.paths.socket_path.is_socket()
 
 
-def test_a_connected_client_keeps_an_activated_daemon_from_leaving(home: Path) -> None:
+def test_connected_client_keeps_an_activated_daemon_from_leaving(home: Path) -> None:
     with contextlib.closing(Activated(home, CLANKERS_IDLE_EXIT_SECONDS="0.3")) as activated:
         with activated.connect() as connection:
             connection.call("health")
@@ -375,7 +394,7 @@ def test_a_connected_client_keeps_an_activated_daemon_from_leaving(home: Path) -
         assert activated.process.wait(60) == 0
 
 
-def test_a_daemon_that_was_not_activated_does_not_exit_when_idle(home: Path) -> None:
+def test_daemon_that_was_not_activated_does_not_exit_when_idle(home: Path) -> None:
     daemon = DaemonProcess(home, CLANKERS_IDLE_EXIT_SECONDS="0.2")
     try:
         daemon.start()
@@ -421,7 +440,7 @@ def test_systemd_is_told_when_it_is_ready_alive_and_stopping(home: Path, kind: s
             daemon.close()
 
 
-def test_a_watchdog_meant_for_another_process_is_not_fed(home: Path) -> None:
+def test_watchdog_meant_for_another_process_is_not_fed(home: Path) -> None:
     with listening_for_states(str(home / "notify")) as states:
         daemon = DaemonProcess(home, NOTIFY_SOCKET=str(home / "notify"), WATCHDOG_USEC="100000", WATCHDOG_PID="1")
         try:

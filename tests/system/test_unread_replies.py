@@ -26,7 +26,7 @@ IDLE_BYTES: dict[int, int] = {}
 
 
 @pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
     """A daemon with one message of 4 MiB, so that a small request gets a large reply."""
     with running_daemon(tmp_path_factory.mktemp("d"), CLANKERS_EMBEDDER="none") as process:
         with process.connect() as connection:
@@ -99,47 +99,47 @@ def settle(daemon: DaemonProcess) -> None:
         time.sleep(0.3)
 
 
-def test_one_client_that_does_not_read_costs_bounded_memory(daemon: DaemonProcess) -> None:
-    with measured(daemon) as growth, daemon.connect() as deaf:
+def test_one_client_that_does_not_read_costs_bounded_memory(filled: DaemonProcess) -> None:
+    with measured(filled) as growth, filled.connect() as deaf:
         send_without_reading(deaf, frames([listing(number) for number in range(500)]), 1)
-        settle(daemon)
+        settle(filled)
     assert growth.peak < 200 * MIB
 
 
-def test_many_clients_that_do_not_read_cost_bounded_memory_together(daemon: DaemonProcess) -> None:
-    with measured(daemon) as growth, ExitStack() as stack:
+def test_many_clients_that_do_not_read_cost_bounded_memory_together(filled: DaemonProcess) -> None:
+    with measured(filled) as growth, ExitStack() as stack:
         for _ in range(CLIENTS):
-            deaf = stack.enter_context(daemon.connect())
+            deaf = stack.enter_context(filled.connect())
             send_without_reading(deaf, frames([listing(number) for number in range(100)]), 0.1)
-        settle(daemon)
-        with daemon.connect() as other:
+        settle(filled)
+        with filled.connect() as other:
             assert other.call("health")["ok"]
             eventually(lambda: "result" in other.request("message.list", {"sessionId": "long"}), "there is room again")
     assert growth.peak < 400 * MIB
 
 
-def test_batches_that_are_not_read_cost_bounded_memory(daemon: DaemonProcess) -> None:
-    with measured(daemon) as growth, ExitStack() as stack:
+def test_batches_that_are_not_read_cost_bounded_memory(filled: DaemonProcess) -> None:
+    with measured(filled) as growth, ExitStack() as stack:
         for _ in range(6):
-            deaf = stack.enter_context(daemon.connect())
+            deaf = stack.enter_context(filled.connect())
             send_without_reading(deaf, frames([[listing(number) for number in range(30)]]), 0.1)
-        settle(daemon)
+        settle(filled)
     assert growth.peak < 400 * MIB
 
 
-def test_the_largest_frames_of_many_clients_cost_bounded_memory(daemon: DaemonProcess) -> None:
+def test_largest_frames_of_many_clients_cost_bounded_memory(filled: DaemonProcess) -> None:
     """Each sends all but the last byte of the largest frame that is allowed."""
     largest = b"Content-Length: %d\r\n\r\n" % MAX_FRAME + b" " * (MAX_FRAME - 1)
-    with measured(daemon) as growth, ExitStack() as stack:
+    with measured(filled) as growth, ExitStack() as stack:
         for _ in range(64):
-            send_without_reading(stack.enter_context(daemon.connect()), largest, 0.05)
-        with daemon.connect() as other:
+            send_without_reading(stack.enter_context(filled.connect()), largest, 0.05)
+        with filled.connect() as other:
             assert other.call("health")["ok"]
     assert growth.peak < 400 * MIB
 
 
-def test_requests_of_a_client_that_does_not_read_are_not_executed(daemon: DaemonProcess) -> None:
-    with daemon.connect() as deaf, daemon.connect() as other:
+def test_requests_of_a_client_that_does_not_read_are_not_executed(filled: DaemonProcess) -> None:
+    with filled.connect() as deaf, filled.connect() as other:
         deaf.send(listing(1))
         deaf.socket.recv(1)  # its reply has begun to arrive, and does not fit into the socket
         late = {"id": "late", "sessionId": "late", "textContent": "x"}
@@ -152,16 +152,16 @@ def test_requests_of_a_client_that_does_not_read_are_not_executed(daemon: Daemon
         assert other.call("message.list", sessionId="late")["messages"]
 
 
-def test_a_client_that_reads_gets_every_one_of_many_large_replies(daemon: DaemonProcess) -> None:
-    with daemon.connect() as connection:
+def test_client_that_reads_gets_every_one_of_many_large_replies(filled: DaemonProcess) -> None:
+    with filled.connect() as connection:
         connection.socket.sendall(frames([listing(number) for number in range(40)]))
         replies = [connection.receive() for _ in range(40)]
     assert {reply["id"] for reply in replies} == set(range(40))
     assert all(len(reply["result"]["messages"][0]["textContent"]) > REPLY_BYTES - 10 for reply in replies)
 
 
-def test_replies_of_a_batch_beyond_a_frame_are_errors_and_the_rest_arrives(daemon: DaemonProcess) -> None:
-    with daemon.connect() as connection:
+def test_replies_of_a_batch_beyond_a_frame_are_errors_and_the_rest_arrives(filled: DaemonProcess) -> None:
+    with filled.connect() as connection:
         health = {"jsonrpc": "2.0", "id": "after", "method": "health"}
         connection.send([*(listing(number) for number in range(12)), health])
         replies = {reply["id"]: reply for reply in connection.receive()}
@@ -174,19 +174,19 @@ def test_replies_of_a_batch_beyond_a_frame_are_errors_and_the_rest_arrives(daemo
     assert replies["after"]["result"]["ok"]
 
 
-def test_query_with_a_reply_beyond_a_frame_is_refused(daemon: DaemonProcess) -> None:
-    with daemon.connect() as connection:
+def test_query_with_a_reply_beyond_a_frame_is_refused(filled: DaemonProcess) -> None:
+    with filled.connect() as connection:
         error = connection.request("query", {"sql": f"SELECT hex(zeroblob({MAX_FRAME // 2}))"})["error"]
         assert error["code"] == QueryRefused.code
         assert connection.call("health")["ok"]
 
 
-def test_large_frames_wait_for_room_and_are_all_served(daemon: DaemonProcess) -> None:
+def test_large_frames_wait_for_room_and_are_all_served(filled: DaemonProcess) -> None:
     """Eight times 24 MiB are more than may be received at once."""
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "health", "params": {}}).encode()
     large = frame(body.ljust(24 * MIB))
-    with measured(daemon) as growth, ExitStack() as stack:
-        waiting = {stack.enter_context(daemon.connect()): 0 for _ in range(8)}
+    with measured(filled) as growth, ExitStack() as stack:
+        waiting = {stack.enter_context(filled.connect()): 0 for _ in range(8)}
         while unsent := {one.socket: one for one, sent in waiting.items() if sent < len(large)}:
             ready = select.select([], list(unsent), [], 30)[1]
             assert ready, "no connection can go on"
@@ -199,55 +199,55 @@ def test_large_frames_wait_for_room_and_are_all_served(daemon: DaemonProcess) ->
     assert growth.peak < 400 * MIB
 
 
-def test_a_client_that_announces_a_large_frame_and_leaves_gives_its_room_back(daemon: DaemonProcess) -> None:
+def test_client_that_announces_a_large_frame_and_leaves_gives_its_room_back(filled: DaemonProcess) -> None:
     for _ in range(3):
         with ExitStack() as stack:
             for _ in range(8):
-                stack.enter_context(daemon.connect()).socket.sendall(b"Content-Length: %d\r\n\r\n{" % MAX_FRAME)
-    with daemon.connect() as connection:
+                stack.enter_context(filled.connect()).socket.sendall(b"Content-Length: %d\r\n\r\n{" % MAX_FRAME)
+    with filled.connect() as connection:
         connection.socket.sendall(frame(b'{"jsonrpc":"2.0","id":1,"method":"health"}'.ljust(MAX_FRAME)))
         assert connection.receive()["result"]["ok"]
 
 
-def test_notifications_to_many_clients_that_do_not_read_cost_bounded_memory(daemon: DaemonProcess) -> None:
+def test_notifications_to_many_clients_that_do_not_read_cost_bounded_memory(filled: DaemonProcess) -> None:
     """Each of 100 subscribers is sent 3 MB: one may leave so much unread, all of them together may not."""
-    with measured(daemon) as growth, ExitStack() as stack:
+    with measured(filled) as growth, ExitStack() as stack:
         for _ in range(100):
-            subscriber = stack.enter_context(daemon.connect())
+            subscriber = stack.enter_context(filled.connect())
             for _ in range(4):
                 subscriber.call("subscribe", kinds=["session"])
-        with daemon.connect() as writer:
+        with filled.connect() as writer:
             for number in range(200):
                 path = f"/p{number % 7}/{'x' * 3900}"
                 writer.call("upsertSession", session={"id": f"s{number}", "projectPath": path})
-        settle(daemon)
+        settle(filled)
     assert growth.peak < 400 * MIB
 
 
-def test_a_frame_of_very_many_json_values_is_refused(daemon: DaemonProcess) -> None:
+def test_frame_of_very_many_json_values_is_refused(filled: DaemonProcess) -> None:
     bomb = b'{"jsonrpc":"2.0","id":1,"method":"health","params":{"x":[' + b"[]," * (10 * MIB) + b"[]]}}"
-    with measured(daemon) as growth, daemon.connect() as connection:
+    with measured(filled) as growth, filled.connect() as connection:
         connection.socket.sendall(frame(bomb))
         assert connection.receive()["error"]["code"] == -32700
         assert connection.call("health")["ok"]
     assert growth.peak < 400 * MIB
 
 
-def test_a_long_request_in_a_large_frame_does_not_hold_up_small_ones(daemon: DaemonProcess) -> None:
+def test_long_request_in_a_large_frame_does_not_hold_up_small_ones(filled: DaemonProcess) -> None:
     slow = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n"
     asked = {"jsonrpc": "2.0", "id": "slow", "method": "query", "params": {"sql": slow}}
-    with daemon.connect() as connection:
+    with filled.connect() as connection:
         connection.socket.sendall(frame(json.dumps(asked).encode().ljust(2 * MIB)))
         connection.socket.sendall(frame(json.dumps({"jsonrpc": "2.0", "id": "quick", "method": "health"}).encode()))
         assert [connection.receive()["id"] for _ in range(2)] == ["quick", "slow"]
 
 
 @pytest.mark.parametrize("size", [MIB - 1, MIB, MIB + 1])
-def test_room_of_finished_frames_is_given_back(daemon: DaemonProcess, size: int) -> None:
+def test_room_of_finished_frames_is_given_back(filled: DaemonProcess, size: int) -> None:
     """More of them one after another than fit at once."""
     commas = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "health", "params": {"x": ""}})
     body = commas.replace('""', f'"{"," * (size - len(commas))}"').encode()
-    with daemon.connect() as connection:
+    with filled.connect() as connection:
         for _ in range(10):
             connection.socket.sendall(frame(body))
             assert "x" in connection.receive()["error"]["message"]

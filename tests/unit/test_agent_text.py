@@ -113,7 +113,7 @@ NAMES = [
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("spelling", SPELLINGS)
-def test_a_marker_loses_its_bracket_however_it_is_spelled(spelling: str, name: str) -> None:
+def test_marker_loses_its_bracket_however_it_is_spelled(spelling: str, name: str) -> None:
     for cleaned in (clean_line(spelling.format(name)), clean_text(spelling.format(name))):
         assert markers(cleaned) == 0, cleaned
 
@@ -137,7 +137,7 @@ def test_every_reserved_tag_is_recognized() -> None:
         assert clean_text(f"<{name}>") == f"({name}>"
 
 
-def test_a_line_is_cut_to_its_length() -> None:
+def test_line_is_cut_to_its_length() -> None:
     assert clean_line("word " * 100, 20) == "word word word word…"
     assert clean_line("short", 20) == "short"
     assert len(clean_line("x\u200b" * 10_000, 50)) <= 50
@@ -160,7 +160,7 @@ def test_cleaning_twice_changes_nothing_more(text: str) -> None:
     st.integers(500, 9000),
     st.lists(st.tuples(TEXTS, TEXTS, TEXTS), min_size=1, max_size=20),
 )
-def test_a_block_has_one_opening_one_closing_and_nothing_hidden(most: int, items: list[tuple[str, str, str]]) -> None:
+def test_block_has_one_opening_one_closing_and_nothing_hidden(most: int, items: list[tuple[str, str, str]]) -> None:
     block = Block(most)
     for id_, about, text in items:
         block.add(Item("Memories", id_, about, text, 500))

@@ -1,23 +1,34 @@
-"""Which scheduled backups are removed when another one was made."""
+"""Which automatic backups are deleted when another one was made."""
 
-from pathlib import Path
-
-from clankersd.schedule.builtins import MAX_SCHEDULED_BACKUPS, backups_to_delete
-
-
-def backup(folder: Path, stamp: str) -> Path:
-    path = folder / f"clankers-{stamp}-scheduled.db"
-    path.touch()
-    return path
+from clankers_protocol.backups import BackupFile
+from clankers_protocol.database_files import select_obsolete
 
 
-def test_backup_just_made_stays_though_older_ones_have_later_dates(tmp_path: Path) -> None:
-    ahead = [backup(tmp_path, f"2036010{day}T000000000000") for day in range(1, MAX_SCHEDULED_BACKUPS + 1)]
-    made = backup(tmp_path, "20260101T000000000000")
-    assert backups_to_delete(tmp_path, made) == ahead[:1]
+def backup(day: int, rows: int | None = 1000) -> BackupFile:
+    return BackupFile(f"clankers-{day:02}-daily.db", "", made_at=day, bytes=1, reason="daily", sessions=1, rows=rows)
 
 
-def test_backups_beyond_the_number_kept_go_oldest_first(tmp_path: Path) -> None:
-    made = [backup(tmp_path, f"2026010{day}T000000000000") for day in range(1, MAX_SCHEDULED_BACKUPS + 3)]
-    (tmp_path / "clankers-20250101T000000000000-before-0007.db").touch()
-    assert backups_to_delete(tmp_path, made[-1]) == made[:2]
+def names(backups: list[BackupFile]) -> list[int]:
+    return sorted(backup.made_at for backup in backups)
+
+
+def test_oldest_backups_beyond_the_number_kept_are_deleted() -> None:
+    assert names(select_obsolete([backup(day) for day in range(1, 10)], keep=7)) == [1, 2]
+
+
+def test_last_full_backup_stays_however_many_empty_ones_follow() -> None:
+    backups = [backup(1), backup(2), *(backup(day, rows=0) for day in range(3, 20))]
+    assert names(select_obsolete(backups, keep=7)) == [1, *range(3, 13)]
+
+
+def test_backup_with_less_than_half_the_rows_does_not_replace_an_earlier_one() -> None:
+    assert names(select_obsolete([backup(1, rows=1000), backup(2, rows=499), backup(3, rows=499)], keep=1)) == [2]
+    assert names(select_obsolete([backup(1, rows=1000), backup(2, rows=500)], keep=1)) == [1]
+
+
+def test_damaged_backup_does_not_replace_an_intact_one() -> None:
+    assert names(select_obsolete([backup(1), backup(2, rows=None)], keep=1)) == []
+
+
+def test_backup_from_the_future_counts_as_the_oldest() -> None:
+    assert names(select_obsolete([backup(1), backup(2), backup(2**62)], keep=2)) == [2**62]

@@ -32,7 +32,7 @@ def texts(text: str, spans: list[Span]) -> list[str]:
 def test_chunks_respect_the_limit_and_cover_every_character(text: str, tokens: int, overlap: int) -> None:
     for chunk in (chunk_recursive, chunk_markdown):
         spans = chunk(text, tokens, overlap)
-        held = set()
+        held: set[int] = set()
         for span in spans:
             assert size_of(text[span.start : span.end]) <= tokens * QUARTERS_PER_TOKEN
             assert text[span.start : span.end].strip()
@@ -45,7 +45,7 @@ def test_child_chunks_lie_in_their_parent_and_cover_it(text: str, tokens: int) -
     for parent in chunk_parent_child(text, tokens * 3, tokens, 2):
         assert size_of(text[parent.start : parent.end]) <= tokens * 3 * QUARTERS_PER_TOKEN
         assert parent.children
-        held = set()
+        held: set[int] = set()
         for child in parent.children:
             assert parent.start <= child.start < child.end <= parent.end
             assert size_of(text[child.start : child.end]) <= tokens * QUARTERS_PER_TOKEN

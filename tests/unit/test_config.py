@@ -43,14 +43,14 @@ def test_flags_beat_the_environment_beats_the_file(tmp_path: Path) -> None:
         ("not toml", "clankers.toml"),
     ],
 )
-def test_a_wrong_key_or_value_in_the_file_is_named(tmp_path: Path, text: str, named: str) -> None:
+def test_wrong_key_or_value_in_the_file_is_named(tmp_path: Path, text: str, named: str) -> None:
     path = tmp_path / "clankers.toml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=named):
         load(path, {}, {})
 
 
-def test_a_wrong_variable_is_named(tmp_path: Path) -> None:
+def test_wrong_variable_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="CLANKERS_QUERY_SECONDS"):
         load(tmp_path / "none.toml", {}, {"CLANKERS_QUERY_SECONDS": "soon"})
 

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clankers.ctl.config import parse_scalar
+from clankers.ctl.config import parse_value
 from clankers.ctl.db import unique_names
-from clankers.ctl.formatting import abbreviate, format_bytes, format_dollars, format_duration, parse_time
-from clankers.ctl.output import COLUMN_GAP, Column, bar, column_widths, plain, shorten_ids
+from clankers.ctl.formatting import abbreviate, format_bytes, format_dollars, format_duration
+from clankers.ctl.output import COLUMN_GAP, Column, bar, column_widths, plain
+from clankers_protocol.times import parse_time
 
 NOW = datetime(2025, 1, 31, 12, 30, tzinfo=UTC).astimezone()
 
@@ -25,11 +26,11 @@ NOW = datetime(2025, 1, 31, 12, 30, tzinfo=UTC).astimezone()
         ("1w ago", timedelta(weeks=1)),
     ],
 )
-def test_parse_time_of_a_relative_time_is_that_long_ago(text: str, ago: timedelta):
+def test_parse_time_of_a_relative_time_is_that_long_ago(text: str, ago: timedelta) -> None:
     assert parse_time(text, NOW) == NOW - ago
 
 
-def test_parse_time_of_a_day_is_its_first_or_last_moment():
+def test_parse_time_of_a_day_is_its_first_or_last_moment() -> None:
     assert parse_time("today", NOW) == NOW.replace(hour=0, minute=0)
     assert parse_time("2025-01-31", NOW) == NOW.replace(hour=0, minute=0)
     assert parse_time("2025-01-30", NOW) == parse_time("yesterday", NOW)
@@ -37,12 +38,12 @@ def test_parse_time_of_a_day_is_its_first_or_last_moment():
     assert end < parse_time("today", NOW) <= end + timedelta(microseconds=1)
 
 
-def test_parse_time_reads_a_time_zone():
+def test_parse_time_reads_a_time_zone() -> None:
     assert parse_time("2025-01-31T12:30Z", NOW) == NOW
 
 
 @pytest.mark.parametrize("text", ["", "soon", "2", "h", "-2h", "2025-13-01", "2 fortnights"])
-def test_parse_time_refuses_anything_else(text: str):
+def test_parse_time_refuses_anything_else(text: str) -> None:
     with pytest.raises(ValueError):
         parse_time(text, NOW)
 
@@ -66,11 +67,11 @@ def test_parse_time_refuses_anything_else(text: str):
         (format_dollars(0.0042), "$0.0042"),
     ],
 )
-def test_format_functions_choose_readable_units(shown: str, expected: str):
+def test_format_functions_choose_readable_units(shown: str, expected: str) -> None:
     assert shown == expected
 
 
-def test_bar_shows_eighths_and_anything_above_zero():
+def test_bar_shows_eighths_and_anything_above_zero() -> None:
     assert bar(0, 10) == ""
     assert bar(1, 3) == "███"
     assert bar(0.5, 3) == "█▌"
@@ -78,7 +79,7 @@ def test_bar_shows_eighths_and_anything_above_zero():
 
 
 @given(st.lists(st.tuples(st.integers(1, 60), st.none() | st.integers(1, 30), st.booleans()), min_size=1, max_size=8))
-def test_column_widths_fit_into_the_room(shapes: list[tuple[int, int | None, bool]]):
+def test_column_widths_fit_into_the_room(shapes: list[tuple[int, int | None, bool]]) -> None:
     columns = [Column("", min_width=least, optional=optional) for _, least, optional in shapes]
     natural = [width for width, _, _ in shapes]
     least = sum(column_widths(columns, natural, 0).values()) + COLUMN_GAP * (
@@ -92,7 +93,7 @@ def test_column_widths_fit_into_the_room(shapes: list[tuple[int, int | None, boo
         assert all(width <= natural[place] for place, width in widths.items())
 
 
-def test_column_widths_are_natural_if_there_is_enough_room():
+def test_column_widths_are_natural_if_there_is_enough_room() -> None:
     columns = [Column("", min_width=16), Column("", optional=True)]
 
     assert column_widths(columns, [30, 20], 52) == {0: 30, 1: 20}
@@ -100,13 +101,7 @@ def test_column_widths_are_natural_if_there_is_enough_room():
     assert column_widths(columns, [30, 20], 30) == {0: 30}
 
 
-def test_shorten_ids_keeps_ids_distinct():
-    assert shorten_ids(["0123456789a", "abcdefghijk"]) == ["01234567", "abcdefgh"]
-    assert shorten_ids(["0123456789a", "0123456789b"]) == ["0123456789a", "0123456789b"]
-    assert shorten_ids(["same", "same"]) == ["same", "same"]
-
-
-def test_unique_names_numbers_repeated_names():
+def test_unique_names_numbers_repeated_names() -> None:
     assert unique_names(["id", "id", "x", "id"]) == ["id", "id:2", "x", "id:3"]
 
 
@@ -114,11 +109,11 @@ def test_unique_names_numbers_repeated_names():
     ("typed", "value"),
     [("7", 7), ("0.5", 0.5), ("true", True), ("debug", "debug"), ('"7"', "7"), ("[1]", "[1]"), ("", "")],
 )
-def test_parse_scalar_detects_the_type(typed: str, value: object):
-    assert parse_scalar(typed) == value
-    assert type(parse_scalar(typed)) is type(value)
+def test_parse_value_detects_the_type(typed: str, value: object) -> None:
+    assert parse_value(typed) == value
+    assert type(parse_value(typed)) is type(value)
 
 
 @given(st.text())
-def test_plain_removes_control_characters_except_newlines_and_tabs(text: str):
+def test_plain_removes_control_characters_except_newlines_and_tabs(text: str) -> None:
     assert not {char for char in plain(text) if ord(char) < 32 or 127 <= ord(char) < 160} - {"\n", "\t"}

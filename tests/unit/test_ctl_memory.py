@@ -43,7 +43,7 @@ def edited(text: str, name: str, value: str) -> str:
 @given(content=TEXT, summary=TEXT, tags=st.lists(TEXT), importance=st.floats(0, 1), expires=st.integers(NOW, NOW * 2))
 def test_parse_changes_returns_none_for_an_unedited_draft(
     content: str, summary: str, tags: list[str], importance: float, expires: int
-):
+) -> None:
     shown = memory(content=content, summary=summary, tags=tags, importance=importance, expires_at=expires)
     text = format_draft(shown)
 
@@ -52,7 +52,7 @@ def test_parse_changes_returns_none_for_an_unedited_draft(
 
 
 @given(content=TEXT.filter(lambda text: "\r" not in text and text.strip("\n")), tags=st.lists(TEXT, max_size=5))
-def test_parse_changes_sends_only_edited_fields(content: str, tags: list[str]):
+def test_parse_changes_sends_only_edited_fields(content: str, tags: list[str]) -> None:
     before, after = memory(), memory(content=content, tags=[tag[:200] for tag in tags])
     update = parse_changes(before, format_draft(before), format_draft(after))
 
@@ -66,7 +66,7 @@ def test_parse_changes_sends_only_edited_fields(content: str, tags: list[str]):
         assert update.content == content.strip("\n")
 
 
-def test_parse_changes_accepts_times_in_human_formats():
+def test_parse_changes_accepts_times_in_human_formats() -> None:
     shown = memory()
     text = format_draft(shown)
 
@@ -81,7 +81,7 @@ def test_parse_changes_accepts_times_in_human_formats():
     assert day[1].valid_until == (day[0].valid_from or 0) + 24 * 3_600_000 - 1  # from the start to the end of the day
 
 
-def test_parse_changes_sends_times_before_2001_in_seconds():
+def test_parse_changes_sends_times_before_2001_in_seconds() -> None:
     shown = memory()
     text = format_draft(shown)
     update = parse_changes(shown, text, edited(text, "valid_from", "1999-12-31T00:00:00Z"))
@@ -104,7 +104,7 @@ def test_parse_changes_sends_times_before_2001_in_seconds():
         ("category", '"Not A Category"', "line 6, category: "),
     ],
 )
-def test_parse_changes_reports_the_line_of_an_invalid_field(name: str, value: str, message: str):
+def test_parse_changes_reports_the_line_of_an_invalid_field(name: str, value: str, message: str) -> None:
     shown = memory()
     text = format_draft(shown)
 
@@ -112,14 +112,14 @@ def test_parse_changes_reports_the_line_of_an_invalid_field(name: str, value: st
         parse_changes(shown, text, edited(text, name, value))
 
 
-def test_parse_changes_requires_the_separator():
+def test_parse_changes_requires_the_separator() -> None:
     shown = memory()
 
     with pytest.raises(DraftError, match="is missing"):
         parse_changes(shown, format_draft(shown), format_draft(shown).replace(SEPARATOR, ""))
 
 
-def test_locate_error_maps_daemon_errors_to_lines_of_the_draft():
+def test_locate_error_maps_daemon_errors_to_lines_of_the_draft() -> None:
     text = format_draft(memory())
 
     message = locate_error("invalid params: it ends before it begins - at `$.validUntil`", text)
@@ -145,7 +145,7 @@ def graph(labels: list[str]) -> Graph:
     return Graph(nodes, edges, False)
 
 
-def test_spanning_tree_contains_every_node_once_and_every_edge():
+def test_spanning_tree_contains_every_node_once_and_every_edge() -> None:
     found = graph(["a", "b", "c", "d"])
     branches = list(spanning_tree(found).walk())
 
@@ -155,20 +155,20 @@ def test_spanning_tree_contains_every_node_once_and_every_edge():
     assert len(tree_edges) + len(other_edges) == len(found.edges)
 
 
-def test_spanning_tree_contains_nodes_without_edges():
+def test_spanning_tree_contains_nodes_without_edges() -> None:
     found = Graph([GraphNode("a", "memory", "a", 0), GraphNode("b", "memory", "b", 2)], [], True)
 
     assert [branch.node.id for branch in spanning_tree(found).walk()] == ["a", "b"]
 
 
 @given(st.lists(st.text(), min_size=2, max_size=4))
-def test_render_svg_is_valid_xml_for_any_text(labels: list[str]):
+def test_render_svg_is_valid_xml_for_any_text(labels: list[str]) -> None:
     drawn = ET.fromstring(render_svg(graph(labels)))
 
     assert len(drawn.findall(f"{SVG}g")) == len(graph(labels).nodes)
 
 
-def test_render_svg_boxes_do_not_overlap_and_lie_inside_the_picture():
+def test_render_svg_boxes_do_not_overlap_and_lie_inside_the_picture() -> None:
     drawn = ET.fromstring(render_svg(graph(list("abcdefgh"))))
     corners = [(float(box.attrib["x"]), float(box.attrib["y"])) for box in drawn.findall(f"{SVG}g/{SVG}rect")]
 
@@ -178,7 +178,7 @@ def test_render_svg_boxes_do_not_overlap_and_lie_inside_the_picture():
         assert all(abs(x - a) >= BOX_WIDTH or abs(y - b) >= BOX_HEIGHT for a, b in corners[:place])
 
 
-def test_render_dot_escapes_quotes_and_newlines():
+def test_render_dot_escapes_quotes_and_newlines() -> None:
     text = render_dot(graph(['say "hi"\\', "two\nlines"]))
 
     assert r'label="say \"hi\"\\"' in text
@@ -204,7 +204,7 @@ def test_render_dot_escapes_quotes_and_newlines():
              "tags": '["ui"]', "meta": '{"b": 2}', "salience": 1.4, "created_at": NOW, "updated_at": NOW + 1,
              "last_seen_at": NOW + 2, "decay_lambda": 0.02},
             {"id": "f91c", "content": "Dark mode", "sector": "emotional", "tags": ["ui"], "metadata": {"b": 2},
-             "salience": 1.0, "salienceAt": NOW + 2, "lastAccessed": NOW + 2, "createdAt": NOW, "updatedAt": NOW + 1},
+             "salience": 1.0, "lastAccessed": NOW + 2, "createdAt": NOW, "updatedAt": NOW + 1},
         ),
         (
             {"content": "Use WAL", "content_hash": "ab" * 32, "tags": "db, sqlite", "memory_type": "decision",
@@ -215,12 +215,12 @@ def test_render_dot_escapes_quotes_and_newlines():
     ],
     ids=["mem0", "OpenMemory", "mcp-memory-service"],
 )  # fmt: skip
-def test_convert_record_reads_exports_of_other_stores(record: dict[str, Any], expected: dict[str, Any]):
+def test_convert_record_reads_exports_of_other_stores(record: dict[str, Any], expected: dict[str, Any]) -> None:
     assert convert_record(record) == expected
     msgspec.convert(convert_record(record), MemoryRecord)
 
 
-def test_convert_record_returns_our_own_records_unchanged():
+def test_convert_record_returns_our_own_records_unchanged() -> None:
     record = {"id": "a", "content": "b", "createdAt": 1}
 
     assert convert_record(record) is record

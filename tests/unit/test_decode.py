@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clankers_protocol.errors import ParseError
-from clankersd.wire.rpc import MAX_DEPTH, decode
+from clankersd.wire.large_json import MAX_DEPTH
+from clankersd.wire.rpc import decode
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(st.characters(codec="utf-8")),

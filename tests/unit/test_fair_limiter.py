@@ -21,7 +21,8 @@ async def hold(limiter: FairLimiter, key: str, order: list[str]) -> None:
 
 
 async def test_limiter_serves_keys_in_turn() -> None:
-    limiter, order = FairLimiter("calls", 1, 100), []
+    limiter = FairLimiter("calls", 1, 100)
+    order: list[str] = []
     async with anyio.create_task_group() as tasks:
         for key in ["a"] * 5 + ["b"] * 2 + ["c"]:
             tasks.start_soon(hold, limiter, key, order)
@@ -56,7 +57,8 @@ async def test_limiter_refuses_when_too_many_wait() -> None:
 
 
 async def test_limiter_forgets_who_was_cancelled() -> None:
-    limiter, order = FairLimiter("calls", 1, 100), []
+    limiter = FairLimiter("calls", 1, 100)
+    order: list[str] = []
     async with anyio.create_task_group() as tasks, limiter.turn("a"):
         async with anyio.create_task_group() as others:
             others.start_soon(hold, limiter, "b", order)
@@ -69,7 +71,8 @@ async def test_limiter_forgets_who_was_cancelled() -> None:
 
 
 async def test_limiter_lets_others_in_while_a_turn_is_paused() -> None:
-    limiter, order = FairLimiter("calls", 1, 1), []
+    limiter = FairLimiter("calls", 1, 1)
+    order: list[str] = []
     async with anyio.create_task_group() as tasks, limiter.turn("a"):
         tasks.start_soon(hold, limiter, "b", order)
         await anyio.lowlevel.checkpoint()
@@ -83,7 +86,8 @@ async def test_limiter_lets_others_in_while_a_turn_is_paused() -> None:
 
 
 async def test_limiter_has_all_its_slots_after_a_paused_turn_was_cancelled() -> None:
-    limiter, order = FairLimiter("calls", 1, 1), []
+    limiter = FairLimiter("calls", 1, 1)
+    order: list[str] = []
     with anyio.move_on_after(0):
         async with limiter.turn("a"), limiter.pause("a"):
             await anyio.sleep_forever()

@@ -45,7 +45,7 @@ def test_workspace_scan_finds_memory_files_only(tmp_path: Path) -> None:
     write(tmp_path / "docs/memory/d.md")
     found = of_root(tmp_path)
     assert names(found) == {"MEMORY.md", "memory.md", "memory/a.md", "memory/deep/er/b.md"}
-    assert {file.project for file in found.files.values()} == {str(tmp_path)}
+    assert {file.project and file.project.path for file in found.files.values()} == {str(tmp_path)}
 
 
 def test_agent_files_are_indexed_only_when_configured(tmp_path: Path) -> None:
@@ -126,7 +126,9 @@ def test_file_with_two_names_is_indexed_once(tmp_path: Path) -> None:
 def test_file_below_two_paths_belongs_to_the_workspace(tmp_path: Path) -> None:
     write(tmp_path / "memory/a.md")
     found = scan(WatchSettings(roots=(tmp_path,), extra=(tmp_path / "memory",)), [str(tmp_path)])
-    assert [(file.name, file.project) for file in found.files.values()] == [("memory/a.md", str(tmp_path))]
+    [file] = found.files.values()
+    assert file.project
+    assert (file.name, file.project.path) == ("memory/a.md", str(tmp_path))
 
 
 def test_scan_finds_regular_files_only(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_frames_before_a_broken_one_are_still_given() -> None:
         b"GET / HTTP/1.1",
     ],
 )
-def test_a_header_without_one_whole_number_is_refused(header: bytes) -> None:
+def test_header_without_one_whole_number_is_refused(header: bytes) -> None:
     with pytest.raises(FramingError):
         list(Decoder().feed(header + b"\r\n\r\n"))
 
@@ -65,12 +65,12 @@ def test_other_headers_and_any_case_are_accepted() -> None:
     assert list(Decoder().feed(data)) == [b"{}"]
 
 
-def test_a_header_that_never_ends_is_refused() -> None:
+def test_header_that_never_ends_is_refused() -> None:
     with pytest.raises(FramingError, match="header"):
         list(Decoder().feed(b"X: " + b"a" * MAX_HEADER))
 
 
-def test_a_frame_beyond_the_limit_is_refused_before_its_body_is_taken() -> None:
+def test_frame_beyond_the_limit_is_refused_before_its_body_is_taken() -> None:
     decoder = Decoder(max_frame=10)
     assert list(decoder.feed(frame(b"x" * 10))) == [b"x" * 10]
     with pytest.raises(FramingError, match="10 bytes"):

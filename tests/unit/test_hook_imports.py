@@ -19,14 +19,14 @@ def loaded_by_the_hook() -> set[str]:
     return set(json.loads(subprocess.run(command, capture_output=True, check=True, text=True).stdout))
 
 
-def test_hook_imports_only_the_standard_library():
+def test_hook_imports_only_the_standard_library() -> None:
     foreign = {name for name in loaded_by_the_hook() if name.partition(".")[0] not in sys.stdlib_module_names}
 
     assert "clankers.hook" in foreign
     assert foreign <= OURS
 
 
-def test_hook_imports_no_slow_modules():
+def test_hook_imports_no_slow_modules() -> None:
     slow = {"asyncio", "typing", "dataclasses", "inspect", "subprocess", "importlib.metadata", "email", "ssl"}
 
     assert not loaded_by_the_hook() & slow

@@ -50,7 +50,7 @@ def test_other_ids_are_percent_encoded(id_: str, encoded: str) -> None:
 
 
 @pytest.mark.parametrize("id_", ["a b", "a\n", "<a>", "[a]", "a\u00ad", 'a"', "é", "a&lt;", "x" * 257])
-def test_a_client_is_refused_what_is_not_an_id(id_: str) -> None:
+def test_client_is_refused_what_is_not_an_id(id_: str) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(id_, NewId)
 

@@ -61,18 +61,18 @@ def test_only_our_own_files_older_than_the_limit_are_removed(tmp_path: Path) -> 
     assert {path.name for path in tmp_path.iterdir()} == set(names) - set(removed)
 
 
-def test_a_missing_folder_is_no_trouble(tmp_path: Path) -> None:
+def test_missing_folder_is_no_trouble(tmp_path: Path) -> None:
     assert DailyFile(tmp_path / "none").remove_older_than(30, date(2026, 3, 3)) == []
 
 
-def test_a_line_that_cannot_be_written_is_counted_and_dropped(tmp_path: Path) -> None:
+def test_line_that_cannot_be_written_is_counted_and_dropped(tmp_path: Path) -> None:
     (tmp_path / "logs").write_text("a file where the folder should be")
     file = DailyFile(tmp_path / "logs")
     file.write(b"{}")
     assert file.dropped == 1
 
 
-def test_a_clock_that_jumps_forward_does_not_delete_all_logs(tmp_path: Path) -> None:
+def test_clock_that_jumps_forward_does_not_delete_all_logs(tmp_path: Path) -> None:
     names = ["clankers-2026-03-01.jsonl", "clankers-2026-03-02.jsonl", "clankers-2036-03-03.jsonl"]
     for name in names:
         (tmp_path / name).touch()

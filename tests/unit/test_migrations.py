@@ -1,5 +1,6 @@
 """Migrations: whole or not at all, recorded, refused when strange."""
 
+import time
 from pathlib import Path
 
 import apsw
@@ -43,17 +44,17 @@ def schema(db: Db) -> list[dict[str, object]]:
     return db.fetch("SELECT type, name, sql FROM sqlite_master WHERE name <> '_migrations' ORDER BY name")
 
 
-def test_the_files_are_numbered_without_gaps_and_say_why() -> None:
+def test_files_are_numbered_without_gaps_and_say_why() -> None:
     assert [migration.version for migration in bundled()] == list(range(1, len(bundled()) + 1))
     for migration in bundled():
         assert migration.up.startswith("--")
 
 
-def test_the_last_migration_has_a_way_down() -> None:
+def test_last_migration_has_a_way_down() -> None:
     assert bundled()[-1].down
 
 
-def test_a_new_database_is_brought_up_to_date_without_a_backup(db: Db, tmp_path: Path) -> None:
+def test_new_database_is_brought_up_to_date_without_a_backup(db: Db, tmp_path: Path) -> None:
     change = migrate(db, tmp_path)
     assert (change.before, change.after) == (0, bundled()[-1].version)
     assert change.backup is None
@@ -69,7 +70,7 @@ def test_migrating_twice_changes_nothing(db: Db, tmp_path: Path) -> None:
     assert schema(db) == before
 
 
-def test_a_broken_migration_leaves_the_database_as_it_was(db: Db, tmp_path: Path) -> None:
+def test_broken_migration_leaves_the_database_as_it_was(db: Db, tmp_path: Path) -> None:
     migrate(db, tmp_path)
     before = schema(db)
     broken = Migration(bundled()[-1].version + 1, "broken", "CREATE TABLE half (x); SELECT nonsense;", None)
@@ -79,7 +80,7 @@ def test_a_broken_migration_leaves_the_database_as_it_was(db: Db, tmp_path: Path
     assert version(db) == bundled()[-1].version
 
 
-def test_a_database_with_content_is_backed_up_before_it_is_migrated(db: Db, tmp_path: Path) -> None:
+def test_database_with_content_is_backed_up_before_it_is_migrated(db: Db, tmp_path: Path) -> None:
     migrate(db, tmp_path)
     db.execute("INSERT INTO sessions (id, created_at, updated_at) VALUES ('kept', 1, 1)")
     more = Migration(bundled()[-1].version + 1, "more", "CREATE TABLE more (x);", "DROP TABLE more;")
@@ -92,7 +93,7 @@ def test_a_database_with_content_is_backed_up_before_it_is_migrated(db: Db, tmp_
     assert list((tmp_path / "backups").iterdir()) == [change.backup]
 
 
-def test_a_newer_database_is_refused_untouched(db: Db, tmp_path: Path) -> None:
+def test_newer_database_is_refused_untouched(db: Db, tmp_path: Path) -> None:
     migrate(db, tmp_path)
     newer = Migration(bundled()[-1].version + 1, "newer", "CREATE TABLE newer (x);", None)
     migrate(db, tmp_path, (*bundled(), newer))
@@ -101,7 +102,7 @@ def test_a_newer_database_is_refused_untouched(db: Db, tmp_path: Path) -> None:
     assert version(db) == newer.version
 
 
-def test_a_changed_migration_is_refused(db: Db, tmp_path: Path) -> None:
+def test_changed_migration_is_refused(db: Db, tmp_path: Path) -> None:
     migrate(db, tmp_path)
     db.execute("UPDATE _migrations SET checksum = 'other'")
     with pytest.raises(SchemaRefused, match="another text"):
@@ -117,7 +118,7 @@ def test_rolling_back_undoes_the_last_migration_and_keeps_a_backup(db: Db, tmp_p
     assert migrate(db, tmp_path / "backups").after == bundled()[-1].version
 
 
-def test_a_database_of_the_original_clankers_is_taken_over(db: Db, tmp_path: Path) -> None:
+def test_database_of_the_original_clankers_is_taken_over(db: Db, tmp_path: Path) -> None:
     db.execute(ORIGINAL)
     change = migrate(db, tmp_path / "backups")
     assert change.backup
@@ -130,3 +131,23 @@ def test_a_database_of_the_original_clankers_is_taken_over(db: Db, tmp_path: Pat
     assert db.value("PRAGMA foreign_keys") == 1
     db.execute("DELETE FROM sessions")
     assert db.value("SELECT count(*) FROM messages") == 0
+
+
+def test_a_missing_time_of_an_original_becomes_the_first_known_time_of_its_session(db: Db, tmp_path: Path) -> None:
+    db.execute(ORIGINAL)
+    db.execute("""
+        INSERT INTO sessions (id, updated_at) VALUES ('later', 1700000009000), ('by tool', NULL), ('unknown', NULL);
+        INSERT INTO messages (id, session_id, completed_at) VALUES ('m1', 'later', 1700000005000);
+        INSERT INTO messages (id, session_id) VALUES ('m2', 'by tool'), ('m3', 'unknown');
+        INSERT INTO tools (id, session_id, tool_name, created_at) VALUES ('t1', 'by tool', 'Bash', 1700000002000);
+    """)
+    began = int(time.time() * 1000)
+    migrate(db, tmp_path / "backups")
+    assert db.value("SELECT created_at FROM messages WHERE id = 'm'") == 1700000000000
+    times = dict(db.tuples("SELECT id, created_at FROM sessions WHERE created_guessed"))
+    assert times.pop("unknown") >= began
+    assert times == {"later": 1700000005000, "by tool": 1700000002000}
+    assert db.value("SELECT created_at FROM messages WHERE id = 'm1'") == 1700000005000
+    assert db.value("SELECT created_at FROM messages WHERE id = 'm2'") == 1700000002000
+    assert db.value("SELECT min(updated_at) FROM sessions WHERE id <> 's'") == 1700000002000
+    assert db.value("SELECT min(created_at) FROM projects") == 1700000000000

@@ -30,7 +30,7 @@ def test_every_method_says_what_it_does_and_answers() -> None:
         assert result_type(method) is not None
 
 
-def test_the_reference_page_is_current() -> None:
+def test_reference_page_is_current() -> None:
     assert (ROOT / "docs" / "rpc.md").read_text() == page(), "run make docs"
 
 
@@ -51,13 +51,13 @@ def _references(value: object) -> list[str]:
 
 
 @pytest.mark.parametrize("error", list(ERRORS.values()))
-def test_an_error_is_the_same_class_at_the_other_end(error: type[RpcError]) -> None:
+def test_error_is_the_same_class_at_the_other_end(error: type[RpcError]) -> None:
     arrived = error_from(error.code, "what happened", {"field": "x"})
     assert type(arrived) is error
     assert (arrived.code, arrived.message, arrived.data) == (error.code, "what happened", {"field": "x"})
 
 
-def test_an_unknown_code_is_kept() -> None:
+def test_unknown_code_is_kept() -> None:
     assert error_from(4999, "from a newer daemon").code == 4999
     assert RpcError.code == -32000
 

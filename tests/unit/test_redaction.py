@@ -172,7 +172,7 @@ def test_what_is_no_secret_is_left_alone() -> None:
         ("", ""),
     ],
 )
-def test_a_mark_stands_where_the_secret_was(text: str, redacted: str) -> None:
+def test_mark_stands_where_the_secret_was(text: str, redacted: str) -> None:
     assert redact(text)[0] == redacted
 
 
@@ -187,7 +187,7 @@ def test_redacting_twice_changes_nothing() -> None:
         assert redact(once) == (once, {}), text
 
 
-def test_a_redacted_tool_input_is_still_json() -> None:
+def test_redacted_tool_input_is_still_json() -> None:
     dice = random.Random(SEED)
     for make in NAMED.values():
         form, value = make(dice)
@@ -220,7 +220,7 @@ def test_texts_full_of_names_are_survived(text: str) -> None:
     assert redact(cleaned)[0] == cleaned
 
 
-def test_a_long_text_is_cut_with_a_mark_and_one_that_fits_is_not() -> None:
+def test_long_text_is_cut_with_a_mark_and_one_that_fits_is_not() -> None:
     assert truncate("x" * 50, 100, slack=0) == "x" * 50
     assert truncate("x" * 1000, 100, slack=0) == "x" * 100 + "\n… [truncated]"
     assert truncate(None, 100) is None
@@ -237,7 +237,7 @@ def test_private_parts_may_be_nested() -> None:
     assert redact("a <private>b <private>c</private> d</private> e")[0] == "a [redacted:private] e"
 
 
-def test_a_private_key_that_was_cut_off_hides_nothing_after_it() -> None:
+def test_private_key_that_was_cut_off_hides_nothing_after_it() -> None:
     text = "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA7v1x2y3z4w5v6u7t8s9r\nnot part of it"
     assert redact(text)[0] == "[redacted:private-key]\nnot part of it"
 

@@ -11,7 +11,7 @@ import pytest
 from helpers.hostile_texts import HOSTILE, repeated
 
 from clankersd.redaction.engine import redact
-from clankersd.redaction.rules import CONTEXTS, NAMES, TOKENS, fill
+from clankersd.redaction.rules import CONTEXTS, NAMES, TOKENS, Context, Token, fill
 
 SEED = 4711
 EXAMPLES = 12
@@ -75,6 +75,19 @@ SECRET_NAMES = (
 )
 
 OTHERS = (
+    ("ansible_become_pass: bDBUxGEslqqy", "bDBUxGEslqqy"),
+    ('"Server=s;User Id=sa;Password=LlZMkuiFDore;Encrypt=true"', "LlZMkuiFDore"),
+    ('{"routing_key": "fe9295591b9f451ff3656bb26a226ae0"}', "fe9295591b9f451ff3656bb26a226ae0"),
+    ("https://api.telegram.org/bot6566881710:AA7oEf0p1PwkAYck6PLmwqbyJHKjBHyUhXI/getMe", "7oEf0p1PwkAYck6PLmwqbyJHK"),
+    ("analytics = Analytics('Up1FO8KTBiUpcNLEWCCO94cAD1NfnYZ6')", "Up1FO8KTBiUpcNLEWCCO94cAD1NfnYZ6"),
+    ("app.keys = ['XUwocd9CWP4jYpLjOCTSSWQOb4PW8l65'];", "XUwocd9CWP4jYpLjOCTSSWQOb4PW8l65"),
+    ("# the token xui4rNwRsFqxJw8dRRSLS4V6nxl5VKtM8TTeMvOJNiZ8JLrC4yx7ihPZK055baKL", "xui4rNwRsFqxJw8dRRSLS4V6"),
+    ("user: deploy pw: 3ZokYwtmEVx9", "3ZokYwtmEVx9"),
+    ("le mot de passe est YIgIwz4jaV8o", "YIgIwz4jaV8o"),
+    ("contraseña: bLrYVkT8G853", "bLrYVkT8G853"),
+    ('DriverManager.getConnection(url, "root", "K1uimJSmSruc")', "K1uimJSmSruc"),
+    ("xcrun notarytool submit a.zip --apple-id me --password ctkn-azbm-kepw-ojru", "ctkn-azbm-kepw-ojru"),
+    ("snyk auth 7af89236-9e87-3fa8-3411-0fb1e652ef75", "7af89236-9e87-3fa8-3411-0fb1e652ef75"),
     ("mysql -u root -p hunter2", "hunter2"),
     ("curl -u admin:letmein http://x", "letmein"),
     ("sshpass -p hunter2 ssh a@b", "hunter2"),
@@ -113,6 +126,16 @@ OTHERS = (
 """Texts that no rule's example was made for."""
 
 HARMLESS = (
+    "password: getUserPWDFromHTTPSURL",
+    "hash the password Argon2id with a salt",
+    'cache_key("d41d8cd98f00b204e9800998ecf8427e")',
+    "| token | string | required | the token of the user |",
+    "git rebase --onto 9775a026f1ca7d1c6c5af9d94d9595a49775a026 main",
+    'expect(render("componentWithManyWords2")).toBe("componentWithManyWords3")',
+    'const token = process.env.API_TOKEN || ""',
+    "github.com/a/b v1.2.3 h1:Up1FO8KTBiUpcNLEWCCO94cAD1NfnYZ6Zx9qLw8Rt5P=",
+    "background: url(data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk)",
+    "request 7af89236-9e87-3fa8-3411-0fb1e652ef75 took 12 ms",
     "github.com/pkg/errors v0.9.1 h1:FEBLx1zS214owpjy7qsBeixbURkuhQAwrK5UwLGTwt4=",
     "url: dpl_7Gw5ZMBvsPeKfE8Q4nKbYcXJz3aT",
     "password = get_password()",
@@ -197,7 +220,7 @@ def real_lines() -> Iterator[str]:
     here = Path(__file__).resolve().parents[2]
     for folder, pattern in (("daemon", "*.py"), ("client", "*.py"), ("docs", "*.md"), ("migrations", "*.sql")):
         for path in sorted((here / folder).rglob(pattern)):
-            if path.name != "redaction_rules.py":
+            if path.name != "rules.py":
                 yield from path.read_text("utf-8").splitlines()
     packages = [Path(entry) for entry in sys.path if entry.endswith("site-packages")]
     paths = sorted(
@@ -232,9 +255,10 @@ def test_real_lines_are_left_alone() -> None:
 
 
 def test_rules_are_complete() -> None:
-    names = [rule.name for rule in (*TOKENS, *CONTEXTS)]
+    rules: list[Token | Context] = [*TOKENS, *CONTEXTS]
+    names = [rule.name for rule in rules]
     assert len(names) == len(set(names)), "each rule has a name of its own"
-    for rule in (*TOKENS, *CONTEXTS):
+    for rule in rules:
         assert rule.source, rule.name
         assert rule.examples, rule.name
         assert re.fullmatch("[a-z-]+", rule.kind), rule.name

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clankers_protocol.terminal import escape_json, sanitize
+from clankers_protocol.terminal import clusters, escape_json, sanitize
 
 FORBIDDEN = {*map(chr, range(0x20)), *map(chr, range(0x7F, 0xA0))} - {"\n", "\t"}
 FORBIDDEN |= set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u2028\u2029\u200b\u2060\ufeff\xad")
@@ -42,7 +42,10 @@ def test_ordinary_text_stays_as_it_is(text: str) -> None:
         ("a\u200bb\ufeffc\xadd\u2060e", "abcde"),
         ("hi\U000e0041\U000e0042\U000e007f", "hi�"),
         ("🏴\U000e0041\U000e007f", "🏴�"),
-        ("a\ufe0f\ufe01\ufe02b", "a\ufe0fb"),
+        ("a\ufe0f\ufe01\ufe02b", "ab"),
+        ("pass\u200dword p\u200cq", "password pq"),
+        ("\u2800x\U0001d173y", "xy"),
+        ("👩\u200d\u200d👧", "👩👧"),
         ("\u200d\u200dx \ufe0f", "x "),
         ("line\u2028separator", "line�separator"),
     ],
@@ -64,3 +67,12 @@ def test_escaped_json_means_the_same(text: str) -> None:
     assert json.loads(escaped) == {text: text}
     assert sanitize(escaped) == escaped
     assert not any(unicodedata.category(char) == "Cc" for char in escaped)
+
+
+def test_escaped_json_keeps_emoji_whole_and_escapes_what_hides() -> None:
+    assert escape_json('"👩\u200d👩\u200d👧 ❤\ufe0f"') == '"👩\u200d👩\u200d👧 ❤\ufe0f"'
+    assert escape_json('"pass\u200dword\u202e"') == '"pass\\u200dword\\u202e"'
+
+
+def test_clusters_are_cut_between_and_never_inside() -> None:
+    assert clusters("a👩\u200d👩\u200d👧e\u0301") == ["a", "👩\u200d👩\u200d👧", "e\u0301"]

@@ -4,47 +4,91 @@ import sys
 from io import TextIOWrapper
 
 import click
-from click.shell_completion import get_completion_class
 
-from clankers.ctl.backup import backup
-from clankers.ctl.capture import capture, import_
-from clankers.ctl.command import Ctl, Root, common_options, socket_option
-from clankers.ctl.config import config
-from clankers.ctl.db import db, query
-from clankers.ctl.docs import docs
-from clankers.ctl.doctor import doctor
-from clankers.ctl.graph import graph
-from clankers.ctl.index import index, reindex
-from clankers.ctl.jobs import jobs
-from clankers.ctl.logs import logs
-from clankers.ctl.memory import memory
-from clankers.ctl.model import model
-from clankers.ctl.output import echo, print_json
-from clankers.ctl.plugin import plugin
-from clankers.ctl.schedules import schedule
-from clankers.ctl.search import recall, search
-from clankers.ctl.service import service
-from clankers.ctl.sessions import session, sessions
-from clankers.ctl.skills import skill
-from clankers.ctl.stats import stats
-from clankers.ctl.status import health, status
-from clankers.ctl.threads import thread
+from clankers.ctl.command import Ctl, Root, socket_option
+from clankers.ctl.output import echo
+
+COMMANDS = {
+    "setup": ("clankers.ctl.setup:setup", "Connect the harnesses on this machine and start the daemon."),
+    "daemon": ("clankers.ctl.daemon:daemon", "Start, stop and restart the daemon."),
+    "status": ("clankers.ctl.status:status", "Show the state, versions, paths and data of the daemon."),
+    "health": ("clankers.ctl.status:health", "Check that the daemon works."),
+    "doctor": ("clankers.ctl.doctor:doctor", "Check the daemon and everything around it."),
+    "search": ("clankers.ctl.search:search", "Search sessions, memories, documents, skills and files."),
+    "show": ("clankers.ctl.show:show", "Show whatever an id names."),
+    "memory": ("clankers.ctl.memory:memory", "List, search, add, edit and forget memories."),
+    "entity": (
+        "clankers.ctl.entities:entity",
+        "List and change entities: the people, projects, technologies, files and...",
+    ),
+    "relation": ("clankers.ctl.relations:relation", "List, add and close relations between memories."),
+    "docs": ("clankers.ctl.docs:docs", "Add documents to the search index, list, show and remove them."),
+    "graph": ("clankers.ctl.graph:graph", "Show and add edges between chunks of documents."),
+    "sessions": ("clankers.ctl.sessions:sessions", "List sessions, newest first."),
+    "session": ("clankers.ctl.sessions:session", "Show or delete a session."),
+    "project": ("clankers.ctl.projects:project", "List projects; show, rename, merge, move or forget one."),
+    "thread": ("clankers.ctl.threads:thread", "Show and change the threads (conversations) of a chat."),
+    "skill": ("clankers.ctl.skills:skill", "Manage skills: instructions that agents look up."),
+    "schedule": ("clankers.ctl.schedules:schedule", "Schedule actions that the daemon or a client runs."),
+    "forget": ("clankers.ctl.forget:forget", "Delete captured data for good."),
+    "stats": ("clankers.ctl.stats:stats", "Show usage by day, project, model, harness and tool."),
+    "query": ("clankers.ctl.db:query", "Run one read-only SQL statement."),
+    "recall": ("clankers.ctl.search:recall", "Preview the context that an agent is given for a PROMPT."),
+    "capture": ("clankers.ctl.capture:capture", "Check, pause and resume the capture of events."),
+    "import": ("clankers.ctl.capture:import_", "Import the history that a harness has stored on disk."),
+    "index": ("clankers.ctl.index:index", "Show the state of the index; add and remove watched files."),
+    "reindex": ("clankers.ctl.index:reindex", "Rebuild the index."),
+    "model": ("clankers.ctl.model:model", "List, switch and download embedding models."),
+    "logs": ("clankers.ctl.logs:logs", "Show the log of the daemon."),
+    "top": ("clankers.ctl.top:top", "Show requests with their latencies, queues, sizes and the last events, live."),
+    "metrics": (
+        "clankers.ctl.metrics:metrics",
+        "Show requests with their latencies, queues and sizes since the daemon started.",
+    ),
+    "config": ("clankers.ctl.config:config", "Show and change the settings of the daemon."),
+    "client-settings": (
+        "clankers.ctl.client_settings:client_settings",
+        "Show and change the settings that plugins and programs keep in the daemon.",
+    ),
+    "db": ("clankers.ctl.db:db", "Check, vacuum and migrate the database."),
+    "backup": ("clankers.ctl.backup:backup", "Make, check and restore backups of the database."),
+    "jobs": ("clankers.ctl.jobs:jobs", "List, show and cancel long-running jobs of the daemon."),
+    "plugin": ("clankers.ctl.plugin:plugin", "Connect a harness (Claude Code or OpenCode) to the daemon."),
+    "service": ("clankers.ctl.service:service", "Run the daemon as a user service of systemd or launchd."),
+    "rpc": ("clankers.ctl.rpc:rpc", "Call a METHOD of the daemon with the parameters in JSON, and print the result..."),
+    "completion": ("clankers.ctl.completion:completion", "Print a script for shell completion."),
+}
 
 
-@click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"]})
+def _print_version(context: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
+        from importlib.metadata import version  # slow to load
+
+        echo(f"clankers-ctl, version {version('clankers')}")
+        context.exit()
+
+
+@click.group(
+    cls=Root, lazy=COMMANDS, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @socket_option
-@click.version_option(package_name="clankers", prog_name="clankers-ctl")
-def cli() -> None:
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version."
+)
+@click.pass_context
+def cli(context: click.Context) -> None:
     """Inspect, query and administer clankersd, the local memory of your coding agents.
 
-    Every command accepts --json, which prints JSON and nothing else to standard output.
+    Without a command, shows a short overview. Every command accepts --json, which prints JSON and nothing else to
+    standard output.
 
     \b
     Examples:
+      clankers-ctl setup
       clankers-ctl status
       clankers-ctl doctor
       clankers-ctl sessions --since 2d --project .
-      clankers-ctl session 0199c5a2
+      clankers-ctl show 4f1c02d7
       clankers-ctl search "why does the login fail" --project .
       clankers-ctl memory add "We deploy on Tuesdays" --project .
       clankers-ctl query "SELECT source, count(*) FROM sessions GROUP BY source"
@@ -58,63 +102,10 @@ def cli() -> None:
       3  the daemon is not running
       4  the daemon is running and reports a problem, or doctor found a problem
     """
+    if context.invoked_subcommand is None:
+        from clankers.ctl.overview import print_overview  # slow to load
 
-
-@click.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@common_options
-def completion(ctl: Ctl, shell: str) -> None:
-    """Print a script for shell completion.
-
-    \b
-    Examples:
-      clankers-ctl completion bash > ~/.local/share/bash-completion/completions/clankers-ctl
-      clankers-ctl completion zsh > "${fpath[1]}/_clankers-ctl"
-      clankers-ctl completion fish > ~/.config/fish/completions/clankers-ctl.fish
-    """
-    completer = get_completion_class(shell)
-    assert completer  # for the type checker: click supports all three shells
-    root = click.get_current_context().find_root().command
-    script = completer(root, {}, "clankers-ctl", "_CLANKERS_CTL_COMPLETE").source()
-    if ctl.json:
-        print_json({"shell": shell, "script": script})
-    else:
-        echo(script)
-
-
-COMMANDS = (
-    status,
-    health,
-    doctor,
-    search,
-    memory,
-    docs,
-    graph,
-    sessions,
-    session,
-    thread,
-    skill,
-    schedule,
-    stats,
-    query,
-    recall,
-    capture,
-    import_,
-    index,
-    reindex,
-    model,
-    logs,
-    config,
-    db,
-    backup,
-    jobs,
-    plugin,
-    service,
-    completion,
-)
-
-for command in COMMANDS:
-    cli.add_command(command)
+        print_overview(context.ensure_object(Ctl))
 
 
 def main() -> None:

@@ -1,70 +1,79 @@
-"""`clankers-ctl backup`: list the backups, and restore one."""
+"""`clankers-ctl backup`: make, list, check, restore and delete backups."""
 
 import fcntl
 import os
-import secrets
 import signal
+import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import click
 
-from clankers.ctl.command import Ctl, common_options, daemon_paths, yes_option
+from clankers.ctl.command import EXIT_PROBLEM, Ctl, common_options, daemon_paths, deletion_options, yes_option
 from clankers.ctl.formatting import format_bytes, format_time, plural
-from clankers.ctl.output import Column, confirm, echo, print_json, print_table, secho
+from clankers.ctl.jobs import run_job_or_exit
+from clankers.ctl.output import Column, confirm, echo, print_facts, print_json, print_table, secho
 from clankers.messages import DaemonUnavailable
 from clankers_protocol.admin import DaemonStatus
-from clankers_protocol.database_files import replace_database, sync
-from clankers_protocol.errors import RpcError
+from clankers_protocol.backups import BackupCreate, BackupRestore, Restored
+from clankers_protocol.database_files import (
+    check_database,
+    copy_database,
+    count_backup_rows,
+    describe_backup,
+    list_backups,
+    replace_database,
+    select_obsolete,
+)
+from clankers_protocol.errors import MethodNotFound, RpcError
 from clankers_protocol.paths import Paths, default_paths
-from clankers_protocol.wire import Wire
 
 STOP_TIMEOUT_SECONDS = 60
+RESTORE_TIMEOUT_SECONDS = 3600
+"""Generous: the copy of a large backup takes long, and is a plain request."""
+
 COLUMNS = [
     Column("Name", min_width=20),
     Column("Made"),
+    Column("For", optional=True),
     Column("Size", align_right=True),
     Column("Sessions", align_right=True),
 ]
 
 
-class Backup(Wire):
-    """One file in the backup directory. `problem` is the reason why it cannot be restored, if any."""
-
-    name: str
-    path: str
-    made_at: int
-    bytes: int
-    sessions: int | None = None
-    problem: str | None = None
-
-
-class Restored(Wire):
-    """Result of a restore."""
-
-    database: str
-    backup: str
-    sessions: int
-    replaced: str | None
-    stopped_daemon: int | None
-
-
 @click.group()
 def backup() -> None:
-    """List backups of the database, or restore one.
+    """Make, check and restore backups of the database.
 
-    The daemon makes a backup before each migration. To also make backups regularly, add a schedule:
-
-    \b
-      clankers-ctl schedule add "03:00 daily" "Nightly backup" --builtin backup
+    The daemon makes a backup every day and keeps seven of them; the settings backup_hours and backup_keep change that.
+    It also makes one before each migration.
 
     \b
     Examples:
+      clankers-ctl backup create
       clankers-ctl backup list
-      clankers-ctl backup restore clankers-20250131T030000000000-scheduled.db
+      clankers-ctl backup verify
+      clankers-ctl backup restore clankers-20250131T030000000000-daily.db
     """
+
+
+@backup.command()
+@common_options
+def create(ctl: Ctl) -> None:
+    """Make a backup now. Events are stored meanwhile. Such a backup stays until you delete it.
+
+    \b
+    Examples:
+      clankers-ctl backup create
+      clankers-ctl backup create --json | jq -r .path
+    """
+    job = run_job_or_exit(ctl, BackupCreate())
+    if ctl.json:
+        print_json(job.result)
+    else:
+        echo(f"Made {job.result['path']} ({format_bytes(job.result['bytes'])}).")
 
 
 @backup.command(name="list")
@@ -78,18 +87,110 @@ def list_(ctl: Ctl) -> None:
       clankers-ctl backup list --json | jq -r '.backups[0].name'
     """
     paths = _find_paths(ctl)
-    backups = [_describe(path) for path in paths.backups.glob("*.db")]
-    backups.sort(key=lambda backup: backup.made_at, reverse=True)
+    backups = list_backups(paths.backups)
     if ctl.json:
         print_json({"backups": backups})
     elif not backups:
-        echo(f"There are no backups in {paths.backups}.")
+        echo(f"There are no backups in {paths.backups}. Make one with `clankers-ctl backup create`.")
     else:
         rows = []
-        for backup in backups:
-            contents = f"unusable: {backup.problem}" if backup.problem else f"{backup.sessions:,}"
-            rows.append([backup.name, format_time(backup.made_at), format_bytes(backup.bytes), contents])
+        for one in backups:
+            contents = f"unusable: {one.problem}" if one.problem else f"{one.sessions:,}"
+            rows.append([one.name, format_time(one.made_at), one.reason, format_bytes(one.bytes), contents])
         print_table(COLUMNS, rows)
+
+
+@backup.command()
+@click.argument("backup", metavar="NAME|FILE")
+@common_options
+def show(ctl: Ctl, backup: str) -> None:
+    """Show a backup: when and for what it was made, and how many rows each table has.
+
+    \b
+    Examples:
+      clankers-ctl backup show clankers-20250131T030000000000-daily.db
+    """
+    path = _find_backup(_find_paths(ctl), backup)
+    found = describe_backup(path)
+    counts = count_backup_rows(path) if not found.problem else {}
+    if ctl.json:
+        print_json({"backup": found, "rows": counts})
+        return
+    print_facts(
+        [
+            ("file", found.path),
+            ("made", format_time(found.made_at)),
+            ("for", found.reason or "unknown"),
+            ("size", format_bytes(found.bytes)),
+            ("problem", found.problem or "none found; `clankers-ctl backup verify` checks every page"),
+        ]
+    )
+    if counts:
+        echo("")
+        captured = sorted((count, table) for table, count in counts.items() if count)
+        print_table(
+            [Column("Table", min_width=12), Column("Rows", align_right=True)],
+            [[table, f"{count:,}"] for count, table in reversed(captured)],
+        )
+
+
+@backup.command()
+@click.argument("backup", metavar="[NAME|FILE]", required=False)
+@common_options
+def verify(ctl: Ctl, backup: str | None) -> None:
+    """Check every page of a backup, or of all backups. Exits with 4 if one is damaged.
+
+    \b
+    Examples:
+      clankers-ctl backup verify
+      clankers-ctl backup verify clankers-20250131T030000000000-daily.db
+    """
+    paths = _find_paths(ctl)
+    chosen = [_find_backup(paths, backup)] if backup else [Path(one.path) for one in list_backups(paths.backups)]
+    problems: dict[str, list[str]] = {}
+    for path in chosen:
+        found, counts = check_database(path)
+        if not found and "sessions" not in counts:
+            found = ["it is not a database of clankers"]
+        problems[str(path)] = found
+        if not ctl.json:
+            verdict = f"damaged: {found[0]}" if found else f"ok, {sum(counts.values()):,} rows"
+            secho(f"{path.name}: {verdict}", fg="red" if found else "green")
+    if ctl.json:
+        print_json({"backups": [{"path": path, "problems": found} for path, found in problems.items()]})
+    elif not chosen:
+        echo(f"There are no backups in {paths.backups}.")
+    sys.exit(EXIT_PROBLEM if any(problems.values()) else 0)
+
+
+@backup.command()
+@click.option("--keep", type=click.IntRange(1, 1000), default=7, show_default=True, help="Keep this many backups.")
+@deletion_options
+@common_options
+def prune(ctl: Ctl, keep: int, dry_run: bool, yes: bool) -> None:
+    """Delete all but the newest backups of every kind. Asks for confirmation first.
+
+    The last good backup always stays: the newest intact one with at least half as many rows as the largest.
+
+    \b
+    Examples:
+      clankers-ctl backup prune --keep 3 --dry-run
+      clankers-ctl backup prune --keep 3 --yes
+    """
+    obsolete = select_obsolete(list_backups(_find_paths(ctl).backups), keep)
+    if not ctl.json:
+        for one in obsolete:
+            echo(f"{one.name} ({format_bytes(one.bytes)})")
+    freed = format_bytes(sum(one.bytes for one in obsolete))
+    if obsolete and not dry_run:
+        if not yes:
+            confirm(f"Delete {plural(len(obsolete), 'backup')}?", abort=True)
+        for one in obsolete:
+            Path(one.path).unlink(missing_ok=True)
+    if ctl.json:
+        print_json({"deleted": [one.name for one in obsolete], "dryRun": dry_run})
+    else:
+        echo(f"{'Would delete' if dry_run else 'Deleted'} {plural(len(obsolete), 'backup')} and free {freed}.")
 
 
 @backup.command()
@@ -100,36 +201,49 @@ def restore(ctl: Ctl, backup: str, yes: bool) -> None:
     """Replace the database with a backup. Asks for confirmation first.
 
     Specify a name from `backup list`, or the path of any copy of the database. The backup is first copied, and the copy
-    checked; the backup itself does not change. A running daemon is stopped. The replaced database and its write-ahead
-    log are renamed to clankers.db.replaced-TIME in the same folder.
+    checked; the backup itself does not change. A running daemon swaps the files and continues; requests wait meanwhile.
+    Without a daemon, this command swaps them. The replaced database is kept as clankers.db.replaced-TIME in the same
+    folder.
 
     \b
     Examples:
-      clankers-ctl backup restore clankers-20250131T030000000000-scheduled.db
+      clankers-ctl backup restore clankers-20250131T030000000000-daily.db
       clankers-ctl backup restore ~/clankers-copy.db --yes --json
     """
     paths = _find_paths(ctl)
     source = _find_backup(paths, backup)
+    if not yes:
+        found = describe_backup(source)
+        contents = (
+            f"cannot be read ({found.problem})" if found.problem else f"has {plural(found.sessions or 0, 'session')}"
+        )
+        echo(f"{source.name} {contents}, made {format_time(found.made_at)}.", err=True)
+        confirm(f"Replace {paths.database} with it?", abort=True)
+    try:
+        restored = ctl.call(BackupRestore(str(source)), timeout=RESTORE_TIMEOUT_SECONDS)
+    except (DaemonUnavailable, MethodNotFound):
+        restored = _restore_without_daemon(paths, source)
+    if ctl.json:
+        print_json(restored)
+        return
+    secho(f"Restored {source.name} with {plural(restored.sessions, 'session')}.", fg="green")
+    if restored.replaced:
+        echo(f"The replaced database is now {restored.replaced}. Delete it once you are sure that you do not need it.")
+
+
+def _restore_without_daemon(paths: Paths, source: Path) -> Restored:
     database = paths.database.resolve()
     new = database.with_name(f"{database.name}.restoring")
     try:
-        sessions = _copy_and_check(source, new)
-        if not yes:
-            echo(f"{source.name} has {plural(sessions, 'session')}. A running daemon will be stopped.", err=True)
-            confirm(f"Replace {database} with it?", abort=True)
-        with _daemon_stopped(paths.database) as stopped:
+        counts = copy_database(source, new)
+        with _daemon_stopped(paths.database):
             replaced = replace_database(database, new, "replaced")
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
     finally:
         for leftover in database.parent.glob(f"{new.name}*"):
             leftover.unlink(missing_ok=True)
-    if ctl.json:
-        print_json(Restored(str(database), str(source), sessions, str(replaced) if replaced else None, stopped))
-        return
-    secho(f"Restored {source.name} with {plural(sessions, 'session')}.", fg="green")
-    if replaced:
-        echo(f"The replaced database is now {replaced}. Delete it once you are sure that you do not need it.")
-    if stopped:
-        echo("The daemon was stopped. The next hook or client starts it again, or you can run clankersd.")
+    return Restored(str(database), str(source), counts["sessions"], str(replaced) if replaced else None)
 
 
 def _find_paths(ctl: Ctl) -> Paths:
@@ -146,50 +260,6 @@ def _find_backup(paths: Paths, backup: str) -> Path:
         if path.is_file():
             return path.absolute()
     raise click.ClickException(f"There is no backup {backup!r}. Run `clankers-ctl backup list` to see the backups.")
-
-
-def _describe(path: Path) -> Backup:
-    import apsw  # slow to load
-
-    file = path.stat()
-    backup = Backup(path.name, str(path), int(file.st_mtime * 1000), file.st_size)
-    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
-    try:
-        with closing(apsw.Connection(f"{path.absolute().as_uri()}?immutable=1", flags=flags)) as db:
-            backup.sessions = int(db.execute("SELECT count(*) FROM sessions").get)
-    except apsw.Error as error:
-        backup.problem = str(error)
-    return backup
-
-
-def _copy_and_check(source: Path, new: Path) -> int:
-    """Copy a backup, including the content of its WAL, and check the copy; return its number of sessions."""
-    import apsw  # slow to load
-
-    for leftover in new.parent.glob(f"{new.name}*"):
-        leftover.unlink()
-    descriptor = os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-    os.close(descriptor)
-    try:
-        original = apsw.Connection(str(source), flags=apsw.SQLITE_OPEN_READONLY)
-        copy = apsw.Connection(str(new))
-        try:
-            with copy.backup("main", original, "main") as copying:
-                while not copying.done:
-                    copying.step(4096)
-            copy.pragma("journal_mode", "delete")  # a single file, without a WAL
-            copy.pragma("application_id", secrets.randbelow(2**31 - 1) + 1)  # so that no WAL of another copy matches it
-            problems = [str(row[0]) for row in copy.execute("PRAGMA integrity_check") if row[0] != "ok"]
-            sessions = int(copy.execute("SELECT count(*) FROM sessions").get)
-        finally:
-            copy.close()
-            original.close()
-    except apsw.Error as error:
-        raise click.ClickException(f"{source} cannot be restored: {error}") from error
-    if problems:
-        raise click.ClickException(f"{source} is damaged: {problems[0]}. Nothing was changed.")
-    sync(new)
-    return sessions
 
 
 @contextmanager

@@ -1,27 +1,36 @@
 """`clankers-ctl capture` and `clankers-ctl import`: events and history of harnesses."""
 
+import re
 import sys
 import time
+from pathlib import Path
 
 import click
 import msgspec
 
 from clankers.ctl.command import EXIT_PROBLEM, Ctl, common_options
 from clankers.ctl.formatting import format_bytes, format_duration, format_time, plural, since_callback
+from clankers.ctl.index import absolute_path
 from clankers.ctl.jobs import job_duration, run_job_or_exit
-from clankers.ctl.output import Column, echo, one_line, print_facts, print_json, print_table
+from clankers.ctl.output import Column, echo, one_line, print_facts, print_json, print_table, secho
 from clankers_protocol.admin import Job
 from clankers_protocol.capture import (
+    CapturePause,
     CaptureReport,
+    CaptureResume,
     CaptureStatus,
     HarnessCapture,
     ImportStart,
     ImportSummary,
     LostEvents,
+    Pause,
+    PauseReport,
     SpoolDepth,
     TranscriptReading,
 )
 from clankers_protocol.harnesses import IMPORTABLE, find_harness
+
+SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 COLUMNS = [
     Column("Harness", style="cyan"),
@@ -37,11 +46,12 @@ COLUMNS = [
 
 @click.group()
 def capture() -> None:
-    """Check that events of harnesses are being captured.
+    """Check, pause and resume the capture of events.
 
     \b
     Examples:
       clankers-ctl capture status
+      clankers-ctl capture pause --for 2h
     """
 
 
@@ -67,6 +77,8 @@ def status(ctl: Ctl) -> None:
 
 
 def _print_report(report: CaptureReport) -> None:
+    for each in report.paused:
+        secho(_describe_pause(each), fg="yellow")
     redacted = sorted(report.redacted.items())
     print_table(COLUMNS, [_row(harness) for harness in report.harnesses])
     echo()
@@ -141,6 +153,82 @@ def _transcripts(read: TranscriptReading) -> str:
     )
 
 
+# -- pause and resume
+
+
+def _folder_callback(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    if value is None:
+        return None
+    if not Path(value).is_dir():
+        raise click.BadParameter(f"{value} is not a folder.")
+    return absolute_path(value)
+
+
+def _duration_callback(_: click.Context, __: click.Parameter, value: str | None) -> float | None:
+    if value is None:
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhdw])", value)
+    if not match or not float(match[1]):
+        raise click.BadParameter(f"{value!r} is not a duration. Write 30m, 2h, 1d …")
+    return float(match[1]) * SECONDS[match[2]]
+
+
+pause_project_option = click.option(
+    "--project",
+    metavar="FOLDER",
+    callback=_folder_callback,
+    help="Only the project of this folder; otherwise all projects.",
+)
+
+
+@capture.command()
+@pause_project_option
+@click.option("--for", "seconds", metavar="DURATION", callback=_duration_callback, help="Resume after 30m, 2h, 1d …")
+@common_options
+def pause(ctl: Ctl, project: str | None, seconds: float | None) -> None:
+    """Pause capture. What happens during the pause is not stored, not spooled, and not read from transcripts later.
+
+    The pause survives a restart of the daemon. It ends by itself after --for, or with `clankers-ctl capture resume`.
+
+    \b
+    Examples:
+      clankers-ctl capture pause --for 2h
+      clankers-ctl capture pause --project .
+    """
+    _print_pauses(ctl, ctl.call(CapturePause(project, seconds)))
+
+
+@capture.command()
+@pause_project_option
+@common_options
+def resume(ctl: Ctl, project: str | None) -> None:
+    """Resume capture: of one project, or everywhere.
+
+    \b
+    Examples:
+      clankers-ctl capture resume
+      clankers-ctl capture resume --project .
+    """
+    _print_pauses(ctl, ctl.call(CaptureResume(project)))
+
+
+def _print_pauses(ctl: Ctl, report: PauseReport) -> None:
+    if ctl.json:
+        print_json(report)
+        return
+    for each in report.paused:
+        echo(_describe_pause(each))
+    if not report.paused:
+        echo("Capture is on.")
+
+
+def _describe_pause(pause: Pause) -> str:
+    place = f" in {one_line(pause.project)}" if pause.project else ""
+    until = f" until {format_time(pause.until)}" if pause.until else " until you resume it"
+    option = f" --project {one_line(pause.project)}" if pause.project else ""
+    return f"Capture is paused{place}{until}. Resume it: clankers-ctl capture resume{option}"
+
+
 # -- import
 
 
@@ -177,6 +265,7 @@ def _print_summary(job: Job, summary: ImportSummary) -> None:
     echo(f"{read}; {'would import' if summary.dry_run else 'imported'}:")
     print_facts(
         [
+            ("looked in", ", ".join(map(one_line, summary.folders)) or None),
             ("sessions", f"{summary.sessions:,}"),
             ("messages", f"{summary.messages:,}"),
             ("tool calls", f"{summary.tools:,}"),

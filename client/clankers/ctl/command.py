@@ -2,8 +2,9 @@
 
 import atexit
 import os
+import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, TypeVar
@@ -12,17 +13,23 @@ import click
 import msgspec
 
 from clankers.client import Client
+from clankers.ctl.lazy import LazyGroup
 from clankers.ctl.output import confirm, echo, print_json, secho
 from clankers.messages import BadReply, DaemonUnavailable, Result
 from clankers_protocol.admin import StatusReport
 from clankers_protocol.errors import RpcError
 from clankers_protocol.paths import Paths
+from clankers_protocol.projects import ProjectShow
 from clankers_protocol.terminal import sanitize
 from clankers_protocol.wire import Method
 
 EXIT_FAILED = 1
 EXIT_NOT_RUNNING = 3
 EXIT_PROBLEM = 4
+
+
+_PLACE = re.compile(r" - at `\$[^`]*?(?:\.(?P<field>\w+))?(?:\[[^\]]*\])*`")
+"""Place of an error in the request, as the daemon reports it: "- at `$.id`"."""
 
 
 class Page(Protocol):
@@ -40,6 +47,8 @@ class Ctl:
 
     socket: Path | None = None
     json: bool = False
+    may_start: bool = field(default_factory=lambda: "_CLANKERS_CTL_COMPLETE" not in os.environ)
+    """Whether a command that finds no daemon may start one: once, and not while someone types."""
 
     @cached_property
     def client(self) -> Client:
@@ -47,8 +56,17 @@ class Ctl:
         atexit.register(client.close)
         return client
 
-    def call(self, request: Method[Result], *, timeout: float | None = None) -> Result:
-        """Send a request to the daemon and return its answer."""
+    def call(self, request: Method[Result], *, timeout: float | None = None, start: bool = True) -> Result:
+        """Send a request to the daemon and return its answer. If no daemon runs, start it first, as hooks do."""
+        try:
+            return self.client.call(request, timeout=timeout)
+        except DaemonUnavailable as error:
+            if not (start and self.may_start and error.is_absent):
+                raise
+            self.may_start = False
+            from clankers.ctl.daemon import start_for_command  # rarely needed
+
+            start_for_command(self, error)
         return self.client.call(request, timeout=timeout)
 
     def pages(self, request: Method[PageT]) -> Iterator[PageT]:
@@ -87,19 +105,24 @@ json_option = click.option(
 )
 
 
-def normalize_project(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
-    """Turn a folder into an absolute path, as sessions store it; take anything else as a project id."""
-    if value and Path(value).is_dir():
-        return os.path.abspath(value)  # noqa: PTH100  # resolves `..` but not symlinks, unlike Path.resolve
-    return value
+def normalize_project(ctx: click.Context, _: click.Parameter, value: str | None) -> str | None:
+    """Turn a folder into an absolute path, and anything else into the id of the project that it means.
+
+    Raises NotFound, which lists similar names, if there is no such folder and no such project.
+    """
+    if not value:
+        return value
+    path = os.path.abspath(os.path.expanduser(value))  # noqa: PTH100, PTH111  # resolves `..` but not symlinks, unlike Path.resolve
+    if Path(path).is_dir():
+        return path
+    is_path = value.startswith(("/", "~", "./", "../"))
+    return ctx.ensure_object(Ctl).call(ProjectShow(path if is_path else value)).id
 
 
-project_option = click.option(
-    "--project",
-    metavar="FOLDER",
-    callback=normalize_project,
-    help="Only include sessions of this project: a folder, or a project id.",
-)
+def project_option(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:  # noqa: A002  # as click has it
+    """Make the option --project; `help` says what it does in its command."""
+    full_help = f"{help}: a folder, or its name or id."
+    return click.option("--project", metavar="PROJECT", callback=normalize_project, help=full_help)
 
 
 def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -133,11 +156,8 @@ def daemon_paths(status: StatusReport) -> Paths:
     return Paths(*map(Path, paths))
 
 
-class Root(click.Group):
+class Root(LazyGroup):
     """The top-level command: reports any error as one line on stderr and an exit code."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)  # in the order they were added, not alphabetically
 
     def invoke(self, ctx: click.Context) -> Any:
         ctx.ensure_object(Ctl)  # commands share this object, so `fail` sees whether --json was given
@@ -155,9 +175,21 @@ class Root(click.Group):
             fail(ctx, EXIT_FAILED, error.format_message())
 
 
+def without_place(message: str) -> str:
+    """Remove the place in the JSON of a request from an error; a field that the error does not name follows it."""
+    found = _PLACE.search(message)
+    if found is None:
+        return message
+    rest = message[: found.start()] + message[found.end() :]
+    field = re.sub(r"(?<=[a-z])([A-Z])", r" \1", found["field"] or "").lower()
+    if not field or field == "id" or re.search(rf"\b{re.escape(field)}\b", rest, re.IGNORECASE):
+        return rest
+    return f"{rest} ({field})" if found.end() == len(message) else rest
+
+
 def fail(ctx: click.Context, exit_code: int, message: str, code: int | None = None, data: Any = None) -> NoReturn:
     """Report an error and exit with `exit_code`."""
     if ctx.ensure_object(Ctl).json:
         print_json({"error": {"code": code, "message": message, "data": data}})
-    secho(f"Error: {message}", err=True, fg="red")
+    secho(f"Error: {without_place(message)}", err=True, fg="red")
     ctx.exit(exit_code)

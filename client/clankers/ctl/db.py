@@ -14,6 +14,7 @@ from clankers.ctl.output import (
     confirm,
     echo,
     fits_terminal,
+    note,
     one_line,
     plain,
     print_csv,
@@ -177,7 +178,7 @@ def query(ctl: Ctl, sql: str, output_format: str, safe: bool, limit: int | None)
     else:
         _print_rows(answer)
     if answer.truncated:
-        echo(f"Showing the first {len(answer.rows):,} rows. Use --limit to see more.", err=True)
+        echo(f"Showing the first {plural(len(answer.rows), 'row')}. Use --limit to see more.", err=True)
 
 
 def unique_names(names: Sequence[str]) -> list[str]:
@@ -199,7 +200,7 @@ def _print_rows(answer: Rows) -> None:
         for row in answer.rows:  # too wide for a table: one line per value
             print_facts(zip(map(one_line, answer.columns), map(_text, row), strict=True))
             echo()
-    echo(f"{plural(len(answer.rows), 'row')} in {answer.took_ms:.1f} ms", err=True)
+    note(f"{plural(len(answer.rows), 'row')} in {answer.took_ms:.1f} ms")
 
 
 def _column(name: str, values: Sequence[Any]) -> Column:

@@ -18,12 +18,12 @@ from clankers.ctl.command import (
     yes_option,
 )
 from clankers.ctl.formatting import format_bytes, format_time, plural
+from clankers.ctl.ids import display_ids
 from clankers.ctl.index import absolute_path
 from clankers.ctl.jobs import exit_unless_done, job_duration, run_job
 from clankers.ctl.output import (
     Column,
     confirm,
-    display_ids,
     echo,
     echo_styled,
     one_line,
@@ -97,9 +97,9 @@ def docs() -> None:
 @click.argument("paths", nargs=-1, required=True, metavar="PATH…")
 @click.option(
     "--project",
-    metavar="FOLDER",
+    metavar="PROJECT",
     callback=normalize_project,
-    help="Assign the documents to this project: a folder, or a project id.",
+    help="Assign the documents to this project: a folder, or its name or id.",
 )
 @click.option(
     "--strategy",
@@ -196,9 +196,9 @@ def _print_added(ctl: Ctl, jobs: list[Job]) -> None:
 @docs.command("list")
 @click.option(
     "--project",
-    metavar="FOLDER",
+    metavar="PROJECT",
     callback=normalize_project,
-    help="Only list documents of this project: a folder, or a project id.",
+    help="Only list documents of this project: a folder, or its name or id.",
 )
 @click.option("--source", help="Only list documents whose source starts with this: a folder, a site.")
 @click.option("--kind", type=click.Choice(get_args(Kind)), help="Only list documents of this type.")
@@ -224,7 +224,7 @@ def list_(ctl: Ctl, project: str | None, source: str | None, kind: Kind | None, 
     elif not page.documents:
         echo("No documents.", err=True)
     else:
-        ids = display_ids([document.id for document in page.documents])
+        ids = display_ids(ctl, "document", [document.id for document in page.documents])
         print_table(COLUMNS, [_row(shown, document) for shown, document in zip(ids, page.documents, strict=True)])
         if page.cursor:
             echo("There are more documents. Use --limit N or --all to see them.", err=True)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -51,11 +52,14 @@ class Edits:
         default_factory=dict
     )  # path of a file: name of its saved original, None if it did not exist
     _created_folders: list[str] = field(default_factory=list)
+    installed_at: int | None = None
+    """When a file was changed last, in milliseconds; None if that is not known."""
 
     def __post_init__(self) -> None:
         with suppress(FileNotFoundError):
             ledger = json.loads((self.folder / LEDGER).read_text("utf-8"))
             self._originals, self._created_folders = ledger["before"], ledger["made"]
+            self.installed_at = ledger.get("at")
 
     def is_installed(self) -> bool:
         """Return True if changes were made and not undone."""
@@ -124,6 +128,18 @@ class Edits:
             if not self.dry_run:
                 self._replace(path, _dump_json(wanted, current))
 
+    def expect_folder(self, folder: Path) -> None:
+        """Note a folder that another program will make because of us: it is removed with ours, if it is empty then."""
+        missing = (str(each) for each in (folder, *folder.parents) if not each.exists())
+        self._created_folders += [each for each in missing if each not in self._created_folders]
+
+    def remove_if_empty(self, *folders: Path) -> None:
+        """Remove folders that another program made because of us, if nothing else is in them."""
+        if not self.dry_run:
+            with suppress(OSError):
+                for folder in folders:
+                    folder.rmdir()
+
     def remove(self, path: Path) -> None:
         """Remove a file or folder that belongs to us."""
         is_folder = path.is_dir() and not path.is_symlink()
@@ -140,7 +156,9 @@ class Edits:
     def save(self) -> None:
         """Record what was done, so that it can be undone."""
         if not self.dry_run:
-            ledger = {"before": self._originals, "made": self._created_folders}
+            if any(step.action != "unchanged" for step in self.steps):
+                self.installed_at = time.time_ns() // 1_000_000
+            ledger = {"before": self._originals, "made": self._created_folders, "at": self.installed_at}
             self._make_folder(self.folder)
             self._replace(self.folder / LEDGER, json.dumps(ledger, indent=2).encode())
 
@@ -244,7 +262,8 @@ def _dump_json(content: dict[str, Any], current: bytes | None) -> bytes:
     lines = (current or b"").decode(errors="replace").splitlines()
     first = next((line for line in lines[1:] if line.strip()), "  x")
     indent = first[: len(first) - len(first.lstrip())] or "  "
+    end = "\n" if current is None or current.endswith(b"\n") else ""
     try:
-        return f"{json.dumps(content, indent=indent, ensure_ascii=False)}\n".encode()
+        return f"{json.dumps(content, indent=indent, ensure_ascii=False)}{end}".encode()
     except UnicodeEncodeError:  # a lone surrogate can only be written as an escape
-        return f"{json.dumps(content, indent=indent)}\n".encode()
+        return f"{json.dumps(content, indent=indent)}{end}".encode()

@@ -1,25 +1,14 @@
 """Parse times that people write; format times, sizes and numbers for people."""
 
 import re
-from datetime import datetime, time, timedelta
+from datetime import datetime, timedelta
 
 import click
 
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-
-
-def parse_time(text: str, now: datetime, *, end_of_day: bool = False) -> datetime:
-    """Parse a time. A day means its beginning, or with `end_of_day` its end. Raises ValueError."""
-    day = {"today": now, "yesterday": now - timedelta(days=1)}.get(text)
-    if text == "now":
-        return now
-    if match := re.fullmatch(r"(\d+)\s*([smhdw])( ago)?", text):
-        return now - timedelta(**{_UNITS[match[2]]: int(match[1])})
-    if day is None and re.fullmatch(r"\d{4}-?\d\d-?\d\d", text):
-        day = datetime.fromisoformat(text)
-    if day is not None:
-        return datetime.combine(day.date(), time.max if end_of_day else time.min).astimezone()
-    return datetime.fromisoformat(text).astimezone()
+from clankers_protocol.counts import count_of as count_of
+from clankers_protocol.counts import plural as plural
+from clankers_protocol.times import UNITS, parse_time
+from clankers_protocol.times import format_time as format_time  # commands take all formats from here
 
 
 def since_callback(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
@@ -40,7 +29,7 @@ def future_callback(_: click.Context, __: click.Parameter, value: str | None) ->
 def future_wire_time(text: str) -> int:
     """Parse a time in the future as a timestamp of the wire: 2w means in two weeks, a day means its end."""
     if match := re.fullmatch(r"(?:in )?(\d+)\s*([smhdw])", text):
-        delay = timedelta(**{_UNITS[match[2]]: int(match[1])})
+        delay = timedelta(**{UNITS[match[2]]: int(match[1])})
         return _timestamp(datetime.now().astimezone() + delay)
     return wire_time(text, end_of_day=True)
 
@@ -59,13 +48,6 @@ def _timestamp(when: datetime) -> int:
     """Return milliseconds; seconds before September 2001, because the daemon reads numbers that small as seconds."""
     milliseconds = int(when.timestamp() * 1000)
     return milliseconds if milliseconds >= 10**12 else milliseconds // 1000
-
-
-def format_time(milliseconds: int | None, form: str = "%Y-%m-%d %H:%M") -> str:
-    """Format a timestamp in the local time zone; empty if there is none."""
-    if milliseconds is None:
-        return ""
-    return datetime.fromtimestamp(milliseconds / 1000).astimezone().strftime(form)
 
 
 def format_duration(seconds: float) -> str:
@@ -103,8 +85,3 @@ def abbreviate(number: float) -> str:
 def format_dollars(amount: float) -> str:
     """Format an amount in US dollars, with four decimals if it is less than a cent."""
     return f"${amount:,.2f}" if amount >= 0.01 or amount == 0 else f"${amount:.4f}"
-
-
-def plural(number: int, noun: str) -> str:
-    """Format a count with its noun: 1 chunk, 2 chunks."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -34,7 +34,7 @@ relation_option = click.option(
 def graph() -> None:
     """Show and add edges between chunks of documents. `docs show ID --chunks` lists the ids of chunks.
 
-    You can shorten an id to its first 8 or more characters if no other chunk starts with them.
+    You can shorten an id to its first or last 8 characters, or more if that is ambiguous.
 
     \b
     Examples:

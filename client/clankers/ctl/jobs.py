@@ -1,16 +1,29 @@
 """`clankers-ctl jobs`, and waiting for a job with a progress bar."""
 
+import errno
+import signal
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import click
+import msgspec
 
 from clankers.ctl.command import EXIT_FAILED, Ctl, common_options
 from clankers.ctl.formatting import format_duration, format_time
-from clankers.ctl.output import Column, console, echo, one_line, print_json, print_table, secho
+from clankers.ctl.output import (
+    Column,
+    console,
+    echo,
+    one_line,
+    print_facts,
+    print_json,
+    print_table,
+    rich_console,
+    secho,
+)
 from clankers_protocol.admin import Job, JobCancel, JobList, JobStarted, JobStatus
 from clankers_protocol.errors import Conflict
 from clankers_protocol.wire import Method
@@ -31,17 +44,102 @@ COLUMNS = [
 ]
 
 
-@click.command()
-@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Show at most this many.")
+limit_option = click.option(
+    "--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Show at most this many."
+)
+
+
+@click.group(invoke_without_command=True)
+@limit_option
 @common_options
 def jobs(ctl: Ctl, limit: int) -> None:
-    """List long-running jobs of the daemon, newest first.
+    """List, show and cancel long-running jobs of the daemon.
+
+    Without a command, lists them.
 
     \b
     Examples:
       clankers-ctl jobs
-      clankers-ctl jobs --json | jq '.[] | select(.state == "running")'
+      clankers-ctl jobs cancel 0199c5a2
     """
+    if click.get_current_context().invoked_subcommand is None:
+        _print_list(ctl, limit)
+
+
+@jobs.command(name="list")
+@limit_option
+@common_options
+def list_(ctl: Ctl, limit: int) -> None:
+    """List jobs, newest first.
+
+    \b
+    Examples:
+      clankers-ctl jobs list
+      clankers-ctl jobs list --json | jq '.[] | select(.state == "running")'
+    """
+    _print_list(ctl, limit)
+
+
+@jobs.command()
+@click.argument("id")
+@common_options
+def show(ctl: Ctl, id: str) -> None:  # noqa: A002  # the name on the command line
+    """Show one job: its progress, its result, or why it failed. The id can be shortened.
+
+    \b
+    Examples:
+      clankers-ctl jobs show 0199c5a2
+      clankers-ctl jobs show 0199c5a2 --json | jq .error
+    """
+    _print_job(ctl, _find(ctl, id))
+
+
+@jobs.command()
+@click.argument("id")
+@common_options
+def cancel(ctl: Ctl, id: str) -> None:  # noqa: A002  # the name on the command line
+    """Cancel a running job. Completed steps are not undone; a switch of the embedder is.
+
+    \b
+    Examples:
+      clankers-ctl jobs cancel 0199c5a2
+    """
+    _print_job(ctl, ctl.call(JobCancel(_find(ctl, id).id)))
+
+
+def _find(ctl: Ctl, name: str) -> Job:
+    """Return the job whose id is, or begins with, `name`."""
+    matching = [job for job in ctl.call(JobList(1000)) if job.id.startswith(name)]
+    exact = [job for job in matching if job.id == name]
+    if len(exact or matching) == 1:
+        return (exact or matching)[0]
+    if not matching:
+        raise click.ClickException(f"There is no job {name}. `clankers-ctl jobs list` shows them.")
+    raise click.ClickException(f"{len(matching)} jobs begin with {name}. Use more of the id.")
+
+
+def _print_job(ctl: Ctl, job: Job) -> None:
+    if ctl.json:
+        print_json(job)
+        return
+    kind, state, done, began, took, _, job_id = _row(job)
+    result = None if job.result is None else msgspec.json.encode(job.result).decode()
+    print_facts(
+        [
+            ("id", job_id),
+            ("kind", kind),
+            ("state", state),
+            ("done", done),
+            ("began", began),
+            ("took", took or None),
+            ("note", one_line(job.note) if job.note else None),
+            ("error", one_line(job.error) if job.error else None),
+            ("result", one_line(result) if result else None),
+        ]
+    )
+
+
+def _print_list(ctl: Ctl, limit: int) -> None:
     found = ctl.call(JobList(limit))
     if ctl.json:
         print_json(found)
@@ -64,9 +162,9 @@ def job_duration(*jobs: Job) -> str:
 
 
 def run_job(ctl: Ctl, request: Method[JobStarted]) -> Job:
-    """Start a job and wait until it has ended; Ctrl-C cancels it."""
+    """Start a job and wait until it has ended. Ctrl-C, SIGTERM and the end of the terminal cancel it."""
     job_id = ctl.call(request).job_id
-    with suppress(KeyboardInterrupt):
+    with suppress(KeyboardInterrupt), _interrupted_by(signal.SIGTERM, signal.SIGHUP):
         return _watch(ctl, job_id)
     # Not inside an `except` block: until the exception is gone, its traceback may still hold the connection.
     try:
@@ -74,6 +172,25 @@ def run_job(ctl: Ctl, request: Method[JobStarted]) -> Job:
     except Conflict:  # it has just ended by itself
         job = ctl.call(JobStatus(job_id))
     return job if job.state != "running" else _poll(ctl, job_id, lambda _: None)
+
+
+@contextmanager
+def _interrupted_by(*signals: signal.Signals) -> Iterator[None]:
+    """Raise KeyboardInterrupt inside the block when one of the signals arrives, or when the terminal is gone."""
+    before = {number: signal.signal(number, _raise_interrupt) for number in signals}
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.EIO:  # a progress bar on a terminal that was closed
+            raise KeyboardInterrupt from error
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _raise_interrupt(_: int, __: object) -> None:
+    raise KeyboardInterrupt
 
 
 def run_job_or_exit(ctl: Ctl, request: Method[JobStarted]) -> Job:
@@ -95,7 +212,7 @@ def exit_unless_done(ctl: Ctl, *jobs: Job) -> None:
 
 
 def _watch(ctl: Ctl, job_id: str) -> Job:
-    """Wait for a job; show its progress on a terminal, and otherwise each of its notes once."""
+    """Wait for a job; show its progress on a terminal, and otherwise each of its problems once."""
     if ctl.json:
         return _poll(ctl, job_id, lambda job: None)
     out = console(stderr=True)
@@ -108,11 +225,11 @@ def _watch(ctl: Ctl, job_id: str) -> Job:
             out.print(note, style="yellow" if len(note) > MAX_STATUS_CHARACTERS else "")
 
     if not out.is_terminal:
-        return _poll(ctl, job_id, print_note)
+        return _poll(ctl, job_id, lambda job: print_note(job) if len(job.note or "") > MAX_STATUS_CHARACTERS else None)
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # slow to load
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=out, transient=True) as progress:
+    with Progress(*columns, console=rich_console(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=None)
 
         def update(job: Job) -> None:

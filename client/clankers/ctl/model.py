@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import cast, get_args
 from urllib.parse import urlsplit
 
 import click
@@ -24,13 +24,11 @@ from clankers.ctl.hub import (
 )
 from clankers.ctl.index import Embedder, absolute_path, print_reindexed
 from clankers.ctl.jobs import run_job
-from clankers.ctl.output import Column, confirm, console, echo, one_line, print_json, print_table
-from clankers_protocol.admin import DaemonConfig, DaemonConfigure, Setting
+from clankers.ctl.output import Column, confirm, echo, one_line, print_json, print_table, rich_console
+from clankers.ctl.text import Text
+from clankers_protocol.admin import DaemonConfig, Setting
 from clankers_protocol.paths import default_paths
 from clankers_protocol.search import IndexStatus, Model, ModelList, Reindex
-
-if TYPE_CHECKING:
-    from rich.text import Text
 
 REMOTE = ("openai", "ollama", "gemini")
 EMBEDDER_SETTINGS = ("embedder_url", "embedder_key_file", "embedder_dims", "embedder_weight")
@@ -73,9 +71,7 @@ def list_(ctl: Ctl) -> None:
     print_table(columns, [_row(each) for each in models])
 
 
-def _row(each: Model) -> list["str | Text"]:
-    from rich.text import Text  # slow to load
-
+def _row(each: Model) -> list[str | Text]:
     if each.available:
         mark, mark_style = ("●" if each.in_use else "○"), "green"
     else:
@@ -107,6 +103,9 @@ def _short_name(each: Model) -> str:
 @common_options
 def use(ctl: Ctl, target: str, name: str | None, url: str | None, key_file: str | None, yes: bool) -> None:
     """Switch to another embedder and rebuild the index with it. Asks for confirmation first. Ctrl-C undoes the switch.
+
+    The embedder is tried first; if it does not answer within seconds, nothing is changed. SIGTERM and closing the
+    terminal undo the switch, too.
 
     Specify static, openai, ollama, gemini or none, the name of a downloaded model, or the folder of an ONNX model.
 
@@ -198,44 +197,21 @@ def _full_name(chosen: Model) -> str:
 
 
 def _switch(ctl: Ctl, chosen: Model, new_settings: dict[str, str], settings: dict[str, Setting]) -> None:
-    """Change the settings and rebuild the index; if any of that fails, restore the settings."""
+    """Have the daemon switch to the embedder. It changes nothing if the embedder does not answer, and restores the
+    settings if the switch fails or is cancelled."""
     is_same_embedder = settings["embedder"].value == chosen.embedder
-    changed: dict[str, Any] = {}
+    changed: dict[str, str | int | float | None] = dict(new_settings)
     for key in EMBEDDER_SETTINGS:
-        if key in new_settings:
-            changed[key] = new_settings[key]
-        elif _value_in_file(settings[key]) is not None and not is_same_embedder:
+        if key not in changed and settings[key].origin == "file" and not is_same_embedder:
             changed[key] = None  # it was meant for the other embedder
-    try:
-        if changed:
-            _configure(ctl, changed)
-        has_one_model = chosen.embedder in ("static", "none")
-        job = run_job(ctl, Reindex(cast(Embedder, chosen.embedder), None if has_one_model else chosen.model))
-    except BaseException:
-        _restore(ctl, settings, changed)
-        raise
+    has_one_model = chosen.embedder in ("static", "none")
+    model_name = None if has_one_model else chosen.model
+    job = run_job(ctl, Reindex(cast(Embedder, chosen.embedder), model_name, changed))
     if job.state != "done":
-        _restore(ctl, settings, changed)
+        echo(f"Still in use: {settings['embedder'].value}.", err=True)
     elif not ctl.json:
         echo(f"Now in use: {_full_name(chosen)}.")
     print_reindexed(ctl, job)
-
-
-def _restore(ctl: Ctl, settings: dict[str, Setting], changed: dict[str, Any]) -> None:
-    keys = ("embedder_model", *changed, "embedder")
-    _configure(ctl, {key: _value_in_file(settings[key]) for key in keys})
-    echo(f"Still in use: {settings['embedder'].value}.", err=True)
-
-
-def _value_in_file(setting: Setting) -> Any:
-    return setting.value if setting.origin == "file" else None
-
-
-def _configure(ctl: Ctl, values: dict[str, Any]) -> None:
-    """Change settings one by one, with the embedder off so that it never combines an old address with a new key."""
-    ctl.call(DaemonConfigure("embedder", "none"))
-    for key, value in values.items():
-        ctl.call(DaemonConfigure(key, value))
 
 
 # -- pull
@@ -312,7 +288,7 @@ def _progress_bar(ctl: Ctl) -> Iterator[ProgressCallback]:
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn  # slow to load
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=rich_console(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=None)
         yield lambda name, done, total: progress.update(task, completed=done, total=total, description=name)
 

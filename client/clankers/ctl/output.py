@@ -1,7 +1,5 @@
 """Output of all commands: JSON, CSV, and tables that fit the terminal; colours on terminals only."""
 
-import csv
-import io
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -11,14 +9,19 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from clankers_protocol.terminal import escape_json, sanitize
+from clankers.ctl.text import Text, apply_style, cell_len, render_row
+from clankers_protocol.terminal import clusters, escape_json, sanitize
 
 if TYPE_CHECKING:  # rich takes longer to load than most commands take
-    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.console import Console as RichConsole
+    from rich.console import ConsoleOptions, RenderableType
     from rich.segment import Segment
-    from rich.text import Text
 
 COLUMN_GAP = 2
+DEFAULT_WIDTH_COLUMNS = 80
+NARROWEST_COLUMNS = 4
+"""Width of a text column that is shown at all."""
+
 PIPED_WIDTH_COLUMNS = 10_000
 WIDE_TERMINAL_COLUMNS = 120
 """Terminals at least this wide show full ids in lists."""
@@ -43,8 +46,8 @@ def echo_styled(message: str) -> None:
 
 
 def echo_json(text: str, *, nl: bool = True) -> None:
-    """Print JSON unchanged when piped; on a terminal, escape unsafe characters."""
-    _echo_exactly(sanitize(escape_json(text)) if sys.stdout.isatty() else text, nl=nl)
+    """Print JSON with unsafe characters escaped, which means the same."""
+    _echo_exactly(sanitize(escape_json(text)), nl=nl)
 
 
 def confirm(question: str, **options: Any) -> bool:
@@ -59,6 +62,9 @@ def print_json(value: Any) -> None:
 
 def print_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, safe: bool = False) -> None:
     """Print rows below a header line; NULL is empty. Unchanged when piped; `safe` defuses spreadsheet formulas."""
+    import csv
+    import io
+
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     for row in (columns, *rows):
@@ -75,12 +81,56 @@ def _defuse_formula(cell: Any) -> Any:
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA_STARTS) else cell
 
 
-def console(*, stderr: bool = False) -> "Console":
-    """Make a console that sanitises its output. Piped output is as wide as needed, unless COLUMNS is set."""
-    from rich.console import Console
+class Console:
+    """Prints sanitised text, in colour on terminals that have it. Piped output is as wide as needed."""
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        self.stderr = stderr
+        self.is_terminal = (sys.stderr if stderr else sys.stdout).isatty()
+        has_colour = self.is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        self.color_system = "standard" if has_colour else None
+
+    @property
+    def width(self) -> int:
+        """Width in columns: COLUMNS if it is set, else that of the terminal."""
+        if (columns := os.environ.get("COLUMNS", "")).isdecimal() and int(columns):
+            return int(columns)
+        if not self.is_terminal:
+            return PIPED_WIDTH_COLUMNS
+        for stream in (0, 1, 2):
+            try:
+                if columns_found := os.get_terminal_size(stream).columns:
+                    return columns_found
+            except OSError:
+                continue
+        return DEFAULT_WIDTH_COLUMNS
+
+    def print(self, *values: Any, sep: str = " ", end: str = "\n", style: str = "", width: int | None = None) -> None:
+        """Print values, wrapped at the width."""
+        text = Text()
+        for index, value in enumerate(values):
+            text.append(sep if index else "").append(Text.of(value))
+        if style:
+            text = Text(text.plain, style)
+        lines = text.wrap(self, width or self.width) if values else []
+        self.write("\n".join(line.render() for line in lines) + end)
+
+    def write(self, rendered: str) -> None:
+        """Print text that is rendered already."""
+        click.echo(rendered, nl=False, err=self.stderr, color=self.color_system is not None)
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Return the console of standard output, or of standard error."""
+    return Console(stderr=stderr)
+
+
+def rich_console(*, stderr: bool = False) -> "RichConsole":
+    """Make a `rich` console, which sanitises its output, for progress bars and trees."""
+    from rich.console import Console as PlainRichConsole
     from rich.segment import Segment
 
-    class SafeConsole(Console):
+    class SafeConsole(PlainRichConsole):
         """Sanitises everything it prints; only its own control codes pass."""
 
         def render(self, renderable: "RenderableType", options: "ConsoleOptions | None" = None) -> "Iterable[Segment]":
@@ -97,21 +147,21 @@ def plain(text: str) -> str:
     return sanitize(text)
 
 
+def note(message: str) -> None:
+    """Print a remark about the output to a person at a terminal: to a pipe, only errors and hints go."""
+    if sys.stderr.isatty():
+        secho(message, err=True, dim=True)
+
+
+def cut(text: str, max_characters: int) -> str:
+    """Cut a text to what is seen as so many characters, the last of them an ellipsis."""
+    parts = clusters(text)
+    return text if len(parts) <= max_characters else f"{''.join(parts[: max_characters - 1])}…"
+
+
 def one_line(text: str) -> str:
     """Sanitise text and join its lines and spaces into one line."""
     return " ".join(plain(text).split())
-
-
-def shorten_ids(ids: list[str], length: int = 8) -> list[str]:
-    """Shorten ids to `length` characters, or to as many more as keep them distinct."""
-    while len({name[:length] for name in ids}) < len(set(ids)):
-        length += 1
-    return [name[:length] for name in ids]
-
-
-def display_ids(ids: list[str]) -> list[str]:
-    """Return ids as lists show them: in full on a wide terminal, otherwise shortened."""
-    return ids if console().width >= WIDE_TERMINAL_COLUMNS else shorten_ids(ids)
 
 
 @dataclass(frozen=True)
@@ -132,29 +182,28 @@ class Column:
     style: str = ""
 
 
-def print_table(columns: Sequence[Column], rows: Sequence[Sequence["str | Text"]]) -> None:
+def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str | Text]]) -> None:
     """Print a table that fits the terminal."""
-    from rich.table import Table
-
     out = console()
     widths = column_widths(columns, _natural_widths(columns, rows), out.width)
-    table = Table(box=None, pad_edge=False, padding=(0, COLUMN_GAP, 0, 0), header_style="bold")
-    for index, width in widths.items():
-        column = columns[index]
-        table.add_column(
-            column.name,
-            width=width,
-            justify="right" if column.align_right else "left",
-            style=column.style,
-            no_wrap=not column.wrap,
-            overflow="fold" if column.wrap else "ellipsis",
-        )
+    shown = [columns[index] for index in widths]
+    right = [column.align_right for column in shown]
+    names = [_fit(column, Text(column.name), width) for column, width in zip(shown, widths.values(), strict=True)]
+    lines = [render_row(names, list(widths.values()), right, ["bold"] * len(shown))]
     for row in rows:
-        table.add_row(*(_truncate(columns[index], row[index], width) for index, width in widths.items()))
-    out.print(table)
+        values = [Text.of(row[index]) for index in widths]
+        cells = [
+            _fit(column, value, width) for column, value, width in zip(shown, values, widths.values(), strict=True)
+        ]
+        styles = [
+            next((style for _, style in value.pieces if style), column.style)
+            for column, value in zip(shown, values, strict=True)
+        ]
+        lines.append(render_row(cells, list(widths.values()), right, styles))
+    out.write("\n".join(lines) + "\n")
 
 
-def fits_terminal(columns: Sequence[Column], rows: Sequence[Sequence["str | Text"]]) -> bool:
+def fits_terminal(columns: Sequence[Column], rows: Sequence[Sequence[str | Text]]) -> bool:
     """Return True if the terminal is wide enough for all columns at their minimum width."""
     widths = column_widths(columns, _natural_widths(columns, rows), 0)
     return sum(widths.values()) + COLUMN_GAP * (len(columns) - 1) <= console().width
@@ -168,6 +217,12 @@ def column_widths(columns: Sequence[Column], natural: Sequence[int], room: int) 
         if columns[index].optional and sum(minimum[i] + COLUMN_GAP for i in visible) - COLUMN_GAP > room:
             visible.remove(index)
     spare = room - sum(minimum[i] + COLUMN_GAP for i in visible) + COLUMN_GAP
+    # On a very narrow terminal, texts are cut further; ids and numbers never are, because a part of one is useless.
+    for index in sorted(visible, key=lambda i: -minimum[i]):
+        if columns[index].min_width is not None and room > 0 > spare:
+            cut = min(-spare, max(minimum[index] - NARROWEST_COLUMNS, 0))
+            minimum[index] -= cut
+            spare += cut
     widths = {index: minimum[index] for index in visible}
     # Narrow columns get their full width first; wide columns share the rest.
     for index in sorted(visible, key=lambda i: natural[i]):
@@ -179,17 +234,16 @@ def column_widths(columns: Sequence[Column], natural: Sequence[int], room: int) 
     return widths
 
 
-def print_facts(facts: Iterable[tuple[str, "str | Text | None"]]) -> None:
+def print_facts(facts: Iterable[tuple[str, str | Text | None]]) -> None:
     """Print names and values in two columns; facts without a value are skipped."""
-    from rich.table import Table
-
-    table = Table.grid(padding=(0, COLUMN_GAP, 0, 0))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in facts:
-        if value is not None:
-            table.add_row(name, _cell(value))
-    console().print(table)
+    out = console()
+    present = [(name, Text.of(value)) for name, value in facts if value is not None]
+    margin = max((cell_len(name) for name, _ in present), default=0) + COLUMN_GAP
+    for name, value in present:
+        for line in value.wrap(out, max(out.width - margin, 1)):
+            padded = apply_style(name, "dim") + " " * (margin - cell_len(name))
+            out.write(f"{padded}{line.render()}".rstrip(" ") + "\n")
+            name = ""  # only the first line has the name
 
 
 def bar(fraction: float, width: int) -> str:
@@ -198,27 +252,23 @@ def bar(fraction: float, width: int) -> str:
     return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
 
 
-def _natural_widths(columns: Sequence[Column], rows: Sequence[Sequence["str | Text"]]) -> list[int]:
-    from rich.cells import cell_len
-
+def _natural_widths(columns: Sequence[Column], rows: Sequence[Sequence[str | Text]]) -> list[int]:
     return [
-        max(cell_len(column.name), *(cell_len(str(row[index])) for row in rows), 0)
+        max(cell_len(column.name), *(cell_len(sanitize(str(row[index]))) for row in rows), 0)
         for index, column in enumerate(columns)
     ]
 
 
-def _truncate(column: Column, value: "str | Text", width: int) -> "Text":
-    from rich.cells import cell_len
-
-    text = str(value)
-    if not column.truncate_start or cell_len(text) <= width:
-        return _cell(value)
-    while cell_len(text) >= width:
-        text = text[1:]
-    return _cell(f"…{text}")
-
-
-def _cell(value: "str | Text") -> "Text":
-    from rich.text import Text
-
-    return Text(sanitize(value)) if isinstance(value, str) else value
+def _fit(column: Column, value: Text, width: int) -> list[str]:
+    """Return the lines of a cell: wrapped, or shortened at its end or its start."""
+    text = Text(sanitize(value.plain))
+    if column.wrap:
+        return [line.plain.rstrip() for line in text.wrap(None, width)]
+    if column.truncate_start and cell_len(text.plain) > width:
+        parts = clusters(text.plain)
+        while parts and cell_len("".join(parts)) >= width:
+            parts.pop(0)
+        return [f"…{''.join(parts)}"]
+    text.pieces = [(" ".join(text.plain.split("\n")), "")]
+    text.truncate(width)
+    return [text.plain]

@@ -2,9 +2,15 @@
 
 import json
 import os
+import re
+import shlex
 import shutil
+import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Callable
+from functools import cache
 from importlib.resources import files as package_files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -13,18 +19,23 @@ from typing import Any
 import click
 
 import clankers
-from clankers.ctl.command import Ctl, json_option
+from clankers.ctl.command import EXIT_PROBLEM, Ctl, json_option
 from clankers.ctl.edits import (
     Edits,
     FileState,
     explain_os_errors,
     file_state,
     nested_object,
+    read_if_exists,
     read_json_object,
     remove_key,
 )
+from clankers.ctl.formatting import format_duration
 from clankers.ctl.output import echo, print_json
 from clankers.ctl.service_managers import path_environment
+from clankers.messages import BadReply, DaemonUnavailable
+from clankers_protocol.capture import CaptureReport, CaptureStatus
+from clankers_protocol.errors import RpcError
 from clankers_protocol.harnesses import WITH_PLUGIN
 from clankers_protocol.paths import default_paths
 from clankers_protocol.wire import Wire
@@ -32,28 +43,83 @@ from clankers_protocol.wire import Wire
 EXIT_NOT_INSTALLED = 3
 PLUGIN = "clankers"
 MARKETPLACE = "clankers-local"
+PLUGIN_ID = f"{PLUGIN}@{MARKETPLACE}"
+
+CAPTURE_STATUS_SECONDS = 5
+HOOK_GRACE_MS = 60_000
+"""A session that was running during the installation has no hooks, and goes on writing its files for a while."""
+
+VERSION_SECONDS = 20
+Version = tuple[int, int, int]
+
+CLAUDE_HOOKS_SINCE: dict[str, Version] = {
+    "PostToolBatch": (2, 1, 200),
+    "PostCompact": (2, 1, 200),
+    "StopFailure": (2, 1, 200),
+    "PostModelSwitch": (2, 1, 260),
+}
+"""Versions of Claude Code that are known to have a hook; all have the others. Older ones reject a file with a hook that
+they do not know. What these hooks report is in the transcript, too."""
+
+CLAUDE_ARGUMENTS_SINCE: Version = (2, 1, 200)
+"""Versions of Claude Code that run a hook without a shell, given as a command and its arguments."""
 
 
 def hook_command() -> list[str]:
-    """Return the fastest command that runs a hook: this interpreter, isolated and without the site module."""
+    """Return the fastest command that runs a hook."""
+    return _program("clankers.hook")
+
+
+def mcp_command() -> list[str]:
+    """Return the fastest command that runs the MCP server."""
+    return _program("clankers.mcp")
+
+
+def _program(module: str) -> list[str]:
+    """Return a command that runs `main` of a module: this interpreter, isolated and without the site module."""
     packages = str(Path(clankers.__file__).parents[1])
     variables = "".join(f"os.environ.setdefault({name!r},{value!r});" for name, value in path_environment().items())
-    program = f"import os,sys;sys.path.insert(0,{packages!r});{variables}from clankers.hook import main;main()"
+    program = f"import os,sys;sys.path.insert(0,{packages!r});{variables}from {module} import main;main()"
     return [sys.executable, "-I", "-S", "-c", program]
 
 
-def mcp_command() -> str:
-    """Return the command of the MCP server: the one installed with this program, otherwise the one in PATH."""
-    beside = Path(sys.executable).with_name("clankers-mcp")
-    return str(beside) if beside.is_file() else shutil.which("clankers-mcp") or "clankers-mcp"
+@cache
+def claude_version() -> Version | None:
+    """Ask the installed Claude Code for its version; None if it is not found."""
+    places = [Path.home() / ".local" / "bin" / "claude", Path.home() / ".claude" / "local" / "claude"]
+    program = shutil.which("claude") or next((str(path) for path in places if path.is_file()), None)
+    if program is None:
+        return None
+    with tempfile.TemporaryDirectory(prefix="clankers-") as folder:  # some versions write a log when they are asked
+        try:
+            done = subprocess.run(  # noqa: S603  # the user's own Claude Code
+                [program, "--version"],
+                env=os.environ | {"CLAUDE_CONFIG_DIR": folder},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=VERSION_SECONDS,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+    found = re.match(r"(\d+)\.(\d+)\.(\d+)", done.stdout)
+    return (int(found[1]), int(found[2]), int(found[3])) if found else None
 
 
 class PluginStatus(Wire):
-    """State of the plugin of a harness and of each of its files."""
+    """State of the plugin of a harness and of each of its files.
+
+    `hooks` is "ran" if an event has arrived since `installedAt`, "silent" if the harness was used since and none has,
+    "unused" if it was not used since, and "unknown" if the daemon does not say. `explanation` says so in a sentence.
+    """
 
     harness: str
     state: str
     files: list[FileState]
+    installed_at: int | None = None
+    hooks: str = "unknown"
+    explanation: str | None = None
 
 
 class ClaudeCode:
@@ -65,22 +131,55 @@ class ClaudeCode:
         self.folder = default_paths().data / "plugins" / self.name
         self.home = Path(os.environ.get("CLAUDE_CONFIG_DIR") or Path.home() / ".claude")
         self.settings = self.home / "settings.json"
+        self.marketplaces = self.home / "plugins" / "known_marketplaces.json"
+        self.installed = self.home / "plugins" / "installed_plugins.json"
+        self.state = Path(os.environ.get("CLAUDE_CONFIG_DIR") or Path.home()) / ".claude.json"
 
     def install(self, edits: Edits) -> None:
         self._enable(read_json_object(self.settings))  # raises before anything is written if they cannot be edited
+        self._register(read_json_object(self.marketplaces))
+        plugins = self.home / "plugins"
+        for name in ("cache", "data", "marketplaces"):
+            edits.expect_folder(plugins / name)  # Claude Code makes them when it loads its first plugin
         for path, content in self.files().items():
             edits.write(path, content)
-        for registry in self._registries():
-            edits.save_original(registry)
-        edits.edit_json(self.settings, self._enable, f"enabled {PLUGIN}@{MARKETPLACE} from {self.folder}")
+        edits.save_original(self.installed)
+        edits.edit_json(self.marketplaces, self._register, f"registered {self.folder}")
+        edits.edit_json(self.settings, self._enable, f"enabled {PLUGIN_ID} from {self.folder}")
+        if not self._is_copy_current():
+            edits.remove(plugins / "cache" / MARKETPLACE)
+            edits.edit_json(
+                self.installed, lambda content: remove_key(content, "plugins", PLUGIN_ID), "to copy it again"
+            )
 
     def uninstall(self, edits: Edits) -> None:
         edits.revert_json(self.settings, self._disable)
-        for registry, keys in self._registries().items():
-            edits.revert_json(registry, lambda content, keys=keys: remove_key(content, *keys))  # type: ignore[misc]
+        edits.revert_json(self.marketplaces, lambda content: remove_key(content, MARKETPLACE))
+        edits.revert_json(self.installed, lambda content: remove_key(content, "plugins", PLUGIN_ID))
+        edits.revert_json(self.state, lambda content: remove_key(content, "pluginUsage", PLUGIN_ID))
         edits.remove(self.home / "plugins" / "cache" / MARKETPLACE)
+        edits.remove(self.home / "plugins" / "data" / f"{PLUGIN}-{MARKETPLACE}")
+        for logs in self.server_logs():
+            edits.remove(logs)
+            edits.remove_if_empty(logs.parent, logs.parents[1])
         for path in self.files():
             edits.remove(path)
+
+    def server_logs(self) -> list[Path]:
+        """Return the folders in which Claude Code logs what our MCP server says, one for each project."""
+        caches = Path.home() / "Library" / "Caches" if sys.platform == "darwin" else Path.home() / ".cache"
+        caches = Path(os.environ.get("XDG_CACHE_HOME") or caches)
+        return sorted((caches / "claude-cli-nodejs").glob(f"*/mcp-logs-plugin-{PLUGIN}-{PLUGIN}"))
+
+    def note(self) -> str:
+        """Say for which version of Claude Code the plugin is."""
+        found = claude_version()
+        if found is None:
+            return (
+                "Claude Code was not found in PATH, so the plugin has only the hooks that every version knows. "
+                "Install it again when Claude Code is there."
+            )
+        return f"The hooks are those of Claude Code {'.'.join(map(str, found))}."
 
     def files(self) -> dict[Path, bytes]:
         """Return the content of each file of the plugin, with absolute paths of commands."""
@@ -89,9 +188,8 @@ class ClaudeCode:
         contents = {plugin / name: content for name, content in _package_files(source).items()}
         hooks_path = plugin / "hooks" / "hooks.json"
         contents[hooks_path] = _json(self._with_hook_command(json.loads(contents[hooks_path])))
-        server: dict[str, Any] = {"command": mcp_command()}
-        if environment := path_environment():
-            server["env"] = environment
+        command, *arguments = mcp_command()
+        server = {"command": command, "args": arguments}
         contents[plugin / ".mcp.json"] = _json({"mcpServers": {"clankers": server}})
         catalog = {
             "name": MARKETPLACE,
@@ -103,37 +201,56 @@ class ClaudeCode:
         return contents
 
     def is_enabled(self) -> bool:
-        """Return True if the settings name and enable the plugin."""
+        """Return True if the settings enable the plugin and Claude Code knows where it is."""
         try:
-            settings = read_json_object(self.settings)
-            wanted = read_json_object(self.settings)
-            self._enable(wanted)
+            settings, marketplaces = read_json_object(self.settings), read_json_object(self.marketplaces)
+            wanted = read_json_object(self.settings), read_json_object(self.marketplaces)
+            self._enable(wanted[0])
+            self._register(wanted[1])
         except (OSError, click.ClickException):
             return False
-        return wanted == settings
+        return wanted == (settings, marketplaces)
 
     def _with_hook_command(self, description: dict[str, Any]) -> dict[str, Any]:
-        command, *arguments = hook_command()
-        for groups in description["hooks"].values():
-            for hook in (hook for group in groups for hook in group["hooks"]):
-                hook["command"], hook["args"] = command, [*arguments, *hook["args"]]
-        return description
+        """Return the hooks that the installed version knows, in the form that it takes."""
+        version = claude_version() or (0, 0, 0)
+        known = {
+            event: groups
+            for event, groups in description["hooks"].items()
+            if version >= CLAUDE_HOOKS_SINCE.get(event, version)
+        }
+        for hook in (hook for groups in known.values() for group in groups for hook in group["hooks"]):
+            command, *arguments = hook_command()
+            arguments += hook.pop("args")
+            if version >= CLAUDE_ARGUMENTS_SINCE:
+                hook["command"], hook["args"] = command, arguments
+            else:
+                hook["command"] = shlex.join([command, *arguments])
+        return description | {"hooks": known}
 
     def _enable(self, settings: dict[str, Any]) -> None:
         source = {"source": "directory", "path": str(self.folder)}
         nested_object(settings, "extraKnownMarketplaces", self.settings)[MARKETPLACE] = {"source": source}
-        nested_object(settings, "enabledPlugins", self.settings)[f"{PLUGIN}@{MARKETPLACE}"] = True
+        nested_object(settings, "enabledPlugins", self.settings)[PLUGIN_ID] = True
 
     def _disable(self, settings: dict[str, Any]) -> None:
         remove_key(settings, "extraKnownMarketplaces", MARKETPLACE)
-        remove_key(settings, "enabledPlugins", f"{PLUGIN}@{MARKETPLACE}")
+        remove_key(settings, "enabledPlugins", PLUGIN_ID)
 
-    def _registries(self) -> dict[Path, tuple[str, ...]]:
-        """Return the files in which Claude Code itself records marketplaces and plugins, with our keys in them."""
-        return {
-            self.home / "plugins" / "known_marketplaces.json": (MARKETPLACE,),
-            self.home / "plugins" / "installed_plugins.json": ("plugins", f"{PLUGIN}@{MARKETPLACE}"),
+    def _register(self, marketplaces: dict[str, Any]) -> None:
+        """Record the marketplace as Claude Code does; older versions do so only after a question on the terminal."""
+        entry = nested_object(marketplaces, MARKETPLACE, self.marketplaces)
+        entry |= {"source": {"source": "directory", "path": str(self.folder)}, "installLocation": str(self.folder)}
+        entry.setdefault("lastUpdated", time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime()))
+
+    def _is_copy_current(self) -> bool:
+        """Return False if Claude Code has a copy of another version of our files. Newer versions make no copy."""
+        plugin = self.folder / PLUGIN
+        contents = {
+            path.relative_to(plugin): text for path, text in self.files().items() if path.is_relative_to(plugin)
         }
+        copies = (self.home / "plugins" / "cache" / MARKETPLACE / PLUGIN).glob("*/")
+        return all(read_if_exists(copy / name) == text for copy in copies for name, text in contents.items())
 
 
 class OpenCode:
@@ -162,12 +279,16 @@ class OpenCode:
     def files(self) -> dict[Path, bytes]:
         """Return the content of the plugin file, with absolute paths of commands."""
         text = (package_files("clankers.ctl") / "plugins" / self.name / "clankers.js").read_text("utf-8")
-        constants = {"HOOK": hook_command(), "MCP": [mcp_command()], "ENVIRONMENT": path_environment()}
+        constants = {"HOOK": hook_command(), "MCP": mcp_command(), "ENVIRONMENT": path_environment()}
         for name, value in constants.items():
             start = text.index(f"const {name} = ")
             end = text.index("\n", start)
             text = f"{text[:start]}const {name} = {json.dumps(value)}{text[end:]}"
         return {self.path: text.encode()}
+
+    def note(self) -> str | None:
+        """Say nothing: the file is the same for every version."""
+        return None
 
     def is_enabled(self) -> bool:
         """Return True if our file is in the folder where OpenCode looks for plugins."""
@@ -212,6 +333,11 @@ def install(ctl: Ctl, harness: str, dry_run: bool) -> None:
       clankers-ctl plugin install claude-code --dry-run
       clankers-ctl plugin install opencode
     """
+    _print_steps(ctl, harness, install_plugin(harness, dry_run=dry_run), HARNESSES[harness]().note())
+
+
+def install_plugin(harness: str, *, dry_run: bool) -> Edits:
+    """Install or update the plugin of a harness; return what was changed."""
     target = HARNESSES[harness]()
     edits = Edits(target.folder, dry_run)
     with explain_os_errors():
@@ -220,7 +346,7 @@ def install(ctl: Ctl, harness: str, dry_run: bool) -> None:
         finally:
             if edits.steps:
                 edits.save()  # so that a failed installation can be undone, too
-    _print_steps(ctl, harness, edits)
+    return edits
 
 
 @plugin.command()
@@ -250,47 +376,73 @@ def uninstall(ctl: Ctl, harness: str, dry_run: bool) -> None:
 @json_option
 @click.make_pass_decorator(Ctl, ensure=True)
 def status(ctl: Ctl, harness: str | None) -> None:
-    """Show which plugins are installed and up to date.
+    """Show which plugins are installed and up to date, and whether their hooks have run since.
 
-    With HARNESS, exits with 3 unless its plugin is installed, up to date and enabled.
+    With HARNESS, exits with 3 unless its plugin is installed, up to date and enabled, and with 4 if the harness was
+    used since and no event has arrived.
 
     \b
     Examples:
       clankers-ctl plugin status
       clankers-ctl plugin status claude-code --json | jq .plugins[0].state
     """
-    plugins = [plugin_status(HARNESSES[name]()) for name in ([harness] if harness else HARNESSES)]
+    try:
+        report = ctl.call(CaptureStatus(), timeout=CAPTURE_STATUS_SECONDS)
+    except (DaemonUnavailable, TimeoutError, BadReply, RpcError):
+        report = None
+    plugins = [plugin_status(HARNESSES[name](), report) for name in ([harness] if harness else HARNESSES)]
     if ctl.json:
         print_json({"plugins": plugins, "hook": hook_command()})
     else:
         for each in plugins:
-            echo(f"{each.harness}: {each.state}")
+            echo(f"{each.harness}: {each.state}" + (f"; {each.explanation}" if each.explanation else ""))
             for file in each.files:
                 echo(f"  {file.state} {file.path}")
-    sys.exit(EXIT_NOT_INSTALLED if harness and plugins[0].state != "installed" else 0)
+    if harness and plugins[0].state != "installed":
+        sys.exit(EXIT_NOT_INSTALLED)
+    sys.exit(EXIT_PROBLEM if harness and plugins[0].hooks == "silent" else 0)
 
 
-def plugin_status(target: ClaudeCode | OpenCode) -> PluginStatus:
-    """Return whether the plugin is installed, up to date and enabled, and the state of each of its files."""
+def plugin_status(target: ClaudeCode | OpenCode, report: CaptureReport | None) -> PluginStatus:
+    """Return whether the plugin is installed, up to date and enabled, and whether its hooks have run."""
     files = [file_state(path, content) for path, content in target.files().items()]
     states = {file.state for file in files}
     if target.is_enabled():
         state = "installed" if states == {"current"} else "outdated: install it again"
     elif states == {"missing"}:
-        state, files = "not installed", []
+        return PluginStatus(target.name, "not installed", [])
     else:
         state = "not enabled: install it again"
-    return PluginStatus(target.name, state, files)
+    found = PluginStatus(target.name, state, files, Edits(target.folder).installed_at)
+    found.hooks, found.explanation = _hooks_ran(target.name, found.installed_at, report)
+    return found
 
 
-def _print_steps(ctl: Ctl, harness: str, edits: Edits) -> None:
+def _hooks_ran(name: str, installed_at: int | None, report: CaptureReport | None) -> tuple[str, str]:
+    """Return whether events have arrived since the installation, and a sentence that says so."""
+    if report is None:
+        return "unknown", "the daemon does not answer, so it is not known whether its hooks run"
+    capture = next((each for each in report.harnesses if each.harness == name), None)
+    last = capture.last_event_at if capture and capture.events else None
+    since = installed_at or 0
+    if last and last >= since:
+        return "ran", f"its last event came {format_duration(max(time.time() - last / 1000, 0))} ago"
+    used = capture.last_activity_at if capture else None
+    if used and used >= since + HOOK_GRACE_MS:
+        return "silent", f"{name} was used since, but none of its hooks has run: restart its sessions, then see its log"
+    return "unused", f"{name} was not used since, so no hook has run yet"
+
+
+def _print_steps(ctl: Ctl, harness: str, edits: Edits, note: str | None = None) -> None:
     if ctl.json:
-        print_json({"ok": True, "harness": harness, "steps": edits.steps})
+        print_json({"ok": True, "harness": harness, "steps": edits.steps, "note": note})
         return
     for step in edits.steps:
         echo(f"{step.action} {step.path}" + (f" ({step.detail})" if step.detail else ""))
     if not edits.steps:
         echo(f"The plugin of {harness} is not installed.")
+    if note:
+        echo(note)
 
 
 def _package_files(folder: Traversable, prefix: str = "") -> dict[str, bytes]:

@@ -8,7 +8,8 @@ import msgspec
 
 from clankers.ctl.command import Ctl, common_options, deletion_options
 from clankers.ctl.formatting import format_duration, format_time, plural
-from clankers.ctl.output import Column, confirm, display_ids, echo, one_line, print_facts, print_json, print_table
+from clankers.ctl.ids import display_ids
+from clankers.ctl.output import Column, confirm, echo, one_line, print_facts, print_json, print_table
 from clankers_protocol.schedules import (
     Missed,
     RunState,
@@ -77,16 +78,16 @@ def list_actions(ctl: Ctl, enabled: bool | None, limit: int) -> None:
     if ctl.json:
         print_json(page)
         return
-    _print_actions(page.actions)
+    _print_actions(ctl, page.actions)
     if page.cursor:
         echo("There are more scheduled actions. Use --limit N to see them.", err=True)
 
 
-def _print_actions(actions: list[ScheduledAction]) -> None:
+def _print_actions(ctl: Ctl, actions: list[ScheduledAction]) -> None:
     if not actions:
         echo("No scheduled actions.", err=True)
         return
-    ids = display_ids([found.id for found in actions])
+    ids = display_ids(ctl, "schedule", [found.id for found in actions])
     print_table(COLUMNS, [_row(shown, found) for shown, found in zip(ids, actions, strict=True)])
 
 
@@ -241,7 +242,7 @@ def find(ctl: Ctl, text: str) -> None:
     if ctl.json:
         print_json(found)
     else:
-        _print_actions(found)
+        _print_actions(ctl, found)
 
 
 @schedule.command()
@@ -257,7 +258,7 @@ def due(ctl: Ctl) -> None:
     if ctl.json:
         print_json(found)
     else:
-        _print_actions(found)
+        _print_actions(ctl, found)
 
 
 @schedule.command()

@@ -3,45 +3,58 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 import click
 import msgspec
 
 from clankers.ctl.command import Ctl, common_options, normalize_project
 from clankers.ctl.formatting import format_duration, format_time, plural, since_callback, until_callback
-from clankers.ctl.output import Column, console, echo, one_line, plain, print_json, print_table, secho, shorten_ids
+from clankers.ctl.ids import short_ids
+from clankers.ctl.output import Column, Console, console, echo, note, one_line, plain, print_json, print_table, secho
+from clankers.ctl.text import Text
 from clankers.ctl.transcript import MAX_TEXT_WIDTH, ROLE_STYLES
 from clankers_protocol.recall import RecallPreview
 from clankers_protocol.search import GraphOptions, Hit, Mode, Search, SearchResult, Source
 from clankers_protocol.sessions import SessionGet
 
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.text import Text
-
 MODE_NAMES = {"hybrid": "keyword and vector search", "keyword": "keyword search", "vector": "vector search"}
+
+SOURCE_NAMES = {"memory": "file", "memories": "memory", "documents": "document", "skills": "skill"}
+"""Names of what a hit is, by its source."""
 
 MATCH_MARKS = re.compile(r"«([^\s«»](?:[^«»]*[^\s«»])?)»")
 """Matched words in a snippet. Guillemets in the text itself usually have a space before or after the words."""
 
 MAX_HITS_PER_PAGE = 100
 
+NOTHING_CLOSE = "Nothing close; the nearest are:"
+"""Heading of a list of hits that have little to do with the query."""
+
+FILES = "files"
+"""Name of the source `memory` at the command line: beside `memories`, its own name confuses."""
+
+
+def _parse_sources(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> list[Source]:
+    return msgspec.convert(list(dict.fromkeys("memory" if name == FILES else name for name in value)), list[Source])
+
 
 @click.command()
 @click.argument("words", nargs=-1, required=True)
 @click.option(
     "--project",
-    metavar="FOLDER",
+    metavar="PROJECT",
     callback=normalize_project,
-    help="Only search this project: a folder, or a project id.",
+    help="Only search sessions, files, documents and memories of this project: a folder, or its name or id.",
 )
 @click.option(
     "--source",
     "sources",
     multiple=True,
-    type=click.Choice(get_args(Source)),
-    help="Only search this source. Can be repeated.",
+    type=click.Choice([FILES, *get_args(Source)]),
+    callback=_parse_sources,
+    help="Only search this source: files are memory files (also called memory), memories are what was remembered. "
+    "Can be repeated.",
 )
 @click.option("--session", metavar="ID", help="Only search this session.")
 @click.option(
@@ -81,13 +94,15 @@ MAX_HITS_PER_PAGE = 100
 @click.option(
     "--hops", type=click.IntRange(1, 5), metavar="N", help="Also find chunks up to N edges away from the best hits."
 )
+@click.option("--as-of", metavar="TIME", callback=until_callback, help="Find memories as they were known at TIME.")
+@click.option("--valid-at", metavar="TIME", callback=until_callback, help="Find memories that were true at TIME.")
 @click.option("--explain", is_flag=True, help="Show the components of each score.")
 @common_options
 def search(
     ctl: Ctl,
     words: tuple[str, ...],
     project: str | None,
-    sources: tuple[Source, ...],
+    sources: list[Source],
     session: str | None,
     since: int | None,
     until: int | None,
@@ -99,6 +114,8 @@ def search(
     half_life: float | None,
     diversity: float,
     hops: int | None,
+    as_of: int | None,
+    valid_at: int | None,
     explain: bool,
 ) -> None:
     """Search sessions, memories, documents, skills and files.
@@ -110,17 +127,19 @@ def search(
     Examples:
       clankers-ctl search why does the login fail on Safari
       clankers-ctl search "retry budget" --project . --since 2w
-      clankers-ctl search deploy --source memory --explain
+      clankers-ctl search deploy --source files --explain
       clankers-ctl search "flaky test" --all --json | jq '.hits[].text'
     """
     request = Search(
         query=" ".join(words),
-        sources=list(sources) or None,
+        sources=sources or None,
         project=project,
         scopes=["*"],  # the user may see the memories of all scopes
         session_id=session and ctl.call(SessionGet(session)).id,
         since=since,
         until=until,
+        as_of=as_of,
+        valid_at=valid_at,
         limit=MAX_HITS_PER_PAGE if everything else limit,
         mode=mode,
         min_score=min_score,
@@ -133,7 +152,7 @@ def search(
     if ctl.json:
         print_json(result)
     else:
-        _print_result(request, result, first_number=1 if everything else 1 + (page - 1) * limit)
+        _print_result(ctl, request, result, first_number=1 if everything else 1 + (page - 1) * limit)
 
 
 def _page(ctl: Ctl, request: Search, number: int) -> SearchResult:
@@ -155,10 +174,13 @@ def _all_pages(ctl: Ctl, request: Search) -> SearchResult:
     return msgspec.structs.replace(page, hits=list(hits.values()), took_ms=took_ms)
 
 
-def _print_result(request: Search, result: SearchResult, first_number: int) -> None:
+def _print_result(ctl: Ctl, request: Search, result: SearchResult, first_number: int) -> None:
     hits = result.hits
     if hits:
-        _print_hits(hits, first_number)
+        if result.weak:
+            echo(NOTHING_CLOSE)
+            echo()
+        _print_hits(ctl, hits, first_number)
         if request.explain:
             scored = [(hit_location(hit), hit.score, hit.components or {}) for hit in hits]
             print_score_components(scored, first_number)
@@ -198,25 +220,41 @@ def _print_advice(request: Search, result: SearchResult) -> None:
         echo(line, err=True)
 
 
-def _print_hits(hits: Sequence[Hit], first_number: int) -> None:
+def _print_hits(ctl: Ctl, hits: Sequence[Hit], first_number: int) -> None:
+    """Print hits, best first; further hits of a session stand below its best one."""
+    groups: dict[str, list[tuple[int, Hit]]] = {}
+    for number, hit in enumerate(hits, first_number):
+        groups.setdefault(hit.ref.session_id or hit.chunk_id, []).append((number, hit))
+    sessions = [hits[0][1].ref.session_id for hits in groups.values() if hits[0][1].ref.session_id]
+    shown_ids = dict(zip(sessions, short_ids(ctl, "session", sessions), strict=True)) if sessions else {}
     out = console()
     width = min(out.width, MAX_TEXT_WIDTH) if out.is_terminal else out.width
     margin = len(str(first_number + len(hits) - 1)) + 2
-    ids = iter(shorten_ids([hit.ref.session_id for hit in hits if hit.ref.session_id]))
-    for number, hit in enumerate(hits, first_number):
-        if number > first_number:
+    for index, [(number, best), *others] in enumerate(groups.values()):
+        if index:
             out.print()
-        session = next(ids) if hit.ref.session_id else None
-        out.print(_heading(hit, f"{number}.".ljust(margin), width))
-        for block in (_origin(hit, session), highlight(hit.snippet, out)):
-            for line in block.wrap(out, width - margin, overflow="fold"):
-                line.rstrip()
-                out.print(" " * margin, line, sep="")
+        out.print(_heading(best, f"{number}.".ljust(margin), width))
+        session = shown_ids.get(best.ref.session_id or "")
+        _print_block(out, _origin(best, session), "", margin, width)
+        if not _is_title(best):
+            _print_block(out, highlight(best.snippet, out), "", margin, width)
+        for number, hit in others:
+            if _is_title(hit):
+                continue  # the heading says it
+            label = f"{number}.".ljust(margin)
+            _print_block(out, _origin(hit, None, hit.score), label, margin, width)
+            _print_block(out, highlight(hit.snippet, out), "", margin, width)
 
 
-def _heading(hit: Hit, number: str, width: int) -> "Text":
-    from rich.text import Text  # slow to load
+def _print_block(out: Console, block: Text, label: str, margin: int, width: int) -> None:
+    """Print text with a margin, in which a label stands beside its first line."""
+    for line in block.wrap(out, width - margin, overflow="fold"):
+        line.rstrip()
+        out.print(Text(label.ljust(margin), "dim"), line, sep="")
+        label = ""
 
+
+def _heading(hit: Hit, number: str, width: int) -> Text:
     score = f"{hit.score:.3f}  "
     name = Text(hit_location(hit), "bold")
     name.truncate(max(width - len(number) - len(score), 8), overflow="ellipsis")
@@ -240,19 +278,24 @@ def hit_location(hit: Hit) -> str:
     return one_line(_abbreviate_home(path)) + lines
 
 
-def _origin(hit: Hit, session: str | None) -> "Text":
-    from rich.text import Text  # slow to load
-
+def _origin(hit: Hit, session: str | None, score: float | None = None) -> Text:
+    """Describe who wrote a hit, when and where. Below another hit of its session, its score replaces the place."""
     ref = hit.ref
-    role = one_line(ref.role or ("tool" if ref.tool_id else hit.source))
+    role = one_line(ref.role or ("title" if _is_title(hit) else SOURCE_NAMES.get(hit.source, hit.source)))
     facts = [
         format_time(hit.created_at),
-        ref.project_path and one_line(_abbreviate_home(ref.project_path)),
+        ref.project_path and score is None and one_line(_abbreviate_home(ref.project_path)),
         session and f"session {one_line(session)}",
         hit.way and f"reached via {', '.join(step.relation for step in hit.way)}",
     ]
-    text = Text().append(role, ROLE_STYLES.get(role, "bold").removeprefix("bold "))
+    text = Text() if score is None else Text(f"{score:.3f}  ", "cyan")
+    text.append(role, ROLE_STYLES.get(role, "bold").removeprefix("bold "))
     return text.append("".join(f" · {fact}" for fact in facts if fact), "dim")
+
+
+def _is_title(hit: Hit) -> bool:
+    """Is the hit the title of a session?"""
+    return hit.source == "sessions" and hit.ref.message_id is None and hit.ref.tool_id is None
 
 
 def _abbreviate_home(path: str) -> str:
@@ -261,10 +304,8 @@ def _abbreviate_home(path: str) -> str:
     return f"~{path.removeprefix(home)}" if path.startswith(f"{home}/") else path
 
 
-def highlight(snippet: str, out: "Console") -> "Text":
+def highlight(snippet: str, out: Console) -> Text:
     """Highlight the matched words on a terminal; elsewhere leave the marks around them."""
-    from rich.text import Text  # slow to load
-
     line = one_line(snippet)
     if not out.is_terminal or out.color_system is None:
         return Text(line)
@@ -302,9 +343,9 @@ def print_score_components(scored: Sequence[tuple[str, float, dict[str, float]]]
 @click.argument("prompt", nargs=-1)
 @click.option(
     "--project",
-    metavar="FOLDER",
+    metavar="PROJECT",
     callback=normalize_project,
-    help="Recall for this project: a folder, or a project id.  [default: the current folder]",
+    help="Recall for this project: a folder, or its name or id.  [default: the current folder]",
 )
 @click.option("--session", "session_id", metavar="ID", help="Leave out what this session was already given.")
 @common_options
@@ -331,6 +372,6 @@ def recall(ctl: Ctl, prompt: tuple[str, ...], project: str | None, session_id: s
         print_json(answer)
     elif answer.text:
         echo(plain(answer.text))
-        echo(f"{plural(answer.characters, 'character')} from {plural(len(answer.ids), 'item')}", err=True)
+        note(f"{plural(answer.characters, 'character')} from {plural(len(answer.ids), 'item')}")
     else:
         echo(f"Nothing would be recalled: {answer.reason or 'nothing relevant was found'}.", err=True)

@@ -117,7 +117,14 @@ def install(ctl: Ctl, dry_run: bool, no_start: bool) -> None:
       clankers-ctl service install --dry-run
       CLANKERS_DATA_PATH=/data clankers-ctl service install --no-start
     """
+    install_service(dry_run=dry_run, start=not no_start).show(ctl.json)
+
+
+def install_service(*, dry_run: bool, start: bool) -> Report:
+    """Write the files of the service and run the commands that load it; raises if there is no service manager."""
     manager = platform_manager()
+    if not dry_run and not manager.is_usable():
+        raise click.ClickException(no_manager(manager))
     report = Report(manager.name)
     texts = manager.files(clankersd_path())
     changed = [path for path, text in texts.items() if read_if_exists(path) != text]
@@ -126,15 +133,24 @@ def install(ctl: Ctl, dry_run: bool, no_start: bool) -> None:
     if not dry_run:
         for folder in manager.required_folders:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    commands = manager.install_commands(bool(changed), not no_start)
+    commands = manager.install_commands(bool(changed), start)
     if dry_run or not manager.is_reachable():
         report.leave_to_run(commands)
-    elif not no_start and (stray := _stray_daemon(manager)):
+    elif start and (stray := _stray_daemon(manager)):
         report.problem = f"a daemon outside the service is already running (process {stray}): stop it first"
         report.leave_to_run([["kill", stray], *commands])
     else:
         report.run(commands)
-    report.show(ctl.json)
+    return report
+
+
+def no_manager(manager: Manager) -> str:
+    """Explain that there is no service manager, and what to do instead."""
+    return (
+        f"{manager.name} does not run services for you here, so nothing was installed. You do not need a service: "
+        "hooks and clankers-ctl start the daemon when they need it. To start it now, run `clankers-ctl daemon start`. "
+        "To use another supervisor, have it run `clankersd`."
+    )
 
 
 @service.command()
@@ -188,7 +204,9 @@ def status(ctl: Ctl) -> None:
         for key, value in state.items():
             echo(f"{key}: {value}")
         if not state:
-            echo(f"{manager.name} is not available here." if installed else "Not installed.")
+            available = manager.is_usable()
+            missing = f"{manager.name} is not available here; hooks and clankers-ctl start the daemon."
+            echo("Not installed." if available else missing)
     sys.exit(0 if installed else EXIT_NOT_INSTALLED)
 
 
@@ -240,10 +258,11 @@ def _stray_daemon(manager: Manager) -> str | None:
             probe.connect(str(default_paths().socket))
         except OSError:
             return None
-        return _peer_pid(probe)
+        return peer_pid(probe)
 
 
-def _peer_pid(connection: socket.socket) -> str:
+def peer_pid(connection: socket.socket) -> str:
+    """Return the process id of the other end of a connection."""
     if sys.platform == "darwin":
         local_peerpid = 2  # LOCAL_PEERPID at level SOL_LOCAL (0); Python has no names for them
         return str(connection.getsockopt(0, local_peerpid))

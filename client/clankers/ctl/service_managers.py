@@ -47,8 +47,20 @@ class Manager(Protocol):
         """Return True if the service manager is running and answers."""
         ...
 
+    def is_usable(self) -> bool:
+        """Return True if the service manager exists on this machine, even if it cannot be reached from here."""
+        ...
+
     def install_commands(self, changed: bool, start: bool) -> list[Command]:
         """Return the commands to run after the files are written."""
+        ...
+
+    def start_commands(self) -> list[Command]:
+        """Return the commands that start the installed service."""
+        ...
+
+    def stop_commands(self) -> list[Command]:
+        """Return the commands that stop the service until it is started, or until the next login."""
         ...
 
     def uninstall_commands(self) -> list[Command]:
@@ -95,6 +107,9 @@ class Systemd:
             contents[path] = text.encode()
         return contents
 
+    def is_usable(self) -> bool:
+        return Path("/run/systemd/system").is_dir() or self.is_reachable()
+
     def is_reachable(self) -> bool:
         return _succeeds(["systemctl", "--user", "show-environment"])
 
@@ -103,6 +118,12 @@ class Systemd:
         stop = [["systemctl", "--user", "stop", *UNITS]] if changed and start and self.state() else []
         enable = ["systemctl", "--user", "enable", *(["--now"] if start else []), *UNITS]
         return [["systemctl", "--user", "daemon-reload"], *stop, enable]
+
+    def start_commands(self) -> list[Command]:
+        return [["systemctl", "--user", "start", *UNITS]]
+
+    def stop_commands(self) -> list[Command]:
+        return [["systemctl", "--user", "stop", *UNITS]]
 
     def uninstall_commands(self) -> list[Command]:
         return [["systemctl", "--user", "disable", "--now", *UNITS]]
@@ -141,6 +162,9 @@ class Launchd:
         agent["StandardErrorPath"] = str(self.leftovers[0])
         return {self.plist: plistlib.dumps(agent, sort_keys=False)}
 
+    def is_usable(self) -> bool:
+        return shutil.which("launchctl") is not None
+
     def is_reachable(self) -> bool:
         return _succeeds(["launchctl", "print", self.domain])
 
@@ -151,6 +175,14 @@ class Launchd:
         unload = [["launchctl", "bootout", f"{self.domain}/{LABEL}"]] if loaded and changed else []
         load = [["launchctl", "bootstrap", self.domain, str(self.plist)]] if changed or not loaded else []
         return [*unload, ["launchctl", "enable", f"{self.domain}/{LABEL}"], *load]
+
+    def start_commands(self) -> list[Command]:
+        if not self.state():
+            return [["launchctl", "bootstrap", self.domain, str(self.plist)]]
+        return [["launchctl", "kickstart", f"{self.domain}/{LABEL}"]]
+
+    def stop_commands(self) -> list[Command]:
+        return [["launchctl", "bootout", f"{self.domain}/{LABEL}"]] if self.state() else []
 
     def uninstall_commands(self) -> list[Command]:
         return [["launchctl", "bootout", f"{self.domain}/{LABEL}"]] if self.state() else []

@@ -9,8 +9,11 @@ from click.shell_completion import CompletionItem
 
 from clankers.ctl.command import Ctl, common_options, confirm_and_delete, deletion_options, project_option
 from clankers.ctl.formatting import abbreviate, format_dollars, format_time, since_callback, until_callback
-from clankers.ctl.output import Column, display_ids, echo, one_line, print_json, print_table
+from clankers.ctl.ids import display_ids
+from clankers.ctl.memory.files import replace_file
+from clankers.ctl.output import Column, echo, one_line, print_json, print_table
 from clankers.ctl.transcript import describe_counts, print_transcript
+from clankers.session_export import to_html, to_markdown
 from clankers_protocol.sessions import (
     Session,
     SessionCounts,
@@ -22,6 +25,7 @@ from clankers_protocol.sessions import (
     TimelineEntry,
 )
 
+OUTPUT_FILE = click.Path(dir_okay=False, allow_dash=True)
 COLUMNS = [
     Column("Id", style="cyan"),
     Column("Began"),
@@ -37,7 +41,7 @@ COLUMNS = [
 
 
 @click.command()
-@project_option
+@project_option("Only list sessions of this project")
 @click.option("--source", help="Only list sessions of this harness, for example claude-code.")
 @click.option("--status", help="Only list sessions in this state, for example active or ended.")
 @click.option(
@@ -85,7 +89,7 @@ def sessions(
     elif not page.sessions:
         echo("No sessions.", err=True)
     else:
-        ids = display_ids([session.id for session in page.sessions])
+        ids = display_ids(ctl, "session", [session.id for session in page.sessions])
         print_table(COLUMNS, [_row(shown, session) for shown, session in zip(ids, page.sessions, strict=True)])
         if page.cursor:
             echo("There are more sessions. Use --limit N or --all to see them.", err=True)
@@ -134,7 +138,7 @@ class SessionGroup(click.Group):
 def session() -> None:
     """Show or delete a session.
 
-    You can shorten an id to its first 8 or more characters if no other session starts with them.
+    You can shorten an id to its first or last 8 characters, or more if that is ambiguous.
 
     \b
     Examples:
@@ -147,21 +151,44 @@ def session() -> None:
 @session.command()
 @click.argument("id", shell_complete=complete_session_ids)
 @click.option("--full", is_flag=True, help="Show full tool inputs and outputs, not only their first lines.")
+@click.option("--markdown", metavar="FILE", type=OUTPUT_FILE, help="Write the transcript to FILE as Markdown.")
+@click.option("--html", metavar="FILE", type=OUTPUT_FILE, help="Write the transcript to FILE as one HTML page.")
 @common_options
-def show(ctl: Ctl, id: str, full: bool) -> None:  # noqa: A002  # the name on the command line
+def show(ctl: Ctl, id: str, full: bool, markdown: str | None, html: str | None) -> None:  # noqa: A002
     """Show a session as a transcript: messages, tool calls, errors and compactions.
+
+    With --markdown or --html, write the transcript to a file that you can send to a colleague. The texts are as stored:
+    secrets are redacted. With - as FILE, write to standard output.
 
     \b
     Examples:
       clankers-ctl session show 0199c5a2
       clankers-ctl session 0199c5a2 --full | less
+      clankers-ctl session 0199c5a2 --html session.html
     """
     found = ctl.call(SessionGet(id))
     entries = session_entries(ctl, found.id)
+    for file, render in ((markdown, to_markdown), (html, to_html)):
+        if file:
+            _export(ctl, file, render(found, entries))
+            return
     if ctl.json:
         print_json({"session": found, "entries": list(entries)})
     else:
         print_transcript(found, entries, full)
+
+
+def _export(ctl: Ctl, file: str, pieces: Iterator[str]) -> None:
+    if file == "-":
+        for piece in pieces:
+            echo(piece, nl=False)
+        return
+    with replace_file(Path(file)) as output:
+        output.writelines(pieces)
+    if ctl.json:
+        print_json({"path": str(Path(file).absolute())})
+    else:
+        echo(f"Wrote {file}.")
 
 
 def session_entries(ctl: Ctl, session_id: str) -> Iterator[TimelineEntry]:

@@ -1,20 +1,24 @@
 """`clankers-ctl skill`: skills in the database, and their import and export as folders with a SKILL.md."""
 
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
+from typing import Any, TextIO
 
 import click
 
-from clankers.ctl.command import Ctl, common_options, confirm_and_delete, deletion_options
+from clankers.ctl.command import Ctl, common_options, confirm_and_delete, deletion_options, without_place
 from clankers.ctl.edits import explain_os_errors
 from clankers.ctl.formatting import format_time, plural
 from clankers.ctl.output import Column, console, echo, one_line, plain, print_facts, print_json, print_table, secho
+from clankers.ctl.search import NOTHING_CLOSE
 from clankers_protocol.errors import RpcError
 from clankers_protocol.safe_writes import writable_path, write_file
 from clankers_protocol.skills import (
     Skill,
+    SkillCreate,
     SkillDelete,
     SkillExport,
     SkillFile,
@@ -25,6 +29,7 @@ from clankers_protocol.skills import (
     SkillList,
     SkillSearch,
     SkillSummary,
+    SkillUpdate,
     SkillVersions,
 )
 
@@ -154,6 +159,8 @@ def search(ctl: Ctl, words: tuple[str, ...], tags: tuple[str, ...], limit: int) 
     if not found.skills:
         echo("Nothing found.", err=True)
     else:
+        if found.weak:
+            echo(NOTHING_CLOSE)
         columns = [Column("Score", align_right=True, style="cyan"), Column("Name"), Column("Description", min_width=24)]
         rows = [[f"{hit.score:.3f}", one_line(hit.skill.name), one_line(hit.skill.description)] for hit in found.skills]
         print_table(columns, rows)
@@ -184,7 +191,7 @@ def import_skills(ctl: Ctl, context: click.Context, folders: tuple[Path, ...]) -
             text = (folder / SKILL_FILE).read_text("utf-8")
             imported.append(ctl.call(SkillImport(text, folder=folder.resolve().name, files=files)))
         except (RpcError, OSError, UnicodeDecodeError) as error:
-            problem = error.message if isinstance(error, RpcError) else str(error)
+            problem = without_place(error.message) if isinstance(error, RpcError) else str(error)
             failed.append({"folder": str(folder), "error": problem})
             secho(f"{folder}: {one_line(problem)}", err=True, fg="red")
     if ctl.json:
@@ -288,6 +295,111 @@ def _write(target: Path, exported: SkillFolder) -> Path:
     for file in exported.files:
         write_file(folder / file.path, file.text.encode(), inside=target)
     return folder
+
+
+_FIELD_OPTIONS = [
+    click.option("--description", help="What the skill is for; agents find it by this."),
+    click.option("--tag", "tags", multiple=True, help="Tag. Can be repeated."),
+    click.option("--tool", "tools", multiple=True, help="Tool that the skill may use. Can be repeated."),
+    click.option("--model", help="Model that the skill is for."),
+    click.option(
+        "--instructions", type=click.File(encoding="utf-8"), help="File with the instructions; - reads standard input."
+    ),
+]
+
+
+def _field_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options for the fields of a skill to a command."""
+    for option in reversed(_FIELD_OPTIONS):
+        command = option(command)
+    return command
+
+
+@skill.command()
+@click.argument("name")
+@_field_options
+@common_options
+def create(
+    ctl: Ctl,
+    name: str,
+    description: str | None,
+    tags: tuple[str, ...],
+    tools: tuple[str, ...],
+    model: str | None,
+    instructions: TextIO | None,
+) -> None:
+    """Create a skill. Without --instructions, they are written in $VISUAL or $EDITOR.
+
+    \b
+    Examples:
+      clankers-ctl skill create git-bisect --description "Find the commit that broke it" --instructions bisect.md
+      echo "Run make release." | clankers-ctl skill create release --description "Release the shop" --instructions -
+    """
+    if not description:
+        raise click.UsageError("Describe the skill with --description: agents find it by its description.")
+    text = _edit_text("") if instructions is None else instructions.read()
+    request = SkillCreate(name, description, text, tools=list(tools), model=model, tags=list(tags))
+    _print_changed(ctl, "Created", ctl.call(request))
+
+
+@skill.command()
+@click.argument("name", shell_complete=_complete_names)
+@click.option("--name", "new_name", help="Rename the skill.")
+@_field_options
+@common_options
+def edit(
+    ctl: Ctl,
+    name: str,
+    new_name: str | None,
+    description: str | None,
+    tags: tuple[str, ...],
+    tools: tuple[str, ...],
+    model: str | None,
+    instructions: TextIO | None,
+) -> None:
+    """Change a skill; its old version is kept. Without options, edit the instructions in $VISUAL or $EDITOR.
+
+    \b
+    Examples:
+      clankers-ctl skill edit git-bisect
+      clankers-ctl skill edit git-bisect --tag git --tag debugging
+      clankers-ctl skill edit git-bisect --instructions bisect.md
+    """
+    found = ctl.call(SkillGet(name))
+    request = SkillUpdate(found.id)
+    if new_name is not None:
+        request.name = new_name
+    if description is not None:
+        request.description = description
+    if tags:
+        request.tags = list(tags)
+    if tools:
+        request.tools = list(tools)
+    if model is not None:
+        request.model = model or None
+    if instructions is not None:
+        request.instructions = instructions.read()
+    elif request == SkillUpdate(found.id):
+        request.instructions = _edit_text(found.instructions)
+        if request.instructions == found.instructions:
+            echo("Nothing was changed.", err=True)
+            return
+    _print_changed(ctl, "Changed", ctl.call(request))
+
+
+def _edit_text(text: str) -> str:
+    """Have the user edit a text; an editor that is closed without saving leaves it as it is."""
+    if not sys.stdin.isatty():
+        raise click.UsageError("Without a terminal there is no editor: use --instructions FILE.")
+    edited = click.edit(text, extension=".md", require_save=False)
+    return text if edited is None else edited
+
+
+def _print_changed(ctl: Ctl, verb: str, changed: Skill) -> None:
+    if ctl.json:
+        print_json(changed)
+    else:
+        echo(f"{verb} {one_line(changed.name)}, version {changed.version}.")
 
 
 @skill.command()

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import click
 
 from clankers.ctl.command import Ctl, common_options, project_option
-from clankers.ctl.formatting import abbreviate, format_dollars, format_duration, since_callback, until_callback
+from clankers.ctl.formatting import abbreviate, format_dollars, format_duration, plural, since_callback, until_callback
 from clankers.ctl.output import Column, bar, console, echo, one_line, print_facts, print_json, print_table
 from clankers_protocol.sessions import Statistics, Stats, ToolUsage, Totals, Usage
 
@@ -20,7 +20,7 @@ MEASURES: dict[str, Measure] = {
 
 
 @click.command()
-@project_option
+@project_option("Only count sessions of this project")
 @click.option(
     "--since", metavar="TIME", callback=since_callback, help="Only count sessions started since TIME: 2h, 3d, today …"
 )
@@ -61,9 +61,9 @@ def stats(ctl: Ctl, project: str | None, since: int | None, until: int | None, l
 def _print_totals(totals: Totals) -> None:
     print_facts(
         [
-            ("sessions", f"{totals.sessions:,} in {totals.projects:,} projects"),
+            ("sessions", f"{totals.sessions:,} in {plural(totals.projects, 'project')}"),
             ("messages", f"{totals.messages:,}"),
-            ("tools", f"{totals.tools:,} calls, {totals.failed_tools:,} failed"),
+            ("tools", f"{plural(totals.tools, 'call')}, {totals.failed_tools:,} failed"),
             ("errors", f"{totals.errors:,}"),
             ("compactions", f"{totals.compactions:,}"),
             ("tokens", f"{abbreviate(totals.prompt_tokens)} in, {abbreviate(totals.completion_tokens)} out"),

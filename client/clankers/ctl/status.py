@@ -5,7 +5,7 @@ import sys
 import click
 
 from clankers.ctl.command import EXIT_PROBLEM, Ctl, common_options
-from clankers.ctl.formatting import format_bytes, format_duration
+from clankers.ctl.formatting import count_of, format_bytes, format_duration, plural
 from clankers.ctl.output import echo, one_line, print_facts, print_json, secho
 from clankers_protocol.admin import DaemonStatus, Health, HealthReport, StatusReport
 
@@ -24,7 +24,7 @@ def status(ctl: Ctl) -> None:
       clankers-ctl status
       clankers-ctl status --json | jq .counts
     """
-    report = ctl.call(DaemonStatus())
+    report = ctl.call(DaemonStatus(), start=False)
     if ctl.json:
         print_json(report)
     else:
@@ -44,7 +44,7 @@ def health(ctl: Ctl) -> None:
       clankers-ctl health
       clankers-ctl health --json || notify-send "clankers has a problem"
     """
-    report = ctl.call(Health())
+    report = ctl.call(Health(), start=False)
     if ctl.json:
         print_json(report)
     else:
@@ -76,18 +76,20 @@ def _versions(report: StatusReport | HealthReport) -> str:
 def _print_status(report: StatusReport) -> None:
     queue = report.queue
     memory = f", {format_bytes(report.memory_bytes)} of memory" if report.memory_bytes else ""
-    counts = [f"{count:,} {name.replace('_', ' ')}" for name, count in report.counts.items() if count]
+    counts = [count_of(count, name) for name, count in report.counts.items() if count]
     sizes = None
     if report.sizes:
         database, wal, free = (format_bytes(n) for n in (report.sizes.database, report.sizes.wal, report.sizes.free))
         sizes = f"{database}, {wal} of WAL, {free} unused"
     _print_state(report)
+    writes, commits = plural(queue.writes, "write"), plural(queue.commits, "commit")
+    queue_facts = f"{queue.waiting} waiting; {writes} in {commits} so far"
     print_facts(
         [
             ("versions", f"{_versions(report)}, Python {report.python_version}"),
             ("process", f"{report.pid}, up {format_duration(report.uptime_seconds)}{memory}"),
             ("connections", str(report.connections)),
-            ("queue", f"{queue.waiting} waiting; {queue.writes:,} writes in {queue.commits:,} commits so far"),
+            ("queue", queue_facts),
             ("database", report.db_path),
             ("", sizes),
             ("contains", ", ".join(counts) or "nothing yet"),

@@ -14,13 +14,17 @@ from clankers.ctl.command import (
     project_option,
 )
 from clankers.ctl.formatting import format_time, plural, since_callback, until_callback
-from clankers.ctl.output import Column, display_ids, echo, one_line, print_facts, print_json, print_table, secho
+from clankers.ctl.ids import display_ids
+from clankers.ctl.output import Column, echo, one_line, print_facts, print_json, print_table, secho
+from clankers.ctl.search import NOTHING_CLOSE
 from clankers.ctl.sessions import session_entries
 from clankers.ctl.transcript import describe_counts, print_transcript
-from clankers_protocol.sessions import SessionGet
+from clankers_protocol.errors import NotFound
+from clankers_protocol.sessions import MessageList, SessionGet
 from clankers_protocol.threads import (
     FoundMessages,
     MessageSearch,
+    MessageStore,
     Thread,
     ThreadCreate,
     ThreadDelete,
@@ -64,7 +68,7 @@ def thread() -> None:
 
 @thread.command("list")
 @click.option("--chat", metavar="ID", help="Only list threads of this chat.")
-@project_option
+@project_option("Only list threads of this project")
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Show at most this many.")
 @common_options
 def list_threads(ctl: Ctl, chat: str | None, project: str | None, limit: int) -> None:
@@ -81,7 +85,7 @@ def list_threads(ctl: Ctl, chat: str | None, project: str | None, limit: int) ->
     elif not page.threads:
         echo("No threads.", err=True)
     else:
-        ids = display_ids([found.id for found in page.threads])
+        ids = display_ids(ctl, "session", [found.id for found in page.threads])
         print_table(COLUMNS, [_row(shown, found) for shown, found in zip(ids, page.threads, strict=True)])
         if page.cursor:
             echo("There are more threads. Use --limit N to see them.", err=True)
@@ -119,14 +123,75 @@ def show(ctl: Ctl, id: str, full: bool) -> None:  # noqa: A002  # the name on th
 
 
 @thread.command()
+@click.argument("id", shell_complete=_complete_ids)
+@click.option("--role", help="Only list messages of this role, for example user.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Show the newest so many.")
+@common_options
+def messages(ctl: Ctl, id: str, role: str | None, limit: int) -> None:  # noqa: A002
+    """List the newest messages of a thread, oldest first, with their ids.
+
+    \b
+    Examples:
+      clankers-ctl thread messages 4f1c02d7
+      clankers-ctl thread messages 4f1c02d7 --role user --limit 5 --json
+    """
+    page = ctl.call(MessageList(session_id=ctl.call(ThreadGet(id)).id, role=role, limit=limit))
+    if ctl.json:
+        print_json(page)
+    elif not page.messages:
+        echo("No messages.", err=True)
+    else:
+        columns = [
+            Column("Id", style="cyan"),
+            Column("When", optional=True),
+            Column("Role"),
+            Column("Text", min_width=20),
+        ]
+        ids = display_ids(ctl, "message", [message.id for message in page.messages])
+        rows = [
+            [
+                one_line(shown),
+                format_time(each.created_at),
+                one_line(each.role or ""),
+                one_line(each.text_content or ""),
+            ]
+            for shown, each in zip(ids, page.messages, strict=True)
+        ]
+        print_table(columns, rows)
+        if page.cursor:
+            echo("There are older messages. Use --limit N to see them.", err=True)
+
+
+@thread.command()
+@click.argument("id", shell_complete=_complete_ids)
+@click.argument("text")
+@click.option("--role", default="user", show_default=True, help="Who wrote the message.")
+@common_options
+def post(ctl: Ctl, id: str, text: str, role: str) -> None:  # noqa: A002
+    """Store a message in a thread. A thread that does not exist is created.
+
+    \b
+    Examples:
+      clankers-ctl thread post refund-12 "The parcel has arrived." --role user
+    """
+    with suppress(NotFound):
+        id = ctl.call(ThreadGet(id)).id  # noqa: A001
+    stored = ctl.call(MessageStore(thread_id=id, role=role, content=text))
+    if ctl.json:
+        print_json(stored)
+    else:
+        echo(f"Stored message {one_line(stored.id)}.")
+
+
+@thread.command()
 @click.option("--chat", metavar="ID", required=True, help="Chat that the thread belongs to.")
 @click.option("--title", help="Title of the thread.")
 @click.option("--id", "thread_id", metavar="ID", help="Id of the thread.  [default: a new id]")
 @click.option(
     "--project",
-    metavar="FOLDER",
+    metavar="PROJECT",
     callback=normalize_project,
-    help="Project of the thread: a folder, or a project id.",
+    help="Project of the thread: a folder, or its name or id.",
 )
 @click.option("--metadata", metavar="JSON", help="Metadata of the thread, as a JSON object.")
 @common_options
@@ -190,7 +255,7 @@ def delete(ctl: Ctl, id: str, dry_run: bool, yes: bool) -> None:  # noqa: A002
 @click.argument("words", nargs=-1, required=True)
 @click.option("--chat", metavar="ID", help="Only search this chat.")
 @click.option("--thread", "thread_id", metavar="ID", help="Only search this thread.")
-@project_option
+@project_option("Only search threads of this project")
 @click.option("--role", help="Only search messages of this role, for example user.")
 @click.option("--since", metavar="TIME", callback=since_callback, help="Only search messages newer than TIME: 2h, 3d …")
 @click.option("--until", metavar="TIME", callback=until_callback, help="Only search messages older than TIME.")
@@ -230,20 +295,23 @@ def search(
     elif not found.messages:
         echo("Nothing found.", err=True)
     else:
-        _print_hits(found)
+        if found.weak:
+            echo(NOTHING_CLOSE)
+        _print_hits(ctl, found)
     if not ctl.json and found.degraded:
         secho(one_line(found.degraded), err=True, fg="yellow")
 
 
-def _print_hits(found: FoundMessages) -> None:
+def _print_hits(ctl: Ctl, found: FoundMessages) -> None:
     columns = [
         Column("Score", align_right=True, style="cyan"),
         Column("Role"),
         Column("Text", min_width=20),
         Column("When", optional=True),
         Column("Chat", min_width=8, optional=True),
-        Column("Thread", min_width=8, optional=True),
+        Column("Thread", optional=True),
     ]
+    threads = display_ids(ctl, "session", [hit.message.session_id for hit in found.messages])
     rows = [
         [
             f"{hit.score:.3f}",
@@ -251,9 +319,9 @@ def _print_hits(found: FoundMessages) -> None:
             one_line(hit.snippet),
             format_time(hit.message.created_at),
             one_line(hit.chat_id or ""),
-            one_line(hit.message.session_id),
+            one_line(thread),
         ]
-        for hit in found.messages
+        for hit, thread in zip(found.messages, threads, strict=True)
     ]
     print_table(columns, rows)
 

@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from clankers.ctl.formatting import abbreviate, format_dollars, format_duration, format_time, plural
-from clankers.ctl.output import console, one_line, plain, print_facts
+from clankers.ctl.output import console, cut, one_line, plain, print_facts
+from clankers.ctl.text import Text
 from clankers_protocol.sessions import (
     Compaction,
     Message,
@@ -14,9 +14,6 @@ from clankers_protocol.sessions import (
     TimelineEntry,
     Tool,
 )
-
-if TYPE_CHECKING:
-    from rich.text import Text
 
 TOOL_OUTPUT_LINES = 6
 """Number of lines of a tool's output to show without --full."""
@@ -87,7 +84,7 @@ def describe_counts(counts: SessionCounts) -> str:
     return f"{plural(counts.messages, 'message')}, {tools}, {errors}, {compactions}"
 
 
-def _render(entry: TimelineEntry, full: bool) -> list["Text"]:
+def _render(entry: TimelineEntry, full: bool) -> list[Text]:
     """Return the heading of an entry and the blocks of text below it."""
     if entry.message:
         return _message(entry.at, entry.message)
@@ -102,7 +99,7 @@ def _render(entry: TimelineEntry, full: bool) -> list["Text"]:
     return [_heading(entry.at, "~ context compacted", "bold magenta", [tokens, messages])]
 
 
-def _message(at: int, message: Message) -> list["Text"]:
+def _message(at: int, message: Message) -> list[Text]:
     role = message.role or "message"
     tokens = None
     if message.prompt_tokens or message.completion_tokens:
@@ -111,7 +108,7 @@ def _message(at: int, message: Message) -> list["Text"]:
     return [_heading(at, one_line(role), ROLE_STYLES.get(role, "bold"), facts), *_block(message.text_content)]
 
 
-def _tool(at: int, tool: Tool, full: bool) -> list["Text"]:
+def _tool(at: int, tool: Tool, full: bool) -> list[Text]:
     failed = tool.success is False
     mark, style = ("✗", "bold red") if failed else ("✓" if tool.success else "·", "bold yellow")
     facts = [tool.file_path, tool.duration_ms and format_duration(tool.duration_ms / 1000)]
@@ -129,18 +126,14 @@ def _from_to(before: int | None, after: int | None, what: str) -> str | None:
     return f"{'?' if before is None else abbreviate(before)} → {'?' if after is None else abbreviate(after)} {what}"
 
 
-def _heading(at: int, title: str, style: str, facts: Iterable[str | int | None]) -> "Text":
-    from rich.text import Text  # slow to load
-
+def _heading(at: int, title: str, style: str, facts: Iterable[str | int | None]) -> Text:
     text = Text().append(format_time(at, "%H:%M:%S"), "dim").append("  ").append(title, style)
     details = " · ".join(one_line(str(fact)) for fact in facts if fact)
     return text.append(f"  {details}" if details else "", "dim")
 
 
-def _block(text: str | None, style: str = "") -> list["Text"]:
+def _block(text: str | None, style: str = "") -> list[Text]:
     """Return the text as a block, or nothing if it is blank."""
-    from rich.text import Text  # slow to load
-
     return [Text(plain(text.strip("\n")), style)] if text and text.strip() else []
 
 
@@ -159,12 +152,11 @@ def _value(value: object, full: bool) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     if full:
         return text
-    line = one_line(text)
-    return line if len(line) <= MAX_TEXT_WIDTH else f"{line[:MAX_TEXT_WIDTH]}…"
+    return cut(one_line(text), MAX_TEXT_WIDTH + 1)
 
 
 def _first_lines(text: str | None, full: bool) -> str | None:
     lines = (text or "").strip("\n").splitlines()
     if full or len(lines) <= TOOL_OUTPUT_LINES:
         return text
-    return "\n".join([*lines[:TOOL_OUTPUT_LINES], f"… {len(lines) - TOOL_OUTPUT_LINES:,} more lines"])
+    return "\n".join([*lines[:TOOL_OUTPUT_LINES], f"… {plural(len(lines) - TOOL_OUTPUT_LINES, 'more line')}"])

@@ -100,6 +100,7 @@ async def status(daemon: "Daemon", request: DaemonStatus) -> StatusReport:
         sizes=sizes,
         counts=counts,
         warnings=_warnings(daemon),
+        subscriptions=daemon.hub.subscription_count,
     )
 
 
@@ -115,7 +116,7 @@ async def configure(daemon: "Daemon", request: DaemonConfigure) -> Settings:
         await daemon.reload()
     except ConfigError as error:
         raise InvalidParams(f"invalid params: {error}") from error
-    return daemon.loaded.describe()
+    return _describe_changed(daemon)
 
 
 @handles(DaemonReload)
@@ -124,7 +125,18 @@ async def reload(daemon: "Daemon", request: DaemonReload) -> Settings:
         await daemon.reload()
     except ConfigError as error:
         raise InvalidParams(f"invalid params: {error}") from error
-    return daemon.loaded.describe()
+    return _describe_changed(daemon)
+
+
+def _describe_changed(daemon: "Daemon") -> Settings:
+    """Describe the settings after a change, with a note if the index has to follow it."""
+    settings = daemon.loaded.describe()
+    if reason := daemon.index.rebuild_reason:
+        settings.notes.append(
+            f"The index is rebuilt in the background, because {reason}. "
+            "Search uses what there is until then; `clankers-ctl jobs` shows the progress."
+        )
+    return settings
 
 
 @handles(Discover)
@@ -134,7 +146,13 @@ async def discover(daemon: "Daemon", request: Discover) -> dict[str, Any]:
 
 def _warnings(daemon: "Daemon") -> list[str]:
     lost = lost_events.warnings(daemon.paths.data)
-    return [*daemon.store.warnings, *daemon.spool.warnings(), *lost, *daemon.loaded.warnings()]
+    return [
+        *daemon.store.warnings,
+        *daemon.pauses.warnings(),
+        *daemon.spool.warnings(),
+        *lost,
+        *daemon.loaded.warnings(),
+    ]
 
 
 def _problem(daemon: "Daemon") -> str | None:

@@ -10,11 +10,13 @@ from typing import Any
 
 import msgspec
 
+from clankers_protocol.capture import Pause
 from clankers_protocol.errors import InvalidPayload
 from clankers_protocol.ids import encode_id
 from clankers_protocol.wire import Wire
 from clankersd import clock
 from clankersd.capture import opt_out
+from clankersd.capture.continuation import strip_continuation_orders
 from clankersd.capture.events import (
     UNKNOWN_TOOL,
     CapturedEvent,
@@ -31,18 +33,22 @@ from clankersd.capture.events import (
     SessionOptedOut,
     SessionReported,
     SessionSummary,
+    SessionTotals,
     SessionUsage,
     ToolReported,
+    TranscriptIdentity,
     text_digest,
 )
 from clankersd.capture.identity import resolve_id
+from clankersd.capture.pause import Pauses, describe
 from clankersd.db import Db, Notification, Store
+from clankersd.db.commit_priority import yield_to_commits
 from clankersd.db.group_commit import Outcome
 from clankersd.db.upsert import FILL, GIVEN, HIGHEST, KEEP, upsert
 from clankersd.index.chunks import ChunkedText
 from clankersd.index.index import Index
-from clankersd.index.messages import add_tool_to_backlog, index_message, index_role
-from clankersd.projects import ensure_project, project_row
+from clankersd.index.messages import add_tool_to_backlog, has_subject, index_message, index_role
+from clankersd.projects import Folder, ensure_project, find_folder
 from clankersd.redaction.engine import count_redactions, redact, redact_all, truncate
 from clankersd.wire.preparation import prepare
 
@@ -57,19 +63,17 @@ _IDS = ("id", "session_id", "message_id")
 """Ids from clients were checked before; ids that readers compose of others may be too long."""
 
 _TIMES = ("created_at", "updated_at", "ended_at", "completed_at")
-_PROJECT_OF_PATH = "(SELECT id FROM projects WHERE path = :project_root)"
 _FIRST_SEEN = {"created_at": "COALESCE(:created_at, :now)"}
 
 _SESSION = upsert(
     "sessions",
     insert={
-        "project_id": _PROJECT_OF_PATH,
         "created_at": "COALESCE(:created_at, :now)",
         "created_guessed": ":created_at IS NULL",
         "updated_at": "COALESCE(:updated_at, :ended_at, :created_at, :now)",
     },
     title=GIVEN,
-    project_id=f"COALESCE({_PROJECT_OF_PATH}, {{table}}.{{column}})",
+    project_id=GIVEN,
     project_path=GIVEN,
     project_name=GIVEN,
     model=GIVEN,
@@ -107,21 +111,25 @@ _CLEAR_SESSION = """
     WHERE id = :id AND (:title OR :metadata)
 """
 
-_MESSAGE = upsert(
-    "messages",
-    insert=_FIRST_SEEN,
-    session_id=KEEP,
-    role=GIVEN,
-    text_content=GIVEN,
-    model=GIVEN,
-    source=GIVEN,
-    prompt_tokens=HIGHEST,
-    completion_tokens=HIGHEST,
-    duration_ms=GIVEN,
-    created_at=KEEP,
-    completed_at=GIVEN,
-    metadata=GIVEN,
-    returning=("id", "session_id", "role", "created_at"),
+_MESSAGE_RULES = {
+    "session_id": KEEP,
+    "role": GIVEN,
+    "text_content": GIVEN,
+    "model": GIVEN,
+    "source": GIVEN,
+    "prompt_tokens": HIGHEST,
+    "completion_tokens": HIGHEST,
+    "duration_ms": GIVEN,
+    "created_at": KEEP,
+    "completed_at": GIVEN,
+    "metadata": GIVEN,
+}
+_MESSAGE_COLUMNS = ("id", "session_id", "role", "created_at")
+_MESSAGE = upsert("messages", insert=_FIRST_SEEN, returning=_MESSAGE_COLUMNS, **_MESSAGE_RULES)
+
+# A hook reports an answer when it is complete; the transcript knows when it began.
+_MESSAGE_FROM_TRANSCRIPT = upsert(
+    "messages", insert=_FIRST_SEEN, returning=_MESSAGE_COLUMNS, **_MESSAGE_RULES | {"created_at": GIVEN}
 )
 _TOOL = upsert(
     "tools",
@@ -231,6 +239,7 @@ SessionUpdate = (
     | SessionNote
     | SessionClearedFrom
     | SessionUsage
+    | SessionTotals
     | SessionSummary
     | FirstPrompt
 )
@@ -269,6 +278,19 @@ _SESSION_UPDATES: dict[type, str] = {
         WHERE id = :id AND metadata ->> '$.forkedFrom' IS NULL AND COALESCE(metadata ->> '$.startedBy', '') <> 'fork'
         RETURNING id
     """,
+    SessionTotals: """
+        UPDATE sessions SET prompt_tokens = MAX(COALESCE(sessions.prompt_tokens, 0), sums.prompt),
+                            completion_tokens = MAX(COALESCE(sessions.completion_tokens, 0), sums.completion),
+                            cost = CASE WHEN sums.cost IS NULL THEN sessions.cost
+                                        ELSE MAX(COALESCE(sessions.cost, 0), sums.cost) END
+        FROM (SELECT COALESCE(SUM(prompt_tokens), 0) AS prompt, COALESCE(SUM(completion_tokens), 0) AS completion,
+                     SUM(metadata ->> '$.costUsd') AS cost
+              FROM messages WHERE session_id = :id) AS sums
+        WHERE id = :id AND (COALESCE(sessions.prompt_tokens, 0) < sums.prompt OR
+                            COALESCE(sessions.completion_tokens, 0) < sums.completion OR
+                            COALESCE(sessions.cost, 0) < sums.cost)
+        RETURNING id
+    """,
     SessionSummary: "UPDATE sessions SET summary = :summary WHERE id = :id RETURNING id",
     FirstPrompt: """
         UPDATE sessions SET title = COALESCE(title, :title), user_prompt = COALESCE(user_prompt, :prompt)
@@ -290,76 +312,82 @@ class PreparedEvent:
     row: dict[str, Any]
     redactions: dict[str, int] = field(default_factory=dict)
     chunks: list[ChunkedText] | None = None
-    project: dict[str, Any] | None = None
+    folder: Folder | None = None
     is_opted_out: bool = False
     is_indexed: bool = False
 
 
-async def store_event(store: Store, index: Index, event: CapturedEvent) -> None:
-    """Prepare and store one event of the request being served."""
+async def store_event(store: Store, index: Index, event: CapturedEvent, pauses: Pauses | None = None) -> str | None:
+    """Prepare and store one event of the request being served; return why it is not stored, if capture is paused."""
     prepared = await prepare(partial(prepare_event, index, event))
-    await store.write(partial(apply_event, event=prepared))
+    return await store.write(partial(apply_unless_paused, event=prepared, pauses=pauses))
 
 
-async def store_events(store: Store, events: list[PreparedEvent]) -> list[Outcome]:
+async def store_events(store: Store, events: list[PreparedEvent], pauses: Pauses | None = None) -> list[Outcome]:
     """Store many events in order, each as a change of its own, with single events of others in between."""
-    return await store.write_all(partial(apply_event, event=event) for event in events)
+    return await store.write_all(partial(apply_unless_paused, event=event, pauses=pauses) for event in events)
 
 
 # -- preparing: everything that takes processor time, outside the transaction
 
 
-def prepare_event(index: Index, event: CapturedEvent) -> PreparedEvent:
-    """Redact and chunk an event; raises RpcError for one that cannot be stored."""
+def prepare_event(index: Index, event: CapturedEvent, at: int | None = None) -> PreparedEvent:
+    """Redact and chunk an event; raises RpcError for one that cannot be stored.
+
+    `at` is when it happened, for an event that has no time of its own: a spooled one arrives later.
+    """
+    yield_to_commits()
+    now = at or clock.now()
     match event:
         case SessionReported():
-            return _prepare_session(event)
+            return _prepare_session(event, now)
         case MessageReported():
-            return _prepare_message(index, event)
+            return _prepare_message(index, event, now)
         case ToolReported():
-            return _prepare_tool(index, event)
+            return _prepare_tool(index, event, now)
         case ErrorReported():
-            row, redactions = _row_of(event.error, "session error", "id", "session_id")
+            row, redactions = _row_of(event.error, now, "session error", "id", "session_id")
             return PreparedEvent(event, row["session_id"], row, redactions)
         case CompactionReported():
-            row, redactions = _row_of(event.compaction, "compaction event", "id", "session_id")
+            row, redactions = _row_of(event.compaction, now, "compaction event", "id", "session_id")
             return PreparedEvent(event, row["session_id"], row, redactions)
         case _:
             return PreparedEvent(event, event.session_id, _session_update_params(event))
 
 
-def _prepare_session(event: SessionReported) -> PreparedEvent:
-    row, redactions = _row_of(event.session, "session", "id")
+def _prepare_session(event: SessionReported, now: int) -> PreparedEvent:
+    row, redactions = _row_of(event.session, now, "session", "id")
     if row["title"] == UNTITLED:
         row["title"] = None
     row["context_json"] = row.pop("context")
     path = row["project_path"]
     if path is None:
-        row["project_root"] = None
         return PreparedEvent(event, row["id"], row, redactions)
     path = row["project_path"] = path.rstrip("/") or "/"
     if opt_out.is_opted_out(path):
         return PreparedEvent(event, row["id"], row, is_opted_out=True)
-    project = project_row(path, row["project_name"])
-    row["project_root"] = project["path"]
-    return PreparedEvent(event, row["id"], row, redactions, project=project)
+    return PreparedEvent(event, row["id"], row, redactions, folder=find_folder(path))
 
 
-def _prepare_message(index: Index, event: MessageReported) -> PreparedEvent:
-    row, redactions = _row_of(event.message, "message", "id", "session_id")
+def _prepare_message(index: Index, event: MessageReported, now: int) -> PreparedEvent:
+    row, redactions = _row_of(event.message, now, "message", "id", "session_id")
     text = row["text_content"]
     if event.identity is not None:
         row["digest"] = text_digest(text)
     index.add_speaker(row["role"])
-    return PreparedEvent(event, row["session_id"], row, redactions, index.chunk_text(text) if text else None)
+    return PreparedEvent(
+        event, row["session_id"], row, redactions, index.chunk_text(text, "sessions") if text else None
+    )
 
 
-def _prepare_tool(index: Index, event: ToolReported) -> PreparedEvent:
+def _prepare_tool(index: Index, event: ToolReported, now: int) -> PreparedEvent:
     limit = index.max_tool_output_chars
     shortened = msgspec.structs.replace(event.tool, tool_output=truncate(event.tool.tool_output, limit))
-    row, redactions = _row_of(shortened, "tool", "id", "session_id", "tool_name")
+    row, redactions = _row_of(shortened, now, "tool", "id", "session_id", "tool_name")
     row["tool_output"] = truncate(row["tool_output"], limit, slack=0)
-    return PreparedEvent(event, row["session_id"], row, redactions, is_indexed="tools" in index.wanted.sources)
+    return PreparedEvent(
+        event, row["session_id"], row, redactions, is_indexed="tools" in index.wanted.sources or has_subject(row)
+    )
 
 
 def _session_update_params(event: SessionUpdate) -> dict[str, Any]:
@@ -376,23 +404,25 @@ def _session_update_params(event: SessionUpdate) -> dict[str, Any]:
         case SessionUsage():
             params |= {"prompt": event.prompt_tokens, "completion": event.completion_tokens, "cost": event.cost}
         case SessionSummary():
-            params["summary"] = redact(event.summary)[0]
+            params["summary"] = redact(strip_continuation_orders(event.summary))[0]
         case FirstPrompt():
             prompt = redact(event.prompt)[0]
             # Only the beginning is split into words: a prompt may have megabytes.
             title = " ".join(prompt.lstrip()[: MAX_TITLE_CHARACTERS * 100].split())[:MAX_TITLE_CHARACTERS]
             params |= {"prompt": prompt, "title": title}
-        case SessionInactive():
+        case SessionInactive() | SessionTotals():
             pass
     return params
 
 
-def _row_of(event: Wire, what: str, *required: str) -> tuple[dict[str, Any], dict[str, int]]:
+def _row_of(event: Wire, now: int, what: str, *required: str) -> tuple[dict[str, Any], dict[str, int]]:
     """Return an event as SQL parameters, with the number of its secrets by kind.
 
     Texts are redacted, empty values are None, times are in milliseconds, objects are JSON.
     """
     row = msgspec.structs.asdict(event)
+    if row.get("summary"):
+        row["summary"] = strip_continuation_orders(row["summary"])
     redactions: dict[str, int] = {}
     for name, clean in _REDACTED.items():
         if value := row.get(name):
@@ -416,11 +446,32 @@ def _row_of(event: Wire, what: str, *required: str) -> tuple[dict[str, Any], dic
             row[name] = clock.to_ms(row[name])
     if row.get("duration_ms") is not None:
         row["duration_ms"] = round(row["duration_ms"])
-    row["now"] = clock.now()
+    row["now"] = now
     return row, redactions
 
 
 # -- applying: inside the transaction
+
+
+def apply_unless_paused(db: Db, event: PreparedEvent, pauses: Pauses | None) -> str | None:
+    """Store a prepared event, or return why not: capture was paused when it happened."""
+    if pauses and not pauses.is_empty and (pause := _find_pause(db, event, pauses)):
+        return describe(pause)
+    apply_event(db, event)
+    return None
+
+
+def _find_pause(db: Db, event: PreparedEvent, pauses: Pauses) -> Pause | None:
+    """Return the pause in which an event happened. What a session is called is stored again after its pause."""
+    row, is_session = event.row, isinstance(event.event, SessionReported)
+    original_at = getattr(event.event, "original_at", None)
+    times = (row.get("updated_at") if is_session else None, row.get("created_at"), row.get("at"), original_at)
+    at = next((time for time in times if time), None) or clock.now()
+    project = row.get("project_path") or db.value(
+        "SELECT project_path FROM sessions WHERE id = :id", {"id": event.session_id}
+    )
+    pause = pauses.find(at, project)
+    return None if pause and is_session and pause not in pauses.active() else pause
 
 
 def apply_event(db: Db, event: PreparedEvent) -> None:
@@ -455,12 +506,15 @@ def _apply_session(db: Db, event: PreparedEvent, *, only_without_project: bool) 
     if event.is_opted_out:
         opt_out.opt_out_session(db, session_id, event.row["now"])
         return
-    if event.project:
+    project_id = None
+    if event.folder:
         opt_out.opt_in_session(db, session_id)
-        ensure_project(db, event.project)
+        # A subfolder or a worktree has a name of its own, which is not the project's.
+        name = event.row["project_name"] if event.row["project_path"] == event.folder.path else None
+        project_id = ensure_project(db, event.folder, name)
     elif opt_out.is_session_opted_out(db, session_id):
         return
-    db.execute(_SESSION, event.row)
+    db.execute(_SESSION, event.row | {"project_id": project_id})
     count_redactions(db, event.redactions, event.row["now"])
     _announce_session(db, session_id)
 
@@ -472,7 +526,8 @@ def _apply_message(db: Db, event: PreparedEvent, identity: Identity | None) -> N
     message_id = resolve_id(db, identity, row)
     if message_id is None:
         return
-    [message] = db.fetch(_MESSAGE, {**row, "id": message_id})
+    statement = _MESSAGE_FROM_TRANSCRIPT if isinstance(identity, TranscriptIdentity) else _MESSAGE
+    [message] = db.fetch(statement, {**row, "id": message_id})
     count_redactions(db, event.redactions, row["now"])
     if row["text_content"]:
         index_message(db, message, event.chunks)

@@ -106,6 +106,15 @@ class SessionUsage(_Captured):
     cost: float = 0.0
 
 
+class SessionTotals(_Captured):
+    """Messages with tokens were reported: the totals of the session are at least their sums.
+
+    Not every version of a harness reports totals, and those of a fork include its parent's.
+    """
+
+    session_id: str
+
+
 class FirstPrompt(_Captured):
     """A prompt that names its session, unless it has a title already.
 
@@ -178,6 +187,7 @@ CapturedEvent = (
     | SessionNote
     | SessionClearedFrom
     | SessionUsage
+    | SessionTotals
     | FirstPrompt
     | SessionSummary
     | MessageReported

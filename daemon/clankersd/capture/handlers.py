@@ -42,33 +42,35 @@ MAX_LOG_BYTES = 64 * 1024
 
 @handles(UpsertSession)
 async def upsert_session(daemon: "Daemon", request: UpsertSession) -> Ok:
-    await store_event(daemon.store, daemon.index, SessionReported(request.session))
-    return Ok()
+    paused = await store_event(daemon.store, daemon.index, SessionReported(request.session), daemon.pauses)
+    if paused is None:
+        daemon.files.add_project(request.session.project_path)
+    return _ok(paused)
 
 
 @handles(UpsertMessage)
 async def upsert_message(daemon: "Daemon", request: UpsertMessage) -> Ok:
-    await store_event(daemon.store, daemon.index, MessageReported(request.message))
+    paused = await store_event(daemon.store, daemon.index, MessageReported(request.message), daemon.pauses)
     daemon.index.wake()
-    return Ok()
+    return _ok(paused)
 
 
 @handles(UpsertTool)
 async def upsert_tool(daemon: "Daemon", request: UpsertTool) -> Ok:
-    await store_event(daemon.store, daemon.index, ToolReported(request.tool))
-    return Ok()
+    paused = await store_event(daemon.store, daemon.index, ToolReported(request.tool), daemon.pauses)
+    return _ok(paused)
 
 
 @handles(UpsertSessionError)
 async def upsert_session_error(daemon: "Daemon", request: UpsertSessionError) -> Ok:
-    await store_event(daemon.store, daemon.index, ErrorReported(request.session_error))
-    return Ok()
+    paused = await store_event(daemon.store, daemon.index, ErrorReported(request.session_error), daemon.pauses)
+    return _ok(paused)
 
 
 @handles(UpsertCompactionEvent)
 async def upsert_compaction_event(daemon: "Daemon", request: UpsertCompactionEvent) -> Ok:
-    await store_event(daemon.store, daemon.index, CompactionReported(request.compaction_event))
-    return Ok()
+    paused = await store_event(daemon.store, daemon.index, CompactionReported(request.compaction_event), daemon.pauses)
+    return _ok(paused)
 
 
 @handles(EventsBatch)
@@ -76,7 +78,7 @@ async def events_batch(daemon: "Daemon", request: EventsBatch) -> BatchOutcome:
     prepared = await prepare(lambda: [_prepare(daemon.index, event) for event in request.events])
     events = [each for each in prepared if not isinstance(each, RpcError)]
     if events:
-        for stored in await store_events(daemon.store, events):
+        for stored in await store_events(daemon.store, events, daemon.pauses):
             if stored.error is not None:
                 raise stored.error
         daemon.index.wake()
@@ -87,6 +89,10 @@ async def events_batch(daemon: "Daemon", request: EventsBatch) -> BatchOutcome:
         for each in prepared
     ]
     return BatchOutcome(ok=len(events) == len(prepared), outcomes=outcomes)
+
+
+def _ok(paused: str | None) -> Ok:
+    return Ok() if paused is None else Ok(paused=paused)
 
 
 def _prepare(index: Index, event: dict[str, Any]) -> PreparedEvent | RpcError:

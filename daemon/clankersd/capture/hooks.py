@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from clankers_protocol.capture import Pause
 from clankers_protocol.errors import InvalidParams, RpcError, StorageUnavailable
 from clankers_protocol.events import HookEvent
 from clankers_protocol.wire import Ok
@@ -16,6 +17,7 @@ from clankersd.capture import opt_out, transcripts
 from clankersd.capture.apply import PreparedEvent, apply_event, prepare_event
 from clankersd.capture.events import HookReading, SessionOptedOut
 from clankersd.capture.harnesses import HARNESSES
+from clankersd.capture.pause import Pauses, describe
 from clankersd.db import Db
 from clankersd.index.index import Index
 from clankersd.redaction.engine import redact
@@ -71,9 +73,12 @@ async def hook_event(daemon: "Daemon", request: HookEvent) -> Ok:
         with suppress(StorageUnavailable):  # the error below says enough
             await daemon.store.write(lambda db: db.execute(_COUNT_REFUSAL, row))
         raise
-    await daemon.store.write(partial(apply_hook, hook=hook))
+    paused = await daemon.store.write(partial(apply_hook, hook=hook, pauses=daemon.pauses))
+    if paused is not None:
+        return Ok(paused=paused)
     daemon.index.wake()
     daemon.transcripts.wake()
+    daemon.files.add_project(hook.reading.project)
     return Ok()
 
 
@@ -100,19 +105,38 @@ def prepare_hook(index: Index, request: HookEvent) -> PreparedHook:
     if request.at is not None:
         encoded = msgspec.json.encode([request.harness, request.at, request.event], order="deterministic")
         digest = hashlib.sha256(encoded).digest()[:16]
-    events = [prepare_event(index, event) for event in reading.events]
+    events = [prepare_event(index, event, at) for event in reading.events]
     return PreparedHook(request.harness, reading, events, count, digest)
 
 
-def apply_hook(db: Db, hook: PreparedHook) -> None:
-    """Store the events of a hook, ask for its transcripts to be read, and count it once."""
+def apply_hook(db: Db, hook: PreparedHook, pauses: Pauses) -> str | None:
+    """Store the events of a hook, ask for its transcripts to be read, and count it once.
+
+    If capture was paused when the hook ran, it is only counted, and the reason is returned.
+    """
+    reading = hook.reading
+    paused = None
+    if not pauses.is_empty and (pause := _find_pause(db, hook, pauses)):
+        paused = describe(pause)
+        hook.count["ignored"] = 1
+    else:
+        _apply_reading(db, hook, reading)
+    if hook.digest is None or db.value(_REMEMBER, {"digest": hook.digest}) is not None:
+        db.execute(_FORGET_OLDEST)
+        db.execute(_COUNT, hook.count)
+    return paused
+
+
+def _find_pause(db: Db, hook: PreparedHook, pauses: Pauses) -> Pause | None:
+    session = {"id": hook.reading.session_id}
+    project = hook.reading.project or db.value("SELECT project_path FROM sessions WHERE id = :id", session)
+    return pauses.find(hook.count["at"], project)
+
+
+def _apply_reading(db: Db, hook: PreparedHook, reading: HookReading) -> None:
     for event in hook.events:
         apply_event(db, event)
-    reading = hook.reading
     if reading.opens_or_closes:
         transcripts.request_session(db, reading.session_id)
     for path in reading.transcripts:
         transcripts.request_read(db, hook.harness, path, reading.session_id)
-    if hook.digest is None or db.value(_REMEMBER, {"digest": hook.digest}) is not None:
-        db.execute(_FORGET_OLDEST)
-        db.execute(_COUNT, hook.count)

@@ -11,10 +11,11 @@ from clankers_protocol.capture import ImportStart, ImportSummary
 from clankers_protocol.errors import InvalidParams, RpcError
 from clankersd import clock
 from clankersd.capture import opt_out
-from clankersd.capture.apply import PreparedEvent, apply_event, prepare_event
+from clankersd.capture.apply import PreparedEvent, apply_unless_paused, prepare_event
 from clankersd.capture.events import SessionInactive
 from clankersd.capture.harnesses import HARNESSES, data_folders
 from clankersd.capture.harnesses.base import Harness, PastSession
+from clankersd.capture.pause import Pauses
 from clankersd.capture.transcripts import Piece, Position, record_position
 from clankersd.db import Db
 from clankersd.wire.jobs import Progress
@@ -99,6 +100,7 @@ class _Import:
             malformed=self._malformed,
             opted_out=self._opted_out,
             unreadable=self._unreadable,
+            folders=[str(root) for root in roots],
             **{name: len(ids) for name, ids in self._new.items()},
         )
 
@@ -126,7 +128,7 @@ class _Import:
     async def _store(self, events: list[PreparedEvent]) -> None:
         for start in range(0, len(events), EVENTS_PER_WRITE):
             some = events[start : start + EVENTS_PER_WRITE]
-            change = partial(_apply_and_count, events=some, dry_run=self._request.dry_run)
+            change = partial(_apply_and_count, events=some, dry_run=self._request.dry_run, pauses=self._daemon.pauses)
             try:
                 new, redacted = await self._daemon.store.write(change, bulk=True)
             except _DryRun as tried:
@@ -136,12 +138,14 @@ class _Import:
                 self._new[name].update(ids)
 
 
-def _apply_and_count(db: Db, events: list[PreparedEvent], dry_run: bool) -> tuple[dict[str, list[str]], int]:
+def _apply_and_count(
+    db: Db, events: list[PreparedEvent], dry_run: bool, pauses: Pauses
+) -> tuple[dict[str, list[str]], int]:
     """Apply events; returns the ids of the rows that are new by table, and the number of redacted secrets."""
     last = {name: db.value(f"SELECT max(rowid) FROM {table}") or 0 for name, table in TABLES.items()}
     before = db.value("SELECT total(count) FROM redactions")
     for event in events:
-        apply_event(db, event)
+        apply_unless_paused(db, event, pauses)
     new = {
         name: [row[0] for row in db.tuples(f"SELECT id FROM {table} WHERE rowid > :last", {"last": last[name]})]
         for name, table in TABLES.items()

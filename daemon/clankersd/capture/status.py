@@ -49,12 +49,14 @@ async def capture_status(daemon: "Daemon", request: CaptureStatus) -> CaptureRep
     spool = await anyio.to_thread.run_sync(_spool_depth, daemon.paths.spool, daemon.spool)
     lost = await anyio.to_thread.run_sync(lost_events.read, daemon.paths.data)
     activity = await anyio.to_thread.run_sync(_last_activity, daemon.config.transcript_folders)
+    installed = await anyio.to_thread.run_sync(_plugins_installed_at, daemon.paths.data / "plugins")
     counts, transcripts, redacted = await daemon.store.read(_fetch)
     names = sorted({*NAMES, *counts})
-    harnesses = [_harness(name, counts.get(name, {}), activity.get(name)) for name in names]
+    harnesses = [_harness(name, counts.get(name, {}), activity.get(name), installed.get(name)) for name in names]
     dead = any(harness.state == "dead" for harness in harnesses)
     held_back = spool.rejected or spool.skipped or spool.problem or (lost and lost_events.is_recent(lost))
-    return CaptureReport(not dead and not held_back, harnesses, spool, transcripts, redacted, lost)
+    ok = not dead and not held_back
+    return CaptureReport(ok, harnesses, spool, transcripts, redacted, lost, daemon.pauses.active())
 
 
 def _fetch(db: Db) -> tuple[dict[str, dict[str, Any]], TranscriptReading, dict[str, int]]:
@@ -62,37 +64,61 @@ def _fetch(db: Db) -> tuple[dict[str, dict[str, Any]], TranscriptReading, dict[s
     counts: dict[str, dict[str, Any]] = {row["harness"]: row for row in db.fetch(_COUNTS)}
     for row in db.fetch(_STORED):  # plugins that send upserts are known by the sessions they stored
         count = counts.setdefault(row["harness"], {})
-        count["last_event_at"] = count.get("last_event_at") or row["at"]
+        if not count.get("last_event_at"):
+            count["last_event_at"], count["is_only_stored"] = row["at"], True
     transcripts = db.fetch_one(_TRANSCRIPTS)
     assert transcripts
     redacted = {row["kind"]: row["count"] for row in db.fetch("SELECT kind, count FROM redactions ORDER BY kind")}
     return counts, TranscriptReading(**transcripts), redacted
 
 
-def _harness(name: str, row: dict[str, Any], activity: int | None) -> HarnessCapture:
-    state, explanation = _state(name, row.get("last_event_at"), activity)
+def _plugins_installed_at(folder: Path) -> dict[str, int]:
+    """Return when the plugin of each harness was installed last, from the records that clankers-ctl makes."""
+    installed = {}
+    with suppress(OSError):
+        for entry in folder.iterdir():
+            installed[entry.name] = round(entry.stat().st_mtime * 1000)
+    return installed
+
+
+def _harness(name: str, row: dict[str, Any], activity: int | None, installed_at: int | None) -> HarnessCapture:
+    last = None if row.get("is_only_stored") and installed_at else row.get("last_event_at")
+    state, explanation = _state(name, last, activity, installed_at, bool(row.get("is_only_stored")))
     facts: dict[str, Any] = {key: row.get(key) or 0 for key in ("events", "ignored", "opted_out", "refused")}
     for key in ("last_event", "last_event_at", "last_session_id", "last_refusal", "last_refused_at"):
         facts[key] = row.get(key)
     return HarnessCapture(name, state, explanation, last_activity_at=activity, **facts)
 
 
-def _state(name: str, last: int | None, activity: int | None) -> tuple[Any, str]:
-    """Return the state of a harness, and a sentence that explains it."""
+def _state(
+    name: str, last: int | None, activity: int | None, installed_at: int | None, is_only_stored: bool
+) -> tuple[Any, str]:
+    """Return the state of a harness, and a sentence that explains it.
+
+    Sessions that are only stored may have been imported: they prove neither that hooks work nor that they broke.
+    """
     info = find_harness(name)
     has_plugin = info is not None and info.has_plugin
+    if last is None and installed_at:
+        return "never", f"the plugin of {name} is installed; its first event comes with the next session you start"
     if last is None and not activity:
-        return "never", f"nothing has come from {name}"
+        return "never", f"no events received from {name}"
     if last is None:
         install = f": clankers-ctl plugin install {name}" if has_plugin else ""
-        return "never", f"{name} is used here, but nothing has come from it{install}"
-    if activity and activity > last + DEAD_AFTER_MS:
+        return "never", f"{name} is in use, but no events were received from it{install}"
+    if is_only_stored and clock.now() - last >= ALIVE_MS:
+        return "quiet", f"sessions of {name} are stored, but none was active within a day"
+    since = max(last, installed_at or 0)  # a plugin that was installed again gets a chance to send something
+    if activity and activity > since + DEAD_AFTER_MS and not is_only_stored:
         minutes = (activity - last) // 60_000
         check = f": see clankers-ctl plugin status {name}, and hook.log beside the daemon's log" if has_plugin else ""
-        return "dead", f"{name} was used {minutes:,} minutes after its last event: its hooks no longer reach us{check}"
+        return (
+            "dead",
+            f"{name} was used {minutes:,} minutes after its last event: its hooks no longer reach the daemon{check}",
+        )
     if clock.now() - last < ALIVE_MS:
-        return "alive", f"events come from {name}"
-    return "quiet", f"nothing has come from {name} for a while, and it was not used since"
+        return "alive", f"events are received from {name}"
+    return "quiet", f"no recent events from {name}, which was not used since the last one"
 
 
 def _spool_depth(folder: Path, spool: Spool) -> SpoolDepth:

@@ -279,7 +279,7 @@ class Transcripts:
             log.warning("transcript not read", path=position.path, problem=str(error))
 
     async def _store(self, piece: Piece) -> None:
-        for stored in await store_events(self._daemon.store, piece.events):
+        for stored in await store_events(self._daemon.store, piece.events, self._daemon.pauses):
             if isinstance(stored.error, RpcError):
                 raise stored.error
             if stored.error is not None:

@@ -5,6 +5,7 @@ Many Pythons cannot load extensions and many link a SQLite with the WAL-reset bu
 
 import asyncio
 import importlib.util
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +20,8 @@ import aiosqlite
 import apsw
 
 from clankers_protocol.subscriptions import ChangeKind
+from clankersd.db.commit_priority import begin_disk_write
+from clankersd.metrics import metrics
 
 T = TypeVar("T")
 
@@ -41,7 +44,7 @@ def has_wal_reset_bug(version: str) -> bool:
 
 @dataclass(frozen=True)
 class Notification:
-    """A stored change that subscribers are told of. `facts` have the names they have on the wire."""
+    """A stored change that subscribers are notified of. `facts` have the names they have on the wire."""
 
     kind: ChangeKind
     action: str
@@ -94,7 +97,10 @@ class Db:
             yield
             for finish in self._finishing:
                 finish(self)
+            begin_disk_write()
+            started = time.perf_counter()
             self.execute("COMMIT")
+            metrics.sync_seconds.observe(time.perf_counter() - started)
         except BaseException:
             if self.raw.in_transaction:  # a full disk or a damaged file has rolled it back already
                 self.execute("ROLLBACK")

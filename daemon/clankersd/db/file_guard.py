@@ -105,7 +105,7 @@ class FileGuard:
         self.path = path
         self.backups = backups
         self.unflushed_pages = 0
-        """Pages in the WAL that no checkpoint has written to the database yet."""
+        """Pages in the WAL since the last checkpoint, which may have left some to a later one because of a reader."""
 
         self.rescued: Path | None = None
         """Backup made when the files were closed, because they could no longer be trusted."""
@@ -115,6 +115,7 @@ class FileGuard:
         self._page_bytes = 0
         self._wal_frames = 0
         self._frames_before_commit = 0
+        self._frames_at_checkpoint = 0
         self._needs_stamp = False
         self._generations: set[int] = set()
         self._replacement: Path | None = None
@@ -144,7 +145,7 @@ class FileGuard:
         self._real_path = os.path.realpath(self.path)
         self._page_bytes = db.value("PRAGMA page_size")
         self.rescued = None
-        self.unflushed_pages = self._wal_frames = self._frames_before_commit = 0
+        self.unflushed_pages = self._wal_frames = self._frames_before_commit = self._frames_at_checkpoint = 0
         self._generations.clear()
         db.raw.set_wal_hook(self._count_frames)
 
@@ -223,7 +224,7 @@ class FileGuard:
         finally:
             self._accept_checkpoint(db)
         self._needs_stamp = True  # the next commit may restart the WAL
-        self.unflushed_pages = 0
+        self.unflushed_pages, self._frames_at_checkpoint = 0, self._wal_frames
 
     def truncate_wal(self, db: Db) -> None:
         """Write the WAL to the database and truncate it, unless another program is reading it."""
@@ -287,7 +288,9 @@ class FileGuard:
     def _count_frames(self, _connection: apsw.Connection, _name: str, frames: int) -> int:
         if frames < self._wal_frames:  # another program's checkpoint let this commit restart the WAL
             self._needs_stamp = True
-        self.unflushed_pages = self._wal_frames = frames
+        if frames < self._frames_at_checkpoint:
+            self._frames_at_checkpoint = 0
+        self.unflushed_pages, self._wal_frames = frames - self._frames_at_checkpoint, frames
         return apsw.SQLITE_OK
 
     def _stamp(self, db: Db) -> None:

@@ -1,9 +1,9 @@
 """Group commit: many changes, one transaction, one sync to the disk; a failing change fails alone."""
 
 import asyncio
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from clankersd.db.connection import Db, Notification
@@ -30,16 +30,17 @@ class Outcome:
             future.set_exception(self.error)
 
 
-def commit_together(db: Db, changes: list[Change], bulk: list[Change], bulk_seconds: float) -> list[Outcome]:
-    """Commit all `changes` together, and as many of `bulk` as start within `bulk_seconds`, at least one.
+def commit_together(db: Db, changes: Iterable[Change]) -> list[Outcome]:
+    """Commit the changes together; return their outcomes, in order.
 
-    Returns an outcome for each change that ran, in order. Errors of the file itself are raised: then none is stored.
+    Errors of the file itself are raised: then none is stored.
     """
+    remaining = iter(changes)
     run: list[Change] = []
     try:
         with db.transaction():
             outcomes = []
-            for change in _select_changes(changes, bulk, bulk_seconds):
+            for change in remaining:
                 run.append(change)
                 outcomes.append(Outcome(change(db), notifications=db.take_notifications()))
             return outcomes
@@ -49,16 +50,7 @@ def commit_together(db: Db, changes: list[Change], bulk: list[Change], bulk_seco
         if len(run) == 1:
             return [Outcome(error=error)]
     with db.transaction():
-        return [_run_in_savepoint(db, change) for change in run]
-
-
-def _select_changes(changes: list[Change], bulk: list[Change], seconds: float) -> Iterator[Change]:
-    yield from changes
-    deadline = time.monotonic() + seconds
-    for number, change in enumerate(bulk):
-        if number and time.monotonic() > deadline:
-            return
-        yield change
+        return [_run_in_savepoint(db, change) for change in chain(run, remaining)]
 
 
 def _run_in_savepoint(db: Db, change: Change) -> Outcome:

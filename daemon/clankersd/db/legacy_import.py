@@ -2,10 +2,26 @@
 
 from collections.abc import Callable
 
+from clankersd import clock
 from clankersd.db.connection import Db
 
 _TABLES = ("sessions", "messages", "tools", "session_errors", "compaction_events")
 
+_OTHER_TABLES = _TABLES[1:]
+
+_FIRST_TIMES = f"""
+    CREATE TEMP TABLE first_times AS
+    SELECT id, min(at) AS at FROM (
+        SELECT id, created_at AS at FROM sessions
+        UNION ALL SELECT id, updated_at FROM sessions
+        UNION ALL SELECT id, ended_at FROM sessions
+        {" ".join(f"UNION ALL SELECT session_id, created_at FROM {table}" for table in _OTHER_TABLES)}
+        UNION ALL SELECT session_id, completed_at FROM messages
+    ) WHERE at > 0 GROUP BY id
+"""
+"""The first known time of each session."""
+
+_FIRST_TIME = "coalesce((SELECT at FROM first_times WHERE first_times.id = {session}), :now)"
 _COMMON_COLUMNS = """
     SELECT name FROM pragma_table_info(:table) WHERE name IN (SELECT name FROM pragma_table_info(:old))
 """
@@ -34,6 +50,7 @@ def adopt_original(db: Db, apply_first_migration: Callable[[], None]) -> None:
             apply_first_migration()
             for table in present:
                 _copy(db, table)
+            _fill_times(db)
             db.execute(_PROJECTS)
     finally:
         db.execute("PRAGMA foreign_keys = ON")
@@ -54,7 +71,7 @@ def _rename_original(db: Db, table: str) -> None:
 
 
 def _copy(db: Db, table: str) -> None:
-    """Copy the columns that both tables have; a missing time becomes 0, and rows without an owner are dropped."""
+    """Copy the columns that both tables have; a missing time is 0 for now, and rows without an owner are dropped."""
     columns = [row["name"] for row in db.fetch(_COMMON_COLUMNS, {"table": table, "old": f"original_{table}"})]
     times = {"created_at", "updated_at"}
     values = [f"coalesce({name}, 0)" if name in times else name for name in columns]
@@ -64,3 +81,16 @@ def _copy(db: Db, table: str) -> None:
         f"SELECT {', '.join(values)} FROM original_{table} WHERE id IS NOT NULL{owner}"
     )
     db.execute(f"DROP TABLE original_{table}")
+
+
+def _fill_times(db: Db) -> None:
+    """Set the times that the original lacks to the first known time of their session, else to now."""
+    now = {"now": clock.now()}
+    db.execute(_FIRST_TIMES)
+    first_time = _FIRST_TIME.format(session="sessions.id")
+    db.execute(f"UPDATE sessions SET created_at = {first_time}, created_guessed = 1 WHERE created_at = 0", now)
+    db.execute("UPDATE sessions SET updated_at = created_at WHERE updated_at = 0")
+    for table in _OTHER_TABLES:
+        first_time = _FIRST_TIME.format(session=f"{table}.session_id")
+        db.execute(f"UPDATE {table} SET created_at = {first_time} WHERE created_at = 0", now)
+    db.execute("DROP TABLE first_times")

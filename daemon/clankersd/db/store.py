@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,9 +14,11 @@ import anyio.to_thread
 import apsw
 import structlog
 
-from clankers_protocol.errors import DeadlineExceeded, StorageUnavailable
+from clankers_protocol.database_files import replace_database
+from clankers_protocol.errors import Conflict, DeadlineExceeded, StorageUnavailable
 from clankersd.db import fts, migrations, wal
 from clankersd.db.backup import back_up
+from clankersd.db.commit_priority import statements_first
 from clankersd.db.connection import (
     Connection,
     Db,
@@ -39,7 +42,8 @@ from clankersd.db.errors import (
 )
 from clankersd.db.file_guard import FileGuard, Inode
 from clankersd.db.group_commit import Outcome, commit_together
-from clankersd.db.write_queue import Batch, PendingWrites
+from clankersd.db.write_queue import PendingWrite, PendingWrites
+from clankersd.metrics import metrics, timed_part
 
 T = TypeVar("T")
 MakeError = Callable[[str], StorageUnavailable]
@@ -111,7 +115,8 @@ class Store:
         if self._reopened is not None:
             await self._reopened.wait()
         self._serving_connection()
-        return await self._add_write(change, bulk)
+        with timed_part("write"):
+            return await self._add_write(change, bulk)
 
     async def write_all(self, changes: Iterable[Callable[[Db], Any]]) -> list[Outcome]:
         """Run many changes in order, in as many commits as it takes; returns once all of them are on the disk.
@@ -122,7 +127,8 @@ class Store:
             await self._reopened.wait()
         self._serving_connection()
         futures = [self._add_write(change, bulk=True) for change in changes]
-        results = await asyncio.gather(*futures, return_exceptions=True)
+        with timed_part("write"):
+            results = await asyncio.gather(*futures, return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException) and not isinstance(result, Exception):
                 raise result
@@ -152,14 +158,15 @@ class Store:
         if self._reopened is not None:
             await self._reopened.wait()
         try:
-            return await self._run(run_briefly, read_unavailable)
+            with timed_part("read"):
+                return await self._run(run_briefly, read_unavailable)
         except apsw.InterruptError:
             pass
         except (*STORAGE_ERRORS, FileGone) as error:
             await self._handle_error(error)
             raise read_unavailable(describe_error(error)) from error
         try:
-            with anyio.fail_after(deadline - time.monotonic()):
+            with timed_part("snapshot read"), anyio.fail_after(deadline - time.monotonic()):
                 return await self.snapshot_read(query)
         except TimeoutError as error:
             raise DeadlineExceeded(f"the answer took longer than {seconds:g} s: ask for less") from error
@@ -253,6 +260,35 @@ class Store:
         await self.open()
         self._serving_connection()
         return True
+
+    async def replace_database(self, new: Path) -> Path | None:
+        """Put a checked copy in the place of the database and open it; return where the replaced one is.
+
+        Requests that come meanwhile wait. If the new file cannot be opened, the old one is put back.
+        """
+        if self._reopened is not None:
+            await self._reopened.wait()
+        reopened = self._reopened = anyio.Event()
+        replaced: Path | None = None
+        problem: str | None = None
+        try:
+            with anyio.CancelScope(shield=True):
+                while self.queue.size:
+                    await self._commit_waiting()
+                await self._close_connection()
+                replaced = await anyio.to_thread.run_sync(replace_database, self.path, new, "replaced")
+                await self.open()
+                if self._connection is None:
+                    problem = self.problem or "it cannot be opened"
+                    if replaced is not None:
+                        await anyio.to_thread.run_sync(replace_database, self.path, replaced, "refused")
+                        await self.open()
+        finally:
+            self._reopened = None
+            reopened.set()
+        if problem is not None:
+            raise Conflict(f"the backup was not restored: {problem}")
+        return replaced
 
     async def set_durability(self, durability: str) -> None:
         """Apply a changed `durability`."""
@@ -441,22 +477,27 @@ class Store:
 
     async def _commit_waiting(self) -> None:
         """Commit single writes that wait, or some bulk writes, or both; resolve those that ran."""
-        batch = Batch()
-        with anyio.CancelScope(shield=True):  # a batch taken is a batch answered
-            outcomes = await self._commit(batch)
-        self.queue.finish(batch, outcomes, self.publish)
+        writes: list[PendingWrite] = []
+        with anyio.CancelScope(shield=True):  # writes taken are writes answered
+            outcomes = await self._commit(writes)
+        self.queue.finish(writes, outcomes, self.publish)
 
-    async def _commit(self, batch: Batch) -> list[Outcome]:
+    async def _commit(self, writes: list[PendingWrite]) -> list[Outcome]:
+        """Commit writes from the queue; add them to `writes` and return their outcomes."""
+
         def commit(db: Db) -> list[Outcome]:
+            started = time.perf_counter()
             self._guard.verify()
-            self.queue.take_into(batch)  # here, to include writes that came while this waited for the thread
-            changes, bulk = [write.change for write in batch.singles], [write.change for write in batch.bulk]
-            if self._guard.before_commit():
-                _, *outcomes = commit_together(db, [wal.new_generation, *changes], bulk, BULK_SECONDS)
-                self._guard.stamp_committed()
-            else:
-                outcomes = commit_together(db, changes, bulk, BULK_SECONDS)
+            with statements_first():
+                changes = self.queue.select(writes, BULK_SECONDS)
+                if self._guard.before_commit():
+                    _, *outcomes = commit_together(db, chain([wal.new_generation], changes))
+                    self._guard.stamp_committed()
+                else:
+                    outcomes = commit_together(db, changes)
             self._guard.verify_commit(db)
+            metrics.commit_seconds.observe(time.perf_counter() - started)
+            metrics.commit_writes.observe(len(outcomes))
             return outcomes
 
         try:
@@ -470,9 +511,9 @@ class Store:
             self.queue.count_commit(len(outcomes))
             self.problem = None
             return outcomes
-        if not (batch.singles or batch.bulk):  # the database was closed, or its files were gone, before it could begin
-            self.queue.take_into(batch)
-        return [Outcome(error=failure) for _ in batch.singles + batch.bulk]
+        if not writes:  # the database was closed, or its files were gone, before it could begin
+            writes += self.queue.take_all()
+        return [Outcome(error=failure) for _ in writes]
 
     async def _checkpoint(self) -> None:
         if (connection := self._connection) is None:

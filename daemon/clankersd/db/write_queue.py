@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -28,15 +28,8 @@ class PendingWrite:
     change: Callable[[Db], Any]
     future: asyncio.Future[Any]
     since: float
-    source: object
-
-
-@dataclass
-class Batch:
-    """Writes taken from the queue for one commit."""
-
-    singles: list[PendingWrite] = field(default_factory=list)
-    bulk: list[PendingWrite] = field(default_factory=list)
+    is_bulk: bool
+    source: object = None
 
 
 @dataclass
@@ -52,8 +45,8 @@ class CommitCounts:
 class PendingWrites:
     """Queue of single and bulk writes.
 
-    The event loop adds and finishes writes. `take_into` runs in the connection's thread, so that a commit includes the
-    writes that arrive while it waits for that thread.
+    The event loop adds and finishes writes. `select` runs in the connection's thread, so that a commit includes the
+    writes that arrive while it waits for that thread, or while its bulk writes run.
     """
 
     size: int = 0
@@ -103,34 +96,52 @@ class PendingWrites:
         if bulk or source in self._bulk_sources:
             if source is not None:
                 self._bulk_sources[source] += 1
-            self._bulk.append(PendingWrite(change, future, time.monotonic(), source))
+            self._bulk.append(PendingWrite(change, future, time.monotonic(), True, source))
         else:
-            self._singles.append(PendingWrite(change, future, time.monotonic(), None))
+            self._singles.append(PendingWrite(change, future, time.monotonic(), False))
         self.size += 1
         return future
 
-    def take_into(self, batch: Batch) -> None:
-        """Move the writes of the next commit into `batch`: single writes, and every second time bulk writes too."""
-        count = min(len(self._singles), MAX_WRITES_PER_COMMIT)
-        batch.singles += [self._singles.popleft() for _ in range(count)]
-        self._committing_since = batch.singles[0].since if batch.singles else None
-        if self._is_bulk_turn or not batch.singles:  # every second commit, so that neither waits for ever
-            count = min(len(self._bulk), MAX_WRITES_PER_COMMIT - len(batch.singles))
-            batch.bulk += [self._bulk.popleft() for _ in range(count)]
-        self._is_bulk_turn = not batch.bulk
+    def select(self, taken: list[PendingWrite], bulk_seconds: float) -> Iterator[Callable[[Db], Any]]:
+        """Yield the changes of the next commit one by one, and move their writes from the queue into `taken`.
 
-    def finish(self, batch: Batch, outcomes: list[Outcome], publish: Callable[[Notification], None]) -> None:
-        """Publish what the writes that ran have stored and resolve their futures.
-
-        Bulk writes that did not run go back to the front of the queue.
+        Single writes come first. Every second time bulk writes follow, as many as start within `bulk_seconds`, at least
+        one; and after them the single writes that arrived meanwhile, which need not wait for another commit.
         """
-        writes = batch.singles + batch.bulk
-        self._bulk.extendleft(reversed(writes[len(outcomes) :]))
+        is_bulk_turn = self._is_bulk_turn or not self._singles  # every second commit, so that neither waits for ever
+        self._is_bulk_turn = not (is_bulk_turn and self._bulk)
+        yield from self._take_singles(taken)
+        if is_bulk_turn:
+            is_first, deadline = True, time.monotonic() + bulk_seconds
+            while self._bulk and len(taken) < MAX_WRITES_PER_COMMIT and (is_first or time.monotonic() <= deadline):
+                is_first = False
+                taken.append(self._bulk.popleft())
+                yield taken[-1].change
+            yield from self._take_singles(taken)
+
+    def _take_singles(self, taken: list[PendingWrite]) -> Iterator[Callable[[Db], Any]]:
+        if self._singles and self._committing_since is None:
+            self._committing_since = self._singles[0].since
+        while self._singles and len(taken) < MAX_WRITES_PER_COMMIT:
+            taken.append(self._singles.popleft())
+            yield taken[-1].change
+
+    def take_all(self) -> list[PendingWrite]:
+        """Remove every write from the queue."""
+        taken = [*self._singles, *self._bulk]
+        self._singles.clear()
+        self._bulk.clear()
+        return taken
+
+    def finish(
+        self, writes: list[PendingWrite], outcomes: list[Outcome], publish: Callable[[Notification], None]
+    ) -> None:
+        """Publish what the writes of a commit have stored and resolve their futures."""
         self._committing_since = None
-        if batch.singles:
-            self._record_wait(time.monotonic() - batch.singles[0].since)
-        self.size -= len(outcomes)
-        for write, outcome in zip(writes, outcomes, strict=False):
+        if since := [write.since for write in writes if not write.is_bulk]:
+            self._record_wait(time.monotonic() - min(since))
+        self.size -= len(writes)
+        for write, outcome in zip(writes, outcomes, strict=True):
             if write.source is not None:
                 self._bulk_sources[write.source] -= 1
                 if not self._bulk_sources[write.source]:

@@ -17,12 +17,12 @@ from clankers_protocol.documents import (
 )
 from clankers_protocol.errors import InvalidParams, NotFound
 from clankers_protocol.search import Filter
-from clankersd.db import Db
+from clankersd.db import Db, Store
 from clankersd.db.ids import resolve_id
 from clankersd.db.paging import decode_cursor, encode_cursor
 from clankersd.documents.store import SELECT_CHUNK
 from clankersd.search.engine import Page, SearchOutcome, SearchPlan
-from clankersd.search.filters import NO_MEMORIES, Criteria
+from clankersd.search.filters import NO_MEMORIES, Criteria, resolve_projects
 from clankersd.search.limiter import takes_search_turn
 from clankersd.search.rows import ChunkRow, RowQuery
 from clankersd.wire.rpc import handles
@@ -75,7 +75,7 @@ async def search_chunks(daemon: "Daemon", request: ChunkSearch) -> ChunksFound:
     plan = SearchPlan(
         query=request.query,
         embedding=request.embedding,
-        filter=engine.build_filter(_criteria(request.filters), NO_MEMORIES),
+        filter=engine.build_filter(await _criteria(daemon.store, request.filters), NO_MEMORIES),
         rows=_ROWS,
         page=Page(request.limit),
         use_cosine=True,
@@ -91,7 +91,7 @@ async def search_chunks_by_words(daemon: "Daemon", request: ChunkSearchKeyword) 
     engine = daemon.search_engine
     plan = SearchPlan(
         query=request.query,
-        filter=engine.build_filter(_criteria(request.filters), NO_MEMORIES),
+        filter=engine.build_filter(await _criteria(daemon.store, request.filters), NO_MEMORIES),
         rows=_ROWS,
         page=Page(request.limit),
         mode="keyword",
@@ -132,11 +132,12 @@ async def list_chunks(daemon: "Daemon", request: ChunkList) -> ChunkPage:
     return await daemon.store.read(page)
 
 
-def _criteria(filters: list[Filter] | None) -> Criteria:
+async def _criteria(store: Store, filters: list[Filter] | None) -> Criteria:
     for one in filters or ():
         if one.field in _NOT_OF_DOCUMENTS:
             raise InvalidParams(f"invalid params: document chunks cannot be filtered by {one.field!r}")
-    return Criteria(sources=["documents"], filters=filters or ())
+    criteria = Criteria(sources=["documents"], filters=filters or ())
+    return await store.read(lambda db: resolve_projects(db, criteria)) if filters else criteria
 
 
 def _scored(outcome: SearchOutcome[DocumentChunkRow]) -> list[ScoredChunk]:

@@ -1,6 +1,7 @@
 """Store documents in chunks made by the client; get, list, update and delete documents."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -51,8 +52,9 @@ from clankersd.index.chunks import hash_of
 from clankersd.index.index import Index
 from clankersd.index.tokenize import count_words, other_forms
 from clankersd.index.vectors import LabelledVector
-from clankersd.projects import find_project_root
+from clankersd.projects import find_project_id
 from clankersd.redaction.engine import count_redactions, redact, without_secrets
+from clankersd.wire.preparation import prepare
 from clankersd.wire.rpc import handles
 
 if TYPE_CHECKING:
@@ -260,8 +262,7 @@ def _resolve_id(db: Db, request: DocumentGet) -> str:
 async def list_documents(daemon: "Daemon", request: DocumentList) -> DocumentPage:
     conditions, params = ["revision > 0"], dict[str, Any]()
     if request.project is not None:
-        conditions.append("(projects.path = :project OR projects.id = :project_id)")
-        params |= {"project": find_project_root(request.project), "project_id": request.project}
+        conditions.append("documents.project_id = :project_id")
     if request.source is not None:
         conditions.append("substr(source, 1, length(:source)) = :source")
         params["source"] = redact(request.source)[0]
@@ -275,7 +276,8 @@ async def list_documents(daemon: "Daemon", request: DocumentList) -> DocumentPag
     sql = f"{SELECT_DOCUMENT} WHERE {' AND '.join(conditions)} {order}"
 
     def page(db: Db) -> DocumentPage:
-        rows = db.fetch(sql, params | {"limit": request.limit + 1})
+        project_id = request.project and find_project_id(db, request.project)
+        rows = db.fetch(sql, params | {"limit": request.limit + 1, "project_id": project_id})
         shown = [document_from_row(row) for row in rows[: request.limit]]
         more = len(rows) > len(shown)
         return DocumentPage(shown, encode_cursor(shown[-1].created_at, shown[-1].id) if more else None)
@@ -285,7 +287,7 @@ async def list_documents(daemon: "Daemon", request: DocumentList) -> DocumentPag
 
 @handles(DocumentUpdate)
 async def update_document(daemon: "Daemon", request: DocumentUpdate) -> Document:
-    request, secrets = without_secrets(request, "project")
+    request, secrets = await prepare(partial(without_secrets, request, "project"))
     check_metadata(request.metadata)
     project_id = await find_or_create_project(daemon.store, request.project)
     changes = MetadataChanges(request.title, request.metadata, project_id)

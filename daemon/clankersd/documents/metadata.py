@@ -11,7 +11,7 @@ from clankers_protocol.errors import InvalidParams
 from clankersd import clock
 from clankersd.db import Db, Notification, Store
 from clankersd.documents.store import index_title
-from clankersd.projects import ensure_project, find_project_id, project_row
+from clankersd.projects import find_folder, resolve_project
 
 if TYPE_CHECKING:
     pass
@@ -59,17 +59,9 @@ def announce(db: Db, ingested: Ingested) -> Ingested:
 
 
 async def find_or_create_project(store: Store, project: str | None) -> str | None:
-    """Return the id of a project given by id or path; a new path creates a project. Raises InvalidParams."""
+    """Return the id of a project given by its name, id or folder; a new folder creates a project."""
     if project is None:
         return None
-    new_row = await anyio.to_thread.run_sync(project_row, project) if project.startswith("/") else None
-
-    def find(db: Db) -> str:
-        if new_row is not None:
-            ensure_project(db, new_row)
-        existing_id = find_project_id(db, project)
-        if existing_id is None:
-            raise InvalidParams(f"invalid params: there is no project {project!r} - at `$.project`")
-        return existing_id
-
-    return await store.write(find)
+    if project.startswith("/"):
+        await anyio.to_thread.run_sync(find_folder, project)  # the disk may be slow; the folder is remembered
+    return await store.write(lambda db: resolve_project(db, project))

@@ -37,13 +37,16 @@ class TextKind:
 
     `select` returns the row of `:id` with its `text`, or no row when it is not searchable. `select_ids` returns the
     next ids after `:after`, at most `:limit`; a kind without it is not rechunked by a reindex, but by the backlog.
-    `chunk` chunks the row's text.
+    `source` names the source in the settings that the kind belongs to, if any. `chunk` chunks the row's text. A text
+    that `is_redundant` is searchable already, and not stored again.
     """
 
     select: str
     owner: Callable[[dict[str, Any]], Owner]
     select_ids: str | None = None
     chunk: Callable[[dict[str, Any], Chunking], ChunkedText] = lambda row, chunking: chunk_text(row["text"], chunking)
+    is_redundant: Callable[[Db, dict[str, Any], ChunkedText], bool] | None = None
+    source: str | None = None
 
 
 TEXT_KINDS: dict[str, TextKind] = {}
@@ -85,15 +88,21 @@ async def rechunk(index: Index, kind: str, owner: str) -> None:
     chunked: list[ChunkedText] = []
     if stored and stored["text"]:
         chunk = text_kind.chunk
-        chunked = [await anyio.to_thread.run_sync(chunk, stored, chunking) for chunking in index.chunkings()]
+        chunked = [
+            await anyio.to_thread.run_sync(chunk, stored, chunking) for chunking in index.chunkings(text_kind.source)
+        ]
 
     def store(start: int, db: Db) -> int | None:
         """Store some chunks; return the position to continue from, or None after the last."""
         current = db.fetch_one(text_kind.select, {"id": owner})
         if current and (stored is None or current["text"] != stored["text"]):
             return None  # the text has changed since it was read, and stays in the backlog
-        if current and chunked:
-            continue_from = _store_some(db, text_kind.owner(current), chunked, start)
+        if current and chunked and text_kind.is_redundant:
+            kept = [text for text in chunked if not text_kind.is_redundant(db, current, text)]
+        else:
+            kept = chunked
+        if current and kept:
+            continue_from = _store_some(db, text_kind.owner(current), kept, start)
             if continue_from is not None:
                 return continue_from
         db.execute(_REMOVE, {"kind": kind, "owner": owner})

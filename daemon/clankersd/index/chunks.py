@@ -12,7 +12,9 @@ from clankersd.db import Db
 from clankersd.index.chunker import Chunk, chunk
 from clankersd.index.tokenize import count_words, other_forms
 
-OwnerColumn = Literal["message_id", "tool_id", "file_id", "memory_id", "document_chunk_id", "skill_id"]
+OwnerColumn = Literal[
+    "message_id", "tool_id", "file_id", "memory_id", "document_chunk_id", "skill_id", "session_title_id"
+]
 OWNERS: tuple[OwnerColumn, ...] = get_args(OwnerColumn)
 Row = dict[str, Any]
 """A row of the chunks table: all columns when it is to be inserted, the compared ones when it was read."""
@@ -29,6 +31,7 @@ _PROJECT_OF_SESSION = "(SELECT project_id FROM sessions WHERE id = :session_id)"
 _PROJECT_OF: dict[OwnerColumn, str] = {
     "message_id": _PROJECT_OF_SESSION,
     "tool_id": _PROJECT_OF_SESSION,
+    "session_title_id": _PROJECT_OF_SESSION,
     "file_id": "(SELECT project_id FROM files WHERE id = :owner)",
     "memory_id": "(SELECT project_id FROM memories WHERE id = :owner)",
     "document_chunk_id": "(SELECT project_id FROM documents WHERE id = "
@@ -129,7 +132,7 @@ def _day_of_quarter_hour(quarter_hour: int) -> str:
 
 
 def add_tools_to_backlog(db: Db) -> None:
-    """Have every stored tool call chunked."""
+    """Have every stored tool call chunked: all of it, or only its file name and command."""
     db.execute(
         "INSERT INTO index_backlog (kind, owner) SELECT 'tool', id FROM tools WHERE true ORDER BY created_at "
         "ON CONFLICT DO NOTHING"

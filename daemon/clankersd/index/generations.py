@@ -59,13 +59,23 @@ class Generation:
 
     def differs_from(self, wanted: GenerationSpec) -> str | None:
         """Explain how this generation differs from the wanted one; None when it does not."""
+        if difference := self.model_differs_from(wanted):
+            return difference
+        if (wanted.chunk_tokens, wanted.overlap) != (self.chunk_tokens, self.overlap):
+            return "the index was made with other chunk settings than the configuration says"
+        if wanted.sources != self.sources:
+            return (
+                f"the index holds {' and '.join(self.sources)}, the configuration says {' and '.join(wanted.sources)}"
+            )
+        return None
+
+    def model_differs_from(self, wanted: GenerationSpec) -> str | None:
+        """Explain why vectors of the wanted model do not fit into this generation; None if they do."""
         mine, theirs = self.identity, wanted.identity
         if (mine.provider, mine.model, mine.provider_key) != (theirs.provider, theirs.model, theirs.provider_key):
             return f"the index was made with {_model_name(mine)}, the configuration says {_model_name(theirs)}"
         if None not in (mine.dims, theirs.dims) and mine.dims != theirs.dims:
             return f"the index has {mine.dims} dimensions, the model {theirs.dims}"
-        if not wanted.has_same_chunking(self):
-            return "the index was made with other chunk settings than the configuration says"
         return None
 
 

@@ -1,12 +1,13 @@
 """Handlers of `index.*`: its status, the watched paths, syncing files and reindexing."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import anyio
 import msgspec
 
 from clankers_protocol.admin import JobStarted
-from clankers_protocol.errors import InvalidParams
+from clankers_protocol.errors import Conflict, InvalidParams
 from clankers_protocol.search import (
     FilesStatus,
     GenerationStatus,
@@ -18,8 +19,11 @@ from clankers_protocol.search import (
     Reindex,
     Synced,
 )
-from clankersd.config import ConfigError, write_setting
+from clankersd.config import Config, ConfigError, write_settings
 from clankersd.db import Db
+from clankersd.embedders import make_embedder
+from clankersd.embedders.base import PROBE_TEXT, Embedder, EmbedderSettings, EmbedderUnavailable, ItemFailed
+from clankersd.hook_start import LOCAL_EMBEDDERS
 from clankersd.index import generations, vectors
 from clankersd.index.files.sync import SyncReport
 from clankersd.index.generations import Generation
@@ -30,6 +34,11 @@ from clankersd.wire.rpc import handles
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon
+
+
+EMBEDDER_SETTINGS = ("embedder_url", "embedder_key_file", "embedder_dims", "embedder_weight")
+REMOTE_PROBE_SECONDS, LOCAL_PROBE_SECONDS = 5.0, 60.0
+"""Time that an embedder has for its first vector; a local one has to load its model."""
 
 
 class _Counts(msgspec.Struct):
@@ -86,25 +95,86 @@ async def index_remove(daemon: "Daemon", request: IndexRemove) -> Synced:
 
 @handles(Reindex)
 async def reindex(daemon: "Daemon", request: Reindex) -> JobStarted:
-    daemon.jobs.ensure_not_running("reindex")  # before any setting is changed
-    if request.embedder is not None:
-        await _change_embedder(daemon, request)
+    running = await daemon.rebuilder.join_or_cancel()
+    if running is not None and request.embedder is None:
+        return JobStarted(running)
+    daemon.jobs.ensure_not_running("reindex")
+    switched = _switched_settings(daemon, request)
 
     async def work(progress: Progress) -> dict[str, int]:
-        return await rebuild(daemon.index, daemon.queue, daemon.files, progress)
+        with daemon.rebuilder.hold():
+            if not switched:
+                return await rebuild(daemon.index, daemon.queue, daemon.files, progress)
+            return await _switch(daemon, switched, progress)
 
     return JobStarted(await daemon.jobs.start("reindex", work))
 
 
-async def _change_embedder(daemon: "Daemon", request: Reindex) -> None:
+def _switched_settings(daemon: "Daemon", request: Reindex) -> dict[str, Any]:
+    """Return the settings to change for another embedder; raises InvalidParams if they cannot be changed."""
+    if unknown := set(request.settings) - set(EMBEDDER_SETTINGS):
+        raise InvalidParams(f"invalid params: {min(unknown)} is no setting of an embedder - at `$.settings`")
+    if request.embedder is None:
+        if request.settings:
+            raise InvalidParams("invalid params: settings are changed together with the embedder - at `$.embedder`")
+        return {}
+    changes = {"embedder": request.embedder, "embedder_model": request.model or None, **request.settings}
+    origins = daemon.loaded.origins
+    if beaten := [key for key in changes if origins.get(key) in ("environment", "flag")]:
+        raise InvalidParams(f"invalid params: {beaten[0]} is set by the environment or a flag, which beat the file")
+    return changes
+
+
+async def _switch(daemon: "Daemon", changes: dict[str, Any], progress: Progress) -> dict[str, int]:
+    """Change the embedder and rebuild the index. If any of it fails or is cancelled, the settings are restored."""
+    await _probe(daemon, changes, progress)
+    before = {key: getattr(daemon.config, key) if daemon.loaded.origins.get(key) == "file" else None for key in changes}
     try:
-        write_setting(daemon.paths.config, "embedder", request.embedder)
-        write_setting(daemon.paths.config, "embedder_model", request.model or None)
-        await daemon.reload()
-    except ConfigError as error:
-        raise InvalidParams(f"invalid params: {error}") from error
-    if daemon.config.embedder != request.embedder:
-        raise InvalidParams("invalid params: embedder is set by the environment or a flag, which beat the file")
+        try:
+            write_settings(daemon.paths.config, changes)
+            await daemon.reload()
+        except ConfigError as error:
+            raise InvalidParams(str(error)) from error
+        if daemon.config.embedder != changes["embedder"]:
+            raise Conflict("the daemon does not accept this embedder from its settings file: clankers-ctl config show")
+        return await rebuild(daemon.index, daemon.queue, daemon.files, progress)
+    except BaseException:
+        with anyio.CancelScope(shield=True):
+            write_settings(daemon.paths.config, before)
+            await daemon.reload()
+        raise
+
+
+async def _probe(daemon: "Daemon", changes: dict[str, Any], progress: Progress) -> None:
+    """Raise Conflict unless the embedder makes a vector within seconds. Nothing is changed."""
+    config = msgspec.structs.replace(
+        daemon.config,
+        **{key: value if value is not None else getattr(Config(), key) for key, value in changes.items()},
+    )
+    if config.embedder == "none":
+        return
+    await progress(0, None, "trying the embedder")
+    is_remote = config.embedder not in LOCAL_EMBEDDERS
+    seconds = REMOTE_PROBE_SECONDS if is_remote else LOCAL_PROBE_SECONDS
+    settings = EmbedderSettings(
+        config.embedder, config.embedder_model, config.embedder_url, config.embedder_key_file,
+        dims=config.embedder_dims or None,
+    )  # fmt: skip
+    embedder: Embedder | None = None
+    try:
+        with anyio.fail_after(seconds):
+            embedder = await anyio.to_thread.run_sync(make_embedder, settings, abandon_on_cancel=True)
+            assert embedder
+            embedder.preflight()
+            await embedder.embed_query(PROBE_TEXT)
+    except TimeoutError as error:
+        raise Conflict(f"{config.embedder} did not answer within {seconds:g} seconds; nothing was changed") from error
+    except (EmbedderUnavailable, ItemFailed) as error:
+        raise Conflict(f"{config.embedder} cannot be used: {error.reason}; nothing was changed") from error
+    finally:
+        if embedder is not None:
+            with anyio.CancelScope(shield=True):
+                await embedder.close()
 
 
 def _count(db: Db, has_vec: bool) -> _Counts:

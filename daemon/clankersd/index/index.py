@@ -18,7 +18,6 @@ from clankersd.index.vectors import LabelledVector, Mirror, count, log_moved_chu
 MAX_INLINE_CHARS = 50_000
 """A longer text is chunked in a worker thread after it is stored, so that its sender does not wait for it."""
 
-AVERAGE_TTL_SECONDS = 60.0
 MAX_SPEAKERS = 1000
 
 log = structlog.get_logger(component="index")
@@ -35,6 +34,8 @@ class Index:
         self.problem_is_permanent = False
         """Set when the problem lasts until someone changes something."""
         self.last_error: str | None = None
+        self.rebuild_error: str | None = None
+        """The reason why the last automatic rebuild failed."""
         self.live: Generation | None = None
         self.building: Generation | None = None
         self.mirror: Mirror | None = None
@@ -43,14 +44,37 @@ class Index:
         self.max_tool_output_chars = 10_240
         self.woken = anyio.Event()
         self.settings_changed = anyio.Event()
-        self._average: tuple[float, float] | None = None
         self._use_settings(settings, tokens, overlap, sources)
         store.on_open.append(self.attach)
 
     @property
     def wanted(self) -> GenerationSpec:
         """The generation that the configuration asks for; a remote model's first vector tells its dimensions."""
-        return GenerationSpec(self.embedder.identity if self.embedder else NO_EMBEDDER, *self._chunk_settings)
+        identity = self.embedder.identity if self.embedder else NO_EMBEDDER
+        if self.store.vec.version is None and self.live is not None and self.live.identity.provider == "none":
+            identity = NO_EMBEDDER  # without sqlite-vec there can only be full text
+        return GenerationSpec(identity, *self._chunk_settings)
+
+    @property
+    def rebuild_reason(self) -> str | None:
+        """The reason why the index has to be rebuilt; None if it is as configured, or cannot be rebuilt now."""
+        if self.live is None or (self.embedder is None and self._settings.provider != "none"):
+            return None
+        wanted = self.wanted
+        if self.store.vec.version is None and wanted.identity.provider != "none":
+            return None
+        if self._settings.provider == "none" and wanted.has_same_chunking(self.live):
+            return None  # its vectors are not used, but the embedder may be switched on again
+        return self.live.differs_from(wanted)
+
+    @property
+    def rebuild_note(self) -> str | None:
+        """What searchers should know while the index is not the configured one; None if it is."""
+        if self.rebuild_reason is None:
+            return None
+        if self.rebuild_error:
+            return f"the index could not be rebuilt ({self.rebuild_error}): run clankers-ctl reindex"
+        return "the index is being rebuilt with the changed settings; results come from the previous one"
 
     @property
     def degraded(self) -> str | None:
@@ -68,20 +92,26 @@ class Index:
             return f"sqlite-vec is missing ({self.store.vec.problem})"
         if self.embedder is None:
             return self.problem or "the embedder is set to none"
-        if difference := self.live.differs_from(self.wanted):
-            return f"{difference}: run clankers-ctl reindex"
+        if difference := self.live.model_differs_from(self.wanted):
+            if self.rebuild_error or self.rebuild_reason is None:
+                return f"{difference}: run clankers-ctl reindex"
+            return f"{difference}; the index is being rebuilt"
         return self.problem
 
-    def chunkings(self) -> list[Chunking]:
-        """List the chunkings that new text needs: that of the live generation and that of the one being built."""
-        chunkings = {generation.chunking for generation in (self.live, self.building) if generation}
+    def chunkings(self, source: str | None = None) -> list[Chunking]:
+        """List the chunkings that new text needs: that of the live generation and that of the one being built.
+
+        With `source`, only those of generations that hold it.
+        """
+        generations = [generation for generation in (self.live, self.building) if generation]
+        chunkings = {each.chunking for each in generations if source is None or source in each.sources}
         return sorted(chunkings, key=lambda chunking: chunking.number)
 
-    def chunk_text(self, text: str) -> list[ChunkedText] | None:
+    def chunk_text(self, text: str, source: str | None = None) -> list[ChunkedText] | None:
         """Chunk the text for every generation; None when it is too long to do so while its sender waits."""
         if len(text) > MAX_INLINE_CHARS:
             return None
-        return [chunk_text(text, chunking) for chunking in self.chunkings()]
+        return [chunk_text(text, chunking) for chunking in self.chunkings(source)]
 
     def add_speaker(self, role: str | None) -> None:
         """Remember the role of a message's sender: a query may name it."""
@@ -117,7 +147,7 @@ class Index:
             generation is not None
             and self.embedder is not None
             and self.store.vec.version is not None
-            and generation.differs_from(self.wanted) is None
+            and generation.model_differs_from(self.wanted) is None
         )
 
     def attach(self, db: Db) -> None:
@@ -142,14 +172,14 @@ class Index:
     async def apply_settings(
         self, settings: EmbedderSettings, tokens: int, overlap: int, sources: tuple[str, ...]
     ) -> None:
-        """Apply changed settings; an index built with others stays, and `vector_problem` says that it differs."""
-        old = self.embedder
+        """Apply changed settings; an index built with others stays until it is rebuilt, see `rebuild_reason`."""
+        old, self.rebuild_error = self.embedder, None
         self._use_settings(settings, tokens, overlap, sources)
         self.settings_changed.set()
         self.settings_changed = anyio.Event()
         if old is not None:
             await old.close()
-        if self.live is not None and self.vector_problem and self.building is None:
+        if self.live is not None and self.live.differs_from(self.wanted) and self.building is None:
             await self.store.run_exclusive(self.attach)
         self.wake()
 
@@ -169,14 +199,6 @@ class Index:
         if self.live is not None and self.vector_problem and self.building is None:
             await self.store.run_exclusive(self.attach)
         self.wake()
-
-    async def average_tokens(self) -> float:
-        """Return the average length of the newest chunks, cached for AVERAGE_TTL_SECONDS."""
-        if self._average is None or self._average[1] < anyio.current_time():
-            newest = "SELECT avg(tokens) FROM (SELECT tokens FROM chunks ORDER BY id DESC LIMIT 1000)"
-            average = await self.store.read(lambda db: db.value(newest))
-            self._average = float(average or 0.0), anyio.current_time() + AVERAGE_TTL_SECONDS
-        return self._average[0]
 
     async def load_mirror(self) -> None:
         """Load the live vectors into memory, in several reads so that events can be stored in between."""
@@ -225,8 +247,7 @@ class Index:
         if self.store.vec.version is None:
             wanted = GenerationSpec(NO_EMBEDDER, wanted.chunk_tokens, wanted.overlap, wanted.sources)
         live = generations.create(db, wanted, "live", chunking)
-        if "tools" in live.sources:
-            add_tools_to_backlog(db)
+        add_tools_to_backlog(db)
         return live
 
 

@@ -1,4 +1,4 @@
-"""Messages and tool calls in the index: chunked in the transaction that stores them, or by the backlog when long."""
+"""Sessions in the index: messages are chunked with the event that stores them, titles and tool calls by the backlog."""
 
 from typing import Any
 
@@ -7,6 +7,13 @@ from clankersd.index.backlog import TEXT_KINDS, TextKind, add_to_backlog
 from clankersd.index.chunks import ChunkedText, Owner, message_header, replace_chunks
 
 NOT_INDEXED_ROLES = ("system", "tool")
+
+SUBJECT_FIELDS = (
+    "command", "cmd", "description", "pattern", "query", "url", "file_path", "filePath", "notebook_path", "path",
+)  # fmt: skip
+"""Fields of a tool's input that say what it was used on: a command, a file, a search."""
+
+MAX_SUBJECT_CHARACTERS = 1_000
 
 
 def index_message(db: Db, message: dict[str, Any], chunked: list[ChunkedText] | None) -> None:
@@ -32,6 +39,12 @@ def index_role(db: Db, message_id: str, role: str | None) -> None:
 def add_tool_to_backlog(db: Db, tool_id: str) -> None:
     """Have a tool call chunked later: it is stored twice, before and after the call, and only the last counts."""
     add_to_backlog(db, "tool", tool_id)
+
+
+def has_subject(tool: dict[str, Any]) -> bool:
+    """Does this row of a tool call name a file or a command?"""
+    tool_input = tool["tool_input"] or ""
+    return bool(tool["file_path"]) or any(f'"{name}"' in tool_input for name in SUBJECT_FIELDS)
 
 
 def _message_owner(row: dict[str, Any]) -> Owner:
@@ -66,12 +79,65 @@ TEXT_KINDS["message"] = TextKind(
     """,
     _message_owner,
     "SELECT id FROM messages WHERE id > :after AND text_content IS NOT NULL ORDER BY id LIMIT :limit",
+    source="sessions",
 )
+
+
+def _title_owner(row: dict[str, Any]) -> Owner:
+    return Owner(
+        "session_title_id",
+        row["id"],
+        source="sessions",
+        path=f"titles/{row['id']}",
+        created_at=row["created_at"],
+        session_id=row["id"],
+    )
+
+
+# Tool inputs and outputs are indexed if the setting says so; otherwise only what a tool was used on.
+_SUBJECT = f"""concat_ws(char(10), tools.file_path, {
+    ", ".join(
+        f"iif(json_valid(tool_input), nullif(tool_input ->> '$.{name}', tools.file_path), NULL)"
+        for name in SUBJECT_FIELDS
+    )
+})"""
+_FULL_TEXT = "tool_name || coalesce(char(10) || tool_input, '') || coalesce(char(10) || tool_output, '')"
+_INDEXED_SOURCES = (
+    "EXISTS (SELECT 1 FROM index_generations WHERE state IN ('live', 'building') AND instr(sources, '{}'))"
+)
+_INDEXES_TOOLS = _INDEXED_SOURCES.format("tools")
+_INDEXES_SESSIONS = _INDEXED_SOURCES.format("sessions")
+_SAME_SUBJECT = """
+    SELECT 1 FROM chunks WHERE session_id = :session_id AND turn IS NULL AND chunking = :chunking
+        AND hash = :hash AND tool_id <> :id
+"""
+
+
+def _is_same_subject(db: Db, row: dict[str, Any], chunked: ChunkedText) -> bool:
+    """Is the file name or command searchable by an earlier call of the session?"""
+    if row["is_full_text"] or len(chunked.hashes) != 1:
+        return False
+    params = {"session_id": row["session_id"], "id": row["id"], "hash": chunked.hashes[0]}
+    return bool(db.value(_SAME_SUBJECT, params | {"chunking": chunked.chunking.number}))
+
+
 TEXT_KINDS["tool"] = TextKind(
-    """
-    SELECT id, session_id, created_at,
-           tool_name || coalesce(char(10) || tool_input, '') || coalesce(char(10) || tool_output, '') AS text
+    f"""
+    SELECT id, session_id, created_at, {_INDEXES_TOOLS} AS is_full_text,
+           CASE WHEN {_INDEXES_TOOLS} THEN {_FULL_TEXT}
+                WHEN {_INDEXES_SESSIONS} THEN substr({_SUBJECT}, 1, {MAX_SUBJECT_CHARACTERS}) END AS text
     FROM tools WHERE id = :id
     """,
     _tool_owner,
+    is_redundant=_is_same_subject,
+)
+# A title that is only the beginning of the first prompt is found by that prompt.
+TEXT_KINDS["session title"] = TextKind(
+    """
+    SELECT id, created_at, title AS text FROM sessions
+    WHERE id = :id AND title <> '' AND instr(replace(coalesce(user_prompt, ''), char(10), ' '), title) <> 1
+    """,
+    _title_owner,
+    "SELECT id FROM sessions WHERE id > :after AND title <> '' ORDER BY id LIMIT :limit",
+    source="sessions",
 )

@@ -169,7 +169,7 @@ class EmbeddingQueue:
         new_vectors, failures = await _embed_texts(embedder, missing)
         if self._index.embedder is not embedder:
             return len(rows)  # the embedder was replaced in the meantime: these vectors fit no generation
-        if generation.differs_from(self._index.wanted):
+        if generation.model_differs_from(self._index.wanted):
             return 0  # the first vector showed that it is another model, which `vector_problem` reports
         self._index.clear_problem()
         await self._store(generation, _Batch(rows, cached | new_vectors, new_vectors, failures))

@@ -1,9 +1,12 @@
 """Reindexing: build a new generation beside the live one, and publish it in one transaction."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
 import anyio
 import structlog
 
-from clankers_protocol.errors import Conflict, StorageUnavailable
+from clankers_protocol.errors import Conflict, RpcError, StorageUnavailable
 from clankersd.db import Db
 from clankersd.index import generations
 from clankersd.index.backlog import TEXT_KINDS, rechunk
@@ -12,13 +15,24 @@ from clankersd.index.files.sync import FileSync
 from clankersd.index.generations import Generation
 from clankersd.index.index import Index
 from clankersd.index.queue import MAX_ATTEMPTS, EmbeddingQueue
-from clankersd.wire.jobs import Progress
+from clankersd.wire.jobs import Jobs, Progress
 
 TEXTS_PER_READ = 200
 QUEUED_CHUNKS_PER_COMMIT = 2000
 SWEPT_CHUNKS_PER_COMMIT = 500
 SWEEP_SECONDS = 60.0
 PROGRESS_SECONDS = 0.1
+OUTAGE_SECONDS = 120.0
+"""A reindex ends when the embedder has been unavailable for this long."""
+
+SETTLE_SECONDS = 1.0
+"""Wait before an automatic rebuild, so that several settings can be changed first."""
+
+CHECK_SECONDS = 5.0
+"""Interval of the check whether a rebuild is needed that no setting asks for: an embedder has recovered."""
+
+RETRY_SECONDS = 600.0
+"""Wait after an automatic rebuild that failed; changed settings end it."""
 
 log = structlog.get_logger(component="reindex")
 
@@ -27,7 +41,7 @@ async def rebuild(index: Index, queue: EmbeddingQueue, files: FileSync, progress
     """Build a new generation with the configured embedder, publish it and drop the old one."""
     if index.problem and index.embedder is None:
         raise Conflict(f"there is nothing to build with: {index.problem}")
-    if index.embedder is not None and index.store.vec.version is None:
+    if index.wanted.identity.provider != "none" and index.store.vec.version is None:
         raise Conflict(f"vectors cannot be stored: sqlite-vec is missing ({index.store.vec.problem})")
     building = await index.store.write(lambda db: _create_building(db, index))
     index.building = building
@@ -48,6 +62,71 @@ async def rebuild(index: Index, queue: EmbeddingQueue, files: FileSync, progress
     finally:
         with anyio.CancelScope(shield=True):
             await sweep(index)
+
+
+class Rebuilder:
+    """Rebuilds the index in the background when it is not the configured one."""
+
+    def __init__(self, index: Index, queue: EmbeddingQueue, files: FileSync, jobs: Jobs) -> None:
+        self._index = index
+        self._queue = queue
+        self._files = files
+        self._jobs = jobs
+        self._job_id: str | None = None
+        self._holders = 0
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Start no rebuild inside the block, which changes the settings and may rebuild the index itself."""
+        self._holders += 1
+        try:
+            yield
+        finally:
+            self._holders -= 1
+
+    async def join_or_cancel(self) -> str | None:
+        """Return the id of a running automatic rebuild with the current settings; cancel one with earlier settings."""
+        job_id, building = self._job_id, self._index.building
+        if job_id is None:
+            return None
+        if building is None or building.differs_from(self._index.wanted) is None:
+            return job_id
+        with suppress(Conflict):  # it has just ended
+            await self._jobs.cancel(job_id)
+        return None
+
+    async def run(self) -> None:
+        """Rebuild whenever the settings ask for another index, for as long as the daemon runs."""
+        await self._jobs.ready.wait()
+        while True:
+            changed = self._index.settings_changed
+            if self._index.rebuild_reason is None:
+                with anyio.move_on_after(CHECK_SECONDS):
+                    await changed.wait()
+                continue
+            await anyio.sleep(SETTLE_SECONDS)
+            is_free = not self._holders and not self._jobs.is_running("reindex") and not self._index.store.problem
+            if is_free and not changed.is_set() and (reason := self._index.rebuild_reason):
+                await self._rebuild(reason)
+                with anyio.move_on_after(RETRY_SECONDS if self._index.rebuild_error else 0):
+                    await changed.wait()
+
+    async def _rebuild(self, reason: str) -> None:
+        log.info("rebuilding", reason=reason)
+
+        async def work(progress: Progress) -> dict[str, int]:
+            return await rebuild(self._index, self._queue, self._files, progress)
+
+        try:
+            self._job_id = await self._jobs.start("reindex", work)
+            job = await self._jobs.wait(self._job_id)
+        except RpcError as error:  # storage is unavailable, or somebody else was faster
+            log.warning("rebuild not started", problem=error.message)
+            return
+        finally:
+            self._job_id = None
+        if job.state != "done" and self._index.rebuild_reason:
+            self._index.rebuild_error = job.error or "it was cancelled"
 
 
 async def sweep_periodically(index: Index) -> None:
@@ -103,8 +182,7 @@ async def _rechunk_all(index: Index, files: FileSync, progress: Progress) -> Non
     for name, kind in TEXT_KINDS.items():
         if kind.select_ids:
             await _rechunk_kind(index, name, kind.select_ids, progress)
-    if "tools" in index.wanted.sources:
-        await index.store.write(add_tools_to_backlog)
+    await index.store.write(add_tools_to_backlog)
     await files.rechunk(progress)
 
 
@@ -120,13 +198,18 @@ async def _rechunk_kind(index: Index, name: str, select_ids: str, progress: Prog
 
 
 async def _wait_for_vectors(index: Index, queue: EmbeddingQueue, building: Generation, progress: Progress) -> None:
-    """Wait until the queue has embedded every chunk; an outage of the embedder only makes that take longer."""
+    """Wait until the queue has embedded every chunk; raises Conflict if the embedder makes none for too long."""
     total = 0
+    last_pending, progressed_at = -1, anyio.current_time()
     while pending := await _count_unfinished(index, queue, building):
         if difference := building.differs_from(index.wanted):
             raise Conflict(f"the configuration was changed meanwhile: {difference}")
         if index.problem and index.problem_is_permanent:
             raise Conflict(f"no vectors can be made: {index.problem}")
+        if pending != last_pending or not index.problem:
+            last_pending, progressed_at = pending, anyio.current_time()
+        elif anyio.current_time() - progressed_at > OUTAGE_SECONDS:
+            raise Conflict(f"no vectors could be made for {OUTAGE_SECONDS:g} seconds: {index.problem}")
         total = max(total, pending)
         await progress(total - pending, total, index.problem or "making vectors")
         await anyio.sleep(PROGRESS_SECONDS)
@@ -139,6 +222,21 @@ async def _count_unfinished(index: Index, queue: EmbeddingQueue, building: Gener
     if building.identity.provider != "none":
         unfinished += await queue.count_pending(building)
     return unfinished
+
+
+async def _refuse_without_vectors(index: Index, building: Generation) -> None:
+    """Raise Conflict if there are texts and the model made a vector for none of them: the old index is better."""
+    if building.identity.provider == "none":
+        return
+    counts = """
+        SELECT (SELECT count(*) FROM chunks WHERE chunking = :chunking) AS chunks,
+               (SELECT count(*) FROM index_queue WHERE generation = :id AND attempts >= :attempts) AS failed,
+               (SELECT max(error) FROM index_queue WHERE generation = :id) AS error
+    """
+    params = {"chunking": building.chunking.number, "id": building.id, "attempts": MAX_ATTEMPTS}
+    row = await index.store.read(lambda db: db.fetch_one(counts, params))
+    if row and row["chunks"] and row["failed"] >= row["chunks"]:
+        raise Conflict(f"the model made no vector for any of the {row['chunks']:,} chunks: {row['error']}")
 
 
 async def _publish(index: Index) -> dict[str, int]:
@@ -155,7 +253,9 @@ async def _publish(index: Index) -> dict[str, int]:
             int(db.value(failed, {"id": live.id, "attempts": MAX_ATTEMPTS})),
         )
 
+    await _refuse_without_vectors(index, building)
     live, chunks, failed = await index.store.write(publish)
+    index.rebuild_error = None
     index.live, index.building, index.mirror = live, None, None
     index.vector_count = chunks - failed if live.identity.provider != "none" else 0
     log.info("reindexed", generation=live.id, chunks=chunks, failed=failed)

@@ -28,7 +28,7 @@ from clankersd.memories.store import (
     update_columns,
 )
 from clankersd.memories.supersession import supersede
-from clankersd.projects import ensure_project, find_project_id, project_row
+from clankersd.projects import resolve_project
 from clankersd.redaction.engine import count_redactions, without_secrets
 from clankersd.wire.preparation import prepare
 from clankersd.wire.rpc import handles
@@ -144,7 +144,7 @@ def _new_row(db: Db, request: MemoryAdd, text: HashedText, now: int) -> MemoryRo
         sector=request.sector or classify(request.content, category),
         tier=request.tier or ("project" if project else "global"),
         category=category,
-        scope=scope_to_write(request, request.scope, project),
+        scope=scope_to_write(db, request, request.scope, project),
         importance=request.importance,
         confidence=request.confidence,
         salience=1.0,
@@ -166,14 +166,3 @@ def _new_row(db: Db, request: MemoryAdd, text: HashedText, now: int) -> MemoryRo
         **text_columns(text),
         **list_columns(request.content, request.tags, request.concepts, request.files),
     )
-
-
-def resolve_project(db: Db, id_or_path: str | None) -> str | None:
-    """Return the id of a new memory's project; a path without a project creates one."""
-    if id_or_path is None:
-        return None
-    if not id_or_path.startswith("/") and find_project_id(db, id_or_path) is None:
-        raise InvalidParams(f"invalid params: there is no project {id_or_path}: give a path - at `$.project`")
-    if find_project_id(db, id_or_path) is None:
-        ensure_project(db, project_row(id_or_path))
-    return find_project_id(db, id_or_path)

@@ -8,7 +8,7 @@ from clankersd.db import Db
 from clankersd.db.fts import quote_phrase
 from clankersd.index.tokenize import CJK_CHARACTER, WORD
 from clankersd.memories.scopes import ALL_SCOPES, IN_SCOPE, AllowedScopes, ScopedRequest, allowed_scopes
-from clankersd.memories.store import AS_OF, CURRENT, SALIENCE, STATE
+from clankersd.memories.store import AS_OF, CURRENT, SALIENCE, STATE, VALID_AT
 from clankersd.projects import find_project_id
 from clankersd.search.filters import Visibility
 
@@ -28,7 +28,7 @@ _TESTS = {
 
 
 def selection_conditions(db: Db, request: Selection[Any], now: int) -> tuple[list[str], dict[str, Any]]:
-    """The conditions of a request on memories, without its words and without their state."""
+    """Return the SQL conditions of a request, and their parameters; query and state have conditions of their own."""
     params: dict[str, Any] = {"now": now} | allowed_scopes(db, request).params
     conditions = [IN_SCOPE]
     for name, test in _TESTS.items():
@@ -40,7 +40,7 @@ def selection_conditions(db: Db, request: Selection[Any], now: int) -> tuple[lis
 
 
 def project_conditions(db: Db, request: ScopedRequest, params: dict[str, Any]) -> list[str]:
-    """Beside scopes that are named, a project narrows what is selected."""
+    """Return the condition on the project: it applies only if the request names scopes as well."""
     if request.scopes is None or not request.project:
         return []
     params["project_id"] = find_project_id(db, request.project)
@@ -54,7 +54,7 @@ def is_narrowed(request: Selection[Any]) -> bool:
 
 
 def query_condition(query: str, params: dict[str, Any]) -> str:
-    """All words of the query must stand in a memory; a text without spaces between words anywhere in it."""
+    """Return the condition that a memory contains every word of the query, or the query itself in a CJK script."""
     found = [word for word in WORD.findall(query) if word.strip("_")]
     if not found or CJK_CHARACTER.search(query):
         params["query"] = query
@@ -63,19 +63,32 @@ def query_condition(query: str, params: dict[str, Any]) -> str:
     return "memories.number IN (SELECT rowid FROM memories_fts WHERE memories_fts MATCH :match)"
 
 
-def state_condition(include: list[State], as_of: int | None, params: dict[str, Any]) -> str:
-    """Current memories and those in further states, or those that were known and true at a time."""
-    if as_of is not None:
-        params["as_of"] = as_of
-        return AS_OF
+def state_condition(
+    include: list[State], as_of: int | None, valid_at: int | None, params: dict[str, Any]
+) -> str:  # fmt: skip
+    """Return the condition on the state: current and the included states, or known and true at given times."""
+    if as_of is not None or valid_at is not None:
+        return time_condition(as_of, valid_at, params)
     if not include:
         return CURRENT
     states = dict.fromkeys(["current", *include])
     return f"{STATE} IN ({', '.join(repr(state) for state in states)})"
 
 
+def time_condition(as_of: int | None, valid_at: int | None, params: dict[str, Any]) -> str:
+    """Memories that were known at one time and true at another; one of them is given.
+
+    What was known at a time is asked about that same time by default, and what was true at a time by what is known now.
+    """
+    params["valid_at"] = as_of if valid_at is None else valid_at
+    if as_of is None:
+        return VALID_AT
+    params["as_of"] = as_of
+    return AS_OF
+
+
 def memory_visibility(permitted: AllowedScopes, condition: str, params: dict[str, Any]) -> Visibility:
-    """Let a search find the memories of these scopes that meet a condition, and chunks of anything else."""
+    """Return the visibility for a search: memories in these scopes that meet the condition, and all other chunks."""
     in_scope = "(:every_scope OR chunks.scope IN (SELECT value FROM json_each(:scopes)))"
     matches = f"EXISTS (SELECT 1 FROM memories WHERE memories.id = chunks.memory_id AND {condition})"
     return Visibility(

@@ -170,6 +170,7 @@ def _visibility(request: GraphNeighbors, scopes: AllowedScopes, now: int) -> _Vi
         "now": now,
         "at": as_of or now,
         "as_of": as_of,
+        "valid_at": as_of,
         "types": json.dumps(request.types),
         "through": request.through_entities,
     }

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 BY = "maintenance"
 STEPS_PER_TRANSACTION = 100
 MIN_IDLE_DAYS = 7
-"""Memories used or created within this time are not archived, and new entities not dropped."""
+"""Memories created, used, imported or restored within this time are not archived, and new entities not dropped."""
 
 CONFIRMATION_DAYS = 30
 """Time in which a memory of low confidence can be confirmed before it is archived."""
@@ -69,14 +69,16 @@ _SELECT_USED = f"""
     WHERE memories.tier = 'session' AND {CURRENT} AND usage_type IN ('recalled', 'reinforced', 'updated')
     GROUP BY memories.id HAVING count(*) >= :min_uses
 """
+_IDLE = "max(memories.last_accessed, memories.salience_at) < :idle_since"
 _SELECT_DECAYED = f"""
     SELECT memories.id, {SALIENCE} AS salience FROM memories
-    WHERE {CURRENT} AND memories.pinned = 0 AND memories.last_accessed < :idle_since AND {SALIENCE} < :floor
+    WHERE {CURRENT} AND memories.pinned = 0 AND {_IDLE} AND {SALIENCE} < :floor
 """
 _SELECT_UNCONFIRMED = f"""
     SELECT memories.id, memories.confidence FROM memories
-    WHERE {CURRENT} AND NOT {CONFIDENT} AND max(memories.last_accessed, memories.updated_at) < :unconfirmed_since
-      AND NOT (memories.last_accessed < :idle_since AND {SALIENCE} < :floor)
+    WHERE {CURRENT} AND NOT {CONFIDENT}
+      AND max(memories.last_accessed, memories.updated_at, memories.salience_at) < :unconfirmed_since
+      AND NOT ({_IDLE} AND {SALIENCE} < :floor)
 """
 _SELECT_EXPIRED = """
     SELECT id, expires_at FROM memories WHERE expires_at <= :now AND is_deleted = 0

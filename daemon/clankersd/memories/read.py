@@ -27,11 +27,11 @@ from clankersd.memories.filters import (
     query_condition,
     selection_conditions,
     state_condition,
+    time_condition,
 )
 from clankersd.memories.scopes import IN_SCOPE, allowed_scopes
 from clankersd.memories.similarity import content_hash
 from clankersd.memories.store import (
-    AS_OF,
     CURRENT,
     SALIENCE,
     SELECT_MEMORIES,
@@ -78,14 +78,16 @@ _COUNT_RELATIONS = f"""
 
 @handles(MemoryGet)
 async def memory_get(daemon: "Daemon", request: MemoryGet) -> Memory:
-    as_of = clock.to_ms(request.as_of)
+    as_of, valid_at = clock.to_ms(request.as_of), clock.to_ms(request.valid_at)
 
     def get(db: Db) -> Memory:
         now = clock.now()
         row = find_memory(db, request.id, allowed_scopes(db, request), now)
-        sql = f"SELECT 1 FROM memories WHERE id = :id AND {AS_OF}"
-        if as_of is not None and not db.value(sql, {"id": row.id, "as_of": as_of}):
-            raise NotFound(f"memory {row.id} was not known, or not valid, at that time")
+        if as_of is not None or valid_at is not None:
+            params: dict[str, Any] = {"id": row.id}
+            sql = f"SELECT 1 FROM memories WHERE id = :id AND {time_condition(as_of, valid_at, params)}"
+            if not db.value(sql, params):
+                raise NotFound(f"memory {row.id} was not known, or not valid, at that time")
         [memory] = to_memories(db, [row], now, as_of)
         return memory
 
@@ -102,7 +104,9 @@ async def memory_list(daemon: "Daemon", request: MemoryList) -> MemoryPage:
         if request.cursor:
             now, key, after = decode_cursor(request.cursor, int, float, str)
         conditions, params = selection_conditions(db, request, now)
-        conditions.append(state_condition(request.include, clock.to_ms(request.as_of), params))
+        conditions.append(
+            state_condition(request.include, clock.to_ms(request.as_of), clock.to_ms(request.valid_at), params)
+        )
         if request.query is not None:
             conditions.append(query_condition(request.query, params))
         if key is not None:

@@ -38,24 +38,25 @@ async def memory_search(daemon: "Daemon", request: MemorySearch) -> MemoryHits:
         degraded=outcome.degraded,
         took_ms=outcome.took_ms,
         cursor=outcome.cursor,
+        weak=outcome.weak,
     )
 
 
 async def best_memories(
     daemon: "Daemon", request: MemorySearch, condition: str = "1"
 ) -> tuple[list[MemoryHit], str | None]:
-    """Return the best matches that also meet a condition (which most memories do), and what could not be searched."""
+    """Return the best matches that meet a condition, and the parts of the search that were unavailable."""
     outcome = await _run(daemon, request, condition)
     return await _hits(daemon, request, outcome), outcome.degraded
 
 
 async def _run(daemon: "Daemon", request: MemorySearch, condition: str = "1") -> SearchOutcome[MemoryChunkRow]:
-    """Search the chunks of memories; of each memory the best chunk counts."""
+    """Search the chunks of memories; a memory has the score of its best chunk."""
     now = clock.now()
 
     def visibility(db: Db) -> tuple[Visibility, str | None]:
         [_, *further], params = selection_conditions(db, request, now)
-        state = state_condition(request.include, clock.to_ms(request.as_of), params)
+        state = state_condition(request.include, clock.to_ms(request.as_of), clock.to_ms(request.valid_at), params)
         where = " AND ".join([state, *further, condition])
         id_query = f"{_CHUNK_IDS} WHERE {IN_SCOPE} AND {where}" if further else None
         return memory_visibility(allowed_scopes(db, request), where, params), id_query

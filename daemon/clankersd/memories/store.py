@@ -14,6 +14,7 @@ from clankersd.db.fts import FullText
 from clankersd.db.ids import resolve_id
 from clankersd.memories.salience import DECAY_PER_DAY, Salience
 from clankersd.memories.scopes import IN_SCOPE, AllowedScopes
+from clankersd.projects import PROJECT_LABEL
 
 Columns = dict[str, Any]
 """Values by column name, for an update or for the log."""
@@ -60,12 +61,15 @@ class MemoryRow(msgspec.Struct, frozen=True, kw_only=True):
     files_json: str
     metadata: str | None
     project_path: str | None = None
+    project_name: str | None = None
     superseded_by: str | None = None
     state: str = "current"
 
 
 STORED_COLUMNS = tuple(
-    name for name in MemoryRow.__struct_fields__ if name not in ("project_path", "superseded_by", "state")
+    name
+    for name in MemoryRow.__struct_fields__
+    if name not in ("project_path", "project_name", "superseded_by", "state")
 )
 
 _SUCCESSOR = """(
@@ -108,20 +112,32 @@ def _column_as_of(column: str) -> str:
     )"""
 
 
-AS_OF = f"""
-    memories.created_at <= :as_of AND {_column_as_of("valid_from")} <= :as_of
-    AND coalesce({_column_as_of("valid_until")}, :as_of + 1) > :as_of
-    AND coalesce({_column_as_of("expires_at")}, :as_of + 1) > :as_of
-    AND 'deleted' IS NOT (
+KNOWN_AS_OF = """
+    memories.created_at <= :as_of AND 'deleted' IS NOT (
         SELECT action FROM memory_log WHERE memory_id = memories.id AND action IN ('deleted', 'restored')
           AND at <= :as_of ORDER BY at DESC, id DESC LIMIT 1
     )
 """
-"""SQL condition: was known at `:as_of`, and valid by what was known then."""
+"""SQL condition: was known at `:as_of`."""
+
+AS_OF = f"""
+    {KNOWN_AS_OF} AND {_column_as_of("valid_from")} <= :valid_at
+    AND coalesce({_column_as_of("valid_until")}, :valid_at + 1) > :valid_at
+    AND coalesce({_column_as_of("expires_at")}, :valid_at + 1) > :valid_at
+"""
+"""SQL condition: was known at `:as_of`, and true at `:valid_at` by what was known then."""
+
+VALID_AT = """
+    memories.is_deleted = 0 AND memories.valid_from <= :valid_at
+    AND (memories.valid_until IS NULL OR memories.valid_until > :valid_at)
+    AND (memories.expires_at IS NULL OR memories.expires_at > :valid_at)
+"""
+"""SQL condition: was true at `:valid_at`, by what is known now."""
 
 SELECT_MEMORIES = f"""
     SELECT {", ".join(f"memories.{name}" for name in STORED_COLUMNS)},
-           projects.path AS project_path, {_SUCCESSOR} AS superseded_by, {STATE} AS state
+           projects.path AS project_path, {PROJECT_LABEL} AS project_name,
+           {_SUCCESSOR} AS superseded_by, {STATE} AS state
     FROM memories LEFT JOIN projects ON projects.id = memories.project_id
 """
 """The columns of `MemoryRow`; takes `:now`."""

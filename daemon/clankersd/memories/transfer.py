@@ -1,13 +1,15 @@
 """`memory.export` and `memory.import`: copy memories to another database, with their ids, times and links."""
 
 from collections import Counter
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from clankers_protocol.entities import Relation
-from clankers_protocol.errors import InvalidParams, RpcError
+from clankers_protocol.errors import InvalidParams, NotFound, RpcError
 from clankers_protocol.memory_transfer import (
     Imported,
     MemoryExport,
@@ -26,7 +28,8 @@ from clankersd.memories.prepared import PreparedMemory, insert_memory, list_colu
 from clankersd.memories.relations import import_relation, relations_of
 from clankersd.memories.scopes import IN_SCOPE, AllowedScopes, allowed_scopes
 from clankersd.memories.store import SELECT_MEMORIES, Columns, MemoryRow, log_change, to_json, to_memory
-from clankersd.projects import ensure_project, find_project_id, project_row
+from clankersd.projects import Folder, ensure_project, find_folder, resolve_scope
+from clankersd.projects.store import match_folder
 from clankersd.redaction.engine import count_redactions, without_secrets
 from clankersd.wire.preparation import prepare
 from clankersd.wire.rpc import handles
@@ -39,10 +42,15 @@ _IMPORTANCE_OF_FIVE = {1: 0.2, 2: 0.4, 3: 0.6, 4: 0.8, 5: 0.95}
 
 _TIME_COLUMNS = (
     "created_at", "updated_at", "last_accessed", "valid_from", "valid_until", "expires_at", "archived_at",
-    "deleted_at", "salience_at",
+    "deleted_at",
 )  # fmt: skip
-_NOT_COLUMNS = ("tags", "concepts", "files", "project_path", "relations", "entities")
+_NOT_COLUMNS = ("tags", "concepts", "files", "project_path", "project_repository", "relations", "entities")
 """Fields of a record that are not columns of `memories`."""
+
+_REPOSITORY = """
+    SELECT repository FROM project_repositories WHERE project_id = :id AND repository NOT LIKE 'project:%'
+    ORDER BY repository LIKE 'commit:%', repository LIMIT 1
+"""
 
 
 # -- export
@@ -73,6 +81,7 @@ def _to_record(db: Db, row: MemoryRow, scopes: AllowedScopes) -> MemoryRecord:
     memory = to_memory(row, row.salience_at)
     fields = {name: getattr(memory, name) for name in MemoryRecord.__struct_fields__ if hasattr(memory, name)}
     fields |= {"salience": row.salience, "salience_at": row.salience_at}
+    fields["project_repository"] = db.value(_REPOSITORY, {"id": row.project_id})
     fields["relations"] = [
         RelationRecord(**msgspec.structs.asdict(relation)) for relation in relations_of(db, row.id, scopes)
     ]
@@ -137,15 +146,18 @@ def _store_records(
     scopes = allowed_scopes(db, request)
     created: list[str] = []
     relations: list[RelationRecord] = []
+    new_scopes: set[str] = set()
     for record, prepared in records:
         refused.pop(record.id, None)  # the transaction may run a second time
         stored_scope = db.value("SELECT scope FROM memories WHERE id = :id", {"id": record.id})
-        project = None
-        if record.project_path is not None:  # a project that does not exist here gets the id it has in the export
-            project = find_project_id(db, record.project_path) or record.project_id or clock.new_id()
+        project = _find_project(db, record)
         scope = record.scope
         if scope == f"project:{record.project_id}" and project:
             scope = f"project:{project}"
+        elif scope.startswith("project:") and scope not in new_scopes:
+            with suppress(NotFound):  # of a project that was not exported with the memory
+                scope = resolve_scope(db, scope)
+        new_scopes.add(scope)
         if scope not in scopes or (stored_scope is not None and stored_scope not in scopes):
             refused[record.id] = f"invalid params: {scope} is not one of the caller's scopes - at `$.scope`"
         elif stored_scope is None:
@@ -160,8 +172,8 @@ def _store_records(
 def _store_record(
     db: Db, record: MemoryRecord, prepared: PreparedMemory, project: str | None, scope: str, scopes: AllowedScopes
 ) -> None:
-    if record.project_path and project and find_project_id(db, project) is None:
-        ensure_project(db, project_row(record.project_path) | {"id": project})
+    if record.project_path and project:
+        ensure_project(db, _folder_of(record), new_id=project)
     row = MemoryRow(**_record_columns(record, prepared) | {"project_id": project, "scope": scope})
     insert_memory(db, row, prepared.chunks)
     for mention in record.entities:
@@ -171,11 +183,25 @@ def _store_record(
         log_change(db, row.id, "deleted", "user", "it was deleted where it comes from", at=row.deleted_at)
 
 
+def _find_project(db: Db, record: MemoryRecord) -> str | None:
+    """Return the id of a record's project: a project that does not exist here gets the id it has in the export."""
+    if record.project_path is None:
+        return None
+    found = match_folder(db, _folder_of(record)).project_id
+    return found or record.project_id or clock.new_id()
+
+
+def _folder_of(record: MemoryRecord) -> Folder:
+    """Return the folder of a record's project; one that is not on this machine has the repository it had there."""
+    folder = find_folder(record.project_path or "")
+    return folder if folder.directory or folder.git_dir else replace(folder, repository=record.project_repository)
+
+
 def _record_columns(record: MemoryRecord, prepared: PreparedMemory) -> Columns:
     fields = msgspec.structs.asdict(record)
     times = {name: clock.to_ms(fields[name]) for name in _TIME_COLUMNS}
     created = times["created_at"] or clock.now()
-    for name in ("updated_at", "last_accessed", "valid_from", "salience_at"):
+    for name in ("updated_at", "last_accessed", "valid_from"):
         times[name] = times[name] or created
     importance = record.importance
     if importance > 1:
@@ -186,6 +212,7 @@ def _record_columns(record: MemoryRecord, prepared: PreparedMemory) -> Columns:
         **text_columns(prepared.text),
         **list_columns(record.content, record.tags, record.concepts, record.files),
         "created_at": created,
+        "salience_at": clock.now(),  # it decays from its import on, or maintenance would archive an old one at once
         "sector": record.sector or classify(record.content, record.category),
         "tier": record.tier or ("project" if record.project_path else "global"),
         "category": record.category or "other",

@@ -185,8 +185,11 @@ async def memory_restore(daemon: "Daemon", request: MemoryRestore) -> Memory:
             add_to_backlog(db, "memory", row.id)
         elif row.archived_at is None:
             return to_memory(row, now)
-        update_columns(db, row.id, {"archived_at": None, "updated_at": now})
-        log_change(db, row.id, "restored", _author(request), at=now)
+        # It decays from now on, like a new memory, or the next maintenance would archive it again.
+        decay: Columns = {"salience": 1.0, "salience_at": now}
+        before = {name: getattr(row, name) for name in decay}
+        update_columns(db, row.id, decay | {"archived_at": None, "updated_at": now})
+        log_change(db, row.id, "restored", _author(request), before=before, at=now)
         db.after_commit(Notification("memory", "restored", row.id))
         return to_memory(get_memory(db, row.id, now), now)
 
@@ -322,7 +325,7 @@ async def memory_promote(daemon: "Daemon", request: MemoryPromote) -> Memory:
         now = clock.now()
         count_redactions(db, secrets, now)
         row = _find_undeleted(db, request, request.id, now)
-        scope = scope_to_write(request, request.scope, row.project_id) if request.scope else row.scope
+        scope = scope_to_write(db, request, request.scope, row.project_id) if request.scope else row.scope
         promote(db, row, request.tier, scope, _author(request), request.reason, now)
         db.after_commit(Notification("memory", "promoted", row.id))
         return to_memory(get_memory(db, row.id, now), now)

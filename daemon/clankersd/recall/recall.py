@@ -1,12 +1,12 @@
 """Recall at the start of a session and with a prompt: selected, bounded, not repeated, and recorded."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import anyio
 
-from clankers_protocol.errors import NotFound
+from clankers_protocol.errors import Conflict, NotFound
 from clankers_protocol.recall import (
     HookOutput,
     Injection,
@@ -91,7 +91,7 @@ async def recall_hook(daemon: "Daemon", request: RecallHook) -> HookOutput:
     if at is None:
         return HookOutput()
     # Read in the order of writes: the event that creates the session may precede this call on the same connection.
-    target = await daemon.store.write(lambda db: _target(db, at))
+    target = await daemon.store.write(lambda db: _target(db, _without_unknown_project(db, at)))
     recall = await _recall(daemon.config, daemon.store, daemon.search_engine, at, target)
     if recall.text or at.trigger == "compact":
         await daemon.store.write(lambda db: _record(db, at, target, recall))
@@ -115,6 +115,15 @@ async def session_injections(daemon: "Daemon", request: SessionInjections) -> li
         return [Injection(**row | {"ids": json.loads(row["ids"])}) for row in rows]
 
     return await daemon.store.read(injections)
+
+
+def _without_unknown_project(db: Db, at: Occasion) -> Occasion:
+    """Drop a name that means no project: a hook has nobody to show an error to."""
+    try:
+        resolve_project(db, at.session, at.project)
+    except (NotFound, Conflict):
+        return replace(at, project=None)
+    return at
 
 
 def _target(db: Db, at: Occasion) -> Target:
@@ -160,8 +169,7 @@ async def _recall(config: Config, store: Store, engine: SearchEngine, at: Occasi
         return _nothing(f"the project opted out: it has a {opt_out.MARKER} file")
     if target.is_subagent:
         return _nothing("the session belongs to a subagent, which its agent instructs")
-    limit = MAX_MINIMAL_CHARACTERS if config.recall == "minimal" else MAX_CHARACTERS
-    block = Block(min(config.recall_characters, limit))
+    block = Block(max_block_characters(config))
     reason = ""
     with anyio.move_on_after(config.recall_seconds * SEARCH_SHARE) as scope:
         for kind in target.kinds:
@@ -177,6 +185,12 @@ async def _recall(config: Config, store: Store, engine: SearchEngine, at: Occasi
     if scope.cancelled_caught:
         reason = "the search took too long: see the setting `recall_seconds`"
     return Recall(block.text, block.ids, len(block.text)) if block.ids else _nothing(reason)
+
+
+def max_block_characters(config: Config) -> int:
+    """Return how long a block may be."""
+    limit = MAX_MINIMAL_CHARACTERS if config.recall == "minimal" else MAX_CHARACTERS
+    return min(config.recall_characters, limit)
 
 
 def _nothing(reason: str) -> Recall:
@@ -206,5 +220,5 @@ async def _prompt_items(
     if trivial := why_trivial(query):
         return [], f"nothing to search for in the prompt: {trivial}"
     weights = ScoreWeights.of(config)
-    items = await matching_items(engine, weights, query, target.scopes, target.project, target.session)
+    items, _ = await matching_items(engine, weights, query, target.scopes, target.project, target.session)
     return items, "nothing relevant to the prompt was found"

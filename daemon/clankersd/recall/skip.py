@@ -10,7 +10,11 @@ LETTERS_PER_CJK_CHARACTER = 3
 """Two or three CJK characters say as much as a word of eight letters."""
 
 _COMMAND = re.compile(r"/[\w:.-]+(\s|$)")  # a path has another slash
-_HARNESS_MESSAGE = re.compile(r"<(command|local-command|task|system|bash|user-memory)-")
+_HARNESS_MESSAGE = re.compile(
+    r"<(command|local-command|task|system|bash|user-memory)-|This session is being continued from a previous"
+    r"|(Please )?continue the conversation from where (it|we|you) left",
+    re.IGNORECASE,
+)
 
 GREETINGS = frozenset(
     """hi hello hey hiya howdy yo sup greetings morning afternoon evening good day night bye goodbye cheers welcome

@@ -77,7 +77,17 @@ def is_own_name(value: bytes, name: bytes) -> bool:
 
 def is_word(value: bytes, name: bytes) -> bool:
     """Tell whether a value is plain words, or a name much like its own."""
-    return (_WORD.fullmatch(value) is not None and not looks_shuffled(value)) or is_own_name(value, name)
+    is_plain = _WORD.fullmatch(value) is not None and not looks_shuffled(value) and not has_irregular_case(value)
+    return is_plain or is_own_name(value, name)
+
+
+def has_irregular_case(value: bytes) -> bool:
+    """Tell whether a run of letters has the capitals of a generated password: no name has `UxG` and `bD` in it."""
+    return len(value) >= 10 and value.isalpha() and len(_CAPITAL.findall(value)) > 1 and bool(_ODD_CASE.search(value))
+
+
+_CAPITAL = re.compile(rb"[a-z][A-Z]")
+_ODD_CASE = re.compile(rb"[A-Z][a-z][A-Z]")
 
 
 def is_mixed(value: bytes) -> bool:
@@ -170,7 +180,7 @@ _SMALL_P = frozenset(
     b"mongo mongosh mongodump mongorestore mongoexport mongoimport cqlsh rdesktop twine influx plink pscp arangosh "
     b"couchbase-cli cypher-shell 7z 7za 7zz rar unrar".split()
 )
-_LARGE_P = frozenset(b"sqlcmd bcp isql zip unzip mosquitto_pub mosquitto_sub ipmitool".split())
+_LARGE_P = frozenset(b"knife sqlcmd bcp isql zip unzip mosquitto_pub mosquitto_sub ipmitool".split())
 _MYSQL = frozenset(
     b"mysql mysqldump mysqladmin mysqlimport mysqlshow mysqlcheck mariadb mariadb-dump mariadb-admin".split()
 )
@@ -296,6 +306,26 @@ def _is_piped(value: bytes, data: bytes, at: int) -> bool:
     return _READS_PASSWORD.search(line[line.rfind(b"\n") + 1 :]) is not None and _is_option_value(value, data, at)
 
 
+_CALL = re.compile(
+    rb"(?i)(?:client|token|api_?key|secret|auth|sign|verify|login|configure|credentials?|bearer|search|api|init|analytics)"
+    rb"\((?:[^()\"'\n]{0,60},|\\?[\"'][^\"'\n]{0,60}\\?[\"'],)?[ \t]?\\?[\"']\Z"
+)
+
+
+def _is_call_argument(value: bytes, data: bytes, at: int) -> bool:
+    """Accept a token that a function is called with whose name says that it takes one."""
+    return _is_url_token(value, data, at) and _CALL.search(data, max(0, at - 100), at) is not None
+
+
+def _is_strong(value: bytes, _data: bytes, _at: int) -> bool:
+    """Accept what only a generated password looks like: lower and upper case and digits that alternate often."""
+    value = value.rstrip(b".!?")
+    kinds = [_KIND[byte] for byte in value]
+    if len(value) < 8 or not {"0", "a", "A"} <= set(kinds) or is_placeholder(value) or ATTRIBUTE.search(value):
+        return False
+    return sum(a != b for a, b in pairwise(kinds)) >= 0.4 * len(value) and not _FILE.search(value)
+
+
 def _is_url_token(value: bytes, _data: bytes, _at: int) -> bool:
     return is_random(value) or (HEX.fullmatch(value) is not None and len(value) >= 32)
 
@@ -318,5 +348,7 @@ CHECKS: dict[str, Check] = {
     "element": _is_element,
     "said": _is_prose_password,
     "random": _is_random_value,
+    "strong": _is_strong,
+    "call": _is_call_argument,
     "words": lambda value, _data, _at: True,
 }

@@ -2,7 +2,7 @@
 
 A pure function of the text, linear in its length for any input. It works on UTF-8 bytes: lower case moves no byte
 there, and searching for a literal runs at memory speed, so most texts are dismissed by a few such searches. What
-secrets look like is data in `redaction_rules.py`. A mark is never matched again: redacting twice changes nothing.
+secrets look like is data in `rules.py`. A mark is never matched again: redacting twice changes nothing.
 """
 
 import contextlib
@@ -24,6 +24,7 @@ from clankersd.redaction.checks import (
     PATH,
     WORDS_WITH_NUMBERS,
     Check,
+    has_irregular_case,
     is_camel_case,
     is_credential,
     is_mixed,
@@ -536,7 +537,7 @@ def _name_of(
     if not before and data[start - 1 : start] == b" ":  # "API key: ..."
         earlier = data[max(0, start - 31) : start - 1]
         context = earlier[len(earlier.rstrip(_NAME_CHARACTERS)) :]
-    if needs and not needs.search(context.lower()):
+    if needs and not needs.search(context.lower()) and not (word == "pw" and not before):
         return None
     if word == "pass" and _ORDINARY_WORD.search(before.lower() + match[0][:4]):
         return None
@@ -597,6 +598,8 @@ def _is_bare_secret(value: bytes, named: _Name, data: bytes) -> bool:
         return not is_own_name(value, named.name)
     if (shouted or named.option) and _is_surely_secret(value, named):
         return True
+    if named.kind == "password" and not named.spaced and has_irregular_case(value):
+        return True
     if reads_as_words(value):
         return False
     if is_word(value, named.name) or ATTRIBUTE.search(value):
@@ -647,6 +650,12 @@ def _is_full_line(data: bytes, named: _Name, value: bytes) -> bool:
 
 
 _GATES = (
+    b"</key>",
+    b"cookie",
+    b"credential",
+    b"from-literal",
+    b"variable",
+    b".com/",
     b" -",
     b"$",
     b"pass",
@@ -696,7 +705,7 @@ _CONTEXTS = _contexts()
 # -- values recognised by their randomness
 
 _ASSIGNED = re.compile(
-    rb"(?:=[ \t]?|:[ \t]|:(?=[\"']))\\?[\"'`]?([A-Za-z0-9+/_-]{24,128}+={0,2})(?![A-Za-z0-9+/_=.:~-])"
+    rb"(?:=[ \t]?|:[ \t]|:(?=[\"']))\[?\\?[\"'`]?([A-Za-z0-9+/_-]{24,128}+={0,2})(?![A-Za-z0-9+/_=.:~-])"
 )
 _NO_SECRET = re.compile(
     rb"(?:id|uuid|guid|integrity|hash|h1|sha\d*|sum|checksum|digest|etag|commit|rev|ref|cursor|nonce"

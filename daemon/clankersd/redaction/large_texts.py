@@ -9,6 +9,8 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+from clankersd.db.commit_priority import yield_to_commits
+
 Redact = Callable[[str], tuple[str, dict[str, int]]]
 
 PIECE_CHARACTERS = 128 * 1024
@@ -25,6 +27,7 @@ def redact_in_pieces(text: str, redact: Redact) -> tuple[str, dict[str, int]]:
     counts: Counter[str] = Counter()
     clean: list[str] = []
     for piece in split_between_secrets(text, redact):
+        yield_to_commits()
         redacted, piece_counts = redact(piece)
         clean.append(redacted)
         counts.update(piece_counts)

@@ -1,4 +1,4 @@
-"""Rules for finding secrets in text: a table of facts, read by `redaction.py` and by the tests.
+"""Rules for finding secrets in text: a table of facts, read by `engine.py` and by the tests.
 
 Three tables. TOKENS are recognised by their own form, wherever they stand. CONTEXTS are recognised by what stands around
 them: a command line, a header, a file format. NAMES are words in the name of a value ("DB_PASSWORD = ...") that say that
@@ -49,7 +49,7 @@ class Token(NamedTuple):
 class Context(NamedTuple):
     """A secret recognised by its surroundings: group 1 of `pattern`, right after one of `anchors`, if it passes `check`.
 
-    Anchors and pattern are matched on the text in lower case. Checks are functions of `redaction.py`: "any" takes
+    Anchors and pattern are matched on the text in lower case. Checks are in `checks.py`: "any" takes
     everything but placeholders, "mixed" wants letters with digits or signs, "token" a run that no word looks like,
     "random" even more so; others look at what stands before.
     """
@@ -109,6 +109,7 @@ TOKENS: tuple[Token, ...] = (
             ("langfuse", "sk-lf-", r"[a-f0-9-]{36}", f"sk-lf-{_UUID}"),
             ("elevenlabs", "sk_", r"[a-f0-9]{48}(?![A-Za-z0-9])", "sk_{h48}"),
             ("modal", "as-", r"[A-Za-z0-9]{22}(?![A-Za-z0-9_-])", "as-{a22}"),
+            ("e2b", "e2b_", r"[a-f0-9]{40}(?![A-Za-z0-9])", "e2b_{h40}"),
             ("firecrawl", "fc-", r"[a-f0-9]{32}(?![A-Za-z0-9])", "fc-{h32}"),
         ],
     ),
@@ -341,6 +342,15 @@ TOKENS: tuple[Token, ...] = (
         kind="jwt",
     ),
     Token("jwt-base64", "ZXlK", r"[A-Za-z0-9+/=_-]{60,}", _GITLEAKS, ("ZXlKaGJHY2lPaU{a80}",), kind="jwt"),
+    Token(
+        "amazon-marketplace",
+        "amzn.mws.",
+        r"[a-f0-9]{8}-[a-f0-9]{4}-[a-f0-9]{4}-[a-f0-9]{4}-[a-f0-9]{12}",
+        _GITLEAKS,
+        (f"amzn.mws.{_UUID}",),
+    ),
+    Token("rancher", "token-", r"[a-z0-9]{5}:[a-z0-9]{54}(?![a-z0-9])", "Rancher documentation", ("token-{l5}:{l54}",)),
+    Token("intercom", "dG9rO", r"[A-Za-z0-9+/]{40,}={0,2}", "Intercom documentation", ("dG9rO{a50}",)),
     Token(
         "telegram",
         ":AA",
@@ -594,6 +604,32 @@ CONTEXTS: tuple[Context, ...] = (
         "webhook",
     ),
     Context(
+        "telegram-address",
+        ("api.telegram.org/",),
+        r"(?:file/)?bot(\d{8,10}:[a-z0-9_-]{30,40})",
+        "any",
+        "Telegram Bot API",
+        (("https://api.telegram.org/bot{}/sendMessage", "{d10}:AA{w33}"),),
+    ),
+    Context(
+        "honeycomb-header",
+        ("x-honeycomb-team",),
+        r"\\?[\"']?[ \t]{0,2}[:=,][ \t]{0,2}\\?[\"']?([a-z0-9]{20,64})",
+        "any",
+        "Honeycomb documentation",
+        (("x-honeycomb-team: {}", "{a22}"),),
+        "secret",
+    ),
+    Context(
+        "address-with-key",
+        ("loggly.com/", "infura.io/", "alchemy.com/"),
+        r"(?:ws/)?(?:inputs|bulk|v[23])/([a-z0-9_-]{20,100})",
+        "any",
+        "documentation of these services",
+        (("https://mainnet.infura.io/v3/{}", "{h32}"), ("https://eth-mainnet.g.alchemy.com/v2/{}", "{w32}")),
+        "secret",
+    ),
+    Context(
         "mattermost-webhook",
         ("/hooks/",),
         r"([a-z0-9]{26})(?![a-z0-9])",
@@ -608,7 +644,7 @@ CONTEXTS: tuple[Context, ...] = (
         (" -p",),
         rf"w?[ =]?{_ARGUMENT}",
         "command",
-        "manuals of the programs listed in redaction.py",
+        "manuals of the programs listed in checks.py",
         (
             ("sshpass -p {} ssh me@host", "{p}"),
             ("sshpass -p'{}' scp a b:", "{p}"),
@@ -745,10 +781,10 @@ CONTEXTS: tuple[Context, ...] = (
     Context(
         "windows-net-user",
         ("net user ", "net use "),
-        r"\S{1,100}[ \t]{1,3}\\?[\"']?([^\s\"'/\\][^\s\"'\\]{3,100})\\?[\"']?[ \t]{1,3}/(?:add|user)",
+        r"(?:[a-z*]:?[ \t]{1,3})?\S{1,100}[ \t]{1,3}\\?[\"']?([^\s\"'/\\][^\s\"'\\]{3,100})\\?[\"']?[ \t]{1,3}/(?:add|user)",
         "option",
         "Windows manual",
-        (("net user bob {} /add", "{p}"),),
+        (("net user bob {} /add", "{p}"), (r"net use Z: \\host\share {} /user:me", "{p}")),
     ),
     Context(
         "remote-desktop-password",
@@ -757,6 +793,87 @@ CONTEXTS: tuple[Context, ...] = (
         "option",
         "FreeRDP manual",
         (("xfreerdp /u:me /p:{} /v:host", "{p}"),),
+    ),
+    Context(
+        "login-argument",
+        (" login ", " auth ", "authtoken ", "auth-token ", "set-token ", "set-key ", "apikey ", "api-key "),
+        r"(?:-{1,2}[a-z-]{1,30}[ =])?\\?[\"']?([a-z0-9_+/=.-]{20,300})(?![a-z0-9/])",
+        "url-token",
+        "manuals of wandb, ngrok, cargo and similar programs",
+        (("wandb login {}", "{h40}"), ("ngrok config add-authtoken {}", "2{a26}_{a21}")),
+        "secret",
+    ),
+    Context(
+        "letters-in-fours",
+        ("password ", "password=", "password: ", " -p ", "app-specific "),
+        r"\\?[\"']?([a-z]{4}(?:-[a-z]{4}){3})(?![a-z-])",
+        "words",
+        "Apple account help",
+        (("xcrun altool -u me@example.org -p {}", "xkzq-wvbn-qprt-mnbv"),),
+    ),
+    Context(
+        "codecov-option",
+        ("codecov",),
+        rf"[^\n|;&]{{0,200}}? (?:-t|--token)[ =]{_ARGUMENT}",
+        "token",
+        "Codecov documentation",
+        (("bash <(curl -s https://codecov.io/bash) -t {}", _UUID),),
+        "secret",
+    ),
+    Context(
+        "snmp-option",
+        ("snmp",),
+        rf"(?:bulk)?(?:walk|get|set) (?:[^\n|;&]{{0,200}}? )?-[ax] {_ARGUMENT}",
+        "option",
+        "Net-SNMP manual",
+        (("snmpwalk -v3 -u me -A {} host", "{p}"),),
+    ),
+    Context(
+        "password-argument",
+        ("password ", "passwd ", "passphrase "),
+        r"[ \t]{0,2}([^\s\"'`,;:()<>\[\]{}\\]{10,100})",
+        "strong",
+        "nmcli and similar programs, and prose",
+        (("nmcli dev wifi connect Net password {}", "4oQ{d1}rZ7Pt{d1}N{d1}x"),),
+    ),
+    Context(
+        "lftp-user",
+        ("lftp ",),
+        r"(?:[^\n|;&]{0,200}? )?(?:-u|--user)[ =][^\s,]{1,60},\\?[\"']?([^\s\"'\\]{3,100})",
+        "option",
+        "lftp manual",
+        (("lftp -u me,{} ftp.example.org", "{p}"),),
+    ),
+    Context(
+        "secret-store-value",
+        ("secret set ", "secrets set ", "secret create ", "create-secret ", "put-secret-value ", "secrets create "),
+        r"[^\n|;&]{0,200}?(?:--body|--value|--secret-string|--literal|-b|-v)[ =]" + _ARGUMENT,
+        "option",
+        "manuals of GitHub's, Azure's and Amazon's command lines",
+        (
+            ("gh secret set DEPLOY --body '{}'", "{p}"),
+            ("az keyvault secret set --vault-name v --name n --value {}", "{p}"),
+            ("aws secretsmanager create-secret --name db --secret-string '{}'", "{p}"),
+        ),
+        "secret",
+    ),
+    Context(
+        "secret-store-pair",
+        ("secrets set ", "secrets:set ", "secret:set "),
+        r"(?:-{1,2}[a-z-]{1,20}[ =]\S{1,60}[ \t]{1,3}){0,3}[a-z0-9_.-]{1,60}=" + _ARGUMENT,
+        "option",
+        "manuals of Fly's, Supabase's and Doppler's command lines",
+        (("fly secrets set DATABASE={}", "{p}"), ("supabase secrets set --project-ref x NAME='{}'", "{p}")),
+        "secret",
+    ),
+    Context(
+        "secure-parameter",
+        ("put-parameter ",),
+        r"(?=[^\n|;&]{0,400}securestring)[^\n|;&]{0,300}?--value[ =]" + _ARGUMENT,
+        "option",
+        "AWS manual",
+        (("aws ssm put-parameter --name /p --type SecureString --value '{}'", "{p}"),),
+        "secret",
     ),
     Context(
         "secure-string",
@@ -855,6 +972,67 @@ CONTEXTS: tuple[Context, ...] = (
             ("define( 'AUTH_KEY', '{}' );", "{a64}"),
             ('os.environ.setdefault("API_TOKEN", "{}")', "{a32}1"),
         ),
+    ),
+    Context(
+        "call-argument",
+        ('("', "('", ', "', ", '"),
+        r"([a-z0-9+/=_.~-]{20,300})\\?[\"']",
+        "call",
+        "how clients of services are made in code",
+        (
+            ('co = cohere.Client("{}")', "{a38}1a"),
+            ("jwt.sign(payload, '{}')", "{a30}1a"),
+            ('client.SetAuthToken("{}")', "{a30}1a"),
+            ('algoliasearch("APPID", "{}")', "{h32}"),
+        ),
+        "secret",
+    ),
+    Context(
+        "data-source-call",
+        (".open(", ".connect("),
+        r"(?:\\?[\"'`][a-z0-9]{2,20}\\?[\"'`],[ \t]?)?\\?[\"'`][^\s:\"'`]{1,60}:([^\s@\"'`]{3,100})@",
+        "any",
+        "Go's MySQL driver",
+        (('sql.Open("mysql", "root:{}@tcp(127.0.0.1:3306)/shop")', "{p}"),),
+    ),
+    Context(
+        "wallet-accounts",
+        ("accounts",),
+        r"\\?[\"']?[ \t]{0,2}[:=][ \t]{0,2}\[\s{0,20}\\?[\"'`](0x[a-f0-9]{64})\\?[\"'`]",
+        "any",
+        "Hardhat documentation",
+        (("accounts: ['{}']", "0x{h64}"),),
+        "private-key",
+    ),
+    Context(
+        "table-cell",
+        ("password", "passphrase", "secret", "token", "_key", "api key"),
+        r"[ \t*`]{0,4}\|[ \t*]{0,3}`?([^\s|`\"'\\]{8,200})`?[ \t*]{0,3}\|",
+        "strong",
+        "tables in Markdown",
+        (("| DB password | `{}` |", "1fQ{d1}Rc{d2}7eA2u"),),
+    ),
+    Context(
+        "property-list",
+        ("key</key>", "token</key>", "secret</key>", "password</key>"),
+        r"\s{0,40}<string>([^<>\s]{8,300})</string>",
+        "token",
+        "Apple property lists",
+        (("<key>APIKey</key>\n<string>{}</string>", "{a32}"),),
+        "secret",
+    ),
+    Context(
+        "fallback-value",
+        ("password", "passwd", "secret", "token", "apikey", "_key"),
+        r"\\?[\"']?[)\]]?[ \t]{0,2}(?:\|\||\?\?|or|:-)[ \t]{0,2}\\?[\"']?([^\s\"'{}()\\]{6,300})(?:\\?[\"']|\})",
+        "mixed",
+        "JavaScript, Python and shell",
+        (
+            ("const token = process.env.API_TOKEN || '{}'", "{p}"),
+            ("key = os.getenv('API_KEY') or '{}'", "{a24}1"),
+            ("${DB_PASSWORD:-{}}", "{p}"),
+        ),
+        "secret",
     ),
     Context(
         "sql-identified",
@@ -987,8 +1165,8 @@ CONTEXTS: tuple[Context, ...] = (
     ),
     Context(
         "login-call",
-        (".login(",),
-        r"[ \t]?\\?[\"'][^\"'\n]{1,100}\\?[\"'],[ \t]?\\?[\"']([^\"'\n$\\]{4,200})\\?[\"']",
+        (".login(", "getconnection(", "credential(", "credentials("),
+        r"(?:[^\"'\n,]{1,80},)?[ \t]?\\?[\"'][^\"'\n]{1,100}\\?[\"'],[ \t]?\\?[\"']([^\"'\n$\\]{4,200})\\?[\"']",
         "mixed",
         "Python's imaplib and smtplib",
         (("imap.login('me', '{}')", "{p}"),),
@@ -1021,7 +1199,7 @@ CONTEXTS: tuple[Context, ...] = (
     Context(
         "said-password",
         ("pass", "pwd", "pw"),
-        r"(?:word|wd|phrase|code)?(?:[ \t](?:for|of|on)[ \t][a-z0-9_.'@-]{1,40}(?:[ \t][a-z0-9_.'@-]{1,40}){0,3}?)?[ \t](?:is|was|to)[ \t]{1,2}\\?[\"'`]?([^\s\"'`,;)(<>\[\]\\]{5,100})",
+        r"(?:word|wort|wd|phrase|code|e)?(?:[ \t](?:for|of|on)[ \t][a-z0-9_.'@-]{1,40}(?:[ \t][a-z0-9_.'@-]{1,40}){0,3}?)?[ \t](?:is|was|to|ist|est|es)[ \t]{1,2}\\?[\"'`]?([^\s\"'`,;)(<>\[\]\\]{5,100})",
         "said",
         "how people write them down",
         (
@@ -1034,7 +1212,7 @@ CONTEXTS: tuple[Context, ...] = (
     Context(
         "said-key",
         ("key ", "token ", "secret "),
-        r"(?:for[ \t][a-z0-9_.-]{1,40}[ \t])?(?:is|was)[ \t]{1,2}:?\\?[\"'`]?([a-z0-9_+/=.-]{12,300})",
+        r"(?:for[ \t][a-z0-9_.-]{1,40}[ \t])?(?:(?:is|was)[ \t]{1,2}:?\\?[\"'`]?(?=[a-z0-9_+/=.-]{12})|(?=[a-z0-9_-]{32}))([a-z0-9_+/=.-]{12,300})",
         "random",
         "how people write them down",
         (("the api key is {}", "{a32}"),),
@@ -1066,6 +1244,10 @@ _SUFFIX = r"(?:[_-]?(?:base|value|prod|production|dev|staging|stage|test|live|ol
 
 NAMES: tuple[Name, ...] = (
     Name("pass", rf"(?:word|wd|wort|phrase|code)?s?{_SUFFIX}", "password"),
+    Name("mot de passe", r"(?![a-z])", "password"),
+    Name("contrase", r"(?:ñ|n)a(?![a-z])", "password"),
+    Name("kennwort", r"(?![a-z])", "password"),
+    Name("senha", r"(?![a-z])", "password"),
     Name("pwd", _SUFFIX, "password"),
     Name("pw", r"(?![a-z0-9])", "password", r"(?:\A|[_.-])\Z"),
     Name("secret", rf"s?(?:[_-]?(?:key|token|access[_-]?key|id(?=\W{{0,4}}[a-z0-9]{{20}})))?{_SUFFIX}", "secret"),
@@ -1075,7 +1257,7 @@ NAMES: tuple[Name, ...] = (
         _SUFFIX,
         "secret",
         r"(?:api|access|secret|private|priv|preshared|pre[_-]?shared|auth|encrypt(?:ion)?|crypt|cipher|aes|hmac|sign(?:ing)?|account|service|client|master|license|deploy|deployer|"
-        r"webhook|app|application|admin|shared|storage|session|subscription|functions?|root|wallet|ssh|tls\.|tls|server|integration|project|write|ingest|validation|decryption|machine|jwt|cookie|"
+        r"webhook|routing|ingestion|instrumentation|activation|registration|app|application|admin|shared|storage|session|subscription|functions?|root|wallet|ssh|tls\.|tls|server|integration|project|write|ingest|validation|decryption|machine|jwt|cookie|"
         r"rest|consumer|user|bot|host|sas|openai|anthropic|stripe|github|gitlab|slack|azure|aws|gcp|google|datadog|sentry|sendgrid|mailgun|twilio|cloudflare|heroku|algolia|redis|db|database|mysql|postgres|x[_-][a-z]{2,20})[_.-]?\Z",
     ),
     Name("credential", r"s?(?![a-z])", "secret"),

@@ -5,10 +5,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from msgspec import structs
+
 from clankers_protocol.errors import InvalidParams
 from clankers_protocol.search import Filter, Source
 from clankersd.clock import to_ms
-from clankersd.projects import PROJECT_NUMBERS, project_params
+from clankersd.db import Db
+from clankersd.projects import PROJECT_NUMBERS, find_project_id
+
+NO_PROJECT = ""
+"""Project id of criteria that name a folder without a project: nothing meets them."""
 
 _FIELD_COLUMNS = {
     "source": "chunks.source",
@@ -16,11 +22,11 @@ _FIELD_COLUMNS = {
     "session": "chunks.session_id",
     "path": "(SELECT path FROM files WHERE files.id = chunks.file_id)",
     "project": """coalesce(
-        (SELECT project_path FROM sessions WHERE sessions.id = chunks.session_id),
-        (SELECT projects.path FROM files JOIN projects ON projects.id = files.project_id
-         WHERE files.id = chunks.file_id),
-        (SELECT projects.path FROM document_chunks JOIN documents ON documents.id = document_chunks.document_id
-         JOIN projects ON projects.id = documents.project_id WHERE document_chunks.id = chunks.document_chunk_id)
+        (SELECT project_id FROM sessions WHERE sessions.id = chunks.session_id),
+        (SELECT project_id FROM files WHERE files.id = chunks.file_id),
+        (SELECT project_id FROM memories WHERE memories.id = chunks.memory_id),
+        (SELECT project_id FROM document_chunks JOIN documents ON documents.id = document_chunks.document_id
+         WHERE document_chunks.id = chunks.document_chunk_id)
     )""",
     "document": "(SELECT document_id FROM document_chunks WHERE document_chunks.id = chunks.document_chunk_id)",
     "documentSource": """(
@@ -63,7 +69,7 @@ NO_MEMORIES = Visibility("+chunks.memory_id IS NULL", {}, frozenset())
 
 @dataclass(frozen=True)
 class Criteria:
-    """Criteria of a request. A chunk must meet all that are given."""
+    """Criteria of a request. A chunk must meet all that are given. `resolve_projects` makes ids of projects' names."""
 
     sources: Sequence[Source] | None = None
     session_id: str | None = None
@@ -131,6 +137,21 @@ class ChunkFilter:
         )
 
 
+def resolve_projects(db: Db, criteria: Criteria) -> Criteria:
+    """Replace folders and names of projects by ids; raises NotFound or Conflict for a name of none or several."""
+    project = criteria.project and (find_project_id(db, criteria.project) or NO_PROJECT)
+    filters = []
+    for one in criteria.filters:
+        if one.field == "project" and isinstance(one.value, str):
+            filters.append(structs.replace(one, value=find_project_id(db, one.value) or one.value))
+        elif one.field == "project" and isinstance(one.value, list):
+            names = [find_project_id(db, str(value)) or value for value in one.value]
+            filters.append(structs.replace(one, value=names))
+        else:
+            filters.append(one)
+    return replace(criteria, project=project, filters=filters)
+
+
 def build_filter(
     criteria: Criteria, chunking: int, visibility: Visibility, id_query: str | None = None
 ) -> ChunkFilter:  # fmt: skip
@@ -149,7 +170,7 @@ def build_filter(
     for number, one in enumerate(criteria.filters):
         conditions.append(_filter_condition(one, f"filter{number}", params))
     is_narrow = bool(conditions or id_query)
-    project = None if criteria.project is None else project_params(criteria.project)
+    project = None if criteria.project is None else {"project_id": criteria.project}
     if project is not None:
         conditions.append(f"chunks.project IN {PROJECT_NUMBERS}")
         params |= project

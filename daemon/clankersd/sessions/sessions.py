@@ -11,8 +11,6 @@ from clankers_protocol.sessions import (
     Message,
     MessageList,
     MessagePage,
-    Project,
-    ProjectList,
     Session,
     SessionCompactions,
     SessionCounts,
@@ -33,7 +31,7 @@ from clankersd.clock import to_ms
 from clankersd.db import Db, Notification
 from clankersd.db.ids import resolve_id
 from clankersd.db.paging import decode_cursor, encode_cursor, fetch_page, fit_reply, take_page
-from clankersd.projects import IN_PROJECT, project_params
+from clankersd.projects import IN_PROJECT, PROJECT_LABEL, find_project_id
 from clankersd.wire.rpc import handles
 
 if TYPE_CHECKING:
@@ -47,8 +45,11 @@ MESSAGE_COLUMNS = """
 """
 """The columns of a Message, qualified where `sessions` has a column of the same name."""
 
-_SELECT_SESSION = """
-    SELECT id, title, project_id, project_path, project_name, model, provider, source, status,
+_SELECT_SESSION = f"""
+    SELECT id, title, project_id, project_path,
+           coalesce(
+               (SELECT {PROJECT_LABEL} FROM projects WHERE projects.id = project_id), project_name
+           ) AS project_name, model, provider, source, status,
            prompt_tokens, completion_tokens, cost, message_count, tool_call_count, permission_mode,
            created_at, updated_at, ended_at, summary, user_prompt, context_json, chat_id, metadata
     FROM sessions
@@ -81,12 +82,6 @@ _TIMELINE = """
     )
     WHERE (created_at, rank, id) > (:at, :rank, :after)
     ORDER BY created_at, rank, id LIMIT :limit
-"""
-_PROJECTS = """
-    SELECT projects.id, path, name, count(sessions.id) AS sessions, projects.created_at,
-           max(sessions.updated_at) AS last_session_at
-    FROM projects LEFT JOIN sessions ON sessions.project_id = projects.id
-    GROUP BY projects.id ORDER BY last_session_at DESC NULLS LAST, path LIMIT :limit
 """
 _TIMELINE_KINDS: dict[str, tuple[str, type[msgspec.Struct]]] = {
     "message": (_SELECT_MESSAGE, Message),
@@ -126,7 +121,8 @@ async def list_sessions(daemon: "Daemon", request: SessionList) -> SessionPage:
 
     def page(db: Db) -> SessionPage:
         sql = f"{_SELECT_SESSION} WHERE {conditions} ORDER BY created_at DESC, id DESC LIMIT :limit"
-        rows = fetch_page(db, sql, params)
+        project_id = request.project and find_project_id(db, request.project)
+        rows = fetch_page(db, sql, params | {"project_id": project_id})
         shown = fit_reply(rows[: request.limit])
         sessions = [_session(row, _counts(db, row["id"])) for row in shown]
         return SessionPage(sessions, _next_cursor(rows, len(shown)))
@@ -150,13 +146,20 @@ async def delete(daemon: "Daemon", session_id: str, dry_run: bool, what: str = "
 
     def remove(db: Db) -> tuple[dict[str, Any], SessionCounts]:
         row, counts = count(db)
-        db.execute("DELETE FROM sessions WHERE id = :id", {"id": session_id})
-        facts = {"chatId": row["chat_id"], "projectPath": row["project_path"], "projectId": row["project_id"]}
-        db.after_commit(Notification("session", "deleted", session_id, {"sessionId": session_id, **facts}))
+        erase_session(db, session_id)
         return row, counts
 
     _, counts = await (daemon.store.read(count) if dry_run else daemon.store.write(remove))
     return Deleted(session_id, counts, dry_run)
+
+
+def erase_session(db: Db, session_id: str) -> None:
+    """Delete a session that exists, with all its rows, and notify subscribers."""
+    columns = 'chat_id AS "chatId", project_path AS "projectPath", project_id AS "projectId"'
+    facts = db.fetch_one(f"SELECT {columns} FROM sessions WHERE id = :id", {"id": session_id})
+    assert facts
+    db.execute("DELETE FROM sessions WHERE id = :id", {"id": session_id})
+    db.after_commit(Notification("session", "deleted", session_id, {"sessionId": session_id, **facts}))
 
 
 @handles(MessageList)
@@ -240,14 +243,9 @@ async def timeline(daemon: "Daemon", request: SessionTimeline) -> Timeline:
     return await daemon.store.read(page)
 
 
-@handles(ProjectList)
-async def list_projects(daemon: "Daemon", request: ProjectList) -> list[Project]:
-    return await daemon.store.read(lambda db: [Project(**row) for row in db.fetch(_PROJECTS, {"limit": request.limit})])
-
-
 def _session_filters(request: SessionList) -> tuple[str, dict[str, Any]]:
     params: dict[str, Any] = {
-        **project_params(request.project),
+        "project": request.project,
         "source": request.source,
         "status": request.status,
         "since": to_ms(request.since),

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from clankers_protocol.sessions import Statistics, Stats, ToolUsage, Totals, Usage
 from clankersd.clock import to_ms
 from clankersd.db import Db
-from clankersd.projects import IN_PROJECT, project_params
+from clankersd.projects import IN_PROJECT, find_project_id
 from clankersd.wire.rpc import handles
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _SELECTED_SESSIONS = f"""
     selected AS (
         SELECT * FROM sessions
-        WHERE (:project IS NULL OR {IN_PROJECT})
+        WHERE (:every_project OR {IN_PROJECT})
           AND (:since IS NULL OR created_at >= :since) AND (:until IS NULL OR created_at < :until)
     )
 """
@@ -52,6 +52,10 @@ _USAGE = f"""
 """
 _MOST_TOKENS_FIRST = "sum(usage.prompt_tokens) + sum(usage.completion_tokens) DESC, sum(usage.messages) DESC, 1"
 
+_PROJECT = """coalesce(
+    (SELECT path FROM projects WHERE projects.id = selected.project_id), selected.project_path, selected.project_name
+)"""
+
 _TOTALS = f"""
     WITH {_SELECTED_SESSIONS}
     SELECT (SELECT count(*) FROM selected) AS sessions,
@@ -73,8 +77,10 @@ _TOOLS = f"""
 
 @handles(Stats)
 async def stats(daemon: "Daemon", request: Stats) -> Statistics:
+    project = request.project
     params: dict[str, Any] = {
-        **project_params(request.project),
+        "every_project": project is None,
+        "project_id": project and await daemon.store.read(lambda db: find_project_id(db, project)),
         "since": to_ms(request.since),
         "until": to_ms(request.until),
         "limit": request.limit,
@@ -88,7 +94,7 @@ async def stats(daemon: "Daemon", request: Stats) -> Statistics:
     total = await usage("NULL")
     return Statistics(
         totals=await daemon.store.read(lambda db: _totals(db, params, total)),
-        by_project=await usage("coalesce(selected.project_path, selected.project_name)"),
+        by_project=await usage(_PROJECT),
         by_model=await usage("usage.model"),
         by_source=await usage("selected.source"),
         by_day=await usage("usage.day", "1 DESC"),

@@ -1,5 +1,6 @@
 """Threads: sessions that belong to a chat, created and read by clients, with their messages."""
 
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,12 +26,12 @@ from clankers_protocol.threads import (
 from clankersd import clock
 from clankersd.capture.apply import apply_event, clear_session, prepare_event, store_event
 from clankersd.capture.events import MessageReported, SessionReported
-from clankersd.db import Db
+from clankersd.db import Db, Store
 from clankersd.db.ids import resolve_id
 from clankersd.db.paging import decode_cursor, encode_cursor, fetch_page, fit_reply
-from clankersd.projects import IN_PROJECT, project_params
+from clankersd.projects import IN_PROJECT, find_project_id, require_project_id
 from clankersd.search.engine import Page, SearchPlan
-from clankersd.search.filters import NO_MEMORIES, Criteria
+from clankersd.search.filters import NO_MEMORIES, Criteria, resolve_projects
 from clankersd.search.limiter import takes_search_turn
 from clankersd.search.rows import CHUNK_ROWS
 from clankersd.sessions import sessions
@@ -55,11 +56,15 @@ _SELECT_MESSAGES = f"""
 
 @handles(ThreadCreate)
 async def create(daemon: "Daemon", request: ThreadCreate) -> Thread:
+    project = request.project
+    if project is not None and not project.startswith("/"):
+        name = project
+        project = await daemon.store.read(lambda db: _path_of(db, name))
     event = SessionEvent(
         id=request.id or clock.new_id(),
         chat_id=request.chat_id,
         title=request.title,
-        project_path=request.project,
+        project_path=project,
         metadata=request.metadata,
         created_at=request.created_at,  # without one, the time of a placeholder's first message stays
     )
@@ -73,6 +78,12 @@ async def create(daemon: "Daemon", request: ThreadCreate) -> Thread:
     return await daemon.store.read(lambda db: _get(db, event.id))
 
 
+def _path_of(db: Db, project: str) -> str:
+    """Return the folder of a project given by its name or id; raises NotFound or Conflict."""
+    params = {"id": require_project_id(db, project)}
+    return str(db.value("SELECT path FROM projects WHERE id = :id", params))
+
+
 @handles(ThreadGet)
 async def get(daemon: "Daemon", request: ThreadGet) -> Thread:
     return await daemon.store.read(lambda db: _get(db, resolve_id(db, request.id, "sessions", "thread")))
@@ -80,7 +91,7 @@ async def get(daemon: "Daemon", request: ThreadGet) -> Thread:
 
 @handles(ThreadList)
 async def list_threads(daemon: "Daemon", request: ThreadList) -> ThreadPage:
-    params: dict[str, Any] = {"chat_id": request.chat_id, "limit": request.limit + 1, **project_params(request.project)}
+    params: dict[str, Any] = {"chat_id": request.chat_id, "limit": request.limit + 1}
     conditions = ["1"]
     if request.chat_id is not None:
         conditions.append("chat_id = :chat_id")
@@ -90,7 +101,12 @@ async def list_threads(daemon: "Daemon", request: ThreadList) -> ThreadPage:
         conditions.append("(updated_at, id) < (:at, :before)")
         params["at"], params["before"] = decode_cursor(request.cursor, int, str)
     sql = f"{_SELECT_THREAD} WHERE {' AND '.join(conditions)} ORDER BY updated_at DESC, id DESC LIMIT :limit"
-    rows = await daemon.store.read(lambda db: fetch_page(db, sql, params))
+
+    def fetch(db: Db) -> list[dict[str, Any]]:
+        project_id = request.project and find_project_id(db, request.project)
+        return fetch_page(db, sql, params | {"project_id": project_id})
+
+    rows = await daemon.store.read(fetch)
     shown = fit_reply(rows[: request.limit])
     more = len(rows) > len(shown)
     cursor = encode_cursor(shown[-1]["updated_at"], shown[-1]["id"]) if more else None
@@ -129,10 +145,10 @@ async def store_message(daemon: "Daemon", request: MessageStore) -> Message:
     )
     await store_event(daemon.store, daemon.index, MessageReported(event))
     daemon.index.wake()
-    stored = await _fetch(daemon, [event.id])
+    stored = await _fetch(daemon.store, [event.id])
     if event.id not in stored:  # nothing of the thread is captured
         raise Conflict(f"the message was not stored: the project of thread {request.thread_id} opted out of capture")
-    return stored[event.id][0]
+    return stored[event.id].message
 
 
 @handles(MessageSearch)
@@ -146,6 +162,9 @@ async def search_messages(daemon: "Daemon", request: MessageSearch) -> FoundMess
         since=request.since,
         until=request.until,
     )
+    if request.project is not None:
+        given = criteria
+        criteria = await daemon.store.read(lambda db: resolve_projects(db, given))
     chunk_filter = engine.build_filter(criteria, NO_MEMORIES).restrict("chunks.message_id IS NOT NULL")
     if request.role is not None:
         chunk_filter = chunk_filter.restrict("chunks.role = :role", role=request.role)
@@ -161,14 +180,15 @@ async def search_messages(daemon: "Daemon", request: MessageSearch) -> FoundMess
         group_of=lambda row: row.message_id,
     )
     outcome = await engine.run(plan)
-    stored = await _fetch(daemon, [str(candidate.row.message_id) for candidate in outcome.candidates])
+    stored = await _fetch(daemon.store, [str(candidate.row.message_id) for candidate in outcome.candidates])
     found = []
     for candidate in outcome.candidates:
         if candidate.row.message_id in stored:
-            message, place = stored[candidate.row.message_id]
-            found.append(ScoredMessage(message, round(candidate.score, 6), outcome.snippet(candidate), **place))
+            match = stored[candidate.row.message_id]
+            score, snippet = round(candidate.score, 6), outcome.snippet(candidate)
+            found.append(ScoredMessage(match.message, score, snippet, match.chat_id, match.project_path))
     found = found[: len(fit_reply([{"text": one.message.text_content} for one in found]))]
-    return FoundMessages(found, outcome.mode, outcome.pending, outcome.degraded, outcome.took_ms)
+    return FoundMessages(found, outcome.mode, outcome.pending, outcome.degraded, outcome.took_ms, outcome.weak)
 
 
 def _check_is_new(db: Db, thread_id: str) -> None:
@@ -185,12 +205,20 @@ def _get(db: Db, thread_id: str) -> Thread:
     return sessions.from_row(Thread, row)
 
 
-async def _fetch(daemon: "Daemon", ids: list[str]) -> dict[str, tuple[Message, dict[str, Any]]]:
-    """Fetch messages by id, each with the chat and project it belongs to."""
+@dataclass(frozen=True)
+class _ThreadMessage:
+    """A message with the chat and project of its thread."""
+
+    message: Message
+    chat_id: str | None
+    project_path: str | None
+
+
+async def _fetch(store: Store, ids: list[str]) -> dict[str, _ThreadMessage]:
+    """Fetch messages by id."""
     params = {"ids": msgspec.json.encode(ids).decode()}
-    rows = await daemon.store.read(lambda db: db.fetch(_SELECT_MESSAGES, params))
     messages = {}
-    for row in rows:
-        origin = {name: row.pop(name) for name in ("chat_id", "project_path")}
-        messages[row["id"]] = sessions.from_row(Message, row), origin
+    for row in await store.read(lambda db: db.fetch(_SELECT_MESSAGES, params)):
+        chat_id, project_path = row.pop("chat_id"), row.pop("project_path")
+        messages[row["id"]] = _ThreadMessage(sessions.from_row(Message, row), chat_id, project_path)
     return messages

@@ -1,18 +1,17 @@
 """`search`: the search engine over all sources, with the columns, visibility and scores of each feature."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, get_args
 
-from clankers_protocol.search import Hit, Ref, Search, SearchResult
+from clankers_protocol.search import Hit, Ref, Search, SearchResult, Source
 from clankersd import clock
 from clankersd.db import Store
-from clankersd.memories.filters import memory_visibility
-from clankersd.memories.scopes import allowed_scopes, scopes_without_project
+from clankersd.memories.filters import memory_visibility, state_condition
+from clankersd.memories.scopes import allowed_scopes, needs_lookup, scopes_without_project
 from clankersd.memories.scoring import MEMORY_COLUMNS, MEMORY_JOIN, MemoryChunkRow, ScoreWeights, weigh_memory
-from clankersd.memories.store import AS_OF, CURRENT
-from clankersd.search.engine import Page, SearchOutcome, SearchPlan
-from clankersd.search.filters import Criteria, Visibility
+from clankersd.search.engine import Page, SearchEngine, SearchOutcome, SearchPlan
+from clankersd.search.filters import NO_MEMORIES, ChunkFilter, Criteria, Visibility, resolve_projects
 from clankersd.search.limiter import takes_search_turn
 from clankersd.search.ranking import Candidate
 from clankersd.search.rows import RowQuery
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from clankersd.app import Daemon
 
 _COLUMNS = f"""
-    {MEMORY_COLUMNS},
+    {MEMORY_COLUMNS}, memories.category AS memory_category,
     files.path, sessions.title AS session_title, coalesce(sessions.project_path, projects.path) AS project_path,
     own.parent_id, own.document_id, documents.title AS document_title, documents.source AS document_source,
     parent.content AS parent_text, coalesce(parent.start_line, own.start_line) AS document_start_line,
@@ -44,6 +43,7 @@ _JOINS = f"""
 class HitRow(MemoryChunkRow):
     """A chunk with the memory, file, session or document that it belongs to."""
 
+    memory_category: str | None
     path: str | None
     session_title: str | None
     project_path: str | None
@@ -69,7 +69,15 @@ async def search(daemon: "Daemon", request: Search) -> SearchResult:
         project=request.project,
         filters=request.filters or (),
     )
-    chunk_filter = engine.build_filter(criteria, await _visibility(daemon.store, request, now))
+    if request.project or request.filters:
+        given = criteria
+        criteria = await daemon.store.read(lambda db: resolve_projects(db, given))
+    visible = await _visibility(daemon.store, request, now)
+    if request.scopes is None and request.project and not request.session_id:
+        # The project names the caller, whose memories are global as well; it narrows everything else.
+        chunk_filter = _filter_for_caller(engine, criteria, visible)
+    else:
+        chunk_filter = engine.build_filter(criteria, visible)
     plan = SearchPlan(
         query=request.query,
         filter=chunk_filter,
@@ -91,17 +99,30 @@ async def search(daemon: "Daemon", request: Search) -> SearchResult:
         degraded=outcome.degraded,
         took_ms=outcome.took_ms,
         cursor=outcome.cursor,
+        weak=outcome.weak,
     )
+
+
+def _filter_for_caller(engine: SearchEngine, criteria: Criteria, visible: Visibility) -> ChunkFilter:
+    """Build a filter on the memories that a caller may see, and on other texts of its project."""
+    sources = criteria.sources or get_args(Source)
+    others = [source for source in sources if source != "memories"]
+    of_project = engine.build_filter(replace(criteria, sources=others), NO_MEMORIES)
+    if "memories" not in sources:
+        return of_project
+    of_caller = engine.build_filter(replace(criteria, sources=["memories"], project=None), visible)
+    return of_caller.union(of_project) if others else of_caller
 
 
 async def _visibility(store: Store, request: Search, now: int) -> Visibility:
     """Return which memories the request may find; only a project's scope has to be looked up."""
-    if request.scopes is None and request.project:
+    if needs_lookup(request):
         permitted = await store.read(lambda db: allowed_scopes(db, request))
     else:
         permitted = scopes_without_project(request)
-    as_of = clock.to_ms(request.as_of)
-    return memory_visibility(permitted, AS_OF if as_of else CURRENT, {"as_of": as_of, "now": now})
+    params: dict[str, Any] = {"now": now}
+    condition = state_condition([], clock.to_ms(request.as_of), clock.to_ms(request.valid_at), params)
+    return memory_visibility(permitted, condition, params)
 
 
 def _hit(outcome: SearchOutcome[HitRow], candidate: Candidate[HitRow], *, explain: bool) -> Hit:
@@ -115,6 +136,7 @@ def _hit(outcome: SearchOutcome[HitRow], candidate: Candidate[HitRow], *, explai
         role=row.role,
         path=row.path,
         memory_id=row.memory_id,
+        memory_category=row.memory_category,
         project_path=row.project_path,
         document_id=row.document_id,
         document_title=row.document_title,

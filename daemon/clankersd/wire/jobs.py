@@ -147,10 +147,14 @@ class Jobs:
             raise
         return running
 
+    def is_running(self, kind: str) -> bool:
+        """Tell whether a job of this kind runs."""
+        jobs = [running.job for running in self._running.values()]  # an ended job may still be listed for a moment
+        return any(job.kind == kind and job.state == "running" for job in jobs)
+
     def ensure_not_running(self, kind: str) -> None:
         """Raise Conflict while a job of this kind runs."""
-        jobs = [running.job for running in self._running.values()]  # an ended job may still be listed for a moment
-        if any(job.kind == kind and job.state == "running" for job in jobs):
+        if self.is_running(kind):
             raise Conflict(f"a {kind} is running already: see clankers-ctl jobs")
 
     async def find(self, job_id: str) -> Job:

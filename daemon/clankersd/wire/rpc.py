@@ -1,6 +1,7 @@
 """JSON-RPC: dispatch of requests to handlers, and encoding of replies. The only user of jsonrpcserver."""
 
 import secrets
+import time
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -10,10 +11,13 @@ import structlog
 
 import clankersd.wire.jsonschema_stub  # noqa: F401  # isort: skip  # before the next line
 from jsonrpcserver import Error, Success
-from jsonrpcserver.async_dispatcher import call
+from jsonrpcserver.async_dispatcher import call as call_method
 from jsonrpcserver.dispatcher import to_response
 from jsonrpcserver.request import Request
 from jsonrpcserver.response import to_serializable
+from jsonrpcserver.result import ErrorResult
+from jsonrpcserver.sentinels import NODATA
+from oslash.either import Left
 
 from clankers_protocol.errors import (
     InternalError,
@@ -22,9 +26,11 @@ from clankers_protocol.errors import (
     MethodNotFound,
     ParseError,
     RpcError,
+    error_from,
 )
 from clankers_protocol.events import Envelope
-from clankers_protocol.wire import Method
+from clankers_protocol.wire import Method, result_type
+from clankersd.metrics import metrics, request_parts, timed_part
 from clankersd.wire import large_json
 from clankersd.wire.large_json import MAX_DEPTH
 from clankersd.wire.preparation import LARGE_REQUEST_BYTES, current_order
@@ -34,6 +40,7 @@ if TYPE_CHECKING:
     from clankersd.wire.connection import ClientConnection
 
 M = TypeVar("M", bound=Method[Any])
+Result = TypeVar("Result")
 Handler = Callable[["Daemon", M], Awaitable[Any]]
 Serve = Callable[["Daemon", Any], Awaitable[Any]]
 
@@ -67,17 +74,32 @@ def handles(method: type[M]) -> Callable[[Handler[M]], Handler[M]]:
 
     def register(handler: Handler[M]) -> Handler[M]:
         async def serve(daemon: "Daemon", params: Any) -> Any:
+            started = time.perf_counter()
+            parts: dict[str, float] = {}
+            request_parts.set(parts)  # each request runs in a task, and so in a context, of its own
+            outcome = "cancelled"
             try:
                 order = current_order.get()
                 if order is not None and order.is_blocked:
-                    await order.wait()
-                return Success(await handler(daemon, _parse(method, params)))
+                    with timed_part("order"):
+                        await order.wait()
+                reply = Success(await handler(daemon, _parse(method, params)))
+                outcome = "ok"
             except RpcError as error:
+                outcome = str(error.code)
                 return _error(error)
             except Exception:
+                outcome = str(InternalError.code)
                 error_id = secrets.token_hex(4)
                 log.exception("method failed", method=method.method, error_id=error_id)
                 return Error(InternalError.code, f"internal error {error_id}: see the daemon's log")
+            else:
+                return reply
+            finally:
+                seconds = time.perf_counter() - started
+                metrics.observe_request(method.method, outcome, seconds)
+                if seconds > daemon.config.slow_request_seconds:
+                    _log_slow(method.method, outcome, seconds, parts)
 
         served[method.method] = serve
         return handler
@@ -131,11 +153,24 @@ async def answer(daemon: "Daemon", request: Any) -> bytes | None:
     # jsonrpcserver's steps for one valid request. Its `async_dispatch` would make another task of each, for batches,
     # which connection.py takes apart.
     one = Request(request["method"], {"params": request.get("params", _MISSING)}, request.get("id"))
-    reply = to_serializable(to_response(one, await call(one, daemon, served[one.method])))
+    reply = to_serializable(to_response(one, await call_method(one, daemon, served[one.method])))
     if "id" in request:
         return msgspec.json.encode(reply)
     _log_failure(reply)
     return None
+
+
+async def call(daemon: "Daemon", request: Method[Result]) -> Result:
+    """Call a method from inside the daemon; the parameters and the result are those of a request on the wire.
+
+    Raises the RpcError that the wire would carry.
+    """
+    outcome = await served[request.method](daemon, msgspec.to_builtins(request))
+    if isinstance(outcome, Left):
+        failure: ErrorResult = outcome._error
+        raise error_from(failure.code, failure.message, None if failure.data is NODATA else failure.data)
+    result = msgspec.json.encode(outcome._value.result)  # a handler may return what is encoded already
+    return cast(Result, msgspec.json.decode(result, type=result_type(type(request))))
 
 
 def error_reply(error: RpcError, reply_id: Any = None) -> bytes:
@@ -190,6 +225,12 @@ def _find_problem(request: Any) -> str | None:
     if not isinstance(request.get("params"), dict | list | None):
         return "params must be an object"
     return None
+
+
+def _log_slow(method: str, outcome: str, seconds: float, parts: dict[str, float]) -> None:
+    metrics.slow_requests += 1
+    rounded = {part: round(spent, 3) for part, spent in parts.items()}
+    log.warning("slow request", method=method, outcome=outcome, seconds=round(seconds, 3), parts=rounded)
 
 
 def _log_failure(reply: Any) -> None:

@@ -22,6 +22,7 @@ from clankers_protocol.subscriptions import (
 from clankers_protocol.wire import Ok
 from clankersd import clock
 from clankersd.db import Db, Notification, Store
+from clankersd.projects import find_folder, find_project_id
 from clankersd.wire.rpc import current_connection, handles
 
 if TYPE_CHECKING:
@@ -83,7 +84,10 @@ class ChangeEvent:
 
 @dataclass
 class Subscription:
-    """One client's interest in events after number `after` whose facts meet the `conditions`."""
+    """One client's interest in events after number `after` whose facts meet the `conditions`.
+
+    The condition `folder` is that of a project that does not exist yet.
+    """
 
     id: str
     connection: "ClientConnection"
@@ -95,6 +99,8 @@ class Subscription:
         if event.kind not in self.kinds or event.number <= self.after:
             return False
         facts = event.facts | {"id": event.id}
+        if "folder" in self.conditions:
+            facts["folder"] = find_folder(facts.get("projectPath") or "").path
         return all(facts.get(name) == value for name, value in self.conditions.items())
 
 
@@ -108,6 +114,10 @@ class Hub:
         self._pending: deque[ChangeEvent] = deque()
         self._published = 0
         self._woken = anyio.Event()
+
+    @property
+    def subscription_count(self) -> int:
+        return len(self._subscriptions)
 
     def publish(self, notification: Notification) -> None:
         """Queue a notification for its subscribers. The store calls this after the commit.
@@ -141,6 +151,12 @@ class Hub:
         if subscription is None or subscription.connection is not connection:
             raise NotFound(f"this connection has no subscription {subscription_id}")
         self._remove(subscription)
+
+    def follow_merge(self, merged: str, kept: str) -> None:
+        """Let subscriptions to a project that was merged follow the project that is left."""
+        for one in self._subscriptions.values():
+            if one.conditions.get("projectId") == merged:
+                one.conditions["projectId"] = kept
 
     def subscriptions_to(self, kind: str) -> list[Subscription]:
         """List the subscriptions to one kind, oldest first."""
@@ -234,7 +250,8 @@ async def subscribe(daemon: "Daemon", request: Subscribe) -> Subscribed:
         if unsupported := set(request.kinds) - set(_KINDS_BY_FILTER[name]):
             raise InvalidParams(f"invalid params: a {min(unsupported)} has no {name} to filter by - at `$.{name}`")
     if project := conditions.pop("project", None):
-        conditions["projectPath" if project.startswith("/") else "projectId"] = project.rstrip("/") or "/"
+        found = await daemon.store.read(lambda db: find_project_id(db, project))
+        conditions |= {"folder": find_folder(project).path} if found is None else {"projectId": found}
     return Subscribed(daemon.hub.subscribe(calling_connection(), frozenset(request.kinds), conditions))
 
 

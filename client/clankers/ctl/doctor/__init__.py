@@ -11,9 +11,10 @@ from clankers.ctl.doctor import files, setup
 from clankers.ctl.formatting import format_duration, plural
 from clankers.ctl.jobs import run_job_or_exit
 from clankers.ctl.output import Column, one_line, print_json, print_table, secho
+from clankers.ctl.text import Text
 from clankers.messages import BadReply, DaemonUnavailable
 from clankers_protocol.admin import DaemonStatus, Diagnosis, DoctorCheck, DoctorRepair, Finding, StatusReport
-from clankers_protocol.capture import CaptureStatus
+from clankers_protocol.capture import CaptureReport, CaptureStatus
 from clankers_protocol.errors import RpcError
 from clankers_protocol.paths import Paths, default_paths
 
@@ -44,17 +45,27 @@ def doctor(ctl: Ctl, repair: bool) -> None:
       clankers-ctl doctor --repair
       clankers-ctl doctor --json | jq '.checks[] | select(.state != "ok")'
     """
+    status, diagnosis = diagnose(ctl, repair=repair)
+    _print_diagnosis(ctl, diagnosis)
+    if status is None:
+        sys.exit(EXIT_NOT_RUNNING)
+    sys.exit(EXIT_PROBLEM if any(check.state == "problem" for check in diagnosis.checks) else 0)
+
+
+def diagnose(ctl: Ctl, *, repair: bool = False) -> tuple[StatusReport | None, Diagnosis]:
+    """Check everything, and with `repair` repair it first; return the status of the daemon, if it answers, as well."""
     status, daemon_finding = _check_daemon(ctl)
     if status is not None:
         paths = daemon_paths(status)
     else:
         default = default_paths()
         paths = Paths(default.data, default.database, ctl.socket or default.socket, default.logs, default.config)
+    report, capture_checks = _check_capture(ctl) if status is not None else (None, [])
     repaired = [*files.tighten_permissions(paths), *files.remove_leftovers(paths)] if repair else []
     checks = [
         daemon_finding,
         *files.check_files(paths, is_running=status is not None),
-        *setup.check_plugins(),
+        *setup.check_plugins(report),
         setup.check_service(),
     ]
     if status is None:
@@ -62,22 +73,24 @@ def doctor(ctl: Ctl, repair: bool) -> None:
     else:
         diagnosis = _diagnose_daemon(ctl, repair)
         repaired += diagnosis.repaired
-        try:
-            checks += setup.check_capture(ctl.call(CaptureStatus()))
-        except RpcError as error:
-            finding = f"Capture cannot be checked: {error.message}"
-            checks.append(Finding("capture", "problem", finding, "clankers-ctl health"))
-        checks += diagnosis.checks
-    _print_diagnosis(ctl, Diagnosis(checks, repaired))
-    if status is None:
-        sys.exit(EXIT_NOT_RUNNING)
-    sys.exit(EXIT_PROBLEM if any(check.state == "problem" for check in checks) else 0)
+        checks += [*capture_checks, *diagnosis.checks]
+    return status, Diagnosis(checks, repaired)
+
+
+def _check_capture(ctl: Ctl) -> tuple[CaptureReport | None, list[Finding]]:
+    """Return what the daemon says about capture, and the findings about it."""
+    try:
+        report = ctl.call(CaptureStatus())
+    except RpcError as error:
+        finding = f"Capture cannot be checked: {error.message}"
+        return None, [Finding("capture", "problem", finding, "clankers-ctl health")]
+    return report, setup.check_capture(report)
 
 
 def _check_daemon(ctl: Ctl) -> tuple[StatusReport | None, Finding]:
     """Return the status of the daemon, if it answers, and a finding about it."""
     try:
-        status = ctl.call(DaemonStatus(), timeout=STATUS_TIMEOUT_SECONDS)
+        status = ctl.call(DaemonStatus(), timeout=STATUS_TIMEOUT_SECONDS, start=False)
     except DaemonUnavailable as error:
         problem, _, advice = str(error).partition(". ")
         return None, Finding("daemon", "problem", f"{problem}.", advice)
@@ -87,7 +100,7 @@ def _check_daemon(ctl: Ctl) -> tuple[StatusReport | None, Finding]:
     our_version = version("clankers")
     running = f"clankersd {status.version} has been running for {format_duration(status.uptime_seconds)}"
     if status.version != our_version:
-        advice = f"restart the daemon: kill {status.pid}; the next hook or `clankersd` starts the new version"
+        advice = "clankers-ctl daemon restart"
         return status, Finding("daemon", "warning", f"{running}, but clankers-ctl is {our_version}.", advice)
     return status, Finding("daemon", "ok", f"{running}, process {status.pid}.")
 
@@ -103,8 +116,6 @@ def _diagnose_daemon(ctl: Ctl, repair: bool) -> Diagnosis:
 
 
 def _print_diagnosis(ctl: Ctl, diagnosis: Diagnosis) -> None:
-    from rich.text import Text  # slow to load
-
     counts = {state: sum(check.state == state for check in diagnosis.checks) for state in COLOURS}
     if ctl.json:
         print_json({"ok": not counts["problem"], "checks": diagnosis.checks, "repaired": diagnosis.repaired})

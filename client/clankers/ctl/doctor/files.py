@@ -109,10 +109,10 @@ def tighten_permissions(paths: Paths) -> list[str]:
 
 def _check_backups(paths: Paths) -> Finding:
     """Check that the newest backup is recent, readable and not empty."""
-    schedule = 'clankers-ctl schedule add "03:00 daily" "Nightly backup" --builtin backup'
+    create = "clankers-ctl backup create; clankers-ctl config show says how often the daemon makes one (backup_hours)"
     backups = sorted(paths.backups.glob("clankers-*.db"), key=lambda path: path.stat().st_mtime)
     if not backups:
-        return Finding("backups", "warning", "There is no backup.", schedule)
+        return Finding("backups", "warning", "There is no backup.", create)
     newest = backups[-1]
     age = max(time.time() - newest.stat().st_mtime, 0)
     finding = f"{newest.name} is {format_duration(age)} old and {format_bytes(_file_bytes(newest))} large"
@@ -123,9 +123,9 @@ def _check_backups(paths: Paths) -> Finding:
         finding = f"The newest backup cannot be used: {newest} ({error})."
         return Finding("backups", "problem", finding, f"rm {newest}")
     if not sessions:
-        return Finding("backups", "warning", f"{finding}, but has no sessions.", schedule)
+        return Finding("backups", "warning", f"{finding}, but has no sessions.", create)
     if age > OLD_BACKUP_SECONDS:
-        return Finding("backups", "warning", f"{finding}.", schedule)
+        return Finding("backups", "warning", f"{finding}.", create)
     return Finding("backups", "ok", f"{finding}, with {plural(sessions, 'session')}.")
 
 
@@ -233,7 +233,7 @@ def _check_rejected_events(paths: Paths) -> Finding:
     folder = paths.spool / "rejected"
     events = list(_spooled_events(folder))
     if not events:
-        return Finding("set aside", "ok", "No events were rejected.")
+        return Finding("rejected events", "ok", "No events were rejected.")
     age = format_duration(max(time.time() - max(modified for modified, _ in events), 0))
     verb = "is" if len(events) == 1 else "are"
     finding = f"{plural(len(events), 'event')} could not be stored and {verb} in {folder}, the newest for {age}."
@@ -241,7 +241,7 @@ def _check_rejected_events(paths: Paths) -> Finding:
         f"see why: clankers-ctl logs --level error; list them: ls {folder}; "
         f"try again: mv {folder}/*.json {paths.spool}/; remove them: rm {folder}/*.json"
     )
-    return Finding("set aside", "problem", finding, advice)
+    return Finding("rejected events", "problem", finding, advice)
 
 
 def _check_lost_events(paths: Paths) -> Finding:

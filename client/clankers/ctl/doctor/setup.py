@@ -5,7 +5,7 @@ import time
 
 import click
 
-from clankers.ctl.formatting import format_duration, plural
+from clankers.ctl.formatting import format_duration, format_time, plural
 from clankers.ctl.plugin import HARNESSES, plugin_status
 from clankers.ctl.service import clankersd_path, unit_file_states
 from clankers.ctl.service_managers import platform_manager
@@ -24,8 +24,15 @@ def check_service() -> Finding:
     except click.ClickException as error:
         return Finding("service", "problem", error.message, "pip install clankers")
     states = {file.state for file in files}
+    if not manager.is_usable():
+        finding = f"{manager.name} does not run services here. Hooks and clankers-ctl start the daemon."
+        if states == {"missing"}:
+            return Finding("service", "ok", finding)
+        return Finding(
+            "service", "warning", f"{finding} The installed service never runs.", "clankers-ctl service uninstall"
+        )
     if states == {"missing"}:
-        return Finding("service", "ok", "No service is installed. The first hook starts the daemon.")
+        return Finding("service", "ok", "No service is installed. Hooks and clankers-ctl start the daemon.")
     if states != {"current"}:
         finding = f"The {manager.name} service was installed by another version or for other paths."
         return Finding("service", "warning", finding, "clankers-ctl service install")
@@ -35,17 +42,21 @@ def check_service() -> Finding:
     return Finding("service", "ok", f"{manager.name} starts the daemon on demand.")
 
 
-def check_plugins() -> list[Finding]:
-    """Check that each harness in use has an up-to-date plugin."""
-    return [_check_plugin(name) for name in HARNESSES]
+def check_plugins(report: CaptureReport | None) -> list[Finding]:
+    """Check that each harness in use has an up-to-date plugin whose hooks run; `report` says which events arrived."""
+    return [_check_plugin(name, report) for name in HARNESSES]
 
 
-def _check_plugin(name: str) -> Finding:
+def _check_plugin(name: str, report: CaptureReport | None) -> Finding:
     check, install = f"plugin {name}", f"clankers-ctl plugin install {name}"
     harness = HARNESSES[name]()
-    state = plugin_status(harness).state
+    status = plugin_status(harness, report)
+    state = status.state
     if state == "installed":
-        return Finding(check, "ok", "The plugin is installed and up to date.")
+        finding = f"The plugin is installed and up to date; {status.explanation}."
+        if status.hooks == "silent":
+            return Finding(check, "problem", finding, f"{install}; clankers-ctl capture status")
+        return Finding(check, "ok", finding)
     if state != "not installed":
         return Finding(check, "problem", f"The plugin is {state.partition(':')[0]}.", install)
     if harness.home.exists():
@@ -55,8 +66,13 @@ def _check_plugin(name: str) -> Finding:
 
 
 def check_capture(report: CaptureReport) -> list[Finding]:
-    """Check capture of each harness that has ever sent an event or is in use."""
-    return [
+    """Check that capture is not paused, and each harness that has ever sent an event or is in use."""
+    paused = []
+    for pause in report.paused:
+        place = f" in {pause.project}" if pause.project else ""
+        until = f" until {format_time(pause.until)}" if pause.until else ""
+        paused.append(Finding("capture", "warning", f"Capture is paused{place}{until}.", "clankers-ctl capture resume"))
+    return paused + [
         _check_harness_capture(harness)
         for harness in report.harnesses
         if harness.last_event_at is not None or harness.last_activity_at is not None
@@ -65,7 +81,7 @@ def check_capture(report: CaptureReport) -> list[Finding]:
 
 def _check_harness_capture(harness: HarnessCapture) -> Finding:
     check = f"capture {harness.harness}"
-    if harness.state == "dead" or (harness.state == "never" and harness.last_activity_at):
+    if harness.state == "dead" or (harness.state == "never" and ": " in harness.explanation):
         finding, _, advice = harness.explanation.rpartition(": ")
         return Finding(check, "warning", f"{finding}.", advice)
     now = time.time() * 1000

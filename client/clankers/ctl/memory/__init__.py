@@ -2,26 +2,55 @@
 
 import click
 
-from clankers.ctl.memory.browse import context, history, list_, related, search, show, stats
-from clankers.ctl.memory.change import add, extract, forget, maintain, pin, restore, unpin
-from clankers.ctl.memory.edit import edit
-from clankers.ctl.memory.graph import graph
-from clankers.ctl.memory.transfer import export, import_
+from clankers.ctl.lazy import LazyGroup
+
+COMMANDS = {
+    "add": ("clankers.ctl.memory.change:add", "Add a memory."),
+    "list": ("clankers.ctl.memory.browse:list_", "List memories, newest first."),
+    "search": ("clankers.ctl.memory.browse:search", "Search memories by keyword and meaning."),
+    "show": ("clankers.ctl.memory.browse:show", "Show all fields of a memory in any state."),
+    "edit": ("clankers.ctl.memory.edit:edit", "Edit a memory in $VISUAL or $EDITOR."),
+    "forget": ("clankers.ctl.memory.change:forget", "Forget memories by id, or all that match the filters."),
+    "restore": ("clankers.ctl.memory.change:restore", "Restore forgotten or archived memories."),
+    "pin": ("clankers.ctl.memory.change:pin", "Pin memories, so that they never fade."),
+    "unpin": ("clankers.ctl.memory.change:unpin", "Unpin memories, so that they fade again."),
+    "reinforce": (
+        "clankers.ctl.memory.strength:reinforce",
+        "Reinforce memories: raise their salience, so that they fade later.",
+    ),
+    "deemphasize": (
+        "clankers.ctl.memory.strength:deemphasize",
+        "Lower the salience of memories, so that they are recalled less.",
+    ),
+    "promote": (
+        "clankers.ctl.memory.strength:promote",
+        "Promote a memory to a wider tier and, with --scope, to another scope.",
+    ),
+    "history": ("clankers.ctl.memory.browse:history", "Show the versions of a memory and the log of its changes."),
+    "related": ("clankers.ctl.memory.browse:related", "List memories related to a memory."),
+    "graph": ("clankers.ctl.memory.graph:graph", "Show the graph around a memory or an entity."),
+    "context": (
+        "clankers.ctl.memory.browse:context",
+        "Print the memories that an agent is given with a prompt, exactly as it is...",
+    ),
+    "extract": ("clankers.ctl.memory.change:extract", "Extract memories from a captured session."),
+    "summarize": (
+        "clankers.ctl.memory.strength:summarize",
+        "Summarise a session with the configured chat model, and store the summary in...",
+    ),
+    "maintain": ("clankers.ctl.memory.change:maintain", "Run memory maintenance now."),
+    "stats": ("clankers.ctl.memory.browse:stats", "Count memories by state, sector, tier, category and scope."),
+    "export": ("clankers.ctl.memory.transfer:export", "Export all memories to a file."),
+    "import": ("clankers.ctl.memory.transfer:import_", "Import memories from a file."),
+}
 
 
-class MemoryGroup(click.Group):
-    """Command group that lists its commands in the order in which they were added, not alphabetically."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
-
-
-@click.group(cls=MemoryGroup)
+@click.group(cls=LazyGroup, lazy=COMMANDS)
 def memory() -> None:
     """List, search, add, edit and forget memories.
 
-    All scopes are included unless --scope or --project is given. An id can be shortened to its first 8 or more
-    characters, as long as it is unique.
+    All scopes are included unless --scope or --project is given. An id can be shortened to its first or last 8
+    characters, or more if that is ambiguous.
 
     \b
     Examples:
@@ -31,26 +60,3 @@ def memory() -> None:
       clankers-ctl memory edit 0199c5a2-1b3c
       clankers-ctl memory forget 0199c5a2-1b3c
     """
-
-
-for command in (
-    add,
-    list_,
-    search,
-    show,
-    edit,
-    forget,
-    restore,
-    pin,
-    unpin,
-    history,
-    related,
-    graph,
-    context,
-    extract,
-    maintain,
-    stats,
-    export,
-    import_,
-):
-    memory.add_command(command)

@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import click
 
 from clankers.ctl.command import Ctl, common_options, normalize_project
 from clankers.ctl.formatting import format_duration, format_time, plural
+from clankers.ctl.ids import short_ids
 from clankers.ctl.memory.display import (
     count_entities,
     count_memories,
@@ -15,7 +16,6 @@ from clankers.ctl.memory.display import (
     print_memories,
     print_memory,
     scope_name,
-    short_ids,
     summary_line,
     validity,
 )
@@ -29,12 +29,14 @@ from clankers.ctl.memory.options import (
     project_option,
     query_option,
     scope_option,
+    valid_at_option,
 )
 from clankers.ctl.output import (
     Column,
     bar,
     console,
     echo,
+    note,
     one_line,
     plain,
     print_facts,
@@ -42,7 +44,8 @@ from clankers.ctl.output import (
     print_table,
     secho,
 )
-from clankers.ctl.search import MODE_NAMES, highlight, print_score_components
+from clankers.ctl.search import MODE_NAMES, NOTHING_CLOSE, highlight, print_score_components
+from clankers.ctl.text import Text
 from clankers.ctl.transcript import MAX_TEXT_WIDTH
 from clankers_protocol.memories import (
     Memory,
@@ -59,10 +62,8 @@ from clankers_protocol.memories import (
     MemoryStatsOf,
     State,
 )
+from clankers_protocol.projects import ProjectList
 from clankers_protocol.search import Mode
-
-if TYPE_CHECKING:
-    from rich.text import Text
 
 Sort = Literal["created", "updated", "salience", "importance", "accessed"]
 PAGE_SIZE = 100
@@ -74,6 +75,7 @@ PAGE_SIZE = 100
 @filter_options
 @include_option
 @as_of_option
+@valid_at_option
 @click.option("--sort", type=click.Choice(get_args(Sort)), default="created", show_default=True, help="Sort order.")
 @click.option(
     "--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Maximum number of memories."
@@ -81,7 +83,14 @@ PAGE_SIZE = 100
 @click.option("--all", "everything", is_flag=True, help="List all matching memories, ignoring --limit.")
 @common_options
 def list_(
-    ctl: Ctl, include: list[State], as_of: int | None, sort: Sort, limit: int, everything: bool, **filters: Any
+    ctl: Ctl,
+    include: list[State],
+    as_of: int | None,
+    valid_at: int | None,
+    sort: Sort,
+    limit: int,
+    everything: bool,
+    **filters: Any,
 ) -> None:
     """List memories, newest first.
 
@@ -93,9 +102,12 @@ def list_(
       clankers-ctl memory list --sort salience --limit 50
       clankers-ctl memory list --include deleted --include archived
       clankers-ctl memory list --as-of 2025-01-31 --all --json
+      clankers-ctl memory list --valid-at 2025-01-31
     """
     fields = filter_fields(ctl, filters)
-    request = MemoryList(**fields, include=include, as_of=as_of, sort=sort, limit=PAGE_SIZE if everything else limit)
+    request = MemoryList(
+        **fields, include=include, as_of=as_of, valid_at=valid_at, sort=sort, limit=PAGE_SIZE if everything else limit
+    )
     if everything:
         page = MemoryPage([memory for page in ctl.pages(request) for memory in page.memories])
     else:
@@ -105,7 +117,7 @@ def list_(
     elif not page.memories:
         echo("No memories.", err=True)
     else:
-        print_memories(page.memories)
+        print_memories(ctl, page.memories)
         if page.cursor:
             echo("There are more memories: use --limit N or --all.", err=True)
 
@@ -115,6 +127,7 @@ def list_(
 @filter_options
 @include_option
 @as_of_option
+@valid_at_option
 @click.option("--limit", type=click.IntRange(1, 100), default=10, show_default=True, help="Maximum number of hits.")
 @click.option(
     "--mode",
@@ -131,6 +144,7 @@ def search(
     words: tuple[str, ...],
     include: list[State],
     as_of: int | None,
+    valid_at: int | None,
     limit: int,
     mode: Mode,
     min_score: float,
@@ -151,6 +165,7 @@ def search(
         query=" ".join(words),
         include=include,
         as_of=as_of,
+        valid_at=valid_at,
         limit=limit,
         mode=mode,
         min_score=min_score,
@@ -161,12 +176,15 @@ def search(
     if ctl.json:
         print_json(result)
     else:
-        _print_search_result(result, request)
+        _print_search_result(ctl, result, request)
 
 
-def _print_search_result(result: MemoryHits, request: MemorySearch) -> None:
+def _print_search_result(ctl: Ctl, result: MemoryHits, request: MemorySearch) -> None:
     if result.hits:
-        ids = short_ids([hit.memory for hit in result.hits])
+        ids = short_ids(ctl, "memory", [hit.memory.id for hit in result.hits])
+        if result.weak:
+            echo(NOTHING_CLOSE)
+            echo()
         _print_hits(result.hits, ids)
         if request.explain:
             scores = [
@@ -186,8 +204,6 @@ def _print_search_result(result: MemoryHits, request: MemorySearch) -> None:
 
 
 def _print_hits(hits: Sequence[MemoryHit], ids: Sequence[str]) -> None:
-    from rich.text import Text  # slow to load
-
     out = console()
     width = min(out.width, MAX_TEXT_WIDTH) if out.is_terminal else out.width
     margin = len(str(len(hits))) + 2
@@ -203,10 +219,8 @@ def _print_hits(hits: Sequence[MemoryHit], ids: Sequence[str]) -> None:
         _print_numbered(f"{number}.".ljust(margin), [heading, highlight(hit.snippet, out)], width)
 
 
-def _print_numbered(number: str, blocks: Sequence["Text"], width: int) -> None:
+def _print_numbered(number: str, blocks: Sequence[Text], width: int) -> None:
     """Print blocks of text with a hanging indent below a number."""
-    from rich.text import Text  # slow to load
-
     out = console()
     lead = Text(number, "dim")
     for block in blocks:
@@ -219,8 +233,9 @@ def _print_numbered(number: str, blocks: Sequence["Text"], width: int) -> None:
 @click.command()
 @id_argument
 @as_of_option
+@valid_at_option
 @common_options
-def show(ctl: Ctl, id: str, as_of: int | None) -> None:  # noqa: A002  # the name on the command line
+def show(ctl: Ctl, id: str, as_of: int | None = None, valid_at: int | None = None) -> None:  # noqa: A002  # the name on the command line
     """Show all fields of a memory in any state.
 
     \b
@@ -228,7 +243,7 @@ def show(ctl: Ctl, id: str, as_of: int | None) -> None:  # noqa: A002  # the nam
       clankers-ctl memory show 0199c5a2-1b3c
       clankers-ctl memory show 0199c5a2-1b3c --as-of 3d
     """
-    memory = ctl.call(MemoryGet(id=id, as_of=as_of, scopes=ALL_SCOPES))
+    memory = ctl.call(MemoryGet(id=id, as_of=as_of, valid_at=valid_at, scopes=ALL_SCOPES))
     if ctl.json:
         print_json(memory)
     else:
@@ -251,18 +266,17 @@ def history(ctl: Ctl, id: str, full: bool) -> None:  # noqa: A002  # the name on
     if ctl.json:
         print_json(result)
         return
-    _print_versions(result.versions)
+    _print_versions(ctl, result.versions)
     if result.log:
         echo()
-        print_change_log(result.log, full)
+        print_change_log(ctl, result.log, full)
 
 
-def _print_versions(versions: Sequence[Memory]) -> None:
-    from rich.text import Text  # slow to load
-
+def _print_versions(ctl: Ctl, versions: Sequence[Memory]) -> None:
     out = console()
     width = min(out.width, MAX_TEXT_WIDTH) if out.is_terminal else out.width
-    for number, (shown_id, memory) in enumerate(zip(short_ids(versions), versions, strict=True), 1):
+    ids = short_ids(ctl, "memory", [memory.id for memory in versions])
+    for number, (shown_id, memory) in enumerate(zip(ids, versions, strict=True), 1):
         facts = f"  {one_line(shown_id)}  {memory.state}, valid {validity(memory)}"
         out.print(Text(f"{number}.", "bold").append(facts, "dim"), width=width)
         for line in Text(plain(memory.content.strip("\n"))).wrap(out, width - 3, overflow="fold"):
@@ -297,7 +311,7 @@ def related(ctl: Ctl, id: str, limit: int) -> None:  # noqa: A002  # the name on
         Column("Via", optional=True, min_width=16),
     ]
     rows = []
-    for each, shown_id in zip(found, short_ids([each.memory for each in found]), strict=True):
+    for each, shown_id in zip(found, short_ids(ctl, "memory", [each.memory.id for each in found]), strict=True):
         via = f"{each.via}: {each.detail}" if each.detail else each.via
         rows.append([f"{each.score:.3f}", one_line(shown_id), summary_line(each.memory), one_line(via)])
     print_table(columns, rows)
@@ -307,20 +321,20 @@ def related(ctl: Ctl, id: str, limit: int) -> None:  # noqa: A002  # the name on
 @click.argument("words", nargs=-1)
 @click.option(
     "--project",
-    metavar="FOLDER",
+    metavar="PROJECT",
     callback=normalize_project,
-    help="Project of the prompt.  [default: the current folder]",
+    help="Give what an agent in this project is given: a folder, its name or id.  [default: the current folder]",
 )
 @click.option("--agent", metavar="NAME", help="Include the memories in the scope of this agent.")
 @scope_option
 @click.option(
     "--max-characters",
     type=click.IntRange(200, 100_000),
-    default=4000,
-    show_default=True,
-    help="Maximum length of the text.",
+    help="Maximum length of the text.  [default: the setting recall_characters]",
 )
-@click.option("--limit", type=click.IntRange(1, 100), default=15, show_default=True, help="Maximum number of memories.")
+@click.option(
+    "--limit", type=click.IntRange(1, 100), help="Maximum number of memories.  [default: 5 with WORDS, 10 without]"
+)
 @common_options
 def context(
     ctl: Ctl,
@@ -328,10 +342,10 @@ def context(
     project: str | None,
     agent: str | None,
     scopes: list[str],
-    max_characters: int,
-    limit: int,
+    max_characters: int | None,
+    limit: int | None,
 ) -> None:
-    """Print the memories that would be added to a prompt.
+    """Print the memories that an agent is given with a prompt, exactly as it is given them.
 
     With WORDS, these are the memories that match the words; without, the pinned and strongest ones. By default they are
     what an agent in this project may see: the memories of the project and the global ones. --scope selects others.
@@ -359,8 +373,11 @@ def context(
         return
     if result.text:
         echo(plain(result.text))
-    left_out = f", {result.left_out:,} left out" if result.left_out else ""
-    echo(f"{count_memories(len(result.ids))} in {len(result.text):,} characters{left_out}.", err=True)
+    else:
+        echo("No memory would be given.", err=True)
+    if result.text:
+        left_out = f", {result.left_out:,} left out" if result.left_out else ""
+        note(f"{count_memories(len(result.ids))} in {plural(len(result.text), 'character')}{left_out}.")
     if result.degraded:
         secho(f"Incomplete: {one_line(result.degraded)}.", fg="yellow", err=True)
 
@@ -387,12 +404,20 @@ def stats(ctl: Ctl, project: str | None, scopes: list[str], limit: int) -> None:
         "Sector": result.by_sector,
         "Tier": result.by_tier,
         "Category": result.by_category,
-        "Scope": result.by_scope,
+        "Scope": _name_projects(ctl, result.by_scope),
     }
     for name, counts in charts.items():
         if counts:
             echo()
             _print_chart(name, counts, limit)
+
+
+def _name_projects(ctl: Ctl, counts: Mapping[str, int]) -> dict[str, int]:
+    """Put the names of projects into their scopes, as --scope accepts them."""
+    if not any(scope.startswith("project:") for scope in counts):
+        return dict(counts)
+    names = {f"project:{project.id}": f"project:{project.name}" for project in ctl.call(ProjectList())}
+    return {names.get(scope, scope): count for scope, count in counts.items()}
 
 
 def _print_totals(stats: MemoryStats) -> None:

@@ -51,11 +51,15 @@ MAINTENANCE_TIMEOUT_SECONDS = 3600
 @click.command()
 @click.argument("words", nargs=-1, required=True)
 @click.option(
-    "--project", metavar="FOLDER", callback=normalize_project, help="Project of the memory; . is the current folder's."
+    "--project",
+    metavar="PROJECT",
+    callback=normalize_project,
+    help="Store the memory for this project: a folder, or its name or id.",
 )
 @click.option(
     "--scope",
-    help="Who can see the memory: agent:NAME, user:NAME, custom:NAME or global.  [default: the project's, or global]",
+    help="Who can see the memory: project:NAME, agent:NAME, user:NAME, custom:NAME or global.  "
+    "[default: the project's, or global]",
 )
 @click.option("--category", help="Category: fact, preference, decision, gotcha, fix or any other lowercase word.")
 @click.option(
@@ -188,7 +192,7 @@ def forget(
 def _print_affected(ctl: Ctl, ids: Sequence[str], purge: bool, dry_run: bool) -> None:
     memories = [ctl.call(MemoryGet(id=each, scopes=ALL_SCOPES)) for each in ids[:MAX_LISTED]]
     if dry_run:
-        print_memories(memories)
+        print_memories(ctl, memories)
     else:
         for memory in memories:
             echo(f"  {memory_title(memory)}", err=True)
@@ -357,7 +361,7 @@ def maintain(ctl: Ctl, dry_run: bool, force: bool) -> None:
         print_json(report)
         return
     if report.changes:
-        print_change_log(report.changes)
+        print_change_log(ctl, report.changes)
     counts = _maintenance_counts(report)
     if not counts:
         echo("Nothing to do.")

@@ -2,27 +2,24 @@
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
+from clankers.ctl.command import Ctl
 from clankers.ctl.formatting import format_time, plural
+from clankers.ctl.ids import display_ids, short_ids
 from clankers.ctl.output import (
-    WIDE_TERMINAL_COLUMNS,
     Column,
     bar,
     console,
+    cut,
     echo,
     one_line,
     plain,
     print_facts,
     print_table,
-    shorten_ids,
 )
 from clankers.ctl.transcript import MAX_TEXT_WIDTH
-from clankers_protocol.memories import LogEntry, Memory
-
-SHORT_ID_LENGTH = 13
-"""The first 13 characters of a memory id (a UUIDv7) encode the millisecond it was created in."""
+from clankers_protocol.memories import LogEntry, Memory, scope_label
 
 MAX_TITLE_LENGTH = 60
 MAX_LOG_VALUE_LENGTH = 200
@@ -58,9 +55,9 @@ COLUMNS = [
 PIN_COLUMN, STATE_COLUMN = 1, 3
 
 
-def print_memories(memories: Sequence[Memory]) -> None:
+def print_memories(ctl: Ctl, memories: Sequence[Memory]) -> None:
     """Print a table of memories, without the pin and state columns if no memory needs them."""
-    ids = short_ids(memories) if console().width < WIDE_TERMINAL_COLUMNS else [memory.id for memory in memories]
+    ids = display_ids(ctl, "memory", [memory.id for memory in memories])
     rows = [
         [
             one_line(shown_id),
@@ -94,29 +91,19 @@ def count_entities(count: int) -> str:
     return f"{count:,} entit{'y' if count == 1 else 'ies'}"
 
 
-def short_ids(memories: Sequence[Memory]) -> list[str]:
-    """Return the shortest unambiguous prefixes of the memories' ids, at least SHORT_ID_LENGTH characters long."""
-    return shorten_ids([memory.id for memory in memories], SHORT_ID_LENGTH)
-
-
 def summary_line(memory: Memory) -> str:
     """Return the summary of a memory, or its content, in one line."""
     return one_line(memory.summary or memory.content)
 
 
 def scope_name(memory: Memory) -> str:
-    """Return the scope of a memory, with the name of a project's folder in place of its id."""
-    if memory.project_path and memory.scope == f"project:{memory.project_id}":
-        return one_line(f"project:{Path(memory.project_path).name}")
-    return one_line(memory.scope)
+    """Return the scope of a memory as --scope accepts it, with the name of a project in place of its id."""
+    return one_line(scope_label(memory))
 
 
 def memory_title(memory: Memory) -> str:
     """Return the id of a memory and the start of its text."""
-    text = summary_line(memory)
-    if len(text) > MAX_TITLE_LENGTH:
-        text = f"{text[: MAX_TITLE_LENGTH - 1]}…"
-    return f"{one_line(memory.id)} ({text})"
+    return f"{one_line(memory.id)} ({cut(summary_line(memory), MAX_TITLE_LENGTH)})"
 
 
 def validity(memory: Memory) -> str:
@@ -165,7 +152,7 @@ def _state(memory: Memory) -> str:
     return f"{memory.state} since {format_time(since)}" if since else memory.state
 
 
-def print_change_log(log: Sequence[LogEntry], full: bool = True) -> None:
+def print_change_log(ctl: Ctl, log: Sequence[LogEntry], full: bool = True) -> None:
     """Print a table of changes: when, what, by whom, why; which memory, if there are several."""
     ids = [entry.memory_id for entry in log]
     several_memories = len(set(ids)) > 1
@@ -174,7 +161,7 @@ def print_change_log(log: Sequence[LogEntry], full: bool = True) -> None:
         columns.append(Column("Memory", optional=True, style="cyan"))
     columns.append(Column("Why", min_width=16, wrap=True))
     rows = []
-    for entry, shown_id in zip(log, shorten_ids(ids, SHORT_ID_LENGTH), strict=True):
+    for entry, shown_id in zip(log, short_ids(ctl, "memory", ids), strict=True):
         row = [format_time(entry.at), one_line(entry.action), one_line(entry.by)]
         if several_memories:
             row.append(one_line(shown_id))
@@ -200,4 +187,4 @@ def _replaced_value(name: str, value: Any, full: bool) -> str:
     if name in LIST_FIELDS and isinstance(value, str):
         value = ", ".join(json.loads(value))
     text = one_line(value if isinstance(value, str) else json.dumps(value))
-    return text if full or len(text) <= MAX_LOG_VALUE_LENGTH else f"{text[:MAX_LOG_VALUE_LENGTH]}…"
+    return text if full else cut(text, MAX_LOG_VALUE_LENGTH)

@@ -143,7 +143,6 @@ def _convert_openmemory(record: dict[str, Any]) -> dict[str, Any]:
         "tags": _parse_tags(record.get("tags")),
         "metadata": _parse_mapping(record.get("metadata", record.get("meta"))),
         "salience": min(max(salience, 0.0), 1.0) if isinstance(salience, int | float) else None,
-        "salienceAt": _parse_time(record.get("last_seen_at")),
         "lastAccessed": _parse_time(record.get("last_seen_at")),
     }
 

@@ -11,10 +11,10 @@ import click
 import msgspec
 
 from clankers.ctl.command import Ctl, common_options
-from clankers.ctl.memory.display import SHORT_ID_LENGTH
+from clankers.ctl.ids import short_ids
 from clankers.ctl.memory.files import replace_file
 from clankers.ctl.memory.options import ALL_SCOPES, as_of_option, complete_memory_id, resolve_entity
-from clankers.ctl.output import console, echo, one_line, plain, print_json, shorten_ids
+from clankers.ctl.output import cut, echo, note, one_line, plain, print_json, rich_console
 from clankers_protocol.entities import Graph, GraphEdge, GraphNeighbors, GraphNode, RelationType
 from clankers_protocol.errors import NotFound
 
@@ -96,11 +96,11 @@ def graph(
         if path:
             with replace_file(path) as file:
                 file.write(render(found))
-            echo(f"Wrote {path}", err=True)
+            note(f"Wrote {path}")
     if ctl.json:
         print_json(found)
     elif not dot and not svg:
-        _print_tree(found)
+        _print_tree(ctl, found)
     if found.truncated:
         echo("The graph has more nodes: use --limit N.", err=True)
 
@@ -158,15 +158,17 @@ def spanning_tree(graph: Graph) -> Branch:
     return root
 
 
-def _print_tree(graph: Graph) -> None:
+def _print_tree(ctl: Ctl, graph: Graph) -> None:
     from rich.tree import Tree  # slow to load
 
-    ids = [node.id for node in graph.nodes]
-    shown_ids = dict(zip(ids, shorten_ids(ids, SHORT_ID_LENGTH), strict=True))
+    shown_ids: dict[str, str] = {}
+    for kind in ("memory", "entity"):
+        ids = [node.id for node in graph.nodes if node.kind == kind]
+        shown_ids |= zip(ids, short_ids(ctl, kind, ids), strict=True)
     root = spanning_tree(graph)
     tree = Tree(_node_text(root.node, shown_ids), guide_style="dim")
     _add_branches(tree, root, shown_ids)
-    console().print(tree)
+    rich_console().print(tree)
 
 
 def _add_branches(tree: "Tree", branch: Branch, shown_ids: dict[str, str]) -> None:
@@ -315,8 +317,7 @@ def _colour(node: GraphNode) -> str:
 
 
 def _short_label(node: GraphNode) -> str:
-    label = one_line(node.label)
-    return label if len(label) <= MAX_LABEL_LENGTH else f"{label[: MAX_LABEL_LENGTH - 1]}…"
+    return cut(one_line(node.label), MAX_LABEL_LENGTH)
 
 
 def _description(node: GraphNode) -> str:

@@ -25,7 +25,7 @@ def _parse_scopes(_: click.Context, __: click.Parameter, value: tuple[str, ...])
     try:
         return msgspec.convert(list(value), list[ScopeSelector]) or ALL_SCOPES
     except msgspec.ValidationError as error:
-        raise click.BadParameter("write global, agent:NAME, project:ID, user:NAME or custom:NAME.") from error
+        raise click.BadParameter("write global, agent:NAME, project:NAME, user:NAME or custom:NAME.") from error
 
 
 def _parse_states(_: click.Context, __: click.Parameter, value: tuple[State | Literal["all"], ...]) -> list[State]:
@@ -38,20 +38,26 @@ scope_option = click.option(
     multiple=True,
     metavar="SCOPE",
     callback=_parse_scopes,
-    help="Only memories in this scope: global, agent:NAME, project:ID, user:NAME or custom:NAME. Repeatable.",
+    help="Only memories in this scope: global, agent:NAME, project:NAME, user:NAME or custom:NAME. Repeatable.",
 )
 project_option = click.option(
     "--project",
-    metavar="FOLDER",
+    metavar="PROJECT",
     callback=normalize_project,
-    help="Only memories of this project (a folder in it, or its id).",
+    help="Only memories of this project: a folder, or its name or id.",
 )
 query_option = click.option("--query", metavar="WORDS", help="Only memories that contain all of these words.")
 as_of_option = click.option(
     "--as-of",
     metavar="TIME",
     callback=until_callback,
-    help="Show what was stored and valid at this time: 2h, 3d, yesterday, 2025-01-31 …",
+    help="Show what was known at this time: 2h, 3d, yesterday, 2025-01-31 …",
+)
+valid_at_option = click.option(
+    "--valid-at",
+    metavar="TIME",
+    callback=until_callback,
+    help="Show what was true at this time, by what is known now or at --as-of.",
 )
 include_option = click.option(
     "--include",

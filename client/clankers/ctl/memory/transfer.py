@@ -14,7 +14,7 @@ from clankers.ctl.command import EXIT_PROBLEM, Ctl, common_options
 from clankers.ctl.memory.display import count_memories
 from clankers.ctl.memory.files import Entry, convert_record, read_entries, replace_file
 from clankers.ctl.memory.options import ALL_SCOPES, project_option, scope_option
-from clankers.ctl.output import console, echo, one_line, print_json, secho
+from clankers.ctl.output import echo, one_line, print_json, rich_console, secho
 from clankers_protocol.errors import InternalError, InvalidParams, InvalidRequest, ParseError
 from clankers_protocol.memories import MemoryStatsOf
 from clankers_protocol.memory_transfer import MemoryExport, MemoryImport, MemoryRecord
@@ -184,6 +184,6 @@ def _progress_bar(ctl: Ctl, description: str, total: int) -> Iterator[Callable[[
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn  # slow to load
 
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=rich_console(stderr=True), transient=True) as progress:
         task = progress.add_task(description, total=total)
         yield lambda done: progress.update(task, completed=done)

@@ -1,6 +1,7 @@
 """Reconciliation of watched files with the index: read and chunked in worker threads, stored one file at a time."""
 
 import hashlib
+import json
 import os
 import re
 from collections.abc import Awaitable, Callable
@@ -19,7 +20,7 @@ from clankersd.index.chunks import ChunkedText, Chunking, Owner, chunk_text, rep
 from clankersd.index.files.scan import Scan, WatchedFile
 from clankersd.index.index import Index
 from clankersd.index.tokenize import other_forms
-from clankersd.projects import ensure_project, find_project_id, project_row
+from clankersd.projects import ensure_project
 from clankersd.redaction.engine import count_redactions, redact
 from clankersd.safe_files import UnsafeFile, open_regular, read_at_most
 
@@ -29,8 +30,11 @@ MTIME_RESOLUTION_MS = 2000
 """A file may change twice within one tick of its clock: this soon after a change, equal time and size prove nothing."""
 
 _INDEXED_FILES = """
-    SELECT files.id, files.path, hash, mtime, size, indexed_at, projects.path AS project
-    FROM files LEFT JOIN projects ON projects.id = project_id WHERE source = :source
+    SELECT files.id, files.path, hash, mtime, size, indexed_at, (
+        SELECT json_group_array(project_folders.path) FROM project_folders
+        WHERE project_folders.project_id = files.project_id
+    ) AS projects
+    FROM files WHERE source = :source
 """
 _STORE = """
     INSERT INTO files (source, path, project_id, hash, mtime, size, indexed_at)
@@ -65,7 +69,10 @@ class SyncReport:
 
 @dataclass(frozen=True)
 class IndexedFile:
-    """A file as it is in the index; `mtime` and `indexed_at` are in milliseconds."""
+    """A file as it is in the index; `mtime` and `indexed_at` are in milliseconds.
+
+    `projects` lists the folders of its project as JSON; an empty list if it has none.
+    """
 
     id: int
     path: str
@@ -73,12 +80,18 @@ class IndexedFile:
     mtime: int
     size: int
     indexed_at: int
-    project: str | None
+    projects: str
+
+    def is_of_project(self, file: WatchedFile) -> bool:
+        """Tell whether the index has the file in the project that it belongs to."""
+        folders = json.loads(self.projects)
+        return file.project.path in folders if file.project else not folders
 
     def is_up_to_date(self, file: WatchedFile) -> bool:
         """Tell whether the file is unchanged by its metadata, so that it need not be read."""
         return (
-            (self.mtime, self.size, self.project) == (file.mtime, file.size, file.project)
+            (self.mtime, self.size) == (file.mtime, file.size)
+            and self.is_of_project(file)
             and abs(self.indexed_at - self.mtime) > MTIME_RESOLUTION_MS
         )  # fmt: skip
 
@@ -131,9 +144,9 @@ class Reconciliation:
 
     async def _index_file(self, file: WatchedFile) -> None:
         row = self._indexed.get(file.path)
-        known_hash = row.hash if row and row.project == file.project else None
+        known_hash = row.hash if row and row.is_of_project(file) else None
         try:
-            chunkings = self._index.chunkings()
+            chunkings = self._index.chunkings("memory")
             loaded = await anyio.to_thread.run_sync(load_file, file, chunkings, known_hash, abandon_on_cancel=True)
             if row and loaded.hash == known_hash:
                 await self._update_mtime(row, loaded)
@@ -205,7 +218,7 @@ def store_file(db: Db, file: WatchedFile, loaded: LoadedFile, moved_from: Indexe
     if moved_from:
         db.execute("UPDATE files SET path = :path WHERE id = :id", {"path": file.path, "id": moved_from.id})
     row = {
-        "source": SOURCE, "path": file.path, "project_id": _find_or_store_project(db, file.workspace),
+        "source": SOURCE, "path": file.path, "project_id": file.project and ensure_project(db, file.project),
         "hash": loaded.hash, "mtime": loaded.mtime, "size": loaded.size, "now": now,
     }  # fmt: skip
     date = date_in_name(file.name)
@@ -236,14 +249,3 @@ def read_indexed_files(db: Db) -> tuple[list[IndexedFile], list[str]]:
     indexed = [IndexedFile(**row) for row in db.fetch(_INDEXED_FILES, {"source": SOURCE})]
     added = db.fetch("SELECT path FROM watched_paths ORDER BY created_at, path")
     return indexed, [row["path"] for row in added]
-
-
-def _find_or_store_project(db: Db, workspace: str | None) -> str | None:
-    """Return the id of the workspace's project. An existing one keeps its name, which a harness may have given."""
-    if workspace is None:
-        return None
-    found = find_project_id(db, workspace)
-    if found is None:
-        ensure_project(db, project_row(workspace))
-        found = find_project_id(db, workspace)
-    return found

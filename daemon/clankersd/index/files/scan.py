@@ -2,10 +2,11 @@
 
 import os
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from clankersd import projects
+from clankersd.projects import Folder, find_folder
 
 MEMORY_FILES = ("MEMORY.md", "memory.md")
 AGENT_FILES = ("CLAUDE.md", "AGENTS.md")
@@ -18,10 +19,14 @@ FileId = tuple[int, int]
 
 @dataclass(frozen=True)
 class WatchSettings:
-    """The workspaces (`roots`) and additional paths (`extra`) to index, and how changes to them are detected."""
+    """The workspaces (`roots`) and additional paths (`extra`) to index, and how changes to them are detected.
+
+    With `projects`, the folders in which sessions run are workspaces, too.
+    """
 
     roots: tuple[Path, ...] = ()
     extra: tuple[Path, ...] = ()
+    projects: bool = False
     agent_files: bool = False
     debounce_ms: int = 1500
     poll: bool = False
@@ -30,7 +35,7 @@ class WatchSettings:
 
 @dataclass(frozen=True)
 class WatchedFile:
-    """A file to index. `name` is its path below the watched path, `project` the root of its workspace's project.
+    """A file to index. `name` is its path below the watched path, `project` the folder of its workspace's project.
 
     `real` is the path to read, which differs for a link; `mtime` is in milliseconds.
     """
@@ -39,7 +44,7 @@ class WatchedFile:
     real: str
     name: str
     workspace: str | None
-    project: str | None
+    project: Folder | None
     mtime: int
     size: int
 
@@ -87,6 +92,19 @@ def scan(settings: WatchSettings, added: list[str]) -> Scan:
         if top := _resolve_top(result, path):
             _scan_extra(result, top)
     return result
+
+
+def project_workspaces(paths: list[str], is_excluded: Callable[[str], bool]) -> tuple[Path, ...]:
+    """Return the folders of sessions and the roots of their repositories that exist and are not excluded."""
+    folders = dict.fromkeys(folder for path in paths for folder in (find_folder(path).path, path))
+    return tuple(Path(folder) for folder in folders if folder != "/" and _is_folder(folder) and not is_excluded(folder))
+
+
+def _is_folder(path: str) -> bool:
+    try:
+        return stat.S_ISDIR(os.stat(path).st_mode)  # noqa: PTH116  # Path.is_dir raises for a name that is too long
+    except (OSError, ValueError):
+        return False
 
 
 def file_id_of(path: str) -> FileId | None:
@@ -200,7 +218,7 @@ def _add_file(result: Scan, path: str, top: str, workspace: str | None) -> None:
         real=real,
         name=path.removeprefix(f"{top}/"),
         workspace=workspace,
-        project=projects.find_project_root(workspace) if workspace else None,
+        project=find_folder(workspace) if workspace else None,
         mtime=status.st_mtime_ns // 1_000_000,
         size=status.st_size,
     )

@@ -2,6 +2,8 @@
 
 import os
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -13,7 +15,7 @@ from clankers_protocol.errors import InvalidParams, NotFound, StorageUnavailable
 from clankersd import clock
 from clankersd.db import Db
 from clankersd.index.files.reconcile import SOURCE, Progress, Reconciliation, SyncReport, read_indexed_files
-from clankersd.index.files.scan import Scan, WatchSettings, file_id_of, scan
+from clankersd.index.files.scan import Scan, WatchSettings, file_id_of, project_workspaces, scan
 from clankersd.index.files.watcher import Watcher, WatchUnavailable
 from clankersd.index.index import Index
 
@@ -27,8 +29,14 @@ POLL_PAUSE_FACTOR = 10
 RETRY_SECONDS = 5.0
 IDLE_SECONDS = 30.0
 WATCH_RETRY_SECONDS = 300.0
+MAX_PROJECTS = 200
+"""Folders of the newest sessions whose memory files are indexed."""
 
 _FORGET_HASHES = "UPDATE files SET hash = '', mtime = -1 WHERE source = :source"
+_PROJECT_PATHS = f"""
+    SELECT project_path FROM sessions WHERE project_path LIKE '/%'
+    GROUP BY project_path ORDER BY max(updated_at) DESC LIMIT {MAX_PROJECTS}
+"""
 _ADD = "INSERT INTO watched_paths (path, created_at) VALUES (:path, :now) ON CONFLICT DO NOTHING"
 _REMOVE = "DELETE FROM watched_paths WHERE path = :path RETURNING path"
 
@@ -38,8 +46,12 @@ log = structlog.get_logger(component="files")
 class FileSync:
     """Syncs watched files with the index, one comparison at a time."""
 
-    def __init__(self, index: Index, settings: WatchSettings) -> None:
+    def __init__(
+        self, index: Index, settings: WatchSettings, is_excluded: Callable[[str], bool] = lambda path: False
+    ) -> None:
         self.settings = settings
+        self._is_excluded = is_excluded
+        self._project_paths: set[str] = set()
         self.watched: list[str] = []
         self.last_sync: int | None = None
         self.report = SyncReport()
@@ -122,6 +134,13 @@ class FileSync:
         """Apply changed settings."""
         self.settings, self._watch_problem = settings, None
         self._interrupted.set()
+
+    def add_project(self, path: str | None) -> None:
+        """Have the memory files of a session's folder indexed, unless they are already."""
+        if path and self.settings.projects and path.startswith("/") and path not in self._project_paths:
+            self._project_paths.add(path)
+            self._changes += 1
+            self._interrupted.set()
 
     # -- the service
 
@@ -222,12 +241,24 @@ class FileSync:
         indexed, added = await self._index.store.read(read_indexed_files)
         self._scans += 1
         scan_number, changes = self._scans, self._changes
-        self._scan = current = await anyio.to_thread.run_sync(scan, self.settings, added, abandon_on_cancel=True)
+        settings = await self._with_projects()
+        self._scan = current = await anyio.to_thread.run_sync(scan, settings, added, abandon_on_cancel=True)
         configured = [str(path) for path in (*self.settings.roots, *self.settings.extra)]
-        self.watched = list(dict.fromkeys([*configured, *added]))
+        found = sorted({file.workspace for file in current.files.values() if file.workspace})
+        self.watched = list(dict.fromkeys([*configured, *added, *found]))
         report = await Reconciliation(self._index, current, indexed).run(progress)
         self._compared_scan, self._indexed_changes = scan_number, changes
         return report
+
+    async def _with_projects(self) -> WatchSettings:
+        """Return the settings with the folders of the sessions' projects as further workspaces."""
+        if not self.settings.projects:
+            return self.settings
+        rows = await self._index.store.read(lambda db: db.tuples(_PROJECT_PATHS))
+        paths = [row[0] for row in rows]
+        self._project_paths.update(paths)
+        workspaces = await anyio.to_thread.run_sync(project_workspaces, paths, self._is_excluded)
+        return replace(self.settings, roots=tuple(dict.fromkeys([*self.settings.roots, *workspaces])))
 
     def _log_report(self, report: SyncReport) -> None:
         for failure in set(report.failed) - set(self.report.failed):

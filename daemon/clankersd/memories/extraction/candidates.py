@@ -8,6 +8,7 @@ from clankers_protocol.entities import RelationAdd
 from clankers_protocol.errors import RpcError, StorageUnavailable
 from clankers_protocol.memories import Memory, MemoryAdd, MemorySearch, Scoped
 from clankers_protocol.memory_maintenance import Candidate
+from clankersd.db import Db
 from clankersd.memories.add import add_memory
 from clankersd.memories.extraction import model
 from clankersd.memories.extraction.chat import Chat, ChatRefused, ChatUnavailable
@@ -33,10 +34,10 @@ class Caller:
     scopes: list[str] | None = None
     agent: str | None = None
 
-    def scope_for(self, project_id: str | None) -> str:
+    def scope_for(self, db: Db, project_id: str | None) -> str:
         """Return the scope of memories of a session in this project; raises InvalidParams."""
         request: Scoped[Any] = MemoryAdd(content="-", scopes=self.scopes, agent=self.agent, project=project_id)
-        return scope_to_write(request, None, project_id)
+        return scope_to_write(db, request, None, project_id)
 
     def add_request(self, session: Session, candidate: Candidate) -> MemoryAdd:
         """Return the request that adds a candidate."""
@@ -59,7 +60,7 @@ async def resolve_candidates(
             candidate.outcome, candidate.memory_id = "known", known.id
         else:
             new.append(candidate)
-    scope = caller.scope_for(part.session.project_id)
+    scope = await daemon.store.read(lambda db: caller.scope_for(db, part.session.project_id))
     comparisons = await _compare_with_known(daemon, open_chat, part.session, new, result, scope)
     for position, candidate in enumerate(new):
         comparison = comparisons.get(position)

@@ -295,7 +295,7 @@ def _find_permitted_session(db: Db, request: MemoryExtract) -> Session:
     if request.project is not None and find_project_id(db, request.project) != session.project_id:
         raise InvalidParams("invalid params: the session is of another project - at `$.project`")
     try:
-        Caller(request.scopes, request.agent).scope_for(session.project_id)
+        Caller(request.scopes, request.agent).scope_for(db, session.project_id)
     except InvalidParams as error:
         raise InvalidParams(error.message.replace("$.scope`", "$.scopes`")) from error
     return session

@@ -21,12 +21,14 @@ from clankersd.capture.events import (
     MessageReported,
     SessionReported,
     SessionSummary,
+    SessionTotals,
     SessionUsage,
     ToolReported,
     TranscriptIdentity,
 )
 from clankersd.capture.harnesses.base import PastSession, Payload
 from clankersd.capture.harnesses.claude_code.hooks import NAME, PROVIDER, summary_of, turn_failure
+from clankersd.capture.harnesses.claude_code.prices import message_cost
 from clankersd.capture.harnesses.payload import (
     duration,
     file_of,
@@ -42,6 +44,7 @@ from clankersd.capture.harnesses.payload import (
 from clankersd.safe_files import UnsafeFile, open_below
 
 SYNTHETIC_MODEL = "<synthetic>"
+WARM_UP_PROMPT = "Warmup"
 PEEK_BYTES = 256 * 1024
 """Beginning of a transcript that is searched for its session, project and first time."""
 
@@ -88,6 +91,8 @@ class ClaudeTranscriptReader:
 
     def read_line(self, offset: int, line: Payload) -> None:
         kind = line.get("type")
+        if line.get("isSidechain") and self._is_warm_up(line):
+            return
         if kind == "user":
             self._read_user(line)
         elif kind == "assistant":
@@ -110,7 +115,17 @@ class ClaudeTranscriptReader:
             self.safe_offset = self._boundary[0]
         if self._open and self._open.offset < self.safe_offset:
             self.safe_offset, self.state = self._open.offset, self._open.state_before
-        self.events = [*(SessionReported(session) for session in self._sessions.values()), *self.events]
+        messages = (event.message for event in self.events if isinstance(event, MessageReported))
+        spent = {message.session_id for message in messages if message.prompt_tokens or message.completion_tokens}
+        sessions = (SessionReported(session) for session in self._sessions.values())
+        self.events = [*sessions, *self.events, *(SessionTotals(session_id) for session_id in sorted(spent))]
+
+    def _is_warm_up(self, line: Payload) -> bool:
+        """Tell whether a line belongs to an agent that Claude Code starts only to fill its cache, as it did in 2.0."""
+        agent_id = identifier(line, "agentId")
+        if record(line, "message").get("content") == WARM_UP_PROMPT and not line.get("parentUuid"):
+            self._current["warmUp"] = agent_id
+        return agent_id is not None and self._current.get("warmUp") == agent_id
 
     # -- lines of the user
 
@@ -200,6 +215,7 @@ class ClaudeTranscriptReader:
             "promptId": state.get("promptId"),
             "agentId": line.get("agentId"),
             "agentType": line.get("attributionAgent"),
+            "costUsd": message_cost(text(record(line, "message"), "model"), usage),
         }
         message = MessageEvent(
             open_.id,

@@ -19,6 +19,7 @@ from clankersd.capture.events import (
     SessionOpened,
     SessionReported,
     SessionSummary,
+    SessionTotals,
     SessionUsage,
     ToolReported,
 )
@@ -105,11 +106,10 @@ def read_session_record(info: Payload, session_id: str) -> list[CapturedEvent]:
         events.append(SessionNote(session_id, {"parentId": parent, "agent": text(info, "agent")}))
     if title and _FORK.search(title):
         events.append(SessionNote(session_id, {"startedBy": "fork"}))
-    usage, cost = _usage(info), info.get("cost")
+    usage = _usage(info)
     if usage["prompt_tokens"] or usage["completion_tokens"]:
-        cost_usd = float(cost) if isinstance(cost, int | float) and cost > 0 else 0.0
         tokens = usage["prompt_tokens"] or 0, usage["completion_tokens"] or 0
-        events.append(SessionUsage(session_id, *tokens, cost_usd))
+        events.append(SessionUsage(session_id, *tokens, _cost(info) or 0.0))
     return events
 
 
@@ -177,7 +177,12 @@ def _read_prompt(
 def _read_answer(info: Payload, session_id: str, message_id: str, content: str | None) -> list[CapturedEvent]:
     time, is_summary = record(info, "time"), info.get("summary") is True
     began, ended = number(time, "created"), number(time, "completed")
-    facts = {"agent": text(info, "agent"), "mode": text(info, "mode"), "parentId": identifier(info, "parentID")}
+    facts = {
+        "agent": text(info, "agent"),
+        "mode": text(info, "mode"),
+        "parentId": identifier(info, "parentID"),
+        "costUsd": _cost(info),
+    }
     message = MessageEvent(
         message_id,
         session_id,
@@ -192,6 +197,8 @@ def _read_answer(info: Payload, session_id: str, message_id: str, content: str |
         **_usage(info),
     )
     events: list[CapturedEvent] = [MessageReported(message, original_at=began)]
+    if message.prompt_tokens or message.completion_tokens:
+        events.append(SessionTotals(session_id))
     if is_summary:
         events += _read_summary(info, session_id, message_id, content, began)
     if error := record(info, "error"):
@@ -225,6 +232,11 @@ def _read_error(
     message = text(record(error, "data"), "message") or text(error, "message")
     event = SessionErrorEvent(error_id, session_id, text(error, "name"), message, at)
     return ErrorReported(event, once=True, original_at=original_at)
+
+
+def _cost(info: Payload) -> float | None:
+    cost = info.get("cost")
+    return float(cost) if isinstance(cost, int | float) and cost > 0 else None
 
 
 def _usage(info: Payload) -> dict[str, Any]:

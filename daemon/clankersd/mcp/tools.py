@@ -7,24 +7,28 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, ClassVar, Protocol
+from typing import TYPE_CHECKING, Annotated, ClassVar, Protocol
 
 import msgspec
 from msgspec import Meta
 
-from clankers.aio import AsyncClient
-from clankers.ctl.formatting import format_time, parse_time
-from clankers.messages import Result
 from clankers_protocol.admin import DaemonStatus
 from clankers_protocol.agent_text import clean_line
+from clankers_protocol.counts import count_of, plural
 from clankers_protocol.errors import InvalidParams, MethodNotFound, NotFound
 from clankers_protocol.ids import encode_id
-from clankers_protocol.memories import Memory, MemoryAdd, MemoryGet, MemorySearch, MemoryTimeline
+from clankers_protocol.memories import Memory, MemoryAdd, MemoryGet, MemoryTimeline, scope_label
 from clankers_protocol.memory_changes import MemoryDelete
 from clankers_protocol.recall import RecallGet, SessionInjections
 from clankers_protocol.search import Hit, IndexStatus, Ref, Search
 from clankers_protocol.sessions import Session, SessionList, SessionTimeline, TimelineEntry
+from clankers_protocol.times import format_time, parse_time
 from clankers_protocol.wire import Method
+from clankersd.wire import rpc
+from clankersd.wire.rpc import Result
+
+if TYPE_CHECKING:
+    from clankersd.app import Daemon
 
 Answer = str
 
@@ -34,26 +38,25 @@ MAX_PART_CHARACTERS = 6_000
 MAX_SNIPPET_CHARACTERS = 300
 MAX_LINE_CHARACTERS = 200
 MAX_NAME_CHARACTERS = 60
-MAX_MEMORIES = 5
-"""Memories at the top of a search result."""
-
 PAGE_SIZE = 20
+ALL_SCOPES = ["*"]
+"""Every memory: an agent that asks about all projects, or for an id, gets what it asks for."""
 
 
 @dataclass(frozen=True)
 class ToolContext:
-    """Connection to the daemon, and the project that the agent works in."""
+    """The daemon, and the project that the agent works in."""
 
-    client: AsyncClient
+    daemon: "Daemon"
     project: str
 
     async def call(self, request: Method[Result]) -> Result:
-        return await self.client.call(request)
+        return await rpc.call(self.daemon, request)
 
     async def call_or_none(self, request: Method[Result]) -> Result | None:
         """Call a method; return None if the object, or the method itself, does not exist."""
         try:
-            return await self.client.call(request)
+            return await self.call(request)
         except (NotFound, MethodNotFound):
             return None
 
@@ -85,24 +88,21 @@ class SearchTool(Arguments):
     cursor: Annotated[str, Meta(description="cursor of the previous page")] = ""
 
     async def answer(self, context: ToolContext) -> Answer:
-        memories: list[Memory] = []
         result = await context.call(
             Search(
                 query=self.query,
-                sources=["sessions", "memory", "documents", "skills"],
                 project=None if self.everywhere else context.project,
+                scopes=ALL_SCOPES if self.everywhere else None,
                 since=_parse_since(self.since),
                 limit=self.limit,
                 cursor=self.cursor or None,
             )
         )
-        if not self.cursor:
-            limit = min(self.limit, MAX_MEMORIES)
-            found = await context.call_or_none(MemorySearch(query=self.query, project=context.project, limit=limit))
-            memories = [hit.memory for hit in found.hits] if found else []
-        lines = [*map(_memory_line, memories), *map(_hit_line, result.hits)]
+        lines = [_hit_line(hit) for hit in result.hits]
         if not lines:
             return "Nothing was found." if self.everywhere else "Nothing was found in this project: try everywhere."
+        if result.weak:
+            lines.insert(0, "Nothing close; the nearest are:")
         if result.cursor:
             lines.append(f"More: cursor {result.cursor}")
         if result.degraded:
@@ -121,7 +121,7 @@ class GetTool(Arguments):
     async def answer(self, context: ToolContext) -> Answer:
         item = await context.call_or_none(RecallGet(id=self.id, offset=self.offset, characters=MAX_PART_CHARACTERS))
         if item is None:
-            return _memory_text(await context.call(MemoryGet(id=self.id, project=context.project)), self.offset)
+            return _memory_text(await context.call(MemoryGet(id=self.id, scopes=ALL_SCOPES)), self.offset)
         about = clean_line(item.about, MAX_SNIPPET_CHARACTERS)
         head = f"{item.kind} {encode_id(item.id)}: {about}, {format_time(item.created_at)}"
         if item.session_id not in (None, item.id):
@@ -188,7 +188,7 @@ class TimelineTool(Arguments):
         page = await context.call_or_none(SessionTimeline(session_id=self.id, limit=PAGE_SIZE, cursor=cursor))
         if page:
             return _page(map(_entry_line, page.entries), page.cursor) or "Nothing happened in it yet."
-        timeline = await context.call(MemoryTimeline(id=self.id, project=context.project))
+        timeline = await context.call(MemoryTimeline(id=self.id, scopes=ALL_SCOPES))
         return "\n".join(map(_memory_line, timeline.memories))
 
 
@@ -201,7 +201,7 @@ class StatusTool(Arguments):
 
     async def answer(self, context: ToolContext) -> Answer:
         status, index = await context.call(DaemonStatus()), await context.call(IndexStatus())
-        counts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in status.counts.items())
+        counts = ", ".join(count_of(count, name) for name, count in status.counts.items())
         project = clean_line(context.project, MAX_SNIPPET_CHARACTERS)
         lines = [
             f"clankers {status.version}: " + ("works" if status.ok else f"not working: {status.problem}"),
@@ -212,7 +212,9 @@ class StatusTool(Arguments):
             injections = await context.call(SessionInjections(session_id=self.session))
             total = sum(injection.characters for injection in injections)
             session = encode_id(self.session)
-            lines.append(f"Recalled into session {session}: {len(injections)} times, {total} characters.")
+            lines.append(
+                f"Recalled into session {session}: {plural(len(injections), 'time')}, {plural(total, 'character')}."
+            )
         return "\n".join(lines)
 
 
@@ -231,10 +233,15 @@ def _parse_since(text: str) -> int | None:
 
 
 def _hit_line(hit: Hit) -> str:
-    hit_id = encode_id(hit.ref.message_id or hit.ref.tool_id or hit.chunk_id[:16])
-    session = f" ({encode_id(hit.ref.session_id)})" if hit.ref.session_id else ""
-    snippet = clean_line(hit.snippet, MAX_SNIPPET_CHARACTERS)
-    return f"- {hit_id} {format_time(hit.created_at, '%Y-%m-%d')} {_location(hit.ref)}{session}: {snippet}"
+    ref = hit.ref
+    day, snippet = format_time(hit.created_at, "%Y-%m-%d"), clean_line(hit.snippet, MAX_SNIPPET_CHARACTERS)
+    if ref.memory_id:
+        kind = clean_line(ref.memory_category or "", MAX_NAME_CHARACTERS)
+        return f"- {encode_id(ref.memory_id)} {day} memory ({kind}): {snippet}"
+    is_title = hit.source == "sessions" and not ref.message_id and not ref.tool_id
+    hit_id = encode_id(ref.message_id or ref.tool_id or (is_title and ref.session_id) or hit.chunk_id[:16])
+    session = f" ({encode_id(ref.session_id)})" if ref.session_id else ""
+    return f"- {hit_id} {day} {'title of a session' if is_title else _location(ref)}{session}: {snippet}"
 
 
 def _location(ref: Ref) -> str:
@@ -258,7 +265,8 @@ def _memory_text(memory: Memory, offset: int) -> str:
     length = len(memory.content)
     text = memory.content[offset : offset + MAX_PART_CHARACTERS]
     end = offset + len(text)
-    facts = f"{memory.category}, {memory.scope}, {memory.state}, {format_time(memory.created_at)}"
+    scope = clean_line(scope_label(memory), MAX_NAME_CHARACTERS)
+    facts = f"{memory.category}, {scope}, {memory.state}, {format_time(memory.created_at)}"
     return f"memory {encode_id(memory.id)}: {facts}\n\n{text}{_continuation(end if end < length else None, length)}"
 
 
@@ -269,7 +277,7 @@ def _continuation(next_offset: int | None, characters: int) -> str:
 def _session_line(session: Session) -> str:
     title = session.summary or session.title or session.user_prompt or "no title"
     counts = session.counts
-    size = f" ({counts.messages} messages, {counts.tools} tools)" if counts else ""
+    size = f" ({plural(counts.messages, 'message')}, {plural(counts.tools, 'tool')})" if counts else ""
     return (
         f"- {encode_id(session.id)} {format_time(session.created_at)}{size}: {clean_line(title, MAX_LINE_CHARACTERS)}"
     )

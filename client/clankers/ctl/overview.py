@@ -1,0 +1,70 @@
+"""`clankers-ctl` without a command: is it alive, what was captured today, what needs attention."""
+
+from datetime import datetime
+from pathlib import Path
+
+from clankers.ctl.command import Ctl
+from clankers.ctl.formatting import format_time, plural
+from clankers.ctl.ids import display_ids
+from clankers.ctl.output import Column, echo, one_line, print_table, secho
+from clankers.messages import DaemonUnavailable
+from clankers_protocol.admin import Health
+from clankers_protocol.capture import CaptureStatus
+from clankers_protocol.sessions import SessionList, Stats
+
+RECENT_SESSIONS = 5
+COLUMNS = [
+    Column("Id", style="cyan"),
+    Column("Began"),
+    Column("Title", min_width=24),
+    Column("Project", min_width=12, optional=True),
+    Column("Harness", optional=True),
+]
+HINTS = """
+Try:
+  clankers-ctl search "why does the login fail"   search everything that was captured
+  clankers-ctl sessions                           list the sessions
+  clankers-ctl doctor                             check the daemon and everything around it
+
+Run clankers-ctl --help to see all commands.
+"""
+
+
+def print_overview(ctl: Ctl) -> None:
+    """Print a short overview of the daemon and what it captured."""
+    try:
+        health = ctl.call(Health(), timeout=5)
+    except DaemonUnavailable:
+        secho("● The daemon is not running.", fg="yellow", bold=True)
+        echo("Start it with `clankers-ctl daemon start`, or run `clankers-ctl setup` to connect your agents.")
+        return
+    if health.ok:
+        secho("● ok", fg="green", bold=True)
+    else:
+        secho(f"● problem: {health.problem}", fg="red", bold=True)
+    capture = ctl.call(CaptureStatus())
+    attention = [*health.warnings, *([health.degraded] if health.degraded else [])]
+    attention += [harness.explanation for harness in capture.harnesses if harness.state == "dead"]
+    for warning in attention:
+        secho(f"● {one_line(warning)}", fg="yellow")
+    midnight = datetime.now().astimezone().replace(hour=0, minute=0, second=0, microsecond=0)
+    today = ctl.call(Stats(since=int(midnight.timestamp() * 1000), limit=1)).totals
+    echo(
+        f"Captured today: {plural(today.sessions, 'session')}, {plural(today.messages, 'message')}, "
+        f"{plural(today.tools, 'tool call')}."
+    )
+    page = ctl.call(SessionList(limit=RECENT_SESSIONS))
+    if page.sessions:
+        ids = display_ids(ctl, "session", [session.id for session in page.sessions])
+        echo()
+        rows = []
+        for shown, session in zip(ids, page.sessions, strict=True):
+            title = one_line(session.title or session.user_prompt or "–")
+            project = one_line(session.project_name or Path(session.project_path or "").name)
+            rows.append(
+                [one_line(shown), format_time(session.created_at), title, project, one_line(session.source or "")]
+            )
+        print_table(COLUMNS, rows)
+    else:
+        echo("Nothing has been captured yet. Run `clankers-ctl setup` to connect your agents.")
+    echo(HINTS.rstrip())

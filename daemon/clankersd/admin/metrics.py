@@ -1,0 +1,117 @@
+"""The `metrics` method: what the daemon counted, and the sizes of its queues and files."""
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clankers_protocol.errors import StorageUnavailable
+from clankers_protocol.metrics import Buckets, GetMetrics, Metric, MetricsReport, Sample
+from clankersd.db import Db
+from clankersd.metrics import Histogram, metrics
+from clankersd.wire.rpc import handles
+
+if TYPE_CHECKING:
+    from clankersd.app import Daemon
+
+
+@handles(GetMetrics)
+async def get_metrics(daemon: "Daemon", request: GetMetrics) -> MetricsReport:
+    problem = daemon.store.problem
+    database: list[Metric] = []
+    try:
+        database = await daemon.store.read(_measure_database)
+    except StorageUnavailable as error:
+        problem = error.message
+    return MetricsReport([*_measure_requests(), *_measure_daemon(daemon), *database], problem)
+
+
+def _measure_requests() -> list[Metric]:
+    by_method = [
+        Sample({"method": method, "outcome": outcome}, buckets=_buckets(histogram))
+        for (method, outcome), histogram in sorted(metrics.requests.items())
+    ]
+    restarts = [Sample({"service": name}, count) for name, count in sorted(metrics.service_restarts.items())]
+    return [
+        Metric("clankers_request_seconds", "histogram", "Time to answer a request, by method and outcome.", by_method),
+        _counter("clankers_slow_requests_total", "Requests slower than slow_request_seconds.", metrics.slow_requests),
+        _histogram("clankers_commit_seconds", "Time of a commit with all its writes.", metrics.commit_seconds),
+        _histogram("clankers_commit_sync_seconds", "Time of COMMIT, which syncs to the disk.", metrics.sync_seconds),
+        _histogram("clankers_commit_writes", "Writes in a commit.", metrics.commit_writes),
+        Metric(
+            "clankers_service_restarts_total", "counter", "Restarts of a background service after an error.", restarts
+        ),
+    ]
+
+
+def _measure_daemon(daemon: "Daemon") -> list[Metric]:
+    store = daemon.store
+    uptime_seconds = time.monotonic() - daemon.started
+    spooled_files, spooled_bytes = _measure_folder(daemon.paths.spool)
+    waits = store.queue.longest_wait_seconds
+    return [
+        Metric("clankers_build_info", "gauge", "Version of the daemon.", [Sample({"version": daemon.version}, 1)]),
+        _gauge("process_start_time_seconds", "Start of the process, as Unix time.", time.time() - uptime_seconds),
+        _gauge("process_cpu_seconds_total", "CPU time of the process.", time.process_time()),
+        _gauge("clankers_ok", "1 if events can be stored.", 0 if store.problem else 1),
+        _gauge("clankers_connections", "Open connections.", daemon.server.connections),
+        _gauge(
+            "clankers_unsent_bytes", "Bytes of replies that clients have not read yet.", daemon.server.unsent.used_bytes
+        ),
+        _gauge("clankers_write_queue", "Writes that wait for a commit.", store.queue.size),
+        _gauge("clankers_write_wait_seconds", "Longest wait of a single write in the last minute.", waits),
+        _gauge("clankers_jobs_running", "Running jobs.", daemon.jobs.running),
+        _gauge("clankers_embeddings_per_second", "Recent rate of embedding.", daemon.queue.rate),
+        _gauge("clankers_spool_files", "Spooled events that wait for the daemon.", spooled_files),
+        _gauge("clankers_spool_bytes", "Size of the spooled events.", spooled_bytes),
+        _gauge("clankers_spool_rejected_files", "Spooled events that could not be stored.", daemon.spool.rejected),
+        _gauge("clankers_database_bytes", "Size of the database file.", _file_size(store.path)),
+        _gauge(
+            "clankers_wal_bytes",
+            "Size of the write-ahead log.",
+            _file_size(store.path.with_name(store.path.name + "-wal")),
+        ),
+    ]
+
+
+def _measure_database(db: Db) -> list[Metric]:
+    free = db.value("PRAGMA freelist_count") * db.value("PRAGMA page_size")
+    to_chunk = db.value("SELECT count(*) FROM index_backlog")
+    to_embed = db.value("SELECT count(*) FROM index_queue")
+    return [
+        _gauge("clankers_database_free_bytes", "Part of the database that a vacuum would release.", free),
+        _gauge("clankers_chunk_backlog", "Texts that are not chunked yet.", to_chunk),
+        _gauge("clankers_embed_backlog", "Chunks without a vector.", to_embed),
+    ]
+
+
+def _counter(name: str, description: str, value: float) -> Metric:
+    return Metric(name, "counter", description, [Sample(value=value)])
+
+
+def _gauge(name: str, description: str, value: float) -> Metric:
+    return Metric(name, "counter" if name.endswith("_total") else "gauge", description, [Sample(value=value)])
+
+
+def _histogram(name: str, description: str, histogram: Histogram) -> Metric:
+    return Metric(name, "histogram", description, [Sample(buckets=_buckets(histogram))])
+
+
+def _buckets(histogram: Histogram) -> Buckets:
+    return Buckets(list(histogram.bounds), list(histogram.counts), histogram.total)
+
+
+def _measure_folder(folder: Path) -> tuple[int, int]:
+    try:
+        with os.scandir(folder) as entries:
+            sizes = [entry.stat(follow_symlinks=False).st_size for entry in entries if entry.name.endswith(".json")]
+    except OSError:
+        return 0, 0
+    return len(sizes), sum(sizes)
+
+
+def _file_size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,139 @@
+"""Backups: one a day by default, one on demand, and restoring one while the daemon runs."""
+
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+import msgspec
+import structlog
+
+from clankers_protocol.admin import JobStarted
+from clankers_protocol.backups import BackupCreate, BackupFile, BackupRestore, Restored
+from clankers_protocol.database_files import (
+    SHRUNK_SHARE,
+    copy_database,
+    describe_backup,
+    list_backups,
+    select_obsolete,
+)
+from clankers_protocol.errors import InvalidParams, NotFound, RpcError
+from clankers_protocol.memory_transfer import MemoryExport
+from clankers_protocol.safe_writes import write_file
+from clankersd import clock
+from clankersd.db import Db
+from clankersd.memories.transfer import memory_export
+from clankersd.wire.jobs import Progress
+from clankersd.wire.rpc import handles
+
+if TYPE_CHECKING:
+    from clankersd.app import Daemon
+
+FIRST_BACKUP_SECONDS = 60.0
+CHECK_INTERVAL_SECONDS = 60.0
+HOUR_MS = 3_600_000
+DAILY = "daily"
+AUTOMATIC = (DAILY, "scheduled")
+"""Reasons of the backups that are rotated. Others stay until their owner deletes them."""
+
+log = structlog.get_logger(component="backup")
+
+
+@handles(BackupCreate)
+async def create(daemon: "Daemon", request: BackupCreate) -> JobStarted:
+    return JobStarted(await daemon.jobs.start("backup", partial(make_backup, daemon, reason="manual")))
+
+
+@handles(BackupRestore)
+async def restore(daemon: "Daemon", request: BackupRestore) -> Restored:
+    daemon.jobs.ensure_not_running("backup")
+    source = Path(request.path)
+    if not source.is_absolute():
+        raise InvalidParams("invalid params: expected an absolute path - at `$.path`")
+    if not await anyio.Path(source).is_file():
+        raise NotFound(f"there is no file {source}")
+    database = daemon.store.path.resolve()
+    new = database.with_name(f"{database.name}.restoring")
+    try:
+        counts = await anyio.to_thread.run_sync(copy_database, source, new)
+        replaced = await daemon.store.replace_database(new)
+    except ValueError as error:
+        raise InvalidParams(f"invalid params: {error} - at `$.path`") from error
+    finally:
+        for leftover in database.parent.glob(f"{new.name}*"):
+            leftover.unlink(missing_ok=True)
+    log.warning("database restored", backup=str(source), replaced=str(replaced))
+    daemon.index.wake()
+    return Restored(str(database), str(source), counts["sessions"], str(replaced) if replaced else None)
+
+
+async def make_backup(daemon: "Daemon", progress: Progress, reason: str) -> dict[str, Any]:
+    """Make a verified backup. An automatic one also writes the memories as JSONL, and older ones are deleted."""
+    await progress(0, 1, "copying the database")
+    made = await anyio.to_thread.run_sync(describe_backup, await daemon.store.back_up(reason))
+    result: dict[str, Any] = {"file": made.name, "path": made.path, "bytes": made.bytes, "rows": made.rows}
+    if made.reason in AUTOMATIC:
+        await progress(0, 1, "exporting memories")
+        result["memories"] = str(await _write_memories(daemon))
+        folder, keep = daemon.paths.backups, daemon.config.backup_keep
+        result["deleted"] = await anyio.to_thread.run_sync(_delete_obsolete, folder, made, keep)
+    await progress(1, 1)
+    log.info("backup made", **result)
+    return result
+
+
+async def run_daily_backups(daemon: "Daemon") -> None:
+    """Make a backup every `backup_hours`, for as long as the daemon runs; the first one a minute after the start."""
+    await anyio.sleep(FIRST_BACKUP_SECONDS)
+    while True:
+        try:
+            if await _is_due(daemon):
+                await daemon.jobs.wait(await daemon.jobs.start("backup", partial(make_backup, daemon, reason=DAILY)))
+        except (RpcError, OSError) as error:
+            log.warning("daily backup failed", error=str(error))
+        await anyio.sleep(CHECK_INTERVAL_SECONDS)
+
+
+async def _is_due(daemon: "Daemon") -> bool:
+    hours = daemon.config.backup_hours
+    if not hours or daemon.store.problem or not await daemon.store.read(_has_data):
+        return False
+    newest = max((path.stat().st_mtime for path in daemon.paths.backups.glob(f"clankers-*-{DAILY}.db")), default=None)
+    if newest is None:
+        return True
+    elapsed = clock.now() - newest * 1000
+    return elapsed < 0 or elapsed >= hours * HOUR_MS  # negative: the clock was set back
+
+
+def _has_data(db: Db) -> bool:
+    return any(db.value(f"SELECT 1 FROM {table} LIMIT 1") for table in ("sessions", "memories", "documents"))
+
+
+async def _write_memories(daemon: "Daemon") -> Path:
+    """Write every memory to `memory-backup-YYYY-MM-DD.jsonl`, which any tool can read; `memory import` takes it."""
+    date = datetime.fromtimestamp(clock.now() / 1000, UTC).strftime("%Y-%m-%d")
+    path = daemon.paths.backups / f"memory-backup-{date}.jsonl"
+    lines: list[bytes] = []
+    request = MemoryExport(scopes=["*"], limit=50)
+    while True:
+        page = await memory_export(daemon, request)
+        lines += [msgspec.json.encode(record) for record in page.memories]
+        if page.cursor is None:
+            break
+        request = msgspec.structs.replace(request, cursor=page.cursor)
+    await anyio.to_thread.run_sync(write_file, path, b"".join(line + b"\n" for line in lines))
+    return path
+
+
+def _delete_obsolete(folder: Path, made: BackupFile, keep: int) -> list[str]:
+    automatic = [backup for backup in list_backups(folder) if backup.reason in AUTOMATIC]
+    most_rows = max((backup.rows or 0 for backup in automatic), default=0)
+    if (made.rows or 0) < most_rows * SHRUNK_SHARE:
+        log.warning("backup is much smaller than an earlier one", file=made.name, rows=made.rows, most_rows=most_rows)
+    obsolete = [Path(backup.path) for backup in select_obsolete(automatic, keep)]
+    obsolete += sorted(folder.glob("memory-backup-*.jsonl"), reverse=True)[keep:]
+    for path in obsolete:
+        path.unlink(missing_ok=True)
+    return [path.name for path in obsolete]

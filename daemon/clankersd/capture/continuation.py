@@ -1,0 +1,17 @@
+"""Orders that a harness appends to the summary of a compaction; they address the agent that goes on."""
+
+import re
+
+_ORDERS = re.compile(
+    r"\s*(?:If you need specific details from before compaction\b"
+    r"|(?:Please )?continue the conversation from where (?:it|we|you) left (?:it )?off\b"
+    r"|Continue with the last task that you were asked to work on\b"
+    r"|Resume directly\b[^.\n]{0,40}do not acknowledge the summary"
+    r"|The messages after this summary are the most recent messages from before compaction).*",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def strip_continuation_orders(summary: str) -> str:
+    """Return a summary without the harness's orders at its end: they are no part of what happened."""
+    return _ORDERS.sub("", summary, count=1)

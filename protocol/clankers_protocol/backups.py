@@ -1,0 +1,51 @@
+"""Backups of the database: making one, and replacing the database with one."""
+
+from typing import Annotated, ClassVar
+
+from msgspec import Meta
+
+from clankers_protocol.admin import JobStarted
+from clankers_protocol.wire import Method, Wire
+
+
+class BackupFile(Wire):
+    """One file in the backup directory. `problem` is the reason why it cannot be restored, if any.
+
+    `reason` says what it was made for: "daily", "manual", "before-0009" (a migration), "rescued". `rows` is the number
+    of sessions, messages, tool calls, memories and documents together.
+    """
+
+    name: str
+    path: str
+    made_at: int
+    bytes: int
+    reason: str = ""
+    sessions: int | None = None
+    rows: int | None = None
+    problem: str | None = None
+
+
+class BackupCreate(Method[JobStarted]):
+    """Make a verified backup of the database, as a job; its result is `{file, path, bytes, rows}`."""
+
+    method: ClassVar[str] = "backup.create"
+
+
+class Restored(Wire):
+    """Result of a restore: what is in use now, and where the replaced database is."""
+
+    database: str
+    backup: str
+    sessions: int
+    replaced: str | None
+
+
+class BackupRestore(Method[Restored]):
+    """Replace the database with a copy of a backup while the daemon runs.
+
+    The copy is checked first. Requests wait while the files are swapped. A backup of an earlier version is migrated;
+    one of a later version is refused. The replaced database stays beside the new one.
+    """
+
+    method: ClassVar[str] = "backup.restore"
+    path: Annotated[str, Meta(min_length=1, max_length=4096)]

@@ -1,0 +1,188 @@
+"""Finding things: titles, files and commands are searched, and a search without a good hit says so."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.ctl import ctl
+from helpers.daemon import DaemonProcess, RawConnection
+from helpers.waiting import settled
+
+TURNS = [
+    ("login", "user", "The login form fails on Safari: after submitting, the page reloads and the cookie is gone."),
+    ("login", "assistant", "The session cookie needs SameSite=None. Fixed in the login handler and tested on Safari."),
+    ("export", "user", "The CSV export drops the last row when the number of rows is odd."),
+    ("export", "assistant", "The writer was closed before its buffer was flushed; flush before close."),
+]
+
+
+@pytest.fixture
+def filled(rpc: RawConnection) -> RawConnection:
+    for session, title in (("login", "Zebra crossing redesign"), ("export", "Fix the spreadsheet download")):
+        rpc.call("upsertSession", session={"id": session, "title": title, "projectPath": "/home/me/shop"})
+    for number, (session, role, text) in enumerate(TURNS):
+        message = {"id": f"m{number}", "sessionId": session, "role": role, "textContent": text}
+        rpc.call("upsertMessage", message=message)
+    edits = [("t1", "src/payments/refund_policy.py"), ("t2", "src/payments/refund_policy.py")]
+    for name, path in edits:
+        tool = {"id": name, "sessionId": "export", "toolName": "Edit", "filePath": path, "toolInput": '{"x": 1}'}
+        rpc.call("upsertTool", tool=tool)
+    command = {"id": "t3", "sessionId": "export", "toolName": "Bash", "toolOutput": "unsearched obsidian output"}
+    rpc.call("upsertTool", tool=command | {"toolInput": '{"command": "terraform apply -target=quokka"}'})
+    settled(rpc)
+    return rpc
+
+
+def hits(connection: RawConnection, query: str, **params: Any) -> list[dict[str, Any]]:
+    return list(connection.call("search", query=query, **params)["hits"])
+
+
+def test_title_of_a_session_is_found(filled: RawConnection) -> None:
+    best = hits(filled, "zebra crossing")[0]
+    assert best["ref"]["sessionId"] == "login"
+    assert best["text"] == "Zebra crossing redesign"
+
+
+def test_changed_title_replaces_the_old_one(filled: RawConnection) -> None:
+    filled.call("thread.update", id="login", title="Giraffe enclosure")
+    settled(filled)
+    assert hits(filled, "giraffe enclosure", mode="keyword")[0]["text"] == "Giraffe enclosure"
+    assert not hits(filled, "zebra", mode="keyword")
+    filled.call("thread.update", id="login", title=None)
+    settled(filled)
+    assert not hits(filled, "giraffe", mode="keyword")
+
+
+def test_title_that_is_the_first_prompt_is_found_once(rpc: RawConnection) -> None:
+    prompt = "Why does the wombat counter overflow?"
+    rpc.call("upsertSession", session={"id": "s", "title": prompt, "userPrompt": prompt})
+    rpc.call("upsertMessage", message={"id": "m", "sessionId": "s", "role": "user", "textContent": prompt})
+    settled(rpc)
+    assert len(hits(rpc, "wombat counter", mode="keyword")) == 1
+
+
+def test_file_names_and_commands_of_tools_are_found_once_per_session(filled: RawConnection) -> None:
+    files = hits(filled, "refund_policy.py", mode="keyword")
+    assert [hit["text"] for hit in files] == ["src/payments/refund_policy.py"]
+    assert hits(filled, "terraform quokka")[0]["ref"]["toolId"] == "t3"
+    assert not hits(filled, "obsidian", mode="keyword")  # outputs are indexed only if the setting says so
+
+
+@pytest.mark.parametrize("query", ["login cookie safari", "why does the csv export drop a row", "refund_policy.py"])
+def test_search_with_a_good_hit_is_not_weak(filled: RawConnection, query: str) -> None:
+    assert not filled.call("search", query=query)["weak"]
+
+
+@pytest.mark.parametrize("query", ["sourdough fermentation temperature", "kubernetes ingress annotations for grpc"])
+def test_search_without_a_good_hit_is_weak(filled: RawConnection, query: str) -> None:
+    found = filled.call("search", query=query)
+    assert found["hits"]
+    assert found["weak"]
+    assert filled.call("message.search", query=query)["weak"]
+
+
+def test_weak_search_of_memories_says_so(rpc: RawConnection) -> None:
+    rpc.call("memory.add", content="We deploy on Tuesdays, after the standup.")
+    settled(rpc)
+    assert rpc.call("memory.search", query="sourdough fermentation temperature")["weak"]
+    assert not rpc.call("memory.search", query="when do we deploy")["weak"]
+
+
+def test_ctl_says_that_nothing_is_close(shared_daemon: DaemonProcess, filled: RawConnection) -> None:
+    ran = ctl(shared_daemon, "search", "sourdough", "fermentation", "temperature")
+    assert ran.out.startswith("Nothing close; the nearest are:\n")
+    assert "Nothing close" not in ctl(shared_daemon, "search", "login", "cookie").out
+
+
+def test_ctl_groups_the_hits_of_a_session(shared_daemon: DaemonProcess, filled: RawConnection) -> None:
+    out = ctl(shared_daemon, "search", "login", "safari", "cookie").out
+    assert out.count("Zebra crossing redesign\n") == 1
+    assert out.count("session login") == 1
+    assert "SameSite" in out
+    assert "The «login» form" in out
+
+
+def test_ctl_source_files_means_memory_files(shared_daemon: DaemonProcess, filled: RawConnection) -> None:
+    for name in ("files", "memory"):
+        ran = ctl(shared_daemon, "search", "login", "--source", name, "--json")
+        assert ran.json["hits"] == []
+    assert ctl(shared_daemon, "search", "login", "--source", "sessions", "--json").json["hits"]
+
+
+# -- ids
+
+
+@pytest.fixture
+def memories(rpc: RawConnection) -> list[str]:
+    texts = ["Tabs, not spaces", "PostgreSQL is the database of the shop", "Deploys happen on Tuesdays"]
+    return [rpc.call("memory.add", content=text, force=True)["memory"]["id"] for text in texts]
+
+
+def test_ids_of_one_moment_are_shortened_to_their_ends(rpc: RawConnection, memories: list[str]) -> None:
+    shortened = rpc.call("id.shorten", kind="memory", ids=memories)
+    assert shortened == [each[-8:] for each in memories]
+    assert [rpc.call("memory.get", id=each)["id"] for each in shortened] == memories
+    assert rpc.call("id.find", id=shortened[0]) == [{"kind": "memory", "id": memories[0]}]
+
+
+def test_id_is_shortened_no_further_than_the_store_allows(rpc: RawConnection, memories: list[str]) -> None:
+    rival = f"rival-{memories[0][-10:]}"
+    rpc.call("upsertSession", session={"id": rival})
+    [shortened] = rpc.call("id.shorten", kind="memory", ids=memories[:1])
+    assert shortened == memories[0][-12:]
+    assert rpc.call("id.find", id=shortened) == [{"kind": "memory", "id": memories[0]}]
+    assert {each["id"] for each in rpc.call("id.find", id=memories[0][-10:])} == {memories[0], rival}
+
+
+def test_ids_of_a_harness_are_shortened_to_their_beginnings(rpc: RawConnection) -> None:
+    ids = ["8c1f6c6e-1111-4222-8333-444455556666", "8c1f6c6e-2222-4222-8333-444455556666"]
+    for each in ids:
+        rpc.call("upsertSession", session={"id": each})
+    assert rpc.call("id.shorten", kind="session", ids=ids) == [ids[0][:12], ids[1][:12]]
+
+
+def test_show_opens_everything_that_has_an_id(
+    shared_daemon: DaemonProcess, filled: RawConnection, memories: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "guide.md").write_text("# Guide\n\nHow the marmot service is restarted.")
+    document = filled.call("document.ingest", path=str(tmp_path / "guide.md"))["document"]["id"]
+    [piece] = filled.call("chunk.list", documentId=document)["chunks"]
+    skill = filled.call("skill.create", name="bisect", description="Find the commit", instructions="git bisect")["id"]
+    action = filled.call("schedule.create", description="Nightly look", schedule="03:00 daily", timezone="UTC")["id"]
+    entity = filled.call("entity.upsert", name="Marmot", type="technology", scopes=["*"])["id"]
+    relation = filled.call("relation.add", source=memories[0], target=memories[1], type="RELATED_TO")["id"]
+    chunk = hits(filled, "login cookie")[0]["chunkId"]
+    filled.call("upsertSessionError", sessionError={"id": "e-12345678", "sessionId": "login", "errorType": "Boom"})
+    expected = {
+        "login": "Zebra crossing redesign", "m0": "The login form fails", "t3": "terraform apply",
+        memories[1]: "PostgreSQL is the database", document: "Guide", piece["id"]: "marmot service",
+        skill: "git bisect", action: "Nightly look", entity: "Marmot", relation: "RELATED_TO", chunk[:16]: "Safari",
+        "e-12345678": "Boom",
+    }  # fmt: skip
+    for each, text in expected.items():
+        ran = ctl(shared_daemon, "show", each)
+        assert (ran.code, ran.err) == (0, ""), each
+        assert text in ran.out
+        assert ctl(shared_daemon, "show", each, "--json").json
+    filled.call("skill.delete", id=skill)
+    filled.call("schedule.delete", id=action)
+    filled.call("document.delete", id=document)
+
+
+def test_show_names_what_an_ambiguous_id_could_be(shared_daemon: DaemonProcess, rpc: RawConnection) -> None:
+    for each in ("same-beginning-a", "same-beginning-b"):
+        rpc.call("upsertSession", session={"id": each})
+    ran = ctl(shared_daemon, "show", "same-beginning")
+    assert ran.code == 1
+    assert "session same-beginning-a, session same-beginning-b" in ran.err
+    missing = ctl(shared_daemon, "show", "nothing-like-this")
+    assert (missing.code, missing.err) == (1, "Error: nothing has the id nothing-like-this\n")
+
+
+@pytest.mark.parametrize("width", ["30", "60", "119"])
+def test_every_id_in_a_list_can_be_opened(
+    shared_daemon: DaemonProcess, rpc: RawConnection, memories: list[str], width: str
+) -> None:
+    lines = ctl(shared_daemon, "memory", "list", COLUMNS=width).out.splitlines()[1:]
+    opened = {ctl(shared_daemon, "show", line.split()[0], "--json").json["id"] for line in lines}
+    assert opened == set(memories)

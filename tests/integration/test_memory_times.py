@@ -1,0 +1,74 @@
+"""Two questions about time: what was known, and what was true."""
+
+import time
+
+from helpers.ctl import ctl
+from helpers.daemon import DaemonProcess, RawConnection
+from helpers.waiting import settled
+
+DAY = 86_400_000
+
+
+def days_ago(days: int) -> int:
+    return int(time.time() * 1000) - days * DAY
+
+
+def contents(connection: RawConnection, **params: object) -> set[str]:
+    return {memory["content"] for memory in connection.call("memory.list", scopes=["*"], **params)["memories"]}
+
+
+def fill(connection: RawConnection) -> str:
+    """A fact learned today that was true from ten to five days ago, and one that is true since then."""
+    old = connection.call(
+        "memory.add", content="The API listened on port 8080", validFrom=days_ago(10), validUntil=days_ago(5)
+    )
+    connection.call("memory.add", content="The API listens on port 9090", validFrom=days_ago(5), force=True)
+    return str(old["memory"]["id"])
+
+
+def test_valid_at_answers_what_was_true_whenever_it_was_learned(rpc: RawConnection) -> None:
+    fill(rpc)
+    assert contents(rpc) == {"The API listens on port 9090"}
+    assert contents(rpc, validAt=days_ago(7)) == {"The API listened on port 8080"}
+    assert contents(rpc, validAt=days_ago(20)) == set()
+
+
+def test_as_of_answers_what_was_known(rpc: RawConnection) -> None:
+    fill(rpc)
+    assert contents(rpc, asOf=days_ago(7)) == set()  # true then, but learned today
+    assert contents(rpc, asOf=days_ago(7), validAt=days_ago(7)) == set()
+    now = int(time.time() * 1000)
+    assert contents(rpc, asOf=now, validAt=days_ago(7)) == {"The API listened on port 8080"}
+    assert contents(rpc, asOf=now) == {"The API listens on port 9090"}
+
+
+def test_a_correction_is_true_of_the_past_but_was_not_known_then(rpc: RawConnection) -> None:
+    added = rpc.call("memory.add", content="The limit is 10", validFrom=days_ago(10))["memory"]
+    rpc.call("memory.update", id=added["id"], validUntil=days_ago(3))
+    assert contents(rpc, validAt=days_ago(2)) == set()
+    assert contents(rpc, validAt=days_ago(4)) == {"The limit is 10"}
+    known = added["createdAt"]
+    assert contents(rpc, asOf=known, validAt=days_ago(2)) == {"The limit is 10"}
+
+
+def test_get_and_searches_take_both_times(rpc: RawConnection) -> None:
+    memory = fill(rpc)
+    settled(rpc)
+    then = days_ago(7)
+    assert rpc.call("memory.get", id=memory, validAt=then)["id"] == memory
+    assert "error" in rpc.request("memory.get", {"id": memory, "validAt": days_ago(1)})
+    assert "error" in rpc.request("memory.get", {"id": memory, "asOf": then})
+    [hit] = rpc.call("memory.search", query="which port", scopes=["*"], validAt=then)["hits"]
+    assert hit["memory"]["id"] == memory
+    [hit] = rpc.call("search", query="which port", scopes=["*"], validAt=then)["hits"]
+    assert hit["ref"]["memoryId"] == memory
+
+
+def test_ctl_asks_both_questions(shared_daemon: DaemonProcess, rpc: RawConnection) -> None:
+    memory = fill(rpc)
+    settled(rpc)
+    listed = ctl(shared_daemon, "memory", "list", "--valid-at", "7d", "--json").json["memories"]
+    assert [each["id"] for each in listed] == [memory]
+    assert ctl(shared_daemon, "memory", "list", "--as-of", "7d", "--json").json["memories"] == []
+    found = ctl(shared_daemon, "search", "port", "--source", "memories", "--valid-at", "7d", "--json").json["hits"]
+    assert [hit["ref"]["memoryId"] for hit in found] == [memory]
