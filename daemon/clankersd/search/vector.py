@@ -188,7 +188,8 @@ class VectorSearch:
         """Return the mean vector of the chunks that pass the filter, from a sample, cached; None if they are few."""
         live = self._index.live
         assert live is not None
-        key = json.dumps([live.id, chunk_filter.ids, chunk_filter.params], sort_keys=True, default=str)
+        params = {name: value for name, value in chunk_filter.params.items() if name != "now"}  # or no key occurs twice
+        key = json.dumps([live.id, chunk_filter.ids, params], sort_keys=True, default=str)
         now = anyio.current_time()
         if key in self._centres and self._centres[key][0] > now:
             return self._centres[key][1]
