@@ -4,9 +4,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test check lint types pytest bench bench-hook bench-search bench-indexing bench-retrieval bench-memory bench-secure-delete faults bench-fairness bench-redaction bench-stalls docs format build release-check clean dev static-model platforms
+.PHONY: run test check lint types pytest bench bench-hook bench-ctl bench-search bench-indexing bench-retrieval bench-memory bench-secure-delete faults bench-fairness bench-redaction bench-stalls docs format build release-check clean dev static-model platforms
 
-run: $(VENV)/installed
+run: $(VENV)/running
+	@echo "Starting clankersd on the scratch database in .scratch; Ctrl-C stops it."
 	CLANKERS_DATA_PATH=$(CURDIR)/.scratch CLANKERS_CONFIG_PATH=$(CURDIR)/.scratch/clankers.toml $(BIN)/clankersd
 
 test: check
@@ -15,13 +16,20 @@ check: lint types pytest
 
 dev: $(VENV)/installed
 
-# The oldest supported Python is asked for by name first: the version is checked before anything is installed.
-$(VENV)/installed: pyproject.toml
+# What running needs, and nothing else. The version of Python is checked before anything is installed.
+$(VENV)/running: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "clankers needs Python 3.11 or newer; say which with: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	@echo "Creating the virtualenv $(VENV)."
+	@$(PYTHON) -m venv $(VENV)
+	@echo "Installing clankers and what it needs to run, without the development tools."
+	$(BIN)/pip install --disable-pip-version-check -e .
+	@touch $@
+
+$(VENV)/installed: $(VENV)/running
+	@echo "Installing the development tools."
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
-	touch $@
+	@touch $@
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .
@@ -40,6 +48,10 @@ bench: $(VENV)/installed
 
 bench-hook: $(VENV)/installed
 	$(BIN)/python -m tests.bench.hook
+
+# BEFORE is another checkout to compare with.
+bench-ctl: $(VENV)/installed
+	$(BIN)/python -m tests.bench.ctl $(BEFORE)
 
 bench-search: $(VENV)/installed
 	$(BIN)/python -m tests.bench.search

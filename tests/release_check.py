@@ -1,20 +1,20 @@
-"""Build the sdist and the wheel, install the wheel into a fresh virtualenv, and run the README's commands with it.
+"""Build the sdist and the wheel, install the wheel with uv, pipx or pip, and run the README's commands with it.
 
 python -m tests.release_check
 """
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
-import time
 import venv
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-SECTIONS = ("Connect a harness", "First result", "Try it without installing anything")
-NOT_HERE = ("make run", "clankers-ctl service install", "pip install")
+SECTIONS = ("Install", "First result", "Step by step", "Try it without installing anything")
+NOT_HERE = ("make run", "clankers-ctl service install", "uv tool install")
 """Commands of the README that would change this machine, or that this script replaces by its own steps."""
 
 
@@ -29,24 +29,39 @@ def check(scratch: Path) -> None:
     [wheel] = (scratch / "dist").glob("*.whl")
     [sdist] = (scratch / "dist").glob("*.tar.gz")
     print(f"built {sdist.name} and {wheel.name} ({wheel.stat().st_size / 1e6:.1f} MB)")
-    venv.create(scratch / "venv", with_pip=True)
-    bin_folder = scratch / "venv" / "bin"
-    run([str(bin_folder / "pip"), "install", "--quiet", "--disable-pip-version-check", str(wheel)])
+    bin_folder = install(scratch, wheel)
     environ = {
         "HOME": str(scratch / "home"),
         "PATH": f"{bin_folder}:{os.environ['PATH']}",
         "CLANKERS_DATA_PATH": str(scratch / "home" / "data"),
     }
-    (scratch / "home").mkdir()
-    daemon = subprocess.Popen([str(bin_folder / "clankersd")], env=environ, stderr=subprocess.DEVNULL)
+    (scratch / "home" / ".claude").mkdir(parents=True)  # a harness to connect
     try:
-        wait_until_healthy(environ)
         for command in readme_commands():
             print(f"$ {command}")
-            run(["sh", "-c", command], env=environ, cwd=scratch / "home")
+            run(
+                ["sh", "-c", command.replace("clankers-ctl setup", "clankers-ctl setup --yes")],
+                environ,
+                scratch / "home",
+            )
     finally:
-        daemon.terminate()
-        daemon.wait(30)
+        run(["clankers-ctl", "daemon", "stop"], environ)
+
+
+def install(scratch: Path, wheel: Path) -> Path:
+    """Install the wheel as the README says, with uv or pipx; without them, into a virtualenv. Return its bin folder."""
+    bin_folder = scratch / "bin"
+    if shutil.which("uv"):
+        environ = {**os.environ, "UV_TOOL_DIR": str(scratch / "tools"), "UV_TOOL_BIN_DIR": str(bin_folder)}
+        run(["uv", "tool", "install", "--quiet", "--python", sys.executable, str(wheel)], environ)
+    elif shutil.which("pipx"):
+        environ = {**os.environ, "PIPX_HOME": str(scratch / "tools"), "PIPX_BIN_DIR": str(bin_folder)}
+        run(["pipx", "install", "--quiet", str(wheel)], environ)
+    else:
+        venv.create(scratch / "venv", with_pip=True)
+        bin_folder = scratch / "venv" / "bin"
+        run([str(bin_folder / "pip"), "install", "--quiet", "--disable-pip-version-check", str(wheel)])
+    return bin_folder
 
 
 def readme_commands() -> list[str]:
@@ -59,14 +74,6 @@ def readme_commands() -> list[str]:
             lines = block.replace("|\n  ", "| ").splitlines()
             commands += [line.replace(".venv/bin/", "").split("  #")[0].strip() for line in lines]
     return [command for command in commands if not command.startswith(("export ", *NOT_HERE))]
-
-
-def wait_until_healthy(environ: dict[str, str]) -> None:
-    for _ in range(300):
-        if subprocess.run(["clankers-ctl", "health"], env=environ, capture_output=True, check=False).returncode == 0:
-            return
-        time.sleep(0.1)
-    raise SystemExit("the daemon did not become healthy")
 
 
 def run(command: list[str], env: dict[str, str] | None = None, cwd: Path | None = None) -> None:

@@ -4,7 +4,7 @@ Send one event of a coding agent to the clankers daemon. The event is JSON, give
 The exit code is always 0. Errors go to hook.log in the daemon's log folder.
 
 If the daemon does not acknowledge the event in time, the hook writes it to the spool folder, and the daemon reads it
-from there later.
+from there later. Events of projects with a file .clankers-ignore, and text in <private> tags, are not written there.
 
   --recall  Also ask the daemon for related memories, and print its answer in the harness's format.
   --start   Send nothing; start the daemon if the settings allow it.
@@ -18,7 +18,7 @@ import os
 import sys
 import time
 
-from clankers.spool import give_to_owner, make_folder, spool_event
+from clankers.spool import give_to_owner, is_opted_out, make_folder, spool_event, without_private
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -175,7 +175,8 @@ def _deliver(harness: str, event: bytes, *, recall: bool) -> None:
         write_log(f"invalid reply: {type(error).__name__}: {error}")
     if _is_paused(event):
         return
-    spool_event(f"{data_folder()}/spool", params)
+    if harness == "generic" or not is_opted_out(_project()):
+        spool_event(f"{data_folder()}/spool", without_private(params))
     if not daemon_runs:
         _start_daemon()
 
@@ -192,6 +193,14 @@ def _is_paused(event: bytes) -> bool:
     except Exception as error:  # rather store too much than nothing
         write_log(f"cannot read the pauses of capture: {type(error).__name__}: {error}")
         return False
+
+
+def _project() -> str:
+    """Return the folder of the session, in which harnesses run their hooks; empty if it is gone."""
+    try:
+        return os.environ.get("CLAUDE_PROJECT_DIR") or os.getcwd()
+    except OSError:
+        return ""
 
 
 def _start_daemon() -> None:
@@ -296,7 +305,12 @@ def _split_replies(received: bytes, replies: list[bytes]) -> bytes:
 
 
 def _print_output(reply: bytes) -> None:
-    import json  # slow to load, and needed only if something was recalled
+    """Print the output in a reply. It is cut out of the bytes, as importing json takes longer than everything else."""
+    start, end = b'{"jsonrpc":"2.0","result":{"output":', b'},"id":2}'
+    if reply.startswith(start + b"{") and reply.endswith(b"}" + end):
+        os.write(1, reply[len(start) : -len(end)])
+        return
+    import json  # the reply of another version
 
     if output := json.loads(reply)["result"]["output"]:
         os.write(1, json.dumps(output).encode())

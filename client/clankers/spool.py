@@ -11,6 +11,8 @@ import os
 import time
 
 MAX_SPOOL_BYTES = 256 * 1024 * 1024
+OPT_OUT_MARKER = ".clankers-ignore"
+PRIVATE_REPLACEMENT = b"[redacted:private]"  # as the daemon's redaction writes it
 
 
 class SpoolFull(Exception):
@@ -44,6 +46,64 @@ def spool_event(folder: str, event: bytes) -> str:
     finally:
         os.close(descriptor)
     return path
+
+
+def is_opted_out(project: str) -> bool:
+    """Does this folder, or one above it, contain the file that opts out of capture?"""
+    while True:
+        if os.path.lexists(f"{project}/{OPT_OUT_MARKER}"):
+            return True
+        parent = os.path.dirname(project)
+        if parent == project:
+            return False
+        project = parent
+
+
+def without_private(event: bytes) -> bytes:
+    """Replace text between <private> and </private> in the strings of an event, without parsing it.
+
+    A tag that is not closed reaches to the end of its string, and tags may be nested, as in the daemon's redaction.
+    """
+    lowered = event.lower()
+    start = lowered.find(b"<private>")
+    if start < 0:
+        return event
+    pieces: list[bytes] = []
+    copied = string_end = 0
+    closing_tag = b"</private>"
+    while start >= 0:
+        if start >= string_end:
+            string_end = _end_of_string(lowered, start)
+            is_escaped = lowered.find(b"<\\/private>", start, string_end) >= 0  # some programs escape slashes
+            closing_tag = b"<\\/private>" if is_escaped else b"</private>"
+        end = _end_of_private(lowered, start, string_end, closing_tag)
+        pieces += (event[copied:start], PRIVATE_REPLACEMENT)
+        copied, start = end, lowered.find(b"<private>", end)
+    return b"".join([*pieces, event[copied:]])
+
+
+def _end_of_string(data: bytes, start: int) -> int:
+    """Return the position of the quotation mark that ends the JSON string in which `start` is."""
+    end = start
+    while (end := data.find(b'"', end + 1)) >= 0:
+        unescaped = end
+        while data[unescaped - 1] == 0x5C:
+            unescaped -= 1
+        if (end - unescaped) % 2 == 0:  # after an odd number of backslashes, a quotation mark belongs to the text
+            return end
+    return len(data)
+
+
+def _end_of_private(lowered: bytes, start: int, string_end: int, closing_tag: bytes) -> int:
+    """Return where the block that begins at `start` ends: after its closing tag, or with the string."""
+    depth, position = 1, start + 9
+    while depth:
+        closed = lowered.find(closing_tag, position, string_end)
+        if closed < 0:
+            return string_end
+        opened = lowered.find(b"<private>", position, closed)
+        depth, position = (depth + 1, opened + 9) if opened >= 0 else (depth - 1, closed + len(closing_tag))
+    return position
 
 
 def make_folder(folder: str) -> None:

@@ -54,6 +54,7 @@ FEATURES = (
     "admin.client_config",
     "admin.database",
     "admin.doctor",
+    "admin.forgetting",
     "admin.id_lookup",
     "admin.metrics",
     "admin.projects",

@@ -63,16 +63,21 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
         ),
     ] = 0
     embedding_cache_entries: Annotated[
-        int, Meta(ge=0, le=10_000_000, description="Number of vectors to cache for texts seen before.")
+        int,
+        Meta(
+            ge=0,
+            le=10_000_000,
+            description="Number of vectors to cache for texts seen before; the static embedder needs none.",
+        ),
     ] = 50_000
     chunk_tokens: Annotated[int, Meta(ge=32, le=4000, description="Maximum length of a chunk, in tokens.")] = 400
     chunk_overlap: Annotated[int, Meta(ge=0, le=1000, description="Overlap of consecutive chunks, in tokens.")] = 80
     index_sources: Annotated[
         list[IndexSource],
-        Meta(description="What to index: files (memory files), sessions (messages) and tools (their inputs, outputs)."),
+        Meta(description="What to index: files (memory files), sessions (messages, titles), tools (all of a call)."),
     ] = msgspec.field(default_factory=lambda: ["files", "sessions"])
     index_tools: Annotated[
-        bool, Meta(description="Index tool inputs and outputs too: the same as tools in index_sources.")
+        bool, Meta(description="Index all of a tool call, not only its file and command: as tools in index_sources.")
     ] = False
     search_seconds: Annotated[
         float, Meta(gt=0, le=60, description="Seconds after which a search returns the results it has so far.")

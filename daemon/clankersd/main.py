@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import msgspec
+import platformdirs
 import structlog
 
-from clankers_protocol.paths import Paths, default_paths
+from clankers_protocol.paths import Paths, UserFolders, default_paths
 from clankers_protocol.terminal import sanitize
 from clankersd import config
 from clankersd.config import ConfigError
@@ -136,7 +137,8 @@ def _paths(options: argparse.Namespace) -> Paths:
         "config": options.config,
     }
     chosen = {name: path.expanduser().absolute() for name, path in options_by_path.items() if path}
-    return dataclasses.replace(default_paths(environ), **chosen)
+    folders = UserFolders(platformdirs.user_data_path(), platformdirs.user_config_path())
+    return dataclasses.replace(default_paths(environ, folders), **chosen)
 
 
 async def _run(paths: Paths, flags: Mapping[str, Any], by_hook: HookStart | None) -> None:

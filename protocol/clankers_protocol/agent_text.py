@@ -84,6 +84,11 @@ RESERVED_PREFIXES = (
     "task-notification",
     "user-prompt-submit-hook",
     "user-memory-input",
+    "|im_start",
+    "|im_end",
+    "|endoftext",
+    "|start_header_id",
+    "|eot_id",
 )
 RESERVED_NAMES = ("system", "invoke")
 """Tags by which clankers or a harness marks what an agent reads; a prefix reserves whatever begins with it.

@@ -36,7 +36,7 @@ class HarnessCapture(Wire):
 class RejectedEvent(Wire):
     """A spooled event that cannot be stored. Its file is moved to the `rejected` folder of the spool.
 
-    `problem` gives the reason; it is null for a file that was set aside before the daemon started.
+    `problem` gives the reason; it is null for a file that was rejected before the daemon started.
     """
 
     name: str

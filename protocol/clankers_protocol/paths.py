@@ -28,25 +28,40 @@ class Paths:
         return self.data / "backups"
 
 
-def default_paths(environ: Mapping[str, str] = os.environ) -> Paths:
-    """Return the paths of the current user. Each CLANKERS_…_PATH variable overrides one of them."""
+@dataclass(frozen=True)
+class UserFolders:
+    """The user's folders for the data and the settings of programs."""
+
+    data: Path
+    config: Path
+
+
+def user_folders(environ: Mapping[str, str] = os.environ) -> UserFolders:
+    """Return the folders that platformdirs finds, too; a client has no time to load it, and a test compares both."""
     home = Path(environ.get("HOME") or Path.home())
     is_mac = sys.platform == "darwin"
-    data_root = environ.get("CLANKERS_DATA_PATH") or environ.get("XDG_DATA_HOME", "").strip()
-    data_default = home / ("Library/Application Support" if is_mac else ".local/share")
-    data = (Path(data_root).expanduser() if data_root else data_default) / "clankers"
-    config_root = environ.get("XDG_CONFIG_HOME", "").strip()
-    config_default = home / ("Library/Application Support" if is_mac else ".config")
-    config = (Path(config_root).expanduser() if config_root else config_default) / "clankers" / "clankers.toml"
+    data = environ.get("XDG_DATA_HOME", "").strip()
+    config = environ.get("XDG_CONFIG_HOME", "").strip()
+    return UserFolders(
+        data=Path(data) if data else home / ("Library/Application Support" if is_mac else ".local/share"),
+        config=Path(config) if config else home / ("Library/Application Support" if is_mac else ".config"),
+    )
+
+
+def default_paths(environ: Mapping[str, str] = os.environ, folders: UserFolders | None = None) -> Paths:
+    """Return the paths of the current user. Each CLANKERS_…_PATH variable overrides one of them."""
+    folders = folders or user_folders(environ)
+    root = environ.get("CLANKERS_DATA_PATH")
+    data = (Path(root) if root else folders.data).expanduser() / "clankers"
 
     def chosen(variable: str, default: Path) -> Path:
         given = environ.get(variable)
-        return Path(given).expanduser().absolute() if given else default.absolute()
+        return Path(given or default).expanduser().absolute()
 
     return Paths(
         data=data.absolute(),
         database=chosen("CLANKERS_DB_PATH", data / "clankers.db"),
         socket=chosen("CLANKERS_SOCKET_PATH", data / SOCKET_NAME),
         logs=chosen("CLANKERS_LOG_PATH", data / "logs"),
-        config=chosen("CLANKERS_CONFIG_PATH", config),
+        config=chosen("CLANKERS_CONFIG_PATH", folders.config / "clankers" / "clankers.toml"),
     )

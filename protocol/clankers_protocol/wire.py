@@ -69,6 +69,7 @@ def methods() -> dict[str, type[Method[Any]]]:
         documents,
         entities,
         events,
+        forgetting,
         graph,
         id_lookup,
         mcp,

@@ -3,6 +3,10 @@
 The hook is started as `clankers-ctl plugin install` writes it, and as the command `clankers-hook`; with the daemon up,
 away, and hung (it accepts and never answers). All take turns in the same run, so that other work on the machine moves
 all figures together: trust the ratios. CPU is what the kernel says the process used. Exits 1 when a bar is missed.
+
+The real Claude Code answers one prompt from a mock model: without the plugin, with it, and with one that does nothing
+(its hooks run `true`, its MCP server is a shell script), which shows what Claude Code itself spends on any plugin. Its
+CPU is that of all the processes it started. CLAUDE_ROUNDS=0 leaves it out.
 """
 
 import json
@@ -10,21 +14,32 @@ import os
 import shutil
 import socket
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+from e2e.harnesses import ClaudeCode, claude_binary, machine
+from e2e.mock_model import Reply
 from helpers.daemon import DaemonProcess, running_daemon
 from rich.console import Console
 from rich.table import Table
 from tests.bench.__main__ import NO_EMBEDDER, Bar, judge, real_disk
 
-from clankers.ctl.plugin import hook_command
+import clankers.mcp
+from clankers.ctl.plugin import hook_command, mcp_command
 
 ROUNDS = 30
+CLAUDE_ROUNDS = int(os.environ.get("CLAUDE_ROUNDS", "9"))
 MAX_CPU = 2.0
+MAX_CLAUDE_CPU_SECONDS = 0.15
+MAX_OWN_CPU_SECONDS = 0.1
+MAX_RELAY_MB = 12.0
 
 TOOL = {
     "tool": {
@@ -44,6 +59,20 @@ PROMPT = {
     "prompt_id": "p",
     "prompt": "why is the watcher test flaky on slow machines?",
 }
+
+SHELL_SERVER = r"""
+read -r handshake < "$1/initialize"
+read -r tools < "$1/tools-list"
+while IFS= read -r line; do
+  id=${line#*\"id\":}
+  id=${id%%[,\}]*}
+  case "$line" in
+    *\"initialize\"*) printf '{"jsonrpc":"2.0","id":%s,"result":%s}\n' "$id" "$handshake" ;;
+    *\"tools/list\"*) printf '{"jsonrpc":"2.0","id":%s,"result":%s}\n' "$id" "$tools" ;;
+    *\"id\":*) printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"Method not found"}}\n' "$id" ;;
+  esac
+done
+"""
 
 console = Console(highlight=False, width=110)
 
@@ -119,6 +148,84 @@ def bars(runs: list[Measured]) -> list[Bar]:
     return [*found, Bar("CPU of the command clankers-hook / bare Python", command, MAX_CPU, ".2f")]
 
 
+def do_nothing(plugin: Path) -> None:
+    """Replace our processes by the cheapest that Claude Code takes: same hooks, same tools."""
+    hooks = json.loads((plugin / "hooks" / "hooks.json").read_bytes())
+    for hook in (hook for groups in hooks["hooks"].values() for group in groups for hook in group["hooks"]):
+        hook |= {"command": shutil.which("true"), "args": []}
+    (plugin / "hooks" / "hooks.json").write_text(json.dumps(hooks))
+    answers = json.loads(Path(clankers.mcp.__file__).with_name(clankers.mcp.OFFLINE_ANSWERS).read_bytes())
+    for name in ("initialize", "tools/list"):
+        (plugin / name.replace("/", "-")).write_text(json.dumps(answers[name]) + "\n")
+    server = plugin / "server.sh"
+    server.write_text(SHELL_SERVER)
+    (plugin / ".mcp.json").write_text(
+        json.dumps({"mcpServers": {"clankers": {"command": "/bin/sh", "args": [str(server), str(plugin)]}}})
+    )
+
+
+@contextmanager
+def claude_runs() -> Iterator[list[Measured]]:
+    """`claude -p` without the plugin, with it, and with one that does nothing; each in a home of its own."""
+    with ExitStack() as homes:
+        runs = []
+        for name in ("without the plugin", "with the plugin", "with a plugin that does nothing"):
+            here = homes.enter_context(machine(lambda _: {"hello": [Reply("Hello.")]}))
+            here.daemon.environ |= NO_EMBEDDER
+            here.daemon.start()
+            claude = ClaudeCode(here, claude_binary())
+            if name != "without the plugin":
+                claude.plugin("install")
+            if name == "with a plugin that does nothing":
+                do_nothing(here.home / "clankers" / "plugins" / "claude-code" / "clankers")
+            words = f"cd {here.project} && exec {claude.binary} -p '[[hello]] hello' --dangerously-skip-permissions"
+            environ = here.environ | claude.environ()
+            runs.append(Measured(f"claude -p {name}", ["/bin/sh", "-c", words], Path(os.devnull), environ))
+        yield runs
+
+
+def relay_megabytes(up: DaemonProcess) -> float:
+    """Resident memory of the MCP relay after it has listed its tools."""
+    with subprocess.Popen(mcp_command(), env=up.environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as relay:
+        assert relay.stdin
+        assert relay.stdout
+        relay.stdin.write(b'{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}\n')
+        relay.stdin.flush()
+        relay.stdout.readline()
+        status = Path(f"/proc/{relay.pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) / 1024
+
+
+def take_turns(runs: list[Measured], rounds: int) -> None:
+    for number in range(-1, rounds):
+        for run in runs:
+            run.run()
+            if number < 0:  # the first finds nothing in the caches
+                run.cpu.clear()
+                run.wall.clear()
+
+
+def claude_bars() -> list[Bar]:
+    """Measure Claude Code, if it can be had; print what its runs took."""
+    try:
+        with claude_runs() as runs:
+            take_turns(runs, CLAUDE_ROUNDS)
+    except (pytest.skip.Exception, pytest.fail.Exception) as problem:
+        console.print(str(problem))
+        return []
+    shown = Table("", "CPU ms", "wall ms", box=None, pad_edge=False)
+    for run in runs:
+        shown.add_row(run.what, f"{statistics.median(run.cpu) * 1e3:.0f}", f"{statistics.median(run.wall) * 1e3:.0f}")
+    console.print(shown, "\n")
+    without, ours, nothing = (run.cpu for run in runs)
+    more = statistics.median(each - other for each, other in zip(ours, without, strict=True))
+    own = statistics.median(each - other for each, other in zip(ours, nothing, strict=True))
+    return [
+        Bar("CPU seconds that the plugin adds to claude -p", more, MAX_CLAUDE_CPU_SECONDS, ".3f"),
+        Bar("CPU seconds that it adds to one that does nothing", own, MAX_OWN_CPU_SECONDS, ".3f"),
+    ]
+
+
 def main() -> int:
     with tempfile.TemporaryDirectory(prefix="clk-bench-", dir=real_disk()) as name:
         folder = Path(name)
@@ -128,16 +235,12 @@ def main() -> int:
             silent.bind(str(folder / "hung" / "clankers" / "dxta-clankers.sock"))
             silent.listen(ROUNDS * 2)
             runs = measured(folder, up)
-            for number in range(-1, ROUNDS):
-                for run in runs:
-                    run.run()
-                    if number < 0:  # the first finds nothing in the caches
-                        run.cpu.clear()
-                        run.wall.clear()
+            take_turns(runs, ROUNDS)
+            relay = Bar("megabytes of the MCP relay", relay_megabytes(up), MAX_RELAY_MB, ".1f")
     console.print(table(runs), "\n")
     if "bare Node" not in [run.what for run in runs]:
         console.print("there is no node in PATH to compare with")
-    return judge(bars(runs))
+    return judge([*bars(runs), relay, *(claude_bars() if CLAUDE_ROUNDS else [])])
 
 
 if __name__ == "__main__":

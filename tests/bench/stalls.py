@@ -1,8 +1,8 @@
 """`make bench-stalls`: how long other clients wait for `health` while one sends something large.
 
-Every case is a request or a frame of about the given size. The first line is the same client while another one stores
-small messages. "worst ms" is the longest wait; "ran ms" the longest during which the daemon's threads ran, which other
-work on the machine does not lengthen: that one is judged.
+Every case is a request, a frame or a set of files of about the given size. The first line is the same client while
+another one stores small messages. "worst ms" is the longest wait; "ran ms" the longest during which threads of it
+ran, which other work on the machine does not lengthen: that one is judged.
 
     python -m tests.bench.stalls [--megabytes 30] [--only TEXT]...
 """
@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from helpers.daemon import DaemonProcess, running_daemon
-from helpers.stalls import CASES, MEGABYTE, Pinger, Stall, run_case, window
+from helpers.stalls import BRINGERS, CASES, MEGABYTE, Pinger, Stall, run_bringer, run_case, window
 from rich.console import Console
 
 LIMIT_SECONDS = 0.1
@@ -41,20 +41,19 @@ def main() -> None:
     parser.add_argument("--megabytes", type=float, default=30)
     parser.add_argument("--only", action="append", default=[])
     options = parser.parse_args()
-    chosen = [one for name, one in CASES.items() if not options.only or any(text in name for text in options.only)]
     size, late = int(options.megabytes * MEGABYTE), 0
+    runs: dict[str, Callable[[DaemonProcess], Stall]] = {
+        **{name: partial(run_case, one=one, size=size) for name, one in CASES.items()},
+        **{name: partial(run_bringer, name=name, size=size) for name in BRINGERS},
+    }
+    chosen = [run for name, run in runs.items() if not options.only or any(text in name for text in options.only)]
     console.print(f"{'case':42} {'MB':>6} {'seconds':>8} {'worst ms':>9} {'ran ms':>7}  outcome")
     with (
         tempfile.TemporaryDirectory(prefix="clk-") as folder,
-        running_daemon(Path(folder)) as daemon,
+        running_daemon(Path(folder), HOME=str(Path(folder) / "user")) as daemon,
         Pinger(daemon) as pinger,
     ):
-        runs: list[Callable[[DaemonProcess], Stall]] = [
-            ordinary,
-            *(partial(run_case, one=one, size=size) for one in chosen),
-            ordinary,
-        ]
-        for run in runs:
+        for run in (ordinary, *chosen, ordinary):
             stall = run(daemon)
             waited, ran = pinger.worst(stall.window)
             late += ran > LIMIT_SECONDS

@@ -290,8 +290,11 @@ class OpenCode:
         settings = self.machine.home / ".config" / "opencode" / "opencode.json"
         settings.parent.mkdir(parents=True)
         settings.write_text(json.dumps(wanted | {"provider": {"mock": provider}}))
-        self.machine.run([PROGRAMS / "clankers-ctl", "plugin", "install", "opencode"], self._environ())
+        self.plugin("install")
         return self
+
+    def plugin(self, *words: str) -> None:
+        self.machine.run([PROGRAMS / "clankers-ctl", "plugin", *words, "opencode"], self._environ())
 
     def run(self, prompt: str, options: Sequence[str] = ()) -> str:
         """One run with a prompt: its session's id."""

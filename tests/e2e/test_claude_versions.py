@@ -74,5 +74,5 @@ def traces(here: Machine) -> list[str]:
             continue
         if "clankers" in name or (path.is_file() and b"clankers" in path.read_bytes()):
             found.append(name)
-    plugins = here.home / ".claude" / "plugins"
-    return [*found, *(str(path) for path in (plugins, *plugins.rglob("*")) if path.exists())]
+    folders = (here.home / ".claude" / "plugins" / name for name in ("cache", "data", "marketplaces"))
+    return [*found, *(str(folder) for folder in folders if folder.exists())]

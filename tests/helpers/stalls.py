@@ -195,14 +195,21 @@ case("upsertMessage, escapes", settles=True)(
     lambda size: [request("upsertMessage", message=_message(1, escapes(size // 3), id="escapes"))]
 )
 case("upsertMessage, metadata of many keys")(
-    lambda size: [request("upsertMessage", message={**_message(2, "short"), "metadata": many_keys(size // 40)})]
+    lambda size: [
+        request("upsertMessage", message={**_message(2, "short"), "metadata": many_keys(min(size // 40, 390_000))})
+    ]
 )
 case("upsertMessage, deep metadata")(
-    lambda size: [request("upsertMessage", message={**_message(3, "short"), "metadata": nested(size // 600, 40)})]
+    lambda size: [
+        request("upsertMessage", message={**_message(3, "short"), "metadata": nested(min(size // 600, 4_700), 40)})
+    ]
 )
 case("upsertMessage, metadata of numbers")(
     lambda size: [
-        request("upsertMessage", message={**_message(4, "short"), "metadata": {"n": list(range(size // 10))}})
+        request(
+            "upsertMessage",
+            message={**_message(4, "short"), "metadata": {"n": list(range(min(size // 10, 1_400_000)))}},
+        )
     ]
 )
 case("upsertSession, all fields")(
@@ -254,7 +261,6 @@ def _batch(count: int, size: int) -> list[bytes]:
 
 case("events.batch of 5,000", settles=True)(lambda size: _batch(5000, size))
 case("events.batch of 10,000 small", settles=True)(lambda size: _batch(10_000, 10_000 * 200))
-case("events.batch of 100,000 small")(lambda size: _batch(100_000, 100_000 * 150))
 case("events.batch of 4 huge", settles=True)(lambda size: _batch(4, size))
 
 
@@ -281,8 +287,8 @@ case("hook.event, claude-code tool of many keys")(
         hook_event_name="PostToolUse",
         tool_use_id="t2",
         tool_name="Read",
-        tool_input=many_keys(size // 80),
-        tool_response=many_keys(size // 80),
+        tool_input=many_keys(min(size // 80, 190_000)),
+        tool_response=many_keys(min(size // 80, 190_000)),
     )
 )
 case("hook.event, codex")(
@@ -310,15 +316,25 @@ case("memory.add, metadata")(
 case("memory.add, tags")(
     lambda size: [request("memory.add", content="of tags", tags=[f"t{n}" for n in range(size // 12)])]
 )
+
+
+def _record(number: int, characters: int) -> dict[str, Any]:
+    text = f"{number} {prose(min(20_000, characters))}"
+    return {"id": f"imported-{number}", "content": text, "createdAt": 1_700_000_000_000 + number}
+
+
 case("memory.import", settles=True)(
-    lambda size: [
-        request("memory.import", memories=[{"content": f"{n} {prose(150)}"} for n in range(min(10_000, size // 200))])
-    ]
+    lambda size: [request("memory.import", memories=[_record(n, size // 1200) for n in range(1000)])]
 )
 case("memory.search, huge query")(lambda size: [request("memory.search", query=prose(size))])
 case("memory.list, many scopes")(lambda size: [request("memory.list", scopes=[f"scope{n}" for n in range(100_000)])])
 case("memory.context, huge query")(lambda size: [request("memory.context", query=prose(size))])
-case("memory.extract, text")(lambda size: [request("memory.extract", text=prose(size))])
+case("memory.extract, large session")(
+    lambda size: [
+        request("upsertMessage", message=_message(5, prose(size), id="extracted", sessionId="extracted")),
+        request("memory.extract", sessionId="extracted", by="rules", dryRun=True),
+    ]
+)
 case("entity.upsert")(lambda size: [request("entity.upsert", name="n", type="concept", summary=prose(size))])
 
 case("document.ingest, text", settles=True)(lambda size: [request("document.ingest", text=prose(size), source="d1")])
@@ -364,6 +380,7 @@ case("message.store", settles=True)(
 case("thread.create, metadata")(
     lambda size: [request("thread.create", chatId="c", id="th2", metadata=many_keys(size // 40))]
 )
+case("search, longest query accepted")(lambda size: [request("search", query=prose(min(size, 1_000_000)))])
 case("search, huge query")(lambda size: [request("search", query=prose(size))])
 case("search, huge solid query")(lambda size: [request("search", query=solid(size))])
 case("search, filter of 100,000 values")(
@@ -393,14 +410,17 @@ case("log.write, message")(lambda size: [request("log.write", entry={"level": "e
 case("log.write, context")(
     lambda size: [request("log.write", entry={"level": "error", "message": "m", "context": many_keys(size // 40)})]
 )
-case("config.set")(lambda size: [request("config.set", namespace="n", key="k", value=many_keys(size // 40))])
+case("config.set, text")(lambda size: [request("config.set", namespace="n", key="k", value=assignments(size))])
+case("config.set, many keys")(
+    lambda size: [request("config.set", namespace="n", key="k", value=many_keys(min(size // 40, 390_000)))]
+)
 case("schedule.create")(
     lambda size: [
         request(
             "schedule.create",
-            description=prose(size // 2),
+            description="large",
             schedule="10:00 daily",
-            toolCalls=[{"name": f"t{n}", "args": {}} for n in range(size // 80)],
+            toolCalls=[{"name": "t", "args": {"text": assignments(size // 2)}}],
         )
     ]
 )
@@ -414,7 +434,8 @@ case("query, large reply")(
     lambda size: [
         request(
             "query",
-            sql=f"SELECT hex(randomblob({max(1, size // 4000)})) AS v FROM generate_series(1, 1000)",
+            sql="WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 1000) "
+            f"SELECT hex(randomblob({max(1, min(size // 4000, 2000))})) AS v FROM n",
             limit=1000,
         )
     ]
@@ -465,6 +486,96 @@ case("batch of 1,000 calls")(
 )
 
 
+# -- files that the daemon reads by itself
+
+
+def spool_events(daemon: DaemonProcess, size: int) -> Callable[[], bool]:
+    """Spool events as hooks do when they cannot reach the daemon."""
+    folder = daemon.data / "spool"
+    folder.mkdir(exist_ok=True)
+    text = assignments(max(20, size // 500))
+    for number in range(500):
+        event = {"session_id": "spooled", "hook_event_name": "UserPromptSubmit", "prompt_id": f"s{number}"}
+        body = json.dumps({"harness": "claude-code", "event": {**event, "prompt": f"{number} {text}"}})
+        unfinished = folder / f"{time.time_ns()}-{number:04}.partial"
+        unfinished.write_text(body)
+        unfinished.rename(unfinished.with_suffix(".json"))
+    return lambda: not any(folder.glob("*.json"))
+
+
+def write_transcript(path: Path, session: str, size: int) -> None:
+    """Write a session of Claude Code with messages of 20 KB."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = assignments(20_000)
+    with path.open("w") as file:
+        for number in range(max(2, size // 20_000)):
+            common = {"uuid": f"{session}-{number}", "timestamp": "2026-01-01T00:00:00Z", "sessionId": session}
+            message = {"content": f"{number} {text}"}
+            file.write(json.dumps({"type": "user", "message": message, "cwd": "/nowhere", **common}) + "\n")
+
+
+def report_transcript(daemon: DaemonProcess, size: int) -> Callable[[], bool]:
+    """Report a session whose transcript is large."""
+    path = Path(daemon.environ["HOME"]) / ".claude" / "projects" / "-nowhere" / "read.jsonl"
+    write_transcript(path, "read", size)
+    event = {"session_id": "read", "hook_event_name": "SessionStart", "source": "startup", "cwd": "/nowhere"}
+    with daemon.connect() as connection:
+        connection.call("hook.event", harness="claude-code", event={**event, "transcript_path": str(path)})
+    sql = f"SELECT count(*) AS n FROM transcripts WHERE path = '{path}' AND size = {path.stat().st_size}"
+    return lambda: _count(daemon, sql) > 0
+
+
+def import_history(daemon: DaemonProcess, size: int) -> Callable[[], bool]:
+    """Import past sessions of Claude Code."""
+    folder = Path(daemon.environ["HOME"]) / ".claude" / "projects" / "-past"
+    for number in range(10):
+        write_transcript(folder / f"past-{number}.jsonl", f"past-{number}", size // 10)
+    with daemon.connect() as connection:
+        job = connection.call("import.start", harness="claude-code")["jobId"]
+
+    def is_done() -> bool:
+        with daemon.connect() as connection:
+            return bool(connection.call("job.status", id=job)["state"] != "running")
+
+    return is_done
+
+
+def watch_files(daemon: DaemonProcess, size: int) -> Callable[[], bool]:
+    """Watch a folder of large markdown files."""
+    folder = daemon.home / "notes"
+    folder.mkdir(exist_ok=True)
+    for number in range(max(1, size // 400_000)):
+        (folder / f"note{number}.md").write_text(f"# note {number}\n{assignments(400_000)}")
+    with daemon.connect(timeout=REPLY_SECONDS) as connection:
+        connection.call("index.add", path=str(folder))
+    return lambda: True
+
+
+def _count(daemon: DaemonProcess, sql: str) -> int:
+    with daemon.connect() as connection:
+        return int(connection.call("query", sql=sql)["rows"][0][0])
+
+
+BRINGERS: dict[str, Callable[[DaemonProcess, int], Callable[[], bool]]] = {
+    "spool replay": spool_events,
+    "transcript": report_transcript,
+    "import of a history": import_history,
+    "watched files": watch_files,
+}
+"""Bring files for the daemon to read; each returns a function that tells when the daemon has read them."""
+
+
+def run_bringer(daemon: DaemonProcess, name: str, size: int) -> "Stall":
+    """Bring files; the window ends when they are stored and indexed."""
+    with daemon.connect() as control, window() as moments:
+        is_done = BRINGERS[name](daemon, size)
+        deadline = time.monotonic() + REPLY_SECONDS
+        while not (done := is_done()) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        settle(control, 30.0)
+    return Stall(name, (moments[0], moments[1]), size, "read" if done else "not read in time")
+
+
 @dataclass(frozen=True)
 class Stall:
     """What one case did to the pinger."""
@@ -499,6 +610,10 @@ def run_case(daemon: DaemonProcess, one: Case, size: int, settle_seconds: float 
 def _outcome(reply: Any) -> str:
     if reply is None:
         return "hung up"
+    if isinstance(reply, dict) and (
+        refused := isinstance(reply.get("result"), dict) and reply["result"].get("refused")
+    ):
+        return f"{len(refused)} refused: {next(iter(refused.values()))}"[:60]
     if isinstance(reply, dict) and "error" in reply:
         return str(reply["error"]["message"])[:60]
     return "ok"

@@ -265,7 +265,7 @@ def test_health_and_status_exit_4_when_the_daemon_cannot_store(shared_daemon: Da
         (["--source", "opencode"], ["old"]),
         (["--status", "ended"], [SESSION]),
         (["--project", "/src/shop"], [SESSION]),
-        (["--project", "/src"], []),
+        (["--project", "shop"], [SESSION]),
         (["--since", "3h"], [SESSION]),
         (["--since", "1h"], []),
         (["--until", "1w"], ["old"]),

@@ -69,7 +69,7 @@ def test_recall_shows_the_context_of_an_agent(shared_daemon: DaemonProcess) -> N
         return ran if "Secure attribute" in ran.out else None
 
     with_a_prompt = eventually(recalled, "the prompt recalls the message")
-    assert re.search(r"\d+ characters from \d+ item", with_a_prompt.err)
+    assert with_a_prompt.err == ""
     answer = ctl(shared_daemon, "recall", "why does the login cookie fail on Safari?", "--json", cwd=project).json
     assert answer["characters"] == len(answer["text"])
 

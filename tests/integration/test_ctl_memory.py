@@ -706,9 +706,9 @@ def test_context_prints_what_an_agent_in_the_project_would_see(filled: DaemonPro
     assert "Tuesdays" in here.out
     assert "Tuesdays" not in elsewhere.out
     assert "tabs" not in here.out
-    assert "Not instructions" in here.out
+    assert "not instructions" in here.out
     assert "tabs" in memory(filled, "context", "--scope", "*").out
-    assert "tabs" in memory(filled, "context", "tabs", "--scope", "user:ada", "--json").json["text"]
+    assert "tabs" in memory(filled, "context", "what does Ada prefer", "--scope", "user:ada", "--json").json["text"]
     short = memory(filled, "context", "--max-characters", "200", "--limit", "1", "--json").json
     assert len(short["text"]) <= 200
 

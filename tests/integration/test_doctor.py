@@ -231,11 +231,11 @@ def test_doctor_repairs_files_and_index_and_then_finds_nothing(healthy: DaemonPr
 def test_doctor_reports_a_rejected_event_with_advice(healthy: DaemonProcess) -> None:
     spool_event(str(healthy.data / "spool"), b"{not json")
     rejected = healthy.data / "spool" / "rejected"
-    eventually(lambda: rejected.is_dir() and list(rejected.iterdir()), "the event is set aside")
+    eventually(lambda: rejected.is_dir() and list(rejected.iterdir()), "the event is rejected")
     code, found = doctor(healthy, "--repair")
     assert code == 4
-    assert finding(found, "set aside")["finding"].startswith(f"1 event could not be stored and is in {rejected}")
-    assert f"rm {rejected}/*.json" in finding(found, "set aside")["advice"]
+    assert finding(found, "rejected events")["finding"].startswith(f"1 event could not be stored and is in {rejected}")
+    assert f"rm {rejected}/*.json" in finding(found, "rejected events")["advice"]
     for event in rejected.iterdir():
         event.unlink()
     assert doctor(healthy)[0] == 0

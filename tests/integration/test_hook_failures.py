@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import shlex
 import signal
 import socket
 import subprocess
@@ -51,6 +52,25 @@ def test_hook_events_that_the_daemon_refuses_go_to_the_rejected_folder(
     eventually(lambda: rejected(fresh_daemon.home), "the event is rejected")
     (file,) = rejected(fresh_daemon.home)
     assert event in file.read_bytes()
+
+
+def test_hook_spools_no_private_text_and_nothing_of_a_project_that_opted_out(home: Path) -> None:
+    environ, project, gone = DaemonProcess(home).environ, home / "project", home / "gone"
+    (project / "deep").mkdir(parents=True)
+    event = {"hook_event_name": "UserPromptSubmit", "session_id": "s", "prompt": "a <private>b</private> c"}
+    hook(environ, event, "claude-code", cwd=project)
+    [path] = spooled(home)
+    assert json.loads(path.read_bytes())["event"]["prompt"] == "a [redacted:private] c"
+    (project / ".clankers-ignore").touch()
+    hook(environ, event, "claude-code", cwd=project / "deep")
+    hook(environ | {"CLAUDE_PROJECT_DIR": str(project)}, event, "claude-code", cwd=home)
+    assert len(spooled(home)) == 1
+    hook(environ | {"CLAUDE_PROJECT_DIR": str(home)}, event, "claude-code", cwd=project)
+    gone.mkdir()
+    command = shlex.join([*hook_command(), "claude-code"])
+    run = ["/bin/sh", "-c", f"cd {gone} && rmdir {gone} && {command}"]
+    subprocess.run(run, input=json.dumps(event).encode(), env=environ, check=True, timeout=60)
+    assert len(spooled(home)) == 3, "the session's project decides, and a folder that is gone is none"
 
 
 def test_hook_spools_an_event_too_large_for_a_frame(fresh_daemon: DaemonProcess) -> None:

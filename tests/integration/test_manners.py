@@ -31,8 +31,8 @@ def filled(rpc: RawConnection) -> RawConnection:
     "words",
     [
         "status", "sessions", "session s-1", "show m-1", "search one login", "memory list", "memory context",
-        "recall --project /home/me/shop", "memory search login", "query SELECT_1", "config", "stats", "thread list",
-        "index status", "reindex", "memory stats", "rpc daemon.status", "memory graph MEMORY --dot FILE",
+        "recall --project /home/me/shop", "memory search login", "query SELECT_1", "config show", "thread list",
+        "stats", "index status", "reindex", "memory stats", "rpc daemon.status", "memory graph MEMORY --dot FILE",
     ],
 )  # fmt: skip
 def test_nothing_but_errors_and_hints_goes_to_a_piped_standard_error(
@@ -48,13 +48,13 @@ def test_counts_of_one_are_singular(shared_daemon: DaemonProcess, filled: RawCon
     out = ctl(shared_daemon, "status").out
     assert "1 session," in out
     assert "1 message," in out
-    assert "in 1 project\n" in ctl(shared_daemon, "stats").out
+    assert re.search(r"in 1 project\b", ctl(shared_daemon, "stats").out)
     assert (count_of(1, "memory_relationships"), count_of(2, "memories")) == ("1 memory relationship", "2 memories")
     assert (plural(2, "entity"), plural(2, "day"), plural(1, "memory")) == ("2 entities", "2 days", "1 memory")
 
 
 def test_place_in_the_request_is_only_in_the_json_of_an_error(shared_daemon: DaemonProcess) -> None:
-    for words in (["thread", "post", "two words", "x"], ["schedule", "add", "never", "x"]):
+    for words in (["show", ""], ["schedule", "add", "never", "x"]):
         ran = ctl(shared_daemon, *words, "--json")
         assert "- at `$." in ran.json["error"]["message"]
         shown = ctl(shared_daemon, *words)
@@ -117,9 +117,7 @@ def test_mcp_server_explains_itself() -> None:
     assert "--help" in wrong.stderr
 
 
-def test_hidden_and_reordering_characters_are_never_printed_raw(
-    shared_daemon: DaemonProcess, rpc: RawConnection
-) -> None:
+def test_hidden_characters_are_never_printed_raw(shared_daemon: DaemonProcess, rpc: RawConnection) -> None:
     rpc.call("memory.add", content=f"pass\u200dword \u202eevil\u2069 {FAMILY} \u2800end")
     for words in (["memory", "list"], ["memory", "list", "--json"], ["memory", "search", "evil"]):
         out = ctl(shared_daemon, *words).out

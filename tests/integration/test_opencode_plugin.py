@@ -38,16 +38,16 @@ class OpenCode:
         self.socket = home / "clankers" / "dxta-clankers.sock"
         self.socket.parent.mkdir()
 
-    def start(self) -> "subprocess.Popen[str]":
+    def start(self, *project: Path) -> "subprocess.Popen[str]":
         assert NODE
         return subprocess.Popen(
-            [NODE, str(DRIVER), str(self.plugin)], env=self.environ, text=True,
+            [NODE, str(DRIVER), str(self.plugin), *map(str, project)], env=self.environ, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
 
-    def play(self, *steps: Step) -> list[Any]:
+    def play(self, *steps: Step, project: Path | None = None) -> list[Any]:
         """Run the steps and return what their hooks print; there must be no error."""
-        process = self.start()
+        process = self.start(*[project] if project else [])
         out, err = process.communicate("".join(f"{json.dumps(step)}\n" for step in steps), timeout=60)
         assert (process.returncode, err) == (0, "")
         return [json.loads(line) for line in out.splitlines()]
@@ -168,6 +168,22 @@ def test_plugin_sends_an_incomplete_message_on_dispose(opencode: OpenCode) -> No
 def test_plugin_spools_unacknowledged_events_at_exit(opencode: OpenCode) -> None:
     opencode.play(prompt("u", "hello"), {"exit": True})
     assert texts(opencode.spooled()) == {"u": "hello"}
+
+
+def test_plugin_spools_an_incomplete_message_at_exit(opencode: OpenCode) -> None:
+    opencode.play(info("a"), part("p", "a", text=""), delta("p", "a", "half a sent"), {"exit": True})
+    assert texts(opencode.spooled()) == {"a": "half a sent"}
+
+
+def test_plugin_spools_no_private_text_and_nothing_of_a_project_that_opted_out(opencode: OpenCode) -> None:
+    opencode.play(prompt("u", "a <private>b <private>c</private> d</private> e <Private>f"), {"exit": True})
+    assert texts(opencode.spooled()) == {"u": "a [redacted:private] e [redacted:private]"}
+    project = opencode.home / "project" / "deep"
+    project.mkdir(parents=True)
+    (project.parent / ".clankers-ignore").touch()
+    opencode.play(prompt("v", "hello"), DISPOSE, project=project)
+    opencode.play(prompt("w", "hello"), {"exit": True}, project=project)
+    assert texts(opencode.spooled()).keys() == {"u"}
 
 
 def test_plugin_sends_a_message_again_after_a_change(opencode: OpenCode) -> None:

@@ -98,7 +98,7 @@ def test_copy_without_a_remote_joins_its_project_by_the_root_commit(rpc: RawConn
     shop = repository(tmp_path / "shop")
     first = work(rpc, shop)
     eventually(lambda: project_of(rpc, shop)["repositories"], "the root commit is known")
-    shutil.copytree(shop, tmp_path / "copy")
+    git("clone", "-q", str(shop), str(tmp_path / "copy"), cwd=tmp_path)
     second = work(rpc, tmp_path / "copy")
     rpc.call("memory.add", content="Invoices are rounded up", project=str(tmp_path / "copy"))
     settled(rpc)

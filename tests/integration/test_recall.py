@@ -439,53 +439,53 @@ def test_recall_at_the_start_tells_what_came_of_a_session(history: RawConnection
     assert "now uses Decimal" in text
 
 
-def test_recall_at_the_start_leaves_out_trivial_sessions(connection: RawConnection) -> None:
-    session(connection, "hello", 1000)
-    message(connection, "hello", "h-1", "user", "say hello", 1001)
-    message(connection, "hello", "h-2", "assistant", "Hello! How can I help?", 1002)
-    session(connection, "late", 2000)
-    message(connection, "late", "l-1", "user", "hi there", 2001)
-    message(connection, "late", "l-2", "user", "Rename the basket module to cart.", 2002)
-    text = start(connection)
+def test_recall_at_the_start_leaves_out_trivial_sessions(rpc: RawConnection) -> None:
+    session(rpc, "hello", 1000)
+    message(rpc, "hello", "h-1", "user", "say hello", 1001)
+    message(rpc, "hello", "h-2", "assistant", "Hello! How can I help?", 1002)
+    session(rpc, "late", 2000)
+    message(rpc, "late", "l-1", "user", "hi there", 2001)
+    message(rpc, "late", "l-2", "user", "Rename the basket module to cart.", 2002)
+    text = start(rpc)
     assert "[hello]" not in text
     assert "[late] 2023-11-14 asked: Rename the basket module to cart." in text
 
 
-def test_memory_pinned_for_a_user_is_told_at_the_start(connection: RawConnection) -> None:
-    connection.call("memory.add", content="I review every migration myself.", scope="user:ada", pinned=True)
-    connection.call("memory.add", content="An unpinned note about Ada.", scope="user:ada")
-    text = start(connection)
+def test_memory_pinned_for_a_user_is_told_at_the_start(rpc: RawConnection) -> None:
+    rpc.call("memory.add", content="I review every migration myself.", scope="user:ada", pinned=True)
+    rpc.call("memory.add", content="An unpinned note about Ada.", scope="user:ada")
+    text = start(rpc)
     assert "I review every migration myself." in text
     assert "An unpinned note" not in text
-    assert "I review every migration" in connection.call("memory.context")["text"]
-    assert connection.call("memory.context", scopes=["global"])["text"] == ""
+    assert "I review every migration" in rpc.call("memory.context")["text"]
+    assert rpc.call("memory.context", scopes=["global"])["text"] == ""
 
 
-def test_orders_of_the_harness_are_stripped_from_summaries(connection: RawConnection) -> None:
-    session(connection, "old", 1000, title="Checkout", summary=f"Moved checkout to payments.\n\n{ORDERS}")
+def test_orders_of_the_harness_are_stripped_from_summaries(rpc: RawConnection) -> None:
+    session(rpc, "old", 1000, title="Checkout", summary=f"Moved checkout to payments.\n\n{ORDERS}")
     event = {"hook_event_name": "PostCompact", "session_id": "old2", "cwd": PROJECT, "trigger": "auto"}
-    session(connection, "old2", 2000)
+    session(rpc, "old2", 2000)
     summary = f"<summary>Renamed the cart.\n{ORDERS}</summary>"
-    connection.call("hook.event", harness="claude-code", event=event | {"compact_summary": summary})
-    assert connection.call("session.get", id="old")["summary"] == "Moved checkout to payments."
-    assert connection.call("session.get", id="old2")["summary"] in (None, "Renamed the cart.")
-    text = start(connection)
+    rpc.call("hook.event", harness="claude-code", event=event | {"compact_summary": summary})
+    assert rpc.call("session.get", id="old")["summary"] == "Moved checkout to payments."
+    assert rpc.call("session.get", id="old2")["summary"] in (None, "Renamed the cart.")
+    text = start(rpc)
     assert "Moved checkout to payments." in text
     assert "without asking" not in text
     assert "full transcript" not in text
 
 
-def test_memory_context_is_what_recall_tells_and_honours_its_limit(connection: RawConnection) -> None:
+def test_memory_context_is_what_recall_tells_and_honours_its_limit(rpc: RawConnection) -> None:
     for number in range(4):
-        connection.call("memory.add", content=f"Invoice exporter rule {number}: shape{number} rounding", force=True)
-    connection.call("memory.add", content="The logo is green.", pinned=True)
+        rpc.call("memory.add", content=f"Invoice exporter rule {number}: shape{number} rounding", force=True)
+    rpc.call("memory.add", content="The logo is green.", pinned=True)
     query = "which rounding rules has the invoice exporter?"
     for kind, asked in (("prompt", {"query": query}), ("start", {})):
-        recalled = connection.call("recall.preview", kind=kind, **asked)
-        context = connection.call("memory.context", **asked)
+        recalled = rpc.call("recall.preview", kind=kind, **asked)
+        context = rpc.call("memory.context", **asked)
         assert context["text"] == recalled["text"]
         assert context["ids"] == recalled["ids"]
         assert len(context["ids"]) >= 4
-        limited = connection.call("memory.context", limit=2, **asked)
+        limited = rpc.call("memory.context", limit=2, **asked)
         assert limited["ids"] == context["ids"][:2]
         assert limited["text"].count("\n- [") == 2

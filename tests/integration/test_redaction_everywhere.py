@@ -29,7 +29,8 @@ READS_ONLY = {
     "entity.list", "getDbPath", "graph.getEdges", "graph.incoming", "graph.neighbors", "graph.traverse", "health",
     "index.status", "job.list", "job.status", "memory.context", "memory.export", "memory.get", "memory.has",
     "memory.history", "memory.list", "memory.related", "memory.search", "memory.stats", "memory.timeline",
-    "message.list", "message.search", "model.list", "project.list", "query", "recall.preview", "relation.list",
+    "message.list", "message.search", "model.list", "project.list", "project.show", "query", "recall.preview",
+    "relation.list",
     "rpc.discover", "schedule.due", "schedule.find", "schedule.get", "schedule.history", "schedule.list", "search",
     "session.compactions", "session.errors", "session.get", "session.injections", "session.list", "session.timeline",
     "skill.export", "skill.get", "skill.list", "skill.search", "skill.versions", "stats", "thread.get", "thread.list",
@@ -48,7 +49,8 @@ NOT_TEXT = {
     "schedule.delete": "an id", "schedule.deleteAll": "takes no text", "schedule.enable": "an id",
     "session.delete": "an id", "skill.delete": "an id", "thread.delete": "an id", "entity.delete": "an id",
     "document.delete": "an id", "config.delete": "an id", "job.cancel": "an id", "graph.prune": "takes no text",
-    "memory.maintain": "takes no text", "memory.purge": "an id",
+    "memory.maintain": "takes no text", "memory.purge": "an id", "project.forget": "the identity of a project",
+    "project.merge": "identities of projects", "project.move": "a path: the identity of a project",
 }  # fmt: skip
 """Methods with no text to store, and why."""
 
@@ -79,6 +81,9 @@ SCRIPT: tuple[tuple[str, dict[str, Any]], ...] = (
         "harness": "generic", "event": {"message": {"id": "m3", "sessionId": "s2", "textContent": SECRET}},
     }),
     ("log.write", {}),
+    ("mcp.message", {"project": "/w", "message": {
+        "jsonrpc": "2.0", "id": 1, "method": "tools/call",
+        "params": {"name": "remember", "arguments": {"content": f"The agent was told {SECRET} by its user."}}}}),
     ("memory.add", {"content": f"one fact {SECRET}", "supersedes": None, "session_id": "s1"}),
     ("memory.add", {"content": f"another thing entirely {SECRET}", "supersedes": None, "force": True}),
     ("memory.update", {"id": "$memory.add", "clear": None, "session_id": "s1"}),
@@ -98,7 +103,8 @@ SCRIPT: tuple[tuple[str, dict[str, Any]], ...] = (
     ("memory.bulkDelete", {}),
     ("entity.upsert", {"id": None}),
     ("entity.link", {"memory_id": "$memory.add", "entity_id": "$entity.upsert"}),
-    ("thread.create", {"chat_id": "c1", "id": "thread1"}),
+    ("thread.create", {"chat_id": "c1", "id": "thread1", "project": "/shop"}),
+    ("project.rename", {"project": "/shop"}),
     ("thread.update", {"id": "thread1", "chat_id": "c1"}),
     ("message.store", {"thread_id": "thread1", "id": "m9", "role": "user"}),
     ("document.store", {"id": None, "chunks": [

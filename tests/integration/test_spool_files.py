@@ -104,7 +104,7 @@ def test_spool_sets_bad_files_aside_and_stores_the_rest(home: Path, spool: Path)
         shown = ctl(daemon, "capture", "status")
         assert (shown.code, "\x1b" in shown.out) == (4, False)
         checks = ctl(daemon, "doctor", "--json").json["checks"]
-        found = next(check for check in checks if check["name"] == "set aside")
+        found = next(check for check in checks if check["name"] == "rejected events")
         assert found["finding"].startswith(f"{len(names) + 1} events could not be stored")
 
 

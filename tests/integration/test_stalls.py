@@ -33,6 +33,7 @@ def slow_rpc(shared_daemon: DaemonProcess) -> Iterator[RawConnection]:
         "events.batch of 5,000",
         "hook.event, claude-code tool",
         "thread.create, metadata",
+        "config.set, text",
         "recall.hook, huge prompt",
         "frame of empty arrays",
     ],

@@ -17,6 +17,7 @@ from zoneinfo import ZoneInfo
 
 import apsw
 import pytest
+from helpers.clock import DAY_SECONDS, ClockedDaemon
 from helpers.daemon import DaemonProcess, RawConnection, running_daemon
 from helpers.documents import chunks_of, edge, finished, link, search
 from helpers.embedding_service import Answer, Request, Service, embeddings, say, served
@@ -283,22 +284,32 @@ def test_low_confidence_fact_is_not_recalled_unless_pinned_or_searched(rpc: RawC
     assert found[0]["memory"]["content"] == "The bakery might close on Mondays"
 
 
-def test_facts_decay_with_the_days_and_are_archived(rpc: RawConnection, scope: str) -> None:
+def test_facts_decay_with_the_days_and_are_archived(home: Path, scope: str) -> None:
     """Case 7: decay at 7 d; delete at 30 d: here a fact fades from its first day on, and is put away, not deleted."""
-    by_age = [bring(rpc, scope, f"age{days}", days, sector="episodic") for days in (0, 7, 30)]
-    strengths = [rpc.call("memory.get", id=name, scopes=[scope])["salience"] for name in by_age]
-    assert strengths == sorted(strengths, reverse=True)
-    assert strengths[1] == pytest.approx(math.exp(-0.02 / 0.6 * 7), abs=0.001)
-    faded = {"sector": "episodic", "salience": 0.06}
-    week = [bring(rpc, scope, f"faded{days}", days, **faded) for days in (6, 8)]
-    month = [bring(rpc, scope, f"unsure{days}", days, confidence=0.2) for days in (29, 31)]
-    kept = [bring(rpc, scope, "sure", 31), bring(rpc, scope, "pinned", 31, confidence=0.2, pinned=True)]
-    rpc.call("memory.maintain")  # the daemon may have done the same by itself just before
-    assert [state_of(rpc, name, scope) for name in (*week, *month)] == ["current", "archived"] * 2
-    assert {state_of(rpc, name, scope) for name in (*by_age, *kept)} == {"current"}
-    log = rpc.call("memory.history", id=month[1], scopes=[scope])["log"]
-    assert "unsure (0.20) and not confirmed in 30 days" in [entry["reason"] for entry in log]
-    assert rpc.call("memory.restore", id=month[1], scopes=[scope])["state"] == "current"
+    daemon = ClockedDaemon(home, CLANKERS_EMBEDDER="none", CLANKERS_MAINTAIN_HOURS="0")
+    try:
+        with daemon.start().connect() as store:
+
+            def age(name: str, days: int, **given: Any) -> str:
+                daemon.set_clock(-days * DAY_SECONDS)
+                return bring(store, scope, name, days, **given)
+
+            by_age = [age(f"age{days}", days, sector="episodic") for days in (0, 7, 30)]
+            faded = {"sector": "episodic", "salience": 0.06}
+            week = [age(f"faded{days}", days, **faded) for days in (6, 8)]
+            month = [age(f"unsure{days}", days, confidence=0.2) for days in (29, 31)]
+            kept = [age("sure", 31), age("pinned", 31, confidence=0.2, pinned=True)]
+            daemon.set_clock(0)
+            strengths = [store.call("memory.get", id=name, scopes=[scope])["salience"] for name in by_age]
+            assert strengths == sorted(strengths, reverse=True)
+            assert strengths[1] == pytest.approx(math.exp(-0.02 / 0.6 * 7), abs=0.001)
+            changes = {one["memoryId"]: one["reason"] for one in store.call("memory.maintain")["changes"]}
+            assert [state_of(store, name, scope) for name in (*week, *month)] == ["current", "archived"] * 2
+            assert {state_of(store, name, scope) for name in (*by_age, *kept)} == {"current"}
+            assert changes[month[1]] == "unsure (0.20) and not confirmed in 30 days"
+            assert store.call("memory.restore", id=month[1], scopes=[scope])["state"] == "current"
+    finally:
+        daemon.close()
 
 
 def test_context_works_with_and_without_an_embedder_and_may_be_empty(

@@ -2,7 +2,8 @@
 import { createInterface } from "node:readline"
 
 const { ClankersPlugin } = await import(process.argv[2])
-const hooks = await ClankersPlugin({ directory: "/home/user/proj", worktree: "/home/user/proj" })
+const directory = process.argv[3] ?? "/home/user/proj"
+const hooks = await ClankersPlugin({ directory, worktree: directory })
 
 for await (const line of createInterface({ input: process.stdin })) {
   const step = JSON.parse(line)

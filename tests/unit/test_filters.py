@@ -45,6 +45,6 @@ def test_filter_union_accepts_the_labels_of_both() -> None:
     assert [any(test.matches_label(label) for test in both.label_tests) for label in labels] == [
         True, False, True, False,
     ]  # fmt: skip
-    assert [test.project and test.project["project"] for test in both.label_tests] == [None, "/p"]
+    assert [test.project and test.project["project_id"] for test in both.label_tests] == [None, "/p"]
     assert not both.is_narrow
     assert both.ids.count("UNION ALL") == 1

@@ -151,3 +151,17 @@ def test_a_missing_time_of_an_original_becomes_the_first_known_time_of_its_sessi
     assert db.value("SELECT created_at FROM messages WHERE id = 'm2'") == 1700000002000
     assert db.value("SELECT min(updated_at) FROM sessions WHERE id <> 's'") == 1700000002000
     assert db.value("SELECT min(created_at) FROM projects") == 1700000000000
+
+
+def test_summaries_lose_the_orders_of_the_harness_and_titles_are_queued(db: Db, tmp_path: Path) -> None:
+    migrate(db, tmp_path)
+    while roll_back(db, tmp_path / "backups").after >= 10:
+        pass
+    orders = "If you need specific details from before compaction, read it.\nContinue the conversation"
+    db.execute(
+        "INSERT INTO sessions (id, title, summary, created_at, updated_at) VALUES ('s', 'Fix it', :summary, 1, 1)",
+        {"summary": f"Moved the cart.\n\n{orders}"},
+    )
+    migrate(db, tmp_path / "backups")
+    assert db.value("SELECT summary FROM sessions") == "Moved the cart."
+    assert db.value("SELECT owner FROM index_backlog WHERE kind = 'session title'") == "s"

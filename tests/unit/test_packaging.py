@@ -1,6 +1,8 @@
 """The wheel: what it depends on where, and what it carries."""
 
 import importlib.util
+import shutil
+import subprocess
 from pathlib import Path
 from types import ModuleType
 
@@ -53,3 +55,13 @@ def test_wheel_for_musl_can_be_built_elsewhere(hook: ModuleType, monkeypatch: py
     monkeypatch.setenv("CLANKERS_WHEEL_PLATFORM", "musllinux_1_2_aarch64")
     assert dependencies(hook) == ["anyio"]
     assert tag(hook) == "py3-none-musllinux_1_2_aarch64"
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_make_run_installs_only_what_running_needs_and_says_what_it_does(tmp_path: Path) -> None:
+    command = ["make", "-n", "run", f"VENV={tmp_path}/venv"]
+    planned = subprocess.run(command, cwd=HOOK.parent, capture_output=True, text=True, check=True).stdout
+    assert "[dev]" not in planned
+    assert "-e ." in planned
+    assert "without the development tools" in planned
+    assert "--quiet" not in planned

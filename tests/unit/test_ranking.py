@@ -9,12 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clankersd.search.keyword import KeywordMatches, Occurrence, Term
+from clankersd.search.keyword import HEADER, OCCURRENCES_PER_CHUNK, KeywordMatches, Place, Term
 from clankersd.search.ranking import (
     ASSISTANT_FACTOR,
+    LONG_TOKENS,
+    SHORT_TOKENS,
     SPEAKER_WEIGHT,
     Candidate,
     apply_recency,
+    assistant_factor,
     best_per_group,
     diversify,
     named_speakers,
@@ -24,6 +27,7 @@ from clankersd.search.ranking import (
 from clankersd.search.rows import ChunkRow
 from clankersd.search.turn_scoring import (
     FADE_TOKENS,
+    OPENING_OFFSETS,
     SIMILARITY_WEIGHTS,
     WEIGHTS_AFTER,
     WEIGHTS_BEFORE,
@@ -36,28 +40,40 @@ DAY = 86_400_000
 
 
 def term(word: str = "word", frequency: int = 1, chunks: int = 1000) -> Term:
-    return Term(word, word, frequency, chunks)
+    return Term(word, (word,), frequency, chunks)
+
+
+Found = tuple[Place, int]
+"""An occurrence: the place of its chunk, and its offset."""
+
+FAR = 200
 
 
 def occurrence(
-    chunk: int, turn: int | None, session: str | None = "s", tokens: int = 40, column: str = "text"
-) -> Occurrence:
-    return chunk, column, session, turn, tokens
+    chunk: int, turn: int | None, session: str | None = "s", tokens: int = 40, offset: int = FAR
+) -> Found:  # fmt: skip
+    return (chunk, session, turn, tokens), offset
 
 
-def scores(*found: tuple[Term, list[Occurrence]], average: float = 50) -> dict[Any, float]:
+def matches(*found: tuple[Term, list[Found]]) -> KeywordMatches:
+    """A chunk has one session, turn and length, whatever word stands in it."""
+    places = {place[0]: place for _, occurrences in reversed(found) for place, _ in reversed(occurrences)}
+    by_term = [(one, [place[0] * OCCURRENCES_PER_CHUNK + at for place, at in given]) for one, given in found]
+    return KeywordMatches([(one, given) for one, given in by_term if given], list(places.values()))
+
+
+def scores(*found: tuple[Term, list[Found]]) -> dict[Any, float]:
     """By turn, or by chunk where there is no turn."""
-    scored = score_turns(KeywordMatches(list(found)), average)
+    scored = score_turns(matches(*found))
     assert scored is not None
-    keys = [scored.turn_of(key) or -key for key in scored.keys.tolist()]
-    assert scored.scores.tolist() == sorted(scored.scores.tolist(), reverse=True)
-    return dict(zip(keys, scored.scores.tolist(), strict=True))
+    assert list(scored.scores.values()) == sorted(scored.scores.values(), reverse=True)
+    turns = scored.turns_of(list(scored.scores))
+    return {turns.get(key, -key): score for key, score in scored.scores.items()}
 
 
 def test_turn_scores_of_no_occurrences_are_none() -> None:
-    assert score_turns(KeywordMatches(), 50) is None
-    assert score_turns(KeywordMatches([(term(), [])]), 50) is None
-    assert score_turns_without_numpy(KeywordMatches([(term(), [])]), 50) is None
+    assert score_turns(KeywordMatches()) is None
+    assert score_turns_without_numpy(KeywordMatches()) is None
 
 
 _occurrences = st.builds(
@@ -66,25 +82,21 @@ _occurrences = st.builds(
     st.one_of(st.none(), st.integers(0, 8)),
     st.sampled_from([None, "s", "t"]),
     st.sampled_from([1, 40, 400]),
-    st.sampled_from(["text", "header"]),
+    st.sampled_from([0, 3, 7, 30, 31, 4095, HEADER]),
 )
 
 
-@given(st.lists(st.lists(_occurrences, max_size=20), max_size=3), st.sampled_from([10.0, 90.0]))
-def test_turn_scores_are_the_same_without_numpy(found: list[list[Occurrence]], average: float) -> None:
-    # A chunk has one session, turn and length, whatever word stands in it.
-    facts: dict[int, Occurrence] = {}
-    words = KeywordMatches()
-    for number, places in enumerate(found):
-        alike = [(one[0], one[1], *facts.setdefault(one[0], one)[2:]) for one in places]
-        words.occurrences.append((term(f"word{number}", frequency=number + 1), alike))
-    ours, theirs = score_turns_without_numpy(words, average), score_turns(words, average)
+@given(st.lists(st.lists(_occurrences, max_size=20), max_size=3))
+def test_turn_scores_are_the_same_without_numpy(found: list[list[Found]]) -> None:
+    given = [(term(f"word{number}", frequency=number + 1), places) for number, places in enumerate(found)]
+    words = matches(*given)
+    ours, theirs = score_turns_without_numpy(words), score_turns(words)
     assert (ours is None) == (theirs is None)
     if ours is None or theirs is None:
         return
-    by_key = dict(zip(ours.keys.tolist(), ours.scores.tolist(), strict=True))
-    assert by_key == pytest.approx(dict(zip(theirs.keys.tolist(), theirs.scores.tolist(), strict=True)))
-    assert (ours.chunk_by_key, ours.sessions) == (theirs.chunk_by_key, theirs.sessions)
+    assert ours.scores == pytest.approx(theirs.scores)
+    assert ours.coverage == pytest.approx(theirs.coverage)
+    assert (ours.chunk_by_key, ours.session_numbers) == (theirs.chunk_by_key, theirs.session_numbers)
 
 
 def test_turn_scores_spread_to_neighbours_less_the_farther_and_more_to_later_turns() -> None:
@@ -109,23 +121,27 @@ def test_turn_scores_do_not_spread_to_another_session() -> None:
 
 
 def test_turn_scores_from_a_long_neighbour_fade() -> None:
-    short = scores((term(), [occurrence(1, 10, tokens=FADE_TOKENS)]), average=4 * FADE_TOKENS)
-    long = scores((term(), [occurrence(1, 10, tokens=4 * FADE_TOKENS)]), average=4 * FADE_TOKENS)
-    assert short["s", 10] == pytest.approx(long["s", 10])  # as matches they are alike
-    assert long["s", 11] == pytest.approx(short["s", 11] / 4)
+    found = scores((term(), [occurrence(1, 10, tokens=4 * FADE_TOKENS)]))
+    assert found["s", 11] == pytest.approx(found["s", 10] * WEIGHTS_BEFORE[0] / 4)
 
 
 def test_turn_scores_add_up_over_terms_but_not_over_neighbours_with_the_same_term() -> None:
-    twice = scores((term("a"), [occurrence(1, 10), occurrence(2, 11)]))
-    once = scores((term("a"), [occurrence(1, 10)]))
-    assert twice["s", 10] == pytest.approx(once["s", 10])
-    both = scores((term("a"), [occurrence(1, 10)]), (term("b"), [occurrence(2, 11)]))
-    assert both["s", 10] > once["s", 10]
+    found = scores(
+        (term("a"), [occurrence(1, 10), occurrence(2, 11), occurrence(3, 10, "t")]),
+        (term("b"), [occurrence(4, 11, "t")]),
+    )
+    assert found["s", 10] == pytest.approx(found["s", 11])  # the neighbour's match adds nothing
+    assert found["t", 10] > found["s", 10]
 
 
 def test_turn_scores_of_a_rare_term_are_higher() -> None:
     found = scores((term("rare", 2), [occurrence(1, 10, "a")]), (term("common", 300), [occurrence(2, 10, "b")]))
     assert found["a", 10] > found["b", 10] > 0
+
+
+def test_turn_scores_of_a_generic_word_are_lower() -> None:
+    found = scores((term("conversation"), [occurrence(1, 10, "a")]), (term("login"), [occurrence(2, 10, "b")]))
+    assert found["a", 10] < found["b", 10]
 
 
 def test_turn_scores_of_a_term_in_nearly_every_chunk_are_positive() -> None:
@@ -139,8 +155,21 @@ def test_turn_scores_rise_with_occurrences_and_fall_with_length() -> None:
     assert long["a", 10] < long["b", 10]
 
 
+def test_turn_scores_rise_if_the_text_begins_with_the_term() -> None:
+    found = scores((term(), [occurrence(1, 10, "a", offset=OPENING_OFFSETS - 1), occurrence(2, 10, "b")]))
+    assert found["a", 10] > found["b", 10]
+
+
+def test_turn_scores_rise_if_words_stand_together_as_in_the_query() -> None:
+    found = scores(
+        (term("disk"), [occurrence(1, 10, "a", offset=50), occurrence(2, 10, "b", offset=50)]),
+        (term("full"), [occurrence(1, 10, "a", offset=51), occurrence(2, 10, "b", offset=90)]),
+    )
+    assert found["a", 10] > found["b", 10]
+
+
 def test_turn_scores_of_a_header_do_not_spread() -> None:
-    found = scores((term("may"), [occurrence(1, 10, column="header")]))
+    found = scores((term("may"), [occurrence(1, 10, offset=HEADER)]))
     assert {turn for (_, turn), score in found.items() if score > 0} == {10}
 
 
@@ -150,12 +179,13 @@ def test_turn_scores_of_chunks_without_a_turn_are_their_own() -> None:
 
 
 def test_turn_scores_represent_a_long_message_by_its_best_chunk() -> None:
-    scored = score_turns(
-        KeywordMatches([(term(), [occurrence(4, 3), occurrence(5, 3), occurrence(5, 3), occurrence(6, 3)])]), 50
-    )
+    one, other = term("one"), term("other")
+    words = matches((one, [occurrence(4, 3), occurrence(5, 3)]), (other, [occurrence(5, 3), occurrence(6, 3)]))
+    scored = score_turns(words)
     assert scored is not None
     [chunk] = scored.chunk_by_key.values()
     assert chunk == 5
+    assert list(scored.coverage.values()) == pytest.approx([1.0])
 
 
 # --- Similarity
@@ -184,7 +214,8 @@ def test_similarity_of_a_chunk_without_a_turn_stays_the_same() -> None:
 
 def row(number: int = 1, role: str | None = "user", text: str = "text", created_at: int = 0) -> ChunkRow:
     values: dict[str, Any] = dict.fromkeys(column.name for column in fields(ChunkRow))
-    return ChunkRow(**values | {"id": number, "role": role, "text": text, "created_at": created_at})
+    known = {"id": number, "role": role, "text": text, "created_at": created_at, "position": 0, "tokens": 10}
+    return ChunkRow(**values | known)
 
 
 def ranked(
@@ -217,9 +248,29 @@ def test_rank_gives_a_single_similar_chunk_the_full_score() -> None:
     assert ranked({}, {1: 0.8}, 1.0)[1].score == pytest.approx(1.0)
 
 
-def test_rank_prefers_the_user_to_the_assistant() -> None:
-    found = ranked({1: 1.0, 2: 1.0}, {}, 0.0, c2="assistant")
-    assert found[2].score == pytest.approx(found[1].score * ASSISTANT_FACTOR)
+@pytest.mark.parametrize(
+    ("tokens", "position", "factor"),
+    [
+        (5, 0, 1.0),
+        (SHORT_TOKENS, 0, 1.0),
+        (LONG_TOKENS, 0, ASSISTANT_FACTOR),
+        (2 * LONG_TOKENS, 0, ASSISTANT_FACTOR),
+        (5, 3, ASSISTANT_FACTOR),  # the last chunk of a long message
+    ],
+)
+def test_rank_lowers_long_texts_of_the_assistant(tokens: int, position: int, factor: float) -> None:
+    answer = row(1, "assistant")
+    answer.tokens, answer.position = tokens, position
+    assert assistant_factor(answer) == pytest.approx(factor)
+    [candidate] = rank({1: answer}, {1: 1.0}, {}, 0.0, set())
+    assert candidate.score == pytest.approx(factor)
+
+
+def test_rank_returns_a_message_once_by_the_chunk_that_matches_best() -> None:
+    rows = {chunk: row(chunk) for chunk in (1, 2, 3)}
+    rows[1].message_id = rows[2].message_id = "m"
+    found = rank(rows, {1: 4.0}, {1: 0.5, 2: 0.6, 3: 0.4}, 0.5, set())
+    assert {one.row.id: one.score for one in found} == pytest.approx({1: 0.5 + 0.5, 3: 0.0})
 
 
 def test_rank_prefers_a_named_speaker() -> None:

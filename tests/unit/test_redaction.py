@@ -240,3 +240,13 @@ def test_private_parts_may_be_nested() -> None:
 def test_private_key_that_was_cut_off_hides_nothing_after_it() -> None:
     text = "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA7v1x2y3z4w5v6u7t8s9r\nnot part of it"
     assert redact(text)[0] == "[redacted:private-key]\nnot part of it"
+
+
+def test_clean_text_is_remembered_and_a_text_with_a_secret_is_not() -> None:
+    clean = "a plain sentence about the weather " * 20
+    secret = clean + "password=Tr0ub4dor99x"
+    for _ in range(2):
+        assert redact(clean) == (clean, {})
+        text, counts = redact(secret)
+        assert "Tr0ub4dor99x" not in text
+        assert counts == {"password": 1}

@@ -11,6 +11,7 @@ from clankersd.projects import repositories
 from clankersd.projects.repositories import (
     Folder,
     find_folder,
+    find_source_remote,
     normalize_remote,
     parse_remotes,
     read_head,
@@ -176,8 +177,9 @@ def test_a_clone_by_path_has_the_remote_of_its_source(repository: Path, tmp_path
     git("clone", "-q", str(repository), str(tmp_path / "clone"), cwd=tmp_path)
     git("clone", "-q", "--bare", f"file://{repository}", str(tmp_path / "bare.git"), cwd=tmp_path)
     git("clone", "-q", str(tmp_path / "bare.git"), str(tmp_path / "second"), cwd=tmp_path)
-    assert find_folder(str(tmp_path / "clone")).repository == "github.com/ada/shop"
-    assert find_folder(str(tmp_path / "second")).repository == "github.com/ada/shop"
+    for clone in (tmp_path / "clone", tmp_path / "second"):
+        assert find_folder(str(clone)).repository is None  # its source is not looked at for every event
+        assert find_source_remote(str(clone / ".git"), str(clone)) == "github.com/ada/shop"
 
 
 def make_fifo(root: Path) -> None:
@@ -214,6 +216,7 @@ def test_a_hostile_git_folder_is_harmless(tmp_path: Path, make: Callable[[Path],
     make(tmp_path)
     folder = find_folder(str(tmp_path))
     assert (folder.path, folder.repository) == (str(tmp_path), None)
+    assert find_source_remote(folder.git_dir or str(tmp_path), folder.path) is None
 
 
 async def root_commit(repository: Path) -> str | None:

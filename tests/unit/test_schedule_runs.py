@@ -12,6 +12,7 @@ from clankersd import clock
 from clankersd.db.connection import Db
 from clankersd.db.migrations import migrate
 from clankersd.schedule import runs
+from clankersd.schedule.runs import RunOutcome
 
 MINUTE = 60_000
 LEASE = 1000
@@ -94,7 +95,7 @@ def test_run_is_not_created_while_another_is_taken(db: Db) -> None:
         runs.renew_lease(db, first.id, START + 10 * MINUTE)
     assert claim(db, START + 5 * MINUTE) == []
     with db.transaction():
-        assert runs.finish_run(db, first.id, "done", {"x": 1})
+        assert runs.finish_run(db, first.id, RunOutcome.redacted("done", {"x": 1}))
     (second,) = claim(db, START + 5 * MINUTE + 1)
     assert second.scheduled_for == START + 5 * MINUTE
     assert states(db) == ["done", "taken"]
@@ -104,8 +105,8 @@ def test_finished_run_cannot_be_finished_again(db: Db) -> None:
     add(db)
     (run,) = claim(db, START)
     with db.transaction():
-        assert runs.finish_run(db, run.id, "done", {"x": 1})
-        assert not runs.finish_run(db, run.id, "failed", error="late")
+        assert runs.finish_run(db, run.id, RunOutcome.redacted("done", {"x": 1}))
+        assert not runs.finish_run(db, run.id, RunOutcome.redacted("failed", error="late"))
     found = runs.find_run(db, run.id)
     assert found
     assert (found.state, found.result, found.error) == ("done", {"x": 1}, None)
@@ -123,7 +124,7 @@ def test_finished_runs_are_pruned_to_the_newest_thousand(db: Db) -> None:
             )
     (run,) = claim(db, START + MINUTE)
     with db.transaction():
-        runs.finish_run(db, run.id, "done")
+        runs.finish_run(db, run.id, RunOutcome("done"))
     assert db.value("SELECT count(*) FROM schedule_runs") == runs.MAX_FINISHED_RUNS
     assert runs.find_run(db, run.id)
 
@@ -150,6 +151,6 @@ def test_open_runs_are_at_most_one_and_slots_only_increase(
             slots.append((run.id, run.scheduled_for))
             if acknowledged:
                 with db.transaction():
-                    runs.finish_run(db, run.id, "done")
+                    runs.finish_run(db, run.id, RunOutcome("done"))
     distinct = list(dict.fromkeys(slots))
     assert [slot for _, slot in distinct] == sorted({slot for _, slot in distinct})

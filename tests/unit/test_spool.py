@@ -1,5 +1,6 @@
 """Spool: a killed hook leaves no partial event, and the folder of rejected events is bounded."""
 
+import json
 import os
 import subprocess
 import sys
@@ -7,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from clankers.spool import spool_event
+from clankers.spool import is_opted_out, spool_event, without_private
 from clankersd.capture.spool import MAX_REJECTED, MAX_REJECTED_BYTES, make_room
+from clankersd.redaction.engine import redact
 
 
 def put(folder: Path, number: int, size: int) -> str:
@@ -30,9 +32,14 @@ def test_make_room_deletes_the_oldest_rejected_events_beyond_the_size_limit(tmp_
 
 
 def test_make_room_leaves_one_event_even_if_it_exceeds_the_limit(tmp_path: Path) -> None:
-    put(tmp_path, 1, 10)
     large = put(tmp_path, 2, MAX_REJECTED_BYTES + 1)
     assert remaining(tmp_path) == [large]
+
+
+def test_make_room_deletes_a_file_beyond_the_limit_rather_than_all_others(tmp_path: Path) -> None:
+    names = [put(tmp_path, number, 10) for number in (1, 3)]
+    put(tmp_path, 2, MAX_REJECTED_BYTES + 1)
+    assert remaining(tmp_path) == names
 
 
 def test_make_room_deletes_the_oldest_events_beyond_the_count_limit(tmp_path: Path) -> None:
@@ -87,3 +94,41 @@ def test_spool_event_preserves_order_when_the_clock_is_set_back(
     paths = [spool_event(str(spool), b"%d" % number) for number in range(4)]
     assert sorted(paths) == paths
     assert [Path(path).read_bytes() for path in sorted(paths)] == [b"0", b"1", b"2", b"3"]
+
+
+PRIVATE = [
+    'nothing to hide "quoted" \\ here',
+    "before <private>mine</private> after",
+    "<PRIVATE>Mine</Private>",
+    'a <private>with "quotes", \\ and \\" and \n lines</private> b',
+    "one <private>1</private> two <private>2</private> three",
+    "outer <private>a <private>b</private> c</private> end",
+    "never closed <private>x </privat",
+    "</private> closed before <private>y</private>",
+    "<private>" * 3 + "z" + "</private>" * 2 + " still private",
+]
+
+
+@pytest.mark.parametrize("text", PRIVATE)
+@pytest.mark.parametrize("escaped", [False, True])
+def test_without_private_leaves_what_the_daemon_would_store(text: str, escaped: bool) -> None:
+    event = {"event": {"prompt": text, "other": "<kept>", "list": [text, 7]}}
+    raw = json.dumps(event).replace("/", "\\/") if escaped else json.dumps(event)
+    found = json.loads(without_private(raw.encode()))
+    redacted = redact(text)[0]
+    assert found == {"event": {"prompt": redacted, "other": "<kept>", "list": [redacted, 7]}}
+
+
+def test_without_private_takes_linear_time() -> None:
+    """A megabyte of quotation marks in a private block; quadratic code would take minutes."""
+    event = json.dumps({"prompt": "<private>" + '"' * 1_000_000 + "</private>" + "<private>x</private>" * 10_000})
+    assert json.loads(without_private(event.encode()))["prompt"] == "[redacted:private]" * 10_001
+
+
+def test_is_opted_out_looks_in_the_folder_and_above(tmp_path: Path) -> None:
+    deep = tmp_path / "a" / "b"
+    deep.mkdir(parents=True)
+    assert not is_opted_out(str(deep))
+    (tmp_path / "a" / ".clankers-ignore").symlink_to("nowhere")
+    assert is_opted_out(str(deep))
+    assert not is_opted_out(str(tmp_path))

@@ -13,10 +13,15 @@ from clankers.ctl.output import echo, print_json
 def completion(ctl: Ctl, shell: str) -> None:
     """Print a script for shell completion.
 
+    For zsh, add `fpath+=~/.zfunc` before `compinit` in ~/.zshrc. The folder of the script has to exist:
+
+    \b
+      mkdir -p ~/.local/share/bash-completion/completions ~/.zfunc ~/.config/fish/completions
+
     \b
     Examples:
       clankers-ctl completion bash > ~/.local/share/bash-completion/completions/clankers-ctl
-      clankers-ctl completion zsh > "${fpath[1]}/_clankers-ctl"
+      clankers-ctl completion zsh > ~/.zfunc/_clankers-ctl
       clankers-ctl completion fish > ~/.config/fish/completions/clankers-ctl.fish
     """
     completer = get_completion_class(shell)

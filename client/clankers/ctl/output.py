@@ -186,6 +186,8 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str | Text]])
     """Print a table that fits the terminal."""
     out = console()
     widths = column_widths(columns, _natural_widths(columns, rows), out.width)
+    while sum(widths.values()) + COLUMN_GAP * (len(widths) - 1) > out.width and max(widths.values()) > 1:
+        widths[max(widths, key=lambda index: widths[index])] -= 1  # even the minimum does not fit
     shown = [columns[index] for index in widths]
     right = [column.align_right for column in shown]
     names = [_fit(column, Text(column.name), width) for column, width in zip(shown, widths.values(), strict=True)]

@@ -157,9 +157,44 @@ function checkSpoolSize(names, length) {
   if (sizes.reduce((sum, size) => sum + size, length) > MAX_SPOOL_BYTES) throw new Error("the spool is full")
 }
 
+/** Returns whether a folder, or one above it, contains the file that opts out of capture. */
+function isOptedOut(folder) {
+  if (!folder || !path.isAbsolute(folder)) return false
+  for (let each = folder; ; each = path.dirname(each)) {
+    if (fs.lstatSync(path.join(each, ".clankers-ignore"), { throwIfNoEntry: false })) return true
+    if (path.dirname(each) === each) return false
+  }
+}
+
+/** Replaces text in <private> tags in every string of a value, as the daemon's redaction does. */
+function withoutPrivate(value) {
+  if (typeof value === "string") return /<private>/i.test(value) ? redactPrivate(value) : value
+  if (Array.isArray(value)) return value.map(withoutPrivate)
+  if (value === null || typeof value !== "object") return value
+  return Object.fromEntries(Object.entries(value).map(([key, each]) => [key, withoutPrivate(each)]))
+}
+
+/** Replaces private blocks of a text. Tags may be nested; one that is not closed reaches to the end. */
+function redactPrivate(text) {
+  let result = "", copied = 0, depth = 0
+  for (const tag of text.matchAll(/<(\/?)private>/gi)) {
+    if (!tag[1] && depth++ === 0) result += `${text.slice(copied, tag.index)}[redacted:private]`
+    else if (tag[1] && depth > 0 && --depth === 0) copied = tag.index + tag[0].length
+  }
+  return depth > 0 ? result : result + text.slice(copied)
+}
+
+/** Returns what may lie in the spool of an event, as bytes; null if its project has opted out. */
+function spoolable(params) {
+  const { event } = JSON.parse(params)
+  if (isOptedOut(event?.directory)) return null
+  return Buffer.from(/<private>/i.test(params) ? JSON.stringify(withoutPrivate(JSON.parse(params))) : params)
+}
+
 /** Writes one event to the spool, completely or not at all. */
 async function spoolEvent(params) {
-  const body = Buffer.from(params)
+  const body = spoolable(params)
+  if (body === null) return
   const folder = path.join(dataFolder(), "spool")
   const name = nextSpoolPath(folder, body.length)
   await fs.promises.mkdir(folder, { recursive: true, mode: 0o700 })
@@ -181,7 +216,8 @@ async function spoolEvent(params) {
 
 /** Writes one event to the spool synchronously, for the exit handler. */
 function spoolEventSync(params) {
-  const body = Buffer.from(params)
+  const body = spoolable(params)
+  if (body === null) return
   const folder = path.join(dataFolder(), "spool")
   const name = nextSpoolPath(folder, body.length)
   fs.mkdirSync(folder, { recursive: true, mode: 0o700 })
@@ -387,10 +423,10 @@ class Outbox {
   }
 }
 
-const outboxes = new Set()
+const closers = new Set()
 
 process.once("exit", () => {
-  for (const outbox of outboxes) outbox.spoolAll() // OpenCode may exit without calling `dispose`
+  for (const close of closers) withoutThrowing(close)() // older versions of OpenCode exit without calling `dispose`
 })
 
 // --- Messages and tools of sessions
@@ -594,10 +630,17 @@ export const ClankersPlugin = async ({ directory, worktree } = {}) => {
     tools.flush()
     await outbox.flush(DISPOSE_TIMEOUT_MS)
     daemon.close()
-    outboxes.delete(outbox)
+    closers.delete(onExit)
   }
 
-  outboxes.add(outbox)
+  /** Spools everything that has not been acknowledged, also of messages and tools that are not complete. */
+  function onExit() {
+    messages.flush()
+    tools.flush()
+    outbox.spoolAll()
+  }
+
+  closers.add(onExit)
   const handleEvent = withoutThrowing(onEvent)
   const handlePrompt = withoutThrowing(onPrompt)
   const handleRequest = withoutThrowing(onRequest)

@@ -1,5 +1,6 @@
 """Settings of clients: a small key-value table that the daemon itself does not use."""
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -20,6 +21,7 @@ from clankersd import clock
 from clankersd.db import Db
 from clankersd.db.paging import decode_cursor, encode_cursor, fit_reply
 from clankersd.redaction.engine import count_redactions, redact_all
+from clankersd.wire.preparation import is_request_beyond, prepare
 from clankersd.wire.rpc import handles
 
 if TYPE_CHECKING:
@@ -48,14 +50,7 @@ async def get(daemon: "Daemon", request: ConfigGet) -> ConfigEntry | None:
 
 @handles(ConfigSet)
 async def set_value(daemon: "Daemon", request: ConfigSet) -> ConfigEntry:
-    redacted, secrets = redact_all({request.key: request.value})
-    assert isinstance(redacted, dict)
-    redacted_value = next(iter(redacted.values()))
-    value = msgspec.json.encode(redacted_value)
-    if len(value) > MAX_VALUE:
-        raise InvalidParams(
-            f"invalid params: a value may take {MAX_VALUE} bytes, this takes {len(value)} - at `$.value`"
-        )
+    redacted_value, value, secrets = await prepare(partial(_redact_value, request))
     now = clock.now()
     row = {"namespace": request.namespace, "key": request.key, "value": value.decode(), "now": now}
 
@@ -66,6 +61,21 @@ async def set_value(daemon: "Daemon", request: ConfigSet) -> ConfigEntry:
 
     await daemon.store.write(store)
     return ConfigEntry(request.namespace, request.key, redacted_value, now)
+
+
+def _redact_value(request: ConfigSet) -> tuple[object, bytes, dict[str, int]]:
+    """Return the value without secrets, its JSON, and the number of secrets of each kind."""
+    if is_request_beyond(MAX_VALUE):
+        raise InvalidParams(f"invalid params: a value may take {MAX_VALUE} bytes, this takes more - at `$.value`")
+    given_bytes = len(msgspec.json.encode(request.value))
+    if given_bytes > MAX_VALUE:
+        raise InvalidParams(
+            f"invalid params: a value may take {MAX_VALUE} bytes, this takes {given_bytes} - at `$.value`"
+        )
+    redacted, secrets = redact_all({request.key: request.value})
+    assert isinstance(redacted, dict)
+    value = next(iter(redacted.values()))
+    return value, msgspec.json.encode(value), secrets
 
 
 @handles(ConfigDelete)

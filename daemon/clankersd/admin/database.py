@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from clankers_protocol.admin import DbCheck, DbMigrate, DbRollback, DbVacuum, JobStarted, Migrated
 from clankers_protocol.errors import Conflict
-from clankersd.db import Db, fts
+from clankersd.db import Db, Store, fts
 from clankersd.db.errors import SchemaRefused
 from clankersd.db.migrations import MigrationRun
 from clankersd.wire.jobs import Progress
@@ -52,23 +52,27 @@ async def check(daemon: "Daemon", request: DbCheck) -> JobStarted:
 async def vacuum(daemon: "Daemon", request: DbVacuum) -> JobStarted:
     async def work(progress: Progress) -> dict[str, int]:
         before = await daemon.store.read(_bytes)
-        for name in await daemon.store.read(fts.list_tables):
-            await progress(0, None, f"rewriting {name}")
-            await daemon.store.write(partial(fts.begin_merge, name=name))
-            while await daemon.store.write(partial(fts.merge, name=name, pages=PAGES_PER_STEP)):
-                pass
-        await daemon.store.run_exclusive(_enable_incremental_vacuum)
-        total = free = await daemon.store.read(_free_pages)
-        while free:
-            await progress(total - free, total, "freeing pages")
-            await daemon.store.run_exclusive(lambda db: db.fetch(f"PRAGMA incremental_vacuum({PAGES_PER_STEP})"))
-            free = await daemon.store.read(_free_pages)
-        await progress(total, total)
-        freed = before - await daemon.store.read(_bytes)
-        await daemon.store.truncate_wal()  # it still holds old versions of the pages
-        return {"freedBytes": freed}
+        await erase_free_space(daemon.store, progress)
+        return {"freedBytes": before - await daemon.store.read(_bytes)}
 
     return JobStarted(await daemon.jobs.start("vacuum", work))
+
+
+async def erase_free_space(store: Store, progress: Progress) -> None:
+    """Erase what deleting leaves behind: words in full-text segments, free pages, and old pages in the WAL."""
+    for name in await store.read(fts.list_tables):
+        await progress(0, None, f"rewriting {name}")
+        await store.write(partial(fts.begin_merge, name=name))
+        while await store.write(partial(fts.merge, name=name, pages=PAGES_PER_STEP)):
+            pass
+    await store.run_exclusive(_enable_incremental_vacuum)
+    total = free = await store.read(_free_pages)
+    while free:
+        await progress(total - free, total, "freeing pages")
+        await store.run_exclusive(lambda db: db.fetch(f"PRAGMA incremental_vacuum({PAGES_PER_STEP})"))
+        free = await store.read(_free_pages)
+    await progress(total, total)
+    await store.truncate_wal()  # it still holds old versions of the pages
 
 
 def _migrated(change: MigrationRun) -> Migrated:

@@ -14,13 +14,16 @@ from clankers_protocol.admin import Diagnosis, DoctorCheck, DoctorRepair, Findin
 from clankers_protocol.errors import RpcError
 from clankersd import clock, config
 from clankersd.admin.database import find_integrity_errors, find_orphans, table_names
-from clankersd.config import ConfigError
-from clankersd.db import Db, fts, migrations
+from clankersd.config import Config, ConfigError
+from clankersd.db import Db, Store, fts, migrations
 from clankersd.db.connection import SQLITE_VERSION, has_wal_reset_bug
 from clankersd.db.errors import RESTORE_HINT
 from clankersd.db.fts import FullText
 from clankersd.index import repair
+from clankersd.index.files.sync import FileSync
 from clankersd.index.generations import Generation
+from clankersd.index.index import Index
+from clankersd.index.queue import EmbeddingQueue
 from clankersd.memories.maintenance import CONFIRM_HINT, describe_unusual_archiving
 from clankersd.memories.store import FULL_TEXT as MEMORIES_FULL_TEXT
 from clankersd.schedule import runs
@@ -89,8 +92,8 @@ async def _run_check(daemon: "Daemon", check: Check) -> Finding:
 # -- the database
 
 
-async def _sqlite(daemon: "Daemon") -> Finding:
-    vec = daemon.store.vec
+async def _sqlite(store: Store) -> Finding:
+    vec = store.vec
     if has_wal_reset_bug(SQLITE_VERSION):
         text = f"SQLite {SQLITE_VERSION} may lose commits when it restarts its write-ahead log."
         return Finding("sqlite", "problem", text, "pip install --upgrade apsw, then restart the daemon")
@@ -100,25 +103,25 @@ async def _sqlite(daemon: "Daemon") -> Finding:
     return Finding("sqlite", "ok", f"SQLite {SQLITE_VERSION} with sqlite-vec {vec.version}.")
 
 
-async def _schema(daemon: "Daemon") -> Finding:
-    missing = await daemon.store.snapshot_read(migrations.missing_objects)
+async def _schema(store: Store) -> Finding:
+    missing = await store.snapshot_read(migrations.missing_objects)
     if not missing:
-        return Finding("schema", "ok", f"The schema is at version {daemon.store.schema_version} and complete.")
+        return Finding("schema", "ok", f"The schema is at version {store.schema_version} and complete.")
     named = _list_first([f"{kind} {name}" for kind, name in missing])
     if any(kind == "table" for kind, _ in missing):
         return Finding("schema", "problem", f"The database lacks {named}.", RESTORE_ADVICE)
     return Finding("schema", "problem", f"The database lacks {named}.", "clankers-ctl doctor --repair", repairable=True)
 
 
-async def _create_missing(daemon: "Daemon") -> list[str]:
-    missing = await daemon.store.snapshot_read(migrations.missing_objects)
+async def _create_missing(store: Store) -> list[str]:
+    missing = await store.snapshot_read(migrations.missing_objects)
     for sql in missing.values():
-        await daemon.store.write(partial(Db.execute, sql=sql))
+        await store.write(partial(Db.execute, sql=sql))
     return [f"created the {kind} {name}" for kind, name in missing]
 
 
-async def _database(daemon: "Daemon") -> Finding:
-    found = await daemon.store.snapshot_read(_damaged)
+async def _database(store: Store) -> Finding:
+    found = await store.snapshot_read(_damaged)
     if not found:
         return Finding("database", "ok", "The database is intact.")
     texts = [text for errors in found.values() for text in errors]
@@ -135,15 +138,15 @@ def _damaged(db: Db) -> dict[str, list[str]]:
     return {name: texts for name, texts in found.items() if texts}
 
 
-async def _reindex(daemon: "Daemon") -> list[str]:
-    damaged = await daemon.store.snapshot_read(_damaged)
+async def _reindex(store: Store) -> list[str]:
+    damaged = await store.snapshot_read(_damaged)
     for table in damaged:
-        await daemon.store.write(partial(Db.execute, sql=f'REINDEX "{table}"'))
+        await store.write(partial(Db.execute, sql=f'REINDEX "{table}"'))
     return [f"rebuilt the indexes of {table}" for table in damaged]
 
 
-async def _owners(daemon: "Daemon") -> Finding:
-    captured = await daemon.store.snapshot_read(_find_captured_orphans)
+async def _owners(store: Store) -> Finding:
+    captured = await store.snapshot_read(_find_captured_orphans)
     if captured:
         text = f"Rows refer to rows that do not exist: {captured[0]}{_more(captured)}."
         return Finding(
@@ -152,7 +155,7 @@ async def _owners(daemon: "Daemon") -> Finding:
             text,
             f"another program deleted the referenced rows; if a backup still has them, {RESTORE_HINT}",
         )
-    found = await daemon.store.snapshot_read(repair.find_orphans)
+    found = await store.snapshot_read(repair.find_orphans)
     count = len(found.chunks) + found.waiting
     if not count:
         return Finding("owners", "ok", "Every row has its owner.")
@@ -164,17 +167,17 @@ def _find_captured_orphans(db: Db) -> list[str]:
     return [row for name in table_names(db) if name not in DERIVED for row in find_orphans(db, name)]
 
 
-async def _remove_strays(daemon: "Daemon") -> list[str]:
-    found = await daemon.store.snapshot_read(repair.find_orphans)
-    await repair.remove_orphans(daemon.index, found)
+async def _remove_orphans(index: Index) -> list[str]:
+    found = await index.store.snapshot_read(repair.find_orphans)
+    await repair.remove_orphans(index, found)
     return [f"removed {_number(len(found.chunks) + found.waiting, 'row')} of the index without an owner"]
 
 
 # -- the index
 
 
-async def _full_text(daemon: "Daemon") -> Finding:
-    found = {table.name: await daemon.store.snapshot_read(partial(fts.find_fault, table=table)) for table in FULL_TEXTS}
+async def _full_text(store: Store) -> Finding:
+    found = {table.name: await store.snapshot_read(partial(fts.find_fault, table=table)) for table in FULL_TEXTS}
     wrong = [f"{name}: {fault}" for name, fault in found.items() if fault]
     if not wrong:
         return Finding("full text", "ok", "Keyword search finds every stored text.")
@@ -182,25 +185,21 @@ async def _full_text(daemon: "Daemon") -> Finding:
     return Finding("full text", "problem", text, "clankers-ctl doctor --repair", repairable=True)
 
 
-async def _rebuild_full_text(daemon: "Daemon") -> list[str]:
+async def _rebuild_full_text(index: Index) -> list[str]:
     repaired = []
     for table, rebuild in FULL_TEXTS.items():
-        if await daemon.store.snapshot_read(partial(fts.find_fault, table=table)):
-            await rebuild(daemon)
+        if await index.store.snapshot_read(partial(fts.find_fault, table=table)):
+            await rebuild(index)
             repaired.append(f"rebuilt {table.name}")
     return repaired
 
 
-async def _rebuild_chunk_words(daemon: "Daemon") -> None:
-    await repair.rebuild_full_text(daemon.index)
+async def _rebuild_memory_full_text(index: Index) -> None:
+    await index.store.write(partial(fts.rebuild, name=MEMORIES_FULL_TEXT.name))
 
 
-async def _rebuild_memory_words(daemon: "Daemon") -> None:
-    await daemon.store.write(partial(fts.rebuild, name=MEMORIES_FULL_TEXT.name))
-
-
-async def _texts(daemon: "Daemon") -> Finding:
-    found = await daemon.store.snapshot_read(repair.find_unchunked)
+async def _texts(store: Store) -> Finding:
+    found = await store.snapshot_read(repair.find_unchunked)
     if found.count:
         text = f"{_number(found.count, 'text')} {_is(found.count)} stored but not indexed."
         return Finding("texts", "problem", text, "clankers-ctl doctor --repair", repairable=True)
@@ -209,16 +208,16 @@ async def _texts(daemon: "Daemon") -> Finding:
     return Finding("texts", "ok", "Every text is chunked.")
 
 
-async def _cut(daemon: "Daemon") -> list[str]:
-    found = await daemon.store.snapshot_read(repair.find_unchunked)
-    await repair.chunk_missing(daemon.index, daemon.files, found)
+async def _chunk_missing(index: Index, files: FileSync) -> list[str]:
+    found = await index.store.snapshot_read(repair.find_unchunked)
+    await repair.chunk_missing(index, files, found)
     return [f"chunked {_number(found.count, 'text')} that were not indexed"]
 
 
-async def _vectors(daemon: "Daemon") -> Finding:
-    live = daemon.index.live
+async def _vectors(index: Index, queue: EmbeddingQueue) -> Finding:
+    live = index.live
     assert live
-    found = await daemon.store.snapshot_read(partial(repair.find_vector_mismatches, generation=live))
+    found = await index.store.snapshot_read(partial(repair.find_vector_mismatches, generation=live))
     if found.chunks or found.vectors:
         chunks, vectors = _number(len(found.chunks), "chunk"), _number(len(found.vectors), "vector")
         text = f"{chunks} without a vector, {vectors} without a chunk."
@@ -226,23 +225,23 @@ async def _vectors(daemon: "Daemon") -> Finding:
     if found.failed:
         text = f"{_number(found.failed, 'chunk')} could not be embedded: {found.error}"
         return Finding("vectors", "warning", text, "clankers-ctl reindex")
-    return Finding("vectors", "ok", await _describe_vectors(daemon, live))
+    return Finding("vectors", "ok", await _describe_vectors(queue, live))
 
 
-async def _describe_vectors(daemon: "Daemon", live: Generation) -> str:
+async def _describe_vectors(queue: EmbeddingQueue, live: Generation) -> str:
     if live.identity.provider == "none":
         return "Vectors are disabled in the settings."
-    pending = await daemon.queue.count_pending(live)
+    pending = await queue.count_pending(live)
     if pending:
         return f"Every chunk has its vector, except {pending:,} that are queued."
     return "Every chunk has its vector."
 
 
-async def _match(daemon: "Daemon") -> list[str]:
-    live = daemon.index.live
+async def _repair_vectors(index: Index) -> list[str]:
+    live = index.live
     assert live
-    found = await daemon.store.snapshot_read(partial(repair.find_vector_mismatches, generation=live))
-    await repair.repair_vectors(daemon.index, live, found)
+    found = await index.store.snapshot_read(partial(repair.find_vector_mismatches, generation=live))
+    await repair.repair_vectors(index, live, found)
     chunks, vectors = _number(len(found.chunks), "chunk"), _number(len(found.vectors), "vector")
     return [
         *([f"queued {chunks} without a vector"] if found.chunks else []),
@@ -250,9 +249,8 @@ async def _match(daemon: "Daemon") -> list[str]:
     ]
 
 
-async def _embedder(daemon: "Daemon") -> Finding:
-    index = daemon.index
-    if daemon.config.embedder == "none":
+async def _embedder(index: Index, settings: Config) -> Finding:
+    if settings.embedder == "none":
         return Finding("embedder", "ok", "Embeddings are disabled in the settings: search is by keyword only.")
     if index.vector_problem:
         reason, _, advice = index.vector_problem.partition(": run ")
@@ -266,13 +264,13 @@ async def _embedder(daemon: "Daemon") -> Finding:
     return Finding("embedder", "ok", f"{index.live.identity.provider} {index.live.identity.model} makes vectors.")
 
 
-async def _files(daemon: "Daemon") -> Finding:
-    if daemon.files.problem:
-        return Finding("files", "warning", f"Watched files: {daemon.files.problem}.", "clankers-ctl index sync")
-    if not daemon.files.watched:
+async def _files(files: FileSync) -> Finding:
+    if files.problem:
+        return Finding("files", "warning", f"Watched files: {files.problem}.", "clankers-ctl index sync")
+    if not files.watched:
         return Finding("files", "ok", "No paths are watched.")
-    watched = _number(len(daemon.files.watched), "path")
-    return Finding("files", "ok", f"The index follows the Markdown files of {watched} ({daemon.files.mode}).")
+    watched = _number(len(files.watched), "path")
+    return Finding("files", "ok", f"The index follows the Markdown files of {watched} ({files.mode}).")
 
 
 # -- the daemon
@@ -293,8 +291,8 @@ async def _settings(daemon: "Daemon") -> Finding:
     return Finding("settings", "ok", "The settings are valid and in force.")
 
 
-async def _schedule(daemon: "Daemon") -> Finding:
-    stuck = await daemon.store.read(lambda db: runs.find_stuck_actions(db, clock.now() - OVERDUE_MS))
+async def _schedule(store: Store) -> Finding:
+    stuck = await store.read(lambda db: runs.find_stuck_actions(db, clock.now() - OVERDUE_MS))
     if stuck.overdue:
         text = f"{_list_first(stuck.overdue)} should have run more than ten minutes ago."
         return Finding("schedule", "problem", text, "clankers-ctl logs --level error; then restart the daemon")
@@ -314,24 +312,24 @@ async def _memories(daemon: "Daemon") -> Finding:
     return Finding("memories", "ok", "No unusual number of memories is about to be archived.")
 
 
-FULL_TEXTS: dict[FullText, Callable[["Daemon"], Awaitable[None]]] = {
-    repair.FULL_TEXT: _rebuild_chunk_words,
-    MEMORIES_FULL_TEXT: _rebuild_memory_words,
+FULL_TEXTS: dict[FullText, Callable[[Index], Awaitable[None]]] = {
+    repair.FULL_TEXT: repair.rebuild_full_text,
+    MEMORIES_FULL_TEXT: _rebuild_memory_full_text,
 }
 """Full-text tables and the functions that rebuild them."""
 
 CHECKS = (
-    Check("sqlite", _sqlite),
-    Check("schema", _schema, _create_missing),
-    Check("database", _database, _reindex),
-    Check("owners", _owners, _remove_strays),
-    Check("texts", _texts, _cut),
-    Check("full text", _full_text, _rebuild_full_text),
-    Check("vectors", _vectors, _match),
-    Check("embedder", _embedder),
-    Check("files", _files),
+    Check("sqlite", lambda daemon: _sqlite(daemon.store)),
+    Check("schema", lambda daemon: _schema(daemon.store), lambda daemon: _create_missing(daemon.store)),
+    Check("database", lambda daemon: _database(daemon.store), lambda daemon: _reindex(daemon.store)),
+    Check("owners", lambda daemon: _owners(daemon.store), lambda daemon: _remove_orphans(daemon.index)),
+    Check("texts", lambda daemon: _texts(daemon.store), lambda daemon: _chunk_missing(daemon.index, daemon.files)),
+    Check("full text", lambda daemon: _full_text(daemon.store), lambda daemon: _rebuild_full_text(daemon.index)),
+    Check("vectors", lambda daemon: _vectors(daemon.index, daemon.queue), lambda daemon: _repair_vectors(daemon.index)),
+    Check("embedder", lambda daemon: _embedder(daemon.index, daemon.config)),
+    Check("files", lambda daemon: _files(daemon.files)),
     Check("settings", _settings),
-    Check("schedule", _schedule),
+    Check("schedule", lambda daemon: _schedule(daemon.store)),
     Check("memories", _memories),
 )
 """Ordered so that a repair does not undo an earlier one."""

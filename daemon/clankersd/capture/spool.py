@@ -286,17 +286,20 @@ def _finish_unfinished(folder: Path) -> None:
 def make_room(rejected: Path) -> None:
     """Remove the oldest rejected files, by name, which begins with the time of the event.
 
-    Folders are left alone: no hook wrote them.
+    A file that exceeds the size limit alone goes before all others, which it would otherwise displace. Folders are left
+    alone: no hook wrote them.
     """
-    count = size = 0
+    sizes: dict[Path, int] = {}
     for path in sorted(rejected.iterdir(), reverse=True):
         with suppress(FileNotFoundError):
             status = path.lstat()
             if not stat.S_ISDIR(status.st_mode):
-                count += 1
-                size += status.st_size
-                if count > MAX_REJECTED or (count > 1 and size > MAX_REJECTED_BYTES):
-                    path.unlink()
+                sizes[path] = status.st_size
+    total = 0
+    for count, (path, size) in enumerate(sorted(sizes.items(), key=lambda item: item[1] > MAX_REJECTED_BYTES), 1):
+        total += size
+        if count > MAX_REJECTED or (count > 1 and total > MAX_REJECTED_BYTES):
+            path.unlink(missing_ok=True)
 
 
 def _count(rejected: Path) -> int:

@@ -102,20 +102,23 @@ def _state(
     if last is None and installed_at:
         return "never", f"the plugin of {name} is installed; its first event comes with the next session you start"
     if last is None and not activity:
-        return "never", f"nothing has come from {name}"
+        return "never", f"no events received from {name}"
     if last is None:
         install = f": clankers-ctl plugin install {name}" if has_plugin else ""
-        return "never", f"{name} is used here, but nothing has come from it{install}"
+        return "never", f"{name} is in use, but no events were received from it{install}"
     if is_only_stored and clock.now() - last >= ALIVE_MS:
         return "quiet", f"sessions of {name} are stored, but none was active within a day"
     since = max(last, installed_at or 0)  # a plugin that was installed again gets a chance to send something
     if activity and activity > since + DEAD_AFTER_MS and not is_only_stored:
         minutes = (activity - last) // 60_000
         check = f": see clankers-ctl plugin status {name}, and hook.log beside the daemon's log" if has_plugin else ""
-        return "dead", f"{name} was used {minutes:,} minutes after its last event: its hooks no longer reach us{check}"
+        return (
+            "dead",
+            f"{name} was used {minutes:,} minutes after its last event: its hooks no longer reach the daemon{check}",
+        )
     if clock.now() - last < ALIVE_MS:
-        return "alive", f"events come from {name}"
-    return "quiet", f"nothing has come from {name} for a while, and it was not used since"
+        return "alive", f"events are received from {name}"
+    return "quiet", f"no recent events from {name}, which was not used since the last one"
 
 
 def _spool_depth(folder: Path, spool: Spool) -> SpoolDepth:

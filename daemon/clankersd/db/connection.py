@@ -44,7 +44,7 @@ def has_wal_reset_bug(version: str) -> bool:
 
 @dataclass(frozen=True)
 class Notification:
-    """A stored change that subscribers are told of. `facts` have the names they have on the wire."""
+    """A stored change that subscribers are notified of. `facts` have the names they have on the wire."""
 
     kind: ChangeKind
     action: str

@@ -1,6 +1,7 @@
 """Store documents in chunks made by the client; get, list, update and delete documents."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -53,6 +54,7 @@ from clankersd.index.tokenize import count_words, other_forms
 from clankersd.index.vectors import LabelledVector
 from clankersd.projects import find_project_id
 from clankersd.redaction.engine import count_redactions, redact, without_secrets
+from clankersd.wire.preparation import prepare
 from clankersd.wire.rpc import handles
 
 if TYPE_CHECKING:
@@ -285,7 +287,7 @@ async def list_documents(daemon: "Daemon", request: DocumentList) -> DocumentPag
 
 @handles(DocumentUpdate)
 async def update_document(daemon: "Daemon", request: DocumentUpdate) -> Document:
-    request, secrets = without_secrets(request, "project")
+    request, secrets = await prepare(partial(without_secrets, request, "project"))
     check_metadata(request.metadata)
     project_id = await find_or_create_project(daemon.store, request.project)
     changes = MetadataChanges(request.title, request.metadata, project_id)

@@ -1,6 +1,7 @@
 """The graph of document chunks: store, list, prune and traverse edges."""
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from clankers_protocol.errors import InvalidParams
@@ -20,6 +21,7 @@ from clankersd.db import Db, Store
 from clankersd.documents.edges import TraversalLimits, traverse
 from clankersd.redaction.engine import count_redactions, without_secrets
 from clankersd.search.limiter import takes_search_turn
+from clankersd.wire.preparation import prepare
 from clankersd.wire.rpc import handles
 
 if TYPE_CHECKING:
@@ -66,7 +68,7 @@ async def store_edges(daemon: "Daemon", request: GraphStoreEdges) -> EdgesStored
         if edge.source_id == edge.target_id:
             problem = "an edge must lead to another chunk"
             raise InvalidParams(f"invalid params: {problem} - at `$.edges[{position}].targetId`")
-    request, secrets = without_secrets(request)
+    request, secrets = await prepare(partial(without_secrets, request))
 
     def store(db: Db) -> EdgesStored:
         count_redactions(db, secrets, clock.now())

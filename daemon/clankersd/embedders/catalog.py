@@ -27,7 +27,7 @@ from clankersd.wire.rpc import handles
 if TYPE_CHECKING:
     from clankersd.app import Daemon
 
-_NO_MODEL_PULLED = "no model is here yet: clankers-ctl model pull arctic-embed-s"
+_NO_MODEL_PULLED = "no model is downloaded: clankers-ctl model pull arctic-embed-s"
 _NO_RUNTIME = "onnxruntime is missing: pip install 'clankers[onnx]', then restart the daemon"
 _DIMS_SETTINGS = [("1_Pooling/config.json", "word_embedding_dimension"), ("config.json", "hidden_size")]
 

@@ -34,7 +34,7 @@ _PROFILES: list[tuple[str, ModelProfile]] = [
     (r"embeddinggemma|embedding-gemma", ModelProfile("task: search result | query: ", "title: none | text: ")),
     (r"qwen3-embedding", ModelProfile(_INSTRUCT_PREFIX, pooling="last")),
     (r"minilm", ModelProfile(weight=0.35)),
-    (r"l2_supercat", ModelProfile(weight=0.25)),
+    (r"l2_supercat", ModelProfile(weight=0.5)),
 ]
 
 

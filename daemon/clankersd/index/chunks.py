@@ -31,12 +31,12 @@ _PROJECT_OF_SESSION = "(SELECT project_id FROM sessions WHERE id = :session_id)"
 _PROJECT_OF: dict[OwnerColumn, str] = {
     "message_id": _PROJECT_OF_SESSION,
     "tool_id": _PROJECT_OF_SESSION,
+    "session_title_id": _PROJECT_OF_SESSION,
     "file_id": "(SELECT project_id FROM files WHERE id = :owner)",
     "memory_id": "(SELECT project_id FROM memories WHERE id = :owner)",
     "document_chunk_id": "(SELECT project_id FROM documents WHERE id = "
     "(SELECT document_id FROM document_chunks WHERE id = :owner))",
     "skill_id": "NULL",
-    "session_title_id": _PROJECT_OF_SESSION,
 }
 _INSERT = {owner: _INSERT_TEMPLATE.format(owner=owner, project=_PROJECT_OF[owner]) for owner in OWNERS}
 _INDEX_FULL_TEXT = """

@@ -18,7 +18,6 @@ from clankersd.index.vectors import LabelledVector, Mirror, count, log_moved_chu
 MAX_INLINE_CHARS = 50_000
 """A longer text is chunked in a worker thread after it is stored, so that its sender does not wait for it."""
 
-AVERAGE_TTL_SECONDS = 60.0
 MAX_SPEAKERS = 1000
 
 log = structlog.get_logger(component="index")
@@ -45,7 +44,6 @@ class Index:
         self.max_tool_output_chars = 10_240
         self.woken = anyio.Event()
         self.settings_changed = anyio.Event()
-        self._average: tuple[float, float] | None = None
         self._use_settings(settings, tokens, overlap, sources)
         store.on_open.append(self.attach)
 
@@ -200,14 +198,6 @@ class Index:
         if self.live is not None and self.vector_problem and self.building is None:
             await self.store.run_exclusive(self.attach)
         self.wake()
-
-    async def average_tokens(self) -> float:
-        """Return the average length of the newest chunks, cached for AVERAGE_TTL_SECONDS."""
-        if self._average is None or self._average[1] < anyio.current_time():
-            newest = "SELECT avg(tokens) FROM (SELECT tokens FROM chunks ORDER BY id DESC LIMIT 1000)"
-            average = await self.store.read(lambda db: db.value(newest))
-            self._average = float(average or 0.0), anyio.current_time() + AVERAGE_TTL_SECONDS
-        return self._average[0]
 
     async def load_mirror(self) -> None:
         """Load the live vectors into memory, in several reads so that events can be stored in between."""

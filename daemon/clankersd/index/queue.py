@@ -1,5 +1,6 @@
 """The embedding queue: chunks get their vectors, one batch at a time, from the cache or the embedder."""
 
+import hashlib
 import json
 import time
 from collections import deque
@@ -9,7 +10,6 @@ from typing import Any
 import anyio
 import structlog
 
-from clankersd import clock
 from clankersd.db import Db
 from clankersd.embedders.base import PROBE_TEXT, Embedder, EmbedderUnavailable, ItemFailed
 from clankersd.index import generations, vectors
@@ -29,27 +29,23 @@ YIELD_FACTOR = 4
 
 MAX_YIELD_SECONDS = 0.5
 
+PROVIDERS_WITHOUT_CACHE = ("static",)
+"""Embedders that make a vector faster than it is found in the cache."""
+
 _PENDING = f"""
     SELECT chunk, text, hash, {vectors.LABEL} AS label, {vectors.PROJECT} AS project
     FROM index_queue JOIN chunks ON chunks.id = chunk
     WHERE generation = :generation AND attempts < :attempts ORDER BY chunk LIMIT :limit
 """
 _FIND_CACHED = """
-    SELECT hash, embedding FROM embedding_cache
-    WHERE provider = :provider AND model = :model AND provider_key = :provider_key
-      AND (:dims IS NULL OR dims = :dims) AND hash IN (SELECT value FROM json_each(:hashes))
+    SELECT lower(hex(key)), embedding FROM embedding_cache
+    WHERE key IN (SELECT unhex(value) FROM json_each(:keys)) AND (:dims IS NULL OR length(embedding) = 4 * :dims)
 """
 _STORE_CACHED = """
-    INSERT INTO embedding_cache (provider, model, provider_key, hash, embedding, dims, updated_at)
-    VALUES (:provider, :model, :provider_key, :hash, :embedding, :dims, :now)
-    ON CONFLICT (provider, model, provider_key, hash) DO UPDATE
-    SET embedding = :embedding, dims = :dims, updated_at = :now
+    INSERT INTO embedding_cache (key, embedding) VALUES (unhex(:key), :embedding)
+    ON CONFLICT (key) DO UPDATE SET embedding = :embedding
 """
-_PRUNE_CACHE = """
-    DELETE FROM embedding_cache WHERE (provider, model, provider_key, hash) IN (
-        SELECT provider, model, provider_key, hash FROM embedding_cache ORDER BY updated_at LIMIT :excess
-    )
-"""
+_PRUNE_CACHE = "DELETE FROM embedding_cache WHERE id IN (SELECT id FROM embedding_cache ORDER BY id LIMIT :excess)"
 _COUNT_FAILURE = (
     "UPDATE index_queue SET attempts = attempts + 1, error = :error WHERE generation = :generation AND chunk = :chunk"
 )
@@ -185,9 +181,12 @@ class EmbeddingQueue:
         return len(rows)
 
     async def _find_cached(self, generation: Generation, hashes: list[str]) -> dict[str, bytes]:
-        params = _cache_key(generation) | {"dims": generation.identity.dims, "hashes": json.dumps(hashes)}
-        rows = await self._index.store.read(lambda db: db.fetch(_FIND_CACHED, params))
-        return {row["hash"]: row["embedding"] for row in rows}
+        if generation.identity.provider in PROVIDERS_WITHOUT_CACHE:
+            return {}
+        hash_by_key = {_cache_key(generation, digest): digest for digest in hashes}
+        params = {"dims": generation.identity.dims, "keys": json.dumps(list(hash_by_key))}
+        rows = await self._index.store.read(lambda db: db.tuples(_FIND_CACHED, params))
+        return {hash_by_key[key]: embedding for key, embedding in rows}
 
     async def _store(self, generation: Generation, batch: _Batch) -> None:
         """Store the vectors of a batch and count its failures, and update the index after the commit."""
@@ -221,10 +220,10 @@ class EmbeddingQueue:
             index.last_error = failed[-1][1]
 
     def _cache(self, db: Db, generation: Generation, new_vectors: dict[str, bytes]) -> None:
-        now = clock.now()
+        if generation.identity.provider in PROVIDERS_WITHOUT_CACHE:
+            return
         for digest, embedding in new_vectors.items():
-            row = {"hash": digest, "embedding": embedding, "dims": len(embedding) // 4, "now": now}
-            db.execute(_STORE_CACHED, _cache_key(generation) | row)
+            db.execute(_STORE_CACHED, {"key": _cache_key(generation, digest), "embedding": embedding})
         self._cached_since_pruning += len(new_vectors)
         if self._cached_since_pruning > self.cache_entries // 100:  # not each time: counting scans all entries
             excess = db.value("SELECT count(*) FROM embedding_cache") - self.cache_entries
@@ -244,6 +243,8 @@ async def _embed_texts(embedder: Embedder, texts: dict[str, str]) -> tuple[dict[
     return embedded, failures
 
 
-def _cache_key(generation: Generation) -> dict[str, Any]:
+def _cache_key(generation: Generation, digest: str) -> str:
+    """Return the key of a text's vector in the cache, in hexadecimal."""
     identity = generation.identity
-    return {"provider": identity.provider, "model": identity.model, "provider_key": identity.provider_key}
+    named = "\0".join((identity.provider, identity.model, identity.provider_key, digest))
+    return hashlib.blake2b(named.encode(), digest_size=16).hexdigest()

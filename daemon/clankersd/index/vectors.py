@@ -2,6 +2,7 @@
 
 import importlib
 import itertools
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -96,6 +97,15 @@ def nearest(
     )
     rows = db.fetch(sql, params | {"query": query, "k": k})
     return [(row["rowid"], 1.0 - row["distance"]) for row in rows]
+
+
+def read_vectors(db: Db, generation: Generation, chunks: list[int]) -> list[bytes]:
+    """Return the stored vectors of those of the chunks that have one."""
+    sql = f"""
+        SELECT vectors.embedding FROM json_each(:ids) CROSS JOIN {generation.vector_table} AS vectors
+          ON vectors.rowid = json_each.value
+    """
+    return [row[0] for row in db.tuples(sql, {"ids": json.dumps(chunks)})]
 
 
 def label_of(source: str, scope: str | None) -> str:

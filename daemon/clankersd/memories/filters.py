@@ -28,7 +28,7 @@ _TESTS = {
 
 
 def selection_conditions(db: Db, request: Selection[Any], now: int) -> tuple[list[str], dict[str, Any]]:
-    """The conditions of a request on memories, without its words and without their state."""
+    """Return the SQL conditions of a request, and their parameters; query and state have conditions of their own."""
     params: dict[str, Any] = {"now": now} | allowed_scopes(db, request).params
     conditions = [IN_SCOPE]
     for name, test in _TESTS.items():
@@ -40,7 +40,7 @@ def selection_conditions(db: Db, request: Selection[Any], now: int) -> tuple[lis
 
 
 def project_conditions(db: Db, request: ScopedRequest, params: dict[str, Any]) -> list[str]:
-    """Beside scopes that are named, a project narrows what is selected."""
+    """Return the condition on the project: it applies only if the request names scopes as well."""
     if request.scopes is None or not request.project:
         return []
     params["project_id"] = find_project_id(db, request.project)
@@ -54,7 +54,7 @@ def is_narrowed(request: Selection[Any]) -> bool:
 
 
 def query_condition(query: str, params: dict[str, Any]) -> str:
-    """All words of the query must stand in a memory; a text without spaces between words anywhere in it."""
+    """Return the condition that a memory contains every word of the query, or the query itself in a CJK script."""
     found = [word for word in WORD.findall(query) if word.strip("_")]
     if not found or CJK_CHARACTER.search(query):
         params["query"] = query
@@ -66,7 +66,7 @@ def query_condition(query: str, params: dict[str, Any]) -> str:
 def state_condition(
     include: list[State], as_of: int | None, valid_at: int | None, params: dict[str, Any]
 ) -> str:  # fmt: skip
-    """Current memories and those in further states, or those that were known and true at given times."""
+    """Return the condition on the state: current and the included states, or known and true at given times."""
     if as_of is not None or valid_at is not None:
         return time_condition(as_of, valid_at, params)
     if not include:
@@ -88,7 +88,7 @@ def time_condition(as_of: int | None, valid_at: int | None, params: dict[str, An
 
 
 def memory_visibility(permitted: AllowedScopes, condition: str, params: dict[str, Any]) -> Visibility:
-    """Let a search find the memories of these scopes that meet a condition, and chunks of anything else."""
+    """Return the visibility for a search: memories in these scopes that meet the condition, and all other chunks."""
     in_scope = "(:every_scope OR chunks.scope IN (SELECT value FROM json_each(:scopes)))"
     matches = f"EXISTS (SELECT 1 FROM memories WHERE memories.id = chunks.memory_id AND {condition})"
     return Visibility(

@@ -45,7 +45,7 @@ MEMORY_JOIN = "LEFT JOIN memories ON memories.id = chunks.memory_id"
 
 @dataclass(slots=True)
 class MemoryChunkRow(ChunkRow):
-    """A chunk with the columns that weigh its memory. They are NULL, whatever their type, without a `memory_id`."""
+    """A chunk with the columns that determine the weight of its memory; all of them are NULL without a `memory_id`."""
 
     salience: float
     salience_at: int
@@ -58,7 +58,7 @@ class MemoryChunkRow(ChunkRow):
 
 
 def weigh_memory(candidate: Candidate[MemoryChunkRow], weights: ScoreWeights, now: int) -> None:
-    """Multiply the score of a memory by its weight: that reorders matches, and lifts nothing that does not match."""
+    """Multiply the score of a memory by its weight, which reorders the matches and adds none."""
     row = candidate.row
     if row.memory_id is None:
         return

@@ -45,13 +45,13 @@ async def memory_search(daemon: "Daemon", request: MemorySearch) -> MemoryHits:
 async def best_memories(
     daemon: "Daemon", request: MemorySearch, condition: str = "1"
 ) -> tuple[list[MemoryHit], str | None]:
-    """Return the best matches that also meet a condition (which most memories do), and what could not be searched."""
+    """Return the best matches that meet a condition, and the parts of the search that were unavailable."""
     outcome = await _run(daemon, request, condition)
     return await _hits(daemon, request, outcome), outcome.degraded
 
 
 async def _run(daemon: "Daemon", request: MemorySearch, condition: str = "1") -> SearchOutcome[MemoryChunkRow]:
-    """Search the chunks of memories; of each memory the best chunk counts."""
+    """Search the chunks of memories; a memory has the score of its best chunk."""
     now = clock.now()
 
     def visibility(db: Db) -> tuple[Visibility, str | None]:

@@ -11,7 +11,14 @@ import structlog
 from clankers_protocol.errors import RpcError
 from clankersd.db import Db, Store
 from clankersd.projects.pending import MAX_PENDING, pending
-from clankersd.projects.repositories import ROOT_COMMIT, Folder, find_folder, read_head, read_root_commit
+from clankersd.projects.repositories import (
+    ROOT_COMMIT,
+    Folder,
+    find_folder,
+    find_source_remote,
+    read_head,
+    read_root_commit,
+)
 from clankersd.projects.store import Merge, learn_folder, show_at
 from clankersd.ttl_cache import TtlCache
 
@@ -80,20 +87,30 @@ class ProjectIdentification:
     async def _identify(self, folder: Folder) -> None:
         known = folder
         if folder.repository is None and folder.git_dir is not None:
-            head = await anyio.to_thread.run_sync(read_head, folder.git_dir)
-            commit = head and await read_root_commit(folder.git_dir, head)
-            if head is None:
-                self._empty.put(folder, True)
-            elif commit is None:
-                log.warning("root commit not found", folder=folder.path)
-                self._failed.put(folder, True)
-            else:
-                known = replace(folder, repository=f"{ROOT_COMMIT}{commit}")
+            known = replace(folder, repository=await self._read_repository(folder, folder.git_dir))
         merge = await self._store.write(lambda db: learn_folder(db, known), bulk=True)
         if merge is not None:
             log.info("projects merged", folder=folder.path, merged=merge.merged, kept=merge.kept)
             self._announce_merge(merge)
         await self._follow(folder.path)
+
+    async def _read_repository(self, folder: Folder, git_dir: str) -> str | None:
+        """Return the remote of the repository that this one was cloned from, else the root commit."""
+        with anyio.move_on_after(DISK_SECONDS):
+            path = folder.path
+            remote = await anyio.to_thread.run_sync(find_source_remote, git_dir, path, abandon_on_cancel=True)
+            if remote is not None:
+                return remote
+        head = await anyio.to_thread.run_sync(read_head, git_dir)
+        if head is None:
+            self._empty.put(folder, True)
+            return None
+        commit = await read_root_commit(git_dir, head)
+        if commit is None:
+            log.warning("root commit not found", folder=folder.path)
+            self._failed.put(folder, True)
+            return None
+        return f"{ROOT_COMMIT}{commit}"
 
     async def _follow(self, path: str) -> None:
         """Show the project at a folder that exists, if the one at which it is shown does not."""

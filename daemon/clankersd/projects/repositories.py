@@ -88,7 +88,7 @@ def _find_folder(path: str) -> Folder:
         found = _find_git_dir(folder)
         if found is not None:
             root, git_dir = found
-            repository = _find_remote(git_dir, root) if git_dir else None
+            repository = normalize_remote(_read_remote_url(git_dir)) if git_dir else None
             return Folder(str(root), repository, str(git_dir) if git_dir else None, _identify_directory(str(root)))
     return Folder(path, directory=_identify_directory(path))
 
@@ -153,22 +153,32 @@ def _read_creation_time(path: str) -> int:
 # -- remotes
 
 
-def _find_remote(git_dir: Path, root: Path, clones: int = 0) -> str | None:
-    """Return the address of `origin`, else of the first remote. A clone of a local repository has that one's remote."""
+def find_source_remote(git_dir: str, root: str) -> str | None:
+    """Return the remote of the repository on this machine that a repository was cloned from, or of that one's source.
+
+    The path comes from the clone and may lead anywhere, also to a server that is away: this is not for the event loop.
+    """
+    own, folder = Path(git_dir), Path(root)
+    for _ in range(MAX_LOCAL_CLONES):
+        url = _read_remote_url(own)
+        if not url or _TRANSPORT_HELPER.match(url):
+            return None
+        if address := normalize_remote(url):
+            return address
+        source = folder / (unquote(url.removeprefix("file://")) if url.startswith("file://") else url)
+        found = _find_git_dir(source) or _find_git_dir(Path(f"{source}.git"))
+        folder, own = (found[0], found[1]) if found and found[1] else (source, source)
+    return None
+
+
+def _read_remote_url(git_dir: Path) -> str:
+    """Return the URL of `origin`, else of the first remote."""
     try:
         config = read_regular(git_dir / "config", max_bytes=MAX_CONFIG_BYTES).decode(errors="replace")
     except (OSError, UnsafeFile, ValueError):
-        return None
+        return ""
     remotes = parse_remotes(config)
-    url = remotes.get("origin") or next(iter(remotes.values()), "")
-    if address := normalize_remote(url):
-        return address
-    if not url or clones >= MAX_LOCAL_CLONES or _TRANSPORT_HELPER.match(url):
-        return None
-    source = root / unquote(url.removeprefix("file://")) if url.startswith("file://") else root / url
-    found = _find_git_dir(source) or _find_git_dir(Path(f"{source}.git"))
-    root, origin = found if found and found[1] else (source, source)
-    return _find_remote(origin, root, clones + 1) if origin else None
+    return remotes.get("origin") or next(iter(remotes.values()), "")
 
 
 def parse_remotes(config: str) -> dict[str, str]:

@@ -119,13 +119,16 @@ def ensure_project(db: Db, folder: Folder, name: str | None = None, new_id: str 
     lacks_repository = folder.repository is None and folder.git_dir is not None
     if (
         row is not None
-        and (row["repository"] == folder.repository or folder.repository is None)
-        and row["directory"] == folder.directory
-        and now - row["seen_at"] < SEEN_INTERVAL_MS
+        and folder.repository in (None, row["repository"])
+        and folder.directory in (None, row["directory"])
     ):
         project_id = row["project_id"]
         if lacks_repository and row["repository"] is None:
             pending.add(folder)
+        if now - row["seen_at"] > SEEN_INTERVAL_MS:
+            db.execute(
+                "UPDATE project_folders SET seen_at = :now WHERE path = :path", {"now": now, "path": folder.path}
+            )
     else:
         match = match_folder(db, folder)
         if match.same_as is not None or (lacks_repository and row is not None and row["directory"] != folder.directory):

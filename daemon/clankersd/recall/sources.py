@@ -111,7 +111,8 @@ class RecentSession:
         """Was nothing asked that is worth telling, and nothing done?"""
         if self.summary or self.prompt or self.has_tools:
             return False
-        return json.loads(self.prompts_json) != [] or not self.title or why_trivial(self.title) is not None
+        was_asked = json.loads(self.prompts_json) != []
+        return was_asked or not (self.title or self.answer)
 
 
 @dataclass(slots=True)

@@ -5,6 +5,9 @@ there, and searching for a literal runs at memory speed, so most texts are dismi
 secrets look like is data in `rules.py`. A mark is never matched again: redacting twice changes nothing.
 """
 
+import contextlib
+import hashlib
+import os
 import re
 from bisect import bisect_right
 from collections import Counter
@@ -43,6 +46,9 @@ if TYPE_CHECKING:
 StructT = TypeVar("StructT", bound=msgspec.Struct)
 
 MARK = b"[redacted:"
+MIN_REMEMBERED_BYTES = 256
+MAX_REMEMBERED_TEXTS = 8192
+_DIGEST_KEY = os.urandom(16)  # nobody can prepare a secret with the digest of a text without one
 SLACK = 4096
 """Characters kept beyond the limit until the text is redacted: a secret at the limit must be seen completely."""
 
@@ -58,6 +64,10 @@ class _Secret(NamedTuple):
     kind: str
 
 
+_clean_texts: dict[bytes, None] = {}
+"""Digests of texts without secrets, oldest first: most texts come twice, from a hook and from the transcript."""
+
+
 def redact(text: str) -> tuple[str, dict[str, int]]:
     """Replace the secrets in a text; return it with the number of secrets of each kind."""
     if len(text) < MIN_TEXT_CHARACTERS:
@@ -67,8 +77,20 @@ def redact(text: str) -> tuple[str, dict[str, int]]:
 
 def _redact(text: str) -> tuple[str, dict[str, int]]:
     data = text.encode("utf-8", "surrogatepass")
+    if len(data) < MIN_REMEMBERED_BYTES:
+        found = sorted(_find(data, data.lower()), key=lambda each: (each.start, -each.end))
+        return _replaced(data, found) if found else (text, {})
+    digest = hashlib.blake2b(data, digest_size=16, key=_DIGEST_KEY).digest()
+    if digest in _clean_texts:
+        return text, {}
     found = sorted(_find(data, data.lower()), key=lambda each: (each.start, -each.end))
-    return _replaced(data, found) if found else (text, {})
+    if found:
+        return _replaced(data, found)
+    _clean_texts[digest] = None
+    if len(_clean_texts) > MAX_REMEMBERED_TEXTS:
+        with contextlib.suppress(KeyError, RuntimeError, StopIteration):  # another thread removes it, or adds one
+            del _clean_texts[next(iter(_clean_texts))]
+    return text, {}
 
 
 def redact_all(value: object) -> tuple[object, dict[str, int]]:
@@ -215,12 +237,15 @@ def _find(data: bytes, lowered: bytes) -> Iterator[_Secret]:
         yield from _random_values(data, lowered)
         if b"kind" in lowered and b"data" in lowered:
             yield from _kubernetes(data, lowered)
-    for gate, anchors in _CONTEXTS.items():
-        if gate in lowered:
-            for anchor, contexts in anchors:
-                if anchor in lowered:
-                    for context in contexts:
-                        yield from _in_context(context, data, lowered)
+    signs = frozenset(lowered.translate(None, _LETTERS))
+    for gate, needed_by_all, groups in _CONTEXTS:
+        if needed_by_all <= signs and gate in lowered:
+            for needed, anchors in groups:
+                if needed <= signs:
+                    for anchor, contexts in anchors:
+                        if anchor in lowered:
+                            for context in contexts:
+                                yield from _in_context(context, data, lowered)
 
 
 # -- blocks
@@ -649,9 +674,17 @@ _GATES = (
 )
 """Parts of many anchors: if a text has no such part, none of those anchors is searched for."""
 
+_LETTERS = b"abcdefghijklmnopqrstuvwxyz \n"
+"""Bytes of nearly every text. An anchor with other bytes, as `=` or `:`, is searched only in texts that have them."""
 
-def _contexts() -> dict[bytes, list[tuple[bytes, list[_Context]]]]:
-    """Compile the rules, each anchor on its own: a pattern that begins with a literal is searched many times faster."""
+_Anchors = list[tuple[bytes, list[_Context]]]
+
+
+def _contexts() -> list[tuple[bytes, frozenset[int], list[tuple[frozenset[int], _Anchors]]]]:
+    """Compile the rules, each anchor on its own: a pattern that begins with a literal is searched many times faster.
+
+    Returns for each gate the bytes beside letters that all of its anchors need, and the anchors by what they need.
+    """
     by_anchor: dict[bytes, list[_Context]] = {}
     for rule in CONTEXTS:
         for anchor in rule.anchors:
@@ -659,10 +692,11 @@ def _contexts() -> dict[bytes, list[tuple[bytes, list[_Context]]]]:
             before = f"(?<!{rule.unless_after}{escaped})" if rule.unless_after else ""
             pattern = re.compile(f"{escaped}{before}{rule.pattern}".encode(), re.M)
             by_anchor.setdefault(anchor.encode(), []).append(_Context(pattern, CHECKS[rule.check], rule.kind))
-    gated: dict[bytes, list[tuple[bytes, list[_Context]]]] = {}
+    gated: dict[bytes, dict[frozenset[int], _Anchors]] = {}
     for literal, contexts in by_anchor.items():
-        gated.setdefault(next(gate for gate in _GATES if gate in literal), []).append((literal, contexts))
-    return gated
+        groups = gated.setdefault(next(gate for gate in _GATES if gate in literal), {})
+        groups.setdefault(frozenset(literal.translate(None, _LETTERS)), []).append((literal, contexts))
+    return [(gate, frozenset.intersection(*groups), list(groups.items())) for gate, groups in gated.items()]
 
 
 _CONTEXTS = _contexts()

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from clankers_protocol.errors import InvalidParams, NotFound
 from clankers_protocol.schedules import (
@@ -33,6 +35,7 @@ from clankersd.redaction.engine import count_redactions, without_secrets
 from clankersd.schedule.builtins import BUILTINS
 from clankersd.schedule.grammar import local_timezone, parse_schedule, parse_timezone
 from clankersd.schedule.runs import SELECT_RUN, run_from_row, skip_waiting_runs
+from clankersd.wire.preparation import prepare
 from clankersd.wire.rpc import handles
 
 if TYPE_CHECKING:
@@ -56,39 +59,40 @@ _DUE = f"{SELECT_ACTION} WHERE enabled = 1 AND next_run <= :at ORDER BY next_run
 
 @handles(ScheduleCreate)
 async def create(daemon: "Daemon", request: ScheduleCreate) -> ScheduledAction:
-    request, secrets = without_secrets(request)
+    request, secrets = await prepare(partial(without_secrets, request))
     now = clock.now()
     zone = request.timezone or local_timezone()
     planned = compute_next_run(request.schedule, zone, now)  # also validates the schedule of a disabled action
-    row = {
-        "id": clock.new_id(),
-        "description": request.description,
-        "schedule": request.schedule.strip(),
-        "timezone": zone,
-        "missed": request.missed,
-        "builtin": _check_builtin(request.builtin),
-        "tool_calls_json": _encode_tool_calls(request.tool_calls),
-        "synthesis_prompt": request.synthesis_prompt,
-        "skill_id": request.skill_id,
-        "enabled": request.enabled,
-        "next_run": planned if request.enabled else None,
-        "created_at": now,
-        "updated_at": now,
-    }
+    given = ScheduledAction(
+        id=clock.new_id(),
+        description=request.description,
+        schedule=request.schedule.strip(),
+        timezone=zone,
+        missed=request.missed,
+        builtin=_check_builtin(request.builtin),
+        tool_calls=request.tool_calls,
+        synthesis_prompt=request.synthesis_prompt,
+        skill_id=request.skill_id,
+        enabled=request.enabled,
+        next_run=planned if request.enabled else None,
+        created_at=now,
+        updated_at=now,
+    )
+    _encode_tool_calls(given.tool_calls)  # refuses too many before anything is queued
 
-    def store(db: Db) -> dict[str, Any]:
-        row["skill_id"] = _resolve_skill(db, request.skill_id)
-        db.execute(_INSERT, row)
+    def store(db: Db) -> ScheduledAction:
+        action = replace(given, skill_id=_resolve_skill(db, given.skill_id))
+        db.execute(_INSERT, _to_row(action))
         count_redactions(db, secrets, now)
-        _announce(db, row, "created")
-        return row
+        _announce(db, action, "created")
+        return action
 
     return await _write(daemon, store)
 
 
 @handles(ScheduleGet)
 async def get(daemon: "Daemon", request: ScheduleGet) -> ScheduledAction:
-    return action_from_row(await daemon.store.read(lambda db: _fetch_action(db, request.id)))
+    return await daemon.store.read(lambda db: _fetch_action(db, request.id))
 
 
 @handles(ScheduleList)
@@ -109,43 +113,42 @@ async def list_actions(daemon: "Daemon", request: ScheduleList) -> ActionPage:
 
 @handles(ScheduleUpdate)
 async def update(daemon: "Daemon", request: ScheduleUpdate) -> ScheduledAction:
-    request, secrets = without_secrets(request)
+    request, secrets = await prepare(partial(without_secrets, request))
     changes = {name: value for name, value in msgspec.structs.asdict(request).items() if value is not UNSET}
     del changes["id"]
     _check_builtin(changes.get("builtin"))
-    if "tool_calls" in changes:
-        changes["tool_calls_json"] = _encode_tool_calls(changes.pop("tool_calls"))
+    _encode_tool_calls(changes.get("tool_calls"))  # refuses too many before anything is queued
 
-    def store(db: Db) -> dict[str, Any]:
-        row = _fetch_action(db, request.id) | changes
+    def store(db: Db) -> ScheduledAction:
+        now = clock.now()
+        action = replace(_fetch_action(db, request.id), **changes, updated_at=now)
         if "skill_id" in changes:
-            row["skill_id"] = _resolve_skill(db, row["skill_id"])
-        row["updated_at"] = clock.now()
-        count_redactions(db, secrets, row["updated_at"])
+            action.skill_id = _resolve_skill(db, action.skill_id)
+        count_redactions(db, secrets, now)
         if "schedule" in changes or "timezone" in changes:
-            planned = compute_next_run(row["schedule"], row["timezone"], row["updated_at"])
-            row["next_run"] = planned if row["enabled"] else None
-        db.execute(_UPDATE, row)
-        _announce(db, row, "updated")
-        return row
+            planned = compute_next_run(action.schedule, action.timezone, now)
+            action.next_run = planned if action.enabled else None
+        db.execute(_UPDATE, _to_row(action))
+        _announce(db, action, "updated")
+        return action
 
     return await _write(daemon, store)
 
 
 @handles(ScheduleEnable)
 async def enable(daemon: "Daemon", request: ScheduleEnable) -> ScheduledAction:
-    def store(db: Db) -> dict[str, Any]:
-        row = _fetch_action(db, request.id)
-        if bool(row["enabled"]) == request.enabled:
-            return row
+    def store(db: Db) -> ScheduledAction:
+        action = _fetch_action(db, request.id)
+        if action.enabled == request.enabled:
+            return action
         now = clock.now()
-        planned = compute_next_run(row["schedule"], row["timezone"], now) if request.enabled else None
-        row |= {"enabled": int(request.enabled), "next_run": planned, "updated_at": now}
-        db.execute(_UPDATE, row)
+        planned = compute_next_run(action.schedule, action.timezone, now) if request.enabled else None
+        action = replace(action, enabled=request.enabled, next_run=planned, updated_at=now)
+        db.execute(_UPDATE, _to_row(action))
         if not request.enabled:
-            skip_waiting_runs(db, row["id"])
-        _announce(db, row, "enabled" if request.enabled else "disabled")
-        return row
+            skip_waiting_runs(db, action.id)
+        _announce(db, action, "enabled" if request.enabled else "disabled")
+        return action
 
     return await _write(daemon, store)
 
@@ -204,7 +207,7 @@ async def history(daemon: "Daemon", request: ScheduleHistory) -> RunPage:
     def page(db: Db) -> list[dict[str, Any]]:
         if request.action_id is not None:
             conditions.append("action_id = :action_id")
-            params["action_id"] = _fetch_action(db, request.action_id)["id"]
+            params["action_id"] = _fetch_action(db, request.action_id).id
         order = "ORDER BY schedule_runs.created_at DESC, schedule_runs.id DESC LIMIT :limit"
         return db.fetch(f"{SELECT_RUN} WHERE {' AND '.join(conditions)} {order}", params)
 
@@ -229,16 +232,23 @@ def action_from_row(row: dict[str, Any]) -> ScheduledAction:
     return ScheduledAction(**values)
 
 
-async def _write(daemon: "Daemon", transaction: Callable[[Db], dict[str, Any]]) -> ScheduledAction:
+def _to_row(action: ScheduledAction) -> dict[str, Any]:
+    """Return the parameters of _INSERT and _UPDATE."""
+    row = msgspec.structs.asdict(action)
+    row["tool_calls_json"] = _encode_tool_calls(row.pop("tool_calls"))
+    return row
+
+
+async def _write(daemon: "Daemon", transaction: Callable[[Db], ScheduledAction]) -> ScheduledAction:
     """Store a scheduled action and wake the scheduler; return the action."""
-    row = await daemon.store.write(transaction)
+    action = await daemon.store.write(transaction)
     daemon.scheduler.wake()
-    return action_from_row(row)
+    return action
 
 
-def _announce(db: Db, row: dict[str, Any], action: str) -> None:
-    facts = {"description": row["description"], "nextRun": row["next_run"]}
-    db.after_commit(Notification("schedule", action, row["id"], facts))
+def _announce(db: Db, action: ScheduledAction, change: str) -> None:
+    facts = {"description": action.description, "nextRun": action.next_run}
+    db.after_commit(Notification("schedule", change, action.id, facts))
 
 
 def _check_builtin(name: str | None) -> str | None:
@@ -259,12 +269,12 @@ def _resolve_skill(db: Db, skill: str | None) -> str | None:
     return str(skill_id)
 
 
-def _fetch_action(db: Db, id_or_prefix: str) -> dict[str, Any]:
-    """Return the row of an action given by id or unique id prefix; raises NotFound."""
+def _fetch_action(db: Db, id_or_prefix: str) -> ScheduledAction:
+    """Return an action given by id or unique id prefix; raises NotFound."""
     action_id = resolve_id(db, id_or_prefix, "scheduled_actions", "scheduled action")
     row = db.fetch_one(f"{SELECT_ACTION} WHERE id = :id", {"id": action_id})
     assert row
-    return row
+    return action_from_row(row)
 
 
 def _encode_tool_calls(calls: list[dict[str, Any]] | None) -> str | None:

@@ -1,6 +1,6 @@
 """Runs of scheduled actions in the database: created when due, leased while they are executed, finished once."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -143,18 +143,33 @@ def renew_lease(db: Db, run_id: str, until: int) -> None:
     db.execute(_RENEW, {"id": run_id, "until": until})
 
 
-def finish_run(db: Db, run_id: str, state: str, result: Any = None, error: str | None = None) -> bool:
-    """Store the outcome of a run, with secrets redacted; return False if it has ended already."""
-    redacted, secrets = redact_all([result, error])
-    assert isinstance(redacted, list)
-    result, error = redacted
-    encoded = None if result is None else msgspec.json.encode(result).decode()
+@dataclass(frozen=True)
+class RunOutcome:
+    """Outcome of a run, without secrets. `result` is JSON."""
+
+    state: str
+    result: str | None = None
+    error: str | None = None
+    secrets: dict[str, int] = field(default_factory=dict)
+
+    @staticmethod
+    def redacted(state: str, result: object = None, error: str | None = None) -> "RunOutcome":
+        """Redact an outcome: outside the transaction, because a result may be large."""
+        redacted, secrets = redact_all([result, error])
+        assert isinstance(redacted, list)
+        result, error = redacted
+        encoded = None if result is None else msgspec.json.encode(result).decode()
+        return RunOutcome(state, encoded, error, secrets)
+
+
+def finish_run(db: Db, run_id: str, outcome: RunOutcome) -> bool:
+    """Store the outcome of a run; return False if it has ended already."""
     now = clock.now()
-    params = {"id": run_id, "state": state, "result": encoded, "error": error, "now": now}
+    params = {"id": run_id, "state": outcome.state, "result": outcome.result, "error": outcome.error, "now": now}
     finished = db.fetch_one(_END, params)
     if finished is None:
         return False
-    count_redactions(db, secrets, now)
+    count_redactions(db, outcome.secrets, now)
     db.execute(_PRUNE, finished)
     return True
 
@@ -222,7 +237,7 @@ def _create_run(db: Db, action: _PlannedAction, now: int) -> None:
     except InvalidParams as error:
         db.execute(_CREATE_RUN, params)
         db.execute(_ADVANCE, params)
-        finish_run(db, run_id, "failed", error=error.message)
+        finish_run(db, run_id, RunOutcome.redacted("failed", error=error.message))
         return
     params["slot"], params["next"] = _surrounding_runs(schedule, action.next_run, now)
     db.execute(_CREATE_RUN, params)

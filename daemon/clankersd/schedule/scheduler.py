@@ -1,6 +1,7 @@
 """The scheduler: runs due built-in actions, hands other due runs to clients, and retries until one is finished."""
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
@@ -15,6 +16,7 @@ from clankersd.db import Db, Notification
 from clankersd.schedule import runs
 from clankersd.schedule.actions import SELECT_ACTION, action_from_row
 from clankersd.schedule.builtins import BUILTINS
+from clankersd.wire.preparation import is_request_beyond, prepare
 from clankersd.wire.rpc import handles
 from clankersd.wire.subscriptions import Subscription, calling_connection
 
@@ -146,8 +148,10 @@ class Scheduler:
             self._executing.discard(run.id)
 
     async def _finish(self, run_id: str, state: str, result: object, error: str | None) -> ScheduleRun:
+        outcome = await prepare(partial(runs.RunOutcome.redacted, state, result, error))
+
         def store(db: Db) -> tuple[bool, ScheduleRun | None]:
-            changed, run = runs.finish_run(db, run_id, state, result, error), runs.find_run(db, run_id)
+            changed, run = runs.finish_run(db, run_id, outcome), runs.find_run(db, run_id)
             if changed and run is not None:
                 _announce(db, run)
             return changed, run
@@ -161,7 +165,7 @@ class Scheduler:
 
     async def acknowledge(self, request: ScheduleAck) -> ScheduleRun:
         """Record a client's report on a run: finished, failed, or still working, which renews the lease."""
-        if len(msgspec.json.encode(request.result)) > MAX_RESULT_BYTES:
+        if is_request_beyond(MAX_RESULT_BYTES) or len(msgspec.json.encode(request.result)) > MAX_RESULT_BYTES:
             raise InvalidParams(f"invalid params: a result may have at most {MAX_RESULT_BYTES} bytes - at `$.result`")
         if request.state != "working":
             return await self._finish(request.run_id, request.state, request.result, request.error)

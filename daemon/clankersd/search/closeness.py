@@ -8,11 +8,15 @@ it is in the index; a word that the index does not know counts most. Cosine is t
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
-from clankersd.search.snippets import count_matching_stems
+from clankersd.search.snippets import matching_stems
 
 MAX_EXAMINED = 10
 """Hits whose closeness is measured: if the best ones are not close, the others are not either."""
+
+MAX_WORDS = 16
+"""Words of a long query that are compared, the rarest ones."""
 
 MIN_COVERAGE = 0.5
 """Coverage from which a text is close, whatever its vector says."""
@@ -41,12 +45,17 @@ def word_weight(frequency: int, chunk_count: int) -> float:
 
 def measure(text: str, weights: Mapping[str, float], cosine: float | None) -> Closeness:
     """Measure a text; `weights` are the weights of the query's words by their stems."""
-    total = sum(weights.values())
-    matching = sum(weight for stem, weight in weights.items() if count_matching_stems(text, {stem}))
+    heaviest = sorted(weights, key=lambda stem: -weights[stem])[:MAX_WORDS]
+    total = sum(weights[stem] for stem in heaviest)
+    matching = sum(weights[stem] for stem in matching_stems(text, heaviest))
     return Closeness(matching / total if total else 0.0, cosine)
 
 
 def is_weak(hits: Iterable[Closeness]) -> bool:
     """Return True if there are hits, and none of them is close to the query."""
-    examined = list(hits)[:MAX_EXAMINED]
-    return bool(examined) and not any(hit.is_close for hit in examined)
+    is_empty = True
+    for hit in islice(hits, MAX_EXAMINED):
+        if hit.is_close:
+            return False
+        is_empty = False
+    return not is_empty

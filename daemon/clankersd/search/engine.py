@@ -6,6 +6,7 @@ gets a `SearchOutcome`. The engine knows nothing of the features.
 
 import hashlib
 import json
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from clankers_protocol.search import Embedding, Mode, Step
 from clankersd import clock
 from clankersd.db import Store
 from clankersd.db.paging import decode_cursor, encode_cursor
+from clankersd.embedders.memory_headroom import numpy_if_available
 from clankersd.index.files.sync import FileSync
 from clankersd.index.index import Index
 from clankersd.index.queue import EmbeddingQueue
@@ -39,7 +41,7 @@ from clankersd.search.snippets import snippet
 from clankersd.search.turn_scoring import TurnScores, score_turns
 from clankersd.search.vector import PENDING_SECONDS, QueryVector, VectorMatches, VectorSearch, in_thread_if
 
-POOL_SIZE = 100
+POOL_SIZE = 200
 """Candidates of keyword search and of vector search that are fused, and so the most that can be paged through."""
 
 MAX_REFILLS = 4
@@ -197,6 +199,8 @@ class SearchEngine:
             candidates, problem = await self._search_by_cosine(plan)
             notes = [problem]
         else:
+            if "numpy" not in sys.modules:  # its import may take seconds, which the search is not charged for
+                await anyio.to_thread.run_sync(numpy_if_available)
             speakers = named_speakers(plan.query, self._index.speakers) if plan.prefer_named_speakers else set()
             run = _Run(plan, plan.query, anyio.current_time() + self.timeout_seconds, speakers)
             await self._search_both(run)
@@ -278,12 +282,20 @@ class SearchEngine:
     async def _rank(self, run: _Run[R]) -> list[Candidate[R]]:
         """Order everything that was found, best first."""
         plan = run.plan
-        average = await self._index.average_tokens()
         is_large = run.keywords.size > MAX_OCCURRENCES_SCORED_INLINE
-        turn_scores = await in_thread_if(is_large, score_turns, run.keywords, average)
-        keyword_scores = await self._chunk_scores(plan, turn_scores) if turn_scores else {}
-        rows = await self._fetch_rows(run, keyword_scores)
-        similarities = await self.vectors.similarities(run.vectors, rows)
+        turn_scores = await in_thread_if(is_large, score_turns, run.keywords)
+        rows = await self._fetch_rows(run, await self._best_chunks(plan, turn_scores) if turn_scores else [])
+        keyword_scores = {}
+        if turn_scores:
+            for chunk, row in rows.items():
+                key = turn_scores.key_of(chunk, row.session_id, row.turn)
+                if key not in turn_scores.scores:
+                    continue
+                # The score belongs to the message: its best chunk has it, or any chunk if that one was not fetched.
+                best = turn_scores.chunk_by_key.get(key, chunk)
+                if best == chunk or best not in rows:
+                    keyword_scores[chunk] = turn_scores.scores[key]
+        similarities = await self.vectors.similarities(run.vectors, rows, plan.filter)
         if plan.mode == "vector":
             vector_weight = 1.0
         else:
@@ -305,29 +317,24 @@ class SearchEngine:
             candidates = best_per_group(candidates, plan.group_of)
         return diversify(candidates, plan.diversity) if plan.diversity else candidates
 
-    async def _chunk_scores(self, plan: SearchPlan[R], turn_scores: TurnScores) -> dict[int, float]:
+    async def _best_chunks(self, plan: SearchPlan[R], turn_scores: TurnScores) -> list[int]:
         """Turn the best keys into chunks. For a turn that has matches only near it, the chunk is looked up."""
-        keys = turn_scores.keys[: 2 * plan.pool_size].tolist()
-        scores = turn_scores.scores[: 2 * plan.pool_size].tolist()
-        turns = [turn_scores.turn_of(key) for key in keys if key >= 0 and key not in turn_scores.chunk_by_key]
+        keys = list(turn_scores.scores)[: 2 * plan.pool_size]
+        turns = turn_scores.turns_of([key for key in keys if key not in turn_scores.chunk_by_key])
         chunk_by_turn: dict[Any, int] = {}
         if turns:
             sql = _CHUNKS_AT_TURNS.format(condition=plan.filter.condition)
-            params = plan.filter.params | {"turns": json.dumps(turns)}
+            params = plan.filter.params | {"turns": json.dumps(list(turns.values()))}
             at_turns = await self._store.read(lambda db: db.tuples(sql, params))
             chunk_by_turn = {(session, turn): chunk for session, turn, chunk in at_turns}
-        by_chunk: dict[int, float] = {}
-        for key, score in zip(keys, scores, strict=True):
-            chunk = turn_scores.chunk_by_key.get(key) or chunk_by_turn.get(turn_scores.turn_of(key))
-            if chunk is not None:
-                by_chunk[chunk] = score
-        return dict(list(by_chunk.items())[: plan.pool_size])
+        chunks = (turn_scores.chunk_by_key.get(key) or chunk_by_turn.get(turns.get(key)) for key in keys)
+        return [chunk for chunk in chunks if chunk is not None][: plan.pool_size]
 
-    async def _fetch_rows(self, run: _Run[R], keyword_scores: dict[int, float]) -> dict[int, R]:
+    async def _fetch_rows(self, run: _Run[R], keyword_matches: list[int]) -> dict[int, R]:
         """Fetch the rows of everything that was found, and replace what is deleted or hidden by now."""
         plan = run.plan
         for _ in range(MAX_REFILLS):
-            ids = [*keyword_scores, *(chunk for chunk, _ in run.vectors.nearest)]
+            ids = [*keyword_matches, *(chunk for chunk, _ in run.vectors.nearest)]
             rows = await self._store.read(
                 lambda db, ids=ids: plan.rows.fetch(db, ids, plan.filter)  # type: ignore[misc]
             )

@@ -8,14 +8,17 @@ from typing import Generic
 
 from clankers_protocol.search import Step
 from clankersd.index.tokenize import WORD
-from clankersd.search.rows import R
+from clankersd.search.rows import ChunkRow, R
 
 SPEAKER_WEIGHT = 0.4
 """Weight of the match between the speaker of a message and a name in the query, beside a weight of 1 for the text."""
 
 GENERIC_ROLES = {"user", "assistant", "system", "tool"}
-ASSISTANT_FACTOR = 1 / 1.3
-"""Factor on the score of an assistant's text: there is much of it, and the user's states the intent."""
+ASSISTANT_FACTOR = 0.6
+"""Least factor on the score of an assistant's text: there is much of it, and the user's states the intent."""
+
+SHORT_TOKENS, LONG_TOKENS = 50, 150
+"""An assistant's text up to the first length counts fully, from the second on by ASSISTANT_FACTOR."""
 
 _DAY_MS = 86_400_000
 
@@ -54,32 +57,48 @@ def rank(
     vector_weight: float,
     speakers: set[str],
 ) -> list[Candidate[R]]:
-    """Score every row between 0 and 1: a weighted mean of keyword score and similarity, and priors.
+    """Score every message, file, memory and document chunk between 0 and 1: a weighted mean of both scores, and priors.
 
-    Keyword scores are scaled by the best of them, similarities between the lowest and the highest.
+    Keyword scores are scaled by the best of them, similarities between the lowest and the highest. Both are those of
+    the message: of its chunks, the one that matches best represents it.
     """
     best = max(keyword_scores.values(), default=0.0) or 1.0
     low, high = min(similarities.values(), default=0.0), max(similarities.values(), default=1.0)
-    candidates = []
+    vector_scores = {
+        chunk: (similarity - low) / (high - low) if high > low else 1.0 for chunk, similarity in similarities.items()
+    }
+    by_message: dict[str | int, list[int]] = {}
     for chunk, row in rows.items():
-        components = {"keyword": keyword_scores.get(chunk, 0.0) / best}
+        by_message.setdefault(row.message_id or chunk, []).append(chunk)
+    candidates = []
+    for chunks in by_message.values():
+        own = {
+            chunk: (1 - vector_weight) * keyword_scores.get(chunk, 0.0) / best
+            + vector_weight * vector_scores.get(chunk, 0.0)
+            for chunk in chunks
+        }
+        row = rows[max(chunks, key=lambda chunk: (own[chunk], -chunk))]
+        components = {"keyword": max(keyword_scores.get(chunk, 0.0) for chunk in chunks) / best}
         score = (1 - vector_weight) * components["keyword"]
         if vector_weight:
-            similarity = similarities.get(chunk)
-            if similarity is None:
-                components["vector"] = 0.0
-            else:
-                components["vector"] = (similarity - low) / (high - low) if high > low else 1.0
+            components["vector"] = max(vector_scores.get(chunk, 0.0) for chunk in chunks)
             score += vector_weight * components["vector"]
         if speakers:
             is_speaker = not speakers.isdisjoint(WORD.findall((row.role or "").lower()))
             components["speaker"] = 1.0 if is_speaker else 0.0
             score = (score + SPEAKER_WEIGHT * components["speaker"]) / (1 + SPEAKER_WEIGHT)
         if row.role in ("assistant", "tool"):
-            components["role"] = ASSISTANT_FACTOR
-            score *= ASSISTANT_FACTOR
+            components["role"] = assistant_factor(row)
+            score *= components["role"]
         candidates.append(Candidate(row, score, components["keyword"] > 0, components))
     return candidates
+
+
+def assistant_factor(row: ChunkRow) -> float:
+    """Return the factor on the score of an assistant's text: the longer it is, the more of it matches by chance."""
+    tokens = row.tokens if row.position == 0 else max(row.tokens, LONG_TOKENS)
+    share = math.log(max(tokens, 1) / SHORT_TOKENS) / math.log(LONG_TOKENS / SHORT_TOKENS)
+    return 1 - (1 - ASSISTANT_FACTOR) * min(1.0, max(0.0, share))
 
 
 def named_speakers(query: str, roles: set[str]) -> set[str]:

@@ -21,6 +21,7 @@ class ChunkRow:
     created_at: int
     session_id: str | None
     turn: int | None
+    position: int
     tokens: int
     role: str | None
     message_id: str | None

@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import lru_cache
@@ -71,8 +72,13 @@ def excerpt(text: str, stems: AbstractSet[str]) -> Excerpt:
 
 def count_matching_stems(text: str, stems: AbstractSet[str]) -> int:
     """Count the stems that occur in the text, by the same rules by which matches are marked."""
+    return len(matching_stems(text, stems))
+
+
+def matching_stems(text: str, stems: Iterable[str]) -> list[str]:
+    """Return the stems that occur in the text."""
     plain = _without_accents(text)
-    return sum(_pattern(frozenset([stem])).search(plain) is not None for stem in stems)
+    return [stem for stem in stems if _pattern(frozenset([stem])).search(plain)]
 
 
 @lru_cache(maxsize=1024)

@@ -37,6 +37,14 @@ MAX_LISTED_CHUNKS = 1_000
 OVERSAMPLING = (2, 32)
 """Oversampling factors tried before falling back to a comparison of every matching chunk."""
 
+CENTRE_SAMPLE = 256
+MIN_CENTRE_SAMPLE = 50
+"""Vectors whose mean is the centre of a scope; of fewer the mean would say more about them than about the scope."""
+
+MAX_CENTRE_CANDIDATES = 20_000
+CENTRE_TTL_SECONDS = 60.0
+MAX_CENTRES = 100
+
 ScoredChunks = list[tuple[int, float]]
 """Ids of chunks with their similarity, most similar first."""
 
@@ -80,6 +88,7 @@ class VectorSearch:
         self._index = index
         self._queue = queue
         self._start_task = start_task
+        self._centres: dict[str, tuple[float, Vector | None]] = {}
 
     async def embed_query(self, query: str) -> QueryVector:
         """Embed a query, after a to_ms for the queue to embed what has just been stored."""
@@ -146,8 +155,13 @@ class VectorSearch:
         best = sorted(rough, key=rough.__getitem__, reverse=True)[: 2 * k + 32]
         return await self._nearest_stored(vector, k, _LISTED, {"listed": json.dumps(best)})
 
-    async def similarities(self, matches: VectorMatches, rows: Mapping[int, ChunkRow]) -> dict[int, float]:
-        """Return the similarity of each row to the query, averaged with that of its neighbours in the conversation."""
+    async def similarities(
+        self, matches: VectorMatches, rows: Mapping[int, ChunkRow], chunk_filter: ChunkFilter
+    ) -> dict[int, float]:
+        """Return the similarity of each row to the query, averaged with that of its neighbours in the conversation.
+
+        Similarities are measured from the centre of the scope: what all its texts have in common tells nothing.
+        """
         mirror, live = self._index.mirror, self._index.live
         vector = matches.query.vector
         if vector is None or mirror is None or not mirror.complete or live is None:
@@ -162,9 +176,34 @@ class VectorSearch:
         params = {"turns": json.dumps(around), "chunking": live.chunking.number}
         near = await self._store.read(lambda db: db.tuples(_CHUNKS_OF_TURNS, params))
         neighbours: TurnChunks = {(session, turn): (chunk, tokens) for session, turn, chunk, tokens in near}
-        raw = mirror.similarities(vector, [*rows, *(chunk for chunk, _ in neighbours.values())])
+        compared = [*rows, *(chunk for chunk, _ in neighbours.values())]
+        raw = mirror.similarities(vector, compared)
+        centre = await self._centre(chunk_filter)
+        if centre is not None:
+            raw = from_centre(vector, centre, raw, mirror.similarities(centre, compared))
         own = {chunk: raw[chunk] for chunk in rows if chunk in raw}
         return smooth_similarities(own, turns, neighbours, raw)
+
+    async def _centre(self, chunk_filter: ChunkFilter) -> Vector | None:
+        """Return the mean vector of the chunks that pass the filter, from a sample, cached; None if they are few."""
+        live = self._index.live
+        assert live is not None
+        key = json.dumps([live.id, chunk_filter.ids, chunk_filter.params], sort_keys=True, default=str)
+        now = anyio.current_time()
+        if key in self._centres and self._centres[key][0] > now:
+            return self._centres[key][1]
+        listed = await _fetch_ids(self._store, f"{chunk_filter.ids} LIMIT {MAX_CENTRE_CANDIDATES}", chunk_filter.params)
+        sample = listed[:: max(1, len(listed) // CENTRE_SAMPLE)]
+        blobs = await self._store.read(lambda db: vectors.read_vectors(db, live, sample))
+        centre = None
+        if len(blobs) >= MIN_CENTRE_SAMPLE:
+            import numpy as np
+
+            centre = np.frombuffer(b"".join(blobs), "<f4").reshape(len(blobs), -1).mean(axis=0)
+        if len(self._centres) >= MAX_CENTRES:
+            self._centres.clear()
+        self._centres[key] = now + CENTRE_TTL_SECONDS, centre
+        return centre
 
     async def replace_missing(
         self, matches: VectorMatches, missing: set[int], chunk_filter: ChunkFilter, k: int
@@ -203,6 +242,23 @@ class VectorSearch:
             await index.load_mirror()
         else:
             self._start_task(index.load_mirror)
+
+
+def from_centre(
+    query: Vector, centre: Vector, similarities: dict[int, float], to_centre: dict[int, float]
+) -> dict[int, float]:
+    """Return the cosines of vectors to a query after the centre was subtracted from all of them.
+
+    `similarities` and `to_centre` are their inner products with the query and with the centre; all have length 1.
+    """
+    square, of_query = float(centre @ centre), float(query @ centre)
+    length = max(1 - 2 * of_query + square, 1e-6) ** 0.5
+    centred = {}
+    for chunk, similarity in similarities.items():
+        own = to_centre[chunk]
+        own_length = max(1 - 2 * own + square, 1e-6) ** 0.5
+        centred[chunk] = (similarity - own - of_query + square) / (length * own_length)
+    return centred
 
 
 async def nearest_in_memory(

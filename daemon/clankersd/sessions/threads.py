@@ -1,5 +1,6 @@
 """Threads: sessions that belong to a chat, created and read by clients, with their messages."""
 
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ from clankers_protocol.threads import (
 from clankersd import clock
 from clankersd.capture.apply import apply_event, clear_session, prepare_event, store_event
 from clankersd.capture.events import MessageReported, SessionReported
-from clankersd.db import Db
+from clankersd.db import Db, Store
 from clankersd.db.ids import resolve_id
 from clankersd.db.paging import decode_cursor, encode_cursor, fetch_page, fit_reply
 from clankersd.projects import IN_PROJECT, find_project_id, require_project_id
@@ -144,10 +145,10 @@ async def store_message(daemon: "Daemon", request: MessageStore) -> Message:
     )
     await store_event(daemon.store, daemon.index, MessageReported(event))
     daemon.index.wake()
-    stored = await _fetch(daemon, [event.id])
+    stored = await _fetch(daemon.store, [event.id])
     if event.id not in stored:  # nothing of the thread is captured
         raise Conflict(f"the message was not stored: the project of thread {request.thread_id} opted out of capture")
-    return stored[event.id][0]
+    return stored[event.id].message
 
 
 @handles(MessageSearch)
@@ -179,12 +180,13 @@ async def search_messages(daemon: "Daemon", request: MessageSearch) -> FoundMess
         group_of=lambda row: row.message_id,
     )
     outcome = await engine.run(plan)
-    stored = await _fetch(daemon, [str(candidate.row.message_id) for candidate in outcome.candidates])
+    stored = await _fetch(daemon.store, [str(candidate.row.message_id) for candidate in outcome.candidates])
     found = []
     for candidate in outcome.candidates:
         if candidate.row.message_id in stored:
-            message, place = stored[candidate.row.message_id]
-            found.append(ScoredMessage(message, round(candidate.score, 6), outcome.snippet(candidate), **place))
+            match = stored[candidate.row.message_id]
+            score, snippet = round(candidate.score, 6), outcome.snippet(candidate)
+            found.append(ScoredMessage(match.message, score, snippet, match.chat_id, match.project_path))
     found = found[: len(fit_reply([{"text": one.message.text_content} for one in found]))]
     return FoundMessages(found, outcome.mode, outcome.pending, outcome.degraded, outcome.took_ms, outcome.weak)
 
@@ -203,12 +205,20 @@ def _get(db: Db, thread_id: str) -> Thread:
     return sessions.from_row(Thread, row)
 
 
-async def _fetch(daemon: "Daemon", ids: list[str]) -> dict[str, tuple[Message, dict[str, Any]]]:
-    """Fetch messages by id, each with the chat and project it belongs to."""
+@dataclass(frozen=True)
+class _ThreadMessage:
+    """A message with the chat and project of its thread."""
+
+    message: Message
+    chat_id: str | None
+    project_path: str | None
+
+
+async def _fetch(store: Store, ids: list[str]) -> dict[str, _ThreadMessage]:
+    """Fetch messages by id."""
     params = {"ids": msgspec.json.encode(ids).decode()}
-    rows = await daemon.store.read(lambda db: db.fetch(_SELECT_MESSAGES, params))
     messages = {}
-    for row in rows:
-        origin = {name: row.pop(name) for name in ("chat_id", "project_path")}
-        messages[row["id"]] = sessions.from_row(Message, row), origin
+    for row in await store.read(lambda db: db.fetch(_SELECT_MESSAGES, params)):
+        chat_id, project_path = row.pop("chat_id"), row.pop("project_path")
+        messages[row["id"]] = _ThreadMessage(sessions.from_row(Message, row), chat_id, project_path)
     return messages

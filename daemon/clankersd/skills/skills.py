@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -41,6 +42,7 @@ from clankersd.search.filters import NO_MEMORIES, Criteria
 from clankersd.search.limiter import takes_search_turn
 from clankersd.search.rows import CHUNK_ROWS
 from clankersd.skills import skill_md
+from clankersd.wire.preparation import prepare
 from clankersd.wire.rpc import handles
 
 if TYPE_CHECKING:
@@ -88,7 +90,7 @@ TEXT_KINDS["skill"] = TextKind(_SELECT_TEXT, _owner, "SELECT id FROM skills WHER
 
 @handles(SkillCreate)
 async def create(daemon: "Daemon", request: SkillCreate) -> Skill:
-    request, secrets = without_secrets(request)
+    request, secrets = await prepare(partial(without_secrets, request))
     skill = _new_skill(request)
 
     def store(db: Db) -> tuple[Skill, str]:
@@ -119,7 +121,7 @@ async def list_skills(daemon: "Daemon", request: SkillList) -> SkillPage:
 
 @handles(SkillUpdate)
 async def update(daemon: "Daemon", request: SkillUpdate) -> Skill:
-    request, secrets = without_secrets(request)
+    request, secrets = await prepare(partial(without_secrets, request))
     changes = {name: value for name, value in msgspec.structs.asdict(request).items() if value is not UNSET}
     del changes["id"], changes["created_by"]
     skill_md.check_files(changes.get("files", []))
@@ -194,8 +196,9 @@ async def versions(daemon: "Daemon", request: SkillVersions) -> list[SkillVersio
 
 @handles(SkillImport)
 async def import_skill(daemon: "Daemon", request: SkillImport) -> SkillImported:
-    parsed = skill_md.parse_skill(request.text, request.folder, request.files, request.created_by)
-    parsed, secrets = without_secrets(parsed)
+    parse = partial(skill_md.parse_skill, request.text, request.folder, request.files, request.created_by)
+    parsed = await prepare(parse)
+    parsed, secrets = await prepare(partial(without_secrets, parsed))
     imported = _new_skill(parsed)
     fields = ("description", "instructions", "model", *_JSON_FIELDS)
 

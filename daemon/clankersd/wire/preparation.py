@@ -81,6 +81,14 @@ def thread_limiter(size: int) -> anyio.CapacityLimiter:
     return _limiters[is_huge]
 
 
+def is_request_beyond(value_bytes: int) -> bool:
+    """Tell whether the current request is too large for a value of `value_bytes`, without encoding the value again.
+
+    Escapes make JSON up to six times as long as the text itself.
+    """
+    return current_request_bytes.get() > 8 * value_bytes + LARGE_REQUEST_BYTES
+
+
 async def prepare(build: Callable[[], T]) -> T:
     """Call `build` directly, or in a thread if the current request is large; cancellation abandons the thread."""
     order = current_order.get()

@@ -233,7 +233,7 @@ def _check_rejected_events(paths: Paths) -> Finding:
     folder = paths.spool / "rejected"
     events = list(_spooled_events(folder))
     if not events:
-        return Finding("set aside", "ok", "No events were rejected.")
+        return Finding("rejected events", "ok", "No events were rejected.")
     age = format_duration(max(time.time() - max(modified for modified, _ in events), 0))
     verb = "is" if len(events) == 1 else "are"
     finding = f"{plural(len(events), 'event')} could not be stored and {verb} in {folder}, the newest for {age}."
@@ -241,7 +241,7 @@ def _check_rejected_events(paths: Paths) -> Finding:
         f"see why: clankers-ctl logs --level error; list them: ls {folder}; "
         f"try again: mv {folder}/*.json {paths.spool}/; remove them: rm {folder}/*.json"
     )
-    return Finding("set aside", "problem", finding, advice)
+    return Finding("rejected events", "problem", finding, advice)
 
 
 def _check_lost_events(paths: Paths) -> Finding:

@@ -1,0 +1,264 @@
+"""`forget.count` and `forget.start`: delete captured data for good.
+
+A request becomes a selection: SQL conditions on each table. Counting and deleting use the same selection.
+"""
+
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+import structlog
+
+from clankers_protocol.admin import JobStarted
+from clankers_protocol.database_files import list_backups
+from clankers_protocol.documents import DocumentDelete
+from clankers_protocol.errors import InvalidParams
+from clankers_protocol.forgetting import ForgetCount, ForgetPlan, ForgetStart
+from clankersd.admin.database import erase_free_space
+from clankersd.backups import make_backup
+from clankersd.clock import to_ms
+from clankersd.db import Db, Notification
+from clankersd.db.ids import resolve_id
+from clankersd.documents.documents import delete_document
+from clankersd.projects import require_project_id
+from clankersd.sessions.sessions import erase_session
+from clankersd.wire.jobs import Progress
+from clankersd.wire.rpc import handles
+
+if TYPE_CHECKING:
+    from clankersd.app import Daemon
+
+ROWS_PER_TRANSACTION = 200
+SESSIONS_PER_TRANSACTION = 10
+
+TEXT_COLUMNS = {
+    "messages": ("text_content", "metadata"),
+    "tools": ("tool_name", "tool_input", "tool_output", "file_path", "error_message"),
+    "session_errors": ("error_type", "error_message"),
+    "compaction_events": ("summary",),
+    "memories": ("content", "summary", "tags_json", "concepts_json", "files_json", "metadata"),
+    "documents": ("title", "source", "metadata"),
+}
+"""Columns that `matching` looks into."""
+
+SESSION_TEXTS = ("title", "summary", "user_prompt", "context_json", "metadata")
+TRACE_COLUMNS = {"injections": ("text",), "entities": ("name", "summary"), "jobs": ("note", "result_json", "error")}
+"""Tables whose rows may repeat a text; rows that match are deleted."""
+
+RANGE = {"since": ">=", "until": "<"}
+PARTS = ("messages", "tools", "session_errors", "compaction_events")
+"""Tables with parts of a session."""
+
+log = structlog.get_logger(component="forget")
+
+
+@dataclass
+class Selection:
+    """SQL conditions on the rows to delete, by table, with their parameters.
+
+    `whole_sessions` deletes sessions with everything in them. Otherwise `sessions` selects those of which parts are
+    deleted, and whose own texts are cleared if they match.
+    """
+
+    whole_sessions: bool
+    conditions: dict[str, str] = field(default_factory=dict)
+    params: dict[str, Any] = field(default_factory=dict)
+
+
+@handles(ForgetCount)
+async def count(daemon: "Daemon", request: ForgetCount) -> ForgetPlan:
+    _require_criteria(request)
+    return await daemon.store.read(lambda db: _plan(db, _select(db, request)))
+
+
+@handles(ForgetStart)
+async def start(daemon: "Daemon", request: ForgetStart) -> JobStarted:
+    _require_criteria(request)
+    await daemon.store.read(lambda db: _select(db, request))  # raises before the job starts
+    return JobStarted(await daemon.jobs.start("forget", partial(_forget, daemon, request)))
+
+
+def _require_criteria(request: ForgetCount | ForgetStart) -> None:
+    given = (request.project, request.session, request.since, request.until, request.source, request.matching)
+    if all(one is None for one in given):
+        raise InvalidParams("invalid params: say what to forget: project, session, since, until, source or matching")
+
+
+def _select(db: Db, request: ForgetCount | ForgetStart) -> Selection:
+    params: dict[str, Any] = {}
+    of_session, of_memory, of_document = ["1"], ["1"], ["1"]
+    if request.project is not None:
+        params["project_id"] = require_project_id(db, request.project)
+        of_session.append("project_id = :project_id")
+        of_memory.append("(project_id = :project_id OR scope = 'project:' || :project_id)")
+        of_document.append("project_id = :project_id")
+    if request.session is not None:
+        params["session_id"] = resolve_id(db, request.session, "sessions", "session")
+        of_session.append("id = :session_id")
+        of_memory.append("source_session_id = :session_id")
+        of_document.append("0")
+    if request.source is not None:
+        params["source"] = request.source
+        of_session.append("source = :source")
+        of_memory.append("source_session_id IN (SELECT id FROM sessions WHERE source = :source)")
+        of_document.append("0")
+    of_part = [f"session_id IN (SELECT id FROM sessions WHERE {' AND '.join(of_session)})"]
+    for name, operator in RANGE.items():
+        if (at := to_ms(getattr(request, name))) is not None:
+            params[name] = at
+            for conditions in (of_part, of_memory, of_document):
+                conditions.append(f"created_at {operator} :{name}")
+    tables = dict.fromkeys(PARTS, of_part) | {"memories": of_memory, "documents": of_document}
+    selected = {table: " AND ".join(conditions) for table, conditions in tables.items()}
+    selected["sessions"] = " AND ".join(of_session)
+    if request.matching is not None:
+        escaped = request.matching.replace("\\", r"\\").replace("%", r"\%").replace("_", r"\_")
+        params["matching"] = f"%{escaped}%"
+        for table, columns in TEXT_COLUMNS.items():
+            selected[table] += f" AND ({_matches(columns)}{_PARTS_MATCH.get(table, '')})"
+        selected["sessions"] += f" AND ({_matches(SESSION_TEXTS)})"
+    is_whole = request.since is None and request.until is None and request.matching is None
+    return Selection(is_whole, selected, params)
+
+
+def _matches(columns: tuple[str, ...]) -> str:
+    return " OR ".join(rf"{column} LIKE :matching ESCAPE '\'" for column in columns)
+
+
+_PARTS_MATCH = {
+    "documents": " OR id IN (SELECT document_id FROM document_parts WHERE text LIKE :matching ESCAPE '\\')"
+    " OR id IN (SELECT document_id FROM document_chunks WHERE content LIKE :matching ESCAPE '\\')",
+    "memories": " OR id IN (SELECT memory_id FROM memory_log"
+    " WHERE before_json LIKE :matching ESCAPE '\\' OR reason LIKE :matching ESCAPE '\\')",
+}
+"""Further conditions of `matching`, on rows that belong to those of a table."""
+
+
+def _plan(db: Db, selection: Selection) -> ForgetPlan:
+    counts = {}
+    for table, condition in selection.conditions.items():
+        if table == "sessions" and not selection.whole_sessions and "matching" not in selection.params:
+            continue
+        if number := db.value(f"SELECT count(*) FROM {table} WHERE {condition}", selection.params):
+            counts[table] = number
+    sessions = f"SELECT id FROM sessions WHERE {selection.conditions['sessions']}"
+    sql = f"SELECT path FROM transcripts WHERE session_id IN ({sessions}) ORDER BY path"
+    unreachable = [path for (path,) in db.tuples(sql, selection.params)] if "sessions" in counts else []
+    return ForgetPlan(counts, unreachable)
+
+
+async def _forget(daemon: "Daemon", request: ForgetStart, progress: Progress) -> dict[str, Any]:
+    await daemon.spool.catch_up()  # what waits there is deleted with the rest
+    selection = await daemon.store.read(lambda db: _select(db, request))
+    plan = await daemon.store.read(lambda db: _plan(db, selection))
+    total, done = sum(plan.counts.values()), 0
+    with anyio.CancelScope(shield=True):  # what is half forgotten is of no use
+        while deleted := await daemon.store.write(partial(_delete_some, selection=selection), bulk=True):
+            done += deleted
+            await progress(min(done, total), total, "deleting")
+        sql = f"SELECT id FROM documents WHERE {selection.conditions['documents']}"
+        for (document_id,) in await daemon.store.read(lambda db: db.tuples(sql, selection.params)):
+            await delete_document(daemon, DocumentDelete(document_id))
+        await daemon.store.write(partial(_clear_traces, selection=selection))
+        await anyio.to_thread.run_sync(_clear_logs, daemon.paths.logs, request.matching)
+        await progress(total, total, "erasing free space")
+        await erase_free_space(daemon.store, progress)
+        backups = await _replace_backups(daemon, progress) if request.backups_too else []
+    log.info("forgotten", **plan.counts, backups=len(backups))
+    return {"counts": plan.counts, "backupsDeleted": backups}
+
+
+def _delete_some(db: Db, selection: Selection) -> int:
+    """Delete a few rows; return how many."""
+    # Before the sessions, which tell the harness that a memory came from.
+    sql = f"SELECT id FROM memories WHERE {selection.conditions['memories']} LIMIT {ROWS_PER_TRANSACTION}"
+    if memories := [row[0] for row in db.tuples(sql, selection.params)]:
+        for memory_id in memories:
+            _delete_memory(db, memory_id)
+        return len(memories)
+    if selection.whole_sessions:
+        sql = f"SELECT id FROM sessions WHERE {selection.conditions['sessions']} LIMIT {SESSIONS_PER_TRANSACTION}"
+        if sessions := [row[0] for row in db.tuples(sql, selection.params)]:
+            for session_id in sessions:
+                erase_session(db, session_id)
+            return len(sessions)
+    for table in PARTS:
+        sql = f"SELECT id FROM {table} WHERE {selection.conditions[table]} LIMIT {ROWS_PER_TRANSACTION}"
+        if ids := [row[0] for row in db.tuples(sql, selection.params)]:
+            for row_id in ids:
+                db.execute(f"DELETE FROM {table} WHERE id = :id", {"id": row_id})
+            return len(ids)
+    return 0
+
+
+def _delete_memory(db: Db, memory_id: str) -> None:
+    """Delete a memory, and the entities that only it mentions."""
+    params = {"id": memory_id}
+    mentioned = [row[0] for row in db.tuples("SELECT entity_id FROM memory_entities WHERE memory_id = :id", params)]
+    db.execute("DELETE FROM memories WHERE id = :id", params)
+    for entity_id in mentioned:
+        db.execute(
+            "DELETE FROM entities WHERE id = :id AND id NOT IN (SELECT entity_id FROM memory_entities)",
+            {"id": entity_id},
+        )
+    db.after_commit(Notification("memory", "purged", memory_id))
+
+
+def _clear_traces(db: Db, selection: Selection) -> None:
+    """Clear what holds copies of deleted texts: the texts of sessions, injected blocks, jobs and cached vectors."""
+    if "matching" in selection.params:
+        for column in SESSION_TEXTS:
+            sql = rf"UPDATE sessions SET {column} = NULL WHERE {column} LIKE :matching ESCAPE '\'"
+            db.execute(f"{sql} AND {selection.conditions['sessions']}", selection.params)
+        for table, columns in TRACE_COLUMNS.items():
+            db.execute(f"DELETE FROM {table} WHERE {_matches(columns)}", selection.params)
+        db.execute(
+            r"UPDATE capture_counts SET last_refusal = NULL WHERE last_refusal LIKE :matching ESCAPE '\'",
+            selection.params,
+        )
+    elif not selection.whole_sessions:
+        _clear_sessions_in_range(db, selection)
+    db.execute("DELETE FROM injections WHERE session_id NOT IN (SELECT id FROM sessions)")
+    db.execute("DELETE FROM embedding_cache")
+
+
+def _clear_sessions_in_range(db: Db, selection: Selection) -> None:
+    """Delete sessions that began in the time range and have nothing left; clear the texts of the others."""
+    began = [selection.conditions["sessions"]]
+    began += [f"created_at {operator} :{name}" for name, operator in RANGE.items() if name in selection.params]
+    sessions = db.tuples(f"SELECT id FROM sessions WHERE {' AND '.join(began)}", selection.params)
+    for (session_id,) in sessions:
+        params = {"id": session_id}
+        if any(db.value(f"SELECT 1 FROM {table} WHERE session_id = :id LIMIT 1", params) for table in PARTS):
+            cleared = ", ".join(f"{column} = NULL" for column in SESSION_TEXTS)
+            db.execute(f"UPDATE sessions SET {cleared} WHERE id = :id", params)
+            db.execute("DELETE FROM injections WHERE session_id = :id", params)
+        else:
+            erase_session(db, session_id)
+
+
+def _clear_logs(folder: Path, matching: str | None) -> None:
+    """Remove the lines of log files that hold the words."""
+    if matching is None:
+        return
+    for path in folder.glob("*.log*"):
+        text = path.read_text("utf-8", errors="replace")
+        kept = [line for line in text.splitlines(keepends=True) if matching.lower() not in line.lower()]
+        if len(kept) < text.count("\n"):
+            with path.open("r+", encoding="utf-8") as file:  # in place: the daemon has it open for appending
+                file.write("".join(kept))
+                file.truncate()
+
+
+async def _replace_backups(daemon: "Daemon", progress: Progress) -> list[str]:
+    """Make a backup of what is left, and delete all earlier ones with their exports of memories."""
+    folder = daemon.paths.backups
+    old = [Path(backup.path) for backup in await anyio.to_thread.run_sync(list_backups, folder)]
+    old += folder.glob("memory-backup-*.jsonl")
+    await make_backup(daemon, progress, "after-forgetting")
+    for path in old:
+        path.unlink(missing_ok=True)
+    return [path.name for path in old]

@@ -1,0 +1,49 @@
+"""Forgetting: delete captured data for good, by project, session, time, harness or words."""
+
+from typing import Annotated, ClassVar
+
+from msgspec import Meta, field
+
+from clankers_protocol.admin import JobStarted
+from clankers_protocol.wire import Method, Name, Time, Wire
+
+
+class ForgetPlan(Wire):
+    """What a request would delete: rows by table. `unreachable` names copies that the daemon cannot delete."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    unreachable: list[str] = field(default_factory=list)
+
+
+class ForgetCount(Method[ForgetPlan]):
+    """Count what `forget.start` with the same parameters would delete.
+
+    At least one of the parameters is needed; several narrow each other. `matching` is text that occurs in a message, a
+    tool call, an error, a summary, a memory or a document, in any case. Without `since`, `until` and `matching`, whole
+    sessions are deleted.
+    """
+
+    method: ClassVar[str] = "forget.count"
+    project: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
+    session: Annotated[str, Meta(min_length=1, max_length=1024)] | None = None
+    since: Time | None = None
+    until: Time | None = None
+    source: Name | None = None
+    matching: Annotated[str, Meta(min_length=2, max_length=1000)] | None = None
+
+
+class ForgetStart(Method[JobStarted]):
+    """Delete what `forget.count` counts, as a job, and erase its traces; its result is `{counts, backupsDeleted}`.
+
+    Afterwards the texts are in no table, full-text index, vector, cache, write-ahead log, free page, spooled event or
+    log. With `backupsToo`, all earlier backups are deleted once a new one is made.
+    """
+
+    method: ClassVar[str] = "forget.start"
+    project: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
+    session: Annotated[str, Meta(min_length=1, max_length=1024)] | None = None
+    since: Time | None = None
+    until: Time | None = None
+    source: Name | None = None
+    matching: Annotated[str, Meta(min_length=2, max_length=1000)] | None = None
+    backups_too: bool = False
