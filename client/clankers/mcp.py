@@ -47,9 +47,13 @@ OFFLINE_ANSWERS = "mcp_offline.json"
 
 def main() -> None:
     """Relay messages until standard input is closed."""
-    if "--help" in sys.argv[1:]:
+    arguments = sys.argv[1:]
+    if "--help" in arguments or "-h" in arguments:
         os.write(1, str(__doc__).encode())
         return
+    if arguments:
+        os.write(2, f"clankers-mcp: unknown argument {arguments[0]}. See clankers-mcp --help.\n".encode())
+        sys.exit(2)
     _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
     try:
         Relay(os.environ.get("CLAUDE_PROJECT_DIR") or os.getcwd()).run()

@@ -85,8 +85,8 @@ def check_database(path: Path) -> tuple[list[str], dict[str, int]]:
 
 def count_rows(db: "apsw.Connection") -> dict[str, int]:
     """Count the rows of every table except virtual ones."""
-    names = db.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'")
-    return {str(name): int(db.execute(f'SELECT count(*) FROM "{name}"').get) for (name,) in names.fetchall()}
+    names = db.execute("SELECT name FROM main.sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'")
+    return {str(name): int(db.execute(f'SELECT count(*) FROM main."{name}"').get) for (name,) in names.fetchall()}
 
 
 def count_backup_rows(path: Path) -> dict[str, int]:

@@ -1,6 +1,7 @@
 """Announcements of captured events: subscribers are told of every stored row, by its id, and of nothing else."""
 
 import json
+import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -163,6 +164,7 @@ def test_import_announces_what_it_adds_and_a_dry_run_nothing(
     shared_daemon: DaemonProcess, writer: RawConnection, reader: RawConnection
 ) -> None:
     subscribe(reader, "session", "message")
+    shutil.rmtree(shared_daemon.home / "user" / ".claude", ignore_errors=True)  # transcripts of other tests
     transcript(shared_daemon.home, "old", prompts=4)
     run_import(writer, dryRun=True)
     assert announced(writer, reader) == []

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import click
 import pytest
@@ -27,7 +28,8 @@ BLOCK = re.compile(r"^```(sh|bash|console|python|)\n(.*?)^```", re.DOTALL | re.M
 NOT_RUN = (
     "claude", "make ", "pip ", "pip3 ", "pipx ", "uv ", "brew ",  # other programs, or the network
     "clankers-ctl service ", "clankers-ctl setup", "clankers-ctl daemon ",  # change this machine
-    "clankers-ctl project merge", "clankers-ctl project move", "clankers-ctl project rename",  # need two projects
+    "clankers-ctl project merge", "clankers-ctl project move", "clankers-ctl project rename",
+    "clankers-ctl project forget",  # need further projects
     "clankers-ctl model use ollama", "clankers-ctl model use openai", "clankers-ctl model use gemini",
     "clankers-ctl model use ~/models", "clankers-ctl model use arctic", "clankers-ctl model pull",  # need a service
     "clankers-ctl backup restore", "clankers-ctl logs -f", "clankers-ctl memory edit", "clankers-ctl memory summarize",
@@ -39,6 +41,7 @@ OTHER_EXITS = {
     "clankers-ctl doctor": 4,
     "clankers-ctl capture status": 4,
     'clankers-ctl schedule add "09:00 weekly(blursday)"': 1,
+    "clankers-ctl sessions --project shpo": 1,
 }
 """Commands that report a problem, which the page shows or this home has, and their exit codes."""
 
@@ -107,7 +110,13 @@ def daemon(home: Path) -> Iterator[DaemonProcess]:
 def fill(connection: RawConnection, home: Path) -> None:
     """Store what the pages refer to; what is there already stays as it is."""
     ten_days_ago = int(time.time() * 1000) - 10 * 86_400_000
-    place = {"scope": "project:shop", "projectId": "shop", "projectPath": str(home / "shop"), "createdAt": ten_days_ago}
+    place: dict[str, Any] = {
+        "scope": "project:shop",
+        "projectId": "shop",
+        "projectPath": str(home / "shop"),
+        "createdAt": ten_days_ago,
+    }
+    place["entities"] = [{"name": "src/server.py", "type": "file"}]
     memories = [{"id": id_, "content": content, "category": "fact", **place} for id_, content in MEMORIES.items()]
     connection.call("memory.import", memories=memories, scopes=["*"])
     (home / "shop/memories.jsonl").write_text("".join(f"{json.dumps(memory)}\n" for memory in memories))
@@ -180,6 +189,8 @@ def test_examples_in_help_texts_have_options_that_exist() -> None:
     for example in examples:
         command: click.Command = cli
         words = split(example)[1:]
+        if not words:
+            continue  # the overview
         if words[0] == "session" and words[1] not in cli.commands["session"].commands:  # type: ignore[attr-defined]
             words.insert(1, "show")
         while isinstance(command, click.Group):

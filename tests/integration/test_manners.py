@@ -92,7 +92,7 @@ def test_help_of_project_says_what_it_does_in_each_command() -> None:
                 helps[path] = option.help or ""
     assert len(helps) > 10
     for path, text in helps.items():
-        assert re.match(r"(Only|Assign|Store|Recall|Give|Project|Pause|Resume|Move)\b", text), path
+        assert re.match(r"(Only|Assign|Store|Recall|Give|Forget|Project|Pause|Resume|Move)\b", text), path
         assert "folder" in text, path
         nouns = {"sessions": "session", "stats": "session", "thread list": "thread", "thread search": "thread"}
         assert nouns.get(path, "") in text, path
@@ -111,7 +111,7 @@ def test_mcp_server_explains_itself() -> None:
 
     helped = run("--help")
     assert (helped.returncode, helped.stderr) == (0, "")
-    assert "Usage: clankers-mcp" in helped.stdout
+    assert "MCP server" in helped.stdout
     wrong = run("--port", "80")
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert "--help" in wrong.stderr

@@ -321,7 +321,8 @@ def test_deleted_memory_is_hidden_until_it_is_restored(rpc: RawConnection, scope
     assert hits(rpc, "vault password", scope, mode="keyword") == ["The vault password rotates on Mondays"]
 
 
-def test_purge_leaves_nothing(fresh_daemon: DaemonProcess, connection: RawConnection) -> None:
+def test_purge_leaves_nothing(fresh_daemon: DaemonProcess) -> None:
+    connection = fresh_daemon.connect()
     connection.call("upsertSession", session={"id": "s"})
     one = add(connection, "Secret plan about `Zephyr`", files=["a.py"], sessionId="s")["memory"]["id"]
     two = add(connection, "Plan after the secret one", supersedes=one)["memory"]["id"]
@@ -329,6 +330,7 @@ def test_purge_leaves_nothing(fresh_daemon: DaemonProcess, connection: RawConnec
     for name in (one, two):
         assert connection.call("memory.purge", id=name)["count"] == 1
     assert connection.call("memory.stats", scopes=["*"])["total"] == 0
+    connection.socket.close()
     fresh_daemon.stop()
     with apsw.Connection(str(fresh_daemon.database)) as db:
         for table in (

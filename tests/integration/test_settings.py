@@ -35,7 +35,7 @@ def test_changed_chunk_settings_rebuild_the_index_in_the_background(fresh_daemon
 def test_sources_of_the_index_are_a_setting(fresh_daemon: DaemonProcess) -> None:
     with fresh_daemon.connect() as connection:
         connection.call("upsertMessage", message=message("m1", text="quartz and feldspar"))
-        tool = {"id": "t1", "sessionId": "session", "toolName": "Bash", "toolInput": "granite"}
+        tool = {"id": "t1", "sessionId": "session", "toolName": "Bash", "toolOutput": "granite"}
         connection.call("upsertTool", tool=tool)
         settled(connection)
 

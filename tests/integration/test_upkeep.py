@@ -72,7 +72,7 @@ def test_job_that_a_kill_interrupted_is_not_running_after_the_next_start(fresh_d
     assert "stopped" in job["error"]
 
 
-def test_rolling_back_refuses_events_until_the_schema_is_back(fresh_daemon: DaemonProcess, rpc: RawConnection) -> None:
+def test_rolling_back_refuses_events_until_the_schema_is_back(rpc: RawConnection) -> None:
     rpc.call("upsertSession", session={"id": "s"})
     rolled = rpc.call("db.rollback")
     assert rolled["toVersion"] == rolled["fromVersion"] - 1
