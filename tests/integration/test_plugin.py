@@ -26,7 +26,7 @@ class Machine:
             name: value
             for name, value in os.environ.items()
             if not name.startswith(("CLANKERS_", "XDG_", "CLAUDE", "OPENCODE", "CODEX", "GEMINI"))
-        } | {"HOME": str(home)}
+        } | {"HOME": str(home), "CLANKERS_HOOK_AUTOSTART": "false"}
         self.claude("2.1.325 (Claude Code)")
         self.settings = home / ".claude" / "settings.json"
         self.opencode = home / ".config" / "opencode"
@@ -366,8 +366,9 @@ def test_plugin_status_shows_installed_and_outdated(machine: Machine) -> None:
     assert machine.plugin("status", "claude-code").code == 0
     (hooks,) = machine.home.rglob("clankers/hooks/hooks.json")
     hooks.write_text("{}")
-    (claude, opencode) = machine.plugin("status", "--json").json["plugins"]
-    assert (claude["state"], opencode["state"]) == ("outdated: install it again", "not installed")
+    states = {each["harness"]: each["state"] for each in machine.plugin("status", "--json").json["plugins"]}
+    others = dict.fromkeys(("codex", "gemini", "opencode"), "not installed")
+    assert states == {"claude-code": "outdated: install it again", **others}
     machine.plugin("install", "claude-code")
     machine.settings.unlink()
     assert machine.plugin("status", "claude-code").out.startswith("claude-code: not enabled")
