@@ -22,8 +22,8 @@ class HarnessInfo:
 
 HARNESSES = (
     HarnessInfo("claude-code", "Claude Code", has_plugin=True, is_importable=True, history_unit="transcript"),
-    HarnessInfo("codex", "Codex CLI"),
-    HarnessInfo("gemini", "Gemini CLI"),
+    HarnessInfo("codex", "Codex CLI", has_plugin=True, is_importable=True),
+    HarnessInfo("gemini", "Gemini CLI", has_plugin=True, is_importable=True),
     HarnessInfo("opencode", "OpenCode", has_plugin=True, is_importable=True),
 )
 

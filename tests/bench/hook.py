@@ -32,7 +32,7 @@ from rich.table import Table
 from tests.bench.__main__ import NO_EMBEDDER, Bar, judge, real_disk
 
 import clankers.mcp
-from clankers.ctl.plugin import hook_command, mcp_command
+from clankers.ctl.plugin_files import hook_command, mcp_command
 
 ROUNDS = 30
 CLAUDE_ROUNDS = int(os.environ.get("CLAUDE_ROUNDS", "9"))

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from clankers.ctl.plugin import hook_command
+from clankers.ctl.plugin_files import hook_command
 from helpers.daemon import DaemonProcess
 from helpers.waiting import eventually
 

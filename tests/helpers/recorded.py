@@ -78,3 +78,39 @@ def _assembled(info: dict[str, Any], parts: dict[str, dict[str, dict[str, Any]]]
         part for part in parts.get(info["id"], {}).values() if part["type"] not in ("tool", "step-start", "step-finish")
     ]
     return {"type": "clankers.message", "properties": {"sessionID": info["sessionID"], "info": info, "parts": own}}
+
+
+CODEX = FIXTURES / "codex"
+GEMINI = FIXTURES / "gemini-cli"
+
+
+def codex_events(home: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every recorded payload of Codex by its file's name, in the order of the sessions."""
+    phases = "basic resume fork heredoc parallel subagent apierror ratelimit ephemeral mcp long grow aftergrow"
+    for phase in f"{phases} tuinew codemode subagent2 tui".split():
+        yield from _moved(sorted(CODEX.glob(f"{phase}-[0-9]*.json")), f"{home}/.codex", ".codex")
+
+
+def gemini_events(home: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every recorded payload of Gemini CLI by its file's name, in the order of the sessions."""
+    for phase in ["basic", "resume", "parallel", "mcp", "apierror", "json", "subagent", "tui", "clear", "ext"]:
+        yield from _moved(sorted(GEMINI.glob(f"{phase}-[0-9]*.json")), f"{home}/.gemini", ".gemini")
+
+
+def _moved(paths: list[Path], folder: str, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    for path in paths:
+        recorded = path.read_text("utf-8").replace(f"{RECORDED_HOME}/{name}", folder)
+        yield path.name, json.loads(recorded)
+
+
+def put_rollouts(home: Path) -> None:
+    """Lay the recorded rollouts where Codex would have written them."""
+    folder = home / ".codex" / "sessions" / "2026" / "11" / "16"
+    shutil.copytree(CODEX / "rollouts", folder, dirs_exist_ok=True)
+
+
+def put_chats(home: Path) -> None:
+    """Lay the recorded session files where Gemini CLI would have written them."""
+    folder = home / ".gemini" / "tmp" / "project"
+    shutil.copytree(GEMINI / "chats", folder / "chats", dirs_exist_ok=True)
+    (folder / ".project_root").write_text("/home/user/project")

@@ -303,7 +303,7 @@ def test_codex_hooks_and_notify_tell_of_the_same_turn_once(rpc: RawConnection) -
             "input-messages": ["list it"], "last-assistant-message": "a and b",
         })  # fmt: skip
     session = rpc.call("session.get", id="c")
-    assert (session["source"], session["provider"], session["model"]) == ("codex", "openai", "gpt-5-codex")
+    assert (session["source"], session["provider"], session["model"]) == ("codex", None, "gpt-5-codex")
     assert session["counts"] | {"errors": 0} == {
         "messages": 2, "tools": 1, "failedTools": 0, "errors": 0, "compactions": 0,
     }  # fmt: skip
@@ -324,7 +324,8 @@ def test_gemini_hooks_are_stored_once(rpc: RawConnection) -> None:
         gemini("AfterTool", 2, **failing, tool_response={"llmContent": "", "error": {"message": "no such file"}})
         gemini("AfterTool", 3, **failing, tool_response={"llmContent": "text", "returnDisplay": "text"})
         gemini("AfterAgent", 4, prompt="read it", prompt_response="it says text")
-        gemini("PreCompress", 5, trigger="auto")
+        gemini("PreCompress", 5, trigger="auto")  # comes before every request to the model, and is no compaction
+        gemini("PreCompress", 5, trigger="manual")
         gemini("SessionEnd", 6, reason="exit")
     session = rpc.call("session.get", id="g")
     assert (session["status"], session["source"], session["title"]) == ("ended", "gemini", "read it")

@@ -20,7 +20,7 @@ from helpers.fake_daemon import Peer, played
 from helpers.hook import EVENT, autostarting, hook, linux, spooled
 from helpers.waiting import eventually
 
-from clankers.ctl.plugin import hook_command
+from clankers.ctl.plugin_files import hook_command
 from clankers.hook import MAX_LOG_BYTES, read_setting
 from clankers.spool import spool_event
 

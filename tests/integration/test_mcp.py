@@ -17,7 +17,7 @@ from mcp import Client, StdioServerParameters
 
 import clankers
 import clankers.mcp
-from clankers.ctl.plugin import mcp_command
+from clankers.ctl.plugin_files import mcp_command
 from clankers.mcp import OFFLINE_ANSWERS
 from clankers_protocol.framing import frame
 from clankersd.mcp.server import offline_answers

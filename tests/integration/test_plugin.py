@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import time
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,8 @@ class Machine:
         self.daemon.environ = {
             name: value
             for name, value in os.environ.items()
-            if not name.startswith(("CLANKERS_", "XDG_", "CLAUDE", "OPENCODE"))
-        } | {"HOME": str(home)}
+            if not name.startswith(("CLANKERS_", "XDG_", "CLAUDE", "OPENCODE", "CODEX", "GEMINI"))
+        } | {"HOME": str(home), "CLANKERS_HOOK_AUTOSTART": "false"}
         self.claude("2.1.325 (Claude Code)")
         self.settings = home / ".claude" / "settings.json"
         self.opencode = home / ".config" / "opencode"
@@ -365,8 +366,9 @@ def test_plugin_status_shows_installed_and_outdated(machine: Machine) -> None:
     assert machine.plugin("status", "claude-code").code == 0
     (hooks,) = machine.home.rglob("clankers/hooks/hooks.json")
     hooks.write_text("{}")
-    (claude, opencode) = machine.plugin("status", "--json").json["plugins"]
-    assert (claude["state"], opencode["state"]) == ("outdated: install it again", "not installed")
+    states = {each["harness"]: each["state"] for each in machine.plugin("status", "--json").json["plugins"]}
+    others = dict.fromkeys(("codex", "gemini", "opencode"), "not installed")
+    assert states == {"claude-code": "outdated: install it again", **others}
     machine.plugin("install", "claude-code")
     machine.settings.unlink()
     assert machine.plugin("status", "claude-code").out.startswith("claude-code: not enabled")
@@ -419,3 +421,107 @@ def test_plugin_in_the_repository_sends_the_same_events(machine: Machine) -> Non
     described = json.loads((PLUGINS / "claude-code" / "hooks" / "hooks.json").read_bytes())["hooks"]
     assert list(described) == list(installed_hooks(machine))
     assert {hook["command"] for groups in described.values() for hook in groups[0]["hooks"]} == {"clankers-hook"}
+
+
+# --- Codex CLI
+
+CODEX_CONFIGS = [
+    None,
+    b"",
+    b'model = "gpt-5.5"\n[features]\napps = false',
+    b'# mine\r\nmodel = "x"\r\n\r\n[plugins."other@market"]\r\nenabled = true\r\n\r\n\r\n',
+    b'[marketplaces.clankers-local]\nsource = "/elsewhere"\n\n[mcp_servers.x]\ncommand = "y"\n',
+]
+TRUSTED = '\n[hooks.state."clankers@clankers-local:hooks/hooks.json:stop:0:0"]\ntrusted_hash = "sha256:1"\n'
+
+
+@pytest.mark.parametrize("before", CODEX_CONFIGS)
+def test_codex_plugin_uninstall_restores_every_file_byte_for_byte(machine: Machine, before: bytes | None) -> None:
+    config = machine.home / ".codex" / "config.toml"
+    if before is not None:
+        write(config, before)
+    snapshot = machine.everything()
+    installed = machine.plugin("install", "codex")
+    assert "/hooks" in installed.out, "the user learns how to trust the hooks"
+    found = tomllib.loads(config.read_text())
+    assert found["plugins"]["clankers@clankers-local"] == {"enabled": True}
+    market = Path(found["marketplaces"]["clankers-local"]["source"])
+    assert (market / ".agents" / "plugins" / "marketplace.json").is_file()
+    assert "hooks" not in found, "trust is the user's to give"
+    steps = machine.plugin("install", "codex", "--json").json["steps"]
+    assert {step["action"] for step in steps} == {"unchanged"}
+    config.write_text(config.read_text() + TRUSTED)
+    assert machine.plugin("uninstall", "codex").code == 0
+    assert machine.everything() == snapshot
+
+
+def test_codex_plugin_has_hooks_with_times_that_codex_accepts(machine: Machine) -> None:
+    machine.plugin("install", "codex")
+    copy = machine.home / ".codex" / "plugins" / "cache" / "clankers-local" / "clankers" / "1.0.0"
+    hooks = json.loads((copy / "hooks" / "hooks.json").read_bytes())["hooks"]
+    times = {name: groups[0]["hooks"][0]["timeout"] for name, groups in hooks.items()}
+    assert (times["SessionEnd"], times["Interrupt"]) == (3, 3)
+    assert {"SessionStart", "UserPromptSubmit", "Stop", "SubagentStop", "PostCompact"} <= set(times)
+    command = hooks["Stop"][0]["hooks"][0]["command"]
+    assert subprocess.run(command, shell=True, input=b"", timeout=60, check=False).returncode == 0
+    (server,) = json.loads((copy / ".mcp.json").read_bytes())["mcpServers"].values()
+    assert server["command"] == command.split()[0]
+
+
+def test_codex_config_that_cannot_be_edited_is_left_alone(machine: Machine) -> None:
+    write(machine.home / ".codex" / "config.toml", b"plugins = {}\n")
+    snapshot = machine.everything()
+    refused = machine.plugin("install", "codex")
+    assert refused.code != 0
+    assert "cannot be edited" in refused.err
+    assert machine.everything() == snapshot
+
+
+@pytest.mark.parametrize(
+    ("states", "said"),
+    [(("trusted", "untrusted"), "its hooks are untrusted"), (("trusted", "trusted"), "was not used")],
+)
+def test_codex_plugin_status_says_whether_its_hooks_are_trusted(
+    fresh_daemon: DaemonProcess, states: tuple[str, ...], said: str
+) -> None:
+    user = fresh_daemon.home / "user"
+    hooks = [{"pluginId": "clankers@clankers-local", "trustStatus": state} for state in states]
+    reply = json.dumps({"id": 1, "result": {"data": [{"hooks": hooks}]}})
+    program = user / "bin" / "codex"
+    write(program, f"#!/bin/sh\necho '{{\"id\": 0, \"result\": {{}}}}'\necho '{reply}'\nsleep 9\n".encode())
+    program.chmod(0o755)
+    write(user / ".codex" / "state_5.sqlite", b"")
+    environ = {"PATH": f"{program.parent}:{os.environ['PATH']}"}
+    ctl(fresh_daemon, "plugin", "install", "codex", **environ)
+    assert said in ctl(fresh_daemon, "plugin", "status", "codex", **environ).out
+
+
+# --- Gemini CLI
+
+
+def test_gemini_extension_is_shown_and_asked_for_and_uninstalled_without_a_trace(machine: Machine) -> None:
+    write(machine.home / ".gemini" / "settings.json", ODD)
+    snapshot = machine.everything()
+    refused = machine.plugin("install", "gemini", typed="n\n")
+    assert refused.code != 0
+    assert "MCP server" in refused.out
+    assert machine.plugin("install", "gemini", "--json").code != 0
+    assert machine.everything() == snapshot
+
+    assert machine.plugin("install", "gemini", "--yes").code == 0
+    extension = machine.home / ".gemini" / "extensions" / "clankers"
+    hooks = json.loads((extension / "hooks" / "hooks.json").read_bytes())["hooks"]
+    assert hooks["PreCompress"][0]["matcher"] == "manual", "an automatic one comes before every request to the model"
+    assert all(groups[0]["hooks"][0]["timeout"] == 5000 for groups in hooks.values())
+    assert machine.plugin("status", "gemini").out.startswith("gemini: installed")
+    steps = machine.plugin("install", "gemini", "--json").json["steps"]
+    assert {step["action"] for step in steps} == {"unchanged"}
+    assert machine.plugin("uninstall", "gemini").code == 0
+    assert machine.everything() == snapshot
+
+
+def test_gemini_extension_of_somebody_else_is_left_alone(machine: Machine) -> None:
+    write(machine.home / ".gemini" / "extensions" / "clankers" / "gemini-extension.json", b'{"name": "other"}')
+    snapshot = machine.everything()
+    assert "not an extension of clankers" in machine.plugin("install", "gemini", "--yes").err
+    assert machine.everything() == snapshot

@@ -16,8 +16,9 @@ from helpers.schedules import make_due, next_run_of, wake
 from helpers.waiting import eventually
 
 from clankers_protocol.wire import methods
-from clankersd.capture.harnesses import codex, gemini
 from clankersd.capture.harnesses.claude_code import hooks as claude_code
+from clankersd.capture.harnesses.codex import hooks as codex
+from clankersd.capture.harnesses.gemini import hooks as gemini
 
 BODY = "16C7e42F292c6912E7710c838347Ae178B4a"
 SECRET = f"ghp_{BODY}"

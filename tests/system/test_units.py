@@ -20,7 +20,7 @@ from helpers.daemon import DaemonProcess, RawConnection
 from helpers.waiting import eventually
 
 from clankers.ctl.doctor.setup import check_service
-from clankers.ctl.plugin import hook_command
+from clankers.ctl.plugin_files import hook_command
 from clankers.ctl.service import service
 from clankers.ctl.service_managers import LABEL, Launchd, Systemd
 

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from helpers.recorded import CLAUDE, FIXTURES, OPENCODE, needs_fixtures, opencode_events
 
-from clankersd.capture.events import CapturedEvent, HookReading
+from clankersd.capture.events import CapturedEvent, FirstPrompt, HookReading
 from clankersd.capture.harnesses import HARNESSES
 from clankersd.capture.harnesses.base import Harness
 
@@ -59,24 +59,74 @@ def payloads(path: Path) -> Iterator[tuple[str, int, dict[str, Any]]]:
         yield path.stem, AT, json.loads(path.read_text("utf-8"))
 
 
-@pytest.mark.parametrize(
-    "path", sorted((CLAUDE / "transcripts").rglob("*.jsonl")), ids=lambda path: path.stem.partition("-")[0]
-)
-def test_transcripts_read_as_their_golden_events(path: Path) -> None:
-    events = read_transcript(HARNESSES["claude-code"], path)
+TRANSCRIPTS = {
+    "claude-code": CLAUDE / "transcripts",
+    "codex": FIXTURES / "codex" / "rollouts",
+    "gemini": FIXTURES / "gemini-cli" / "chats",
+}
+
+
+def transcripts(*harnesses: str) -> Iterator[Any]:
+    for harness in harnesses:
+        for path in sorted(TRANSCRIPTS[harness].rglob("*.jsonl")):
+            name = path.stem.partition("-")[0] if harness == "claude-code" else path.stem[-36:][:13]
+            yield pytest.param(harness, path, id=f"{harness}-{name}")
+
+
+@pytest.mark.parametrize(("harness", "path"), list(transcripts("claude-code", "codex", "gemini")))
+def test_transcripts_read_as_their_golden_events(harness: str, path: Path) -> None:
+    events = read_transcript(HARNESSES[harness], path)
     lines = [shape(event) for event in events]
-    compare(GOLDEN / "claude-code" / "transcripts" / f"{path.stem}.jsonl", lines)
+    compare(GOLDEN / harness / "transcripts" / f"{path.stem}.jsonl", lines)
 
 
-def read_transcript(harness: Harness, path: Path) -> list[CapturedEvent]:
+def read_transcript(harness: Harness, path: Path, lines_at_once: int = 1_000_000) -> list[CapturedEvent]:
+    """Read a transcript, continuing after every few lines as when it grows."""
     assert harness.transcript_reader
-    reader = harness.transcript_reader(path.stem, {}, 0)
-    offset = 0
-    for raw in path.read_bytes().splitlines(keepends=True):
-        reader.read_line(offset, json.loads(raw))
-        offset += len(raw)
-    reader.end(offset)
-    return reader.events
+    lines = path.read_bytes().splitlines(keepends=True)
+    offsets = [sum(map(len, lines[:number])) for number in range(len(lines) + 1)]
+    state: dict[str, Any] = {}
+    events: list[CapturedEvent] = []
+    start = 0
+    for end in [*range(lines_at_once, len(lines), lines_at_once), len(lines)]:
+        reader = harness.transcript_reader(session_of(path), state, offsets[start])
+        for number in range(start, end):
+            reader.read_line(offsets[number], json.loads(lines[number]))
+        reader.end(offsets[end])
+        start, state = offsets.index(reader.safe_offset), json.loads(json.dumps(reader.state))
+        events += reader.events
+    return events
+
+
+def session_of(path: Path) -> str:
+    """The session for which a hook names a file: for a sub-agent's of Gemini CLI, that of its folder."""
+    is_in_session_folder = path.parent.parent == FIXTURES / "gemini-cli" / "chats"
+    return path.parent.name if is_in_session_folder else path.stem
+
+
+@pytest.mark.parametrize("lines_at_once", [1, 3])
+@pytest.mark.parametrize(("harness", "path"), list(transcripts("codex", "gemini")))
+def test_growing_transcript_reads_as_the_complete_one(harness: str, path: Path, lines_at_once: int) -> None:
+    at_once = merged(read_transcript(HARNESSES[harness], path))
+    assert merged(read_transcript(HARNESSES[harness], path, lines_at_once)) == at_once
+
+
+def merged(events: list[CapturedEvent]) -> dict[str, dict[str, Any]]:
+    """What remains of each row when later events complete or replace what earlier ones told of it."""
+    rows: dict[str, dict[str, Any]] = {}
+    for event in events:
+        kinds = ("session", "message", "tool", "error", "compaction")
+        wrapped = next((getattr(event, kind) for kind in kinds if hasattr(event, kind)), event)
+        told = {key: value for key, value in msgspec.to_builtins(wrapped).items() if value is not None}
+        if told.get("toolName") == "unknown":
+            del told["toolName"]
+        if isinstance(event, FirstPrompt):
+            continue
+        row = rows.setdefault(f"{type(event).__name__} {told.get('id') or told.get('session_id')}", {})
+        row |= told
+        if told.get("success"):
+            row.pop("errorMessage", None)
+    return rows
 
 
 def check_survives_json(reading: HookReading) -> None:

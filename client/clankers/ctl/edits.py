@@ -128,6 +128,41 @@ class Edits:
             if not self.dry_run:
                 self._replace(path, _dump_json(wanted, current))
 
+    def edit_text(self, path: Path, change: Callable[[str], str], description: str) -> None:
+        """Change a text file after saving its original."""
+        current = read_text(path)
+        wanted = change(current)
+        if wanted == current:
+            self._record("unchanged", path)
+            return
+        self.save_original(path)
+        self._record("edit", path, description)
+        if not self.dry_run:
+            self._make_folder(path.parent)
+            self._replace(path, wanted.encode())
+
+    def revert_text(self, path: Path, undo: Callable[[str], str]) -> None:
+        """Undo our change of a text file: restore its original bytes, if nothing but blank lines differs from them."""
+        if read_if_exists(path) is None:
+            return
+        current = read_text(path)
+        wanted = undo(current)
+        original_name = self._originals.get(str(path))
+        original = read_text(self.folder / "before" / original_name) if original_name else None
+        if original is None and not wanted.strip() and str(path) in self._originals:
+            self._record("remove", path)
+            if not self.dry_run:
+                path.unlink()
+        elif original is not None and undo(original).split() == wanted.split():
+            if current != original:
+                self._record("restore", path, "as it was, byte for byte")
+                if not self.dry_run:
+                    self._replace(path, original.encode())
+        elif wanted != current:
+            self._record("edit", path, "removed our entries; the rest has changed since the installation")
+            if not self.dry_run:
+                self._replace(path, wanted.encode())
+
     def expect_folder(self, folder: Path) -> None:
         """Note a folder that another program will make because of us: it is removed with ours, if it is empty then."""
         missing = (str(each) for each in (folder, *folder.parents) if not each.exists())
@@ -233,6 +268,14 @@ def read_if_exists(path: Path) -> bytes | None:
         return path.read_bytes()
     except FileNotFoundError:
         return None
+
+
+def read_text(path: Path) -> str:
+    """Read a text file; a missing file is empty. One that is not UTF-8 ends the command."""
+    try:
+        return (read_if_exists(path) or b"").decode()
+    except UnicodeDecodeError as error:
+        raise click.ClickException(f"{path} is not UTF-8. Correct it first. Nothing was changed.") from error
 
 
 def file_state(path: Path, expected: bytes) -> FileState:

@@ -1,4 +1,4 @@
-"""`clankers-ctl plugin`: install the plugins that connect Claude Code and OpenCode to the daemon."""
+"""`clankers-ctl plugin`: install the plugins that connect harnesses to the daemon."""
 
 import json
 import os
@@ -12,14 +12,13 @@ import time
 from collections.abc import Callable
 from functools import cache
 from importlib.resources import files as package_files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
 import click
 
-import clankers
-from clankers.ctl.command import EXIT_PROBLEM, Ctl, json_option
+from clankers.ctl.codex_plugin import HOW_TO_TRUST, Codex
+from clankers.ctl.command import EXIT_PROBLEM, Ctl, json_option, yes_option
 from clankers.ctl.edits import (
     Edits,
     FileState,
@@ -31,7 +30,17 @@ from clankers.ctl.edits import (
     remove_key,
 )
 from clankers.ctl.formatting import format_duration
-from clankers.ctl.output import echo, print_json
+from clankers.ctl.gemini_plugin import Gemini
+from clankers.ctl.output import confirm, echo, print_json
+from clankers.ctl.plugin_files import (
+    MARKETPLACE,
+    PLUGIN,
+    PLUGIN_ID,
+    encode_json,
+    hook_command,
+    mcp_command,
+    read_package_folder,
+)
 from clankers.ctl.service_managers import path_environment
 from clankers.messages import BadReply, DaemonUnavailable
 from clankers_protocol.capture import CaptureReport, CaptureStatus
@@ -41,9 +50,6 @@ from clankers_protocol.paths import default_paths
 from clankers_protocol.wire import Wire
 
 EXIT_NOT_INSTALLED = 3
-PLUGIN = "clankers"
-MARKETPLACE = "clankers-local"
-PLUGIN_ID = f"{PLUGIN}@{MARKETPLACE}"
 
 CAPTURE_STATUS_SECONDS = 5
 HOOK_GRACE_MS = 60_000
@@ -63,24 +69,6 @@ they do not know. What these hooks report is in the transcript, too."""
 
 CLAUDE_ARGUMENTS_SINCE: Version = (2, 1, 200)
 """Versions of Claude Code that run a hook without a shell, given as a command and its arguments."""
-
-
-def hook_command() -> list[str]:
-    """Return the fastest command that runs a hook."""
-    return _program("clankers.hook")
-
-
-def mcp_command() -> list[str]:
-    """Return the fastest command that runs the MCP server."""
-    return _program("clankers.mcp")
-
-
-def _program(module: str) -> list[str]:
-    """Return a command that runs `main` of a module: this interpreter, isolated and without the site module."""
-    packages = str(Path(clankers.__file__).parents[1])
-    variables = "".join(f"os.environ.setdefault({name!r},{value!r});" for name, value in path_environment().items())
-    program = f"import os,sys;sys.path.insert(0,{packages!r});{variables}from {module} import main;main()"
-    return [sys.executable, "-I", "-S", "-c", program]
 
 
 @cache
@@ -112,6 +100,7 @@ class PluginStatus(Wire):
 
     `hooks` is "ran" if an event has arrived since `installedAt`, "silent" if the harness was used since and none has,
     "unused" if it was not used since, and "unknown" if the daemon does not say. `explanation` says so in a sentence.
+    `trust` is what Codex CLI says of its hooks: "trusted", "untrusted" or "modified".
     """
 
     harness: str
@@ -120,6 +109,7 @@ class PluginStatus(Wire):
     installed_at: int | None = None
     hooks: str = "unknown"
     explanation: str | None = None
+    trust: str | None = None
 
 
 class ClaudeCode:
@@ -185,19 +175,19 @@ class ClaudeCode:
         """Return the content of each file of the plugin, with absolute paths of commands."""
         source = package_files("clankers.ctl") / "plugins" / self.name
         plugin = self.folder / PLUGIN
-        contents = {plugin / name: content for name, content in _package_files(source).items()}
+        contents = {plugin / name: content for name, content in read_package_folder(source).items()}
         hooks_path = plugin / "hooks" / "hooks.json"
-        contents[hooks_path] = _json(self._with_hook_command(json.loads(contents[hooks_path])))
+        contents[hooks_path] = encode_json(self._with_hook_command(json.loads(contents[hooks_path])))
         command, *arguments = mcp_command()
         server = {"command": command, "args": arguments}
-        contents[plugin / ".mcp.json"] = _json({"mcpServers": {"clankers": server}})
+        contents[plugin / ".mcp.json"] = encode_json({"mcpServers": {"clankers": server}})
         catalog = {
             "name": MARKETPLACE,
             "description": "The plugin of the clankers daemon on this machine.",
             "owner": {"name": "The clankers authors"},
             "plugins": [{"name": PLUGIN, "source": f"./{PLUGIN}", "description": "The local memory of your agents."}],
         }
-        contents[self.folder / ".claude-plugin" / "marketplace.json"] = _json(catalog)
+        contents[self.folder / ".claude-plugin" / "marketplace.json"] = encode_json(catalog)
         return contents
 
     def is_enabled(self) -> bool:
@@ -298,7 +288,8 @@ class OpenCode:
             return False
 
 
-HARNESSES: dict[str, Callable[[], ClaudeCode | OpenCode]] = {plugin.name: plugin for plugin in (ClaudeCode, OpenCode)}
+Target = ClaudeCode | Codex | Gemini | OpenCode
+HARNESSES: dict[str, Callable[[], Target]] = {plugin.name: plugin for plugin in (ClaudeCode, Codex, Gemini, OpenCode)}
 
 harness_argument = click.argument("harness", type=click.Choice(WITH_PLUGIN))
 dry_run_option = click.option("--dry-run", is_flag=True, help="Show what would be changed; change nothing.")
@@ -306,7 +297,7 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Show what would b
 
 @click.group()
 def plugin() -> None:
-    """Connect a harness (Claude Code or OpenCode) to the daemon.
+    """Connect a harness (Claude Code, Codex CLI, Gemini CLI or OpenCode) to the daemon.
 
     You can connect any other harness with `clankers-hook generic`; see docs/plugins.md.
 
@@ -320,19 +311,31 @@ def plugin() -> None:
 @plugin.command()
 @harness_argument
 @dry_run_option
+@yes_option
 @json_option
 @click.make_pass_decorator(Ctl, ensure=True)
-def install(ctl: Ctl, harness: str, dry_run: bool) -> None:
+def install(ctl: Ctl, harness: str, dry_run: bool, yes: bool) -> None:
     """Install or update the plugin of a harness. Running this again changes nothing.
 
     The original content of each edited file is saved, so that `plugin uninstall` can restore it. CLANKERS_…_PATH
     environment variables that are set now are written into the plugin. Restart running sessions to load the plugin.
+    Asks before it adds an extension to Gemini CLI, which otherwise would ask itself. The hooks of Codex CLI run once
+    you have trusted them there.
 
     \b
     Examples:
       clankers-ctl plugin install claude-code --dry-run
       clankers-ctl plugin install opencode
+      clankers-ctl plugin install gemini --yes
     """
+    target = HARNESSES[harness]()
+    if isinstance(target, Gemini) and not (yes or dry_run or target.is_enabled()):
+        if ctl.json:
+            raise click.UsageError(
+                "With --json, install cannot ask you to agree to the extension. Add --yes or --dry-run."
+            )
+        echo(target.consent())
+        confirm("Install it?", abort=True)
     _print_steps(ctl, harness, install_plugin(harness, dry_run=dry_run), HARNESSES[harness]().note())
 
 
@@ -403,7 +406,7 @@ def status(ctl: Ctl, harness: str | None) -> None:
     sys.exit(EXIT_PROBLEM if harness and plugins[0].hooks == "silent" else 0)
 
 
-def plugin_status(target: ClaudeCode | OpenCode, report: CaptureReport | None) -> PluginStatus:
+def plugin_status(target: Target, report: CaptureReport | None) -> PluginStatus:
     """Return whether the plugin is installed, up to date and enabled, and whether its hooks have run."""
     files = [file_state(path, content) for path, content in target.files().items()]
     states = {file.state for file in files}
@@ -415,6 +418,10 @@ def plugin_status(target: ClaudeCode | OpenCode, report: CaptureReport | None) -
         state = "not enabled: install it again"
     found = PluginStatus(target.name, state, files, Edits(target.folder).installed_at)
     found.hooks, found.explanation = _hooks_ran(target.name, found.installed_at, report)
+    if isinstance(target, Codex) and report is not None and found.hooks != "ran":
+        found.trust = target.trust()
+        if found.trust in ("untrusted", "modified"):
+            found.explanation = f"its hooks are {found.trust}, so that Codex does not run them: {HOW_TO_TRUST}"
     return found
 
 
@@ -443,19 +450,3 @@ def _print_steps(ctl: Ctl, harness: str, edits: Edits, note: str | None = None) 
         echo(f"The plugin of {harness} is not installed.")
     if note:
         echo(note)
-
-
-def _package_files(folder: Traversable, prefix: str = "") -> dict[str, bytes]:
-    """Return the content of each file below a folder of the package, by relative path."""
-    contents: dict[str, bytes] = {}
-    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
-        name = f"{prefix}{entry.name}"
-        if entry.is_dir():
-            contents |= _package_files(entry, f"{name}/")
-        else:
-            contents[name] = entry.read_bytes()
-    return contents
-
-
-def _json(content: Any) -> bytes:
-    return f"{json.dumps(content, indent=2)}\n".encode()

@@ -4,7 +4,6 @@ import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
 
 import click
@@ -30,7 +29,6 @@ from clankers_protocol.sessions import SessionList
 from clankers_protocol.wire import Wire
 
 PROGRAMS = {"claude-code": "claude", "codex": "codex", "gemini": "gemini", "opencode": "opencode"}
-FOLDERS = {"codex": ".codex", "gemini": ".gemini"}
 MARKS = {"done": ("✓", "green"), "skipped": ("–", "yellow"), "would": ("·", "cyan"), "failed": ("✗", "red")}
 MAX_QUERY_WORDS = 8
 
@@ -97,7 +95,7 @@ def setup(ctl: Ctl, dry_run: bool, yes: bool) -> None:
     run = Setup(ctl, yes, dry_run)
     found = [harness for harness in HARNESSES if _is_here(harness)]
     _report_found(run, found)
-    connected = _connect(run, [harness for harness in found if harness.has_plugin])
+    connected = _connect(run, found)
     if _start_daemon(run):
         _import_history(run, [harness for harness in connected if harness.is_importable])
         _check(run)
@@ -114,9 +112,7 @@ def setup(ctl: Ctl, dry_run: bool, yes: bool) -> None:
 
 def _is_here(harness: HarnessInfo) -> bool:
     """Return True if the harness has a folder of its own, or its program is in PATH."""
-    plugin = PLUGINS.get(harness.name)
-    folder = plugin().home if plugin else Path.home() / FOLDERS[harness.name]
-    return folder.exists() or shutil.which(PROGRAMS[harness.name]) is not None
+    return PLUGINS[harness.name]().home.exists() or shutil.which(PROGRAMS[harness.name]) is not None
 
 
 def _report_found(run: Setup, found: list[HarnessInfo]) -> None:
@@ -128,10 +124,6 @@ def _report_found(run: Setup, found: list[HarnessInfo]) -> None:
         run.report("harnesses", "skipped", detail)
         return
     run.report("harnesses", "done", f"found {', '.join(harness.title for harness in found)}")
-    for harness in found:
-        if not harness.has_plugin:
-            detail = "has no plugin that could be installed; docs/plugins.md says how to set up its hooks"
-            run.report(harness.title, "skipped", detail)
 
 
 def _connect(run: Setup, found: list[HarnessInfo]) -> list[HarnessInfo]:
@@ -158,7 +150,9 @@ def _connect(run: Setup, found: list[HarnessInfo]) -> list[HarnessInfo]:
 
 def _install(harness: HarnessInfo) -> str:
     install_plugin(harness.name, dry_run=False)
-    return f"installed; `clankers-ctl plugin uninstall {harness.name}` undoes it"
+    note = PLUGINS[harness.name]().note() if harness.name == "codex" else None
+    undo = f"installed; `clankers-ctl plugin uninstall {harness.name}` undoes it"
+    return f"{undo}. {note}" if note else undo
 
 
 def _start_daemon(run: Setup) -> bool:

@@ -23,7 +23,6 @@ from clankersd.capture.events import (
     CompactionReported,
     ErrorReported,
     FirstPrompt,
-    Identity,
     MessageReported,
     SessionClearedFrom,
     SessionEnded,
@@ -181,6 +180,36 @@ _TOOL_FROM_TRANSCRIPT = upsert(
     duration_ms=FILL,
     created_at=KEEP,
 )
+
+_TOOL_FROM_RECORD = upsert(
+    "tools",
+    insert=_FIRST_SEEN,
+    session_id=KEEP,
+    message_id=GIVEN,
+    tool_name=f"CASE :{{column}} WHEN '{UNKNOWN_TOOL}' THEN {{table}}.{{column}} ELSE :{{column}} END",
+    tool_input=GIVEN,
+    tool_output=GIVEN,
+    file_path=GIVEN,
+    success=GIVEN,
+    error_message="CASE :success WHEN 1 THEN NULL ELSE COALESCE(:{column}, {table}.{column}) END",
+    duration_ms=GIVEN,
+    created_at=GIVEN,
+)
+_TOOL_FROM_HINT = upsert(
+    "tools",
+    insert=_FIRST_SEEN,
+    session_id=KEEP,
+    message_id=FILL,
+    tool_name=f"CASE {{table}}.{{column}} WHEN '{UNKNOWN_TOOL}' THEN :{{column}} ELSE {{table}}.{{column}} END",
+    tool_input=FILL,
+    tool_output=FILL,
+    file_path=FILL,
+    success=FILL,
+    error_message=FILL,
+    duration_ms=FILL,
+    created_at=KEEP,
+)
+_TOOL_STATEMENTS = {"transcript": _TOOL_FROM_TRANSCRIPT, "record": _TOOL_FROM_RECORD, "hint": _TOOL_FROM_HINT}
 
 _REDACTED: dict[str, Callable[[Any], tuple[Any, dict[str, int]]]] = {
     "title": redact,
@@ -482,8 +511,8 @@ def apply_event(db: Db, event: PreparedEvent) -> None:
     match event.event:
         case SessionReported(only_without_project=only_without_project):
             _apply_session(db, event, only_without_project=only_without_project)
-        case MessageReported(identity=identity):
-            _apply_message(db, event, identity)
+        case MessageReported() as message:
+            _apply_message(db, event, message)
         case ToolReported(report=report):
             _apply_tool(db, event, report)
         case ErrorReported(once=once):
@@ -519,14 +548,15 @@ def _apply_session(db: Db, event: PreparedEvent, *, only_without_project: bool) 
     _announce_session(db, session_id)
 
 
-def _apply_message(db: Db, event: PreparedEvent, identity: Identity | None) -> None:
+def _apply_message(db: Db, event: PreparedEvent, reported: MessageReported) -> None:
     if not _ensure_session(db, event):
         return
     row = event.row
-    message_id = resolve_id(db, identity, row)
+    message_id = resolve_id(db, reported.identity, row)
     if message_id is None:
         return
-    statement = _MESSAGE_FROM_TRANSCRIPT if isinstance(identity, TranscriptIdentity) else _MESSAGE
+    has_exact_times = reported.from_record or isinstance(reported.identity, TranscriptIdentity)
+    statement = _MESSAGE_FROM_TRANSCRIPT if has_exact_times else _MESSAGE
     [message] = db.fetch(statement, {**row, "id": message_id})
     count_redactions(db, event.redactions, row["now"])
     if row["text_content"]:
@@ -543,7 +573,7 @@ def _apply_tool(db: Db, event: PreparedEvent, report: str) -> None:
     row = event.row
     if report == "batch" and db.value("SELECT success FROM tools WHERE id = :id", row) is not None:
         row = {**row, "success": None, "error_message": None}
-    db.execute(_TOOL_FROM_TRANSCRIPT if report == "transcript" else _TOOL, row)
+    db.execute(_TOOL_STATEMENTS.get(report, _TOOL), row)
     if report == "success":
         db.execute("UPDATE tools SET error_message = NULL WHERE id = :id AND error_message IS NOT NULL", row)
     count_redactions(db, event.redactions, row["now"])

@@ -136,11 +136,15 @@ class SessionSummary(_Captured):
 
 
 class MessageReported(_Captured):
-    """Create or update a message."""
+    """Create or update a message.
+
+    `from_record` marks one that comes from the harness's own record under its final id: its times are exact.
+    """
 
     message: MessageEvent
     identity: Identity | None = None
     original_at: int | None = None
+    from_record: bool = False
 
 
 class ToolReported(_Captured):
@@ -148,11 +152,12 @@ class ToolReported(_Captured):
 
     `report` says how it is known. A "success" clears the error that a batch had concluded. A "batch" lists its calls
     after they ended: one that neither succeeded nor failed by then was denied. A "transcript" fills in what hooks
-    missed and is right about success.
+    missed and is right about success. A "record" is right about everything it tells, and a "hint" only fills in what
+    no record has told yet: together they give the same row in any order.
     """
 
     tool: ToolEvent
-    report: Literal["call", "success", "batch", "transcript"] = "call"
+    report: Literal["call", "success", "batch", "transcript", "record", "hint"] = "call"
     original_at: int | None = None
 
 

@@ -105,11 +105,11 @@ class _Import:
         )
 
     async def _import_session(self, past: PastSession) -> None:
-        if self._harness.transcript_reader:
+        if self._harness.read_history:
+            await self._store(await anyio.to_thread.run_sync(self._read_history, past))
+        else:
             position = Position(str(past.path), self._harness.name, past.session_id)
             await self._daemon.transcripts.read(position, self._store_piece)
-        else:
-            await self._store(await anyio.to_thread.run_sync(self._read_history, past))
         if clock.now() - past.updated_at > INACTIVE_AFTER_MS:
             await self._store([prepare_event(self._daemon.index, SessionInactive(past.session_id))])
 

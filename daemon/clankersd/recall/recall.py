@@ -51,12 +51,17 @@ SEARCH_SHARE = 0.8
 """Share of `recall_seconds` for the search. The hook needs the rest, so that what is recorded also arrives in time."""
 
 # A compaction makes the harness drop what was recalled before it.
-_RECALLED = """
-    SELECT DISTINCT ids.value FROM injections, json_each(injections.ids_json) AS ids
-    WHERE session_id = :session AND injections.id >= coalesce(
-        (SELECT max(id) FROM injections WHERE session_id = :session AND trigger_event = 'compact'), 0)
+_LAST_COMPACTION = """
+    coalesce((SELECT max(id) FROM injections WHERE session_id = :session AND trigger_event = 'compact'), 0)
 """
-_HAS_STARTED = "SELECT 1 FROM injections WHERE session_id = :session AND kind = 'start'"
+_RECALLED = f"""
+    SELECT DISTINCT ids.value FROM injections, json_each(injections.ids_json) AS ids
+    WHERE session_id = :session AND injections.id >= {_LAST_COMPACTION}
+"""
+_HAS_STARTED = f"""
+    SELECT 1 FROM injections WHERE session_id = :session AND kind = 'start' AND characters > 0
+                               AND id >= {_LAST_COMPACTION}
+"""
 _IS_SUBAGENT = "SELECT metadata ->> '$.parentId' IS NOT NULL FROM sessions WHERE id = :session"
 # A compaction is recorded even if nothing is injected, provided that there is an injection for it to make void.
 _RECORD = """
@@ -94,7 +99,9 @@ async def recall_hook(daemon: "Daemon", request: RecallHook) -> HookOutput:
         return HookOutput()
     # Read in the order of writes: the event that creates the session may precede this call on the same connection.
     target = await daemon.store.write(lambda db: _target(db, _without_unknown_project(db, at)))
-    recall = await _recall(daemon.config, daemon.store, daemon.search_engine, at, target)
+    recall = _nothing("the harness ignores the answer")
+    if at.is_answered:
+        recall = await _recall(daemon.config, daemon.store, daemon.search_engine, at, target)
     if recall.text or at.trigger == "compact":
         await daemon.store.write(lambda db: _record(db, at, target, recall))
     return HookOutput(at.hook_output(recall.text) if recall.text else None)

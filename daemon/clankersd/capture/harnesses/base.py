@@ -56,7 +56,8 @@ class History:
 class Occasion:
     """A hook event at which recalled text can be injected into a session.
 
-    `hook_event` is the name that a harness with Claude Code's hooks expects in the output.
+    `hook_event` is the name that a harness with Claude Code's hooks expects in the output. An event that is not
+    answered only records that the session was compacted: the harness ignores the output of its hook.
     """
 
     harness: str | None
@@ -67,6 +68,7 @@ class Occasion:
     trigger: str
     hook_event: str | None = None
     starts_with_prompt: bool = False
+    is_answered: bool = True
 
     def hook_output(self, text: str) -> Payload:
         """Return what the harness reads on the hook's standard output."""
@@ -85,7 +87,7 @@ class Harness:
     - `list_activity_files` lists the files below such a folder that change whenever the harness is used.
     - `transcript_reader` makes a reader for a transcript: of this session, from this state and offset.
     - `find_history` lists the past sessions below these folders that changed since then, oldest first.
-    - `read_history` reads one of them, where it is not a transcript.
+    - `read_history` reads one of them, where it is not a transcript or the transcript does not tell all of it.
     """
 
     name: str

@@ -1,0 +1,84 @@
+"""Gemini CLI's texts: what the program wraps around the user's words and around a tool's output, removed."""
+
+import re
+from typing import Any
+
+from clankersd.capture.harnesses.base import Payload
+from clankersd.capture.harnesses.payload import readable, text
+
+SHELL = "run_shell_command"
+_HOOK_CONTEXT = re.compile(r"\s*<hook_context>.*?</hook_context>\s*", re.DOTALL)
+_PROGRAM_CONTEXT = ("<session_context>", "<loaded_context>", "<state_snapshot>")
+_UNTRUSTED = re.compile(r"\A\s*<untrusted_context>\n?(.*?)\n?</untrusted_context>\s*\Z", re.DOTALL)
+_SHELL_RESULT = re.compile(
+    r"\AOutput: (?P<output>.*?)"
+    r"(?P<trailer>(?:\n(?:Error|Exit Code|Signal|Background PIDs|Process Group PGID): [^\n]*)*)\s*\Z",
+    re.DOTALL,
+)
+_EXIT_CODE = re.compile(r"^Exit Code: (-?\d+)$", re.MULTILINE)
+EMPTY_OUTPUT = "(empty)"
+
+
+def strip_hook_context(prompt: str) -> str:
+    """Return a prompt without the context that hooks gave: Gemini CLI puts it before and after the user's words."""
+    return _HOOK_CONTEXT.sub("\n", prompt).strip() if "<hook_context>" in prompt else prompt
+
+
+def prompt_of(content: Any) -> str | None:
+    """Return what the user said: none of the parts that are results of tools, or context of the program or of hooks."""
+    parts = [content] if isinstance(content, str) else []
+    if isinstance(content, list):
+        parts = [part["text"] for part in content if isinstance(part, dict) and text(part, "text")]
+    own = (strip_hook_context(part) for part in parts if not part.lstrip().startswith(_PROGRAM_CONTEXT))
+    return "\n".join(part for part in own if part.strip()) or None
+
+
+def answer_of(content: Any) -> str | None:
+    """Return what the model said: a text, or the text parts that are not thoughts."""
+    if isinstance(content, list):
+        parts = [part for part in content if isinstance(part, dict) and not part.get("thought")]
+        content = "".join(part["text"] for part in parts if text(part, "text"))
+    return content if isinstance(content, str) and content.strip() else None
+
+
+def read_result(
+    tool: str | None, for_model: str | None, display: Any, error: str | None
+) -> tuple[bool, str | None, str | None]:
+    """Return whether a tool succeeded, its output as the user sees it, and its error.
+
+    A shell command that fails is a success to Gemini CLI; its exit code is among what the model is told.
+    """
+    if error is not None:
+        return False, None, error
+    told = strip_hook_context(for_model or "")
+    if wrapped := _UNTRUSTED.match(told):
+        told = wrapped[1]
+    if tool == SHELL and (result := _SHELL_RESULT.match(told)):
+        output = "" if result["output"] == EMPTY_OUTPUT else result["output"]
+        code = _EXIT_CODE.search(result["trailer"])
+        if code and code[1] != "0":
+            return False, output or None, f"exit code {code[1]}"
+        return True, output or None, None
+    return True, (display if isinstance(display, str) else told) or None, None
+
+
+def text_for_model(content: Any) -> str | None:
+    """Return what the model is told of a tool's result: a text or a list of parts."""
+    if isinstance(content, list):
+        return "\n".join(part["text"] for part in content if isinstance(part, dict) and text(part, "text")) or None
+    return content if isinstance(content, str) else readable(content)
+
+
+def response_of(call: Payload) -> tuple[str | None, str | None]:
+    """Return the output and the error in the result of a recorded tool call."""
+    output: list[str] = []
+    error: str | None = None
+    results = call.get("result")
+    for part in results if isinstance(results, list) else []:
+        answered = part.get("functionResponse") if isinstance(part, dict) else None
+        response = answered.get("response") if isinstance(answered, dict) else None
+        if isinstance(response, dict):
+            error = error or readable(response.get("error"))
+            if told := readable(response.get("output")):
+                output.append(told)
+    return "\n".join(output) or None, error

@@ -1,0 +1,157 @@
+"""Recorded sessions of Codex and Gemini CLI: hooks and session files give the same rows, in any order, repeatedly."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.daemon import DaemonProcess, RawConnection
+from helpers.recorded import codex_events, gemini_events, needs_fixtures, put_chats, put_rollouts
+from helpers.waiting import eventually
+
+pytestmark = needs_fixtures
+
+EVENTS: dict[str, Callable[[Path], Iterator[tuple[str, dict[str, Any]]]]] = {
+    "codex": codex_events,
+    "gemini": gemini_events,
+}
+PUT_FILES: dict[str, Callable[[Path], None]] = {"codex": put_rollouts, "gemini": put_chats}
+
+REPLAYED_AT = 1_794_900_000_000
+"""Hooks report later than the files record, as they do in life."""
+
+EPHEMERAL = "01a1e4a6-d368-7472-9d64-864bc081e4a0"
+"""The session of Codex that has no rollout."""
+
+Counts = tuple[int, int, int, int, int, int, int, int]
+"""Prompts, answers, tools, failed tools, errors, compactions, prompt tokens, completion tokens."""
+
+EXPECTED: dict[str, dict[str, Counts]] = {
+    "codex": {
+        "01a1e4a6-1004": (2, 8, 6, 3, 0, 0, 84_653, 530),  # basic, resume: exit 3, a patch of no file, an unknown tool
+        "01a1e4a6-26fc": (1, 1, 0, 0, 0, 0, 11_082, 47),  # fork: only what is new in it
+        "01a1e4a6-9bb7": (1, 2, 1, 0, 0, 0, 20_341, 111),  # heredoc
+        "01a1e4a6-a2c6": (1, 2, 2, 0, 0, 0, 20_424, 135),  # parallel
+        "01a1e4a6-bd7f": (1, 3, 2, 0, 0, 0, 30_742, 178),  # subagent: the parent
+        "01a1e4a6-c0f5": (1, 2, 1, 0, 0, 0, 20_450, 92),  # the child, with its task
+        "01a1e4a6-ccec": (1, 0, 0, 0, 1, 0, 0, 0),  # apierror
+        "01a1e4a6-d0b5": (1, 0, 0, 0, 1, 0, 0, 0),  # ratelimit
+        "01a1e4a8-fa64": (1, 3, 2, 1, 0, 0, 31_068, 143),  # mcp
+        "01a1e4a8-ff2a": (1, 3, 2, 0, 0, 0, 31_007, 156),  # long
+        "01a1e4a9-1094": (2, 3, 1, 0, 0, 1, 288_480, 161),  # grow, aftergrow
+        "01a1e4ad-6126": (2, 8, 6, 3, 0, 1, 95_419, 587),  # tuinew
+        "01a1e4af-f888": (1, 4, 7, 2, 0, 0, 57_397, 301),  # codemode: three scripts and the four calls in them
+        "01a1e4b0-007e": (1, 3, 2, 0, 0, 0, 42_515, 166),  # subagent2: the parent
+        "01a1e4b0-0243": (0, 1, 0, 0, 0, 0, 13_805, 44),  # the child; its task is encrypted
+        "01a1e4c7-b61c": (2, 3, 2, 0, 0, 1, 44_369, 222),  # tui, before /clear
+        "01a1e4c8-4daf": (1, 1, 0, 0, 0, 0, 11_566, 44),  # after it
+    },
+    "gemini": {
+        "7001f4ff-e997": (2, 7, 5, 2, 0, 0, 90_011, 233),  # basic, resume: exit 3, a missing file
+        "320bb65b-94e5": (1, 2, 2, 0, 0, 0, 25_212, 50),  # parallel
+        "8f6668e1-cf04": (1, 3, 2, 1, 0, 0, 37_871, 46),  # mcp
+        "4be60e40-d341": (1, 0, 0, 0, 0, 0, 0, 0),  # apierror: the file does not tell of the error
+        "959caa7e-3516": (1, 1, 0, 0, 0, 0, 12_493, 8),  # json
+        "7f21542e-9e25": (1, 2, 1, 0, 0, 0, 25_048, 62),  # subagent: the parent
+        "99521b25-ae7e": (1, 2, 2, 0, 0, 0, 2_688, 56),  # the child
+        "8fea95fa-b031": (4, 10, 6, 2, 0, 1, 134_139, 280),  # tui: one compaction, though PreCompress came often
+        "5b120cf6-393d": (1, 1, 0, 0, 0, 0, 13_093, 8),  # clear
+        "59ffdea0-2f69": (1, 1, 0, 0, 0, 0, 13_096, 11),  # after it
+        "a4d2c7a0-92f5": (1, 1, 0, 0, 0, 0, 12_576, 8),  # ext
+    },
+}
+
+# What only hooks know is left out: when a session was open, its permission mode, and which one it was cleared from.
+_TABLES = {
+    "sessions": """
+        SELECT id, title, project_path, model, provider, source, prompt_tokens, completion_tokens, cost, created_at,
+               created_guessed, summary, user_prompt, metadata ->> '$.parentId', metadata ->> '$.agent',
+               metadata ->> '$.forkedFrom'
+        FROM sessions
+    """,
+    "messages": """
+        SELECT id, session_id, role, text_content, model, source, prompt_tokens, completion_tokens, duration_ms,
+               created_at, completed_at, metadata FROM messages
+    """,
+    "tools": """
+        SELECT id, session_id, message_id, tool_name, tool_input, tool_output, file_path, success, error_message,
+               duration_ms, created_at FROM tools
+    """,
+    "errors": "SELECT id, session_id, error_type, error_message, created_at FROM session_errors",
+    "compactions": """
+        SELECT id, session_id, tokens_before, tokens_after, cause, summary, created_at FROM compaction_events
+    """,
+}
+_COUNTS = """
+    SELECT substr(s.id, 1, 13),
+           (SELECT count(*) FROM messages WHERE session_id = s.id AND role = 'user'),
+           (SELECT count(*) FROM messages WHERE session_id = s.id AND role = 'assistant'),
+           (SELECT count(*) FROM tools WHERE session_id = s.id),
+           (SELECT count(*) FROM tools WHERE session_id = s.id AND success = 0),
+           (SELECT count(*) FROM session_errors WHERE session_id = s.id),
+           (SELECT count(*) FROM compaction_events WHERE session_id = s.id),
+           coalesce(s.prompt_tokens, 0), coalesce(s.completion_tokens, 0)
+    FROM sessions AS s
+"""
+
+
+def rows(connection: RawConnection) -> dict[str, list[list[Any]]]:
+    """Everything that is stored, by table; without the session that only hooks report."""
+    found = {name: connection.call("query", sql=sql, limit=5000)["rows"] for name, sql in _TABLES.items()}
+    return {name: sorted((row for row in each if EPHEMERAL not in row[:2]), key=str) for name, each in found.items()}
+
+
+def counts(connection: RawConnection) -> dict[str, Counts]:
+    return {row[0]: tuple(row[1:]) for row in connection.call("query", sql=_COUNTS, limit=1000)["rows"]}
+
+
+def replay(connection: RawConnection, harness: str, home: Path) -> None:
+    for number, (name, event) in enumerate(EVENTS[harness](home)):
+        request = {"harness": harness, "event": event, "at": REPLAYED_AT + 100 * number}
+        reply = connection.request("hook.event", request)
+        assert "error" not in reply, (name, reply)
+
+
+def import_history(connection: RawConnection, harness: str) -> Any:
+    job = connection.call("import.start", harness=harness)["jobId"]
+    done = eventually(lambda: (each := connection.call("job.status", id=job))["state"] != "running" and each, "it ends")
+    assert done["state"] == "done", done
+    return done["result"]
+
+
+def wait_until_read(connection: RawConnection) -> None:
+    due = "SELECT path FROM transcripts WHERE wanted_at IS NOT NULL AND read_at IS NULL"
+    eventually(lambda: connection.call("query", sql=due)["rows"] == [], "every file that hooks named is read")
+
+
+@pytest.mark.parametrize("harness", sorted(EVENTS))
+def test_hooks_and_session_files_give_the_same_rows_in_any_order(fresh_daemon: DaemonProcess, harness: str) -> None:
+    home = fresh_daemon.home / "user"
+    with fresh_daemon.connect() as connection:
+        PUT_FILES[harness](home)
+        summary = import_history(connection, harness)
+        assert (summary["malformed"], summary["unreadable"]) == (0, 0)
+        imported = rows(connection)
+        assert counts(connection) == EXPECTED[harness]
+        for _ in range(2):
+            replay(connection, harness, home)
+            wait_until_read(connection)
+            assert rows(connection) == imported, "hooks after an import"
+        again = import_history(connection, harness)
+        assert (again["sessions"], again["messages"], again["tools"]) == (0, 0, 0)
+        assert rows(connection) == imported, "an import after hooks"
+
+
+@pytest.mark.parametrize("harness", sorted(EVENTS))
+def test_hooks_before_the_session_files_give_the_same_rows(fresh_daemon: DaemonProcess, harness: str) -> None:
+    home = fresh_daemon.home / "user"
+    with fresh_daemon.connect() as connection:
+        replay(connection, harness, home)
+        PUT_FILES[harness](home)
+        replay(connection, harness, home)
+        wait_until_read(connection)
+        live = rows(connection)
+        import_history(connection, harness)
+        assert rows(connection) == live
+        stored = {key: each for key, each in counts(connection).items() if not EPHEMERAL.startswith(key)}
+        assert stored == EXPECTED[harness]
