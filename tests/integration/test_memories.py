@@ -318,14 +318,14 @@ def test_deleted_memory_is_hidden_until_it_is_restored(rpc: RawConnection, scope
     assert hits(rpc, "vault password", scope, mode="keyword") == ["The vault password rotates on Mondays"]
 
 
-def test_purge_leaves_nothing(fresh_daemon: DaemonProcess, connection: RawConnection) -> None:
-    connection.call("upsertSession", session={"id": "s"})
-    one = add(connection, "Secret plan about `Zephyr`", files=["a.py"], sessionId="s")["memory"]["id"]
-    two = add(connection, "Plan after the secret one", supersedes=one)["memory"]["id"]
-    hits(connection, "secret plan", "global")
+def test_purge_leaves_nothing(fresh_daemon: DaemonProcess, rpc: RawConnection) -> None:
+    rpc.call("upsertSession", session={"id": "s"})
+    one = add(rpc, "Secret plan about `Zephyr`", files=["a.py"], sessionId="s")["memory"]["id"]
+    two = add(rpc, "Plan after the secret one", supersedes=one)["memory"]["id"]
+    hits(rpc, "secret plan", "global")
     for name in (one, two):
-        assert connection.call("memory.purge", id=name)["count"] == 1
-    assert connection.call("memory.stats", scopes=["*"])["total"] == 0
+        assert rpc.call("memory.purge", id=name)["count"] == 1
+    assert rpc.call("memory.stats", scopes=["*"])["total"] == 0
     fresh_daemon.stop()
     with apsw.Connection(str(fresh_daemon.database)) as db:
         for table in (
@@ -690,3 +690,15 @@ def test_chain_of_versions_has_one_head_and_no_cycle(
                 assert at not in seen
                 seen.add(at)
                 at = rpc.call("memory.get", id=at, scopes=[scope])["supersededBy"]
+
+
+def test_memories_are_searched_by_a_vector(rpc: RawConnection) -> None:
+    rpc.call("memory.add", content="The staging database is refreshed at night.")
+    hits = rpc.call("memory.search", embedding=[1.0] * 256)["hits"]
+    assert all(0 <= hit["score"] <= 1 for hit in hits)
+    for given, problem in (
+        ({"query": "staging", "embedding": [1.0] * 256}, "exactly one of query and embedding"),
+        ({"embedding": [1.0] * 3}, "an embedding of 3 numbers"),
+    ):
+        answer = rpc.request("memory.search", given)
+        assert problem in answer["error"]["message"]
