@@ -318,14 +318,15 @@ def test_deleted_memory_is_hidden_until_it_is_restored(rpc: RawConnection, scope
     assert hits(rpc, "vault password", scope, mode="keyword") == ["The vault password rotates on Mondays"]
 
 
-def test_purge_leaves_nothing(fresh_daemon: DaemonProcess, rpc: RawConnection) -> None:
-    rpc.call("upsertSession", session={"id": "s"})
-    one = add(rpc, "Secret plan about `Zephyr`", files=["a.py"], sessionId="s")["memory"]["id"]
-    two = add(rpc, "Plan after the secret one", supersedes=one)["memory"]["id"]
-    hits(rpc, "secret plan", "global")
-    for name in (one, two):
-        assert rpc.call("memory.purge", id=name)["count"] == 1
-    assert rpc.call("memory.stats", scopes=["*"])["total"] == 0
+def test_purge_leaves_nothing(fresh_daemon: DaemonProcess) -> None:
+    with fresh_daemon.connect() as own:
+        own.call("upsertSession", session={"id": "s"})
+        one = add(own, "Secret plan about `Zephyr`", files=["a.py"], sessionId="s")["memory"]["id"]
+        two = add(own, "Plan after the secret one", supersedes=one)["memory"]["id"]
+        hits(own, "secret plan", "global")
+        for name in (one, two):
+            assert own.call("memory.purge", id=name)["count"] == 1
+        assert own.call("memory.stats", scopes=["*"])["total"] == 0
     fresh_daemon.stop()
     with apsw.Connection(str(fresh_daemon.database)) as db:
         for table in (
@@ -696,9 +697,9 @@ def test_memories_are_searched_by_a_vector(rpc: RawConnection) -> None:
     rpc.call("memory.add", content="The staging database is refreshed at night.")
     hits = rpc.call("memory.search", embedding=[1.0] * 256)["hits"]
     assert all(0 <= hit["score"] <= 1 for hit in hits)
-    for given, problem in (
+    for params, problem in (
         ({"query": "staging", "embedding": [1.0] * 256}, "exactly one of query and embedding"),
         ({"embedding": [1.0] * 3}, "an embedding of 3 numbers"),
     ):
-        answer = rpc.request("memory.search", given)
+        answer = rpc.request("memory.search", params)
         assert problem in answer["error"]["message"]
