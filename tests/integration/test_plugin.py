@@ -491,9 +491,9 @@ def test_codex_plugin_status_says_whether_its_hooks_are_trusted(
     write(program, f"#!/bin/sh\necho '{{\"id\": 0, \"result\": {{}}}}'\necho '{reply}'\nsleep 9\n".encode())
     program.chmod(0o755)
     write(user / ".codex" / "state_5.sqlite", b"")
-    environ = {"PATH": f"{program.parent}:{os.environ['PATH']}"}
-    ctl(fresh_daemon, "plugin", "install", "codex", **environ)
-    assert said in ctl(fresh_daemon, "plugin", "status", "codex", **environ).out
+    fresh_daemon.environ["PATH"] = f"{program.parent}:{os.environ['PATH']}"
+    ctl(fresh_daemon, "plugin", "install", "codex")
+    assert said in ctl(fresh_daemon, "plugin", "status", "codex").out
 
 
 # --- Gemini CLI
