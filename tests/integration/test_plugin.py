@@ -493,7 +493,12 @@ def test_codex_plugin_status_says_whether_its_hooks_are_trusted(
     write(user / ".codex" / "state_5.sqlite", b"")
     fresh_daemon.environ["PATH"] = f"{program.parent}:{os.environ['PATH']}"
     ctl(fresh_daemon, "plugin", "install", "codex")
-    assert said in ctl(fresh_daemon, "plugin", "status", "codex").out
+    status = ctl(fresh_daemon, "plugin", "status", "codex")
+    is_trusted = "untrusted" not in states
+    assert (said in status.out, status.code) == (True, 0 if is_trusted else 4)
+    checks = ctl(fresh_daemon, "doctor", "--json").json["checks"]
+    (finding,) = (check for check in checks if check["name"] == "plugin codex")
+    assert finding["state"] == ("ok" if is_trusted else "problem")
 
 
 # --- Gemini CLI
