@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test check lint types pytest bench bench-hook bench-ctl bench-search bench-indexing bench-retrieval bench-memory bench-secure-delete faults bench-fairness bench-redaction bench-stalls docs format build release-check clean dev static-model platforms
+.PHONY: run test check lint types pytest bench bench-hook bench-ctl bench-search bench-indexing bench-retrieval bench-recall bench-memory bench-secure-delete faults bench-fairness bench-redaction bench-stalls docs format build release-check clean dev static-model platforms
 
 run: $(VENV)/running
 	@echo "Starting clankersd on the scratch database in .scratch; Ctrl-C stops it."
@@ -59,9 +59,14 @@ bench-search: $(VENV)/installed
 bench-indexing: $(VENV)/installed
 	$(BIN)/python -m tests.bench.indexing
 
-# DATA is a LoCoMo file; ONNX a folder with an ONNX sentence encoder, to be measured too.
+# DATA is a folder with evaluation sets; ONNX a folder with an ONNX sentence encoder, measured instead of the static
+# model; OTHERS the numbers of other messages in the store, such as 0,100000,400000.
 bench-retrieval: $(VENV)/installed
-	$(BIN)/python -m tests.bench.retrieval $(DATA) $(if $(ONNX),--onnx $(ONNX))
+	$(BIN)/python -m tests.bench.retrieval $(DATA) $(if $(ONNX),--onnx $(ONNX)) $(if $(OTHERS),--others $(OTHERS)) $(if $(SETS),--sets $(SETS))
+
+# DATA is a folder with the chats of BEAM.
+bench-recall: $(VENV)/installed
+	$(BIN)/python -m tests.bench.recall $(DATA) $(if $(ONNX),--onnx $(ONNX)) $(if $(OTHERS),--others $(OTHERS))
 
 bench-memory: $(VENV)/installed
 	$(BIN)/python -m tests.bench.memory

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from clankers_protocol.wire import MAX_INTEGER, Id, Limit, Method, Wire
 
@@ -27,13 +27,34 @@ class RecallHook(Method[HookOutput]):
     event: dict[str, Any]
 
 
+class RecallCandidate(Wire):
+    """A memory or passage that was considered for a prompt, and `why` it was chosen or dropped.
+
+    `coverage` is the share of the prompt's words in it, weighted by their rarity, `cosine` the similarity of the two
+    vectors. `strength` combines both; what is weaker than `needed` is dropped.
+    """
+
+    id: str
+    kind: Literal["memory", "passage"]
+    chosen: bool
+    why: str
+    strength: float
+    needed: float
+    coverage: float
+    cosine: float | None = None
+
+
 class Recall(Wire):
-    """Recalled context. If `text` is empty, `reason` says why; `ids` are the sessions, memories and chunks in it."""
+    """Recalled context. If `text` is empty, `reason` says why; `ids` are the sessions, memories and chunks in it.
+
+    `considered` lists what matched the prompt, best first, chosen or not.
+    """
 
     text: str
     ids: list[str]
     characters: int
     reason: str | None = None
+    considered: list[RecallCandidate] = field(default_factory=list)
 
 
 class RecallPreview(Method[Recall]):

@@ -19,7 +19,7 @@ from typing import Any
 from helpers.daemon import DaemonProcess, running_daemon
 from rich.console import Console
 from rich.table import Table
-from tests.bench.baselines import commit_loop
+from tests.bench.baselines import commit_loop, rows_loop
 from tests.bench.load import BATCH
 
 NO_EMBEDDER = {"CLANKERS_EMBEDDER": "none"}
@@ -31,6 +31,7 @@ TURNS = 3
 MAX_IDLE_RSS = 60e6
 MAX_START = 0.5
 MAX_COST = 1 / 3
+MAX_TIMES_BARE = 3.0
 
 console = Console(highlight=False, width=110)
 
@@ -255,10 +256,16 @@ def main() -> int:
             alone, eight, *rest = measure_daemon(daemon)
             grouped, ungrouped = measure_grouping(daemon, folder)
             loaded = rss(daemon.process.pid)
+        bare_alone = rows_loop(folder / "rows-alone.db", 1, SECONDS)
+        bare_together = rows_loop(folder / "rows-together.db", 64, SECONDS)
         baselines = [ungrouped, *measure_loops(folder), *measure_servers(folder)]
     console.print(table([alone, eight, grouped, *rest, *baselines]))
     console.print("p50, p99 of events.batch are per batch, the rest per event\n")
     console.print(ratios(grouped, [alone, *baselines]))
+    assert alone.cpu is not None
+    assert grouped.cpu is not None
+    for row, bare in ((alone, bare_alone), (grouped, bare_together)):
+        console.print(f"CPU of {row.what}: {(row.cpu or 0) * 1e6:.0f} µs; in a bare loop {bare * 1e6:.0f} µs")
     console.print(
         f"\nmemory: idle {idle / 1e6:.1f} MB, after load {loaded / 1e6:.1f} MB"
         f"\nready after: {first_start:.3f} s with a new database, {start:.3f} s with an old one\n"
@@ -267,6 +274,8 @@ def main() -> int:
     return judge(
         [
             Bar("cost of an upsert with group commit / with a commit each", cost, MAX_COST, ".2f"),
+            Bar("CPU of an upsert alone / of its rows in a bare loop", alone.cpu / bare_alone, MAX_TIMES_BARE, ".2f"),
+            Bar("the same with 64 connections", grouped.cpu / bare_together, MAX_TIMES_BARE, ".2f"),
             Bar("idle memory (MB)", idle / 1e6, MAX_IDLE_RSS / 1e6, ".1f"),
             Bar("ready after (s)", start, MAX_START, ".3f"),
         ]

@@ -15,6 +15,8 @@ import apsw
 from tests.bench.events import event
 
 from clankers_protocol.framing import Decoder, frame
+from clankersd.db.connection import Db
+from clankersd.db.migrations import migrate
 
 SCHEMA = """
     CREATE TABLE session (id TEXT PRIMARY KEY, title TEXT, project TEXT, created_at INTEGER) STRICT;
@@ -62,6 +64,49 @@ def commit_loop(path: Path, batch: int, seconds: float) -> float:
                 number += 1
     db.close()
     return elapsed / number
+
+
+ROWS = {
+    "session": """INSERT INTO sessions (id, title, project_path, created_at, updated_at)
+                  VALUES (:id, :title, :projectPath, :createdAt, :createdAt)
+                  ON CONFLICT (id) DO UPDATE SET title = excluded.title""",
+    "message": """INSERT INTO messages (id, session_id, role, text_content, created_at)
+                  VALUES (:id, :sessionId, :role, :textContent, :createdAt)
+                  ON CONFLICT (id) DO UPDATE SET text_content = excluded.text_content""",
+    "tool": """INSERT INTO tools (id, session_id, tool_name, tool_input, tool_output, success, created_at)
+               VALUES (:id, :sessionId, :toolName, :toolInput, :toolOutput, :success, :createdAt)
+               ON CONFLICT (id) DO UPDATE SET tool_output = excluded.tool_output""",
+}
+CHUNK = """
+    INSERT INTO chunks (chunk_id, chunking, source, message_id, session_id, turn, role, position, start_line, end_line,
+                        start_offset, end_offset, tokens, created_at, hash, text)
+    VALUES (:id, 1, 'sessions', :id, :sessionId, 1, :role, 0, 1, 1, 0, 1024, 200, :createdAt, :id, :textContent)
+"""
+FULL_TEXT = "INSERT INTO chunks_fts (rowid, text, header, extra) VALUES (last_insert_rowid(), :textContent, '', '')"
+
+
+def rows_loop(path: Path, batch: int, seconds: float) -> float:
+    """Seconds of CPU time per event for its rows and full text in the daemon's schema, `batch` events a commit.
+
+    No socket, no JSON, no validation, no redaction, no chunking: what is left if an upsert were nothing but SQL.
+    """
+    db = apsw.Connection(str(path))
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "cache_size=-32768", "secure_delete=1"):
+        db.execute(f"PRAGMA {pragma}")
+    migrate(Db(db), path.parent)
+    number, began, used = 0, time.perf_counter(), time.process_time()
+    while time.perf_counter() - began < seconds:
+        with db:
+            for _ in range(batch):
+                one = event("loop", number)
+                (kind,) = one
+                db.execute(ROWS[kind], one[kind])
+                if kind == "message":
+                    db.execute(CHUNK, one[kind])
+                    db.execute(FULL_TEXT, one[kind])
+                number += 1
+    db.close()
+    return (time.process_time() - used) / number
 
 
 class Served(asyncio.Protocol):

@@ -95,8 +95,8 @@ class Bench:
             began = time.perf_counter()
             for one in sets:
                 _store(connection, one)
-            _send(connection, others)
-            _wait_for_vectors(connection)
+            send_events(connection, others)
+            wait_for_vectors(connection)
             connection.call("search", query="warm up")
             while not connection.call("index.status")["inMemory"]:
                 time.sleep(0.1)
@@ -113,18 +113,20 @@ class Bench:
 
 
 def _store(connection: RawConnection, one: EvaluationSet) -> None:
-    _send(connection, one.events())
+    send_events(connection, one.events())
     for document in one.documents:
         connection.call("document.ingest", **document)
 
 
-def _send(connection: RawConnection, events: Iterable[Event]) -> None:
+def send_events(connection: RawConnection, events: Iterable[Event]) -> None:
+    """Store sessions and messages, in batches."""
     remaining = iter(events)
     while batch := list(islice(remaining, BATCH)):
         assert connection.call("events.batch", events=batch)["ok"]
 
 
-def _wait_for_vectors(connection: RawConnection) -> None:
+def wait_for_vectors(connection: RawConnection) -> None:
+    """Wait until everything that is stored has been embedded."""
     while connection.call("index.status")["live"]["pending"]:
         time.sleep(0.2)
 

@@ -177,7 +177,8 @@ print(json.dumps(sorted(taken)))
 def writing(daemon: DaemonProcess, text: str, seconds: float) -> "subprocess.Popen[str]":
     """A process that stores messages at a steady rate, and prints what each took."""
     command = [sys.executable, "-c", WRITER, str(daemon.socket_path), str(seconds), str(WRITES_PER_SECOND), text]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    environ = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}  # for the helpers
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ)
 
 
 def upserts(process: "subprocess.Popen[str]", what: str) -> Times:

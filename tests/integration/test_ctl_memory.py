@@ -290,11 +290,11 @@ def test_add_resolves_the_project_of_the_current_folder(shared_daemon: DaemonPro
 @pytest.mark.parametrize(
     ("words", "typed", "field"),
     [
-        (["-"], "   ", "content"),
-        (["-"], "x" * 100_001, "content"),
-        (["x", "--scope", "nonsense"], "", "scope"),
-        (["x", "--category", "Not A Category"], "", "category"),
-        (["x", "--valid-from", "1d", "--valid-until", "2d ago"], "", "validUntil"),
+        (["-"], "   ", "the content is empty"),
+        (["-"], "x" * 100_001, "(content)"),
+        (["x", "--scope", "nonsense"], "", "(scope)"),
+        (["x", "--category", "Not A Category"], "", "(category)"),
+        (["x", "--valid-from", "1d", "--valid-until", "2d ago"], "", "(valid until)"),
     ],
     ids=["empty", "too long", "scope", "category", "validity"],
 )
@@ -303,7 +303,7 @@ def test_add_reports_the_invalid_field(shared_daemon: DaemonProcess, words: list
     ran = memory(shared_daemon, "add", *words, typed=typed)
 
     assert ran.code == 1
-    assert f"$.{field}" in ran.err
+    assert field in ran.err
     assert memory(shared_daemon, "stats", "--json").json["total"] == before
 
 

@@ -193,7 +193,7 @@ def test_examples_in_help_texts_have_options_that_exist() -> None:
             continue  # the overview
         if words[0] == "session" and words[1] not in cli.commands["session"].commands:  # type: ignore[attr-defined]
             words.insert(1, "show")
-        while isinstance(command, click.Group):
+        while isinstance(command, click.Group) and not (command.invoke_without_command and not words):
             assert words[0] in command.commands, example
             command = command.commands[words.pop(0)]
         with click.Context(command, resilient_parsing=True) as context:

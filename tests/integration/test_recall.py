@@ -505,3 +505,46 @@ def test_memory_context_is_what_recall_tells_and_honours_its_limit(rpc: RawConne
         limited = rpc.call("memory.context", limit=2, **asked)
         assert limited["ids"] == context["ids"][:2]
         assert limited["text"].count("\n- [") == 2
+
+
+# --- The gate
+
+
+def preview(connection: RawConnection, query: str, project: str = PROJECT) -> dict[str, Any]:
+    return dict(connection.call("recall.preview", kind="prompt", query=query, project=project))
+
+
+def test_important_memory_that_shares_one_rare_word_is_told(remembering: RawConnection) -> None:
+    gotcha = remember(remembering, "Never touch the legacy /v1 login.", None, category="gotcha", importance=0.9)
+    recall = preview(remembering, "fix the login form")
+    assert gotcha in recall["ids"]
+    [considered] = [one for one in recall["considered"] if one["id"] == gotcha]
+    assert considered["chosen"]
+    assert considered["strength"] >= considered["needed"]
+
+
+def test_memory_about_something_else_is_not_told_however_important(remembering: RawConnection) -> None:
+    other = remember(remembering, "The office plants are watered on Fridays.", None, importance=1.0)
+    recall = preview(remembering, "fix the login form")
+    assert other not in recall["ids"]
+    assert all(one["why"] for one in recall["considered"])
+
+
+def test_question_is_told_with_its_answer(history: RawConnection) -> None:
+    session(history, "old-9", 9)
+    message(history, "old-9", "q", "user", "Why does the thumbnail renderer crash on huge TIFF scans?", 10)
+    message(history, "old-9", "a0", "assistant", "Let me look.", 11)
+    message(history, "old-9", "a1", "assistant", "It ran out of file descriptors; the pool is closed now.", 12)
+    message(history, "old-9", "next", "user", "Thanks.", 13)
+    text = prompt(history, "the thumbnail renderer crashes on TIFF scans again")
+    assert "[q]" in text
+    assert "→ It ran out of file descriptors" in text
+
+
+def test_prompt_about_another_project_gets_nothing_here(history: RawConnection) -> None:
+    session(history, "foreign", 1, project="/work/garden")
+    message(history, "foreign", "f1", "user", "Water the tomato seedlings in the greenhouse every morning.", 2)
+    asked = "how often are the tomato seedlings in the greenhouse watered?"
+    assert preview(history, asked)["ids"] == []
+    assert preview(history, asked, "/work/garden")["ids"] == ["f1"]
+    assert {one["chosen"] for one in preview(history, asked)["considered"]} <= {False}

@@ -67,9 +67,8 @@ def test_unknown_provider_error_lists_those_that_exist() -> None:
 
 
 def test_weight_can_be_configured() -> None:
-    assert made("ollama").weight == 0.5
-    assert made("ollama", model="all-minilm").weight == 0.35
-    assert made("ollama", weight=0.1).weight == 0.1
+    assert (made("ollama").weight, made("ollama").agreed_weight) == (0.4, 0.85)
+    assert (made("ollama", weight=0.1).weight, made("ollama", weight=0.1).agreed_weight) == (0.1, 0.1)
 
 
 def test_identity_changes_only_with_what_makes_vectors_incomparable() -> None:
@@ -116,7 +115,7 @@ def test_secret_in_the_url_is_refused_and_not_repeated(url: str) -> None:
         ("multilingual-e5-small", ModelProfile("query: ", "passage: ")),
         ("e5-base-v2", ModelProfile("query: ", "passage: ")),
         ("nomic-embed-text:latest", ModelProfile("search_query: ", "search_document: ")),
-        ("all-MiniLM-L6-v2", ModelProfile(weight=0.35)),
+        ("all-MiniLM-L6-v2", ModelProfile()),
         ("text-embedding-3-small", ModelProfile()),
         ("gte5-large", ModelProfile()),
     ],

@@ -20,6 +20,7 @@ from clankersd.search.ranking import (
     assistant_factor,
     best_per_group,
     diversify,
+    fusion_weight,
     named_speakers,
     rank,
     without_names,
@@ -292,6 +293,18 @@ def test_rank_scores_between_0_and_1(
     for candidate in ranked(words, similar, weight, set(names)).values():
         assert 0 <= candidate.score <= 1 + 1e-9
         assert math.isfinite(candidate.score)
+
+
+def test_fusion_weight_rises_with_the_agreement_of_keyword_search() -> None:
+    similar = {1: 0.9, 2: 0.8}
+    assert fusion_weight(0.4, 0.8, {1: 2.0, 2: 2.0}, similar, {1, 2}) == pytest.approx(0.8)
+    assert fusion_weight(0.4, 0.8, {1: 2.0, 3: 2.0}, similar, {1, 2}) == pytest.approx(0.6)
+    assert fusion_weight(0.4, 0.8, {3: 2.0}, similar, {1, 2}) == pytest.approx(0.4)
+
+
+def test_fusion_weight_is_high_for_texts_outside_conversations_and_without_keyword_matches() -> None:
+    assert fusion_weight(0.4, 0.8, {3: 2.0}, {1: 0.9}, set()) == pytest.approx(0.8)
+    assert fusion_weight(0.4, 0.8, {}, {1: 0.9}, {1}) == pytest.approx(0.8)
 
 
 def test_named_speakers_are_words_of_the_query_that_name_a_speaker() -> None:

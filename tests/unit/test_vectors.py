@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clankersd.index.vectors import MIN_CANDIDATES, LabelledVector, LabelSet, Mirror, ScoredChunks
+from clankersd.index.vectors import MAX_RANKED_DIRECTLY, LabelledVector, LabelSet, Mirror, ScoredChunks
 
 DIMS = 64
 
@@ -44,7 +44,7 @@ def ids(found: ScoredChunks) -> list[int]:
 
 
 def test_nearest_of_few_vectors_is_exact() -> None:
-    vectors = random_vectors(20 + MIN_CANDIDATES)
+    vectors = random_vectors(MAX_RANKED_DIRECTLY)
     mirror = filled(vectors)
     for query in random_vectors(20, seed=1):
         assert ids(mirror.nearest(query, 10, None)) == brute_force(vectors, query, 10)
@@ -55,6 +55,16 @@ def test_nearest_of_many_vectors_finds_all() -> None:
     mirror = filled(vectors)
     for query in random_vectors(20, 256, seed=1):
         assert {*ids(mirror.nearest(query, 10, None))} == {*brute_force(vectors, query, 10)}
+
+
+def test_nearest_of_many_near_duplicates_are_the_nearest() -> None:
+    chance = np.random.default_rng(3)
+    vectors = random_vectors(1, 256) + chance.normal(size=(3000, 256)).astype(np.float32) * 1e-4
+    vectors = np.concatenate((vectors, random_vectors(3000, 256, seed=5)))
+    query = vectors[7] + random_vectors(1, 256, seed=6)[0] / 2
+    exact = np.sort(vectors @ query)[::-1]
+    found = [similarity for _, similarity in filled(vectors).nearest(query, 10, None)]
+    assert found == pytest.approx(exact[:10].tolist(), abs=2e-5)
 
 
 def test_nearest_without_kernels_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -297,7 +297,7 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Show what would b
 
 @click.group()
 def plugin() -> None:
-    """Connect a harness (Claude Code, Codex CLI, Gemini CLI or OpenCode) to the daemon.
+    """Connect a harness, such as Claude Code or Codex CLI, to the daemon.
 
     You can connect any other harness with `clankers-hook generic`; see docs/plugins.md.
 

@@ -606,17 +606,16 @@ def _apply_compaction(db: Db, event: PreparedEvent, compaction: CompactionReport
 
 def _ensure_session(db: Db, event: PreparedEvent) -> bool:
     """Create a placeholder session if there is none yet; False for a session that has opted out."""
-    session = db.fetch_one(_SESSION_STATE, {"id": event.session_id})
-    assert session
-    if session["is_opted_out"]:
+    [(is_opted_out, updated_at)] = db.tuples(_SESSION_STATE, {"id": event.session_id})
+    if is_opted_out:
         return False
     row = event.row
     created_at = row["created_at"]
-    if session["updated_at"] is None:
+    if updated_at is None:
         params = {"id": event.session_id, "source": row.get("source"), "at": created_at or row["now"]}
         db.execute(_PLACEHOLDER_SESSION, params)
         _announce_session(db, event.session_id)
-    elif created_at is not None and session["updated_at"] < created_at:
+    elif created_at is not None and updated_at < created_at:
         params = {"id": event.session_id, "at": created_at}
         db.execute("UPDATE sessions SET updated_at = :at WHERE id = :id", params)
     return True

@@ -87,7 +87,8 @@ class Store:
         self._open_lock = anyio.Lock()
         self._snapshot_reads = anyio.CapacityLimiter(MAX_SNAPSHOT_READS)
         self._snapshot_stops: set[threading.Event] = set()
-        self._write_added = anyio.Event()
+        self._write_added: asyncio.Future[bool] | None = None
+        """Resolved when a write is added, or with False when none was for a while; None while there is work."""
         self._connection_lost = anyio.Event()
         self._reopened: anyio.Event | None = None
         self._is_file_gone = False
@@ -233,10 +234,7 @@ class Store:
                     await self._checkpoint()
             if self._guard.unflushed_pages > CHECKPOINT_PAGES:
                 await self._checkpoint()
-            with anyio.move_on_after(IDLE_SECONDS if self._guard.unflushed_pages else None) as idle:
-                await self._write_added.wait()
-                self._write_added = anyio.Event()
-            if idle.cancelled_caught and self._guard.unflushed_pages:
+            if not await self._wait_for_write():
                 await self._checkpoint()
 
     async def recover(self) -> None:
@@ -453,8 +451,29 @@ class Store:
 
     def _add_write(self, change: Callable[[Db], T], bulk: bool) -> "asyncio.Future[T]":
         future = self.queue.add(change, self.get_write_source(), bulk)
-        self._write_added.set()
+        self._stop_waiting(True)
         return future
+
+    async def _wait_for_write(self) -> bool:
+        """Wait until there is a write; return False if the WAL has to be checkpointed first.
+
+        Plain asyncio, since this runs once for every commit.
+        """
+        if self.queue.size:
+            return True
+        loop = asyncio.get_running_loop()
+        self._write_added = loop.create_future()
+        timer = loop.call_later(IDLE_SECONDS, self._stop_waiting, False) if self._guard.unflushed_pages else None
+        try:
+            return await self._write_added
+        finally:
+            self._write_added = None
+            if timer is not None:
+                timer.cancel()
+
+    def _stop_waiting(self, has_write: bool) -> None:
+        if self._write_added is not None and not self._write_added.done():
+            self._write_added.set_result(has_write)
 
     async def _commit_waiting(self) -> None:
         """Commit single writes that wait, or some bulk writes, or both; resolve those that ran."""

@@ -17,6 +17,9 @@ WAIT_WINDOW_SECONDS = 60.0
 LONG_WAIT_SECONDS = 2.0
 """From this wait on, `health` reports a problem."""
 
+UNDISTURBED_BULK_FACTOR = 4
+"""How much longer bulk writes may take while no single write waits: a larger commit costs less per write."""
+
 RUSH_WRITES_PER_COMMIT = 4
 RUSH_SECONDS = 0.2
 
@@ -106,17 +109,20 @@ class PendingWrites:
         """Yield the changes of the next commit one by one, and move their writes from the queue into `taken`.
 
         Single writes come first. Every second time bulk writes follow, as many as start within `bulk_seconds`, at least
-        one; and after them the single writes that arrived meanwhile, which need not wait for another commit.
+        one, and several times as many while no single write waits; and after them the single writes that arrived
+        meanwhile, which need not wait for another commit.
         """
         is_bulk_turn = self._is_bulk_turn or not self._singles  # every second commit, so that neither waits for ever
         self._is_bulk_turn = not (is_bulk_turn and self._bulk)
         yield from self._take_singles(taken)
         if is_bulk_turn:
-            is_first, deadline = True, time.monotonic() + bulk_seconds
-            while self._bulk and len(taken) < MAX_WRITES_PER_COMMIT and (is_first or time.monotonic() <= deadline):
-                is_first = False
+            started = time.monotonic()
+            while self._bulk and len(taken) < MAX_WRITES_PER_COMMIT:
                 taken.append(self._bulk.popleft())
                 yield taken[-1].change
+                seconds = time.monotonic() - started
+                if seconds > bulk_seconds * (1 if self._singles else UNDISTURBED_BULK_FACTOR):
+                    break
             yield from self._take_singles(taken)
 
     def _take_singles(self, taken: list[PendingWrite]) -> Iterator[Callable[[Db], Any]]:

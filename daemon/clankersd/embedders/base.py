@@ -70,6 +70,7 @@ class Embedder(Protocol):
 
     identity: Identity
     weight: float
+    agreed_weight: float
 
     def preflight(self) -> None:
         """Raise EmbedderUnavailable when a requirement is obviously missing; loads nothing and sends no request."""

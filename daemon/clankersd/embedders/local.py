@@ -46,6 +46,7 @@ class LocalEmbedder:
         self.preflight = preflight
         self.identity = identity
         self.weight = profile.weight
+        self.agreed_weight = profile.agreed_weight
         self._profile = profile
         self._load = load
         self._batch_size = batch_size

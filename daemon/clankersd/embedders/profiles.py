@@ -11,12 +11,17 @@ Pooling = Literal["mean", "cls", "last"]
 
 @dataclass(frozen=True)
 class ModelProfile:
-    """The prefixes, pooling and fusion weight that a model works best with."""
+    """The prefixes, pooling and fusion weights that a model works best with.
+
+    `weight` is that of its vectors where keyword search contradicts them, `agreed_weight` where it agrees, or where a
+    text does not depend on a conversation around it.
+    """
 
     query_prefix: str = ""
     document_prefix: str = ""
     pooling: Pooling = "mean"
-    weight: float = 0.5
+    weight: float = 0.4
+    agreed_weight: float = 0.85
 
 
 _SEARCH_PREFIX = "Represent this sentence for searching relevant passages: "
@@ -33,8 +38,7 @@ _PROFILES: list[tuple[str, ModelProfile]] = [
     (r"nomic-embed-text", ModelProfile("search_query: ", "search_document: ")),
     (r"embeddinggemma|embedding-gemma", ModelProfile("task: search result | query: ", "title: none | text: ")),
     (r"qwen3-embedding", ModelProfile(_INSTRUCT_PREFIX, pooling="last")),
-    (r"minilm", ModelProfile(weight=0.35)),
-    (r"l2_supercat", ModelProfile(weight=0.5)),
+    (r"l2_supercat", ModelProfile(weight=0.5, agreed_weight=0.5)),
 ]
 
 
@@ -52,5 +56,6 @@ def configured_profile(name: str, settings: EmbedderSettings) -> ModelProfile:
         "query_prefix": settings.query_prefix,
         "document_prefix": settings.document_prefix,
         "weight": settings.weight,
+        "agreed_weight": settings.weight,
     }
     return replace(find_profile(name), **{key: value for key, value in overrides.items() if value is not None})

@@ -51,6 +51,7 @@ class RemoteEmbedder:
         self._slots = anyio.CapacityLimiter(api.max_concurrent_requests)
         self._numpy_imported = False
         self.weight = self._profile.weight
+        self.agreed_weight = self._profile.agreed_weight
         key = provider_key(url=self._client.url, dims=settings.dims, document_prefix=self._profile.document_prefix)
         self.identity = Identity(api.provider, self._client.model, key, settings.dims)
 

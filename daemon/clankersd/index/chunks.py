@@ -146,10 +146,12 @@ def replace_chunks(db: Db, owner: Owner, chunked: ChunkedText, limit: int | None
     """
     params = {"owner": owner.value, "chunking": chunked.chunking.number}
     from_owner = f"FROM chunks WHERE {owner.column} = :owner AND chunking = :chunking"
-    stored = []
     # Nearly always nothing is stored yet, and this query is much cheaper.
-    if db.value(f"SELECT 1 {from_owner} LIMIT 1", params):
-        stored = db.fetch(f"SELECT id, turn, hash, header, {_PLACE_COLUMNS} {from_owner} ORDER BY position", params)
+    if limit is None and not db.value(f"SELECT 1 {from_owner} LIMIT 1", params):
+        if chunked.chunks:
+            append_chunks(db, owner, chunked, 0, len(chunked.chunks))
+        return True
+    stored = db.fetch(f"SELECT id, turn, hash, header, {_PLACE_COLUMNS} {from_owner} ORDER BY position", params)
     turn = stored[0]["turn"] if stored else _turn_of(db, owner)
     changes = _compare(stored, [_row(owner, chunked, position, turn) for position in range(len(chunked.chunks))])
     if changes.removed:

@@ -138,7 +138,8 @@ class Index:
 
     def wake(self) -> None:
         """Wake the queue: there may be something to embed."""
-        self.woken.set()
+        if self.embedder is not None or self.problem is not None:
+            self.woken.set()
 
     def can_embed(self, generation: Generation | None) -> bool:
         """Tell whether the embedder's vectors may be stored in this generation."""

@@ -1,10 +1,11 @@
 """Sessions in the index: messages are chunked with the event that stores them, titles and tool calls by the backlog."""
 
+import json
 from typing import Any
 
 from clankersd.db import Db
 from clankersd.index.backlog import TEXT_KINDS, TextKind, add_to_backlog
-from clankersd.index.chunks import ChunkedText, Owner, message_header, replace_chunks
+from clankersd.index.chunks import ChunkedText, Chunking, Owner, chunk_text, message_header, replace_chunks
 
 NOT_INDEXED_ROLES = ("system", "tool")
 
@@ -102,20 +103,27 @@ _SUBJECT = f"""concat_ws(char(10), tools.file_path, {
     )
 })"""
 _FULL_TEXT = "tool_name || coalesce(char(10) || tool_input, '') || coalesce(char(10) || tool_output, '')"
-_INDEXED_SOURCES = (
-    "EXISTS (SELECT 1 FROM index_generations WHERE state IN ('live', 'building') AND instr(sources, '{}'))"
-)
-_INDEXES_TOOLS = _INDEXED_SOURCES.format("tools")
-_INDEXES_SESSIONS = _INDEXED_SOURCES.format("sessions")
+_CHUNKINGS = """(
+    SELECT json_group_array(chunking) FROM index_generations
+    WHERE state IN ('live', 'building') AND instr(sources, '{}')
+)"""
 _SAME_SUBJECT = """
     SELECT 1 FROM chunks WHERE session_id = :session_id AND turn IS NULL AND chunking = :chunking
         AND hash = :hash AND tool_id <> :id
 """
 
 
+def _chunk_tool(row: dict[str, Any], chunking: Chunking) -> ChunkedText:
+    """Chunk all of a tool call, or only what the tool was used on, as the generation of this chunking wants it."""
+    if chunking.number in json.loads(row["tool_chunkings"]):
+        return chunk_text(row["text"], chunking)
+    is_wanted = chunking.number in json.loads(row["session_chunkings"])
+    return chunk_text(row["subject"] if is_wanted else "", chunking)
+
+
 def _is_same_subject(db: Db, row: dict[str, Any], chunked: ChunkedText) -> bool:
     """Is the file name or command searchable by an earlier call of the session?"""
-    if row["is_full_text"] or len(chunked.hashes) != 1:
+    if len(chunked.hashes) != 1 or chunked.chunking.number in json.loads(row["tool_chunkings"]):
         return False
     params = {"session_id": row["session_id"], "id": row["id"], "hash": chunked.hashes[0]}
     return bool(db.value(_SAME_SUBJECT, params | {"chunking": chunked.chunking.number}))
@@ -123,12 +131,12 @@ def _is_same_subject(db: Db, row: dict[str, Any], chunked: ChunkedText) -> bool:
 
 TEXT_KINDS["tool"] = TextKind(
     f"""
-    SELECT id, session_id, created_at, {_INDEXES_TOOLS} AS is_full_text,
-           CASE WHEN {_INDEXES_TOOLS} THEN {_FULL_TEXT}
-                WHEN {_INDEXES_SESSIONS} THEN substr({_SUBJECT}, 1, {MAX_SUBJECT_CHARACTERS}) END AS text
+    SELECT id, session_id, created_at, {_FULL_TEXT} AS text, substr({_SUBJECT}, 1, {MAX_SUBJECT_CHARACTERS}) AS subject,
+           {_CHUNKINGS.format("tools")} AS tool_chunkings, {_CHUNKINGS.format("sessions")} AS session_chunkings
     FROM tools WHERE id = :id
     """,
     _tool_owner,
+    chunk=_chunk_tool,
     is_redundant=_is_same_subject,
 )
 # A title that is only the beginning of the first prompt is found by that prompt.

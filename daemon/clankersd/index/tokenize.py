@@ -38,7 +38,7 @@ def count_words(text: str) -> int:
 def other_forms(text: str) -> str:
     """Return additional words to index a text by: parts of camelCase names, and unigrams and bigrams of CJK text."""
     forms: dict[str, None] = {}
-    if _HUMP.search(text) or not text.isascii():
+    if not text.isascii() or _HUMP.search(text):
         for word in WORD.findall(text):
             if _HUMP.search(word) or not word.isascii():
                 forms.update(dict.fromkeys(_index_forms(word)))

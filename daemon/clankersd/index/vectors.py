@@ -3,6 +3,7 @@
 import importlib
 import itertools
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -12,10 +13,13 @@ from clankersd.db import Db
 from clankersd.embedders.base import Vector
 from clankersd.index.generations import Generation
 
-OVERSAMPLING = 2
-MIN_CANDIDATES = 32
-"""Of the nearest by high bytes, twice as many as wanted and this many more are compared by all bytes. Even half as many
-left out none of the hundred nearest of a million."""
+ROUNDING_ERROR = 0.29
+"""Standard deviation of what rounding to a whole number leaves out."""
+
+MAX_ERRORS = 4
+MAX_CANDIDATES = 4096
+"""Candidates whose score is within this many standard errors of the last wanted one are compared by all bytes, so that
+none of the nearest is missed, up to this many more than wanted: near-duplicates may be thousands."""
 
 MAX_RANKED_DIRECTLY = 1_000
 """Up to this many eligible vectors are compared by all bytes at once."""
@@ -173,6 +177,7 @@ class Mirror:
         """Position up to which the log of moved chunks has been read."""
         self._dims = dims
         self._size = 0
+        self._scale_sum = 0.0
         self._blocks: list[_Block] = []
         self._pages: dict[int, Any] = {}
         """Row + 1 of each chunk id, 0 for none, in arrays of IDS_PER_PAGE: a dictionary takes 100 bytes a chunk."""
@@ -206,6 +211,7 @@ class Mirror:
                 if page not in self._pages:
                     self._pages[page] = np.zeros(IDS_PER_PAGE, np.int32)
                 self._pages[page][vector[0] % IDS_PER_PAGE] = row
+            self._scale_sum += float(block.scales[rows].sum())
             self._size += len(part)
 
     def discard(self, ids: Iterable[int]) -> None:
@@ -249,28 +255,26 @@ class Mirror:
         """
         import numpy as np
 
-        wanted = OVERSAMPLING * k + MIN_CANDIDATES
         parts = list(self._eligible(eligible, labels))
         if sum(len(rows) for _, _, rows in parts) <= MAX_RANKED_DIRECTLY:
             return self._rank(query, np.concatenate([start + rows for start, _, rows in parts] or [[]]), k)
-        high, _ = _fixed_point(query[None])[1]
+        scale, (high, _) = _fixed_point(query[None])
+        # Scores are cosines divided by the weight of two high bytes; the error of a score is that of both roundings.
+        error = ROUNDING_ERROR * 256 * math.hypot(scale[0], self._scale_sum / self._size) / (65536 * scale[0])
         best_rows, best_scores, worst = np.zeros(0, np.int64), np.zeros(0, np.float32), -np.inf
         for start, block, rows in parts:
             # Without a copy, if these are all rows of the block.
             own: Any = slice(0, len(rows)) if rows[-1] == len(rows) - 1 else rows
             scores = _dot(high, block.high[own])[0] * block.scales[own]
-            if len(best_rows) >= wanted:
-                better = np.flatnonzero(scores > worst)
-            elif len(scores) > wanted:
-                better = np.argpartition(scores, -wanted)[-wanted:]
-            else:
-                better = np.arange(len(scores))
+            better = np.flatnonzero(scores > worst)
             best_rows = np.append(best_rows, start + rows[better])
             best_scores = np.append(best_scores, scores[better])
-            if len(best_rows) > wanted:
-                best = np.argpartition(best_scores, -wanted)[-wanted:]
-                best_rows, best_scores = best_rows[best], best_scores[best]
-            worst = best_scores.min()
+            if len(best_scores) > k:
+                worst = np.partition(best_scores, -k)[-k] - MAX_ERRORS * error
+                kept = np.flatnonzero(best_scores > worst)
+                if len(kept) > MAX_CANDIDATES + k:
+                    kept = np.argpartition(best_scores, -MAX_CANDIDATES - k)[-MAX_CANDIDATES - k :]
+                best_rows, best_scores = best_rows[kept], best_scores[kept]
         return self._rank(query, np.sort(best_rows), k)
 
     def similarities(self, query: Vector, ids: Iterable[int]) -> dict[int, float]:

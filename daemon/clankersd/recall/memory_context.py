@@ -47,7 +47,10 @@ async def _select(daemon: "Daemon", request: MemoryContext) -> tuple[list[Item],
     if why_trivial(query):
         return [], None
     weights = ScoreWeights.of(daemon.config)
-    return await matching_items(daemon.search_engine, weights, query, scopes, None, "", max_memories=limit)
+    found = await matching_items(
+        daemon.search_engine, daemon.store, weights, query, scopes, None, "", max_memories=limit
+    )
+    return found.items, found.degraded
 
 
 def _limit(request: MemoryContext) -> int:

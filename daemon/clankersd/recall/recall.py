@@ -11,6 +11,7 @@ from clankers_protocol.recall import (
     HookOutput,
     Injection,
     Recall,
+    RecallCandidate,
     RecallHook,
     RecallKind,
     RecallPreview,
@@ -27,6 +28,7 @@ from clankersd.memories.update import record_recall
 from clankersd.recall.block import Block, Item
 from clankersd.recall.skip import why_trivial
 from clankersd.recall.sources import (
+    PromptMatches,
     matching_items,
     prompt_query,
     recall_scopes,
@@ -178,12 +180,14 @@ async def _recall(config: Config, store: Store, engine: SearchEngine, at: Occasi
         return _nothing("the session belongs to a subagent, which its agent instructs")
     block = Block(max_block_characters(config))
     reason = ""
+    considered: list[RecallCandidate] = []
     with anyio.move_on_after(config.recall_seconds * SEARCH_SHARE) as scope:
         for kind in target.kinds:
             if kind == "start":
                 items, reason = await _start_items(config, store, target)
             else:
-                items, reason = await _prompt_items(config, engine, target, at.prompt)
+                matches, reason = await _match_prompt(config, store, engine, target, at.prompt)
+                items, considered = matches.items, matches.considered
             new_items = [item for item in items if item.id not in target.recalled_ids]
             for item in new_items:
                 block.add(item)
@@ -191,7 +195,9 @@ async def _recall(config: Config, store: Store, engine: SearchEngine, at: Occasi
                 reason = "everything relevant was already recalled in this session"
     if scope.cancelled_caught:
         reason = "the search took too long: see the setting `recall_seconds`"
-    return Recall(block.text, block.ids, len(block.text)) if block.ids else _nothing(reason)
+    if not block.ids:
+        return Recall("", [], 0, reason, considered)
+    return Recall(block.text, block.ids, len(block.text), None, considered)
 
 
 def max_block_characters(config: Config) -> int:
@@ -217,15 +223,15 @@ async def _start_items(config: Config, store: Store, target: Target) -> tuple[li
     return await store.read(fetch), "nothing is known about this project yet"
 
 
-async def _prompt_items(
-    config: Config, engine: SearchEngine, target: Target, prompt: str
-) -> tuple[list[Item], str]:  # fmt: skip
+async def _match_prompt(
+    config: Config, store: Store, engine: SearchEngine, target: Target, prompt: str
+) -> tuple[PromptMatches, str]:
     """Return memories and passages that match the prompt; and the reason if there are none."""
     if config.recall == "minimal":
-        return [], "nothing is recalled with prompts: see the setting `recall`"
+        return PromptMatches(), "nothing is recalled with prompts: see the setting `recall`"
     query = prompt_query(prompt)
     if trivial := why_trivial(query):
-        return [], f"nothing to search for in the prompt: {trivial}"
+        return PromptMatches(), f"nothing to search for in the prompt: {trivial}"
     weights = ScoreWeights.of(config)
-    items, _ = await matching_items(engine, weights, query, target.scopes, target.project, target.session)
-    return items, "nothing relevant to the prompt was found"
+    found = await matching_items(engine, store, weights, query, target.scopes, target.project, target.session)
+    return found, "nothing relevant to the prompt was found"

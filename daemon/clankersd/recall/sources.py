@@ -1,16 +1,15 @@
 """Sources of recall: memories, recent sessions, and passages of earlier sessions that match a prompt."""
 
 import json
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from clankers_protocol.errors import RpcError
+from clankers_protocol.recall import RecallCandidate
 from clankers_protocol.search import Filter
 from clankersd import clock
 from clankersd.capture.continuation import strip_continuation_orders
-from clankersd.db import Db
-from clankersd.index.tokenize import query_words
+from clankersd.db import Db, Store
 from clankersd.memories.filters import memory_visibility
 from clankersd.memories.scopes import IN_SCOPE, AllowedScopes
 from clankersd.memories.scoring import MEMORY_COLUMNS, MEMORY_JOIN, MemoryChunkRow, ScoreWeights, weigh_memory
@@ -18,17 +17,17 @@ from clankersd.memories.similarity import is_near_duplicate
 from clankersd.memories.store import CONFIDENT, CURRENT, SALIENCE
 from clankersd.projects import find_project_id
 from clankersd.recall.block import Item, format_day, shorten
+from clankersd.recall.gate import Verdict, judge_memories, judge_passages
 from clankersd.recall.skip import why_trivial
 from clankersd.search.engine import POOL_SIZE, Page, SearchEngine, SearchPlan
 from clankersd.search.filters import NO_MEMORIES, Criteria
-from clankersd.search.ranking import Candidate
 from clankersd.search.rows import RowQuery
-from clankersd.search.snippets import count_matching_stems, excerpt
+from clankersd.search.snippets import excerpt
 
 MAX_SESSIONS = 5
 MAX_STRONGEST_MEMORIES = 10
 MAX_MATCHING_MEMORIES = 5
-MAX_PASSAGES = 5
+MAX_PASSAGES = 8
 MAX_EXAMINED = 20
 """Sessions, matching memories and passages that are examined, each, for those that are worth recalling."""
 
@@ -42,11 +41,10 @@ MAX_PROMPTS = 5
 MAX_TEXT_CHARACTERS = 300
 MAX_TITLE_CHARACTERS = 80
 SHORT_ID_CHARACTERS = 16
-MIN_SCORE_SHARE = 0.3
-"""Share of the best passage's score that a passage must reach."""
-
-MIN_SHARED_WORDS = 3
-"""Words that a text must share with a long prompt; with a short one, half of the prompt's words."""
+MAX_PASSAGE_CHARACTERS = 180
+MAX_ANSWERED_CHARACTERS = 140
+MAX_ANSWERED = 3
+"""The best passages are told with the answers to them; more would leave no room for others."""
 
 MEMORIES, SESSIONS, PASSAGES = "Memories", "Recent sessions in this project", "Related to this prompt"
 
@@ -70,6 +68,20 @@ _RECENT_SESSIONS = f"""
         EXISTS (SELECT 1 FROM tools WHERE session_id = sessions.id) AS has_tools
     FROM sessions WHERE project_id = :project AND id <> :session AND metadata ->> '$.parentId' IS NULL
     ORDER BY created_at DESC LIMIT :limit
+"""
+# The last text of the assistant between a message of the user and the next one.
+_ANSWERS = """
+    SELECT asked.id, (
+        SELECT substr(answer.text_content, 1, 2000) FROM messages AS answer
+        WHERE answer.session_id = asked.session_id AND answer.role = 'assistant' AND answer.text_content <> ''
+          AND (answer.created_at, answer.id) > (asked.created_at, asked.id)
+          AND NOT EXISTS (
+              SELECT 1 FROM messages AS next WHERE next.session_id = asked.session_id AND next.role = 'user'
+                AND (next.created_at, next.id) > (asked.created_at, asked.id)
+                AND (next.created_at, next.id) < (answer.created_at, answer.id))
+        ORDER BY answer.created_at DESC, answer.id DESC LIMIT 1
+    )
+    FROM json_each(:ids) CROSS JOIN messages AS asked ON asked.id = json_each.value WHERE asked.role = 'user'
 """
 _MATCH_COLUMNS = f"""
     {MEMORY_COLUMNS}, substr(memories.content, 1, 2000) AS memory_content,
@@ -203,18 +215,28 @@ def _memory_item(memory_id: str, content: str, summary: str | None, category: st
     return Item(MEMORIES, memory_id, category, summary or content, MAX_TEXT_CHARACTERS)
 
 
+@dataclass(frozen=True)
+class PromptMatches:
+    """What matches a prompt: the items to tell, everything that was considered, and what could not be searched."""
+
+    items: list[Item] = field(default_factory=list)
+    considered: list[RecallCandidate] = field(default_factory=list)
+    degraded: str | None = None
+
+
 async def matching_items(
     engine: SearchEngine,
+    store: Store,
     weights: ScoreWeights,
     query: str,
     scopes: list[str],
     project: str | None,
     session: str,
     max_memories: int = MAX_MATCHING_MEMORIES,
-) -> tuple[list[Item], str | None]:
+) -> PromptMatches:
     """Search once for memories and for passages that match a prompt: memories first, each kind best first.
 
-    Passages come from the project's other sessions and from its memory files. Also return what could not be searched.
+    Passages come from the project's other sessions and from its memory files.
     """
     now = clock.now()
     visibility = memory_visibility(AllowedScopes(tuple(scopes)), f"{CURRENT} AND {CONFIDENT}", {"now": now})
@@ -229,48 +251,85 @@ async def matching_items(
         filter=chunk_filter,
         rows=RowQuery(MatchRow, _MATCH_COLUMNS, _MATCH_JOINS, {"now": now}),
         page=Page(4 * POOL_SIZE),
-        pool_size=2 * POOL_SIZE,  # so that neither kind crowds out the other
+        compare_elsewhere=project is not None,
         adjust_score=partial(weigh_memory, weights=weights, now=now),
         group_of=lambda row: row.memory_id,
     )
     try:
         outcome = await engine.run(plan)
     except RpcError as error:  # a failing search must not fail a prompt
-        return [], error.message
-    # Scores only compare hits of one search, so the number of shared words decides what is relevant at all.
-    min_shared = min(MIN_SHARED_WORDS, math.ceil(len(query_words(query)) / 2))
+        return PromptMatches(degraded=error.message)
     memory_matches = [one for one in outcome.candidates if one.row.memory_id is not None]
     passage_matches = [one for one in outcome.candidates if one.row.memory_id is None]
-    examined = memory_matches[: max(MAX_EXAMINED, max_memories)]
-    memories = _without_near_duplicates(_memory_items(examined, outcome.stems, min_shared))[:max_memories]
-    texts = _passage_items(passage_matches[:MAX_EXAMINED], outcome.stems, min_shared)
-    return memories + texts, outcome.degraded
+    memories = judge_memories(outcome, memory_matches[: max(MAX_EXAMINED, max_memories)])  # type: ignore[arg-type]
+    texts = judge_passages(outcome, passage_matches[:MAX_EXAMINED])  # type: ignore[arg-type]
+    texts = _limit_passages(texts)
+    chosen_texts = [verdict for verdict in texts if verdict.chosen]
+    questions = [str(one.candidate.row.message_id) for one in chosen_texts[:MAX_ANSWERED]]
+    answers = await store.read(lambda db: _answers(db, questions)) if questions else {}
+    memory_items = _without_near_duplicates([_matching_memory(one) for one in memories if one.chosen])[:max_memories]
+    return PromptMatches(
+        memory_items + [_passage_item(one, outcome.stems, answers) for one in chosen_texts],
+        [_considered(one) for one in memories + texts],
+        outcome.degraded,
+    )
 
 
-def _memory_items(matches: list[Candidate[MatchRow]], stems: frozenset[str], min_shared: int) -> list[Item]:
-    items: list[Item] = []
-    for candidate in matches:
-        row = candidate.row
-        if count_matching_stems(excerpt(row.text, stems).plain, stems) >= min_shared:
-            content, category = row.memory_content or "", row.memory_category or ""
-            items.append(_memory_item(str(row.memory_id), content, row.memory_summary, category, row.pinned))
-    return items
+def _matching_memory(verdict: Verdict) -> Item:
+    row = verdict.candidate.row
+    assert isinstance(row, MatchRow)
+    content, category = row.memory_content or "", row.memory_category or ""
+    return _memory_item(str(row.memory_id), content, row.memory_summary, category, row.pinned)
 
 
-def _passage_items(matches: list[Candidate[MatchRow]], stems: frozenset[str], min_shared: int) -> list[Item]:
-    items: list[Item] = []
+def _limit_passages(verdicts: list[Verdict]) -> list[Verdict]:
+    """Drop passages whose text repeats in other sessions, and those above the limit."""
+    limited: list[Verdict] = []
     seen: set[str] = set()
-    for candidate in matches:
-        row = candidate.row
-        if candidate.score < MIN_SCORE_SHARE * matches[0].score or row.text in seen:
-            continue  # weak, or repeated in many sessions
-        shown = excerpt(row.text, stems).plain
-        if count_matching_stems(shown, stems) >= min_shared:
-            seen.add(row.text)
-            origin = row.path
-            if origin is None:
-                origin = f"{row.role or 'message'} in {(row.session_title or 'a session')[:MAX_TITLE_CHARACTERS]}"
-            item_id = row.message_id or row.chunk_id[:SHORT_ID_CHARACTERS]
-            label = f"{format_day(row.created_at)} {origin}"
-            items.append(Item(PASSAGES, item_id, label, shown, MAX_TEXT_CHARACTERS))
-    return items[:MAX_PASSAGES]
+    for verdict in verdicts:
+        text = verdict.candidate.row.text
+        if verdict.chosen and text in seen:
+            verdict = replace(verdict, chosen=False, why="the same text as another one")
+        elif verdict.chosen and len(seen) == MAX_PASSAGES:
+            verdict = replace(verdict, chosen=False, why=f"there are {MAX_PASSAGES} better ones")
+        if verdict.chosen:
+            seen.add(text)
+        limited.append(verdict)
+    return limited
+
+
+def _considered(verdict: Verdict) -> RecallCandidate:
+    row, cosine = verdict.candidate.row, verdict.closeness.cosine
+    return RecallCandidate(
+        id=row.memory_id or _passage_id(row),
+        kind="memory" if row.memory_id else "passage",
+        chosen=verdict.chosen,
+        why=verdict.why,
+        strength=round(verdict.strength, 3),
+        needed=round(verdict.needed, 3),
+        coverage=round(verdict.closeness.coverage, 3),
+        cosine=None if cosine is None else round(cosine, 3),
+    )
+
+
+def _passage_id(row: MemoryChunkRow) -> str:
+    return row.message_id or row.chunk_id[:SHORT_ID_CHARACTERS]
+
+
+def _answers(db: Db, messages: list[str]) -> dict[str, str]:
+    """Return the last answer to each of the user's messages, before the user wrote again."""
+    rows = db.tuples(_ANSWERS, {"ids": json.dumps(messages)})
+    return {message: answer for message, answer in rows if answer}
+
+
+def _passage_item(verdict: Verdict, stems: frozenset[str], answers: dict[str, str]) -> Item:
+    row = verdict.candidate.row
+    assert isinstance(row, MatchRow)
+    origin = row.path
+    if origin is None:
+        origin = f"{row.role or 'message'} in {(row.session_title or 'a session')[:MAX_TITLE_CHARACTERS]}"
+    shown, limit = excerpt(row.text, stems).plain, MAX_PASSAGE_CHARACTERS
+    if answer := answers.get(row.message_id or ""):  # a question is of use with what resolved it
+        answer = shorten(" ".join(answer.split()), MAX_ANSWERED_CHARACTERS)
+        shown, limit = f"{shorten(shown, MAX_PASSAGE_CHARACTERS)} → {answer}", 2 * MAX_PASSAGE_CHARACTERS
+    return Item(PASSAGES, _passage_id(row), f"{format_day(row.created_at)} {origin}", shown, limit)

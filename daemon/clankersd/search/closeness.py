@@ -25,6 +25,19 @@ MIN_SUM = 0.6
 """Sum of coverage and cosine from which a text is close. Measured with the built-in model: nine of ten questions about
 long conversations reach it, and one in twenty questions about something else does."""
 
+COSINE_WEIGHT = 1.6
+"""Weight of the calibrated cosine in the strength of a match, beside 1 for its coverage."""
+
+MARGIN_WEIGHT = 2.4
+"""Weight of how much closer the best text of another project is than the best one here."""
+
+MIN_STRENGTH = 0.45
+"""Strength from which a text is worth putting into a prompt. Of questions asked in the wrong one of several projects
+with long conversations, one in twenty finds a text that is as strong."""
+
+DEFAULT_BASELINE = 0.15
+"""Mean cosine of two texts where it is not measured."""
+
 
 @dataclass(frozen=True)
 class Closeness:
@@ -36,6 +49,33 @@ class Closeness:
     @property
     def is_close(self) -> bool:
         return self.coverage >= MIN_COVERAGE or self.coverage + max(self.cosine or 0.0, 0.0) >= MIN_SUM
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What cosines mean for one query: `baseline` is that of two texts of the scope taken by chance, `elsewhere` the
+    best one in other projects."""
+
+    baseline: float = DEFAULT_BASELINE
+    elsewhere: float | None = None
+
+    def strength(self, closeness: Closeness) -> float:
+        """Return how strongly a text matches: its coverage, and its cosine above the baseline.
+
+        Without a vector, coverage counts for both.
+        """
+        if closeness.cosine is None:
+            return 1.3 * closeness.coverage
+        return closeness.coverage + COSINE_WEIGHT * max(0.0, self._calibrated(closeness.cosine))
+
+    def penalty(self, best_cosine: float | None) -> float:
+        """Return what is subtracted because another project has a text that is closer than the best one here."""
+        if self.elsewhere is None or best_cosine is None or best_cosine >= self.elsewhere:
+            return 0.0
+        return MARGIN_WEIGHT * (self._calibrated(self.elsewhere) - self._calibrated(best_cosine))
+
+    def _calibrated(self, cosine: float) -> float:
+        return (cosine - self.baseline) / (1 - self.baseline)
 
 
 def word_weight(frequency: int, chunk_count: int) -> float:

@@ -24,7 +24,7 @@ from clankersd.embedders.memory_headroom import numpy_if_available
 from clankersd.index.files.sync import FileSync
 from clankersd.index.index import Index
 from clankersd.index.queue import EmbeddingQueue
-from clankersd.search.closeness import MAX_EXAMINED, is_weak, measure
+from clankersd.search.closeness import MAX_EXAMINED, Calibration, is_weak, measure
 from clankersd.search.filters import ChunkFilter, Criteria, Visibility, build_filter
 from clankersd.search.keyword import TIMEOUT_NOTE, KeywordMatches, TermFrequencies, search_keywords
 from clankersd.search.ranking import (
@@ -32,6 +32,7 @@ from clankersd.search.ranking import (
     apply_recency,
     best_per_group,
     diversify,
+    fusion_weight,
     named_speakers,
     rank,
     without_names,
@@ -122,6 +123,7 @@ class SearchPlan(Generic[R]):
     min_score: float = 0.0
     half_life_days: float | None = None
     diversity: float = 0.0
+    compare_elsewhere: bool = False
     adjust_score: Callable[[Candidate[R]], None] | None = None
     expand: Callable[[list[Candidate[R]]], Awaitable[dict[int, ScoredPath]]] | None = None
     group_of: Callable[[R], str | None] | None = None
@@ -131,7 +133,8 @@ class SearchPlan(Generic[R]):
 class SearchOutcome(Generic[R]):
     """One page of candidates, best first, and how they were found.
 
-    `degraded` states what is missing and why; `weak` that nothing close to the query was found.
+    `degraded` states what is missing and why; `weak` that nothing close to the query was found. `weights` are those of
+    the query's stems. With `compare_elsewhere`, `calibration` tells what cosines mean.
     """
 
     candidates: list[Candidate[R]]
@@ -142,6 +145,8 @@ class SearchOutcome(Generic[R]):
     took_ms: float
     cursor: str | None
     weak: bool = False
+    weights: dict[str, float] = field(default_factory=dict)
+    calibration: Calibration = field(default_factory=Calibration)
 
     def snippet(self, candidate: Candidate[R]) -> str:
         """Return the part of a candidate's text that matches the query best."""
@@ -195,6 +200,7 @@ class SearchEngine:
         mode: Mode = "vector"
         stems: set[str] = set()
         weights: dict[str, float] = {}
+        calibration = Calibration()
         if plan.use_cosine or plan.query is None:
             candidates, problem = await self._search_by_cosine(plan)
             notes = [problem]
@@ -206,6 +212,8 @@ class SearchEngine:
             await self._search_both(run)
             candidates = await self._rank(run)
             stems, weights = run.keywords.stems, run.keywords.weights
+            if plan.compare_elsewhere:
+                calibration = await self.vectors.calibrate(run.vectors, plan.filter, candidates)
             notes = [run.keywords.note, run.vectors.query.problem]
             mode = "keyword" if plan.mode == "hybrid" and run.vectors.query.problem else plan.mode
         if not any(notes):
@@ -221,6 +229,8 @@ class SearchEngine:
             pending=await self._queue.count_pending(self._index.live),
             took_ms=round((time.perf_counter() - started) * 1000, 2),
             cursor=encode_cursor(end, plan.page.fingerprint) if len(candidates) > end else None,
+            weights=weights,
+            calibration=calibration,
             weak=is_weak(measure(one.row.text, weights, one.cosine) for one in candidates[:MAX_EXAMINED]),
         )
 
@@ -299,11 +309,14 @@ class SearchEngine:
         if plan.mode == "vector":
             vector_weight = 1.0
         else:
-            vector_weight = self._index.embedder.weight if self._index.embedder and run.vectors.nearest else 0.0
+            vector_weight = 0.0
+            if self._index.embedder and run.vectors.nearest:
+                low, high = self._index.embedder.weight, self._index.embedder.agreed_weight
+                in_conversation = run.vectors.in_conversation
+                vector_weight = fusion_weight(low, high, keyword_scores, similarities, in_conversation)
         candidates = rank(rows, keyword_scores, similarities, vector_weight, run.speakers)
-        nearest = dict(run.vectors.nearest)
         for candidate in candidates:
-            candidate.cosine = nearest.get(candidate.row.id)
+            candidate.cosine = run.vectors.cosines.get(candidate.row.id)
         if plan.half_life_days:
             apply_recency(candidates, clock.now(), plan.half_life_days)
         if plan.adjust_score:

@@ -57,7 +57,7 @@ _OCCURRENCES = f"""
     SELECT json_group_array(
         doc * {OCCURRENCES_PER_CHUNK} + iif(col = 'header', {HEADER}, 0)
         + iif(col = 'text', min(offset, {OFFSETS - 1}), {OFFSETS - 1})
-    ) FROM chunks_instances WHERE term = :stem
+    ) FROM chunks_instances WHERE term = :stem AND doc BETWEEN :first AND :last
 """
 _NEWEST = f"""
     SELECT json_group_array(id * {OCCURRENCES_PER_CHUNK} + {OFFSETS - 1}) FROM (
@@ -241,7 +241,8 @@ class _Lookup:
         for word in [word for word in self._words if word not in self._names] or self._words:
             for stem in _stems(tokenize, word):
                 frequency = self._frequencies.get(db, stem, chunk_count)
-                self.matches.weights[stem] = word_weight(frequency, chunk_count)
+                generic = GENERIC_WEIGHT if word in GENERIC_WORDS else 1.0
+                self.matches.weights[stem] = generic * word_weight(frequency, chunk_count)
                 if any(stem in term.stems for term in terms.values()):
                     continue
                 stems = [stem] if frequency else []
@@ -261,11 +262,11 @@ class _Lookup:
     def _look_up(self, db: Db, position: int, term: Term) -> None:
         scope = self._scope
         assert scope is not None
+        between = {"first": scope.first, "last": scope.last}
         if term.frequency <= MAX_FREQUENCY:
-            arrays = [db.value(_OCCURRENCES, {"stem": stem}) for stem in term.stems]
+            arrays = [db.value(_OCCURRENCES, between | {"stem": stem}) for stem in term.stems]
         else:
-            params = {"phrase": quote_phrase(term.word), "first": scope.first, "last": scope.last}
-            arrays = [db.value(_NEWEST, params)]
+            arrays = [db.value(_NEWEST, between | {"phrase": quote_phrase(term.word)})]
         occurrences, frequency = scope.select([one for array in arrays for one in _decode(array)])
         if term.frequency > MAX_FREQUENCY and (scope.ids is None or frequency >= MAX_FREQUENCY):
             self._add_note(f"of {term.frequency:,} matches of {term.word!r} the newest {MAX_FREQUENCY:,} were ranked")

@@ -50,6 +50,26 @@ class Candidate(Generic[R]):
         return -self.score, -self.row.created_at, self.row.id
 
 
+AGREEMENT_DEPTH = 5
+"""The most similar texts, whose keyword scores tell how much keyword search agrees with the vectors."""
+
+
+def fusion_weight(
+    low: float, high: float, keyword_scores: dict[int, float], similarities: dict[int, float], in_conversation: set[int]
+) -> float:
+    """Return the weight of the vectors in a query: `high` if keyword search agrees with them, else towards `low`.
+
+    The most similar texts decide. One outside a conversation says all that there is in its own words, so that its
+    vector is trusted as if keyword search agreed.
+    """
+    nearest = sorted(similarities, key=lambda chunk: (-similarities[chunk], chunk))[:AGREEMENT_DEPTH]
+    best = max(keyword_scores.values(), default=0.0)
+    if not nearest or not best:
+        return high
+    agreement = [keyword_scores.get(chunk, 0.0) / best if chunk in in_conversation else 1.0 for chunk in nearest]
+    return low + (high - low) * sum(agreement) / len(nearest)
+
+
 def rank(
     rows: Mapping[int, R],
     keyword_scores: dict[int, float],

@@ -31,6 +31,7 @@ class ChunkRow:
     document_chunk_id: str | None
     start_line: int | None
     end_line: int | None
+    project: int | None
 
 
 R = TypeVar("R", bound=ChunkRow)

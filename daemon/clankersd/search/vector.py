@@ -1,7 +1,7 @@
 """Vector search: the vector of a query, and the chunks with the nearest vectors."""
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -18,7 +18,9 @@ from clankersd.index.index import Index
 from clankersd.index.queue import EmbeddingQueue
 from clankersd.index.vectors import LabelSet, Mirror, read_moved_chunks
 from clankersd.projects import PROJECT_NUMBERS
-from clankersd.search.filters import ChunkFilter
+from clankersd.search.closeness import DEFAULT_BASELINE, Calibration
+from clankersd.search.filters import NO_MEMORIES, ChunkFilter, Criteria, build_filter
+from clankersd.search.ranking import Candidate
 from clankersd.search.rows import ChunkRow
 from clankersd.search.turn_scoring import SIMILARITY_REACH, TurnChunks, smooth_similarities
 
@@ -36,6 +38,9 @@ MAX_LISTED_CHUNKS = 1_000
 
 OVERSAMPLING = (2, 32)
 """Oversampling factors tried before falling back to a comparison of every matching chunk."""
+
+NEAREST_ELSEWHERE = 32
+"""Nearest chunks of all projects among which the best one of another project is looked for."""
 
 CENTRE_SAMPLE = 256
 MIN_CENTRE_SAMPLE = 50
@@ -59,6 +64,7 @@ _CHUNKS_OF_TURNS = """
 _MATCHING = """
     SELECT chunks.id FROM json_each(:near) CROSS JOIN chunks ON chunks.id = json_each.value WHERE {condition}
 """
+_PROJECTS = "SELECT chunks.id, chunks.project FROM json_each(:near) CROSS JOIN chunks ON chunks.id = json_each.value"
 _EXISTING = "SELECT id FROM chunks WHERE id IN (SELECT value FROM json_each(:ids))"
 _LISTED = "SELECT value FROM json_each(:listed)"
 
@@ -73,11 +79,16 @@ class QueryVector:
 
 @dataclass
 class VectorMatches:
-    """Chunks near a query, and those that turned out not to be visible."""
+    """Chunks near a query, those that turned out not to be visible, and the cosine of every chunk that was compared.
+
+    `in_conversation` are the found chunks that have a neighbour in their session.
+    """
 
     nearest: ScoredChunks = field(default_factory=list)
     query: QueryVector = field(default_factory=QueryVector)
     hidden: set[int] = field(default_factory=set)
+    cosines: dict[int, float] = field(default_factory=dict)
+    in_conversation: set[int] = field(default_factory=set)
 
 
 class VectorSearch:
@@ -165,7 +176,8 @@ class VectorSearch:
         mirror, live = self._index.mirror, self._index.live
         vector = matches.query.vector
         if vector is None or mirror is None or not mirror.complete or live is None:
-            return dict(matches.nearest)
+            matches.cosines = dict(matches.nearest)
+            return matches.cosines
         turns = {
             chunk: (row.session_id, row.turn)
             for chunk, row in rows.items()
@@ -176,19 +188,44 @@ class VectorSearch:
         params = {"turns": json.dumps(around), "chunking": live.chunking.number}
         near = await self._store.read(lambda db: db.tuples(_CHUNKS_OF_TURNS, params))
         neighbours: TurnChunks = {(session, turn): (chunk, tokens) for session, turn, chunk, tokens in near}
+        matches.in_conversation = {
+            chunk
+            for chunk, (session, turn) in turns.items()
+            if any((session, turn + step) in neighbours for step in steps)
+        }
         compared = [*rows, *(chunk for chunk, _ in neighbours.values())]
-        raw = mirror.similarities(vector, compared)
+        raw = matches.cosines = mirror.similarities(vector, compared)
         centre = await self._centre(chunk_filter)
         if centre is not None:
             raw = from_centre(vector, centre, raw, mirror.similarities(centre, compared))
         own = {chunk: raw[chunk] for chunk in rows if chunk in raw}
         return smooth_similarities(own, turns, neighbours, raw)
 
+    async def calibrate(
+        self, matches: VectorMatches, chunk_filter: ChunkFilter, found: Sequence[Candidate[Any]]
+    ) -> Calibration:
+        """Measure what cosines to this query mean: the mean one in the scope, and the best one in other projects."""
+        live, vector = self._index.live, matches.query.vector
+        if vector is None or live is None or live.identity.dims is None:
+            return Calibration()
+        centre = await self._centre(chunk_filter)
+        baseline = DEFAULT_BASELINE if centre is None else float(centre @ centre)
+        everything = build_filter(Criteria(sources=["sessions"]), live.chunking.number, NO_MEMORIES)
+        nearest = await self.nearest(vector, everything, NEAREST_ELSEWHERE)
+        params = {"near": json.dumps([chunk for chunk, _ in nearest])}
+        projects = dict(await self._store.read(lambda db: db.tuples(_PROJECTS, params)))
+        own = {candidate.row.project for candidate in found if candidate.row.project is not None}
+        elsewhere = [
+            cosine for chunk, cosine in nearest if projects.get(chunk) is not None and projects[chunk] not in own
+        ]
+        return Calibration(baseline, max(elsewhere, default=None))
+
     async def _centre(self, chunk_filter: ChunkFilter) -> Vector | None:
         """Return the mean vector of the chunks that pass the filter, from a sample, cached; None if they are few."""
         live = self._index.live
         assert live is not None
-        key = json.dumps([live.id, chunk_filter.ids, chunk_filter.params], sort_keys=True, default=str)
+        params = {name: value for name, value in chunk_filter.params.items() if name != "now"}  # or no key occurs twice
+        key = json.dumps([live.id, chunk_filter.ids, params], sort_keys=True, default=str)
         now = anyio.current_time()
         if key in self._centres and self._centres[key][0] > now:
             return self._centres[key][1]

@@ -1,6 +1,5 @@
 """JSON-RPC: dispatch of requests to handlers, and encoding of replies. The only user of jsonrpcserver."""
 
-import inspect
 import secrets
 import time
 from collections.abc import Awaitable, Callable
@@ -11,7 +10,11 @@ import msgspec
 import structlog
 
 import clankersd.wire.jsonschema_stub  # noqa: F401  # isort: skip  # before the next line
-from jsonrpcserver import Error, Success, async_dispatch
+from jsonrpcserver import Error, Success
+from jsonrpcserver.async_dispatcher import call as call_method
+from jsonrpcserver.dispatcher import to_response
+from jsonrpcserver.request import Request
+from jsonrpcserver.response import to_serializable
 from jsonrpcserver.result import ErrorResult
 from jsonrpcserver.sentinels import NODATA
 from oslash.either import Left
@@ -66,16 +69,6 @@ class _Served(dict[str, Serve]):
 served = _Served()
 
 
-class _AnySignature(inspect.Signature):
-    """Signature of `serve`. jsonrpcserver binds the arguments for each call, and they always fit."""
-
-    def bind(self, *args: Any, **kwargs: Any) -> Any:
-        return None
-
-
-_ANY_SIGNATURE = _AnySignature()
-
-
 def handles(method: type[M]) -> Callable[[Handler[M]], Handler[M]]:
     """Register the decorated function as the handler of `method`."""
 
@@ -108,7 +101,6 @@ def handles(method: type[M]) -> Callable[[Handler[M]], Handler[M]]:
                 if seconds > daemon.config.slow_request_seconds:
                     _log_slow(method.method, outcome, seconds, parts)
 
-        serve.__signature__ = _ANY_SIGNATURE  # type: ignore[attr-defined]
         served[method.method] = serve
         return handler
 
@@ -158,15 +150,14 @@ async def answer(daemon: "Daemon", request: Any) -> bytes | None:
     if problem := _find_problem(request):
         reply_id = request.get("id") if isinstance(request, dict) else None
         return error_reply(InvalidRequest(f"invalid request: {problem}"), reply_id)
-    reply = await async_dispatch(
-        {**request, "params": {"params": request.get("params", _MISSING)}, "id": request.get("id")},
-        served,
-        context=daemon,
-        deserializer=_unchanged,
-        validator=_unchanged,
-        serializer=_encode if "id" in request else _log_failure,
-    )
-    return cast(bytes, reply) or None  # jsonrpcserver's types do not know that our serializer makes bytes
+    # jsonrpcserver's steps for one valid request. Its `async_dispatch` would make another task of each, for batches,
+    # which connection.py takes apart.
+    one = Request(request["method"], {"params": request.get("params", _MISSING)}, request.get("id"))
+    reply = to_serializable(to_response(one, await call_method(one, daemon, served[one.method])))
+    if "id" in request:
+        return msgspec.json.encode(reply)
+    _log_failure(reply)
+    return None
 
 
 async def call(daemon: "Daemon", request: Method[Result]) -> Result:
@@ -236,21 +227,12 @@ def _find_problem(request: Any) -> str | None:
     return None
 
 
-def _unchanged(value: Any) -> Any:
-    return value
-
-
-def _encode(reply: Any) -> Any:
-    return msgspec.json.encode(reply)
-
-
 def _log_slow(method: str, outcome: str, seconds: float, parts: dict[str, float]) -> None:
     metrics.slow_requests += 1
     rounded = {part: round(spent, 3) for part, spent in parts.items()}
     log.warning("slow request", method=method, outcome=outcome, seconds=round(seconds, 3), parts=rounded)
 
 
-def _log_failure(reply: Any) -> Any:
+def _log_failure(reply: Any) -> None:
     if error := reply.get("error"):
         log.warning("notification failed", code=error["code"], error=error["message"])
-    return b""

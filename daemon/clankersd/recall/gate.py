@@ -1,0 +1,84 @@
+"""The gate of recall: which of the matches of a prompt are worth putting into it.
+
+A search always finds something. What decides is how strongly the best matches are about the prompt: the share of its
+words that they contain, weighted by rarity, and how much more similar they are than texts taken by chance. If another
+project has closer texts, the prompt is about something else, and more is demanded here. Measured: docs/retrieval.md.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from clankersd.memories.scoring import MemoryChunkRow
+from clankersd.search.closeness import MIN_STRENGTH, Closeness, measure
+from clankersd.search.engine import SearchOutcome
+from clankersd.search.ranking import Candidate
+
+Outcome = SearchOutcome[MemoryChunkRow]
+Match = Candidate[MemoryChunkRow]
+
+MIN_MEMORY_STRENGTH = 0.65
+"""Strength that a memory of middle importance needs. There is no other project to compare a memory with."""
+
+IMPORTANCE_DISCOUNT = 0.6
+"""How much less strength an important memory needs: by this much for each point of importance above the middle."""
+
+MIN_PASSAGE_SHARE = 0.3
+"""Share of the strength of the best passage that a passage must reach."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A match with its strength, the strength needed, and whether and why it is chosen."""
+
+    candidate: Match
+    closeness: Closeness
+    strength: float
+    needed: float
+    chosen: bool
+    why: str
+
+
+def judge_memories(
+    outcome: SearchOutcome[MemoryChunkRow], matches: Sequence[Candidate[MemoryChunkRow]]
+) -> list[Verdict]:
+    """Judge each memory by itself; an important one needs less."""
+    verdicts = []
+    for candidate in matches:
+        closeness, strength = _measure(outcome, candidate)
+        needed = MIN_MEMORY_STRENGTH - IMPORTANCE_DISCOUNT * max(0.0, candidate.row.importance - 0.5)
+        if candidate.row.pinned:
+            needed = min(needed, MIN_MEMORY_STRENGTH - IMPORTANCE_DISCOUNT / 2)
+        chosen = strength >= needed
+        why = "close to the prompt" if chosen else "not close enough to the prompt"
+        verdicts.append(Verdict(candidate, closeness, strength, needed, chosen, why))
+    return verdicts
+
+
+def judge_passages(
+    outcome: SearchOutcome[MemoryChunkRow], matches: Sequence[Candidate[MemoryChunkRow]]
+) -> list[Verdict]:
+    """Judge passages together: the strongest decides whether any is chosen, then each must not be much weaker."""
+    measured = [(candidate, *_measure(outcome, candidate)) for candidate in matches]
+    best = max((strength for _, _, strength in measured), default=0.0)
+    cosines = [closeness.cosine for _, closeness, _ in measured if closeness.cosine is not None]
+    penalty = outcome.calibration.penalty(max(cosines, default=None))
+    needed = MIN_STRENGTH + penalty
+    verdicts = []
+    for candidate, closeness, strength in measured:
+        chosen = False
+        if best < needed:
+            why = "another project has closer texts" if best >= MIN_STRENGTH else "nothing here is close to the prompt"
+        elif strength < MIN_PASSAGE_SHARE * best:
+            why = "much weaker than the best one"
+        else:
+            chosen, why = (
+                True,
+                "close to the prompt" if strength >= needed else "beside one that is close to the prompt",
+            )
+        verdicts.append(Verdict(candidate, closeness, strength, needed, chosen, why))
+    return verdicts
+
+
+def _measure(outcome: Outcome, candidate: Match) -> tuple[Closeness, float]:
+    closeness = measure(candidate.row.text, outcome.weights, candidate.cosine)
+    return closeness, outcome.calibration.strength(closeness)

@@ -1,0 +1,92 @@
+"""`make bench-recall DATA=…`: what is injected with prompts, of the project's own and of another one.
+
+Every chat of BEAM is a project. Its questions are prompts in it (own), and prompts in the next project (foreign).
+Nothing should be injected for foreign ones; the evidence should be among what is injected for own ones.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from helpers.daemon import RawConnection, running_daemon
+from rich.console import Console
+from rich.table import Table
+from tests.bench.__main__ import real_disk
+from tests.bench.datasets import Question, load_sets, other_events
+from tests.bench.retrieval import send_events, wait_for_vectors
+
+MAX_FOREIGN, MIN_EVIDENCE = 0.10, 0.60
+
+console = Console(highlight=False, width=110)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("data", type=Path, help="a folder with beam*.json")
+    parser.add_argument("--onnx", type=Path, help="a folder with an ONNX model, measured instead of the static one")
+    parser.add_argument("--others", type=int, default=0, help="messages of other projects in the same store")
+    given = parser.parse_args()
+    [chats] = load_sets(given.data, ["beam"])
+    environ = {"CLANKERS_EMBEDDER": "static", "CLANKERS_RECALL_SECONDS": "30", "CLANKERS_SEARCH_SECONDS": "30"}
+    if given.onnx:
+        environ |= {"CLANKERS_EMBEDDER": "onnx", "CLANKERS_EMBEDDER_MODEL": str(given.onnx.absolute())}
+    with (
+        tempfile.TemporaryDirectory(prefix="clk-", dir=real_disk()) as folder,
+        running_daemon(Path(folder), **environ) as daemon,
+        daemon.connect(timeout=3600) as connection,
+    ):
+        send_events(connection, chats.events())
+        send_events(connection, other_events([chats], given.others))
+        wait_for_vectors(connection)
+        connection.call("search", query="warm up")
+        while not connection.call("index.status")["inMemory"]:
+            time.sleep(0.1)
+        projects = list(chats.messages)
+        following = dict(zip(projects, projects[1:] + projects[:1], strict=True))
+        own = [one for one in chats.questions if one.evidence]
+        rows = {
+            "own, answered somewhere": _ask(connection, own, {}),
+            "own, answered nowhere": _ask(connection, [one for one in chats.questions if not one.evidence], {}),
+            "foreign": _ask(connection, chats.questions, following),
+        }
+    _show(rows)
+    foreign, evidence = rows["foreign"][0], rows["own, answered somewhere"][1]
+    console.print(f"{'ok  ' if foreign <= MAX_FOREIGN else 'MISS'}  foreign prompts that get something: {foreign:.1%}")
+    console.print(f"{'ok  ' if evidence >= MIN_EVIDENCE else 'MISS'}  own prompts with their evidence: {evidence:.1%}")
+    raise SystemExit(0 if foreign <= MAX_FOREIGN and evidence >= MIN_EVIDENCE else 1)
+
+
+def _ask(connection: RawConnection, questions: list[Question], asked_in: dict[str, str]) -> list[float]:
+    """Return the shares of prompts that get something and that get evidence, the characters, and milliseconds."""
+    injected, evidence, characters, times = [], [], [], []
+    for question in questions:
+        project = asked_in.get(question.project, question.project)
+        began = time.perf_counter()
+        recall: dict[str, Any] = connection.call("recall.preview", kind="prompt", query=question.text, project=project)
+        times.append((time.perf_counter() - began) * 1000)
+        injected.append(bool(recall["ids"]))
+        evidence.append(not question.evidence.isdisjoint(recall["ids"]))
+        if recall["ids"]:
+            characters.append(recall["characters"])
+    return [
+        statistics.fmean(injected),
+        statistics.fmean(evidence),
+        statistics.fmean(characters) if characters else 0.0,
+        statistics.median(times),
+    ]
+
+
+def _show(rows: dict[str, list[float]]) -> None:
+    table = Table(title="Prompts of BEAM", title_justify="left")
+    for name in ("", "injected", "evidence among it", "characters", "p50 ms"):
+        table.add_column(name, justify="right" if name else "left")
+    for name, (injected, evidence, characters, p50) in rows.items():
+        table.add_row(name, f"{injected:.1%}", f"{evidence:.1%}", f"{characters:.0f}", f"{p50:.1f}")
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()
