@@ -99,6 +99,7 @@ bench-redaction: $(VENV)/installed
 
 docs: $(VENV)/installed
 	$(BIN)/python -m clankers_protocol.reference > docs/rpc.md
+	$(BIN)/python -m clankers_protocol.harnesses > docs/harnesses.md
 	$(BIN)/python -m clankersd.mcp.server > client/clankers/mcp_offline.json
 
 format: $(VENV)/installed

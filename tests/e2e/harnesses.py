@@ -52,6 +52,21 @@ def opencode_binary(version: str = OPENCODE_VERSIONS[-1]) -> Path:
     return _binary(f"opencode-ai@{version}", f"opencode-{_platform()}/bin/opencode")
 
 
+CODEX_VERSION = "0.166.0"
+GEMINI_VERSION = "0.61.0"
+
+
+def codex_binary() -> Path:
+    machine = {"x86_64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
+    system = "apple-darwin" if sys.platform == "darwin" else "unknown-linux-musl"
+    program = f"@openai/codex-{_platform()}/vendor/{machine}-{system}/bin/codex"
+    return _binary(f"@openai/codex@{CODEX_VERSION}", program)
+
+
+def gemini_program() -> Path:
+    return _binary(f"@google/gemini-cli@{GEMINI_VERSION}", "@google/gemini-cli/bundle/gemini.js")
+
+
 def typescript_compiler() -> Path:
     return _binary("typescript@5.9.3", "typescript/lib/tsc.js")
 
@@ -315,10 +330,98 @@ class OpenCode:
         }
 
 
+@dataclass(frozen=True)
+class Codex:
+    """Codex CLI with our plugin, whose hooks are run without the trust that only a person can give."""
+
+    machine: Machine
+    binary: Path
+
+    @property
+    def config(self) -> Path:
+        return self.machine.home / ".codex" / "config.toml"
+
+    def set_up(self) -> "Codex":
+        self.config.parent.mkdir()
+        self.config.write_text(f"""
+model = "gpt-5.5"
+model_provider = "mock"
+approval_policy = "never"
+sandbox_mode = "danger-full-access"
+check_for_update_on_startup = false
+
+[model_providers.mock]
+name = "mock"
+base_url = "{self.machine.model.url}/v1"
+wire_api = "responses"
+env_key = "MOCK_KEY"
+request_max_retries = 0
+stream_max_retries = 0
+
+[analytics]
+enabled = false
+
+[features]
+remote_plugin = false
+apps = false
+
+[projects."{self.machine.project}"]
+trust_level = "trusted"
+""")
+        return self
+
+    def plugin(self, *words: str) -> None:
+        self.machine.run([PROGRAMS / "clankers-ctl", "plugin", *words, "codex"], {})
+
+    def run(self, prompt: str, *options: str) -> str:
+        """One run with a prompt: its session's id."""
+        trust = "--dangerously-bypass-hook-trust"
+        command: list[str | Path] = [self.binary, "exec", *options, "--json", trust, prompt]
+        events = self.machine.run(command, {"MOCK_KEY": "dummy"})
+        return str(next(event["thread_id"] for event in events if event["type"] == "thread.started"))
+
+
+@dataclass(frozen=True)
+class Gemini:
+    """Gemini CLI with our extension."""
+
+    machine: Machine
+    program: Path
+
+    def set_up(self) -> "Gemini":
+        settings = {
+            "security": {"auth": {"selectedType": "gemini-api-key"}},
+            "privacy": {"usageStatisticsEnabled": False},
+            "general": {"enableAutoUpdate": False, "enableAutoUpdateNotification": False},
+            "telemetry": {"enabled": False},
+            "tools": {"useRipgrep": False},
+        }
+        path = self.machine.home / ".gemini" / "settings.json"
+        path.parent.mkdir()
+        path.write_text(json.dumps(settings))
+        return self
+
+    def plugin(self, *words: str) -> None:
+        self.machine.run([PROGRAMS / "clankers-ctl", "plugin", *words, "gemini"], {})
+
+    def run(self, prompt: str, *options: str) -> str:
+        """One run with a prompt: its session's id."""
+        output = ["--approval-mode", "yolo", "--output-format", "stream-json", "-p", prompt]
+        command: list[str | Path] = ["node", self.program, "-m", "gemini-2.5-flash", *options, *output]
+        environ = {
+            "GEMINI_API_KEY": "dummy",
+            "GOOGLE_GEMINI_BASE_URL": self.machine.model.url,
+            **dict.fromkeys(("GEMINI_CLI_NO_RELAUNCH", "NO_BROWSER"), "1"),
+            "GEMINI_CLI_TRUST_WORKSPACE": "true",
+        }
+        events = self.machine.run(command, environ)
+        return str(next(event["session_id"] for event in events if event["type"] == "init"))
+
+
 if __name__ == "__main__":  # to have them before the tests, which may take only so long
     wanted: list[Callable[[], Path]] = [partial(claude_binary, version) for version in CLAUDE_VERSIONS]
     wanted += [partial(opencode_binary, version) for version in OPENCODE_VERSIONS]
-    for binary in (*wanted, typescript_compiler):
+    for binary in (*wanted, codex_binary, gemini_program, typescript_compiler):
         try:
             print(binary())
         except (pytest.skip.Exception, pytest.fail.Exception) as why:

@@ -1,4 +1,4 @@
-"""A model on loopback that says what a test wrote down: the Anthropic Messages API and OpenAI's chat completions.
+"""A model on loopback that says what a test wrote down, in the APIs of Anthropic, OpenAI (both of them) and Google.
 
 A prompt that begins with `[[name]]` is answered from the script of that name, one reply for each request of that turn.
 A request to sum up is answered with a summary, every other (titles, warm-ups) with a sentence. What was said is noted,
@@ -19,6 +19,7 @@ SUMMARY = "The greeting was written and checked."
 ASIDE = "Noted."
 
 _NAME = re.compile(r'\s*"?\[\[([\w-]+)\]\]')
+_HOOK_CONTEXT = re.compile(r"\s*<hook_context>.*?</hook_context>\s*", re.DOTALL)
 _SUMMARISE = re.compile(r"(detailed|anchored|structured) summary|summar(y|ize) (of )?(the|our) conversation", re.I)
 
 
@@ -172,6 +173,74 @@ def _function(use: Use) -> dict[str, str]:
     return {"name": use.tool, "arguments": json.dumps(use.input)}
 
 
+def messages_of_responses(request: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The input of the Responses API as messages: what the model said at once is one of them."""
+    messages: list[dict[str, Any]] = []
+    for item in request["input"]:
+        kind, role = item.get("type", "message"), item.get("role")
+        if kind.endswith("_output"):
+            messages.append({"role": "tool", "content": str(item.get("output"))})
+        elif kind == "message" and role == "user":
+            texts = [{"type": "text", "text": part.get("text", "")} for part in item["content"]]
+            messages.append({"role": "user", "content": texts})
+        elif role not in ("developer", "system") and (not messages or messages[-1]["role"] != "assistant"):
+            messages.append({"role": "assistant", "content": ""})
+    return messages
+
+
+def responses_events(said: Said) -> Iterator[dict[str, Any]]:
+    """The reply as the Responses API streams it."""
+    yield {"type": "response.created", "response": {"id": said.message_id}}
+    if said.reply.text:
+        content = [{"type": "output_text", "text": said.reply.text, "annotations": []}]
+        message = {"type": "message", "id": f"{said.message_id}-text", "role": "assistant", "content": content}
+        yield {"type": "response.output_item.done", "item": message}
+    for use, use_id in zip(said.reply.uses, said.tool_ids, strict=True):
+        namespace, _, name = use.tool.rpartition("__")
+        call = {"id": f"fc-{use_id}", "call_id": use_id, "name": name}
+        if use.tool == "apply_patch":
+            call |= {"type": "custom_tool_call", "input": use.input["input"]}
+        else:
+            call |= {"type": "function_call", "arguments": json.dumps(use.input)}
+        yield {"type": "response.output_item.done", "item": call | ({"namespace": namespace} if namespace else {})}
+    usage = {
+        "input_tokens": said.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": 0},
+        "output_tokens": said.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": said.prompt_tokens + said.completion_tokens,
+    }
+    yield {"type": "response.completed", "response": {"id": said.message_id, "usage": usage}}
+
+
+def messages_of_contents(request: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The contents of Google's API as messages, without the context that hooks put before the prompt."""
+    messages: list[dict[str, Any]] = []
+    for content in request["contents"]:
+        parts = content.get("parts", [])
+        if content.get("role") == "model":
+            messages.append({"role": "assistant", "content": ""})
+        elif any("functionResponse" in part for part in parts):
+            messages.append({"role": "tool", "content": json.dumps(parts)})
+        else:
+            texts = [_HOOK_CONTEXT.sub("", part.get("text", "")) for part in parts]
+            messages.append({"role": "user", "content": [{"type": "text", "text": text} for text in texts if text]})
+    return messages
+
+
+def google_reply(said: Said) -> dict[str, Any]:
+    """The reply as Google's API gives it."""
+    parts: list[dict[str, Any]] = [{"text": said.reply.text}] if said.reply.text else []
+    parts += [{"functionCall": {"name": use.tool, "args": use.input}} for use in said.reply.uses]
+    usage = {
+        "promptTokenCount": said.prompt_tokens,
+        "candidatesTokenCount": said.completion_tokens,
+        "totalTokenCount": said.prompt_tokens + said.completion_tokens,
+    }
+    candidate = {"content": {"role": "model", "parts": parts}, "finishReason": "STOP", "index": 0}
+    return {"candidates": [candidate], "usageMetadata": usage}
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     model: MockModel
@@ -191,6 +260,12 @@ class _Handler(BaseHTTPRequestHandler):
             self._messages(json.loads(body))
         elif path.endswith("/chat/completions"):
             self._chat(json.loads(body))
+        elif path.endswith("/responses"):
+            self._responses(json.loads(body))
+        elif path.endswith(("GenerateContent", ":generateContent")):
+            self._contents(json.loads(body), streams=path.endswith("streamGenerateContent"))
+        elif path.endswith(":countTokens"):
+            self._json({"totalTokens": len(body) // 4})
         else:
             self._json({})
 
@@ -209,6 +284,18 @@ class _Handler(BaseHTTPRequestHandler):
         said = self.model.answer(request)
         chunks = [f"data: {json.dumps(chunk)}\n\n" for chunk in openai_chunks(said, request["model"])]
         self._send(("".join(chunks) + "data: [DONE]\n\n").encode(), "text/event-stream")
+
+    def _responses(self, request: dict[str, Any]) -> None:
+        said = self.model.answer(request | {"messages": messages_of_responses(request)})
+        events = (f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in responses_events(said))
+        self._send("".join(events).encode(), "text/event-stream")
+
+    def _contents(self, request: dict[str, Any], *, streams: bool) -> None:
+        reply = google_reply(self.model.answer(request | {"messages": messages_of_contents(request)}))
+        if streams:
+            self._send(f"data: {json.dumps(reply)}\n\n".encode(), "text/event-stream")
+        else:
+            self._json(reply)
 
     def _json(self, value: Any) -> None:
         self._send(json.dumps(value).encode(), "application/json")

@@ -491,9 +491,14 @@ def test_codex_plugin_status_says_whether_its_hooks_are_trusted(
     write(program, f"#!/bin/sh\necho '{{\"id\": 0, \"result\": {{}}}}'\necho '{reply}'\nsleep 9\n".encode())
     program.chmod(0o755)
     write(user / ".codex" / "state_5.sqlite", b"")
-    environ: dict[str, Any] = {"PATH": f"{program.parent}:{os.environ['PATH']}"}
-    ctl(fresh_daemon, "plugin", "install", "codex", **environ)
-    assert said in ctl(fresh_daemon, "plugin", "status", "codex", **environ).out
+    fresh_daemon.environ["PATH"] = f"{program.parent}:{os.environ['PATH']}"
+    ctl(fresh_daemon, "plugin", "install", "codex")
+    status = ctl(fresh_daemon, "plugin", "status", "codex")
+    is_trusted = "untrusted" not in states
+    assert (said in status.out, status.code) == (True, 0 if is_trusted else 4)
+    checks = ctl(fresh_daemon, "doctor", "--json").json["checks"]
+    (finding,) = (check for check in checks if check["name"] == "plugin codex")
+    assert finding["state"] == ("ok" if is_trusted else "problem")
 
 
 # --- Gemini CLI

@@ -159,6 +159,22 @@ def test_recall_repeats_itself_after_a_compaction(history: RawConnection) -> Non
     assert prompt(history, "where is the rounding of the invoice exporter?")
 
 
+def test_recall_repeats_itself_with_the_prompt_after_gemini_cli_compressed(history: RawConnection) -> None:
+    def gemini(name: str, **more: Any) -> str:
+        event = {"hook_event_name": name, "session_id": "g", "cwd": PROJECT, **more}
+        return told(history.call("recall.hook", harness="gemini", event=event), name)
+
+    first = gemini("SessionStart", source="startup")
+    assert "[old-1]" in first
+    asked = f"<hook_context>{first}</hook_context>\n\nhello there, go on"
+    assert gemini("BeforeAgent", prompt=asked) == "", "it was told that at the start"
+    assert gemini("PreCompress", trigger="auto") == ""
+    assert gemini("BeforeAgent", prompt="hello there, go on") == ""
+    assert gemini("PreCompress", trigger="manual") == "", "Gemini CLI ignores the answer of this hook"
+    assert "[old-1]" in gemini("BeforeAgent", prompt="hello there, go on")
+    assert gemini("BeforeAgent", prompt="hello there, go on") == ""
+
+
 def test_recall_repeats_itself_after_a_compaction_without_an_injection(history: RawConnection) -> None:
     assert prompt(history, "where is the rounding of the invoice exporter?", session="old-2x")
     assert start(history, session="old-2x", source="compact", cwd="/nowhere") == ""

@@ -1,5 +1,7 @@
 """The registry of harnesses: the daemon's modules and the clients' list agree."""
 
+from pathlib import Path
+
 from clankers.ctl.plugin import HARNESSES as PLUGINS
 from clankers_protocol import harnesses
 from clankersd.capture.harnesses import HARNESSES
@@ -18,3 +20,14 @@ def test_importable_harnesses_have_a_history_to_read() -> None:
 
 def test_harnesses_with_a_plugin_are_those_that_ctl_can_install() -> None:
     assert set(PLUGINS) == set(harnesses.WITH_PLUGIN)
+
+
+def test_page_of_harnesses_is_generated_from_the_registry() -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "harnesses.md"
+    assert page.read_text("utf-8") == harnesses.conformance_page(), "run make docs"
+
+
+def test_harnesses_whose_files_tell_more_have_a_reader_of_them() -> None:
+    for name in ("claude-code", "codex", "gemini"):
+        assert HARNESSES[name].transcript_reader
+        assert HARNESSES[name].list_activity_files

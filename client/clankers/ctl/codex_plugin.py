@@ -31,6 +31,9 @@ VERSION = "1.0.0"
 
 APP_SERVER_SECONDS = 15
 HOW_TO_TRUST = "start `codex`, enter /hooks, and press t to trust the hooks of clankers"
+UNTRUSTED = ("modified", "untrusted")
+"""States of a hook in which Codex does not run it."""
+
 _TABLE = re.compile(r"^\s*\[{1,2}\s*(.+?)\s*\]{1,2}\s*(?:#.*)?$")
 
 
@@ -100,7 +103,7 @@ class Codex:
     def trust(self) -> str | None:
         """Ask Codex whether the user has trusted our hooks: trusted, untrusted or modified; None if it does not say."""
         states = {hook.get("trustStatus") for hook in self._list_hooks() if hook.get("pluginId") == PLUGIN_ID}
-        for state in ("modified", "untrusted"):
+        for state in UNTRUSTED:
             if state in states:
                 return state
         return "trusted" if states else None

@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-from clankers.ctl.codex_plugin import HOW_TO_TRUST, Codex
+from clankers.ctl.codex_plugin import HOW_TO_TRUST, UNTRUSTED, Codex
 from clankers.ctl.command import EXIT_PROBLEM, Ctl, json_option, yes_option
 from clankers.ctl.edits import (
     Edits,
@@ -382,7 +382,7 @@ def status(ctl: Ctl, harness: str | None) -> None:
     """Show which plugins are installed and up to date, and whether their hooks have run since.
 
     With HARNESS, exits with 3 unless its plugin is installed, up to date and enabled, and with 4 if the harness was
-    used since and no event has arrived.
+    used since and no event has arrived, or if Codex CLI does not run the hooks because you have not trusted them.
 
     \b
     Examples:
@@ -403,7 +403,8 @@ def status(ctl: Ctl, harness: str | None) -> None:
                 echo(f"  {file.state} {file.path}")
     if harness and plugins[0].state != "installed":
         sys.exit(EXIT_NOT_INSTALLED)
-    sys.exit(EXIT_PROBLEM if harness and plugins[0].hooks == "silent" else 0)
+    is_problem = plugins[0].hooks == "silent" or plugins[0].trust in UNTRUSTED
+    sys.exit(EXIT_PROBLEM if harness and is_problem else 0)
 
 
 def plugin_status(target: Target, report: CaptureReport | None) -> PluginStatus:
@@ -420,7 +421,7 @@ def plugin_status(target: Target, report: CaptureReport | None) -> PluginStatus:
     found.hooks, found.explanation = _hooks_ran(target.name, found.installed_at, report)
     if isinstance(target, Codex) and report is not None and found.hooks != "ran":
         found.trust = target.trust()
-        if found.trust in ("untrusted", "modified"):
+        if found.trust in UNTRUSTED:
             found.explanation = f"its hooks are {found.trust}, so that Codex does not run them: {HOW_TO_TRUST}"
     return found
 

@@ -163,7 +163,7 @@ class RolloutReader:
         turn_id = identifier(payload, "turn_id")
         if turn_id and turn_id != self._turn_id:
             self._close_response()
-            self.state |= {"turn": turn_id, "said": {}, "compactions": 0, "prompted": False}
+            self.state |= {"turn": turn_id, "said": {}, "done": [], "compactions": 0, "prompted": False}
 
     def _read_event(self, offset: int, payload: Payload, at: int | None) -> None:
         kind = text(payload, "type")

@@ -75,12 +75,12 @@ def read_output(output: str | None) -> tuple[bool | None, str | None, str | None
     header, separator, rest = output[:MAX_HEADER_CHARACTERS].partition("Output:\n")
     if separator:
         rest = output[len(header) + len(separator) :]
-        if inner := _EXIT_CODE.match(rest):  # apply_patch through the shell has a header of its own
-            return _by_exit_code(int(inner[1]), rest.partition("Output:\n")[2])
     else:
         header, rest = output[:MAX_HEADER_CHARACTERS], output
     if found := _EXIT_CODE.search(header):
         return _by_exit_code(int(found[1]), rest)
+    if separator and (inner := _EXIT_CODE.match(rest)):  # apply_patch through the shell has a header of its own
+        return _by_exit_code(int(inner[1]), rest.partition("Output:\n")[2])
     if separator and _STILL_RUNS.search(header):
         return None, rest or None, None
     if _FAILED.match(header) or _ABORTED.search(header):
