@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from clankers_protocol.ids import NewId
-from clankers_protocol.search import Mode
+from clankers_protocol.search import Embedding, Mode
 from clankers_protocol.wire import Cursor, Id, Limit, Method, Name, Scope, ScopeSelector, Time, Wire
 
 Result = TypeVar("Result")
@@ -199,10 +199,17 @@ class MemoryHits(Wire):
 class MemorySearch(Selection[MemoryHits], kw_only=True):
     """Find memories by keyword and vector search, best first. The ranking combines relevance with salience, importance
     and recency. Searching does not reinforce a memory; `memory.touch` does. `asOf` and `validAt` are those of
-    `memory.list`."""
+    `memory.list`.
+
+    Instead of a `query`, an `embedding` of the model of the index may be given: a score is then the cosine, at least 0.
+    `vectorWeight` and `pool` are those of `search`.
+    """
 
     method: ClassVar[str] = "memory.search"
-    query: Annotated[str, Meta(min_length=1, max_length=10_000)]
+    query: Annotated[str, Meta(min_length=1, max_length=10_000)] | None = None
+    embedding: Embedding | None = None
+    vector_weight: Fraction | None = None
+    pool: Annotated[int, Meta(ge=10, le=1000)] | None = None
     include: Annotated[list[State], Meta(max_length=6)] = msgspec.field(default_factory=list)
     as_of: Time | None = None
     valid_at: Time | None = None

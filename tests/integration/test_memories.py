@@ -700,3 +700,15 @@ def test_chain_of_versions_has_one_head_and_no_cycle(
                 assert at not in seen
                 seen.add(at)
                 at = rpc.call("memory.get", id=at, scopes=[scope])["supersededBy"]
+
+
+def test_memories_are_searched_by_a_vector(rpc: RawConnection) -> None:
+    rpc.call("memory.add", content="The staging database is refreshed at night.")
+    hits = rpc.call("memory.search", embedding=[1.0] * 256)["hits"]
+    assert all(0 <= hit["score"] <= 1 for hit in hits)
+    for params, problem in (
+        ({"query": "staging", "embedding": [1.0] * 256}, "exactly one of query and embedding"),
+        ({"embedding": [1.0] * 3}, "an embedding of 3 numbers"),
+    ):
+        answer = rpc.request("memory.search", params)
+        assert problem in answer["error"]["message"]

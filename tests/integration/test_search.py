@@ -535,3 +535,26 @@ def test_search_without_time_returns_a_partial_result() -> None:
         own.call("daemon.configure", key="search_seconds", value=None)
         eventually(lambda: search(own, "amber")["degraded"] is None, "it has time again")
         eventually(lambda: own.call("index.status")["inMemory"], "the vectors are in memory")
+
+
+def test_search_lists_a_repeated_message_once_with_a_count() -> None:
+    with fresh() as own:
+        for number in range(3):
+            message = {
+                "id": f"m{number}",
+                "sessionId": f"s{number}",
+                "role": "user",
+                "textContent": "run the migration",
+            }
+            own.call("upsertMessage", message=message)
+        [hit] = search(own, "migration", mode="keyword")["hits"]
+        assert hit["duplicates"] == 2
+        assert len(search(own, "migration", mode="keyword", collapse=False)["hits"]) == 3
+
+
+def test_vector_weight_and_pool_of_a_search_are_used(filled: RawConnection) -> None:
+    for weight, part in ((0.0, "keyword"), (1.0, "vector")):
+        hits = search(filled, "amber basalt", vectorWeight=weight, explain=True)["hits"]
+        best = max(hits, key=lambda hit: hit["components"][part])
+        assert hits[0]["components"][part] == best["components"][part]
+    assert len(search(filled, "amber", mode="keyword", pool=10, limit=100)["hits"]) == 10

@@ -19,6 +19,7 @@ from clankersd.search.ranking import (
     apply_recency,
     assistant_factor,
     best_per_group,
+    collapse_duplicates,
     diversify,
     fusion_weight,
     named_speakers,
@@ -366,6 +367,14 @@ def test_diversity_returns_every_candidate_once(given: list[tuple[float, str]], 
 def test_best_per_group_returns_the_first_of_each_group_and_all_without_a_group() -> None:
     found = [Candidate(row(number, role=role)) for number, role in enumerate(["a", None, "b", "a", None, "b"])]
     assert [one.row.id for one in best_per_group(found, lambda row: row.role)] == [0, 1, 2, 4]
+
+
+def test_messages_with_the_same_text_are_one_hit_and_memories_stay() -> None:
+    found = candidates((1.0, "run the  Tests"), (0.9, "run the tests"), (0.8, "other"), (0.7, "run the tests"))
+    for one in found:
+        one.row.source = "sessions"
+    found[3].row.source = "memories"
+    assert [(one.row.id, one.duplicates) for one in collapse_duplicates(found)] == [(1, 1), (3, 0), (4, 0)]
 
 
 def brute_force_mmr(found: list[Candidate[ChunkRow]], diversity: float) -> list[int]:

@@ -11,7 +11,7 @@ from clankersd.memories.filters import memory_visibility, selection_conditions, 
 from clankersd.memories.scopes import IN_SCOPE, allowed_scopes
 from clankersd.memories.scoring import MEMORY_COLUMNS, MEMORY_JOIN, MemoryChunkRow, ScoreWeights, weigh_memory
 from clankersd.memories.store import SELECT_MEMORIES, MemoryRow, to_memories
-from clankersd.search.engine import Page, SearchOutcome, SearchPlan
+from clankersd.search.engine import POOL_SIZE, Page, SearchOutcome, SearchPlan
 from clankersd.search.filters import Criteria, Visibility
 from clankersd.search.limiter import takes_search_turn
 from clankersd.search.rows import RowQuery
@@ -64,6 +64,9 @@ async def _run(daemon: "Daemon", request: MemorySearch, condition: str = "1") ->
     visible, id_query = await daemon.store.read(visibility)
     plan = SearchPlan(
         query=request.query,
+        embedding=request.embedding,
+        vector_weight=request.vector_weight,
+        pool_size=request.pool or POOL_SIZE,
         filter=daemon.search_engine.build_filter(Criteria(sources=["memories"]), visible, id_query),
         rows=RowQuery(MemoryChunkRow, MEMORY_COLUMNS, MEMORY_JOIN, {"now": now}),
         page=Page.of(request),

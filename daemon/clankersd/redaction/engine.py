@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 StructT = TypeVar("StructT", bound=msgspec.Struct)
 
 MARK = b"[redacted:"
+MAX_WORD_CHARACTERS = 32
 MIN_REMEMBERED_BYTES = 256
 MAX_REMEMBERED_TEXTS = 8192
 _DIGEST_KEY = os.urandom(16)  # nobody can prepare a secret with the digest of a text without one
@@ -64,15 +65,25 @@ class _Secret(NamedTuple):
     kind: str
 
 
+_clean_words: set[str] = set()
+"""Short texts without secrets: roles, names of models and tools, which come with every event."""
+
 _clean_texts: dict[bytes, None] = {}
 """Digests of texts without secrets, oldest first: most texts come twice, from a hook and from the transcript."""
 
 
 def redact(text: str) -> tuple[str, dict[str, int]]:
     """Replace the secrets in a text; return it with the number of secrets of each kind."""
-    if len(text) < MIN_TEXT_CHARACTERS:
+    if len(text) < MIN_TEXT_CHARACTERS or text in _clean_words:
         return text, {}
-    return redact_in_pieces(text, _redact) if len(text) > LARGE_TEXT_CHARACTERS else _redact(text)
+    if len(text) > MAX_WORD_CHARACTERS:
+        return redact_in_pieces(text, _redact) if len(text) > LARGE_TEXT_CHARACTERS else _redact(text)
+    redacted, counts = _redact(text)
+    if not counts:
+        if len(_clean_words) >= MAX_REMEMBERED_TEXTS:
+            _clean_words.clear()
+        _clean_words.add(text)
+    return redacted, counts
 
 
 def _redact(text: str) -> tuple[str, dict[str, int]]:

@@ -31,6 +31,7 @@ from clankersd.search.ranking import (
     Candidate,
     apply_recency,
     best_per_group,
+    collapse_duplicates,
     diversify,
     fusion_weight,
     named_speakers,
@@ -45,6 +46,7 @@ from clankersd.search.vector import PENDING_SECONDS, QueryVector, VectorMatches,
 POOL_SIZE = 200
 """Candidates of keyword search and of vector search that are fused, and so the most that can be paged through."""
 
+MAX_POOL_SIZE = 1000
 MAX_REFILLS = 4
 """Rounds in which deleted or hidden chunks are replaced by others."""
 
@@ -89,7 +91,7 @@ class Page:
         if not request.cursor:
             return Page(request.limit, 0, fingerprint)
         offset, of_search = decode_cursor(request.cursor, int, str)
-        if of_search != fingerprint or not 0 <= offset <= 2 * POOL_SIZE:
+        if of_search != fingerprint or not 0 <= offset <= 2 * MAX_POOL_SIZE:
             raise InvalidParams("invalid params: the cursor belongs to another search - at `$.cursor`")
         return Page(request.limit, int(offset), fingerprint)
 
@@ -107,8 +109,9 @@ class SearchPlan(Generic[R]):
     """A search, for the engine to run.
 
     Exactly one of query and embedding is given. With an embedding or with `use_cosine`, a score is the exact cosine;
-    otherwise keyword and vector scores are fused. `adjust_score` changes a candidate's score, `expand` finds chunks
-    related to the candidates, and of the candidates of one group (by `group_of`) only the best is returned.
+    otherwise keyword and vector scores are fused, with `vector_weight` or one that fits. `adjust_score` changes a
+    candidate's score, `expand` finds chunks related to the candidates, and of the candidates of one group (by
+    `group_of`) only the best is returned.
     """
 
     filter: ChunkFilter
@@ -123,6 +126,8 @@ class SearchPlan(Generic[R]):
     min_score: float = 0.0
     half_life_days: float | None = None
     diversity: float = 0.0
+    vector_weight: float | None = None
+    collapses: bool = False
     compare_elsewhere: bool = False
     adjust_score: Callable[[Candidate[R]], None] | None = None
     expand: Callable[[list[Candidate[R]]], Awaitable[dict[int, ScoredPath]]] | None = None
@@ -312,6 +317,8 @@ class SearchEngine:
             vector_weight = 0.0
             if self._index.embedder and run.vectors.nearest:
                 low, high = self._index.embedder.weight, self._index.embedder.agreed_weight
+                if plan.vector_weight is not None:
+                    low = high = plan.vector_weight
                 in_conversation = run.vectors.in_conversation
                 vector_weight = fusion_weight(low, high, keyword_scores, similarities, in_conversation)
         candidates = rank(rows, keyword_scores, similarities, vector_weight, run.speakers)
@@ -328,6 +335,8 @@ class SearchEngine:
         candidates = [one for one in candidates if one.is_keyword_match or one.score >= plan.min_score]
         if plan.group_of:
             candidates = best_per_group(candidates, plan.group_of)
+        if plan.collapses:
+            candidates = collapse_duplicates(candidates)
         return diversify(candidates, plan.diversity) if plan.diversity else candidates
 
     async def _best_chunks(self, plan: SearchPlan[R], turn_scores: TurnScores) -> list[int]:

@@ -33,11 +33,12 @@ class Candidate(Generic[R]):
     components: dict[str, float] = field(default_factory=dict)
     path: tuple[Step, ...] = ()
     cosine: float | None = None
+    duplicates: int = 0
 
     @property
     def wire_score(self) -> float:
-        """The score as results report it: rounded, and at most 1."""
-        return round(min(1.0, self.score), 6)
+        """The score as results report it: rounded, and between 0 and 1."""
+        return round(min(1.0, max(0.0, self.score)), 6)
 
     @property
     def rounded_components(self) -> dict[str, float]:
@@ -175,6 +176,23 @@ def best_per_group(candidates: list[Candidate[R]], group_of: Callable[[R], str |
             seen.add(group)
             best.append(candidate)
     return best
+
+
+def collapse_duplicates(candidates: list[Candidate[R]]) -> list[Candidate[R]]:
+    """Return the first of the messages, tool calls and files with the same words, and count the others."""
+    first: dict[str, Candidate[R]] = {}
+    distinct = []
+    for candidate in candidates:
+        if candidate.row.source not in ("sessions", "memory"):
+            distinct.append(candidate)
+            continue
+        text = " ".join(candidate.row.text.lower().split())
+        same = first.setdefault(text, candidate)
+        if same is candidate:
+            distinct.append(candidate)
+        else:
+            same.duplicates += 1
+    return distinct
 
 
 def _jaccard(one: set[str], other: set[str]) -> float:

@@ -10,7 +10,7 @@ from clankersd.db import Store
 from clankersd.memories.filters import memory_visibility, state_condition
 from clankersd.memories.scopes import allowed_scopes, needs_lookup, scopes_without_project
 from clankersd.memories.scoring import MEMORY_COLUMNS, MEMORY_JOIN, MemoryChunkRow, ScoreWeights, weigh_memory
-from clankersd.search.engine import Page, SearchEngine, SearchOutcome, SearchPlan
+from clankersd.search.engine import POOL_SIZE, Page, SearchEngine, SearchOutcome, SearchPlan
 from clankersd.search.filters import NO_MEMORIES, ChunkFilter, Criteria, Visibility, resolve_projects
 from clankersd.search.limiter import takes_search_turn
 from clankersd.search.ranking import Candidate
@@ -87,6 +87,9 @@ async def search(daemon: "Daemon", request: Search) -> SearchResult:
         min_score=request.min_score,
         half_life_days=request.half_life_days,
         diversity=request.diversity,
+        vector_weight=request.vector_weight,
+        pool_size=request.pool or POOL_SIZE,
+        collapses=request.collapse,
         adjust_score=partial(weigh_memory, weights=ScoreWeights.of(daemon.config), now=now),
         expand=partial(expand_through_graph, daemon.store, request.graph, chunk_filter) if request.graph else None,
         group_of=lambda row: row.parent_id,  # the children of one parent all return its text
@@ -158,4 +161,5 @@ def _hit(outcome: SearchOutcome[HitRow], candidate: Candidate[HitRow], *, explai
         ref=ref,
         components=candidate.rounded_components if explain else None,
         way=list(candidate.path) if candidate.path else None,
+        duplicates=candidate.duplicates,
     )

@@ -196,7 +196,7 @@ def _print_search_result(ctl: Ctl, result: MemoryHits, request: MemorySearch) ->
         took = format_duration(result.took_ms / 1000)
         secho(f"{plural(len(result.hits), 'hit')} by {MODE_NAMES[result.mode]} in {took}", dim=True)
     else:
-        echo(f"No memory matches “{one_line(request.query)}”.", err=True)
+        echo(f"No memory matches “{one_line(request.query or 'a vector')}”.", err=True)
     if result.cursor:
         echo("There are more hits: use --limit N.", err=True)
     if result.degraded:
