@@ -6,7 +6,8 @@ all figures together: trust the ratios. CPU is what the kernel says the process 
 
 The real Claude Code answers one prompt from a mock model: without the plugin, with it, and with one that does nothing
 (its hooks run `true`, its MCP server is a shell script), which shows what Claude Code itself spends on any plugin. Its
-CPU is that of all the processes it started. CLAUDE_ROUNDS=0 leaves it out.
+CPU is that of all the processes it started. CLAUDE_ROUNDS=0 leaves it out. Codex CLI likewise, without the plugin and
+with it; CODEX_ROUNDS=0 leaves that out.
 """
 
 import json
@@ -24,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from e2e.harnesses import ClaudeCode, claude_binary, machine
+from e2e.harnesses import ClaudeCode, Codex, claude_binary, codex_binary, machine
 from e2e.mock_model import Reply
 from helpers.daemon import DaemonProcess, running_daemon
 from rich.console import Console
@@ -36,8 +37,10 @@ from clankers.ctl.plugin_files import hook_command, mcp_command
 
 ROUNDS = 30
 CLAUDE_ROUNDS = int(os.environ.get("CLAUDE_ROUNDS", "9"))
+CODEX_ROUNDS = int(os.environ.get("CODEX_ROUNDS", "9"))
 MAX_CPU = 2.0
 MAX_CLAUDE_CPU_SECONDS = 0.15
+MAX_CODEX_CPU_SECONDS = 0.15
 MAX_OWN_CPU_SECONDS = 0.1
 MAX_RELAY_MB = 12.0
 
@@ -184,6 +187,25 @@ def claude_runs() -> Iterator[list[Measured]]:
         yield runs
 
 
+@contextmanager
+def codex_runs() -> Iterator[list[Measured]]:
+    """`codex exec` without the plugin and with it; each in a home of its own."""
+    with ExitStack() as homes:
+        runs = []
+        for name in ("without the plugin", "with the plugin"):
+            here = homes.enter_context(machine(lambda _: {"hello": [Reply("Hello.")]}))
+            here.daemon.environ |= NO_EMBEDDER
+            here.daemon.start()
+            codex = Codex(here, codex_binary()).set_up()
+            if name == "with the plugin":
+                codex.plugin("install")
+            options = "--json --dangerously-bypass-hook-trust"
+            words = f"cd {here.project} && exec {codex.binary} exec {options} '[[hello]] hello'"
+            environ = here.environ | {"MOCK_KEY": "dummy"}
+            runs.append(Measured(f"codex exec {name}", ["/bin/sh", "-c", words], Path(os.devnull), environ))
+        yield runs
+
+
 def relay_megabytes(up: DaemonProcess) -> float:
     """Resident memory of the MCP relay after it has listed its tools."""
     with subprocess.Popen(mcp_command(), env=up.environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as relay:
@@ -213,10 +235,7 @@ def claude_bars() -> list[Bar]:
     except (pytest.skip.Exception, pytest.fail.Exception) as problem:
         console.print(str(problem))
         return []
-    shown = Table("", "CPU ms", "wall ms", box=None, pad_edge=False)
-    for run in runs:
-        shown.add_row(run.what, f"{statistics.median(run.cpu) * 1e3:.0f}", f"{statistics.median(run.wall) * 1e3:.0f}")
-    console.print(shown, "\n")
+    print_runs(runs)
     without, ours, nothing = (run.cpu for run in runs)
     more = statistics.median(each - other for each, other in zip(ours, without, strict=True))
     own = statistics.median(each - other for each, other in zip(ours, nothing, strict=True))
@@ -224,6 +243,27 @@ def claude_bars() -> list[Bar]:
         Bar("CPU seconds that the plugin adds to claude -p", more, MAX_CLAUDE_CPU_SECONDS, ".3f"),
         Bar("CPU seconds that it adds to one that does nothing", own, MAX_OWN_CPU_SECONDS, ".3f"),
     ]
+
+
+def codex_bars() -> list[Bar]:
+    """Measure Codex CLI, if it can be had; print what its runs took."""
+    try:
+        with codex_runs() as runs:
+            take_turns(runs, CODEX_ROUNDS)
+    except (pytest.skip.Exception, pytest.fail.Exception) as problem:
+        console.print(str(problem))
+        return []
+    print_runs(runs)
+    without, ours = (run.cpu for run in runs)
+    more = statistics.median(each - other for each, other in zip(ours, without, strict=True))
+    return [Bar("CPU seconds that the plugin adds to codex exec", more, MAX_CODEX_CPU_SECONDS, ".3f")]
+
+
+def print_runs(runs: list[Measured]) -> None:
+    shown = Table("", "CPU ms", "wall ms", box=None, pad_edge=False)
+    for run in runs:
+        shown.add_row(run.what, f"{statistics.median(run.cpu) * 1e3:.0f}", f"{statistics.median(run.wall) * 1e3:.0f}")
+    console.print(shown, "\n")
 
 
 def main() -> int:
@@ -240,7 +280,9 @@ def main() -> int:
     console.print(table(runs), "\n")
     if "bare Node" not in [run.what for run in runs]:
         console.print("there is no node in PATH to compare with")
-    return judge([*bars(runs), relay, *(claude_bars() if CLAUDE_ROUNDS else [])])
+    return judge(
+        [*bars(runs), relay, *(claude_bars() if CLAUDE_ROUNDS else []), *(codex_bars() if CODEX_ROUNDS else [])]
+    )
 
 
 if __name__ == "__main__":

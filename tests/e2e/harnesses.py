@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 import pytest
 from e2e.mock_model import MockModel, Reply, Said, mock_model
 from helpers.daemon import DaemonProcess, RawConnection
+from helpers.waiting import eventually
 
 INSTALL_SECONDS = 400
 RUN_SECONDS = 100
@@ -193,6 +194,14 @@ def holds_in_time(check: Callable[[], None]) -> None:
         else:
             return
     check()
+
+
+def imported(connection: RawConnection, harness: str) -> dict[str, int]:
+    """How many new rows an import of the harness's own files adds, by table."""
+    job = connection.call("import.start", harness=harness)["jobId"]
+    done = eventually(lambda: (each := connection.call("job.status", id=job))["state"] != "running" and each, "it ends")
+    assert done["state"] == "done", done
+    return {name: done["result"][name] for name in ("sessions", "messages", "tools", "errors", "compactions")}
 
 
 def answers(said: Iterable[Said]) -> list[tuple[str, int, int]]:

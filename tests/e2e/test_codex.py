@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e.harnesses import Codex, Machine, Stored, answers, codex_binary, holds_in_time, machine, tokens
+from e2e.harnesses import Codex, Machine, Stored, answers, codex_binary, holds_in_time, imported, machine, tokens
 from e2e.mock_model import Reply, Use
 from helpers.daemon import RawConnection
 
@@ -46,6 +46,7 @@ def test_what_happened_is_what_is_stored_and_is_offered_back() -> None:
             holds_in_time(lambda: check(here, connection, first))
             later = codex.run(PROMPTS["ask"])
             holds_in_time(lambda: check_recall(here, connection, first, later))
+            assert set(imported(connection, "codex").values()) == {0}, "capture has missed nothing"
         codex.plugin("uninstall")
         assert codex.config.read_bytes() == before
         assert [path for path in codex.config.parent.rglob("*") if "clankers" in path.name] == []

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e.harnesses import Gemini, Machine, Stored, answers, gemini_program, holds_in_time, machine, tokens
+from e2e.harnesses import Gemini, Machine, Stored, answers, gemini_program, holds_in_time, imported, machine, tokens
 from e2e.mock_model import Reply, Use
 from helpers.daemon import RawConnection
 
@@ -45,6 +45,7 @@ def test_what_happened_is_what_is_stored_and_is_offered_back() -> None:
             holds_in_time(lambda: check(here, connection, first))
             later = gemini.run(PROMPTS["ask"])
             holds_in_time(lambda: check_recall(here, connection, first, later))
+            assert set(imported(connection, "gemini").values()) == {0}, "capture has missed nothing"
         gemini.plugin("uninstall")
         assert not (folder / "extensions").exists()
         named = [path for path in folder.rglob("*") if path.is_file() and path.parent.name != "chats"]

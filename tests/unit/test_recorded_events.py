@@ -111,6 +111,32 @@ def test_growing_transcript_reads_as_the_complete_one(harness: str, path: Path, 
     assert merged(read_transcript(HARNESSES[harness], path, lines_at_once)) == at_once
 
 
+HOSTILE: list[Any] = [None, True, -1, 1e308, "", "x", [], [None], [[]], ["x"], {}, {"text": 1}, {"type": [], "id": {}}]
+
+
+@pytest.mark.parametrize("harness", ["codex", "gemini"])
+def test_transcript_with_fields_of_any_type_is_read(harness: str) -> None:
+    make_reader = HARNESSES[harness].transcript_reader
+    assert make_reader
+    for path in sorted(TRANSCRIPTS[harness].rglob("*.jsonl")):
+        reader = make_reader("session", {}, 0)
+        for number, raw in enumerate(path.read_bytes().splitlines()):
+            for line in spoiled(json.loads(raw), number):
+                reader.read_line(0, line)
+            reader.read_line(0, json.loads(raw))
+        reader.end(0)
+        json.dumps(reader.state)
+
+
+def spoiled(value: Any, number: int, depth: int = 0) -> Iterator[Any]:
+    """Copies of a record in which one field, at any depth, has another type."""
+    for place, (key, inner) in enumerate(value.items() if isinstance(value, dict) else ()):
+        yield value | {key: HOSTILE[(number + place + depth) % len(HOSTILE)]}
+        if isinstance(inner, list) and inner and isinstance(inner[0], dict):
+            yield from (value | {key: [each]} for each in spoiled(inner[0], number, depth + 1))
+        yield from (value | {key: each} for each in spoiled(inner, number, depth + 1))
+
+
 def merged(events: list[CapturedEvent]) -> dict[str, dict[str, Any]]:
     """What remains of each row when later events complete or replace what earlier ones told of it."""
     rows: dict[str, dict[str, Any]] = {}

@@ -14,10 +14,11 @@ from clankers.ctl.command import EXIT_PROBLEM, Ctl, common_options, yes_option
 from clankers.ctl.daemon import find_daemon, start_and_wait
 from clankers.ctl.doctor import diagnose
 from clankers.ctl.formatting import plural
+from clankers.ctl.gemini_plugin import Gemini
 from clankers.ctl.jobs import run_job
 from clankers.ctl.output import confirm, echo, one_line, print_json, secho
 from clankers.ctl.plugin import HARNESSES as PLUGINS
-from clankers.ctl.plugin import install_plugin, plugin_status
+from clankers.ctl.plugin import Target, install_plugin, plugin_status
 from clankers.ctl.service import install_service
 from clankers.ctl.service_managers import platform_manager
 from clankers.messages import BadReply, DaemonUnavailable
@@ -134,7 +135,7 @@ def _connect(run: Setup, found: list[HarnessInfo]) -> list[HarnessInfo]:
         target = PLUGINS[harness.name]()
         if plugin_status(target, report=None).state == "installed":
             run.report(name, "done", "is installed and up to date")
-        elif not run.asks(f"Connect {harness.title} ({target.home})?"):
+        elif not run.asks(_connection_question(harness, target)):
             run.report(name, "skipped", "you chose not to install it")
             continue
         elif run.dry_run:
@@ -146,6 +147,12 @@ def _connect(run: Setup, found: list[HarnessInfo]) -> list[HarnessInfo]:
             continue
         connected.append(harness)
     return connected
+
+
+def _connection_question(harness: HarnessInfo, target: Target) -> str:
+    """Return the question before a plugin is installed; for Gemini CLI with what it will run."""
+    question = f"Connect {harness.title} ({target.home})?"
+    return f"{target.consent()}\n{question}" if isinstance(target, Gemini) else question
 
 
 def _install(harness: HarnessInfo) -> str:
