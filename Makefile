@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test check lint types pytest bench bench-hook bench-ctl bench-search bench-indexing bench-retrieval bench-recall bench-memory bench-secure-delete faults bench-fairness bench-redaction bench-stalls docs format build release-check clean dev static-model platforms
+.PHONY: run test check lint types pytest e2e bench bench-hook bench-ctl bench-search bench-indexing bench-retrieval bench-recall bench-memory bench-secure-delete faults bench-fairness bench-redaction bench-stalls docs format build release-check clean dev static-model platforms
 
 run: $(VENV)/running
 	@echo "Starting clankersd on the scratch database in .scratch; Ctrl-C stops it."
@@ -41,7 +41,11 @@ types: $(VENV)/installed
 
 # Three workers on two cores: tests often wait for a daemon. A plain `pytest` uses none.
 pytest: $(VENV)/installed
-	$(BIN)/pytest -n 3 --dist worksteal
+	$(BIN)/pytest -n 3 --dist worksteal -m 'not e2e and not soak'
+
+# What takes longer: the real harnesses from the npm registry, and a short soak. .ci/run calls it after `make test`.
+e2e: $(VENV)/installed
+	$(BIN)/pytest -n 3 --dist worksteal -m 'e2e or soak'
 
 bench: $(VENV)/installed
 	$(BIN)/python -m tests.bench

@@ -1,5 +1,6 @@
 """Finding things: titles, files and commands are searched, and a search without a good hit says so."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -152,17 +153,20 @@ def test_show_opens_everything_that_has_an_id(
     entity = filled.call("entity.upsert", name="Marmot", type="technology", scopes=["*"])["id"]
     relation = filled.call("relation.add", source=memories[0], target=memories[1], type="RELATED_TO")["id"]
     chunk = hits(filled, "login cookie")[0]["chunkId"]
+    project = filled.call("project.list")[0]["id"]
+    job = filled.call("db.vacuum")["jobId"]
     filled.call("upsertSessionError", sessionError={"id": "e-12345678", "sessionId": "login", "errorType": "Boom"})
     expected = {
         "login": "Zebra crossing redesign", "m0": "The login form fails", "t3": "terraform apply",
         memories[1]: "PostgreSQL is the database", document: "Guide", piece["id"]: "marmot service",
         skill: "git bisect", action: "Nightly look", entity: "Marmot", relation: "RELATED_TO", chunk[:16]: "Safari",
-        "e-12345678": "Boom",
+        "e-12345678": "Boom", project: "/home/me/shop (no longer there)", job: "vacuum", job[-8:]: "vacuum",
     }  # fmt: skip
     for each, text in expected.items():
         ran = ctl(shared_daemon, "show", each)
         assert (ran.code, ran.err) == (0, ""), each
         assert text in ran.out
+        assert not re.search(r"[{\[]'|\w_\w+  ", ran.out), "values and names of Python or SQL"
         assert ctl(shared_daemon, "show", each, "--json").json
     filled.call("skill.delete", id=skill)
     filled.call("schedule.delete", id=action)
@@ -186,3 +190,15 @@ def test_every_id_in_a_list_can_be_opened(
     lines = ctl(shared_daemon, "memory", "list", COLUMNS=width).out.splitlines()[1:]
     opened = {ctl(shared_daemon, "show", line.split()[0], "--json").json["id"] for line in lines}
     assert opened == set(memories)
+
+
+@pytest.mark.parametrize("width", ["40", "60"])
+def test_jobs_and_backups_in_a_narrow_list_can_be_opened(
+    shared_daemon: DaemonProcess, rpc: RawConnection, width: str
+) -> None:
+    made = Path(ctl(shared_daemon, "backup", "create", "--json").json["path"]).name
+    newest = rpc.call("job.list")[0]["id"]
+    listed = ctl(shared_daemon, "jobs", COLUMNS=width).out.splitlines()[1].split()[0]
+    for command in (["show"], ["jobs", "show"]):
+        assert ctl(shared_daemon, *command, listed, "--json").json["id"] == newest
+    assert made in ctl(shared_daemon, "backup", "list", COLUMNS=width).out

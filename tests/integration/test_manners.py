@@ -59,6 +59,8 @@ def test_place_in_the_request_is_only_in_the_json_of_an_error(shared_daemon: Dae
         assert "- at `$." in ran.json["error"]["message"]
         shown = ctl(shared_daemon, *words)
         assert (shown.code, "$." in shown.err, " - at " in shown.err) == (1, False, False)
+    wrong = ctl(shared_daemon, "rpc", "session.list", '{"limit": "x"}')
+    assert (wrong.code, wrong.err.endswith("Expected `int`, got `str` (limit)\n")) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -306,6 +306,12 @@ def test_command_shows_scopes_that_it_accepts(rpc: RawConnection, shared_daemon:
         listed = ctl(shared_daemon, "memory", "list", *words, cwd=tmp_path.parent)
         assert ("We deploy" in listed.out, "project:shop" in listed.out) == (True, True), listed.err
     assert "project:shop" in ctl(shared_daemon, "memory", "stats").out
+    scoped = ctl(shared_daemon, "memory", "add", "Cats sleep a lot", "--scope", "project:shop")
+    assert "project:shop" in scoped.out
+    memory = rpc.call("memory.list", scopes=["*"], project="shop")["memories"][0]
+    assert memory["content"] == "Cats sleep a lot"
+    for command in ("memory show", "show", "memory promote"):
+        assert "project:shop" in ctl(shared_daemon, *command.split(), memory["id"]).out
 
 
 def test_command_renames_a_project(rpc: RawConnection, shared_daemon: DaemonProcess, tmp_path: Path) -> None:

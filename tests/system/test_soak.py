@@ -28,6 +28,7 @@ def descriptors(pid: int) -> int:
 
 @pytest.mark.timeout(400)
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
+@pytest.mark.soak
 def test_memory_log_and_descriptors_stay_bounded_over_200000_events(fresh_daemon: DaemonProcess) -> None:
     assert fresh_daemon.process
     pid = fresh_daemon.process.pid

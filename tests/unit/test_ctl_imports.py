@@ -29,6 +29,7 @@ def test_help_lines_are_those_of_the_commands() -> None:
         assert isinstance(group, LazyGroup)
         lines = {name: each.get_short_help_str(80) for name, each in group.commands.items()}
         assert group.help_lines == lines
+        assert [name for name, line in lines.items() if line.endswith("...")] == [], "help lines that are cut off"
 
 
 def test_lazy_group_loads_the_named_command() -> None:

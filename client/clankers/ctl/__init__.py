@@ -17,10 +17,7 @@ COMMANDS = {
     "search": ("clankers.ctl.search:search", "Search sessions, memories, documents, skills and files."),
     "show": ("clankers.ctl.show:show", "Show whatever an id names."),
     "memory": ("clankers.ctl.memory:memory", "List, search, add, edit and forget memories."),
-    "entity": (
-        "clankers.ctl.entities:entity",
-        "List and change entities: the people, projects, technologies, files and...",
-    ),
+    "entity": ("clankers.ctl.entities:entity", "List and change the entities that memories mention."),
     "relation": ("clankers.ctl.relations:relation", "List, add and close relations between memories."),
     "docs": ("clankers.ctl.docs:docs", "Add documents to the search index, list, show and remove them."),
     "graph": ("clankers.ctl.graph:graph", "Show and add edges between chunks of documents."),
@@ -53,12 +50,9 @@ COMMANDS = {
     "db": ("clankers.ctl.db:db", "Check, vacuum and migrate the database."),
     "backup": ("clankers.ctl.backup:backup", "Make, check and restore backups of the database."),
     "jobs": ("clankers.ctl.jobs:jobs", "List, show and cancel long-running jobs of the daemon."),
-    "plugin": (
-        "clankers.ctl.plugin:plugin",
-        "Connect a harness, such as Claude Code or Codex CLI, to the daemon.",
-    ),
+    "plugin": ("clankers.ctl.plugin:plugin", "Connect a harness, such as Claude Code or Codex CLI, to the daemon."),
     "service": ("clankers.ctl.service:service", "Run the daemon as a user service of systemd or launchd."),
-    "rpc": ("clankers.ctl.rpc:rpc", "Call a METHOD of the daemon with the parameters in JSON, and print the result..."),
+    "rpc": ("clankers.ctl.rpc:rpc", "Call any METHOD of the daemon with parameters in JSON."),
     "completion": ("clankers.ctl.completion:completion", "Print a script for shell completion."),
 }
 

@@ -35,11 +35,11 @@ RESTORE_TIMEOUT_SECONDS = 3600
 """Generous: the copy of a large backup takes long, and is a plain request."""
 
 COLUMNS = [
-    Column("Name", min_width=20),
-    Column("Made"),
+    Column("Name"),
+    Column("Made", optional=True),
     Column("For", optional=True),
-    Column("Size", align_right=True),
-    Column("Sessions", align_right=True),
+    Column("Size", align_right=True, optional=True),
+    Column("Sessions", align_right=True, optional=True),
 ]
 
 

@@ -36,9 +36,9 @@ entity_argument = click.argument("entity", metavar="ID|NAME")
 
 @click.group()
 def entity() -> None:
-    """List and change entities: the people, projects, technologies, files and errors that memories mention.
+    """List and change the entities that memories mention.
 
-    You can name an entity by its id or its name.
+    Entities are people, projects, technologies, concepts, files and errors. You can name one by its id or its name.
 
     \b
     Examples:

@@ -14,6 +14,7 @@ import msgspec
 from clankers.ctl.command import EXIT_FAILED, Ctl, common_options
 from clankers.ctl.formatting import format_duration, format_time
 from clankers.ctl.output import (
+    WIDE_TERMINAL_COLUMNS,
     Column,
     console,
     echo,
@@ -30,17 +31,20 @@ from clankers_protocol.wire import Method
 
 POLL_SECONDS = 0.1
 
+SHORT_ID_CHARACTERS = 8
+"""Length of the end of an id, which is random, in lists on a narrow terminal."""
+
 MAX_STATUS_CHARACTERS = 30
 """A shorter note names the current step of a job and labels the progress bar. A longer one is an error to print."""
 
 COLUMNS = [
-    Column("Kind"),
+    Column("Id", style="cyan"),
+    Column("Kind", min_width=8),
     Column("State"),
     Column("Done", align_right=True),
     Column("Began", optional=True),
     Column("Took", align_right=True, optional=True),
     Column("Note", min_width=16, optional=True),
-    Column("Id", optional=True, style="cyan"),
 ]
 
 
@@ -108,21 +112,21 @@ def cancel(ctl: Ctl, id: str) -> None:  # noqa: A002  # the name on the command 
 
 
 def _find(ctl: Ctl, name: str) -> Job:
-    """Return the job whose id is, or begins with, `name`."""
-    matching = [job for job in ctl.call(JobList(1000)) if job.id.startswith(name)]
+    """Return the job whose id is, begins with or ends with `name`."""
+    matching = [job for job in ctl.call(JobList(1000)) if job.id.startswith(name) or job.id.endswith(name)]
     exact = [job for job in matching if job.id == name]
     if len(exact or matching) == 1:
         return (exact or matching)[0]
     if not matching:
         raise click.ClickException(f"There is no job {name}. `clankers-ctl jobs list` shows them.")
-    raise click.ClickException(f"{len(matching)} jobs begin with {name}. Use more of the id.")
+    raise click.ClickException(f"{len(matching)} jobs have an id that begins or ends with {name}. Use more of it.")
 
 
 def _print_job(ctl: Ctl, job: Job) -> None:
     if ctl.json:
         print_json(job)
         return
-    kind, state, done, began, took, _, job_id = _row(job)
+    job_id, kind, state, done, began, took, _ = _row(job)
     result = None if job.result is None else msgspec.json.encode(job.result).decode()
     print_facts(
         [
@@ -146,14 +150,17 @@ def _print_list(ctl: Ctl, limit: int) -> None:
     elif not found:
         echo("No jobs.", err=True)
     else:
-        print_table(COLUMNS, [_row(job) for job in found])
+        rows = [_row(job) for job in found]
+        if console().width < WIDE_TERMINAL_COLUMNS:
+            rows = [[job_id[-SHORT_ID_CHARACTERS:], *others] for job_id, *others in rows]
+        print_table(COLUMNS, rows)
 
 
 def _row(job: Job) -> list[str]:
     done = f"{job.done:,}" if job.total is None else f"{job.done:,} / {job.total:,}"
     took = "" if job.finished_at is None else job_duration(job)
     note = one_line(job.error or job.note or "")
-    return [job.kind, job.state, done, format_time(job.created_at), took, note, job.id]
+    return [job.id, job.kind, job.state, done, format_time(job.created_at), took, note]
 
 
 def job_duration(*jobs: Job) -> str:

@@ -379,7 +379,7 @@ def uninstall(ctl: Ctl, harness: str, dry_run: bool) -> None:
 @json_option
 @click.make_pass_decorator(Ctl, ensure=True)
 def status(ctl: Ctl, harness: str | None) -> None:
-    """Show which plugins are installed and up to date, and whether their hooks have run since.
+    """Show which plugins are installed and up to date, and whether hooks have run.
 
     With HARNESS, exits with 3 unless its plugin is installed, up to date and enabled, and with 4 if the harness was
     used since and no event has arrived, or if Codex CLI does not run the hooks because you have not trusted them.

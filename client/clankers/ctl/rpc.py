@@ -7,7 +7,7 @@ from typing import Any
 import click
 import msgspec
 
-from clankers.ctl.command import Ctl, common_options
+from clankers.ctl.command import Ctl, common_options, without_place
 from clankers.ctl.output import print_json
 from clankers_protocol.wire import Method, methods
 
@@ -22,9 +22,9 @@ def _complete_methods(_: click.Context, __: click.Parameter, incomplete: str) ->
 @click.argument("params", metavar="[JSON]", default="{}")
 @common_options
 def rpc(ctl: Ctl, method: str, params: str) -> None:
-    """Call a METHOD of the daemon with the parameters in JSON, and print the result as JSON.
+    """Call any METHOD of the daemon with parameters in JSON.
 
-    docs/rpc.md lists all methods. `-` reads the parameters from standard input.
+    Prints the result as JSON. docs/rpc.md lists all methods. `-` reads the parameters from standard input.
 
     \b
     Examples:
@@ -32,10 +32,10 @@ def rpc(ctl: Ctl, method: str, params: str) -> None:
       clankers-ctl rpc session.list '{"limit": 3}'
       echo '{"query": "flaky test"}' | clankers-ctl rpc search -
     """
-    print_json(ctl.call(_parse_request(method, sys.stdin.read() if params == "-" else params)))
+    print_json(ctl.call(_parse_request(ctl, method, sys.stdin.read() if params == "-" else params)))
 
 
-def _parse_request(method: str, params: str) -> Method[Any]:
+def _parse_request(ctl: Ctl, method: str, params: str) -> Method[Any]:
     declared = methods().get(method)
     if declared is None:
         near = difflib.get_close_matches(method, methods(), n=5, cutoff=0.4)
@@ -44,7 +44,8 @@ def _parse_request(method: str, params: str) -> Method[Any]:
     try:
         request: Method[Any] = msgspec.json.decode(params, type=declared)
     except msgspec.ValidationError as error:
-        raise click.UsageError(f"The parameters of {method} are wrong: {error}") from error
+        message = str(error) if ctl.json else without_place(str(error))
+        raise click.UsageError(f"The parameters of {method} are wrong: {message}") from error
     except msgspec.DecodeError as error:
         raise click.UsageError(f"The parameters are not JSON: {error}") from error
     return request

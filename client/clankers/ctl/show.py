@@ -3,16 +3,14 @@
 from typing import Any
 
 import click
-import msgspec
 
 from clankers.ctl.command import Ctl, common_options
 from clankers.ctl.formatting import format_time
 from clankers.ctl.output import console, echo, one_line, plain, print_facts, print_json
-from clankers_protocol.admin import JobStatus, Query
+from clankers_protocol.admin import JobList, Query
 from clankers_protocol.documents import ChunkGet
 from clankers_protocol.errors import Conflict, NotFound
 from clankers_protocol.id_lookup import IdFind, IdKind, NamedThing
-from clankers_protocol.projects import ProjectShow
 from clankers_protocol.recall import RecallGet
 
 KIND_NAMES: dict[IdKind, str] = {"tool": "tool call", "documentChunk": "document chunk", "run": "schedule run"}
@@ -47,7 +45,11 @@ def show(ctl: Ctl, context: click.Context, id: str, full: bool) -> None:  # noqa
     """
     things = ctl.call(IdFind(id))
     if not things:
-        _show_job(ctl, id)
+        if not any(job.id.startswith(id) or job.id.endswith(id) for job in ctl.call(JobList(1000))):
+            raise NotFound(f"nothing has the id {id}")
+        from clankers.ctl.jobs import show as show_job
+
+        context.invoke(show_job, id=id)
         return
     if len(things) > 1:
         names = ", ".join(f"{_kind_name(thing)} {thing.id}" for thing in things)
@@ -57,8 +59,6 @@ def show(ctl: Ctl, context: click.Context, id: str, full: bool) -> None:  # noqa
         _show_text(ctl, thing)
     elif thing.kind == "documentChunk":
         _show_document_chunk(ctl, thing)
-    elif thing.kind == "project":
-        _show_project(ctl, thing)
     elif thing.kind in ROWS:
         _show_row(ctl, thing)
     else:
@@ -75,6 +75,10 @@ def _run_command_of(context: click.Context, thing: NamedThing, full: bool) -> No
         from clankers.ctl.memory.browse import show as show_memory
 
         context.invoke(show_memory, id=thing.id)
+    elif thing.kind == "project":
+        from clankers.ctl.projects import show as show_project
+
+        context.invoke(show_project, project=thing.id)
     elif thing.kind == "document":
         from clankers.ctl.docs import show as show_document
 
@@ -130,36 +134,21 @@ def _show_document_chunk(ctl: Ctl, thing: NamedThing) -> None:
     echo(plain(chunk.content))
 
 
-def _show_project(ctl: Ctl, thing: NamedThing) -> None:
-    _print_facts_of(ctl, thing, ctl.call(ProjectShow(thing.id)))
-
-
 def _show_row(ctl: Ctl, thing: NamedThing) -> None:
     quoted = thing.id.replace("'", "''")
     found = ctl.call(Query(f"SELECT * FROM {ROWS[thing.kind]} WHERE id = '{quoted}'"))
-    _print_facts_of(ctl, thing, dict(zip(found.columns, found.rows[0], strict=True)))
-
-
-def _show_job(ctl: Ctl, job_id: str) -> None:
-    try:
-        job = ctl.call(JobStatus(job_id))
-    except NotFound:
-        raise NotFound(f"nothing has the id {job_id}") from None
-    _print_facts_of(ctl, None, job)
-
-
-def _print_facts_of(ctl: Ctl, thing: NamedThing | None, value: Any) -> None:
-    """Print the fields of a struct or row that have a value."""
+    row = dict(zip(found.columns, found.rows[0], strict=True))
     if ctl.json:
-        print_json(value)
+        print_json(row)
         return
-    fields = msgspec.to_builtins(value)
-    facts = [(name, one_line(_format(name, field))) for name, field in fields.items() if field is not None]
-    print_facts([("kind", _kind_name(thing)), *facts] if thing else facts)
+    facts = [
+        (name.replace("_", " "), one_line(_format(name, value))) for name, value in row.items() if value is not None
+    ]
+    print_facts([("kind", _kind_name(thing)), *facts])
 
 
 def _format(name: str, field: Any) -> str:
-    is_time = isinstance(field, int) and (name.endswith(("_at", "At", "_until", "_from")) or name == "scheduled_for")
+    is_time = isinstance(field, int) and (name.endswith(("_at", "_until", "_from")) or name == "scheduled_for")
     return format_time(field) if is_time else str(field)
 
 

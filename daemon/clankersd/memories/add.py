@@ -136,6 +136,9 @@ def _reinforce(db: Db, match: Match, request: MemoryAdd, by: str, now: int, prob
 
 def _new_row(db: Db, request: MemoryAdd, text: HashedText, now: int) -> MemoryRow:
     project = resolve_project(db, request.project)
+    scope = scope_to_write(db, request, request.scope, project)
+    if project is None and scope.startswith("project:"):
+        project = scope.removeprefix("project:")
     category = request.category or "other"
     return MemoryRow(
         id=clock.new_id(),
@@ -144,7 +147,7 @@ def _new_row(db: Db, request: MemoryAdd, text: HashedText, now: int) -> MemoryRo
         sector=request.sector or classify(request.content, category),
         tier=request.tier or ("project" if project else "global"),
         category=category,
-        scope=scope_to_write(db, request, request.scope, project),
+        scope=scope,
         importance=request.importance,
         confidence=request.confidence,
         salience=1.0,

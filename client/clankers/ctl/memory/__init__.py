@@ -31,12 +31,12 @@ COMMANDS = {
     "graph": ("clankers.ctl.memory.graph:graph", "Show the graph around a memory or an entity."),
     "context": (
         "clankers.ctl.memory.browse:context",
-        "Print the memories that an agent is given with a prompt, exactly as it is...",
+        "Print the memories that an agent is given, exactly as it is given them.",
     ),
     "extract": ("clankers.ctl.memory.change:extract", "Extract memories from a captured session."),
     "summarize": (
         "clankers.ctl.memory.strength:summarize",
-        "Summarise a session with the configured chat model, and store the summary in...",
+        "Summarise a session with the configured chat model, and store the summary.",
     ),
     "maintain": ("clankers.ctl.memory.change:maintain", "Run memory maintenance now."),
     "stats": ("clankers.ctl.memory.browse:stats", "Count memories by state, sector, tier, category and scope."),

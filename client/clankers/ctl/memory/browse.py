@@ -345,7 +345,7 @@ def context(
     max_characters: int | None,
     limit: int | None,
 ) -> None:
-    """Print the memories that an agent is given with a prompt, exactly as it is given them.
+    """Print the memories that an agent is given, exactly as it is given them.
 
     With WORDS, these are the memories that match the words; without, the pinned and strongest ones. By default they are
     what an agent in this project may see: the memories of the project and the global ones. --scope selects others.

@@ -126,7 +126,7 @@ def print_memory(memory: Memory) -> None:
             ("state", _state(memory)),
             ("summary", memory.summary and one_line(memory.summary)),
             ("kind", f"{memory.sector}, {one_line(memory.category)}, {memory.tier}"),
-            ("scope", one_line(memory.scope)),
+            ("scope", scope_name(memory)),
             ("project", memory.project_path and one_line(memory.project_path)),
             ("salience", f"{bar(memory.salience, 10)} {memory.salience:.2f}{pinned}"),
             ("importance", f"{memory.importance:.2f}, confidence {memory.confidence:.2f}"),

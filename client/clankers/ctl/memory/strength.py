@@ -7,9 +7,9 @@ import msgspec
 
 from clankers.ctl.command import Ctl, common_options
 from clankers.ctl.jobs import run_job_or_exit
-from clankers.ctl.memory.display import memory_title
+from clankers.ctl.memory.display import memory_title, scope_name
 from clankers.ctl.memory.options import ALL_SCOPES, id_argument, ids_argument
-from clankers.ctl.output import echo, one_line, plain, print_json
+from clankers.ctl.output import echo, plain, print_json
 from clankers.ctl.sessions import complete_session_ids
 from clankers_protocol.memories import Memory
 from clankers_protocol.memory_changes import MemoryDeemphasize, MemoryPromote, MemoryReinforce
@@ -100,14 +100,14 @@ def promote(
     if ctl.json:
         print_json(memory)
     else:
-        echo(f"{memory_title(memory)} is now {memory.tier}, in scope {one_line(memory.scope)}.")
+        echo(f"{memory_title(memory)} is now {memory.tier}, in scope {scope_name(memory)}.")
 
 
 @click.command()
 @click.argument("session", shell_complete=complete_session_ids)
 @common_options
 def summarize(ctl: Ctl, session: str) -> None:
-    """Summarise a session with the configured chat model, and store the summary in the session.
+    """Summarise a session with the configured chat model, and store the summary.
 
     \b
     Examples:
