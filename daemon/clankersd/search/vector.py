@@ -102,7 +102,7 @@ class VectorSearch:
         self._centres: dict[str, tuple[float, Vector | None]] = {}
 
     async def embed_query(self, query: str) -> QueryVector:
-        """Embed a query, after a to_ms for the queue to embed what has just been stored."""
+        """Embed a query, after giving the queue a moment to embed what has just been stored."""
         if problem := self._index.vector_problem:
             return _unavailable(problem)
         await self._queue.finish_pending(PENDING_SECONDS)
