@@ -55,7 +55,7 @@ COMMANDS = {
     "jobs": ("clankers.ctl.jobs:jobs", "List, show and cancel long-running jobs of the daemon."),
     "plugin": (
         "clankers.ctl.plugin:plugin",
-        "Connect a harness (Claude Code, Codex CLI, Gemini CLI or OpenCode) to the...",
+        "Connect a harness, such as Claude Code or Codex CLI, to the daemon.",
     ),
     "service": ("clankers.ctl.service:service", "Run the daemon as a user service of systemd or launchd."),
     "rpc": ("clankers.ctl.rpc:rpc", "Call a METHOD of the daemon with the parameters in JSON, and print the result..."),
