@@ -78,7 +78,7 @@ def forget_start() -> None:
 
 
 def is_managed_service() -> bool:
-    """Is our unit installed in systemd or launchd, which then decide when the daemon runs?"""
+    """Return whether our unit is installed in systemd or launchd, which then decide when the daemon runs."""
     home = os.path.expanduser("~")
     if sys.platform == "darwin":
         return os.path.exists(f"{home}/Library/LaunchAgents/dev.clankers.clankersd.plist")
@@ -87,8 +87,10 @@ def is_managed_service() -> bool:
 
 
 def _was_started_recently(lock: int) -> bool:
-    """Does the lock file hold a start time within the last RETRY_SECONDS? A time in the future does not count: the
-    clock may have been set back."""
+    """Return whether the lock file holds a start time within the last RETRY_SECONDS.
+
+    A time in the future does not count: the clock may have been set back.
+    """
     started = os.pread(lock, 32, 0).strip()
     return started.isdigit() and 0 <= time.time_ns() - int(started) < RETRY_SECONDS * 1e9
 

@@ -226,7 +226,7 @@ def _send(params: bytes, recall_params: bytes) -> bool:
 
 
 def _is_reply_to(number: int, reply: bytes) -> bool:
-    """Does the reply have this id? Looks only at its first and last member: importing json would take too long."""
+    """Return whether the reply has this id, by its first and last member: importing json would take too long."""
     first, last = reply[:48].replace(b" ", b""), reply[-16:].replace(b" ", b"")
     return last.endswith(b'"id":%d}' % number) or b'"id":%d,' % number in first
 

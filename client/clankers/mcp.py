@@ -319,7 +319,7 @@ def _answer_offline(line: bytes) -> bool:
 
 
 def _answer_error(line: bytes, problem: str) -> None:
-    """Answer a request that cannot be executed; of a tool call the agent is told in the result."""
+    """Answer a request that cannot be executed; for a tool call, the error is the text of its result."""
     import json
 
     try:

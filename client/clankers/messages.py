@@ -97,7 +97,7 @@ def decode_result(request: Method[Result], reply: Incoming) -> Result:
 
 
 def may_resend(request: Method[Any], lost: ConnectionLost) -> bool:
-    """Can the request be sent again? Yes if it never arrived completely, or if it is idempotent, as events are."""
+    """Return whether to send the request again: it did not arrive completely, or it is idempotent, as events are."""
     return not lost.sent or isinstance(request, Envelope | EventsBatch)
 
 

@@ -10,7 +10,7 @@ FOLDER_KEYS = ("cwd", "projectPath", "project_path", "directory", "worktree")
 
 
 def is_paused(path: str, event: bytes, now: int) -> bool:
-    """Is capture paused now, everywhere or in the project of this event?"""
+    """Return whether capture is paused now, everywhere or in the project of this event."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     try:
         pauses = json.loads(os.read(descriptor, MAX_FILE_BYTES))

@@ -49,7 +49,7 @@ def spool_event(folder: str, event: bytes) -> str:
 
 
 def is_opted_out(project: str) -> bool:
-    """Does this folder, or one above it, contain the file that opts out of capture?"""
+    """Return whether this folder, or one above it, contains the file that opts out of capture."""
     while True:
         if os.path.lexists(f"{project}/{OPT_OUT_MARKER}"):
             return True

@@ -9,7 +9,7 @@ from clankers_protocol.wire import Method, Name, Time, Wire
 
 
 class ForgetPlan(Wire):
-    """What a request would delete: rows by table. `unreachable` names copies that the daemon cannot delete."""
+    """Rows that a request would delete, by table. `unreachable` names copies that the daemon cannot delete."""
 
     counts: dict[str, int] = field(default_factory=dict)
     unreachable: list[str] = field(default_factory=list)

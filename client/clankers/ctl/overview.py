@@ -1,4 +1,4 @@
-"""`clankers-ctl` without a command: is it alive, what was captured today, what needs attention."""
+"""`clankers-ctl` without a command: the state of the daemon, what was captured today, what needs attention."""
 
 from datetime import datetime
 from pathlib import Path

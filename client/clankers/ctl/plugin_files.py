@@ -1,4 +1,4 @@
-"""What the plugins of all harnesses have in common: their names, their commands and the files of the package."""
+"""Common parts of the plugins of all harnesses: their names, their commands and the files of the package."""
 
 import json
 import shlex

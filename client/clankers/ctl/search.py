@@ -294,7 +294,7 @@ def _origin(hit: Hit, session: str | None, score: float | None = None) -> Text:
 
 
 def _is_title(hit: Hit) -> bool:
-    """Is the hit the title of a session?"""
+    """Return whether the hit is the title of a session."""
     return hit.source == "sessions" and hit.ref.message_id is None and hit.ref.tool_id is None
 
 

@@ -94,7 +94,7 @@ def setup(ctl: Ctl, dry_run: bool, yes: bool) -> None:
     if ctl.json and not (yes or dry_run):
         raise click.UsageError("With --json, setup cannot ask questions. Add --yes or --dry-run.")
     run = Setup(ctl, yes, dry_run)
-    found = [harness for harness in HARNESSES if _is_here(harness)]
+    found = [harness for harness in HARNESSES if _is_installed(harness)]
     _report_found(run, found)
     connected = _connect(run, found)
     if _start_daemon(run):
@@ -111,7 +111,7 @@ def setup(ctl: Ctl, dry_run: bool, yes: bool) -> None:
     sys.exit(EXIT_PROBLEM if failed else 0)
 
 
-def _is_here(harness: HarnessInfo) -> bool:
+def _is_installed(harness: HarnessInfo) -> bool:
     """Return True if the harness has a folder of its own, or its program is in PATH."""
     return PLUGINS[harness.name]().home.exists() or shutil.which(PROGRAMS[harness.name]) is not None
 

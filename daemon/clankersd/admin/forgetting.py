@@ -155,7 +155,7 @@ async def _forget(daemon: "Daemon", request: ForgetStart, progress: Progress) ->
     selection = await daemon.store.read(lambda db: _select(db, request))
     plan = await daemon.store.read(lambda db: _plan(db, selection))
     total, done = sum(plan.counts.values()), 0
-    with anyio.CancelScope(shield=True):  # what is half forgotten is of no use
+    with anyio.CancelScope(shield=True):  # a half-finished deletion is of no use
         while deleted := await daemon.store.write(partial(_delete_some, selection=selection), bulk=True):
             done += deleted
             await progress(min(done, total), total, "deleting")
@@ -167,13 +167,13 @@ async def _forget(daemon: "Daemon", request: ForgetStart, progress: Progress) ->
         await progress(total, total, "erasing free space")
         await erase_free_space(daemon.store, progress)
         backups = await _replace_backups(daemon, progress) if request.backups_too else []
-    log.info("forgotten", **plan.counts, backups=len(backups))
+    log.info("captured data deleted", **plan.counts, backups=len(backups))
     return {"counts": plan.counts, "backupsDeleted": backups}
 
 
 def _delete_some(db: Db, selection: Selection) -> int:
     """Delete a few rows; return how many."""
-    # Before the sessions, which tell the harness that a memory came from.
+    # Before the sessions: they hold the harness that a memory came from.
     sql = f"SELECT id FROM memories WHERE {selection.conditions['memories']} LIMIT {ROWS_PER_TRANSACTION}"
     if memories := [row[0] for row in db.tuples(sql, selection.params)]:
         for memory_id in memories:

@@ -152,8 +152,8 @@ class ToolReported(_Captured):
 
     `report` says how it is known. A "success" clears the error that a batch had concluded. A "batch" lists its calls
     after they ended: one that neither succeeded nor failed by then was denied. A "transcript" fills in what hooks
-    missed and is right about success. A "record" is right about everything it tells, and a "hint" only fills in what
-    no record has told yet: together they give the same row in any order.
+    missed and is right about success. A "record" is right about every field it has, and a "hint" only fills in
+    fields that no record has set: together they give the same row in any order.
     """
 
     tool: ToolEvent

@@ -69,7 +69,7 @@ class Index:
 
     @property
     def rebuild_note(self) -> str | None:
-        """What searchers should know while the index is not the configured one; None if it is."""
+        """A note for search results while the index is not the configured one; None if it is."""
         if self.rebuild_reason is None:
             return None
         if self.rebuild_error:

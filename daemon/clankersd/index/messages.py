@@ -43,7 +43,7 @@ def add_tool_to_backlog(db: Db, tool_id: str) -> None:
 
 
 def has_subject(tool: dict[str, Any]) -> bool:
-    """Does this row of a tool call name a file or a command?"""
+    """Return whether this row of a tool call names a file or a command."""
     tool_input = tool["tool_input"] or ""
     return bool(tool["file_path"]) or any(f'"{name}"' in tool_input for name in SUBJECT_FIELDS)
 
@@ -122,7 +122,7 @@ def _chunk_tool(row: dict[str, Any], chunking: Chunking) -> ChunkedText:
 
 
 def _is_same_subject(db: Db, row: dict[str, Any], chunked: ChunkedText) -> bool:
-    """Is the file name or command searchable by an earlier call of the session?"""
+    """Return whether an earlier call of the session made the same file name or command searchable."""
     if len(chunked.hashes) != 1 or chunked.chunking.number in json.loads(row["tool_chunkings"]):
         return False
     params = {"session_id": row["session_id"], "id": row["id"], "hash": chunked.hashes[0]}

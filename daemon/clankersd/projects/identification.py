@@ -113,7 +113,7 @@ class ProjectIdentification:
         return f"{ROOT_COMMIT}{commit}"
 
     async def _follow(self, path: str) -> None:
-        """Show the project at a folder that exists, if the one at which it is shown does not."""
+        """Move the project's main folder to one that exists, if the current one does not."""
         rows = await self._store.read(lambda db: db.fetch(_FOLDERS, {"path": path}))
         if len(rows) < 2:
             return

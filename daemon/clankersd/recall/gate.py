@@ -1,8 +1,8 @@
-"""The gate of recall: which of the matches of a prompt are worth putting into it.
+"""The gate of recall: select the matches that are worth putting into a prompt.
 
 A search always finds something. What decides is how strongly the best matches are about the prompt: the share of its
 words that they contain, weighted by rarity, and how much more similar they are than texts taken by chance. If another
-project has closer texts, the prompt is about something else, and more is demanded here. Measured: docs/retrieval.md.
+project has closer texts, the prompt is about something else, and more strength is needed. Measured: docs/retrieval.md.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ MIN_MEMORY_STRENGTH = 0.65
 """Strength that a memory of middle importance needs. There is no other project to compare a memory with."""
 
 IMPORTANCE_DISCOUNT = 0.6
-"""How much less strength an important memory needs: by this much for each point of importance above the middle."""
+"""Reduction of the strength that a memory needs, for each point of importance above the middle."""
 
 MIN_PASSAGE_SHARE = 0.3
 """Share of the strength of the best passage that a passage must reach."""
@@ -67,14 +67,12 @@ def judge_passages(
     for candidate, closeness, strength in measured:
         chosen = False
         if best < needed:
-            why = "another project has closer texts" if best >= MIN_STRENGTH else "nothing here is close to the prompt"
+            why = "another project has closer texts" if best >= MIN_STRENGTH else "no passage is close to the prompt"
         elif strength < MIN_PASSAGE_SHARE * best:
             why = "much weaker than the best one"
         else:
-            chosen, why = (
-                True,
-                "close to the prompt" if strength >= needed else "beside one that is close to the prompt",
-            )
+            chosen = True
+            why = "close to the prompt" if strength >= needed else "beside one that is close to the prompt"
         verdicts.append(Verdict(candidate, closeness, strength, needed, chosen, why))
     return verdicts
 

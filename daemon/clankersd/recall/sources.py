@@ -44,7 +44,7 @@ SHORT_ID_CHARACTERS = 16
 MAX_PASSAGE_CHARACTERS = 180
 MAX_ANSWERED_CHARACTERS = 140
 MAX_ANSWERED = 3
-"""The best passages are told with the answers to them; more would leave no room for others."""
+"""Number of passages that are recalled with their answers; more would leave no room for other passages."""
 
 MEMORIES, SESSIONS, PASSAGES = "Memories", "Recent sessions in this project", "Related to this prompt"
 
@@ -97,7 +97,7 @@ _MATCH_JOINS = f"""
 
 @dataclass(frozen=True)
 class RecentSession:
-    """An earlier session of a project: what was asked first, and what came of it."""
+    """An earlier session of a project: its first prompts and its outcome."""
 
     id: str
     title: str | None
@@ -120,7 +120,7 @@ class RecentSession:
 
     @property
     def is_trivial(self) -> bool:
-        """Was nothing asked that is worth telling, and nothing done?"""
+        """Return whether the session has neither a prompt worth recalling nor a result."""
         if self.summary or self.prompt or self.has_tools:
             return False
         was_asked = json.loads(self.prompts_json) != []
@@ -163,7 +163,7 @@ def prompt_query(prompt: str) -> str:
 
 
 def recent_sessions(db: Db, project: str | None, session: str, *, titles_only: bool) -> list[Item]:
-    """Return the project's last sessions, newest first: what was asked, and what came of it."""
+    """Return the project's last sessions, newest first, each with its prompt and outcome."""
     rows = db.fetch(_RECENT_SESSIONS, {"project": project, "session": session, "limit": MAX_EXAMINED})
     sessions = [RecentSession(**row) for row in rows]
     return [_session_item(one, titles_only) for one in sessions if not one.is_trivial][:MAX_SESSIONS]
@@ -192,7 +192,7 @@ def strongest_memories(
 ) -> list[Item]:
     """Return the pinned memories and, unless only they are wanted, the strongest others.
 
-    With `of_user`, what is pinned in the scope of a user is told as well: it is about the person at the keyboard.
+    With `of_user`, memories pinned in the scope of a user are included: they are about the person at the keyboard.
     """
     params = {"now": clock.now(), "strongest": not pinned_only, "of_user": of_user, "limit": 2 * limit}
     rows = db.fetch(_STRONGEST, AllowedScopes(tuple(scopes)).params | params)
@@ -217,7 +217,7 @@ def _memory_item(memory_id: str, content: str, summary: str | None, category: st
 
 @dataclass(frozen=True)
 class PromptMatches:
-    """What matches a prompt: the items to tell, everything that was considered, and what could not be searched."""
+    """Matches of a prompt: the items to recall, every candidate with its verdict, and why the search failed."""
 
     items: list[Item] = field(default_factory=list)
     considered: list[RecallCandidate] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Checks of values: is this a secret, or a word, a placeholder, a reference, a piece of code?
+"""Checks that tell secrets from words, placeholders, references and pieces of code.
 
 A `Check` gets the value, the full text, and the position of the value in it; texts are bytes.
 """

@@ -141,9 +141,9 @@ class Scheduler:
             result = {"jobId": job_id, "result": job.result}
             await self._finish(run.id, state, result, job.error or (None if state == "done" else job.state))
         except Conflict as error:
-            log.info("built-in deferred", run_id=run.id, problem=error.message)  # retried when the lease ends
+            log.info("built-in action deferred", run_id=run.id, problem=error.message)  # retried when the lease ends
         except Exception as error:
-            log.exception("built-in failed", run_id=run.id, builtin=builtin, error=str(error))
+            log.exception("built-in action failed", run_id=run.id, builtin=builtin, error=str(error))
         finally:
             self._executing.discard(run.id)
 

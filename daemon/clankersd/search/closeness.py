@@ -1,4 +1,4 @@
-"""Closeness: does the best hit of a search have anything to do with the query?
+"""Closeness: a measure of whether the hits of a search have anything to do with the query.
 
 Scores only compare the hits of one search, so they cannot tell: the best of a hundred irrelevant texts scores 1. Two
 measures are absolute. Coverage is the share of the query's words that a text contains, each word weighted by how rare
@@ -29,7 +29,7 @@ COSINE_WEIGHT = 1.6
 """Weight of the calibrated cosine in the strength of a match, beside 1 for its coverage."""
 
 MARGIN_WEIGHT = 2.4
-"""Weight of how much closer the best text of another project is than the best one here."""
+"""Weight of how much closer the best text of another project is than the best one of this project."""
 
 MIN_STRENGTH = 0.45
 """Strength from which a text is worth putting into a prompt. Of questions asked in the wrong one of several projects
@@ -41,7 +41,7 @@ DEFAULT_BASELINE = 0.15
 
 @dataclass(frozen=True)
 class Closeness:
-    """How close a text is to the query: coverage, and cosine if there is a vector."""
+    """Closeness of a text to the query: coverage, and cosine if there is a vector."""
 
     coverage: float
     cosine: float | None = None
@@ -53,8 +53,8 @@ class Closeness:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What cosines mean for one query: `baseline` is that of two texts of the scope taken by chance, `elsewhere` the
-    best one in other projects."""
+    """Reference cosines of one query: `baseline` is the mean of random texts in the scope, `elsewhere` the best one in
+    other projects."""
 
     baseline: float = DEFAULT_BASELINE
     elsewhere: float | None = None
@@ -69,7 +69,7 @@ class Calibration:
         return closeness.coverage + COSINE_WEIGHT * max(0.0, self._calibrated(closeness.cosine))
 
     def penalty(self, best_cosine: float | None) -> float:
-        """Return what is subtracted because another project has a text that is closer than the best one here."""
+        """Return the strength demanded in addition if another project has a closer text than `best_cosine`."""
         if self.elsewhere is None or best_cosine is None or best_cosine >= self.elsewhere:
             return 0.0
         return MARGIN_WEIGHT * (self._calibrated(self.elsewhere) - self._calibrated(best_cosine))
@@ -79,7 +79,7 @@ class Calibration:
 
 
 def word_weight(frequency: int, chunk_count: int) -> float:
-    """Return how much a word says that occurs in `frequency` of all chunks."""
+    """Return the weight of a word that occurs in `frequency` of all chunks: the rarer, the higher."""
     return math.log(1 + (chunk_count + 1) / (frequency + 0.5))
 
 

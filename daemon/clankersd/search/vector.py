@@ -102,7 +102,7 @@ class VectorSearch:
         self._centres: dict[str, tuple[float, Vector | None]] = {}
 
     async def embed_query(self, query: str) -> QueryVector:
-        """Embed a query, after a to_ms for the queue to embed what has just been stored."""
+        """Embed a query, after giving the queue a moment to embed what has just been stored."""
         if problem := self._index.vector_problem:
             return _unavailable(problem)
         await self._queue.finish_pending(PENDING_SECONDS)
@@ -171,7 +171,7 @@ class VectorSearch:
     ) -> dict[int, float]:
         """Return the similarity of each row to the query, averaged with that of its neighbours in the conversation.
 
-        Similarities are measured from the centre of the scope: what all its texts have in common tells nothing.
+        Similarities are measured from the centre of the scope: what all its texts have in common is no evidence.
         """
         mirror, live = self._index.mirror, self._index.live
         vector = matches.query.vector
@@ -204,7 +204,7 @@ class VectorSearch:
     async def calibrate(
         self, matches: VectorMatches, chunk_filter: ChunkFilter, found: Sequence[Candidate[Any]]
     ) -> Calibration:
-        """Measure what cosines to this query mean: the mean one in the scope, and the best one in other projects."""
+        """Measure reference cosines of this query: the mean one in the scope, and the best one in other projects."""
         live, vector = self._index.live, matches.query.vector
         if vector is None or live is None or live.identity.dims is None:
             return Calibration()
@@ -354,5 +354,5 @@ async def _fetch_ids(store: Store, sql: str, params: dict[str, Any]) -> list[int
 
 
 async def in_thread_if(is_large: bool, work: Callable[..., T], *arguments: Any) -> T:
-    """Do large work in a thread; small work is done sooner than a thread is reached, which takes a millisecond."""
+    """Run large work in a thread and small work directly: reaching a thread takes a millisecond."""
     return await anyio.to_thread.run_sync(work, *arguments) if is_large else work(*arguments)

@@ -107,7 +107,7 @@ def filter_fields(ctl: Ctl, filters: dict[str, Any]) -> dict[str, Any]:
 
 
 def has_filters(filters: dict[str, Any]) -> bool:
-    """Is any option of `filter_options` set?"""
+    """Return whether any option of `filter_options` is set."""
     for name, value in filters.items():
         is_default = value is None or (name == "scopes" and value == ALL_SCOPES)
         if not is_default:

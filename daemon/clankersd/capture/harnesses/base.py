@@ -87,7 +87,7 @@ class Harness:
     - `list_activity_files` lists the files below such a folder that change whenever the harness is used.
     - `transcript_reader` makes a reader for a transcript: of this session, from this state and offset.
     - `find_history` lists the past sessions below these folders that changed since then, oldest first.
-    - `read_history` reads one of them, where it is not a transcript or the transcript does not tell all of it.
+    - `read_history` reads one of them, where it is not a transcript or the transcript is not complete.
     """
 
     name: str

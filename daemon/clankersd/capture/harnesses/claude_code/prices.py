@@ -1,4 +1,4 @@
-"""What a message costs, for transcripts that do not tell: Anthropic's list prices, in dollars per million tokens."""
+"""Cost of messages in transcripts that do not state it: Anthropic's list prices, in dollars per million tokens."""
 
 import re
 from typing import NamedTuple

@@ -1,7 +1,7 @@
 """Codex's hook payloads, shaped like Claude Code's, and its `notify` setting, which reports a turn.
 
-A hook does not tell whether a command failed, and nothing at all of a failed patch or MCP call. So it only hints at
-what the rollout records under the same ids. A session without a rollout (`--ephemeral`) has no other source.
+A hook does not report whether a command failed, and does not run for a failed patch or MCP call. So its events are
+hints for what the rollout records under the same ids. A session without a rollout (`--ephemeral`) has no other source.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Codex's rollouts: JSON lines, one file for each thread, sub-agents' too. They record what hooks do not tell."""
+"""Codex's rollouts: JSON lines, one file for each thread, sub-agents' too. They record what hooks do not report."""
 
 import os
 from copy import deepcopy
@@ -138,7 +138,7 @@ class RolloutReader:
         self.state["facts"] = without_empty(facts)
 
     def _session_events(self) -> list[CapturedEvent]:
-        """Return what is known of the session. A thread in which no turn began is none."""
+        """Return the events of the session itself; none for a thread in which no turn began."""
         spent = self.state.get("spent") or [None, None]
         session = SessionEvent(
             self._session_id,
@@ -302,7 +302,7 @@ class RolloutReader:
             self._read_tool_output(call_id, payload)
 
     def _read_tool_output(self, call_id: str, payload: Payload) -> None:
-        """Read what the model was answered. Only failures and harness tools have no item that says it better."""
+        """Read the output of a tool: of failures and harness tools only, since other calls have a better record."""
         if not self.state.get("records"):
             self._close_response()  # versions that do not record the usage of each response
         done = self.state.setdefault("done", [])
@@ -453,7 +453,7 @@ def find_rollouts(roots: list[Path], since: int) -> list[PastSession]:
 
 
 def _peek(path: Path, root: Path) -> PastSession:
-    """Read from its first line which thread a rollout is of, and in which project."""
+    """Read the thread and the project of a rollout from its first line."""
     with open_below(str(path), [root]) as file:
         updated_at = round(os.fstat(file.fileno()).st_mtime * 1000)
         first = file.read(PEEK_BYTES).partition(b"\n")[0]

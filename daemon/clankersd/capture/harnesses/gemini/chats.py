@@ -175,11 +175,11 @@ class ChatReader:
                 self._read_tool(call, call_id, message_id, at)
 
     def _read_tool(self, call: Payload, call_id: str, message_id: str, at: int | None) -> None:
-        name, (told, error) = text(call, "name"), response_of(call)
+        name, (for_model, error) = text(call, "name"), response_of(call)
         status = text(call, "status")
         if error is None and status not in ("success", None):
-            error = told or status
-        success, output, error = read_result(name, told, call.get("resultDisplay"), error)
+            error = for_model or status
+        success, output, error = read_result(name, for_model, call.get("resultDisplay"), error)
         tool = ToolEvent(
             call_id if call_id.startswith(self._session_id) else f"{self._session_id}-{call_id}",
             self._session_id,
@@ -232,7 +232,7 @@ def _project_of(folder: Path, root: Path) -> str | None:
 
 
 def _peek(path: Path, root: Path, project: str | None) -> PastSession:
-    """Read from its first line which session a file is of."""
+    """Read the session of a file from its first line."""
     with open_below(str(path), [root]) as file:
         updated_at = round(os.fstat(file.fileno()).st_mtime * 1000)
         first = file.read(PEEK_BYTES).partition(b"\n")[0]

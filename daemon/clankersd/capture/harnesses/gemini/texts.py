@@ -46,24 +46,24 @@ def read_result(
 ) -> tuple[bool, str | None, str | None]:
     """Return whether a tool succeeded, its output as the user sees it, and its error.
 
-    A shell command that fails is a success to Gemini CLI; its exit code is among what the model is told.
+    A shell command that fails is a success to Gemini CLI; its exit code is in the result for the model.
     """
     if error is not None:
         return False, None, error
-    told = strip_hook_context(for_model or "")
-    if wrapped := _UNTRUSTED.match(told):
-        told = wrapped[1]
-    if tool == SHELL and (result := _SHELL_RESULT.match(told)):
+    content = strip_hook_context(for_model or "")
+    if wrapped := _UNTRUSTED.match(content):
+        content = wrapped[1]
+    if tool == SHELL and (result := _SHELL_RESULT.match(content)):
         output = "" if result["output"] == EMPTY_OUTPUT else result["output"]
         code = _EXIT_CODE.search(result["trailer"])
         if code and code[1] != "0":
             return False, output or None, f"exit code {code[1]}"
         return True, output or None, None
-    return True, (display if isinstance(display, str) else told) or None, None
+    return True, (display if isinstance(display, str) else content) or None, None
 
 
 def text_for_model(content: Any) -> str | None:
-    """Return what the model is told of a tool's result: a text or a list of parts."""
+    """Return the text for the model of a tool's result, which is a text or a list of parts."""
     if isinstance(content, list):
         return "\n".join(part["text"] for part in content if isinstance(part, dict) and text(part, "text")) or None
     return content if isinstance(content, str) else readable(content)
@@ -79,6 +79,6 @@ def response_of(call: Payload) -> tuple[str | None, str | None]:
         response = answered.get("response") if isinstance(answered, dict) else None
         if isinstance(response, dict):
             error = error or readable(response.get("error"))
-            if told := readable(response.get("output")):
-                output.append(told)
+            if content := readable(response.get("output")):
+                output.append(content)
     return "\n".join(output) or None, error
