@@ -185,8 +185,8 @@ def test_ctl_model_use_takes_a_name(pets: DaemonProcess) -> None:
     done = ctl(pets, "model", "use", "tiny", typed="y\n")
 
     assert done.code == 0, done.err
-    assert "3 chunks will be embedded again" in done.err
-    assert done.out.startswith("Now in use: onnx tiny.\nReindexed 3 chunks")
+    assert "4 chunks will be embedded again" in done.err
+    assert done.out.startswith("Now in use: onnx tiny.\nReindexed 4 chunks")
     assert settings(pets)["embedder_model"] == str(folder)
     assert listed(pets)["tiny"]["inUse"]
     with pets.connect() as connection:

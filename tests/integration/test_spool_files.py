@@ -18,6 +18,7 @@ from helpers.waiting import eventually
 
 from clankers.spool import spool_event
 from clankersd.capture import spool as spool_module
+from clankersd.capture.pause import Pauses
 from clankersd.capture.spool import MAX_EVENT_BYTES, Spool
 from clankersd.safe_files import read_regular
 
@@ -236,6 +237,9 @@ class FakeDaemon:
     store = Store()
     index = transcripts = Waker()
 
+    def __init__(self, data: Path) -> None:
+        self.pauses = Pauses(data)
+
 
 @pytest.fixture
 def stored(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -263,7 +267,7 @@ async def test_spool_leaves_a_file_with_a_read_error_for_later(
         return read(path, **limits)
 
     monkeypatch.setattr(spool_module, "read_regular", fail)
-    replayed = Spool(FakeDaemon(), tmp_path)  # type: ignore[arg-type]
+    replayed = Spool(FakeDaemon(tmp_path), tmp_path)  # type: ignore[arg-type]
     await replayed.catch_up()
     assert (stored, list(replayed.skipped)) == (["m2"], [bad])
     assert not Path(good).exists()
@@ -284,7 +288,7 @@ async def test_spool_passes_over_a_file_that_vanishes(
         return read(path, **limits)
 
     monkeypatch.setattr(spool_module, "read_regular", vanish)
-    replayed = Spool(FakeDaemon(), tmp_path)  # type: ignore[arg-type]
+    replayed = Spool(FakeDaemon(tmp_path), tmp_path)  # type: ignore[arg-type]
     await replayed.catch_up()
     assert (stored, replayed.skipped, replayed.rejected) == (["m2"], {}, 0)
 
@@ -305,7 +309,7 @@ async def test_spool_is_not_listed_for_every_batch_nor_for_every_event(
 
     monkeypatch.setattr(os, "scandir", count)
     monkeypatch.setattr(spool_module, "SETTLED_NS", -(10**18))
-    replayed = Spool(FakeDaemon(), tmp_path)  # type: ignore[arg-type]
+    replayed = Spool(FakeDaemon(tmp_path), tmp_path)  # type: ignore[arg-type]
     for _ in range(100):
         await replayed.catch_up()
         await anyio.lowlevel.checkpoint()

@@ -38,7 +38,8 @@ _PROFILES: list[tuple[str, ModelProfile]] = [
     (r"nomic-embed-text", ModelProfile("search_query: ", "search_document: ")),
     (r"embeddinggemma|embedding-gemma", ModelProfile("task: search result | query: ", "title: none | text: ")),
     (r"qwen3-embedding", ModelProfile(_INSTRUCT_PREFIX, pooling="last")),
-    (r"l2_supercat", ModelProfile(weight=0.5, agreed_weight=0.5)),
+    # Below a half, so that an exact word wins against a similar text where there are only two candidates.
+    (r"l2_supercat", ModelProfile(weight=0.48, agreed_weight=0.48)),
 ]
 
 
