@@ -432,7 +432,9 @@ CODEX_CONFIGS = [
     b'# mine\r\nmodel = "x"\r\n\r\n[plugins."other@market"]\r\nenabled = true\r\n\r\n\r\n',
     b'[marketplaces.clankers-local]\nsource = "/elsewhere"\n\n[mcp_servers.x]\ncommand = "y"\n',
 ]
-TRUSTED = '\n[hooks.state."clankers@clankers-local:hooks/hooks.json:stop:0:0"]\ntrusted_hash = "sha256:1"\n'
+TRUSTED = (
+    '\n[hooks.state]\n\n[hooks.state."clankers@clankers-local:hooks/hooks.json:stop:0:0"]\ntrusted_hash = "sha256:1"\n'
+)
 
 
 @pytest.mark.parametrize("before", CODEX_CONFIGS)

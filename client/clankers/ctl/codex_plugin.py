@@ -30,10 +30,11 @@ VERSION = "1.0.0"
 """Version of the plugin. Codex keeps its copy in a folder of this name, and ties trust to the content of the copy."""
 
 APP_SERVER_SECONDS = 15
-HOW_TO_TRUST = "start `codex`, enter /hooks, and press t to trust the hooks of clankers"
+HOW_TO_TRUST = "start `codex` and review the hooks of clankers when it asks, or enter /hooks there and press t"
 UNTRUSTED = ("modified", "untrusted")
 """States of a hook in which Codex does not run it."""
 
+_EMPTY_STATE = re.compile(r"^\[hooks\.state\]\s*(?=^\[|\Z)", re.MULTILINE)
 _TABLE = re.compile(r"^\s*\[{1,2}\s*(.+?)\s*\]{1,2}\s*(?:#.*)?$")
 
 
@@ -167,7 +168,11 @@ class Codex:
                 is_ours = table[1].startswith(tuple(ours))
             if not is_ours:
                 kept.append(line)
-        return "".join(kept)
+        remaining = "".join(kept)
+        has_state = "hooks.state." in remaining
+        if remaining != config and not keep_trust and not has_state:  # Codex made the table for our entries
+            remaining = _EMPTY_STATE.sub("", remaining)
+        return remaining
 
 
 def _nested(content: dict[str, Any], *keys: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import time
 
 import click
 
-from clankers.ctl.codex_plugin import UNTRUSTED
+from clankers.ctl.codex_plugin import HOW_TO_TRUST, UNTRUSTED
 from clankers.ctl.formatting import format_duration, format_time, plural
 from clankers.ctl.plugin import HARNESSES, plugin_status
 from clankers.ctl.service import clankersd_path, unit_file_states
@@ -56,7 +56,7 @@ def _check_plugin(name: str, report: CaptureReport | None) -> Finding:
     if state == "installed":
         finding = f"The plugin is installed and up to date; {status.explanation}."
         if status.trust in UNTRUSTED:
-            return Finding(check, "problem", finding, "trust the hooks in Codex: enter /hooks there, and press t")
+            return Finding(check, "problem", finding, HOW_TO_TRUST)
         if status.hooks == "silent":
             return Finding(check, "problem", finding, f"{install}; clankers-ctl capture status")
         return Finding(check, "ok", finding)
