@@ -156,11 +156,11 @@ class FileSync:
                 log.warning("file watching unavailable", reason=str(error))
             except StorageUnavailable as error:
                 self._error = f"the file sync is waiting: {error.message}"
-                await self._pause(RETRY_SECONDS)
+                await self._pause_after_error()
             except Exception as error:
                 log.exception("file sync failed")
                 self._error = f"the file sync failed: {error}"
-                await self._pause(RETRY_SECONDS)
+                await self._pause_after_error()
 
     async def _sync_and_wait(self) -> None:
         """Compare once, then wait for a reason to compare again.
@@ -212,6 +212,10 @@ class FileSync:
         if not self.settings.sync_minutes or self.last_sync is None:
             return False
         return time.monotonic() - self._synced_at > self.settings.sync_minutes * 60
+
+    async def _pause_after_error(self) -> None:
+        self._interrupted = anyio.Event()  # closing the watcher has set the last one, and there would be no pause
+        await self._pause(RETRY_SECONDS)
 
     async def _pause(self, seconds: float) -> None:
         with anyio.move_on_after(seconds):
