@@ -65,6 +65,7 @@ async def restore(daemon: "Daemon", request: BackupRestore) -> Restored:
         for leftover in database.parent.glob(f"{new.name}*"):
             leftover.unlink(missing_ok=True)
     log.warning("database restored", backup=str(source), replaced=str(replaced))
+    await daemon.jobs.close_restored()
     daemon.index.wake()
     return Restored(str(database), str(source), counts["sessions"], str(replaced) if replaced else None)
 

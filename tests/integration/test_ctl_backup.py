@@ -69,6 +69,7 @@ def test_restore_of_a_running_daemon_gives_back_every_row_and_stops_nothing(home
         health = rpc.call("health")  # on the connection that was open before
         assert (health["ok"], health["warnings"]) == (True, [])
         assert rpc.call("search", query="heron", scopes=["*"])["hits"]
+        assert not [job for job in rpc.call("job.list") if job["state"] == "running"]
         store(daemon, "second")
         assert stored(daemon.database) == {"first", "second"}
         assert integrity(daemon.database) == "ok"

@@ -122,6 +122,8 @@ def fill(connection: RawConnection, home: Path) -> None:
     (home / "shop/memories.jsonl").write_text("".join(f"{json.dumps(memory)}\n" for memory in memories))
     for name in ("s1", "0199c5a2-0000-4000-8000-000000000000", "0d6f0c9e-0000-4000-8000-000000000000"):
         connection.call("upsertSession", session={"id": name, "title": "Login", "projectPath": str(home / "shop")})
+    old = {"id": "old", "title": "Old", "projectPath": str(home / "src/old-shop")}
+    connection.call("upsertSession", session=old)
     message = {"id": "m0", "sessionId": "s1", "role": "user", "textContent": "The login fails on Safari."}
     connection.call("upsertMessage", message=message)
     settled(connection)

@@ -1,6 +1,7 @@
 """Pausing capture: nothing that happens during a pause is stored, by whatever way it comes."""
 
 import json
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,23 @@ def test_pause_of_a_project_survives_a_restart_and_ends_by_itself(home: Path, tm
         assert stored(connection) == ["after", "other"]
     for words in (["--for", "soon"], ["--for", "0h"], ["--project", str(tmp_path / "none")]):
         assert ctl(DaemonProcess(home), "capture", "pause", *words).code == 2
+
+
+def test_pause_of_a_project_covers_its_clones_and_new_sessions(fresh_daemon: DaemonProcess, tmp_path: Path) -> None:
+    shop, clone = tmp_path / "shop", tmp_path / "clone"
+    for folder in (shop, clone):
+        subprocess.run(["git", "init", "-q", folder], check=True)
+        subprocess.run(["git", "-C", folder, "remote", "add", "origin", "git@example.com:ada/shop.git"], check=True)
+    with fresh_daemon.connect() as connection:
+        send(connection, "before", str(shop), session="before")
+        assert f"paused in {shop}" in ctl(fresh_daemon, "capture", "pause", "--project", "shop").out
+        send(connection, "during", str(shop), session="during")
+        send(connection, "clone", str(clone), session="clone")
+        sessions = connection.call("session.list")["sessions"]
+        assert ([each["id"] for each in sessions], stored(connection)) == (["before"], ["before"])
+        near = ctl(fresh_daemon, "capture", "pause", "--project", "shpo")
+        assert (near.code, "near ones are shop" in near.err) == (1, True)
+        assert ctl(fresh_daemon, "capture", "resume", "--project", str(clone)).out == "Capture is on.\n"
 
 
 def test_hooks_do_not_spool_what_happens_in_a_pause(home: Path, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ RESTORE_TIMEOUT_SECONDS = 3600
 """Generous: the copy of a large backup takes long, and is a plain request."""
 
 COLUMNS = [
-    Column("Name"),
+    Column("Name", wrap=True),
     Column("Made", optional=True),
     Column("For", optional=True),
     Column("Size", align_right=True, optional=True),

@@ -8,9 +8,8 @@ from pathlib import Path
 import click
 import msgspec
 
-from clankers.ctl.command import EXIT_PROBLEM, Ctl, common_options
+from clankers.ctl.command import EXIT_PROBLEM, Ctl, common_options, normalize_project
 from clankers.ctl.formatting import format_bytes, format_duration, format_time, plural, since_callback
-from clankers.ctl.index import absolute_path
 from clankers.ctl.jobs import job_duration, run_job_or_exit
 from clankers.ctl.output import Column, echo, one_line, print_facts, print_json, print_table, secho
 from clankers_protocol.admin import Job
@@ -29,6 +28,7 @@ from clankers_protocol.capture import (
     TranscriptReading,
 )
 from clankers_protocol.harnesses import IMPORTABLE, find_harness
+from clankers_protocol.projects import ProjectShow
 
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
@@ -156,12 +156,14 @@ def _transcripts(read: TranscriptReading) -> str:
 # -- pause and resume
 
 
-def _folder_callback(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
-    if value is None:
-        return None
-    if not Path(value).is_dir():
+def _folder_callback(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    """Turn a folder, or the name or id of a project, into an absolute path."""
+    if value is not None and value.startswith(("/", "~", "./", "../")) and not Path(value).expanduser().is_dir():
         raise click.BadParameter(f"{value} is not a folder.")
-    return absolute_path(value)
+    project = normalize_project(context, option, value)
+    if not project or project.startswith("/"):
+        return project
+    return context.ensure_object(Ctl).call(ProjectShow(project)).path
 
 
 def _duration_callback(_: click.Context, __: click.Parameter, value: str | None) -> float | None:
@@ -175,9 +177,9 @@ def _duration_callback(_: click.Context, __: click.Parameter, value: str | None)
 
 pause_project_option = click.option(
     "--project",
-    metavar="FOLDER",
+    metavar="PROJECT",
     callback=_folder_callback,
-    help="Only the project of this folder; otherwise all projects.",
+    help="Only this project: a folder, or its name or id. Otherwise all projects.",
 )
 
 

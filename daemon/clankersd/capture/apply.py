@@ -499,7 +499,7 @@ def _find_pause(db: Db, event: PreparedEvent, pauses: Pauses) -> Pause | None:
     project = row.get("project_path") or db.value(
         "SELECT project_path FROM sessions WHERE id = :id", {"id": event.session_id}
     )
-    pause = pauses.find(at, project)
+    pause = pauses.find(db, at, event.session_id, project)
     return None if pause and is_session and pause not in pauses.active() else pause
 
 

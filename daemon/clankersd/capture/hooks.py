@@ -129,8 +129,9 @@ def apply_hook(db: Db, hook: PreparedHook, pauses: Pauses) -> str | None:
 
 def _find_pause(db: Db, hook: PreparedHook, pauses: Pauses) -> Pause | None:
     session = {"id": hook.reading.session_id}
-    project = hook.reading.project or db.value("SELECT project_path FROM sessions WHERE id = :id", session)
-    return pauses.find(hook.count["at"], project)
+    named = next((path for event in hook.events if (path := event.row.get("project_path"))), None)
+    project = hook.reading.project or named or db.value("SELECT project_path FROM sessions WHERE id = :id", session)
+    return pauses.find(db, hook.count["at"], hook.reading.session_id, project)
 
 
 def _apply_reading(db: Db, hook: PreparedHook, reading: HookReading) -> None:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 import msgspec
@@ -18,7 +18,8 @@ from clankers_protocol.capture import CapturePause, CaptureResume, Pause, PauseR
 from clankers_protocol.errors import Conflict, InvalidParams
 from clankers_protocol.safe_writes import write_file
 from clankersd import clock
-from clankersd.projects import find_folder
+from clankersd.db import Db
+from clankersd.projects import find_folder, match_folder
 from clankersd.safe_files import UnsafeFile, read_regular
 from clankersd.wire.rpc import handles
 
@@ -26,10 +27,16 @@ if TYPE_CHECKING:
     from clankersd.app import Daemon
 
 FILE_NAME = "capture-pauses.json"
+SESSIONS_FILE_NAME = "capture-paused-sessions.json"
+"""The folders of sessions that ran in a paused project, by their ids; events need not name a folder."""
+
+MAX_SESSIONS = 1000
 MAX_FILE_BYTES = 1024 * 1024
 MAX_PAUSES = 1000
 KEPT_MS = 90 * 24 * 3_600_000
 """Time for which an ended pause is remembered."""
+
+Value = TypeVar("Value")
 
 log = structlog.get_logger(component="capture")
 
@@ -39,26 +46,39 @@ class Pauses:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE_NAME
-        self._pauses: list[Pause] = []
-        try:
-            data = read_regular(self._path, max_bytes=MAX_FILE_BYTES, owner=os.geteuid())
-            self._pauses = msgspec.json.decode(data, type=list[Pause])
-        except FileNotFoundError:
-            pass
-        except (OSError, UnsafeFile, msgspec.MsgspecError) as error:
-            log.error("pauses not read", path=str(self._path), problem=str(error))
+        self._sessions_path = folder / SESSIONS_FILE_NAME
+        self._pauses = _read(self._path, list[Pause]) or []
+        self._sessions = _read(self._sessions_path, dict[str, str]) or {}
 
     def active(self) -> list[Pause]:
         """List the pauses in force now."""
         now = clock.now()
         return [pause for pause in self._pauses if _covers_time(pause, now)]
 
-    def find(self, at: int, project: str | None) -> Pause | None:
-        """Return the pause that covers this time, and this project if it is a pause of one; None if there is none."""
+    def find(self, db: Db, at: int, session_id: str, folder: str | None) -> Pause | None:
+        """Return the pause that covers this time, and this session if a project is paused; None if there is none.
+
+        `folder` is that of the event or of the stored session. An event without one belongs to the project that an
+        earlier event of its session named during the pause.
+        """
+        known = folder or self._sessions.get(session_id)
         for pause in self._pauses:
-            if _covers_time(pause, at) and (pause.project is None or _is_in(project, pause.project)):
+            if not _covers_time(pause, at):
+                continue
+            if pause.project is None:
+                return pause
+            if _is_in(db, known, pause.project):
+                self._remember(session_id, known)
                 return pause
         return None
+
+    def _remember(self, session_id: str, folder: str | None) -> None:
+        """Store the folder of a session whose events are not stored."""
+        if folder and session_id and self._sessions.get(session_id) != folder:
+            self._sessions[session_id] = folder
+            while len(self._sessions) > MAX_SESSIONS:
+                del self._sessions[next(iter(self._sessions))]
+            write_file(self._sessions_path, msgspec.json.encode(self._sessions), mode=0o600)
 
     @property
     def is_empty(self) -> bool:
@@ -73,9 +93,13 @@ class Pauses:
         self._pauses.append(Pause(project, now, until))
         self._save()
 
-    def end(self, project: str | None) -> int:
-        """End the pause of a project, or all pauses; return how many there were."""
-        ended = self._end(lambda pause: project is None or pause.project == project)
+    def projects(self) -> list[str]:
+        """List the folders of the projects that are paused now."""
+        return [pause.project for pause in self.active() if pause.project is not None]
+
+    def end(self, projects: list[str] | None) -> int:
+        """End the pauses of projects, given by the folders of the pauses, or all; return how many there were."""
+        ended = self._end(lambda pause: projects is None or pause.project in projects)
         self._save()
         return ended
 
@@ -97,6 +121,18 @@ class Pauses:
             write_file(self._path, msgspec.json.encode(self._pauses), mode=0o600)
         else:
             self._path.unlink(missing_ok=True)
+            self._sessions_path.unlink(missing_ok=True)
+
+
+def _read(path: Path, kind: type[Value]) -> Value | None:
+    """Read a file of pauses; None if there is none, or if it cannot be read, which is logged."""
+    try:
+        return msgspec.json.decode(read_regular(path, max_bytes=MAX_FILE_BYTES, owner=os.geteuid()), type=kind)
+    except FileNotFoundError:
+        return None
+    except (OSError, UnsafeFile, msgspec.MsgspecError) as error:
+        log.error("pauses not read", path=str(path), problem=str(error))
+        return None
 
 
 def describe(pause: Pause) -> str:
@@ -115,10 +151,17 @@ def _covers_time(pause: Pause, at: int) -> bool:
     return pause.since <= at and (pause.until is None or at < pause.until)
 
 
-def _is_in(path: str | None, project: str) -> bool:
+def _is_in(db: Db, path: str | None, project: str) -> bool:
+    """Tell whether a path belongs to the project of a folder: is below it, or in a worktree or another clone."""
     if not path or not path.startswith("/"):
         return False
-    return path == project or path.startswith(f"{project.rstrip('/')}/") or find_folder(path).path == project
+    if path == project or path.startswith(f"{project.rstrip('/')}/"):
+        return True
+    folder, paused = find_folder(path), find_folder(project)
+    if folder.path == project or (folder.repository is not None and folder.repository == paused.repository):
+        return True
+    project_id = match_folder(db, folder).project_id
+    return project_id is not None and project_id == match_folder(db, paused).project_id
 
 
 @handles(CapturePause)
@@ -135,9 +178,13 @@ async def capture_pause(daemon: "Daemon", request: CapturePause) -> PauseReport:
 
 @handles(CaptureResume)
 async def capture_resume(daemon: "Daemon", request: CaptureResume) -> PauseReport:
-    project = request.project and (await anyio.to_thread.run_sync(find_folder, request.project)).path
-    if project is not None and any(pause.project is None for pause in daemon.pauses.active()):
-        raise Conflict("capture is paused everywhere, not only in this project: clankers-ctl capture resume")
-    ended = await anyio.to_thread.run_sync(daemon.pauses.end, project)
-    log.info("capture resumed", project=project, ended=ended)
+    paused: list[str] | None = None
+    if request.project:
+        if any(pause.project is None for pause in daemon.pauses.active()):
+            raise Conflict("capture is paused everywhere, not only in this project: clankers-ctl capture resume")
+        paused = await daemon.store.read(
+            lambda db: [each for each in daemon.pauses.projects() if _is_in(db, request.project, each)]
+        )
+    ended = await anyio.to_thread.run_sync(daemon.pauses.end, paused)
+    log.info("capture resumed", project=request.project, ended=ended)
     return PauseReport(daemon.pauses.active(), ended)

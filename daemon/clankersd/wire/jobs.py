@@ -39,6 +39,10 @@ _INTERRUPTED = """
     UPDATE jobs SET state = 'failed', error = 'the daemon stopped while it ran', finished_at = :now
     WHERE state = 'running'
 """
+_RESTORED = """
+    UPDATE jobs SET state = 'failed', error = 'it was still running when the backup was made', finished_at = created_at
+    WHERE state = 'running' AND id NOT IN (SELECT value FROM json_each(:running))
+"""
 
 log = structlog.get_logger(component="jobs")
 
@@ -97,6 +101,11 @@ class Jobs:
         async with anyio.create_task_group() as self._tasks:
             self.ready.set()
             await anyio.sleep_forever()
+
+    async def close_restored(self) -> None:
+        """Mark jobs as failed that a restored database takes for running, as the one that made the backup."""
+        running = msgspec.json.encode(list(self._running)).decode()
+        await self._store.write(lambda db: db.execute(_RESTORED, {"running": running}))
 
     async def start(self, kind: str, work: Work) -> str:
         """Start `work` and return the job's id; only one job of a kind may run."""
