@@ -53,10 +53,7 @@ COMMANDS = {
     "db": ("clankers.ctl.db:db", "Check, vacuum and migrate the database."),
     "backup": ("clankers.ctl.backup:backup", "Make, check and restore backups of the database."),
     "jobs": ("clankers.ctl.jobs:jobs", "List, show and cancel long-running jobs of the daemon."),
-    "plugin": (
-        "clankers.ctl.plugin:plugin",
-        "Connect a harness, such as Claude Code or Codex CLI, to the daemon.",
-    ),
+    "plugin": ("clankers.ctl.plugin:plugin", "Connect a harness, such as Claude Code or Codex CLI, to the daemon."),
     "service": ("clankers.ctl.service:service", "Run the daemon as a user service of systemd or launchd."),
     "rpc": ("clankers.ctl.rpc:rpc", "Call a METHOD of the daemon with the parameters in JSON, and print the result..."),
     "completion": ("clankers.ctl.completion:completion", "Print a script for shell completion."),

@@ -13,10 +13,11 @@ from clankers_protocol.events import HookEvent
 from clankers_protocol.wire import Ok
 from clankersd import clock
 from clankersd.capture import opt_out, transcripts
-from clankersd.capture.apply import PreparedEvent, apply_event, prepare_event
+from clankersd.capture.apply import apply_event
 from clankersd.capture.events import HookReading, SessionOptedOut
 from clankersd.capture.harnesses import HARNESSES
 from clankersd.capture.pause import Pauses, describe
+from clankersd.capture.prepared import PreparedEvent, prepare_event
 from clankersd.db import Db
 from clankersd.index.index import Index
 from clankersd.redaction.engine import redact

@@ -24,8 +24,9 @@ from clankers_protocol.threads import (
     ThreadUpdate,
 )
 from clankersd import clock
-from clankersd.capture.apply import apply_event, clear_session, prepare_event, store_event
+from clankersd.capture.apply import apply_event, clear_session, store_event
 from clankersd.capture.events import MessageReported, SessionReported
+from clankersd.capture.prepared import prepare_event
 from clankersd.db import Db, Store
 from clankersd.db.ids import resolve_id
 from clankersd.db.paging import decode_cursor, encode_cursor, fetch_page, fit_reply
