@@ -15,7 +15,18 @@ class ForgetPlan(Wire):
     unreachable: list[str] = field(default_factory=list)
 
 
-class ForgetCount(Method[ForgetPlan]):
+class ForgetSelection(Wire):
+    """The parameters of both methods, which select what is deleted."""
+
+    project: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
+    session: Annotated[str, Meta(min_length=1, max_length=1024)] | None = None
+    since: Time | None = None
+    until: Time | None = None
+    source: Name | None = None
+    matching: Annotated[str, Meta(min_length=2, max_length=1000)] | None = None
+
+
+class ForgetCount(ForgetSelection, Method[ForgetPlan]):
     """Count what `forget.start` with the same parameters would delete.
 
     At least one of the parameters is needed; several narrow each other. `matching` is text that occurs in a message, a
@@ -24,15 +35,9 @@ class ForgetCount(Method[ForgetPlan]):
     """
 
     method: ClassVar[str] = "forget.count"
-    project: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
-    session: Annotated[str, Meta(min_length=1, max_length=1024)] | None = None
-    since: Time | None = None
-    until: Time | None = None
-    source: Name | None = None
-    matching: Annotated[str, Meta(min_length=2, max_length=1000)] | None = None
 
 
-class ForgetStart(Method[JobStarted]):
+class ForgetStart(ForgetSelection, Method[JobStarted]):
     """Delete what `forget.count` counts, as a job, and erase its traces; its result is `{counts, backupsDeleted}`.
 
     Afterwards the texts are in no table, full-text index, vector, cache, write-ahead log, free page, spooled event or
@@ -40,10 +45,4 @@ class ForgetStart(Method[JobStarted]):
     """
 
     method: ClassVar[str] = "forget.start"
-    project: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
-    session: Annotated[str, Meta(min_length=1, max_length=1024)] | None = None
-    since: Time | None = None
-    until: Time | None = None
-    source: Name | None = None
-    matching: Annotated[str, Meta(min_length=2, max_length=1000)] | None = None
     backups_too: bool = False

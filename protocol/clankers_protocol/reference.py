@@ -99,7 +99,8 @@ def page() -> str:
     sections += [_method_section(methods()[name], described[name]) for name in sorted(described)]
     sections.append("## Types\n")
     sections += [_type_section(name, part) for name, part in sorted(parts.items()) if name not in names]
-    sections += ["## Errors\n", _error_table()]
+    rows = [f"| {code} | {error.__name__} | {_summary(error)} |" for code, error in sorted(ERRORS.items())]
+    sections += ["## Errors\n", "\n".join(["| code | error | meaning |", "|---|---|---|", *rows]) + "\n"]
     return "\n".join(sections)
 
 
@@ -148,11 +149,6 @@ def _type(schema: dict[str, Any]) -> str:
         "null": "null",
     }
     return plain.get(str(kind), "unknown")
-
-
-def _error_table() -> str:
-    rows = [f"| {code} | {error.__name__} | {_summary(error)} |" for code, error in sorted(ERRORS.items())]
-    return "\n".join(["| code | error | meaning |", "|---|---|---|", *rows]) + "\n"
 
 
 if __name__ == "__main__":

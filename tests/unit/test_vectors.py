@@ -163,7 +163,8 @@ def test_search_runs_while_vectors_are_added_and_removed() -> None:
             while not over.is_set():
                 found = mirror.nearest(vectors[0], 10, None)
                 assert found[0][0] == 1
-                assert len(found) == len({*ids(found)}) == 10
+                # A chunk that is discarded after it was chosen is left out.
+                assert len(found) == len({*ids(found)}) <= 10
         except BaseException as fault:
             faults.append(fault)
 

@@ -92,14 +92,8 @@ class Edits:
         current = read_json_object(path)
         wanted = json.loads(json.dumps(current))
         change(wanted)
-        if wanted == current:
-            self._record("unchanged", path)
-            return
-        self.save_original(path)
-        self._record("edit", path, description)
-        if not self.dry_run:
-            self._make_folder(path.parent)
-            self._replace(path, _dump_json(wanted, read_if_exists(path)))
+        content = None if wanted == current else _dump_json(wanted, read_if_exists(path))
+        self._edit(path, content, description)
 
     def revert_json(self, path: Path, undo: Change) -> None:
         """Undo our change of a JSON file: restore its original bytes, if nothing else in it has changed since."""
@@ -132,14 +126,7 @@ class Edits:
         """Change a text file after saving its original."""
         current = read_text(path)
         wanted = change(current)
-        if wanted == current:
-            self._record("unchanged", path)
-            return
-        self.save_original(path)
-        self._record("edit", path, description)
-        if not self.dry_run:
-            self._make_folder(path.parent)
-            self._replace(path, wanted.encode())
+        self._edit(path, None if wanted == current else wanted.encode(), description)
 
     def revert_text(self, path: Path, undo: Callable[[str], str]) -> None:
         """Undo our change of a text file: restore its original bytes, if nothing but blank lines differs from them."""
@@ -212,6 +199,17 @@ class Edits:
         for each in reversed(missing):
             each.mkdir(mode=0o700, exist_ok=True)
         self._created_folders += [str(each) for each in missing if str(each) not in self._created_folders]
+
+    def _edit(self, path: Path, content: bytes | None, description: str) -> None:
+        """Write the new content of a file after saving its original; None leaves the file unchanged."""
+        if content is None:
+            self._record("unchanged", path)
+            return
+        self.save_original(path)
+        self._record("edit", path, description)
+        if not self.dry_run:
+            self._make_folder(path.parent)
+            self._replace(path, content)
 
     def _replace(self, path: Path, content: bytes) -> None:
         """Write a file atomically; inside our own folder no link is followed."""

@@ -55,7 +55,9 @@ async def set_value(daemon: "Daemon", request: ConfigSet) -> ConfigEntry:
     row = {"namespace": request.namespace, "key": request.key, "value": value.decode(), "now": now}
 
     def store(db: Db) -> None:
-        _refuse_key_in_full_namespace(db, row)
+        count = db.value("SELECT count(*) FROM config WHERE namespace = :namespace AND key <> :key", row)
+        if count >= MAX_KEYS and not db.fetch_one(_ONE, row):  # keys that exist may change
+            raise Conflict(f"the namespace {row['namespace']} holds {MAX_KEYS} keys already: delete one first")
         db.execute(_SET, row)
         count_redactions(db, secrets, now)
 
@@ -99,13 +101,6 @@ async def list_entries(daemon: "Daemon", request: ConfigList) -> ConfigPage:
     entries = [_entry(row) for row in fit_reply(rows[: request.limit])]
     more = len(rows) > len(entries)
     return ConfigPage(entries, encode_cursor(entries[-1].namespace, entries[-1].key) if more else None)
-
-
-def _refuse_key_in_full_namespace(db: Db, row: dict[str, Any]) -> None:
-    """Raise Conflict for a new key in a full namespace; existing keys may change."""
-    count = db.value("SELECT count(*) FROM config WHERE namespace = :namespace AND key <> :key", row)
-    if count >= MAX_KEYS and not db.fetch_one(_ONE, row):
-        raise Conflict(f"the namespace {row['namespace']} holds {MAX_KEYS} keys already: delete one first")
 
 
 def _entry(row: dict[str, Any]) -> ConfigEntry:

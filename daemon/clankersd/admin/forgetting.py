@@ -16,7 +16,7 @@ from clankers_protocol.admin import JobStarted
 from clankers_protocol.database_files import list_backups
 from clankers_protocol.documents import DocumentDelete
 from clankers_protocol.errors import InvalidParams
-from clankers_protocol.forgetting import ForgetCount, ForgetPlan, ForgetStart
+from clankers_protocol.forgetting import ForgetCount, ForgetPlan, ForgetSelection, ForgetStart
 from clankersd.admin.database import erase_free_space
 from clankersd.backups import make_backup
 from clankersd.clock import to_ms
@@ -81,13 +81,13 @@ async def start(daemon: "Daemon", request: ForgetStart) -> JobStarted:
     return JobStarted(await daemon.jobs.start("forget", partial(_forget, daemon, request)))
 
 
-def _require_criteria(request: ForgetCount | ForgetStart) -> None:
+def _require_criteria(request: ForgetSelection) -> None:
     given = (request.project, request.session, request.since, request.until, request.source, request.matching)
     if all(one is None for one in given):
         raise InvalidParams("invalid params: say what to forget: project, session, since, until, source or matching")
 
 
-def _select(db: Db, request: ForgetCount | ForgetStart) -> Selection:
+def _select(db: Db, request: ForgetSelection) -> Selection:
     params: dict[str, Any] = {}
     of_session, of_memory, of_document = ["1"], ["1"], ["1"]
     if request.project is not None:

@@ -19,7 +19,7 @@ from clankers_protocol.events import (
     UpsertTool,
 )
 from clankers_protocol.wire import Ok
-from clankersd.capture.apply import PreparedEvent, prepare_event, store_event, store_events
+from clankersd.capture.apply import store_event, store_events
 from clankersd.capture.events import (
     CompactionReported,
     ErrorReported,
@@ -28,6 +28,7 @@ from clankersd.capture.events import (
     ToolReported,
     parse_event,
 )
+from clankersd.capture.prepared import PreparedEvent, prepare_event
 from clankersd.index.index import Index
 from clankersd.log import LEVELS
 from clankersd.wire.preparation import prepare

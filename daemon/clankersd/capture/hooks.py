@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from clankers_protocol.capture import Pause
 from clankers_protocol.errors import InvalidParams, RpcError, StorageUnavailable
 from clankers_protocol.events import HookEvent
 from clankers_protocol.wire import Ok
 from clankersd import clock
 from clankersd.capture import opt_out, transcripts
-from clankersd.capture.apply import PreparedEvent, apply_event, prepare_event
+from clankersd.capture.apply import apply_event
 from clankersd.capture.events import HookReading, SessionOptedOut
 from clankersd.capture.harnesses import HARNESSES
 from clankersd.capture.pause import Pauses, describe
+from clankersd.capture.prepared import PreparedEvent, prepare_event
 from clankersd.db import Db
 from clankersd.index.index import Index
 from clankersd.redaction.engine import redact
@@ -115,29 +115,22 @@ def apply_hook(db: Db, hook: PreparedHook, pauses: Pauses) -> str | None:
     If capture was paused when the hook ran, it is only counted, and the reason is returned.
     """
     reading = hook.reading
-    paused = None
-    if not pauses.is_empty and (pause := _find_pause(db, hook, pauses)):
-        paused = describe(pause)
+    pause = None
+    if not pauses.is_empty:
+        session = {"id": reading.session_id}
+        named = next((path for event in hook.events if (path := event.row.get("project_path"))), None)
+        project = reading.project or named or db.value("SELECT project_path FROM sessions WHERE id = :id", session)
+        pause = pauses.find(db, hook.count["at"], reading.session_id, project)
+    if pause:
         hook.count["ignored"] = 1
     else:
-        _apply_reading(db, hook, reading)
+        for event in hook.events:
+            apply_event(db, event)
+        if reading.opens_or_closes:
+            transcripts.request_session(db, reading.session_id)
+        for path in reading.transcripts:
+            transcripts.request_read(db, hook.harness, path, reading.session_id)
     if hook.digest is None or db.value(_REMEMBER, {"digest": hook.digest}) is not None:
         db.execute(_FORGET_OLDEST)
         db.execute(_COUNT, hook.count)
-    return paused
-
-
-def _find_pause(db: Db, hook: PreparedHook, pauses: Pauses) -> Pause | None:
-    session = {"id": hook.reading.session_id}
-    named = next((path for event in hook.events if (path := event.row.get("project_path"))), None)
-    project = hook.reading.project or named or db.value("SELECT project_path FROM sessions WHERE id = :id", session)
-    return pauses.find(db, hook.count["at"], hook.reading.session_id, project)
-
-
-def _apply_reading(db: Db, hook: PreparedHook, reading: HookReading) -> None:
-    for event in hook.events:
-        apply_event(db, event)
-    if reading.opens_or_closes:
-        transcripts.request_session(db, reading.session_id)
-    for path in reading.transcripts:
-        transcripts.request_read(db, hook.harness, path, reading.session_id)
+    return describe(pause) if pause else None

@@ -78,7 +78,9 @@ def _resolve_from_transcript(db: Db, identity: TranscriptIdentity, row: dict[str
         message_id = str(from_hook)
     elif from_hook and (not owner or owner["digest"] != params["digest"]):
         # The transcript had reported the beginning of the message before the hook reported all of it.
-        _delete_message(db, str(from_hook), row["session_id"])
+        db.execute("DELETE FROM told_messages WHERE message_id = :id", {"id": from_hook})
+        if db.value("DELETE FROM messages WHERE id = :id RETURNING id", {"id": from_hook}) is not None:
+            db.after_commit(Notification("message", "deleted", str(from_hook), {"sessionId": row["session_id"]}))
     db.execute(_REMEMBER, {**params, "id": message_id})
     return message_id
 
@@ -90,9 +92,3 @@ def _params(identity: HookIdentity | TranscriptIdentity, row: dict[str, Any]) ->
         "kind": identity.kind,
         "digest": "" if identity.kind == "compaction" else row["digest"],
     }
-
-
-def _delete_message(db: Db, message_id: str, session_id: str) -> None:
-    db.execute("DELETE FROM told_messages WHERE message_id = :id", {"id": message_id})
-    if db.value("DELETE FROM messages WHERE id = :id RETURNING id", {"id": message_id}) is not None:
-        db.after_commit(Notification("message", "deleted", message_id, {"sessionId": session_id}))

@@ -11,11 +11,12 @@ from clankers_protocol.capture import ImportStart, ImportSummary
 from clankers_protocol.errors import InvalidParams, RpcError
 from clankersd import clock
 from clankersd.capture import opt_out
-from clankersd.capture.apply import PreparedEvent, apply_unless_paused, prepare_event
+from clankersd.capture.apply import apply_unless_paused
 from clankersd.capture.events import SessionInactive
 from clankersd.capture.harnesses import HARNESSES, data_folders
 from clankersd.capture.harnesses.base import Harness, PastSession
 from clankersd.capture.pause import Pauses
+from clankersd.capture.prepared import PreparedEvent, prepare_event
 from clankersd.capture.transcripts import Piece, Position, record_position
 from clankersd.db import Db
 from clankersd.wire.jobs import Progress

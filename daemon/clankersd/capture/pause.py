@@ -138,13 +138,11 @@ def _read(path: Path, kind: type[Value]) -> Value | None:
 def describe(pause: Pause) -> str:
     """Return a sentence about a pause in force, with what to do."""
     place = f" in {pause.project}" if pause.project else ""
-    until = f" until {_format(pause.until)}" if pause.until else ""
+    until = ""
+    if pause.until:
+        until = f" until {datetime.fromtimestamp(pause.until / 1000, UTC).astimezone():%Y-%m-%d %H:%M}"
     option = f" --project {pause.project}" if pause.project else ""
     return f"capture is paused{place}{until}: clankers-ctl capture resume{option}"
-
-
-def _format(at: int) -> str:
-    return f"{datetime.fromtimestamp(at / 1000, UTC).astimezone():%Y-%m-%d %H:%M}"
 
 
 def _covers_time(pause: Pause, at: int) -> bool:

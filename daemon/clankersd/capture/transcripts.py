@@ -16,9 +16,10 @@ import structlog
 
 from clankers_protocol.errors import RpcError, StorageUnavailable
 from clankersd import clock
-from clankersd.capture.apply import PreparedEvent, prepare_event, store_events
+from clankersd.capture.apply import store_events
 from clankersd.capture.harnesses import HARNESSES, data_folders
 from clankersd.capture.harnesses.base import TranscriptReader
+from clankersd.capture.prepared import PreparedEvent, prepare_event
 from clankersd.db import Db
 from clankersd.index.index import Index
 from clankersd.safe_files import UnsafeFile, open_below

@@ -60,6 +60,9 @@ from clankersd.wire.rpc import handles
 if TYPE_CHECKING:
     from clankersd.app import Daemon
 
+_SELECT_UNCHANGED = """
+    SELECT id FROM documents WHERE source = :source AND checksum = :checksum AND id = coalesce(:id, id)
+"""
 _SELECT_PARTS = """
     SELECT start_offset, text FROM document_parts
     WHERE document_id = :id AND start_offset > :offset - :part AND start_offset < :offset + :length
@@ -123,8 +126,12 @@ async def _store(
     live = index.live
 
     def write_all(db: Db) -> tuple[Ingested, list[LabelledVector]]:
-        named = header if has_source else _with_stored_source(db, header)
-        unchanged_id = _find_unchanged(db, named)
+        named = header
+        if not has_source:
+            stored_source = db.value("SELECT source FROM documents WHERE id = :id", {"id": header.id})
+            named = replace(header, source=stored_source or header.source)
+        identity = {"source": named.source, "checksum": named.checksum, "id": named.id}
+        unchanged_id = db.value(_SELECT_UNCHANGED, identity)
         if unchanged_id is not None:
             changed = apply_changes(db, unchanged_id, changes)
             return announce(db, Ingested(fetch_document(db, unchanged_id), "updated" if changed else "unchanged")), []
@@ -162,19 +169,6 @@ def _prepare(daemon: "Daemon", request: DocumentStore, secrets: dict[str, int]) 
     checksum = hash_of("\0".join([content, *(repr(chunk) for chunk in chunks), str(request.sequence)]))
     client_ids = [chunk.id for chunk in chunks]
     return _ClientDocument(_records(chunks), client_ids, vectors, content, checksum, secrets)
-
-
-def _with_stored_source(db: Db, header: DocumentHeader) -> DocumentHeader:
-    """Use the source of the stored document if the client gave only its id."""
-    source = db.value("SELECT source FROM documents WHERE id = :id", {"id": header.id})
-    return header if source is None else replace(header, source=source)
-
-
-def _find_unchanged(db: Db, header: DocumentHeader) -> str | None:
-    """Return the id of the stored document if it has the same content."""
-    row = {"source": header.source, "checksum": header.checksum, "id": header.id}
-    sql = "SELECT id FROM documents WHERE source = :source AND checksum = :checksum AND id = coalesce(:id, id)"
-    return db.value(sql, row)  # type: ignore[no-any-return]
 
 
 def _records(chunks: list[ChunkInput]) -> list[Record]:

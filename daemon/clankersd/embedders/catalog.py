@@ -53,7 +53,9 @@ def _with_index_state(daemon: "Daemon", model: Model) -> Model:
 
 def _list_models(models_folder: Path, config: Config) -> list[Model]:
     """List all models, in a worker thread: it reads the models' folders."""
-    models = [_static_model(config)]
+    problem = _problem(EmbedderSettings("static"))
+    note = problem or "comes with clankers; fast, knows words but not their order"
+    models = [Model("static", MODEL, DIMS, config.embedder == "static", problem is None, note)]
     folders = _onnx_folders(models_folder, config)
     models += [_onnx_model(folder, config) for folder in folders]
     if not folders:
@@ -61,12 +63,6 @@ def _list_models(models_folder: Path, config: Config) -> list[Model]:
     models += [_remote_model(api, config) for api in PROVIDERS.values()]
     models.append(Model("none", "", None, config.embedder == "none", True, "keyword search only"))
     return models
-
-
-def _static_model(config: Config) -> Model:
-    problem = _problem(EmbedderSettings("static"))
-    note = problem or "comes with clankers; fast, knows words but not their order"
-    return Model("static", MODEL, DIMS, config.embedder == "static", problem is None, note)
 
 
 def _problem(settings: EmbedderSettings) -> str | None:

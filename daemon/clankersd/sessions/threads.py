@@ -24,8 +24,9 @@ from clankers_protocol.threads import (
     ThreadUpdate,
 )
 from clankersd import clock
-from clankersd.capture.apply import apply_event, clear_session, prepare_event, store_event
+from clankersd.capture.apply import apply_event, clear_session, store_event
 from clankersd.capture.events import MessageReported, SessionReported
+from clankersd.capture.prepared import prepare_event
 from clankersd.db import Db, Store
 from clankersd.db.ids import resolve_id
 from clankersd.db.paging import decode_cursor, encode_cursor, fetch_page, fit_reply
@@ -71,7 +72,10 @@ async def create(daemon: "Daemon", request: ThreadCreate) -> Thread:
     prepared = await prepare(partial(prepare_event, daemon.index, SessionReported(event)))
 
     def store(db: Db) -> None:
-        _check_is_new(db, event.id)
+        # A placeholder, which only messages have mentioned, may still be created.
+        existing = db.fetch_one("SELECT chat_id, created_guessed FROM sessions WHERE id = :id", {"id": event.id})
+        if existing and (existing["chat_id"] is not None or not existing["created_guessed"]):
+            raise Conflict(f"the thread {event.id} exists already: change it with thread.update")
         apply_event(db, prepared)
 
     await daemon.store.write(store)
@@ -189,13 +193,6 @@ async def search_messages(daemon: "Daemon", request: MessageSearch) -> FoundMess
             found.append(ScoredMessage(match.message, score, snippet, match.chat_id, match.project_path))
     found = found[: len(fit_reply([{"text": one.message.text_content} for one in found]))]
     return FoundMessages(found, outcome.mode, outcome.pending, outcome.degraded, outcome.took_ms, outcome.weak)
-
-
-def _check_is_new(db: Db, thread_id: str) -> None:
-    """Raise Conflict if the thread exists; a placeholder, which only messages have mentioned, may still be created."""
-    existing = db.fetch_one("SELECT chat_id, created_guessed FROM sessions WHERE id = :id", {"id": thread_id})
-    if existing and (existing["chat_id"] is not None or not existing["created_guessed"]):
-        raise Conflict(f"the thread {thread_id} exists already: change it with thread.update")
 
 
 def _get(db: Db, thread_id: str) -> Thread:

@@ -211,7 +211,8 @@ async def import_skill(daemon: "Daemon", request: SkillImport) -> SkillImported:
         return _update(db, daemon.index, _skill_from_row(existing), changes, parsed.created_by)
 
     skill, outcome = await _write(daemon, store)
-    return SkillImported(_summary_of(skill), outcome)  # type: ignore[arg-type]  # one of the three above
+    summary = SkillSummary(skill.id, skill.name, skill.description, skill.tags, skill.version, skill.updated_at)
+    return SkillImported(summary, outcome)  # type: ignore[arg-type]  # one of the three above
 
 
 @handles(SkillExport)
@@ -323,7 +324,3 @@ def _skill_from_row(row: dict[str, Any]) -> Skill:
 def _summary(row: dict[str, Any]) -> SkillSummary:
     tags = msgspec.json.decode(row["tags_json"])
     return SkillSummary(row["id"], row["name"], row["description"], tags, row["version"], row["updated_at"])
-
-
-def _summary_of(skill: Skill) -> SkillSummary:
-    return SkillSummary(skill.id, skill.name, skill.description, skill.tags, skill.version, skill.updated_at)

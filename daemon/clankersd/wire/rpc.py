@@ -153,10 +153,11 @@ async def answer(daemon: "Daemon", request: Any) -> bytes | None:
     # jsonrpcserver's steps for one valid request. Its `async_dispatch` would make another task of each, for batches,
     # which connection.py takes apart.
     one = Request(request["method"], {"params": request.get("params", _MISSING)}, request.get("id"))
-    reply = to_serializable(to_response(one, await call_method(one, daemon, served[one.method])))
+    reply: Any = to_serializable(to_response(one, await call_method(one, daemon, served[one.method])))
     if "id" in request:
         return msgspec.json.encode(reply)
-    _log_failure(reply)
+    if error := reply.get("error"):
+        log.warning("notification failed", code=error["code"], error=error["message"])
     return None
 
 
@@ -189,7 +190,7 @@ def notification(method: str, params: Any) -> bytes:
 
 def _parse(method: type[M], params: Any) -> M:
     if params is _MISSING or params is None:
-        if issubclass(method, Envelope) or _has_required(method):
+        if issubclass(method, Envelope) or any(field.required for field in msgspec.structs.fields(method)):
             raise InvalidParams("missing params")
         params = {}
     if not isinstance(params, dict):
@@ -200,10 +201,6 @@ def _parse(method: type[M], params: Any) -> M:
         return cast(M, msgspec.convert(params, method))
     except msgspec.ValidationError as error:
         raise InvalidParams(f"invalid params: {error}") from error
-
-
-def _has_required(method: type[Method[Any]]) -> bool:
-    return any(field.required for field in msgspec.structs.fields(method))
 
 
 def _error(error: RpcError) -> Any:
@@ -231,8 +228,3 @@ def _log_slow(method: str, outcome: str, seconds: float, parts: dict[str, float]
     metrics.slow_requests += 1
     rounded = {part: round(spent, 3) for part, spent in parts.items()}
     log.warning("slow request", method=method, outcome=outcome, seconds=round(seconds, 3), parts=rounded)
-
-
-def _log_failure(reply: Any) -> None:
-    if error := reply.get("error"):
-        log.warning("notification failed", code=error["code"], error=error["message"])

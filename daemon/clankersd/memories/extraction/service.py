@@ -16,8 +16,9 @@ from clankers_protocol.admin import JobStarted
 from clankers_protocol.errors import Conflict, InvalidParams, NotFound, StorageUnavailable
 from clankers_protocol.events import SessionEvent
 from clankers_protocol.memory_maintenance import Candidate, Extraction, MemoryExtract, MemorySummarize
-from clankersd.capture.apply import apply_event, prepare_event
+from clankersd.capture.apply import apply_event
 from clankersd.capture.events import SessionReported
+from clankersd.capture.prepared import prepare_event
 from clankersd.db import Db
 from clankersd.memories.extraction import model, rules
 from clankersd.memories.extraction.candidates import Caller, resolve_candidates
