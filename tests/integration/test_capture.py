@@ -172,6 +172,7 @@ def test_what_comes_is_counted_and_what_tells_nothing_is_ignored(fresh_daemon: D
 
 
 def test_refused_event_is_counted_with_its_reason(rpc: RawConnection) -> None:
+    hook(rpc, "generic", session={"id": "s"})  # lists the harness, if no other test did
     before = status_of(rpc, "generic")["refused"]
     reply = hook(rpc, "generic", message={"id": 5})
     assert reply["error"]["code"] == -32602
