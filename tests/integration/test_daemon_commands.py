@@ -23,6 +23,12 @@ def test_daemon_starts_restarts_and_stops(home: Path) -> None:
         assert restarted["pid"] != started["pid"]
         with daemon.connect() as connection:
             assert connection.call("daemon.status")["pid"] == restarted["pid"]
+        settings = Path(ctl(daemon, "config", "path").out.strip())
+        settings.parent.mkdir(parents=True, exist_ok=True)
+        settings.write_text("chunk_tokens = = 3\n")
+        refused = ctl(daemon, "daemon", "restart")
+        assert (refused.code, "line 1, column" in refused.err) == (1, True)
+        assert f"process {restarted['pid']}" in ctl(daemon, "daemon", "status").out
         environ = Path(f"/proc/{restarted['pid']}/environ")
         assert not environ.exists() or b"SECRET_TOKEN" not in environ.read_bytes()
 

@@ -1,6 +1,7 @@
 """The walk of a newcomer: from the built wheel to the first recalled memory, in a scratch home."""
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -52,7 +53,8 @@ class Newcomer:
         plugin = self.home / ".local/share/clankers/plugins/claude-code/clankers/hooks/hooks.json"
         [hook] = json.loads(plugin.read_text())["hooks"][event][0]["hooks"]
         given = {"session_id": "new-session", "cwd": str(self.project), "hook_event_name": event, **payload}
-        return run([hook["command"], *hook["args"]], self.environ, input=json.dumps(given))
+        command = [hook["command"], *hook["args"]] if "args" in hook else ["sh", "-c", hook["command"]]
+        return run(command, self.environ, input=json.dumps(given))
 
 
 def install_wheel(folder: Path) -> None:
@@ -91,6 +93,7 @@ def test_newcomer_walks_from_the_wheel_to_the_first_recalled_memory(newcomer: Ne
     assert "✓ plugin of Claude Code: installed" in shown
     assert "imported 1 session and 2 messages" in shown
     assert "buffer is flushed" in shown  # the first search
+    assert len(re.findall(r"\b\d+ hits? ", shown)) == 1, "two numbers of hits, of which one is out of date"
     first_search = time.monotonic() - began
 
     again = json.loads(newcomer.ctl("setup", "--yes", "--json"))

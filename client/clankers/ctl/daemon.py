@@ -94,12 +94,18 @@ def stop(ctl: Ctl) -> None:
 @daemon.command()
 @common_options
 def restart(ctl: Ctl) -> None:
-    """Stop the daemon if it is running, and start it.
+    """Stop the daemon if it is running, and start it. If the settings file has an error, nothing is stopped.
 
     \b
     Examples:
       clankers-ctl daemon restart
     """
+    from clankers.ctl.service import clankersd_path  # slow to load
+
+    command = [str(clankersd_path()), "--show-config"]
+    checked = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  # our own program
+    if checked.returncode:
+        raise click.ClickException(f"Not restarted: {checked.stderr.strip().removeprefix('clankersd: ')}")
     _stop(ctl)
     start_and_wait(ctl)
     _print_state(ctl, _state(ctl), "restarted")

@@ -247,7 +247,8 @@ def _search(run: Setup) -> None:
         )
         return
     hits = run.ctl.call(Search(query=query, limit=3)).hits
-    run.report("first search", "done", f"{plural(len(hits), 'hit')} for `clankers-ctl search {query!r}`")
+    outcome = "" if hits else " finds nothing yet: the index is being built"
+    run.report("first search", "done", f"`clankers-ctl search {query!r}`{outcome}")  # no number: it still grows
     if hits and not run.ctl.json:
         from clankers.ctl.search import search  # slow to load
 
