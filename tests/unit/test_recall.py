@@ -51,6 +51,7 @@ def test_trivial_prompts_are_skipped_with_a_reason(prompt: str, why: str) -> Non
     [
         "why does the spool replay twice?",
         "fix the parser",
+        "when do we deploy",
         "/home/me/app/server.py crashes on start",
         "yes, and also rename the retry budget to attempts",
         "hello, can you look at the login page",

@@ -6,6 +6,11 @@ import unicodedata
 from clankersd.index.tokenize import CJK_CHARACTER, STOP_WORDS, WORD
 
 MIN_LETTERS = 8
+"""Letters of the significant words in a prompt that is worth a search."""
+
+MIN_WORD_LETTERS, MIN_PROMPT_LETTERS = 5, 12
+"""A whole question with one significant word is worth a search, too: "when do we deploy"."""
+
 LETTERS_PER_CJK_CHARACTER = 3
 """Two or three CJK characters say as much as a word of eight letters."""
 
@@ -50,4 +55,5 @@ def why_trivial(prompt: str) -> str | None:
     letters = 0
     for word in significant:
         letters += len(word) + (LETTERS_PER_CJK_CHARACTER - 1) * len(CJK_CHARACTER.findall(word))
-    return "too short" if letters < MIN_LETTERS else None
+    is_question = max(map(len, significant)) >= MIN_WORD_LETTERS and sum(map(len, words)) >= MIN_PROMPT_LETTERS
+    return None if letters >= MIN_LETTERS or is_question else "too short"
