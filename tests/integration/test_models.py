@@ -288,13 +288,15 @@ def test_ctl_model_use_that_is_interrupted_changes_nothing(pets: DaemonProcess, 
     before = settings(pets)
     with stalled_service() as service:
         words = command("model", "use", "ollama", "--url", service.url, "--model", "mine", "--yes")
-        with subprocess.Popen(words, env=pets.environ, stderr=subprocess.PIPE, text=True) as process:
+        process = subprocess.Popen(words, env=pets.environ, stderr=subprocess.PIPE, text=True)
+        try:
             eventually(lambda: settings(pets)["embedder_model"] == "mine", "the switch")
-            assert process.stderr
-            said = process.stderr.readline()  # it watches the job, and says what it sees
-            process.send_signal(number)
-            said += process.stderr.read()
-            assert process.wait(30) == 1
+            process.send_signal(number)  # it watches the job
+            _, said = process.communicate(timeout=60)
+        finally:
+            process.kill()
+            process.communicate()
+        assert process.returncode == 1
 
     assert "Still in use: static" in said
     assert settings(pets) == before
