@@ -26,10 +26,13 @@ SECRET = f"ghp_{BODY}"
 READS_ONLY = {
     "capture.status", "chunk.get", "chunk.list", "chunk.search", "chunk.searchKeyword", "config.get", "config.list",
     "daemon.config", "daemon.status", "db.check", "doctor.check", "document.get", "document.list", "entity.get",
-    "entity.list", "forget.count", "getDbPath", "graph.getEdges", "graph.incoming", "graph.neighbors", "graph.traverse", "health",
-    "id.find", "id.shorten", "index.status", "job.list", "job.status", "memory.context", "memory.export", "memory.get", "memory.has",
+    "entity.list", "forget.count", "getDbPath", "graph.getEdges",
+    "graph.incoming", "graph.neighbors", "graph.traverse", "health",
+    "id.find", "id.shorten", "index.status", "job.list", "job.status", "memory.context", "memory.export", "memory.get",
+    "memory.has",
     "memory.history", "memory.list", "memory.related", "memory.search", "memory.stats", "memory.timeline",
-    "message.list", "message.search", "metrics", "model.list", "project.list", "project.show", "query", "recall.preview",
+    "message.list", "message.search", "metrics", "model.list", "project.list", "project.show", "query",
+    "recall.preview",
     "relation.list",
     "rpc.discover", "schedule.due", "schedule.find", "schedule.get", "schedule.history", "schedule.list", "search",
     "session.compactions", "session.errors", "session.get", "session.injections", "session.list", "session.timeline",
@@ -50,7 +53,8 @@ NOT_TEXT = {
     "session.delete": "an id", "skill.delete": "an id", "thread.delete": "an id", "entity.delete": "an id",
     "document.delete": "an id", "config.delete": "an id", "job.cancel": "an id", "graph.prune": "takes no text",
     "backup.create": "takes no text", "backup.restore": "a path", "capture.pause": "a path", "capture.resume": "a path",
-    "forget.start": "words to delete; they are stored nowhere", "memory.maintain": "takes no text", "memory.purge": "an id", "project.forget": "the identity of a project",
+    "forget.start": "words to delete; they are stored nowhere", "memory.maintain": "takes no text",
+    "memory.purge": "an id", "project.forget": "the identity of a project",
     "project.merge": "identities of projects", "project.move": "a path: the identity of a project",
 }  # fmt: skip
 """Methods with no text to store, and why."""
