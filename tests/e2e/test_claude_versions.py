@@ -11,6 +11,9 @@ pytestmark = pytest.mark.timeout(600)
 
 PROMPT = "[[build]] write a greeting into a file"
 SEARCH = "mcp__plugin_clankers_clankers__search"
+WITHOUT_PROMPT_IDS = ("2.0.77", "2.1.22")
+"""Versions whose hooks do not identify a prompt: it is stored when the transcript is read, a moment later."""
+
 OWN_RECORDS = (".claude/projects", ".claude/debug", ".claude/backups", ".claude/history.jsonl", ".claude.json.backup")
 """What Claude Code records of sessions and of its settings; it may quote our commands and tools."""
 
@@ -36,18 +39,18 @@ def test_claude_code_of_any_version_is_captured_exactly_and_left_without_a_trace
         claude.plugin("install")
         session = claude.run(PROMPT, installed=True)
         with here.daemon.connect() as connection:
-            holds_in_time(lambda: check(here, connection, session, has_output_tokens=version != "2.1.22"))
+            holds_in_time(lambda: check(here, connection, session, version))
         claude.plugin("status")
         claude.plugin("uninstall")
         assert traces(here) == []
 
 
-def check(here: Machine, connection: RawConnection, session: str, *, has_output_tokens: bool) -> None:
+def check(here: Machine, connection: RawConnection, session: str, version: str) -> None:
     stored = Stored(connection)
     assert [one["id"] for one in connection.call("session.list")["sessions"]] == [session]
     assert stored.prompts(session) == [PROMPT]
     said, expected = stored.answers(session), answers(here.model.of("build"))
-    if not has_output_tokens:  # the transcripts of this version have a 1 in their place
+    if version == "2.1.22":  # its transcripts have a 1 in place of the output tokens
         said, expected = ([(text, prompt, 1) for text, prompt, _ in each] for each in (said, expected))
     assert said == expected
     tools = [(tool["toolName"], tool["success"], tool["errorMessage"]) for tool in stored.tools(session)]
@@ -57,7 +60,11 @@ def check(here: Machine, connection: RawConnection, session: str, *, has_output_
         ("Bash", False, "Exit code 3"),
         (SEARCH, True, None),
     ]
-    assert "write a «greeting» into a file" in stored.tools(session)[-1]["toolOutput"]
+    found = stored.tools(session)[-1]["toolOutput"]
+    if version in WITHOUT_PROMPT_IDS:
+        assert "write a greeting" in found or "try everywhere" in found
+    else:
+        assert "write a «greeting» into a file" in found
     row = connection.call("session.get", id=session)
     assert (row["status"], row["projectPath"]) == ("ended", str(here.project))
     assert row["promptTokens"] >= sum(prompt for _, prompt, _ in said)
