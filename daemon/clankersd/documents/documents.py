@@ -281,8 +281,8 @@ async def list_documents(daemon: "Daemon", request: DocumentList) -> DocumentPag
 
 @handles(DocumentUpdate)
 async def update_document(daemon: "Daemon", request: DocumentUpdate) -> Document:
+    check_metadata(request.metadata)  # before it is redacted, which takes time
     request, secrets = await prepare(partial(without_secrets, request, "project"))
-    check_metadata(request.metadata)
     project_id = await find_or_create_project(daemon.store, request.project)
     changes = MetadataChanges(request.title, request.metadata, project_id)
 

@@ -104,9 +104,9 @@ async def ingest_document(daemon: "Daemon", request: DocumentIngest) -> Ingested
 
 async def ingest(daemon: "Daemon", request: Ingest) -> Ingested:
     """Ingest one document; an unchanged document is not stored again."""
+    check_metadata(request.metadata)  # before it is redacted, which takes time
     content = await anyio.to_thread.run_sync(_decode_content, request)
     request, secrets = without_secrets(request, *NOT_REDACTED, "text")  # the text is redacted where it is extracted
-    check_metadata(request.metadata)
     if request.strategy == "semantic" and daemon.index.embedder is None:
         raise Conflict("the strategy semantic needs an embedder: choose another strategy, or configure an embedder")
     path = None if request.path is None else _normalize_path(request.path)
