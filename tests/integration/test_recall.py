@@ -542,9 +542,9 @@ def test_question_is_told_with_its_answer(history: RawConnection) -> None:
 
 
 def test_prompt_about_another_project_gets_nothing_here(history: RawConnection) -> None:
-    session(history, "foreign", 1, project="/work/garden")
+    session(history, "foreign", 1, project="/home/me/garden")
     message(history, "foreign", "f1", "user", "Water the tomato seedlings in the greenhouse every morning.", 2)
     asked = "how often are the tomato seedlings in the greenhouse watered?"
     assert preview(history, asked)["ids"] == []
-    assert preview(history, asked, "/work/garden")["ids"] == ["f1"]
+    assert preview(history, asked, "/home/me/garden")["ids"] == ["f1"]
     assert {one["chosen"] for one in preview(history, asked)["considered"]} <= {False}

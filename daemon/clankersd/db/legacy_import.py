@@ -71,7 +71,9 @@ def _rename_original(db: Db, table: str) -> None:
 
 
 def _copy(db: Db, table: str) -> None:
-    """Copy the columns that both tables have; a missing time is 0 for now, and rows without an owner are dropped."""
+    """Copy the columns that both tables have. Rows without an owner are dropped; a missing time becomes 0 and is filled
+    in by the caller.
+    """
     columns = [row["name"] for row in db.fetch(_COMMON_COLUMNS, {"table": table, "old": f"original_{table}"})]
     times = {"created_at", "updated_at"}
     values = [f"coalesce({name}, 0)" if name in times else name for name in columns]
