@@ -145,7 +145,8 @@ def test_ten_thousand_connections_leave_nothing_behind(limited_daemon: DaemonPro
     churn(2_000)
     descriptors_before, resident_before = descriptors(limited_daemon), resident(limited_daemon)
     churn(10_000)
-    assert descriptors(limited_daemon) <= descriptors_before
+    # The daemon may still be closing the connection that asked for the count.
+    eventually(lambda: descriptors(limited_daemon) <= descriptors_before, "their descriptors are closed")
     assert resident(limited_daemon) < resident_before + 16 * 1024 * 1024
 
 
