@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clankersd.search.keyword import HEADER, OCCURRENCES_PER_CHUNK, KeywordMatches, Place, Term
+from clankersd.search.keyword import KeywordMatches, Places, Term
 from clankersd.search.ranking import (
     ASSISTANT_FACTOR,
     LONG_TOKENS,
@@ -27,12 +27,14 @@ from clankersd.search.ranking import (
     without_names,
 )
 from clankersd.search.rows import ChunkRow
+from clankersd.search.term_index import HEADER, OCCURRENCES_PER_CHUNK, Spelling
 from clankersd.search.turn_scoring import (
     FADE_TOKENS,
     OPENING_OFFSETS,
     SIMILARITY_WEIGHTS,
     WEIGHTS_AFTER,
     WEIGHTS_BEFORE,
+    conversation_windows,
     score_turns,
     score_turns_without_numpy,
     smooth_similarities,
@@ -42,11 +44,16 @@ DAY = 86_400_000
 
 
 def term(word: str = "word", frequency: int = 1, chunks: int = 1000) -> Term:
-    return Term(word, (word,), frequency, chunks)
+    return Term(word, (Spelling(word, word),), frequency, chunks)
 
+
+Place = tuple[int, str | None, int | None, int]
+"""A chunk, its session, its turn and its token count."""
 
 Found = tuple[Place, int]
 """An occurrence: the place of its chunk, and its offset."""
+
+ALL = 1000
 
 FAR = 200
 
@@ -59,23 +66,29 @@ def occurrence(
 
 def matches(*found: tuple[Term, list[Found]]) -> KeywordMatches:
     """A chunk has one session, turn and length, whatever word stands in it."""
-    places = {place[0]: place for _, occurrences in reversed(found) for place, _ in reversed(occurrences)}
-    by_term = [(one, [place[0] * OCCURRENCES_PER_CHUNK + at for place, at in given]) for one, given in found]
-    return KeywordMatches([(one, given) for one, given in by_term if given], list(places.values()))
+    by_chunk = {place[0]: place for _, occurrences in reversed(found) for place, _ in reversed(occurrences)}
+    places = Places()
+    for chunk, session, turn, tokens in sorted(by_chunk.values(), key=lambda place: place[0]):
+        places.chunks.append(chunk)
+        places.sessions.append(session or "")
+        places.turns.append(-1 if turn is None else turn)
+        places.tokens.append(tokens)
+    by_term = [(one, sorted(place[0] * OCCURRENCES_PER_CHUNK + at for place, at in given)) for one, given in found]
+    return KeywordMatches([(one, given) for one, given in by_term if given], places)
 
 
 def scores(*found: tuple[Term, list[Found]]) -> dict[Any, float]:
     """By turn, or by chunk where there is no turn."""
-    scored = score_turns(matches(*found))
+    scored = score_turns(matches(*found), ALL)
     assert scored is not None
-    assert list(scored.scores.values()) == sorted(scored.scores.values(), reverse=True)
-    turns = scored.turns_of(list(scored.scores))
-    return {turns.get(key, -key): score for key, score in scored.scores.items()}
+    by_key = {key: scored.score(key) or 0.0 for key in scored.ranked}
+    assert list(by_key.values()) == sorted(scored.scores, reverse=True)
+    turns = scored.turns_of(scored.ranked)
+    return {turns.get(key, -key): score for key, score in by_key.items()}
 
 
 def test_turn_scores_of_no_occurrences_are_none() -> None:
-    assert score_turns(KeywordMatches()) is None
-    assert score_turns_without_numpy(KeywordMatches()) is None
+    assert score_turns(KeywordMatches(), ALL) is None
 
 
 _occurrences = st.builds(
@@ -92,13 +105,15 @@ _occurrences = st.builds(
 def test_turn_scores_are_the_same_without_numpy(found: list[list[Found]]) -> None:
     given = [(term(f"word{number}", frequency=number + 1), places) for number, places in enumerate(found)]
     words = matches(*given)
-    ours, theirs = score_turns_without_numpy(words), score_turns(words)
-    assert (ours is None) == (theirs is None)
-    if ours is None or theirs is None:
+    theirs = score_turns(words, ALL)
+    if theirs is None:
+        assert not words.places.chunks
         return
+    ours = score_turns_without_numpy(words, ALL)
+    assert ours.keys == theirs.keys
     assert ours.scores == pytest.approx(theirs.scores)
-    assert ours.coverage == pytest.approx(theirs.coverage)
-    assert (ours.chunk_by_key, ours.session_numbers) == (theirs.chunk_by_key, theirs.session_numbers)
+    assert (ours.matched_keys, ours.chunks) == (theirs.matched_keys, theirs.chunks)
+    assert ours.session_numbers == theirs.session_numbers
 
 
 def test_turn_scores_spread_to_neighbours_less_the_farther_and_more_to_later_turns() -> None:
@@ -183,11 +198,9 @@ def test_turn_scores_of_chunks_without_a_turn_are_their_own() -> None:
 def test_turn_scores_represent_a_long_message_by_its_best_chunk() -> None:
     one, other = term("one"), term("other")
     words = matches((one, [occurrence(4, 3), occurrence(5, 3)]), (other, [occurrence(5, 3), occurrence(6, 3)]))
-    scored = score_turns(words)
+    scored = score_turns(words, ALL)
     assert scored is not None
-    [chunk] = scored.chunk_by_key.values()
-    assert chunk == 5
-    assert list(scored.coverage.values()) == pytest.approx([1.0])
+    assert scored.chunks == [5]
 
 
 # --- Similarity
@@ -195,20 +208,26 @@ def test_turn_scores_represent_a_long_message_by_its_best_chunk() -> None:
 
 def test_similarity_is_averaged_with_the_neighbours() -> None:
     near = {("s", 1): (11, 10), ("s", 2): (12, 10), ("s", 4): (14, 10)}
-    found = smooth_similarities({13: 0.5}, {13: ("s", 3)}, near, {11: 0.9, 12: 0.1, 14: 0.7, 13: 0.5})
+    found, in_conversation = smooth_similarities([13], {13: ("s", 3)}, near, {11: 0.9, 12: 0.1, 14: 0.7, 13: 0.5})
+    assert in_conversation == {13}
     one, two = SIMILARITY_WEIGHTS
     assert found[13] == pytest.approx((0.5 + one * (0.1 + 0.7) + two * 0.9) / (1 + 2 * one + two))
 
 
 def test_similarity_ignores_neighbours_without_a_vector_and_discounts_long_ones() -> None:
     near = {("s", 2): (12, 10 * FADE_TOKENS), ("s", 4): (14, 10)}
-    found = smooth_similarities({13: 0.5}, {13: ("s", 3)}, near, {12: 1.0, 13: 0.5})
+    found, _ = smooth_similarities([13], {13: ("s", 3)}, near, {12: 1.0, 13: 0.5})
     weight = SIMILARITY_WEIGHTS[0] / 10
     assert found[13] == pytest.approx((0.5 + weight) / (1 + weight))
 
 
 def test_similarity_of_a_chunk_without_a_turn_stays_the_same() -> None:
-    assert smooth_similarities({1: 0.5}, {}, {("s", 1): (2, 10)}, {1: 0.5, 2: 1.0}) == {1: 0.5}
+    assert smooth_similarities([1], {}, {("s", 1): (2, 10)}, {1: 0.5, 2: 1.0}) == ({1: 0.5}, set())
+
+
+def test_conversation_windows_join_turns_that_are_near_each_other() -> None:
+    turns = [("s", 3), ("s", 5), ("s", 40), ("t", 1)]
+    assert conversation_windows(turns) == [("s", 1, 7), ("s", 38, 42), ("t", -1, 3)]
 
 
 # --- Fusion

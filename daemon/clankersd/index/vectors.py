@@ -281,6 +281,14 @@ class Mirror:
         """Return the similarity of each of these chunks that has a vector."""
         return dict(self._rank(query, self._rows_of(ids)))
 
+    def compare(self, queries: "Sequence[Vector]", ids: Iterable[int]) -> tuple[Any, Any]:
+        """Return those of the chunks that have a vector, in order, and their similarity to each query, by row."""
+        import numpy as np
+
+        found, similarities = self._products(np.stack(queries), self._rows_of(ids))
+        order = np.argsort(found)
+        return found[order], similarities[:, order]
+
     def _eligible(
         self, eligible: Iterable[int] | None, labels: Sequence[LabelSet]
     ) -> Iterator[tuple[int, _Block, Any]]:
@@ -312,21 +320,25 @@ class Mirror:
         """Return the `k` most similar chunks of these rows, best first; of equal ones the first row first."""
         import numpy as np
 
-        scale, (high, low) = _fixed_point(query[None])
-        both = np.concatenate((high, low))
-        ids, similarities = [], []
+        ids, similarities = self._products(query[None], rows)
+        order = np.argsort(-similarities[0], kind="stable")[:k]
+        return list(zip(ids[order].tolist(), similarities[0][order].tolist(), strict=True))
+
+    def _products(self, queries: Any, rows: Any) -> tuple[Any, Any]:
+        """Return the chunks of these rows that are alive, and their similarity to each query."""
+        import numpy as np
+
+        scale, (high, low) = _fixed_point(queries)
+        both, count = np.concatenate((high, low)), len(queries)
+        ids, similarities = [np.zeros(0, np.int64)], [np.zeros((count, 0))]
         for number, own in _split_by_block(rows):
             block = self._blocks[number]
             own = own[block.alive[own]]
             by_high, by_low = _dot(both, block.high[own]).astype(np.float64), _dot(both, block.low[own])
-            products = by_high[0] * 65536 + (by_high[1] + by_low[0]) * 256 + by_low[1]
+            products = by_high[:count] * 65536 + (by_high[count:] + by_low[:count]) * 256 + by_low[count:]
             ids.append(block.ids[own])
-            similarities.append(products * block.scales[own] * float(scale[0]))
-        if not ids:
-            return []
-        all_ids, all_similarities = np.concatenate(ids), np.concatenate(similarities)
-        order = np.argsort(-all_similarities, kind="stable")[:k]
-        return list(zip(all_ids[order].tolist(), all_similarities[order].tolist(), strict=True))
+            similarities.append(products * block.scales[own] * scale[:, None].astype(np.float64))
+        return np.concatenate(ids), np.concatenate(similarities, axis=1)
 
     def _label_number(self, label: str) -> int:
         return self._label_numbers.setdefault(label, len(self._label_numbers))

@@ -20,7 +20,8 @@ from clankersd.memories.similarity import (
     quarters,
 )
 from clankersd.memories.store import SELECT_MEMORIES, MemoryRow, fetch_memories
-from clankersd.search.keyword import TermFrequencies, stems_by_word
+from clankersd.search.keyword import stems_by_word
+from clankersd.search.term_index import TermFrequencies
 
 SAME_MEANING = 0.98
 """Cosine similarity above which two memories mean the same."""

@@ -18,7 +18,7 @@ import msgspec
 from clankers_protocol.errors import DeadlineExceeded, InvalidParams, RpcError, StorageUnavailable
 from clankers_protocol.search import Embedding, Mode, Step
 from clankersd import clock
-from clankersd.db import Store
+from clankersd.db import Db, Store
 from clankersd.db.paging import decode_cursor, encode_cursor
 from clankersd.embedders.memory_headroom import numpy_if_available
 from clankersd.index.files.sync import FileSync
@@ -26,7 +26,7 @@ from clankersd.index.index import Index
 from clankersd.index.queue import EmbeddingQueue
 from clankersd.search.closeness import MAX_EXAMINED, Calibration, is_weak, measure
 from clankersd.search.filters import ChunkFilter, Criteria, Visibility, build_filter
-from clankersd.search.keyword import TIMEOUT_NOTE, KeywordMatches, TermFrequencies, search_keywords
+from clankersd.search.keyword import TIMEOUT_NOTE, KeywordMatches, search_keywords
 from clankersd.search.ranking import (
     Candidate,
     apply_recency,
@@ -38,8 +38,9 @@ from clankersd.search.ranking import (
     rank,
     without_names,
 )
-from clankersd.search.rows import R, RowQuery
+from clankersd.search.rows import R, RankingRow, RowQuery, fetch_ranking_rows
 from clankersd.search.snippets import snippet
+from clankersd.search.term_index import TermIndex
 from clankersd.search.turn_scoring import TurnScores, score_turns
 from clankersd.search.vector import PENDING_SECONDS, QueryVector, VectorMatches, VectorSearch, in_thread_if
 
@@ -55,6 +56,9 @@ MAX_OCCURRENCES_SCORED_INLINE = 2_000
 
 MAX_NEIGHBOURS = 4096
 """The most neighbours that vec0 returns."""
+
+MIN_LOADED_CANDIDATES = 32
+"""Candidates whose full rows are fetched at least; the duplicates of a hit are counted among them."""
 
 CHUNKS_PER_GROUP = 4
 """Chunks fetched for each wanted result of a cosine search, since several may belong to one group."""
@@ -109,9 +113,9 @@ class SearchPlan(Generic[R]):
     """A search, for the engine to run.
 
     Exactly one of query and embedding is given. With an embedding or with `use_cosine`, a score is the exact cosine;
-    otherwise keyword and vector scores are fused, with `vector_weight` or one that fits. `adjust_score` changes a
-    candidate's score, `expand` finds chunks related to the candidates, and of the candidates of one group (by
-    `group_of`) only the best is returned.
+    otherwise keyword and vector scores are fused, with `vector_weight` or one that fits. `adjust_score` changes the
+    score of a memory's candidate, `expand` finds chunks related to the candidates, and of the candidates of one group
+    (by `group_of`) only the best is returned.
     """
 
     filter: ChunkFilter
@@ -188,7 +192,7 @@ class SearchEngine:
         self._index = index
         self._queue = queue
         self._files = files
-        self._frequencies = TermFrequencies()
+        self._terms = TermIndex()
 
     def build_filter(
         self, criteria: Criteria, visibility: Visibility, id_query: str | None = None
@@ -269,7 +273,7 @@ class SearchEngine:
         async def by_keyword() -> None:
             try:
                 run.keywords = await search_keywords(
-                    self._store, run.query, run.speakers, self._frequencies, plan.filter, run.deadline
+                    self._store, run.query, run.speakers, self._terms, plan.filter, run.deadline
                 )
             except DeadlineExceeded:
                 run.keywords.note = TIMEOUT_NOTE
@@ -298,18 +302,19 @@ class SearchEngine:
         """Order everything that was found, best first."""
         plan = run.plan
         is_large = run.keywords.size > MAX_OCCURRENCES_SCORED_INLINE
-        turn_scores = await in_thread_if(is_large, score_turns, run.keywords)
-        rows = await self._fetch_rows(run, await self._best_chunks(plan, turn_scores) if turn_scores else [])
+        turn_scores = await in_thread_if(is_large, score_turns, run.keywords, 2 * plan.pool_size)
+        rows = await self._fetch_rows(run, turn_scores)
         keyword_scores = {}
         if turn_scores:
             for chunk, row in rows.items():
                 key = turn_scores.key_of(chunk, row.session_id, row.turn)
-                if key not in turn_scores.scores:
+                score = None if key is None else turn_scores.score(key)
+                if key is None or score is None:
                     continue
                 # The score belongs to the message: its best chunk has it, or any chunk if that one was not fetched.
-                best = turn_scores.chunk_by_key.get(key, chunk)
+                best = turn_scores.best_chunk(key) or chunk
                 if best == chunk or best not in rows:
-                    keyword_scores[chunk] = turn_scores.scores[key]
+                    keyword_scores[chunk] = score
         similarities = await self.vectors.similarities(run.vectors, rows, plan.filter)
         if plan.mode == "vector":
             vector_weight = 1.0
@@ -326,10 +331,44 @@ class SearchEngine:
             candidate.cosine = run.vectors.cosines.get(candidate.row.id)
         if plan.half_life_days:
             apply_recency(candidates, clock.now(), plan.half_life_days)
-        if plan.adjust_score:
-            for candidate in candidates:
-                plan.adjust_score(candidate)
         candidates.sort(key=lambda candidate: candidate.sort_key)
+        return await self._load_best(plan, candidates)
+
+    async def _load_best(self, plan: SearchPlan[R], ranked: list[Candidate[RankingRow]]) -> list[Candidate[R]]:
+        """Fetch the full rows of the best candidates, as many as the page takes and one more if there is one."""
+        scored: list[Candidate[Any]] = list(ranked)
+        if plan.adjust_score:
+            memories = await self._load(plan, [one for one in ranked if one.row.memory_id is not None])
+            for candidate in memories:
+                plan.adjust_score(candidate)
+            if memories:
+                scored = sorted(
+                    [*memories, *(one for one in ranked if one.row.memory_id is None)],
+                    key=lambda candidate: candidate.sort_key,
+                )
+        if plan.expand or plan.diversity:  # they compare all candidates
+            return await self._select(plan, await self._load(plan, scored))
+        end = plan.page.offset + plan.page.limit
+        count = max(MIN_LOADED_CANDIDATES, 2 * end)
+        loaded: list[Candidate[R]] = []
+        while True:
+            loaded += await self._load(plan, scored[:count])
+            scored = scored[count:]
+            selected = await self._select(plan, loaded)
+            if len(selected) > end or not scored:
+                return selected
+
+    async def _load(self, plan: SearchPlan[R], candidates: "list[Candidate[Any]]") -> list[Candidate[R]]:
+        """Fetch the full rows of candidates; drop those deleted or hidden by now."""
+        missing = [one.row.id for one in candidates if not isinstance(one.row, plan.rows.row_type)]
+        if missing:
+            rows = await self._store.read(lambda db: plan.rows.fetch(db, missing, plan.filter))
+            for one in candidates:
+                one.row = rows.get(one.row.id, one.row)
+        return [one for one in candidates if isinstance(one.row, plan.rows.row_type)]
+
+    async def _select(self, plan: SearchPlan[R], candidates: list[Candidate[R]]) -> list[Candidate[R]]:
+        """Apply what the plan says about related, weak, grouped and duplicate candidates."""
         if plan.expand:
             candidates = await self._expand(plan, candidates, await plan.expand(candidates))
         candidates = [one for one in candidates if one.is_keyword_match or one.score >= plan.min_score]
@@ -339,28 +378,18 @@ class SearchEngine:
             candidates = collapse_duplicates(candidates)
         return diversify(candidates, plan.diversity) if plan.diversity else candidates
 
-    async def _best_chunks(self, plan: SearchPlan[R], turn_scores: TurnScores) -> list[int]:
-        """Turn the best keys into chunks. For a turn that has matches only near it, the chunk is looked up."""
-        keys = list(turn_scores.scores)[: 2 * plan.pool_size]
-        turns = turn_scores.turns_of([key for key in keys if key not in turn_scores.chunk_by_key])
-        chunk_by_turn: dict[Any, int] = {}
-        if turns:
-            sql = _CHUNKS_AT_TURNS.format(condition=plan.filter.condition)
-            params = plan.filter.params | {"turns": json.dumps(list(turns.values()))}
-            at_turns = await self._store.read(lambda db: db.tuples(sql, params))
-            chunk_by_turn = {(session, turn): chunk for session, turn, chunk in at_turns}
-        chunks = (turn_scores.chunk_by_key.get(key) or chunk_by_turn.get(turns.get(key)) for key in keys)
-        return [chunk for chunk in chunks if chunk is not None][: plan.pool_size]
-
-    async def _fetch_rows(self, run: _Run[R], keyword_matches: list[int]) -> dict[int, R]:
+    async def _fetch_rows(self, run: _Run[R], turn_scores: TurnScores | None) -> dict[int, RankingRow]:
         """Fetch the rows of everything that was found, and replace what is deleted or hidden by now."""
         plan = run.plan
         for _ in range(MAX_REFILLS):
-            ids = [*keyword_matches, *(chunk for chunk, _ in run.vectors.nearest)]
-            rows = await self._store.read(
-                lambda db, ids=ids: plan.rows.fetch(db, ids, plan.filter)  # type: ignore[misc]
-            )
-            missing = {chunk for chunk, _ in run.vectors.nearest if chunk not in rows}
+            nearest = [chunk for chunk, _ in run.vectors.nearest]
+
+            def fetch(db: Db, nearest: list[int] = nearest) -> dict[int, RankingRow]:
+                by_keyword = _best_chunks(db, plan.filter, turn_scores, plan.pool_size) if turn_scores else []
+                return fetch_ranking_rows(db, [*by_keyword, *nearest], plan.filter)
+
+            rows = await self._store.read(fetch)
+            missing = {chunk for chunk in nearest if chunk not in rows}
             if not missing:
                 break
             await self.vectors.replace_missing(run.vectors, missing, plan.filter, plan.pool_size)
@@ -381,3 +410,16 @@ class SearchEngine:
                 candidate.score, candidate.path = path.score, path.steps
                 candidate.components["graph"] = path.score
         return sorted(by_id.values(), key=lambda candidate: candidate.sort_key)
+
+
+def _best_chunks(db: Db, chunk_filter: ChunkFilter, turn_scores: TurnScores, count: int) -> list[int]:
+    """Return the chunks of the best turns. For a turn that has matches only near it, the chunk is looked up."""
+    best_chunks = {key: turn_scores.best_chunk(key) for key in turn_scores.ranked}
+    turns = turn_scores.turns_of([key for key, chunk in best_chunks.items() if chunk is None])
+    chunk_by_turn: dict[Any, int] = {}
+    if turns:
+        sql = _CHUNKS_AT_TURNS.format(condition=chunk_filter.condition)
+        params = chunk_filter.params | {"turns": json.dumps(list(turns.values()))}
+        chunk_by_turn = {(session, turn): chunk for session, turn, chunk in db.tuples(sql, params)}
+    chunks = (chunk or chunk_by_turn.get(turns.get(key)) for key, chunk in best_chunks.items())
+    return [chunk for chunk in chunks if chunk is not None][:count]

@@ -8,7 +8,7 @@ from typing import Generic
 
 from clankers_protocol.search import Step
 from clankersd.index.tokenize import WORD
-from clankersd.search.rows import ChunkRow, R
+from clankersd.search.rows import AnyRow, R, RankingRow
 
 SPEAKER_WEIGHT = 0.4
 """Weight of the match between the speaker of a message and a name in the query, beside a weight of 1 for the text."""
@@ -24,10 +24,10 @@ _DAY_MS = 86_400_000
 
 
 @dataclass(eq=False)
-class Candidate(Generic[R]):
+class Candidate(Generic[AnyRow]):
     """A chunk that was found, with its score and the parts the score is made of."""
 
-    row: R
+    row: AnyRow
     score: float = 0.0
     is_keyword_match: bool = False
     components: dict[str, float] = field(default_factory=dict)
@@ -72,12 +72,12 @@ def fusion_weight(
 
 
 def rank(
-    rows: Mapping[int, R],
+    rows: Mapping[int, AnyRow],
     keyword_scores: dict[int, float],
     similarities: dict[int, float],
     vector_weight: float,
     speakers: set[str],
-) -> list[Candidate[R]]:
+) -> list[Candidate[AnyRow]]:
     """Score every message, file, memory and document chunk between 0 and 1: a weighted mean of both scores, and priors.
 
     Keyword scores are scaled by the best of them, similarities between the lowest and the highest. Both are those of
@@ -115,7 +115,7 @@ def rank(
     return candidates
 
 
-def assistant_factor(row: ChunkRow) -> float:
+def assistant_factor(row: RankingRow) -> float:
     """Return the factor on the score of an assistant's text: the longer it is, the more of it matches by chance."""
     tokens = row.tokens if row.position == 0 else max(row.tokens, LONG_TOKENS)
     share = math.log(max(tokens, 1) / SHORT_TOKENS) / math.log(LONG_TOKENS / SHORT_TOKENS)
@@ -136,7 +136,7 @@ def without_names(query: str, names: set[str]) -> str:
     return " ".join(pattern.sub(" ", query).split()) or query
 
 
-def apply_recency(candidates: list[Candidate[R]], now: int, half_life_days: float) -> None:
+def apply_recency(candidates: list[Candidate[AnyRow]], now: int, half_life_days: float) -> None:
     """Halve each score for every half-life of the candidate's age."""
     for candidate in candidates:
         age_days = max(0, now - candidate.row.created_at) / _DAY_MS

@@ -1,4 +1,7 @@
-"""Rows of chunks that a search reads. Features add columns of their own."""
+"""Rows of chunks that a search reads: a few columns of all candidates, and all columns of the best ones.
+
+Features add columns of their own.
+"""
 
 import json
 from collections.abc import Iterable
@@ -11,13 +14,10 @@ from clankersd.search.filters import ChunkFilter
 
 
 @dataclass(slots=True)
-class ChunkRow:
-    """Columns of `chunks` that ranking and results need."""
+class RankingRow:
+    """Columns of `chunks` that ranking needs."""
 
     id: int
-    chunk_id: str
-    source: Source
-    text: str
     created_at: int
     session_id: str | None
     turn: int | None
@@ -25,9 +25,18 @@ class ChunkRow:
     tokens: int
     role: str | None
     message_id: str | None
+    memory_id: str | None
+
+
+@dataclass(slots=True)
+class ChunkRow(RankingRow):
+    """Columns of `chunks` that results need as well."""
+
+    chunk_id: str
+    source: Source
+    text: str
     tool_id: str | None
     skill_id: str | None
-    memory_id: str | None
     document_chunk_id: str | None
     start_line: int | None
     end_line: int | None
@@ -35,8 +44,20 @@ class ChunkRow:
 
 
 R = TypeVar("R", bound=ChunkRow)
+AnyRow = TypeVar("AnyRow", bound=RankingRow)
 
+RANKING_COLUMNS = ", ".join(f"chunks.{column.name}" for column in fields(RankingRow))
 CHUNK_COLUMNS = ", ".join(f"chunks.{column.name}" for column in fields(ChunkRow))
+
+
+def fetch_ranking_rows(db: Db, ids: Iterable[int], chunk_filter: ChunkFilter) -> dict[int, RankingRow]:
+    """Return the rows of those of the chunks that still pass the filter, by id."""
+    sql = f"""
+        SELECT {RANKING_COLUMNS} FROM json_each(:ids) CROSS JOIN chunks ON chunks.id = json_each.value
+        WHERE {chunk_filter.condition}
+    """
+    params = chunk_filter.params | {"ids": json.dumps(sorted(set(ids)))}
+    return {row[0]: RankingRow(*row) for row in db.tuples(sql, params)}
 
 
 @dataclass(frozen=True)

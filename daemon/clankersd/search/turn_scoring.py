@@ -5,11 +5,14 @@ A term that occurs in a neighbouring turn counts for a message, less the farther
 docs/retrieval.md.
 """
 
+from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from clankersd.embedders.memory_headroom import numpy_if_available
-from clankersd.search.keyword import HEADER, OCCURRENCES_PER_CHUNK, OFFSETS, KeywordMatches, Place
+from clankersd.search.keyword import KeywordMatches
+from clankersd.search.term_index import HEADER, OCCURRENCES_PER_CHUNK, OFFSET_BITS, OFFSETS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,6 +27,7 @@ SIMILARITY_WEIGHTS = (0.3, 0.2)
 """Weight of a neighbour's similarity, one and two turns away."""
 
 SIMILARITY_REACH = len(SIMILARITY_WEIGHTS)
+_NEARNESS = [(step, weight) for distance, weight in enumerate(SIMILARITY_WEIGHTS, 1) for step in (-distance, distance)]
 
 K1, B = 0.4, 0.75
 """Parameters of BM25. A second occurrence of a word says little: long texts repeat themselves."""
@@ -51,16 +55,29 @@ _TURNS_PER_SESSION = 1 << 32
 
 @dataclass
 class TurnScores:
-    """Scores between 0 and 1 by key, best first. A key is a turn of a session, or a chunk without a turn (negative).
+    """Scores between 0 and 1 by key. A key is a turn of a session, or a chunk without a turn (negative).
 
-    `chunk_by_key` has the best chunk of each turn with matches of its own, `coverage` the share of the query's terms in
-    that chunk, weighted by their rarity.
+    `ranked` are the keys with the highest scores, best first. `keys` and `scores` are those of every turn in or near
+    which a term occurs, in the order of the keys; `matched_keys` and `chunks` the best chunk of each turn with a match
+    of its own.
     """
 
-    scores: dict[int, float]
-    chunk_by_key: dict[int, int] = field(default_factory=dict)
-    coverage: dict[int, float] = field(default_factory=dict)
+    ranked: list[int]
+    keys: list[int]
+    scores: list[float]
+    matched_keys: list[int] = field(default_factory=list)
+    chunks: list[int] = field(default_factory=list)
     session_numbers: dict[str, int] = field(default_factory=dict)
+
+    def score(self, key: int) -> float | None:
+        """Return the score of a key; None if no term occurs near it."""
+        position = bisect_left(self.keys, key)
+        return self.scores[position] if self.keys[position : position + 1] == [key] else None
+
+    def best_chunk(self, key: int) -> int | None:
+        """Return the best chunk of a key; None if no term occurs in it."""
+        position = bisect_left(self.matched_keys, key)
+        return self.chunks[position] if self.matched_keys[position : position + 1] == [key] else None
 
     def turns_of(self, keys: list[int]) -> dict[int, tuple[str, int]]:
         """Return the session and turn of each key that has one."""
@@ -75,138 +92,160 @@ class TurnScores:
         return None if number is None else number * _TURNS_PER_SESSION + turn
 
 
-def score_turns(matches: KeywordMatches) -> TurnScores | None:
-    """Score each turn, or chunk without a turn, by BM25, with what its neighbours contribute."""
+def score_turns(matches: KeywordMatches, count: int) -> TurnScores | None:
+    """Score each turn, or chunk without a turn, by BM25, with what its neighbours contribute; rank the best `count`."""
+    if not matches.places.chunks:
+        return None
     if numpy_if_available() is None:
-        return score_turns_without_numpy(matches)
+        return score_turns_without_numpy(matches, count)
     import numpy as np
 
-    places = sorted(matches.places)
-    if not places:
-        return None
     sessions: dict[str, int] = {}
-    chunks = np.array([place[0] for place in places], np.int64)
-    keys = np.array([_key(place, sessions) for place in places], np.int64)
-    tokens = np.maximum(np.array([place[3] for place in places], np.float64), 1)
+    chunks, keys, tokens = _places(matches, sessions)
     idf = np.array([term.idf for term, _ in matches.occurrences])
-    found = _find_terms(matches, chunks)
+    located = [_locate(occurrences, chunks) for _, occurrences in matches.occurrences]
+    counts, in_header, in_opening = _count_terms(located, len(chunks))
     reference = max(MIN_AVERAGE_TOKENS, float(tokens.mean()))
     norm = K1 * (1 - B + B * np.maximum(tokens, reference) / reference)
-    in_text = found.counts * (K1 + 1) / (found.counts + norm)
-    own = np.maximum(in_text, found.in_header)
+    in_text = counts * (K1 + 1) / (counts + norm)
+    own = np.maximum(in_text, in_header)
     # Of the chunks of a long message, the best one represents it.
     order = np.lexsort((-chunks, idf @ own, keys))
-    best = order[np.flatnonzero(np.append(keys[order][1:] != keys[order][:-1], True))]
-    all_keys, totals = _spread(keys, best, own, in_text * np.minimum(1.0, FADE_TOKENS / tokens), idf)
+    is_last = np.append(keys[order][1:] != keys[order][:-1], True)
+    best = order[is_last]
+    starts = np.append(0, np.flatnonzero(is_last)[:-1] + 1)
+    shared = np.maximum.reduceat((in_text * np.minimum(1.0, FADE_TOKENS / tokens))[:, order], starts, axis=1)
+    all_keys, totals = _spread(keys[best], own[:, best], shared, idf)
     totals /= totals.max()
-    total_idf = idf.sum()
-    coverage = (idf @ (own[:, best] > 0)) / total_idf
-    bonus = OPENING_WEIGHT * (idf @ found.in_opening[:, best]) / total_idf
-    bonus += PROXIMITY_WEIGHT * _proximity(matches, chunks, idf)[best]
+    bonus = OPENING_WEIGHT * (idf @ in_opening[:, best]) / idf.sum()
+    bonus += PROXIMITY_WEIGHT * _proximity(located, len(chunks), idf)[best]
     totals[np.searchsorted(all_keys, keys[best])] += bonus
     totals /= totals.max()
-    ranked = np.lexsort((all_keys, -totals))
-    best_keys = keys[best].tolist()
+    highest = np.argpartition(-totals, count)[:count] if count < len(totals) else np.arange(len(totals))
+    ranked = highest[np.lexsort((all_keys[highest], -totals[highest]))]
     return TurnScores(
-        dict(zip(all_keys[ranked].tolist(), totals[ranked].tolist(), strict=True)),
-        dict(zip(best_keys, chunks[best].tolist(), strict=True)),
-        dict(zip(best_keys, coverage.tolist(), strict=True)),
+        all_keys[ranked].tolist(),
+        all_keys.tolist(),
+        totals.tolist(),
+        keys[best].tolist(),
+        chunks[best].tolist(),
         sessions,
     )
 
 
-@dataclass(frozen=True)
-class _TermsInChunks:
-    """For each term (row) and chunk (column): occurrences in the text, one in the header, one in the opening."""
-
-    counts: "Array"
-    in_header: "Array"
-    in_opening: "Array"
-
-
-def _find_terms(matches: KeywordMatches, chunks: "Array") -> _TermsInChunks:
+def _places(matches: KeywordMatches, sessions: dict[str, int]) -> "tuple[Array, Array, Array]":
+    """Return the chunks in order, with the key and the token count of each; number their sessions."""
     import numpy as np
 
-    shape = len(matches.occurrences), len(chunks)
-    counts, in_header, in_opening = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-    for number, (_, occurrences) in enumerate(matches.occurrences):
-        columns, offsets = _columns(np.asarray(occurrences, np.int64), chunks)
-        is_text = offsets < HEADER
-        counts[number] = np.bincount(columns[is_text], minlength=len(chunks))
-        in_header[number, columns[~is_text]] = 1
-        in_opening[number, columns[offsets < OPENING_OFFSETS]] = 1
-    return _TermsInChunks(counts, in_header, in_opening)
+    places = matches.places
+    chunks, turns, tokens = (np.array(column, np.int64) for column in (places.chunks, places.turns, places.tokens))
+    numbers = np.array(
+        [
+            sessions.setdefault(session, len(sessions) + 1) if session and turn >= 0 else 0
+            for session, turn in zip(places.sessions, places.turns, strict=True)
+        ],
+        np.int64,
+    )
+    keys = np.where(numbers > 0, numbers * _TURNS_PER_SESSION + turns, -chunks)
+    return chunks, keys, np.maximum(tokens, 1).astype(np.float64)
 
 
-def _columns(occurrences: "Array", chunks: "Array") -> "tuple[Array, Array]":
+def _locate(occurrences: Any, chunks: "Array") -> "tuple[Array, Array]":
     """Return the position of each occurrence's chunk among the chunks, and its offset; others are left out."""
     import numpy as np
 
-    ids = occurrences // OCCURRENCES_PER_CHUNK
-    columns = np.minimum(np.searchsorted(chunks, ids), len(chunks) - 1)
-    is_scored = chunks[columns] == ids
-    return columns[is_scored], occurrences[is_scored] % OCCURRENCES_PER_CHUNK
+    occurrences = np.asarray(occurrences, np.int64)
+    columns = np.full(int(chunks[-1]) + 2, -1, np.int32)
+    columns[chunks] = np.arange(len(chunks), dtype=np.int32)
+    own = columns[np.minimum(occurrences >> OFFSET_BITS, len(columns) - 1)]
+    is_scored = own >= 0
+    return own[is_scored], occurrences[is_scored] & (OCCURRENCES_PER_CHUNK - 1)
 
 
-def _spread(keys: "Array", best: "Array", own: "Array", shared: "Array", idf: "Array") -> "tuple[Array, Array]":
+def _count_terms(located: "list[tuple[Array, Array]]", size: int) -> "tuple[Array, Array, Array]":
+    """Return for each term (row) and chunk (column): occurrences in the text, one in the header, one in the opening."""
+    import numpy as np
+
+    shape = len(located), size
+    counts, in_header, in_opening = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    for number, (columns, offsets) in enumerate(located):
+        is_text = offsets < HEADER
+        counts[number] = np.bincount(columns[is_text], minlength=size)
+        in_header[number, columns[~is_text]] = 1
+        in_opening[number, columns[offsets < OPENING_OFFSETS]] = 1
+    return counts, in_header, in_opening
+
+
+def _spread(keys: "Array", own: "Array", shared: "Array", idf: "Array") -> "tuple[Array, Array]":
     """Score every turn in or near which a term occurs: for each term the best of its own score and its neighbours'."""
     import numpy as np
 
-    has_turn = keys >= 0
-    turns, shared = keys[has_turn], shared[:, has_turn]
-    parts = [(keys[best], own[:, best])]
+    first = int(np.searchsorted(keys, 0))  # keys without a turn are negative and come first
+    turns, reach = keys[first:], len(WEIGHTS_BEFORE)
+    # The keys within reach of a turn are a range that begins after the previous turn's range, or at the first turn.
+    begins = turns - np.minimum(turns % _TURNS_PER_SESSION, reach)
+    begins[1:] = np.maximum(begins[1:], turns[:-1] + reach + 1)
+    lengths = turns + reach + 1 - begins
+    ends = np.cumsum(lengths)
+    near_turns = np.arange(ends[-1] if len(ends) else 0) + np.repeat(begins - (ends - lengths), lengths)
+    rows = ends - 1 - reach
+    scores = np.zeros((len(near_turns), len(idf)))
+    scores[rows] = own[:, first:].T
+    shared = np.ascontiguousarray(shared[:, first:].T)
     for distance, (before, after) in enumerate(zip(WEIGHTS_BEFORE, WEIGHTS_AFTER, strict=True), 1):
-        parts += [(turns + distance, shared * before), (turns - distance, shared * after)]
-    unordered, scores = np.concatenate([part for part, _ in parts]), np.concatenate([part for _, part in parts], axis=1)
-    order = np.argsort(unordered, kind="stable")
-    ordered = unordered[order]
-    starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
-    totals = idf @ np.maximum.reduceat(scores[:, order], starts, axis=1)
-    all_keys = ordered[starts]
-    exists = (all_keys < 0) | (all_keys % _TURNS_PER_SESSION < _TURNS_PER_SESSION // 2)  # no turn before the first
-    return all_keys[exists], totals[exists]
+        later, is_late = rows + distance, turns % _TURNS_PER_SESSION >= distance
+        scores[later] = np.maximum(scores[later], shared * before)
+        earlier = rows[is_late] - distance
+        scores[earlier] = np.maximum(scores[earlier], shared[is_late] * after)
+    return np.append(keys[:first], near_turns), np.append(idf @ own[:, :first], scores @ idf)
 
 
-def _proximity(matches: KeywordMatches, chunks: "Array", idf: "Array") -> "Array":
+def _proximity(located: "list[tuple[Array, Array]]", size: int, idf: "Array") -> "Array":
     """Return for each chunk how near the words stand that are next to each other in the query: 1 if all adjoin."""
     import numpy as np
 
-    proximity, total = np.zeros(len(chunks)), 0.0
-    for number in range(len(matches.occurrences) - 1):
+    proximity, total = np.zeros(size), 0.0
+    for number in range(len(located) - 1):
         weight = min(idf[number], idf[number + 1])
         total += weight
-        pair = [_columns(np.asarray(matches.occurrences[one][1], np.int64), chunks) for one in (number, number + 1)]
+        pair = located[number : number + 2]
         columns, offsets = (np.concatenate(parts) for parts in zip(*pair, strict=True))
         is_second = np.repeat([False, True], [len(part[0]) for part in pair])
         is_placed = offsets < OFFSETS - 1
-        order = np.flatnonzero(is_placed)[np.lexsort((offsets[is_placed], columns[is_placed]))]
-        columns, offsets, is_second = columns[order], offsets[order], is_second[order]
+        placed = columns[is_placed].astype(np.int64) * OCCURRENCES_PER_CHUNK + offsets[is_placed]
+        order = np.argsort(placed, kind="stable")
+        placed, is_second = placed[order], is_second[is_placed][order]
+        columns = placed >> OFFSET_BITS
         is_pair = (columns[1:] == columns[:-1]) & (is_second[1:] != is_second[:-1])
-        gaps = (offsets[1:] - offsets[:-1])[is_pair]
-        nearest = np.zeros(len(chunks))
+        gaps = (placed[1:] - placed[:-1])[is_pair]
+        nearest = np.zeros(size)
         np.maximum.at(nearest, columns[1:][is_pair], 1 / (1 + np.maximum(gaps - 1, 0) / PROXIMITY_OFFSETS))
         proximity += weight * nearest
     return proximity / total if total else proximity
 
 
-def score_turns_without_numpy(matches: KeywordMatches) -> TurnScores | None:
+def score_turns_without_numpy(matches: KeywordMatches, count: int) -> TurnScores:
     """Compute the same scores in plain Python, several times slower: keyword search does not depend on numpy."""
     sessions: dict[str, int] = {}
-    places = {place[0]: place for place in sorted(matches.places)}
-    keys = {chunk: _key(place, sessions) for chunk, place in places.items()}
-    if not places:
-        return None
-    reference = max(MIN_AVERAGE_TOKENS, sum(max(place[3], 1) for place in places.values()) / len(places))
+    keys: dict[int, int] = {}
+    tokens: dict[int, int] = {}
+    given = matches.places
+    for chunk, session, turn, length in zip(given.chunks, given.sessions, given.turns, given.tokens, strict=True):
+        tokens[chunk] = max(length, 1)
+        keys[chunk] = -chunk
+        if session and turn >= 0:
+            keys[chunk] = sessions.setdefault(session, len(sessions) + 1) * _TURNS_PER_SESSION + turn
+    reference = max(MIN_AVERAGE_TOKENS, sum(tokens.values()) / len(tokens))
     idf = [term.idf for term, _ in matches.occurrences]
-    own: dict[int, list[float]] = {chunk: [0.0] * len(idf) for chunk in places}
-    in_text: dict[int, list[float]] = {chunk: [0.0] * len(idf) for chunk in places}
-    offsets: dict[int, list[list[int]]] = {chunk: [[] for _ in idf] for chunk in places}
+    own: dict[int, list[float]] = {chunk: [0.0] * len(idf) for chunk in keys}
+    in_text: dict[int, list[float]] = {chunk: [0.0] * len(idf) for chunk in keys}
+    offsets: dict[int, list[list[int]]] = {chunk: [[] for _ in idf] for chunk in keys}
     for number, (_, occurrences) in enumerate(matches.occurrences):
         for one in occurrences:
-            if one // OCCURRENCES_PER_CHUNK in places:
-                offsets[one // OCCURRENCES_PER_CHUNK][number].append(int(one) % OCCURRENCES_PER_CHUNK)
-    for chunk, (_, _, _, tokens) in places.items():
-        norm = K1 * (1 - B + B * max(tokens, reference) / reference)
+            if one >> OFFSET_BITS in keys:
+                offsets[one >> OFFSET_BITS][number].append(int(one) % OCCURRENCES_PER_CHUNK)
+    for chunk, length in tokens.items():
+        norm = K1 * (1 - B + B * max(length, reference) / reference)
         for number, found in enumerate(offsets[chunk]):
             count = sum(offset < HEADER for offset in found)
             in_text[chunk][number] = count * (K1 + 1) / (count + norm)
@@ -222,7 +261,7 @@ def score_turns_without_numpy(matches: KeywordMatches) -> TurnScores | None:
     for chunk, key in keys.items():
         if key < 0:
             continue
-        fade = min(1.0, FADE_TOKENS / max(places[chunk][3], 1))
+        fade = min(1.0, FADE_TOKENS / tokens[chunk])
         for distance, (before, after) in enumerate(zip(WEIGHTS_BEFORE, WEIGHTS_AFTER, strict=True), 1):
             for near, weight in ((key + distance, before), (key - distance, after)):
                 if near % _TURNS_PER_SESSION < _TURNS_PER_SESSION // 2:
@@ -231,18 +270,18 @@ def score_turns_without_numpy(matches: KeywordMatches) -> TurnScores | None:
     totals = {key: sum(map(float.__mul__, idf, scores)) for key, scores in by_term.items()}
     highest = max(totals.values())
     totals = {key: total / highest for key, total in totals.items()}
-    coverage = {}
     for key, (_, chunk) in best.items():
         opening = sum(idf[n] for n, found in enumerate(offsets[chunk]) if any(at < OPENING_OFFSETS for at in found))
         totals[key] += OPENING_WEIGHT * opening / sum(idf)
         totals[key] += PROXIMITY_WEIGHT * _proximity_in_chunk(offsets[chunk], idf)
-        coverage[key] = sum(weight for weight, score in zip(idf, own[chunk], strict=True) if score > 0) / sum(idf)
     highest = max(totals.values())
-    ranked = sorted(totals, key=lambda key: (-totals[key], key))
+    ordered = sorted(totals)
     return TurnScores(
-        {key: totals[key] / highest for key in ranked},
-        {key: chunk for key, (_, chunk) in best.items()},
-        coverage,
+        sorted(totals, key=lambda key: (-totals[key], key))[:count],
+        ordered,
+        [totals[key] / highest for key in ordered],
+        sorted(best),
+        [best[key][1] for key in sorted(best)],
         sessions,
     )
 
@@ -263,35 +302,52 @@ def _proximity_in_chunk(offsets: list[list[int]], idf: list[float]) -> float:
     return proximity / total if total else 0.0
 
 
-def _key(place: Place, session_numbers: dict[str, int]) -> int:
-    chunk, session, turn, _ = place
-    if session is None or turn is None:
-        return -chunk
-    return session_numbers.setdefault(session, len(session_numbers) + 1) * _TURNS_PER_SESSION + turn
-
-
 TurnChunks = dict[tuple[str, int], tuple[int, int]]
 """A chunk and its token count, by session and turn."""
 
 
+def conversation_windows(turns: Iterable[tuple[str, int]]) -> list[tuple[str, int, int]]:
+    """Return the ranges of turns that are within SIMILARITY_REACH of one of these: session, first and last turn."""
+    by_session: dict[str, list[int]] = {}
+    for session, turn in turns:
+        by_session.setdefault(session, []).append(turn)
+    windows: list[tuple[str, int, int]] = []
+    for session, own in by_session.items():
+        own.sort()
+        first = last = own[0]
+        for turn in own:
+            if turn > last + 2 * SIMILARITY_REACH + 1:
+                windows.append((session, first - SIMILARITY_REACH, last + SIMILARITY_REACH))
+                first = turn
+            last = turn
+        windows.append((session, first - SIMILARITY_REACH, last + SIMILARITY_REACH))
+    return windows
+
+
 def smooth_similarities(
-    own: dict[int, float],
+    chunks: Iterable[int],
     turns: dict[int, tuple[str, int]],
     neighbours: TurnChunks,
     similarities: dict[int, float],
-) -> dict[int, float]:
-    """Average each chunk's similarity with those of its neighbours, weighted by nearness and shortness."""
+) -> tuple[dict[int, float], set[int]]:
+    """Average the similarity of each of the chunks with those of its neighbours, weighted by nearness and shortness.
+
+    Returns the averages, and the chunks that have a neighbour. A chunk without a vector has no average.
+    """
     smoothed = {}
-    for chunk, similarity in own.items():
-        total, weights = similarity, 1.0
+    in_conversation = set()
+    for chunk in chunks:
+        total, weights = similarities.get(chunk), 1.0
         if chunk in turns:
             session, turn = turns[chunk]
-            for distance, nearness in enumerate(SIMILARITY_WEIGHTS, 1):
-                for near in (turn - distance, turn + distance):
-                    neighbour, tokens = neighbours.get((session, near), (None, 1))
-                    if neighbour in similarities:
-                        weight = nearness * min(1.0, FADE_TOKENS / tokens)
-                        total += weight * similarities[neighbour]
+            for step, nearness in _NEARNESS:
+                if neighbour := neighbours.get((session, turn + step)):
+                    in_conversation.add(chunk)
+                    similarity = similarities.get(neighbour[0])
+                    if total is not None and similarity is not None:
+                        weight = nearness if neighbour[1] <= FADE_TOKENS else nearness * FADE_TOKENS / neighbour[1]
+                        total += weight * similarity
                         weights += weight
-        smoothed[chunk] = total / weights
-    return smoothed
+        if total is not None:
+            smoothed[chunk] = total / weights
+    return smoothed, in_conversation

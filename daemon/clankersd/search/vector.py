@@ -21,8 +21,8 @@ from clankersd.projects import PROJECT_NUMBERS
 from clankersd.search.closeness import DEFAULT_BASELINE, Calibration
 from clankersd.search.filters import NO_MEMORIES, ChunkFilter, Criteria, build_filter
 from clankersd.search.ranking import Candidate
-from clankersd.search.rows import ChunkRow
-from clankersd.search.turn_scoring import SIMILARITY_REACH, TurnChunks, smooth_similarities
+from clankersd.search.rows import RankingRow
+from clankersd.search.turn_scoring import TurnChunks, conversation_windows, smooth_similarities
 
 PENDING_SECONDS = 0.05
 """Time that a search gives the queue to embed what has just been stored."""
@@ -56,10 +56,11 @@ ScoredChunks = list[tuple[int, float]]
 T = TypeVar("T")
 
 _CHUNKS_OF_TURNS = """
-    SELECT chunks.session_id, chunks.turn, min(chunks.id), chunks.tokens
-    FROM json_each(:turns) CROSS JOIN chunks
-      ON chunks.session_id = json_each.value ->> 0 AND chunks.turn = json_each.value ->> 1
-    WHERE chunks.chunking = :chunking GROUP BY 1, 2
+    SELECT chunks.session_id, chunks.turn, chunks.id, chunks.tokens
+    FROM json_each(:windows) CROSS JOIN chunks
+      ON chunks.session_id = json_each.value ->> 0
+      AND chunks.turn BETWEEN json_each.value ->> 1 AND json_each.value ->> 2
+    WHERE chunks.chunking = :chunking ORDER BY chunks.id DESC
 """
 _MATCHING = """
     SELECT chunks.id FROM json_each(:near) CROSS JOIN chunks ON chunks.id = json_each.value WHERE {condition}
@@ -167,7 +168,7 @@ class VectorSearch:
         return await self._nearest_stored(vector, k, _LISTED, {"listed": json.dumps(best)})
 
     async def similarities(
-        self, matches: VectorMatches, rows: Mapping[int, ChunkRow], chunk_filter: ChunkFilter
+        self, matches: VectorMatches, rows: Mapping[int, RankingRow], chunk_filter: ChunkFilter
     ) -> dict[int, float]:
         """Return the similarity of each row to the query, averaged with that of its neighbours in the conversation.
 
@@ -183,23 +184,22 @@ class VectorSearch:
             for chunk, row in rows.items()
             if row.turn is not None and row.session_id is not None
         }
-        steps = [step for step in range(-SIMILARITY_REACH, SIMILARITY_REACH + 1) if step]
-        around = sorted({(session, turn + step) for session, turn in turns.values() for step in steps})
-        params = {"turns": json.dumps(around), "chunking": live.chunking.number}
+        params = {"windows": json.dumps(conversation_windows(turns.values())), "chunking": live.chunking.number}
         near = await self._store.read(lambda db: db.tuples(_CHUNKS_OF_TURNS, params))
+        # The first chunk of a turn represents it.
         neighbours: TurnChunks = {(session, turn): (chunk, tokens) for session, turn, chunk, tokens in near}
-        matches.in_conversation = {
-            chunk
-            for chunk, (session, turn) in turns.items()
-            if any((session, turn + step) in neighbours for step in steps)
-        }
         compared = [*rows, *(chunk for chunk, _ in neighbours.values())]
-        raw = matches.cosines = mirror.similarities(vector, compared)
         centre = await self._centre(chunk_filter)
-        if centre is not None:
-            raw = from_centre(vector, centre, raw, mirror.similarities(centre, compared))
-        own = {chunk: raw[chunk] for chunk in rows if chunk in raw}
-        return smooth_similarities(own, turns, neighbours, raw)
+        if centre is None:
+            found, cosines = mirror.compare([vector], compared)
+            raw = cosines[0]
+        else:
+            found, cosines = mirror.compare([vector, centre], compared)
+            raw = from_centre(vector, centre, *cosines)
+        matches.cosines = dict(zip(found.tolist(), cosines[0].tolist(), strict=True))
+        similarities = dict(zip(found.tolist(), raw.tolist(), strict=True))
+        smoothed, matches.in_conversation = smooth_similarities(rows, turns, neighbours, similarities)
+        return smoothed
 
     async def calibrate(
         self, matches: VectorMatches, chunk_filter: ChunkFilter, found: Sequence[Candidate[Any]]
@@ -281,21 +281,17 @@ class VectorSearch:
             self._start_task(index.load_mirror)
 
 
-def from_centre(
-    query: Vector, centre: Vector, similarities: dict[int, float], to_centre: dict[int, float]
-) -> dict[int, float]:
+def from_centre(query: Vector, centre: Vector, similarities: Vector, to_centre: Vector) -> Vector:
     """Return the cosines of vectors to a query after the centre was subtracted from all of them.
 
     `similarities` and `to_centre` are their inner products with the query and with the centre; all have length 1.
     """
+    import numpy as np
+
     square, of_query = float(centre @ centre), float(query @ centre)
     length = max(1 - 2 * of_query + square, 1e-6) ** 0.5
-    centred = {}
-    for chunk, similarity in similarities.items():
-        own = to_centre[chunk]
-        own_length = max(1 - 2 * own + square, 1e-6) ** 0.5
-        centred[chunk] = (similarity - own - of_query + square) / (length * own_length)
-    return centred
+    lengths = np.maximum(1 - 2 * to_centre + square, 1e-6) ** 0.5
+    return (similarities - to_centre - of_query + square) / (length * lengths)  # type: ignore[no-any-return]
 
 
 async def nearest_in_memory(

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from clankers_protocol.search import Hit, Ref, Search, SearchResult, Source
 from clankersd import clock
-from clankersd.db import Store
+from clankersd.db import Db
 from clankersd.memories.filters import memory_visibility, state_condition
-from clankersd.memories.scopes import allowed_scopes, needs_lookup, scopes_without_project
+from clankersd.memories.scopes import AllowedScopes, allowed_scopes, needs_lookup, scopes_without_project
 from clankersd.memories.scoring import MEMORY_COLUMNS, MEMORY_JOIN, MemoryChunkRow, ScoreWeights, weigh_memory
 from clankersd.search.engine import POOL_SIZE, Page, SearchEngine, SearchOutcome, SearchPlan
 from clankersd.search.filters import NO_MEMORIES, ChunkFilter, Criteria, Visibility, resolve_projects
@@ -69,10 +69,18 @@ async def search(daemon: "Daemon", request: Search) -> SearchResult:
         project=request.project,
         filters=request.filters or (),
     )
-    if request.project or request.filters:
+    if request.project or request.filters or needs_lookup(request):
         given = criteria
-        criteria = await daemon.store.read(lambda db: resolve_projects(db, given))
-    visible = await _visibility(daemon.store, request, now)
+
+        def look_up(db: Db) -> tuple[Criteria, AllowedScopes]:
+            return resolve_projects(db, given), allowed_scopes(db, request)
+
+        criteria, permitted = await daemon.store.read(look_up)
+    else:
+        permitted = scopes_without_project(request)
+    params: dict[str, Any] = {"now": now}
+    state = state_condition([], clock.to_ms(request.as_of), clock.to_ms(request.valid_at), params)
+    visible = memory_visibility(permitted, state, params)
     if request.scopes is None and request.project and not request.session_id:
         # The project names the caller, whose memories are global as well; it narrows everything else.
         chunk_filter = _filter_for_caller(engine, criteria, visible)
@@ -115,17 +123,6 @@ def _filter_for_caller(engine: SearchEngine, criteria: Criteria, visible: Visibi
         return of_project
     of_caller = engine.build_filter(replace(criteria, sources=["memories"], project=None), visible)
     return of_caller.union(of_project) if others else of_caller
-
-
-async def _visibility(store: Store, request: Search, now: int) -> Visibility:
-    """Return which memories the request may find; only a project's scope has to be looked up."""
-    if needs_lookup(request):
-        permitted = await store.read(lambda db: allowed_scopes(db, request))
-    else:
-        permitted = scopes_without_project(request)
-    params: dict[str, Any] = {"now": now}
-    condition = state_condition([], clock.to_ms(request.as_of), clock.to_ms(request.valid_at), params)
-    return memory_visibility(permitted, condition, params)
 
 
 def _hit(outcome: SearchOutcome[HitRow], candidate: Candidate[HitRow], *, explain: bool) -> Hit:
