@@ -258,7 +258,7 @@ class _Lookup:
         index = "" if self._filter.is_narrow and not is_listed else "INDEXED BY idx_chunks_place"
         params = {"ids": json.dumps(chunks)} | ({} if is_listed else self._filter.params)
         [columns] = db.tuples(_PLACES.format(index=index, condition=condition), params)
-        return columns  # type: ignore[return-value]
+        return columns
 
     def _add_note(self, note: str) -> None:
         self.matches.note = f"{self.matches.note}; {note}" if self.matches.note else note
@@ -281,7 +281,8 @@ def _merge(by_spelling: list[Occurrences]) -> Occurrences:
     numpy = numpy_if_available()
     if numpy is None:
         return sorted(one for occurrences in by_spelling for one in occurrences)
-    return numpy.sort(numpy.concatenate(by_spelling))
+    merged: Any = numpy.sort(numpy.concatenate(by_spelling))
+    return merged  # type: ignore[no-any-return]
 
 
 def _rarest_matches(found: list[tuple[Term, Occurrences]], last: int) -> list[int]:

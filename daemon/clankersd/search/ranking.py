@@ -91,19 +91,26 @@ def rank(
     by_message: dict[str | int, list[int]] = {}
     for chunk, row in rows.items():
         by_message.setdefault(row.message_id or chunk, []).append(chunk)
+    keyword_weight = (1 - vector_weight) / best
     candidates = []
     for chunks in by_message.values():
-        own = {
-            chunk: (1 - vector_weight) * keyword_scores.get(chunk, 0.0) / best
-            + vector_weight * vector_scores.get(chunk, 0.0)
-            for chunk in chunks
-        }
-        row = rows[max(chunks, key=lambda chunk: (own[chunk], -chunk))]
-        components = {"keyword": max(keyword_scores.get(chunk, 0.0) for chunk in chunks) / best}
-        score = (1 - vector_weight) * components["keyword"]
+        chunk, keyword, vector = chunks[0], keyword_scores.get(chunks[0], 0.0), vector_scores.get(chunks[0], 0.0)
+        if len(chunks) > 1:
+            keyword = max(keyword_scores.get(one, 0.0) for one in chunks)
+            vector = max(vector_scores.get(one, 0.0) for one in chunks)
+            chunk = max(
+                chunks,
+                key=lambda one: (
+                    keyword_weight * keyword_scores.get(one, 0.0) + vector_weight * vector_scores.get(one, 0.0),
+                    -one,
+                ),
+            )
+        row = rows[chunk]
+        components = {"keyword": keyword / best}
+        score = keyword_weight * keyword
         if vector_weight:
-            components["vector"] = max(vector_scores.get(chunk, 0.0) for chunk in chunks)
-            score += vector_weight * components["vector"]
+            components["vector"] = vector
+            score += vector_weight * vector
         if speakers:
             is_speaker = not speakers.isdisjoint(WORD.findall((row.role or "").lower()))
             components["speaker"] = 1.0 if is_speaker else 0.0
@@ -111,7 +118,7 @@ def rank(
         if row.role in ("assistant", "tool"):
             components["role"] = assistant_factor(row)
             score *= components["role"]
-        candidates.append(Candidate(row, score, components["keyword"] > 0, components))
+        candidates.append(Candidate(row, score, keyword > 0, components))
     return candidates
 
 

@@ -1,0 +1,110 @@
+"""Occurrences of terms: what the cache returns equals what the index says."""
+
+from collections.abc import Iterator
+
+import apsw
+import pytest
+
+from clankersd.db import Db
+from clankersd.search import term_index
+from clankersd.search.term_index import (
+    HEADER,
+    OCCURRENCES_PER_CHUNK,
+    OFFSETS,
+    Spelling,
+    TermFrequencies,
+    TermOccurrences,
+)
+
+ALPHA = Spelling("alpha", "alpha")
+FREQUENT = term_index.MIN_CACHED_FREQUENCY
+SCHEMA = """
+    CREATE VIRTUAL TABLE chunks_fts USING fts5 (text, header, extra, tokenize = 'porter unicode61');
+    CREATE VIRTUAL TABLE chunks_instances USING fts5vocab (chunks_fts, instance);
+    CREATE VIRTUAL TABLE chunks_vocabulary USING fts5vocab (chunks_fts, row);
+"""
+
+
+@pytest.fixture
+def db() -> Iterator[Db]:
+    connection = apsw.Connection(":memory:")
+    connection.execute(SCHEMA)
+    yield Db(connection)
+    connection.close()
+
+
+def add(db: Db, chunk: int, text: str, header: str = "", extra: str = "") -> None:
+    params = {"id": chunk, "text": text, "header": header, "extra": extra}
+    db.execute("INSERT INTO chunks_fts (rowid, text, header, extra) VALUES (:id, :text, :header, :extra)", params)
+
+
+def read(occurrences: TermOccurrences, db: Db, last: int, frequency: int = FREQUENT) -> set[int]:
+    found = None
+    while found is None:
+        found = occurrences.read(db, ALPHA, frequency, last)
+    return {int(one) for one in found}
+
+
+def test_occurrences_have_the_chunk_the_column_and_the_offset(db: Db) -> None:
+    add(db, 7, "beta alpha", header="alpha", extra="alpha")
+    base = 7 * OCCURRENCES_PER_CHUNK
+    assert read(TermOccurrences(), db, 7) == {base + 1, base + HEADER + OFFSETS - 1, base + OFFSETS - 1}
+
+
+def test_occurrences_of_a_cached_term_include_chunks_added_since(db: Db) -> None:
+    cached = TermOccurrences()
+    add(db, 1, "alpha beta alpha")
+    assert read(cached, db, 1) == {OCCURRENCES_PER_CHUNK, OCCURRENCES_PER_CHUNK + 2}
+    add(db, 2, "beta")
+    add(db, 3, "beta Alphas", header="alpha", extra="alpha")
+    assert read(cached, db, 3) == read(TermOccurrences(), db, 3)
+
+
+def test_occurrences_are_those_of_the_chunks_that_the_search_knows(db: Db) -> None:
+    cached = TermOccurrences()
+    add(db, 1, "alpha")
+    add(db, 2, "alpha")
+    read(cached, db, 2)
+    assert read(cached, db, 1) == {OCCURRENCES_PER_CHUNK}
+
+
+def test_occurrences_are_read_again_when_many_chunks_were_added(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(term_index, "MAX_ADDED_CHUNKS", 1)
+    cached = TermOccurrences()
+    add(db, 1, "alpha")
+    read(cached, db, 1)
+    for chunk in range(2, 6):
+        add(db, chunk, "beta alpha")
+    assert read(cached, db, 5) == read(TermOccurrences(), db, 5)
+
+
+def test_occurrences_of_a_very_frequent_term_are_read_in_ranges_without_offsets(
+    db: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(term_index, "CHUNKS_PER_SLICE", 2)
+    very_frequent = term_index.MAX_LOCATED_FREQUENCY + 1
+    for chunk in range(1, 8):
+        add(db, chunk, "alpha alpha")
+    cached = TermOccurrences()
+    assert cached.read(db, ALPHA, very_frequent, 7) is None
+    expected = {chunk * OCCURRENCES_PER_CHUNK + OFFSETS - 1 for chunk in range(1, 8)}
+    assert read(cached, db, 7, very_frequent) == expected
+    assert read(cached, db, 7, very_frequent) == expected
+
+
+def test_cache_of_occurrences_drops_the_least_recently_used_term(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(term_index, "MAX_CACHED_BYTES", 16)
+    add(db, 1, "alpha beta gamma")
+    cached = TermOccurrences()
+    for word in ("alpha", "beta", "alpha", "gamma"):
+        cached.read(db, Spelling(word, word), FREQUENT, 1)
+    assert list(cached._cached) == ["alpha", "gamma"]
+    assert cached._bytes == 16
+
+
+def test_frequency_of_a_rare_term_is_counted_each_time(db: Db) -> None:
+    frequencies = TermFrequencies()
+    add(db, 1, "alpha")
+    assert frequencies.get(db, "alpha", 1) == 1
+    add(db, 2, "alpha")
+    assert frequencies.get(db, "alpha", 1) == 2
