@@ -385,7 +385,11 @@ def _reason(error: Exception, hint: Any) -> str:
 
 
 def _unknown_key(key: str, where: str) -> ConfigError:
-    return ConfigError(f"{where}: unknown setting {key!r}; the settings are {', '.join(Config.__struct_fields__)}")
+    import difflib  # only needed for a mistake
+
+    near = difflib.get_close_matches(key, Config.__struct_fields__, 3, 0.5)
+    advice = f"did you mean {' or '.join(near)}?" if near else "`clankers-ctl config show` lists the settings"
+    return ConfigError(f"{where}: unknown setting {key!r}; {advice}")
 
 
 def _description(hint: Any) -> str:

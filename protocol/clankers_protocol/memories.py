@@ -29,7 +29,8 @@ Paths = Annotated[list[Annotated[str, Meta(min_length=1, max_length=4096)]], Met
 
 class Memory(Wire):
     """A stored memory. `salience` is its current strength, which decays with time: faster in some sectors, slower for
-    important memories. A `state` other than `current` is the reason why searches do not return it."""
+    important memories. A `state` other than `current` is the reason why searches do not return it. `scope_label` is the
+    scope with the project's name instead of its id; it is accepted wherever a scope is."""
 
     id: str
     content: str
@@ -38,6 +39,7 @@ class Memory(Wire):
     tier: Tier
     category: str
     scope: str
+    scope_label: str
     project_id: str | None
     project_path: str | None
     project_name: str | None
@@ -62,13 +64,6 @@ class Memory(Wire):
     deleted_at: int | None
     source_session_id: str | None
     source_message_id: str | None
-
-
-def scope_label(memory: Memory) -> str:
-    """Return the scope of a memory as people read it: that of its own project has the project's name, not its id."""
-    if memory.project_name and memory.scope == f"project:{memory.project_id}":
-        return f"project:{memory.project_name}"
-    return memory.scope
 
 
 class Scoped(Method[Result], Generic[Result], kw_only=True):

@@ -22,9 +22,11 @@ from helpers.store import message
 from helpers.waiting import eventually
 
 from clankers.ctl import cli
+from clankers.ctl.doctor.files import check_files
 from clankers.ctl.service_managers import Systemd
 from clankers.spool import spool_event
 from clankers_protocol.errors import StorageUnavailable
+from clankers_protocol.paths import Paths
 from clankersd.db import Db, Store
 from clankersd.db.connection import has_wal_reset_bug
 
@@ -253,7 +255,10 @@ def test_doctor_checks_backups(healthy: DaemonProcess) -> None:
     os.utime(backup, (1, time.time() - 30 * 86_400))
     assert finding(doctor(healthy)[1], "backups")["state"] == "warning"
     backup.unlink()
-    assert finding(doctor(healthy)[1], "backups")["advice"].startswith("clankers-ctl backup create")
+    assert finding(doctor(healthy)[1], "backups")["finding"].startswith("There is no backup yet.")
+    paths = Paths(healthy.data, healthy.database, healthy.socket_path, healthy.data / "logs", healthy.data / "c.toml")
+    [checked] = [one for one in check_files(paths, None) if one.name == "backups"]
+    assert (checked.state, (checked.advice or "")[:26]) == ("warning", "clankers-ctl backup create")
 
 
 def test_doctor_warns_of_a_harness_that_is_no_longer_captured(healthy: DaemonProcess) -> None:
@@ -289,6 +294,11 @@ def test_doctor_reports_an_outdated_plugin_and_service(healthy: DaemonProcess, m
 
 
 def test_doctor_table_fits_the_terminal_and_has_colours_only_there(healthy: DaemonProcess) -> None:
+    backup = healthy.data / "backups" / "clankers-20250101T000000000000-scheduled.db"
+    backup.parent.mkdir(mode=0o700, exist_ok=True)
+    backup.touch(mode=0o600)
+    with closing(apsw.Connection(str(backup))) as db:
+        db.execute("CREATE TABLE sessions (id)")
     shown = on_a_terminal(healthy, "doctor", COLUMNS="70")
     assert "\x1b[" in shown
     piped = ctl(healthy, "doctor", COLUMNS="70")
@@ -296,6 +306,7 @@ def test_doctor_table_fits_the_terminal_and_has_colours_only_there(healthy: Daem
     assert max(map(len, piped.out.splitlines())) <= 70
     assert "→ clankers-ctl backup create" in piped.out
     assert piped.code == 0
+    backup.unlink()
 
 
 def test_doctor_without_a_daemon_checks_the_files(home: Path) -> None:

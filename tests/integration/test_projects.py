@@ -195,14 +195,24 @@ def test_scope_of_a_project_is_accepted_by_the_name_that_is_shown(rpc: RawConnec
     shop = tmp_path / "my shop"
     added = rpc.call("memory.add", content="We deploy on Tuesdays", project=str(shop))["memory"]
     assert (added["projectName"], added["scope"]) == ("my shop", f"project:{added['projectId']}")
+    assert added["scopeLabel"] == "project:my shop"
     for scope in ("project:my shop", f"project:{shop}", added["scope"]):
         [listed] = rpc.call("memory.list", scopes=[scope])["memories"]
         assert listed["id"] == added["id"]
         [hit] = rpc.call("search", query="deploy", scopes=[scope], sources=["memories"])["hits"]
         assert hit["ref"]["memoryId"] == added["id"]
         new = rpc.call("memory.add", content=f"Noted in {scope}", scope=scope, scopes=["*"])["memory"]
-        assert new["scope"] == added["scope"]
+        assert (new["scope"], new["scopeLabel"]) == (added["scope"], "project:my shop")
         rpc.call("memory.purge", id=new["id"], scopes=[scope])
+
+
+def test_scope_label_of_a_promoted_memory_names_the_other_project(rpc: RawConnection, tmp_path: Path) -> None:
+    rpc.call("memory.add", content="The other project", project=str(tmp_path / "other shop"))
+    added = rpc.call("memory.add", content="We deploy on Mondays", project=str(tmp_path / "first shop"))["memory"]
+    rpc.call("memory.promote", id=added["id"], tier="project", scope="project:other shop", scopes=["*"])
+    at_first = rpc.call("memory.get", id=added["id"], scopes=["*"], asOf=added["createdAt"])
+    now = rpc.call("memory.get", id=added["id"], scopes=["*"])
+    assert (at_first["scopeLabel"], now["scopeLabel"]) == ("project:first shop", "project:other shop")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from clankers_protocol.agent_text import clean_line
 from clankers_protocol.counts import count_of, plural
 from clankers_protocol.errors import InvalidParams, MethodNotFound, NotFound
 from clankers_protocol.ids import encode_id
-from clankers_protocol.memories import Memory, MemoryAdd, MemoryGet, MemoryTimeline, scope_label
+from clankers_protocol.memories import Memory, MemoryAdd, MemoryGet, MemoryTimeline
 from clankers_protocol.memory_changes import MemoryDelete
 from clankers_protocol.recall import RecallGet, SessionInjections
 from clankers_protocol.search import Hit, IndexStatus, Ref, Search
@@ -265,7 +265,7 @@ def _memory_text(memory: Memory, offset: int) -> str:
     length = len(memory.content)
     text = memory.content[offset : offset + MAX_PART_CHARACTERS]
     end = offset + len(text)
-    scope = clean_line(scope_label(memory), MAX_NAME_CHARACTERS)
+    scope = clean_line(memory.scope_label, MAX_NAME_CHARACTERS)
     facts = f"{memory.category}, {scope}, {memory.state}, {format_time(memory.created_at)}"
     return f"memory {encode_id(memory.id)}: {facts}\n\n{text}{_continuation(end if end < length else None, length)}"
 

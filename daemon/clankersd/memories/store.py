@@ -62,6 +62,7 @@ class MemoryRow(msgspec.Struct, frozen=True, kw_only=True):
     metadata: str | None
     project_path: str | None = None
     project_name: str | None = None
+    scope_label: str = ""
     superseded_by: str | None = None
     state: str = "current"
 
@@ -69,7 +70,7 @@ class MemoryRow(msgspec.Struct, frozen=True, kw_only=True):
 STORED_COLUMNS = tuple(
     name
     for name in MemoryRow.__struct_fields__
-    if name not in ("project_path", "project_name", "superseded_by", "state")
+    if name not in ("project_path", "project_name", "scope_label", "superseded_by", "state")
 )
 
 _SUCCESSOR = """(
@@ -134,9 +135,17 @@ VALID_AT = """
 """
 """SQL condition: was true at `:valid_at`, by what is known now."""
 
+
+def _label_of(scope: str) -> str:
+    """Return an SQL expression for a scope as people read it: with the name of a project instead of its id."""
+    label = f"(SELECT 'project:' || {PROJECT_LABEL} FROM projects WHERE projects.id = substr({scope}, 9))"
+    return f"iif({scope} GLOB 'project:*', coalesce({label}, {scope}), {scope})"
+
+
 SELECT_MEMORIES = f"""
     SELECT {", ".join(f"memories.{name}" for name in STORED_COLUMNS)},
            projects.path AS project_path, {PROJECT_LABEL} AS project_name,
+           {_label_of("memories.scope")} AS scope_label,
            {_SUCCESSOR} AS superseded_by, {STATE} AS state
     FROM memories LEFT JOIN projects ON projects.id = memories.project_id
 """
@@ -227,6 +236,8 @@ def _revert_to(db: Db, row: MemoryRow, as_of: int) -> MemoryRow:
     for change in later_changes:
         values |= json.loads(change["before_json"])
     values |= {"state": "current", "superseded_by": None, "deleted_at": None, "archived_at": None}
+    if "scope" in values:
+        values["scope_label"] = db.value(f"SELECT {_label_of(':scope')}", {"scope": values["scope"]})
     return msgspec.structs.replace(row, **values)
 
 

@@ -64,7 +64,7 @@ def diagnose(ctl: Ctl, *, repair: bool = False) -> tuple[StatusReport | None, Di
     repaired = [*files.tighten_permissions(paths), *files.remove_leftovers(paths)] if repair else []
     checks = [
         daemon_finding,
-        *files.check_files(paths, is_running=status is not None),
+        *files.check_files(paths, status),
         *setup.check_plugins(report),
         setup.check_service(),
     ]

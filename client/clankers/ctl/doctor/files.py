@@ -12,7 +12,7 @@ from pathlib import Path
 
 from clankers.ctl.formatting import format_bytes, format_duration, plural
 from clankers.spool import MAX_SPOOL_BYTES
-from clankers_protocol.admin import Finding
+from clankers_protocol.admin import Finding, StatusReport
 from clankers_protocol.capture import LostEvents
 from clankers_protocol.paths import Paths
 
@@ -27,6 +27,9 @@ WARNING_FREE_BYTES = 2**30
 """In addition to the size of the database, which a backup needs."""
 
 OLD_BACKUP_SECONDS = 7 * 86_400
+FIRST_BACKUP_SECONDS = 300
+"""Uptime after which the daemon has made its first backup."""
+
 SLOW_SPOOL_SECONDS = 60
 """A running daemon stores spooled events within seconds."""
 
@@ -38,17 +41,17 @@ OTHERS_MASK, OTHERS_WRITE_MASK = 0o077, 0o022
 MAX_LISTED = 3
 
 
-def check_files(paths: Paths, is_running: bool) -> list[Finding]:
-    """Run all checks of files."""
+def check_files(paths: Paths, status: StatusReport | None) -> list[Finding]:
+    """Run all checks of files. `status` is that of the daemon, if it is running."""
     return [
         _check_database_file(paths),
         _check_disk(paths),
         _check_permissions(paths),
-        _check_backups(paths),
+        _check_backups(paths, status),
         _check_replaced_files(paths),
         _check_logs(paths),
         _check_leftovers(paths),
-        _check_spool(paths, is_running),
+        _check_spool(paths, is_running=status is not None),
         _check_rejected_events(paths),
         _check_lost_events(paths),
     ]
@@ -107,10 +110,14 @@ def tighten_permissions(paths: Paths) -> list[str]:
     return steps
 
 
-def _check_backups(paths: Paths) -> Finding:
+def _check_backups(paths: Paths, status: StatusReport | None) -> Finding:
     """Check that the newest backup is recent, readable and not empty."""
     create = "clankers-ctl backup create; clankers-ctl config show says how often the daemon makes one (backup_hours)"
     backups = sorted(paths.backups.glob("clankers-*.db"), key=lambda path: path.stat().st_mtime)
+    if not backups and (not paths.database.exists() or (status and status.counts.get("sessions") == 0)):
+        return Finding("backups", "ok", "There is nothing to back up yet.")
+    if not backups and status and status.uptime_seconds < FIRST_BACKUP_SECONDS:
+        return Finding("backups", "ok", "There is no backup yet. The daemon makes the first one within a few minutes.")
     if not backups:
         return Finding("backups", "warning", "There is no backup.", create)
     newest = backups[-1]

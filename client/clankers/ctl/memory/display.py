@@ -19,7 +19,7 @@ from clankers.ctl.output import (
     print_table,
 )
 from clankers.ctl.transcript import MAX_TEXT_WIDTH
-from clankers_protocol.memories import LogEntry, Memory, scope_label
+from clankers_protocol.memories import LogEntry, Memory
 
 MAX_TITLE_LENGTH = 60
 MAX_LOG_VALUE_LENGTH = 200
@@ -98,7 +98,7 @@ def summary_line(memory: Memory) -> str:
 
 def scope_name(memory: Memory) -> str:
     """Return the scope of a memory as --scope accepts it, with the name of a project in place of its id."""
-    return one_line(scope_label(memory))
+    return one_line(memory.scope_label)
 
 
 def memory_title(memory: Memory) -> str:
