@@ -7,7 +7,7 @@ For the characters allowed in ids see ids.py.
 
 from typing import Annotated, Any, ClassVar
 
-from msgspec import Meta, field
+from msgspec import UNSET, Meta, UnsetType, field
 
 from clankers_protocol.ids import NewId
 from clankers_protocol.wire import ClientInfo, Count, Duration, Method, Number, Ok, Time, Wire
@@ -148,10 +148,11 @@ class Failure(Wire):
 
 
 class Outcome(Wire):
-    """Outcome of one event of a batch."""
+    """Outcome of one event of a batch. `paused` as in the reply of a single upsert."""
 
     ok: bool
     error: Failure | None = None
+    paused: str | UnsetType = UNSET
 
 
 class BatchOutcome(Wire):

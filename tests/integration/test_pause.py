@@ -40,6 +40,9 @@ def test_paused_events_are_not_stored_and_the_reply_says_so(fresh_daemon: Daemon
         assert "capture is paused" in send(connection, "during", "/w")["paused"]
         upsert = connection.call("upsertMessage", message={"id": "u", "sessionId": "s", "role": "user"})
         assert "clankers-ctl capture resume" in upsert["paused"]
+        events = [{"message": {"id": "b", "sessionId": "s", "role": "user"}}, {"message": {"id": "", "sessionId": "s"}}]
+        of_batch = connection.call("events.batch", events=events)["outcomes"]
+        assert [(one["ok"], "paused" in one) for one in of_batch] == [(True, True), (False, False)]
         assert any("paused" in warning for warning in connection.call("health")["warnings"])
         assert "Capture is paused" in ctl(fresh_daemon, "capture", "status").out
         checks = ctl(fresh_daemon, "doctor", "--json").json["checks"]

@@ -78,17 +78,18 @@ async def upsert_compaction_event(daemon: "Daemon", request: UpsertCompactionEve
 async def events_batch(daemon: "Daemon", request: EventsBatch) -> BatchOutcome:
     prepared = await prepare(lambda: [_prepare(daemon.index, event) for event in request.events])
     events = [each for each in prepared if not isinstance(each, RpcError)]
+    stored = iter(await store_events(daemon.store, events, daemon.pauses) if events else [])
+    outcomes = []
+    for each in prepared:
+        if isinstance(each, RpcError):
+            outcomes.append(Outcome(ok=False, error=Failure(each.code, each.message, each.data)))
+            continue
+        outcome = next(stored)
+        if outcome.error is not None:
+            raise outcome.error
+        outcomes.append(Outcome(ok=True) if outcome.value is None else Outcome(ok=True, paused=outcome.value))
     if events:
-        for stored in await store_events(daemon.store, events, daemon.pauses):
-            if stored.error is not None:
-                raise stored.error
         daemon.index.wake()
-    outcomes = [
-        Outcome(ok=False, error=Failure(each.code, each.message, each.data))
-        if isinstance(each, RpcError)
-        else Outcome(ok=True)
-        for each in prepared
-    ]
     return BatchOutcome(ok=len(events) == len(prepared), outcomes=outcomes)
 
 
