@@ -27,6 +27,7 @@ from clankersd.index.queue import EmbeddingQueue
 from clankersd.search.closeness import MAX_EXAMINED, Calibration, is_weak, measure
 from clankersd.search.filters import ChunkFilter, Criteria, Visibility, build_filter
 from clankersd.search.keyword import TIMEOUT_NOTE, KeywordMatches, TermFrequencies, search_keywords
+from clankersd.search.near_duplicates import collapse_near_duplicates
 from clankersd.search.ranking import (
     Candidate,
     apply_recency,
@@ -336,7 +337,8 @@ class SearchEngine:
         if plan.group_of:
             candidates = best_per_group(candidates, plan.group_of)
         if plan.collapses:
-            candidates = collapse_duplicates(candidates)
+            end = plan.page.offset + plan.page.limit
+            candidates = collapse_near_duplicates(collapse_duplicates(candidates), end)
         return diversify(candidates, plan.diversity) if plan.diversity else candidates
 
     async def _best_chunks(self, plan: SearchPlan[R], turn_scores: TurnScores) -> list[int]:
