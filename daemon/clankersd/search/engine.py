@@ -39,6 +39,7 @@ from clankersd.search.ranking import (
     rank,
     without_names,
 )
+from clankersd.search.reranking import Reranking
 from clankersd.search.rows import R, RowQuery
 from clankersd.search.snippets import snippet
 from clankersd.search.turn_scoring import TurnScores, score_turns
@@ -110,9 +111,9 @@ class SearchPlan(Generic[R]):
     """A search, for the engine to run.
 
     Exactly one of query and embedding is given. With an embedding or with `use_cosine`, a score is the exact cosine;
-    otherwise keyword and vector scores are fused, with `vector_weight` or one that fits. `adjust_score` changes a
-    candidate's score, `expand` finds chunks related to the candidates, and of the candidates of one group (by
-    `group_of`) only the best is returned.
+    otherwise keyword and vector scores are fused, with `vector_weight` or one that fits. With `rerank`, the reranker
+    judges the best candidates if one is configured. `adjust_score` changes a candidate's score, `expand` finds chunks
+    related to the candidates, and of the candidates of one group (by `group_of`) only the best is returned.
     """
 
     filter: ChunkFilter
@@ -128,6 +129,7 @@ class SearchPlan(Generic[R]):
     half_life_days: float | None = None
     diversity: float = 0.0
     vector_weight: float | None = None
+    rerank: bool = False
     collapses: bool = False
     compare_elsewhere: bool = False
     adjust_score: Callable[[Candidate[R]], None] | None = None
@@ -169,6 +171,7 @@ class _Run(Generic[R]):
     speakers: set[str]
     keywords: KeywordMatches = field(default_factory=KeywordMatches)
     vectors: VectorMatches = field(default_factory=VectorMatches)
+    rerank_note: str | None = None
 
 
 class SearchEngine:
@@ -182,7 +185,9 @@ class SearchEngine:
         files: FileSync,
         start_task: Callable[..., Any],
         seconds: float,
+        reranking: Reranking,
     ) -> None:
+        self.reranking = reranking
         self.vectors = VectorSearch(store, index, queue, start_task)
         self.timeout_seconds = seconds
         self._store = store
@@ -220,7 +225,7 @@ class SearchEngine:
             stems, weights = run.keywords.stems, run.keywords.weights
             if plan.compare_elsewhere:
                 calibration = await self.vectors.calibrate(run.vectors, plan.filter, candidates)
-            notes = [run.keywords.note, run.vectors.query.problem]
+            notes = [run.keywords.note, run.vectors.query.problem, run.rerank_note]
             mode = "keyword" if plan.mode == "hybrid" and run.vectors.query.problem else plan.mode
         if not any(notes):
             notes.append(self._index.rebuild_note)
@@ -325,6 +330,9 @@ class SearchEngine:
         candidates = rank(rows, keyword_scores, similarities, vector_weight, run.speakers)
         for candidate in candidates:
             candidate.cosine = run.vectors.cosines.get(candidate.row.id)
+        if plan.rerank:
+            candidates.sort(key=lambda candidate: candidate.sort_key)
+            run.rerank_note = await self.reranking.apply(run.query, candidates)
         if plan.half_life_days:
             apply_recency(candidates, clock.now(), plan.half_life_days)
         if plan.adjust_score:
