@@ -30,6 +30,7 @@ from clankersd.documents import batch
 from clankersd.documents.ingest import Documents
 from clankersd.embedders.base import EmbedderSettings
 from clankersd.hook_start import HookStart, record_path
+from clankersd.http.api_keys import FALLBACK_KEY_VARIABLE
 from clankersd.index import backlog, reindex
 from clankersd.index.files.sync import FileSync, WatchSettings
 from clankersd.index.index import Index
@@ -192,10 +193,23 @@ def index_settings(config: Config) -> tuple[EmbedderSettings, int, int, tuple[st
         key_file=config.embedder_key_file,
         dims=config.embedder_dims or None,
         weight=config.embedder_weight or None,
+        fallback=None if config.embedder_fallback == "none" else fallback_settings(config),
     )
     chosen = {*config.index_sources, *(["tools"] if config.index_tools else [])}
     sources = tuple(INDEX_SOURCES[name] for name in INDEX_SOURCES if name in chosen)
     return settings, config.chunk_tokens, config.chunk_overlap, sources
+
+
+def fallback_settings(config: Config) -> EmbedderSettings:
+    """Return the settings of the fallback embedder from the configuration."""
+    return EmbedderSettings(
+        provider=config.embedder_fallback,
+        model=config.embedder_fallback_model or config.embedder_model,
+        url=config.embedder_fallback_url,
+        key_file=config.embedder_fallback_key_file,
+        dims=config.embedder_dims or None,
+        key_variable=FALLBACK_KEY_VARIABLE,
+    )
 
 
 def reranker_settings(config: Config) -> RerankerSettings:

@@ -62,6 +62,17 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
             ge=0, le=1, description="Weight of vector search in a hybrid search, 0 to 1; 0 uses the embedder's default."
         ),
     ] = 0
+    embedder_fallback: Annotated[
+        Literal["none", "onnx", "openai", "ollama", "gemini"],
+        Meta(description="Embedder with the same model that takes over while the configured one does not answer."),
+    ] = "none"
+    embedder_fallback_model: Annotated[
+        str, Meta(description="Name of the same model at the fallback, or its ONNX folder; empty uses embedder_model.")
+    ] = ""
+    embedder_fallback_url: Annotated[str, Meta(description="Base URL of a remote fallback embedder.")] = ""
+    embedder_fallback_key_file: Annotated[
+        str, Meta(description="File (mode 0600) that holds the API key of a remote fallback embedder.")
+    ] = ""
     reranker: Annotated[
         Literal["none", "onnx", "jina", "cohere", "voyage", "tei", "vllm"],
         Meta(

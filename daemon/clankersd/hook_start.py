@@ -21,7 +21,8 @@ from clankersd.safe_files import UnsafeFile, read_regular
 LOCAL_EMBEDDERS = ("static", "onnx", "none")
 LOCAL_RERANKERS = ("onnx", "none")
 SERVICE_SETTINGS = (
-    "embedder_url", "embedder_key_file", "chat_url", "chat_key_file", "reranker_url", "reranker_key_file",
+    "embedder_url", "embedder_key_file", "embedder_fallback_url", "embedder_fallback_key_file",
+    "chat_url", "chat_key_file", "reranker_url", "reranker_key_file",
 )  # fmt: skip
 """Addresses and keys of services on the network."""
 
@@ -60,6 +61,8 @@ def sending_settings(values: dict[str, Any]) -> set[str]:
     keys = {key for key in SERVICE_SETTINGS if values.get(key)}
     if values.get("embedder", "none") not in LOCAL_EMBEDDERS:
         keys |= {key for key in values if key.startswith("embedder")}
+    if values.get("embedder_fallback", "none") not in LOCAL_EMBEDDERS:
+        keys |= {key for key in values if key.startswith("embedder_fallback")}
     if values.get("reranker", "none") not in LOCAL_RERANKERS:
         keys |= {key for key in values if key.startswith("reranker")}
     if values.get("extract") == "model":

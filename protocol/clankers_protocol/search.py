@@ -180,7 +180,7 @@ class GenerationStatus(Wire):
 
 class IndexReport(Wire):
     """Index status. `vectors` is "ready", or the reason why vector search is unavailable; `building` is a running
-    reindex."""
+    reindex. `fallback` says why the fallback embedder makes the vectors at present, if it does."""
 
     vectors: str
     chunks: dict[str, int]
@@ -192,6 +192,7 @@ class IndexReport(Wire):
     cache_entries: int
     in_memory: bool
     files: FilesStatus
+    fallback: str | None = None
 
 
 class IndexStatus(Method[IndexReport]):
@@ -237,8 +238,8 @@ class Reindex(Method[JobStarted]):
 
     With `embedder` (and `model`) the job switches to that embedder; otherwise the configured embedder is used.
     `settings` changes further settings of the embedder at the same time: `embedder_url`, `embedder_key_file`,
-    `embedder_dims` and `embedder_weight`; null removes one. If the embedder does not answer, the job fails before it
-    changes anything. If it fails later or is cancelled, it restores the settings.
+    `embedder_dims`, `embedder_weight` and those of its fallback; null removes one. If the embedder does not answer, the
+    job fails before it changes anything. If it fails later or is cancelled, it restores the settings.
     """
 
     method: ClassVar[str] = "reindex"

@@ -127,6 +127,7 @@ def test_hook_started_daemon_trusts_the_file_of_a_daemon_that_the_user_started(h
         ({"reranker": "jina", "reranker_model": "m"}, {"reranker", "reranker_model"}),
         ({"reranker_url": "http://file", "reranker_key_file": "/k"}, {"reranker_url", "reranker_key_file"}),
         ({"embedder": "static", "embedder_weight": 0.3}, set()),
+        ({"embedder": "onnx", "embedder_fallback": "openai"}, {"embedder_fallback"}),
         ({"embedder": "ollama", "embedder_weight": 0.3}, {"embedder", "embedder_weight"}),
     ],
 )

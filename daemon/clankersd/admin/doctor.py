@@ -257,6 +257,9 @@ async def _embedder(index: Index, settings: Config) -> Finding:
         reason, _, advice = index.vector_problem.partition(": run ")
         text = f"Search is by keyword only: {reason}."
         return Finding("embedder", "warning", text, advice or "clankers-ctl index status; clankers-ctl model list")
+    if index.fallback_note:
+        text = f"The embedder does not answer: {index.fallback_note}."
+        return Finding("embedder", "warning", text, "clankers-ctl index status")
     if index.last_error:
         return Finding(
             "embedder", "warning", f"The last error of the embedder: {index.last_error}", "clankers-ctl index status"
