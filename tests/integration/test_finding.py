@@ -129,6 +129,15 @@ def test_weak_search_of_memories_says_so(rpc: RawConnection) -> None:
     assert not rpc.call("memory.search", query="when do we deploy")["weak"]
 
 
+def test_skill_found_by_its_instructions_alone_is_not_weak(rpc: RawConnection) -> None:
+    instructions = "Run the wombat migration, then check the quokka ledger."
+    rpc.call("skill.create", name="release", description="How to publish a version", instructions=instructions)
+    settled(rpc)
+    for method in ("search", "skill.search"):
+        assert not rpc.call(method, query="quokka ledger wombat")["weak"]
+        assert rpc.call(method, query="sourdough fermentation temperature")["weak"]
+
+
 def test_ctl_says_that_nothing_is_close(shared_daemon: DaemonProcess, filled: RawConnection) -> None:
     ran = ctl(shared_daemon, "search", "sourdough", "fermentation", "temperature")
     assert ran.out.startswith("Nothing close; the nearest are:\n")

@@ -9,7 +9,7 @@ import json
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol
 
 import anyio
@@ -24,7 +24,7 @@ from clankersd.embedders.memory_headroom import numpy_if_available
 from clankersd.index.files.sync import FileSync
 from clankersd.index.index import Index
 from clankersd.index.queue import EmbeddingQueue
-from clankersd.search.closeness import MAX_EXAMINED, Calibration, is_weak, measure
+from clankersd.search.closeness import MAX_EXAMINED, Calibration, Closeness, is_weak, measure
 from clankersd.search.filters import ChunkFilter, Criteria, Visibility, build_filter
 from clankersd.search.keyword import TIMEOUT_NOTE, KeywordMatches, TermFrequencies, search_keywords
 from clankersd.search.near_duplicates import collapse_near_duplicates
@@ -209,12 +209,11 @@ class SearchEngine:
         if (plan.query is None) == (plan.embedding is None):
             raise InvalidParams("invalid params: exactly one of query and embedding is needed - at `$.query`")
         mode: Mode = "vector"
-        stems: set[str] = set()
-        weights: dict[str, float] = {}
-        calibration = Calibration()
+        keywords = KeywordMatches()
         if plan.use_cosine or plan.query is None:
-            candidates, problem = await self._search_by_cosine(plan)
-            notes = [problem]
+            candidates, query = await self._search_by_cosine(plan)
+            vectors = VectorMatches(query=query)
+            notes = [query.problem]
         else:
             if "numpy" not in sys.modules:  # its import may take seconds, which the search is not charged for
                 await anyio.to_thread.run_sync(numpy_if_available)
@@ -222,30 +221,29 @@ class SearchEngine:
             run = _Run(plan, plan.query, anyio.current_time() + self.timeout_seconds, speakers)
             await self._search_both(run)
             candidates = await self._rank(run)
-            stems, weights = run.keywords.stems, run.keywords.weights
-            if plan.compare_elsewhere:
-                calibration = await self.vectors.calibrate(run.vectors, plan.filter, candidates)
+            keywords, vectors = run.keywords, run.vectors
             notes = [run.keywords.note, run.vectors.query.problem, run.rerank_note]
             mode = "keyword" if plan.mode == "hybrid" and run.vectors.query.problem else plan.mode
         if not any(notes):
             notes.append(self._index.rebuild_note)
         if self._files.dirty and plan.filter.includes_source("memory"):
             notes.append("files changed that are not indexed yet")
+        calibration = await self.vectors.calibrate(vectors, plan.filter, candidates, plan.compare_elsewhere)
         end = plan.page.offset + plan.page.limit
         return SearchOutcome(
             candidates=candidates[plan.page.offset : end],
-            stems=frozenset(stems),
+            stems=frozenset(keywords.stems),
             mode=mode,
             degraded="; ".join(note for note in notes if note) or None,
             pending=await self._queue.count_pending(self._index.live),
             took_ms=round((time.perf_counter() - started) * 1000, 2),
             cursor=encode_cursor(end, plan.page.fingerprint) if len(candidates) > end else None,
-            weights=weights,
+            weights=keywords.weights,
             calibration=calibration,
-            weak=is_weak(measure(one.row.text, weights, one.cosine) for one in candidates[:MAX_EXAMINED]),
+            weak=is_weak(calibration.strength(_closeness(keywords, one)) for one in candidates[:MAX_EXAMINED]),
         )
 
-    async def _search_by_cosine(self, plan: SearchPlan[R]) -> tuple[list[Candidate[R]], str | None]:
+    async def _search_by_cosine(self, plan: SearchPlan[R]) -> tuple[list[Candidate[R]], QueryVector]:
         """Fetch more and more chunks, until there are enough groups or no chunks left."""
         if plan.embedding is not None:
             query = QueryVector(self.vectors.parse_embedding(plan.embedding), self._index.vector_problem)
@@ -253,7 +251,7 @@ class SearchEngine:
         else:
             query = await self.vectors.embed_query(plan.query or "")
         if query.vector is None:
-            return [], query.problem
+            return [], query
         k = min(plan.page.limit * CHUNKS_PER_GROUP, MAX_NEIGHBOURS)
         while True:
             nearest = await self.vectors.nearest_exact(query.vector, plan.filter, k)
@@ -264,7 +262,7 @@ class SearchEngine:
             if plan.group_of:
                 candidates = best_per_group(candidates, plan.group_of)
             if len(candidates) >= plan.page.limit or len(nearest) < k or k == MAX_NEIGHBOURS:
-                return candidates[: plan.page.limit], query.problem
+                return candidates[: plan.page.limit], query
             k = min(k * CHUNKS_PER_GROUP, MAX_NEIGHBOURS)
 
     async def _search_both(self, run: _Run[R]) -> None:
@@ -391,3 +389,11 @@ class SearchEngine:
                 candidate.score, candidate.path = path.score, path.steps
                 candidate.components["graph"] = path.score
         return sorted(by_id.values(), key=lambda candidate: candidate.sort_key)
+
+
+def _closeness(keywords: KeywordMatches, candidate: Candidate[R]) -> Closeness:
+    """Measure a candidate. A skill is also close by its tags and instructions, which its text does not have."""
+    closeness = measure(candidate.row.text, keywords.weights, candidate.cosine)
+    if candidate.row.skill_id is None or not candidate.is_keyword_match:
+        return closeness
+    return replace(closeness, coverage=max(closeness.coverage, keywords.indexed_coverage(candidate.row.id)))

@@ -119,6 +119,22 @@ class KeywordMatches:
         """Number of occurrences of all terms."""
         return sum(len(occurrences) for _, occurrences in self.occurrences)
 
+    def indexed_coverage(self, chunk: int) -> float:
+        """Return the weighted share of the query's words by which the index finds a chunk, be it in the header."""
+        numpy = numpy_if_available()
+        first, last = chunk * OCCURRENCES_PER_CHUNK, (chunk + 1) * OCCURRENCES_PER_CHUNK
+        found = 0.0
+        for term, occurrences in self.occurrences:
+            if numpy is None:
+                is_found = any(first <= one < last for one in occurrences)
+            else:
+                array = numpy.asarray(occurrences)
+                is_found = bool(((array >= first) & (array < last)).any())
+            if is_found:
+                found += max((self.weights.get(stem, 0.0) for stem in term.stems), default=0.0)
+        total = sum(self.weights.values())
+        return min(1.0, found / total) if total else 0.0
+
 
 @dataclass(frozen=True)
 class Scope:
