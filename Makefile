@@ -66,7 +66,7 @@ bench-indexing: $(VENV)/installed
 # DATA is a folder with evaluation sets; ONNX a folder with an ONNX sentence encoder, measured instead of the static
 # model; OTHERS the numbers of other messages in the store, such as 0,100000,400000.
 bench-retrieval: $(VENV)/installed
-	$(BIN)/python -m tests.bench.retrieval $(DATA) $(if $(ONNX),--onnx $(ONNX)) $(if $(OTHERS),--others $(OTHERS)) $(if $(SETS),--sets $(SETS))
+	$(BIN)/python -m tests.bench.retrieval $(DATA) $(if $(ONNX),--onnx $(ONNX)) $(if $(OTHERS),--others $(OTHERS)) $(if $(SETS),--sets $(SETS)) $(if $(TOOLS),--tools)
 
 # DATA is a folder with the chats of BEAM.
 bench-recall: $(VENV)/installed

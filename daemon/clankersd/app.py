@@ -30,6 +30,7 @@ from clankersd.documents import batch
 from clankersd.documents.ingest import Documents
 from clankersd.embedders.base import EmbedderSettings
 from clankersd.hook_start import HookStart, record_path
+from clankersd.http.api_keys import FALLBACK_KEY_VARIABLE
 from clankersd.index import backlog, reindex
 from clankersd.index.files.sync import FileSync, WatchSettings
 from clankersd.index.index import Index
@@ -40,9 +41,11 @@ from clankersd.memories.extraction import service as extraction
 from clankersd.metrics import metrics
 from clankersd.projects.identification import ProjectIdentification
 from clankersd.redaction.engine import redact_all
+from clankersd.rerankers import RerankerSettings
 from clankersd.schedule.scheduler import Scheduler
 from clankersd.search.engine import SearchEngine
-from clankersd.search.limiter import search_turns
+from clankersd.search.limiter import search_turn_paused, search_turns
+from clankersd.search.reranking import Reranking
 from clankersd.wire import rpc, systemd
 from clankersd.wire.fair_limiter import FairLimiter
 from clankersd.wire.jobs import Jobs
@@ -147,6 +150,7 @@ class Daemon:
             self.files,
             start_task=lambda task: self.background(task),
             seconds=self.config.search_seconds,
+            reranking=Reranking(reranker_settings(self.config), lambda: search_turn_paused(self)),
         )
         self.server = Server(partial(rpc.answer, self), lambda: self.config.max_connections, self.hub.remove_connection)
         self.pauses = Pauses(self.paths.data)
@@ -169,6 +173,8 @@ class Daemon:
             await self.store.set_durability(new.durability)
         if index_settings(new) != index_settings(old) or self.index.problem:
             await self.index.apply_settings(*index_settings(new))
+        if reranker_settings(new) != reranker_settings(old):
+            await self.search_engine.reranking.apply_settings(reranker_settings(new))
         if watch_settings(new) != watch_settings(old):
             await self.files.apply_settings(watch_settings(new))
         self.search_engine.timeout_seconds = new.search_seconds
@@ -187,10 +193,36 @@ def index_settings(config: Config) -> tuple[EmbedderSettings, int, int, tuple[st
         key_file=config.embedder_key_file,
         dims=config.embedder_dims or None,
         weight=config.embedder_weight or None,
+        fallback=None if config.embedder_fallback == "none" else fallback_settings(config),
     )
     chosen = {*config.index_sources, *(["tools"] if config.index_tools else [])}
     sources = tuple(INDEX_SOURCES[name] for name in INDEX_SOURCES if name in chosen)
     return settings, config.chunk_tokens, config.chunk_overlap, sources
+
+
+def fallback_settings(config: Config) -> EmbedderSettings:
+    """Return the settings of the fallback embedder from the configuration."""
+    return EmbedderSettings(
+        provider=config.embedder_fallback,
+        model=config.embedder_fallback_model or config.embedder_model,
+        url=config.embedder_fallback_url,
+        key_file=config.embedder_fallback_key_file,
+        dims=config.embedder_dims or None,
+        key_variable=FALLBACK_KEY_VARIABLE,
+    )
+
+
+def reranker_settings(config: Config) -> RerankerSettings:
+    """Return the settings of the reranker from the configuration."""
+    return RerankerSettings(
+        provider=config.reranker,
+        model=config.reranker_model,
+        url=config.reranker_url,
+        key_file=config.reranker_key_file,
+        candidates=config.reranker_candidates,
+        seconds=config.reranker_seconds,
+        weight=config.reranker_weight,
+    )
 
 
 def watch_settings(config: Config) -> WatchSettings:

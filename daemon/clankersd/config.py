@@ -62,6 +62,40 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
             ge=0, le=1, description="Weight of vector search in a hybrid search, 0 to 1; 0 uses the embedder's default."
         ),
     ] = 0
+    embedder_fallback: Annotated[
+        Literal["none", "onnx", "openai", "ollama", "gemini"],
+        Meta(description="Embedder with the same model that takes over while the configured one does not answer."),
+    ] = "none"
+    embedder_fallback_model: Annotated[
+        str, Meta(description="Name of the same model at the fallback, or its ONNX folder; empty uses embedder_model.")
+    ] = ""
+    embedder_fallback_url: Annotated[str, Meta(description="Base URL of a remote fallback embedder.")] = ""
+    embedder_fallback_key_file: Annotated[
+        str, Meta(description="File (mode 0600) that holds the API key of a remote fallback embedder.")
+    ] = ""
+    reranker: Annotated[
+        Literal["none", "onnx", "jina", "cohere", "voyage", "tei", "vllm"],
+        Meta(
+            description="Reranker that judges the best hits of a search; none disables it. All but onnx send the query "
+            "and the texts of these hits to reranker_url."
+        ),
+    ] = "none"
+    reranker_model: Annotated[
+        str, Meta(description="Name of the reranker's model, or the folder of an ONNX cross-encoder.")
+    ] = ""
+    reranker_url: Annotated[
+        str, Meta(description="Base URL of a reranker on the network, to which /rerank is appended.")
+    ] = ""
+    reranker_key_file: Annotated[str, Meta(description="File (mode 0600) that holds the reranker's API key.")] = ""
+    reranker_candidates: Annotated[
+        int, Meta(ge=2, le=100, description="Maximum number of hits that the reranker judges in a search.")
+    ] = 20
+    reranker_seconds: Annotated[
+        float, Meta(gt=0, le=30, description="Seconds to wait for the reranker; then hits stay in their order.")
+    ] = 1
+    reranker_weight: Annotated[
+        float, Meta(ge=0, le=1, description="Weight of the reranker's judgement in a score, 0 to 1.")
+    ] = 0.6
     embedding_cache_entries: Annotated[
         int,
         Meta(
@@ -77,7 +111,8 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
         Meta(description="What to index: files (memory files), sessions (messages, titles), tools (all of a call)."),
     ] = msgspec.field(default_factory=lambda: ["files", "sessions"])
     index_tools: Annotated[
-        bool, Meta(description="Index all of a tool call, not only its file and command: as tools in index_sources.")
+        bool,
+        Meta(description="Index all of a tool call, not only its file, command and error: as tools in index_sources."),
     ] = False
     search_seconds: Annotated[
         float, Meta(gt=0, le=60, description="Seconds after which a search returns the results it has so far.")

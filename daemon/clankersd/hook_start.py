@@ -19,6 +19,13 @@ from clankers_protocol.admin import IgnoredSetting
 from clankersd.safe_files import UnsafeFile, read_regular
 
 LOCAL_EMBEDDERS = ("static", "onnx", "none")
+LOCAL_RERANKERS = ("onnx", "none")
+SERVICE_SETTINGS = (
+    "embedder_url", "embedder_key_file", "embedder_fallback_url", "embedder_fallback_key_file",
+    "chat_url", "chat_key_file", "reranker_url", "reranker_key_file",
+)  # fmt: skip
+"""Addresses and keys of services on the network."""
+
 MAX_PATH_BYTES = 4096
 MAX_VARIABLES = 50
 _VARIABLE = re.compile(r"CLANKERS_[A-Z0-9_]{1,64}")
@@ -51,9 +58,13 @@ class HookStart:
 
 def sending_settings(values: dict[str, Any]) -> set[str]:
     """Name the settings among `values` that make the daemon send data, and those that belong to them."""
-    keys = {key for key in ("embedder_url", "embedder_key_file", "chat_url", "chat_key_file") if values.get(key)}
+    keys = {key for key in SERVICE_SETTINGS if values.get(key)}
     if values.get("embedder", "none") not in LOCAL_EMBEDDERS:
         keys |= {key for key in values if key.startswith("embedder")}
+    if values.get("embedder_fallback", "none") not in LOCAL_EMBEDDERS:
+        keys |= {key for key in values if key.startswith("embedder_fallback")}
+    if values.get("reranker", "none") not in LOCAL_RERANKERS:
+        keys |= {key for key in values if key.startswith("reranker")}
     if values.get("extract") == "model":
         keys.add("extract")
     return keys

@@ -197,7 +197,7 @@ class MemorySearch(Selection[MemoryHits], kw_only=True):
     `memory.list`.
 
     Instead of a `query`, an `embedding` of the model of the index may be given: a score is then the cosine, at least 0.
-    `vectorWeight` and `pool` are those of `search`.
+    `vectorWeight`, `pool` and `rerank` are those of `search`.
     """
 
     method: ClassVar[str] = "memory.search"
@@ -205,6 +205,7 @@ class MemorySearch(Selection[MemoryHits], kw_only=True):
     embedding: Embedding | None = None
     vector_weight: Fraction | None = None
     pool: Annotated[int, Meta(ge=10, le=1000)] | None = None
+    rerank: bool = True
     include: Annotated[list[State], Meta(max_length=6)] = msgspec.field(default_factory=list)
     as_of: Time | None = None
     valid_at: Time | None = None

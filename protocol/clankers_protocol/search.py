@@ -82,8 +82,8 @@ class Hit(Wire):
 
     `score` is between 0 and 1 and only comparable within one search. `components` is present with `explain`, `way` if
     the hit was reached through the graph. If a child chunk of a document matched, the text is that of its parent and
-    `ref.matchedChunkId` names the child. `duplicates` counts further messages, tool calls or files with the same text,
-    which are not listed.
+    `ref.matchedChunkId` names the child. `duplicates` counts further messages, tool calls or files with the same or
+    nearly the same words, which are not listed.
     """
 
     chunk_id: str
@@ -117,10 +117,11 @@ class Search(Method[SearchResult]):
 
     The query is plain text without any syntax. `minScore` never removes a keyword hit. `halfLifeDays` halves the score
     of a hit for each such period of age; `diversity` (0 to 1) ranks near-duplicates lower. Messages, tool calls and
-    files with the same text are one hit, unless `collapse` is false.
+    files with the same or nearly the same words are one hit, unless `collapse` is false.
 
     `vectorWeight` is the weight of vector search in a hybrid search, instead of the one that fits the model and the
-    query; `pool` is the number of candidates that keyword and vector search each contribute.
+    query; `pool` is the number of candidates that keyword and vector search each contribute. If a reranker is
+    configured, it judges the best hits, unless `rerank` is false.
 
     Long-term memories are limited to `scopes`, or by default to the global scope, the `agent`'s and the project's;
     without `scopes`, `project` narrows everything but memories. `asOf` and `validAt` select memories that were known,
@@ -148,6 +149,7 @@ class Search(Method[SearchResult]):
     vector_weight: Annotated[float, Meta(ge=0, le=1)] | None = None
     pool: Annotated[int, Meta(ge=10, le=1000)] | None = None
     collapse: bool = True
+    rerank: bool = True
     explain: bool = False
     cursor: Cursor | None = None
 
@@ -178,7 +180,7 @@ class GenerationStatus(Wire):
 
 class IndexReport(Wire):
     """Index status. `vectors` is "ready", or the reason why vector search is unavailable; `building` is a running
-    reindex."""
+    reindex. `fallback` says why the fallback embedder makes the vectors at present, if it does."""
 
     vectors: str
     chunks: dict[str, int]
@@ -190,6 +192,7 @@ class IndexReport(Wire):
     cache_entries: int
     in_memory: bool
     files: FilesStatus
+    fallback: str | None = None
 
 
 class IndexStatus(Method[IndexReport]):
@@ -235,8 +238,8 @@ class Reindex(Method[JobStarted]):
 
     With `embedder` (and `model`) the job switches to that embedder; otherwise the configured embedder is used.
     `settings` changes further settings of the embedder at the same time: `embedder_url`, `embedder_key_file`,
-    `embedder_dims` and `embedder_weight`; null removes one. If the embedder does not answer, the job fails before it
-    changes anything. If it fails later or is cancelled, it restores the settings.
+    `embedder_dims`, `embedder_weight` and those of its fallback; null removes one. If the embedder does not answer, the
+    job fails before it changes anything. If it fails later or is cancelled, it restores the settings.
     """
 
     method: ClassVar[str] = "reindex"

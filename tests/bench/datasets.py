@@ -149,6 +149,32 @@ def other_events(sets: list[EvaluationSet], count: int, seed: int = 7) -> Iterat
         }
 
 
+def failed_tools(one: EvaluationSet, seed: int = 7) -> Iterator[Event]:
+    """Yield a failed tool call for every message of a set: a command and a stack trace that use some of its words."""
+    chance = random.Random(seed)
+    for messages in one.messages.values():
+        for message in messages:
+            words = re.findall(r"[A-Za-z]{4,}", message["textContent"])[:200] or ["nothing"]
+            chosen = [chance.choice(words).lower() for _ in range(6)]
+            path = f"src/{chosen[0]}/{chosen[1]}.py"
+            error = (
+                f"Exit code 1\nTraceback (most recent call last):\n"
+                f'  File "{path}", line {chance.randrange(500)}, in {chosen[2]}_{chosen[3]}\n'
+                f"ValueError: {chosen[4]} {chosen[5]} is not supported"
+            )
+            yield {
+                "tool": {
+                    "id": f"{message['id']}/failed",
+                    "sessionId": message["sessionId"],
+                    "toolName": "Bash",
+                    "toolInput": json.dumps({"command": f"python -m {chosen[0]}.{chosen[1]} --{chosen[2]}"}),
+                    "success": False,
+                    "errorMessage": error,
+                    "createdAt": message["createdAt"] + 1,
+                }
+            }
+
+
 def _message(project: str, session: object, number: object, role: str, text: str, at: int) -> Event:
     return {
         "id": f"{project}/{number}",

@@ -1,7 +1,8 @@
 """`make bench-recall DATA=…`: what is injected with prompts, of the project's own and of another one.
 
 Every chat of BEAM is a project. Its questions are prompts in it (own), and prompts in the next project (foreign).
-Nothing should be injected for foreign ones; the evidence should be among what is injected for own ones.
+Nothing should be injected for foreign ones; the evidence should be among what is injected for own ones. A search with
+the same words reports `weak` if it finds nothing close, by the same measure.
 """
 
 import argparse
@@ -60,13 +61,15 @@ def main() -> None:
 
 
 def _ask(connection: RawConnection, questions: list[Question], asked_in: dict[str, str]) -> list[float]:
-    """Return the shares of prompts that get something and that get evidence, the characters, and milliseconds."""
-    injected, evidence, characters, times = [], [], [], []
+    """Return the shares of prompts that get something and that get evidence, the characters, milliseconds, and the
+    share of searches that find nothing close."""
+    injected, evidence, characters, times, weak = [], [], [], [], []
     for question in questions:
         project = asked_in.get(question.project, question.project)
         began = time.perf_counter()
         recall: dict[str, Any] = connection.call("recall.preview", kind="prompt", query=question.text, project=project)
         times.append((time.perf_counter() - began) * 1000)
+        weak.append(connection.call("search", query=question.text, project=project)["weak"])
         injected.append(bool(recall["ids"]))
         evidence.append(not question.evidence.isdisjoint(recall["ids"]))
         if recall["ids"]:
@@ -76,15 +79,16 @@ def _ask(connection: RawConnection, questions: list[Question], asked_in: dict[st
         statistics.fmean(evidence),
         statistics.fmean(characters) if characters else 0.0,
         statistics.median(times),
+        statistics.fmean(weak),
     ]
 
 
 def _show(rows: dict[str, list[float]]) -> None:
     table = Table(title="Prompts of BEAM", title_justify="left")
-    for name in ("", "injected", "evidence among it", "characters", "p50 ms"):
+    for name in ("", "injected", "evidence among it", "characters", "p50 ms", "weak search"):
         table.add_column(name, justify="right" if name else "left")
-    for name, (injected, evidence, characters, p50) in rows.items():
-        table.add_row(name, f"{injected:.1%}", f"{evidence:.1%}", f"{characters:.0f}", f"{p50:.1f}")
+    for name, (injected, evidence, characters, p50, weak) in rows.items():
+        table.add_row(name, f"{injected:.1%}", f"{evidence:.1%}", f"{characters:.0f}", f"{p50:.1f}", f"{weak:.1%}")
     console.print(table)
 
 

@@ -23,7 +23,7 @@ from helpers.daemon import DaemonProcess, RawConnection, running_daemon
 from rich.console import Console
 from rich.table import Table
 from tests.bench.__main__ import real_disk
-from tests.bench.datasets import EvaluationSet, Event, Question, load_sets, other_events
+from tests.bench.datasets import EvaluationSet, Event, Question, failed_tools, load_sets, other_events
 
 from clankersd.embedders import make_embedder
 from clankersd.embedders.base import EmbedderSettings
@@ -57,6 +57,7 @@ def main() -> None:
     parser.add_argument("--others", default="0,100000", help="numbers of other messages, such as 0,100000,400000")
     parser.add_argument("--questions", type=int, help="at most so many questions a set, evenly chosen")
     parser.add_argument("--modes", default="keyword,vector,hybrid")
+    parser.add_argument("--tools", action="store_true", help="store a failed tool call beside each message")
     given = parser.parse_args()
     sets = load_sets(given.data, given.sets.split(","))
     for one in sets:
@@ -64,7 +65,7 @@ def main() -> None:
         if given.questions:
             one.questions = one.questions[:: max(1, len(one.questions) // given.questions)]
     embedder, model = ("onnx", str(given.onnx.absolute())) if given.onnx else ("static", "")
-    bench = Bench(embedder, model, given.modes.split(","))
+    bench = Bench(embedder, model, given.modes.split(","), given.tools)
     met = True
     for others in map(int, given.others.split(",")):
         if others == 0:
@@ -78,10 +79,11 @@ def main() -> None:
 class Bench:
     """Measures sets with one embedder."""
 
-    def __init__(self, embedder: str, model: str, modes: list[str]) -> None:
+    def __init__(self, embedder: str, model: str, modes: list[str], has_tools: bool) -> None:
         self._embedder = embedder
         self._model = model
         self._modes = modes
+        self._has_tools = has_tools
 
     def measure(self, sets: list[EvaluationSet], others: Iterable[Event], among: str = "") -> bool:
         """Store the sets and the other events in one daemon and print a table for each set."""
@@ -95,6 +97,8 @@ class Bench:
             began = time.perf_counter()
             for one in sets:
                 _store(connection, one)
+                if self._has_tools:
+                    send_events(connection, failed_tools(one))
             send_events(connection, others)
             wait_for_vectors(connection)
             connection.call("search", query="warm up")
@@ -127,7 +131,7 @@ def send_events(connection: RawConnection, events: Iterable[Event]) -> None:
 
 def wait_for_vectors(connection: RawConnection) -> None:
     """Wait until everything that is stored has been embedded."""
-    while connection.call("index.status")["live"]["pending"]:
+    while (status := connection.call("index.status"))["live"]["pending"] or status["backlog"]:
         time.sleep(0.2)
 
 
@@ -207,7 +211,7 @@ class Baselines:
                 LEFT JOIN documents ON documents.id = document_chunks.document_id
                 LEFT JOIN sessions ON sessions.id = chunks.session_id
                 LEFT JOIN projects ON projects.id = documents.project_id
-                WHERE coalesce(sessions.project_path, projects.path) = ?
+                WHERE coalesce(sessions.project_path, projects.path) = ? AND chunks.tool_id IS NULL
                 """,
                 (project,),
             )

@@ -69,6 +69,46 @@ def test_file_names_and_commands_of_tools_are_found_once_per_session(filled: Raw
     assert not hits(filled, "obsidian", mode="keyword")  # outputs are indexed only if the setting says so
 
 
+TRACE = """Exit code 1
+Traceback (most recent call last):
+  File "shop/ledger.py", line 88, in settle
+KeyError: 'narwhal_balance'"""
+
+
+def failed_tool(tool_id: str, error: str, **more: Any) -> dict[str, Any]:
+    return {"id": tool_id, "sessionId": "export", "toolName": "Bash", "success": False, "errorMessage": error} | more
+
+
+def test_errors_of_failed_tools_are_found(filled: RawConnection) -> None:
+    filled.call("upsertTool", tool=failed_tool("t4", TRACE, toolInput='{"command": "pytest shop"}'))
+    filled.call("upsertTool", tool=failed_tool("t5", "failed"))
+    settled(filled)
+    best = hits(filled, "KeyError: 'narwhal_balance'")[0]
+    assert best["ref"]["toolId"] == "t4"
+    assert best["text"].splitlines()[0] == "pytest shop"
+    assert not [hit for hit in hits(filled, "failed") if hit["ref"].get("toolId") == "t5"]
+
+
+def test_long_error_of_a_tool_is_found_by_its_beginning_and_end(filled: RawConnection) -> None:
+    error = "walrus assertion in the compiler\n" + "at frame\n" * 2_000 + "caused by an axolotl"
+    filled.call("upsertTool", tool=failed_tool("t4", error))
+    settled(filled)
+    for word in ("walrus", "axolotl"):
+        [hit] = hits(filled, word, mode="keyword")
+        assert hit["ref"]["toolId"] == "t4"
+        assert len(hit["text"]) < 1_000
+
+
+def test_changed_error_of_a_tool_replaces_the_old_one(filled: RawConnection) -> None:
+    filled.call("upsertTool", tool=failed_tool("t4", TRACE))
+    settled(filled)
+    assert hits(filled, "narwhal", mode="keyword")
+    filled.call("upsertTool", tool=failed_tool("t4", "the capybara did not answer in time"))
+    settled(filled)
+    assert not hits(filled, "narwhal", mode="keyword")
+    assert hits(filled, "capybara", mode="keyword")[0]["ref"]["toolId"] == "t4"
+
+
 @pytest.mark.parametrize("query", ["login cookie safari", "why does the csv export drop a row", "refund_policy.py"])
 def test_search_with_a_good_hit_is_not_weak(filled: RawConnection, query: str) -> None:
     assert not filled.call("search", query=query)["weak"]
@@ -87,6 +127,15 @@ def test_weak_search_of_memories_says_so(rpc: RawConnection) -> None:
     settled(rpc)
     assert rpc.call("memory.search", query="sourdough fermentation temperature")["weak"]
     assert not rpc.call("memory.search", query="when do we deploy")["weak"]
+
+
+def test_skill_found_by_its_instructions_alone_is_not_weak(rpc: RawConnection) -> None:
+    instructions = "Run the wombat migration, then check the quokka ledger."
+    rpc.call("skill.create", name="release", description="How to publish a version", instructions=instructions)
+    settled(rpc)
+    for method in ("search", "skill.search"):
+        assert not rpc.call(method, query="quokka ledger wombat")["weak"]
+        assert rpc.call(method, query="sourdough fermentation temperature")["weak"]
 
 
 def test_ctl_says_that_nothing_is_close(shared_daemon: DaemonProcess, filled: RawConnection) -> None:
@@ -108,6 +157,18 @@ def test_ctl_source_files_means_memory_files(shared_daemon: DaemonProcess, fille
         ran = ctl(shared_daemon, "search", "login", "--source", name, "--json")
         assert ran.json["hits"] == []
     assert ctl(shared_daemon, "search", "login", "--source", "sessions", "--json").json["hits"]
+
+
+def test_nearly_equal_messages_are_listed_once_with_a_count(shared_daemon: DaemonProcess, rpc: RawConnection) -> None:
+    for number, last in enumerate(["today", "now please", "again"]):
+        text = f"explain why the migration of the billing tables locks the whole database for minutes {last}"
+        message = {"id": f"m{number}", "sessionId": f"s{number}", "role": "user", "textContent": text}
+        rpc.call("upsertMessage", message=message)
+    settled(rpc)
+    [hit] = hits(rpc, "billing migration")
+    assert hit["duplicates"] == 2
+    assert len(hits(rpc, "billing migration", collapse=False)) == 3
+    assert "2 more like it" in ctl(shared_daemon, "search", "billing", "migration").out
 
 
 # -- ids

@@ -120,6 +120,21 @@ def test_hook_started_daemon_trusts_the_file_of_a_daemon_that_the_user_started(h
         assert ignored(daemon) == set()
 
 
+@pytest.mark.parametrize(
+    ("values", "sending"),
+    [
+        ({"reranker": "onnx", "reranker_model": "/m", "log_level": "info"}, set()),
+        ({"reranker": "jina", "reranker_model": "m"}, {"reranker", "reranker_model"}),
+        ({"reranker_url": "http://file", "reranker_key_file": "/k"}, {"reranker_url", "reranker_key_file"}),
+        ({"embedder": "static", "embedder_weight": 0.3}, set()),
+        ({"embedder": "onnx", "embedder_fallback": "openai"}, {"embedder_fallback"}),
+        ({"embedder": "ollama", "embedder_weight": 0.3}, {"embedder", "embedder_weight"}),
+    ],
+)
+def test_settings_that_send_data_are_known(values: dict[str, Any], sending: set[str]) -> None:
+    assert hook_start.sending_settings(values) == sending
+
+
 def select(path: Path, database: Path) -> tuple[str, list[str]]:
     """Return the chat_url in force, and the reasons why others are ignored."""
     loaded = load(path, {}, {"CLANKERS_CHAT_URL": "http://environment"}, HookStart(database))

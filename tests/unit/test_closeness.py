@@ -1,6 +1,8 @@
 """Closeness of a hit to its query."""
 
-from clankersd.search.closeness import Closeness, is_weak, measure, word_weight
+import pytest
+
+from clankersd.search.closeness import MIN_STRENGTH, Calibration, Closeness, is_weak, measure, word_weight
 
 
 def test_rare_words_weigh_more_and_unknown_ones_most() -> None:
@@ -14,21 +16,21 @@ def test_coverage_is_the_weighted_share_of_the_words() -> None:
     assert measure("anything", {}, 0.3) == Closeness(0.0, 0.3)
 
 
-def test_a_text_is_close_by_its_words_or_by_words_and_vector_together() -> None:
-    assert Closeness(0.5).is_close
-    assert Closeness(0.3, 0.35).is_close
-    assert Closeness(0.0, 0.65).is_close
-    assert not Closeness(0.3, 0.2).is_close
-    assert not Closeness(0.4, -0.9).is_close
+def test_strength_is_coverage_and_the_cosine_above_that_of_texts_taken_by_chance() -> None:
+    calibration = Calibration(baseline=0.2)
+    assert calibration.strength(Closeness(0.3, 0.2)) == pytest.approx(0.3)
+    assert calibration.strength(Closeness(0.3, 0.1)) == pytest.approx(0.3)
+    assert calibration.strength(Closeness(0.3, 0.6)) == pytest.approx(0.3 + 1.6 * 0.5)
+    assert calibration.strength(Closeness(0.5)) == pytest.approx(0.65)
 
 
 def test_search_is_weak_if_it_has_hits_and_none_is_close() -> None:
-    assert is_weak([Closeness(0.1, 0.2), Closeness(0.0)])
-    assert not is_weak([Closeness(0.1), Closeness(0.9)])
+    assert is_weak([MIN_STRENGTH - 0.01, 0.0])
+    assert not is_weak([0.1, MIN_STRENGTH])
     assert not is_weak([])
 
 
 def test_measuring_stops_at_the_first_close_hit() -> None:
-    hits = iter([Closeness(0.9), Closeness(0.0)])
-    assert not is_weak(hits)
-    assert next(hits) == Closeness(0.0)
+    strengths = iter([0.9, 0.0])
+    assert not is_weak(strengths)
+    assert next(strengths) == 0.0

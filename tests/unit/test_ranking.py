@@ -1,6 +1,7 @@
 """Ranking: scores of turns, fusion, speakers, recency and diversity."""
 
 import math
+import random
 from dataclasses import fields
 from itertools import count
 from typing import Any
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clankersd.search.keyword import KeywordMatches, Places, Term
+from clankersd.search.near_duplicates import collapse_near_duplicates
 from clankersd.search.ranking import (
     ASSISTANT_FACTOR,
     LONG_TOKENS,
@@ -394,6 +396,61 @@ def test_messages_with_the_same_text_are_one_hit_and_memories_stay() -> None:
         one.row.source = "sessions"
     found[3].row.source = "memories"
     assert [(one.row.id, one.duplicates) for one in collapse_duplicates(found)] == [(1, 1), (3, 0), (4, 0)]
+
+
+def messages(*texts: str) -> list[Candidate[ChunkRow]]:
+    found = candidates(*((1.0, text) for text in texts))
+    for one in found:
+        one.row.source = "sessions"
+    return found
+
+
+PROSE = "the export closes its writer before the buffer is flushed so the last row of an odd number of rows is lost"
+
+
+def test_near_duplicates_are_one_hit_with_a_count() -> None:
+    found = messages(PROSE, f"{PROSE} again", "something else entirely", f"Please note: {PROSE}.")
+    assert [(one.row.id, one.duplicates) for one in collapse_near_duplicates(found, 10)] == [(1, 2), (3, 0)]
+
+
+def test_near_duplicates_keep_the_counts_of_what_they_replace() -> None:
+    found = messages(PROSE, f"{PROSE} again", f"{PROSE} again")
+    [one] = collapse_near_duplicates(collapse_duplicates(found), 10)
+    assert one.duplicates == 2
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("serve the dashboard of the staging system on 8080", "serve the dashboard of the staging system on 9090"),
+        ("we deploy the shop on fridays after the standup", "we do not deploy the shop on fridays after the standup"),
+        ("the cat sat on the mat", "the dog lay on the rug"),
+        (PROSE, f"{PROSE} {PROSE.upper()}"),
+    ],
+)  # fmt: skip
+def test_texts_that_differ_in_substance_or_length_are_no_near_duplicates(one: str, other: str) -> None:
+    assert len(collapse_near_duplicates(messages(one, other), 10)) == 2
+
+
+def test_long_texts_with_another_number_are_near_duplicates() -> None:
+    code = " ".join(f"name{number}" for number in range(60))
+    assert len(collapse_near_duplicates(messages(f"{code} line 7", f"{code} line 8"), 10)) == 1
+
+
+def test_near_duplicates_of_another_role_or_of_memories_stay() -> None:
+    found = messages(PROSE, f"{PROSE} again", f"{PROSE} indeed")
+    found[1].row.role = "assistant"
+    found[2].row.source = "memories"
+    assert len(collapse_near_duplicates(found, 10)) == 3
+
+
+def test_near_duplicates_of_one_page_are_those_of_a_longer_list() -> None:
+    chance = random.Random(3)
+    colours = ["red", "green", "blue", "cyan", "teal", "pink", "grey"]
+    texts = [" ".join(chance.choices(colours, k=9)) for _ in range(200)]
+    distinct = [one.row.id for one in collapse_near_duplicates(messages(*texts), 200)]
+    for wanted in (1, 5, 20):
+        assert [one.row.id for one in collapse_near_duplicates(messages(*texts), wanted)][:wanted] == distinct[:wanted]
 
 
 def brute_force_mmr(found: list[Candidate[ChunkRow]], diversity: float) -> list[int]:

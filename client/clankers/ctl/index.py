@@ -75,6 +75,7 @@ def _print_status(report: IndexReport) -> None:
             ("rate", f"{report.rate:,.1f} chunks a second" if report.rate else None),
             ("to be chunked", plural(report.backlog, "text") if report.backlog else None),
             ("cache", plural(report.cache_entries, "vector")),
+            ("fallback", report.fallback and one_line(report.fallback)),
             ("last error", report.last_error and one_line(report.last_error)),
             ("files", _files(report.files)),
             ("", report.files.problem and one_line(report.files.problem)),

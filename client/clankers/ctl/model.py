@@ -31,7 +31,10 @@ from clankers_protocol.paths import default_paths
 from clankers_protocol.search import IndexStatus, Model, ModelList, Reindex
 
 REMOTE = ("openai", "ollama", "gemini")
-EMBEDDER_SETTINGS = ("embedder_url", "embedder_key_file", "embedder_dims", "embedder_weight")
+EMBEDDER_SETTINGS = (
+    "embedder_url", "embedder_key_file", "embedder_dims", "embedder_weight", "embedder_fallback",
+    "embedder_fallback_model", "embedder_fallback_url", "embedder_fallback_key_file",
+)  # fmt: skip
 """Settings of one embedder that must not apply to another, which would be sent the wrong key, for example."""
 
 

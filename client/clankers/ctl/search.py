@@ -287,6 +287,7 @@ def _origin(hit: Hit, session: str | None, score: float | None = None) -> Text:
         ref.project_path and score is None and one_line(_abbreviate_home(ref.project_path)),
         session and f"session {one_line(session)}",
         hit.way and f"reached via {', '.join(step.relation for step in hit.way)}",
+        hit.duplicates and f"{hit.duplicates:,} more like it",
     ]
     text = Text() if score is None else Text(f"{score:.3f}  ", "cyan")
     text.append(role, ROLE_STYLES.get(role, "bold").removeprefix("bold "))

@@ -27,6 +27,7 @@ from clankersd.index.queue import EmbeddingQueue
 from clankersd.memories.maintenance import CONFIRM_HINT, describe_unusual_archiving
 from clankersd.memories.store import FULL_TEXT as MEMORIES_FULL_TEXT
 from clankersd.schedule import runs
+from clankersd.search.reranking import Reranking
 from clankersd.wire.jobs import Progress
 from clankersd.wire.rpc import handles
 
@@ -256,12 +257,26 @@ async def _embedder(index: Index, settings: Config) -> Finding:
         reason, _, advice = index.vector_problem.partition(": run ")
         text = f"Search is by keyword only: {reason}."
         return Finding("embedder", "warning", text, advice or "clankers-ctl index status; clankers-ctl model list")
+    if index.fallback_note:
+        text = f"The embedder does not answer: {index.fallback_note}."
+        return Finding("embedder", "warning", text, "clankers-ctl index status")
     if index.last_error:
         return Finding(
             "embedder", "warning", f"The last error of the embedder: {index.last_error}", "clankers-ctl index status"
         )
     assert index.live
     return Finding("embedder", "ok", f"{index.live.identity.provider} {index.live.identity.model} makes vectors.")
+
+
+async def _reranker(reranking: Reranking) -> Finding:
+    if not reranking.is_configured:
+        return Finding("reranker", "ok", "No reranker is configured.")
+    await reranking.probe()
+    if reranking.problem:
+        return Finding(
+            "reranker", "warning", f"Hits are not reranked: {reranking.problem}.", "clankers-ctl config show"
+        )
+    return Finding("reranker", "ok", f"{reranking.name} judges the best hits of a search.")
 
 
 async def _files(files: FileSync) -> Finding:
@@ -327,6 +342,7 @@ CHECKS = (
     Check("full text", lambda daemon: _full_text(daemon.store), lambda daemon: _rebuild_full_text(daemon.index)),
     Check("vectors", lambda daemon: _vectors(daemon.index, daemon.queue), lambda daemon: _repair_vectors(daemon.index)),
     Check("embedder", lambda daemon: _embedder(daemon.index, daemon.config)),
+    Check("reranker", lambda daemon: _reranker(daemon.search_engine.reranking)),
     Check("files", lambda daemon: _files(daemon.files)),
     Check("settings", _settings),
     Check("schedule", lambda daemon: _schedule(daemon.store)),

@@ -5,9 +5,13 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from clankersd.http.api_keys import KEY_VARIABLE
+
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+
+    from clankersd.embedders.profiles import ModelProfile
 
     Vector: TypeAlias = npt.NDArray[np.float32]
 else:
@@ -16,7 +20,10 @@ else:
 
 @dataclass(frozen=True)
 class EmbedderSettings:
-    """Configuration of one embedder; an empty model or url means the provider's default, and timeout is in seconds."""
+    """Configuration of one embedder; an empty model or url means the provider's default, and timeout is in seconds.
+
+    `fallback` is an embedder of the same model for the time in which this one does not answer.
+    """
 
     provider: str = "static"
     model: str = ""
@@ -27,6 +34,8 @@ class EmbedderSettings:
     dims: int | None = None
     weight: float | None = None
     timeout: float = 30
+    key_variable: str = KEY_VARIABLE
+    fallback: "EmbedderSettings | None" = None
 
 
 @dataclass(frozen=True)
@@ -68,9 +77,12 @@ Outcome: TypeAlias = Vector | ItemFailed
 class Embedder(Protocol):
     """Turns texts into vectors without blocking the event loop."""
 
-    identity: Identity
     weight: float
     agreed_weight: float
+    profile: "ModelProfile"
+
+    @property
+    def identity(self) -> Identity: ...
 
     def preflight(self) -> None:
         """Raise EmbedderUnavailable when a requirement is obviously missing; loads nothing and sends no request."""

@@ -47,7 +47,7 @@ class LocalEmbedder:
         self.identity = identity
         self.weight = profile.weight
         self.agreed_weight = profile.agreed_weight
-        self._profile = profile
+        self.profile = profile
         self._load = load
         self._batch_size = batch_size
         self._encoder: Encoder | None = None
@@ -60,13 +60,13 @@ class LocalEmbedder:
         outcomes: list[Outcome] = []
         for start in range(0, len(texts), self._batch_size):
             batch = texts[start : start + self._batch_size]
-            outcomes += await self._encode_in_thread(self._profile.document_prefix, batch, self._documents)
+            outcomes += await self._encode_in_thread(self.profile.document_prefix, batch, self._documents)
         return outcomes
 
     async def embed_query(self, text: str) -> Vector:
         # A search has a deadline, and loading a model does not.
         [outcome] = await self._encode_in_thread(
-            self._profile.query_prefix, [text], self._queries, abandon_on_cancel=True
+            self.profile.query_prefix, [text], self._queries, abandon_on_cancel=True
         )
         if isinstance(outcome, ItemFailed):
             raise outcome

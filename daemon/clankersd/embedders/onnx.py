@@ -1,4 +1,7 @@
-"""The higher-quality embedder: any ONNX sentence encoder from a local folder, on the CPU."""
+"""ONNX models in local folders, on the CPU: any sentence encoder as the higher-quality embedder.
+
+Rerankers load their cross-encoders with the same functions.
+"""
 
 import hashlib
 import json
@@ -15,7 +18,7 @@ from clankersd.embedders.memory_headroom import import_numpy, require_headroom
 from clankersd.embedders.normalize import parse_embedding
 from clankersd.embedders.profiles import Pooling, configured_profile, find_profile
 
-_MISSING_PACKAGES = "the onnx embedder needs onnxruntime and tokenizers: pip install 'clankers[onnx]'"
+_MISSING_PACKAGES = "ONNX models need onnxruntime and tokenizers: pip install 'clankers[onnx]'"
 _REQUIRED_PACKAGES = ("numpy", "onnxruntime", "tokenizers")
 
 MAX_TOKENS = 512
@@ -58,7 +61,7 @@ def onnx_embedder(settings: EmbedderSettings) -> LocalEmbedder:
     )
     identity = Identity("onnx", folder.name, key, settings.dims)
     # One text at a time: an int8 model's vector would depend on its neighbours, and padding costs.
-    return LocalEmbedder(identity, profile, partial(_load, folder), batch_size=1, preflight=_preflight)
+    return LocalEmbedder(identity, profile, partial(_load_encoder, folder), batch_size=1, preflight=require_packages)
 
 
 # -- the model's folder
@@ -66,7 +69,7 @@ def onnx_embedder(settings: EmbedderSettings) -> LocalEmbedder:
 
 @dataclass(frozen=True)
 class OnnxFolder:
-    """A folder with a sentence encoder: its files, and the settings found in them."""
+    """A folder with a model: its files, and the settings found in them."""
 
     name: str
     all_names: str  # every name of the model, for the lookup of its profile
@@ -103,10 +106,10 @@ def fingerprint(path: Path) -> str:
 
 def _read_folder(path: str) -> OnnxFolder:
     if not path:
-        raise _unusable("the onnx embedder needs a model: set it to a folder with model.onnx and tokenizer.json")
+        raise _unusable("no ONNX model is set: set the model to a folder with model.onnx and tokenizer.json")
     folder = Path(path).expanduser()
     if not folder.is_dir():
-        raise _unusable(f"there is no folder {folder}: set the embedder's model to one with model.onnx")
+        raise _unusable(f"there is no folder {folder}: set the model to one with model.onnx")
     tokenizers = _find_files(folder, "tokenizer.json")
     if not tokenizers:
         raise _unusable(f"there is no tokenizer.json in {folder}: put the model's there")
@@ -179,12 +182,14 @@ def _unusable(reason: str) -> EmbedderUnavailable:
 # -- the model
 
 
-def _preflight() -> None:
+def require_packages() -> None:
+    """Raise EmbedderUnavailable if a package that ONNX models need is missing."""
     if any(find_spec(package) is None for package in _REQUIRED_PACKAGES):
         raise _unusable(_MISSING_PACKAGES)
 
 
-def _load(folder: OnnxFolder) -> Encoder:
+def load_model(folder: OnnxFolder) -> "OnnxModel":
+    """Load the model in a folder; raises EmbedderUnavailable or MemoryError."""
     try:
         import_numpy()
         require_headroom(LOAD_BYTES + 3 * folder.model.stat().st_size)
@@ -210,37 +215,34 @@ def _load(folder: OnnxFolder) -> Encoder:
     max_tokens = folder.max_tokens or (tokenizer.truncation or {}).get("max_length") or MAX_TOKENS
     tokenizer.enable_truncation(min(max_tokens, MAX_TOKENS))
     tokenizer.no_padding()
-    return _SentenceEncoder(session, tokenizer, folder.pooling)
+    return OnnxModel(session, tokenizer)
 
 
-class _SentenceEncoder:
+class OnnxModel:
     """A loaded model with its tokenizer; safe to call from two threads."""
 
-    def __init__(self, session: Any, tokenizer: Any, pooling: Pooling) -> None:
+    def __init__(self, session: Any, tokenizer: Any) -> None:
         self._session = session
         self._tokenizer = tokenizer
-        self._pooling = pooling
         self._inputs = {node.name: node.type for node in session.get_inputs()}
         if unknown := set(self._inputs) - _INPUTS:
             raise _unusable(f"the model wants inputs no text has: {', '.join(sorted(unknown))}")
         outputs = [node.name for node in session.get_outputs()]
         self._output = next((name for name in _OUTPUTS if name in outputs), outputs[0])
 
-    def __call__(self, texts: list[str]) -> list[Outcome]:
-        return [self._encode(text) for text in texts]
-
-    def _encode(self, text: str) -> Outcome:
-        require_headroom(ENCODE_BYTES + ENCODE_BYTES_PER_BYTE * len(text.encode()))
-        encoding = self._tokenizer.encode(text)
+    def run(self, *texts: str) -> Any:
+        """Return the output for a text, or for a pair of texts; raises ItemFailed for one without words."""
+        require_headroom(ENCODE_BYTES + ENCODE_BYTES_PER_BYTE * sum(len(text.encode()) for text in texts))
+        encoding = self._tokenizer.encode(*texts)
         if not any(special == 0 for special in encoding.special_tokens_mask):
-            return ItemFailed("it has no words")
+            raise ItemFailed("it has no words")
         try:
             [output] = self._session.run([self._output], self._input_arrays(encoding))
         except Exception as error:  # onnxruntime's own classes
             if _is_out_of_memory(error):
                 raise MemoryError(str(error)[:200]) from error
-            return ItemFailed(f"the model failed on it: {str(error)[:200]}")
-        return parse_embedding(self._pool(output[0]))
+            raise ItemFailed(f"the model failed on it: {str(error)[:200]}") from error
+        return output[0]
 
     def _input_arrays(self, encoding: Any) -> dict[str, Any]:
         import numpy as np
@@ -254,6 +256,27 @@ class _SentenceEncoder:
         for name, node_type in self._inputs.items():
             arrays[name] = np.array([values[name]], dtype=np.int32 if "int32" in node_type else np.int64)
         return arrays
+
+
+def _load_encoder(folder: OnnxFolder) -> Encoder:
+    return _SentenceEncoder(load_model(folder), folder.pooling)
+
+
+class _SentenceEncoder:
+    """A model whose output becomes one vector a text."""
+
+    def __init__(self, model: OnnxModel, pooling: Pooling) -> None:
+        self._model = model
+        self._pooling = pooling
+
+    def __call__(self, texts: list[str]) -> list[Outcome]:
+        return [self._encode(text) for text in texts]
+
+    def _encode(self, text: str) -> Outcome:
+        try:
+            return parse_embedding(self._pool(self._model.run(text)))
+        except ItemFailed as error:
+            return error
 
     def _pool(self, output: Any) -> Any:
         """Reduce the output to one row: itself if the model pools, else one of its rows or their mean."""

@@ -9,7 +9,7 @@ import anyio
 import msgspec
 
 from clankersd.embedders.base import EmbedderSettings, EmbedderUnavailable
-from clankersd.http.api_keys import KEY_VARIABLE, Key, find_key
+from clankersd.http.api_keys import Key, find_key
 from clankersd.http.client import Endpoint, validate_url
 from clankersd.http.responses import ErrorTexts, ServiceUnavailable, TransientError, check_status, decode_reply
 from clankersd.http.retry import RetryPolicy
@@ -200,7 +200,7 @@ class EmbeddingsClient:
         """Read the key for each request, so that a corrected key needs no restart."""
         is_default = is_default_host(self._api, self.url)
         variables = self._api.key_variables if is_default else ()
-        key = find_key(self._settings.key_file, variables)
+        key = find_key(self._settings.key_file, variables, first_variable=self._settings.key_variable)
         if key is None and self._api.key_needed and is_default:
             raise EmbedderUnavailable(
                 f"{self._api.title} needs a key: set {' or '.join(variables)}, or key_file", permanent=True
@@ -209,7 +209,7 @@ class EmbeddingsClient:
 
     def _error_texts(self, key: Key | None) -> ErrorTexts:
         service = self._endpoint.name
-        wrong_key = f"{service} wants a key: set {KEY_VARIABLE} or key_file"
+        wrong_key = f"{service} wants a key: set {self._settings.key_variable} or key_file"
         if key:
             wrong_key = f"{service} refuses the key in {key.source}: put one there that is valid and may embed"
         return ErrorTexts(service, wrong_key, self._api.missing_model(self.model, service))

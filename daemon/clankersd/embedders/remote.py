@@ -44,15 +44,15 @@ class RemoteEmbedder:
         max_batch_bytes: int = MAX_BATCH_BYTES,
     ) -> None:
         self._client = EmbeddingsClient(api, settings, retry_policy)
-        self._profile = configured_profile(self._client.model, settings)
+        self.profile = configured_profile(self._client.model, settings)
         self._retry_policy = retry_policy
         self._max_batch_texts = max_batch_texts
         self._max_batch_bytes = max_batch_bytes
         self._slots = anyio.CapacityLimiter(api.max_concurrent_requests)
         self._numpy_imported = False
-        self.weight = self._profile.weight
-        self.agreed_weight = self._profile.agreed_weight
-        key = provider_key(url=self._client.url, dims=settings.dims, document_prefix=self._profile.document_prefix)
+        self.weight = self.profile.weight
+        self.agreed_weight = self.profile.agreed_weight
+        key = provider_key(url=self._client.url, dims=settings.dims, document_prefix=self.profile.document_prefix)
         self.identity = Identity(api.provider, self._client.model, key, settings.dims)
 
     def preflight(self) -> None:
@@ -63,7 +63,7 @@ class RemoteEmbedder:
     async def embed(self, texts: list[str]) -> list[Outcome]:
         outcomes: list[Outcome] = [ItemFailed(NO_TEXT) for _ in texts]
         positions = [position for position, text in enumerate(texts) if text.strip()]
-        prefixed = [self._profile.document_prefix + to_valid_unicode(texts[position]) for position in positions]
+        prefixed = [self.profile.document_prefix + to_valid_unicode(texts[position]) for position in positions]
         errors: list[EmbedderUnavailable] = []
 
         async def embed_batch(batch: list[int]) -> None:
@@ -89,7 +89,7 @@ class RemoteEmbedder:
         if not text.strip():
             raise ItemFailed(NO_TEXT)
         try:
-            prefixed = self._profile.query_prefix + to_valid_unicode(text)
+            prefixed = self.profile.query_prefix + to_valid_unicode(text)
             [outcome] = await self._request([prefixed], "query", self._retry_policy.query_retries)
         except RequestRejected as rejection:
             await self._probe()

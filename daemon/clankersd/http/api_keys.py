@@ -11,6 +11,9 @@ from clankersd.safe_files import UnsafeFile, open_regular
 KEY_VARIABLE = "CLANKERS_EMBEDDER_KEY"
 """The environment variable with the embedder's key, whichever provider is configured."""
 
+FALLBACK_KEY_VARIABLE = "CLANKERS_EMBEDDER_FALLBACK_KEY"
+"""The environment variable with the key of the fallback embedder, which is at another address."""
+
 _MAX_KEY_FILE_BYTES = 16_384
 
 

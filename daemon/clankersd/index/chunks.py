@@ -132,7 +132,7 @@ def _day_of_quarter_hour(quarter_hour: int) -> str:
 
 
 def add_tools_to_backlog(db: Db) -> None:
-    """Have every stored tool call chunked: all of it, or only its file name and command."""
+    """Have every stored tool call chunked: all of it, or only its file name, command and error."""
     db.execute(
         "INSERT INTO index_backlog (kind, owner) SELECT 'tool', id FROM tools WHERE true ORDER BY created_at "
         "ON CONFLICT DO NOTHING"

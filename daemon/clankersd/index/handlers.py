@@ -36,7 +36,10 @@ if TYPE_CHECKING:
     from clankersd.app import Daemon
 
 
-EMBEDDER_SETTINGS = ("embedder_url", "embedder_key_file", "embedder_dims", "embedder_weight")
+EMBEDDER_SETTINGS = (
+    "embedder_url", "embedder_key_file", "embedder_dims", "embedder_weight", "embedder_fallback",
+    "embedder_fallback_model", "embedder_fallback_url", "embedder_fallback_key_file",
+)  # fmt: skip
 REMOTE_PROBE_SECONDS, LOCAL_PROBE_SECONDS = 5.0, 60.0
 """Time that an embedder has for its first vector; a local one has to load its model."""
 
@@ -75,6 +78,7 @@ async def index_status(daemon: "Daemon", request: IndexStatus) -> IndexReport:
         chunks=counts.chunks,
         backlog=counts.backlog,
         cache_entries=counts.cache_entries,
+        fallback=index.fallback_note,
     )
 
 

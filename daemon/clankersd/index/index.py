@@ -9,11 +9,12 @@ from clankers_protocol.errors import DeadlineExceeded, StorageUnavailable
 from clankersd.db import Db, Store
 from clankersd.embedders import make_embedder
 from clankersd.embedders.base import Embedder, EmbedderSettings, EmbedderUnavailable
+from clankersd.embedders.fallback import FallbackEmbedder, Sample
 from clankersd.embedders.local import RETRY_SECONDS
 from clankersd.index import generations
 from clankersd.index.chunks import ChunkedText, Chunking, add_tools_to_backlog, chunk_text
 from clankersd.index.generations import NO_EMBEDDER, Generation, GenerationSpec
-from clankersd.index.vectors import LabelledVector, Mirror, count, log_moved_chunks, read_slice
+from clankersd.index.vectors import LabelledVector, Mirror, count, log_moved_chunks, read_samples, read_slice
 
 MAX_INLINE_CHARS = 50_000
 """A longer text is chunked in a worker thread after it is stored, so that its sender does not wait for it."""
@@ -75,6 +76,14 @@ class Index:
         if self.rebuild_error:
             return f"the index could not be rebuilt ({self.rebuild_error}): run clankers-ctl reindex"
         return "the index is being rebuilt with the changed settings; results come from the previous one"
+
+    @property
+    def fallback_note(self) -> str | None:
+        """A note while the fallback embedder makes the vectors; None if the configured one does."""
+        embedder = self.embedder
+        if not isinstance(embedder, FallbackEmbedder) or embedder.outage is None:
+            return None
+        return f"{embedder.outage}; {embedder.second_name} makes the vectors meanwhile"
 
     @property
     def degraded(self) -> str | None:
@@ -193,7 +202,7 @@ class Index:
             raise
         if self.embedder is not None or settings != self._settings:
             return  # the settings changed in the meantime
-        self.embedder = embedder
+        self._use_embedder(embedder)
         self.clear_problem()
         log.info("embedder recovered", provider=settings.provider)
         if self.live is not None and self.vector_problem and self.building is None:
@@ -228,13 +237,25 @@ class Index:
         self._settings = settings
         self.embedder = None
         try:
-            self.embedder = make_embedder(settings)
+            self._use_embedder(make_embedder(settings))
             if self.embedder is not None:
                 self.embedder.preflight()
         except EmbedderUnavailable as error:
             self.problem, self.problem_is_permanent = error.reason, error.permanent
             log.warning("embedder unavailable", problem=error.reason)
         self._chunk_settings = tokens, overlap, sources
+
+    def _use_embedder(self, embedder: Embedder | None) -> None:
+        self.embedder = embedder
+        if isinstance(embedder, FallbackEmbedder):
+            embedder.read_samples = self._read_samples
+
+    async def _read_samples(self) -> list[Sample]:
+        """Return texts with vectors that were made with the configured model."""
+        live = self.live
+        if live is None or live.identity.dims is None or not self.can_embed(live):
+            return []
+        return await self.store.read(partial(read_samples, generation=live))
 
     def _create_live(self, db: Db, previous: Generation | None) -> Generation:
         """Create the wanted generation in place of an empty one or none; without sqlite-vec it has no vectors."""

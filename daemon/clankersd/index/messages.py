@@ -16,6 +16,12 @@ SUBJECT_FIELDS = (
 
 MAX_SUBJECT_CHARACTERS = 1_000
 
+MIN_ERROR_CHARACTERS = 12
+"""A shorter error, such as "failed" or "denied", tells nothing that could be searched for."""
+
+ERROR_END_CHARACTERS = 400
+"""Beginning and end of a longer error that are searched: a compiler names the cause first, a stack trace last."""
+
 
 def index_message(db: Db, message: dict[str, Any], chunked: list[ChunkedText] | None) -> None:
     """Make a message searchable by keywords, in the transaction that has stored it as this row."""
@@ -95,14 +101,20 @@ def _title_owner(row: dict[str, Any]) -> Owner:
     )
 
 
-# Tool inputs and outputs are indexed if the setting says so; otherwise only what a tool was used on.
+# Tool inputs and outputs are indexed if the setting says so; otherwise only what a tool was used on, and its error.
 _SUBJECT = f"""concat_ws(char(10), tools.file_path, {
     ", ".join(
         f"iif(json_valid(tool_input), nullif(tool_input ->> '$.{name}', tools.file_path), NULL)"
         for name in SUBJECT_FIELDS
     )
 })"""
-_FULL_TEXT = "tool_name || coalesce(char(10) || tool_input, '') || coalesce(char(10) || tool_output, '')"
+_ERROR = f"""CASE
+    WHEN length(error_message) < {MIN_ERROR_CHARACTERS} THEN NULL
+    WHEN length(error_message) <= {2 * ERROR_END_CHARACTERS} THEN error_message
+    ELSE substr(error_message, 1, {ERROR_END_CHARACTERS}) || char(10) || '…' || char(10)
+         || substr(error_message, -{ERROR_END_CHARACTERS})
+END"""
+_FULL_TEXT = "concat_ws(char(10), tool_name, tool_input, tool_output, error_message)"
 _CHUNKINGS = """(
     SELECT json_group_array(chunking) FROM index_generations
     WHERE state IN ('live', 'building') AND instr(sources, '{}')
@@ -114,7 +126,7 @@ _SAME_SUBJECT = """
 
 
 def _chunk_tool(row: dict[str, Any], chunking: Chunking) -> ChunkedText:
-    """Chunk all of a tool call, or only what the tool was used on, as the generation of this chunking wants it."""
+    """Chunk all of a tool call, or only its subject and its error, as the generation of this chunking wants it."""
     if chunking.number in json.loads(row["tool_chunkings"]):
         return chunk_text(row["text"], chunking)
     is_wanted = chunking.number in json.loads(row["session_chunkings"])
@@ -122,7 +134,7 @@ def _chunk_tool(row: dict[str, Any], chunking: Chunking) -> ChunkedText:
 
 
 def _is_same_subject(db: Db, row: dict[str, Any], chunked: ChunkedText) -> bool:
-    """Return whether an earlier call of the session made the same file name or command searchable."""
+    """Return whether an earlier call of the session made the same file name, command and error searchable."""
     if len(chunked.hashes) != 1 or chunked.chunking.number in json.loads(row["tool_chunkings"]):
         return False
     params = {"session_id": row["session_id"], "id": row["id"], "hash": chunked.hashes[0]}
@@ -131,7 +143,8 @@ def _is_same_subject(db: Db, row: dict[str, Any], chunked: ChunkedText) -> bool:
 
 TEXT_KINDS["tool"] = TextKind(
     f"""
-    SELECT id, session_id, created_at, {_FULL_TEXT} AS text, substr({_SUBJECT}, 1, {MAX_SUBJECT_CHARACTERS}) AS subject,
+    SELECT id, session_id, created_at, {_FULL_TEXT} AS text,
+           concat_ws(char(10), nullif(substr({_SUBJECT}, 1, {MAX_SUBJECT_CHARACTERS}), ''), {_ERROR}) AS subject,
            {_CHUNKINGS.format("tools")} AS tool_chunkings, {_CHUNKINGS.format("sessions")} AS session_chunkings
     FROM tools WHERE id = :id
     """,

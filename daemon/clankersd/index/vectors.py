@@ -21,6 +21,9 @@ MAX_CANDIDATES = 4096
 """Candidates whose score is within this many standard errors of the last wanted one are compared by all bytes, so that
 none of the nearest is missed, up to this many more than wanted: near-duplicates may be thousands."""
 
+MAX_SAMPLES, MAX_SAMPLE_TOKENS = 4, 200
+"""Number and length of the texts whose stored vectors are compared with those of a fallback embedder."""
+
 MAX_RANKED_DIRECTLY = 1_000
 """Up to this many eligible vectors are compared by all bytes at once."""
 
@@ -110,6 +113,22 @@ def read_vectors(db: Db, generation: Generation, chunks: list[int]) -> list[byte
           ON vectors.rowid = json_each.value
     """
     return [row[0] for row in db.tuples(sql, {"ids": json.dumps(chunks)})]
+
+
+def read_samples(db: Db, generation: Generation) -> list[tuple[str, Vector]]:
+    """Return the newest texts of the generation that are short and have a vector, with their vectors."""
+    import numpy as np
+
+    sql = f"""
+        SELECT id, text FROM chunks WHERE chunking = :chunking AND tokens <= {MAX_SAMPLE_TOKENS}
+        AND NOT EXISTS (SELECT 1 FROM index_queue WHERE generation = :generation AND chunk = chunks.id)
+        ORDER BY id DESC LIMIT {MAX_SAMPLES}
+    """
+    rows = db.tuples(sql, {"chunking": generation.chunking.number, "generation": generation.id})
+    samples = []
+    for chunk, text in rows:
+        samples += [(text, np.frombuffer(blob, "<f4")) for blob in read_vectors(db, generation, [chunk])]
+    return samples
 
 
 def label_of(source: str, scope: str | None) -> str:

@@ -241,7 +241,8 @@ def _hit_line(hit: Hit) -> str:
     is_title = hit.source == "sessions" and not ref.message_id and not ref.tool_id
     hit_id = encode_id(ref.message_id or ref.tool_id or (is_title and ref.session_id) or hit.chunk_id[:16])
     session = f" ({encode_id(ref.session_id)})" if ref.session_id else ""
-    return f"- {hit_id} {day} {'title of a session' if is_title else _location(ref)}{session}: {snippet}"
+    others = f" and {hit.duplicates} like it" if hit.duplicates else ""
+    return f"- {hit_id} {day} {'title of a session' if is_title else _location(ref)}{session}{others}: {snippet}"
 
 
 def _location(ref: Ref) -> str:

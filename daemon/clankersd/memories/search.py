@@ -66,6 +66,7 @@ async def _run(daemon: "Daemon", request: MemorySearch, condition: str = "1") ->
         query=request.query,
         embedding=request.embedding,
         vector_weight=request.vector_weight,
+        rerank=request.rerank,
         pool_size=request.pool or POOL_SIZE,
         filter=daemon.search_engine.build_filter(Criteria(sources=["memories"]), visible, id_query),
         rows=RowQuery(MemoryChunkRow, MEMORY_COLUMNS, MEMORY_JOIN, {"now": now}),

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from clankersd.embedders.memory_headroom import numpy_if_available
 from clankersd.index.tokenize import WORD
+from clankersd.search.near_duplicates import changes_meaning
 
 QUARTER_BITS = 16
 MIN_SHARED_WORDS = 0.8
@@ -20,7 +21,6 @@ MAX_ORDERED_WORDS = 30
 """Up to this many words, a text with the same words in another order differs."""
 
 _IDEOGRAPH = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7ff]")
-_NEGATION = re.compile("not?|never|none|nothing|without|neither|nor|cannot|(do|does|did|is|are|wo|ca|must|should)nt")
 _APOSTROPHE = re.compile(r"['’]")
 
 
@@ -96,9 +96,8 @@ def differs_in_substance(one: str, other: str) -> bool:
     """Check whether similar texts differ in a number, a negation or, if they are short, in word order."""
     first, second = words(one), words(other)
     unshared = set(first) ^ set(second)
-    for word in unshared:
-        if _NEGATION.fullmatch(word) or any(letter.isdigit() for letter in word):
-            return True
+    if changes_meaning(unshared):
+        return True
     return not unshared and len(first) <= MAX_ORDERED_WORDS and first != second
 
 

@@ -9,7 +9,7 @@ import json
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol
 
 import anyio
@@ -24,9 +24,10 @@ from clankersd.embedders.memory_headroom import numpy_if_available
 from clankersd.index.files.sync import FileSync
 from clankersd.index.index import Index
 from clankersd.index.queue import EmbeddingQueue
-from clankersd.search.closeness import MAX_EXAMINED, Calibration, is_weak, measure
+from clankersd.search.closeness import MAX_EXAMINED, Calibration, Closeness, is_weak, measure
 from clankersd.search.filters import ChunkFilter, Criteria, Visibility, build_filter
 from clankersd.search.keyword import TIMEOUT_NOTE, KeywordMatches, search_keywords
+from clankersd.search.near_duplicates import collapse_near_duplicates
 from clankersd.search.ranking import (
     Candidate,
     apply_recency,
@@ -38,6 +39,7 @@ from clankersd.search.ranking import (
     rank,
     without_names,
 )
+from clankersd.search.reranking import Reranking
 from clankersd.search.rows import R, RankingRow, RowQuery, fetch_ranking_rows
 from clankersd.search.snippets import snippet
 from clankersd.search.term_index import TermIndex
@@ -113,9 +115,9 @@ class SearchPlan(Generic[R]):
     """A search, for the engine to run.
 
     Exactly one of query and embedding is given. With an embedding or with `use_cosine`, a score is the exact cosine;
-    otherwise keyword and vector scores are fused, with `vector_weight` or one that fits. `adjust_score` changes the
-    score of a memory's candidate, `expand` finds chunks related to the candidates, and of the candidates of one group
-    (by `group_of`) only the best is returned.
+    otherwise keyword and vector scores are fused, with `vector_weight` or one that fits. With `rerank`, the reranker
+    judges the best candidates if one is configured. `adjust_score` changes the score of a memory's candidate, `expand`
+    finds chunks related to the candidates. Of the candidates of one group (by `group_of`), only the best is returned.
     """
 
     filter: ChunkFilter
@@ -131,6 +133,7 @@ class SearchPlan(Generic[R]):
     half_life_days: float | None = None
     diversity: float = 0.0
     vector_weight: float | None = None
+    rerank: bool = False
     collapses: bool = False
     compare_elsewhere: bool = False
     adjust_score: Callable[[Candidate[R]], None] | None = None
@@ -172,6 +175,7 @@ class _Run(Generic[R]):
     speakers: set[str]
     keywords: KeywordMatches = field(default_factory=KeywordMatches)
     vectors: VectorMatches = field(default_factory=VectorMatches)
+    rerank_note: str | None = None
 
 
 class SearchEngine:
@@ -185,7 +189,9 @@ class SearchEngine:
         files: FileSync,
         start_task: Callable[..., Any],
         seconds: float,
+        reranking: Reranking,
     ) -> None:
+        self.reranking = reranking
         self.vectors = VectorSearch(store, index, queue, start_task)
         self.timeout_seconds = seconds
         self._store = store
@@ -207,12 +213,11 @@ class SearchEngine:
         if (plan.query is None) == (plan.embedding is None):
             raise InvalidParams("invalid params: exactly one of query and embedding is needed - at `$.query`")
         mode: Mode = "vector"
-        stems: set[str] = set()
-        weights: dict[str, float] = {}
-        calibration = Calibration()
+        keywords = KeywordMatches()
         if plan.use_cosine or plan.query is None:
-            candidates, problem = await self._search_by_cosine(plan)
-            notes = [problem]
+            candidates, query = await self._search_by_cosine(plan)
+            vectors = VectorMatches(query=query)
+            notes = [query.problem]
         else:
             if "numpy" not in sys.modules:  # its import may take seconds, which the search is not charged for
                 await anyio.to_thread.run_sync(numpy_if_available)
@@ -220,30 +225,29 @@ class SearchEngine:
             run = _Run(plan, plan.query, anyio.current_time() + self.timeout_seconds, speakers)
             await self._search_both(run)
             candidates = await self._rank(run)
-            stems, weights = run.keywords.stems, run.keywords.weights
-            if plan.compare_elsewhere:
-                calibration = await self.vectors.calibrate(run.vectors, plan.filter, candidates)
-            notes = [run.keywords.note, run.vectors.query.problem]
+            keywords, vectors = run.keywords, run.vectors
+            notes = [run.keywords.note, run.vectors.query.problem, run.rerank_note]
             mode = "keyword" if plan.mode == "hybrid" and run.vectors.query.problem else plan.mode
         if not any(notes):
             notes.append(self._index.rebuild_note)
         if self._files.dirty and plan.filter.includes_source("memory"):
             notes.append("files changed that are not indexed yet")
+        calibration = await self.vectors.calibrate(vectors, plan.filter, candidates, plan.compare_elsewhere)
         end = plan.page.offset + plan.page.limit
         return SearchOutcome(
             candidates=candidates[plan.page.offset : end],
-            stems=frozenset(stems),
+            stems=frozenset(keywords.stems),
             mode=mode,
             degraded="; ".join(note for note in notes if note) or None,
             pending=await self._queue.count_pending(self._index.live),
             took_ms=round((time.perf_counter() - started) * 1000, 2),
             cursor=encode_cursor(end, plan.page.fingerprint) if len(candidates) > end else None,
-            weights=weights,
+            weights=keywords.weights,
             calibration=calibration,
-            weak=is_weak(measure(one.row.text, weights, one.cosine) for one in candidates[:MAX_EXAMINED]),
+            weak=is_weak(calibration.strength(_closeness(keywords, one)) for one in candidates[:MAX_EXAMINED]),
         )
 
-    async def _search_by_cosine(self, plan: SearchPlan[R]) -> tuple[list[Candidate[R]], str | None]:
+    async def _search_by_cosine(self, plan: SearchPlan[R]) -> tuple[list[Candidate[R]], QueryVector]:
         """Fetch more and more chunks, until there are enough groups or no chunks left."""
         if plan.embedding is not None:
             query = QueryVector(self.vectors.parse_embedding(plan.embedding), self._index.vector_problem)
@@ -251,7 +255,7 @@ class SearchEngine:
         else:
             query = await self.vectors.embed_query(plan.query or "")
         if query.vector is None:
-            return [], query.problem
+            return [], query
         k = min(plan.page.limit * CHUNKS_PER_GROUP, MAX_NEIGHBOURS)
         while True:
             nearest = await self.vectors.nearest_exact(query.vector, plan.filter, k)
@@ -262,7 +266,7 @@ class SearchEngine:
             if plan.group_of:
                 candidates = best_per_group(candidates, plan.group_of)
             if len(candidates) >= plan.page.limit or len(nearest) < k or k == MAX_NEIGHBOURS:
-                return candidates[: plan.page.limit], query.problem
+                return candidates[: plan.page.limit], query
             k = min(k * CHUNKS_PER_GROUP, MAX_NEIGHBOURS)
 
     async def _search_both(self, run: _Run[R]) -> None:
@@ -326,9 +330,14 @@ class SearchEngine:
                     low = high = plan.vector_weight
                 in_conversation = run.vectors.in_conversation
                 vector_weight = fusion_weight(low, high, keyword_scores, similarities, in_conversation)
-        candidates = rank(rows, keyword_scores, similarities, vector_weight, run.speakers)
+        candidates: list[Candidate[Any]] = rank(rows, keyword_scores, similarities, vector_weight, run.speakers)
         for candidate in candidates:
             candidate.cosine = run.vectors.cosines.get(candidate.row.id)
+        if plan.rerank and self.reranking.is_configured:
+            candidates.sort(key=lambda candidate: candidate.sort_key)
+            count = self.reranking.settings.candidates
+            candidates = [*await self._load(plan, candidates[:count]), *candidates[count:]]
+            run.rerank_note = await self.reranking.apply(run.query, candidates)
         if plan.half_life_days:
             apply_recency(candidates, clock.now(), plan.half_life_days)
         candidates.sort(key=lambda candidate: candidate.sort_key)
@@ -375,7 +384,10 @@ class SearchEngine:
         if plan.group_of:
             candidates = best_per_group(candidates, plan.group_of)
         if plan.collapses:
-            candidates = collapse_duplicates(candidates)
+            end = plan.page.offset + plan.page.limit
+            for candidate in candidates:
+                candidate.duplicates = 0  # they are counted anew when more candidates were fetched
+            candidates = collapse_near_duplicates(collapse_duplicates(candidates), end)
         return diversify(candidates, plan.diversity) if plan.diversity else candidates
 
     async def _fetch_rows(self, run: _Run[R], turn_scores: TurnScores | None) -> dict[int, RankingRow]:
@@ -423,3 +435,11 @@ def _best_chunks(db: Db, chunk_filter: ChunkFilter, turn_scores: TurnScores, cou
         chunk_by_turn = {(session, turn): chunk for session, turn, chunk in db.tuples(sql, params)}
     chunks = (chunk or chunk_by_turn.get(turns.get(key)) for key, chunk in best_chunks.items())
     return [chunk for chunk in chunks if chunk is not None][:count]
+
+
+def _closeness(keywords: KeywordMatches, candidate: Candidate[R]) -> Closeness:
+    """Measure a candidate. A skill is also close by its tags and instructions, which its text does not have."""
+    closeness = measure(candidate.row.text, keywords.weights, candidate.cosine)
+    if candidate.row.skill_id is None or not candidate.is_keyword_match:
+        return closeness
+    return replace(closeness, coverage=max(closeness.coverage, keywords.indexed_coverage(candidate.row.id)))

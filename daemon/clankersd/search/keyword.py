@@ -103,6 +103,22 @@ class KeywordMatches:
         """Number of occurrences of all terms."""
         return sum(len(occurrences) for _, occurrences in self.occurrences)
 
+    def indexed_coverage(self, chunk: int) -> float:
+        """Return the weighted share of the query's words by which the index finds a chunk, be it in the header."""
+        numpy = numpy_if_available()
+        first, last = chunk << OFFSET_BITS, (chunk + 1) << OFFSET_BITS
+        found = 0.0
+        for term, occurrences in self.occurrences:
+            if numpy is None:
+                is_found = any(first <= one < last for one in occurrences)
+            else:
+                array = numpy.asarray(occurrences)
+                is_found = bool(((array >= first) & (array < last)).any())
+            if is_found:
+                found += max(self.weights.get(one.stem, 0.0) for one in term.spellings)
+        total = sum(self.weights.values())
+        return min(1.0, found / total) if total else 0.0
+
 
 @dataclass(frozen=True)
 class Scope:

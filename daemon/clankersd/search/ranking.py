@@ -17,6 +17,9 @@ GENERIC_ROLES = {"user", "assistant", "system", "tool"}
 ASSISTANT_FACTOR = 0.6
 """Least factor on the score of an assistant's text: there is much of it, and the user's states the intent."""
 
+TOOL_FACTOR = 0.8
+"""Factor on the score of a tool call: its command and error repeat words of the messages that explain them."""
+
 SHORT_TOKENS, LONG_TOKENS = 50, 150
 """An assistant's text up to the first length counts fully, from the second on by ASSISTANT_FACTOR."""
 
@@ -116,7 +119,7 @@ def rank(
             components["speaker"] = 1.0 if is_speaker else 0.0
             score = (score + SPEAKER_WEIGHT * components["speaker"]) / (1 + SPEAKER_WEIGHT)
         if row.role in ("assistant", "tool"):
-            components["role"] = assistant_factor(row)
+            components["role"] = assistant_factor(row) * (TOOL_FACTOR if row.role == "tool" else 1.0)
             score *= components["role"]
         candidates.append(Candidate(row, score, keyword > 0, components))
     return candidates

@@ -202,23 +202,25 @@ class VectorSearch:
         return smoothed
 
     async def calibrate(
-        self, matches: VectorMatches, chunk_filter: ChunkFilter, found: Sequence[Candidate[Any]]
+        self, matches: VectorMatches, chunk_filter: ChunkFilter, found: Sequence[Candidate[Any]], elsewhere: bool
     ) -> Calibration:
-        """Measure reference cosines of this query: the mean one in the scope, and the best one in other projects."""
+        """Measure the mean cosine in the scope and, with `elsewhere`, the best one of this query in other projects."""
         live, vector = self._index.live, matches.query.vector
         if vector is None or live is None or live.identity.dims is None:
             return Calibration()
         centre = await self._centre(chunk_filter)
         baseline = DEFAULT_BASELINE if centre is None else float(centre @ centre)
+        if not elsewhere:
+            return Calibration(baseline)
         everything = build_filter(Criteria(sources=["sessions"]), live.chunking.number, NO_MEMORIES)
         nearest = await self.nearest(vector, everything, NEAREST_ELSEWHERE)
         params = {"near": json.dumps([chunk for chunk, _ in nearest])}
         projects = dict(await self._store.read(lambda db: db.tuples(_PROJECTS, params)))
         own = {candidate.row.project for candidate in found if candidate.row.project is not None}
-        elsewhere = [
+        of_others = [
             cosine for chunk, cosine in nearest if projects.get(chunk) is not None and projects[chunk] not in own
         ]
-        return Calibration(baseline, max(elsewhere, default=None))
+        return Calibration(baseline, max(of_others, default=None))
 
     async def _centre(self, chunk_filter: ChunkFilter) -> Vector | None:
         """Return the mean vector of the chunks that pass the filter, from a sample, cached; None if they are few."""

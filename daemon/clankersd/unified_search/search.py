@@ -96,6 +96,7 @@ async def search(daemon: "Daemon", request: Search) -> SearchResult:
         half_life_days=request.half_life_days,
         diversity=request.diversity,
         vector_weight=request.vector_weight,
+        rerank=request.rerank,
         pool_size=request.pool or POOL_SIZE,
         collapses=request.collapse,
         adjust_score=partial(weigh_memory, weights=ScoreWeights.of(daemon.config), now=now),

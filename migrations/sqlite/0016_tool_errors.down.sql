@@ -1,0 +1,2 @@
+DROP TRIGGER tools_error_ai;
+DROP TRIGGER tools_error_au;
