@@ -148,7 +148,12 @@ class Daemon:
             start_task=lambda task: self.background(task),
             seconds=self.config.search_seconds,
         )
-        self.server = Server(partial(rpc.answer, self), lambda: self.config.max_connections, self.hub.remove_connection)
+        self.server = Server(
+            partial(rpc.answer, self),
+            lambda: self.config.max_connections,
+            self.hub.remove_connection,
+            lambda: self.config.request_seconds,
+        )
         self.pauses = Pauses(self.paths.data)
         self.spool = Spool(self, self.paths.spool)
         self.transcripts = Transcripts(self)

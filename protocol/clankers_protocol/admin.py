@@ -43,6 +43,7 @@ class EnsureDb(Method[DatabaseFile], forbid_unknown_fields=False):
     """Create the database if it does not exist; `created` is true if this call created it."""
 
     method: ClassVar[str] = "ensureDb"
+    is_cancellable: ClassVar[bool] = False
 
 
 class DatabasePath(Wire):
@@ -139,6 +140,7 @@ class DaemonConfigure(Method[Settings]):
     """Set one key in the configuration file and apply it; null removes it from the file."""
 
     method: ClassVar[str] = "daemon.configure"
+    is_cancellable: ClassVar[bool] = False
     key: str
     value: str | int | float | bool | list[str] | None
 
@@ -147,6 +149,7 @@ class DaemonReload(Method[Settings]):
     """Read the configuration file again, as SIGHUP does."""
 
     method: ClassVar[str] = "daemon.reload"
+    is_cancellable: ClassVar[bool] = False
 
 
 class Rows(Wire):
@@ -217,12 +220,14 @@ class DbMigrate(Method[Migrated]):
     """Migrate the database to the schema of this version. The daemon does so by itself when it starts."""
 
     method: ClassVar[str] = "db.migrate"
+    is_cancellable: ClassVar[bool] = False
 
 
 class DbRollback(Method[Migrated]):
     """Undo the last migration after a backup. Events are refused until `db.migrate` runs or an older version starts."""
 
     method: ClassVar[str] = "db.rollback"
+    is_cancellable: ClassVar[bool] = False
 
 
 class DbCheck(Method[JobStarted]):

@@ -51,7 +51,7 @@ NOT_TEXT = {
     "schedule.subscribe": "stores nothing", "subscribe": "stores nothing", "unsubscribe": "stores nothing",
     "schedule.delete": "an id", "schedule.deleteAll": "takes no text", "schedule.enable": "an id",
     "session.delete": "an id", "skill.delete": "an id", "thread.delete": "an id", "entity.delete": "an id",
-    "document.delete": "an id", "config.delete": "an id", "job.cancel": "an id", "graph.prune": "takes no text",
+    "document.delete": "an id", "config.delete": "an id", "job.cancel": "an id", "$/cancelRequest": "an id", "graph.prune": "takes no text",
     "backup.create": "takes no text", "backup.restore": "a path", "capture.pause": "a path", "capture.resume": "a path",
     "forget.start": "words to delete; they are stored nowhere", "memory.maintain": "takes no text",
     "memory.purge": "an id", "project.forget": "the identity of a project",
