@@ -74,6 +74,8 @@ class Sizes(Wire):
 
 
 class StatusReport(Wire):
+    """Status of the daemon. In a large database `counts` may be some seconds old; `countedAt` says of when they are."""
+
     ok: bool
     problem: str | None
     version: str
@@ -96,6 +98,7 @@ class StatusReport(Wire):
     counts: dict[str, int]
     warnings: list[str] = field(default_factory=list)
     subscriptions: int = 0
+    counted_at: int | None = None
 
 
 class DaemonStatus(Method[StatusReport]):

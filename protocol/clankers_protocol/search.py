@@ -178,7 +178,7 @@ class GenerationStatus(Wire):
 
 class IndexReport(Wire):
     """Index status. `vectors` is "ready", or the reason why vector search is unavailable; `building` is a running
-    reindex."""
+    reindex. The numbers of chunks, vectors and cache entries may be some seconds old if there are many."""
 
     vectors: str
     chunks: dict[str, int]
