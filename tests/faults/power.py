@@ -34,7 +34,7 @@ class RecordingVfs(apsw.VFS):
 
     def __init__(self, log: str) -> None:
         self._log = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        super().__init__("recording", "", makedefault=True)
+        super().__init__("recording", "unix", makedefault=True)
 
     def record(self, kind: int, name: str, offset: int = 0, data: bytes = b"") -> None:
         encoded = name.encode()
@@ -43,7 +43,7 @@ class RecordingVfs(apsw.VFS):
     def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:  # noqa: N802
         path = name.filename() if isinstance(name, apsw.URIFilename) else name
         if path is None or Path(path).name not in ("clankers.db", "clankers.db-wal"):
-            return apsw.VFSFile("", name, flags)
+            return apsw.VFSFile("unix", name, flags)
         return RecordedFile(self, path, name, flags)
 
     def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: N802
@@ -56,7 +56,7 @@ class RecordedFile(apsw.VFSFile):
 
     def __init__(self, vfs: RecordingVfs, path: str, name: str | apsw.URIFilename | None, flags: list[int]) -> None:
         self._vfs, self._name = vfs, Path(path).name
-        super().__init__("", name, flags)
+        super().__init__("unix", name, flags)
 
     def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802
         super().xWrite(data, offset)
