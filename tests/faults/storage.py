@@ -164,8 +164,9 @@ def checkpoint_elsewhere(run: Run) -> frozenset[str]:
 @fault("database damaged, backup restored", "a page of the messages overwritten while stopped; the owner restores")
 def damage_database(run: Run) -> set[str]:
     backup = run.back_up()
-    run.crash()
     given_up = run.stop_writing() - stored(backup)
+    assert run.daemon.stop() == 0  # which leaves no newer copy of the page in the WAL
+    run.daemon.close()
     damage(run.daemon.database, root_page(run.daemon.database, "messages") - 1)
     run.daemon.start()
     with run.daemon.connect() as connection:
