@@ -1,7 +1,8 @@
 """Inject each fault into a real daemon under load, and count the acknowledged writes that are lost.
 
-The record of acknowledged writes is kept by the clients, apart from the daemon. Exits 1 when one is lost, a database is
-damaged, or the daemon does not become healthy again.
+The record of acknowledged writes is kept by the clients, apart from the daemon. "Given up" counts those that the fault
+itself takes away: the owner restores an older backup, or their bytes are overwritten on the disk. Exits 1 when one is
+lost, a database is damaged, or the daemon does not become healthy again.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from rich.table import Table
 from tests.faults import power, resources, storage, upgrades, writes  # noqa: F401  # each registers its faults
 from tests.faults.harness import FAULTS, Fault, Run, integrity_check
 
-HEADINGS = ("Times", "Acknowledged", "Lost", "Damaged", "Failed", "Healthy after (s)", "Longest (s)")
+HEADINGS = ("Times", "Acknowledged", "Given up", "Lost", "Damaged", "Failed", "Healthy after (s)", "Longest (s)")
 
 console = Console(highlight=False, width=150)
 
@@ -28,6 +29,7 @@ class Tally:
 
     times: int = 0
     acknowledged: int = 0
+    given_up: int = 0
     lost: int = 0
     damaged: int = 0
     failed: int = 0
@@ -39,7 +41,7 @@ class Tally:
         if self.skipped:
             return [f"not tried: {self.skipped}", *[""] * (len(HEADINGS) - 1)]
         ordered = sorted(self.seconds) or [float("nan")]
-        counts = (self.times, self.acknowledged, self.lost, self.damaged, self.failed)
+        counts = (self.times, self.acknowledged, self.given_up, self.lost, self.damaged, self.failed)
         return [*(f"{count:,}" for count in counts), f"{ordered[len(ordered) // 2]:.2f}", f"{ordered[-1]:.2f}"]
 
 
@@ -94,7 +96,10 @@ def strike(fault: Fault, run: Run, tally: Tally) -> None:
     promised = run.stop_writing()
     run.crash()
     tally.acknowledged += len(promised) + sum(map(len, run.promised.values()))
+    tally.given_up += len(given_up)
     tally.lost += len(run.missing(given_up))
+    for note in run.notes:
+        console.print(f"  {note}")
     tally.damaged += integrity_check(run.daemon.database) != "ok"
 
 

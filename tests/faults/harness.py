@@ -29,6 +29,9 @@ class Run:
     promised: dict[str, set[str]] = field(default_factory=dict)
     """Acknowledged ids by table, besides the messages of the writers."""
 
+    notes: list[str] = field(default_factory=list)
+    """Figures that the fault measured."""
+
     def begin_writing(self, count: int = 2) -> None:
         """Start connections that write, and wait until the daemon acknowledges their events."""
         new = writing(self.daemon, count, f"c{len(self.writers)}-")

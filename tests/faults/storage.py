@@ -204,6 +204,18 @@ def damage_wal_tail(run: Run) -> set[str]:
     return promised - stored(run.daemon.database)  # the bytes are gone; what counts is that the rest is whole
 
 
+@fault("wal damaged while running, backup restored", "the page that was written last overwritten; the owner restores")
+def damage_running_wal(run: Run) -> set[str]:
+    backup = run.back_up()
+    promised = run.stop_writing()
+    wal = run.beside("-wal")
+    with wal.open("r+b") as file:
+        file.seek(max(32, wal.stat().st_size - PAGE_BYTES))
+        file.write(b"\xa5" * PAGE_BYTES)
+    run.restore(backup)
+    return promised - stored(backup)
+
+
 @contextmanager
 def small_disk(folder: Path) -> Iterator[None]:
     """Mount a disk of 24 MB over the folder."""
