@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test check lint types pytest e2e bench bench-hook bench-ctl bench-search bench-indexing bench-retrieval bench-recall bench-memory bench-secure-delete faults bench-fairness bench-redaction bench-stalls docs format build release-check clean dev static-model platforms
+.PHONY: soak bench-backup lock licences test-lowest audit run test check lint types pytest e2e bench bench-hook bench-ctl bench-search bench-indexing bench-retrieval bench-recall bench-memory bench-secure-delete faults bench-fairness bench-redaction bench-stalls docs format build release-check clean dev static-model platforms
 
 run: $(VENV)/running
 	@echo "Starting clankersd on the scratch database in .scratch; Ctrl-C stops it."
@@ -78,9 +78,17 @@ bench-memory: $(VENV)/installed
 bench-secure-delete: $(VENV)/installed
 	$(BIN)/python -m tests.bench.secure_delete
 
-# TIMES is how often each fault is injected; FAULTS picks some by name.
+# TIMES is how often each fault is injected; FAULTS picks some by a word of their names.
 faults: $(VENV)/installed
 	$(BIN)/python -m tests.faults $(if $(TIMES),--times $(TIMES)) $(FAULTS)
+
+# MINUTES is how long; SEED repeats the faults of another run.
+soak: $(VENV)/installed
+	$(BIN)/python -m tests.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
+
+# SIZE is the size of the database in megabytes, CLIENTS the number of connections that write.
+bench-backup: $(VENV)/installed
+	$(BIN)/python -m tests.bench.backup $(if $(SIZE),--megabytes $(SIZE)) $(if $(CLIENTS),--clients $(CLIENTS))
 
 # LOADS chooses some of them, such as LOADS="search import".
 bench-fairness: $(VENV)/installed

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         Overloaded,
         ParseError,
         QueryRefused,
+        RequestCancelled,
         RpcError,
         StorageUnavailable,
     )
@@ -41,6 +42,7 @@ __all__ = [
     "Overloaded",
     "ParseError",
     "QueryRefused",
+    "RequestCancelled",
     "RpcError",
     "StorageUnavailable",
 ]

@@ -21,6 +21,7 @@ from clankers.messages import (
     Result,
     decode_messages,
     decode_result,
+    encode_cancel,
     encode_request,
     may_resend,
 )
@@ -28,6 +29,9 @@ from clankers_protocol.events import BatchOutcome
 from clankers_protocol.framing import Decoder
 from clankers_protocol.paths import default_paths
 from clankers_protocol.wire import Method, Ok
+
+CANCEL_SECONDS = 1.0
+"""Time to send the cancellation of a request."""
 
 
 class AsyncClient:
@@ -78,7 +82,9 @@ class AsyncClient:
     async def call(self, request: Method[Result], *, timeout: float | None = None) -> Result:  # noqa: ASYNC109  # as Client
         """Call a method and return its result. Raises RpcError, DaemonUnavailable, BadReply or TimeoutError.
 
-        If the connection is lost, the request is sent once more, provided that it cannot be executed twice.
+        If the connection is lost, the request is sent once more, provided that it cannot be executed twice. A request
+        that times out, or whose task is cancelled, is cancelled in the daemon too, unless that has begun to store
+        something for it.
         """
         seconds = self._timeout if timeout is None else timeout
         try:
@@ -159,6 +165,11 @@ class _Connection:
             sent = await self.send(data)
             if not self.lost:
                 await pending.done.wait()
+        except BaseException:
+            if not self.lost:
+                with anyio.move_on_after(CANCEL_SECONDS, shield=True):
+                    await self.send(encode_cancel(request_id))
+            raise
         finally:
             del self._pending[request_id]
         if pending.reply is None:

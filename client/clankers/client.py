@@ -21,6 +21,7 @@ from clankers.messages import (
     Result,
     decode_messages,
     decode_result,
+    encode_cancel,
     encode_request,
     may_resend,
 )
@@ -54,6 +55,8 @@ class Client:
         self._timeout = timeout
         self._on_notification = on_notification
         self._lock = threading.Lock()
+        self._send_lock = threading.Lock()
+        self._awaited_id: int | None = None
         self._request_ids = itertools.count(1)
         self._socket: socket.socket | None = None
         self._decoder = Decoder()
@@ -83,7 +86,8 @@ class Client:
     def call(self, request: Method[Result], *, timeout: float | None = None) -> Result:
         """Call a method and return its result. Raises RpcError, DaemonUnavailable, BadReply or TimeoutError.
 
-        If the connection is lost, the request is sent once more, provided that it cannot be executed twice.
+        If the connection is lost, the request is sent once more, provided that it cannot be executed twice. A request
+        that times out is cancelled, unless the daemon has begun to store something for it.
         """
         seconds = self._timeout if timeout is None else timeout
         deadline = time.monotonic() + seconds
@@ -93,6 +97,20 @@ class Client:
         except TimeoutError as error:
             raise TimeoutError(f"clankersd did not answer {request.method} within {seconds:g} s") from error
         return decode_result(request, reply)
+
+    def cancel(self) -> bool:
+        """Cancel the call that another thread waits for; return whether there is one.
+
+        That call raises RequestCancelled, or returns as usual if the daemon has begun to store something for it.
+        """
+        with self._send_lock:
+            if self._awaited_id is None or self._socket is None:
+                return False
+            try:
+                self._socket.send(encode_cancel(self._awaited_id), socket.MSG_DONTWAIT)
+            except OSError:  # the waiting thread learns it too
+                return False
+            return True
 
     def notify(self, request: Method[Any]) -> bool:
         """Send a request without waiting for a reply; return whether it was sent. Never raises."""
@@ -135,11 +153,19 @@ class Client:
     def _request(self, request: Method[Any], deadline: float) -> Incoming:
         request_id = next(self._request_ids)
         sent = self._send(encode_request(request, request_id), deadline)
-        # Read even if sending failed: a daemon that refuses a connection sends the reason before it closes it.
-        while data := self._receive(deadline):
-            for message in self._replies(data):
-                if message.id in (request_id, None):
-                    return message
+        self._awaited_id = request_id
+        try:
+            # Read even if sending failed: a daemon that refuses a connection sends the reason before it closes it.
+            while data := self._receive(deadline):
+                for message in self._replies(data):
+                    if message.id in (request_id, None):
+                        return message
+        except BaseException:  # a timeout, or Ctrl-C
+            self.cancel()
+            raise
+        finally:
+            with self._send_lock:
+                self._awaited_id = None
         raise ConnectionLost(sent)
 
     def _send(self, data: bytes, deadline: float) -> bool:

@@ -9,7 +9,7 @@ import msgspec
 from clankers_protocol.errors import Overloaded, error_from
 from clankers_protocol.events import Envelope, EventsBatch, Failure
 from clankers_protocol.framing import MAX_FRAME, Decoder, FramingError, frame
-from clankers_protocol.wire import Method, result_type
+from clankers_protocol.wire import CancelRequest, Method, result_type
 
 Result = TypeVar("Result")
 
@@ -74,6 +74,11 @@ def encode_request(request: Method[Any], number: int | None) -> bytes:
     if len(body) > MAX_FRAME:
         raise Overloaded(f"a request can have at most {MAX_FRAME} bytes, but this {request.method} has {len(body)}")
     return frame(body)
+
+
+def encode_cancel(number: int) -> bytes:
+    """Encode the notification that cancels the request with this number."""
+    return encode_request(CancelRequest(number), None)
 
 
 def decode_messages(decoder: Decoder, data: bytes) -> Iterator[Incoming]:

@@ -19,6 +19,7 @@ from clankers_protocol.paths import Paths
 from clankersd import backups, config, log
 from clankersd.admin.projects import follow_merge
 from clankersd.admin.query_pool import QueryPool
+from clankersd.admin.status import count_rows
 from clankersd.capture import lost_events, opt_out
 from clankersd.capture.pause import Pauses
 from clankersd.capture.spool import Spool
@@ -26,12 +27,14 @@ from clankersd.capture.transcripts import Transcripts
 from clankersd.config import Config, Loaded
 from clankersd.db import Store
 from clankersd.db.backup import remove_unfinished
+from clankersd.db.row_counts import RowCounts
 from clankersd.documents import batch
 from clankersd.documents.ingest import Documents
 from clankersd.embedders.base import EmbedderSettings
 from clankersd.hook_start import HookStart, record_path
 from clankersd.http.api_keys import FALLBACK_KEY_VARIABLE
 from clankersd.index import backlog, reindex
+from clankersd.index.counts import IndexCounts, count_index
 from clankersd.index.files.sync import FileSync, WatchSettings
 from clankersd.index.index import Index
 from clankersd.index.queue import EmbeddingQueue
@@ -129,6 +132,8 @@ class Daemon:
     queries: QueryPool = field(default_factory=QueryPool)
     searches: FairLimiter = field(default_factory=search_turns)
     mcp_calls: RunningCalls = field(default_factory=RunningCalls)
+    table_counts: RowCounts[dict[str, int]] = field(init=False)
+    index_counts: RowCounts[IndexCounts] = field(init=False)
     search_engine: SearchEngine = field(init=False)
     server: Server = field(init=False)
     spool: Spool = field(init=False)
@@ -152,7 +157,14 @@ class Daemon:
             seconds=self.config.search_seconds,
             reranking=Reranking(reranker_settings(self.config), lambda: search_turn_paused(self)),
         )
-        self.server = Server(partial(rpc.answer, self), lambda: self.config.max_connections, self.hub.remove_connection)
+        self.server = Server(
+            partial(rpc.answer, self),
+            lambda: self.config.max_connections,
+            self.hub.remove_connection,
+            lambda: self.config.request_seconds,
+        )
+        self.table_counts = RowCounts(self.store, count_rows)
+        self.index_counts = RowCounts(self.store, count_index)
         self.pauses = Pauses(self.paths.data)
         self.spool = Spool(self, self.paths.spool)
         self.transcripts = Transcripts(self)

@@ -231,6 +231,14 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
         float,
         Meta(gt=0, le=3600, description="Log requests that take longer than this many seconds."),
     ] = 1
+    request_seconds: Annotated[
+        float,
+        Meta(
+            ge=0.1,
+            le=86_400,
+            description="Cancel a request that has stored nothing after this many seconds; jobs may take longer.",
+        ),
+    ] = 600
     max_connections: Annotated[
         int,
         Meta(ge=1, le=4096, description="Maximum number of concurrent connections; one process may hold half of them."),

@@ -43,6 +43,7 @@ class EnsureDb(Method[DatabaseFile], forbid_unknown_fields=False):
     """Create the database if it does not exist; `created` is true if this call created it."""
 
     method: ClassVar[str] = "ensureDb"
+    is_cancellable: ClassVar[bool] = False
 
 
 class DatabasePath(Wire):
@@ -73,6 +74,8 @@ class Sizes(Wire):
 
 
 class StatusReport(Wire):
+    """Status of the daemon. In a large database `counts` may be some seconds old; `countedAt` says of when they are."""
+
     ok: bool
     problem: str | None
     version: str
@@ -95,6 +98,7 @@ class StatusReport(Wire):
     counts: dict[str, int]
     warnings: list[str] = field(default_factory=list)
     subscriptions: int = 0
+    counted_at: int | None = None
 
 
 class DaemonStatus(Method[StatusReport]):
@@ -139,6 +143,7 @@ class DaemonConfigure(Method[Settings]):
     """Set one key in the configuration file and apply it; null removes it from the file."""
 
     method: ClassVar[str] = "daemon.configure"
+    is_cancellable: ClassVar[bool] = False
     key: str
     value: str | int | float | bool | list[str] | None
 
@@ -147,6 +152,7 @@ class DaemonReload(Method[Settings]):
     """Read the configuration file again, as SIGHUP does."""
 
     method: ClassVar[str] = "daemon.reload"
+    is_cancellable: ClassVar[bool] = False
 
 
 class Rows(Wire):
@@ -217,12 +223,14 @@ class DbMigrate(Method[Migrated]):
     """Migrate the database to the schema of this version. The daemon does so by itself when it starts."""
 
     method: ClassVar[str] = "db.migrate"
+    is_cancellable: ClassVar[bool] = False
 
 
 class DbRollback(Method[Migrated]):
     """Undo the last migration after a backup. Events are refused until `db.migrate` runs or an older version starts."""
 
     method: ClassVar[str] = "db.rollback"
+    is_cancellable: ClassVar[bool] = False
 
 
 class DbCheck(Method[JobStarted]):

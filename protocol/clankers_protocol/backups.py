@@ -48,4 +48,5 @@ class BackupRestore(Method[Restored]):
     """
 
     method: ClassVar[str] = "backup.restore"
+    is_cancellable: ClassVar[bool] = False
     path: Annotated[str, Meta(min_length=1, max_length=4096)]

@@ -115,6 +115,7 @@ class CapturePause(Method[PauseReport]):
     """
 
     method: ClassVar[str] = "capture.pause"
+    is_cancellable: ClassVar[bool] = False
     project: Annotated[str, Meta(max_length=4096)] | None = None
     seconds: Annotated[float, Meta(gt=0, le=366 * 86_400)] | None = None
 
@@ -123,6 +124,7 @@ class CaptureResume(Method[PauseReport]):
     """End the pause of a project, or without `project` all pauses."""
 
     method: ClassVar[str] = "capture.resume"
+    is_cancellable: ClassVar[bool] = False
     project: Annotated[str, Meta(max_length=4096)] | None = None
 
 

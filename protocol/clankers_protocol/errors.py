@@ -47,6 +47,12 @@ class InternalError(RpcError):
     code = -32603
 
 
+class RequestCancelled(RpcError):
+    """The request was cancelled before it stored anything: with `$/cancelRequest`, or by closing the connection."""
+
+    code = -32800
+
+
 class InvalidPayload(RpcError):
     """An event lacks a required field, named in `data.field`."""
 
@@ -84,7 +90,7 @@ class Overloaded(RpcError):
 
 
 class DeadlineExceeded(RpcError):
-    """The request took longer than its deadline."""
+    """The request took longer than its deadline, and stored nothing."""
 
     code = 5003
 

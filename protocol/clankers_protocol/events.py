@@ -100,6 +100,7 @@ class CompactionEvent(Wire):
 class Envelope(Method[Ok], forbid_unknown_fields=False):
     """An event with its sender. The envelope is optional."""
 
+    is_event: ClassVar[bool] = True
     schema_version: str | None = None
     client: ClientInfo | None = None
 
@@ -173,6 +174,7 @@ class EventsBatch(Method[BatchOutcome]):
     """
 
     method: ClassVar[str] = "events.batch"
+    is_event: ClassVar[bool] = True
     events: Annotated[list[dict[str, Any]], Meta(max_length=10_000)]
 
 
@@ -183,6 +185,7 @@ class HookEvent(Method[Ok]):
     """
 
     method: ClassVar[str] = "hook.event"
+    is_event: ClassVar[bool] = True
     harness: str
     event: dict[str, Any]
     at: Time | None = None

@@ -180,7 +180,8 @@ class GenerationStatus(Wire):
 
 class IndexReport(Wire):
     """Index status. `vectors` is "ready", or the reason why vector search is unavailable; `building` is a running
-    reindex. `fallback` says why the fallback embedder makes the vectors at present, if it does."""
+    reindex. `fallback` says why the fallback embedder makes the vectors at present, if it does. The numbers of chunks,
+    vectors and cache entries may be some seconds old if there are many."""
 
     vectors: str
     chunks: dict[str, int]

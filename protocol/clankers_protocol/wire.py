@@ -40,6 +40,11 @@ class Method(Wire, Generic[Result], forbid_unknown_fields=True):
     """Call of one method. An unknown parameter is rejected with an error that names it."""
 
     method: ClassVar[str]
+    is_event: ClassVar[bool] = False
+    """Stored even if the client closes the connection before the acknowledgement, as a harness that exits does."""
+
+    is_cancellable: ClassVar[bool] = True
+    """False for a method that changes more than the database, and must not stop halfway."""
 
 
 class ClientInfo(Wire):
@@ -57,6 +62,17 @@ class Ok(Wire):
 
     ok: bool = True
     paused: str | UnsetType = UNSET
+
+
+class CancelRequest(Method[Ok]):
+    """Cancel the request with this `id` on the same connection. Send it as a notification, without an id of its own.
+
+    If the request has stored nothing yet, it is answered with error -32800 (RequestCancelled) and will store nothing.
+    Otherwise it is answered as usual. An id that is unknown, or answered already, is ignored.
+    """
+
+    method: ClassVar[str] = "$/cancelRequest"
+    id: str | int | float
 
 
 def methods() -> dict[str, type[Method[Any]]]:

@@ -1,85 +1,34 @@
-"""The faults. To add one, write a function and name it in `FAULTS`.
-
-A function gets a `Run`: a daemon with connections that write to it. It injects the fault and does what the owner would
-have to do; then the runner waits until events are stored again. It returns the ids that the owner gave up knowingly, as
-by restoring an older backup. Every other acknowledged event must be there in the end.
-"""
+"""Faults of the files: deleted, replaced, truncated, damaged, locked, or on a disk that is full or read-only."""
 
 import os
 import resource
 import shutil
 import subprocess
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import apsw
 from helpers.ctl import ctl
-from helpers.daemon import DaemonProcess
-from helpers.schedules import create, ended, make_due, wake
 from helpers.waiting import eventually
-from helpers.writers import Writer, acknowledged, stored, writing
+from helpers.writers import stored
+from tests.faults.harness import NOTHING, Run, fault, is_root
 
 FAULT_SECONDS = 0.5
 """How long a fault that passes by itself lasts."""
 
-
-@dataclass
-class Run:
-    """One daemon in a folder of its own, and everybody who writes to it."""
-
-    daemon: DaemonProcess
-    writers: list[Writer] = field(default_factory=list)
-
-    def begin_writing(self, count: int = 2) -> None:
-        """Start connections that write, and wait until the daemon acknowledges their events."""
-        new = writing(self.daemon, count, f"c{len(self.writers)}-")
-        self.writers += new
-        eventually(lambda: all(len(writer.acknowledged) > 50 for writer in new), "events are acknowledged", within=60)
-
-    def stop_writing(self) -> set[str]:
-        """Stop all writers, and return the ids of all acknowledged events."""
-        for writer in self.writers:
-            writer.stop()
-        return acknowledged(self.writers)
-
-    def crash(self) -> None:
-        """End the daemon with SIGKILL."""
-        self.daemon.kill()
-        self.daemon.close()
-
-    def beside(self, suffix: str) -> Path:
-        return self.daemon.database.with_name(f"{self.daemon.database.name}{suffix}")
-
-    def back_up(self) -> Path:
-        """Let the daemon make a backup."""
-        with self.daemon.connect() as connection:
-            action = create(connection, builtin="backup")
-            make_due(self.daemon, action)
-            wake(connection, action)
-            (run,) = ended(connection, action)
-        return self.daemon.data / "backups" / str(run["result"]["result"]["file"])
-
-    def restore(self, backup: Path) -> None:
-        """Restore a backup as the owner does, and start the daemon again."""
-        restored = ctl(self.daemon, "backup", "restore", backup.name, "--yes")
-        assert restored.code == 0, restored.err
-        self.daemon.wait()
-        self.daemon.close()
-        self.daemon.start()
+PAGE_BYTES = 4096
 
 
-NOTHING: frozenset[str] = frozenset()
-Inject = Callable[[Run], set[str] | frozenset[str]]
-
-
+@fault("kill -9", "SIGKILL while connections write")
 def kill(run: Run) -> frozenset[str]:
     run.crash()
     run.daemon.start()
     return NOTHING
 
 
+@fault("kill -9, and again while starting", "SIGKILL, and again 0.3 s after the start")
 def kill_twice(run: Run) -> frozenset[str]:
     run.crash()
     run.daemon.start(wait=False)
@@ -89,37 +38,44 @@ def kill_twice(run: Run) -> frozenset[str]:
     return NOTHING
 
 
+@fault("wal deleted", "unlink")
 def delete_wal(run: Run) -> frozenset[str]:
     run.beside("-wal").unlink(missing_ok=True)
     return NOTHING
 
 
+@fault("shm deleted", "unlink")
 def delete_shm(run: Run) -> frozenset[str]:
     run.beside("-shm").unlink(missing_ok=True)
     return NOTHING
 
 
+@fault("wal and shm deleted", "unlink both")
 def delete_wal_and_shm(run: Run) -> frozenset[str]:
     run.beside("-wal").unlink(missing_ok=True)
     run.beside("-shm").unlink(missing_ok=True)
     return NOTHING
 
 
+@fault("wal truncated", "truncate to 0 bytes")
 def truncate_wal(run: Run) -> frozenset[str]:
     os.truncate(run.beside("-wal"), 0)
     return NOTHING
 
 
+@fault("database truncated", "truncate to half")
 def truncate_database(run: Run) -> frozenset[str]:
     os.truncate(run.daemon.database, run.daemon.database.stat().st_size // 2)
     return NOTHING
 
 
+@fault("database emptied", "truncate to 0 bytes")
 def empty_database(run: Run) -> frozenset[str]:
     os.truncate(run.daemon.database, 0)
     return NOTHING
 
 
+@fault("database deleted, rescued copy restored", "unlink all files; the owner restores the copy that the daemon saved")
 def delete_database(run: Run) -> frozenset[str]:
     """The owner restores what the daemon saved."""
     for suffix in ("", "-wal", "-shm"):
@@ -129,6 +85,7 @@ def delete_database(run: Run) -> frozenset[str]:
     return NOTHING
 
 
+@fault("database replaced by a backup", "the owner moves a backup over it")
 def replace_database(run: Run) -> set[str]:
     """The owner moves a backup over the database of a running daemon."""
     backup = run.back_up()
@@ -139,6 +96,7 @@ def replace_database(run: Run) -> set[str]:
     return given_up
 
 
+@fault("database overwritten by a backup", "the owner copies a backup over it with cp")
 def overwrite_database(run: Run) -> set[str]:
     """The owner copies a backup over the database of a running daemon."""
     backup = run.back_up()
@@ -147,6 +105,7 @@ def overwrite_database(run: Run) -> set[str]:
     return given_up
 
 
+@fault("kill -9, database overwritten by a backup", "SIGKILL, then cp; the old WAL lies there")
 def kill_and_overwrite(run: Run) -> set[str]:
     """The owner copies a backup over the database after a crash; its WAL still lies there."""
     backup = run.back_up()
@@ -157,6 +116,7 @@ def kill_and_overwrite(run: Run) -> set[str]:
     return given_up
 
 
+@fault("kill -9, backup restored", "SIGKILL, then clankers-ctl backup restore")
 def restore_after_kill(run: Run) -> set[str]:
     """The owner restores a backup with `clankers-ctl` after a crash."""
     backup = run.back_up()
@@ -167,6 +127,7 @@ def restore_after_kill(run: Run) -> set[str]:
     return given_up
 
 
+@fault("file size limit", "RLIMIT_FSIZE for 0.5 s")
 def limit_file_size(run: Run) -> frozenset[str]:
     """Like a full disk, for a moment."""
     assert run.daemon.process
@@ -178,6 +139,7 @@ def limit_file_size(run: Run) -> frozenset[str]:
     return NOTHING
 
 
+@fault("database locked", "BEGIN EXCLUSIVE by another program for 0.5 s")
 def lock_database(run: Run) -> frozenset[str]:
     """Another program holds the write lock for a moment."""
     other = apsw.Connection(str(run.daemon.database))
@@ -189,6 +151,7 @@ def lock_database(run: Run) -> frozenset[str]:
     return NOTHING
 
 
+@fault("checkpoint by another program", "wal_checkpoint(TRUNCATE) by another program")
 def checkpoint_elsewhere(run: Run) -> frozenset[str]:
     """Another program empties the WAL into the database."""
     other = apsw.Connection(str(run.daemon.database))
@@ -198,21 +161,113 @@ def checkpoint_elsewhere(run: Run) -> frozenset[str]:
     return NOTHING
 
 
-FAULTS: dict[str, Inject] = {
-    "kill -9": kill,
-    "kill -9, and again while starting": kill_twice,
-    "wal deleted": delete_wal,
-    "shm deleted": delete_shm,
-    "wal and shm deleted": delete_wal_and_shm,
-    "wal truncated": truncate_wal,
-    "database truncated": truncate_database,
-    "database emptied": empty_database,
-    "database deleted, rescued copy restored": delete_database,
-    "database replaced by a backup": replace_database,
-    "database overwritten by a backup": overwrite_database,
-    "kill -9, database overwritten by a backup": kill_and_overwrite,
-    "kill -9, backup restored": restore_after_kill,
-    "file size limit": limit_file_size,
-    "database locked": lock_database,
-    "checkpoint by another program": checkpoint_elsewhere,
-}
+@fault("database damaged, backup restored", "a page of the messages overwritten while stopped; the owner restores")
+def damage_database(run: Run) -> set[str]:
+    backup = run.back_up()
+    given_up = run.stop_writing() - stored(backup)
+    assert run.daemon.stop() == 0  # which leaves no newer copy of the page in the WAL
+    run.daemon.close()
+    damage(run.daemon.database, root_page(run.daemon.database, "messages") - 1)
+    run.daemon.start()
+    with run.daemon.connect() as connection:
+        refused = connection.request("upsertMessage", {"message": {"id": "refused", "sessionId": "refused"}})
+        assert "error" in refused, "an event was acknowledged into a damaged table"
+    run.restore(backup)
+    return given_up
+
+
+@fault("database damaged while running, backup restored", "a page of the messages overwritten; the owner restores")
+def damage_running_database(run: Run) -> set[str]:
+    backup = run.back_up()
+    given_up = run.stop_writing() - stored(backup)
+    damage(run.daemon.database, root_page(run.daemon.database, "messages") - 1)
+    run.restore(backup)
+    return given_up
+
+
+@fault("shm damaged", "every byte of it overwritten")
+def damage_shm(run: Run) -> frozenset[str]:
+    with run.beside("-shm").open("r+b") as file:
+        file.write(b"\xa5" * run.beside("-shm").stat().st_size)
+    return NOTHING
+
+
+@fault("wal damaged, kill -9", "the last page of it overwritten after SIGKILL, as a torn write would")
+def damage_wal_tail(run: Run) -> set[str]:
+    run.crash()
+    promised = run.stop_writing()
+    wal = run.beside("-wal")
+    with wal.open("r+b") as file:
+        file.seek(max(32, wal.stat().st_size - PAGE_BYTES))
+        file.write(b"\xa5" * PAGE_BYTES)
+    run.daemon.start()
+    return promised - stored(run.daemon.database)  # the bytes are gone; what counts is that the rest is whole
+
+
+@fault("wal damaged while running, backup restored", "the page that was written last overwritten; the owner restores")
+def damage_running_wal(run: Run) -> set[str]:
+    backup = run.back_up()
+    promised = run.stop_writing()
+    wal = run.beside("-wal")
+    with wal.open("r+b") as file:
+        file.seek(max(32, wal.stat().st_size - PAGE_BYTES))
+        file.write(b"\xa5" * PAGE_BYTES)
+    run.restore(backup)
+    return promised - stored(backup)
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[None]:
+    """Mount a disk of 24 MB over the folder."""
+    mount = ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(folder)]
+    if not is_root() or subprocess.run(mount, capture_output=True, check=False).returncode:
+        raise NotImplementedError("only root can mount a small disk, and not everywhere")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@fault("disk full", "the last byte of a 24 MB disk taken for 0.5 s", disk=small_disk)
+def fill_disk(run: Run) -> frozenset[str]:
+    filler = run.daemon.home / "filler"
+    with filler.open("wb", buffering=0) as file:
+        size = 1 << 20
+        while size:
+            try:
+                file.write(b"x" * size)
+            except OSError:
+                size //= 2
+    time.sleep(FAULT_SECONDS)
+    filler.unlink()
+    return NOTHING
+
+
+@fault("read-only", "the database immutable (root) or mode 0400 at the start, for 0.5 s")
+def make_read_only(run: Run) -> frozenset[str]:
+    run.crash()
+    database = str(run.daemon.database)
+    lock, unlock = (["chattr", "+i"], ["chattr", "-i"]) if is_root() else (["chmod", "0400"], ["chmod", "0600"])
+    if subprocess.run([*lock, database], capture_output=True, check=False).returncode:
+        raise NotImplementedError("chattr does not work here")
+    try:
+        run.daemon.start()
+        time.sleep(FAULT_SECONDS)
+    finally:
+        subprocess.run([*unlock, database], check=True)
+    return NOTHING
+
+
+def root_page(database: Path, table: str) -> int:
+    db = apsw.Connection(str(database), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        return int(str(db.execute("SELECT rootpage FROM sqlite_schema WHERE name = ?", (table,)).get))
+    finally:
+        db.close()
+
+
+def damage(path: Path, page: int) -> None:
+    """Overwrite one page."""
+    with path.open("r+b") as file:
+        file.seek(page * PAGE_BYTES)
+        file.write(b"\xa5" * PAGE_BYTES)

@@ -440,7 +440,9 @@ async def test_async_client_matches_replies_by_id(home: Path) -> None:
 @pytest.mark.anyio
 async def test_async_client_can_be_used_after_a_timeout(home: Path) -> None:
     def ignore_the_first(peer: Peer) -> None:
-        first = peer.receive()
+        first, cancellation = peer.receive(), peer.receive()
+        assert cancellation["method"] == "$/cancelRequest"
+        assert cancellation["params"] == {"id": first["id"]}
         second = peer.receive()
         peer.answer(first, HEALTHY | {"version": "late"})
         peer.answer(second, HEALTHY | {"version": "prompt"})

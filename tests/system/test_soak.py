@@ -1,4 +1,4 @@
-"""Many events: memory, log and descriptors stay where they were."""
+"""Mixed load with kills and faults loses nothing; many events leave memory, log and descriptors where they were."""
 
 import json
 from pathlib import Path
@@ -8,6 +8,7 @@ import pytest
 from helpers.daemon import DaemonProcess, RawConnection
 from helpers.store import message, request
 from helpers.waiting import eventually
+from tests.soak.__main__ import soak
 
 from clankers_protocol.framing import frame
 
@@ -70,6 +71,17 @@ def store_round(connections: list[RawConnection], first: int) -> int:
 
 def one(name: str) -> dict[str, Any]:
     return message(name, session=f"s{name[:-3]}", text=TEXT)
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
+@pytest.mark.soak
+def test_soak_with_kills_and_faults_loses_nothing(home: Path) -> None:
+    run, _ = soak(seconds=40, seed=20, folder=home)
+    assert run.differences == []
+    assert run.counters.unexpected == []
+    assert run.faults["kill -9"]
+    assert run.counters.acknowledged > 100
 
 
 def test_descriptors_are_given_back_after_a_thousand_connections(fresh_daemon: DaemonProcess) -> None:

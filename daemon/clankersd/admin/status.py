@@ -72,11 +72,11 @@ async def get_db_path(daemon: "Daemon", request: GetDbPath) -> DatabasePath:
 
 @handles(DaemonStatus)
 async def status(daemon: "Daemon", request: DaemonStatus) -> StatusReport:
-    store, counted = daemon.store, daemon.store.queue.counts
+    store, commits = daemon.store, daemon.store.queue.counts
     try:
-        sizes, counts = await store.read(_measure)
+        sizes, counted = await store.read(_measure), await daemon.table_counts.get()
     except StorageUnavailable:
-        sizes, counts = None, {}  # `problem` says why
+        sizes, counted = None, None  # `problem` says why
     problem = _problem(daemon)
     return StatusReport(
         ok=problem is None,
@@ -96,9 +96,10 @@ async def status(daemon: "Daemon", request: DaemonStatus) -> StatusReport:
         data_path=str(daemon.paths.data),
         log_path=str(daemon.paths.logs),
         config_path=str(daemon.paths.config),
-        queue=WriteQueue(store.queue.size, counted.writes, counted.commits, counted.largest_commit),
+        queue=WriteQueue(store.queue.size, commits.writes, commits.commits, commits.largest_commit),
         sizes=sizes,
-        counts=counts,
+        counts=counted.result if counted else {},
+        counted_at=counted.at if counted else None,
         warnings=_warnings(daemon),
         subscriptions=daemon.hub.subscription_count,
     )
@@ -159,15 +160,19 @@ def _problem(daemon: "Daemon") -> str | None:
     return daemon.store.problem or daemon.spool.problem or daemon.store.queue.problem
 
 
-def _measure(db: Db) -> tuple[Sizes, dict[str, int]]:
+def count_rows(db: Db) -> dict[str, int]:
+    """Count the rows of the tables that hold what is not derived."""
+    return {table: db.value(f"SELECT count(*) FROM {table}") for table in _TABLES}
+
+
+def _measure(db: Db) -> Sizes:
     page = db.value("PRAGMA page_size")
     wal = f"{db.raw.db_filename('main')}-wal"
-    sizes = Sizes(
+    return Sizes(
         database=page * db.value("PRAGMA page_count"),
         wal=os.stat(wal).st_size if os.path.exists(wal) else 0,  # noqa: PTH110, PTH116  # SQLite names it, not us
         free=page * db.value("PRAGMA freelist_count"),
     )
-    return sizes, {table: db.value(f"SELECT count(*) FROM {table}") for table in _TABLES}
 
 
 def _memory() -> int | None:

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import apsw
 import structlog
 
 from clankers_protocol.database_files import replace_database
 from clankers_protocol.errors import Conflict, DeadlineExceeded, StorageUnavailable
+from clankersd.cancellation import current_cancellation
 from clankersd.db import fts, migrations, wal
 from clankersd.db.backup import back_up
 from clankersd.db.commit_priority import statements_first
@@ -110,7 +112,8 @@ class Store:
         one source keep their order.
 
         `change` may run a second time if another one of its batch fails, so it must touch nothing but the database.
-        It runs even if the caller is cancelled in the meantime.
+        It does not run if the request that it belongs to is cancelled before it begins; after that the request cannot
+        be cancelled any more.
         """
         if self._reopened is not None:
             await self._reopened.wait()
@@ -202,6 +205,9 @@ class Store:
             self._guard.stamp_if_needed(db)
             return work(db)
 
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        if (cancellation := current_cancellation.get()) is not None:
+            cancellation.begin_write()
         try:
             return await self._open_connection(read_unavailable).run(run)
         except (*STORAGE_ERRORS, FileGone) as error:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from clankersd.cancellation import Cancellation, current_cancellation
 from clankersd.db.connection import Db, Notification
 from clankersd.db.group_commit import Outcome
 
@@ -26,12 +27,13 @@ RUSH_SECONDS = 0.2
 
 @dataclass(slots=True)
 class PendingWrite:
-    """A write that waits for its commit. `source` is set for bulk writes only."""
+    """A write that waits for its commit. `source` is set for bulk writes only, `cancellation` for a request's."""
 
     change: Callable[[Db], Any]
     future: asyncio.Future[Any]
     since: float
     is_bulk: bool
+    cancellation: Cancellation | None
     source: object = None
 
 
@@ -58,6 +60,7 @@ class PendingWrites:
     counts: CommitCounts = field(default_factory=CommitCounts)
     _singles: deque[PendingWrite] = field(default_factory=deque)
     _bulk: deque[PendingWrite] = field(default_factory=deque)
+    _withdrawn: list[PendingWrite] = field(default_factory=list)
     _bulk_sources: Counter[object] = field(default_factory=Counter)
     _is_bulk_turn: bool = True
     _committing_since: float | None = None
@@ -94,14 +97,20 @@ class PendingWrites:
         return self.size > 0 or self._last_rush > time.monotonic() - RUSH_SECONDS
 
     def add(self, change: Callable[[Db], T], source: object, bulk: bool) -> "asyncio.Future[T]":
-        """Queue a write; the future is done after its commit. A source's writes stay behind its earlier bulk writes."""
+        """Queue a write; the future is done after its commit. A source's writes stay behind its earlier bulk writes.
+
+        If the request that it belongs to is cancelled before the write begins, it never runs.
+        """
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        cancellation = current_cancellation.get()
+        if cancellation is not None and cancellation.reason is not None:
+            cancellation = None  # cleaning up after the cancellation
         if bulk or source in self._bulk_sources:
             if source is not None:
                 self._bulk_sources[source] += 1
-            self._bulk.append(PendingWrite(change, future, time.monotonic(), True, source))
+            self._bulk.append(PendingWrite(change, future, time.monotonic(), True, cancellation, source))
         else:
-            self._singles.append(PendingWrite(change, future, time.monotonic(), False))
+            self._singles.append(PendingWrite(change, future, time.monotonic(), False, cancellation))
         self.size += 1
         return future
 
@@ -118,8 +127,7 @@ class PendingWrites:
         if is_bulk_turn:
             started = time.monotonic()
             while self._bulk and len(taken) < MAX_WRITES_PER_COMMIT:
-                taken.append(self._bulk.popleft())
-                yield taken[-1].change
+                yield from self._take_first(self._bulk, taken)
                 seconds = time.monotonic() - started
                 if seconds > bulk_seconds * (1 if self._singles else UNDISTURBED_BULK_FACTOR):
                     break
@@ -129,8 +137,16 @@ class PendingWrites:
         if self._singles and self._committing_since is None:
             self._committing_since = self._singles[0].since
         while self._singles and len(taken) < MAX_WRITES_PER_COMMIT:
-            taken.append(self._singles.popleft())
-            yield taken[-1].change
+            yield from self._take_first(self._singles, taken)
+
+    def _take_first(self, waiting: deque[PendingWrite], taken: list[PendingWrite]) -> Iterator[Callable[[Db], Any]]:
+        """Yield the change of the first write, unless its request is cancelled."""
+        write = waiting.popleft()
+        if write.cancellation is None or write.cancellation.begin_write():
+            taken.append(write)
+            yield write.change
+        else:
+            self._withdrawn.append(write)
 
     def take_all(self) -> list[PendingWrite]:
         """Remove every write from the queue."""
@@ -146,15 +162,23 @@ class PendingWrites:
         self._committing_since = None
         if since := [write.since for write in writes if not write.is_bulk]:
             self._record_wait(time.monotonic() - min(since))
-        self.size -= len(writes)
+        withdrawn, self._withdrawn = self._withdrawn, []
+        for write in withdrawn:
+            assert write.cancellation is not None
+            self._leave(write)
+            Outcome(error=write.cancellation.reason).resolve(write.future)
         for write, outcome in zip(writes, outcomes, strict=True):
-            if write.source is not None:
-                self._bulk_sources[write.source] -= 1
-                if not self._bulk_sources[write.source]:
-                    del self._bulk_sources[write.source]
+            self._leave(write)
             for notification in outcome.notifications:
                 publish(notification)
             outcome.resolve(write.future)
+
+    def _leave(self, write: PendingWrite) -> None:
+        self.size -= 1
+        if write.source is not None:
+            self._bulk_sources[write.source] -= 1
+            if not self._bulk_sources[write.source]:
+                del self._bulk_sources[write.source]
 
     def count_commit(self, writes: int) -> None:
         """Count a successful commit."""

@@ -24,7 +24,7 @@ from clankersd.db import Db
 from clankersd.embedders import make_embedder
 from clankersd.embedders.base import PROBE_TEXT, Embedder, EmbedderSettings, EmbedderUnavailable, ItemFailed
 from clankersd.hook_start import LOCAL_EMBEDDERS
-from clankersd.index import generations, vectors
+from clankersd.index import generations
 from clankersd.index.files.sync import SyncReport
 from clankersd.index.generations import Generation
 from clankersd.index.queue import MAX_ATTEMPTS
@@ -45,21 +45,19 @@ REMOTE_PROBE_SECONDS, LOCAL_PROBE_SECONDS = 5.0, 60.0
 
 
 class _Counts(msgspec.Struct):
-    """Contents of the index in the database, as of one moment."""
+    """What is pending in the index, as of one moment."""
 
     live: GenerationStatus | None
     building: GenerationStatus | None
-    chunks: dict[str, int]
     backlog: int
-    cache_entries: int
     files: int
 
 
 @handles(IndexStatus)
 async def index_status(daemon: "Daemon", request: IndexStatus) -> IndexReport:
     index, queue, files = daemon.index, daemon.queue, daemon.files
-    has_vec = daemon.store.vec.version is not None
-    counts = await daemon.store.read(lambda db: _count(db, has_vec))
+    counted = (await daemon.index_counts.get()).result
+    counts = await daemon.store.read(lambda db: _count(db, counted.vectors))
     return IndexReport(
         vectors=index.vector_problem or "ready",
         rate=round(queue.rate, 1),
@@ -75,9 +73,9 @@ async def index_status(daemon: "Daemon", request: IndexStatus) -> IndexReport:
         ),
         live=counts.live,
         building=counts.building,
-        chunks=counts.chunks,
+        chunks=counted.chunks,
         backlog=counts.backlog,
-        cache_entries=counts.cache_entries,
+        cache_entries=counted.cache_entries,
         fallback=index.fallback_note,
     )
 
@@ -181,23 +179,17 @@ async def _probe(daemon: "Daemon", changes: dict[str, Any], progress: Progress) 
                 await embedder.close()
 
 
-def _count(db: Db, has_vec: bool) -> _Counts:
+def _count(db: Db, vectors: dict[int, int]) -> _Counts:
     live, building = generations.find(db, "live"), generations.find(db, "building")
-    per_source = db.fetch(
-        "SELECT source, count(*) AS chunks FROM chunks WHERE chunking = :chunking GROUP BY source ORDER BY source",
-        {"chunking": live.chunking.number if live else 0},
-    )
     return _Counts(
-        live=_generation_status(db, live, has_vec) if live else None,
-        building=_generation_status(db, building, has_vec) if building else None,
-        chunks={row["source"]: row["chunks"] for row in per_source},
+        live=_generation_status(db, live, vectors) if live else None,
+        building=_generation_status(db, building, vectors) if building else None,
         backlog=db.value("SELECT count(*) FROM index_backlog"),
-        cache_entries=db.value("SELECT count(*) FROM embedding_cache"),
         files=db.value("SELECT count(*) FROM files"),
     )
 
 
-def _generation_status(db: Db, generation: Generation, has_vec: bool) -> GenerationStatus:
+def _generation_status(db: Db, generation: Generation, vectors: dict[int, int]) -> GenerationStatus:
     params = {"id": generation.id, "attempts": MAX_ATTEMPTS}
     queued = "SELECT count(*) FROM index_queue WHERE generation = :id AND attempts"
     identity = generation.identity
@@ -207,7 +199,7 @@ def _generation_status(db: Db, generation: Generation, has_vec: bool) -> Generat
         dims=identity.dims,
         chunk_tokens=generation.chunk_tokens,
         chunk_overlap=generation.overlap,
-        vectors=vectors.count(db, generation) if has_vec else 0,
+        vectors=vectors.get(generation.id, 0),
         pending=db.value(f"{queued} < :attempts", params),
         failed=db.value(f"{queued} >= :attempts", params),
     )

@@ -4,20 +4,29 @@ An error of one connection can only end that connection.
 """
 
 import asyncio
+import select
 import socket
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio.to_thread
 import structlog
 
-from clankers_protocol.errors import InvalidRequest, Overloaded, ParseError, RpcError
+from clankers_protocol.errors import (
+    DeadlineExceeded,
+    InvalidRequest,
+    ParseError,
+    RequestCancelled,
+    RpcError,
+)
 from clankers_protocol.framing import MAX_FRAME, Decoder, FramingError, frame
+from clankersd.cancellation import current_cancellation
 from clankersd.wire import rpc
 from clankersd.wire.admission import peer_pid
+from clankersd.wire.client_requests import SMALL_REPLY_BYTES, BatchReply, ClientRequest, ReceivedFrame, too_large
 from clankersd.wire.large_json import measure
 from clankersd.wire.outbox import MAX_UNSENT_BYTES, Outbox
 from clankersd.wire.preparation import RequestOrder, current_order, current_request_bytes, thread_limiter
@@ -32,17 +41,14 @@ DECODE_IN_THREAD_BYTES = 128 * 1024
 SMALL_FRAME_BYTES = 1024 * 1024
 """Unfinished frames that a connection may have received without reserving memory for them."""
 
+READ_AHEAD_BYTES = 64 * 1024
+"""Frames to read before they can be served: a cancellation among them, or the end of the connection, must be seen."""
+
 DECODED_VALUE_BYTES = 64
 """Estimated size of a decoded JSON value."""
 
-SMALL_REPLY_BYTES = 1024
-"""Replies up to this size are sent even when no memory is left for more: errors above all."""
-
-MAX_BATCH_REPLY_BYTES = MAX_FRAME - 1000 * SMALL_REPLY_BYTES
-"""Limit for the larger replies of one batch; the rest of the frame is for small ones."""
-
-FIRST_REPLY_BYTES = 4 * 1024 * 1024
-"""Size that the first replies of a connection are expected to have at most."""
+FIRST_REPLY_BYTES = 4 * 1024 * 1024 + SMALL_REPLY_BYTES
+"""Size that the first replies of a connection are expected to have at most: a text of 4 MiB and what is around it."""
 
 REFUSAL_SECONDS = 2.0
 """Time that a refused client has to read the reason."""
@@ -51,26 +57,6 @@ Answer = Callable[[Any], Awaitable[bytes | None]]
 """Serve one decoded request; returns the encoded reply, or None for a notification."""
 
 log = structlog.get_logger(component="server")
-
-
-@dataclass(slots=True, eq=False)
-class _Frame:
-    """A received frame whose requests are not all finished, and the memory that it reserved in shared budgets."""
-
-    size_bytes: int
-    reserved_bytes: int = 0
-    decoded_bytes: int = 0
-    open_requests: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class _Request:
-    """A decoded request that has not started yet."""
-
-    message: Any
-    frame: _Frame
-    batch: "_BatchReply | None"
-    size_bytes: int
 
 
 class ClientConnection(asyncio.Protocol):
@@ -84,17 +70,19 @@ class ClientConnection(asyncio.Protocol):
         self._server = server
         self._answer = answer
         self._decoder = Decoder()
-        self._bodies: deque[tuple[bytes, _Frame]] = deque()  # received, not decoded
-        self._requests: deque[_Request] = deque()  # decoded, not started
+        self._bodies: deque[tuple[bytes, ReceivedFrame]] = deque()  # received, not decoded
+        self._requests: deque[ClientRequest] = deque()  # decoded, not started
         self._order = RequestOrder()
         self._is_decoding = False
         self._in_flight = 0
+        self._running: set[ClientRequest] = set()
         self._small_bytes = 0  # size of unfinished frames that reserved no memory
         self._large_bytes = 0  # size of those that did
         self._expected_reply_bytes = FIRST_REPLY_BYTES
         self._has_ended = False  # takes no more requests
         self._is_refused = False
-        self._is_peer_closed = False
+        self._is_peer_closed = False  # sends no more, and may still read
+        self._is_peer_gone = False
         self._frame_timer: asyncio.TimerHandle | None = None
         self._reserved_bytes = 0
         self._reservation: asyncio.Future[None] | None = None
@@ -117,7 +105,10 @@ class ClientConnection(asyncio.Protocol):
         try:
             for body in self._decoder.feed(data):
                 completed = True
-                self._bodies.append((body, _Frame(len(body), self._reserved_bytes)))
+                cancelled_id = rpc.cancelled_id(body)
+                if cancelled_id is not None and self.cancel_request(cancelled_id):
+                    continue  # at once: behind the requests that it is about it would come too late
+                self._bodies.append((body, ReceivedFrame(len(body), self._reserved_bytes)))
                 self._reserved_bytes = 0
         except FramingError as error:
             self._advance()
@@ -128,6 +119,7 @@ class ClientConnection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         self._has_ended = self._is_peer_closed = True
+        self.check_peer()
         self._close_when_done()
         return True  # the other half may still take our replies
 
@@ -145,14 +137,59 @@ class ClientConnection(asyncio.Protocol):
         if error is not None:
             log.debug("connection lost", error=repr(error))
         self._has_ended = self._is_peer_closed = True
+        self._abandon_requests()
         self._outbox.clear()
         if self._frame_timer is not None:
             self._frame_timer.cancel()
         self._discard_partial_frame()
         self._server.remove(self)
-        self._advance()  # complete frames are still served
+        self._advance()  # events that were received are still stored
+
+    # -- cancellation
+
+    def cancel_request(self, request_id: str | int | float) -> bool:
+        """Cancel the request with this id; returns False if there is none that waits or runs."""
+        found = [one for one in (*self._running, *self._requests) if one.message_id == request_id]
+        for request in found:
+            request.cancel(RequestCancelled("the request was cancelled by its client"))
+        return bool(found)
+
+    def cancel_overdue(self, seconds: float) -> None:
+        """Cancel the requests that were received more than `seconds` ago."""
+        received_before = time.monotonic() - seconds
+        for request in (*self._running, *self._requests):
+            if request.received_at < received_before:
+                request.cancel(
+                    DeadlineExceeded(
+                        f"the request took longer than {seconds:g} s and was cancelled: ask for less, or raise the "
+                        "limit with clankers-ctl config set request_seconds"
+                    )
+                )
+
+    def check_peer(self) -> None:
+        """Cancel what nobody waits for if the client has closed the connection.
+
+        The transport does not notice it while reading is paused, or when the client has closed its half before.
+        """
+        if self._is_peer_gone or not (self._is_peer_closed or not self._transport.is_reading()):
+            return
+        poll = select.poll()
+        poll.register(self.socket.fileno(), select.POLLOUT)
+        if any(events & (select.POLLHUP | select.POLLERR) for _, events in poll.poll(0)):
+            self._abandon_requests()
+
+    def _abandon_requests(self) -> None:
+        self._is_peer_gone = True
+        for request in (*self._running, *self._requests):
+            if not request.is_kept:
+                request.cancel(RequestCancelled("the client closed the connection"))
 
     # -- called by the server and by subscriptions
+
+    @property
+    def is_serving(self) -> bool:
+        """True if requests wait or run."""
+        return bool(self._running or self._requests or self._bodies)
 
     @property
     def held_bytes(self) -> int:
@@ -191,7 +228,7 @@ class ClientConnection(asyncio.Protocol):
     # -- from bytes to running requests
 
     def _advance(self) -> None:
-        """Start the requests that may start, in order; resume reading when none is left over.
+        """Start the requests that may start, in order; read on unless too much is left over.
 
         Tasks run in the order they are made and a write is queued before its task first waits, so writes of
         one connection keep their order.
@@ -206,7 +243,8 @@ class ClientConnection(asyncio.Protocol):
                 self._decode(*self._bodies.popleft())
             else:
                 break
-        is_behind = bool(self._requests or self._bodies or self._is_decoding or not self._has_room_for_frame())
+        waiting_bytes = sum(received.size_bytes for _, received in self._bodies)
+        is_behind = self._is_decoding or waiting_bytes > READ_AHEAD_BYTES or not self._has_room_for_frame()
         if not self._has_ended:
             if is_behind and self._transport.is_reading():
                 self._transport.pause_reading()
@@ -218,11 +256,11 @@ class ClientConnection(asyncio.Protocol):
         """Limit concurrent requests after large replies: together they must not exceed what may stay unread."""
         return max(1, min(MAX_REQUESTS_IN_FLIGHT, MAX_UNSENT_BYTES // max(self._expected_reply_bytes, 1)))
 
-    def _can_start(self, request: _Request) -> bool:
+    def _can_start(self, request: ClientRequest) -> bool:
         """Requests wait while the client does not read; a batch that has started is finished first."""
         return not self._outbox.owes_reply or (request.batch is not None and request.batch.has_started)
 
-    def _can_decode(self, received: _Frame) -> bool:
+    def _can_decode(self, received: ReceivedFrame) -> bool:
         """Frames wait while the client does not read, or while too many bytes of earlier frames are unfinished."""
         if self._outbox.owes_reply:
             return False
@@ -230,7 +268,7 @@ class ClientConnection(asyncio.Protocol):
             return not self._large_bytes or self._large_bytes + received.size_bytes <= MAX_FRAME
         return not self._small_bytes or self._small_bytes + received.size_bytes <= SMALL_FRAME_BYTES
 
-    def _decode(self, body: bytes, received: _Frame) -> None:
+    def _decode(self, body: bytes, received: ReceivedFrame) -> None:
         self._count_unfinished(received, 1)
         received.open_requests = 1  # until its requests are counted
         if len(body) >= DECODE_IN_THREAD_BYTES:
@@ -244,7 +282,7 @@ class ClientConnection(asyncio.Protocol):
             self.send(rpc.error_reply(error))
         self._finish_request(received)
 
-    async def _decode_in_thread(self, body: bytes, received: _Frame) -> None:
+    async def _decode_in_thread(self, body: bytes, received: ReceivedFrame) -> None:
         limiter = thread_limiter(len(body))
         try:
             shape = await anyio.to_thread.run_sync(measure, body, limiter=limiter)
@@ -259,11 +297,11 @@ class ClientConnection(asyncio.Protocol):
         finally:
             self._is_decoding = False
 
-    def _queue_requests(self, message: Any, sizes: list[int], received: _Frame) -> None:
+    def _queue_requests(self, message: Any, sizes: list[int], received: ReceivedFrame) -> None:
         """Queue the one request of a frame, or those of a batch."""
         if not isinstance(message, list):
             received.open_requests += 1
-            self._requests.append(_Request(message, received, None, sizes[0]))
+            self._add_request(ClientRequest(message, received, None, sizes[0], time.monotonic()))
         elif not message:
             self.send(rpc.error_reply(InvalidRequest("invalid request: the batch is empty")))
         elif len(message) > rpc.MAX_BATCH:
@@ -271,36 +309,50 @@ class ClientConnection(asyncio.Protocol):
             self.send(rpc.error_reply(InvalidRequest(problem)))
         else:
             received.open_requests += len(message)
-            batch = _BatchReply(len(message), self)
+            batch = BatchReply(len(message), self)
             for request, size_bytes in zip(message, sizes, strict=True):
-                self._requests.append(_Request(request, received, batch, size_bytes))
+                self._add_request(ClientRequest(request, received, batch, size_bytes, time.monotonic()))
 
-    def _spawn(self, work: Coroutine[Any, Any, None], received: _Frame) -> None:
+    def _add_request(self, request: ClientRequest) -> None:
+        self._requests.append(request)
+        if self._is_peer_gone:
+            self._abandon_requests()
+        self._server.watch_requests()
+
+    def _spawn(self, work: Coroutine[Any, Any, None], received: ReceivedFrame) -> None:
         self._in_flight += 1
         self._server.spawn(work, partial(self._task_done, received))
 
-    async def _serve(self, request: _Request) -> None:
+    async def _serve(self, request: ClientRequest) -> None:
         rpc.current_connection.set(self)
         current_order.set(self._order)
         current_request_bytes.set(request.size_bytes)
-        body = await self._answer(request.message)
+        current_cancellation.set(request.cancellation)
+        run = request.cancellation.run_event if request.method in rpc.EVENTS else request.cancellation.run
+        self._running.add(request)
+        try:
+            body = await run(partial(self._answer, request.message))
+        except RpcError as error:  # cancelled
+            body = rpc.error_reply(error, request.message_id) if request.wants_reply else None
+        finally:
+            self._running.discard(request)
         if body is not None:
             self._expected_reply_bytes = max(len(body), self._expected_reply_bytes // 2)
             if len(body) > MAX_FRAME:
-                body = _too_large(request.message, f"the reply takes {len(body)} bytes, a frame holds {MAX_FRAME}")
+                body = too_large(request.message, f"the reply takes {len(body)} bytes, a frame holds {MAX_FRAME}")
         if request.batch is not None:
             request.batch.add(request.message, body)
         elif body is not None:
             if not self.has_room(len(body)):
-                body = _too_large(request.message, "replies sent before are not read yet")
+                body = too_large(request.message, "replies sent before are not read yet")
             self.send(body)
 
-    def _task_done(self, received: _Frame) -> None:
+    def _task_done(self, received: ReceivedFrame) -> None:
         self._in_flight -= 1
         self._finish_request(received)
         self._advance()
 
-    def _finish_request(self, received: _Frame) -> None:
+    def _finish_request(self, received: ReceivedFrame) -> None:
         """Count a request of this frame as finished; after the last one the frame's memory is released."""
         received.open_requests -= 1
         if not received.open_requests:
@@ -310,7 +362,7 @@ class ClientConnection(asyncio.Protocol):
             if received.decoded_bytes:
                 self._server.decoded.release(received.decoded_bytes)
 
-    def _count_unfinished(self, received: _Frame, sign: int) -> None:
+    def _count_unfinished(self, received: ReceivedFrame, sign: int) -> None:
         if received.reserved_bytes:
             self._large_bytes += sign * received.size_bytes
         else:
@@ -422,40 +474,6 @@ class ClientConnection(asyncio.Protocol):
             self._update_frame_timer(completed=False)
 
 
-class _BatchReply:
-    """Collects the replies of a batch, and sends them when the last one is complete.
-
-    A reply that does not fit into a frame with those before it, or into memory, is replaced by an error.
-    """
-
-    def __init__(self, size: int, connection: ClientConnection) -> None:
-        self.has_started = False
-        self._open_requests = size
-        self._connection = connection
-        self._pieces: list[bytes] = []
-        self._size_bytes = 0
-
-    def add(self, request: Any, reply: bytes | None) -> None:
-        """Add the reply to one request; None if it was a notification."""
-        self._open_requests -= 1
-        if reply is not None:
-            if len(reply) > SMALL_REPLY_BYTES and self._size_bytes + len(reply) > MAX_BATCH_REPLY_BYTES:
-                reply = _too_large(request, f"the replies of a batch may take {MAX_BATCH_REPLY_BYTES} bytes")
-            elif not self._connection.has_room(len(reply)):
-                reply = _too_large(request, "replies sent before are not read yet")
-            self._pieces += (b"," if self._pieces else b"[", reply)
-            self._size_bytes += len(reply)
-            self._connection.gather(len(reply))
-        if self._open_requests == 0 and self._pieces:
-            self._connection.send_gathered([*self._pieces, b"]"], self._size_bytes)
-
-
 def _decode_and_measure(body: bytes) -> tuple[Any, list[int]]:
     message = rpc.decode(body)
     return message, rpc.request_sizes(message, body)
-
-
-def _too_large(request: Any, reason: str) -> bytes:
-    """Encode an error in place of a reply that does not fit; an id that is itself large is left out."""
-    request_id = request.get("id") if len(str(request.get("id"))) < SMALL_REPLY_BYTES // 2 else None
-    return rpc.error_reply(Overloaded(f"overloaded: {reason}; ask for less at a time"), request_id)

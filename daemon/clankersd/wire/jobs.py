@@ -13,6 +13,7 @@ import structlog
 from clankers_protocol.admin import Job, JobCancel, JobList, JobStatus
 from clankers_protocol.errors import Conflict, NotFound, RpcError
 from clankersd import clock
+from clankersd.cancellation import current_cancellation
 from clankersd.db import Db, Notification, Store
 from clankersd.wire.rpc import current_connection, handles
 
@@ -203,6 +204,7 @@ class Jobs:
         job = running.job
         progress = Progress(job, connection)
         current_connection.set(None)  # the job's writes need no order relative to the events of that connection
+        current_cancellation.set(None)  # and the job goes on when the request that started it has ended
         try:
             with running.scope:
                 job.result = await work(progress)

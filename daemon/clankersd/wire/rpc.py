@@ -4,7 +4,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import msgspec
 import structlog
@@ -29,7 +29,7 @@ from clankers_protocol.errors import (
     error_from,
 )
 from clankers_protocol.events import Envelope
-from clankers_protocol.wire import Method, result_type
+from clankers_protocol.wire import CancelRequest, Method, Ok, result_type
 from clankersd.metrics import metrics, request_parts, timed_part
 from clankersd.wire import large_json
 from clankersd.wire.large_json import MAX_DEPTH
@@ -45,6 +45,8 @@ Handler = Callable[["Daemon", M], Awaitable[Any]]
 Serve = Callable[["Daemon", Any], Awaitable[Any]]
 
 LARGE_BODY_BYTES = 128 * 1024
+MAX_CANCEL_BYTES = 4096
+CANCEL_METHOD = CancelRequest.method.encode()
 MAX_BATCH = 1000
 
 _MISSING = object()
@@ -54,6 +56,13 @@ log = structlog.get_logger(component="rpc")
 
 current_connection: ContextVar["ClientConnection | None"] = ContextVar("current_connection", default=None)
 """The connection whose request is being served."""
+
+
+EVENTS: set[str] = set()
+"""Methods that store an event, also for a client that is gone."""
+
+UNCANCELLABLE: set[str] = set()
+"""Methods that run to their end."""
 
 
 class _Served(dict[str, Serve]):
@@ -71,6 +80,11 @@ served = _Served()
 
 def handles(method: type[M]) -> Callable[[Handler[M]], Handler[M]]:
     """Register the decorated function as the handler of `method`."""
+
+    if method.is_event:
+        EVENTS.add(method.method)
+    if not method.is_cancellable:
+        UNCANCELLABLE.add(method.method)
 
     def register(handler: Handler[M]) -> Handler[M]:
         async def serve(daemon: "Daemon", params: Any) -> Any:
@@ -105,6 +119,24 @@ def handles(method: type[M]) -> Callable[[Handler[M]], Handler[M]]:
         return handler
 
     return register
+
+
+class _CancelNotification(msgspec.Struct, forbid_unknown_fields=True):
+    """`$/cancelRequest` without an id, as clients send it."""
+
+    jsonrpc: Literal["2.0"]
+    method: Literal["$/cancelRequest"]
+    params: CancelRequest
+
+
+_cancel_decoder = msgspec.json.Decoder(_CancelNotification)
+
+
+@handles(CancelRequest)
+async def cancel_request(daemon: "Daemon", request: CancelRequest) -> Ok:
+    if connection := current_connection.get():
+        connection.cancel_request(request.id)
+    return Ok()
 
 
 def decode(body: bytes) -> Any:
@@ -181,6 +213,16 @@ def error_reply(error: RpcError, reply_id: Any = None) -> bytes:
         failure["data"] = error.data
     valid_id = reply_id if isinstance(reply_id, str | int | float) else None
     return msgspec.json.encode({"jsonrpc": "2.0", "error": failure, "id": valid_id})
+
+
+def cancelled_id(body: bytes) -> str | int | float | None:
+    """Return the id of the request that a small body cancels; None if the body is anything else."""
+    if len(body) > MAX_CANCEL_BYTES or CANCEL_METHOD not in body:
+        return None
+    try:
+        return _cancel_decoder.decode(body).params.id
+    except msgspec.MsgspecError:  # the ordinary way answers it
+        return None
 
 
 def notification(method: str, params: Any) -> bytes:

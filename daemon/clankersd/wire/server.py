@@ -18,6 +18,8 @@ from clankersd.wire.outbox import MAX_UNSENT_TOTAL_BYTES
 from clankersd.wire.sockets import BACKLOG
 
 SEND_TIMEOUT_SECONDS = 30.0
+WATCH_SECONDS = 1.0
+"""Interval of the checks of running requests: is a deadline over, is a client gone."""
 
 MAX_RECEIVED_BYTES = 128 * 1024 * 1024
 """Large frames that all connections together may have received and not finished."""
@@ -45,10 +47,12 @@ class Server:
         answer: Answer,
         get_max_connections: Callable[[], int],
         on_disconnect: Callable[[ClientConnection], None],
+        get_request_seconds: Callable[[], float],
     ) -> None:
         self._answer = answer
         self._get_max_connections = get_max_connections
         self._on_disconnect = on_disconnect
+        self._get_request_seconds = get_request_seconds
         self._connections: set[ClientConnection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._listeners: list[asyncio.Server] = []
@@ -60,6 +64,7 @@ class Server:
         self._refusals_unlogged = 0
         self._stalled: dict[ClientConnection, float] = {}
         self._stall_timer: asyncio.TimerHandle | None = None
+        self._request_timer: asyncio.TimerHandle | None = None
         self.unsent = ByteBudget(MAX_UNSENT_TOTAL_BYTES)
         self.received = ByteBudget(MAX_RECEIVED_BYTES)
         self.decoded = ByteBudget(MAX_DECODED_BYTES)
@@ -147,6 +152,22 @@ class Server:
     def _check_drained(self) -> None:
         if self._is_draining and not (self._connections or self._tasks):
             self._drained.set()
+
+    # -- requests that take long
+
+    def watch_requests(self) -> None:
+        """Check deadlines and clients from time to time while requests run: one timer, since most of them are short."""
+        if self._request_timer is None:
+            interval = min(WATCH_SECONDS, self._get_request_seconds() / 2)
+            self._request_timer = asyncio.get_running_loop().call_later(interval, self._check_requests)
+
+    def _check_requests(self) -> None:
+        self._request_timer = None
+        seconds = self._get_request_seconds()
+        for connection in [one for one in self._connections if one.is_serving]:
+            connection.cancel_overdue(seconds)
+            connection.check_peer()
+            self.watch_requests()
 
     # -- clients that do not read
 
