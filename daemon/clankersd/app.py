@@ -43,6 +43,7 @@ from clankersd.redaction.engine import redact_all
 from clankersd.schedule.scheduler import Scheduler
 from clankersd.search.engine import SearchEngine
 from clankersd.search.limiter import search_turns
+from clankersd.transfer.exporting import Export
 from clankersd.wire import rpc, systemd
 from clankersd.wire.fair_limiter import FairLimiter
 from clankersd.wire.jobs import Jobs
@@ -93,6 +94,8 @@ FEATURES = (
     "sessions.stats",
     "sessions.threads",
     "skills.skills",
+    "transfer.exporting",
+    "transfer.importing",
     "unified_search.search",
     "wire.subscriptions",
 )
@@ -125,6 +128,7 @@ class Daemon:
     documents: Documents = field(default_factory=Documents)
     queries: QueryPool = field(default_factory=QueryPool)
     searches: FairLimiter = field(default_factory=search_turns)
+    export: Export = field(default_factory=Export)
     mcp_calls: RunningCalls = field(default_factory=RunningCalls)
     search_engine: SearchEngine = field(init=False)
     server: Server = field(init=False)
