@@ -25,7 +25,7 @@ Row = dict[str, Any]
 class Table:
     """A durable table. `columns` maps fields of its record to columns of another name.
 
-    `reference_fields` are fields that name another row, and no columns. `joined` is the FROM clause of the export,
+    `reference_fields` are fields that name another row, and no columns; `reference_columns` are found by them. `joined` is the FROM clause of the export,
     `expressions` the SQL of fields that are no columns. Rows that the index holds have a `text_kind` there, and an
     `index_owner`: the column of `chunks` with their id.
     """
@@ -38,6 +38,7 @@ class Table:
     highest: tuple[str, ...] = ()
     columns: dict[str, str] = field(default_factory=dict)
     reference_fields: tuple[str, ...] = ()
+    reference_columns: tuple[str, ...] = ()
     joined: str | None = None
     expressions: dict[str, str] = field(default_factory=dict)
     text_kind: str | None = None
@@ -67,6 +68,11 @@ class Table:
         return {name: self.columns.get(name, name) for name in fields}
 
     @cached_property
+    def stored_columns(self) -> list[str]:
+        """Columns that a record decides."""
+        return [*self.column_of.values(), *self.reference_columns]
+
+    @cached_property
     def select(self) -> str:
         """Statement that reads the fields of all records; the values of JSON fields are valid JSON on one line."""
         fields = []
@@ -82,16 +88,16 @@ class Table:
     @cached_property
     def by_key(self) -> str:
         """Statement that reads the stored row with a key."""
-        return f"SELECT {', '.join(self.column_of.values())} FROM {self.name} WHERE {self._has_key}"
+        return f"SELECT {', '.join(self.stored_columns)} FROM {self.name} WHERE {self._has_key}"
 
     @cached_property
     def insert(self) -> str:
-        columns = list(self.column_of.values())
-        return f"INSERT INTO {self.name} ({', '.join(columns)}) VALUES ({', '.join(f':{name}' for name in columns)})"
+        values = ", ".join(f":{name}" for name in self.stored_columns)
+        return f"INSERT INTO {self.name} ({', '.join(self.stored_columns)}) VALUES ({values})"
 
     @cached_property
     def update(self) -> str:
-        changed = [f"{column} = :{column}" for column in self.column_of.values() if column not in self.key]
+        changed = [f"{column} = :{column}" for column in self.stored_columns if column not in self.key]
         return f"UPDATE {self.name} SET {', '.join(changed)} WHERE {self._has_key}"
 
     @cached_property
@@ -237,6 +243,7 @@ TABLES: tuple[Table, ...] = (
         "memory_entities",
         key=("memory_id", "entity_id"),
         reference_fields=("entity_name", "entity_type"),
+        reference_columns=("entity_id",),
         joined="memory_entities JOIN entities ON entities.id = memory_entities.entity_id",
         expressions={"entity_name": "entities.name", "entity_type": "entities.entity_type"},
     ),
