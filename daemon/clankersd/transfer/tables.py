@@ -25,9 +25,9 @@ Row = dict[str, Any]
 class Table:
     """A durable table. `columns` maps fields of its record to columns of another name.
 
-    `reference_fields` are fields that name another row, and no columns; `reference_columns` are found by them. `joined` is the FROM clause of the export,
-    `expressions` the SQL of fields that are no columns. Rows that the index holds have a `text_kind` there, and an
-    `index_owner`: the column of `chunks` with their id.
+    `reference_fields` are fields that name another row, and no columns; `reference_columns` are found by them.
+    `joined` is the FROM clause of the export, `expressions` the SQL of fields that are no columns. Rows that the index
+    holds have a `text_kind` there, and an `index_owner`: the column of `chunks` with their id.
     """
 
     record: type[Record]
