@@ -49,6 +49,7 @@ from clankersd.schedule.scheduler import Scheduler
 from clankersd.search.engine import SearchEngine
 from clankersd.search.limiter import search_turn_paused, search_turns
 from clankersd.search.reranking import Reranking
+from clankersd.transfer.exporting import Export
 from clankersd.wire import rpc, systemd
 from clankersd.wire.fair_limiter import FairLimiter
 from clankersd.wire.jobs import Jobs
@@ -99,6 +100,8 @@ FEATURES = (
     "sessions.stats",
     "sessions.threads",
     "skills.skills",
+    "transfer.exporting",
+    "transfer.importing",
     "unified_search.search",
     "wire.subscriptions",
 )
@@ -131,6 +134,7 @@ class Daemon:
     documents: Documents = field(default_factory=Documents)
     queries: QueryPool = field(default_factory=QueryPool)
     searches: FairLimiter = field(default_factory=search_turns)
+    export: Export = field(default_factory=Export)
     mcp_calls: RunningCalls = field(default_factory=RunningCalls)
     table_counts: RowCounts[dict[str, int]] = field(init=False)
     index_counts: RowCounts[IndexCounts] = field(init=False)

@@ -15,6 +15,7 @@ from clankers_protocol.backups import BackupCreate, BackupFile, BackupRestore, R
 from clankers_protocol.database_files import (
     SHRUNK_SHARE,
     copy_database,
+    count_texts_without_index,
     describe_backup,
     list_backups,
     select_obsolete,
@@ -24,6 +25,8 @@ from clankers_protocol.memory_transfer import MemoryExport
 from clankers_protocol.safe_writes import write_file
 from clankersd import clock
 from clankersd.db import Db
+from clankersd.db.backup import Copy
+from clankersd.db.compact_backup import copy_without_index
 from clankersd.memories.transfer import memory_export
 from clankersd.wire.jobs import Progress
 from clankersd.wire.rpc import handles
@@ -43,7 +46,11 @@ log = structlog.get_logger(component="backup")
 
 @handles(BackupCreate)
 async def create(daemon: "Daemon", request: BackupCreate) -> JobStarted:
-    return JobStarted(await daemon.jobs.start("backup", partial(make_backup, daemon, reason="manual")))
+    if request.without_derived:
+        work = partial(make_backup, daemon, reason="manual-without-index", copy=copy_without_index)
+    else:
+        work = partial(make_backup, daemon, reason="manual")
+    return JobStarted(await daemon.jobs.start("backup", work))
 
 
 @handles(BackupRestore)
@@ -67,13 +74,16 @@ async def restore(daemon: "Daemon", request: BackupRestore) -> Restored:
     log.warning("database restored", backup=str(source), replaced=str(replaced))
     await daemon.jobs.close_restored()
     daemon.index.wake()
-    return Restored(str(database), str(source), counts["sessions"], str(replaced) if replaced else None)
+    rebuilding = count_texts_without_index(counts)
+    if rebuilding:
+        daemon.background(daemon.files.sync)
+    return Restored(str(database), str(source), counts["sessions"], str(replaced) if replaced else None, rebuilding)
 
 
-async def make_backup(daemon: "Daemon", progress: Progress, reason: str) -> dict[str, Any]:
+async def make_backup(daemon: "Daemon", progress: Progress, reason: str, copy: Copy | None = None) -> dict[str, Any]:
     """Make a verified backup. An automatic one also writes the memories as JSONL, and older ones are deleted."""
     await progress(0, 1, "copying the database")
-    made = await anyio.to_thread.run_sync(describe_backup, await daemon.store.back_up(reason))
+    made = await anyio.to_thread.run_sync(describe_backup, await daemon.store.back_up(reason, copy))
     result: dict[str, Any] = {"file": made.name, "path": made.path, "bytes": made.bytes, "rows": made.rows}
     if made.reason in AUTOMATIC:
         await progress(0, 1, "exporting memories")

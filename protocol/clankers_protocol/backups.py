@@ -26,18 +26,27 @@ class BackupFile(Wire):
 
 
 class BackupCreate(Method[JobStarted]):
-    """Make a verified backup of the database, as a job; its result is `{file, path, bytes, rows}`."""
+    """Make a verified backup of the database, as a job; its result is `{file, path, bytes, rows}`.
+
+    With `withoutDerived`, chunks, their full text and vectors are left out. After a restore of such a backup the daemon
+    makes them again, which takes a while.
+    """
 
     method: ClassVar[str] = "backup.create"
+    without_derived: bool = False
 
 
 class Restored(Wire):
-    """Result of a restore: what is in use now, and where the replaced database is."""
+    """Result of a restore: what is in use now, and where the replaced database is.
+
+    `rebuilding` is the number of texts of which the backup has no index; the daemon makes it in the background.
+    """
 
     database: str
     backup: str
     sessions: int
     replaced: str | None
+    rebuilding: int = 0
 
 
 class BackupRestore(Method[Restored]):

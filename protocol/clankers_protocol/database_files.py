@@ -89,6 +89,11 @@ def count_rows(db: "apsw.Connection") -> dict[str, int]:
     return {str(name): int(db.execute(f'SELECT count(*) FROM main."{name}"').get) for (name,) in names.fetchall()}
 
 
+def count_texts_without_index(counts: dict[str, int]) -> int:
+    """Return the number of texts that wait to be indexed in a backup without index; 0 for any other."""
+    return 0 if counts.get("chunks") else counts.get("index_backlog", 0)
+
+
 def count_backup_rows(path: Path) -> dict[str, int]:
     """Count the rows of every table of a backup."""
     with closing(_open_immutable(path)) as db:

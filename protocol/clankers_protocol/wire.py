@@ -102,6 +102,7 @@ def methods() -> dict[str, type[Method[Any]]]:
         skills,
         subscriptions,
         threads,
+        transfer,
     )
 
     return {declared.method: declared for declared in _leaves(Method)}

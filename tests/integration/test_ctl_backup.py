@@ -11,6 +11,8 @@ from helpers.store import message
 from helpers.waiting import eventually, settled
 from helpers.writers import acknowledged, stored, writing
 
+from clankersd.db.compact_backup import DERIVED_TABLES
+
 
 def store(daemon: DaemonProcess, *names: str) -> None:
     with daemon.connect() as connection:
@@ -169,3 +171,31 @@ def test_backup_restore_refuses_what_is_damaged_or_missing_and_changes_nothing(h
         assert daemon.database.read_bytes() == before
         assert not list(daemon.data.glob("*restoring*"))
         assert not list(daemon.data.glob("*replaced*"))
+
+
+def test_backup_without_derived_is_restored_with_a_new_index(home: Path) -> None:
+    with running_daemon(home) as daemon:
+        with daemon.connect() as rpc:
+            rpc.call("upsertMessage", message=message("prompt", text="The lantern is in the boathouse"))
+            rpc.call("memory.add", content="We deploy on Tuesdays", scope="global")
+            rpc.call("document.ingest", text="All about quinces.", source="memo", title="Fruit")
+            settled(rpc)
+        before = table_contents(daemon.database)
+        full = Path(ctl(daemon, "backup", "create", "--json").json["path"])
+        made = Path(ctl(daemon, "backup", "create", "--without-derived", "--json").json["path"])
+        assert made.stat().st_size < full.stat().st_size
+        assert full.read_bytes().count(b"boathouse") > made.read_bytes().count(b"boathouse") == 1  # the row itself
+        assert ctl(daemon, "backup", "verify", made.name).code == 0
+        restored = ctl(daemon, "backup", "restore", made.name, "--yes")
+        assert restored.code == 0, restored.err
+        assert "makes it again" in restored.out
+        with daemon.connect() as rpc:
+            settled(rpc)
+            for query in ("lantern boathouse", "deploy Tuesdays", "quinces"):
+                found = rpc.call("search", query=query, scopes=["*"])
+                assert found["hits"], query
+                assert found["mode"] == "hybrid"
+        after = table_contents(daemon.database)
+        compared = {name for name in before if name not in (*DERIVED_TABLES, "hook_events")}
+        assert {name: after[name] for name in compared} == {name: before[name] for name in compared}
+        assert len(after["chunks"]) == len(before["chunks"]) == 3

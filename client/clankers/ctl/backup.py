@@ -22,6 +22,7 @@ from clankers_protocol.database_files import (
     check_database,
     copy_database,
     count_backup_rows,
+    count_texts_without_index,
     describe_backup,
     list_backups,
     replace_database,
@@ -60,16 +61,18 @@ def backup() -> None:
 
 
 @backup.command()
+@click.option("--without-derived", is_flag=True, help="Leave out the search index, which a restore makes again.")
 @common_options
-def create(ctl: Ctl) -> None:
+def create(ctl: Ctl, without_derived: bool) -> None:
     """Make a backup now. Events are stored meanwhile. Such a backup stays until you delete it.
 
     \b
     Examples:
       clankers-ctl backup create
+      clankers-ctl backup create --without-derived
       clankers-ctl backup create --json | jq -r .path
     """
-    job = run_job_or_exit(ctl, BackupCreate())
+    job = run_job_or_exit(ctl, BackupCreate(without_derived))
     if ctl.json:
         print_json(job.result)
     else:
@@ -227,6 +230,11 @@ def restore(ctl: Ctl, backup: str, yes: bool) -> None:
         print_json(restored)
         return
     secho(f"Restored {source.name} with {plural(restored.sessions, 'session')}.", fg="green")
+    if restored.rebuilding:
+        echo(
+            f"The backup has no search index. The daemon makes it again from {plural(restored.rebuilding, 'text')}, "
+            "in the background; `clankers-ctl index status` shows how many are left."
+        )
     if restored.replaced:
         echo(f"The replaced database is now {restored.replaced}. Delete it once you are sure that you do not need it.")
 
@@ -243,7 +251,8 @@ def _restore_without_daemon(paths: Paths, source: Path) -> Restored:
     finally:
         for leftover in database.parent.glob(f"{new.name}*"):
             leftover.unlink(missing_ok=True)
-    return Restored(str(database), str(source), counts["sessions"], str(replaced) if replaced else None)
+    rebuilding = count_texts_without_index(counts)
+    return Restored(str(database), str(source), counts["sessions"], str(replaced) if replaced else None, rebuilding)
 
 
 def _find_paths(ctl: Ctl) -> Paths:

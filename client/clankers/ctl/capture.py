@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 import msgspec
+from click.shell_completion import CompletionItem
 
 from clankers.ctl.command import EXIT_PROBLEM, Ctl, common_options, normalize_project
 from clankers.ctl.formatting import format_bytes, format_duration, format_time, plural, since_callback
@@ -234,30 +235,65 @@ def _describe_pause(pause: Pause) -> str:
 # -- import
 
 
+def _source_callback(_: click.Context, __: click.Parameter, value: str) -> str | Path:
+    """Return the name of a harness, or the path of a file."""
+    if value in IMPORTABLE:
+        return value
+    path = Path(value).expanduser()
+    if not path.is_file():
+        raise click.BadParameter(f"{value!r} is neither a file nor one of {', '.join(IMPORTABLE)}.")
+    return path
+
+
+def _complete_source(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    harnesses = [CompletionItem(name) for name in IMPORTABLE if name.startswith(incomplete)]
+    return [*harnesses, CompletionItem(incomplete, type="file")]
+
+
 @click.command(name="import")
-@click.argument("harness", type=click.Choice(IMPORTABLE))
+@click.argument("source", metavar="HARNESS|FILE", callback=_source_callback, shell_complete=_complete_source)
 @click.option(
     "--since",
     metavar="TIME",
     callback=since_callback,
-    help="Only import sessions active since this time: 2h, 3d, 1w, today …",
+    help="Only import sessions of a harness that were active since this time: 2h, 3d, 1w, today …",
 )
-@click.option("--dry-run", is_flag=True, help="Show what would be imported; import nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be imported of a harness; import nothing.")
 @common_options
-def import_(ctl: Ctl, harness: str, since: int | None, dry_run: bool) -> None:
-    """Import the history that a harness has stored on disk. Importing again adds only what is new.
+def import_(ctl: Ctl, source: str | Path, since: int | None, dry_run: bool) -> None:
+    """Import the history of a harness, or a file. Importing again adds only what is new.
+
+    HARNESS is claude-code, codex, gemini or opencode, whose history on this disk is read. FILE is an export
+    (`clankers-ctl export`), compressed or not, or a file with memories (`clankers-ctl memory import`). An export is
+    merged with what is stored: of two states of the same thing, the one that changed last stays.
 
     \b
     Examples:
       clankers-ctl import claude-code --dry-run
       clankers-ctl import claude-code --since 4w
       clankers-ctl import opencode --json | jq .result
+      clankers-ctl import clankers.jsonl.zst
     """
-    job = run_job_or_exit(ctl, ImportStart(harness, since, dry_run))
+    if isinstance(source, Path):
+        if since is not None or dry_run:
+            raise click.UsageError("--since and --dry-run are for the history of a harness, not for a file.")
+        _import_file(ctl, source)
+        return
+    job = run_job_or_exit(ctl, ImportStart(source, since, dry_run))
     if ctl.json:
         print_json(job)
     else:
         _print_summary(job, msgspec.convert(job.result, ImportSummary))
+
+
+def _import_file(ctl: Ctl, path: Path) -> None:
+    from clankers.ctl.memory.transfer import import_memories  # slow to load
+    from clankers.ctl.transfer import import_export, is_export  # slow to load
+
+    if is_export(path):
+        import_export(ctl, path)
+    else:
+        import_memories(ctl, path)
 
 
 def _print_summary(job: Job, summary: ImportSummary) -> None:

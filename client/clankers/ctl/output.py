@@ -2,7 +2,8 @@
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -274,3 +275,17 @@ def _fit(column: Column, value: Text, width: int) -> list[str]:
     text.pieces = [(" ".join(text.plain.split("\n")), "")]
     text.truncate(width)
     return [text.plain]
+
+
+@contextmanager
+def progress_bar(as_json: bool, description: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a progress bar if standard error is a terminal; yield the function that updates it."""
+    if as_json or not sys.stderr.isatty():
+        yield lambda _done, _total: None
+        return
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn  # slow to load
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=rich_console(stderr=True), transient=True) as progress:
+        task = progress.add_task(description, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)

@@ -10,8 +10,8 @@ from click.shell_completion import CompletionItem
 from clankers.ctl.command import Ctl, common_options, confirm_and_delete, deletion_options, project_option
 from clankers.ctl.formatting import abbreviate, format_dollars, format_time, since_callback, until_callback
 from clankers.ctl.ids import display_ids
-from clankers.ctl.memory.files import replace_file
 from clankers.ctl.output import Column, echo, one_line, print_json, print_table
+from clankers.ctl.replacement import replace_text_file
 from clankers.ctl.transcript import describe_counts, print_transcript
 from clankers.session_export import to_html, to_markdown
 from clankers_protocol.sessions import (
@@ -183,7 +183,7 @@ def _export(ctl: Ctl, file: str, pieces: Iterator[str]) -> None:
         for piece in pieces:
             echo(piece, nl=False)
         return
-    with replace_file(Path(file)) as output:
+    with replace_text_file(Path(file)) as output:
         output.writelines(pieces)
     if ctl.json:
         print_json({"path": str(Path(file).absolute())})

@@ -22,11 +22,17 @@ UNFINISHED_SUFFIX = ".unfinished"
 SPARE_BYTES = 64 * 1024 * 1024
 """Disk space that a backup leaves free for events."""
 
+Copy = Callable[[Db, Path, Callable[[], bool]], None]
+
 _sync_data = getattr(os, "fdatasync", os.fsync)  # macOS has only the latter
 
 
-def back_up(db: Db, folder: Path, reason: str, is_stopped: Callable[[], bool] = lambda: False) -> Path:
+def back_up(
+    db: Db, folder: Path, reason: str, is_stopped: Callable[[], bool] = lambda: False, copy: Copy | None = None
+) -> Path:
     """Copy the open database into `folder`, verify the copy, and name the copy after the time and the reason.
+
+    `copy` writes and verifies the copy; by default it is one of all pages.
 
     While events are stored, use `Store.back_up`, which copies from a read-only connection in another thread.
     Raises InterruptError once `is_stopped` returns True.
@@ -39,7 +45,7 @@ def back_up(db: Db, folder: Path, reason: str, is_stopped: Callable[[], bool] = 
     target = folder / f"clankers-{stamp}-{reason}.db"
     unfinished = target.with_suffix(UNFINISHED_SUFFIX)
     try:
-        _copy(db, unfinished, is_stopped)
+        (copy or _copy)(db, unfinished, is_stopped)
         sync(unfinished)
         unfinished.rename(target)
         sync(folder)

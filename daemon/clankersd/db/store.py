@@ -19,7 +19,7 @@ from clankers_protocol.database_files import replace_database
 from clankers_protocol.errors import Conflict, DeadlineExceeded, StorageUnavailable
 from clankersd.cancellation import current_cancellation
 from clankersd.db import fts, migrations, wal
-from clankersd.db.backup import back_up
+from clankersd.db.backup import Copy, back_up
 from clankersd.db.commit_priority import statements_first
 from clankersd.db.connection import (
     Connection,
@@ -190,13 +190,12 @@ class Store:
         self._serving_connection(read_unavailable)
         return await self._run_on_snapshot(query, threading.Event())
 
-    async def back_up(self, reason: str) -> Path:
+    async def back_up(self, reason: str, copy: Copy | None = None) -> Path:
         """Make a verified copy of the committed data, while events are stored."""
         self._open_connection(read_unavailable)
         stop = threading.Event()
-        return await self._run_on_snapshot(
-            partial(back_up, folder=self.backups, reason=reason, is_stopped=stop.is_set), stop
-        )
+        work = partial(back_up, folder=self.backups, reason=reason, is_stopped=stop.is_set, copy=copy)
+        return await self._run_on_snapshot(work, stop)
 
     async def run_exclusive(self, work: Callable[[Db], T]) -> T:
         """Run `work` alone in the connection's thread, outside any transaction: for vacuum, checks, migrations."""

@@ -1,52 +1,24 @@
-"""Files of memories: atomic writing, and reading of our own exports and those of other memory stores."""
+"""Files of memories: reading of our own exports and those of other memory stores."""
 
 import json
-import os
-import tempfile
 from codecs import BOM_UTF8
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TextIO, get_args
+from typing import Any, get_args
 
-import click
 import msgspec
 
-from clankers.ctl.edits import explain_os_errors
 from clankers_protocol.memories import Sector
-from clankers_protocol.safe_writes import writable_path
+from clankers_protocol.memory_transfer import MemoryRecord
 
 LIST_KEYS = ("memories", "results", "items")
 """Keys under which other stores put their list of memories in a JSON document."""
 
 MAX_DOCUMENT_BYTES = 256 * 2**20
 """Limit for a JSON document that is not in lines, because it is parsed in memory."""
-
-
-@contextmanager
-def replace_file(path: Path) -> Iterator[TextIO]:
-    """Open a temporary file that replaces `path`, with mode 0600, if the block succeeds; otherwise change nothing."""
-    with explain_os_errors():
-        target = writable_path(path)
-    if target.exists() and not target.is_file():
-        raise click.ClickException(f"{path} exists and is not a regular file.")
-    try:
-        descriptor, unfinished = tempfile.mkstemp(prefix=f".{target.name[:100]}.", dir=target.parent)
-    except OSError as error:
-        raise click.ClickException(f"Cannot write {path}: {error.strerror}") from error
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
-            yield file
-            file.flush()
-            os.fsync(descriptor)
-        Path(unfinished).replace(target)
-    except BaseException as error:
-        Path(unfinished).unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno:  # an error of the disk; a lost daemon has no errno
-            raise click.ClickException(f"Cannot write {path}: {error.strerror}") from error
-        raise
 
 
 @dataclass
@@ -116,7 +88,9 @@ def _parse_entry(location: str, end: int, line: bytes) -> Entry:
 
 
 def convert_record(record: dict[str, Any]) -> dict[str, Any]:
-    """Convert a memory of OpenMemory, mcp-memory-service or mem0 to our format; return any other record unchanged.
+    """Convert a memory of OpenMemory, mcp-memory-service, mem0 or memory-lancedb-pro to our format.
+
+    Any other record is returned unchanged.
 
     Each of these stores is recognised by a field that only it has.
     """
@@ -126,6 +100,8 @@ def convert_record(record: dict[str, Any]) -> dict[str, Any]:
         converted = _convert_memory_service(record)
     elif isinstance(record.get("memory"), str):
         converted = _convert_mem0(record)
+    elif isinstance(record.get("text"), str) and "content" not in record:
+        return _convert_lancedb_pro(record)
     else:
         return record
     converted["createdAt"] = _parse_time(record.get("created_at", record.get("created_at_iso")))
@@ -169,6 +145,33 @@ def _convert_mem0(record: dict[str, Any]) -> dict[str, Any]:
         "content": record["memory"],
         "tags": _parse_tags(record.get("categories")),
         "metadata": metadata or None,
+    }
+
+
+def _convert_lancedb_pro(record: dict[str, Any]) -> dict[str, Any]:
+    """Convert a row of memory-lancedb-pro, which writes them to memory-backup-YYYY-MM-DD.jsonl."""
+    converted = {
+        "id": record.get("id"),
+        "content": record["text"],
+        "category": record.get("category"),
+        "scope": record.get("scope") or "global",
+        "importance": record.get("importance"),
+        "createdAt": _parse_time(record.get("timestamp")),
+        "metadata": _parse_mapping(record.get("metadata")),
+    }
+    return {name: value for name, value in converted.items() if value is not None}
+
+
+def to_lancedb_pro(record: MemoryRecord) -> dict[str, Any]:
+    """Convert a memory to a row of memory-lancedb-pro, without its vector."""
+    return {
+        "id": record.id,
+        "text": record.content,
+        "category": record.category or "other",
+        "scope": record.scope,
+        "importance": record.importance,
+        "timestamp": record.created_at,
+        "metadata": json.dumps(record.metadata or {}, ensure_ascii=False),
     }
 
 

@@ -12,9 +12,9 @@ import msgspec
 
 from clankers.ctl.command import Ctl, common_options
 from clankers.ctl.ids import short_ids
-from clankers.ctl.memory.files import replace_file
 from clankers.ctl.memory.options import ALL_SCOPES, as_of_option, complete_memory_id, resolve_entity
 from clankers.ctl.output import cut, echo, note, one_line, plain, print_json, rich_console
+from clankers.ctl.replacement import replace_text_file
 from clankers_protocol.entities import Graph, GraphEdge, GraphNeighbors, GraphNode, RelationType
 from clankers_protocol.errors import NotFound
 
@@ -94,7 +94,7 @@ def graph(
     found = _fetch_graph(ctl, GraphNeighbors(id=id, types=list(types) or None, scopes=ALL_SCOPES, **fields))
     for path, render in ((dot, render_dot), (svg, render_svg)):
         if path:
-            with replace_file(path) as file:
+            with replace_text_file(path) as file:
                 file.write(render(found))
             note(f"Wrote {path}")
     if ctl.json:

@@ -1,8 +1,7 @@
 """`clankers-ctl memory export` and `import`."""
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -12,9 +11,10 @@ import msgspec
 
 from clankers.ctl.command import EXIT_PROBLEM, Ctl, common_options
 from clankers.ctl.memory.display import count_memories
-from clankers.ctl.memory.files import Entry, convert_record, read_entries, replace_file
+from clankers.ctl.memory.files import Entry, convert_record, read_entries, to_lancedb_pro
 from clankers.ctl.memory.options import ALL_SCOPES, project_option, scope_option
-from clankers.ctl.output import echo, one_line, print_json, rich_console, secho
+from clankers.ctl.output import echo, one_line, print_json, progress_bar, secho
+from clankers.ctl.replacement import replace_text_file
 from clankers_protocol.errors import InternalError, InvalidParams, InvalidRequest, ParseError
 from clankers_protocol.memories import MemoryStatsOf
 from clankers_protocol.memory_transfer import MemoryExport, MemoryImport, MemoryRecord
@@ -33,41 +33,50 @@ STDOUT = "-"
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
 @project_option
 @scope_option
+@click.option(
+    "--format",
+    "row_format",
+    type=click.Choice(["clankers", "lancedb-pro"]),
+    default="clankers",
+    help="Write the rows of memory-lancedb-pro instead of ours: id, text, category, scope, importance, timestamp.",
+)
 @common_options
-def export(ctl: Ctl, file: str, project: str | None, scopes: list[str]) -> None:
+def export(ctl: Ctl, file: str, project: str | None, scopes: list[str], row_format: str) -> None:
     """Export all memories to a file.
 
     Writes one JSON object per line, for memories in every state. With - as FILE, writes to standard output. The file is
-    written completely or not at all, and only you can read it.
+    written completely or not at all, and only you can read it. `clankers-ctl export` exports everything.
 
     \b
     Examples:
       clankers-ctl memory export memories.jsonl
       clankers-ctl memory export - --scope global | jq .content
+      clankers-ctl memory export memory-backup-2025-01-31.jsonl --format lancedb-pro
     """
     request = MemoryExport(scopes=scopes, project=project, limit=EXPORT_PAGE_SIZE)
     if file == STDOUT:
-        for _ in _write_memories(ctl, request, sys.stdout):
+        for _ in _write_memories(ctl, request, sys.stdout, row_format):
             pass
         return
     total = ctl.call(MemoryStatsOf(scopes=scopes, project=project)).total
     count = 0
-    with replace_file(Path(file)) as output, _progress_bar(ctl, "exporting", total) as show_progress:
-        for count in _write_memories(ctl, request, output):
-            show_progress(count)
+    with replace_text_file(Path(file)) as output, progress_bar(ctl.json, "exporting") as show_progress:
+        for count in _write_memories(ctl, request, output, row_format):
+            show_progress(count, total)
     if ctl.json:
         print_json({"path": str(Path(file).absolute()), "memories": count})
     else:
         echo(f"{count_memories(count)} exported to {file}.")
 
 
-def _write_memories(ctl: Ctl, request: MemoryExport, output: TextIO) -> Iterator[int]:
+def _write_memories(ctl: Ctl, request: MemoryExport, output: TextIO, row_format: str) -> Iterator[int]:
     """Write all memories, and yield after each page the number written so far."""
     count = 0
     while True:
         page = ctl.call(request, timeout=REQUEST_TIMEOUT_SECONDS)
         for record in page.memories:
-            line = msgspec.json.encode(record).decode()
+            row = to_lancedb_pro(record) if row_format == "lancedb-pro" else record
+            line = msgspec.json.encode(row).decode()
             output.write(f"{escape_json(line) if output.isatty() else line}\n")
         count += len(page.memories)
         yield count
@@ -92,8 +101,9 @@ class ImportReport:
 def import_(ctl: Ctl, file: Path) -> None:
     """Import memories from a file.
 
-    Reads files written by `memory export`, and JSON exports of mem0, OpenMemory and mcp-memory-service. Imported
-    memories retain their ids, times and links. Memories that already exist are not changed.
+    Reads files written by `memory export`, backups of memory-lancedb-pro (memory-backup-YYYY-MM-DD.jsonl), and JSON
+    exports of mem0, OpenMemory and mcp-memory-service. Imported memories retain their ids, times and links. Memories
+    that already exist are not changed.
 
     A line that cannot be imported is reported with its number and does not affect the others; the exit code is then 4.
 
@@ -102,11 +112,17 @@ def import_(ctl: Ctl, file: Path) -> None:
       clankers-ctl memory import memories.jsonl
       clankers-ctl memory import mem0.json --json | jq .refused
     """
+    import_memories(ctl, file)
+
+
+def import_memories(ctl: Ctl, file: Path) -> None:
+    """Import the memories of a file, and report what became of them."""
     report = ImportReport()
-    with _progress_bar(ctl, "importing", file.stat().st_size) as show_progress:
+    size = file.stat().st_size
+    with progress_bar(ctl.json, "importing") as show_progress:
         for batch in _read_batches(file, report):
             _import_batch(ctl, batch, report)
-            show_progress(batch[-1].end)
+            show_progress(batch[-1].end, size)
     _print_report(ctl, report)
     sys.exit(EXIT_PROBLEM if report.refused else 0)
 
@@ -173,17 +189,3 @@ def _print_report(ctl: Ctl, report: ImportReport) -> None:
     echo(f"{count_memories(report.created)} imported{unchanged}{failed}.")
     for location, reason in report.refused:
         secho(f"  {location}: {one_line(reason)}", fg="red", err=True)
-
-
-@contextmanager
-def _progress_bar(ctl: Ctl, description: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar if standard error is a terminal; yield the function that updates it."""
-    if ctl.json or not sys.stderr.isatty():
-        yield lambda done: None
-        return
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn  # slow to load
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=rich_console(stderr=True), transient=True) as progress:
-        task = progress.add_task(description, total=total)
-        yield lambda done: progress.update(task, completed=done)

@@ -1,0 +1,117 @@
+"""Backups without what can be derived: the chunks with their full text and vectors, which are most of a database.
+
+The tables of the copy are filled row by row, in the order of the original. Every text is put into the backlog of the
+copy, so that the daemon that opens it makes the index again by itself.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from clankers_protocol.database_files import count_rows
+from clankersd.db.commit_priority import yield_to_commits
+from clankersd.db.connection import Db
+from clankersd.db.wal import new_generation
+
+ROWS_PER_STEP = 500
+
+DERIVED_TABLES = (
+    "chunks", "index_queue", "index_generations", "index_backlog", "embedding_cache", "embedding_models", "files",
+)  # fmt: skip
+"""Tables that are empty in the copy. Watched files are read again, because their chunks are not there."""
+
+_BACKLOG = """
+    INSERT INTO index_backlog (kind, owner)
+    SELECT kind, id FROM (
+        SELECT 'message' AS kind, id, created_at FROM messages WHERE text_content IS NOT NULL
+        UNION ALL SELECT 'tool', id, created_at FROM tools
+        UNION ALL SELECT 'session title', id, created_at FROM sessions WHERE title <> ''
+        UNION ALL SELECT 'memory', id, created_at FROM memories
+        UNION ALL SELECT 'skill', id, created_at FROM skills
+    )
+    ORDER BY created_at, id
+"""
+_DOCUMENTS = """
+    INSERT INTO index_backlog (kind, owner)
+    SELECT 'document chunk', id FROM document_chunks WHERE searchable = 1 ORDER BY document_id, chunk_index
+"""
+
+
+def copy_without_index(source: Db, target: Path, is_stopped: Callable[[], bool]) -> None:
+    """Copy a database without its index, and verify the copy."""
+    copy = apsw.Connection(str(target))
+    descriptor = os.open(target, os.O_RDWR)
+    try:
+        copy.set_progress_handler(is_stopped, 5000)
+        copy.pragma("page_size", source.value("PRAGMA page_size"))
+        copy.pragma("auto_vacuum", "incremental")
+        copy.pragma("synchronous", "off")  # synced here, and once more when it is complete
+        tables = _create_tables(source, copy)
+        for table in tables:
+            for rows in _steps(source, table):
+                if is_stopped():
+                    raise apsw.InterruptError("the backup was cancelled")
+                with copy:
+                    places = ", ".join("?" * len(rows[0]))
+                    copy.executemany(f'INSERT INTO "{table}" VALUES ({places})', rows)
+                os.fsync(descriptor)
+        with copy:
+            _create_rest(source, copy)
+            copy.execute("INSERT INTO memories_fts (memories_fts) VALUES ('rebuild')")
+            copy.execute(_BACKLOG)
+            copy.execute(_DOCUMENTS)
+        new_generation(Db(copy))
+        _verify(source, copy, tables)
+    finally:
+        copy.close()
+        os.close(descriptor)  # after SQLite's: closing a descriptor releases the locks of all others in the process
+
+
+def _create_tables(source: Db, copy: apsw.Connection) -> list[str]:
+    """Create all ordinary tables, and return the names of those whose rows are copied."""
+    sql = "SELECT name, sql FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite^_%' ESCAPE '^'"
+    tables: dict[str, str] = dict(source.raw.execute(sql).fetchall())
+    virtual = [name for name, statement in tables.items() if statement.startswith("CREATE VIRTUAL")]
+    shadows = tuple(f"{name}_" for name in virtual)  # not all of them are marked as such in pragma_table_list
+    ordinary = [name for name in tables if name not in virtual and not name.startswith(shadows)]
+    for name in ordinary:
+        copy.execute(tables[name])
+    return [name for name in ordinary if name not in DERIVED_TABLES]
+
+
+def _create_rest(source: Db, copy: apsw.Connection) -> None:
+    """Create virtual tables, indexes and triggers. The tables of vectors are made with the index."""
+    sql = """
+        SELECT sql FROM sqlite_master
+        WHERE sql IS NOT NULL AND (type IN ('index', 'trigger', 'view') OR sql LIKE 'CREATE VIRTUAL TABLE%')
+          AND sql NOT LIKE '%USING vec0%'
+        ORDER BY type = 'trigger', type = 'index', rowid
+    """
+    for (statement,) in source.tuples(sql):
+        copy.execute(statement)
+
+
+def _steps(source: Db, table: str) -> Iterator[list[tuple[Any, ...]]]:
+    """Yield the rows of a table, some at a time."""
+    cursor = source.raw.execute(f'SELECT * FROM "{table}"')
+    rows: list[tuple[Any, ...]] = []
+    for row in cursor:
+        rows.append(row)
+        if len(rows) == ROWS_PER_STEP:
+            yield_to_commits()
+            yield rows
+            rows = []
+    if rows:
+        yield rows
+
+
+def _verify(source: Db, copy: apsw.Connection, tables: list[str]) -> None:
+    verdict = copy.pragma("integrity_check")
+    if verdict != "ok":
+        raise apsw.CorruptError(f"the copy is damaged: {verdict}")
+    copied, rows = count_rows(copy), count_rows(source.raw)
+    if different := sorted(name for name in tables if copied[name] != rows[name]):
+        raise apsw.CorruptError(f"the copy lacks rows of {', '.join(different)}")

@@ -1,0 +1,1 @@
+"""Export and import of everything durable, as JSON lines: to move to another machine, to merge two, to keep a copy."""
