@@ -109,6 +109,7 @@ class Qwen(Gemini):
 
 def _forget_extension(state: dict[str, Any]) -> None:
     listed = state.get("extensions")
-    for key, extension in list(listed.items()) if isinstance(listed, dict) else ():
-        if isinstance(extension, dict) and extension.get("name") == PLUGIN:
+    if isinstance(listed, dict):
+        ours = [key for key, each in listed.items() if isinstance(each, dict) and each.get("name") == PLUGIN]
+        for key in ours:
             del listed[key]

@@ -8,7 +8,7 @@ from clankersd.capture.harnesses.payload import readable, text
 
 SHELL = "run_shell_command"
 SNAPSHOT = "<state_snapshot>"
-_HOOK_CONTEXT = re.compile(r"\s*<hook_context>.*?</hook_context>\s*", re.DOTALL)
+_HOOK_CONTEXT = re.compile(r"\s*<(hook_context|qwen:user-prompt-submit-context)>.*?</\1>\s*", re.DOTALL)
 _PROGRAM_CONTEXT = ("<session_context>", "<loaded_context>", SNAPSHOT)
 _UNTRUSTED = re.compile(r"\A\s*<untrusted_context>\n?(.*?)\n?</untrusted_context>\s*\Z", re.DOTALL)
 _SHELL_RESULT = re.compile(
@@ -21,8 +21,8 @@ EMPTY_OUTPUT = "(empty)"
 
 
 def strip_hook_context(prompt: str) -> str:
-    """Return a prompt without the context that hooks gave: Gemini CLI puts it before and after the user's words."""
-    return _HOOK_CONTEXT.sub("\n", prompt).strip() if "<hook_context>" in prompt else prompt
+    """Return a prompt without the context that hooks gave, which is before and after the user's words."""
+    return _HOOK_CONTEXT.sub("\n", prompt).strip() if _HOOK_CONTEXT.search(prompt) else prompt
 
 
 def prompt_of(content: Any) -> str | None:

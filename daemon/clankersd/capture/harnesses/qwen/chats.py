@@ -11,7 +11,6 @@ from clankersd.capture.harnesses.gemini.texts import (
     read_result,
     response_of,
     snapshot_of,
-    strip_hook_context,
 )
 from clankersd.capture.harnesses.payload import (
     identifier,
@@ -48,7 +47,7 @@ class ChatReader(SessionFileReader):
         self.state.setdefault("created", at)
         if kind == "user" and text(line, "provenance") in (REAL_USER, None):
             if prompt := prompt_of(record(line, "message").get("parts")):
-                self.report_prompt(line_id, strip_hook_context(prompt), at)
+                self.report_prompt(line_id, prompt, at)
         elif kind == "assistant":
             self._read_answer(line, line_id, at)
         elif kind == "tool_result":
