@@ -1,4 +1,4 @@
-"""clankers-hook HARNESS [EVENT] [--recall] [--start]
+"""clankers-hook HARNESS [EVENT] [--recall] [--start] [--with=FIELDS]
 
 Send one event of a coding agent to the clankers daemon. The event is JSON, given as an argument or on standard input.
 The exit code is always 0. Errors go to hook.log in the daemon's log folder.
@@ -8,6 +8,7 @@ from there later. Events of projects with a file .clankers-ignore, and text in <
 
   --recall  Also ask the daemon for related memories, and print its answer in the harness's format.
   --start   Send nothing; start the daemon if the settings allow it.
+  --with    Add fields to the event, given as a JSON object: what the harness itself does not say in it.
 """
 
 # The harness waits for this process. So it imports as little as possible, does not parse the event (the daemon does),
@@ -61,10 +62,21 @@ def main() -> None:
             _start_daemon()
         else:
             event = os.fsencode(event_argument) if event_argument else _read_stdin()
+            for argument in arguments:
+                if argument.startswith("--with={"):
+                    event = _with_fields(event.strip(), os.fsencode(argument.removeprefix("--with=")))
             _deliver(harness or "generic", event, recall="--recall" in arguments)
     except BaseException as error:  # the harness must not see any error of ours
         report_loss(f"{type(error).__name__}: {error}")
     os._exit(0)  # skips the cleanup of the interpreter
+
+
+def _with_fields(event: bytes, fields: bytes) -> bytes:
+    """Return an event with further fields, without parsing it: both are JSON objects, the fields not an empty one."""
+    inner = event[1:].lstrip() if event.startswith(b"{") else b""
+    if not inner:
+        return event
+    return fields.rstrip()[:-1] + (b"}" if inner == b"}" else b"," + inner)
 
 
 def data_folder(environ: "Mapping[str, str]" = os.environ) -> str:

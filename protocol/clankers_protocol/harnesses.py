@@ -50,6 +50,16 @@ HARNESSES = (
         "failed calls are not told either.",
     ),
     HarnessInfo(
+        "copilot",
+        "Copilot CLI",
+        has_plugin=True,
+        is_importable=True,
+        tested_with="1.0.102",
+        tells_more="the event log of the session",
+        recalls_at="session start, prompt, the first prompt after a compaction",
+        gaps="The provider, durations of tools and costs are not told.",
+    ),
+    HarnessInfo(
         "gemini",
         "Gemini CLI",
         has_plugin=True,
@@ -68,6 +78,27 @@ HARNESSES = (
         tells_more="the messages on its event bus",
         recalls_at="prompt, after a compaction",
         gaps="",
+    ),
+    HarnessInfo(
+        "pi",
+        "pi",
+        has_plugin=True,
+        is_importable=True,
+        tested_with="0.87.1",
+        tells_more="the session file",
+        recalls_at="prompt, the first prompt after a compaction",
+        gaps="With `--no-session` nothing is captured. Durations of tools and the cause of a compaction are not told.",
+    ),
+    HarnessInfo(
+        "qwen",
+        "Qwen Code",
+        has_plugin=True,
+        is_importable=True,
+        tested_with="0.24.4",
+        tells_more="the session file",
+        recalls_at="session start, prompt, after a compression",
+        gaps="With `general.chatRecording` turned off nothing is captured. The end of a headless session, the provider "
+        "and costs are not told.",
     ),
 )
 

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -41,8 +40,8 @@ def claude_binary(version: str = CLAUDE_VERSIONS[-1]) -> Path:
     """Claude Code; until 2.1 a program for node, which a script beside it starts."""
     package = f"@anthropic-ai/claude-code@{version}"
     if tuple(map(int, version.split("."))) >= (2, 1, 100):
-        return _binary(package, f"@anthropic-ai/claude-code-{_platform()}/claude")
-    program = _binary(package, "@anthropic-ai/claude-code/cli.js")
+        return installed(package, f"@anthropic-ai/claude-code-{platform_name()}/claude")
+    program = installed(package, "@anthropic-ai/claude-code/cli.js")
     script = program.with_name(f"claude-{os.getpid()}")
     script.write_text(f'#!/bin/sh\nexec node {program} "$@"\n')
     script.chmod(0o755)
@@ -50,7 +49,7 @@ def claude_binary(version: str = CLAUDE_VERSIONS[-1]) -> Path:
 
 
 def opencode_binary(version: str = OPENCODE_VERSIONS[-1]) -> Path:
-    return _binary(f"opencode-ai@{version}", f"opencode-{_platform()}/bin/opencode")
+    return installed(f"opencode-ai@{version}", f"opencode-{platform_name()}/bin/opencode")
 
 
 CODEX_VERSION = "0.166.0"
@@ -60,24 +59,24 @@ GEMINI_VERSION = "0.61.0"
 def codex_binary() -> Path:
     machine = {"x86_64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
     system = "apple-darwin" if sys.platform == "darwin" else "unknown-linux-musl"
-    program = f"@openai/codex-{_platform()}/vendor/{machine}-{system}/bin/codex"
-    return _binary(f"@openai/codex@{CODEX_VERSION}", program)
+    program = f"@openai/codex-{platform_name()}/vendor/{machine}-{system}/bin/codex"
+    return installed(f"@openai/codex@{CODEX_VERSION}", program)
 
 
 def gemini_program() -> Path:
-    return _binary(f"@google/gemini-cli@{GEMINI_VERSION}", "@google/gemini-cli/bundle/gemini.js")
+    return installed(f"@google/gemini-cli@{GEMINI_VERSION}", "@google/gemini-cli/bundle/gemini.js")
 
 
 def typescript_compiler() -> Path:
-    return _binary("typescript@5.9.3", "typescript/lib/tsc.js")
+    return installed("typescript@5.9.3", "typescript/lib/tsc.js")
 
 
-def _platform() -> str:
+def platform_name() -> str:
     machine = {"x86_64": "x64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
     return f"{sys.platform}-{machine}"
 
 
-def _binary(package: str, inside: str) -> Path:
+def installed(package: str, inside: str) -> Path:
     """The harness's program, installed once into a cache; where it cannot be had the test is skipped."""
     folder = CACHE / package.replace("/", "-")
     program = folder / "node_modules" / inside
@@ -88,7 +87,7 @@ def _binary(package: str, inside: str) -> Path:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not program.exists():
                 _install(npm, package, folder)
-    return program if program.exists() else _cannot(f"{package} has no program for {_platform()}")
+    return program if program.exists() else _cannot(f"{package} has no program for {platform_name()}")
 
 
 def _install(npm: str, package: str, folder: Path) -> None:
@@ -425,13 +424,3 @@ class Gemini:
         }
         events = self.machine.run(command, environ)
         return str(next(event["session_id"] for event in events if event["type"] == "init"))
-
-
-if __name__ == "__main__":  # to have them before the tests, which may take only so long
-    wanted: list[Callable[[], Path]] = [partial(claude_binary, version) for version in CLAUDE_VERSIONS]
-    wanted += [partial(opencode_binary, version) for version in OPENCODE_VERSIONS]
-    for binary in (*wanted, codex_binary, gemini_program, typescript_compiler):
-        try:
-            print(binary())
-        except (pytest.skip.Exception, pytest.fail.Exception) as why:
-            sys.exit(str(why))

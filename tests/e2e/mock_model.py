@@ -20,6 +20,7 @@ ASIDE = "Noted."
 
 _NAME = re.compile(r'\s*"?\[\[([\w-]+)\]\]')
 _HOOK_CONTEXT = re.compile(r"\s*<hook_context>.*?</hook_context>\s*", re.DOTALL)
+_PROGRAM_CONTEXT = re.compile(r"\s*<(current_datetime|system_reminder)>.*?</\1>\s*", re.DOTALL)
 _SUMMARISE = re.compile(r"(detailed|anchored|structured) summary|summar(y|ize) (of )?(the|our) conversation", re.I)
 
 
@@ -97,7 +98,8 @@ def _where(messages: Sequence[Mapping[str, Any]]) -> tuple[str | None, int]:
         if message["role"] == "assistant":
             replies += 1
         elif message["role"] == "user" and _is_prompt(message):
-            names = [found[1] for text in _texts(message) if (found := _NAME.match(text))]
+            texts = [_PROGRAM_CONTEXT.sub("", text) for text in _texts(message)]
+            names = [found[1] for text in texts if (found := _NAME.match(text))]
             if names:
                 return names[-1], replies
             if not all(text.lstrip().startswith("<") for text in _texts(message)):

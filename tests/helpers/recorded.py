@@ -114,3 +114,64 @@ def put_chats(home: Path) -> None:
     folder = home / ".gemini" / "tmp" / "project"
     shutil.copytree(GEMINI / "chats", folder / "chats", dirs_exist_ok=True)
     (folder / ".project_root").write_text("/home/user/project")
+
+
+QWEN = FIXTURES / "qwen-code"
+COPILOT = FIXTURES / "copilot-cli"
+PI = FIXTURES / "pi"
+MORE_PHASES = ("basic", "resume", "subagent", "apierror", "compact")
+
+
+def qwen_events(home: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every recorded payload of Qwen Code by its file's name, in the order of the sessions."""
+    for phase in MORE_PHASES:
+        yield from _moved(sorted(QWEN.glob(f"{phase}-[0-9]*.json")), f"{home}/.qwen", ".qwen")
+
+
+def copilot_events(home: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every recorded payload of Copilot CLI by its file's name, with what the plugin has the hook add to it."""
+    for phase in MORE_PHASES:
+        for name, event in _moved(sorted(COPILOT.glob(f"{phase}-[0-9]*.json")), f"{home}/.copilot", ".copilot"):
+            yield name, with_event_name(name, event, f"{home}/.copilot")
+
+
+def with_event_name(name: str, event: dict[str, Any], folder: str = f"{RECORDED_HOME}/.copilot") -> dict[str, Any]:
+    return {"hookEventName": name.split("-")[2].partition(".")[0], "copilotHome": folder, **event}
+
+
+def pi_events(home: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every recorded event of pi by its file's name, and the end of sessions that only a file was recorded of."""
+    for phase in MORE_PHASES:
+        yield from _moved(sorted(PI.glob(f"{phase}-[0-9]*.json")), f"{home}/.pi", ".pi")
+    folder = home / ".pi" / "agent" / "sessions" / "--home-user-project--"
+    for path in sorted((PI / "sessions").glob("*.jsonl"))[1:]:
+        context = {
+            "sessionId": path.stem.partition("_")[2],
+            "sessionFile": f"{folder}/{path.name}",
+            "cwd": "/home/user",
+        }
+        yield path.name, {"event": {"type": "session_shutdown", "reason": "quit"}, "ctx": context}
+
+
+def put_qwen_chats(home: Path) -> None:
+    """Lay the recorded session files where Qwen Code would have written them."""
+    for path in sorted((QWEN / "sessions").glob("*.jsonl")):
+        folder = "subagents/22b5c563-db3d-4d0d-9819-45532c074a99" if path.name.startswith("agent-") else "chats"
+        _put(path, home / ".qwen" / "projects" / "-home-user-project" / folder / path.name)
+
+
+def put_event_logs(home: Path) -> None:
+    """Lay the recorded event logs where Copilot CLI would have written them."""
+    for path in sorted((COPILOT / "sessions").glob("*.jsonl")):
+        _put(path, home / ".copilot" / "session-state" / path.name.partition(".")[0] / "events.jsonl")
+
+
+def put_pi_sessions(home: Path) -> None:
+    """Lay the recorded session files where pi would have written them."""
+    for path in sorted((PI / "sessions").glob("*.jsonl")):
+        _put(path, home / ".pi" / "agent" / "sessions" / "--home-user-project--" / path.name)
+
+
+def _put(path: Path, destination: Path) -> None:
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(path, destination)

@@ -16,6 +16,8 @@ from helpers.fake_daemon import Peer, Script, played
 from helpers.recorded import OPENCODE, needs_fixtures, opencode_events
 from helpers.waiting import eventually
 
+from clankers.ctl.agent_texts import command_templates
+from clankers.ctl.plugin_files import with_constants
 from clankers_protocol.capture import LostEvents
 
 SOURCE = Path(__file__).parents[2] / "client" / "plugins" / "opencode" / "clankers.js"
@@ -34,7 +36,8 @@ class OpenCode:
         self.home = home
         self.environ = DaemonProcess(home).environ
         self.plugin = home / "clankers.mjs"  # node takes a .js file for CommonJS; Bun does not
-        self.plugin.write_bytes(SOURCE.read_bytes().replace(b'["clankers-hook"]', b'["true"]'))
+        constants = {"HOOK": ["true"], "COMMANDS": command_templates()}
+        self.plugin.write_bytes(with_constants(SOURCE.read_text("utf-8"), constants))
         self.socket = home / "clankers" / "dxta-clankers.sock"
         self.socket.parent.mkdir()
 
@@ -402,7 +405,8 @@ def test_plugin_config_adds_server_and_commands_without_replacing_the_users_own(
     )  # fmt: skip
     assert config["mcp"]["clankers"]["command"] == ["clankers-mcp"]
     assert config["command"]["recall"] == mine
-    assert set(config["command"]) == {"recall", "remember", "forget", "memory-status"}
+    assert set(config["command"]) == {"recall", "remember", "forget", "memory-status", "distill"}
+    assert "`remember`" in config["command"]["distill"]["template"]
 
 
 def steps(stream: Path) -> list[Step]:

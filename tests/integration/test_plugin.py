@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import time
 import tomllib
@@ -13,6 +14,7 @@ from helpers.ctl import Ran, ctl
 from helpers.daemon import DaemonProcess
 
 PLUGINS = Path(__file__).parents[2] / "client" / "plugins"
+HARNESS_VARIABLES = ("CLANKERS_", "XDG_", "CLAUDE", "OPENCODE", "CODEX", "COPILOT", "GEMINI", "PI_", "QWEN")
 ODD = b'{\n\t"model": "opus",\n\t"permissions": {"allow": ["Bash"]},   "hooks": {} }'
 
 
@@ -25,7 +27,9 @@ class Machine:
         self.daemon.environ = {
             name: value
             for name, value in os.environ.items()
-            if not name.startswith(("CLANKERS_", "XDG_", "CLAUDE", "OPENCODE", "CODEX", "GEMINI"))
+            if not name.startswith(
+                ("CLANKERS_", "XDG_", "CLAUDE", "OPENCODE", "CODEX", "COPILOT", "GEMINI", "PI_", "QWEN")
+            )
         } | {"HOME": str(home), "CLANKERS_HOOK_AUTOSTART": "false"}
         self.claude("2.1.325 (Claude Code)")
         self.settings = home / ".claude" / "settings.json"
@@ -337,13 +341,14 @@ def test_plugin_hooks_recall_only_at_start_and_prompt(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("existing", ["", ".config", ".config/opencode/plugin"])
-def test_plugin_of_opencode_is_one_file(machine: Machine, existing: str) -> None:
+def test_plugin_of_opencode_is_one_file_and_a_skill(machine: Machine, existing: str) -> None:
     (machine.home / existing).mkdir(parents=True, exist_ok=True)
     snapshot = machine.everything()
     machine.plugin("install", "opencode")
     text = (machine.opencode / "plugin" / "clankers.js").read_text()
     assert text.startswith("// clankers for OpenCode")
     assert '"clankers-hook"' not in text
+    assert (machine.opencode / "skills" / "clankers-memory" / "SKILL.md").exists()
     assert machine.plugin("status", "opencode").code == 0
     machine.plugin("uninstall", "opencode")
     assert machine.everything() == snapshot
@@ -367,7 +372,7 @@ def test_plugin_status_shows_installed_and_outdated(machine: Machine) -> None:
     (hooks,) = machine.home.rglob("clankers/hooks/hooks.json")
     hooks.write_text("{}")
     states = {each["harness"]: each["state"] for each in machine.plugin("status", "--json").json["plugins"]}
-    others = dict.fromkeys(("codex", "gemini", "opencode"), "not installed")
+    others = dict.fromkeys(("codex", "copilot", "gemini", "opencode", "pi", "qwen"), "not installed")
     assert states == {"claude-code": "outdated: install it again", **others}
     machine.plugin("install", "claude-code")
     machine.settings.unlink()
@@ -532,3 +537,101 @@ def test_gemini_extension_of_somebody_else_is_left_alone(machine: Machine) -> No
     snapshot = machine.everything()
     assert "not an extension of clankers" in machine.plugin("install", "gemini", "--yes").err
     assert machine.everything() == snapshot
+
+
+# --- Qwen Code, Copilot CLI, pi
+
+
+def test_qwen_extension_is_uninstalled_with_its_entry_in_qwen_codes_list(machine: Machine) -> None:
+    write(machine.home / ".qwen" / "settings.json", ODD)
+    listed = machine.home / ".qwen" / "extension-store" / "state.json"
+    other = {"name": "other", "defaultActivation": "enabled"}
+    write(listed, json.dumps({"version": 2, "extensions": {"1f": other}}, indent=2).encode())
+    before = machine.everything()
+    assert "Qwen Code will load" in machine.plugin("install", "qwen", typed="n\n").out
+    assert machine.everything() == before
+    assert machine.plugin("install", "qwen", "--yes").code == 0
+    extension = machine.home / ".qwen" / "extensions" / "clankers"
+    hooks = json.loads((extension / "hooks" / "hooks.json").read_text())["hooks"]
+    assert all(group["hooks"][0]["timeout"] < 1000 for groups in hooks.values() for group in groups), "seconds"
+    ours = {"name": "clankers", "defaultActivation": "enabled"}  # as Qwen Code lists what it has loaded
+    listed.write_text(json.dumps({"version": 2, "extensions": {"1f": other, "2e": ours}}, indent=2))
+    assert machine.plugin("status", "qwen").out.startswith("qwen: installed")
+    assert machine.plugin("uninstall", "qwen").code == 0
+    assert machine.everything() == before
+
+
+@pytest.mark.parametrize("before", BEFORE)
+def test_copilot_plugin_uninstall_restores_every_file_byte_for_byte(machine: Machine, before: bytes | None) -> None:
+    (machine.home / ".copilot").mkdir()
+    if before is not None:
+        write(machine.home / ".copilot" / "settings.json", before)
+    snapshot = machine.everything()
+    assert machine.plugin("install", "copilot").code == 0
+    assert machine.plugin("status", "copilot").out.startswith("copilot: installed")
+    steps = machine.plugin("install", "copilot", "--json").json["steps"]
+    assert {step["action"] for step in steps} == {"unchanged"}
+    assert machine.plugin("uninstall", "copilot").code == 0
+    assert machine.everything() == snapshot
+
+
+def test_copilot_hooks_name_their_event_and_the_folder_of_sessions(machine: Machine) -> None:
+    machine.plugin("install", "copilot")
+    plugin = machine.home / ".local" / "share" / "clankers" / "plugins" / "copilot" / "clankers"
+    hooks = json.loads((plugin / "hooks" / "hooks.json").read_text())["hooks"]
+    command = shlex.split(hooks["sessionEnd"][0]["bash"])
+    run = subprocess.run(
+        command, input=b'{"sessionId": "s1", "reason": "complete"}', env=machine.daemon.environ, check=True
+    )
+    assert run.returncode == 0
+    (spooled,) = (machine.home / ".local" / "share" / "clankers" / "spool").glob("*.json")
+    event = json.loads(spooled.read_bytes())["event"]
+    added = {"hookEventName": "sessionEnd", "copilotHome": str(machine.home / ".copilot")}
+    assert event == added | {"sessionId": "s1", "reason": "complete"}
+
+
+def test_pi_extension_has_the_tools_and_is_uninstalled_without_a_trace(machine: Machine) -> None:
+    write(machine.home / ".pi" / "agent" / "settings.json", ODD)
+    before = machine.everything()
+    assert machine.plugin("install", "pi").code == 0
+    text = (machine.home / ".pi" / "agent" / "extensions" / "clankers.ts").read_text()
+    assert '"clankers-hook"' not in text
+    assert '"name": "remember"' in text
+    assert machine.plugin("status", "pi").out.startswith("pi: installed")
+    assert machine.plugin("uninstall", "pi").code == 0
+    assert machine.everything() == before
+
+
+def test_pi_extension_of_somebody_else_is_left_alone(machine: Machine) -> None:
+    write(machine.home / ".pi" / "agent" / "extensions" / "clankers.ts", b"export default () => {}")
+    before = machine.everything()
+    assert "not a file of clankers" in machine.plugin("install", "pi").err
+    machine.plugin("uninstall", "pi")
+    assert machine.everything() == before
+
+
+# --- Texts for agents
+
+DISTILL = {
+    "claude-code": ".local/share/clankers/plugins/claude-code/clankers/commands/distill.md",
+    "codex": ".local/share/clankers/plugins/codex/plugins/clankers/skills/clankers-distill/SKILL.md",
+    "copilot": ".local/share/clankers/plugins/copilot/clankers/commands/distill.md",
+    "gemini": ".gemini/extensions/clankers/commands/clankers/distill.toml",
+    "opencode": ".config/opencode/plugin/clankers.js",
+    "pi": ".pi/agent/prompts/clankers-distill.md",
+    "qwen": ".qwen/extensions/clankers/commands/clankers/distill.toml",
+}
+
+
+@pytest.mark.parametrize("harness", sorted(DISTILL))
+def test_plugin_brings_the_skill_and_the_command_that_distills_a_session(machine: Machine, harness: str) -> None:
+    before = set(machine.home.rglob("*"))
+    assert machine.plugin("install", harness, "--yes").code == 0
+    written = [path for path in machine.home.rglob("*") if path not in before]
+    (skill, *_) = (path for path in written if path.parts[-2:] == ("clankers-memory", "SKILL.md"))
+    assert skill.read_bytes() == (PLUGINS / "claude-code" / "skills" / "clankers-memory" / "SKILL.md").read_bytes()
+    distill = (machine.home / DISTILL[harness]).read_text()
+    assert "Call `remember` once for each fact" in distill
+    assert "$ARGUMENTS" not in distill or harness in ("claude-code", "copilot", "opencode", "pi")
+    if distill.startswith("description"):
+        assert "{{args}}" in tomllib.loads(distill)["prompt"]

@@ -1,4 +1,4 @@
-"""Recorded sessions of Codex and Gemini CLI: hooks and session files give the same rows, in any order, repeatedly."""
+"""Recorded sessions of harnesses with session files: hooks and files give the same rows, in any order, repeatedly."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -6,16 +6,37 @@ from typing import Any
 
 import pytest
 from helpers.daemon import DaemonProcess, RawConnection
-from helpers.recorded import codex_events, gemini_events, needs_fixtures, put_chats, put_rollouts
+from helpers.recorded import (
+    codex_events,
+    copilot_events,
+    gemini_events,
+    needs_fixtures,
+    pi_events,
+    put_chats,
+    put_event_logs,
+    put_pi_sessions,
+    put_qwen_chats,
+    put_rollouts,
+    qwen_events,
+)
 from helpers.waiting import eventually
 
 pytestmark = needs_fixtures
 
 EVENTS: dict[str, Callable[[Path], Iterator[tuple[str, dict[str, Any]]]]] = {
     "codex": codex_events,
+    "copilot": copilot_events,
     "gemini": gemini_events,
+    "pi": pi_events,
+    "qwen": qwen_events,
 }
-PUT_FILES: dict[str, Callable[[Path], None]] = {"codex": put_rollouts, "gemini": put_chats}
+PUT_FILES: dict[str, Callable[[Path], None]] = {
+    "codex": put_rollouts,
+    "copilot": put_event_logs,
+    "gemini": put_chats,
+    "pi": put_pi_sessions,
+    "qwen": put_qwen_chats,
+}
 
 REPLAYED_AT = 1_794_900_000_000
 """Hooks report later than the files record, as they do in life."""
@@ -59,6 +80,32 @@ EXPECTED: dict[str, dict[str, Counts]] = {
         "59ffdea0-2f69": (1, 1, 0, 0, 0, 0, 13_096, 11),  # after it
         "a4d2c7a0-92f5": (1, 1, 0, 0, 0, 0, 12_576, 8),  # ext
     },
+    "copilot": {
+        "53381cef-f092": (2, 7, 5, 2, 0, 0, 86_374, 283),  # basic, resume: exit 3, a missing file
+        "78700702-8316": (1, 2, 1, 0, 0, 0, 24_135, 66),  # subagent: the parent
+        "9e3b203d-c967": (1, 1, 0, 0, 0, 0, 11_633, 4),  # the child
+        "39b308b2-c164": (1, 0, 0, 0, 1, 0, 0, 0),  # apierror
+    },
+    "pi": {
+        "01a1e4bf-3bd4": (
+            2,
+            9,
+            7,
+            4,
+            0,
+            0,
+            17_160,
+            350,
+        ),  # basic, resume: four kinds of failure
+        "01a1e4bf-768a": (1, 8, 7, 4, 0, 0, 15_317, 342),  # with injected context, which is not the user's
+        "01a1e4bf-90a9": (1, 0, 0, 0, 4, 0, 0, 0),  # apierror, tried four times
+    },
+    "qwen": {
+        "d5953329-70ed": (2, 7, 5, 2, 0, 0, 140_044, 310),  # basic, resume: exit 3, a missing file
+        "22b5c563-db3d": (1, 3, 1, 0, 0, 0, 59_883, 66),  # subagent: the parent, which is told of its end
+        "22b5c563-db3d-agent": (1, 1, 0, 0, 0, 0, 15_533, 4),  # the child
+        "21f95678-4187": (1, 0, 0, 0, 1, 0, 0, 0),  # apierror
+    },
 }
 
 # What only hooks know is left out: when a session was open, its permission mode, and which one it was cleared from.
@@ -83,7 +130,7 @@ _TABLES = {
     """,
 }
 _COUNTS = """
-    SELECT substr(s.id, 1, 13),
+    SELECT substr(s.id, 1, 13) || iif(length(s.id) > 36, '-agent', ''),
            (SELECT count(*) FROM messages WHERE session_id = s.id AND role = 'user'),
            (SELECT count(*) FROM messages WHERE session_id = s.id AND role = 'assistant'),
            (SELECT count(*) FROM tools WHERE session_id = s.id),

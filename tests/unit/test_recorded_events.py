@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from helpers.recorded import CLAUDE, FIXTURES, OPENCODE, needs_fixtures, opencode_events
+from helpers.recorded import CLAUDE, FIXTURES, OPENCODE, needs_fixtures, opencode_events, with_event_name
 
 from clankersd.capture.events import CapturedEvent, FirstPrompt, HookReading
 from clankersd.capture.harnesses import HARNESSES
@@ -25,7 +25,14 @@ AT = 1_768_000_000_000
 LONG_TEXT_CHARACTERS = 160
 """Longer texts are compared by their beginning, length and hash."""
 
-RECORDED_IN = {"claude-code": "claude-code", "codex": "codex", "gemini": "gemini-cli"}
+RECORDED_IN = {
+    "claude-code": "claude-code",
+    "codex": "codex",
+    "copilot": "copilot-cli",
+    "gemini": "gemini-cli",
+    "pi": "pi",
+    "qwen": "qwen-code",
+}
 
 
 def scenarios() -> Iterator[Any]:
@@ -44,7 +51,8 @@ def scenarios() -> Iterator[Any]:
 def test_hook_payloads_read_as_their_golden_events(harness: str, name: str, paths: list[Path]) -> None:
     lines: list[Any] = []
     for path in paths:
-        for source, at, payload in payloads(path):
+        for source, at, recorded in payloads(path):
+            payload = with_event_name(source, recorded) if harness == "copilot" else recorded
             reading = HARNESSES[harness].read_hook(payload, at)
             lines += [{"payload": source, **shape(reading)}]
             check_survives_json(reading)
@@ -62,8 +70,13 @@ def payloads(path: Path) -> Iterator[tuple[str, int, dict[str, Any]]]:
 TRANSCRIPTS = {
     "claude-code": CLAUDE / "transcripts",
     "codex": FIXTURES / "codex" / "rollouts",
+    "copilot": FIXTURES / "copilot-cli" / "sessions",
     "gemini": FIXTURES / "gemini-cli" / "chats",
+    "pi": FIXTURES / "pi" / "sessions",
+    "qwen": FIXTURES / "qwen-code" / "sessions",
 }
+GROWING = ("codex", "copilot", "gemini", "pi", "qwen")
+"""Harnesses whose files give complete rows by themselves."""
 
 
 def transcripts(*harnesses: str) -> Iterator[Any]:
@@ -73,7 +86,7 @@ def transcripts(*harnesses: str) -> Iterator[Any]:
             yield pytest.param(harness, path, id=f"{harness}-{name}")
 
 
-@pytest.mark.parametrize(("harness", "path"), list(transcripts("claude-code", "codex", "gemini")))
+@pytest.mark.parametrize(("harness", "path"), list(transcripts("claude-code", *GROWING)))
 def test_transcripts_read_as_their_golden_events(harness: str, path: Path) -> None:
     events = read_transcript(HARNESSES[harness], path)
     lines = [shape(event) for event in events]
@@ -105,7 +118,7 @@ def session_of(path: Path) -> str:
 
 
 @pytest.mark.parametrize("lines_at_once", [1, 3])
-@pytest.mark.parametrize(("harness", "path"), list(transcripts("codex", "gemini")))
+@pytest.mark.parametrize(("harness", "path"), list(transcripts(*GROWING)))
 def test_growing_transcript_reads_as_the_complete_one(harness: str, path: Path, lines_at_once: int) -> None:
     at_once = merged(read_transcript(HARNESSES[harness], path))
     assert merged(read_transcript(HARNESSES[harness], path, lines_at_once)) == at_once
@@ -114,7 +127,7 @@ def test_growing_transcript_reads_as_the_complete_one(harness: str, path: Path, 
 HOSTILE: list[Any] = [None, True, -1, 1e308, "", "x", [], [None], [[]], ["x"], {}, {"text": 1}, {"type": [], "id": {}}]
 
 
-@pytest.mark.parametrize("harness", ["codex", "gemini"])
+@pytest.mark.parametrize("harness", GROWING)
 def test_transcript_with_fields_of_any_type_is_read(harness: str) -> None:
     make_reader = HARNESSES[harness].transcript_reader
     assert make_reader

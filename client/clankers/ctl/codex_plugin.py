@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from clankers.ctl.agent_texts import command_skills, skill_file
 from clankers.ctl.edits import Edits, read_text
 from clankers.ctl.plugin_files import (
     MARKETPLACE,
@@ -65,6 +66,7 @@ class Codex:
     def files(self) -> dict[Path, bytes]:
         """Return the content of each file: the marketplace with the plugin, and Codex's copy of the plugin."""
         contents = read_package_folder(package_files("clankers.ctl") / "plugins" / self.name)
+        contents |= skill_file() | command_skills()
         contents["hooks/hooks.json"] = encode_json(with_hook_command(json.loads(contents["hooks/hooks.json"])))
         command, *arguments = mcp_command()
         contents[".mcp.json"] = encode_json({"mcpServers": {PLUGIN: {"command": command, "args": arguments}}})

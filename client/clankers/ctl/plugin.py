@@ -17,8 +17,10 @@ from typing import Any
 
 import click
 
+from clankers.ctl.agent_texts import command_templates, skill_file
 from clankers.ctl.codex_plugin import HOW_TO_TRUST, UNTRUSTED, Codex
 from clankers.ctl.command import EXIT_PROBLEM, Ctl, json_option, yes_option
+from clankers.ctl.copilot_plugin import Copilot
 from clankers.ctl.edits import (
     Edits,
     FileState,
@@ -30,16 +32,21 @@ from clankers.ctl.edits import (
     remove_key,
 )
 from clankers.ctl.formatting import format_duration
-from clankers.ctl.gemini_plugin import Gemini
+from clankers.ctl.gemini_plugin import Gemini, Qwen
 from clankers.ctl.output import confirm, echo, print_json
+from clankers.ctl.pi_plugin import Pi
 from clankers.ctl.plugin_files import (
     MARKETPLACE,
     PLUGIN,
     PLUGIN_ID,
+    disable_in_settings,
+    enable_in_settings,
     encode_json,
     hook_command,
+    marketplace_catalog,
     mcp_command,
     read_package_folder,
+    with_constants,
 )
 from clankers.ctl.service_managers import path_environment
 from clankers.messages import BadReply, DaemonUnavailable
@@ -143,7 +150,7 @@ class ClaudeCode:
             )
 
     def uninstall(self, edits: Edits) -> None:
-        edits.revert_json(self.settings, self._disable)
+        edits.revert_json(self.settings, disable_in_settings)
         edits.revert_json(self.marketplaces, lambda content: remove_key(content, MARKETPLACE))
         edits.revert_json(self.installed, lambda content: remove_key(content, "plugins", PLUGIN_ID))
         edits.revert_json(self.state, lambda content: remove_key(content, "pluginUsage", PLUGIN_ID))
@@ -181,13 +188,7 @@ class ClaudeCode:
         command, *arguments = mcp_command()
         server = {"command": command, "args": arguments}
         contents[plugin / ".mcp.json"] = encode_json({"mcpServers": {"clankers": server}})
-        catalog = {
-            "name": MARKETPLACE,
-            "description": "The plugin of the clankers daemon on this machine.",
-            "owner": {"name": "The clankers authors"},
-            "plugins": [{"name": PLUGIN, "source": f"./{PLUGIN}", "description": "The local memory of your agents."}],
-        }
-        contents[self.folder / ".claude-plugin" / "marketplace.json"] = encode_json(catalog)
+        contents[self.folder / ".claude-plugin" / "marketplace.json"] = encode_json(marketplace_catalog())
         return contents
 
     def is_enabled(self) -> bool:
@@ -219,13 +220,7 @@ class ClaudeCode:
         return description | {"hooks": known}
 
     def _enable(self, settings: dict[str, Any]) -> None:
-        source = {"source": "directory", "path": str(self.folder)}
-        nested_object(settings, "extraKnownMarketplaces", self.settings)[MARKETPLACE] = {"source": source}
-        nested_object(settings, "enabledPlugins", self.settings)[PLUGIN_ID] = True
-
-    def _disable(self, settings: dict[str, Any]) -> None:
-        remove_key(settings, "extraKnownMarketplaces", MARKETPLACE)
-        remove_key(settings, "enabledPlugins", PLUGIN_ID)
+        enable_in_settings(settings, self.folder, self.settings)
 
     def _register(self, marketplaces: dict[str, Any]) -> None:
         """Record the marketplace as Claude Code does; older versions do so only after a question on the terminal."""
@@ -244,7 +239,7 @@ class ClaudeCode:
 
 
 class OpenCode:
-    """OpenCode: one file in its plugin folder, which also provides the MCP server and the commands."""
+    """OpenCode: one file in its plugin folder, which also provides the MCP server and the commands, and a skill."""
 
     name = "opencode"
 
@@ -264,17 +259,20 @@ class OpenCode:
 
     def uninstall(self, edits: Edits) -> None:
         if self.is_enabled():
-            edits.remove(self.path)
+            for path in self.files():
+                edits.remove(path)
 
     def files(self) -> dict[Path, bytes]:
-        """Return the content of the plugin file, with absolute paths of commands."""
+        """Return the content of the plugin file and of the skill, with absolute paths of commands."""
         text = (package_files("clankers.ctl") / "plugins" / self.name / "clankers.js").read_text("utf-8")
-        constants = {"HOOK": hook_command(), "MCP": mcp_command(), "ENVIRONMENT": path_environment()}
-        for name, value in constants.items():
-            start = text.index(f"const {name} = ")
-            end = text.index("\n", start)
-            text = f"{text[:start]}const {name} = {json.dumps(value)}{text[end:]}"
-        return {self.path: text.encode()}
+        constants = {
+            "HOOK": hook_command(),
+            "MCP": mcp_command(),
+            "ENVIRONMENT": path_environment(),
+            "COMMANDS": command_templates(),
+        }
+        beside = {self.home / name: content for name, content in skill_file().items()}
+        return {self.path: with_constants(text, constants), **beside}
 
     def note(self) -> str | None:
         """Say nothing: the file is the same for every version."""
@@ -288,8 +286,10 @@ class OpenCode:
             return False
 
 
-Target = ClaudeCode | Codex | Gemini | OpenCode
-HARNESSES: dict[str, Callable[[], Target]] = {plugin.name: plugin for plugin in (ClaudeCode, Codex, Gemini, OpenCode)}
+Target = ClaudeCode | Codex | Copilot | Gemini | OpenCode | Pi | Qwen
+HARNESSES: dict[str, Callable[[], Target]] = {
+    plugin.name: plugin for plugin in (ClaudeCode, Codex, Copilot, Gemini, OpenCode, Pi, Qwen)
+}
 
 harness_argument = click.argument("harness", type=click.Choice(WITH_PLUGIN))
 dry_run_option = click.option("--dry-run", is_flag=True, help="Show what would be changed; change nothing.")
@@ -319,8 +319,8 @@ def install(ctl: Ctl, harness: str, dry_run: bool, yes: bool) -> None:
 
     The original content of each edited file is saved, so that `plugin uninstall` can restore it. CLANKERS_…_PATH
     environment variables that are set now are written into the plugin. Restart running sessions to load the plugin.
-    Asks before it adds an extension to Gemini CLI, which otherwise would ask itself. The hooks of Codex CLI run once
-    you have trusted them there.
+    Asks before it adds an extension to Gemini CLI or Qwen Code, which otherwise would ask themselves. The hooks of
+    Codex CLI run once you have trusted them there.
 
     \b
     Examples:

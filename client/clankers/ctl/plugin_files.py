@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import clankers
+from clankers.ctl.edits import nested_object, remove_key
 from clankers.ctl.service_managers import path_environment
 
 PLUGIN = "clankers"
@@ -39,6 +40,39 @@ def with_hook_command(description: dict[str, Any]) -> dict[str, Any]:
         _, *arguments = shlex.split(hook["command"])
         hook["command"] = shlex.join([*hook_command(), *arguments])
     return description
+
+
+def with_constants(text: str, constants: dict[str, Any]) -> bytes:
+    """Return a program in JavaScript with these values in the lines that declare its constants."""
+    for name, value in constants.items():
+        start = text.index(f"const {name} = ")
+        end = text.index("\n", start)
+        text = f"{text[:start]}const {name} = {json.dumps(value)}{text[end:]}"
+    return text.encode()
+
+
+def marketplace_catalog() -> dict[str, Any]:
+    """Return the description of a local marketplace with our plugin in a folder of its name."""
+    plugin = {"name": PLUGIN, "source": f"./{PLUGIN}", "description": "The local memory of your agents."}
+    return {
+        "name": MARKETPLACE,
+        "description": "The plugin of the clankers daemon on this machine.",
+        "owner": {"name": "The clankers authors"},
+        "plugins": [plugin],
+    }
+
+
+def enable_in_settings(settings: dict[str, Any], folder: Path, path: Path) -> None:
+    """Name the marketplace in this folder and enable our plugin; `path` is the file of the settings."""
+    source = {"source": "directory", "path": str(folder)}
+    nested_object(settings, "extraKnownMarketplaces", path)[MARKETPLACE] = {"source": source}
+    nested_object(settings, "enabledPlugins", path)[PLUGIN_ID] = True
+
+
+def disable_in_settings(settings: dict[str, Any]) -> None:
+    """Remove what `enable_in_settings` adds."""
+    remove_key(settings, "extraKnownMarketplaces", MARKETPLACE)
+    remove_key(settings, "enabledPlugins", PLUGIN_ID)
 
 
 def read_package_folder(folder: Traversable, prefix: str = "") -> dict[str, bytes]:

@@ -29,7 +29,7 @@ from clankers_protocol.search import Search
 from clankers_protocol.sessions import SessionList
 from clankers_protocol.wire import Wire
 
-PROGRAMS = {"claude-code": "claude", "codex": "codex", "gemini": "gemini", "opencode": "opencode"}
+PROGRAMS = {name: name for name in PLUGINS} | {"claude-code": "claude"}
 MARKS = {"done": ("✓", "green"), "skipped": ("–", "yellow"), "would": ("·", "cyan"), "failed": ("✗", "red")}
 MAX_QUERY_WORDS = 8
 
@@ -150,7 +150,7 @@ def _connect(run: Setup, found: list[HarnessInfo]) -> list[HarnessInfo]:
 
 
 def _connection_question(harness: HarnessInfo, target: Target) -> str:
-    """Return the question before a plugin is installed; for Gemini CLI with what it will run."""
+    """Return the question before a plugin is installed; for an extension with what it will run."""
     question = f"Connect {harness.title} ({target.home})?"
     return f"{target.consent()}\n{question}" if isinstance(target, Gemini) else question
 

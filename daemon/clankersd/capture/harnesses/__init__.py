@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from clankersd.capture.harnesses import claude_code, codex, gemini, generic, opencode
+from clankersd.capture.harnesses import claude_code, codex, copilot, gemini, generic, opencode, pi, qwen
 from clankersd.capture.harnesses.base import Harness, Occasion, Payload
 
 HARNESSES: dict[str, Harness] = {
@@ -12,9 +12,12 @@ HARNESSES: dict[str, Harness] = {
     for harness in (
         claude_code.HARNESS,
         codex.HARNESS,
+        copilot.HARNESS,
         gemini.HARNESS,
         generic.HARNESS,
         opencode.HARNESS,
+        pi.HARNESS,
+        qwen.HARNESS,
     )
 }
 

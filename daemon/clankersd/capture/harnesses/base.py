@@ -57,7 +57,8 @@ class Occasion:
     """A hook event at which recalled text can be injected into a session.
 
     `hook_event` is the name that a harness with Claude Code's hooks expects in the output. An event that is not
-    answered only records that the session was compacted: the harness ignores the output of its hook.
+    answered only records that the session was compacted: the harness ignores the output of its hook. Other harnesses
+    read the text from the field `context_field` of the output.
     """
 
     harness: str | None
@@ -69,11 +70,12 @@ class Occasion:
     hook_event: str | None = None
     starts_with_prompt: bool = False
     is_answered: bool = True
+    context_field: str = "text"
 
     def hook_output(self, text: str) -> Payload:
         """Return what the harness reads on the hook's standard output."""
         if self.hook_event is None:
-            return {"text": text}
+            return {self.context_field: text}
         return {"hookSpecificOutput": {"hookEventName": self.hook_event, "additionalContext": text}}
 
 

@@ -1,13 +1,11 @@
 """Codex's rollouts: JSON lines, one file for each thread, sub-agents' too. They record what hooks do not report."""
 
-import os
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import structlog
 
 from clankers_protocol.events import CompactionEvent, MessageEvent, SessionEvent, ToolEvent
 from clankersd.capture.events import (
@@ -44,12 +42,7 @@ from clankersd.capture.harnesses.payload import (
     text,
     without_empty,
 )
-from clankersd.safe_files import UnsafeFile, open_below
-
-PEEK_BYTES = 256 * 1024
-"""Beginning of a rollout that holds its first line, which has the instructions of the model."""
-
-log = structlog.get_logger(component="import")
+from clankersd.capture.harnesses.session_files import list_past_sessions
 
 
 @dataclass
@@ -438,28 +431,13 @@ def _milliseconds(value: Payload) -> int | None:
 
 def find_rollouts(roots: list[Path], since: int) -> list[PastSession]:
     """List every rollout that changed since, archived ones too, in the order in which the threads began."""
-    found: list[PastSession] = []
-    for root in roots:
-        for folder in ("archived_sessions", "sessions"):
-            for path in sorted((root / folder).rglob("rollout-*.jsonl")):
-                try:
-                    session = _peek(path, root)
-                except (OSError, UnsafeFile) as error:
-                    log.warning("rollout not read", path=str(path), problem=str(error))
-                    continue
-                if session.updated_at >= since:
-                    found.append(session)
+    folders = ("archived_sessions", "sessions")
+    files = ((root, path) for root in roots for name in folders for path in (root / name).rglob("rollout-*.jsonl"))
+    found = list_past_sessions(files, since, _describe)
     return sorted(found, key=lambda session: session.path.name)
 
 
-def _peek(path: Path, root: Path) -> PastSession:
+def _describe(path: Path, first: Payload) -> tuple[str, str | None]:
     """Read the thread and the project of a rollout from its first line."""
-    with open_below(str(path), [root]) as file:
-        updated_at = round(os.fstat(file.fileno()).st_mtime * 1000)
-        first = file.read(PEEK_BYTES).partition(b"\n")[0]
-    try:
-        meta = record(msgspec.json.decode(first, type=dict[str, Any]), "payload")
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        meta = {}
-    thread_id = text(meta, "id") or "-".join(path.stem.split("-")[-5:])
-    return PastSession(thread_id, root, path, text(meta, "cwd"), updated_at, label=path.stem[8:27])
+    meta = record(first, "payload")
+    return text(meta, "id") or "-".join(path.stem.split("-")[-5:]), text(meta, "cwd")

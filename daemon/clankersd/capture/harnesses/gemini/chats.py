@@ -1,32 +1,31 @@
 """Gemini CLI's session files: JSON lines, a log of changes to a session in which later lines replace earlier ones."""
 
-import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import structlog
 
-from clankers_protocol.events import CompactionEvent, MessageEvent, SessionErrorEvent, SessionEvent, ToolEvent
+from clankers_protocol.events import CompactionEvent, MessageEvent, SessionErrorEvent, ToolEvent
 from clankers_protocol.ids import encode_id
 from clankersd.capture.events import (
     UNKNOWN_TOOL,
-    CapturedEvent,
-    CompactionReported,
     ErrorReported,
-    FirstPrompt,
-    MessageReported,
-    SessionNote,
-    SessionReported,
-    SessionSummary,
-    SessionTotals,
+    SessionInactive,
     ToolReported,
     text_digest,
 )
 from clankersd.capture.harnesses.base import History, PastSession, Payload, list_files, list_folders
 from clankersd.capture.harnesses.gemini.hooks import NAME, PROVIDER
-from clankersd.capture.harnesses.gemini.texts import answer_of, prompt_of, read_result, response_of
+from clankersd.capture.harnesses.gemini.texts import (
+    SNAPSHOT,
+    answer_of,
+    prompt_of,
+    read_result,
+    response_of,
+    snapshot_of,
+)
 from clankersd.capture.harnesses.payload import (
     file_of,
     identifier,
@@ -38,30 +37,23 @@ from clankersd.capture.harnesses.payload import (
     text,
     without_empty,
 )
+from clankersd.capture.harnesses.session_files import SessionFileReader, decode_object, list_past_sessions
 from clankersd.safe_files import UnsafeFile, open_below
 
 SUBAGENT = "subagent"
-SNAPSHOT = "<state_snapshot>"
-PEEK_BYTES = 64 * 1024
+CHATS = "chats"
 MAX_PATH_BYTES = 8192
+MAX_OBJECT_BYTES = 256 * 1024 * 1024
+"""Size up to which the file of an older version is read."""
 
-log = structlog.get_logger(component="import")
 
-
-class ChatReader:
+class ChatReader(SessionFileReader):
     """Reads lines into events; a TranscriptReader. A sub-agent's file belongs to the session it is read for."""
 
-    def __init__(self, session_id: str, state: dict[str, Any], offset: int) -> None:
-        self.events: list[CapturedEvent] = []
-        self.state = dict(state)
-        self.safe_offset = offset
-        self._given_id = session_id
-        self._updated_at: int | None = None
-        self._has_usage = self._is_renamed = False
+    source = NAME
 
-    @property
-    def _session_id(self) -> str:
-        return str(self.state.get("session") or self._given_id)
+    def __init__(self, session_id: str, state: dict[str, Any], offset: int) -> None:
+        super().__init__(session_id, {"provider": PROVIDER, **state}, offset)
 
     def read_line(self, offset: int, line: Payload) -> None:
         kind, at = text(line, "type"), millis(line.get("timestamp"))
@@ -76,30 +68,8 @@ class ChatReader:
             elif message_id and kind == "gemini":
                 self._read_answer(line, message_id, at)
             elif message_id and (problem := answer_of(line.get("content"))):
-                self.events.append(ErrorReported(SessionErrorEvent(message_id, self._session_id, None, problem, at)))
-            self._updated_at = max(self._updated_at or 0, at or 0) or None
-            self.state["started"] = True
-
-    def end(self, offset: int) -> None:
-        """Report the session, if anything was said in it. Lines are complete in themselves, so none is read again."""
-        self.safe_offset = offset
-        if not self.state.get("started") or not (self.events or self._is_renamed):
-            return
-        session = SessionEvent(
-            self._session_id,
-            title=self.state.get("title"),
-            project_path=self.state.get("project"),
-            model=self.state.get("model"),
-            provider=PROVIDER,
-            source=NAME,
-            created_at=self.state.get("created"),
-            updated_at=self._updated_at,
-        )
-        before: list[CapturedEvent] = [SessionReported(session)]
-        if parent := self.state.get("parent"):
-            before.append(SessionNote(self._session_id, {"parentId": parent}))
-        totals = [SessionTotals(self._session_id)] if self._has_usage else []
-        self.events = [*before, *self.events, *totals]
+                self.events.append(ErrorReported(SessionErrorEvent(message_id, self.session_id, None, problem, at)))
+            self.note_time(at)
 
     def _read_header(self, line: Payload) -> None:
         """Read the first line, which is written again at each resume."""
@@ -115,33 +85,29 @@ class ChatReader:
 
     def _read_change(self, change: Payload) -> None:
         """Read a change of the session. A list of messages is the context; after a compression, with its summary."""
-        if (summary := text(change, "summary")) and not self.state.get("subagent"):  # a sub-agent's is its answer
-            self.state["title"], self._is_renamed = summary, True
+        if not self.state.get("subagent"):  # a sub-agent's summary is its answer
+            self.rename(text(change, "summary"))
         for message in records(change, "messages"):
             content = answer_of(message.get("content")) or ""
             if text(message, "type") == "user" and content.lstrip().startswith(SNAPSHOT):
                 self._read_compaction(content, millis(message.get("timestamp")))
 
     def _read_compaction(self, content: str, at: int | None) -> None:
-        summary = content.partition(SNAPSHOT)[2].partition("</state_snapshot>")[0].strip()
         compaction = CompactionEvent(
-            f"{self._session_id}-compaction-{text_digest(content)[:12]}",
-            self._session_id,
+            f"{self.session_id}-compaction-{text_digest(content)[:12]}",
+            self.session_id,
             tokens_before=self.state.get("context"),
-            summary=summary or None,
+            summary=snapshot_of(content),
             created_at=at,
         )
         if compaction.id == self.state.get("compaction"):  # a resumed session lists it again
             return
         self.state["compaction"] = compaction.id
-        self.events.append(CompactionReported(compaction))
-        if summary:
-            self.events.append(SessionSummary(self._session_id, summary))
+        self.report_compaction(compaction)
 
     def _read_prompt(self, line: Payload, message_id: str, at: int | None) -> None:
         if prompt := prompt_of(line.get("content")):
-            message = MessageEvent(message_id, self._session_id, "user", prompt, source=NAME, created_at=at)
-            self.events += (MessageReported(message, from_record=True), FirstPrompt(self._session_id, prompt))
+            self.report_prompt(message_id, prompt, at)
 
     def _read_answer(self, line: Payload, message_id: str, at: int | None) -> None:
         """Read an answer; it is written again when its tools are done."""
@@ -154,11 +120,9 @@ class ChatReader:
         if tokens:
             prompt_tokens = (number(tokens, "input") or 0) + (number(tokens, "tool") or 0)
             completion_tokens = (number(tokens, "output") or 0) + (number(tokens, "thoughts") or 0)
-            self._has_usage, self.state["context"] = True, prompt_tokens + completion_tokens
-        self.state["model"] = model or self.state.get("model")
         message = MessageEvent(
             message_id,
-            self._session_id,
+            self.session_id,
             "assistant",
             answer_of(line.get("content")),
             model=model,
@@ -169,7 +133,7 @@ class ChatReader:
             completed_at=at,
             metadata=without_empty({"reasoning": "\n\n".join(thoughts)}),
         )
-        self.events.append(MessageReported(message, from_record=True))
+        self.report_answer(message)
         for call in records(line, "toolCalls"):
             if call_id := identifier(call, "id"):
                 self._read_tool(call, call_id, message_id, at)
@@ -181,8 +145,8 @@ class ChatReader:
             error = for_model or status
         success, output, error = read_result(name, for_model, call.get("resultDisplay"), error)
         tool = ToolEvent(
-            call_id if call_id.startswith(self._session_id) else f"{self._session_id}-{call_id}",
-            self._session_id,
+            self.row_id(call_id),
+            self.session_id,
             message_id,
             tool_name=name or UNKNOWN_TOOL,
             tool_input=readable(call.get("args")),
@@ -200,25 +164,20 @@ class ChatReader:
 
 def find_chats(roots: list[Path], since: int) -> list[PastSession]:
     """List every session that changed since, oldest first, sub-agents' after the sessions that ran them."""
-    found: list[tuple[bool, str, PastSession]] = []
+    found: list[PastSession] = []
     for root in roots:
         for folder in list_folders(root / "tmp"):
             project = _project_of(folder, root)
-            for path in _session_files(folder):
-                try:
-                    session = _peek(path, root, project)
-                except (OSError, UnsafeFile) as error:
-                    log.warning("session file not read", path=str(path), problem=str(error))
-                    continue
-                if session.updated_at >= since:
-                    found.append((path.parent.name != "chats", path.name, session))
-    return [session for *_, session in sorted(found, key=lambda each: each[:2])]
+            files = ((root, path) for path in _session_files(folder))
+            listed = list_past_sessions(files, since, lambda path, first: (_session_of(path, first), None))
+            found += (replace(session, project=project) for session in listed)
+    return sorted(found, key=lambda session: (session.path.parent.name != CHATS, session.path.name))
 
 
 def _session_files(folder: Path) -> Iterator[Path]:
-    """List the session files of a project, with those of sub-agents."""
-    yield from list_files(folder / "chats", "session-", ".jsonl")
-    for agents in list_folders(folder / "chats"):
+    """List the session files of a project, with those of sub-agents and of older versions."""
+    yield from list_files(folder / CHATS, "session-", ".jsonl", ".json")
+    for agents in list_folders(folder / CHATS):
         yield from list_files(agents, "", ".jsonl")
 
 
@@ -231,23 +190,20 @@ def _project_of(folder: Path, root: Path) -> str | None:
         return None
 
 
-def _peek(path: Path, root: Path, project: str | None) -> PastSession:
-    """Read the session of a file from its first line."""
-    with open_below(str(path), [root]) as file:
-        updated_at = round(os.fstat(file.fileno()).st_mtime * 1000)
-        first = file.read(PEEK_BYTES).partition(b"\n")[0]
-    header = _decode(first) or {}
-    return PastSession(text(header, "sessionId") or path.stem, root, path, project, updated_at, label=path.stem[-30:])
+def _session_of(path: Path, first: Payload) -> str:
+    """Return the id in the first line. An older version's file is one indented object: it has no such line."""
+    return text(first, "sessionId") or path.stem
 
 
 def read_chat(past: PastSession) -> History:
     """Read a session file. Its project is known by its folder, and a sub-agent's session by the folder's name."""
     parent = past.path.parent.name
-    reader = ChatReader(past.session_id if parent == "chats" else encode_id(parent), {}, 0)
+    reader = ChatReader(past.session_id if parent == CHATS else encode_id(parent), {}, 0)
     history, offset = History(), 0
     with open_below(str(past.path), [past.root]) as file:
-        for raw in file:
-            line = _decode(raw)
+        lines = _lines_of_object(file.read(MAX_OBJECT_BYTES)) if past.path.suffix == ".json" else file
+        for raw in lines:
+            line = decode_object(raw)
             if line is not None:
                 reader.read_line(offset, line)
             elif raw.strip():
@@ -256,12 +212,16 @@ def read_chat(past: PastSession) -> History:
     reader.state.setdefault("project", past.project)
     reader.end(offset)
     history.events = reader.events
+    if past.path.suffix == ".json":  # no version continues it
+        history.events.append(SessionInactive(reader.session_id))
     return history
 
 
-def _decode(raw: bytes) -> Payload | None:
-    try:
-        line = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    return line if isinstance(line, dict) else None
+def _lines_of_object(raw: bytes) -> list[bytes]:
+    """Return the file of an older version, which is one object with all messages, as the lines of a newer one."""
+    session = decode_object(raw)
+    if session is None:
+        return [raw]
+    header = {key: value for key, value in session.items() if key not in ("messages", "summary", "type")}
+    changes = [{"$set": {"summary": session.get("summary")}}]
+    return [msgspec.json.encode(each) for each in (header, *records(session, "messages"), *changes)]

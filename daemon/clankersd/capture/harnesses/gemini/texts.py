@@ -7,11 +7,12 @@ from clankersd.capture.harnesses.base import Payload
 from clankersd.capture.harnesses.payload import readable, text
 
 SHELL = "run_shell_command"
-_HOOK_CONTEXT = re.compile(r"\s*<hook_context>.*?</hook_context>\s*", re.DOTALL)
-_PROGRAM_CONTEXT = ("<session_context>", "<loaded_context>", "<state_snapshot>")
+SNAPSHOT = "<state_snapshot>"
+_HOOK_CONTEXT = re.compile(r"\s*<(hook_context|qwen:user-prompt-submit-context)>.*?</\1>\s*", re.DOTALL)
+_PROGRAM_CONTEXT = ("<session_context>", "<loaded_context>", SNAPSHOT)
 _UNTRUSTED = re.compile(r"\A\s*<untrusted_context>\n?(.*?)\n?</untrusted_context>\s*\Z", re.DOTALL)
 _SHELL_RESULT = re.compile(
-    r"\AOutput: (?P<output>.*?)"
+    r"\A(?:Command: .*?\nDirectory: [^\n]*\n)?Output: (?P<output>.*?)"
     r"(?P<trailer>(?:\n(?:Error|Exit Code|Signal|Background PIDs|Process Group PGID): [^\n]*)*)\s*\Z",
     re.DOTALL,
 )
@@ -20,8 +21,8 @@ EMPTY_OUTPUT = "(empty)"
 
 
 def strip_hook_context(prompt: str) -> str:
-    """Return a prompt without the context that hooks gave: Gemini CLI puts it before and after the user's words."""
-    return _HOOK_CONTEXT.sub("\n", prompt).strip() if "<hook_context>" in prompt else prompt
+    """Return a prompt without the context that hooks gave, which is before and after the user's words."""
+    return _HOOK_CONTEXT.sub("\n", prompt).strip() if _HOOK_CONTEXT.search(prompt) else prompt
 
 
 def prompt_of(content: Any) -> str | None:
@@ -31,6 +32,12 @@ def prompt_of(content: Any) -> str | None:
         parts = [part["text"] for part in content if isinstance(part, dict) and text(part, "text")]
     own = (strip_hook_context(part) for part in parts if not part.lstrip().startswith(_PROGRAM_CONTEXT))
     return "\n".join(part for part in own if part.strip()) or None
+
+
+def snapshot_of(content: str) -> str | None:
+    """Return the summary that a compression puts in the place of what was said."""
+    _, _, rest = content.partition(SNAPSHOT)
+    return rest.partition("</state_snapshot>")[0].strip() or None
 
 
 def answer_of(content: Any) -> str | None:
@@ -48,9 +55,7 @@ def read_result(
 
     A shell command that fails is a success to Gemini CLI; its exit code is in the result for the model.
     """
-    if error is not None:
-        return False, None, error
-    content = strip_hook_context(for_model or "")
+    content = strip_hook_context(for_model or error or "")
     if wrapped := _UNTRUSTED.match(content):
         content = wrapped[1]
     if tool == SHELL and (result := _SHELL_RESULT.match(content)):
@@ -58,7 +63,9 @@ def read_result(
         code = _EXIT_CODE.search(result["trailer"])
         if code and code[1] != "0":
             return False, output or None, f"exit code {code[1]}"
-        return True, output or None, None
+        return error is None, output or None, error
+    if error is not None:
+        return False, None, error
     return True, (display if isinstance(display, str) else content) or None, None
 
 

@@ -1,0 +1,142 @@
+"""The real Copilot CLI, pi and Qwen Code with our plugins: the database holds what happened, and no trace is left."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from e2e.harnesses import Machine, Stored, answers, holds_in_time, imported, machine, tokens
+from e2e.mock_model import Reply, Use
+from e2e.more_harnesses import Copilot, Pi, Qwen, copilot_binary, pi_program, qwen_program
+from helpers.daemon import RawConnection
+
+pytestmark = pytest.mark.timeout(600)
+
+Harness = Copilot | Pi | Qwen
+
+PROMPTS = {
+    "build": "[[build]] write a greeting into a file",
+    "again": "[[again]] now go on",
+    "ask": "[[ask]] what was written into the greeting file?",
+}
+
+
+@dataclass(frozen=True)
+class Tools:
+    """Names and fields of a harness's tools, and what it says of a missing file."""
+
+    shell: str
+    write: str
+    content: str
+    read: str
+    path: str
+    search: str
+    missing: str
+    distill: str
+
+
+KINDS: dict[str, tuple[Callable[[Machine], Harness], Tools]] = {
+    "copilot": (
+        lambda here: Copilot(here, copilot_binary()),
+        Tools("bash", "create", "file_text", "view", "path", "clankers-search", "Path does not exist", "/distill"),
+    ),
+    "pi": (
+        lambda here: Pi(here, pi_program()).set_up(),
+        Tools("bash", "write", "content", "read", "path", "clankers_search", "ENOENT", "/clankers-distill"),
+    ),
+    "qwen": (
+        lambda here: Qwen(here, qwen_program()).set_up(),
+        Tools(
+            "run_shell_command",
+            "write_file",
+            "content",
+            "read_file",
+            "file_path",
+            "mcp__clankers__search",
+            "File not found",
+            "/clankers:distill",
+        ),
+    ),
+}
+
+
+def scripts(project: Path, tools: Tools) -> dict[str, list[Reply]]:
+    greeting = str(project / "greeting.txt")
+
+    def shell(command: str) -> Use:
+        return Use(tools.shell, {"command": command, "description": "try", "is_background": False})
+
+    return {
+        "build": [
+            Reply("Let me look.", [shell("echo looked")]),
+            Reply("", [shell("echo oops >&2; exit 3")]),
+            Reply("", [Use(tools.write, {tools.path: greeting, tools.content: "hello\n"})]),
+            Reply("", [Use(tools.read, {tools.path: str(project / "missing.txt")})]),
+            Reply("The greeting is written."),
+        ],
+        "again": [Reply("Going on.")],
+        "ask": [Reply("", [Use(tools.search, {"query": "greeting written"})]), Reply("I remember.")],
+    }
+
+
+@pytest.mark.parametrize("name", sorted(KINDS))
+def test_what_happened_is_what_is_stored_and_is_offered_back(name: str) -> None:
+    make, tools = KINDS[name]
+    with machine(lambda project: scripts(project, tools)) as here:
+        harness = make(here)
+        folder = f".{name}"
+        harness.plugin("install", "--yes")
+        first = harness.run(PROMPTS["build"])  # the daemon is away: its hooks write to the spool
+        here.daemon.start()
+        assert harness.run(PROMPTS["again"], "--continue") == first
+        with here.daemon.connect() as connection:
+            holds_in_time(lambda: check(here, connection, name, tools, first))
+            later = harness.run(PROMPTS["ask"])
+            holds_in_time(lambda: check_recall(here, connection, tools, first, later))
+            check_distill(here, harness, tools)
+            assert set(imported(connection, name).values()) == {0}, "capture has missed nothing"
+        harness.plugin("uninstall")
+        assert harness.traces(folder) == []
+
+
+def check(here: Machine, connection: RawConnection, name: str, tools: Tools, first: str) -> None:
+    stored = Stored(connection)
+    session = connection.call("session.get", id=first)
+    assert (session["source"], session["model"]) == (name, "mock-model")
+    assert session["projectPath"] == str(here.project)
+    assert stored.prompts(first) == [PROMPTS["build"], PROMPTS["again"]]
+    assert stored.answers(first) == answers(here.model.of("build", "again"))
+    assert stored.tokens() == tokens(here.model.of("build", "again"))
+    looked, failed, written, missing = (told(tool) for tool in stored.tools(first))
+    assert looked == (tools.shell, True, "looked", None)
+    assert failed == (tools.shell, False, "oops", "exit code 3")
+    assert written[:2] == (tools.write, True)
+    assert missing[:3] == (tools.read, False, None)
+    assert (missing[3] or "").startswith(tools.missing)
+    assert [one["id"] for one in connection.call("session.list")["sessions"]] == [first]
+
+
+def told(tool: dict[str, Any]) -> tuple[str, bool, str | None, str | None]:
+    output = (tool.get("toolOutput") or "").strip() or None
+    return tool["toolName"], tool["success"], output, tool.get("errorMessage")
+
+
+def check_recall(here: Machine, connection: RawConnection, tools: Tools, first: str, later: str) -> None:
+    """A later session is told of the first one, and its model searches; what was told is not the user's words."""
+    asked, answered = here.model.of("ask")
+    assert f"[{first}]" in connection.call("session.injections", sessionId=later)[0]["text"]
+    assert first in json.dumps(asked.request)
+    assert Stored(connection).prompts(later) == [PROMPTS["ask"]]
+    (search,) = Stored(connection).tools(later)
+    assert (search["toolName"], search["success"]) == (tools.search, True)
+    assert "«greeting»" in json.dumps(answered.request, ensure_ascii=False)
+
+
+def check_distill(here: Machine, harness: Harness, tools: Tools) -> None:
+    """The command gives the model its prompt, and the model is told of the skill."""
+    harness.run(f"{tools.distill} the tests")
+    request = json.dumps(here.model.said[-1].request)
+    assert "Call `remember` once for each fact" in request
+    assert "clankers-memory" in request
