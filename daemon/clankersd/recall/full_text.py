@@ -26,12 +26,14 @@ _QUERIES: dict[Kind, str] = {
     """,
     "session": """
         SELECT concat_ws(' in ', coalesce(nullif(title, ''), 'session'), project_path) AS about, id AS session_id,
-               created_at, coalesce(nullif(summary, ''), concat_ws(char(10) || '…' || char(10),
+               created_at, concat_ws(char(10) || '…' || char(10),
+                   (SELECT extracted_summaries.summary FROM extracted_summaries WHERE session_id = sessions.id),
+                   nullif(summary, ''), iif(summary <> '', NULL, concat_ws(char(10) || '…' || char(10),
                    coalesce(user_prompt, (SELECT text_content FROM messages WHERE session_id = sessions.id
                        AND role = 'user' AND text_content <> '' ORDER BY created_at, id LIMIT 1)),
                    (SELECT text_content FROM messages WHERE session_id = sessions.id
                        AND role = 'assistant' AND text_content <> '' ORDER BY created_at DESC, id DESC LIMIT 1)
-               )) AS text
+               ))) AS text
         FROM sessions WHERE id = :id
     """,
     "chunk": """
