@@ -1,4 +1,4 @@
-"""Recorded sessions of Codex and Gemini CLI: hooks and session files give the same rows, in any order, repeatedly."""
+"""Recorded sessions of Codex, Gemini CLI and OpenClaw: hooks and files give the same rows, in any order."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 from helpers.daemon import DaemonProcess, RawConnection
-from helpers.recorded import codex_events, gemini_events, needs_fixtures, put_chats, put_rollouts
+from helpers.recorded import (
+    codex_events,
+    gemini_events,
+    needs_fixtures,
+    openclaw_events,
+    put_chats,
+    put_openclaw_database,
+    put_rollouts,
+)
 from helpers.waiting import eventually
 
 pytestmark = needs_fixtures
@@ -14,8 +22,13 @@ pytestmark = needs_fixtures
 EVENTS: dict[str, Callable[[Path], Iterator[tuple[str, dict[str, Any]]]]] = {
     "codex": codex_events,
     "gemini": gemini_events,
+    "openclaw": openclaw_events,
 }
-PUT_FILES: dict[str, Callable[[Path], None]] = {"codex": put_rollouts, "gemini": put_chats}
+PUT_FILES: dict[str, Callable[[Path], None]] = {
+    "codex": put_rollouts,
+    "gemini": put_chats,
+    "openclaw": put_openclaw_database,
+}
 
 REPLAYED_AT = 1_794_900_000_000
 """Hooks report later than the files record, as they do in life."""
@@ -58,6 +71,21 @@ EXPECTED: dict[str, dict[str, Counts]] = {
         "5b120cf6-393d": (1, 1, 0, 0, 0, 0, 13_093, 8),  # clear
         "59ffdea0-2f69": (1, 1, 0, 0, 0, 0, 13_096, 11),  # after it
         "a4d2c7a0-92f5": (1, 1, 0, 0, 0, 0, 12_576, 8),  # ext
+    },
+    "openclaw": {
+        "65a8399f-5c95": (
+            2,
+            9,
+            7,
+            3,
+            0,
+            1,
+            242_756,
+            350,
+        ),  # gwbasic, gwresume: exit 3, a missing file, a tool that throws
+        "b725dd0b-38e5": (1, 3, 1, 0, 0, 0, 72_342, 56),  # gwsub: the parent, also after the child's report
+        "0f1c5406-edb9": (1, 1, 0, 0, 0, 0, 14_640, 4),  # the child, with its task
+        "df3d0783-a3be": (1, 0, 0, 0, 1, 0, 0, 0),  # gwerror
     },
 }
 
@@ -155,3 +183,15 @@ def test_hooks_before_the_session_files_give_the_same_rows(fresh_daemon: DaemonP
         assert rows(connection) == live
         stored = {key: each for key, each in counts(connection).items() if not EPHEMERAL.startswith(key)}
         assert stored == EXPECTED[harness]
+
+
+@pytest.mark.parametrize("harness", ["openclaw"])
+def test_hooks_alone_give_the_rows_of_an_import(fresh_daemon: DaemonProcess, home: Path, harness: str) -> None:
+    with fresh_daemon.connect() as connection:
+        replay(connection, harness, home)
+        live = rows(connection)
+        for (session_id,) in connection.call("query", sql="SELECT id FROM sessions")["rows"]:
+            connection.call("session.delete", id=session_id)
+        PUT_FILES[harness](fresh_daemon.home / "user")
+        import_history(connection, harness)
+        assert rows(connection) == live

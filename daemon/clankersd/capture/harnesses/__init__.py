@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from clankersd.capture.harnesses import claude_code, codex, gemini, generic, opencode
+from clankersd.capture.harnesses import claude_code, codex, gemini, generic, openclaw, opencode
 from clankersd.capture.harnesses.base import Harness, Occasion, Payload
 
 HARNESSES: dict[str, Harness] = {
@@ -14,6 +14,7 @@ HARNESSES: dict[str, Harness] = {
         codex.HARNESS,
         gemini.HARNESS,
         generic.HARNESS,
+        openclaw.HARNESS,
         opencode.HARNESS,
     )
 }
