@@ -134,6 +134,9 @@ OPENCLAW_SCHEMA = """
     CREATE TABLE transcript_events (
         session_id TEXT NOT NULL, seq INTEGER NOT NULL, event_json TEXT, created_at INTEGER NOT NULL, event_zstd BLOB,
         PRIMARY KEY (session_id, seq)) STRICT;
+    CREATE TABLE transcript_event_identities (
+        session_id TEXT NOT NULL, event_id TEXT NOT NULL, seq INTEGER NOT NULL, event_type TEXT,
+        PRIMARY KEY (session_id, event_id)) STRICT;
 """
 MIN_COMPRESSED_BYTES = 1024
 """Length from which OpenClaw compresses an entry."""
@@ -200,13 +203,9 @@ def put_openclaw_database(home: Path) -> None:
             window = (rows[0]["session_id"], key, *times, None, spawned_by)
             db.execute("INSERT INTO session_windows VALUES (?, ?, ?, ?, ?, ?)", window)
             for row in rows:
-                text = json.dumps(row["event"])
-                is_long = len(text) >= MIN_COMPRESSED_BYTES
-                stored = (
-                    (None, row["created_at"], zstd.compress(text.encode()))
-                    if is_long
-                    else (text, row["created_at"], None)
-                )
-                db.execute(
-                    "INSERT INTO transcript_events VALUES (?, ?, ?, ?, ?)", (row["session_id"], row["seq"], *stored)
-                )
+                text, place = json.dumps(row["event"]), (row["session_id"], row["seq"])
+                compressed = zstd.compress(text.encode()) if len(text) >= MIN_COMPRESSED_BYTES else None
+                stored = (None if compressed else text, row["created_at"], compressed)
+                db.execute("INSERT INTO transcript_events VALUES (?, ?, ?, ?, ?)", (*place, *stored))
+                identity = (row["session_id"], row["event"]["id"], row["seq"], row["event"]["type"])
+                db.execute("INSERT INTO transcript_event_identities VALUES (?, ?, ?, ?)", identity)

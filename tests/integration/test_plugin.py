@@ -367,7 +367,7 @@ def test_plugin_status_shows_installed_and_outdated(machine: Machine) -> None:
     (hooks,) = machine.home.rglob("clankers/hooks/hooks.json")
     hooks.write_text("{}")
     states = {each["harness"]: each["state"] for each in machine.plugin("status", "--json").json["plugins"]}
-    others = dict.fromkeys(("codex", "gemini", "opencode"), "not installed")
+    others = dict.fromkeys(("codex", "gemini", "openclaw", "opencode"), "not installed")
     assert states == {"claude-code": "outdated: install it again", **others}
     machine.plugin("install", "claude-code")
     machine.settings.unlink()

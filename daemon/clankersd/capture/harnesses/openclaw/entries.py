@@ -112,18 +112,19 @@ def _read_answer(message: Payload, session_id: str, at: int | None) -> list[Capt
         )
         events += [MessageReported(event, from_record=True), SessionTotals(session_id)]
     for call in calls:
-        arguments = record(call, "arguments")
+        call_id, name, arguments = identifier(call, "id"), text(call, "name"), record(call, "arguments")
+        if not call_id or not name:
+            continue
         tool = ToolEvent(
-            f"{session_id}-{identifier(call, 'id')}",
+            f"{session_id}-{call_id}",
             session_id,
             message_id=answer_id,
-            tool_name=text(call, "name"),
+            tool_name=name,
             tool_input=readable(arguments) if arguments else None,
             file_path=file_of(arguments),
             created_at=at,
         )
-        if identifier(call, "id"):
-            events.append(ToolReported(tool, "record"))
+        events.append(ToolReported(tool, "record"))
     if text(message, "stopReason") == "error":
         problem = text(message, "errorMessage") or "the request to the model failed"
         error = SessionErrorEvent(f"{answer_id}-error", session_id, text(message, "errorType"), problem, at)

@@ -3,6 +3,7 @@
 import sys
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import apsw
 import msgspec
@@ -79,12 +80,12 @@ def _open_database(path: Path, root: Path) -> apsw.Connection:
     return db
 
 
-def decode_entry(stored: object) -> Payload | None:
+def decode_entry(stored: Any) -> Payload | None:
     """Decode an entry, which is compressed if it is long; None for anything but an object."""
     try:
         if isinstance(stored, bytes):
             stored = _decompress(stored)
-        entry = msgspec.json.decode(stored)  # type: ignore[arg-type]  # a TypeError is caught
+        entry = msgspec.json.decode(stored)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError, ValueError):
         return None
     return entry if isinstance(entry, dict) else None
