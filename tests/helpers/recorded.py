@@ -190,8 +190,8 @@ def openclaw_events(_home: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 yield f"{name} {kind}", sent
 
 
-def put_openclaw_database(home: Path) -> None:
-    """Write the recorded transcripts into a database where OpenClaw has its own."""
+def put_openclaw_database(home: Path, workspace: str = "/home/user/project") -> None:
+    """Write the recorded transcripts into a database where OpenClaw has its own, as if recorded in a workspace."""
     folder = home / ".openclaw" / "agents" / "main" / "agent"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "openclaw-agent.sqlite").unlink(missing_ok=True)
@@ -203,7 +203,8 @@ def put_openclaw_database(home: Path) -> None:
             window = (rows[0]["session_id"], key, *times, None, spawned_by)
             db.execute("INSERT INTO session_windows VALUES (?, ?, ?, ?, ?, ?)", window)
             for row in rows:
-                text, place = json.dumps(row["event"]), (row["session_id"], row["seq"])
+                text = json.dumps(row["event"]).replace("/home/user/project", workspace)
+                place = row["session_id"], row["seq"]
                 compressed = zstd.compress(text.encode()) if len(text) >= MIN_COMPRESSED_BYTES else None
                 stored = (None if compressed else text, row["created_at"], compressed)
                 db.execute("INSERT INTO transcript_events VALUES (?, ?, ?, ?, ?)", (*place, *stored))

@@ -231,3 +231,19 @@ def test_memory_tools_serve_files_and_sessions_from_the_index(fresh_daemon: Daem
     assert (lines["text"], lines["to"], lines["totalLines"]) == ("\n".join(notes[-3:]), len(notes), len(notes))
     assert text["text"] == "Feed the parrot at noon, please."
     assert missing["status"] == "not_found"
+
+
+@needs_fixtures
+def test_import_reads_the_transcripts_and_indexes_the_memory_files(fresh_daemon: DaemonProcess) -> None:
+    user = fresh_daemon.home / "user"
+    workspace = user / "workspace"
+    (workspace / "memory").mkdir(parents=True)
+    (workspace / "MEMORY.md").write_text("The parrot is called Otto.\n")
+    (workspace / "memory" / "2026-11-16.md").write_text("The parrot was ill.\n")
+    put_openclaw_database(user, str(workspace))
+    imported = ctl(fresh_daemon, "import", "openclaw", "--json").json["result"]
+    assert (imported["sessions"], imported["messages"], imported["unreadable"]) == (4, 18, 0)
+    with fresh_daemon.connect() as connection:
+        paths = "SELECT path FROM files ORDER BY path"
+        expected = [[str(workspace / "MEMORY.md")], [str(workspace / "memory" / "2026-11-16.md")]]
+        eventually(lambda: connection.call("query", sql=paths)["rows"] == expected, "the memory files are indexed")
