@@ -277,12 +277,24 @@ function registerMemory(api, daemon, sessions) {
 
 // --- The plugin
 
-function register(api) {
+/** Creates what all registrations share. */
+function createState() {
   const daemon = new Daemon()
   const outbox = new Outbox(daemon)
-  const sessions = new Sessions(outbox)
-  const toldSessions = new Set() // sessions whose entry of the transcript was sent
-  const sessionsWithRecall = new Set() // sessions whose context still contains what was recalled earlier
+  closers.add(() => outbox.spoolAll())
+  return {
+    daemon,
+    outbox,
+    sessions: new Sessions(outbox),
+    toldSessions: new Set(), // sessions whose entry of the transcript was sent
+    sessionsWithRecall: new Set(), // sessions whose context still contains what was recalled earlier
+  }
+}
+
+/** Registers the hooks. OpenClaw does so several times in a process, and calls the hooks of one turn in several of them. */
+function register(api) {
+  const state = (globalThis[Symbol.for("clankers.openclaw")] ??= createState())
+  const { daemon, outbox, sessions, toldSessions, sessionsWithRecall } = state
 
   const on = (hook, handler) => api.on(hook, withoutThrowing(handler))
 
@@ -351,7 +363,6 @@ function register(api) {
     }
   }
 
-  closers.add(() => outbox.spoolAll())
   if (TAKES_MEMORY_SLOT) registerMemory(api, daemon, sessions)
 }
 
