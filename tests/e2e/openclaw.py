@@ -95,7 +95,16 @@ class OpenClaw:
     def gateway(self) -> Iterator[None]:
         """A gateway that listens inside the block, and has stopped after it."""
         log = self.machine.home / "gateway.log"
-        command = [self.node, self.program, "gateway", "run", "--port", str(self.port), "--bind", "loopback"]
+        command: list[str | Path] = [
+            self.node,
+            self.program,
+            "gateway",
+            "run",
+            "--port",
+            str(self.port),
+            "--bind",
+            "loopback",
+        ]
         with log.open("ab") as output:
             process = subprocess.Popen(
                 command, env=self.environ, cwd=self.machine.project, stdout=output, stderr=subprocess.STDOUT
