@@ -43,6 +43,7 @@ from clankersd.memories import maintenance
 from clankersd.memories.extraction import service as extraction
 from clankersd.metrics import metrics
 from clankersd.projects.identification import ProjectIdentification
+from clankersd.recall.summaries.service import Summaries
 from clankersd.redaction.engine import redact_all
 from clankersd.rerankers import RerankerSettings
 from clankersd.schedule.scheduler import Scheduler
@@ -351,6 +352,7 @@ def _services(daemon: Daemon) -> dict[str, Callable[[], Awaitable[None]]]:
         "projects": ProjectIdentification(daemon.store, partial(follow_merge, daemon)).run,
         "spool": daemon.spool.run,
         "transcripts": daemon.transcripts.run,
+        "summaries": Summaries(daemon.store).run,
         "logs": partial(log.remove_old_logs, daemon.log_file, lambda: daemon.config.log_retention_days),
         "watchdog": systemd.feed_watchdog,
     }

@@ -70,6 +70,17 @@ HARNESSES = (
         gaps="Errors of the model's API, durations of tools, the cause of a compression and costs are not told.",
     ),
     HarnessInfo(
+        "openclaw",
+        "OpenClaw",
+        has_plugin=True,
+        is_importable=True,
+        tested_with="2026.9.6",
+        tells_more="the transcript, for compactions",
+        recalls_at="prompt, after a compaction",
+        gaps="Hooks with the conversation run only with the owner's consent. Durations of tools other than `exec` and "
+        "the cause of a compaction are not told.",
+    ),
+    HarnessInfo(
         "opencode",
         "OpenCode",
         has_plugin=True,

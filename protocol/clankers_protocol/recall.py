@@ -110,3 +110,24 @@ class RecallGet(Method[FullText]):
     id: Annotated[str, Meta(min_length=1, max_length=1024)]
     offset: Annotated[int, Meta(ge=0, le=MAX_INTEGER)] = 0
     characters: Annotated[int, Meta(ge=100, le=1_000_000)] = 10_000
+
+
+class FileLines(Wire):
+    """Lines of an indexed file. `lineCount` is that of the file; `nextLine` requests the next lines and is null at the
+    end."""
+
+    path: str
+    start_line: int
+    end_line: int
+    text: str
+    line_count: int
+    next_line: int | None = None
+
+
+class RecallLines(Method[FileLines]):
+    """Return lines of a memory file, as the index has it: secrets are redacted, and no other file can be read."""
+
+    method: ClassVar[str] = "recall.lines"
+    path: Annotated[str, Meta(min_length=1, max_length=4096)]
+    start_line: Annotated[int, Meta(ge=1, le=MAX_INTEGER)] = 1
+    lines: Annotated[int, Meta(ge=1, le=10_000)] = 200

@@ -76,8 +76,11 @@ def platform_name() -> str:
     return f"{sys.platform}-{machine}"
 
 
-def installed(package: str, inside: str) -> Path:
-    """The harness's program, installed once into a cache; where it cannot be had the test is skipped."""
+def installed(package: str, inside: str, node: Path | None = None) -> Path:
+    """The harness's program, installed once into a cache; where it cannot be had the test is skipped.
+
+    npm chooses versions by the node that runs it, which may be given.
+    """
     folder = CACHE / package.replace("/", "-")
     program = folder / "node_modules" / inside
     if not program.exists():
@@ -86,11 +89,11 @@ def installed(package: str, inside: str) -> Path:
         with (folder / "lock").open("w") as lock:  # the other half of the suite may want it at the same time
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not program.exists():
-                _install(npm, package, folder)
+                _install(npm, package, folder, node)
     return program if program.exists() else _cannot(f"{package} has no program for {platform_name()}")
 
 
-def _install(npm: str, package: str, folder: Path) -> None:
+def _install(npm: str, package: str, folder: Path, node: Path | None) -> None:
     # --force: it asks for a newer node than many have, and its program is not run by node at all.
     command = [
         npm,
@@ -104,7 +107,15 @@ def _install(npm: str, package: str, folder: Path) -> None:
         package,
     ]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
+        path = os.pathsep.join([*([str(node.parent)] if node else []), os.environ["PATH"]])
+        done = subprocess.run(
+            command,
+            env=os.environ | {"PATH": path},
+            capture_output=True,
+            text=True,
+            timeout=INSTALL_SECONDS,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         _cannot(f"npm took too long to install {package}")
     if done.returncode:

@@ -19,6 +19,9 @@ SUMMARY = "The greeting was written and checked."
 ASIDE = "Noted."
 
 _NAME = re.compile(r'\s*"?\[\[([\w-]+)\]\]')
+# What OpenClaw puts before a prompt: the time, and what a plugin adds.
+_STAMP = re.compile(r"\A\s*\[\w{3} \d{4}-\d\d-\d\d [^\]]+\]\s*")
+_RECALLED = re.compile(r"\A\s*<clankers-recall>.*?</clankers-recall>\s*", re.DOTALL)
 _HOOK_CONTEXT = re.compile(r"\s*<hook_context>.*?</hook_context>\s*", re.DOTALL)
 _PROGRAM_CONTEXT = re.compile(r"\s*<(current_datetime|system_reminder)>.*?</\1>\s*", re.DOTALL)
 _SUMMARISE = re.compile(r"(detailed|anchored|structured) summary|summar(y|ize) (of )?(the|our) conversation", re.I)
@@ -98,13 +101,18 @@ def _where(messages: Sequence[Mapping[str, Any]]) -> tuple[str | None, int]:
         if message["role"] == "assistant":
             replies += 1
         elif message["role"] == "user" and _is_prompt(message):
-            texts = [_PROGRAM_CONTEXT.sub("", text) for text in _texts(message)]
+            texts = [_PROGRAM_CONTEXT.sub("", _typed(text)) for text in _texts(message)]
             names = [found[1] for text in texts if (found := _NAME.match(text))]
             if names:
                 return names[-1], replies
             if not all(text.lstrip().startswith("<") for text in _texts(message)):
                 return None, replies
     return None, replies
+
+
+def _typed(text: str) -> str:
+    """A prompt as the user typed it."""
+    return _RECALLED.sub("", _STAMP.sub("", text))
 
 
 def _is_prompt(message: Mapping[str, Any]) -> bool:

@@ -2,11 +2,19 @@
 
 import json
 import shutil
+import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 FIXTURES = Path(__file__).resolve().parents[3] / "shared" / "fixtures"
 CLAUDE = FIXTURES / "claude-code"
@@ -175,3 +183,96 @@ def put_pi_sessions(home: Path) -> None:
 def _put(path: Path, destination: Path) -> None:
     destination.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(path, destination)
+
+
+OPENCLAW = FIXTURES / "openclaw"
+OPENCLAW_PHASES = ("gwbasic", "gwresume", "gwsub", "gwcompact", "gwerror", "gwstop")
+OPENCLAW_HOOKS = frozenset(
+    """session_start session_end before_message_write before_prompt_build after_compaction subagent_spawned
+    subagent_ended""".split()  # noqa: SIM905
+)
+"""Hooks that the plugin of OpenClaw reports."""
+
+OPENCLAW_SCHEMA = """
+    CREATE TABLE session_windows (
+        session_id TEXT NOT NULL PRIMARY KEY, session_key TEXT NOT NULL, created_at INTEGER NOT NULL,
+        updated_at INTEGER NOT NULL, parent_session_key TEXT, spawned_by TEXT) STRICT;
+    CREATE TABLE transcript_events (
+        session_id TEXT NOT NULL, seq INTEGER NOT NULL, event_json TEXT, created_at INTEGER NOT NULL, event_zstd BLOB,
+        PRIMARY KEY (session_id, seq)) STRICT;
+    CREATE TABLE transcript_event_identities (
+        session_id TEXT NOT NULL, event_id TEXT NOT NULL, seq INTEGER NOT NULL, event_type TEXT,
+        PRIMARY KEY (session_id, event_id)) STRICT;
+"""
+MIN_COMPRESSED_BYTES = 1024
+"""Length from which OpenClaw compresses an entry."""
+
+
+def openclaw_calls() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every recorded call of a hook by its file's name, in the order of the calls."""
+    for phase in OPENCLAW_PHASES:
+        for path in sorted(OPENCLAW.glob(f"{phase}-*.json")):
+            yield path.name, json.loads(path.read_text("utf-8"))
+
+
+def openclaw_transcripts() -> dict[str, list[dict[str, Any]]]:
+    """The recorded rows of each transcript, by the session's key."""
+    found = {}
+    for path in sorted((OPENCLAW / "transcripts").glob("*.jsonl")):
+        key = path.stem.replace("_", ":")
+        found[key] = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    return found
+
+
+def openclaw_events(_home: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What the plugin sends for the recorded calls: with the session's id, and entries of transcripts."""
+    transcripts = openclaw_transcripts()
+    ids = {key: rows[0]["session_id"] for key, rows in transcripts.items()}
+    requesters = {}
+    opened = set()
+    for name, call in openclaw_calls():
+        hook, event, context = call["hook"], call["event"], call["ctx"]
+        if hook not in OPENCLAW_HOOKS:
+            continue
+        key = context.get("sessionKey") or event.get("childSessionKey") or event.get("targetSessionKey")
+        given = {
+            each: context[each] for each in ("agentId", "workspaceDir", "modelId", "modelProviderId") if each in context
+        }
+        sent = {"hook": hook, "event": event, "ctx": {**given, "sessionKey": key, "sessionId": ids[key]}}
+        if hook == "before_prompt_build":
+            sent["event"] = {}
+        if hook == "subagent_spawned":
+            requesters[key] = context["requesterSessionKey"]
+            sent["ctx"]["parentSessionId"] = ids[requesters[key]]
+        if hook != "after_compaction":  # sent only if the transcript cannot be read
+            yield name, sent
+        for row in transcripts[key]:
+            kind, is_opened = row["event"]["type"], key in opened
+            if (hook == "before_prompt_build" and kind == "session" and not is_opened) or (
+                hook == "after_compaction" and kind == "compaction"
+            ):
+                opened.add(key)
+                sent = {"hook": "transcript", "event": {"entry": row["event"]}, "ctx": {"sessionId": ids[key]}}
+                yield f"{name} {kind}", sent
+
+
+def put_openclaw_database(home: Path, workspace: str = "/home/user/project") -> None:
+    """Write the recorded transcripts into a database where OpenClaw has its own, as if recorded in a workspace."""
+    folder = home / ".openclaw" / "agents" / "main" / "agent"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "openclaw-agent.sqlite").unlink(missing_ok=True)
+    with closing(apsw.Connection(str(folder / "openclaw-agent.sqlite"))) as db:
+        db.execute(OPENCLAW_SCHEMA)
+        for key, rows in openclaw_transcripts().items():
+            spawned_by = "agent:main:lab2" if ":subagent:" in key else None
+            times = rows[0]["created_at"], rows[-1]["created_at"]
+            window = (rows[0]["session_id"], key, *times, None, spawned_by)
+            db.execute("INSERT INTO session_windows VALUES (?, ?, ?, ?, ?, ?)", window)
+            for row in rows:
+                text = json.dumps(row["event"]).replace("/home/user/project", workspace)
+                place = row["session_id"], row["seq"]
+                compressed = zstd.compress(text.encode()) if len(text) >= MIN_COMPRESSED_BYTES else None
+                stored = (None if compressed else text, row["created_at"], compressed)
+                db.execute("INSERT INTO transcript_events VALUES (?, ?, ?, ?, ?)", (*place, *stored))
+                identity = (row["session_id"], row["event"]["id"], row["seq"], row["event"]["type"])
+                db.execute("INSERT INTO transcript_event_identities VALUES (?, ?, ?, ?)", identity)

@@ -372,7 +372,7 @@ def test_plugin_status_shows_installed_and_outdated(machine: Machine) -> None:
     (hooks,) = machine.home.rglob("clankers/hooks/hooks.json")
     hooks.write_text("{}")
     states = {each["harness"]: each["state"] for each in machine.plugin("status", "--json").json["plugins"]}
-    others = dict.fromkeys(("codex", "copilot", "gemini", "opencode", "pi", "qwen"), "not installed")
+    others = dict.fromkeys(("codex", "copilot", "gemini", "openclaw", "opencode", "pi", "qwen"), "not installed")
     assert states == {"claude-code": "outdated: install it again", **others}
     machine.plugin("install", "claude-code")
     machine.settings.unlink()

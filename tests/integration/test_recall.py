@@ -38,7 +38,7 @@ def history(recall_rpc: RawConnection) -> RawConnection:
     session(recall_rpc, "old-2", 2000)
     message(recall_rpc, "old-2", "m-2", "user", "The invoice exporter rounds cents wrongly, fix the rounding.", 2001)
     message(recall_rpc, "old-2", "m-3", "assistant", "Rounding in the invoice exporter now uses Decimal.", 2002)
-    session(recall_rpc, "old-3", 3000, title="Renamed the cart module")
+    session(recall_rpc, "old-3", 3000, title="Cart", summary="Renamed the cart module.")
     session(recall_rpc, "elsewhere", 4000, project="/home/me/other", summary="Another project's secret plan.")
     message(recall_rpc, "elsewhere", "m-9", "user", "The invoice exporter of the other project is late.", 4001)
     return recall_rpc
@@ -79,7 +79,7 @@ def test_recall_at_the_start_lists_recent_sessions_of_the_project(history: RawCo
     assert "data, not instructions" in text
     assert "[old-1] 2023-11-14 Checkout: Moved checkout to the payments service." in text
     assert "[old-2] 2023-11-14 asked: The invoice exporter rounds cents wrongly" in text
-    assert "[old-3] 2023-11-14: Renamed the cart module" in text
+    assert "[old-3] 2023-11-14 Cart: Renamed the cart module." in text
     assert text.index("old-3") < text.index("old-2") < text.index("old-1")
     assert "secret plan" not in text
 
@@ -459,11 +459,13 @@ def test_recall_at_the_start_leaves_out_trivial_sessions(rpc: RawConnection) -> 
     session(rpc, "hello", 1000)
     message(rpc, "hello", "h-1", "user", "say hello", 1001)
     message(rpc, "hello", "h-2", "assistant", "Hello! How can I help?", 1002)
+    session(rpc, "untouched", 1500, title="A session that was opened and left")
     session(rpc, "late", 2000)
     message(rpc, "late", "l-1", "user", "hi there", 2001)
     message(rpc, "late", "l-2", "user", "Rename the basket module to cart.", 2002)
     text = start(rpc)
     assert "[hello]" not in text
+    assert "[untouched]" not in text
     assert "[late] 2023-11-14 asked: Rename the basket module to cart." in text
 
 

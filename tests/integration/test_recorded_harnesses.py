@@ -11,9 +11,11 @@ from helpers.recorded import (
     copilot_events,
     gemini_events,
     needs_fixtures,
+    openclaw_events,
     pi_events,
     put_chats,
     put_event_logs,
+    put_openclaw_database,
     put_pi_sessions,
     put_qwen_chats,
     put_rollouts,
@@ -27,6 +29,7 @@ EVENTS: dict[str, Callable[[Path], Iterator[tuple[str, dict[str, Any]]]]] = {
     "codex": codex_events,
     "copilot": copilot_events,
     "gemini": gemini_events,
+    "openclaw": openclaw_events,
     "pi": pi_events,
     "qwen": qwen_events,
 }
@@ -34,6 +37,7 @@ PUT_FILES: dict[str, Callable[[Path], None]] = {
     "codex": put_rollouts,
     "copilot": put_event_logs,
     "gemini": put_chats,
+    "openclaw": put_openclaw_database,
     "pi": put_pi_sessions,
     "qwen": put_qwen_chats,
 }
@@ -105,6 +109,21 @@ EXPECTED: dict[str, dict[str, Counts]] = {
         "22b5c563-db3d": (1, 3, 1, 0, 0, 0, 59_883, 66),  # subagent: the parent, which is told of its end
         "22b5c563-db3d-agent": (1, 1, 0, 0, 0, 0, 15_533, 4),  # the child
         "21f95678-4187": (1, 0, 0, 0, 1, 0, 0, 0),  # apierror
+    },
+    "openclaw": {
+        "65a8399f-5c95": (
+            2,
+            9,
+            7,
+            3,
+            0,
+            1,
+            242_756,
+            350,
+        ),  # gwbasic, gwresume: exit 3, a missing file, a tool that throws
+        "b725dd0b-38e5": (1, 3, 1, 0, 0, 0, 72_342, 56),  # gwsub: the parent, also after the child's report
+        "0f1c5406-edb9": (1, 1, 0, 0, 0, 0, 14_640, 4),  # the child, with its task
+        "df3d0783-a3be": (1, 0, 0, 0, 1, 0, 0, 0),  # gwerror
     },
 }
 
@@ -202,3 +221,15 @@ def test_hooks_before_the_session_files_give_the_same_rows(fresh_daemon: DaemonP
         assert rows(connection) == live
         stored = {key: each for key, each in counts(connection).items() if not EPHEMERAL.startswith(key)}
         assert stored == EXPECTED[harness]
+
+
+@pytest.mark.parametrize("harness", ["openclaw"])
+def test_hooks_alone_give_the_rows_of_an_import(fresh_daemon: DaemonProcess, home: Path, harness: str) -> None:
+    with fresh_daemon.connect() as connection:
+        replay(connection, harness, home)
+        live = rows(connection)
+        for (session_id,) in connection.call("query", sql="SELECT id FROM sessions")["rows"]:
+            connection.call("session.delete", id=session_id)
+        PUT_FILES[harness](fresh_daemon.home / "user")
+        import_history(connection, harness)
+        assert rows(connection) == live

@@ -12,11 +12,21 @@ from typing import Any
 
 import msgspec
 import pytest
-from helpers.recorded import CLAUDE, FIXTURES, OPENCODE, needs_fixtures, opencode_events, with_event_name
+from helpers.recorded import (
+    CLAUDE,
+    FIXTURES,
+    OPENCODE,
+    needs_fixtures,
+    openclaw_events,
+    openclaw_transcripts,
+    opencode_events,
+    with_event_name,
+)
 
 from clankersd.capture.events import CapturedEvent, FirstPrompt, HookReading
 from clankersd.capture.harnesses import HARNESSES
 from clankersd.capture.harnesses.base import Harness
+from clankersd.capture.harnesses.openclaw.entries import read_entry
 
 pytestmark = needs_fixtures
 
@@ -57,6 +67,24 @@ def test_hook_payloads_read_as_their_golden_events(harness: str, name: str, path
             lines += [{"payload": source, **shape(reading)}]
             check_survives_json(reading)
     compare(GOLDEN / harness / f"{name}.jsonl", lines)
+
+
+def test_openclaw_payloads_read_as_their_golden_events(tmp_path: Path) -> None:
+    lines: list[Any] = []
+    for source, payload in openclaw_events(tmp_path):
+        reading = HARNESSES["openclaw"].read_hook(payload, AT)
+        lines += [{"payload": source, **shape(reading)}]
+        check_survives_json(reading)
+    compare(GOLDEN / "openclaw" / "hooks.jsonl", lines)
+
+
+def test_openclaw_transcripts_read_as_their_golden_events() -> None:
+    lines: list[Any] = []
+    for key, rows in openclaw_transcripts().items():
+        for row in rows:
+            events = read_entry(row["event"], row["session_id"])
+            lines += [{"entry": f"{key} {row['seq']}", **shape(HookReading("transcript", key, events=events))}]
+    compare(GOLDEN / "openclaw" / "transcripts.jsonl", lines)
 
 
 def payloads(path: Path) -> Iterator[tuple[str, int, dict[str, Any]]]:

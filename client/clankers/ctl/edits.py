@@ -87,6 +87,12 @@ class Edits:
         self._originals[str(path)] = name
         self.save()  # before the file changes
 
+    def original_json(self, path: Path) -> dict[str, Any]:
+        """Return the content of a JSON file before it was changed; empty if it was not, or did not exist."""
+        name = self._originals.get(str(path))
+        found = _parse_json(read_if_exists(self.folder / "before" / name) or b"") if name else {}
+        return found if isinstance(found, dict) else {}
+
     def edit_json(self, path: Path, change: Change, description: str) -> None:
         """Change a JSON file after saving its original."""
         current = read_json_object(path)

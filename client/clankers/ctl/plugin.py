@@ -33,6 +33,7 @@ from clankers.ctl.edits import (
 )
 from clankers.ctl.formatting import format_duration
 from clankers.ctl.gemini_plugin import Gemini, Qwen
+from clankers.ctl.openclaw_plugin import OpenClaw
 from clankers.ctl.output import confirm, echo, print_json
 from clankers.ctl.pi_plugin import Pi
 from clankers.ctl.plugin_files import (
@@ -286,9 +287,9 @@ class OpenCode:
             return False
 
 
-Target = ClaudeCode | Codex | Copilot | Gemini | OpenCode | Pi | Qwen
+Target = ClaudeCode | Codex | Copilot | Gemini | OpenClaw | OpenCode | Pi | Qwen
 HARNESSES: dict[str, Callable[[], Target]] = {
-    plugin.name: plugin for plugin in (ClaudeCode, Codex, Copilot, Gemini, OpenCode, Pi, Qwen)
+    plugin.name: plugin for plugin in (ClaudeCode, Codex, Copilot, Gemini, OpenClaw, OpenCode, Pi, Qwen)
 }
 
 harness_argument = click.argument("harness", type=click.Choice(WITH_PLUGIN))
@@ -310,38 +311,43 @@ def plugin() -> None:
 
 @plugin.command()
 @harness_argument
+@click.option("--memory-slot", is_flag=True, help="Serve the memory of OpenClaw, too, instead of its own.")
 @dry_run_option
 @yes_option
 @json_option
 @click.make_pass_decorator(Ctl, ensure=True)
-def install(ctl: Ctl, harness: str, dry_run: bool, yes: bool) -> None:
+def install(ctl: Ctl, harness: str, memory_slot: bool, dry_run: bool, yes: bool) -> None:
     """Install or update the plugin of a harness. Running this again changes nothing.
 
     The original content of each edited file is saved, so that `plugin uninstall` can restore it. CLANKERS_…_PATH
     environment variables that are set now are written into the plugin. Restart running sessions to load the plugin.
-    Asks before it adds an extension to Gemini CLI or Qwen Code, which otherwise would ask themselves. The hooks of
-    Codex CLI run once you have trusted them there.
+    Asks before it adds an extension to Gemini CLI or Qwen Code or a plugin to OpenClaw, which otherwise would ask
+    themselves. The hooks of Codex CLI run once you have trusted them there.
 
     \b
     Examples:
       clankers-ctl plugin install claude-code --dry-run
       clankers-ctl plugin install opencode
       clankers-ctl plugin install gemini --yes
+      clankers-ctl plugin install openclaw --memory-slot
     """
     target = HARNESSES[harness]()
-    if isinstance(target, Gemini) and not (yes or dry_run or target.is_enabled()):
+    if memory_slot:
+        if not isinstance(target, OpenClaw):
+            raise click.UsageError(f"{harness} has no memory slot: --memory-slot is for openclaw.")
+        target.takes_memory_slot = True
+    if isinstance(target, (Gemini, OpenClaw)) and not (yes or dry_run or target.is_enabled()):
         if ctl.json:
             raise click.UsageError(
-                "With --json, install cannot ask you to agree to the extension. Add --yes or --dry-run."
+                "With --json, install cannot ask you to agree to the plugin. Add --yes or --dry-run."
             )
         echo(target.consent())
         confirm("Install it?", abort=True)
-    _print_steps(ctl, harness, install_plugin(harness, dry_run=dry_run), HARNESSES[harness]().note())
+    _print_steps(ctl, harness, install_plugin(target, dry_run=dry_run), target.note())
 
 
-def install_plugin(harness: str, *, dry_run: bool) -> Edits:
+def install_plugin(target: Target, *, dry_run: bool) -> Edits:
     """Install or update the plugin of a harness; return what was changed."""
-    target = HARNESSES[harness]()
     edits = Edits(target.folder, dry_run)
     with explain_os_errors():
         try:

@@ -16,6 +16,7 @@ from clankers.ctl.doctor import diagnose
 from clankers.ctl.formatting import plural
 from clankers.ctl.gemini_plugin import Gemini
 from clankers.ctl.jobs import run_job
+from clankers.ctl.openclaw_plugin import OpenClaw
 from clankers.ctl.output import confirm, echo, one_line, print_json, secho
 from clankers.ctl.plugin import HARNESSES as PLUGINS
 from clankers.ctl.plugin import Target, install_plugin, plugin_status
@@ -29,7 +30,9 @@ from clankers_protocol.search import Search
 from clankers_protocol.sessions import SessionList
 from clankers_protocol.wire import Wire
 
-PROGRAMS = {name: name for name in PLUGINS} | {"claude-code": "claude"}
+PROGRAMS = {"claude-code": "claude"}
+"""Programs whose name is not that of their harness."""
+
 MARKS = {"done": ("✓", "green"), "skipped": ("–", "yellow"), "would": ("·", "cyan"), "failed": ("✗", "red")}
 MAX_QUERY_WORDS = 8
 
@@ -113,7 +116,7 @@ def setup(ctl: Ctl, dry_run: bool, yes: bool) -> None:
 
 def _is_installed(harness: HarnessInfo) -> bool:
     """Return True if the harness has a folder of its own, or its program is in PATH."""
-    return PLUGINS[harness.name]().home.exists() or shutil.which(PROGRAMS[harness.name]) is not None
+    return PLUGINS[harness.name]().home.exists() or shutil.which(PROGRAMS.get(harness.name, harness.name)) is not None
 
 
 def _report_found(run: Setup, found: list[HarnessInfo]) -> None:
@@ -139,7 +142,7 @@ def _connect(run: Setup, found: list[HarnessInfo]) -> list[HarnessInfo]:
             run.report(name, "skipped", "you chose not to install it")
             continue
         elif run.dry_run:
-            steps = install_plugin(harness.name, dry_run=True).steps
+            steps = install_plugin(PLUGINS[harness.name](), dry_run=True).steps
             changed = plural(sum(step.action != "unchanged" for step in steps), "file")
             detail = f"write or edit {changed} in {target.folder} and {target.home}"
             run.report(name, "would", f"{detail}; `clankers-ctl plugin install {harness.name} --dry-run` lists them")
@@ -150,14 +153,14 @@ def _connect(run: Setup, found: list[HarnessInfo]) -> list[HarnessInfo]:
 
 
 def _connection_question(harness: HarnessInfo, target: Target) -> str:
-    """Return the question before a plugin is installed; for an extension with what it will run."""
+    """Return the question before a plugin is installed; with what will run where the harness would ask that itself."""
     question = f"Connect {harness.title} ({target.home})?"
-    return f"{target.consent()}\n{question}" if isinstance(target, Gemini) else question
+    return f"{target.consent()}\n{question}" if isinstance(target, (Gemini, OpenClaw)) else question
 
 
 def _install(harness: HarnessInfo) -> str:
-    install_plugin(harness.name, dry_run=False)
-    note = PLUGINS[harness.name]().note() if harness.name == "codex" else None
+    install_plugin(PLUGINS[harness.name](), dry_run=False)
+    note = PLUGINS[harness.name]().note() if harness.name in ("codex", "openclaw") else None
     undo = f"installed; `clankers-ctl plugin uninstall {harness.name}` undoes it"
     return f"{undo}. {note}" if note else undo
 

@@ -21,6 +21,7 @@ import net from "node:net"
 import os from "node:os"
 import path from "node:path"
 
+const HARNESS = "opencode"
 const HOOK = ["clankers-hook"] // `clankers-ctl plugin install` writes full paths here
 const MCP = ["clankers-mcp"]
 const COMMANDS = {} // here the commands, by their names
@@ -78,7 +79,7 @@ function writeLog(text) {
     const tooLarge = fs.existsSync(file) && fs.statSync(file).size > MAX_LOG_BYTES
     const { O_WRONLY, O_CREAT, O_APPEND, O_NONBLOCK, O_NOFOLLOW, O_TRUNC } = fs.constants
     const flag = O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_NOFOLLOW | (tooLarge ? O_TRUNC : 0)
-    fs.writeFileSync(file, `${new Date().toISOString()} opencode: ${text}\n`, { flag, mode: 0o600 })
+    fs.writeFileSync(file, `${new Date().toISOString()} ${HARNESS}: ${text}\n`, { flag, mode: 0o600 })
   } catch {}
 }
 
@@ -324,7 +325,7 @@ let startedAt = 0
 function startDaemon() {
   if (Date.now() - startedAt < RESTART_DELAY_MS) return
   startedAt = Date.now()
-  const child = spawn(HOOK[0], [...HOOK.slice(1), "opencode", "--start"], { detached: true, stdio: "ignore" })
+  const child = spawn(HOOK[0], [...HOOK.slice(1), HARNESS, "--start"], { detached: true, stdio: "ignore" })
   child.on("error", (error) => writeLog(`cannot run ${HOOK[0]}: ${error.message}`))
   child.unref()
 }
@@ -345,8 +346,8 @@ class Outbox {
 
   /** Queues an event. It replaces a queued event with the same key, which it makes obsolete. */
   put(event, key = null) {
-    const located = { ...event, directory: this.#directory }
-    const item = { key, params: JSON.stringify({ harness: "opencode", at: Date.now(), event: located }) }
+    const located = this.#directory ? { ...event, directory: this.#directory } : event
+    const item = { key, params: JSON.stringify({ harness: HARNESS, at: Date.now(), event: located }) }
     const obsolete = key === null ? -1 : this.#queue.findIndex((other) => other.key === key)
     if (obsolete >= 0) this.#queue[obsolete] = item
     else this.#queue.push(item)
@@ -573,7 +574,7 @@ export const ClankersPlugin = async ({ directory, worktree } = {}) => {
 
   function recall(event) {
     daemon
-      .request("recall.hook", JSON.stringify({ harness: "opencode", event }))
+      .request("recall.hook", JSON.stringify({ harness: HARNESS, event }))
       .then((result) => {
         if (typeof result?.output?.text === "string" && result.output.text) addRecalled(event, result.output.text)
       })

@@ -45,7 +45,12 @@ TEXT_COLUMNS = {
 """Columns that `matching` looks into."""
 
 SESSION_TEXTS = ("title", "summary", "user_prompt", "context_json", "metadata")
-TRACE_COLUMNS = {"injections": ("text",), "entities": ("name", "summary"), "jobs": ("note", "result_json", "error")}
+TRACE_COLUMNS = {
+    "injections": ("text",),
+    "extracted_summaries": ("summary",),
+    "entities": ("name", "summary"),
+    "jobs": ("note", "result_json", "error"),
+}
 """Tables whose rows may repeat a text; rows that match are deleted."""
 
 RANGE = {"since": ">=", "until": "<"}
@@ -236,6 +241,7 @@ def _clear_sessions_in_range(db: Db, selection: Selection) -> None:
             cleared = ", ".join(f"{column} = NULL" for column in SESSION_TEXTS)
             db.execute(f"UPDATE sessions SET {cleared} WHERE id = :id", params)
             db.execute("DELETE FROM injections WHERE session_id = :id", params)
+            db.execute("DELETE FROM extracted_summaries WHERE session_id = :id", params)
         else:
             erase_session(db, session_id)
 

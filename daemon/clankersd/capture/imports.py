@@ -111,6 +111,8 @@ class _Import:
         else:
             position = Position(str(past.path), self._harness.name, past.session_id)
             await self._daemon.transcripts.read(position, self._store_piece)
+        if not self._request.dry_run:
+            self._daemon.files.add_project(past.project)  # its memory files are history, too
         if clock.now() - past.updated_at > INACTIVE_AFTER_MS:
             await self._store([prepare_event(self._daemon.index, SessionInactive(past.session_id))])
 

@@ -1,9 +1,12 @@
-"""`recall.get`: the full text of an id, in parts. The first 16 characters of a chunk's id are enough."""
+"""`recall.get`: the full text of an id, in parts. The first 16 characters of a chunk's id are enough.
+
+`recall.lines`: lines of an indexed file, put together from its chunks.
+"""
 
 from typing import TYPE_CHECKING, Literal
 
 from clankers_protocol.errors import NotFound
-from clankers_protocol.recall import FullText, RecallGet
+from clankers_protocol.recall import FileLines, FullText, RecallGet, RecallLines
 from clankersd.db import Db
 from clankersd.wire.rpc import handles
 
@@ -26,12 +29,14 @@ _QUERIES: dict[Kind, str] = {
     """,
     "session": """
         SELECT concat_ws(' in ', coalesce(nullif(title, ''), 'session'), project_path) AS about, id AS session_id,
-               created_at, coalesce(nullif(summary, ''), concat_ws(char(10) || '…' || char(10),
+               created_at, concat_ws(char(10) || '…' || char(10),
+                   (SELECT extracted_summaries.summary FROM extracted_summaries WHERE session_id = sessions.id),
+                   nullif(summary, ''), iif(summary <> '', NULL, concat_ws(char(10) || '…' || char(10),
                    coalesce(user_prompt, (SELECT text_content FROM messages WHERE session_id = sessions.id
                        AND role = 'user' AND text_content <> '' ORDER BY created_at, id LIMIT 1)),
                    (SELECT text_content FROM messages WHERE session_id = sessions.id
                        AND role = 'assistant' AND text_content <> '' ORDER BY created_at DESC, id DESC LIMIT 1)
-               )) AS text
+               ))) AS text
         FROM sessions WHERE id = :id
     """,
     "chunk": """
@@ -48,6 +53,14 @@ _PART = """
            substr(text, :offset + 1, :characters) AS text FROM ({query})
 """
 
+# Chunks of the newest chunking: those of an index that is being built may be incomplete.
+_FILE_CHUNKS = """
+    SELECT start_offset, start_line, text FROM chunks JOIN files ON files.id = file_id
+    WHERE path = :path AND files.source = 'memory' AND chunking = (
+        SELECT chunking FROM index_generations WHERE state = 'live' ORDER BY id DESC LIMIT 1)
+    ORDER BY position
+"""
+
 
 @handles(RecallGet)
 async def recall_get(daemon: "Daemon", request: RecallGet) -> FullText:
@@ -62,3 +75,21 @@ async def recall_get(daemon: "Daemon", request: RecallGet) -> FullText:
         raise NotFound(f"nothing with the id {request.id}")
 
     return await daemon.store.read(get)
+
+
+@handles(RecallLines)
+async def recall_lines(daemon: "Daemon", request: RecallLines) -> FileLines:
+    chunks = await daemon.store.read(lambda db: db.tuples(_FILE_CHUNKS, {"path": request.path}))
+    if not chunks:
+        raise NotFound(f"no indexed file with the path {request.path}")
+    content = ""
+    for offset, start_line, text in chunks:
+        if offset > len(content):  # blank lines between chunks are in none of them
+            content += "\n" * (start_line - 1 - content.count("\n"))
+        content = content[:offset].ljust(offset) + text  # chunks overlap
+    lines = content.splitlines()
+    shown = lines[request.start_line - 1 : request.start_line - 1 + request.lines]
+    end = request.start_line + len(shown) - 1
+    return FileLines(
+        request.path, request.start_line, end, "\n".join(shown), len(lines), end + 1 if end < len(lines) else None
+    )

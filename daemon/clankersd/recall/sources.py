@@ -35,6 +35,7 @@ MAX_QUERY_CHARACTERS = 2_000
 MAX_PINNED_CHARACTERS = 400
 MAX_PROMPT_CHARACTERS = 160
 MAX_OUTCOME_CHARACTERS = 500
+MAX_EXTRACT_CHARACTERS = 600
 MAX_PROMPTS = 5
 """Prompts of a session that are examined for one that says something."""
 
@@ -65,7 +66,9 @@ _RECENT_SESSIONS = f"""
         (SELECT substr(text_content, 1, 2000) FROM messages
          WHERE session_id = sessions.id AND role = 'assistant' AND text_content <> ''
          ORDER BY created_at DESC, messages.id DESC LIMIT 1) AS answer,
-        EXISTS (SELECT 1 FROM tools WHERE session_id = sessions.id) AS has_tools
+        EXISTS (SELECT 1 FROM tools WHERE session_id = sessions.id) AS has_tools,
+        EXISTS (SELECT 1 FROM compaction_events WHERE session_id = sessions.id) AS has_compactions,
+        (SELECT extracted_summaries.summary FROM extracted_summaries WHERE session_id = sessions.id) AS extract
     FROM sessions WHERE project_id = :project AND id <> :session AND metadata ->> '$.parentId' IS NULL
     ORDER BY created_at DESC LIMIT :limit
 """
@@ -106,6 +109,8 @@ class RecentSession:
     prompts_json: str
     answer: str | None
     has_tools: int
+    has_compactions: int
+    extract: str | None
 
     @property
     def prompt(self) -> str | None:
@@ -121,10 +126,10 @@ class RecentSession:
     @property
     def is_trivial(self) -> bool:
         """Return whether the session has neither a prompt worth recalling nor a result."""
-        if self.summary or self.prompt or self.has_tools:
+        if self.summary or self.extract or self.prompt or self.has_tools:
             return False
         was_asked = json.loads(self.prompts_json) != []
-        return was_asked or not (self.title or self.answer)
+        return was_asked or not self.answer
 
 
 @dataclass(slots=True)
@@ -174,6 +179,9 @@ def _session_item(session: RecentSession, titles_only: bool) -> Item:
     if titles_only:
         text = title or prompt or session.outcome
         return Item(SESSIONS, session.id, date, text, MAX_TEXT_CHARACTERS // 3)
+    # The summary of a compaction tells of the part before it; one that a client gave tells of the session.
+    if session.extract and (session.has_compactions or not session.summary):
+        return Item(SESSIONS, session.id, date, session.extract, MAX_EXTRACT_CHARACTERS)
     if session.summary and title:
         label = f"{date} {title[:MAX_TITLE_CHARACTERS]}"
         return Item(SESSIONS, session.id, label, session.outcome, MAX_OUTCOME_CHARACTERS)

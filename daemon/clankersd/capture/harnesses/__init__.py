@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from clankersd.capture.harnesses import claude_code, codex, copilot, gemini, generic, opencode, pi, qwen
+from clankersd.capture.harnesses import claude_code, codex, copilot, gemini, generic, openclaw, opencode, pi, qwen
 from clankersd.capture.harnesses.base import Harness, Occasion, Payload
 
 HARNESSES: dict[str, Harness] = {
@@ -15,6 +15,7 @@ HARNESSES: dict[str, Harness] = {
         copilot.HARNESS,
         gemini.HARNESS,
         generic.HARNESS,
+        openclaw.HARNESS,
         opencode.HARNESS,
         pi.HARNESS,
         qwen.HARNESS,

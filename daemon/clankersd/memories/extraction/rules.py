@@ -166,7 +166,7 @@ def find_fixes(calls: list[ToolCall]) -> list[Candidate]:
     for number, call in enumerate(calls):
         if not call.failed or not _USAGE_ERROR.search(call.error):
             continue
-        failed_command = _command_of(call)
+        failed_command = command_of(call)
         if failed_command is None:
             continue
         next_calls = calls[number + 1 : number + 1 + MAX_CALLS_TO_FIX]
@@ -182,7 +182,7 @@ def find_fixes(calls: list[ToolCall]) -> list[Candidate]:
 
 def _find_fix(failed_command: str, later: list[ToolCall]) -> tuple[str, ToolCall] | None:
     for call in later:
-        command = _command_of(call)
+        command = command_of(call)
         if command is None or call.success is not True:
             continue
         if command == failed_command:  # something else was fixed, not the command
@@ -213,7 +213,7 @@ def _fix_candidate(failed_command: str, failed: ToolCall, command: str, succeede
     )
 
 
-def _command_of(call: ToolCall) -> str | None:
+def command_of(call: ToolCall) -> str | None:
     """Return the command line of a call; None if there is none, or none worth remembering."""
     line = _COMMAND_PREFIX.sub("", parse_command(call.input) or "").strip()
     program = line.partition(" ")[0].rpartition("/")[2]

@@ -1,0 +1,1 @@
+"""Extractive summaries of sessions, computed from stored rows without a model."""
