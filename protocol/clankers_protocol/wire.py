@@ -86,6 +86,7 @@ def methods() -> dict[str, type[Method[Any]]]:
         skills,
         subscriptions,
         threads,
+        transcripts,
     )
 
     return {declared.method: declared for declared in _leaves(Method)}
