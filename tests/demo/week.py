@@ -29,7 +29,7 @@ def fill(connection: RawConnection) -> None:
     for number, story in enumerate(stories):
         _store_story(connection, story, number, now)
     _store_short_sessions(connection, now)
-    memories = _store_memories(connection)
+    memories = _store_memories(connection, now)
     _store_library(connection, now)
     settled(connection)
     _recall(connection, now, memories)
@@ -38,7 +38,22 @@ def fill(connection: RawConnection) -> None:
 def long_session(connection: RawConnection, messages: int) -> None:
     """Store one session with many messages."""
     choose = random.Random(3)
-    words = ["parser", "lexer", "token", "retry", "buffer", "flush", "export", "invoice", "cache", "index", "schema", "column", "socket", "frame"]
+    words = [
+        "parser",
+        "lexer",
+        "token",
+        "retry",
+        "buffer",
+        "flush",
+        "export",
+        "invoice",
+        "cache",
+        "index",
+        "schema",
+        "column",
+        "socket",
+        "frame",
+    ]
     start = int(time.time() * 1000) - DAY_MS * 2
     events: list[dict[str, Any]] = [
         {
@@ -247,8 +262,11 @@ def _store_short_sessions(connection: RawConnection, now: int) -> None:
     _send(connection, events)
 
 
-def _store_memories(connection: RawConnection) -> list[str]:
-    ids = [connection.call("memory.add", **memory, force=True)["memory"]["id"] for memory in MEMORIES]
+def _store_memories(connection: RawConnection, now: int) -> list[str]:
+    records = [_memory_record(number, memory, now) for number, memory in enumerate(MEMORIES)]
+    outcome = connection.call("memory.import", memories=records, scopes=["*"])
+    assert not outcome["refused"], outcome
+    ids = [record["id"] for record in records]
     older = connection.call(
         "memory.add",
         content="Deploy to staging by hand from the main branch.",
@@ -289,6 +307,17 @@ def _store_memories(connection: RawConnection) -> list[str]:
     closed = connection.call("relation.add", source=ids[9], target=ids[8], type="RELATED_TO", scopes=["*"])
     connection.call("relation.close", id=closed["id"], scopes=["*"])
     return ids
+
+
+def _memory_record(number: int, memory: dict[str, Any], now: int) -> dict[str, Any]:
+    """Return a memory as an export has it, so that it is as old, as strong and as often used as it says."""
+    choose = random.Random(number)
+    project = memory.get("project")
+    scope = {"scope": "project:demo", "projectId": "demo", "projectPath": project} if project else {}
+    created = now - choose.randint(8, 60) * DAY_MS // 10
+    strength = {"salience": round(choose.uniform(0.35, 1), 2), "accessCount": choose.choice((0, 0, 1, 2, 5, 9))}
+    rest = {key: value for key, value in memory.items() if key != "project"}
+    return {"id": f"{choose.getrandbits(32):08x}-memory-{number:02}", "createdAt": created} | scope | strength | rest
 
 
 def _store_library(connection: RawConnection, now: int) -> None:

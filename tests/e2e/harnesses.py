@@ -72,6 +72,11 @@ def typescript_compiler() -> Path:
     return _binary("typescript@5.9.3", "typescript/lib/tsc.js")
 
 
+def axe_script() -> Path:
+    """The accessibility checks that browser tests run in a page."""
+    return _binary("axe-core@4.14.0", "axe-core/axe.min.js")
+
+
 def _platform() -> str:
     machine = {"x86_64": "x64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
     return f"{sys.platform}-{machine}"
@@ -430,7 +435,7 @@ class Gemini:
 if __name__ == "__main__":  # to have them before the tests, which may take only so long
     wanted: list[Callable[[], Path]] = [partial(claude_binary, version) for version in CLAUDE_VERSIONS]
     wanted += [partial(opencode_binary, version) for version in OPENCODE_VERSIONS]
-    for binary in (*wanted, codex_binary, gemini_program, typescript_compiler):
+    for binary in (*wanted, codex_binary, gemini_program, typescript_compiler, axe_script):
         try:
             print(binary())
         except (pytest.skip.Exception, pytest.fail.Exception) as why:

@@ -45,8 +45,10 @@ async function show() {
   const params = new URLSearchParams(location.search);
   const current = PARENTS[page] ?? page;
   for (const one of document.querySelectorAll("#pages a")) {
-    if (one.dataset.page === current) one.setAttribute("aria-current", "page");
-    else one.removeAttribute("aria-current");
+    if (one.dataset.page === current) {
+      one.setAttribute("aria-current", "page");
+      one.parentElement.scrollLeft = one.offsetLeft - one.parentElement.offsetWidth / 2;
+    } else one.removeAttribute("aria-current");
   }
   document.title = `${PAGES.find(([name]) => name === current)?.[1] ?? "clankers"} – clankers`;
   if (document.activeElement !== findText) findText.value = page === "search" ? (params.get("q") ?? "") : "";
@@ -57,7 +59,8 @@ async function show() {
     signal,
     project: started.project,
     go,
-    set: (patch, options = {}) => go(page, { ...Object.fromEntries(new URLSearchParams(location.search)), ...patch }, options),
+    // What was typed just before the page was left has no effect any more.
+    set: (patch, options = {}) => signal.aborted || go(page, { ...Object.fromEntries(new URLSearchParams(location.search)), ...patch }, options),
     onChange: (listener) => listeners.add(listener),
     title: (title) => (document.title = `${title} – clankers`),
   };

@@ -1,7 +1,7 @@
 // Charts as SVG: bars per turn, bars per day, a calendar, a curve. Colours come from the style sheet.
 
 import { h } from "./dom.js";
-import { compact, day, DAY, dollars, number, plural } from "./format.js";
+import { compact, day, dollars, number, plural, shortDay } from "./format.js";
 
 const MAX_BARS = 300;
 
@@ -64,27 +64,27 @@ export function calendar(counts, weeks = 26) {
 
 /** Return the strength of a memory over time: past solid, future dashed, the archive line, a dot for each use. */
 export function strengthCurve({ past, future, uses, archiveBelow, archiveAt }) {
-  const all = [...past, ...future];
-  const [from, to] = [all[0].at, all.at(-1).at];
-  const x = (at) => 40 + (940 * (at - from)) / Math.max(1, to - from);
+  const [from, now, to] = [past[0].at, past.at(-1).at, future.at(-1).at];
+  // The past takes a third of the width, however short it is beside the future.
+  const x = (at) => (at <= now ? 40 + (320 * (at - from)) / Math.max(1, now - from) : 360 + (620 * (at - now)) / Math.max(1, to - now));
   const y = (value) => 150 - 140 * value;
   const line = (points) => points.map(({ at, salience }, index) => `${index ? "L" : "M"}${x(at).toFixed(1)} ${y(salience).toFixed(1)}`).join("");
   const salienceAt = (at) => past.reduce((best, point) => (Math.abs(point.at - at) < Math.abs(best.at - at) ? point : best), past[0]).salience;
-  const months = (to - from) / (30 * DAY);
   const label = `Strength ${past.at(-1).salience.toFixed(2)} now; ${archiveAt ? `archived about ${day(archiveAt)} if it is not used again` : "it is not archived within ten years"}`;
   return h(
     "figure",
     { class: "curve" },
     h(
       "svg",
-      { viewBox: "0 0 1000 165", role: "img", "aria-label": label },
+      { viewBox: "0 0 1000 172", role: "img", "aria-label": label },
       [0, 0.5, 1].map((value) => h("g", {}, h("line", { class: "grid", x1: 40, x2: 980, y1: y(value), y2: y(value) }), h("text", { x: 32, y: y(value) + 4, "text-anchor": "end" }, value.toFixed(1)))),
       h("line", { class: "archive", x1: 40, x2: 980, y1: y(archiveBelow), y2: y(archiveBelow) }),
       h("line", { class: "now", x1: x(past.at(-1).at), x2: x(past.at(-1).at), y1: 5, y2: 150 }),
+      [[from, "start", shortDay(from)], [now, "middle", "now"], [to, "end", shortDay(to)]].map(([at, anchor, text]) => h("text", { x: x(at), y: 168, "text-anchor": anchor }, text)),
       h("path", { class: "past", d: line(past) }),
       h("path", { class: "future", d: line(future) }),
       uses.map((use) => h("circle", { class: "use", cx: x(use.at), cy: y(salienceAt(use.at)), r: 4 }, h("title", {}, `${use.usage} ${day(use.at)}`))),
     ),
-    h("figcaption", { class: "muted small" }, label, months > 1 ? "" : ".", " The dashed line is what is expected; the thin line is where it is archived; dots are uses."),
+    h("figcaption", { class: "muted small" }, `${label}. The dashed line is what is expected; below the thin line it is archived; dots are uses.`),
   );
 }

@@ -59,7 +59,7 @@ export function lineDiff(before, after) {
     flush();
     skipped = 0;
     const sign = { same: " ", removed: "−", added: "+" }[kind];
-    rows.push(h("div", { class: kind }, h("span", { class: "sign", "aria-label": kind }, sign), line || " "));
+    rows.push(h("div", { class: kind }, h("span", { class: "sign", "aria-hidden": "true" }, sign), kind !== "same" && h("span", { class: "hidden" }, `${kind}: `), line || " "));
   });
   flush();
   return h("div", { class: "diff", tabindex: 0, role: "group", "aria-label": "Changed lines" }, rows);

@@ -30,6 +30,18 @@ export function place(nodes, edges, width, height) {
       node.dx = node.dy = 0;
     });
   }
+  if (nodes.length > 1) fit(nodes, width, height);
+}
+
+/** Scale the placed nodes so that they fill the drawing; the labels stand to their right. */
+function fit(nodes, width, height) {
+  const range = (key, low, high) => {
+    const values = nodes.map((node) => node[key]);
+    const [least, most] = [Math.min(...values), Math.max(...values)];
+    for (const node of nodes) node[key] = most - least < 1 ? (low + high) / 2 : low + ((node[key] - least) / (most - least)) * (high - low);
+  };
+  range("x", 50, width - 210);
+  range("y", 45, height - 45);
 }
 
 const clamp = (value, low, high) => Math.min(high, Math.max(low, value));

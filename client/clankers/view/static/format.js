@@ -15,6 +15,7 @@ export const number = (value) => (value === null || value === undefined ? "unkno
 export const compact = (value) => (value === null || value === undefined ? "–" : short.format(value));
 export const percent = (value) => `${Math.round(value * 100)} %`;
 export const day = (at) => dayOnly.format(at);
+export const shortDay = (at) => new Date(at).toLocaleDateString();
 export const clock = (at) => clockTime.format(at);
 export const moment = (at) => (at ? `${fullTime.format(at)} (${zone})` : "unknown");
 

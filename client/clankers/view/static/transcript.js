@@ -28,9 +28,10 @@ export class Transcript {
   /** Add windows for entries that arrived; the last one may have become fuller. */
   grow(total) {
     const last = this.windows.at(-1);
+    let loaded = null;
     if (last && total > this.total && last.count < WINDOW_ENTRIES) {
       last.count = Math.min(WINDOW_ENTRIES, total - last.first);
-      if (last.loaded) this.load(last, true);
+      if (last.loaded) loaded = this.load(last, true);
     }
     for (let first = this.windows.length * WINDOW_ENTRIES; first < total; first += WINDOW_ENTRIES) {
       const count = Math.min(WINDOW_ENTRIES, total - first);
@@ -42,6 +43,7 @@ export class Transcript {
       this.observer.observe(element);
     }
     this.total = total;
+    return loaded;
   }
 
   onScreen(changes) {

@@ -4,11 +4,11 @@ import { rpc } from "../api.js";
 import { badge, empty, heading, link, select, toggle } from "../components.js";
 import { debounce, h } from "../dom.js";
 import { place } from "../force.js";
-import { firstLine, number, plural } from "../format.js";
+import { firstLine, plural } from "../format.js";
 
 const MAX_NODES = 80;
 const MAX_EDGES = 300;
-const [WIDTH, HEIGHT] = [900, 560];
+const [WIDTH, HEIGHT] = [900, 520];
 const ALL = { scopes: ["*"] };
 
 export async function render({ params, set, signal }) {
@@ -77,7 +77,7 @@ function list(nodes, edges, start) {
     h(
       "li",
       {},
-      link(node.kind === "memory" ? "memory" : "graph", { id: node.id }, { data: { row: "" } }, h("span", { class: `dot ${node.kind}` }), firstLine(node.label, 110), " ", node.id === start ? badge("start") : null, isFaded(node) ? badge(node.memory.state, "warn") : null, h("span", { class: "muted small" }, ` ${number(links(node.id))} links`)),
+      link(node.kind === "memory" ? "memory" : "graph", { id: node.id }, { data: { row: "" } }, h("span", { class: `dot ${node.kind}` }), firstLine(node.label, 110), " ", node.id === start ? badge("start") : null, isFaded(node) ? badge(node.memory.state, "warn") : null, h("span", { class: "muted small" }, ` ${plural(links(node.id), "link")}`)),
     );
   return h("nav", { class: "card", "aria-label": "Nodes of the graph" }, h("h2", {}, "Nearest first"), h("ul", { class: "outline-list" }, nodes.map(row)));
 }

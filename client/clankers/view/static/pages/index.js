@@ -25,9 +25,9 @@ async function check(results) {
   try {
     const { jobId } = await change("doctor.check", {});
     const diagnosis = await finished(jobId);
-    const findings = diagnosis.checks ?? diagnosis.findings ?? [];
-    const row = (one) => h("li", { class: one.ok === false || one.state === "problem" ? "bad" : "good" }, h("strong", {}, one.name ?? one.check), ` ${one.problem ?? one.detail ?? one.note ?? "ok"}`);
-    replace(results, findings.length ? h("ul", { class: "attention" }, findings.map(row)) : h("pre", { class: "card plain" }, JSON.stringify(diagnosis, null, 2)));
+    const kinds = { ok: "good", problem: "bad" };
+    const row = (one) => h("li", { class: kinds[one.state] ?? "" }, h("strong", {}, one.name), ` ${one.finding}`, one.advice && h("span", { class: "muted" }, ` ${one.advice}`));
+    replace(results, h("ul", { class: "attention" }, diagnosis.checks.map(row)));
   } catch (error) {
     replace(results, errorBox(error, () => check(results)));
   }

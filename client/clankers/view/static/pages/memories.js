@@ -18,7 +18,7 @@ export async function render(context) {
     ...ALL, asOf, limit: PAGE_ROWS, query: params.query, sector: params.sector, tier: params.tier, category: params.category,
     pinned: params.pinned ? true : null, sort: params.sort, include: asOf ? null : [params.state ?? "current"], scopes: params.scope ? [params.scope] : ["*"],
   };
-  const [stats, first] = await Promise.all([rpc("memory.stats", ALL, signal), rpc("memory.list", asked, signal)]);
+  const [stats, first, projects] = await Promise.all([rpc("memory.stats", ALL, signal), rpc("memory.list", asked, signal), rpc("project.list", { limit: 200 }, signal)]);
   if (!stats.total) return [heading("Memories"), nothing()];
   const next = async (cursor) => {
     const page = await rpc("memory.list", { ...asked, cursor });
@@ -43,7 +43,7 @@ export async function render(context) {
       "div",
       { class: "with-aside" },
       h("div", {}, first.memories.length ? pages({ rows: first.memories, cursor: first.cursor }, next, row, { class: "cards" }) : empty("No memory matches", "Change or remove the filters.")),
-      asOf ? null : aside(stats, params, set),
+      asOf ? null : aside(stats, params, set, new Map(projects.map((one) => [one.id, one.name]))),
     ),
     sameAs("clankers-ctl memory list"),
   ];
@@ -51,7 +51,7 @@ export async function render(context) {
 
 const nothing = () => empty("There are no memories yet", "Agents store memories through the MCP tools, clankers extracts them from sessions, and you can add one yourself.", 'clankers-ctl memory add "We deploy on Tuesdays"');
 
-function aside(stats, params, set) {
+function aside(stats, params, set, names) {
   const pairs = (counts) => Object.entries(counts).sort((a, b) => b[1] - a[1]).slice(0, 12);
   const choose = (name) => (value) => set({ [name]: value });
   return h(
@@ -60,9 +60,9 @@ function aside(stats, params, set) {
     facet("State", STATES.map((state) => [state, stats[state]]), params.state ?? "current", choose("state")),
     facet("Category", pairs(stats.byCategory), params.category, choose("category")),
     facet("Kind", pairs(stats.bySector), params.sector, choose("sector")),
-    facet("Scope", pairs(stats.byScope), params.scope, choose("scope")),
+    facet("Scope", pairs(stats.byScope), params.scope, choose("scope"), (scope) => (scope.startsWith("project:") ? (names.get(scope.slice(8)) ?? scope) : scope)),
     facet("Pinned", [["yes", stats.pinned]], params.pinned, choose("pinned")),
-    h("p", { class: "muted small" }, "Counts are of all memories of the current state."),
+    h("p", { class: "muted small" }, "Counts are of all current memories, without the other filters."),
   );
 }
 

@@ -4,7 +4,7 @@ import { rpc } from "../api.js";
 import { badge, empty, heading, link, select, time } from "../components.js";
 import { calendar, dayBars } from "../charts.js";
 import { h } from "../dom.js";
-import { bytes, compact, dollars, duration, number, percent, plural } from "../format.js";
+import { baseName, bytes, compact, dollars, duration, number, percent, plural } from "../format.js";
 import { sessionRow } from "./sessions.js";
 
 const PERIODS = [["7", "7 days"], ["30", "30 days"], ["365", "a year"]];
@@ -102,7 +102,7 @@ function harnesses(capture) {
 function table(title, rows) {
   if (!rows.length) return null;
   const head = h("tr", {}, h("th", { scope: "col" }, title), ["Sessions", "Tokens", "Cost"].map((name) => h("th", { scope: "col", class: "num" }, name)));
-  const row = (one) => h("tr", {}, h("td", {}, one.name ?? "unknown"), h("td", { class: "num" }, number(one.sessions)), h("td", { class: "num" }, compact(one.promptTokens + one.completionTokens)), h("td", { class: "num" }, one.cost ? dollars(one.cost) : "–"));
+  const row = (one) => h("tr", {}, h("td", { title: one.name }, one.name?.startsWith("/") ? baseName(one.name) : (one.name ?? "unknown")), h("td", { class: "num" }, number(one.sessions)), h("td", { class: "num" }, compact(one.promptTokens + one.completionTokens)), h("td", { class: "num" }, one.cost ? dollars(one.cost) : "–"));
   return h("section", { class: "card" }, h("table", {}, h("thead", {}, head), h("tbody", {}, rows.slice(0, 8).map(row))));
 }
 

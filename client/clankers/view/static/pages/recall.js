@@ -1,7 +1,7 @@
 // Recall: what agents were told, what it was chosen from, what became of it, and what would be told now.
 
 import { rpc } from "../api.js";
-import { badge, empty, errorBox, facts, heading, link, loading, pages, sameAs, time } from "../components.js";
+import { badge, empty, errorBox, facts, heading, link, loading, pages, sameAs, select, time } from "../components.js";
 import { h, replace } from "../dom.js";
 import { fold } from "../entries.js";
 import { compact, firstLine, number, percent, plural, shortId } from "../format.js";
@@ -12,7 +12,7 @@ const CHARACTERS_PER_TOKEN = 4;
 
 export async function render({ params, set, signal, project }) {
   const asked = { sessionId: params.session, memoryId: params.memory, limit: PAGE_ENTRIES };
-  const [ledger, session] = await Promise.all([rpc("recall.ledger", asked, signal), params.session ? rpc("session.get", { id: params.session }, signal) : null]);
+  const [ledger, session, projects] = await Promise.all([rpc("recall.ledger", asked, signal), params.session ? rpc("session.get", { id: params.session }, signal) : null, rpc("project.list", { limit: 100 }, signal)]);
   const next = async (cursor) => {
     const page = await rpc("recall.ledger", { ...asked, cursor });
     return { rows: page.entries, cursor: page.cursor };
@@ -21,7 +21,7 @@ export async function render({ params, set, signal, project }) {
   return [
     heading("Recall", h("span", { class: "muted" }, plural(ledger.total, "injection"))),
     h("p", { class: "muted" }, `${scope}. `, params.memory || params.session ? link("recall", {}, {}, "Show all") : null),
-    tryPrompt(params, set, project, signal),
+    tryPrompt(params, set, project ?? projects[0]?.id, projects, signal),
     session ? await untold(session, ledger, signal) : null,
     ledger.total ? pages({ rows: ledger.entries, cursor: ledger.cursor }, next, (entry) => h("li", {}, entryCard(entry)), { class: "cards" }) : nothing(params),
     sameAs("clankers-ctl recall “PROMPT”"),
@@ -34,7 +34,7 @@ const nothing = (params) =>
     : empty("No agent was told anything yet", "When a session starts or a prompt is sent, recall looks for what is known and injects it. Each injection is listed here with what it was chosen from.", "clankers-ctl plugin status", "clankers-ctl recall \"why is the test flaky?\"");
 
 /** Ask what an agent would be told for a prompt now. Nothing is recorded. */
-function tryPrompt(params, set, project, signal) {
+function tryPrompt(params, set, project, projects, signal) {
   const result = h("div", { role: "status" });
   const box = h("input", { type: "search", "aria-label": "Prompt to try", placeholder: "What would an agent be told for this prompt?", value: params.try ?? "" });
   const where = params.project ?? project ?? null;
@@ -50,7 +50,9 @@ function tryPrompt(params, set, project, signal) {
     }
   }
   if (params.try) run();
-  const form = h("form", { class: "try", onsubmit: (event) => (event.preventDefault(), run()) }, box, h("button", {}, "Try"));
+  const options = projects.map((one) => [one.id, one.name]);
+  const choose = select("in", where, options, (value) => set({ project: value, try: box.value.trim() }));
+  const form = h("form", { class: "try", onsubmit: (event) => (event.preventDefault(), run()) }, box, options.length ? choose : null, h("button", {}, "Try"));
   return h("section", { class: "card try-card" }, form, result);
 }
 
@@ -86,7 +88,7 @@ function entryCard(entry) {
       ),
     ),
     h("section", {}, h("ol", { class: "told" }, entry.items.map(item))),
-    entry.considered && h("section", {}, fold(considered(entry.considered), () => candidates(entry.considered))),
+    entry.considered && h("section", {}, fold(considered(entry.considered), () => candidates(entry.considered, new Set(entry.items.map((one) => one.id))))),
     h("section", {}, fold("The block as the agent saw it", () => h("pre", { class: "plain" }, entry.text))),
   );
 }
@@ -109,7 +111,7 @@ function item(one) {
 }
 
 /** Return the candidates with their figures; the line in each bar is what was needed to be told. */
-export function candidates(list) {
+export function candidates(list, told = null) {
   if (!list?.length) return h("p", { class: "muted" }, "No memory or passage matched the prompt.");
   const width = (value) => `${Math.round(Math.min(1, value) * 100)}%`;
   const row = (one) =>
@@ -121,7 +123,7 @@ export function candidates(list) {
       h("td", { class: "num" }, `${one.strength.toFixed(2)} of ${one.needed.toFixed(2)}`),
       h("td", { class: "num optional" }, percent(one.coverage)),
       h("td", { class: "num optional" }, one.cosine === null || one.cosine === undefined ? "–" : one.cosine.toFixed(2)),
-      h("td", {}, one.chosen ? badge("told", "good") : one.why),
+      h("td", {}, !one.chosen ? one.why : told && !told.has(one.id) ? "close enough, but left out: told before, or no room" : badge("told", "good")),
     );
   return h(
     "div",

@@ -8,7 +8,7 @@ import { baseName, plural, shortId } from "../format.js";
 const MAX_HITS = 100;
 const SOURCES = { sessions: "Messages and tools", memories: "Memories", documents: "Documents", memory: "Memory files", skills: "Skills" };
 const PERIODS = [["", "any time"], ["1", "the last day"], ["7", "the last week"], ["30", "the last month"], ["365", "the last year"]];
-const SIGNALS = { keyword: "words", vector: "meaning", lexical: "words", recency: "age", salience: "strength" };
+const SIGNALS = { keyword: "words", vector: "meaning", graph: "links", recency: "recency", salience: "strength", importance: "weight" };
 
 export async function render({ params, set, signal, project }) {
   const query = params.q?.trim() ?? "";
@@ -106,14 +106,14 @@ function hitRow(hit) {
 
 /** Explain a score: one bar for each signal that has a part in it. */
 function scoreBars({ score, components }) {
-  const parts = Object.entries(components ?? {}).filter(([, value]) => typeof value === "number" && value > 0 && value <= 1);
+  const parts = Object.entries(components ?? {}).filter(([name, value]) => name in SIGNALS && value > 0);
   const label = `Score ${score.toFixed(2)}${parts.length ? `: ${parts.map(([name, value]) => `${SIGNALS[name] ?? name} ${value.toFixed(2)}`).join(", ")}` : ""}`;
   return h(
     "div",
     { class: "score", role: "img", "aria-label": label, title: label },
     h("b", {}, score.toFixed(2)),
     parts.slice(0, 4).map(([name, value]) =>
-      h("span", { class: "signal" }, h("i", {}, SIGNALS[name] ?? name), h("span", { class: "bar-track" }, h("span", { class: "bar-fill", style: { width: `${Math.round(value * 100)}%` } }))),
+      h("span", { class: "signal" }, h("i", {}, SIGNALS[name] ?? name), h("span", { class: "bar-track" }, h("span", { class: "bar-fill", style: { width: `${Math.min(100, Math.round(value * 100))}%` } }))),
     ),
   );
 }

@@ -175,8 +175,8 @@ function follow(context, session, transcript, outline, fresh) {
   let known = outline.entries;
   const update = debounce(async () => {
     const now = await rpc("session.turns", { sessionId: session.id, limit: 1 }, context.signal);
+    await transcript.grow(now.entries);
     const atEnd = innerHeight + scrollY > document.body.scrollHeight - 200;
-    transcript.grow(now.entries);
     if (atEnd) known = now.entries;
     const count = now.entries - known;
     replace(fresh, count > 0 && h("button", { type: "button", onclick: () => ((known = now.entries), replace(fresh), transcript.goToPosition(now.entries - 1)) }, `${number(count)} new below`));
