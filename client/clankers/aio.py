@@ -69,6 +69,11 @@ class AsyncClient:
         await self._readers.__aexit__(None, None, None)
         self._readers = None
 
+    @property
+    def is_lost(self) -> bool:
+        """Return whether the last connection has ended, and with it its subscriptions."""
+        return self._connection is not None and self._connection.lost
+
     @cached_property
     def events(self) -> Events[Awaitable[Ok], Awaitable[BatchOutcome]]:
         """Send events with acknowledgement: each call returns after the daemon has committed the event."""

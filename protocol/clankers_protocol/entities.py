@@ -182,12 +182,16 @@ class GraphNode(Wire):
 
 
 class GraphEdge(Wire):
-    """A relation between two memories, or a link from a memory to an entity, whose type is the role."""
+    """A relation between two memories, or a link from a memory to an entity, whose type is the role.
+
+    `closed` relations do not hold any more, at the time that was asked about.
+    """
 
     source: str
     target: str
     type: str
     confidence: float
+    closed: bool = False
 
 
 class Graph(Wire):

@@ -282,6 +282,42 @@ class MemoryHistory(Scoped[History]):
     id: MemoryId
 
 
+class StrengthPoint(Wire):
+    """The salience of a memory at a time."""
+
+    at: int
+    salience: float
+
+
+class MemoryUse(Wire):
+    """One use of a memory by a session."""
+
+    at: int
+    usage: str
+    session_id: str
+
+
+class Strength(Wire):
+    """The salience of a memory from its creation on, and what is expected if it is not used again.
+
+    `archiveBelow` is the salience below which maintenance archives it, `archiveAt` when it falls below that; null if it
+    does not within ten years.
+    """
+
+    past: list[StrengthPoint]
+    future: list[StrengthPoint]
+    uses: list[MemoryUse]
+    archive_below: float
+    archive_at: int | None
+
+
+class MemoryStrength(Scoped[Strength]):
+    """Return the salience of a memory over time, and its last 500 uses."""
+
+    method: ClassVar[str] = "memory.strength"
+    id: MemoryId
+
+
 class MemoryTimeline(Scoped[MemoryPage]):
     """List memories created shortly before and after a memory or a point in time, oldest first."""
 

@@ -4,7 +4,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, field
 
-from clankers_protocol.wire import MAX_INTEGER, Id, Limit, Method, Wire
+from clankers_protocol.wire import MAX_INTEGER, Cursor, Id, Limit, Method, Wire
 
 RecallKind = Literal["start", "prompt"]
 
@@ -86,6 +86,60 @@ class SessionInjections(Method[list[Injection]]):
     method: ClassVar[str] = "session.injections"
     session_id: Id
     limit: Limit = 1000
+
+
+class LedgerItem(Wire):
+    """Something that was injected.
+
+    `timesTold` counts the injections that contain it, up to this one. `outcome` is "used" if its id or several of its
+    words that the prompt does not have appear in the answer or in the input of a tool call, "contradicted" if it was
+    superseded or deleted later in that session, "ignored" if neither, and null if there is no answer, or if the item
+    does not exist any more.
+    """
+
+    id: str
+    kind: Literal["memory", "session", "passage", "unknown"]
+    text: str | None
+    times_told: int
+    outcome: Literal["used", "contradicted", "ignored"] | None
+
+
+class LedgerEntry(Wire):
+    """One injection with its prompt, its items and what became of them.
+
+    `considered` lists the candidates of the prompt; null if they were not recorded.
+    """
+
+    id: int
+    at: int
+    kind: RecallKind
+    trigger: str
+    session_id: str
+    session_title: str | None
+    prompt_id: str | None
+    prompt: str | None
+    characters: int
+    text: str
+    items: list[LedgerItem]
+    considered: list[RecallCandidate] | None
+
+
+class Ledger(Wire):
+    """Injections, newest first; `total` counts all that match. `cursor` requests the next page."""
+
+    entries: list[LedgerEntry]
+    total: int
+    cursor: str | None = None
+
+
+class RecallLedger(Method[Ledger]):
+    """List injections, newest first: of one session, of one memory, or all. Reading them counts as no use."""
+
+    method: ClassVar[str] = "recall.ledger"
+    session_id: Id | None = None
+    memory_id: Id | None = None
+    limit: Annotated[int, Meta(ge=1, le=100)] = 20
+    cursor: Cursor | None = None
 
 
 class FullText(Wire):

@@ -18,7 +18,10 @@ class SessionCounts(Wire):
 
 
 class Session(Wire):
-    """A stored session. `messageCount`, `toolCallCount` and the token counts are figures of the harness."""
+    """A stored session. `messageCount`, `toolCallCount` and the token counts are figures of the harness.
+
+    `subagents` counts the sessions whose `metadata.parentId` is this one.
+    """
 
     id: str
     title: str | None = None
@@ -44,6 +47,7 @@ class Session(Wire):
     chat_id: str | None = None
     metadata: dict[str, Any] | None = None
     counts: SessionCounts | None = None
+    subagents: int | None = None
 
 
 class Message(Wire):
@@ -96,10 +100,14 @@ class Compaction(Wire):
 
 
 class SessionPage(Wire):
-    """Sessions, newest first; `cursor` requests the next, older page and is null on the last one."""
+    """Sessions, newest first; `cursor` requests the next, older page and is null on the last one.
+
+    `total` is the number of all that match, if `count` asked for it.
+    """
 
     sessions: list[Session]
     cursor: str | None = None
+    total: int | None = None
 
 
 class MessagePage(Wire):
@@ -117,7 +125,10 @@ class ToolPage(Wire):
 
 
 class TimelineEntry(Wire):
-    """One entry of a timeline, stored in the field named by `kind`."""
+    """One entry of a timeline, stored in the field named by `kind`.
+
+    `cut` gives the full length of each text that `maxCharacters` shortened, by its field.
+    """
 
     kind: Literal["message", "tool", "error", "compaction"]
     at: int
@@ -125,13 +136,18 @@ class TimelineEntry(Wire):
     tool: Tool | None = None
     error: SessionError | None = None
     compaction: Compaction | None = None
+    cut: dict[str, int] | None = None
 
 
 class Timeline(Wire):
-    """Timeline entries, oldest first; `cursor` requests the entries after them."""
+    """Timeline entries, oldest first; `cursor` requests the entries after them.
+
+    `position` is that of the first entry, if `position` or `around` was given.
+    """
 
     entries: list[TimelineEntry]
     cursor: str | None = None
+    position: int | None = None
 
 
 class SessionGet(Method[Session]):
@@ -142,7 +158,11 @@ class SessionGet(Method[Session]):
 
 
 class SessionList(Method[SessionPage]):
-    """List sessions, newest first. `project` is a folder, name or id; `since` and `until` limit the start time."""
+    """List sessions, newest first. `project` is a folder, name or id; `since` and `until` limit the start time.
+
+    `query` matches a part of the title or of the first prompt. `parentId` lists the sub-agents of a session, `topLevel`
+    leaves all sub-agents out, and `skipShort` sessions with at most one prompt and one answer.
+    """
 
     method: ClassVar[str] = "session.list"
     project: str | None = None
@@ -152,6 +172,11 @@ class SessionList(Method[SessionPage]):
     until: Time | None = None
     limit: Limit = 50
     cursor: Cursor | None = None
+    query: Annotated[str, Meta(max_length=1024)] | None = None
+    parent_id: Id | None = None
+    top_level: bool = False
+    skip_short: bool = False
+    count: bool = False
 
 
 class Deleted(Wire):
@@ -215,12 +240,19 @@ class SessionCompactions(Method[list[Compaction]]):
 
 
 class SessionTimeline(Method[Timeline]):
-    """List everything captured in a session in chronological order."""
+    """List everything captured in a session in chronological order.
+
+    Instead of a cursor, `position` starts at an entry by its number, and `around` puts the entry with this id in the
+    middle. `maxCharacters` shortens longer texts; `session.entry` returns one in full.
+    """
 
     method: ClassVar[str] = "session.timeline"
     session_id: Id
     limit: Limit = 200
     cursor: Cursor | None = None
+    position: Annotated[int, Meta(ge=0, le=10**9)] | None = None
+    around: Id | None = None
+    max_characters: Annotated[int, Meta(ge=100, le=1_000_000)] | None = None
 
 
 class Usage(Wire):

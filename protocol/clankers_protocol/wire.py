@@ -102,6 +102,7 @@ def methods() -> dict[str, type[Method[Any]]]:
         skills,
         subscriptions,
         threads,
+        transcripts,
         transfer,
     )
 

@@ -9,6 +9,7 @@ import pytest
 from e2e.harnesses import (
     CLAUDE_VERSIONS,
     OPENCODE_VERSIONS,
+    axe_script,
     claude_binary,
     codex_binary,
     gemini_program,
@@ -27,6 +28,7 @@ WANTED: list[Callable[[], Path]] = [
     qwen_program,
     recent_node,
     typescript_compiler,
+    axe_script,
 ]
 
 if __name__ == "__main__":

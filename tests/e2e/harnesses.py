@@ -71,6 +71,11 @@ def typescript_compiler() -> Path:
     return installed("typescript@5.9.3", "typescript/lib/tsc.js")
 
 
+def axe_script() -> Path:
+    """The accessibility checks that browser tests run in a page."""
+    return installed("axe-core@4.14.0", "axe-core/axe.min.js")
+
+
 def platform_name() -> str:
     machine = {"x86_64": "x64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
     return f"{sys.platform}-{machine}"

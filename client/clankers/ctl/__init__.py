@@ -15,6 +15,7 @@ COMMANDS = {
     "health": ("clankers.ctl.status:health", "Check that the daemon works."),
     "doctor": ("clankers.ctl.doctor:doctor", "Check the daemon and everything around it."),
     "search": ("clankers.ctl.search:search", "Search sessions, memories, documents, skills and files."),
+    "view": ("clankers.ctl.view:view", "Show sessions, memories and recall in a web page on this machine."),
     "show": ("clankers.ctl.show:show", "Show whatever an id names."),
     "memory": ("clankers.ctl.memory:memory", "List, search, add, edit and forget memories."),
     "entity": ("clankers.ctl.entities:entity", "List and change the entities that memories mention."),

@@ -56,11 +56,12 @@ _NEIGHBORS = """
     ORDER BY next.kind DESC, next.id LIMIT :room
 """
 _EDGES = """
-    SELECT source_memory_id, target_memory_id, relationship_type, max(confidence) FROM memory_relationships
+    SELECT source_memory_id, target_memory_id, relationship_type, max(confidence), NOT max({holds})
+    FROM memory_relationships
     WHERE source_memory_id IN (SELECT value FROM json_each(:memories))
       AND target_memory_id IN (SELECT value FROM json_each(:memories)) AND {relations}
     GROUP BY 1, 2, 3
-    UNION ALL SELECT link.memory_id, link.entity_id, link.role, 1.0 FROM memory_entities AS link
+    UNION ALL SELECT link.memory_id, link.entity_id, link.role, 1.0, 0 FROM memory_entities AS link
     WHERE link.memory_id IN (SELECT value FROM json_each(:memories))
       AND +link.entity_id IN (SELECT value FROM json_each(:entities)) AND {links}
     ORDER BY 1, 2, 3
@@ -143,7 +144,8 @@ async def neighbors(daemon: "Daemon", request: GraphNeighbors) -> Graph:
         hops, truncated = _walk(db, _find_start(db, request.id, scopes), request, visibility)
         nodes = _to_graph_nodes(db, hops, scopes, now, clock.to_ms(request.as_of))
         params = visibility.params | _id_params([_Node(node.kind, node.id) for node in nodes])
-        edges = [GraphEdge(*row) for row in db.tuples(_EDGES.format(**visibility.conditions), params)]
+        rows = db.tuples(_EDGES.format(**visibility.conditions), params)
+        edges = [GraphEdge(*row[:-1], closed=bool(row[-1])) for row in rows]
         return Graph(nodes, edges, truncated or len(nodes) < len(hops))
 
     return await daemon.store.read(find_neighbors)
@@ -165,7 +167,12 @@ def _visibility(request: GraphNeighbors, scopes: AllowedScopes, now: int) -> _Vi
             memories += " AND memories.created_at <= :as_of"
     if request.types is not None:
         relations.append(OF_TYPES)
-    conditions = {"relations": " AND ".join(relations), "links": links, "memories": f"{IN_SCOPE} AND {memories}"}
+    conditions = {
+        "relations": " AND ".join(relations),
+        "links": links,
+        "memories": f"{IN_SCOPE} AND {memories}",
+        "holds": HOLDS,
+    }
     params = scopes.params | {
         "now": now,
         "at": as_of or now,

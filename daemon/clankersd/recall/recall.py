@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import anyio
+import msgspec
 
 from clankers_protocol.errors import Conflict, NotFound
 from clankers_protocol.recall import (
@@ -65,8 +66,8 @@ _HAS_STARTED = f"""
 _IS_SUBAGENT = "SELECT metadata ->> '$.parentId' IS NOT NULL FROM sessions WHERE id = :session"
 # A compaction is recorded even if nothing is injected, provided that there is an injection for it to make void.
 _RECORD = """
-    INSERT INTO injections (session_id, at, kind, trigger_event, characters, ids_json, text)
-    SELECT :session, :at, :kind, :trigger, :characters, :ids, :text
+    INSERT INTO injections (session_id, at, kind, trigger_event, characters, ids_json, text, considered_json)
+    SELECT :session, :at, :kind, :trigger, :characters, :ids, :text, :considered
     WHERE :characters > 0 OR EXISTS (SELECT 1 FROM injections WHERE session_id = :session)
 """
 _INJECTIONS = """
@@ -163,6 +164,7 @@ def _record(db: Db, at: Occasion, target: Target, recall: Recall) -> None:
         "characters": recall.characters,
         "ids": json.dumps(recall.ids),
         "text": recall.text,
+        "considered": msgspec.json.encode(recall.considered).decode() if recall.considered else None,
     }
     db.execute(_RECORD, injection)
     # The strongest memories are recalled at every start: reinforcing them there would only make them stronger.

@@ -27,6 +27,7 @@ from clankers_protocol.sessions import (
     ToolList,
     ToolPage,
 )
+from clankers_protocol.transcripts import SessionEntry
 from clankersd.clock import to_ms
 from clankersd.db import Db, Notification
 from clankersd.db.ids import resolve_id
@@ -73,15 +74,41 @@ _COUNTS = """
            (SELECT count(*) FROM session_errors WHERE session_id = :id) AS errors,
            (SELECT count(*) FROM compaction_events WHERE session_id = :id) AS compactions
 """
-_TIMELINE = """
-    SELECT kind, id, created_at FROM (
-        SELECT 'message' AS kind, 0 AS rank, id, created_at FROM messages WHERE session_id = :id
-        UNION ALL SELECT 'tool', 1, id, created_at FROM tools WHERE session_id = :id
-        UNION ALL SELECT 'error', 2, id, created_at FROM session_errors WHERE session_id = :id
-        UNION ALL SELECT 'compaction', 3, id, created_at FROM compaction_events WHERE session_id = :id
-    )
-    WHERE (created_at, rank, id) > (:at, :rank, :after)
+_ENTRIES = """
+    SELECT 'message' AS kind, 0 AS rank, id, created_at FROM messages WHERE session_id = :id
+    UNION ALL SELECT 'tool', 1, id, created_at FROM tools WHERE session_id = :id
+    UNION ALL SELECT 'error', 2, id, created_at FROM session_errors WHERE session_id = :id
+    UNION ALL SELECT 'compaction', 3, id, created_at FROM compaction_events WHERE session_id = :id
+"""
+_TIMELINE = f"""
+    SELECT kind, id, created_at FROM ({_ENTRIES}) WHERE (created_at, rank, id) > (:at, :rank, :after)
     ORDER BY created_at, rank, id LIMIT :limit
+"""
+_TIMELINE_FROM_POSITION = f"""
+    SELECT kind, id, created_at FROM ({_ENTRIES}) ORDER BY created_at, rank, id LIMIT :limit OFFSET :position
+"""
+_POSITION = f"""
+    WITH entries AS MATERIALIZED ({_ENTRIES}), wanted AS (SELECT * FROM entries WHERE id = :entry LIMIT 1)
+    SELECT count(*) FROM entries, wanted
+    WHERE (entries.created_at, entries.rank, entries.id) <= (wanted.created_at, wanted.rank, wanted.id)
+"""
+"""The number of entries up to the wanted one; 0 if there is none with this id."""
+
+_LONG_COLUMNS = {
+    "text_content": "textContent",
+    "tool_input": "toolInput",
+    "tool_output": "toolOutput",
+    "error_message": "errorMessage",
+    "summary": "summary",
+}
+"""Columns that `maxCharacters` shortens, with their names on the wire."""
+
+_IS_SHORT = """
+    (SELECT count(*) FROM (SELECT 1 FROM messages WHERE session_id = sessions.id LIMIT 3)) < 3
+    AND NOT EXISTS (SELECT 1 FROM tools WHERE session_id = sessions.id)
+"""
+_SUBAGENTS = """
+    SELECT count(*) FROM sessions WHERE metadata ->> '$.parentId' = :id AND metadata ->> '$.parentId' IS NOT NULL
 """
 _TIMELINE_KINDS: dict[str, tuple[str, type[msgspec.Struct]]] = {
     "message": (_SELECT_MESSAGE, Message),
@@ -110,7 +137,7 @@ async def get_session(daemon: "Daemon", request: SessionGet) -> Session:
         session_id = resolve_id(db, request.id, "sessions", "session")
         row = db.fetch_one(f"{_SELECT_SESSION} WHERE id = :id", {"id": session_id})
         assert row
-        return _session(row, _counts(db, session_id))
+        return _session(db, row)
 
     return await daemon.store.read(get)
 
@@ -124,8 +151,14 @@ async def list_sessions(daemon: "Daemon", request: SessionList) -> SessionPage:
         project_id = request.project and find_project_id(db, request.project)
         rows = fetch_page(db, sql, params | {"project_id": project_id})
         shown = fit_reply(rows[: request.limit])
-        sessions = [_session(row, _counts(db, row["id"])) for row in shown]
-        return SessionPage(sessions, _next_cursor(rows, len(shown)))
+        sessions = [_session(db, row) for row in shown]
+        total = None
+        if request.count:
+            all_conditions, all_params = _session_filters(msgspec.structs.replace(request, cursor=None))
+            counted = f"SELECT count(*) FROM sessions WHERE {all_conditions}"
+            del all_params["limit"]
+            total = db.value(counted, all_params | {"project_id": project_id})
+        return SessionPage(sessions, _next_cursor(rows, len(shown)), total)
 
     return await daemon.store.read(page)
 
@@ -227,18 +260,31 @@ async def list_compactions(daemon: "Daemon", request: SessionCompactions) -> lis
 
 @handles(SessionTimeline)
 async def timeline(daemon: "Daemon", request: SessionTimeline) -> Timeline:
+    starts = [start for start in (request.cursor, request.position, request.around) if start is not None]
+    if len(starts) > 1:
+        raise InvalidParams("invalid params: only one of cursor, position and around can be given")
     at, rank, after = decode_cursor(request.cursor, int, int, str) if request.cursor else (-1, 0, "")
 
     def page(db: Db) -> Timeline:
         _check_session_exists(db, request.session_id)
-        params = {"id": request.session_id, "at": at, "rank": rank, "after": after, "limit": request.limit + 1}
-        keys = db.fetch(_TIMELINE, params)
+        params = {"id": request.session_id, "limit": request.limit + 1}
+        position = request.position
+        if request.around is not None:
+            number = db.value(_POSITION, {"id": request.session_id, "entry": request.around})
+            if not number:
+                raise NotFound(f"there is no entry {request.around} in session {request.session_id}")
+            position = max(0, number - 1 - request.limit // 2)
+        if position is None:
+            keys = db.fetch(_TIMELINE, params | {"at": at, "rank": rank, "after": after})
+        else:
+            keys = db.fetch(_TIMELINE_FROM_POSITION, params | {"position": position})
         rows = fit_reply(take_page(_fetch_entry(db, key) for key in keys[: request.limit]))
         cursor = None
         if len(rows) < len(keys):
             last = keys[len(rows) - 1]
             cursor = encode_cursor(last["created_at"], list(_TIMELINE_KINDS).index(last["kind"]), last["id"])
-        return Timeline([_timeline_entry(row) for row in rows], cursor)
+        entries = [_timeline_entry(row, request.max_characters) for row in rows]
+        return Timeline(entries, cursor, position)
 
     return await daemon.store.read(page)
 
@@ -250,6 +296,8 @@ def _session_filters(request: SessionList) -> tuple[str, dict[str, Any]]:
         "status": request.status,
         "since": to_ms(request.since),
         "until": to_ms(request.until),
+        "parent": request.parent_id,
+        "query": request.query,
     }
     conditions_by_name = {
         "project": IN_PROJECT,
@@ -257,8 +305,14 @@ def _session_filters(request: SessionList) -> tuple[str, dict[str, Any]]:
         "status": "status = :status",
         "since": "created_at >= :since",
         "until": "created_at < :until",
+        "parent": "metadata ->> '$.parentId' = :parent AND metadata ->> '$.parentId' IS NOT NULL",
+        "query": "instr(lower(concat_ws(' ', title, user_prompt)), lower(:query))",
     }
     conditions = ["1"] + [sql for name, sql in conditions_by_name.items() if params[name] is not None]
+    if request.top_level:
+        conditions.append("metadata ->> '$.parentId' IS NULL")
+    if request.skip_short:
+        conditions.append(f"NOT ({_IS_SHORT})")
     if request.cursor:
         conditions.append("(created_at, id) < (:at, :before)")
         params["at"], params["before"] = decode_cursor(request.cursor, int, str)
@@ -302,9 +356,10 @@ def _counts(db: Db, session_id: str) -> SessionCounts:
     return SessionCounts(**row)
 
 
-def _session(row: dict[str, Any], counts: SessionCounts) -> Session:
+def _session(db: Db, row: dict[str, Any]) -> Session:
     row["context"] = row.pop("context_json")
-    return from_row(Session, row | {"counts": counts})
+    subagents = db.value(_SUBAGENTS, {"id": row["id"]})
+    return from_row(Session, row | {"counts": _counts(db, row["id"]), "subagents": subagents})
 
 
 def _fetch_entry(db: Db, key: dict[str, Any]) -> dict[str, Any]:
@@ -315,11 +370,28 @@ def _fetch_entry(db: Db, key: dict[str, Any]) -> dict[str, Any]:
     return row | {"kind": key["kind"]}
 
 
-def _timeline_entry(row: dict[str, Any]) -> TimelineEntry:
+@handles(SessionEntry)
+async def get_entry(daemon: "Daemon", request: SessionEntry) -> TimelineEntry:
+    def get(db: Db) -> TimelineEntry:
+        for kind, (select, _) in _TIMELINE_KINDS.items():
+            if row := db.fetch_one(f"{select} WHERE id = :id", {"id": request.id}):
+                return _timeline_entry(row | {"kind": kind})
+        raise NotFound(f"there is no message, tool call, error or compaction {request.id}")
+
+    return await daemon.store.read(get)
+
+
+def _timeline_entry(row: dict[str, Any], max_characters: int | None = None) -> TimelineEntry:
     kind = row.pop("kind")
     _, struct = _TIMELINE_KINDS[kind]
+    cut = {}
+    for column, name in _LONG_COLUMNS.items():
+        text = row.get(column)
+        if max_characters is not None and text is not None and len(text) > max_characters:
+            cut[name] = len(text)
+            row[column] = text[:max_characters]
     entry: dict[str, Any] = {kind: from_row(struct, row)}
-    return TimelineEntry(kind=kind, at=row["created_at"], **entry)
+    return TimelineEntry(kind=kind, at=row["created_at"], cut=cut or None, **entry)
 
 
 def from_row(struct: type[Struct], row: dict[str, Any]) -> Struct:

@@ -1,0 +1,196 @@
+"""The server of the web view: the page's files, an allow-list of methods, exports, and a stream of changes."""
+
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import anyio
+import msgspec
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from clankers.aio import AsyncClient
+from clankers.messages import BadReply, DaemonUnavailable
+from clankers.view.encoding import to_page_json
+from clankers.view.exports import export_session
+from clankers.view.guard import TOKEN_BYTES, Access, Guard, new_token
+from clankers.view.live import Changes, follow_changes, stream
+from clankers.view.methods import WRITE, method_type
+from clankers_protocol.errors import NotFound, RpcError
+
+REQUEST_SECONDS = 60.0
+STREAM_END_SECONDS = 2
+PAGES = (
+    "search", "sessions", "session", "recall", "memories", "memory", "files", "file", "graph", "overview", "documents",
+    "document", "skills", "skill", "schedules", "index", "live",
+)  # fmt: skip
+"""Names of the pages. Each is a path with the same HTML; the script shows the page that the path names."""
+
+MEDIA_TYPES = {
+    "css": "text/css; charset=utf-8",
+    "html": "text/html; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+
+
+@dataclass(frozen=True)
+class View:
+    """What the routes share: the secrets, the connection to the daemon, the changes, and what to show first."""
+
+    access: Access
+    client: AsyncClient
+    changes: Changes
+    version: str
+    project: str | None
+
+
+def create_app(access: Access, socket_path: str | None, *, version: str, project: str | None = None) -> Starlette:
+    """Build the application; its lifespan holds the connections to the daemon."""
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        changes = Changes(new_token()[: TOKEN_BYTES // 4])
+        async with (
+            AsyncClient(socket_path, name="clankers-view", timeout=REQUEST_SECONDS) as client,
+            anyio.create_task_group() as tasks,
+        ):
+            app.state.view = View(access, client, changes, version, project)
+            tasks.start_soon(follow_changes, socket_path, changes)
+            yield
+            tasks.cancel_scope.cancel()
+
+    routes = [
+        Route("/", _page),
+        *(Route(f"/{name}", _page) for name in PAGES),
+        Route("/static/{name:path}", _static),
+        Route("/api/open", _open, methods=["POST"]),
+        Route("/api/start", _start),
+        Route("/api/rpc/{method}", _rpc, methods=["POST"]),
+        Route("/api/export", _export),
+        Route("/api/events", _events),
+    ]
+    app = Starlette(routes=routes, lifespan=lifespan)
+    app.add_middleware(Guard, access=access)
+    return app
+
+
+def serve(sockets: list[socket.socket], app: Starlette) -> None:
+    """Serve until Ctrl-C. Open streams end with the server."""
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        ws="none",
+        timeout_graceful_shutdown=STREAM_END_SECONDS,
+    )
+    uvicorn.Server(config).run(sockets)
+
+
+async def _page(_: Request) -> Response:
+    return _file("index.html")
+
+
+async def _static(request: Request) -> Response:
+    return _file(request.path_params["name"])
+
+
+def _file(name: str) -> Response:
+    """Return one of the page's files. Only names in the package's own folder exist."""
+    content = _assets().get(name)
+    if content is None:
+        return _failure(404, f"there is no file {name}")
+    media_type = MEDIA_TYPES[name.rpartition(".")[2]]
+    return Response(content, media_type=media_type, headers={"Cache-Control": "no-cache"})
+
+
+@cache
+def _assets() -> dict[str, bytes]:
+    """Read the page's files by their names relative to the folder."""
+
+    def walk(folder: Any, prefix: str) -> Iterator[tuple[str, bytes]]:
+        for entry in folder.iterdir():
+            if entry.is_dir():
+                yield from walk(entry, f"{prefix}{entry.name}/")
+            elif entry.name.rpartition(".")[2] in MEDIA_TYPES:
+                yield f"{prefix}{entry.name}", entry.read_bytes()
+
+    return dict(walk(files("clankers.view") / "static", ""))
+
+
+async def _open(request: Request) -> Response:
+    """Exchange the token of the printed address for the cookie."""
+    try:
+        token = msgspec.json.decode(await request.body(), type=dict[str, str]).get("token", "")
+    except msgspec.MsgspecError:
+        return _failure(400, "the body is not a JSON object with a token")
+    view = _view(request)
+    if not view.access.is_opening_token(token):
+        return _failure(401, "this is not the token of the printed address")
+    return _answer({"ok": True}, headers={"Set-Cookie": view.access.cookie()})
+
+
+async def _start(request: Request) -> Response:
+    """Tell a page with the cookie what it needs first; without the write token it can only read."""
+    view = _view(request)
+    return _answer({"writeToken": view.access.writing, "version": view.version, "project": view.project})
+
+
+async def _rpc(request: Request) -> Response:
+    """Call one of the allowed methods of the daemon."""
+    view, name = _view(request), request.path_params["method"]
+    declared = method_type(name)
+    if declared is None:
+        return _failure(404, f"the view has no method {name}")
+    if name in WRITE and not view.access.may_write(request.headers):
+        return _failure(403, "a change needs the write token")
+    try:
+        call = msgspec.json.decode(await request.body(), type=declared)
+    except msgspec.MsgspecError as error:
+        return _failure(400, f"invalid params: {error}")
+    try:
+        return _answer({"result": await view.client.call(call)})
+    except RpcError as error:
+        return _failure(404 if isinstance(error, NotFound) else 422, error.message, error.code)
+    except (DaemonUnavailable, BadReply, TimeoutError) as error:
+        return _failure(503, str(error))
+
+
+async def _export(request: Request) -> Response:
+    """Return a session as a file to download."""
+    wanted = request.query_params
+    try:
+        return await export_session(_view(request).client, wanted.get("id", ""), wanted.get("format", ""))
+    except ValueError as error:
+        return _failure(400, str(error))
+    except RpcError as error:
+        return _failure(404 if isinstance(error, NotFound) else 422, error.message, error.code)
+    except (DaemonUnavailable, BadReply, TimeoutError) as error:
+        return _failure(503, str(error))
+
+
+async def _events(request: Request) -> Response:
+    events = stream(_view(request).changes, request.headers.get("last-event-id"))
+    return StreamingResponse(events, media_type="text/event-stream")
+
+
+def _view(request: Request) -> View:
+    view: View = request.app.state.view
+    return view
+
+
+def _answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(to_page_json(value), status, headers, media_type="application/json")
+
+
+def _failure(status: int, message: str, code: int | None = None) -> Response:
+    return _answer({"error": {"message": message, "code": code}}, status)

@@ -1,0 +1,108 @@
+// Sessions: a list by day, sub-agents under their parent.
+
+import { rpc } from "../api.js";
+import { badge, empty, heading, link, pages, sameAs, select, time, toggle } from "../components.js";
+import { debounce, h } from "../dom.js";
+import { baseName, compact, day, dollars, duration, number, plural } from "../format.js";
+
+const PAGE_ROWS = 50;
+const HARNESSES = ["claude-code", "codex", "opencode", "gemini"];
+
+export async function render({ params, set, signal, onChange }) {
+  const asked = {
+    project: params.project,
+    source: params.source,
+    query: params.title,
+    topLevel: true,
+    skipShort: params.short !== "show",
+    count: true,
+    limit: PAGE_ROWS,
+  };
+  const [first, projects] = await Promise.all([rpc("session.list", asked, signal), rpc("project.list", { limit: 100 }, signal)]);
+  const filtered = params.project || params.source || params.title;
+  if (!first.total && !filtered) return [heading("Sessions"), await nothing(asked, set)];
+  const fresh = h("div", { class: "fresh", role: "status" });
+  const known = new Set(first.sessions.map((session) => session.id));
+  let arrived = new Set();
+  onChange(({ type, kind, id }) => {
+    if (type === "reread" || (type === "change" && kind === "session" && !known.has(id))) arrived.add(id ?? "gap");
+    if (arrived.size) fresh.replaceChildren(h("button", { type: "button", onclick: () => set({ t: Date.now() }, { replaced: true }) }, `${plural(arrived.size, "new session")}: show`));
+  });
+  const typed = debounce((value) => set({ title: value }, { replaced: true }));
+  let lastDay = null;
+  const row = (session) => {
+    const label = day(session.createdAt);
+    const isNewDay = label !== lastDay;
+    lastDay = label;
+    return h("li", {}, isNewDay && h("h2", { class: "day" }, label), sessionRow(session));
+  };
+  const next = async (cursor) => {
+    const page = await rpc("session.list", { ...asked, count: false, cursor });
+    return { rows: page.sessions, cursor: page.cursor };
+  };
+  return [
+    heading("Sessions", h("span", { class: "muted" }, plural(first.total, "session"))),
+    h(
+      "div",
+      { class: "toolbar" },
+      h("input", { type: "search", "aria-label": "Title contains", placeholder: "Title contains …", value: params.title ?? "", oninput: (event) => typed(event.target.value) }),
+      select("in", params.project ?? "", [["", "all projects"], ...projects.map((one) => [one.id, `${one.name} (${number(one.sessions)})`])], (value) => set({ project: value })),
+      select("of", params.source ?? "", [["", "all harnesses"], ...HARNESSES.map((name) => [name, name])], (value) => set({ source: value })),
+      toggle("Show sessions of one turn", params.short === "show", (checked) => set({ short: checked ? "show" : "" })),
+    ),
+    fresh,
+    first.total ? pages({ rows: first.sessions, cursor: first.cursor }, next, row, { class: "rows sessions" }) : empty("No session matches", "Change or remove the filters above."),
+    sameAs("clankers-ctl sessions"),
+  ];
+}
+
+async function nothing(asked, set) {
+  const all = await rpc("session.list", { topLevel: true, count: true, limit: 1 });
+  if (all.total) return h("div", { class: "empty" }, h("h2", {}, `${plural(all.total, "session")} of one turn`), h("p", {}, "All captured sessions have one turn only."), h("button", { type: "button", onclick: () => set({ short: "show" }) }, "Show them"));
+  return empty("Nothing has been captured yet", "Connect your coding agents, then start a session as usual. It appears here while it runs. You can also import the history you already have.", "clankers-ctl setup", "clankers-ctl import claude-code");
+}
+
+export function sessionRow(session) {
+  const { counts = {} } = session;
+  const tokens = (session.promptTokens ?? 0) + (session.completionTokens ?? 0);
+  const length = session.endedAt ? duration(session.endedAt - session.createdAt) : null;
+  const main = link(
+    "session",
+    { id: session.id },
+    { class: "session-row", data: { row: "" } },
+    h("span", { class: "title" }, session.title || session.userPrompt || session.id),
+    h(
+      "span",
+      { class: "facts" },
+      [
+        time(session.createdAt),
+        session.projectName ?? baseName(session.projectPath),
+        session.source,
+        plural(counts.messages ?? 0, "message"),
+        plural(counts.tools ?? 0, "tool call"),
+        length,
+        tokens ? `${compact(tokens)} tokens` : null,
+        session.cost ? dollars(session.cost) : null,
+      ]
+        .filter(Boolean)
+        .map((part) => h("span", {}, part)),
+    ),
+    h(
+      "span",
+      { class: "badges" },
+      session.status === "active" && badge("active", "good"),
+      counts.failedTools ? badge(plural(counts.failedTools, "failed call"), "bad") : null,
+      counts.errors ? badge(plural(counts.errors, "error"), "bad") : null,
+      counts.compactions ? badge(plural(counts.compactions, "compaction"), "violet") : null,
+    ),
+  );
+  if (!session.subagents) return main;
+  const tree = h("details", { class: "tree", ontoggle: open }, h("summary", {}, plural(session.subagents, "sub-agent")), h("ul", {}));
+  async function open() {
+    const list = tree.querySelector("ul");
+    if (!tree.open || list.children.length) return;
+    const { sessions } = await rpc("session.list", { parentId: session.id, limit: 200 });
+    list.append(...sessions.reverse().map((child) => h("li", {}, sessionRow(child))));
+  }
+  return [main, tree];
+}

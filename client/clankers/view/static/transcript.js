@@ -1,0 +1,140 @@
+// A transcript of any length: windows of entries that are loaded near the screen and dropped far from it.
+
+import { rpc } from "./api.js";
+import { errorBox } from "./components.js";
+import { h, replace } from "./dom.js";
+import { entryElement, injectionElement } from "./entries.js";
+
+const WINDOW_ENTRIES = 40;
+const MAX_CHARACTERS = 12_000;
+const ENTRY_PIXELS = 90;
+const LOAD_MARGIN = "1200px 0px";
+const DROP_PIXELS = 6_000;
+
+export class Transcript {
+  constructor(sessionId, total, injections, view, signal) {
+    this.sessionId = sessionId;
+    this.injections = injections;
+    this.view = view;
+    this.signal = signal;
+    this.total = 0;
+    this.windows = [];
+    this.element = h("div", { class: "transcript" });
+    this.observer = new IntersectionObserver((changes) => this.onScreen(changes), { rootMargin: LOAD_MARGIN });
+    signal.addEventListener("abort", () => this.observer.disconnect());
+    this.grow(total);
+  }
+
+  /** Add windows for entries that arrived; the last one may have become fuller. */
+  grow(total) {
+    const last = this.windows.at(-1);
+    let loaded = null;
+    if (last && total > this.total && last.count < WINDOW_ENTRIES) {
+      last.count = Math.min(WINDOW_ENTRIES, total - last.first);
+      if (last.loaded) loaded = this.load(last, true);
+    }
+    for (let first = this.windows.length * WINDOW_ENTRIES; first < total; first += WINDOW_ENTRIES) {
+      const count = Math.min(WINDOW_ENTRIES, total - first);
+      const element = h("div", { class: "window", style: { "min-height": `${count * ENTRY_PIXELS}px` } });
+      const one = { first, count, element, loaded: null };
+      element.dataset.index = this.windows.length;
+      this.windows.push(one);
+      this.element.append(element);
+      this.observer.observe(element);
+    }
+    this.total = total;
+    return loaded;
+  }
+
+  onScreen(changes) {
+    for (const change of changes) if (change.isIntersecting) this.load(this.windows[Number(change.target.dataset.index)]);
+    for (const one of this.windows) {
+      if (!one.loaded) continue;
+      const box = one.element.getBoundingClientRect();
+      if (box.bottom < -DROP_PIXELS || box.top > innerHeight + DROP_PIXELS) this.drop(one);
+    }
+  }
+
+  /** Load a window. Entries that are already shown keep their place. */
+  load(one, again = false) {
+    if (one.loaded && !again) return one.loaded;
+    one.loaded = this.fetch(one);
+    return one.loaded;
+  }
+
+  async fetch(one) {
+    try {
+      // One entry more than is shown: an injection belongs before the next entry, wherever that is.
+      const asked = { sessionId: this.sessionId, position: one.first, limit: WINDOW_ENTRIES + 1, maxCharacters: MAX_CHARACTERS };
+      const entries = await this.entries(asked);
+      if (this.signal.aborted) return;
+      replace(one.element, this.elements(one, entries));
+      one.element.style.removeProperty("min-height");
+    } catch (error) {
+      if (this.signal.aborted) return;
+      replace(one.element, errorBox(error, () => this.load(one, true)));
+    }
+  }
+
+  /** Fetch entries; a reply that was full before all of them is continued. */
+  async entries(asked) {
+    const entries = [];
+    let page = await rpc("session.timeline", asked, this.signal);
+    entries.push(...page.entries);
+    while (page.cursor && entries.length < asked.limit) {
+      const { sessionId, maxCharacters } = asked;
+      page = await rpc("session.timeline", { sessionId, maxCharacters, cursor: page.cursor, limit: asked.limit - entries.length }, this.signal);
+      entries.push(...page.entries);
+    }
+    return entries;
+  }
+
+  elements(one, entries) {
+    const shown = entries.slice(0, one.count);
+    const out = [];
+    const between = (from, to) => this.injections.filter(({ at }) => at >= from && at < to).map(injectionElement);
+    if (one.first === 0) out.push(...between(0, shown[0]?.at ?? Infinity));
+    shown.forEach((entry, index) => {
+      out.push(entryElement(entry, this.view), ...between(entry.at, entries[index + 1]?.at ?? Infinity));
+      const record = entry[entry.kind];
+      if (this.view.seen && record?.id === this.view.seen) out.push(h("p", { class: "seen" }, h("span", {}, "You read up to here")));
+    });
+    return out;
+  }
+
+  drop(one) {
+    one.element.style.setProperty("min-height", `${one.element.offsetHeight}px`);
+    one.element.replaceChildren();
+    one.loaded = null;
+    this.observer.unobserve(one.element);
+    this.observer.observe(one.element);
+  }
+
+  /** Show the entry with this id in the middle of the screen. */
+  async goTo(id, highlight = true) {
+    const { position } = await rpc("session.timeline", { sessionId: this.sessionId, around: id, limit: 1, maxCharacters: 100 }, this.signal);
+    await this.goToPosition(position);
+    const element = document.getElementById(`entry-${id}`);
+    if (!element) return;
+    if (highlight) {
+      document.querySelector(".entry.target")?.classList.remove("target");
+      element.classList.add("target");
+      if (element.matches("details")) element.open = true;
+    }
+    element.scrollIntoView({ block: "center" });
+    // Windows above may change their height while they load: keep the entry where it is.
+    requestAnimationFrame(() => element.scrollIntoView({ block: "center" }));
+  }
+
+  async goToPosition(position) {
+    const one = this.windows[Math.floor(position / WINDOW_ENTRIES)];
+    if (!one) return;
+    await this.load(one);
+    one.element.children[Math.min(position - one.first, one.element.children.length - 1)]?.scrollIntoView({ block: "start" });
+  }
+
+  /** Build all loaded windows again, for another way of showing them. */
+  refresh() {
+    for (const one of this.windows) if (one.loaded) this.load(one, true);
+  }
+}

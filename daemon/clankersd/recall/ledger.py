@@ -1,0 +1,172 @@
+"""`recall.ledger`: what sessions were told, what it was chosen from, and whether they used it."""
+
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from clankers_protocol.recall import Ledger, LedgerEntry, LedgerItem, RecallCandidate, RecallLedger
+from clankersd.db import Db
+from clankersd.db.paging import decode_cursor, encode_cursor
+from clankersd.wire.rpc import handles
+
+if TYPE_CHECKING:
+    from clankersd.app import Daemon
+
+PROMPT_CHARACTERS = 2_000
+ITEM_CHARACTERS = 600
+EVIDENCE_CHARACTERS = 20_000
+MAX_EVIDENCE_ROWS = 60
+PROMPT_LAG_MS = 5_000
+"""A prompt and its injection are recorded within this time of each other, in either order."""
+
+SHORT_ID_CHARACTERS = 8
+MIN_SHARED_WORDS = 2
+MIN_SHARED_SHARE = 0.4
+"""An item counts as used if so many of its words, and this share of them, appear in what followed."""
+
+_ENTRIES = """
+    SELECT injections.id, at, kind, trigger_event AS trigger, session_id, sessions.title AS session_title, characters,
+           ids_json, text, considered_json
+    FROM injections LEFT JOIN sessions ON sessions.id = session_id
+    WHERE {conditions} ORDER BY injections.id DESC LIMIT :limit
+"""
+_PROMPT = f"""
+    SELECT id, substr(text_content, 1, {PROMPT_CHARACTERS}) AS text FROM messages
+    WHERE session_id = :session AND role = 'user' AND created_at <= :at + {PROMPT_LAG_MS}
+    ORDER BY created_at DESC, id DESC LIMIT 1
+"""
+_NEXT_PROMPT = """
+    SELECT min(created_at) FROM messages
+    WHERE session_id = :session AND role = 'user' AND created_at > :at + :lag
+"""
+_EVIDENCE = f"""
+    SELECT substr(text_content, 1, {EVIDENCE_CHARACTERS}) FROM (
+        SELECT text_content FROM messages WHERE session_id = :session AND role = 'assistant'
+          AND created_at BETWEEN :at AND :until AND text_content <> '' ORDER BY created_at LIMIT {MAX_EVIDENCE_ROWS}
+    ) UNION ALL SELECT substr(tool_input, 1, {EVIDENCE_CHARACTERS}) FROM (
+        SELECT tool_input FROM tools WHERE session_id = :session AND created_at BETWEEN :at AND :until
+          AND tool_input <> '' ORDER BY created_at LIMIT {MAX_EVIDENCE_ROWS}
+    )
+"""
+_ITEMS: dict[Literal["memory", "session", "passage"], str] = {
+    "memory": "SELECT substr(content, 1, :length) FROM memories WHERE id = :id",
+    "session": "SELECT substr(coalesce(nullif(summary, ''), title, user_prompt, ''), 1, :length) FROM sessions "
+    "WHERE id = :id",
+    "passage": "SELECT substr(text_content, 1, :length) FROM messages WHERE id = :id",
+}
+_CHUNK = """
+    SELECT substr(text, 1, :length) FROM chunks
+    WHERE chunk_id >= :id AND chunk_id < :id || char(1114111) AND length(:id) >= 16 LIMIT 1
+"""
+_TIMES_TOLD = """
+    SELECT count(*) FROM injections, json_each(injections.ids_json) AS ids
+    WHERE injections.id <= :injection AND ids.value = :id
+"""
+_WAS_CONTRADICTED = """
+    SELECT 1 FROM memories WHERE id = :id AND deleted_at BETWEEN :at AND :until
+    UNION ALL
+    SELECT 1 FROM memory_relationships JOIN memories AS newer ON newer.id = source_memory_id
+    WHERE target_memory_id = :id AND relationship_type IN ('SUPERSEDES', 'CONTRADICTS')
+      AND newer.source_session_id = :session AND memory_relationships.created_at >= :at
+"""
+_WORD = re.compile(r"[^\W_][\w./-]{3,}[\w]")
+
+
+@dataclass(frozen=True)
+class _Aftermath:
+    """Answers and tool calls between an injection and the next prompt: their period, words and text."""
+
+    session: str
+    at: int
+    until: int
+    words: frozenset[str]
+    text: str
+
+
+@handles(RecallLedger)
+async def recall_ledger(daemon: "Daemon", request: RecallLedger) -> Ledger:
+    conditions = ["characters > 0"]
+    filters: dict[str, Any] = {}
+    if request.session_id is not None:
+        conditions.append("session_id = :session")
+        filters["session"] = request.session_id
+    if request.memory_id is not None:
+        conditions.append("EXISTS (SELECT 1 FROM json_each(ids_json) WHERE value = :memory)")
+        filters["memory"] = request.memory_id
+    count = f"SELECT count(*) FROM injections WHERE {' AND '.join(conditions)}"
+    paged, page = list(conditions), dict(filters)
+    if request.cursor:
+        paged.append("injections.id < :before")
+        (page["before"],) = decode_cursor(request.cursor, int)
+    sql = _ENTRIES.format(conditions=" AND ".join(paged))
+
+    def ledger(db: Db) -> Ledger:
+        rows = db.fetch(sql, page | {"limit": request.limit + 1})
+        shown = rows[: request.limit]
+        cursor = encode_cursor(shown[-1]["id"]) if len(shown) < len(rows) else None
+        return Ledger([_entry(db, row) for row in shown], db.value(count, filters), cursor)
+
+    return await daemon.store.read(ledger)
+
+
+def _entry(db: Db, row: dict[str, Any]) -> LedgerEntry:
+    ids = json.loads(row.pop("ids_json"))
+    considered = row.pop("considered_json")
+    prompt = None
+    if row["trigger"] != "startup":
+        prompt = db.fetch_one(_PROMPT, {"session": row["session_id"], "at": row["at"]})
+    prompt_text = prompt["text"] if prompt else None
+    aftermath = _read_aftermath(db, row["session_id"], row["at"])
+    return LedgerEntry(
+        **row,
+        prompt_id=prompt["id"] if prompt else None,
+        prompt=prompt_text,
+        items=[_item(db, row["id"], item_id, _words(prompt_text or ""), aftermath) for item_id in ids],
+        considered=msgspec.json.decode(considered, type=list[RecallCandidate]) if considered else None,
+    )
+
+
+def _read_aftermath(db: Db, session: str, at: int) -> _Aftermath:
+    following = db.value(_NEXT_PROMPT, {"session": session, "at": at, "lag": PROMPT_LAG_MS})
+    until = following - 1 if following else 2**53
+    texts = [row[0] for row in db.tuples(_EVIDENCE, {"session": session, "at": at, "until": until})]
+    text = "\n".join(texts)
+    return _Aftermath(session, at, until, _words(text), text)
+
+
+def _item(db: Db, injection: int, item_id: str, prompt: frozenset[str], aftermath: _Aftermath) -> LedgerItem:
+    kind: Literal["memory", "session", "passage", "unknown"] = "unknown"
+    text = None
+    for candidate, sql in _ITEMS.items():
+        text = db.value(sql, {"id": item_id, "length": ITEM_CHARACTERS})
+        if text is not None:
+            kind = candidate
+            break
+    else:
+        text = db.value(_CHUNK, {"id": item_id, "length": ITEM_CHARACTERS})
+        kind = "passage" if text is not None else "unknown"
+    told = db.value(_TIMES_TOLD, {"injection": injection, "id": item_id})
+    return LedgerItem(item_id, kind, text, told, _outcome(db, item_id, text, prompt, aftermath))
+
+
+def _outcome(
+    db: Db, item_id: str, text: str | None, prompt: frozenset[str], aftermath: _Aftermath
+) -> Literal["used", "contradicted", "ignored"] | None:
+    period = {"id": item_id, "at": aftermath.at, "until": aftermath.until, "session": aftermath.session}
+    if db.value(_WAS_CONTRADICTED, period):
+        return "contradicted"
+    if text is None or not aftermath.text:
+        return None
+    own = _words(text) - prompt
+    shared = own & aftermath.words
+    is_named = item_id[:SHORT_ID_CHARACTERS] in aftermath.text
+    if is_named or (len(shared) >= MIN_SHARED_WORDS and len(shared) >= MIN_SHARED_SHARE * len(own)):
+        return "used"
+    return "ignored"
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(word.lower() for word in _WORD.findall(text))

@@ -1,0 +1,1 @@
+"""A store with a generated week of work, for trying the view and the command line, and for screenshots."""

@@ -1,0 +1,335 @@
+"""The web view in a real Chromium, as a person uses it."""
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from e2e.harnesses import axe_script
+from helpers.browser import CHROMIUM, NARROW, Watched, chromium, opened
+from helpers.daemon import DaemonProcess, running_daemon
+from helpers.store import message
+from helpers.view import RunningView, running_view
+from helpers.waiting import eventually
+from playwright.sync_api import Browser, expect
+from tests.demo.week import fill, long_session
+
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None and os.environ.get("CLANKERS_E2E") != "required", reason="no Chromium"),
+    pytest.mark.xdist_group("view"),
+]
+
+MESSAGES = 20_000
+MAX_NODES = 4_500
+SCREENSHOTS = Path(__file__).parents[2] / ".scratch" / "screenshots"
+"""Screenshots of every page are kept here."""
+
+PAGES = {
+    "search": "/search?q=flush+before+close",
+    "sessions": "/sessions",
+    "recall": "/recall",
+    "memories": "/memories",
+    "files": "/files",
+    "file": "/file?path=/home/ada/src/shop/shop/export.py",
+    "graph": "/graph",
+    "overview": "/overview",
+    "documents": "/documents",
+    "skills": "/skills",
+    "schedules": "/schedules",
+    "index": "/index",
+    "live": "/live",
+}
+HOSTILE = (
+    "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'> [click](javascript:window.hacked=1) "
+    "![image](http://127.0.0.1:9/x.png) </script><!-- \x1b[31mred `<b>` **<i>bold</i>** <svg onload=window.hacked=1>"
+)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def demo() -> Iterator[DaemonProcess]:
+    """A daemon with the demo week and one session of 20,000 messages."""
+    with tempfile.TemporaryDirectory(prefix="clk-") as path:
+        home = Path(path)
+        (home / "user").mkdir()
+        with running_daemon(home, HOME=str(home / "user"), XDG_DATA_HOME=str(home / "user" / "share")) as daemon:
+            with daemon.connect(timeout=120) as connection:
+                fill(connection)
+                long_session(connection, MESSAGES)
+            yield daemon
+
+
+@pytest.fixture(scope="module")
+def demo_view(demo: DaemonProcess) -> Iterator[RunningView]:
+    with running_view(demo) as view:
+        yield view
+
+
+@pytest.fixture
+def page(browser: Browser, demo_view: RunningView) -> Iterator[Watched]:
+    with opened(browser, demo_view) as watched:
+        yield watched
+
+
+def test_first_start_says_what_to_do_next(browser: Browser, fresh_daemon: DaemonProcess) -> None:
+    with running_view(fresh_daemon) as view, opened(browser, view) as page:
+        for path in (
+            "/",
+            "/sessions",
+            "/memories",
+            "/recall",
+            "/files",
+            "/graph",
+            "/documents",
+            "/skills",
+            "/schedules",
+        ):
+            shown = page.visit(path)
+            expect(shown.locator(".empty h2")).to_be_visible()
+            expect(shown.locator(".empty code").first).to_contain_text("clankers-ctl")
+
+
+def test_capture_arrives_live_without_moving_the_page(browser: Browser, fresh_daemon: DaemonProcess) -> None:
+    with running_view(fresh_daemon) as view, opened(browser, view) as page, fresh_daemon.connect() as connection:
+        live = page.visit("/live")
+        expect(live.locator("#state")).to_have_text("Live")
+        session = {"id": "arriving", "title": "Arriving now", "projectPath": "/p", "source": "codex"}
+        connection.call("upsertSession", session=session)
+        connection.call("upsertMessage", message=message("m1", "arriving", "Hello"))
+        expect(live.locator(".events tr", has_text="message").first).to_be_visible()
+
+        reading = page.visit("/session?id=arriving")
+        expect(reading.locator(".entry")).to_have_count(1)
+        for number in range(40):
+            connection.call("upsertMessage", message=message(f"n{number}", "arriving", f"line {number}\n\n" * 8))
+        expect(reading.locator(".fresh button")).to_contain_text("new below")
+        assert reading.evaluate("scrollY") == 0
+        reading.locator(".fresh button").click()
+        expect(reading.locator("#entry-n39")).to_be_in_viewport()
+
+
+def test_search_opens_the_exact_hit_highlighted(page: Watched) -> None:
+    shown = page.visit("/sessions")
+    shown.keyboard.press("/")
+    shown.keyboard.type("closed before its buffer is flushed")
+    shown.wait_for_url("**/search?q=*")
+    hit = shown.locator(".hit-link", has_text="The writer is").first
+    expect(hit).to_be_visible()
+    expect(hit.locator("mark").first).to_be_visible()
+    expect(shown.locator(".facet button").first).to_be_visible()
+    hit.click()
+    target = shown.locator(".entry.target")
+    expect(target).to_be_in_viewport()
+    expect(target).to_contain_text("before its buffer is flushed")
+    expect(target.locator("mark").first).to_be_visible()
+    shown.go_back()
+    expect(shown.locator("#find-text")).to_have_value("closed before its buffer is flushed")
+    expect(shown.locator(".hit-link").first).to_be_visible()
+
+
+def test_keys_move_through_rows(page: Watched) -> None:
+    shown = page.visit("/sessions")
+    shown.keyboard.press("j")
+    shown.keyboard.press("j")
+    titles = shown.locator(".session-row .title")
+    second = titles.nth(1).inner_text()
+    shown.keyboard.press("Enter")
+    expect(shown.locator("h1")).to_have_text(second)
+    shown.keyboard.press("?")
+    expect(shown.locator("dialog")).to_contain_text("Search everything")
+
+
+def test_long_session_opens_at_any_place_with_a_bounded_page(page: Watched) -> None:
+    shown = page.visit("/session?id=long-session-0001")
+    expect(shown.locator("#entry-long-m000000")).to_be_visible()
+    assert page.node_count() < MAX_NODES
+    last = f"long-m{MESSAGES - 1:06}"
+    shown = page.visit(f"/session?id=long-session-0001&at={last}")
+    expect(shown.locator(f"#entry-{last}")).to_be_in_viewport()
+    assert page.node_count() < MAX_NODES
+    shown.locator(".outline button").nth(40).click()
+    expect(shown.locator("#entry-long-m000320")).to_be_in_viewport()
+    for _ in range(30):
+        shown.mouse.wheel(0, 3_000)
+        shown.wait_for_timeout(20)
+    eventually(lambda: page.node_count() < MAX_NODES, "windows far away are dropped", within=20)
+
+
+def test_folded_call_is_built_when_it_is_opened_and_stays_open(page: Watched) -> None:
+    shown = page.visit("/sessions")
+    shown.get_by_text("CSV export drops the last row").click()
+    edit = shown.locator("details.tool", has_text="Edit")
+    expect(edit).to_be_visible()
+    assert edit.locator(".diff").count() == 0
+    edit.locator("summary").click()
+    expect(edit.locator(".diff .added")).to_contain_text("flushes the last block")
+    shown.wait_for_timeout(400)
+    shown.reload()
+    expect(shown.locator("details.tool", has_text="Edit").locator(".diff .added")).to_be_visible()
+    shown.get_by_role("button", name="Show raw").click()
+    expect(shown.locator("pre.plain").first).to_be_visible()
+    assert "raw=1" in shown.url
+
+
+def test_memory_is_edited_forgotten_and_restored(page: Watched, demo: DaemonProcess) -> None:
+    with demo.connect() as connection:
+        added = connection.call("memory.add", content="The lamp is on the left.", force=True)["memory"]["id"]
+
+        def stored() -> Any:
+            return connection.call("memory.get", id=added, scopes=["*"])
+
+        shown = page.visit(f"/memory?id={added}")
+        shown.get_by_role("button", name="Edit").click()
+        shown.get_by_label("Text of the memory").fill("The lamp is on the right.")
+        shown.get_by_role("button", name="Save").click()
+        expect(shown.locator(".big")).to_have_text("The lamp is on the right.")
+        expect(shown.locator(".worddiff ins")).to_have_text("right")
+        shown.get_by_role("button", name="Undo").click()
+        expect(shown.locator(".big")).to_have_text("The lamp is on the left.")
+
+        shown.get_by_role("button", name="Forget").click()
+        shown.locator("dialog").get_by_role("button", name="Cancel").click()
+        assert stored()["state"] == "current"
+        shown.get_by_role("button", name="Forget").click()
+        shown.locator("dialog").get_by_role("button", name="Forget").click()
+        expect(shown.get_by_role("button", name="Restore")).to_be_visible()
+        assert stored()["state"] == "deleted"
+        shown.get_by_role("button", name="Undo").last.click()
+        expect(shown.get_by_role("button", name="Forget")).to_be_visible()
+        assert stored()["state"] == "current"
+        assert stored()["accessCount"] == 0
+        connection.call("memory.purge", id=added)
+
+
+def test_memories_are_forgotten_in_bulk_with_undo(page: Watched, demo: DaemonProcess) -> None:
+    with demo.connect() as connection:
+        ids = [connection.call("memory.add", content=f"Bulk fact {n}", force=True)["memory"]["id"] for n in range(3)]
+        shown = page.visit("/memories?query=Bulk")
+        for box in shown.get_by_label("Choose this memory").all():
+            box.check()
+        shown.locator(".bulk").get_by_role("button", name="Forget").click()
+        shown.locator("dialog").get_by_role("button", name="Forget").click()
+        expect(shown.locator(".empty")).to_be_visible()
+        shown.get_by_role("button", name="Undo").click()
+        expect(shown.locator(".card.memory")).to_have_count(3)
+        for one in ids:
+            connection.call("memory.purge", id=one)
+
+
+def test_graph_shows_the_neighbourhood_of_an_entity(page: Watched) -> None:
+    shown = page.visit("/graph")
+    shown.get_by_label("Find an entity").fill("invoi")
+    shown.locator(".row", has_text="invoice").click()
+    expect(shown.locator(".node.start")).to_contain_text("invoice")
+    assert shown.locator(".edge.closed").count() == 1
+    shown.locator(".node", has_text="Decimal").last.click()
+    shown.wait_for_url("**/graph?id=*")
+
+
+def test_recall_shows_candidates_and_outcomes(page: Watched) -> None:
+    shown = page.visit("/recall")
+    expect(shown.locator(".recall-entry").first).to_be_visible()
+    shown.locator("summary", has_text="candidates").first.click()
+    expect(shown.locator(".candidates .gate").first).to_be_visible()
+    shown.get_by_label("Prompt to try").fill("how do the exporters flush the BlockWriter?")
+    shown.get_by_role("button", name="Try").click()
+    expect(shown.locator(".try-card")).to_contain_text("It would be told")
+
+
+def test_theme_is_switched_and_remembered(page: Watched) -> None:
+    shown = page.visit("/overview")
+    light = shown.evaluate("getComputedStyle(document.body).backgroundColor")
+    shown.locator("#theme").click()
+    dark = shown.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert light != dark
+    shown.reload()
+    page.wait()
+    assert shown.evaluate("getComputedStyle(document.body).backgroundColor") == dark
+
+
+def test_daemon_that_goes_away_shows_as_an_error_and_comes_back(browser: Browser, fresh_daemon: DaemonProcess) -> None:
+    with running_view(fresh_daemon) as view, opened(browser, view) as page:
+        shown = page.visit("/sessions")
+        fresh_daemon.stop()
+        expect(shown.locator("#state")).to_have_text("The daemon is away", timeout=15_000)
+        shown.goto(f"{view.origin}/memories")
+        expect(shown.locator(".error-box")).to_contain_text("clankersd")
+        assert shown.locator(".empty").count() == 0
+        fresh_daemon.close()
+        fresh_daemon.start()
+        expect(shown.locator("#state")).to_have_text("Live", timeout=15_000)
+        shown.get_by_role("button", name="Try again").click()
+        expect(shown.locator(".empty")).to_be_visible()
+        page.problems = [one for one in page.problems if "503" not in one]
+
+
+def test_stored_markup_never_runs(browser: Browser, fresh_daemon: DaemonProcess) -> None:
+    with fresh_daemon.connect() as connection, running_view(fresh_daemon) as view, opened(browser, view) as page:
+        session = {
+            "id": "evil",
+            "title": HOSTILE,
+            "summary": HOSTILE,
+            "projectPath": f"/tmp/{HOSTILE[:30]}",
+            "source": HOSTILE,
+        }
+        connection.call("upsertSession", session=session | {"model": HOSTILE, "userPrompt": HOSTILE})
+        connection.call("upsertMessage", message=message("m", "evil", HOSTILE) | {"role": HOSTILE})
+        for number, role in enumerate(("user", "assistant", "assistant")):
+            connection.call("upsertMessage", message=message(f"r{number}", "evil", HOSTILE) | {"role": role})
+        tool = {"id": "t", "sessionId": "evil", "toolName": HOSTILE, "filePath": HOSTILE, "toolOutput": HOSTILE}
+        edit = json.dumps({"file_path": HOSTILE, "old_string": HOSTILE, "new_string": HOSTILE + "x"})
+        connection.call("upsertTool", tool=tool | {"toolInput": edit, "success": True})
+        connection.call("upsertSessionError", sessionError={"id": "e", "sessionId": "evil", "errorMessage": HOSTILE})
+        memory = connection.call("memory.add", content=HOSTILE, tags=["<script>"], force=True)["memory"]["id"]
+        connection.call("entity.upsert", name="<img src=x onerror=window.hacked=1>", type="concept")
+        connection.call("document.ingest", text=HOSTILE, title=HOSTILE, source="x", kind="markdown")
+        connection.call("skill.create", name="evil", description=HOSTILE, instructions=HOSTILE)
+        paths = [
+            *PAGES.values(),
+            "/session?id=evil",
+            "/session?id=evil&raw=1",
+            f"/memory?id={memory}",
+            "/search?q=script",
+        ]
+        for path in paths:
+            shown = page.visit(path)
+            for summary in shown.locator("main details:not([open]) > summary").all()[:6]:
+                summary.click()
+            assert shown.evaluate("window.hacked") is None, path
+            assert shown.evaluate("document.querySelectorAll('main script, main img, main iframe').length") == 0, path
+            links = shown.evaluate("[...document.querySelectorAll('a[href]')].map((one) => one.getAttribute('href'))")
+            assert [one for one in links if not one.startswith(("/", "#", "http"))] == []
+        assert "\N{REPLACEMENT CHARACTER}" not in shown.title()
+
+
+def test_every_page_is_accessible_and_fits_a_narrow_window(
+    browser: Browser, demo_view: RunningView, demo: DaemonProcess
+) -> None:
+    axe = axe_script().read_text()
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    with demo.connect() as connection:
+        session = connection.call("session.list", query="Rewrite the lexer")["sessions"][0]["id"]
+        memory = connection.call("memory.list", query="BlockWriter", scopes=["*"])["memories"][0]["id"]
+    paths = PAGES | {"session": f"/session?id={session}", "memory": f"/memory?id={memory}"}
+    for theme, size in (("light", (1280, 860)), ("dark", (1280, 860)), ("light", NARROW)):
+        with opened(browser, demo_view, size, theme) as page:
+            for name, path in paths.items():
+                shown = page.visit(path)
+                assert shown.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{name} is too wide"
+                shown.screenshot(path=SCREENSHOTS / f"{name}-{theme}-{size[0]}.png")
+                shown.evaluate(axe)
+                found = shown.evaluate("axe.run({resultTypes: ['violations']})")["violations"]
+                serious = [
+                    (one["id"], one["nodes"][0]["html"][:200])
+                    for one in found
+                    if one["impact"] in ("serious", "critical")
+                ]
+                assert serious == [], f"{name} in {theme} at {size[0]}"

@@ -1,0 +1,189 @@
+"""Methods that a viewer needs: windows of a timeline, turns, files, the ledger of recall, strength over time."""
+
+from typing import Any
+
+import pytest
+from helpers.daemon import RawConnection
+from helpers.waiting import settled
+
+T0 = 1_700_000_000_000
+PROJECT = "/home/me/shop"
+
+
+def store(connection: RawConnection, *events: dict[str, Any]) -> None:
+    assert connection.call("events.batch", events=list(events))["ok"]
+
+
+def said(number: int, role: str = "user", text: str = "", **fields: Any) -> dict[str, Any]:
+    given = {"id": f"m-{number:03}", "sessionId": "s", "role": role, "textContent": text or f"text {number}"}
+    return {"message": given | {"createdAt": T0 + number * 1000} | fields}
+
+
+def called(number: int, name: str = "Bash", **fields: Any) -> dict[str, Any]:
+    given = {"id": f"t-{number:03}", "sessionId": "s", "toolName": name, "success": True}
+    return {"tool": given | {"createdAt": T0 + number * 1000 + 1} | fields}
+
+
+def entry_ids(timeline: dict[str, Any]) -> list[str]:
+    return [entry[entry["kind"]]["id"] for entry in timeline["entries"]]
+
+
+def test_timeline_window_starts_at_a_position_or_around_an_entry(rpc: RawConnection) -> None:
+    store(rpc, *(event for number in range(50) for event in (said(number), called(number))))
+    whole = entry_ids(rpc.call("session.timeline", sessionId="s", limit=1000))
+
+    window = rpc.call("session.timeline", sessionId="s", limit=10, position=33)
+    assert (entry_ids(window), window["position"]) == (whole[33:43], 33)
+    around = rpc.call("session.timeline", sessionId="s", limit=10, around="t-020")
+    assert (entry_ids(around), around["position"]) == (whole[36:46], 36)
+    first = rpc.call("session.timeline", sessionId="s", limit=10, around="m-000")
+    assert first["position"] == 0
+    following = rpc.call("session.timeline", sessionId="s", limit=10, cursor=window["cursor"])
+    assert entry_ids(following) == whole[43:53]
+    assert rpc.request("session.timeline", {"sessionId": "s", "around": "none"})["error"]["code"] == 4004
+    both = rpc.request("session.timeline", {"sessionId": "s", "around": "m-000", "position": 1})
+    assert "only one of" in both["error"]["message"]
+
+
+def test_long_texts_of_a_timeline_are_cut_and_read_in_full_one_by_one(rpc: RawConnection) -> None:
+    store(rpc, said(1, text="x" * 5000), called(2, toolOutput="y" * 3000, toolInput="z"))
+    message, tool = rpc.call("session.timeline", sessionId="s", maxCharacters=100)["entries"]
+    assert (len(message["message"]["textContent"]), message["cut"]) == (100, {"textContent": 5000})
+    assert (len(tool["tool"]["toolOutput"]), tool["cut"]) == (100, {"toolOutput": 3000})
+    full = rpc.call("session.entry", id="t-002")
+    assert (full["kind"], full["tool"]["toolOutput"], full["cut"]) == ("tool", "y" * 3000, None)
+    assert rpc.request("session.entry", {"id": "none"})["error"]["code"] == 4004
+
+
+def test_turns_outline_a_session(rpc: RawConnection) -> None:
+    store(
+        rpc,
+        said(0, "assistant", "before"),
+        said(1, text="first prompt"),
+        said(2, "assistant", promptTokens=100, completionTokens=10),
+        called(3),
+        called(4, success=False),
+        said(5, "assistant", promptTokens=150, completionTokens=20),
+        said(6, text="second prompt"),
+        {"sessionError": {"id": "e", "sessionId": "s", "errorMessage": "bad", "createdAt": T0 + 7000}},
+    )
+    found = rpc.call("session.turns", sessionId="s")
+    assert (found["total"], found["entries"]) == (3, 8)
+    before, first, second = found["turns"]
+    assert (before["id"], before["position"], before["entries"]) == (None, 0, 1)
+    assert (first["id"], first["text"], first["position"], first["entries"]) == ("m-001", "first prompt", 1, 5)
+    assert (first["tools"], first["failedTools"], first["messages"]) == (2, 1, 3)
+    assert (first["contextTokens"], first["promptTokens"], first["completionTokens"]) == (150, 250, 30)
+    assert (second["errors"], second["contextTokens"], second["position"]) == (1, None, 6)
+    assert rpc.call("session.turns", sessionId="s", first=2)["turns"] == [second]
+    assert rpc.request("session.turns", {"sessionId": "none"})["error"]["code"] == 4004
+
+
+def test_sessions_are_listed_with_their_subagents_and_without_short_ones(rpc: RawConnection) -> None:
+    store(
+        rpc,
+        {"session": {"id": "parent-1", "title": "Fix the parser", "createdAt": T0}},
+        {"session": {"id": "child-1", "metadata": {"parentId": "parent-1"}, "createdAt": T0 + 1}},
+        {"session": {"id": "short-1", "createdAt": T0 + 2}},
+        *({"message": {"id": f"p{n}", "sessionId": "parent-1", "role": "user", "textContent": "x"}} for n in range(3)),
+    )
+
+    def listed(**params: Any) -> list[str]:
+        page = rpc.call("session.list", count=True, **params)
+        assert page["total"] == len(page["sessions"])
+        return [one["id"] for one in page["sessions"]]
+
+    assert listed() == ["short-1", "child-1", "parent-1"]
+    assert listed(topLevel=True) == ["short-1", "parent-1"]
+    assert listed(parentId="parent-1") == ["child-1"]
+    assert listed(topLevel=True, skipShort=True) == ["parent-1"]
+    assert listed(query="PARSER") == ["parent-1"]
+    page = rpc.call("session.list", count=True, limit=1)
+    assert (len(page["sessions"]), page["total"]) == (1, 3)
+    assert rpc.call("session.get", id="parent-1")["subagents"] == 1
+
+
+def test_files_are_listed_with_calls_edits_and_the_prompt_before_each(rpc: RawConnection) -> None:
+    store(
+        rpc,
+        {"session": {"id": "s", "title": "Fix", "projectPath": PROJECT, "createdAt": T0}},
+        said(1, text="make it faster"),
+        called(2, "Read", filePath="/shop/cart.py"),
+        called(3, "Edit", filePath="/shop/cart.py", success=False),
+        said(4, text="and tested"),
+        called(5, "Write", filePath="/shop/test_cart.py"),
+    )
+    found = rpc.call("file.list")
+    assert found["total"] == 2
+    assert [one["path"] for one in found["files"]] == ["/shop/test_cart.py", "/shop/cart.py"]
+    cart = found["files"][1]
+    assert (cart["calls"], cart["edits"], cart["failures"], cart["sessions"]) == (2, 1, 1, 1)
+    assert [one["path"] for one in rpc.call("file.list", query="TEST_", project=PROJECT)["files"]] == [
+        "/shop/test_cart.py"
+    ]
+    assert rpc.call("file.list", project="/none")["total"] == 0
+
+    page = rpc.call("file.history", path="/shop/cart.py", limit=1)
+    assert (page["total"], page["touches"][0]["tool"]["toolName"]) == (2, "Edit")
+    assert (page["touches"][0]["prompt"], page["touches"][0]["sessionTitle"]) == ("make it faster", "Fix")
+    older = rpc.call("file.history", path="/shop/cart.py", limit=1, cursor=page["cursor"])
+    assert (older["touches"][0]["tool"]["toolName"], older["cursor"]) == ("Read", None)
+
+
+def test_ledger_says_what_was_told_from_what_and_whether_it_was_used(rpc: RawConnection) -> None:
+    rpc.call("daemon.configure", key="recall_seconds", value=60)
+    fact = "The invoice exporter rounds with Decimal quantize in rounding.py since the cents incident."
+    memory = rpc.call("memory.add", content=fact, importance=0.9)["memory"]
+    settled(rpc)
+    event = {"hook_event_name": "UserPromptSubmit", "session_id": "s", "cwd": PROJECT}
+    prompt = "How does the invoice exporter round cents?"
+    rpc.call("upsertMessage", message={"id": "asked", "sessionId": "s", "role": "user", "textContent": prompt})
+    output = rpc.call("recall.hook", harness="claude-code", event=event | {"prompt": prompt})["output"]
+    assert memory["id"][:8] in str(output) or "quantize" in str(output)
+
+    def entry() -> Any:
+        (one,) = rpc.call("recall.ledger", sessionId="s")["entries"]
+        return one
+
+    told = entry()
+    assert (told["kind"], told["prompt"], told["sessionId"]) == ("prompt", prompt, "s")
+    (chosen,) = [one for one in told["considered"] if one["chosen"]]
+    assert (chosen["id"], chosen["strength"] >= chosen["needed"]) == (memory["id"], True)
+    (item,) = [one for one in told["items"] if one["id"] == memory["id"]]
+    assert (item["kind"], item["text"], item["timesTold"], item["outcome"]) == ("memory", fact, 1, None)
+
+    def answer(text: str) -> str:
+        fields = {"id": "answer", "sessionId": "s", "role": "assistant", "textContent": text}
+        rpc.call("upsertMessage", message=fields | {"createdAt": told["at"] + 10})
+        return str(next(one["outcome"] for one in entry()["items"] if one["id"] == memory["id"]))
+
+    assert answer("I do not know.") == "ignored"
+    assert answer("It calls Decimal.quantize in rounding.py, since the cents incident: quantize rounds.") == "used"
+    assert rpc.call("recall.ledger", memoryId=memory["id"])["total"] == 1
+    assert rpc.call("recall.ledger", memoryId="none") == {"entries": [], "total": 0, "cursor": None}
+
+
+def test_strength_of_a_memory_falls_until_it_is_archived(rpc: RawConnection) -> None:
+    memory = rpc.call("memory.add", content="We tried Redis once, it was slow.", sector="episodic", importance=0.1)[
+        "memory"
+    ]
+    strength = rpc.call("memory.strength", id=memory["id"])
+    assert strength["past"][-1]["salience"] == pytest.approx(memory["salience"], abs=0.01)
+    future = [point["salience"] for point in strength["future"]]
+    assert future == sorted(future, reverse=True)
+    assert strength["archiveAt"] > memory["createdAt"]
+    assert future[-1] < strength["archiveBelow"] <= future[0]
+    rpc.call("memory.pin", id=memory["id"])
+    assert rpc.call("memory.strength", id=memory["id"])["archiveAt"] is None
+
+
+def test_closed_relations_of_the_graph_are_marked(rpc: RawConnection) -> None:
+    one, two = (
+        rpc.call("memory.add", content=text, force=True)["memory"]["id"] for text in ("Use tabs.", "Ada decides.")
+    )
+    relation = rpc.call("relation.add", source=one, target=two, type="DEPENDS_ON")
+    (edge,) = rpc.call("graph.neighbors", id=one, throughEntities=False)["edges"]
+    assert edge["closed"] is False
+    rpc.call("relation.close", id=relation["id"])
+    (edge,) = rpc.call("graph.neighbors", id=one, throughEntities=False, includeClosed=True)["edges"]
+    assert edge["closed"] is True
