@@ -119,7 +119,9 @@ class Store:
             await self._reopened.wait()
         self._serving_connection()
         with timed_part("write"):
-            return await self._add_write(change, bulk)
+            future = self.queue.add(change, self.get_write_source(), bulk)
+            self._stop_waiting(True)
+            return await future
 
     async def write_all(self, changes: Iterable[Callable[[Db], Any]]) -> list[Outcome]:
         """Run many changes in order, in as many commits as it takes; returns once all of them are on the disk.
@@ -129,13 +131,10 @@ class Store:
         if self._reopened is not None:
             await self._reopened.wait()
         self._serving_connection()
-        futures = [self._add_write(change, bulk=True) for change in changes]
+        outcomes = self.queue.add_all(changes, self.get_write_source())
+        self._stop_waiting(True)
         with timed_part("write"):
-            results = await asyncio.gather(*futures, return_exceptions=True)
-        for result in results:
-            if isinstance(result, BaseException) and not isinstance(result, Exception):
-                raise result
-        return [Outcome(error=one) if isinstance(one, Exception) else Outcome(one) for one in results]
+            return await outcomes
 
     async def read(self, query: Callable[[Db], T], seconds: float = READ_SECONDS) -> T:
         """Return the result of `query` on the committed data; it may take `seconds` and must not write.
@@ -453,11 +452,6 @@ class Store:
             self._guard.replace_truncated()
 
     # -- commits
-
-    def _add_write(self, change: Callable[[Db], T], bulk: bool) -> "asyncio.Future[T]":
-        future = self.queue.add(change, self.get_write_source(), bulk)
-        self._stop_waiting(True)
-        return future
 
     async def _wait_for_write(self) -> bool:
         """Wait until there is a write; return False if the WAL has to be checkpointed first.

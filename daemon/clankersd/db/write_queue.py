@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -26,15 +26,39 @@ RUSH_SECONDS = 0.2
 
 
 @dataclass(slots=True)
+class PendingBatch:
+    """Bulk writes that are awaited together: a future for each would cost more than most of their statements."""
+
+    future: "asyncio.Future[list[Outcome]]"
+    outcomes: list[Outcome]
+    remaining: int
+
+
+@dataclass(slots=True)
 class PendingWrite:
-    """A write that waits for its commit. `source` is set for bulk writes only, `cancellation` for a request's."""
+    """A write that waits for its commit. `source` is set for bulk writes only, `cancellation` for a request's.
+
+    Its outcome goes to `future`, or to the place `position` of `batch`.
+    """
 
     change: Callable[[Db], Any]
-    future: asyncio.Future[Any]
+    future: "asyncio.Future[Any] | None"
     since: float
     is_bulk: bool
     cancellation: Cancellation | None
     source: object = None
+    batch: PendingBatch | None = None
+    position: int = 0
+
+    def resolve(self, outcome: Outcome) -> None:
+        """Hand the outcome to the caller that waits for it."""
+        if self.future is not None:
+            outcome.resolve(self.future)
+        elif self.batch is not None:
+            self.batch.outcomes[self.position] = outcome
+            self.batch.remaining -= 1
+            if not self.batch.remaining and not self.batch.future.done():
+                self.batch.future.set_result(self.batch.outcomes)
 
 
 @dataclass
@@ -102,9 +126,7 @@ class PendingWrites:
         If the request that it belongs to is cancelled before the write begins, it never runs.
         """
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        cancellation = current_cancellation.get()
-        if cancellation is not None and cancellation.reason is not None:
-            cancellation = None  # cleaning up after the cancellation
+        cancellation = _open_cancellation()
         if bulk or source in self._bulk_sources:
             if source is not None:
                 self._bulk_sources[source] += 1
@@ -113,6 +135,23 @@ class PendingWrites:
             self._singles.append(PendingWrite(change, future, time.monotonic(), False, cancellation))
         self.size += 1
         return future
+
+    def add_all(self, changes: Iterable[Callable[[Db], Any]], source: object) -> "asyncio.Future[list[Outcome]]":
+        """Queue bulk writes; the future is done after the commit of the last, with the outcome of each."""
+        batch = PendingBatch(asyncio.get_running_loop().create_future(), [], 0)
+        cancellation, now = _open_cancellation(), time.monotonic()
+        writes = [
+            PendingWrite(change, None, now, True, cancellation, source, batch, position)
+            for position, change in enumerate(changes)
+        ]
+        batch.outcomes, batch.remaining = [Outcome()] * len(writes), len(writes)
+        if not writes:
+            batch.future.set_result([])
+        if source is not None and writes:
+            self._bulk_sources[source] += len(writes)
+        self._bulk.extend(writes)
+        self.size += len(writes)
+        return batch.future
 
     def select(self, taken: list[PendingWrite], bulk_seconds: float) -> Iterator[Callable[[Db], Any]]:
         """Yield the changes of the next commit one by one, and move their writes from the queue into `taken`.
@@ -166,12 +205,12 @@ class PendingWrites:
         for write in withdrawn:
             assert write.cancellation is not None
             self._leave(write)
-            Outcome(error=write.cancellation.reason).resolve(write.future)
+            write.resolve(Outcome(error=write.cancellation.reason))
         for write, outcome in zip(writes, outcomes, strict=True):
             self._leave(write)
             for notification in outcome.notifications:
                 publish(notification)
-            outcome.resolve(write.future)
+            write.resolve(outcome)
 
     def _leave(self, write: PendingWrite) -> None:
         self.size -= 1
@@ -196,3 +235,9 @@ class PendingWrites:
         self._waits.append((now, seconds))
         while self._waits[0][0] < now - WAIT_WINDOW_SECONDS:
             self._waits.popleft()
+
+
+def _open_cancellation() -> Cancellation | None:
+    """Return the cancellation of the running request; None once it is cancelled, for what cleans up after it."""
+    cancellation = current_cancellation.get()
+    return cancellation if cancellation is None or cancellation.reason is None else None
