@@ -125,9 +125,12 @@ def pack_pieces(text: str, pieces: list[Piece], tokens: int, overlap: int) -> li
         if stop < len(pieces):
             half_full = max(bisect_left(ends, before + limit // 2) + 1, begin + 1)
             stop = next((at for at in range(stop, half_full - 1, -1) if pieces[at].starts_block), stop)
-        span = _trim(text, pieces[begin].start, pieces[stop - 1].end)
-        if span:
-            spans.append(span)
+        start, end = pieces[begin].start, pieces[stop - 1].end
+        blank = _BLANK_LINES.match(text, start, end)  # the first line's indentation stays
+        assert blank
+        start, end = blank.end(), start + len(text[start:end].rstrip())
+        if start < end:
+            spans.append(Span(start, end))
         begin = _next_begin(pieces, ends, begin, stop, limit, max_shared)
     return spans
 
@@ -141,14 +144,6 @@ def _next_begin(pieces: list[Piece], ends: list[int], begin: int, stop: int, lim
     while first - 1 > begin and ends[stop - 1] - (ends[first - 2] if first > 1 else 0) <= room:
         first -= 1
     return first
-
-
-def _trim(text: str, start: int, end: int) -> Span | None:
-    """Remove blank lines around a span; the first line's indentation stays."""
-    blank = _BLANK_LINES.match(text, start, end)
-    assert blank
-    start, end = blank.end(), start + len(text[start:end].rstrip())
-    return Span(start, end) if start < end else None
 
 
 def _sentences(text: str, start: int, end: int) -> Iterator[tuple[int, int, bool]]:
