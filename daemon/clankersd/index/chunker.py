@@ -125,14 +125,13 @@ def _end_of_part(line: str, start: int, limit: int) -> int:
     if space > start:
         return space + 1
     boundary = end
-    while boundary > start + 1 and _is_combining(line[boundary]):
-        boundary -= 1
+    while boundary > start + 1 and (
+        line[boundary] in _JOINERS
+        or unicodedata.combining(line[boundary]) != 0
+        or unicodedata.category(line[boundary]) == "Mn"
+    ):
+        boundary -= 1  # readers see this character as part of the one before it
     return boundary if boundary > start + 1 else end
-
-
-def _is_combining(character: str) -> bool:
-    """Tell whether readers see this character as part of the one before it."""
-    return character in _JOINERS or unicodedata.combining(character) != 0 or unicodedata.category(character) == "Mn"
 
 
 def _group_pieces(pieces: list[_Piece], limit: int, overlap: int) -> Iterator[list[_Piece]]:

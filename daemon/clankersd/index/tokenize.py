@@ -69,16 +69,12 @@ def query_words(query: str) -> list[str]:
     text = _DECOMPOSED.sub(lambda match: unicodedata.normalize("NFC", match[0]), text)
     words: dict[str, None] = {}
     for word in WORD.findall(text):
-        words.update(dict.fromkeys(_query_forms(word)))
+        runs = _CJK_RUN.findall(word)
+        forms = [run[start : start + 2] for run in runs for start in range(max(len(run) - 1, 1))]
+        rest = _CJK_RUN.sub(" ", word) if runs else word
+        forms += rest.replace("_", " ").lower().split()
+        if _HUMP.search(rest):
+            forms += [part.lower() for part in _CAMEL_PART.findall(rest)]
+        words.update(dict.fromkeys(forms))
     chosen = [word for word in words if word not in STOP_WORDS] or list(words)
     return chosen[:MAX_QUERY_WORDS]
-
-
-def _query_forms(word: str) -> list[str]:
-    runs = _CJK_RUN.findall(word)
-    forms = [run[start : start + 2] for run in runs for start in range(max(len(run) - 1, 1))]
-    rest = _CJK_RUN.sub(" ", word) if runs else word
-    forms += rest.replace("_", " ").lower().split()
-    if _HUMP.search(rest):
-        forms += [part.lower() for part in _CAMEL_PART.findall(rest)]
-    return forms

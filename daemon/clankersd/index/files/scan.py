@@ -176,23 +176,20 @@ def _scan_folder(result: Scan, folder: str, top: str, workspace: str | None) -> 
     while pending:
         current = pending.pop()
         result.watch(current, None)
-        for entry in _list_folder(result, current):
+        try:
+            with os.scandir(current) as listed:
+                entries = sorted(listed, key=lambda entry: entry.name)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            result.add_unreadable(current, error)
+            continue
+        for entry in entries:
             if entry.is_dir(follow_symlinks=False):
                 if entry.name not in IGNORED_NAMES:
                     pending.append(entry.path)
             elif entry.name.endswith(".md"):
                 _add_file(result, entry.path, top, workspace)
-
-
-def _list_folder(result: Scan, folder: str) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            return sorted(entries, key=lambda entry: entry.name)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        result.add_unreadable(folder, error)
-        return []
 
 
 def _add_file(result: Scan, path: str, top: str, workspace: str | None) -> None:
