@@ -36,12 +36,15 @@ async def roll_back(daemon: "Daemon", request: DbRollback) -> Migrated:
 
 @handles(DbCheck)
 async def check(daemon: "Daemon", request: DbCheck) -> JobStarted:
+    def find_problems(db: Db, table: str) -> list[str]:
+        return find_integrity_errors(db, table) + find_orphans(db, table)
+
     async def work(progress: Progress) -> dict[str, Any]:
         tables = await daemon.store.read(table_names)
         problems: list[str] = []
         for number, table in enumerate(tables):
             await progress(number, len(tables), table)
-            problems += await daemon.store.snapshot_read(partial(_problems, table=table))
+            problems += await daemon.store.snapshot_read(partial(find_problems, table=table))
         await progress(len(tables), len(tables))
         return {"ok": not problems, "problems": problems}
 
@@ -82,10 +85,6 @@ def _migrated(change: MigrationRun) -> Migrated:
 def table_names(db: Db) -> list[str]:
     """List all tables, including the shadow tables of virtual tables."""
     return [row["name"] for row in db.fetch("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
-
-
-def _problems(db: Db, table: str) -> list[str]:
-    return find_integrity_errors(db, table) + find_orphans(db, table)
 
 
 def find_integrity_errors(db: Db, table: str) -> list[str]:
