@@ -117,10 +117,29 @@ async def get_session(daemon: "Daemon", request: SessionGet) -> Session:
 
 @handles(SessionList)
 async def list_sessions(daemon: "Daemon", request: SessionList) -> SessionPage:
-    conditions, params = _session_filters(request)
+    params: dict[str, Any] = {
+        "project": request.project,
+        "source": request.source,
+        "status": request.status,
+        "since": to_ms(request.since),
+        "until": to_ms(request.until),
+    }
+    conditions_by_name = {
+        "project": IN_PROJECT,
+        "source": "source = :source",
+        "status": "status = :status",
+        "since": "created_at >= :since",
+        "until": "created_at < :until",
+    }
+    conditions = ["1"] + [sql for name, sql in conditions_by_name.items() if params[name] is not None]
+    params["limit"] = request.limit + 1
+    if request.cursor:
+        conditions.append("(created_at, id) < (:at, :before)")
+        params["at"], params["before"] = decode_cursor(request.cursor, int, str)
 
     def page(db: Db) -> SessionPage:
-        sql = f"{_SELECT_SESSION} WHERE {conditions} ORDER BY created_at DESC, id DESC LIMIT :limit"
+        where = " AND ".join(conditions)
+        sql = f"{_SELECT_SESSION} WHERE {where} ORDER BY created_at DESC, id DESC LIMIT :limit"
         project_id = request.project and find_project_id(db, request.project)
         rows = fetch_page(db, sql, params | {"project_id": project_id})
         shown = fit_reply(rows[: request.limit])
@@ -230,39 +249,28 @@ async def timeline(daemon: "Daemon", request: SessionTimeline) -> Timeline:
     at, rank, after = decode_cursor(request.cursor, int, int, str) if request.cursor else (-1, 0, "")
 
     def page(db: Db) -> Timeline:
+        def fetch_entry(key: dict[str, Any]) -> dict[str, Any]:
+            select, _ = _TIMELINE_KINDS[key["kind"]]
+            row = db.fetch_one(f"{select} WHERE id = :id", {"id": key["id"]})
+            assert row
+            return row | {"kind": key["kind"]}
+
         _check_session_exists(db, request.session_id)
         params = {"id": request.session_id, "at": at, "rank": rank, "after": after, "limit": request.limit + 1}
         keys = db.fetch(_TIMELINE, params)
-        rows = fit_reply(take_page(_fetch_entry(db, key) for key in keys[: request.limit]))
+        rows = fit_reply(take_page(map(fetch_entry, keys[: request.limit])))
         cursor = None
         if len(rows) < len(keys):
             last = keys[len(rows) - 1]
             cursor = encode_cursor(last["created_at"], list(_TIMELINE_KINDS).index(last["kind"]), last["id"])
-        return Timeline([_timeline_entry(row) for row in rows], cursor)
+        entries = []
+        for row in rows:
+            kind = row.pop("kind")
+            entry: dict[str, Any] = {kind: from_row(_TIMELINE_KINDS[kind][1], row)}
+            entries.append(TimelineEntry(kind=kind, at=row["created_at"], **entry))
+        return Timeline(entries, cursor)
 
     return await daemon.store.read(page)
-
-
-def _session_filters(request: SessionList) -> tuple[str, dict[str, Any]]:
-    params: dict[str, Any] = {
-        "project": request.project,
-        "source": request.source,
-        "status": request.status,
-        "since": to_ms(request.since),
-        "until": to_ms(request.until),
-    }
-    conditions_by_name = {
-        "project": IN_PROJECT,
-        "source": "source = :source",
-        "status": "status = :status",
-        "since": "created_at >= :since",
-        "until": "created_at < :until",
-    }
-    conditions = ["1"] + [sql for name, sql in conditions_by_name.items() if params[name] is not None]
-    if request.cursor:
-        conditions.append("(created_at, id) < (:at, :before)")
-        params["at"], params["before"] = decode_cursor(request.cursor, int, str)
-    return " AND ".join(conditions), params | {"limit": request.limit + 1}
 
 
 def _fetch_newest(
@@ -305,21 +313,6 @@ def _counts(db: Db, session_id: str) -> SessionCounts:
 def _session(row: dict[str, Any], counts: SessionCounts) -> Session:
     row["context"] = row.pop("context_json")
     return from_row(Session, row | {"counts": counts})
-
-
-def _fetch_entry(db: Db, key: dict[str, Any]) -> dict[str, Any]:
-    """Fetch the row of a timeline entry, and add its kind."""
-    select, _ = _TIMELINE_KINDS[key["kind"]]
-    row = db.fetch_one(f"{select} WHERE id = :id", {"id": key["id"]})
-    assert row
-    return row | {"kind": key["kind"]}
-
-
-def _timeline_entry(row: dict[str, Any]) -> TimelineEntry:
-    kind = row.pop("kind")
-    _, struct = _TIMELINE_KINDS[kind]
-    entry: dict[str, Any] = {kind: from_row(struct, row)}
-    return TimelineEntry(kind=kind, at=row["created_at"], **entry)
 
 
 def from_row(struct: type[Struct], row: dict[str, Any]) -> Struct:
