@@ -63,12 +63,18 @@ async def vacuum(daemon: "Daemon", request: DbVacuum) -> JobStarted:
 
 async def erase_free_space(store: Store, progress: Progress) -> None:
     """Erase what deleting leaves behind: words in full-text segments, free pages, and old pages in the WAL."""
+
+    def enable_incremental_vacuum(db: Db) -> None:
+        if db.value("PRAGMA auto_vacuum") != _INCREMENTAL:  # created without it: one full VACUUM changes that
+            db.execute("PRAGMA auto_vacuum = incremental")
+            db.execute("VACUUM")
+
     for name in await store.read(fts.list_tables):
         await progress(0, None, f"rewriting {name}")
         await store.write(partial(fts.begin_merge, name=name))
         while await store.write(partial(fts.merge, name=name, pages=PAGES_PER_STEP)):
             pass
-    await store.run_exclusive(_enable_incremental_vacuum)
+    await store.run_exclusive(enable_incremental_vacuum)
     total = free = await store.read(_free_pages)
     while free:
         await progress(total - free, total, "freeing pages")
@@ -97,13 +103,6 @@ def find_orphans(db: Db, table: str) -> list[str]:
     """Describe the rows of a table whose foreign keys refer to missing rows."""
     orphans = db.fetch(f'PRAGMA foreign_key_check("{table}")')
     return [f"row {row['rowid']} of {table} has no owner" for row in orphans]
-
-
-def _enable_incremental_vacuum(db: Db) -> None:
-    """Run one full VACUUM on a database that was created without incremental vacuum."""
-    if db.value("PRAGMA auto_vacuum") != _INCREMENTAL:
-        db.execute("PRAGMA auto_vacuum = incremental")
-        db.execute("VACUUM")
 
 
 def _free_pages(db: Db) -> int:
