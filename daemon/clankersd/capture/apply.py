@@ -302,8 +302,12 @@ def apply_unless_paused(db: Db, event: PreparedEvent, pauses: Pauses | None) -> 
 def apply_event(db: Db, event: PreparedEvent) -> None:
     """Store a prepared event, and announce the rows that it changed after the commit."""
     original_at = getattr(event.event, "original_at", None)
-    if original_at is not None and _is_copy_of_fork(db, event.session_id, original_at):
-        return
+    if original_at is not None:
+        original = {"id": event.session_id, "at": original_at}
+        if db.value(_CREATED_LATER, original):  # the event is older than its session, which is a fork
+            if db.value(_MARK_FORK, original) is not None:
+                _announce_session(db, event.session_id)
+            return
     match event.event:
         case SessionReported(only_without_project=only_without_project):
             _apply_session(db, event, only_without_project=only_without_project)
@@ -414,16 +418,6 @@ def _ensure_session(db: Db, event: PreparedEvent) -> bool:
     elif created_at is not None and updated_at < created_at:
         params = {"id": event.session_id, "at": created_at}
         db.execute("UPDATE sessions SET updated_at = :at WHERE id = :id", params)
-    return True
-
-
-def _is_copy_of_fork(db: Db, session_id: str, original_at: int) -> bool:
-    """Tell whether an event is older than its session, and if so, mark the session as a fork."""
-    params = {"id": session_id, "at": original_at}
-    if not db.value(_CREATED_LATER, params):
-        return False
-    if db.value(_MARK_FORK, params) is not None:
-        _announce_session(db, session_id)
     return True
 
 
