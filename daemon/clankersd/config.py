@@ -351,23 +351,19 @@ def _convert(key: str, value: Any, where: str, *, strict: bool = True) -> Any:
     hints = get_type_hints(Config, include_extras=True)
     if key not in hints:
         raise _unknown_key(key, where)
-    kind = get_origin(get_args(hints[key])[0])
-    if kind is list and isinstance(value, str):  # in a variable or on a command line, commas separate items
+    kind = get_args(hints[key])[0]
+    is_list = get_origin(kind) is list
+    if is_list and isinstance(value, str):  # in a variable or on a command line, commas separate items
         value = [part.strip() for part in value.split(",") if part.strip()]
     try:
         return msgspec.convert(value, hints[key], strict=strict)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{where}: {key} = {value!r} is invalid: {_reason(error, hints[key])}") from error
-
-
-def _reason(error: Exception, hint: Any) -> str:
-    kind = get_args(hint)[0]
-    is_list = get_origin(kind) is list
-    kind = get_args(kind)[0] if is_list else kind
-    choices = get_args(kind) if get_origin(kind) is Literal else ()
-    if choices:
-        return f"{'each item' if is_list else 'it'} must be one of {', '.join(map(str, choices))}"
-    return f"it must be a list: {error}" if is_list else str(error)
+        item = get_args(kind)[0] if is_list else kind
+        reason = f"it must be a list: {error}" if is_list else str(error)
+        if get_origin(item) is Literal:
+            choices = ", ".join(map(str, get_args(item)))
+            reason = f"{'each item' if is_list else 'it'} must be one of {choices}"
+        raise ConfigError(f"{where}: {key} = {value!r} is invalid: {reason}") from error
 
 
 def _unknown_key(key: str, where: str) -> ConfigError:
