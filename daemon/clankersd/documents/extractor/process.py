@@ -178,7 +178,12 @@ def _split_windows(parts: Iterator[Part], redacted: Counter[str]) -> Iterator[Wi
             metadata.append((len(text), part.metadata))
         text += part.text
         while len(text) >= WINDOW_CHARACTERS:
-            end = _window_end(text)
+            end = WINDOW_CHARACTERS
+            for separator in ("\n\n", "\n", " "):
+                at = text.rfind(separator, WINDOW_CHARACTERS // 2, WINDOW_CHARACTERS)
+                if at >= 0:
+                    end = at + len(separator)
+                    break
             window = _redact_window(Window(text[:end], offset, line, metadata), redacted)
             yield window
             offset, line = offset + len(window.text), line + window.text.count("\n")
@@ -186,14 +191,6 @@ def _split_windows(parts: Iterator[Part], redacted: Counter[str]) -> Iterator[Wi
             text = text[end:]
     if text.strip() or offset:
         yield _redact_window(Window(text, offset, line, metadata), redacted)
-
-
-def _window_end(text: str) -> int:
-    for separator in ("\n\n", "\n", " "):
-        at = text.rfind(separator, WINDOW_CHARACTERS // 2, WINDOW_CHARACTERS)
-        if at >= 0:
-            return at + len(separator)
-    return WINDOW_CHARACTERS
 
 
 def _carry_over(metadata: WindowMetadata, end: int) -> WindowMetadata:
