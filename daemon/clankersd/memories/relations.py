@@ -226,19 +226,12 @@ def import_relation(db: Db, relation: Relation, scopes: AllowedScopes) -> bool:
     if len(db.fetch(_VISIBLE_ENDS, scopes.params | ends)) < 2:
         return False
     if relation.type == "SUPERSEDES" and relation.valid_until is None:
+        # The memories here must agree: the validity of the target has ended, no other memory is its successor, and the
+        # source is no older version of it.
         now = clock.now()
-        if not _can_supersede(db, get_memory(db, relation.source, now), get_memory(db, relation.target, now)):
+        source, target = get_memory(db, relation.source, now), get_memory(db, relation.target, now)
+        if target.valid_until is None or source.scope != target.scope:
+            return False
+        if (target.superseded_by and not source.is_deleted) or db.value(_IS_OLDER_VERSION, ends):
             return False
     return bool(db.value(_IMPORT, msgspec.structs.asdict(relation)))
-
-
-def _can_supersede(db: Db, source: MemoryRow, target: MemoryRow) -> bool:
-    """Check whether the memories here agree with an imported supersession.
-
-    The validity of the target has ended, no other memory is its successor, and the source is no older version of it.
-    """
-    if target.valid_until is None or source.scope != target.scope:
-        return False
-    if target.superseded_by and not source.is_deleted:
-        return False
-    return not db.value(_IS_OLDER_VERSION, {"source": source.id, "target": target.id})
