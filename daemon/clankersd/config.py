@@ -279,15 +279,11 @@ class Loaded:
 
     def describe(self) -> Settings:
         """Return the settings with their sources and descriptions, as clients see them."""
-        hints = get_type_hints(Config, include_extras=True)
-        return Settings(
-            path=str(self.path),
-            settings=[
-                Setting(key, getattr(self.config, key), self.origins.get(key, "default"), _description(hints[key]))
-                for key in Config.__struct_fields__
-            ],
-            ignored=list(self.ignored),
-        )
+        settings = []
+        for key, hint in get_type_hints(Config, include_extras=True).items():
+            description = next((meta.description or "" for meta in get_args(hint) if isinstance(meta, Meta)), "")
+            settings.append(Setting(key, getattr(self.config, key), self.origins.get(key, "default"), description))
+        return Settings(path=str(self.path), settings=settings, ignored=list(self.ignored))
 
 
 def load(
@@ -309,7 +305,9 @@ def load(
         environ = {}
         file_values, ignored = hook_start.select(path, file_values)
     for key, value in file_values.items():
-        values[key], origins[key] = _convert(key, value, f"{path}{_find_line(text, key)}"), "file"
+        found = re.search(rf"^[ \t]*[\"']?{re.escape(key)}[\"']?[ \t]*=", text, re.MULTILINE)
+        where = f"{path}, line {_position(text[: found.start()])[0]}" if found else str(path)
+        values[key], origins[key] = _convert(key, value, where), "file"
     for key in Config.__struct_fields__:
         variable = f"CLANKERS_{key.upper()}"
         if environ.get(variable):
@@ -336,8 +334,12 @@ def write_settings(path: Path, values: Mapping[str, Any]) -> None:
         converted[key] = None
         if value is not None:
             converted[key] = checked = _convert(key, value, path.name, strict=False)
-            if key in PATH_LISTS:
-                _check_paths(key, checked)
+            for each in checked if key in PATH_LISTS else ():
+                folder = Path(each).expanduser()
+                if not folder.is_absolute():
+                    raise ConfigError(f"{key}: {each!r} must begin with / or ~")
+                if not folder.exists():
+                    raise ConfigError(f"{key}: {each!r} does not exist: create it first")
     text = _read_file(path)
     _parse_file(path, text)  # says better than tomlkit what is wrong
     import tomlkit  # only needed here, and not at the start
@@ -353,16 +355,6 @@ def write_settings(path: Path, values: Mapping[str, Any]) -> None:
         write_file(path, tomlkit.dumps(document).encode())
     except OSError as error:
         raise ConfigError(f"{error.filename or path}: {error.strerror}") from error
-
-
-def _check_paths(key: str, paths: list[str]) -> None:
-    """Raise ConfigError for a path that is relative, or that is not there when it is set."""
-    for each in paths:
-        path = Path(each).expanduser()
-        if not path.is_absolute():
-            raise ConfigError(f"{key}: {each!r} must begin with / or ~")
-        if not path.exists():
-            raise ConfigError(f"{key}: {each!r} does not exist: create it first")
 
 
 def _read_file(path: Path) -> str:
@@ -398,33 +390,23 @@ def _position(text: str) -> tuple[int, int]:
     return text.count("\n") + 1, len(text) - text.rfind("\n")
 
 
-def _find_line(text: str, key: str) -> str:
-    """Return the place of a key in the file, as errors name it; empty if it cannot be found."""
-    found = re.search(rf"^[ \t]*[\"']?{re.escape(key)}[\"']?[ \t]*=", text, re.MULTILINE)
-    return f", line {_position(text[: found.start()])[0]}" if found else ""
-
-
 def _convert(key: str, value: Any, where: str, *, strict: bool = True) -> Any:
     hints = get_type_hints(Config, include_extras=True)
     if key not in hints:
         raise _unknown_key(key, where)
-    kind = get_origin(get_args(hints[key])[0])
-    if kind is list and isinstance(value, str):  # in a variable or on a command line, commas separate items
+    kind = get_args(hints[key])[0]
+    is_list = get_origin(kind) is list
+    if is_list and isinstance(value, str):  # in a variable or on a command line, commas separate items
         value = [part.strip() for part in value.split(",") if part.strip()]
     try:
         return msgspec.convert(value, hints[key], strict=strict)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{where}: {key} = {value!r} is invalid: {_reason(error, hints[key])}") from error
-
-
-def _reason(error: Exception, hint: Any) -> str:
-    kind = get_args(hint)[0]
-    is_list = get_origin(kind) is list
-    kind = get_args(kind)[0] if is_list else kind
-    choices = get_args(kind) if get_origin(kind) is Literal else ()
-    if choices:
-        return f"{'each item' if is_list else 'it'} must be one of {', '.join(map(str, choices))}"
-    return f"it must be a list: {error}" if is_list else str(error)
+        item = get_args(kind)[0] if is_list else kind
+        reason = f"it must be a list: {error}" if is_list else str(error)
+        if get_origin(item) is Literal:
+            choices = ", ".join(map(str, get_args(item)))
+            reason = f"{'each item' if is_list else 'it'} must be one of {choices}"
+        raise ConfigError(f"{where}: {key} = {value!r} is invalid: {reason}") from error
 
 
 def _unknown_key(key: str, where: str) -> ConfigError:
@@ -433,7 +415,3 @@ def _unknown_key(key: str, where: str) -> ConfigError:
     near = difflib.get_close_matches(key, Config.__struct_fields__, 3, 0.5)
     advice = f"did you mean {' or '.join(near)}?" if near else "`clankers-ctl config show` lists the settings"
     return ConfigError(f"{where}: unknown setting {key!r}; {advice}")
-
-
-def _description(hint: Any) -> str:
-    return next((meta.description or "" for meta in get_args(hint) if isinstance(meta, Meta)), "")

@@ -1,6 +1,5 @@
 """Settings of clients: a small key-value table that the daemon itself does not use."""
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -50,9 +49,21 @@ async def get(daemon: "Daemon", request: ConfigGet) -> ConfigEntry | None:
 
 @handles(ConfigSet)
 async def set_value(daemon: "Daemon", request: ConfigSet) -> ConfigEntry:
-    redacted_value, value, secrets = await prepare(partial(_redact_value, request))
+    def redact_value() -> tuple[object, bytes, dict[str, int]]:
+        if is_request_beyond(MAX_VALUE):
+            raise InvalidParams(f"invalid params: a value may take {MAX_VALUE} bytes, this takes more - at `$.value`")
+        given_bytes = len(msgspec.json.encode(request.value))
+        if given_bytes > MAX_VALUE:
+            problem = f"a value may take {MAX_VALUE} bytes, this takes {given_bytes}"
+            raise InvalidParams(f"invalid params: {problem} - at `$.value`")
+        redacted, secrets = redact_all({request.key: request.value})
+        assert isinstance(redacted, dict)
+        value = next(iter(redacted.values()))
+        return value, msgspec.json.encode(value), secrets
+
+    redacted_value, encoded, secrets = await prepare(redact_value)
     now = clock.now()
-    row = {"namespace": request.namespace, "key": request.key, "value": value.decode(), "now": now}
+    row = {"namespace": request.namespace, "key": request.key, "value": encoded.decode(), "now": now}
 
     def store(db: Db) -> None:
         count = db.value("SELECT count(*) FROM config WHERE namespace = :namespace AND key <> :key", row)
@@ -63,21 +74,6 @@ async def set_value(daemon: "Daemon", request: ConfigSet) -> ConfigEntry:
 
     await daemon.store.write(store)
     return ConfigEntry(request.namespace, request.key, redacted_value, now)
-
-
-def _redact_value(request: ConfigSet) -> tuple[object, bytes, dict[str, int]]:
-    """Return the value without secrets, its JSON, and the number of secrets of each kind."""
-    if is_request_beyond(MAX_VALUE):
-        raise InvalidParams(f"invalid params: a value may take {MAX_VALUE} bytes, this takes more - at `$.value`")
-    given_bytes = len(msgspec.json.encode(request.value))
-    if given_bytes > MAX_VALUE:
-        raise InvalidParams(
-            f"invalid params: a value may take {MAX_VALUE} bytes, this takes {given_bytes} - at `$.value`"
-        )
-    redacted, secrets = redact_all({request.key: request.value})
-    assert isinstance(redacted, dict)
-    value = next(iter(redacted.values()))
-    return value, msgspec.json.encode(value), secrets
 
 
 @handles(ConfigDelete)

@@ -36,12 +36,15 @@ async def roll_back(daemon: "Daemon", request: DbRollback) -> Migrated:
 
 @handles(DbCheck)
 async def check(daemon: "Daemon", request: DbCheck) -> JobStarted:
+    def find_problems(db: Db, table: str) -> list[str]:
+        return find_integrity_errors(db, table) + find_orphans(db, table)
+
     async def work(progress: Progress) -> dict[str, Any]:
         tables = await daemon.store.read(table_names)
         problems: list[str] = []
         for number, table in enumerate(tables):
             await progress(number, len(tables), table)
-            problems += await daemon.store.snapshot_read(partial(_problems, table=table))
+            problems += await daemon.store.snapshot_read(partial(find_problems, table=table))
         await progress(len(tables), len(tables))
         return {"ok": not problems, "problems": problems}
 
@@ -60,12 +63,18 @@ async def vacuum(daemon: "Daemon", request: DbVacuum) -> JobStarted:
 
 async def erase_free_space(store: Store, progress: Progress) -> None:
     """Erase what deleting leaves behind: words in full-text segments, free pages, and old pages in the WAL."""
+
+    def enable_incremental_vacuum(db: Db) -> None:
+        if db.value("PRAGMA auto_vacuum") != _INCREMENTAL:  # created without it: one full VACUUM changes that
+            db.execute("PRAGMA auto_vacuum = incremental")
+            db.execute("VACUUM")
+
     for name in await store.read(fts.list_tables):
         await progress(0, None, f"rewriting {name}")
         await store.write(partial(fts.begin_merge, name=name))
         while await store.write(partial(fts.merge, name=name, pages=PAGES_PER_STEP)):
             pass
-    await store.run_exclusive(_enable_incremental_vacuum)
+    await store.run_exclusive(enable_incremental_vacuum)
     total = free = await store.read(_free_pages)
     while free:
         await progress(total - free, total, "freeing pages")
@@ -84,10 +93,6 @@ def table_names(db: Db) -> list[str]:
     return [row["name"] for row in db.fetch("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
 
 
-def _problems(db: Db, table: str) -> list[str]:
-    return find_integrity_errors(db, table) + find_orphans(db, table)
-
-
 def find_integrity_errors(db: Db, table: str) -> list[str]:
     """Return the integrity errors of a table and its indexes. Slow: run it on a snapshot."""
     verdicts = [row["integrity_check"] for row in db.fetch(f'PRAGMA integrity_check("{table}")')]
@@ -98,13 +103,6 @@ def find_orphans(db: Db, table: str) -> list[str]:
     """Describe the rows of a table whose foreign keys refer to missing rows."""
     orphans = db.fetch(f'PRAGMA foreign_key_check("{table}")')
     return [f"row {row['rowid']} of {table} has no owner" for row in orphans]
-
-
-def _enable_incremental_vacuum(db: Db) -> None:
-    """Run one full VACUUM on a database that was created without incremental vacuum."""
-    if db.value("PRAGMA auto_vacuum") != _INCREMENTAL:
-        db.execute("PRAGMA auto_vacuum = incremental")
-        db.execute("VACUUM")
 
 
 def _free_pages(db: Db) -> int:

@@ -21,7 +21,6 @@ from clankersd.db.errors import RESTORE_HINT
 from clankersd.db.fts import FullText
 from clankersd.index import repair
 from clankersd.index.files.sync import FileSync
-from clankersd.index.generations import Generation
 from clankersd.index.index import Index
 from clankersd.index.queue import EmbeddingQueue
 from clankersd.memories.maintenance import CONFIRM_HINT, describe_unusual_archiving
@@ -147,7 +146,10 @@ async def _reindex(store: Store) -> list[str]:
 
 
 async def _owners(store: Store) -> Finding:
-    captured = await store.snapshot_read(_find_captured_orphans)
+    def find_captured_orphans(db: Db) -> list[str]:
+        return [row for name in table_names(db) if name not in DERIVED for row in find_orphans(db, name)]
+
+    captured = await store.snapshot_read(find_captured_orphans)
     if captured:
         text = f"Rows refer to rows that do not exist: {captured[0]}{_more(captured)}."
         return Finding(
@@ -162,10 +164,6 @@ async def _owners(store: Store) -> Finding:
         return Finding("owners", "ok", "Every row has its owner.")
     text = f"{_number(count, 'row')} of the index {_is(count)} left over from deleted data and can still be found."
     return Finding("owners", "problem", text, "clankers-ctl doctor --repair", repairable=True)
-
-
-def _find_captured_orphans(db: Db) -> list[str]:
-    return [row for name in table_names(db) if name not in DERIVED for row in find_orphans(db, name)]
 
 
 async def _remove_orphans(index: Index) -> list[str]:
@@ -195,10 +193,6 @@ async def _rebuild_full_text(index: Index) -> list[str]:
     return repaired
 
 
-async def _rebuild_memory_full_text(index: Index) -> None:
-    await index.store.write(partial(fts.rebuild, name=MEMORIES_FULL_TEXT.name))
-
-
 async def _texts(store: Store) -> Finding:
     found = await store.snapshot_read(repair.find_unchunked)
     if found.count:
@@ -226,16 +220,11 @@ async def _vectors(index: Index, queue: EmbeddingQueue) -> Finding:
     if found.failed:
         text = f"{_number(found.failed, 'chunk')} could not be embedded: {found.error}"
         return Finding("vectors", "warning", text, "clankers-ctl reindex")
-    return Finding("vectors", "ok", await _describe_vectors(queue, live))
-
-
-async def _describe_vectors(queue: EmbeddingQueue, live: Generation) -> str:
     if live.identity.provider == "none":
-        return "Vectors are disabled in the settings."
-    pending = await queue.count_pending(live)
-    if pending:
-        return f"Every chunk has its vector, except {pending:,} that are queued."
-    return "Every chunk has its vector."
+        return Finding("vectors", "ok", "Vectors are disabled in the settings.")
+    if pending := await queue.count_pending(live):
+        return Finding("vectors", "ok", f"Every chunk has its vector, except {pending:,} that are queued.")
+    return Finding("vectors", "ok", "Every chunk has its vector.")
 
 
 async def _repair_vectors(index: Index) -> list[str]:
@@ -329,7 +318,7 @@ async def _memories(daemon: "Daemon") -> Finding:
 
 FULL_TEXTS: dict[FullText, Callable[[Index], Awaitable[None]]] = {
     repair.FULL_TEXT: repair.rebuild_full_text,
-    MEMORIES_FULL_TEXT: _rebuild_memory_full_text,
+    MEMORIES_FULL_TEXT: lambda index: index.store.write(partial(fts.rebuild, name=MEMORIES_FULL_TEXT.name)),
 }
 """Full-text tables and the functions that rebuild them."""
 

@@ -156,7 +156,12 @@ def _explain(db: Db, problem: str) -> QueryRefused:
     """Return the error with suggestions for a misspelled name."""
     message = problem.removeprefix("SQLError: ")
     if missing := re.search(r"no such column: (?:\w+\.)?(\w+)", problem):
-        return _with_suggestions(message, missing[1], _columns(db))
+        rows = db.fetch(
+            "SELECT DISTINCT columns.name "
+            "FROM sqlite_master AS tables, pragma_table_info(tables.name) AS columns "
+            "WHERE tables.type = 'table' ORDER BY 1"
+        )
+        return _with_suggestions(message, missing[1], [row["name"] for row in rows])
     if missing := re.search(r"no such table: (?:\w+\.)?(\w+)", problem):
         return _with_suggestions(f"{message}; there are {', '.join(_tables(db))}", missing[1], _tables(db))
     if near := re.search(r'near "(\w+)": syntax error', problem):
@@ -176,12 +181,3 @@ def _with_suggestions(message: str, name: str, names: list[str]) -> QueryRefused
 def _tables(db: Db) -> list[str]:
     rows = db.fetch("SELECT name FROM sqlite_master WHERE type IN ('table', 'view') ORDER BY name")
     return [row["name"] for row in rows if not row["name"].startswith("sqlite_")]
-
-
-def _columns(db: Db) -> list[str]:
-    rows = db.fetch(
-        "SELECT DISTINCT columns.name "
-        "FROM sqlite_master AS tables, pragma_table_info(tables.name) AS columns "
-        "WHERE tables.type = 'table' ORDER BY 1"
-    )
-    return [row["name"] for row in rows]

@@ -5,7 +5,6 @@
 
 from functools import partial
 
-from clankers_protocol.capture import Pause
 from clankersd import clock
 from clankersd.capture import opt_out
 from clankersd.capture.events import (
@@ -285,30 +284,30 @@ async def store_events(store: Store, events: list[PreparedEvent], pauses: Pauses
 
 def apply_unless_paused(db: Db, event: PreparedEvent, pauses: Pauses | None) -> str | None:
     """Store a prepared event, or return why not: capture was paused when it happened."""
-    if pauses and not pauses.is_empty and (pause := _find_pause(db, event, pauses)):
-        return describe(pause)
+    if pauses and not pauses.is_empty:
+        row, is_session = event.row, isinstance(event.event, SessionReported)
+        original_at = getattr(event.event, "original_at", None)
+        times = (row.get("updated_at") if is_session else None, row.get("created_at"), row.get("at"), original_at)
+        at = next((time for time in times if time), None) or clock.now()
+        project = row.get("project_path") or db.value(
+            "SELECT project_path FROM sessions WHERE id = :id", {"id": event.session_id}
+        )
+        pause = pauses.find(db, at, event.session_id, project)
+        if pause and (not is_session or pause in pauses.active()):  # a session's name is stored again after its pause
+            return describe(pause)
     apply_event(db, event)
     return None
-
-
-def _find_pause(db: Db, event: PreparedEvent, pauses: Pauses) -> Pause | None:
-    """Return the pause in which an event happened. What a session is called is stored again after its pause."""
-    row, is_session = event.row, isinstance(event.event, SessionReported)
-    original_at = getattr(event.event, "original_at", None)
-    times = (row.get("updated_at") if is_session else None, row.get("created_at"), row.get("at"), original_at)
-    at = next((time for time in times if time), None) or clock.now()
-    project = row.get("project_path") or db.value(
-        "SELECT project_path FROM sessions WHERE id = :id", {"id": event.session_id}
-    )
-    pause = pauses.find(db, at, event.session_id, project)
-    return None if pause and is_session and pause not in pauses.active() else pause
 
 
 def apply_event(db: Db, event: PreparedEvent) -> None:
     """Store a prepared event, and announce the rows that it changed after the commit."""
     original_at = getattr(event.event, "original_at", None)
-    if original_at is not None and _is_copy_of_fork(db, event.session_id, original_at):
-        return
+    if original_at is not None:
+        original = {"id": event.session_id, "at": original_at}
+        if db.value(_CREATED_LATER, original):  # the event is older than its session, which is a fork
+            if db.value(_MARK_FORK, original) is not None:
+                _announce_session(db, event.session_id)
+            return
     match event.event:
         case SessionReported(only_without_project=only_without_project):
             _apply_session(db, event, only_without_project=only_without_project)
@@ -419,16 +418,6 @@ def _ensure_session(db: Db, event: PreparedEvent) -> bool:
     elif created_at is not None and updated_at < created_at:
         params = {"id": event.session_id, "at": created_at}
         db.execute("UPDATE sessions SET updated_at = :at WHERE id = :id", params)
-    return True
-
-
-def _is_copy_of_fork(db: Db, session_id: str, original_at: int) -> bool:
-    """Tell whether an event is older than its session, and if so, mark the session as a fork."""
-    params = {"id": session_id, "at": original_at}
-    if not db.value(_CREATED_LATER, params):
-        return False
-    if db.value(_MARK_FORK, params) is not None:
-        _announce_session(db, session_id)
     return True
 
 

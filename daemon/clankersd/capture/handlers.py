@@ -29,7 +29,6 @@ from clankersd.capture.events import (
     parse_event,
 )
 from clankersd.capture.prepared import PreparedEvent, prepare_event
-from clankersd.index.index import Index
 from clankersd.log import LEVELS
 from clankersd.wire.preparation import prepare
 from clankersd.wire.rpc import handles
@@ -76,7 +75,16 @@ async def upsert_compaction_event(daemon: "Daemon", request: UpsertCompactionEve
 
 @handles(EventsBatch)
 async def events_batch(daemon: "Daemon", request: EventsBatch) -> BatchOutcome:
-    prepared = await prepare(lambda: [_prepare(daemon.index, event) for event in request.events])
+    def prepare_all() -> list[PreparedEvent | RpcError]:
+        prepared: list[PreparedEvent | RpcError] = []
+        for event in request.events:
+            try:
+                prepared.append(prepare_event(daemon.index, parse_event(event)))
+            except RpcError as error:
+                prepared.append(error)
+        return prepared
+
+    prepared = await prepare(prepare_all)
     events = [each for each in prepared if not isinstance(each, RpcError)]
     stored = iter(await store_events(daemon.store, events, daemon.pauses) if events else [])
     outcomes = []
@@ -95,13 +103,6 @@ async def events_batch(daemon: "Daemon", request: EventsBatch) -> BatchOutcome:
 
 def _ok(paused: str | None) -> Ok:
     return Ok() if paused is None else Ok(paused=paused)
-
-
-def _prepare(index: Index, event: dict[str, Any]) -> PreparedEvent | RpcError:
-    try:
-        return prepare_event(index, parse_event(event))
-    except RpcError as error:
-        return error
 
 
 @handles(LogWrite)

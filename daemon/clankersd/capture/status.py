@@ -52,7 +52,15 @@ async def capture_status(daemon: "Daemon", request: CaptureStatus) -> CaptureRep
     installed = await anyio.to_thread.run_sync(_plugins_installed_at, daemon.paths.data / "plugins")
     counts, transcripts, redacted = await daemon.store.read(_fetch)
     names = sorted({*NAMES, *counts})
-    harnesses = [_harness(name, counts.get(name, {}), activity.get(name), installed.get(name)) for name in names]
+    harnesses = []
+    for name in names:
+        row, installed_at = counts.get(name, {}), installed.get(name)
+        last = None if row.get("is_only_stored") and installed_at else row.get("last_event_at")
+        state, explanation = _state(name, last, activity.get(name), installed_at, bool(row.get("is_only_stored")))
+        facts: dict[str, Any] = {key: row.get(key) or 0 for key in ("events", "ignored", "opted_out", "refused")}
+        for key in ("last_event", "last_event_at", "last_session_id", "last_refusal", "last_refused_at"):
+            facts[key] = row.get(key)
+        harnesses.append(HarnessCapture(name, state, explanation, last_activity_at=activity.get(name), **facts))
     dead = any(harness.state == "dead" for harness in harnesses)
     held_back = spool.rejected or spool.skipped or spool.problem or (lost and lost_events.is_recent(lost))
     ok = not dead and not held_back
@@ -79,15 +87,6 @@ def _plugins_installed_at(folder: Path) -> dict[str, int]:
         for entry in folder.iterdir():
             installed[entry.name] = round(entry.stat().st_mtime * 1000)
     return installed
-
-
-def _harness(name: str, row: dict[str, Any], activity: int | None, installed_at: int | None) -> HarnessCapture:
-    last = None if row.get("is_only_stored") and installed_at else row.get("last_event_at")
-    state, explanation = _state(name, last, activity, installed_at, bool(row.get("is_only_stored")))
-    facts: dict[str, Any] = {key: row.get(key) or 0 for key in ("events", "ignored", "opted_out", "refused")}
-    for key in ("last_event", "last_event_at", "last_session_id", "last_refusal", "last_refused_at"):
-        facts[key] = row.get(key)
-    return HarnessCapture(name, state, explanation, last_activity_at=activity, **facts)
 
 
 def _state(

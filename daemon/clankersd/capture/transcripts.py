@@ -18,7 +18,6 @@ from clankers_protocol.errors import RpcError, StorageUnavailable
 from clankersd import clock
 from clankersd.capture.apply import store_events
 from clankersd.capture.harnesses import HARNESSES, data_folders
-from clankersd.capture.harnesses.base import TranscriptReader
 from clankersd.capture.prepared import PreparedEvent, prepare_event
 from clankersd.db import Db
 from clankersd.index.index import Index
@@ -122,7 +121,10 @@ def read_piece(index: Index, position: Position, roots: list[Path], piece_bytes:
     """
     with open_below(position.path, roots) as file:
         size = os.fstat(file.fileno()).st_size
-        is_same = _is_same_file(file, position, size)
+        head_bytes = position.head.partition(":")[0]
+        is_same = (
+            size >= position.read_to and head_bytes.isdigit() and _hash_head(file, int(head_bytes)) == position.head
+        )
         if is_same and size == position.size:
             return None
         start = position.read_to if is_same else 0
@@ -130,11 +132,6 @@ def read_piece(index: Index, position: Position, roots: list[Path], piece_bytes:
         end = start + len(data)
         position = replace(position, size=size if end >= size else INCOMPLETE, head=_hash_head(file, end))
     return _parse(index, position, start, data)
-
-
-def _is_same_file(file: BinaryIO, position: Position, size: int) -> bool:
-    length, _, _ = position.head.partition(":")
-    return size >= position.read_to and length.isdigit() and _hash_head(file, int(length)) == position.head
 
 
 def _hash_head(file: BinaryIO, length: int) -> str:
@@ -178,9 +175,15 @@ def _parse(index: Index, position: Position, start: int, data: bytes) -> Piece:
     read_to, state = reader.safe_offset, reader.state
     if read_to == start and len(data) >= MAX_LINE_BYTES:  # a line or a message that never ends
         read_to, state = (offset, reader.state) if end else (start + len(data), {**state, "within": True})
+    events = []
+    for event in reader.events:
+        try:
+            events.append(prepare_event(index, event))
+        except RpcError as error:  # a line without a field that it needs
+            log.debug("line skipped", problem=error.message)
     return Piece(
         replace(position, read_to=read_to, state=msgspec.json.encode(state).decode()),
-        _prepare_events(index, reader),
+        events,
         sum(each < read_to for each in lines),
         sum(each < read_to for each in malformed),
         from_start=start == 0,
@@ -193,16 +196,6 @@ def _decode_line(raw: bytes) -> dict[str, Any] | None:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return line if isinstance(line, dict) else None
-
-
-def _prepare_events(index: Index, reader: TranscriptReader) -> list[PreparedEvent]:
-    prepared = []
-    for event in reader.events:
-        try:
-            prepared.append(prepare_event(index, event))
-        except RpcError as error:  # a line without a field that it needs
-            log.debug("line skipped", problem=error.message)
-    return prepared
 
 
 def record_position(db: Db, piece: Piece) -> None:

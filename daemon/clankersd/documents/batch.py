@@ -52,7 +52,15 @@ async def ingest_many(daemon: "Daemon", request: DocumentIngestMany) -> JobStart
     daemon.jobs.ensure_not_running(JOB)  # before any item is stored
     batch = clock.new_id()
     daemon.documents.own_batches.add(batch)
-    rows = await anyio.to_thread.run_sync(_item_rows, batch, request.documents)
+
+    def encode_items() -> list[dict[str, Any]]:
+        rows = []
+        for position, document in enumerate(request.documents):
+            redacted, _ = without_secrets(document, *NOT_REDACTED)
+            rows.append({"batch": batch, "position": position, "request": msgspec.json.encode(redacted).decode()})
+        return rows
+
+    rows = await anyio.to_thread.run_sync(encode_items)
 
     def store_items(db: Db) -> None:
         for row in rows:
@@ -65,15 +73,6 @@ async def ingest_many(daemon: "Daemon", request: DocumentIngestMany) -> JobStart
         with anyio.CancelScope(shield=True):
             await _delete_batch(daemon.store, batch)
         raise
-
-
-def _item_rows(batch: str, documents: list[Ingest]) -> list[dict[str, Any]]:
-    """Encode the requests for `ingest_items`, with secrets already redacted."""
-    rows = []
-    for position, document in enumerate(documents):
-        redacted, _ = without_secrets(document, *NOT_REDACTED)
-        rows.append({"batch": batch, "position": position, "request": msgspec.json.encode(redacted).decode()})
-    return rows
 
 
 async def resume(daemon: "Daemon") -> None:
@@ -104,7 +103,11 @@ async def _ingest_batches(daemon: "Daemon", batches: list[str], progress: Progre
                 with anyio.CancelScope(shield=True):
                     await _delete_batch(daemon.store, batch)
             raise
-        await _add_outcomes(daemon.store, batch, result)
+        for row in await daemon.store.read(partial(Db.fetch, sql=_SELECT_OUTCOMES, params={"batch": batch})):
+            if row["outcome"] == "failed":
+                result["failed"].append({name: row[name] for name in ("position", "source", "error")})
+            else:
+                result[row["outcome"]] += 1
         await _delete_batch(daemon.store, batch)
     return result
 
@@ -157,14 +160,6 @@ async def _try_ingest(daemon: "Daemon", request: Ingest) -> tuple[str, str | Non
     except Exception:
         log.exception("document ingest failed", source=request.source or request.path)
         return "failed", "internal error: see the daemon's log"
-
-
-async def _add_outcomes(store: Store, batch: str, result: dict[str, Any]) -> None:
-    for row in await store.read(lambda db: db.fetch(_SELECT_OUTCOMES, {"batch": batch})):
-        if row["outcome"] == "failed":
-            result["failed"].append({name: row[name] for name in ("position", "source", "error")})
-        else:
-            result[row["outcome"]] += 1
 
 
 async def _delete_batch(store: Store, batch: str) -> None:

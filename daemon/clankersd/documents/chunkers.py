@@ -4,6 +4,7 @@ Every strategy returns spans of the text, none longer than the given number of t
 index: a token is four characters, or one Chinese, Japanese or Korean character.
 """
 
+import math
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
@@ -78,7 +79,12 @@ def chunk_semantic(text: str, sentences: list[Piece], similarities: list[float],
     """Split where neighbouring sentences are least similar; `similarities` compares each sentence with the next."""
     if not sentences:
         return []
-    threshold = _percentile(sorted(similarities)) if similarities else 0.0
+    threshold = 0.0
+    if similarities:  # the value at SPLIT_PERCENTILE, interpolated linearly
+        values = sorted(similarities)
+        position = (len(values) - 1) * SPLIT_PERCENTILE / 100
+        low, high = int(position), math.ceil(position)
+        threshold = values[low] + position % 1 * (values[high] - values[low])
     spans: list[Span] = []
     topic = [sentences[0]]
     for sentence, similarity in zip(sentences[1:], similarities, strict=True):
@@ -87,15 +93,6 @@ def chunk_semantic(text: str, sentences: list[Piece], similarities: list[float],
             topic = []
         topic.append(Piece(sentence.start, sentence.end, sentence.size, starts_block=False))
     return spans + pack_pieces(text, topic, tokens, 0)
-
-
-def _percentile(values: list[float]) -> float:
-    """Return the value at SPLIT_PERCENTILE of sorted values, interpolated linearly."""
-    position = (len(values) - 1) * SPLIT_PERCENTILE / 100
-    low, fraction = int(position), position % 1
-    if not fraction:
-        return values[low]
-    return values[low] + fraction * (values[low + 1] - values[low])
 
 
 def split_sentences(text: str, start: int, end: int, tokens: int) -> list[Piece]:
@@ -125,9 +122,12 @@ def pack_pieces(text: str, pieces: list[Piece], tokens: int, overlap: int) -> li
         if stop < len(pieces):
             half_full = max(bisect_left(ends, before + limit // 2) + 1, begin + 1)
             stop = next((at for at in range(stop, half_full - 1, -1) if pieces[at].starts_block), stop)
-        span = _trim(text, pieces[begin].start, pieces[stop - 1].end)
-        if span:
-            spans.append(span)
+        start, end = pieces[begin].start, pieces[stop - 1].end
+        blank = _BLANK_LINES.match(text, start, end)  # the first line's indentation stays
+        assert blank
+        start, end = blank.end(), start + len(text[start:end].rstrip())
+        if start < end:
+            spans.append(Span(start, end))
         begin = _next_begin(pieces, ends, begin, stop, limit, max_shared)
     return spans
 
@@ -141,14 +141,6 @@ def _next_begin(pieces: list[Piece], ends: list[int], begin: int, stop: int, lim
     while first - 1 > begin and ends[stop - 1] - (ends[first - 2] if first > 1 else 0) <= room:
         first -= 1
     return first
-
-
-def _trim(text: str, start: int, end: int) -> Span | None:
-    """Remove blank lines around a span; the first line's indentation stays."""
-    blank = _BLANK_LINES.match(text, start, end)
-    assert blank
-    start, end = blank.end(), start + len(text[start:end].rstrip())
-    return Span(start, end) if start < end else None
 
 
 def _sentences(text: str, start: int, end: int) -> Iterator[tuple[int, int, bool]]:

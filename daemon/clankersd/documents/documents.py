@@ -228,7 +228,14 @@ async def get_document(daemon: "Daemon", request: DocumentGet) -> DocumentText:
         raise InvalidParams("invalid params: give exactly one of id and source - at `$`")
 
     def get(db: Db) -> DocumentText:
-        document = fetch_document(db, _resolve_id(db, request))
+        if request.id is not None:
+            document_id = resolve_id(db, request.id, "documents", "document", "revision > 0")
+        else:
+            source = redact(request.source or "")[0]  # sources are stored redacted
+            document_id = db.value("SELECT id FROM documents WHERE source = :source", {"source": source})
+            if document_id is None:
+                raise NotFound(f"document not found: {request.source}")
+        document = fetch_document(db, document_id)
         params = {
             "id": document.id, "offset": request.offset, "length": request.length, "part": TEXT_PART_CHARACTERS,
         }  # fmt: skip
@@ -240,16 +247,6 @@ async def get_document(daemon: "Daemon", request: DocumentGet) -> DocumentText:
         return DocumentText(document, text, request.offset, end if end < document.characters else None)
 
     return await daemon.store.read(get)
-
-
-def _resolve_id(db: Db, request: DocumentGet) -> str:
-    if request.id is not None:
-        return resolve_id(db, request.id, "documents", "document", "revision > 0")
-    source = redact(request.source or "")[0]  # sources are stored redacted
-    document_id = db.value("SELECT id FROM documents WHERE source = :source", {"source": source})
-    if document_id is None:
-        raise NotFound(f"document not found: {request.source}")
-    return str(document_id)
 
 
 @handles(DocumentList)

@@ -49,11 +49,15 @@ def traverse(db: Db, seeds: Mapping[str, float], limits: TraversalLimits) -> dic
 
     A chunk is expanded again only if a better path to it is found, so cycles end by themselves.
     """
+    select = f"SELECT * FROM ({_EDGES[limits.direction]}) ORDER BY weight DESC, from_id, to_id, relation LIMIT :limit"
+    relations = None if limits.relations is None else json.dumps(limits.relations)
     best = {chunk: GraphPath(score) for chunk, score in seeds.items()}
     frontier = dict(best)
     for _ in range(limits.hops):
         improved: dict[str, GraphPath] = {}
-        for step in _fetch_steps(db, list(frontier), limits):
+        params = {"ids": json.dumps(list(frontier)), "relations": relations, "limit": MAX_EDGES_PER_HOP}
+        for row in db.fetch(select, params):
+            step = Step(**row | {"backwards": bool(row["backwards"])})
             path = frontier[step.from_id]
             score = path.score * step.weight * limits.decay
             if step.to_id not in best or score > best[step.to_id].score:
@@ -63,13 +67,3 @@ def traverse(db: Db, seeds: Mapping[str, float], limits: TraversalLimits) -> dic
         if not frontier:
             break
     return best
-
-
-def _fetch_steps(db: Db, ids: list[str], limits: TraversalLimits) -> list[Step]:
-    params = {
-        "ids": json.dumps(ids),
-        "relations": None if limits.relations is None else json.dumps(limits.relations),
-        "limit": MAX_EDGES_PER_HOP,
-    }
-    sql = f"SELECT * FROM ({_EDGES[limits.direction]}) ORDER BY weight DESC, from_id, to_id, relation LIMIT :limit"
-    return [Step(**row | {"backwards": bool(row["backwards"])}) for row in db.fetch(sql, params)]

@@ -79,7 +79,16 @@ async def store_edges(daemon: "Daemon", request: GraphStoreEdges) -> EdgesStored
         _check_chunks_exist(db, endpoints)
         counts = EdgesStored(0, 0, 0)
         for edge in request.edges:
-            _store_edge(db, edge, counts)
+            row = {name: getattr(edge, name) for name in edge.__struct_fields__} | {"now": clock.now()}
+            weight = db.value(_SELECT_WEIGHT, row)
+            if weight is not None and weight >= edge.weight:
+                counts.kept += 1
+                continue
+            db.execute(_UPSERT_EDGE, row)
+            if weight is None:
+                counts.stored += 1
+            else:
+                counts.strengthened += 1
         return counts
 
     return await daemon.store.write(store)
@@ -98,20 +107,6 @@ def _fetch_document_ids(db: Db, chunk_ids: list[str]) -> dict[str, str]:
     sql = "SELECT id, document_id FROM document_chunks WHERE id IN (SELECT value FROM json_each(:ids))"
     rows = db.fetch(sql, {"ids": json.dumps(chunk_ids)})
     return {row["id"]: row["document_id"] for row in rows}
-
-
-def _store_edge(db: Db, edge: Edge, counts: EdgesStored) -> None:
-    """Store an edge unless it exists with at least this weight, and count it."""
-    row = {name: getattr(edge, name) for name in edge.__struct_fields__} | {"now": clock.now()}
-    weight = db.value(_SELECT_WEIGHT, row)
-    if weight is not None and weight >= edge.weight:
-        counts.kept += 1
-        return
-    db.execute(_UPSERT_EDGE, row)
-    if weight is None:
-        counts.stored += 1
-    else:
-        counts.strengthened += 1
 
 
 @handles(GraphGetEdges)

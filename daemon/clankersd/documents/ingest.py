@@ -64,6 +64,7 @@ CHILD_TOKENS, CHILD_OVERLAP_TOKENS, PARENT_TOKENS = 256, 32, 1024
 NOT_REDACTED = ("data", "path", "project")
 """Parameters that are not text, or that name a file or project as it is on disk."""
 
+_MAY_BE_LARGE = "SELECT 1 FROM documents WHERE source = :source AND (chunk_count > :large OR checksum IS NULL)"
 _UNFINISHED_NEW = "SELECT id FROM documents WHERE source = :source AND revision = 1 AND checksum IS NULL"
 
 
@@ -174,7 +175,8 @@ async def _store(store: Store, index: Index, header: DocumentHeader, extracted: 
             waiting = []
         waiting.append(window)
 
-    if write is not None or await _replaces_large_document(store, header.source):
+    replaced = {"source": header.source, "large": LARGE_DOCUMENT_CHUNKS}
+    if write is not None or await store.read(lambda db: db.value(_MAY_BE_LARGE, replaced)):
         write = await store.write(partial(_store_windows, index, header, write, waiting), bulk=True)
         await delete_stale_chunks(store, write.id, write.revision)
         waiting = []
@@ -208,13 +210,6 @@ async def _remove_new_on_failure(daemon: "Daemon", source: str) -> AsyncIterator
                 if document_id is not None:
                     await delete_large_document(daemon.store, document_id)
         raise
-
-
-async def _replaces_large_document(store: Store, source: str) -> bool:
-    """Check whether the document to be replaced has, or may have, many chunks."""
-    sql = "SELECT 1 FROM documents WHERE source = :source AND (chunk_count > :large OR checksum IS NULL)"
-    params = {"source": source, "large": LARGE_DOCUMENT_CHUNKS}
-    return await store.read(lambda db: db.value(sql, params)) is not None
 
 
 def _store_windows(

@@ -171,8 +171,11 @@ def add_chunks(
     if not db.value(is_current, {"id": write.id, "revision": write.revision}):
         raise Conflict("the document was deleted or stored again in the meantime")
     for position, record in enumerate(records):
-        client_id = client_ids[position] if client_ids else None
-        chunk_id = client_id or _content_id(after, record)
+        chunk_id = client_ids[position] if client_ids else None
+        if not chunk_id:  # derived from the text, so that references to it survive changes elsewhere in the document
+            key = record.hash if record.searchable else f"parent:{record.hash}"
+            after.hash_counts[key] += 1
+            chunk_id = hash_of(f"{after.id}:{key}:{after.hash_counts[key]}")[:32]
         after.chunk_ids.append(chunk_id)
         _add_chunk(db, after, chunk_id, record, chunkings)
         after.next_index += 1
@@ -292,13 +295,6 @@ def _add_chunk(db: Db, write: DocumentWrite, chunk_id: str, record: Record, chun
         replace_chunks(db, owner, ChunkedText(chunking, [chunk], [record.hash], [record.extra], [record.tokens]))
 
 
-def _content_id(write: DocumentWrite, record: Record) -> str:
-    """Derive a chunk's id from its text, so that references to it survive changes elsewhere in the document."""
-    key = record.hash if record.searchable else f"parent:{record.hash}"
-    write.hash_counts[key] += 1
-    return hash_of(f"{write.id}:{key}:{write.hash_counts[key]}")[:32]
-
-
 def _chunk_owner(chunk_id: str, title: str, source: str, created_at: int) -> Owner:
     header = _search_header(title, source)
     return Owner("document_chunk_id", chunk_id, INDEX_SOURCE, f"documents/{chunk_id}", created_at, header=header)
@@ -317,10 +313,6 @@ def _encode_metadata(metadata: dict[str, Any] | None) -> str | None:
 # Indexing stored chunks again, as a reindex does
 
 
-def _owner_from_row(row: dict[str, Any]) -> Owner:
-    return _chunk_owner(row["id"], row["title"], row["source"], row["created_at"])
-
-
 def _prepare_stored_chunk(row: dict[str, Any], chunking: Chunking) -> ChunkedText:
     """Prepare a stored chunk for an index as it is: document chunks are never split again."""
     text = row["text"]
@@ -337,7 +329,7 @@ TEXT_KINDS["document chunk"] = TextKind(
     FROM document_chunks JOIN documents ON documents.id = document_id
     WHERE document_chunks.id = :id AND searchable = 1
     """,
-    _owner_from_row,
+    lambda row: _chunk_owner(row["id"], row["title"], row["source"], row["created_at"]),
     "SELECT id FROM document_chunks WHERE id > :after AND searchable = 1 ORDER BY id LIMIT :limit",
     _prepare_stored_chunk,
 )

@@ -102,23 +102,18 @@ async def rechunk(index: Index, kind: str, owner: str) -> None:
         else:
             kept = chunked
         if current and kept:
-            continue_from = _store_some(db, text_kind.owner(current), kept, start)
-            if continue_from is not None:
-                return continue_from
+            chunk_owner = text_kind.owner(current)
+            end = start + MAX_CHUNKS_PER_COMMIT
+            if all(count_chunks(db, chunk_owner, text.chunking) == min(start, len(text.chunks)) for text in kept):
+                for text in kept:
+                    append_chunks(db, chunk_owner, text, start, MAX_CHUNKS_PER_COMMIT)
+                if any(len(text.chunks) > end for text in kept):
+                    return end
+            elif not all(replace_chunks(db, chunk_owner, text, MAX_CHUNKS_PER_COMMIT) for text in kept):
+                return 0
         db.execute(_REMOVE, {"kind": kind, "owner": owner})
         return None
 
     start: int | None = 0
     while start is not None:
         start = await index.store.write(partial(store, start), bulk=True)
-
-
-def _store_some(db: Db, owner: Owner, chunked: list[ChunkedText], start: int) -> int | None:
-    """Append or replace at most MAX_CHUNKS_PER_COMMIT chunks; return where to continue, or None when all are stored."""
-    end = start + MAX_CHUNKS_PER_COMMIT
-    if all(count_chunks(db, owner, text.chunking) == min(start, len(text.chunks)) for text in chunked):
-        for text in chunked:
-            append_chunks(db, owner, text, start, MAX_CHUNKS_PER_COMMIT)
-        return end if any(len(text.chunks) > end for text in chunked) else None
-    complete = all(replace_chunks(db, owner, text, MAX_CHUNKS_PER_COMMIT) for text in chunked)
-    return None if complete else 0

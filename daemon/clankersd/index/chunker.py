@@ -125,14 +125,13 @@ def _end_of_part(line: str, start: int, limit: int) -> int:
     if space > start:
         return space + 1
     boundary = end
-    while boundary > start + 1 and _is_combining(line[boundary]):
-        boundary -= 1
+    while boundary > start + 1 and (
+        line[boundary] in _JOINERS
+        or unicodedata.combining(line[boundary]) != 0
+        or unicodedata.category(line[boundary]) == "Mn"
+    ):
+        boundary -= 1  # readers see this character as part of the one before it
     return boundary if boundary > start + 1 else end
-
-
-def _is_combining(character: str) -> bool:
-    """Tell whether readers see this character as part of the one before it."""
-    return character in _JOINERS or unicodedata.combining(character) != 0 or unicodedata.category(character) == "Mn"
 
 
 def _group_pieces(pieces: list[_Piece], limit: int, overlap: int) -> Iterator[list[_Piece]]:
@@ -142,17 +141,13 @@ def _group_pieces(pieces: list[_Piece], limit: int, overlap: int) -> Iterator[li
         at_section = piece.opens_section and size >= limit // 2
         if group and (at_section or size + piece.size > limit):
             yield group
-            group = [] if at_section else _overlapping_pieces(group, min(overlap, limit - piece.size))
-            size = sum(part.size for part in group)
+            # Begin the next chunk with the last pieces of this one that fit, never with all of them.
+            start, size = len(group), 0
+            max_shared = min(overlap, limit - piece.size)
+            while not at_section and start > 1 and size + group[start - 1].size <= max_shared:
+                start -= 1
+                size += group[start].size
+            group = group[start:]
         group.append(piece)
         size += piece.size
     yield group
-
-
-def _overlapping_pieces(group: list[_Piece], max_size: int) -> list[_Piece]:
-    """Return the last pieces of a chunk that fit into `max_size`, to begin the next one with; never all of them."""
-    start, size = len(group), 0
-    while start > 1 and size + group[start - 1].size <= max_size:
-        start -= 1
-        size += group[start].size
-    return group[start:]

@@ -157,7 +157,13 @@ def replace_chunks(db: Db, owner: Owner, chunked: ChunkedText, limit: int | None
     if changes.removed:
         db.execute(f"DELETE FROM chunks WHERE {_IN_IDS}", {"ids": json.dumps(changes.removed)})
     if changes.moved:
-        _move(db, changes.moved)
+        # First free all chunk_ids: a chunk may get the one that another still has.
+        ids = json.dumps([old["id"] for old, _ in changes.moved])
+        db.execute(f"UPDATE chunks SET chunk_id = 'moving ' || id WHERE {_IN_IDS}", {"ids": ids})
+    for old, row in changes.moved:
+        db.execute(_UPDATE_PLACE, row | {"id": old["id"]})
+        if old["header"] != row["header"]:  # only then, because it updates the full-text index
+            db.execute("UPDATE chunks SET header = :header WHERE id = :id", {"header": row["header"], "id": old["id"]})
     for row in changes.added[:limit]:
         db.execute(_INSERT[owner.column], row)
     if changes.added:
@@ -198,16 +204,6 @@ def _compare(stored: list[Row], rows: list[Row]) -> _Changes:
             moved.append((old, row))
     removed = [old["id"] for unmatched in by_hash.values() for old in unmatched]
     return _Changes(removed, moved, added)
-
-
-def _move(db: Db, moved: list[tuple[Row, Row]]) -> None:
-    # First free all chunk_ids: a chunk may get the one that another still has.
-    ids = json.dumps([old["id"] for old, _ in moved])
-    db.execute(f"UPDATE chunks SET chunk_id = 'moving ' || id WHERE {_IN_IDS}", {"ids": ids})
-    for old, row in moved:
-        db.execute(_UPDATE_PLACE, row | {"id": old["id"]})
-        if old["header"] != row["header"]:  # only then, because it updates the full-text index
-            db.execute("UPDATE chunks SET header = :header WHERE id = :id", {"header": row["header"], "id": old["id"]})
 
 
 def _turn_of(db: Db, owner: Owner) -> int | None:

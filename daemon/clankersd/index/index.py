@@ -166,7 +166,10 @@ class Index:
             generations.drop_unfinished(db)
             self.building, self.mirror = None, None
             live = generations.find(db, "live")
-            if live is None or (live.differs_from(self.wanted) and not _has_chunks(db, live)):
+            chunks = "SELECT 1 FROM chunks WHERE chunking = :chunking LIMIT 1"
+            if live is None or (
+                live.differs_from(self.wanted) and not db.value(chunks, {"chunking": live.chunking.number})
+            ):
                 live = self._create_live(db, live)
             elif has_vec:
                 generations.create_vector_table(db, live)
@@ -270,8 +273,3 @@ class Index:
         live = generations.create(db, wanted, "live", chunking)
         add_tools_to_backlog(db)
         return live
-
-
-def _has_chunks(db: Db, generation: Generation) -> bool:
-    sql = "SELECT 1 FROM chunks WHERE chunking = :chunking LIMIT 1"
-    return bool(db.value(sql, {"chunking": generation.chunking.number}))

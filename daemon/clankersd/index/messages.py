@@ -67,18 +67,6 @@ def _message_owner(row: dict[str, Any]) -> Owner:
     )
 
 
-def _tool_owner(row: dict[str, Any]) -> Owner:
-    return Owner(
-        "tool_id",
-        row["id"],
-        source="sessions",
-        path=f"tools/{row['id']}",
-        created_at=row["created_at"],
-        session_id=row["session_id"],
-        role="tool",
-    )
-
-
 TEXT_KINDS["message"] = TextKind(
     f"""
     SELECT id, session_id, role, created_at, text_content AS text FROM messages
@@ -88,17 +76,6 @@ TEXT_KINDS["message"] = TextKind(
     "SELECT id FROM messages WHERE id > :after AND text_content IS NOT NULL ORDER BY id LIMIT :limit",
     source="sessions",
 )
-
-
-def _title_owner(row: dict[str, Any]) -> Owner:
-    return Owner(
-        "session_title_id",
-        row["id"],
-        source="sessions",
-        path=f"titles/{row['id']}",
-        created_at=row["created_at"],
-        session_id=row["id"],
-    )
 
 
 # Tool inputs and outputs are indexed if the setting says so; otherwise only what a tool was used on, and its error.
@@ -148,7 +125,15 @@ TEXT_KINDS["tool"] = TextKind(
            {_CHUNKINGS.format("tools")} AS tool_chunkings, {_CHUNKINGS.format("sessions")} AS session_chunkings
     FROM tools WHERE id = :id
     """,
-    _tool_owner,
+    lambda row: Owner(
+        "tool_id",
+        row["id"],
+        source="sessions",
+        path=f"tools/{row['id']}",
+        created_at=row["created_at"],
+        session_id=row["session_id"],
+        role="tool",
+    ),
     chunk=_chunk_tool,
     is_redundant=_is_same_subject,
 )
@@ -158,7 +143,14 @@ TEXT_KINDS["session title"] = TextKind(
     SELECT id, created_at, title AS text FROM sessions
     WHERE id = :id AND title <> '' AND instr(replace(coalesce(user_prompt, ''), char(10), ' '), title) <> 1
     """,
-    _title_owner,
+    lambda row: Owner(
+        "session_title_id",
+        row["id"],
+        source="sessions",
+        path=f"titles/{row['id']}",
+        created_at=row["created_at"],
+        session_id=row["id"],
+    ),
     "SELECT id FROM sessions WHERE id > :after AND title <> '' ORDER BY id LIMIT :limit",
     source="sessions",
 )

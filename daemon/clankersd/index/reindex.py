@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 
 import anyio
 import structlog
@@ -43,7 +44,17 @@ async def rebuild(index: Index, queue: EmbeddingQueue, files: FileSync, progress
         raise Conflict(f"there is nothing to build with: {index.problem}")
     if index.wanted.identity.provider != "none" and index.store.vec.version is None:
         raise Conflict(f"vectors cannot be stored: sqlite-vec is missing ({index.store.vec.problem})")
-    building = await index.store.write(lambda db: _create_building(db, index))
+
+    def create_building(db: Db) -> Generation:
+        if index.building is not None:
+            raise Conflict("a reindex is running already")
+        if index.live is not None and index.wanted.has_same_chunking(index.live):
+            chunking = index.live.chunking.number
+        else:
+            chunking = generations.next_chunking(db)
+        return generations.create(db, index.wanted, "building", chunking)
+
+    building = await index.store.write(create_building)
     index.building = building
     try:
         assert index.live
@@ -145,16 +156,6 @@ async def sweep(index: Index) -> None:
         pass
 
 
-def _create_building(db: Db, index: Index) -> Generation:
-    if index.building is not None:
-        raise Conflict("a reindex is running already")
-    if index.live is not None and index.wanted.has_same_chunking(index.live):
-        chunking = index.live.chunking.number
-    else:
-        chunking = generations.next_chunking(db)
-    return generations.create(db, index.wanted, "building", chunking)
-
-
 async def _queue_all_chunks(index: Index, building: Generation, progress: Progress) -> None:
     """Queue the existing chunks for new vectors; used when the chunking stays the same."""
     if building.identity.provider == "none":
@@ -181,27 +182,28 @@ async def _rechunk_all(index: Index, files: FileSync, progress: Progress) -> Non
     """Chunk every stored text again; texts stored from now on are chunked for both generations."""
     for name, kind in TEXT_KINDS.items():
         if kind.select_ids:
-            await _rechunk_kind(index, name, kind.select_ids, progress)
+            done, params = 0, {"after": "", "limit": TEXTS_PER_READ}
+            while rows := await index.store.read(partial(Db.fetch, sql=kind.select_ids, params=params)):
+                for row in rows:
+                    await rechunk(index, name, row["id"])
+                done += len(rows)
+                params["after"] = rows[-1]["id"]
+                index.wake()
+                await progress(done, None, f"chunking: {name}")
     await index.store.write(add_tools_to_backlog)
     await files.rechunk(progress)
 
 
-async def _rechunk_kind(index: Index, name: str, select_ids: str, progress: Progress) -> None:
-    done, params = 0, {"after": "", "limit": TEXTS_PER_READ}
-    while rows := await index.store.read(lambda db: db.fetch(select_ids, params)):
-        for row in rows:
-            await rechunk(index, name, row["id"])
-        done += len(rows)
-        params["after"] = rows[-1]["id"]
-        index.wake()
-        await progress(done, None, f"chunking: {name}")
-
-
 async def _wait_for_vectors(index: Index, queue: EmbeddingQueue, building: Generation, progress: Progress) -> None:
-    """Wait until the queue has embedded every chunk; raises Conflict if the embedder makes none for too long."""
+    """Wait until every text is chunked and every chunk embedded; raises Conflict if no vector is made for too long."""
     total = 0
     last_pending, progressed_at = -1, anyio.current_time()
-    while pending := await _count_unfinished(index, queue, building):
+    while True:
+        pending = await index.store.read(lambda db: int(db.value("SELECT count(*) FROM index_backlog")))
+        if building.identity.provider != "none":
+            pending += await queue.count_pending(building)
+        if not pending:
+            break
         if difference := building.differs_from(index.wanted):
             raise Conflict(f"the configuration was changed meanwhile: {difference}")
         if index.problem and index.problem_is_permanent:
@@ -214,14 +216,6 @@ async def _wait_for_vectors(index: Index, queue: EmbeddingQueue, building: Gener
         await progress(total - pending, total, index.problem or "making vectors")
         await anyio.sleep(PROGRESS_SECONDS)
     await progress(total, total)
-
-
-async def _count_unfinished(index: Index, queue: EmbeddingQueue, building: Generation) -> int:
-    """Count the texts to chunk and the chunks to embed."""
-    unfinished = await index.store.read(lambda db: int(db.value("SELECT count(*) FROM index_backlog")))
-    if building.identity.provider != "none":
-        unfinished += await queue.count_pending(building)
-    return unfinished
 
 
 async def _refuse_without_vectors(index: Index, building: Generation) -> None:

@@ -107,10 +107,20 @@ def find_unchunked(db: Db) -> Unchunked:
     live = generations.find(db, "live")
     if live is None:
         return Unchunked()
-    texts = {}
-    for kind in TEXT_KINDS:
-        if ids := _find_unchunked_texts(db, kind, live):
-            texts[kind] = ids
+    texts: dict[str, list[str]] = {}
+    for kind, text_kind in TEXT_KINDS.items():
+        select_ids = text_kind.select_ids
+        if select_ids is None and kind == "tool" and "tools" in live.sources:
+            select_ids = _ALL_TOOLS
+        if select_ids is None:
+            continue
+        owner = f"{kind.replace(' ', '_')}_id"  # the name of its column
+        params = {"after": "", "limit": -1, "kind": kind, "chunking": live.chunking.number}
+        for row in db.fetch(_UNCHUNKED_TEXTS.format(select_ids=select_ids, owner=owner), params):
+            text = db.fetch_one(text_kind.select, {"id": row["id"]})
+            # Some roles are not searched, and blank texts have no chunks.
+            if text is not None and (text["text"] or "").strip():
+                texts.setdefault(kind, []).append(row["id"])
     rows = db.fetch(_UNCHUNKED_FILES, {"source": SOURCE, "chunking": live.chunking.number})
     return Unchunked(
         texts,
@@ -171,23 +181,6 @@ def _index_chunks_below(db: Db, below: int) -> int | None:
     params = {"below": below, "limit": ROWS_PER_COMMIT}
     db.execute(_INDEX_CHUNKS_BELOW, params)
     return db.value(f"SELECT min(id) FROM ({_CHUNKS_BELOW})", params)  # type: ignore[no-any-return]
-
-
-def _find_unchunked_texts(db: Db, kind: str, live: Generation) -> list[str]:
-    select_ids = TEXT_KINDS[kind].select_ids
-    if select_ids is None and kind == "tool" and "tools" in live.sources:
-        select_ids = _ALL_TOOLS
-    if select_ids is None:
-        return []
-    owner = f"{kind.replace(' ', '_')}_id"  # the name of its column
-    params = {"after": "", "limit": -1, "kind": kind, "chunking": live.chunking.number}
-    unchunked = []
-    for row in db.fetch(_UNCHUNKED_TEXTS.format(select_ids=select_ids, owner=owner), params):
-        text = db.fetch_one(TEXT_KINDS[kind].select, {"id": row["id"]})
-        # Some roles are not searched, and blank texts have no chunks.
-        if text is not None and (text["text"] or "").strip():
-            unchunked.append(row["id"])
-    return unchunked
 
 
 def _has_text(path: str) -> bool:

@@ -40,23 +40,18 @@ def other_forms(text: str) -> str:
     forms: dict[str, None] = {}
     if not text.isascii() or _HUMP.search(text):
         for word in WORD.findall(text):
-            if _HUMP.search(word) or not word.isascii():
-                forms.update(dict.fromkeys(_index_forms(word)))
+            if word.isascii() and not _HUMP.search(word):
+                continue
+            runs = _CJK_RUN.findall(word)
+            for run in runs:
+                forms.update(dict.fromkeys(run))
+                forms.update((run[start : start + 2], None) for start in range(len(run) - 1))
+            rest = _CJK_RUN.sub(" ", word).replace("_", " ")
+            if runs:
+                forms.update(dict.fromkeys(rest.lower().split()))
+            if _HUMP.search(rest):
+                forms.update((part.lower(), None) for part in _CAMEL_PART.findall(rest))
     return " ".join(forms)
-
-
-def _index_forms(word: str) -> list[str]:
-    runs = _CJK_RUN.findall(word)
-    forms: list[str] = []
-    for run in runs:
-        forms += list(run)
-        forms += (run[start : start + 2] for start in range(len(run) - 1))
-    rest = _CJK_RUN.sub(" ", word).replace("_", " ")
-    if runs:
-        forms += rest.lower().split()
-    if _HUMP.search(rest):
-        forms += [part.lower() for part in _CAMEL_PART.findall(rest)]
-    return forms
 
 
 def query_words(query: str) -> list[str]:
@@ -69,16 +64,12 @@ def query_words(query: str) -> list[str]:
     text = _DECOMPOSED.sub(lambda match: unicodedata.normalize("NFC", match[0]), text)
     words: dict[str, None] = {}
     for word in WORD.findall(text):
-        words.update(dict.fromkeys(_query_forms(word)))
+        runs = _CJK_RUN.findall(word)
+        forms = [run[start : start + 2] for run in runs for start in range(max(len(run) - 1, 1))]
+        rest = _CJK_RUN.sub(" ", word) if runs else word
+        forms += rest.replace("_", " ").lower().split()
+        if _HUMP.search(rest):
+            forms += [part.lower() for part in _CAMEL_PART.findall(rest)]
+        words.update(dict.fromkeys(forms))
     chosen = [word for word in words if word not in STOP_WORDS] or list(words)
     return chosen[:MAX_QUERY_WORDS]
-
-
-def _query_forms(word: str) -> list[str]:
-    runs = _CJK_RUN.findall(word)
-    forms = [run[start : start + 2] for run in runs for start in range(max(len(run) - 1, 1))]
-    rest = _CJK_RUN.sub(" ", word) if runs else word
-    forms += rest.replace("_", " ").lower().split()
-    if _HUMP.search(rest):
-        forms += [part.lower() for part in _CAMEL_PART.findall(rest)]
-    return forms

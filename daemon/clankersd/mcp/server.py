@@ -107,7 +107,10 @@ async def _result(
             text, failed = await _call_tool(context, name, arguments or {})
         finally:
             context.daemon.mcp_calls.finish(key)
-        return {"content": [{"type": "text", "text": _truncate(text)}], "isError": failed}
+        text = clean_text(text)  # errors need this too: they may quote stored text
+        if len(text) > MAX_ANSWER_CHARACTERS:
+            text = text[:MAX_ANSWER_CHARACTERS] + "\n… cut here: ask for less, or for the rest by id and offset"
+        return {"content": [{"type": "text", "text": text}], "isError": failed}
     return None
 
 
@@ -149,14 +152,6 @@ async def _call_tool(context: ToolContext, name: str, arguments: dict[str, Any])
         return f"Wrong arguments for {name}: {error}", True
     except RpcError as error:
         return f"{name} failed: {error.message}", True
-
-
-def _truncate(text: str) -> str:
-    """Sanitise and truncate a text for the agent. Errors need this too: they may quote stored text."""
-    text = clean_text(text)
-    if len(text) <= MAX_ANSWER_CHARACTERS:
-        return text
-    return text[:MAX_ANSWER_CHARACTERS] + "\n… cut here: ask for less, or for the rest by id and offset"
 
 
 def offline_answers() -> dict[str, Any]:

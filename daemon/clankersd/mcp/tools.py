@@ -20,7 +20,7 @@ from clankers_protocol.ids import encode_id
 from clankers_protocol.memories import Memory, MemoryAdd, MemoryGet, MemoryTimeline
 from clankers_protocol.memory_changes import MemoryDelete
 from clankers_protocol.recall import RecallGet, SessionInjections
-from clankers_protocol.search import Hit, IndexStatus, Ref, Search
+from clankers_protocol.search import Hit, IndexStatus, Search
 from clankers_protocol.sessions import Session, SessionList, SessionTimeline, TimelineEntry
 from clankers_protocol.times import format_time, parse_time
 from clankers_protocol.wire import Method
@@ -121,7 +121,13 @@ class GetTool(Arguments):
     async def answer(self, context: ToolContext) -> Answer:
         item = await context.call_or_none(RecallGet(id=self.id, offset=self.offset, characters=MAX_PART_CHARACTERS))
         if item is None:
-            return _memory_text(await context.call(MemoryGet(id=self.id, scopes=ALL_SCOPES)), self.offset)
+            memory = await context.call(MemoryGet(id=self.id, scopes=ALL_SCOPES))
+            text = memory.content[self.offset : self.offset + MAX_PART_CHARACTERS]
+            length, end = len(memory.content), self.offset + len(text)
+            scope = clean_line(memory.scope_label, MAX_NAME_CHARACTERS)
+            head = f"memory {encode_id(memory.id)}: {memory.category}, {scope}, {memory.state}"
+            rest = _continuation(end if end < length else None, length)
+            return f"{head}, {format_time(memory.created_at)}\n\n{text}{rest}"
         about = clean_line(item.about, MAX_SNIPPET_CHARACTERS)
         head = f"{item.kind} {encode_id(item.id)}: {about}, {format_time(item.created_at)}"
         if item.session_id not in (None, item.id):
@@ -241,34 +247,26 @@ def _hit_line(hit: Hit) -> str:
     is_title = hit.source == "sessions" and not ref.message_id and not ref.tool_id
     hit_id = encode_id(ref.message_id or ref.tool_id or (is_title and ref.session_id) or hit.chunk_id[:16])
     session = f" ({encode_id(ref.session_id)})" if ref.session_id else ""
+    if is_title:
+        place = "title of a session"
+    elif ref.path:
+        name = os.path.basename(ref.path)  # noqa: PTH119  # a text
+        place = f"{clean_line(name, MAX_LINE_CHARACTERS)}:{ref.start_line}"
+    elif ref.document_id:
+        place = f"{clean_line(ref.document_title or 'document', MAX_NAME_CHARACTERS)}:{ref.start_line}"
+    elif ref.skill_id:
+        place = f"skill {encode_id(ref.skill_id)}"
+    else:
+        role = clean_line(ref.role or "message", MAX_NAME_CHARACTERS)
+        place = f"{role}, {clean_line(ref.session_title or 'session', MAX_NAME_CHARACTERS)}"
     others = f" and {hit.duplicates} like it" if hit.duplicates else ""
-    return f"- {hit_id} {day} {'title of a session' if is_title else _location(ref)}{session}{others}: {snippet}"
-
-
-def _location(ref: Ref) -> str:
-    if ref.path:
-        return f"{clean_line(os.path.basename(ref.path), MAX_LINE_CHARACTERS)}:{ref.start_line}"  # noqa: PTH119  # a text
-    if ref.document_id:
-        return f"{clean_line(ref.document_title or 'document', MAX_NAME_CHARACTERS)}:{ref.start_line}"
-    if ref.skill_id:
-        return f"skill {encode_id(ref.skill_id)}"
-    role = clean_line(ref.role or "message", MAX_NAME_CHARACTERS)
-    return f"{role}, {clean_line(ref.session_title or 'session', MAX_NAME_CHARACTERS)}"
+    return f"- {hit_id} {day} {place}{session}{others}: {snippet}"
 
 
 def _memory_line(memory: Memory) -> str:
     kind = f"{memory.category}, pinned" if memory.pinned else memory.category
     day = format_time(memory.created_at, "%Y-%m-%d")
     return f"- {encode_id(memory.id)} {day} memory ({kind}): {clean_line(memory.content, MAX_SNIPPET_CHARACTERS)}"
-
-
-def _memory_text(memory: Memory, offset: int) -> str:
-    length = len(memory.content)
-    text = memory.content[offset : offset + MAX_PART_CHARACTERS]
-    end = offset + len(text)
-    scope = clean_line(memory.scope_label, MAX_NAME_CHARACTERS)
-    facts = f"{memory.category}, {scope}, {memory.state}, {format_time(memory.created_at)}"
-    return f"memory {encode_id(memory.id)}: {facts}\n\n{text}{_continuation(end if end < length else None, length)}"
 
 
 def _continuation(next_offset: int | None, characters: int) -> str:

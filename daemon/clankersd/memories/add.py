@@ -50,7 +50,15 @@ async def memory_add(daemon: "Daemon", request: MemoryAdd) -> Added:
 
 async def add_memory(daemon: "Daemon", request: MemoryAdd, by: str = "user") -> Added:
     """Add a memory unless it is known. Check and insert are one transaction, so concurrent calls store it once."""
-    _validate(request)
+    now = clock.now()
+    if not request.content.strip():
+        raise InvalidParams("invalid params: the content is empty - at `$.content`")
+    valid_from, valid_until = clock.to_ms(request.valid_from) or now, clock.to_ms(request.valid_until)
+    if valid_until is not None and valid_until < valid_from:
+        raise InvalidParams("invalid params: it ends before it begins - at `$.validUntil`")
+    expires = clock.to_ms(request.expires_at)
+    if expires is not None and expires <= now:
+        raise InvalidParams("invalid params: it has expired already - at `$.expiresAt`")
     request, secrets = await prepare(partial(without_secrets, request))
     prepared = await prepare_memory(daemon.index, request.content, compare=not request.force)
 
@@ -70,24 +78,18 @@ async def add_memory(daemon: "Daemon", request: MemoryAdd, by: str = "user") -> 
     return added
 
 
-def _validate(request: MemoryAdd) -> None:
-    now = clock.now()
-    if not request.content.strip():
-        raise InvalidParams("invalid params: the content is empty - at `$.content`")
-    valid_from, valid_until = clock.to_ms(request.valid_from) or now, clock.to_ms(request.valid_until)
-    if valid_until is not None and valid_until < valid_from:
-        raise InvalidParams("invalid params: it ends before it begins - at `$.validUntil`")
-    expires = clock.to_ms(request.expires_at)
-    if expires is not None and expires <= now:
-        raise InvalidParams("invalid params: it has expired already - at `$.expiresAt`")
-
-
 def _add(db: Db, live: Generation | None, request: MemoryAdd, prepared: PreparedMemory, by: str) -> Added:
     now = clock.now()
     if request.session_id:
         require_session(db, request.session_id)
     row = _new_row(db, request, prepared.text, now)
-    match = _find_match(db, live, request, row, prepared)
+    match: Match | None = None
+    if request.supersedes:
+        with at_field("supersedes"):
+            old = find_memory(db, request.supersedes, allowed_scopes(db, request))
+        match = Match(old, "nearly", "it is no longer true")
+    elif not request.force:
+        match = find_match(db, prepared.text, row.scope, row.category, row.created_at, prepared.vector, live)
     if match and match.kind == "same":
         return _reinforce(db, match, request, by, now, prepared.note)
     insert_memory(db, row, prepared.chunks)
@@ -101,19 +103,6 @@ def _add(db: Db, live: Generation | None, request: MemoryAdd, prepared: Prepared
         supersede(db, match.row, row, by=by, reason=match.reason, at=now, extracted_by=extracted_by)
     memory = to_memory(get_memory(db, row.id, now), now)
     return Added(memory, "superseded" if match else "created", match.row.id if match else None, prepared.note)
-
-
-def _find_match(
-    db: Db, live: Generation | None, request: MemoryAdd, row: MemoryRow, prepared: PreparedMemory
-) -> Match | None:
-    """Find the memory that the new one repeats or supersedes."""
-    if request.supersedes:
-        with at_field("supersedes"):
-            old = find_memory(db, request.supersedes, allowed_scopes(db, request))
-        return Match(old, "nearly", "it is no longer true")
-    if request.force:
-        return None
-    return find_match(db, prepared.text, row.scope, row.category, row.created_at, prepared.vector, live)
 
 
 def _reinforce(db: Db, match: Match, request: MemoryAdd, by: str, now: int, problem: str | None) -> Added:

@@ -71,6 +71,10 @@ _SELECT_ENTITIES = f"""
             WHERE link.entity_id = entities.id AND {IN_SCOPE} AND {CURRENT}) AS memories
     FROM entities
 """
+_IDS_BY_NAME = f"""
+    SELECT id FROM entities WHERE name_key = :key AND (:type IS NULL OR entity_type = :type) AND {_VISIBLE}
+    ORDER BY entity_type
+"""
 _MENTIONING_MEMORIES = f"""
     {SELECT_MEMORIES} JOIN memory_entities AS link ON link.memory_id = memories.id
     WHERE link.entity_id = :entity AND {IN_SCOPE} AND {CURRENT}
@@ -203,27 +207,20 @@ async def get_entity(daemon: "Daemon", request: EntityGet) -> EntityDetail:
         if request.id is not None:
             entity_id = _find_id(db, request.id, scopes, "id", request.type)
         else:
-            entity_id = _find_id_by_name(db, request.name or "", request.type, scopes)
+            name = request.name or ""
+            key = {"key": _require_name_key(name, "name"), "type": request.type}
+            ids = [row["id"] for row in db.fetch(_IDS_BY_NAME, scopes.params | key)]
+            if not ids:
+                raise NotFound(f"entity not found: {name} - at `$.name`")
+            if len(ids) > 1:
+                raise Conflict(f"several entities are called {name}: give the type - at `$.type`", {"ids": ids})
+            entity_id = ids[0]
         entity = _get_entity(db, entity_id, scopes)
         params = scopes.params | {"entity": entity.id, "now": now, "limit": request.limit}
         rows = [MemoryRow(**row) for row in fit_reply(db.fetch(_MENTIONING_MEMORIES, params))]
         return EntityDetail(entity, to_memories(db, rows, now))
 
     return await daemon.store.read(get)
-
-
-def _find_id_by_name(db: Db, name: str, entity_type: str | None, scopes: AllowedScopes) -> str:
-    params = scopes.params | {"key": _require_name_key(name, "name"), "type": entity_type}
-    sql = f"""
-        SELECT id FROM entities WHERE name_key = :key AND (:type IS NULL OR entity_type = :type) AND {_VISIBLE}
-        ORDER BY entity_type
-    """
-    ids = [row["id"] for row in db.fetch(sql, params)]
-    if not ids:
-        raise NotFound(f"entity not found: {name} - at `$.name`")
-    if len(ids) > 1:
-        raise Conflict(f"several entities are called {name}: give the type - at `$.type`", {"ids": ids})
-    return str(ids[0])
 
 
 @handles(EntityList)

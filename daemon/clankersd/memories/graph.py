@@ -256,20 +256,20 @@ def _to_graph_nodes(
 async def related_memories(daemon: "Daemon", request: MemoryRelated) -> list[Related]:
     await daemon.queue.finish_pending(PENDING_SECONDS)
     live = daemon.index.live if daemon.store.vec.version else None
-    links = await daemon.store.read(lambda db: _find_links(db, request, live))
+
+    def find_links(db: Db) -> _Links:
+        now, scopes = clock.now(), allowed_scopes(db, request)
+        with at_field("id"):
+            memory_id = find_memory(db, request.id, scopes).id
+        params = scopes.params | {"id": memory_id, "now": now, "at": now, "limit": request.limit}
+        rows = db.tuples(_BY_RELATION, params) + db.tuples(_BY_SHARED_ENTITY, params)
+        return _Links(memory_id, scopes, [_Path(*row) for row in rows], _mean_vector(db, memory_id, live))
+
+    links = await daemon.store.read(find_links)
     paths = links.paths
     if links.vector is not None:
         paths = paths + await _find_similar(daemon, links, links.vector, request.limit)
     return await daemon.store.read(lambda db: _best_related(db, paths, links.scopes, request.limit))
-
-
-def _find_links(db: Db, request: MemoryRelated, live: Generation | None) -> _Links:
-    now, scopes = clock.now(), allowed_scopes(db, request)
-    with at_field("id"):
-        memory_id = find_memory(db, request.id, scopes).id
-    params = scopes.params | {"id": memory_id, "now": now, "at": now, "limit": request.limit}
-    rows = db.tuples(_BY_RELATION, params) + db.tuples(_BY_SHARED_ENTITY, params)
-    return _Links(memory_id, scopes, [_Path(*row) for row in rows], _mean_vector(db, memory_id, live))
 
 
 def _mean_vector(db: Db, memory_id: str, live: Generation | None) -> Vector | None:

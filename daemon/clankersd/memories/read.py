@@ -187,26 +187,15 @@ async def memory_timeline(daemon: "Daemon", request: MemoryTimeline) -> MemoryPa
 
 @handles(MemoryStatsOf)
 async def memory_stats(daemon: "Daemon", request: MemoryStatsOf) -> MemoryStats:
-    def count(db: Db) -> MemoryStats:
+    def count(db: Db) -> tuple[list[dict[str, Any]], int, int]:
         params = allowed_scopes(db, request).params | {"now": clock.now()}
         condition = " AND ".join(project_conditions(db, request, params)) or "1"
         entities = db.value(_COUNT_ENTITIES.format(condition=condition), params)
         relations = db.value(_COUNT_RELATIONS.format(condition=condition), params)
-        return _stats(db.fetch(_COUNT_GROUPS.format(condition=condition), params), entities, relations)
+        return db.fetch(_COUNT_GROUPS.format(condition=condition), params), entities, relations
 
-    return await daemon.store.read(count)
-
-
-def _stats(groups: list[dict[str, Any]], entities: int, relations: int) -> MemoryStats:
-    """Add up the counts of memories with the same state, sector, tier, category and scope."""
-
-    def count_by(name: str, chosen: list[dict[str, Any]]) -> dict[str, int]:
-        counts: dict[str, int] = {}
-        for group in chosen:
-            counts[group[name]] = counts.get(group[name], 0) + group["count"]
-        return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
-
-    states = count_by("state", groups)
+    groups, entities, relations = await daemon.store.read(count)
+    states = _count_by("state", groups)
     current = [group for group in groups if group["state"] == "current"]
     return MemoryStats(
         total=sum(states.values()),
@@ -217,13 +206,21 @@ def _stats(groups: list[dict[str, Any]], entities: int, relations: int) -> Memor
         archived=states.get("archived", 0),
         deleted=states.get("deleted", 0),
         pinned=sum(group["pinned"] for group in groups if group["state"] != "deleted"),
-        by_sector=count_by("sector", current),
-        by_tier=count_by("tier", current),
-        by_category=count_by("category", current),
-        by_scope=count_by("scope", current),
+        by_sector=_count_by("sector", current),
+        by_tier=_count_by("tier", current),
+        by_category=_count_by("category", current),
+        by_scope=_count_by("scope", current),
         entities=entities,
         relations=relations,
         salience=sum(group["salience"] for group in current) / states["current"] if current else None,
         oldest=min((group["oldest"] for group in groups), default=None),
         newest=max((group["newest"] for group in groups), default=None),
     )
+
+
+def _count_by(name: str, groups: list[dict[str, Any]]) -> dict[str, int]:
+    """Add up the counts of groups that have the same value in one column, largest first."""
+    counts: dict[str, int] = {}
+    for group in groups:
+        counts[group[name]] = counts.get(group[name], 0) + group["count"]
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))

@@ -1,7 +1,7 @@
 """Relations between memories, each with a type and a period. A relation is visible to callers who may see both ends."""
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -78,7 +78,13 @@ _IS_OLDER_VERSION = """
 async def add_relation(daemon: "Daemon", request: RelationAdd) -> Relation:
     def add(db: Db) -> Relation:
         now = clock.now()
-        _validate_period(request, now)
+        valid_from, valid_until = clock.to_ms(request.valid_from) or now, clock.to_ms(request.valid_until)
+        if valid_until is not None and valid_until <= valid_from:
+            raise InvalidParams("invalid params: it ends before it begins - at `$.validUntil`")
+        for field, time in (("validFrom", request.valid_from), ("validUntil", request.valid_until)):
+            if request.type == "SUPERSEDES" and time is not None:
+                problem = "the period follows from that of the two memories"
+                raise InvalidParams(f"invalid params: {problem} - at `$.{field}`")
         scopes = allowed_scopes(db, request)
         source = find_undeleted(db, request.source, scopes, "source")
         target = find_undeleted(db, request.target, scopes, "target")
@@ -87,18 +93,6 @@ async def add_relation(daemon: "Daemon", request: RelationAdd) -> Relation:
         return _get(db, _relate(db, source, target, request, now))
 
     return await daemon.store.write(add)
-
-
-def _validate_period(request: RelationAdd, now: int) -> None:
-    valid_from, valid_until = clock.to_ms(request.valid_from) or now, clock.to_ms(request.valid_until)
-    if valid_until is not None and valid_until <= valid_from:
-        raise InvalidParams("invalid params: it ends before it begins - at `$.validUntil`")
-    if request.type == "SUPERSEDES":
-        for field, time in (("validFrom", request.valid_from), ("validUntil", request.valid_until)):
-            if time is not None:
-                raise InvalidParams(
-                    f"invalid params: the period follows from that of the two memories - at `$.{field}`"
-                )
 
 
 def _relate(db: Db, source: MemoryRow, target: MemoryRow, request: RelationAdd, now: int) -> str:
@@ -162,7 +156,26 @@ async def list_relations(daemon: "Daemon", request: RelationList) -> RelationPag
         raise InvalidParams("invalid params: a direction needs a memory - at `$.direction`")
 
     def page(db: Db) -> RelationPage:
-        conditions, params = _list_conditions(db, request)
+        scopes = allowed_scopes(db, request)
+        as_of = clock.to_ms(request.as_of)
+        params = scopes.params | {"at": as_of or clock.now(), "as_of": as_of, "limit": request.limit + 1}
+        conditions = [_BOTH_VISIBLE]
+        if as_of is not None:
+            conditions.append(KNOWN_AS_OF)
+        if not request.include_closed:
+            conditions.append(HOLDS)
+            if as_of is None:
+                conditions.append(_NEITHER_DELETED)
+        if request.memory_id is not None:
+            with at_field("memoryId"):
+                params["memory"] = find_memory(db, request.memory_id, scopes).id
+            conditions.append(_DIRECTIONS[request.direction])
+        if request.types is not None:
+            params["types"] = json.dumps(request.types)
+            conditions.append(OF_TYPES)
+        if request.cursor is not None:
+            params["before"], params["before_id"] = decode_cursor(request.cursor, int, str)
+            conditions.append("(memory_relationships.created_at, memory_relationships.id) < (:before, :before_id)")
         sql = f"{_SELECT} WHERE {' AND '.join(conditions)} ORDER BY created_at DESC, id DESC LIMIT :limit"
         rows = db.fetch(sql, params)
         shown = rows[: request.limit]
@@ -170,31 +183,6 @@ async def list_relations(daemon: "Daemon", request: RelationList) -> RelationPag
         return RelationPage([Relation(**row) for row in shown], cursor)
 
     return await daemon.store.read(page)
-
-
-def _list_conditions(db: Db, request: RelationList) -> tuple[list[str], dict[str, Any]]:
-    """Return the conditions of a list request, and their parameters."""
-    scopes = allowed_scopes(db, request)
-    as_of = clock.to_ms(request.as_of)
-    params = scopes.params | {"at": as_of or clock.now(), "as_of": as_of, "limit": request.limit + 1}
-    conditions = [_BOTH_VISIBLE]
-    if as_of is not None:
-        conditions.append(KNOWN_AS_OF)
-    if not request.include_closed:
-        conditions.append(HOLDS)
-        if as_of is None:
-            conditions.append(_NEITHER_DELETED)
-    if request.memory_id is not None:
-        with at_field("memoryId"):
-            params["memory"] = find_memory(db, request.memory_id, scopes).id
-        conditions.append(_DIRECTIONS[request.direction])
-    if request.types is not None:
-        params["types"] = json.dumps(request.types)
-        conditions.append(OF_TYPES)
-    if request.cursor is not None:
-        params["before"], params["before_id"] = decode_cursor(request.cursor, int, str)
-        conditions.append("(memory_relationships.created_at, memory_relationships.id) < (:before, :before_id)")
-    return conditions, params
 
 
 @handles(RelationClose)
@@ -238,19 +226,12 @@ def import_relation(db: Db, relation: Relation, scopes: AllowedScopes) -> bool:
     if len(db.fetch(_VISIBLE_ENDS, scopes.params | ends)) < 2:
         return False
     if relation.type == "SUPERSEDES" and relation.valid_until is None:
+        # The memories here must agree: the validity of the target has ended, no other memory is its successor, and the
+        # source is no older version of it.
         now = clock.now()
-        if not _can_supersede(db, get_memory(db, relation.source, now), get_memory(db, relation.target, now)):
+        source, target = get_memory(db, relation.source, now), get_memory(db, relation.target, now)
+        if target.valid_until is None or source.scope != target.scope:
+            return False
+        if (target.superseded_by and not source.is_deleted) or db.value(_IS_OLDER_VERSION, ends):
             return False
     return bool(db.value(_IMPORT, msgspec.structs.asdict(relation)))
-
-
-def _can_supersede(db: Db, source: MemoryRow, target: MemoryRow) -> bool:
-    """Check whether the memories here agree with an imported supersession.
-
-    The validity of the target has ended, no other memory is its successor, and the source is no older version of it.
-    """
-    if target.valid_until is None or source.scope != target.scope:
-        return False
-    if target.superseded_by and not source.is_deleted:
-        return False
-    return not db.value(_IS_OLDER_VERSION, {"source": source.id, "target": target.id})

@@ -45,15 +45,10 @@ def simhash(text: str) -> int | None:
     digests = b"".join(hashlib.blake2b(feature.encode(), digest_size=8).digest() for feature in features)
     np = numpy_if_available()
     if np is None:
-        return _majority_bits(digests, len(features))
+        numbers = [int.from_bytes(digests[at : at + 8], "big") for at in range(0, len(digests), 8)]
+        return sum(1 << bit for bit in range(64) if sum(number >> bit & 1 for number in numbers) * 2 > len(features))
     bits = np.unpackbits(np.frombuffer(digests, np.uint8).reshape(-1, 8), axis=1)
     return int.from_bytes(np.packbits(bits.sum(axis=0) * 2 > len(features)).tobytes(), "big")
-
-
-def _majority_bits(digests: bytes, count: int) -> int:
-    """Set each bit that most of the 8-byte digests have set; the slow path without numpy."""
-    numbers = [int.from_bytes(digests[at : at + 8], "big") for at in range(0, len(digests), 8)]
-    return sum(1 << bit for bit in range(64) if sum(number >> bit & 1 for number in numbers) * 2 > count)
 
 
 def distance(one: int, other: int) -> int:

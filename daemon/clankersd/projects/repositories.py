@@ -12,6 +12,7 @@ import stat
 import struct
 import subprocess
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
@@ -310,17 +311,10 @@ def read_head(git_dir: str) -> str | None:
     if name is not None:
         if not _REF.fullmatch(name) or ".." in name:
             return None
-        head = _read(folder / name).strip() or _read_packed_ref(folder, name)
+        head = _read(folder / name).strip()
+        if not head:
+            with suppress(OSError, UnsafeFile, ValueError):
+                packed = read_regular(folder / "packed-refs", max_bytes=MAX_PACKED_REFS_BYTES).decode(errors="replace")
+                refs = (line.partition(" ") for line in packed.splitlines())
+                head = next((commit for commit, _, ref in refs if ref == name), "")
     return head if _COMMIT.fullmatch(head) else None
-
-
-def _read_packed_ref(git_dir: Path, name: str) -> str:
-    try:
-        packed = read_regular(git_dir / "packed-refs", max_bytes=MAX_PACKED_REFS_BYTES).decode(errors="replace")
-    except (OSError, UnsafeFile, ValueError):
-        return ""
-    for line in packed.splitlines():
-        commit, _, ref = line.partition(" ")
-        if ref == name:
-            return commit
-    return ""

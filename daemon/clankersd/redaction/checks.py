@@ -21,16 +21,13 @@ def is_random(value: bytes) -> bool:
     changes = sum(a != b for a, b in pairwise(kinds)) / len(value)
     if kinds.count("0") < 2 or changes < 0.3:
         return False
-    return _entropy(value) >= (3.5 if "A" in kinds and "a" in kinds else 3.6 if len(value) < 24 else 4.0)
+    entropy = -sum(n / len(value) * log2(n / len(value)) for n in Counter(value).values())
+    return entropy >= (3.5 if "A" in kinds and "a" in kinds else 3.6 if len(value) < 24 else 4.0)
 
 
 MAX_RANDOM_BYTES = 256
 HEX = re.compile(rb"[0-9a-fA-F-]+")
 _KIND = ["0" if 48 <= b <= 57 else "A" if 65 <= b <= 90 else "a" if 97 <= b <= 122 else "." for b in range(256)]
-
-
-def _entropy(value: bytes) -> float:
-    return -sum(n / len(value) * log2(n / len(value)) for n in Counter(value).values())
 
 
 Check = Callable[[bytes, bytes, int], bool]
@@ -148,10 +145,6 @@ def _is_hyphenated(value: bytes) -> bool:
 _JOINT = re.compile(rb"[ _./:-]")
 _CAMEL = re.compile(rb"_*[A-Za-z]+\d{0,5}(?:[A-Z]{1,4}\d{0,4}[a-z]{2,}\d{0,4})+")
 _DOTTED = re.compile(rb"[A-Za-z_]\w*+(?:\.[A-Za-z_]\w*+)++")
-
-
-def _is_some(value: bytes, _data: bytes, _at: int) -> bool:
-    return not is_placeholder(value)
 
 
 def _is_mixed_value(value: bytes, _data: bytes, _at: int) -> bool:
@@ -286,15 +279,6 @@ def _is_element(value: bytes, _data: bytes, _at: int) -> bool:
     return b" " not in value.strip() and not is_placeholder(value.strip()) and not ATTRIBUTE.search(value.strip())
 
 
-def _is_prose_password(value: bytes, data: bytes, at: int) -> bool:
-    """Accept a password in prose, where nearly no word is one."""
-    return len(value) >= 6 and _is_mixed_value(value, data, at)
-
-
-def _is_random_value(value: bytes, _data: bytes, _at: int) -> bool:
-    return is_random(value)
-
-
 _READS_PASSWORD = re.compile(
     rb"--(?:password|token)-stdin|--with-token|--passphrase-fd|passwd|sudo .{0,40}-[a-zA-Z]{0,3}S"
 )
@@ -333,7 +317,7 @@ def _is_url_token(value: bytes, _data: bytes, _at: int) -> bool:
 CHECKS: dict[str, Check] = {
     "url-token": _is_url_token,
     "piped": _is_piped,
-    "any": _is_some,
+    "any": lambda value, _data, _at: not is_placeholder(value),
     "mixed": _is_mixed_value,
     "option": _is_option_value,
     "command": _is_password_option,
@@ -346,8 +330,8 @@ CHECKS: dict[str, Check] = {
     "credential": is_credential,
     "cookie": _is_cookie,
     "element": _is_element,
-    "said": _is_prose_password,
-    "random": _is_random_value,
+    "said": lambda value, data, at: len(value) >= 6 and _is_mixed_value(value, data, at),  # in prose: no plain word
+    "random": lambda value, _data, _at: is_random(value),
     "strong": _is_strong,
     "call": _is_call_argument,
     "words": lambda value, _data, _at: True,

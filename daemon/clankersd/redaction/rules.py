@@ -67,14 +67,14 @@ class Context(NamedTuple):
 
 def fill(template: str, dice: random.Random) -> str:
     """Replace each `{a36}` in a template by 36 random characters of that alphabet, and `{p}` by a password."""
-    return _TEMPLATE.sub(lambda found: _random_part(found[1], found[2], dice), template)
 
+    def random_part(found: re.Match[str]) -> str:
+        if found[1] == "p":
+            word = dice.choice(["hunter", "Tr0ub4dor", "correct", "sommer", "qwertz", "dragon", "S3cret", "Welcome"])
+            return f"{word}{dice.randint(10, 9999)}{dice.choice(['!', '', '_x', '~', 'Q'])}"
+        return "".join(dice.choice(_ALPHABETS[found[1]]) for _ in range(int(found[2])))
 
-def _random_part(alphabet: str, length: str, dice: random.Random) -> str:
-    if alphabet == "p":
-        word = dice.choice(["hunter", "Tr0ub4dor", "correct", "sommer", "qwertz", "dragon", "S3cret", "Welcome"])
-        return f"{word}{dice.randint(10, 9999)}{dice.choice(['!', '', '_x', '~', 'Q'])}"
-    return "".join(dice.choice(_ALPHABETS[alphabet]) for _ in range(int(length)))
+    return _TEMPLATE.sub(random_part, template)
 
 
 _GITLEAKS = "gitleaks rule set"

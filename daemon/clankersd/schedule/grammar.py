@@ -142,14 +142,10 @@ def local_timezone(environ: Mapping[str, str] = os.environ) -> str:
 def local_to_utc(day: date, at: time, zone: tzinfo) -> datetime:
     """Convert a local time to UTC; if the clocks skip it, return the end of the gap."""
     local = datetime.combine(day, at, zone)
-    moment = local.astimezone(UTC)
-    if moment.astimezone(zone).replace(tzinfo=None) == local.replace(tzinfo=None):
-        return moment
-    return _end_of_gap(local.replace(fold=1).astimezone(UTC), moment, zone)
-
-
-def _end_of_gap(before: datetime, after: datetime, zone: tzinfo) -> datetime:
-    """Find the moment between these two at which the clocks were changed."""
+    after = local.astimezone(UTC)
+    if after.astimezone(zone).replace(tzinfo=None) == local.replace(tzinfo=None):
+        return after
+    before = local.replace(fold=1).astimezone(UTC)  # the clocks were changed between the two
     offset = after.astimezone(zone).utcoffset()
     while after - before > timedelta(seconds=1):
         middle = (before + (after - before) / 2).replace(microsecond=0)
@@ -222,7 +218,10 @@ def _parse_cron(text: str, words: str, start: int, zone: tzinfo) -> CronSchedule
         expected = "a time as 09:30, or the five fields of a cron expression"
         if words.startswith("@"):
             expected = f"one of {', '.join(_MACROS)}"
-        raise _syntax_error(text, start + _wrong_field_position(fields, words), expected)
+        position = start
+        if fields and fields[0][0][0] in "*0123456789":  # a cron expression: its first surplus field, or its end
+            position += fields[len(_CRON_FIELDS)].start() if len(fields) > len(_CRON_FIELDS) else len(words)
+        raise _syntax_error(text, position, expected)
     try:
         cron = CronSim(expression, datetime.now(zone))
         first_run = next(cron, None)
@@ -233,10 +232,3 @@ def _parse_cron(text: str, words: str, start: int, zone: tzinfo) -> CronSchedule
     if first_run is None:
         raise _syntax_error(text, start + fields[2].start(), "a day that comes")
     return CronSchedule(expression, zone)
-
-
-def _wrong_field_position(fields: "list[re.Match[str]]", words: str) -> int:
-    """Return the position of the first surplus field, the end if fields are missing, or 0 for anything but cron."""
-    if not fields or fields[0][0][0] not in "*0123456789":
-        return 0
-    return fields[len(_CRON_FIELDS)].start() if len(fields) > len(_CRON_FIELDS) else len(words)

@@ -11,7 +11,7 @@ from clankers_protocol.schedules import ScheduleRun
 from clankersd import clock
 from clankersd.db import Db
 from clankersd.redaction.engine import count_redactions, redact_all
-from clankersd.schedule.grammar import Schedule, parse_schedule, parse_timezone
+from clankersd.schedule.grammar import parse_schedule, parse_timezone
 
 MISSED_AFTER_MS = 60_000
 """A run that waits longer than this is missed."""
@@ -113,7 +113,11 @@ def claim_runs(
     ended = db.fetch(_SKIP, {"now": now, "missed": MISSED_AFTER_MS})
     ended += db.fetch(_GIVE_UP, {"now": now, "max_attempts": MAX_ATTEMPTS, "error": _NOT_ACKNOWLEDGED})
     free = db.fetch(_FREE, {"now": now, "clients": clients})
-    leased = [_lease(db, run_from_row(row), now, lease_ms) for row in free]
+    leased = [run_from_row(row) for row in free]
+    for run in leased:  # each further attempt doubles the lease, up to MAX_LEASE_MS
+        run.state, run.attempts = "taken", run.attempts + 1
+        run.lease_until = now + min(lease_ms * 2 ** (run.attempts - 1), max(MAX_LEASE_MS, lease_ms))
+        db.execute(_LEASE, {"id": run.id, "attempts": run.attempts, "lease_until": run.lease_until})
     return leased, [row["id"] for row in ended]
 
 
@@ -239,24 +243,12 @@ def _create_run(db: Db, action: _PlannedAction, now: int) -> None:
         db.execute(_ADVANCE, params)
         finish_run(db, run_id, RunOutcome.redacted("failed", error=error.message))
         return
-    params["slot"], params["next"] = _surrounding_runs(schedule, action.next_run, now)
+    if not schedule.once:
+        moment = datetime.fromtimestamp(now / 1000, UTC)
+        last, planned = schedule.last_until(moment), schedule.next_after(moment)
+        if last is not None:  # the last time it was due, however many were missed
+            params["slot"] = max(action.next_run, int(last.timestamp() * 1000))
+        if planned is not None:
+            params["next"] = int(planned.timestamp() * 1000)
     db.execute(_CREATE_RUN, params)
     db.execute(_ADVANCE, params)
-
-
-def _surrounding_runs(schedule: Schedule, due: int, now: int) -> tuple[int, int | None]:
-    """Return the last time the schedule was due, and when it is due next."""
-    if schedule.once:
-        return due, None
-    moment = datetime.fromtimestamp(now / 1000, UTC)
-    last, planned = schedule.last_until(moment), schedule.next_after(moment)
-    slot = due if last is None else max(due, int(last.timestamp() * 1000))
-    return slot, None if planned is None else int(planned.timestamp() * 1000)
-
-
-def _lease(db: Db, run: ScheduleRun, now: int, lease_ms: int) -> ScheduleRun:
-    """Lease a run; each further attempt doubles the lease, up to MAX_LEASE_MS."""
-    run.state, run.attempts = "taken", run.attempts + 1
-    run.lease_until = now + min(lease_ms * 2 ** (run.attempts - 1), max(MAX_LEASE_MS, lease_ms))
-    db.execute(_LEASE, {"id": run.id, "attempts": run.attempts, "lease_until": run.lease_until})
-    return run

@@ -99,7 +99,12 @@ class Scheduler:
             ended = [runs.find_run(db, run_id) for run_id in ended_ids]
             for run in [*(run for run in ended if run is not None), *leased]:
                 _announce(db, run)
-            return [(run, _fetch_action(db, run)) for run in leased]
+            claimed = []
+            for run in leased:
+                row = db.fetch_one(f"{SELECT_ACTION} WHERE id = :id", {"id": run.action_id})
+                assert row
+                claimed.append((run, action_from_row(row)))
+            return claimed
 
         next_event = await self._daemon.store.read(lambda db: runs.next_event_time(db, clients=clients))
         if next_event is None or next_event > now:
@@ -183,12 +188,6 @@ class Scheduler:
 def _announce(db: Db, run: ScheduleRun) -> None:
     facts = {"runId": run.id, "attempts": run.attempts, "error": run.error}
     db.after_commit(Notification("schedule", run.state, run.action_id, facts))
-
-
-def _fetch_action(db: Db, run: ScheduleRun) -> ScheduledAction:
-    row = db.fetch_one(f"{SELECT_ACTION} WHERE id = :id", {"id": run.action_id})
-    assert row
-    return action_from_row(row)
 
 
 @handles(ScheduleSubscribe)

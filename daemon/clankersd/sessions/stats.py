@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING, Any
 
 from clankers_protocol.sessions import Statistics, Stats, ToolUsage, Totals, Usage
 from clankersd.clock import to_ms
-from clankersd.db import Db
 from clankersd.projects import IN_PROJECT, find_project_id
 from clankersd.wire.rpc import handles
 
@@ -91,38 +90,32 @@ async def stats(daemon: "Daemon", request: Stats) -> Statistics:
         sql = _USAGE.format(name=name, order=order)
         return await daemon.store.read(lambda db: [Usage(**row) for row in db.fetch(sql, params)])
 
-    total = await usage("NULL")
+    usage_rows = await usage("NULL")
+    total = usage_rows[0] if usage_rows else Usage(None, 0, 0, 0, 0, 0.0)
+    selection = {name: value for name, value in params.items() if name != "limit"}
+    counts = await daemon.store.read(lambda db: db.fetch_one(_TOTALS, selection))
+    assert counts
+    tools = await daemon.store.read(lambda db: db.fetch(_TOOLS, params))
     return Statistics(
-        totals=await daemon.store.read(lambda db: _totals(db, params, total)),
+        totals=Totals(
+            messages=total.messages,
+            prompt_tokens=total.prompt_tokens,
+            completion_tokens=total.completion_tokens,
+            cost=total.cost,
+            **counts,
+        ),
         by_project=await usage(_PROJECT),
         by_model=await usage("usage.model"),
         by_source=await usage("selected.source"),
         by_day=await usage("usage.day", "1 DESC"),
-        tools=await daemon.store.read(lambda db: _tools(db, params)),
+        tools=[
+            ToolUsage(
+                name=row["name"],
+                calls=row["calls"],
+                failures=int(row["failures"]),
+                failure_rate=row["failures"] / row["calls"],
+                mean_duration_ms=row["mean_duration_ms"],
+            )
+            for row in tools
+        ],
     )
-
-
-def _totals(db: Db, params: dict[str, Any], usage: list[Usage]) -> Totals:
-    row = db.fetch_one(_TOTALS, {name: value for name, value in params.items() if name != "limit"})
-    assert row
-    total = usage[0] if usage else Usage(None, 0, 0, 0, 0, 0.0)
-    return Totals(
-        messages=total.messages,
-        prompt_tokens=total.prompt_tokens,
-        completion_tokens=total.completion_tokens,
-        cost=total.cost,
-        **row,
-    )
-
-
-def _tools(db: Db, params: dict[str, Any]) -> list[ToolUsage]:
-    return [
-        ToolUsage(
-            name=row["name"],
-            calls=row["calls"],
-            failures=int(row["failures"]),
-            failure_rate=row["failures"] / row["calls"],
-            mean_duration_ms=row["mean_duration_ms"],
-        )
-        for row in db.fetch(_TOOLS, params)
-    ]

@@ -60,7 +60,12 @@ async def create(daemon: "Daemon", request: ThreadCreate) -> Thread:
     project = request.project
     if project is not None and not project.startswith("/"):
         name = project
-        project = await daemon.store.read(lambda db: _path_of(db, name))
+
+        def find_path(db: Db) -> str:
+            params = {"id": require_project_id(db, name)}
+            return str(db.value("SELECT path FROM projects WHERE id = :id", params))
+
+        project = await daemon.store.read(find_path)
     event = SessionEvent(
         id=request.id or clock.new_id(),
         chat_id=request.chat_id,
@@ -80,12 +85,6 @@ async def create(daemon: "Daemon", request: ThreadCreate) -> Thread:
 
     await daemon.store.write(store)
     return await daemon.store.read(lambda db: _get(db, event.id))
-
-
-def _path_of(db: Db, project: str) -> str:
-    """Return the folder of a project given by its name or id; raises NotFound or Conflict."""
-    params = {"id": require_project_id(db, project)}
-    return str(db.value("SELECT path FROM projects WHERE id = :id", params))
 
 
 @handles(ThreadGet)

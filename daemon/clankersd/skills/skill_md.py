@@ -48,9 +48,15 @@ def parse_skill(text: str, folder: str | None, files: list[SkillFile], created_b
     other_metadata = {key: value for key, value in metadata.items() if key not in ("tags", "references")}
     if other_metadata:
         extra["metadata"] = other_metadata
+    description = matter.get("description")
+    if not description:  # the first paragraph that is not a heading
+        paragraphs = (part.strip() for part in re.split(r"\n\s*\n", instructions))
+        description = next(
+            (" ".join(part.split())[:1024] for part in paragraphs if part and not part.startswith("#")), ""
+        )
     fields = {
         "name": matter.get("name") or folder,
-        "description": matter.get("description") or _first_paragraph(instructions),
+        "description": description,
         "instructions": instructions,
         "tools": _parse_tools(matter.get("allowed-tools")),
         "model": matter.get("model"),
@@ -123,12 +129,6 @@ def _split_front_matter(text: str) -> tuple[dict[str, Any], str]:
     if not isinstance(matter, dict):
         raise InvalidParams("invalid params: the front matter must consist of `name: value` lines - at `$.text`")
     return matter, text[match.end() :].lstrip("\r\n")
-
-
-def _first_paragraph(instructions: str) -> str:
-    """Return the first paragraph that is not a heading, for a skill without a description."""
-    paragraphs = (part.strip() for part in re.split(r"\n\s*\n", instructions))
-    return next((" ".join(part.split())[:1024] for part in paragraphs if part and not part.startswith("#")), "")
 
 
 def _parse_tools(value: Any) -> Any:

@@ -269,18 +269,14 @@ def _store(db: Db, index: Index, skill: Skill, by: str | None) -> Skill:
         "created_at": skill.updated_at,
     }
     db.execute(_INSERT_VERSION, version)
-    _index(db, index, skill.id)
-    return skill
-
-
-def _index(db: Db, index: Index, skill_id: str) -> None:
-    row = db.fetch_one(_SELECT_TEXT, {"id": skill_id})
-    assert row
-    prepared = index.chunk_text(row["text"])
+    indexed = db.fetch_one(_SELECT_TEXT, {"id": skill.id})
+    assert indexed
+    prepared = index.chunk_text(indexed["text"])
     if prepared is None:
-        add_to_backlog(db, "skill", skill_id)
+        add_to_backlog(db, "skill", skill.id)
     for chunks in prepared or ():
-        replace_chunks(db, _owner(row), chunks)
+        replace_chunks(db, _owner(indexed), chunks)
+    return skill
 
 
 def _update(db: Db, index: Index, skill: Skill, changes: dict[str, Any], by: str | None) -> tuple[Skill, str]:

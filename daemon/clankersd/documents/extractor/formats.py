@@ -336,23 +336,18 @@ def _docx_blocks(container: Any, depth: int) -> Iterator[str]:
     """Yield paragraphs and tables in order; headings become markdown headings."""
     for block in container.iter_inner_content():
         if hasattr(block, "rows"):
-            if depth < MAX_TABLE_DEPTH:
-                yield "\n".join(_docx_row(row, depth) for row in block.rows)
+            if depth >= MAX_TABLE_DEPTH:
+                continue
+            lines = []
+            for row in block.rows:
+                cells = {cell._tc: cell for cell in row.cells}  # a merged cell is listed several times
+                lines.append(" | ".join(" ".join(_docx_blocks(cell, depth + 1)) for cell in cells.values()))
+            yield "\n".join(lines)
         elif text := block.text.strip():
-            yield f"{_heading_prefix(block)}{text}"
-
-
-def _docx_row(row: Any, depth: int) -> str:
-    cells = {cell._tc: cell for cell in row.cells}  # a merged cell is listed several times
-    return " | ".join(" ".join(_docx_blocks(cell, depth + 1)) for cell in cells.values())
-
-
-def _heading_prefix(paragraph: Any) -> str:
-    style = (paragraph.style.name or "") if paragraph.style is not None else ""
-    if style == "Title":
-        return "# "
-    level = re.fullmatch(r"Heading ([1-6])", style)
-    return f"{'#' * int(level[1])} " if level else ""
+            style = (block.style.name or "") if block.style is not None else ""
+            heading = re.fullmatch(r"Heading ([1-6])", style)
+            level = 1 if style == "Title" else int(heading[1]) if heading else 0
+            yield f"{'#' * level} {text}" if level else text
 
 
 _EXTRACTORS: dict[str, Extractor] = {

@@ -116,7 +116,10 @@ def _extract_windows(task: Task, file: BinaryIO) -> Iterator[Message]:
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
     title = "" if kind in KINDS_TITLED_BY_FILE else properties.title or title
-    title = _shorten_title(redact(title)[0])
+    title = " ".join(redact(title)[0].split())
+    if len(title) > MAX_TITLE_CHARACTERS:
+        at_word = title[:MAX_TITLE_CHARACTERS].rpartition(" ")[0]
+        title = f"{at_word or title[:MAX_TITLE_CHARACTERS]} …"
     yield Done(kind, strategy, title, sha256_of(file), size, characters, dict(redacted))
 
 
@@ -126,14 +129,6 @@ def _find_title(text: str) -> str:
     heading = next((line for line in lines[:20] if HEADING.match(line)), None)
     first_line = lines[0] if lines else ""
     return (heading or first_line).strip("# \t")
-
-
-def _shorten_title(title: str) -> str:
-    line = " ".join(title.split())
-    if len(line) <= MAX_TITLE_CHARACTERS:
-        return line
-    at_word = line[:MAX_TITLE_CHARACTERS].rpartition(" ")[0]
-    return f"{at_word or line[:MAX_TITLE_CHARACTERS]} …"
 
 
 def _choose_strategy(task: Task, kind: str) -> str:
@@ -183,7 +178,12 @@ def _split_windows(parts: Iterator[Part], redacted: Counter[str]) -> Iterator[Wi
             metadata.append((len(text), part.metadata))
         text += part.text
         while len(text) >= WINDOW_CHARACTERS:
-            end = _window_end(text)
+            end = WINDOW_CHARACTERS
+            for separator in ("\n\n", "\n", " "):
+                at = text.rfind(separator, WINDOW_CHARACTERS // 2, WINDOW_CHARACTERS)
+                if at >= 0:
+                    end = at + len(separator)
+                    break
             window = _redact_window(Window(text[:end], offset, line, metadata), redacted)
             yield window
             offset, line = offset + len(window.text), line + window.text.count("\n")
@@ -191,14 +191,6 @@ def _split_windows(parts: Iterator[Part], redacted: Counter[str]) -> Iterator[Wi
             text = text[end:]
     if text.strip() or offset:
         yield _redact_window(Window(text, offset, line, metadata), redacted)
-
-
-def _window_end(text: str) -> int:
-    for separator in ("\n\n", "\n", " "):
-        at = text.rfind(separator, WINDOW_CHARACTERS // 2, WINDOW_CHARACTERS)
-        if at >= 0:
-            return at + len(separator)
-    return WINDOW_CHARACTERS
 
 
 def _carry_over(metadata: WindowMetadata, end: int) -> WindowMetadata:

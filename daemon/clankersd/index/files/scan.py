@@ -87,10 +87,20 @@ def scan(settings: WatchSettings, added: list[str]) -> Scan:
     result = Scan()
     for root in settings.roots:
         if top := _resolve_top(result, root):
-            _scan_root(result, top, settings.agent_files)
+            _scan_workspace(result, top, settings.agent_files)
     for path in (*settings.extra, *map(Path, added)):
-        if top := _resolve_top(result, path):
-            _scan_extra(result, top)
+        top = _resolve_top(result, path)
+        if top is None:
+            continue
+        real = os.path.realpath(top)  # a link that is itself a watched path is followed
+        folder, name = os.path.split(real)
+        if Path(real).is_dir():
+            _scan_folder(result, top, top, None)
+        elif name.endswith(".md"):
+            result.watch(folder, frozenset((name,)))
+            _add_file(result, real, folder, None)
+        else:
+            result.add_failure(top, "neither a folder nor a markdown file")
     return result
 
 
@@ -145,7 +155,7 @@ def _add_top(result: Scan, top: str) -> bool:
     return False
 
 
-def _scan_root(result: Scan, root: str, agent_files: bool) -> None:
+def _scan_workspace(result: Scan, root: str, agent_files: bool) -> None:
     if not Path(root).is_dir():
         result.add_failure(root, "a workspace must be a folder")
         return
@@ -158,41 +168,26 @@ def _scan_root(result: Scan, root: str, agent_files: bool) -> None:
         _scan_folder(result, memory, root, root)
 
 
-def _scan_extra(result: Scan, path: str) -> None:
-    real = os.path.realpath(path)  # a link that is itself a watched path is followed
-    folder, name = os.path.split(real)
-    if Path(real).is_dir():
-        _scan_folder(result, path, path, None)
-    elif name.endswith(".md"):
-        result.watch(folder, frozenset((name,)))
-        _add_file(result, real, folder, None)
-    else:
-        result.add_failure(path, "neither a folder nor a markdown file")
-
-
 def _scan_folder(result: Scan, folder: str, top: str, workspace: str | None) -> None:
     """Add every markdown file below `folder`. Linked folders are not entered."""
     pending = [folder]
     while pending:
         current = pending.pop()
         result.watch(current, None)
-        for entry in _list_folder(result, current):
+        try:
+            with os.scandir(current) as listed:
+                entries = sorted(listed, key=lambda entry: entry.name)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            result.add_unreadable(current, error)
+            continue
+        for entry in entries:
             if entry.is_dir(follow_symlinks=False):
                 if entry.name not in IGNORED_NAMES:
                     pending.append(entry.path)
             elif entry.name.endswith(".md"):
                 _add_file(result, entry.path, top, workspace)
-
-
-def _list_folder(result: Scan, folder: str) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            return sorted(entries, key=lambda entry: entry.name)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        result.add_unreadable(folder, error)
-        return []
 
 
 def _add_file(result: Scan, path: str, top: str, workspace: str | None) -> None:

@@ -113,7 +113,8 @@ class FileSync:
     async def add(self, path: Path) -> SyncReport:
         """Watch one more file or folder, and index it."""
         absolute = _to_absolute(path)
-        if not await anyio.to_thread.run_sync(_is_watchable, absolute):
+        is_file = absolute.endswith(".md") and await anyio.Path(absolute).is_file()
+        if not is_file and not await anyio.Path(absolute).is_dir():
             raise InvalidParams(f"invalid params: path {path} is no folder or markdown file", {"field": "path"})
         row = {"path": absolute, "now": clock.now()}
         async with self._lock:
@@ -279,7 +280,3 @@ def _to_absolute(path: Path) -> str:
     if not expanded.is_absolute():
         raise InvalidParams(f"invalid params: path {path} must begin with / or ~", {"field": "path"})
     return os.path.normpath(expanded)
-
-
-def _is_watchable(path: str) -> bool:
-    return Path(path).is_dir() or (path.endswith(".md") and Path(path).is_file())

@@ -224,8 +224,11 @@ async def compare(
     memories_by_number = dict(enumerate(known.values(), 1))
     comparisons: dict[int, Comparison] = {}
     for raw in answer.verdicts:
-        verdict = _parse_verdict(raw, pairs)
-        if verdict is None:
+        try:
+            verdict = msgspec.convert(raw, _Verdict)
+        except msgspec.ValidationError:
+            verdict = None
+        if verdict is None or (verdict.new, verdict.known) not in pairs:
             result.notes.append("a verdict was refused: it is not about a pair that was asked for")
         else:
             comparison = Comparison(verdict.verdict, memories_by_number[verdict.known])
@@ -236,15 +239,6 @@ async def compare(
 def comparable_text(memory: Memory) -> str:
     """Return what is sent of a known memory."""
     return redact_secrets(shorten(strip_invisible(memory.content), MAX_MESSAGE_CHARS))
-
-
-def _parse_verdict(raw: Any, pairs: set[tuple[int, int]]) -> _Verdict | None:
-    """Return a verdict; None if it is malformed or about a pair that was not asked for."""
-    try:
-        verdict = msgspec.convert(raw, _Verdict)
-    except msgspec.ValidationError:
-        return None
-    return verdict if (verdict.new, verdict.known) in pairs else None
 
 
 # -- summary

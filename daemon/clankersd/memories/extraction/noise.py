@@ -94,7 +94,10 @@ def noise_reason(text: str) -> str | None:
     for reason, pattern in _patterns().items():
         if pattern.search(text):
             return reason
-    if _is_code(text):
+    if _CODE.search(text) or any(len(word) > MAX_WORD_CHARS for word in text.split()):
+        return "code"
+    prose = _INLINE.sub("", text)
+    if len(_SYMBOL.findall(prose)) > MAX_SYMBOL_SHARE * max(1, len(prose.replace(" ", ""))):
         return "code"
     if not _is_self_contained(text):
         return "vague"
@@ -109,13 +112,6 @@ def harm_reason(text: str) -> str | None:
         if _patterns()[reason].search(text):
             return reason
     return None
-
-
-def _is_code(text: str) -> bool:
-    if _CODE.search(text) or any(len(word) > MAX_WORD_CHARS for word in text.split()):
-        return True
-    prose = _INLINE.sub("", text)
-    return len(_SYMBOL.findall(prose)) > MAX_SYMBOL_SHARE * max(1, len(prose.replace(" ", "")))
 
 
 def _is_self_contained(text: str) -> bool:

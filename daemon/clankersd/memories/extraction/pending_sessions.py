@@ -57,7 +57,10 @@ class PendingSessions:
             rows = await store.read(lambda db: db.fetch(_WITH_NEW_MESSAGES, {"seen": self._last_rowid}))
             self._ids.update(row["id"] for row in rows)
         else:
-            self._ids |= await _recent_sessions(store, times["since"])
+            page = {"after": 0, "limit": SESSIONS_PER_PAGE}
+            while rows := await store.read(lambda db: db.fetch(_SESSION_PAGE, page)):
+                self._ids.update(row["id"] for row in rows if row["updated_at"] > times["since"])
+                page["after"] = rows[-1]["rowid"]
         self._days, self._last_rowid = days, last_rowid
         return await self._select_ready(store, times)
 
@@ -73,16 +76,3 @@ class PendingSessions:
             ready += [row for row in rows if row["ready"]]
         self._ids -= set(candidates) - unread
         return [row["id"] for row in sorted(ready, key=lambda row: (row["newest"], row["id"]))]
-
-
-async def _recent_sessions(store: Store, since: int) -> set[str]:
-    """Return the sessions that changed after `since`."""
-    ids: set[str] = set()
-    after = 0
-    while True:
-        params = {"after": after, "limit": SESSIONS_PER_PAGE}
-        rows = await store.read(lambda db, params=params: db.fetch(_SESSION_PAGE, params))  # type: ignore[misc]
-        if not rows:
-            return ids
-        ids.update(row["id"] for row in rows if row["updated_at"] > since)
-        after = rows[-1]["rowid"]

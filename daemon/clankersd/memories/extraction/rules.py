@@ -174,43 +174,37 @@ def find_fixes(calls: list[ToolCall]) -> list[Candidate]:
         fix = _find_fix(failed_command, later)
         if fix is None:
             continue
-        candidate = _fix_candidate(failed_command, call, *fix)
+        command, succeeded = fix
+        error = next(line.strip() for line in call.error.splitlines() if _USAGE_ERROR.search(line))
+        candidate = Candidate(
+            content=f"`{failed_command}` failed ({shorten(error, 100).rstrip('.')}); `{command}` worked.",
+            category="fix",
+            sector="procedural",
+            importance=0.6,
+            confidence=0.6,
+            rule="fix",
+            message_id=succeeded.message_id or call.message_id,
+        )
         if not harm_reason(candidate.content):
             candidates.setdefault(candidate.content, candidate)
     return list(candidates.values())[:MAX_FIXES]
 
 
 def _find_fix(failed_command: str, later: list[ToolCall]) -> tuple[str, ToolCall] | None:
+    """Find a command that succeeded with the same program and subcommand, or most of the characters."""
+    program = failed_command.split()[:2]
     for call in later:
         command = command_of(call)
         if command is None or call.success is not True:
             continue
         if command == failed_command:  # something else was fixed, not the command
             return None
-        if _is_correction(failed_command, command):
+        if len(program) == 2 and program == command.split()[:2]:
+            return command, call
+        similarity = difflib.SequenceMatcher(None, failed_command, command, autojunk=False).ratio()
+        if similarity >= MIN_COMMAND_SIMILARITY:
             return command, call
     return None
-
-
-def _is_correction(wrong: str, right: str) -> bool:
-    """Check whether two commands share program and subcommand, or most of their characters."""
-    program = wrong.split()[:2]
-    if len(program) == 2 and program == right.split()[:2]:
-        return True
-    return difflib.SequenceMatcher(None, wrong, right, autojunk=False).ratio() >= MIN_COMMAND_SIMILARITY
-
-
-def _fix_candidate(failed_command: str, failed: ToolCall, command: str, succeeded: ToolCall) -> Candidate:
-    error = next(line.strip() for line in failed.error.splitlines() if _USAGE_ERROR.search(line))
-    return Candidate(
-        content=f"`{failed_command}` failed ({shorten(error, 100).rstrip('.')}); `{command}` worked.",
-        category="fix",
-        sector="procedural",
-        importance=0.6,
-        confidence=0.6,
-        rule="fix",
-        message_id=succeeded.message_id or failed.message_id,
-    )
 
 
 def command_of(call: ToolCall) -> str | None:

@@ -281,7 +281,9 @@ class Extractor:
             chat = await self._open_chat()
             result = await model.find_memories(chat, part.session.id, part.messages, limit)
         candidates = result.candidates + _find_in_tool_calls(part)
-        result.candidates = _select_best(candidates, limit)
+        limited = [candidate for candidate in candidates if candidate.rule not in _UNLIMITED_RULES]
+        best = sorted(limited, key=lambda candidate: -candidate.importance * candidate.confidence)[:limit]
+        result.candidates = [each for each in candidates if each.rule in _UNLIMITED_RULES or each in best]
         if left_out := len(candidates) - len(result.candidates):
             result.notes.append(f"{left_out} weaker candidates were left out")
         return result
@@ -305,13 +307,6 @@ def _find_permitted_session(db: Db, request: MemoryExtract) -> Session:
 def _find_in_tool_calls(part: SessionPart) -> list[Candidate]:
     groups = rules.describe_file_groups(part.file_groups, part.session.project_path)
     return rules.find_fixes(part.calls) + groups
-
-
-def _select_best(candidates: list[Candidate], limit: int) -> list[Candidate]:
-    """Return what users asked to remember and the best of the rest, in their order."""
-    limited = [candidate for candidate in candidates if candidate.rule not in _UNLIMITED_RULES]
-    best = sorted(limited, key=lambda candidate: -candidate.importance * candidate.confidence)[:limit]
-    return [candidate for candidate in candidates if candidate.rule in _UNLIMITED_RULES or candidate in best]
 
 
 @handles(MemoryExtract)

@@ -132,22 +132,13 @@ def read_part(db: Db, session_id: str, after: Position, limit: int) -> SessionPa
     for row in db.fetch(_TOOL_CALLS, params | {"until": until, "limit": MAX_TOOL_CALLS}):
         success = row.pop("success")
         calls.append(ToolCall(success=None if success is None else bool(success), **row))
-    file_groups = [] if has_more else _find_file_groups(db, session)
+    files_by_session: dict[str, set[str]] = {}  # edited in this session and in earlier ones of the project
+    if not has_more:
+        editing = {"project": session.project_id, "editing": json.dumps(sorted(EDITING_TOOLS)), "limit": MAX_EDITS}
+        for row in db.fetch(_EDITS, editing | {"id": session.id}):
+            files_by_session.setdefault(row["session_id"], set()).add(row["file_path"])
+    file_groups = group_edited_files(files_by_session.get(session.id, set()), files_by_session)
     return SessionPart(session, messages, calls, file_groups, has_more)
-
-
-def _find_file_groups(db: Db, session: Session) -> list[list[str]]:
-    """Find the files of a session that are edited together, in this session and in earlier ones of the project."""
-    files_by_session: dict[str, set[str]] = {}
-    params = {
-        "id": session.id,
-        "project": session.project_id,
-        "editing": json.dumps(sorted(EDITING_TOOLS)),
-        "limit": MAX_EDITS,
-    }
-    for row in db.fetch(_EDITS, params):
-        files_by_session.setdefault(row["session_id"], set()).add(row["file_path"])
-    return group_edited_files(files_by_session.get(session.id, set()), files_by_session)
 
 
 def read_first_and_last(db: Db, session_id: str, limit: int) -> tuple[list[SessionMessage], int]:
