@@ -24,9 +24,16 @@ from clankersd.embedders.memory_headroom import numpy_if_available
 from clankersd.index.files.sync import FileSync
 from clankersd.index.index import Index
 from clankersd.index.queue import EmbeddingQueue
+from clankersd.index.tokenize import describe_dropped_words
 from clankersd.search.closeness import MAX_EXAMINED, Calibration, Closeness, is_weak, measure
 from clankersd.search.filters import ChunkFilter, Criteria, Visibility, build_filter
-from clankersd.search.keyword import TIMEOUT_NOTE, KeywordMatches, TermFrequencies, search_keywords
+from clankersd.search.keyword import (
+    MAX_SCORED_CHUNKS,
+    TIMEOUT_NOTE,
+    KeywordMatches,
+    TermFrequencies,
+    search_keywords,
+)
 from clankersd.search.near_duplicates import collapse_near_duplicates
 from clankersd.search.ranking import (
     Candidate,
@@ -36,6 +43,7 @@ from clankersd.search.ranking import (
     diversify,
     fusion_weight,
     named_speakers,
+    raise_phrases,
     rank,
     without_names,
 )
@@ -171,6 +179,7 @@ class _Run(Generic[R]):
     speakers: set[str]
     keywords: KeywordMatches = field(default_factory=KeywordMatches)
     vectors: VectorMatches = field(default_factory=VectorMatches)
+    match_count: int = 0
     rerank_note: str | None = None
 
 
@@ -222,7 +231,9 @@ class SearchEngine:
             await self._search_both(run)
             candidates = await self._rank(run)
             keywords, vectors = run.keywords, run.vectors
-            notes = [run.keywords.note, run.vectors.query.problem, run.rerank_note]
+            notes = [_describe_left_out(run), run.keywords.note, run.vectors.query.problem, run.rerank_note]
+            if run.match_count > plan.pool_size and len(candidates) <= plan.page.offset + plan.page.limit:
+                notes.append(f"of {run.match_count:,} matches the best {plan.pool_size:,} were ranked")
             mode = "keyword" if plan.mode == "hybrid" and run.vectors.query.problem else plan.mode
         if not any(notes):
             notes.append(self._index.rebuild_note)
@@ -261,8 +272,10 @@ class SearchEngine:
             candidates = [Candidate(rows[chunk], score, cosine=score) for chunk, score in nearest if chunk in rows]
             if plan.group_of:
                 candidates = best_per_group(candidates, plan.group_of)
-            if len(candidates) >= plan.page.limit or len(nearest) < k or k == MAX_NEIGHBOURS:
+            if len(candidates) >= plan.page.limit or len(nearest) < k:
                 return candidates[: plan.page.limit], query
+            if k == MAX_NEIGHBOURS:
+                return candidates, replace(query, problem=f"only the nearest {k:,} chunks were compared")
             k = min(k * CHUNKS_PER_GROUP, MAX_NEIGHBOURS)
 
     async def _search_both(self, run: _Run[R]) -> None:
@@ -306,6 +319,7 @@ class SearchEngine:
         rows = await self._fetch_rows(run, await self._best_chunks(plan, turn_scores) if turn_scores else [])
         keyword_scores = {}
         if turn_scores:
+            run.match_count = len(turn_scores.chunk_by_key)
             for chunk, row in rows.items():
                 key = turn_scores.key_of(chunk, row.session_id, row.turn)
                 if key not in turn_scores.scores:
@@ -328,6 +342,7 @@ class SearchEngine:
         candidates = rank(rows, keyword_scores, similarities, vector_weight, run.speakers)
         for candidate in candidates:
             candidate.cosine = run.vectors.cosines.get(candidate.row.id)
+        raise_phrases(run.query, candidates)
         if plan.rerank:
             candidates.sort(key=lambda candidate: candidate.sort_key)
             run.rerank_note = await self.reranking.apply(run.query, candidates)
@@ -397,3 +412,16 @@ def _closeness(keywords: KeywordMatches, candidate: Candidate[R]) -> Closeness:
     if candidate.row.skill_id is None or not candidate.is_keyword_match:
         return closeness
     return replace(closeness, coverage=max(closeness.coverage, keywords.indexed_coverage(candidate.row.id)))
+
+
+def _describe_left_out(run: _Run[R]) -> str | None:
+    """Return a note about words of a long query and chunks with a frequent word that were not looked at."""
+    if run.plan.mode == "vector":
+        return None
+    if note := describe_dropped_words(run.query):
+        return note
+    found = run.keywords.occurrences
+    # With several words, the chunks with the most and rarest of them are ranked. With one, all are alike.
+    if len(found) == 1 and found[0][0].frequency > MAX_SCORED_CHUNKS:
+        return f"of {found[0][0].frequency:,} matches the newest {MAX_SCORED_CHUNKS:,} were ranked"
+    return None

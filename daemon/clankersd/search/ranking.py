@@ -23,6 +23,15 @@ TOOL_FACTOR = 0.8
 SHORT_TOKENS, LONG_TOKENS = 50, 150
 """An assistant's text up to the first length counts fully, from the second on by ASSISTANT_FACTOR."""
 
+MIN_PHRASE_WORDS, MAX_PHRASE_CHARACTERS = 3, 1_000
+"""Queries that are looked for as they are written, such as an error message."""
+
+MIN_PHRASE_KEYWORD_SCORE = 0.5
+"""Keyword score below which a text cannot have all words of the query next to each other."""
+
+PHRASE_WEIGHT = 0.5
+"""Weight of having the whole query word for word, beside a weight of 1 for the rest of the score."""
+
 _DAY_MS = 86_400_000
 
 
@@ -86,10 +95,15 @@ def rank(
     Keyword scores are scaled by the best of them, similarities between the lowest and the highest. Both are those of
     the message: of its chunks, the one that matches best represents it.
     """
-    best = max(keyword_scores.values(), default=0.0) or 1.0
-    low, high = min(similarities.values(), default=0.0), max(similarities.values(), default=1.0)
+    # Tool calls do not set the scale: they are many, short, and have the words of the messages around them.
+    scaling = [chunk for chunk, row in rows.items() if row.role != "tool"] or list(rows)
+    best = max((keyword_scores.get(chunk, 0.0) for chunk in scaling), default=0.0)
+    best = best or max(keyword_scores.values(), default=0.0) or 1.0
+    known = [similarities[chunk] for chunk in scaling if chunk in similarities] or list(similarities.values())
+    low, high = min(known, default=0.0), max(known, default=1.0)
     vector_scores = {
-        chunk: (similarity - low) / (high - low) if high > low else 1.0 for chunk, similarity in similarities.items()
+        chunk: min(1.0, max(0.0, (similarity - low) / (high - low))) if high > low else 1.0
+        for chunk, similarity in similarities.items()
     }
     by_message: dict[str | int, list[int]] = {}
     for chunk, row in rows.items():
@@ -102,8 +116,9 @@ def rank(
             for chunk in chunks
         }
         row = rows[max(chunks, key=lambda chunk: (own[chunk], -chunk))]
-        components = {"keyword": max(keyword_scores.get(chunk, 0.0) for chunk in chunks) / best}
-        score = (1 - vector_weight) * components["keyword"]
+        keyword = max(keyword_scores.get(chunk, 0.0) for chunk in chunks) / best
+        components = {"keyword": min(1.0, keyword)}
+        score = (1 - vector_weight) * keyword
         if vector_weight:
             components["vector"] = max(vector_scores.get(chunk, 0.0) for chunk in chunks)
             score += vector_weight * components["vector"]
@@ -115,6 +130,10 @@ def rank(
             components["role"] = assistant_factor(row) * (TOOL_FACTOR if row.role == "tool" else 1.0)
             score *= components["role"]
         candidates.append(Candidate(row, score, components["keyword"] > 0, components))
+    highest = max((candidate.score for candidate in candidates), default=0.0)
+    if highest > 1:  # a tool call with more words of the query than any message
+        for candidate in candidates:
+            candidate.score /= highest
     return candidates
 
 
@@ -137,6 +156,22 @@ def without_names(query: str, names: set[str]) -> str:
         return query
     pattern = re.compile(rf"\b({'|'.join(map(re.escape, sorted(names)))})\b(['’]s)?", re.IGNORECASE)
     return " ".join(pattern.sub(" ", query).split()) or query
+
+
+def raise_phrases(query: str, candidates: list[Candidate[R]]) -> None:
+    """Raise the scores of texts that contain the query word for word, whatever its case and spacing."""
+    words = query.lower().strip(" \t\r\n.,:;!?\"'`").split()
+    phrase = " ".join(words)
+    if len(words) < MIN_PHRASE_WORDS or len(phrase) > MAX_PHRASE_CHARACTERS:
+        return
+    likely = [one for one in candidates if one.components.get("keyword", 0.0) >= MIN_PHRASE_KEYWORD_SCORE]
+    exact = [one for one in likely if phrase in " ".join(one.row.text.lower().split())]
+    for candidate in exact:
+        candidate.components["phrase"] = 1.0
+        candidate.score += PHRASE_WEIGHT
+    if exact:
+        for candidate in candidates:
+            candidate.score /= 1 + PHRASE_WEIGHT
 
 
 def apply_recency(candidates: list[Candidate[R]], now: int, half_life_days: float) -> None:
@@ -186,6 +221,7 @@ def collapse_duplicates(candidates: list[Candidate[R]]) -> list[Candidate[R]]:
     first: dict[str, Candidate[R]] = {}
     distinct = []
     for candidate in candidates:
+        candidate.duplicates = 0  # of an earlier call with fewer candidates
         if candidate.row.source not in ("sessions", "memory"):
             distinct.append(candidate)
             continue
