@@ -343,10 +343,10 @@ def test_texts_with_the_whole_query_are_raised() -> None:
     found = candidates((0.4, "It says Connection   refused by\nbroker, again"), (0.6, "broker refused by connection"))
     for one in found:
         one.components["keyword"] = 0.9
-    raise_phrases("connection refused by broker!", found)
+    raise_phrases("connection refused by broker!", found, found)
     assert [round(one.score, 3) for one in found] == [0.6, 0.4]
     assert found[0].components["phrase"] == 1.0
-    raise_phrases("refused by", found)  # two words are often next to each other
+    raise_phrases("refused by", found, found)  # two words are often next to each other
     assert [round(one.score, 3) for one in found] == [0.6, 0.4]
 
 

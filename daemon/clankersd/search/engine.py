@@ -63,6 +63,9 @@ MAX_REFILLS = 4
 MAX_OCCURRENCES_SCORED_INLINE = 2_000
 """More occurrences are scored in a thread; fewer are done sooner than a thread is reached."""
 
+MAX_COMPARED_WITH_PHRASE = 50
+"""Best candidates whose texts are searched for the query as it is written."""
+
 MAX_NEIGHBOURS = 4096
 """The most neighbours that vec0 returns."""
 
@@ -342,10 +345,12 @@ class SearchEngine:
         candidates = rank(rows, keyword_scores, similarities, vector_weight, run.speakers)
         for candidate in candidates:
             candidate.cosine = run.vectors.cosines.get(candidate.row.id)
-        raise_phrases(run.query, candidates)
+        candidates.sort(key=lambda candidate: candidate.sort_key)
+        raise_phrases(run.query, candidates[:MAX_COMPARED_WITH_PHRASE], candidates)
         if plan.rerank:
             candidates.sort(key=lambda candidate: candidate.sort_key)
-            run.rerank_note = await self.reranking.apply(run.query, candidates)
+            judged = candidates[: self.reranking.settings.candidates]
+            run.rerank_note = await self.reranking.apply(run.query, judged, candidates)
         if plan.half_life_days:
             apply_recency(candidates, clock.now(), plan.half_life_days)
         if plan.adjust_score:

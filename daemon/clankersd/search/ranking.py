@@ -158,13 +158,16 @@ def without_names(query: str, names: set[str]) -> str:
     return " ".join(pattern.sub(" ", query).split()) or query
 
 
-def raise_phrases(query: str, candidates: list[Candidate[R]]) -> None:
-    """Raise the scores of texts that contain the query word for word, whatever its case and spacing."""
+def raise_phrases(query: str, best: list[Candidate[R]], candidates: list[Candidate[R]]) -> None:
+    """Raise the scores of the texts of the best candidates that contain the query word for word.
+
+    Case and spacing may differ. The scores of all candidates are scaled down then, so that none is above 1.
+    """
     words = query.lower().strip(" \t\r\n.,:;!?\"'`").split()
     phrase = " ".join(words)
     if len(words) < MIN_PHRASE_WORDS or len(phrase) > MAX_PHRASE_CHARACTERS:
         return
-    likely = [one for one in candidates if one.components.get("keyword", 0.0) >= MIN_PHRASE_KEYWORD_SCORE]
+    likely = [one for one in best if one.components.get("keyword", 0.0) >= MIN_PHRASE_KEYWORD_SCORE]
     exact = [one for one in likely if phrase in " ".join(one.row.text.lower().split())]
     for candidate in exact:
         candidate.components["phrase"] = 1.0
