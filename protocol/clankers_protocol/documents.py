@@ -219,7 +219,8 @@ class DocumentDelete(Method[DocumentDeleted]):
 
 
 class ScoredChunk(Wire):
-    """A chunk found by a search. `score` is the cosine similarity, or a value between 0 and 1 for keyword search.
+    """A chunk found by a search. `score` is the cosine similarity (0 if it is negative), or a value between 0 and 1 for
+    keyword search.
 
     If a child chunk matched, `chunk` is its parent and `matched` is the id of the child.
     """

@@ -99,8 +99,8 @@ class MessageStore(Method[Message]):
 class ScoredMessage(Wire):
     """A message found by a search. Matches in `snippet` are enclosed in « and ».
 
-    For a given embedding, `score` is the cosine similarity (-1 to 1). For a text query it is between 0 and 1 and only
-    comparable within one search.
+    For a given embedding, `score` is the cosine similarity, 0 if it is negative. For a text query it is between 0 and 1
+    and only comparable within one search.
     """
 
     message: Message

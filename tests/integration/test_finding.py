@@ -99,6 +99,30 @@ def test_long_error_of_a_tool_is_found_by_its_beginning_and_end(filled: RawConne
         assert len(hit["text"]) < 1_000
 
 
+def test_exact_error_message_comes_before_its_words_in_another_order(rpc: RawConnection) -> None:
+    error = "could not connect to server: Connection refused by broker"
+    words = ["broker", "server", "refused", "connect", "could", "not", "connection", "to", "by"]
+    texts = [" ".join(words[turn:] + words[:turn]) for turn in range(len(words))]
+    for number, text in enumerate([*texts, f"After the upgrade I see {error}, please look"]):
+        message = {"id": f"m{number}", "sessionId": f"s{number}", "role": "user", "textContent": text}
+        rpc.call("upsertMessage", message=message)
+    settled(rpc)
+    assert hits(rpc, error)[0]["ref"]["messageId"] == f"m{len(texts)}"
+
+
+def test_pasted_stack_trace_finds_the_message_with_it(rpc: RawConnection) -> None:
+    frames = [
+        f'  File "/srv/app/mod{n}.py", line {n * 37}, in handler_{n}\n    return process(request)' for n in range(40)
+    ]
+    trace = "\n".join(["Traceback (most recent call last):", *frames, "LookupError: no such ocelot"])
+    for number, text in enumerate(["the handler of the request returns", trace, "line 37 in a file of the app"]):
+        message = {"id": f"m{number}", "sessionId": f"s{number}", "role": "user", "textContent": text}
+        rpc.call("upsertMessage", message=message)
+    settled(rpc)
+    for query in (trace, trace.replace("srv", "opt"), trace[-120:]):
+        assert hits(rpc, query)[0]["ref"]["messageId"] == "m1"
+
+
 def test_changed_error_of_a_tool_replaces_the_old_one(filled: RawConnection) -> None:
     filled.call("upsertTool", tool=failed_tool("t4", TRACE))
     settled(filled)

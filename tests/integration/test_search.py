@@ -162,7 +162,8 @@ def test_query_of_a_hundred_kilobytes_is_accepted(filled: RawConnection) -> None
     for mode in ("keyword", "hybrid"):
         answer = search(filled, "jasper " + "lorem ipsum dolor " * 6000, mode=mode)
         assert "jasper" in answer["hits"][0]["text"]
-    assert search(filled, "x" * 100_000)["degraded"] is None
+    note = "of 100,000 characters the first and last 5,000 were searched for"
+    assert search(filled, "x" * 100_000)["degraded"] == note
 
 
 def test_query_that_is_empty_or_too_long_is_refused(filled: RawConnection) -> None:
@@ -550,6 +551,14 @@ def test_search_lists_a_repeated_message_once_with_a_count() -> None:
         [hit] = search(own, "migration", mode="keyword")["hits"]
         assert hit["duplicates"] == 2
         assert len(search(own, "migration", mode="keyword", collapse=False)["hits"]) == 3
+
+
+def test_search_that_leaves_out_matches_says_so(filled: RawConnection) -> None:
+    whole = search(filled, "amber", mode="keyword", limit=100)
+    assert whole["degraded"] is None
+    cut = search(filled, "amber", mode="keyword", limit=100, pool=10)
+    assert cut["degraded"].endswith("matches the best 10 were ranked")
+    assert search(filled, "amber", mode="keyword", limit=5, pool=10)["degraded"] is None  # there are more pages
 
 
 def test_vector_weight_and_pool_of_a_search_are_used(filled: RawConnection) -> None:

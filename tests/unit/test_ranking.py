@@ -25,6 +25,8 @@ from clankersd.search.ranking import (
     diversify,
     fusion_weight,
     named_speakers,
+    phrase_of,
+    raise_phrases,
     rank,
     without_names,
 )
@@ -296,6 +298,18 @@ def test_rank_returns_a_message_once_by_the_chunk_that_matches_best() -> None:
     assert {one.row.id: one.score for one in found} == pytest.approx({1: 0.5 + 0.5, 3: 0.0})
 
 
+def test_rank_does_not_scale_messages_by_tool_calls() -> None:
+    found = ranked({1: 0.4, 2: 0.8}, {1: 0.5, 2: 0.9, 3: 0.1}, 0.5, c2="tool")
+    assert found[1].components == {"keyword": 1.0, "vector": 1.0}
+    assert found[2].score == 1.0 > found[1].score
+    assert found[2].components["keyword"] == 1.0
+
+
+def test_rank_of_tool_calls_alone_is_scaled_by_them() -> None:
+    found = ranked({1: 0.4, 2: 0.8}, {1: 0.5, 2: 0.9}, 0.5, c1="tool", c2="tool")
+    assert (found[2].components["keyword"], found[1].components["keyword"]) == (1.0, 0.5)
+
+
 def test_rank_prefers_a_named_speaker() -> None:
     found = ranked({1: 1.0, 2: 1.0}, {}, 0.0, {"ada"}, c1="Ada Lovelace", c2="Grace")
     assert found[1].score == pytest.approx(1.0)
@@ -343,6 +357,18 @@ def test_query_without_names_stays_readable() -> None:
 
 
 # --- Recency, diversity and groups
+
+
+def test_texts_with_the_whole_query_are_raised() -> None:
+    found = candidates((0.4, "It says Connection   refused by\nbroker, again"), (0.6, "broker refused by connection"))
+    for one in found:
+        one.components["keyword"] = 0.9
+    phrase = phrase_of(" Connection  refused by broker!")
+    assert phrase
+    raise_phrases(phrase, found, found)
+    assert [round(one.score, 3) for one in found] == [0.6, 0.4]
+    assert found[0].components["phrase"] == 1.0
+    assert phrase_of("refused by") is None  # two words are often next to each other
 
 
 def test_recency_halves_a_score_with_each_half_life() -> None:

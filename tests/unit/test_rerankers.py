@@ -209,7 +209,7 @@ def candidates(*scores: float) -> list[Candidate[ChunkRow]]:
 
 def test_judgement_reorders_the_candidates_and_is_a_component() -> None:
     found = candidates(1.0, 0.8, 0.6)
-    mix(found, [0.1, 0.5, 0.9], 0.5)
+    mix(found, {0: 0.1, 1: 0.5, 2: 0.9}, 0.5)
     assert [(one.row.id, round(one.score, 3), one.components["rerank"]) for one in found] == [
         (2, 0.8, 1.0),
         (1, 0.65, 0.5),
@@ -219,7 +219,7 @@ def test_judgement_reorders_the_candidates_and_is_a_component() -> None:
 
 def test_candidates_without_a_judgement_stay_behind_those_with_one() -> None:
     found = candidates(1.0, 0.9, 0.8, 0.7)
-    mix(found, [0.0, None], 0.9)
+    mix(found, {0: 0.0, 1: None}, 0.9)
     assert [one.row.id for one in found] == [0, 1, 2, 3]
     assert all(0 <= one.score <= 1 for one in found)
 
@@ -237,7 +237,7 @@ async def test_reranking_that_fails_leaves_the_order_and_is_not_tried_again_at_o
         one = reranking(provider="tei", url=service.url)
         for _ in range(3):
             found = candidates(1.0, 0.5)
-            note = await one.apply("q", found)
+            note = await one.apply("q", found, found)
             assert [each.score for each in found] == [1.0, 0.5]
             assert note is not None
             assert note.startswith("not reranked: Text Embeddings Inference")
@@ -254,7 +254,7 @@ async def test_reranking_sends_few_short_and_distinct_texts() -> None:
         one = reranking(provider="tei", url=service.url, candidates=3, seconds=5.0)
         found = candidates(1.0, 0.9, 0.8, 0.7)
         found[0].row.text = found[1].row.text = "long " * 1_000
-        assert await one.apply("q" * 5_000, found) is None
+        assert await one.apply("q" * 5_000, found[:3], found) is None
         payload = service.requests[0].payload
         assert [len(text) for text in payload["texts"]] == [2_000, len("text 2")]
         assert len(payload["query"]) == 1_000

@@ -5,7 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clankersd.index.tokenize import MAX_QUERY_WORDS, STOP_WORDS, count_words, other_forms, query_words
+from clankersd.index.tokenize import (
+    MAX_QUERY_WORDS,
+    STOP_WORDS,
+    count_words,
+    describe_dropped_words,
+    other_forms,
+    query_words,
+)
 
 NASTY = [
     '"',
@@ -84,10 +91,21 @@ def test_query_without_words_has_no_words() -> None:
     assert query_words("") == query_words(' \x00 *"()🐢 -^: ') == []
 
 
-def test_long_query_is_truncated() -> None:
-    words = query_words(" ".join(f"word{number}" for number in range(100_000)))
-    assert words[:1] == ["word0"]
+def test_long_query_is_reduced_to_its_beginning_and_end_with_a_note() -> None:
+    query = " ".join(f"word{number}" for number in range(100_000))
+    words = query_words(query)
+    assert (words[0], words[-1]) == ("word0", "word99999")
     assert len(words) == MAX_QUERY_WORDS
+    assert describe_dropped_words(query) == "of 988,889 characters the first and last 5,000 were searched for"
+    note = "of 100 words the first 40 and the last 24 were searched for"
+    assert describe_dropped_words(" ".join(f"word{number}" for number in range(100))) == note
+    assert describe_dropped_words(" ".join(f"word{number}" for number in range(64))) is None
+
+
+def test_numbers_in_a_pasted_log_are_dropped_and_in_a_short_query_kept() -> None:
+    assert query_words("port 8080") == ["port", "8080"]
+    log = "\n".join(f"2026-11-{day} 0x7ffe{day} deadbeef{day} step alpha{chr(97 + day)}" for day in range(16))
+    assert query_words(log) == ["step", *(f"alpha{chr(97 + day)}" for day in range(16))]
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,20 @@ def _parse_sources(_: click.Context, __: click.Parameter, value: tuple[str, ...]
     help="Replace similar hits by different ones: 0 not at all, 1 as much as possible.",
 )
 @click.option(
+    "--vector-weight",
+    type=click.FloatRange(0, 1),
+    metavar="W",
+    help="Weight of meaning against words in a hybrid search, 0 to 1, instead of one that fits.",
+)
+@click.option(
+    "--pool",
+    type=click.IntRange(10, 1000),
+    metavar="N",
+    help="Rank the best N candidates of keyword search and of vector search.  [default: 200]",
+)
+@click.option("--duplicates", is_flag=True, help="List hits with nearly the same words one by one.")
+@click.option("--no-rerank", is_flag=True, help="Do not ask the reranker, if one is configured.")
+@click.option(
     "--hops", type=click.IntRange(1, 5), metavar="N", help="Also find chunks up to N edges away from the best hits."
 )
 @click.option("--as-of", metavar="TIME", callback=until_callback, help="Find memories as they were known at TIME.")
@@ -113,6 +127,10 @@ def search(
     min_score: float,
     half_life: float | None,
     diversity: float,
+    vector_weight: float | None,
+    pool: int | None,
+    duplicates: bool,
+    no_rerank: bool,
     hops: int | None,
     as_of: int | None,
     valid_at: int | None,
@@ -146,6 +164,10 @@ def search(
         half_life_days=half_life,
         diversity=diversity,
         graph=GraphOptions(hops=hops) if hops else None,
+        vector_weight=vector_weight,
+        pool=pool,
+        collapse=not duplicates,
+        rerank=not no_rerank,
         explain=explain,
     )
     result = _all_pages(ctl, request) if everything else _page(ctl, request, page)

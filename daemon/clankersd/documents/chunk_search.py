@@ -157,7 +157,7 @@ def _scored(outcome: SearchOutcome[DocumentChunkRow]) -> list[ScoredChunk]:
             metadata=json.loads(row.metadata or "{}"),
         )
         matched = str(row.document_chunk_id)
-        scored.append(ScoredChunk(chunk, row.title, row.document_source, round(candidate.score, 6), matched))
+        scored.append(ScoredChunk(chunk, row.title, row.document_source, candidate.wire_score, matched))
     return scored
 
 

@@ -5,8 +5,13 @@ import unicodedata
 
 from clankersd.index.chunker import CJK
 
-MAX_QUERY_WORDS = 64
+MAX_QUERY_WORDS, LAST_QUERY_WORDS = 64, 24
 MAX_QUERY_CHARS = 10_000
+"""Words and characters of a query that are used. Of a longer one, such as a pasted log, the end counts as well: a stack
+trace names its cause there."""
+
+MAX_WORDS_WITH_NUMBERS = 16
+"""A query of more words is a pasted log or a stack trace, whose line numbers, times and addresses say nothing."""
 
 WORD = re.compile(r"\w+")
 CJK_CHARACTER = re.compile(f"[{CJK}]")
@@ -14,6 +19,7 @@ _DECOMPOSED = re.compile("\\w[\u0300-\u036f]+")
 _CAMEL_PART = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 # A capital after a small letter, or several before one; written so that a text without any is rejected quickly.
 _HUMP = re.compile(r"[A-Z](?:(?<=[a-z][A-Z])|[A-Z]+[a-z])")
+_NUMBER = re.compile(r"\d+|0x[0-9a-f]+|(?=[a-f]*\d)[0-9a-f]{8,}")
 _CJK_RUN = re.compile(f"[{CJK}]+")
 
 # "may" is missing because it is a month as well. The tokenizer splits "don't" and "it's", so their parts are listed.
@@ -58,8 +64,31 @@ def query_words(query: str) -> list[str]:
     """Return the words of a query in their order, without stop words unless there are no others.
 
     Names in a path and parts of snake_case and camelCase names are words of their own; CJK text is split into bigrams.
+    Of more than MAX_QUERY_WORDS words, the first and the last are returned.
     """
-    text = query[:MAX_QUERY_CHARS].replace("\x00", " ")
+    words = _distinct_words(query)
+    if len(words) > MAX_QUERY_WORDS:
+        return words[: MAX_QUERY_WORDS - LAST_QUERY_WORDS] + words[-LAST_QUERY_WORDS:]
+    return words
+
+
+def describe_dropped_words(query: str) -> str | None:
+    """Return a note about the words of a query that are not used because it is too long; None if all are."""
+    if len(query) <= MAX_QUERY_WORDS:  # words have at least one character
+        return None
+    if len(query) > MAX_QUERY_CHARS:
+        return f"of {len(query):,} characters the first and last {MAX_QUERY_CHARS // 2:,} were searched for"
+    count = len(_distinct_words(query))
+    if count <= MAX_QUERY_WORDS:
+        return None
+    first = MAX_QUERY_WORDS - LAST_QUERY_WORDS
+    return f"of {count} words the first {first} and the last {LAST_QUERY_WORDS} were searched for"
+
+
+def _distinct_words(query: str) -> list[str]:
+    if len(query) > MAX_QUERY_CHARS:
+        query = f"{query[: MAX_QUERY_CHARS // 2]} {query[-MAX_QUERY_CHARS // 2 :]}"
+    text = query.replace("\x00", " ")
     # Some file systems write a letter and its accent as two characters.
     text = _DECOMPOSED.sub(lambda match: unicodedata.normalize("NFC", match[0]), text)
     words: dict[str, None] = {}
@@ -72,4 +101,6 @@ def query_words(query: str) -> list[str]:
             forms += [part.lower() for part in _CAMEL_PART.findall(rest)]
         words.update(dict.fromkeys(forms))
     chosen = [word for word in words if word not in STOP_WORDS] or list(words)
-    return chosen[:MAX_QUERY_WORDS]
+    if len(chosen) > MAX_WORDS_WITH_NUMBERS:
+        chosen = [word for word in chosen if not _NUMBER.fullmatch(word)] or chosen
+    return chosen

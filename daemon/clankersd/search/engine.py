@@ -24,11 +24,13 @@ from clankersd.embedders.memory_headroom import numpy_if_available
 from clankersd.index.files.sync import FileSync
 from clankersd.index.index import Index
 from clankersd.index.queue import EmbeddingQueue
+from clankersd.index.tokenize import describe_dropped_words
 from clankersd.search.closeness import MAX_EXAMINED, Calibration, Closeness, is_weak, measure
 from clankersd.search.filters import ChunkFilter, Criteria, Visibility, build_filter
-from clankersd.search.keyword import TIMEOUT_NOTE, KeywordMatches, search_keywords
+from clankersd.search.keyword import MAX_SCORED_CHUNKS, TIMEOUT_NOTE, KeywordMatches, search_keywords
 from clankersd.search.near_duplicates import collapse_near_duplicates
 from clankersd.search.ranking import (
+    MIN_PHRASE_KEYWORD_SCORE,
     Candidate,
     apply_recency,
     best_per_group,
@@ -36,6 +38,8 @@ from clankersd.search.ranking import (
     diversify,
     fusion_weight,
     named_speakers,
+    phrase_of,
+    raise_phrases,
     rank,
     without_names,
 )
@@ -55,6 +59,9 @@ MAX_REFILLS = 4
 
 MAX_OCCURRENCES_SCORED_INLINE = 2_000
 """More occurrences are scored in a thread; fewer are done sooner than a thread is reached."""
+
+MAX_COMPARED_WITH_PHRASE = 50
+"""Best candidates whose texts are searched for the query as it is written."""
 
 MAX_NEIGHBOURS = 4096
 """The most neighbours that vec0 returns."""
@@ -175,6 +182,7 @@ class _Run(Generic[R]):
     speakers: set[str]
     keywords: KeywordMatches = field(default_factory=KeywordMatches)
     vectors: VectorMatches = field(default_factory=VectorMatches)
+    match_count: int = 0
     rerank_note: str | None = None
 
 
@@ -226,7 +234,9 @@ class SearchEngine:
             await self._search_both(run)
             candidates = await self._rank(run)
             keywords, vectors = run.keywords, run.vectors
-            notes = [run.keywords.note, run.vectors.query.problem, run.rerank_note]
+            notes = [_describe_left_out(run), run.keywords.note, run.vectors.query.problem, run.rerank_note]
+            if run.match_count > plan.pool_size and len(candidates) <= plan.page.offset + plan.page.limit:
+                notes.append(f"of {run.match_count:,} matches the best {plan.pool_size:,} were ranked")
             mode = "keyword" if plan.mode == "hybrid" and run.vectors.query.problem else plan.mode
         if not any(notes):
             notes.append(self._index.rebuild_note)
@@ -265,8 +275,10 @@ class SearchEngine:
             candidates = [Candidate(rows[chunk], score, cosine=score) for chunk, score in nearest if chunk in rows]
             if plan.group_of:
                 candidates = best_per_group(candidates, plan.group_of)
-            if len(candidates) >= plan.page.limit or len(nearest) < k or k == MAX_NEIGHBOURS:
+            if len(candidates) >= plan.page.limit or len(nearest) < k:
                 return candidates[: plan.page.limit], query
+            if k == MAX_NEIGHBOURS:
+                return candidates, replace(query, problem=f"only the nearest {k:,} chunks were compared")
             k = min(k * CHUNKS_PER_GROUP, MAX_NEIGHBOURS)
 
     async def _search_both(self, run: _Run[R]) -> None:
@@ -310,6 +322,7 @@ class SearchEngine:
         rows = await self._fetch_rows(run, turn_scores)
         keyword_scores = {}
         if turn_scores:
+            run.match_count = len(turn_scores.chunks)
             for chunk, row in rows.items():
                 key = turn_scores.key_of(chunk, row.session_id, row.turn)
                 score = None if key is None else turn_scores.score(key)
@@ -333,11 +346,15 @@ class SearchEngine:
         candidates: list[Candidate[Any]] = rank(rows, keyword_scores, similarities, vector_weight, run.speakers)
         for candidate in candidates:
             candidate.cosine = run.vectors.cosines.get(candidate.row.id)
+        candidates.sort(key=lambda candidate: candidate.sort_key)
+        if phrase := phrase_of(run.query):
+            compared = candidates[:MAX_COMPARED_WITH_PHRASE]
+            likely = [one for one in compared if one.components["keyword"] >= MIN_PHRASE_KEYWORD_SCORE]
+            raise_phrases(phrase, await self._load(plan, likely), candidates)
         if plan.rerank and self.reranking.is_configured:
             candidates.sort(key=lambda candidate: candidate.sort_key)
-            count = self.reranking.settings.candidates
-            candidates = [*await self._load(plan, candidates[:count]), *candidates[count:]]
-            run.rerank_note = await self.reranking.apply(run.query, candidates)
+            judged = await self._load(plan, candidates[: self.reranking.settings.candidates])
+            run.rerank_note = await self.reranking.apply(run.query, judged, candidates)
         if plan.half_life_days:
             apply_recency(candidates, clock.now(), plan.half_life_days)
         candidates.sort(key=lambda candidate: candidate.sort_key)
@@ -443,3 +460,16 @@ def _closeness(keywords: KeywordMatches, candidate: Candidate[R]) -> Closeness:
     if candidate.row.skill_id is None or not candidate.is_keyword_match:
         return closeness
     return replace(closeness, coverage=max(closeness.coverage, keywords.indexed_coverage(candidate.row.id)))
+
+
+def _describe_left_out(run: _Run[R]) -> str | None:
+    """Return a note about words of a long query and chunks with a frequent word that were not looked at."""
+    if run.plan.mode == "vector":
+        return None
+    if note := describe_dropped_words(run.query):
+        return note
+    found = run.keywords.occurrences
+    # With several words, the chunks with the most and rarest of them are ranked. With one, all are alike.
+    if len(found) == 1 and found[0][0].frequency > MAX_SCORED_CHUNKS:
+        return f"of {found[0][0].frequency:,} matches the newest {MAX_SCORED_CHUNKS:,} were ranked"
+    return None

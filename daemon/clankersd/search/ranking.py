@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Generic
+from typing import Any, Generic
 
 from clankers_protocol.search import Step
 from clankersd.index.tokenize import WORD
@@ -22,6 +22,15 @@ TOOL_FACTOR = 0.8
 
 SHORT_TOKENS, LONG_TOKENS = 50, 150
 """An assistant's text up to the first length counts fully, from the second on by ASSISTANT_FACTOR."""
+
+MIN_PHRASE_WORDS, MAX_PHRASE_CHARACTERS = 3, 1_000
+"""Queries that are looked for as they are written, such as an error message."""
+
+MIN_PHRASE_KEYWORD_SCORE = 0.5
+"""Keyword score below which a text cannot have all words of the query next to each other."""
+
+PHRASE_WEIGHT = 0.5
+"""Weight of having the whole query word for word, beside a weight of 1 for the rest of the score."""
 
 _DAY_MS = 86_400_000
 
@@ -86,10 +95,15 @@ def rank(
     Keyword scores are scaled by the best of them, similarities between the lowest and the highest. Both are those of
     the message: of its chunks, the one that matches best represents it.
     """
-    best = max(keyword_scores.values(), default=0.0) or 1.0
-    low, high = min(similarities.values(), default=0.0), max(similarities.values(), default=1.0)
+    # Tool calls do not set the scale: they are many, short, and have the words of the messages around them.
+    scaling = [chunk for chunk, row in rows.items() if row.role != "tool"] or list(rows)
+    best = max((keyword_scores.get(chunk, 0.0) for chunk in scaling), default=0.0)
+    best = best or max(keyword_scores.values(), default=0.0) or 1.0
+    known = [similarities[chunk] for chunk in scaling if chunk in similarities] or list(similarities.values())
+    low, high = min(known, default=0.0), max(known, default=1.0)
     vector_scores = {
-        chunk: (similarity - low) / (high - low) if high > low else 1.0 for chunk, similarity in similarities.items()
+        chunk: min(1.0, max(0.0, (similarity - low) / (high - low))) if high > low else 1.0
+        for chunk, similarity in similarities.items()
     }
     by_message: dict[str | int, list[int]] = {}
     for chunk, row in rows.items():
@@ -109,7 +123,7 @@ def rank(
                 ),
             )
         row = rows[chunk]
-        components = {"keyword": keyword / best}
+        components = {"keyword": min(1.0, keyword / best)}
         score = keyword_weight * keyword
         if vector_weight:
             components["vector"] = vector
@@ -122,6 +136,10 @@ def rank(
             components["role"] = assistant_factor(row) * (TOOL_FACTOR if row.role == "tool" else 1.0)
             score *= components["role"]
         candidates.append(Candidate(row, score, keyword > 0, components))
+    highest = max((candidate.score for candidate in candidates), default=0.0)
+    if highest > 1:  # a tool call with more words of the query than any message
+        for candidate in candidates:
+            candidate.score /= highest
     return candidates
 
 
@@ -144,6 +162,27 @@ def without_names(query: str, names: set[str]) -> str:
         return query
     pattern = re.compile(rf"\b({'|'.join(map(re.escape, sorted(names)))})\b(['’]s)?", re.IGNORECASE)
     return " ".join(pattern.sub(" ", query).split()) or query
+
+
+def phrase_of(query: str) -> str | None:
+    """Return a query of several words, in lower case and with single spaces, to be looked for word for word."""
+    words = query.lower().strip(" \t\r\n.,:;!?\"'`").split()
+    phrase = " ".join(words)
+    return phrase if len(words) >= MIN_PHRASE_WORDS and len(phrase) <= MAX_PHRASE_CHARACTERS else None
+
+
+def raise_phrases(phrase: str, likely: list[Candidate[R]], candidates: list[Candidate[Any]]) -> None:
+    """Raise the scores of the likely candidates that contain the phrase. Case and spacing may differ.
+
+    The scores of all candidates are scaled down then, so that none is above 1.
+    """
+    exact = [one for one in likely if phrase in " ".join(one.row.text.lower().split())]
+    for candidate in exact:
+        candidate.components["phrase"] = 1.0
+        candidate.score += PHRASE_WEIGHT
+    if exact:
+        for candidate in candidates:
+            candidate.score /= 1 + PHRASE_WEIGHT
 
 
 def apply_recency(candidates: list[Candidate[AnyRow]], now: int, half_life_days: float) -> None:
@@ -193,6 +232,7 @@ def collapse_duplicates(candidates: list[Candidate[R]]) -> list[Candidate[R]]:
     first: dict[str, Candidate[R]] = {}
     distinct = []
     for candidate in candidates:
+        candidate.duplicates = 0  # of an earlier call with fewer candidates
         if candidate.row.source not in ("sessions", "memory"):
             distinct.append(candidate)
             continue

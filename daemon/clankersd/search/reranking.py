@@ -1,6 +1,6 @@
 """Reranking: a reranker judges the best candidates of a search, within a deadline, and its judgement is mixed in."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 
 import anyio
@@ -54,16 +54,15 @@ class Reranking:
         if old is not None:
             await old.close()
 
-    async def apply(self, query: str, candidates: list[Candidate[R]]) -> str | None:
-        """Mix the reranker's judgement into the scores of the best candidates, which come first; return a note.
+    async def apply(self, query: str, judged: list[Candidate[R]], candidates: list[Candidate[R]]) -> str | None:
+        """Mix the reranker's judgement of the best candidates into the scores of all, and sort them; return a note.
 
         The note states why there is none, or only part of it. Other searches may run meanwhile.
         """
-        if not self.is_configured or len(candidates) < 2:
+        if not self.is_configured or len(judged) < 2:
             return None
         if self._reranker is None or anyio.current_time() < self._paused_until:
             return f"not reranked: {self.problem}"
-        judged = candidates[: self.settings.candidates]
         texts = list(dict.fromkeys(candidate.row.text[:MAX_TEXT_CHARACTERS] for candidate in judged))
         try:
             async with self._pause_turn():
@@ -75,7 +74,8 @@ class Reranking:
             return f"not reranked: {error.reason}"
         self.problem = None
         by_text = dict(zip(texts, scores, strict=True))
-        mix(candidates, [by_text.get(one.row.text[:MAX_TEXT_CHARACTERS]) for one in judged], self.settings.weight)
+        judgements = {one.row.id: by_text[one.row.text[:MAX_TEXT_CHARACTERS]] for one in judged}
+        mix(candidates, judgements, self.settings.weight)
         late = sum(score is None for score in scores)
         return f"time ran out before {late} of {len(scores)} candidates were reranked" if late else None
 
@@ -121,18 +121,18 @@ class Reranking:
         self._paused_until = anyio.current_time() + min(pause, MAX_PAUSE_SECONDS)
 
 
-def mix(candidates: list[Candidate[R]], scores: list[float | None], weight: float) -> None:
-    """Make the score of each candidate `(1 - weight) * score + weight * judgement`, and sort the best first again.
+def mix(candidates: list[Candidate[R]], judgements: Mapping[int, float | None], weight: float) -> None:
+    """Make each score `(1 - weight) * score + weight * judgement`, and sort the candidates, best first.
 
-    `scores` are those of the first candidates. They are scaled between the lowest and the highest, as similarities are.
-    A candidate without one counts as the worst, so that it stays behind those before it.
+    Judgements, by chunk, are scaled between the lowest and the highest, as similarities are. A candidate without one
+    counts as the worst, so that it stays behind those that were better before.
     """
-    known = [score for score in scores if score is not None]
+    known = [judgement for judgement in judgements.values() if judgement is not None]
     low, high = min(known, default=0.0), max(known, default=0.0)
-    for position, candidate in enumerate(candidates):
-        score = scores[position] if position < len(scores) else None
+    for candidate in candidates:
+        judgement = judgements.get(candidate.row.id)
         candidate.score *= 1 - weight
-        if score is not None:
-            candidate.components["rerank"] = (score - low) / (high - low) if high > low else 1.0
+        if judgement is not None:
+            candidate.components["rerank"] = (judgement - low) / (high - low) if high > low else 1.0
             candidate.score += weight * candidate.components["rerank"]
     candidates.sort(key=lambda candidate: candidate.sort_key)

@@ -188,10 +188,14 @@ async def search_messages(daemon: "Daemon", request: MessageSearch) -> FoundMess
     for candidate in outcome.candidates:
         if candidate.row.message_id in stored:
             match = stored[candidate.row.message_id]
-            score, snippet = round(candidate.score, 6), outcome.snippet(candidate)
+            score, snippet = candidate.wire_score, outcome.snippet(candidate)
             found.append(ScoredMessage(match.message, score, snippet, match.chat_id, match.project_path))
-    found = found[: len(fit_reply([{"text": one.message.text_content} for one in found]))]
-    return FoundMessages(found, outcome.mode, outcome.pending, outcome.degraded, outcome.took_ms, outcome.weak)
+    shown = found[: len(fit_reply([{"text": one.message.text_content} for one in found]))]
+    degraded = outcome.degraded
+    if len(shown) < len(found):
+        note = f"the last {len(found) - len(shown)} hits are left out: the reply would be too long"
+        degraded = f"{degraded}; {note}" if degraded else note
+    return FoundMessages(shown, outcome.mode, outcome.pending, degraded, outcome.took_ms, outcome.weak)
 
 
 def _get(db: Db, thread_id: str) -> Thread:

@@ -175,7 +175,7 @@ async def search(daemon: "Daemon", request: SkillSearch) -> FoundSkills:
     sql = f"{_SELECT_SUMMARY} WHERE id IN (SELECT value FROM json_each(:ids))"
     rows = {row["id"]: row for row in await daemon.store.read(lambda db: db.fetch(sql, ids))}
     found = [
-        ScoredSkill(_summary(rows[candidate.row.skill_id]), round(candidate.score, 6), outcome.snippet(candidate))
+        ScoredSkill(_summary(rows[candidate.row.skill_id]), candidate.wire_score, outcome.snippet(candidate))
         for candidate in outcome.candidates
         if candidate.row.skill_id in rows
     ]
