@@ -72,6 +72,25 @@ class Sizes(Wire):
     free: int
 
 
+class RetentionRun(Wire):
+    """A finished run: when, how many rows of each kind it removed, and why it failed, if it did."""
+
+    at: int
+    removed: dict[str, int] = field(default_factory=dict)
+    freed_bytes: int = 0
+    note: str | None = None
+    error: str | None = None
+
+
+class RetentionReport(Wire):
+    """The retention settings, the last run and the next one."""
+
+    rules: list[str]
+    megabytes: int
+    next_run: int | None = None
+    last: RetentionRun | None = None
+
+
 class StatusReport(Wire):
     ok: bool
     problem: str | None
@@ -95,6 +114,7 @@ class StatusReport(Wire):
     counts: dict[str, int]
     warnings: list[str] = field(default_factory=list)
     subscriptions: int = 0
+    retention: RetentionReport | None = None
 
 
 class DaemonStatus(Method[StatusReport]):

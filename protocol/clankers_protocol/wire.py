@@ -80,6 +80,7 @@ def methods() -> dict[str, type[Method[Any]]]:
         metrics,
         projects,
         recall,
+        retention,
         schedules,
         search,
         sessions,

@@ -17,12 +17,12 @@ from clankers_protocol.database_files import list_backups
 from clankers_protocol.documents import DocumentDelete
 from clankers_protocol.errors import InvalidParams
 from clankers_protocol.forgetting import ForgetCount, ForgetPlan, ForgetSelection, ForgetStart
-from clankersd.admin.database import erase_free_space
 from clankersd.backups import make_backup
 from clankersd.clock import to_ms
 from clankersd.db import Db, Notification
 from clankersd.db.ids import resolve_id
 from clankersd.documents.documents import delete_document
+from clankersd.forgetting.erasing import erase_free_space
 from clankersd.projects import require_project_id
 from clankersd.sessions.sessions import erase_session
 from clankersd.wire.jobs import Progress
