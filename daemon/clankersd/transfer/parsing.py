@@ -46,7 +46,8 @@ _JSON_SHAPES: dict[str, Any] = {
 class ParsedRecord:
     """A record that is ready to be stored, with the number of its secrets by kind.
 
-    `derived` has columns that are computed from the others. `position` is that of its line in the request.
+    `derived` has columns that are computed from the others. `position` is that of its line in the request. A session
+    `is_opted_out` if its project has opted out of capture on this machine.
     """
 
     position: int
@@ -55,6 +56,7 @@ class ParsedRecord:
     row: Row
     derived: Row = field(default_factory=dict)
     redactions: dict[str, int] = field(default_factory=dict)
+    is_opted_out: bool = False
 
 
 def parse_line(position: int, line: str | dict[str, Any]) -> ParsedRecord:
@@ -78,7 +80,9 @@ def parse_line(position: int, line: str | dict[str, Any]) -> ParsedRecord:
         derived = {name: value for name, value in text_columns(text).items() if name != "content"}
     elif isinstance(record, records.EntityRecord):
         derived = {"name_key": name_key(record.name)}
-    return ParsedRecord(position, table, record, table.to_row(record), derived, redactions)
+    path = record.project_path if isinstance(record, records.SessionRecord) else None
+    is_out = path is not None and is_opted_out(path)
+    return ParsedRecord(position, table, record, table.to_row(record), derived, redactions, is_out)
 
 
 def _check_json(record: Record) -> None:
@@ -107,8 +111,6 @@ def _check_values(record: Record) -> None:
             raise InvalidParams("there is no name in it - at `$.name`")
         case records.EdgeRecord() if record.source_id == record.target_id:
             raise InvalidParams("an edge is between two chunks - at `$.targetId`")
-        case records.SessionRecord() if record.project_path and is_opted_out(record.project_path):
-            raise InvalidParams("its project has opted out of capture - at `$.projectPath`")
         case _:
             pass
 
