@@ -17,6 +17,8 @@ from clankersd.memories.entities import name_key
 from clankersd.memories.prepared import text_columns
 from clankersd.memories.similarity import content_hash, simhash
 from clankersd.redaction.engine import redact_all, without_secrets
+from clankersd.schedule.builtins import BUILTINS
+from clankersd.schedule.grammar import parse_schedule, parse_timezone
 from clankersd.transfer.tables import TABLE_OF, Row, Table
 
 _DECODER: msgspec.json.Decoder[Record] = msgspec.json.Decoder(records.ANY_RECORD)
@@ -111,6 +113,10 @@ def _check_values(record: Record) -> None:
             raise InvalidParams("there is no name in it - at `$.name`")
         case records.EdgeRecord() if record.source_id == record.target_id:
             raise InvalidParams("an edge is between two chunks - at `$.targetId`")
+        case records.ScheduleRecord():
+            parse_schedule(record.schedule, parse_timezone(record.timezone))
+            if record.builtin is not None and record.builtin not in BUILTINS:
+                raise InvalidParams(f"there is no built-in {record.builtin!r} - at `$.builtin`")
         case _:
             pass
 
