@@ -240,7 +240,8 @@ RECORD_FIELDS: dict[str, Any] = {
     "session_id": "import-session", "memory_id": "import-memory", "document_id": "import-document",
     "skill_id": "import-skill", "action_id": "import-schedule", "message_id": "import-message", "parent_id": None,
     "project_id": None, "path": "/import/place", "name": f"imported {SECRET}", "skill_name": "imported",
-    "prompt_id": "p", "entity_name": f"imported {SECRET}", "namespace": "imported", "key": "imported", "source": "import-memo", "document_source": "import-memo",
+    "prompt_id": "p", "entity_name": f"imported {SECRET}", "namespace": "imported", "key": "imported",
+    "source": "import-memo", "document_source": "import-memo",
     "scope": "global", "schedule": "09:00 daily", "timezone": "UTC", "builtin": None, "digest": "abc", "hash": "abc",
     "checksum": "abc", "repositories": [], "folders": [], "project_path": None, "skill": {"note": SECRET},
     "tags": [SECRET], "concepts": [SECRET], "references": [SECRET], "tools": [SECRET], "ids": [SECRET],
@@ -262,7 +263,7 @@ def import_records(connection: RawConnection) -> None:
         assert isinstance(info, msgspec.inspect.StructType)
         for field in info.fields:
             if field.name == "id":
-                value = f"import-{line['kind']}"
+                value: Any = f"import-{line['kind']}"
             elif field.name in RECORD_FIELDS:
                 value = RECORD_FIELDS[field.name]
             elif isinstance(field.type, msgspec.inspect.IntType | msgspec.inspect.FloatType):

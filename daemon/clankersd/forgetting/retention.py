@@ -148,17 +148,16 @@ async def apply_retention(daemon: "Daemon", progress: Progress) -> dict[str, Any
 
 def removals_by_age(rules: list[str], now: int) -> list[Removal]:
     """Return what the rules remove, tool outputs first. A rule for a harness takes the place of the general one."""
-    parsed = []
+    parsed: list[tuple[str, str, int]] = []
     for rule in rules:
         name, _, days = rule.removesuffix("d").partition("=")
-        harness, _, kind = name.rpartition("/")
-        parsed.append((harness, kind, int(days)))
+        harness, _, named_kind = name.rpartition("/")
+        parsed.append((harness, named_kind, int(days)))
     removals = []
     for kind in get_args(Kind):
-        special = sorted({harness for harness, of_kind, _ in parsed if harness and of_kind == kind})
-        for harness, of_kind, days in parsed:
-            if of_kind == kind:
-                removals.append(_older_than(kind, now - days * DAY_MS, harness, special))
+        of_kind = [(harness, now - days * DAY_MS) for harness, named, days in parsed if named == kind]
+        special = sorted({harness for harness, _ in of_kind if harness})
+        removals += [_older_than(kind, before, harness, special) for harness, before in of_kind]
     return removals
 
 
