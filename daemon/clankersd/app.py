@@ -46,6 +46,7 @@ from clankersd.projects.identification import ProjectIdentification
 from clankersd.recall.summaries.service import Summaries
 from clankersd.redaction.engine import redact_all
 from clankersd.rerankers import RerankerSettings
+from clankersd.schedule.retention import follow_settings
 from clankersd.schedule.scheduler import Scheduler
 from clankersd.search.engine import SearchEngine
 from clankersd.search.limiter import search_turn_paused, search_turns
@@ -62,7 +63,6 @@ FEATURES = (
     "admin.client_config",
     "admin.database",
     "admin.doctor",
-    "admin.forgetting",
     "admin.id_lookup",
     "admin.metrics",
     "admin.projects",
@@ -80,6 +80,8 @@ FEATURES = (
     "documents.graph",
     "documents.ingest",
     "embedders.catalog",
+    "forgetting.forget",
+    "forgetting.retention",
     "index.handlers",
     "mcp.server",
     "memories.add",
@@ -202,6 +204,7 @@ class Daemon:
         self.queue.cache_entries = new.embedding_cache_entries
         self.index.max_tool_output_chars = new.tool_output_characters
         log.configure(self.log_file, loaded.config.log_level, _redact)
+        await follow_settings(self)
         structlog.get_logger(component="daemon").info("configuration reloaded")
 
 
@@ -353,6 +356,7 @@ def _services(daemon: Daemon) -> dict[str, Callable[[], Awaitable[None]]]:
         "extract": daemon.extractor.run,
         "maintain": partial(maintenance.run_maintenance, daemon),
         "backups": partial(backups.run_daily_backups, daemon),
+        "retention": partial(follow_settings, daemon),
         "projects": ProjectIdentification(daemon.store, partial(follow_merge, daemon)).run,
         "spool": daemon.spool.run,
         "transcripts": daemon.transcripts.run,

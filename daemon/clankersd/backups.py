@@ -1,5 +1,6 @@
 """Backups: one a day by default, one on demand, and restoring one while the daemon runs."""
 
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from clankers_protocol.database_files import (
     list_backups,
     select_obsolete,
 )
-from clankers_protocol.errors import InvalidParams, NotFound, RpcError
+from clankers_protocol.errors import Conflict, InvalidParams, NotFound, RpcError
 from clankers_protocol.memory_transfer import MemoryExport
 from clankers_protocol.safe_writes import write_file
 from clankersd import clock
@@ -76,7 +77,8 @@ async def restore(daemon: "Daemon", request: BackupRestore) -> Restored:
     daemon.index.wake()
     rebuilding = count_texts_without_index(counts)
     if rebuilding:
-        daemon.background(daemon.files.sync)
+        with suppress(Conflict):  # it runs already
+            await daemon.jobs.start("sync", daemon.files.sync)
     return Restored(str(database), str(source), counts["sessions"], str(replaced) if replaced else None, rebuilding)
 
 

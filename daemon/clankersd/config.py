@@ -19,6 +19,11 @@ from clankersd.safe_files import UnsafeFile, read_regular
 Origin = Literal["default", "file", "environment", "flag"]
 LogLevel = Literal["debug", "info", "warn", "error"]
 IndexSource = Literal["files", "sessions", "tools"]
+RetentionRule = Annotated[
+    str, Meta(pattern=r"^([A-Za-z0-9._:-]{1,100}/)?(tool-outputs|tools|messages|sessions|documents)=[1-9][0-9]{0,4}d\Z")
+]
+"""What to delete after how many days: `KIND=DAYSd`, or `HARNESS/KIND=DAYSd` for one harness."""
+
 PATH_LISTS = ("watch_roots", "watch_extra", "transcript_folders")
 """Settings that list files and folders."""
 
@@ -227,6 +232,22 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
         float, Meta(ge=0, le=8760, description="Make a backup every this many hours; 0 makes none by itself.")
     ] = 24
     backup_keep: Annotated[int, Meta(ge=1, le=1000, description="Number of automatic backups to keep.")] = 7
+    retention: Annotated[
+        list[RetentionRule],
+        Meta(
+            description="Delete captured data for good after a time, such as tool-outputs=30d, sessions=365d or "
+            "opencode/sessions=90d."
+        ),
+    ] = msgspec.field(default_factory=list)
+    retention_megabytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=10_000_000,
+            description="Maximum size of the database: beyond it, the oldest tool outputs, then tool calls, then "
+            "sessions are deleted for good; 0 sets no limit.",
+        ),
+    ] = 0
     slow_request_seconds: Annotated[
         float,
         Meta(gt=0, le=3600, description="Log requests that take longer than this many seconds."),

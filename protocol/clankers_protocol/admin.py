@@ -73,6 +73,25 @@ class Sizes(Wire):
     free: int
 
 
+class RetentionRun(Wire):
+    """A finished run: when, how many rows of each kind it removed, and why it failed, if it did."""
+
+    at: int
+    removed: dict[str, int] = field(default_factory=dict)
+    freed_bytes: int = 0
+    note: str | None = None
+    error: str | None = None
+
+
+class RetentionReport(Wire):
+    """The retention settings, the last run and the next one."""
+
+    rules: list[str]
+    megabytes: int
+    next_run: int | None = None
+    last: RetentionRun | None = None
+
+
 class StatusReport(Wire):
     """Status of the daemon. In a large database `counts` may be some seconds old; `countedAt` says of when they are."""
 
@@ -99,6 +118,7 @@ class StatusReport(Wire):
     warnings: list[str] = field(default_factory=list)
     subscriptions: int = 0
     counted_at: int | None = None
+    retention: RetentionReport | None = None
 
 
 class DaemonStatus(Method[StatusReport]):

@@ -9,10 +9,15 @@ from clankers_protocol.wire import Method, Name, Time, Wire
 
 
 class ForgetPlan(Wire):
-    """Rows that a request would delete, by table. `unreachable` names copies that the daemon cannot delete."""
+    """Rows that a request would delete, by table.
+
+    `unreachable` names files with the same texts that are not the daemon's: transcripts of harnesses, watched memory
+    files. `copies` are files beside the database that restores and repairs have left; `backupsToo` deletes them.
+    """
 
     counts: dict[str, int] = field(default_factory=dict)
     unreachable: list[str] = field(default_factory=list)
+    copies: list[str] = field(default_factory=list)
 
 
 class ForgetSelection(Wire):
@@ -30,8 +35,9 @@ class ForgetCount(ForgetSelection, Method[ForgetPlan]):
     """Count what `forget.start` with the same parameters would delete.
 
     At least one of the parameters is needed; several narrow each other. `matching` is text that occurs in a message, a
-    tool call, an error, a summary, a memory or a document, in any case. Without `since`, `until` and `matching`, whole
-    sessions are deleted.
+    tool call, an error, a summary, a memory or a document, in any case; if it is the only parameter, also in a skill, a
+    schedule, a client setting, the name of a project or a watched file. Without `since`, `until` and `matching`, whole
+    sessions are deleted; with `project` alone, the project too.
     """
 
     method: ClassVar[str] = "forget.count"
@@ -41,7 +47,7 @@ class ForgetStart(ForgetSelection, Method[JobStarted]):
     """Delete what `forget.count` counts, as a job, and erase its traces; its result is `{counts, backupsDeleted}`.
 
     Afterwards the texts are in no table, full-text index, vector, cache, write-ahead log, free page, spooled event or
-    log. With `backupsToo`, all earlier backups are deleted once a new one is made.
+    log. With `backupsToo`, all earlier backups and copies of the database are deleted once a new backup is made.
     """
 
     method: ClassVar[str] = "forget.start"

@@ -96,6 +96,7 @@ def methods() -> dict[str, type[Method[Any]]]:
         metrics,
         projects,
         recall,
+        retention,
         schedules,
         search,
         sessions,

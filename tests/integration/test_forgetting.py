@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from helpers.ctl import ctl
 from helpers.daemon import DaemonProcess, RawConnection, running_daemon
+from helpers.schedules import change_database
 from helpers.waiting import settled
 
 TOKEN = "xylotangerine"
@@ -97,3 +98,100 @@ def test_matching_takes_wildcards_literally(rpc: RawConnection, shared_daemon: D
     fill(rpc, "kept", "quincewort")
     assert ctl(shared_daemon, "forget", "--matching", "quince%", "--yes").out == "Nothing matches.\n"
     assert ctl(shared_daemon, "forget", "--matching", "quince_ort", "--yes").out == "Nothing matches.\n"
+
+
+def test_words_are_forgotten_wherever_they_are(rpc: RawConnection, shared_daemon: DaemonProcess) -> None:
+    word = "quartzlemming"
+    fill(rpc, "other", "marzipan")
+    rpc.call("upsertSession", session={"id": "named", "projectPath": f"/home/me/{word}", "title": "Plain"})
+    rpc.call("skill.create", name="look", description="Look", instructions=f"Look for the {word}")
+    rpc.call("skill.update", id="look", instructions="Look elsewhere")  # an older version has the word
+    rpc.call("schedule.create", description=f"Feed the {word}", schedule="09:00 daily", builtin="sync")
+    rpc.call("config.set", namespace="plugin", key="pet", value={"kind": word})
+    rpc.call("log.write", entry={"level": "error", "component": "plugin", "message": f"the {word} is loose"})
+    change_database(
+        shared_daemon,
+        "INSERT INTO injections (session_id, at, kind, trigger_event, characters, ids_json, text) "
+        "VALUES ('other', 1, 'start', 'SessionStart', 3, '[]', ?)",
+        f"remember the {word}",
+    )
+    change_database(
+        shared_daemon,
+        "INSERT INTO transcripts (path, harness, session_id, state) VALUES (?, 'codex', 'other', ?)",
+        "/home/me/rollout.jsonl",
+        f'{{"prompt": "{word}"}}',
+    )
+    rejected = shared_daemon.data / "spool" / "rejected"
+    rejected.mkdir(parents=True, exist_ok=True)
+    (rejected / "1-2.json").write_text(f'{{"payload": "{word}"}}')
+    (rejected / "1-3.json").write_text('{"payload": "another"}')
+    replaced = shared_daemon.data / "clankers.db.replaced-20250131T030000000000"
+    replaced.write_text(word)
+    assert len(files_with(shared_daemon, word)) > 3
+
+    planned = ctl(shared_daemon, "forget", "--matching", word, "--dry-run", "--json").json
+    expected = {"sessions": 1, "skills": 1, "scheduled_actions": 1, "config": 1, "projects": 1}
+    assert planned["counts"] == expected
+    assert planned["copies"] == [str(replaced)]
+    done = ctl(shared_daemon, "forget", "--matching", word, "--yes")
+    assert str(replaced) in done.out
+    assert files_with(shared_daemon, word) == [replaced.name]
+    again = ctl(shared_daemon, "forget", "--matching", "marzipan", "--backups-too", "--yes")
+    assert again.code == 0, again.err
+    assert files_with(shared_daemon, word) == files_with(shared_daemon, "marzipan") == []
+    assert [path.name for path in rejected.iterdir()] == ["1-3.json"]
+    (rejected / "1-3.json").unlink()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--project", "/home/me/secret-place"],
+        ["--session", "doomed"],
+        ["--source", "opencode"],
+        ["--until", "2021-01-01"],
+        ["--since", "2020-01-01", "--until", "2021-01-01"],
+    ],
+)
+def test_every_selector_leaves_its_text_in_no_file(
+    rpc: RawConnection, shared_daemon: DaemonProcess, options: list[str]
+) -> None:
+    word = f"walnut{options[0].strip('-')}{len(options)}"
+    at = {"createdAt": 1_590_000_000_000}
+    session = {"id": "doomed", "source": "opencode", "title": f"The {word}", "projectPath": "/home/me/secret-place"}
+    rpc.call("upsertSession", session=session | at)
+    part = {"sessionId": "doomed"} | at
+    events: list[dict[str, Any]] = [
+        {"message": part | {"id": f"m{n}", "role": "user", "textContent": f"{word} {n} " * 20}} for n in range(20)
+    ]
+    events.append({"tool": part | {"id": "t", "toolName": "Bash", "toolOutput": f"{word}\n" * 50}})
+    assert rpc.call("events.batch", events=events)["ok"]
+    if "--until" not in options:  # a memory is as old as its creation
+        rpc.call("memory.add", content=f"The {word} cracks", scope="global", sessionId="doomed", force=True)
+    if "--project" in options:
+        rpc.call("document.ingest", text=f"All about {word}.", source="memo", project="/home/me/secret-place")
+    fill(rpc, "other", "marzipan")
+    rpc.call("log.write", entry={"level": "error", "component": "plugin", "message": "session doomed failed"})
+    change_database(
+        shared_daemon,
+        "INSERT INTO injections (session_id, at, kind, trigger_event, characters, ids_json, text) "
+        "VALUES ('other', 1, 'start', 'SessionStart', 3, '[]', ?)",
+        f"quoted in another session: {word}",
+    )
+    change_database(
+        shared_daemon,
+        "INSERT INTO transcripts (path, harness, session_id, state) VALUES (?, 'opencode', 'doomed', ?)",
+        f"/home/me/{options[0]}{len(options)}.jsonl",
+        f'{{"prompt": "{word}"}}',
+    )
+    settled(rpc)
+    assert files_with(shared_daemon, word)
+    done = ctl(shared_daemon, "forget", *options, "--yes")
+    assert done.code == 0, done.err
+    assert f"/home/me/{options[0]}{len(options)}.jsonl" in done.out
+    assert files_with(shared_daemon, word) == []
+    if options[0] in ("--project", "--session", "--source"):
+        assert files_with(shared_daemon, "session doomed failed") == []
+    if options[0] == "--project":
+        assert files_with(shared_daemon, "secret-place") == []
+    assert rpc.call("search", query="marzipan")["hits"]

@@ -15,6 +15,7 @@ from helpers.daemon import DaemonProcess, RawConnection, running_daemon
 from helpers.schedules import make_due, next_run_of, wake
 from helpers.waiting import eventually
 
+from clankers_protocol.transfer import RECORDS, kind_of
 from clankers_protocol.wire import methods
 from clankersd.capture.harnesses.claude_code import hooks as claude_code
 from clankersd.capture.harnesses.codex import hooks as codex
@@ -26,14 +27,14 @@ SECRET = f"ghp_{BODY}"
 READS_ONLY = {
     "capture.status", "chunk.get", "chunk.list", "chunk.search", "chunk.searchKeyword", "config.get", "config.list",
     "daemon.config", "daemon.status", "db.check", "doctor.check", "document.get", "document.list", "entity.get",
-    "entity.list", "forget.count", "getDbPath", "graph.getEdges",
+    "entity.list", "export.read", "export.start", "forget.count", "getDbPath", "graph.getEdges",
     "graph.incoming", "graph.neighbors", "graph.traverse", "health",
     "id.find", "id.shorten", "index.status", "job.list", "job.status", "memory.context", "memory.export", "memory.get",
     "memory.has",
     "memory.history", "memory.list", "memory.related", "memory.search", "memory.stats", "memory.timeline",
     "message.list", "message.search", "metrics", "model.list", "project.list", "project.show", "query",
     "recall.preview",
-    "relation.list",
+    "relation.list", "retention.count", "retention.show",
     "rpc.discover", "schedule.due", "schedule.find", "schedule.get", "schedule.history", "schedule.list", "search",
     "session.compactions", "session.errors", "session.get", "session.injections", "session.list", "session.timeline",
     "skill.export", "skill.get", "skill.list", "skill.search", "skill.versions", "stats", "thread.get", "thread.list",
@@ -55,6 +56,7 @@ NOT_TEXT = {
     "graph.prune": "takes no text",
     "backup.create": "takes no text", "backup.restore": "a path", "capture.pause": "a path", "capture.resume": "a path",
     "forget.start": "words to delete; they are stored nowhere", "memory.maintain": "takes no text",
+    "retention.start": "takes no text",
     "memory.purge": "an id", "project.forget": "the identity of a project",
     "project.merge": "identities of projects", "project.move": "a path: the identity of a project",
 }  # fmt: skip
@@ -140,6 +142,7 @@ SCRIPT: tuple[tuple[str, dict[str, Any]], ...] = (
 """Every storing method in an order that gives each what it needs. `$method` is the id in that method's reply."""
 
 ELSEWHERE = {
+    "import.lines": "called by import_records, with a record of every kind",
     "entity.merge": "moves rows that are stored already",
     "memory.extract": "needs a chat service; stores what memory.add stores, through the same function",
     "memory.summarize": "needs a chat service; stores what memory.add stores, through the same function",
@@ -159,6 +162,7 @@ def daemon_full_of_secrets() -> Iterator[DaemonProcess]:
         (home / "clankers.toml").write_text(f'watch_roots = ["{home / "work"}"]\nembedder = "none"\n')
         with running_daemon(home, HOME=str(home / "user")) as daemon, daemon.connect() as connection:
             call_every_method(daemon, connection)
+            import_records(connection)
             send_hook_events(connection)
             read_transcript(connection, home)
             eventually(lambda: connection.call("index.status")["files"]["files"] == 1, "the note is indexed")
@@ -231,6 +235,50 @@ def secret_for(name: str, declared: msgspec.inspect.Type) -> Any:
     if isinstance(declared, msgspec.inspect.StructType):
         return parameters(declared.cls, {})
     return declared.values[0] if isinstance(declared, msgspec.inspect.LiteralType) else None
+
+
+RECORD_FIELDS: dict[str, Any] = {
+    "session_id": "import-session", "memory_id": "import-memory", "document_id": "import-document",
+    "skill_id": "import-skill", "action_id": "import-schedule", "message_id": "import-message", "parent_id": None,
+    "project_id": None, "path": "/import/place", "name": f"imported {SECRET}", "skill_name": "imported",
+    "prompt_id": "p", "entity_name": f"imported {SECRET}", "namespace": "imported", "key": "imported",
+    "source": "import-memo", "document_source": "import-memo",
+    "scope": "global", "schedule": "09:00 daily", "timezone": "UTC", "builtin": None, "digest": "abc", "hash": "abc",
+    "checksum": "abc", "repositories": [], "folders": [], "project_path": None, "skill": {"note": SECRET},
+    "tags": [SECRET], "concepts": [SECRET], "references": [SECRET], "tools": [SECRET], "ids": [SECRET],
+    "files": [f"/a/{SECRET}"], "tool_calls": [{"name": SECRET}], "value": [SECRET], "result": {"note": SECRET},
+    "metadata": {SECRET: SECRET}, "context": {"note": SECRET}, "settings": {"note": SECRET}, "before": {"note": SECRET},
+    "extra": {"note": SECRET},
+}  # fmt: skip
+"""Values of fields of records; other texts are a secret, and numbers are 1."""
+
+
+def import_records(connection: RawConnection) -> None:
+    """Import a record of every kind that has a text, with a secret in each text."""
+    lines = []
+    for record in RECORDS:
+        if kind_of(record) in ("optedOut", "watchedPath", "relation", "edge"):
+            continue  # ids and paths; the descriptions of edges are redacted as all texts of records are
+        line: dict[str, Any] = {"kind": kind_of(record)}
+        info = msgspec.inspect.type_info(record)
+        assert isinstance(info, msgspec.inspect.StructType)
+        for field in info.fields:
+            if field.name == "id":
+                value: Any = f"import-{line['kind']}"
+            elif field.name in RECORD_FIELDS:
+                value = RECORD_FIELDS[field.name]
+            elif isinstance(field.type, msgspec.inspect.IntType | msgspec.inspect.FloatType):
+                value = 1
+            else:
+                value = secret_for(field.name, field.type)
+            if line["kind"] == "skill" and field.name == "name":
+                value = "imported"
+            if value is not None:
+                line[field.encode_name] = value
+        lines.append(line)
+    imported = connection.call("import.lines", lines=lines)
+    assert imported["rejected"] == []
+    assert imported["new"] == len(lines)
 
 
 _FIELD = re.compile(r"(?:text|number|record)\(\w+, \"([\w-]+)\"\)|\.get\(\"([\w-]+)\"")

@@ -289,7 +289,7 @@ def test_unparsable_stored_schedule_fails_alone(shared_daemon: DaemonProcess) ->
         assert connection.call("schedule.get", id=broken)["enabled"] is False
 
 
-@pytest.mark.parametrize("builtin", ["backup", "maintain", "reindex", "sync"])
+@pytest.mark.parametrize("builtin", ["backup", "maintain", "reindex", "retention", "sync"])
 def test_built_in_actions_are_executed_by_the_daemon(shared_daemon: DaemonProcess, builtin: str) -> None:
     with shared_daemon.connect() as connection:
         action = create(connection, builtin=builtin)

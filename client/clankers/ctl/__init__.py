@@ -29,6 +29,7 @@ COMMANDS = {
     "skill": ("clankers.ctl.skills:skill", "Manage skills: instructions that agents look up."),
     "schedule": ("clankers.ctl.schedules:schedule", "Schedule actions that the daemon or a client runs."),
     "forget": ("clankers.ctl.forget:forget", "Delete captured data for good."),
+    "retention": ("clankers.ctl.retention:retention", "Show and apply the retention settings."),
     "stats": ("clankers.ctl.stats:stats", "Show usage by day, project, model, harness and tool."),
     "query": ("clankers.ctl.db:query", "Run one read-only SQL statement."),
     "recall": ("clankers.ctl.search:recall", "Preview the context that an agent is given for a PROMPT."),

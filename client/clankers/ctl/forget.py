@@ -20,7 +20,7 @@ MAX_LISTED_FILES = 10
 @click.option("--until", metavar="TIME", callback=until_callback, help="Forget what was stored until TIME.")
 @click.option("--source", metavar="HARNESS", help="Forget what came from this harness, for example claude-code.")
 @click.option("--matching", metavar="WORDS", help="Forget messages, tool calls, memories and documents with this text.")
-@click.option("--backups-too", is_flag=True, help="Also replace all backups by a new one.")
+@click.option("--backups-too", is_flag=True, help="Also replace backups and copies of the database by a new backup.")
 @deletion_options
 @common_options
 def forget(
@@ -37,8 +37,9 @@ def forget(
 ) -> None:
     """Delete captured data for good. Asks for confirmation first.
 
-    Several options narrow each other. Afterwards the texts are in no table, index, log or free page of the database.
-    Backups keep them unless you give --backups-too, and so do the harnesses' own transcripts, which are listed.
+    Several options narrow each other. Afterwards the texts are in no table, index, log, spooled event or free page of
+    the database. Backups keep them unless you give --backups-too. Files that are not the daemon's, such as the
+    harnesses' own transcripts, are listed and stay.
 
     \b
     Examples:
@@ -56,30 +57,37 @@ def forget(
         if ctl.json:
             print_json(plan)
         else:
-            _print_plan(plan, "Would delete")
+            _print_plan(plan, "Would delete", backups_too)
         return
     if not yes:
-        _print_plan(plan, "This deletes")
+        _print_plan(plan, "This deletes", backups_too)
         confirm("Delete it for good?", abort=True)
     job = run_job_or_exit(ctl, ForgetStart(**criteria, backups_too=backups_too))
     if ctl.json:
-        print_json(job.result | {"unreachable": plan.unreachable})
+        print_json(job.result | {"unreachable": plan.unreachable, "copies": [] if backups_too else plan.copies})
         return
-    _print_plan(plan, "Deleted")
+    _print_plan(plan, "Deleted", backups_too)
     if deleted := job.result["backupsDeleted"]:
         echo(f"Replaced {plural(len(deleted), 'backup')} by a new one.")
     elif not backups_too:
         echo("Backups made before now still hold it: `clankers-ctl forget … --backups-too` replaces them.")
 
 
-def _print_plan(plan: ForgetPlan, verb: str) -> None:
+def _print_plan(plan: ForgetPlan, verb: str, backups_too: bool) -> None:
     if not plan.counts:
         echo("Nothing matches.")
         return
     echo(f"{verb} {', '.join(count_of(number, table) for table, number in plan.counts.items())}.")
-    if plan.unreachable:
-        echo(f"The harness keeps {plural(len(plan.unreachable), 'transcript')} of its own, which stay:")
-        for path in plan.unreachable[:MAX_LISTED_FILES]:
-            echo(f"  {one_line(path)}")
-        if len(plan.unreachable) > MAX_LISTED_FILES:
-            echo(f"  … and {len(plan.unreachable) - MAX_LISTED_FILES:,} more")
+    _print_files("These files are not the daemon's and stay as they are:", plan.unreachable)
+    if not backups_too:
+        _print_files("These copies of the database stay, too (--backups-too deletes them):", plan.copies)
+
+
+def _print_files(title: str, paths: list[str]) -> None:
+    if not paths:
+        return
+    echo(title)
+    for path in paths[:MAX_LISTED_FILES]:
+        echo(f"  {one_line(path)}")
+    if len(paths) > MAX_LISTED_FILES:
+        echo(f"  … and {len(paths) - MAX_LISTED_FILES:,} more")

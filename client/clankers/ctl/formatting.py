@@ -5,6 +5,8 @@ from datetime import datetime, timedelta
 
 import click
 
+from clankers.ctl.output import one_line
+from clankers_protocol.admin import RetentionReport
 from clankers_protocol.counts import count_of as count_of
 from clankers_protocol.counts import plural as plural
 from clankers_protocol.times import UNITS, parse_time
@@ -85,3 +87,21 @@ def abbreviate(number: float) -> str:
 def format_dollars(amount: float) -> str:
     """Format an amount in US dollars, with four decimals if it is less than a cent."""
     return f"${amount:,.2f}" if amount >= 0.01 or amount == 0 else f"${amount:.4f}"
+
+
+def describe_removed(removed: dict[str, int]) -> str:
+    """List what the retention settings removed: 3 tool outputs, 1 session."""
+    return ", ".join(count_of(number, kind.replace("-", " ")) for kind, number in removed.items()) or "nothing"
+
+
+def describe_last_run(report: RetentionReport) -> str:
+    """Tell what the last run of the retention settings removed, and when the next one is."""
+    if report.last is None:
+        last = "not yet"
+    elif report.last.error:
+        last = f"failed {format_time(report.last.at)}: {one_line(report.last.error)}"
+    else:
+        last = f"removed {describe_removed(report.last.removed)} {format_time(report.last.at)}"
+    note = f"; {one_line(report.last.note)}" if report.last and report.last.note else ""
+    following = f"next {format_time(report.next_run)}" if report.next_run else "no next run is planned"
+    return f"{last}{note}; {following}"

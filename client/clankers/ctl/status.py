@@ -5,7 +5,7 @@ import sys
 import click
 
 from clankers.ctl.command import EXIT_PROBLEM, Ctl, common_options
-from clankers.ctl.formatting import count_of, format_bytes, format_duration, plural
+from clankers.ctl.formatting import count_of, describe_last_run, format_bytes, format_duration, plural
 from clankers.ctl.output import echo, one_line, print_facts, print_json, secho
 from clankers_protocol.admin import DaemonStatus, Health, HealthReport, StatusReport
 
@@ -93,6 +93,7 @@ def _print_status(report: StatusReport) -> None:
             ("database", report.db_path),
             ("", sizes),
             ("contains", ", ".join(counts) or "nothing yet"),
+            ("retention", describe_last_run(report.retention) if report.retention else None),
             ("socket", report.socket_path),
             ("logs", report.log_path),
             ("config", report.config_path),

@@ -29,6 +29,7 @@ MAX_LINE_BYTES = 64 * 2**20
 MAX_QUOTED_BYTES = 8 * 2**20
 """A longer line is sent as an object: as a text inside JSON it could become too long for a request."""
 
+MAX_HEADER_BYTES = 64 * 1024
 MAX_LISTED_LINES = 20
 
 
@@ -127,12 +128,14 @@ class Line:
 
 
 def is_export(path: Path) -> bool:
-    """Tell whether a file begins with the header of an export."""
-    with _opened(path) as (stream, _):
-        first = stream.readline(4096)
+    """Tell whether a file begins with the header of an export, or is compressed, as only exports are."""
+    with path.open("rb") as file:
+        first = file.readline(MAX_HEADER_BYTES)
+    if first.startswith(ZSTD_MAGIC):
+        return True
     with suppress(msgspec.DecodeError):
-        return msgspec.json.decode(first, type=dict).get("format") == FORMAT
-    return first.startswith(f'{{"format":"{FORMAT}"'.encode())
+        return msgspec.json.decode(first, type=dict[str, Any]).get("format") == FORMAT
+    return False
 
 
 def import_export(ctl: Ctl, path: Path) -> None:

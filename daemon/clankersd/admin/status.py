@@ -4,6 +4,7 @@ import os
 import platform
 import sys
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from clankers_protocol import PROTOCOL
@@ -19,6 +20,7 @@ from clankers_protocol.admin import (
     GetDbPath,
     Health,
     HealthReport,
+    RetentionReport,
     Settings,
     Sizes,
     StatusReport,
@@ -30,6 +32,7 @@ from clankersd.capture import lost_events
 from clankersd.config import ConfigError, write_setting
 from clankersd.db import Db
 from clankersd.db.connection import SQLITE_VERSION
+from clankersd.forgetting.retention import describe, is_configured
 from clankersd.wire.rpc import handles
 
 if TYPE_CHECKING:
@@ -73,8 +76,11 @@ async def get_db_path(daemon: "Daemon", request: GetDbPath) -> DatabasePath:
 @handles(DaemonStatus)
 async def status(daemon: "Daemon", request: DaemonStatus) -> StatusReport:
     store, commits = daemon.store, daemon.store.queue.counts
+    retention: RetentionReport | None = None
     try:
         sizes, counted = await store.read(_measure), await daemon.table_counts.get()
+        if is_configured(daemon.config):
+            retention = await store.read(partial(describe, config=daemon.config))
     except StorageUnavailable:
         sizes, counted = None, None  # `problem` says why
     problem = _problem(daemon)
@@ -102,6 +108,7 @@ async def status(daemon: "Daemon", request: DaemonStatus) -> StatusReport:
         counted_at=counted.at if counted else None,
         warnings=_warnings(daemon),
         subscriptions=daemon.hub.subscription_count,
+        retention=retention,
     )
 
 

@@ -94,6 +94,10 @@ class Spool:
             while replayed := await self._replay_batch():
                 log.info("spool replayed", events=replayed)
 
+    def count_rejected(self) -> None:
+        """Count the rejected files again: after a start, or because some were deleted."""
+        self.rejected = _count(self._folder / "rejected")
+
     def warnings(self) -> list[str]:
         """Describe the events that cannot be replayed, each with what to do."""
         warnings = []
@@ -133,7 +137,7 @@ class Spool:
         if due:
             self._settled = None
         _finish_unfinished(self._folder)
-        self.rejected = _count(self._folder / "rejected")
+        self.count_rejected()
 
     async def _replay_batch(self) -> int:
         """Store the oldest events in order and remove their files; returns the number of files dealt with."""

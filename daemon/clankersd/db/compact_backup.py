@@ -73,7 +73,7 @@ def copy_without_index(source: Db, target: Path, is_stopped: Callable[[], bool])
 def _create_tables(source: Db, copy: apsw.Connection) -> list[str]:
     """Create all ordinary tables, and return the names of those whose rows are copied."""
     sql = "SELECT name, sql FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite^_%' ESCAPE '^'"
-    tables: dict[str, str] = dict(source.tuples(sql))
+    tables = {row["name"]: row["sql"] for row in source.fetch(sql)}
     virtual = [name for name, statement in tables.items() if statement.startswith("CREATE VIRTUAL")]
     shadows = tuple(f"{name}_" for name in virtual)  # not all of them are marked as such in pragma_table_list
     ordinary = [name for name in tables if name not in virtual and not name.startswith(shadows)]

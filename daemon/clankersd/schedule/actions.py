@@ -82,9 +82,8 @@ async def create(daemon: "Daemon", request: ScheduleCreate) -> ScheduledAction:
 
     def store(db: Db) -> ScheduledAction:
         action = replace(given, skill_id=_resolve_skill(db, given.skill_id))
-        db.execute(_INSERT, _to_row(action))
         count_redactions(db, secrets, now)
-        _announce(db, action, "created")
+        insert_action(db, action)
         return action
 
     return await _write(daemon, store)
@@ -230,6 +229,12 @@ def action_from_row(row: dict[str, Any]) -> ScheduledAction:
     values["tool_calls"] = msgspec.json.decode(encoded) if encoded else None
     values["enabled"] = bool(row["enabled"])
     return ScheduledAction(**values)
+
+
+def insert_action(db: Db, action: ScheduledAction) -> None:
+    """Insert a scheduled action, and notify subscribers."""
+    db.execute(_INSERT, _to_row(action))
+    _announce(db, action, "created")
 
 
 def _to_row(action: ScheduledAction) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from clankersd.backups import make_backup
+from clankersd.forgetting.retention import apply_retention
 from clankersd.index.reindex import rebuild
 from clankersd.memories.maintenance import maintain
 from clankersd.wire.jobs import Progress
@@ -38,5 +39,11 @@ async def maintain_memories(daemon: "Daemon", progress: Progress) -> Any:
     return msgspec.to_builtins(msgspec.structs.replace(await maintain(daemon), changes=[]))
 
 
-BUILTINS: dict[str, Builtin] = {"backup": backup, "maintain": maintain_memories, "reindex": reindex, "sync": sync}
+BUILTINS: dict[str, Builtin] = {
+    "backup": backup,
+    "maintain": maintain_memories,
+    "reindex": reindex,
+    "retention": apply_retention,
+    "sync": sync,
+}
 """Built-in actions by name. Each runs as a job of that kind, so that none runs twice at the same time."""

@@ -10,7 +10,7 @@ import apsw
 import structlog
 
 from clankers_protocol import transfer as records
-from clankers_protocol.errors import InvalidParams, RpcError
+from clankers_protocol.errors import InvalidParams
 from clankers_protocol.transfer import ImportedLines, ImportLines, RejectedLine
 from clankersd.admin.projects import follow_merge
 from clankersd.db import Db
@@ -70,9 +70,8 @@ def _explain(error: Exception) -> str:
     if isinstance(error, InvalidParams):
         return error.message
     if isinstance(error, apsw.ConstraintError):
-        return f"it contradicts what is stored ({error})"
-    if not isinstance(error, RpcError):
-        log.error("record not stored", error=repr(error))
+        log.warning("record not stored", problem=str(error))
+        return "it contradicts what is stored here: the log of the daemon says how"
     raise error
 
 

@@ -67,6 +67,8 @@ def store_record(db: Db, parsed: ParsedRecord) -> Stored:
 def _check_references(db: Db, parsed: ParsedRecord, row: Row) -> None:
     """Raise InvalidParams if a row that must exist does not, or if its session has opted out."""
     table = parsed.table
+    if parsed.is_opted_out:
+        raise InvalidParams("its project has opted out of capture - at `$.projectPath`")
     session_id = row["id"] if table.name == "sessions" else row.get("session_id")
     if (table.name == "sessions" or table.name in _OF_SESSION) and is_session_opted_out(db, str(session_id)):
         raise InvalidParams("its session has opted out of capture")

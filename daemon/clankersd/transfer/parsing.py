@@ -17,6 +17,8 @@ from clankersd.memories.entities import name_key
 from clankersd.memories.prepared import text_columns
 from clankersd.memories.similarity import content_hash, simhash
 from clankersd.redaction.engine import redact_all, without_secrets
+from clankersd.schedule.builtins import BUILTINS
+from clankersd.schedule.grammar import parse_schedule, parse_timezone
 from clankersd.transfer.tables import TABLE_OF, Row, Table
 
 _DECODER: msgspec.json.Decoder[Record] = msgspec.json.Decoder(records.ANY_RECORD)
@@ -46,7 +48,8 @@ _JSON_SHAPES: dict[str, Any] = {
 class ParsedRecord:
     """A record that is ready to be stored, with the number of its secrets by kind.
 
-    `derived` has columns that are computed from the others. `position` is that of its line in the request.
+    `derived` has columns that are computed from the others. `position` is that of its line in the request. A session
+    `is_opted_out` if its project has opted out of capture on this machine.
     """
 
     position: int
@@ -55,6 +58,7 @@ class ParsedRecord:
     row: Row
     derived: Row = field(default_factory=dict)
     redactions: dict[str, int] = field(default_factory=dict)
+    is_opted_out: bool = False
 
 
 def parse_line(position: int, line: str | dict[str, Any]) -> ParsedRecord:
@@ -78,7 +82,9 @@ def parse_line(position: int, line: str | dict[str, Any]) -> ParsedRecord:
         derived = {name: value for name, value in text_columns(text).items() if name != "content"}
     elif isinstance(record, records.EntityRecord):
         derived = {"name_key": name_key(record.name)}
-    return ParsedRecord(position, table, record, table.to_row(record), derived, redactions)
+    path = record.project_path if isinstance(record, records.SessionRecord) else None
+    is_out = path is not None and is_opted_out(path)
+    return ParsedRecord(position, table, record, table.to_row(record), derived, redactions, is_out)
 
 
 def _check_json(record: Record) -> None:
@@ -107,8 +113,10 @@ def _check_values(record: Record) -> None:
             raise InvalidParams("there is no name in it - at `$.name`")
         case records.EdgeRecord() if record.source_id == record.target_id:
             raise InvalidParams("an edge is between two chunks - at `$.targetId`")
-        case records.SessionRecord() if record.project_path and is_opted_out(record.project_path):
-            raise InvalidParams("its project has opted out of capture - at `$.projectPath`")
+        case records.ScheduleRecord():
+            parse_schedule(record.schedule, parse_timezone(record.timezone))
+            if record.builtin is not None and record.builtin not in BUILTINS:
+                raise InvalidParams(f"there is no built-in {record.builtin!r} - at `$.builtin`")
         case _:
             pass
 

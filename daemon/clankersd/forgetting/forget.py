@@ -17,12 +17,22 @@ from clankers_protocol.database_files import list_backups
 from clankers_protocol.documents import DocumentDelete
 from clankers_protocol.errors import InvalidParams
 from clankers_protocol.forgetting import ForgetCount, ForgetPlan, ForgetSelection, ForgetStart
-from clankersd.admin.database import erase_free_space
 from clankersd.backups import make_backup
 from clankersd.clock import to_ms
 from clankersd.db import Db, Notification
 from clankersd.db.ids import resolve_id
 from clankersd.documents.documents import delete_document
+from clankersd.forgetting.erasing import erase_free_space
+from clankersd.forgetting.traces import (
+    CONDITIONS_ELSEWHERE,
+    MAX_NEEDLES,
+    TEXTS_ELSEWHERE,
+    clear_copies,
+    clear_files,
+    clear_words,
+    list_copies,
+    matches,
+)
 from clankersd.projects import require_project_id
 from clankersd.sessions.sessions import erase_session
 from clankersd.wire.jobs import Progress
@@ -45,14 +55,6 @@ TEXT_COLUMNS = {
 """Columns that `matching` looks into."""
 
 SESSION_TEXTS = ("title", "summary", "user_prompt", "context_json", "metadata")
-TRACE_COLUMNS = {
-    "injections": ("text",),
-    "extracted_summaries": ("summary",),
-    "entities": ("name", "summary"),
-    "jobs": ("note", "result_json", "error"),
-}
-"""Tables whose rows may repeat a text; rows that match are deleted."""
-
 RANGE = {"since": ">=", "until": "<"}
 PARTS = ("messages", "tools", "session_errors", "compaction_events")
 """Tables with parts of a session."""
@@ -69,6 +71,10 @@ class Selection:
     """
 
     whole_sessions: bool
+    everywhere: bool
+    """Rows that belong to no session are deleted too: the words are the only criterion."""
+    whole_project: bool
+    """Nothing of the project stays, so it is deleted itself."""
     conditions: dict[str, str] = field(default_factory=dict)
     params: dict[str, Any] = field(default_factory=dict)
 
@@ -76,7 +82,7 @@ class Selection:
 @handles(ForgetCount)
 async def count(daemon: "Daemon", request: ForgetCount) -> ForgetPlan:
     _require_criteria(request)
-    return await daemon.store.read(lambda db: _plan(db, _select(db, request)))
+    return await daemon.store.read(lambda db: _plan(db, _select(db, request), daemon.store.path))
 
 
 @handles(ForgetStart)
@@ -98,7 +104,10 @@ def _select(db: Db, request: ForgetSelection) -> Selection:
     if request.project is not None:
         params["project_id"] = require_project_id(db, request.project)
         of_session.append("project_id = :project_id")
-        of_memory.append("(project_id = :project_id OR scope = 'project:' || :project_id)")
+        of_memory.append(
+            "(project_id = :project_id OR scope = 'project:' || :project_id"
+            " OR source_session_id IN (SELECT id FROM sessions WHERE project_id = :project_id))"
+        )
         of_document.append("project_id = :project_id")
     if request.session is not None:
         params["session_id"] = resolve_id(db, request.session, "sessions", "session")
@@ -123,14 +132,19 @@ def _select(db: Db, request: ForgetSelection) -> Selection:
         escaped = request.matching.replace("\\", r"\\").replace("%", r"\%").replace("_", r"\_")
         params["matching"] = f"%{escaped}%"
         for table, columns in TEXT_COLUMNS.items():
-            selected[table] += f" AND ({_matches(columns)}{_PARTS_MATCH.get(table, '')})"
-        selected["sessions"] += f" AND ({_matches(SESSION_TEXTS)})"
+            selected[table] += f" AND ({matches(columns)}{_PARTS_MATCH.get(table, '')})"
+        selected["sessions"] += f" AND ({matches(SESSION_TEXTS)})"
+    others = (request.session, request.source, request.since, request.until)
     is_whole = request.since is None and request.until is None and request.matching is None
-    return Selection(is_whole, selected, params)
-
-
-def _matches(columns: tuple[str, ...]) -> str:
-    return " OR ".join(rf"{column} LIKE :matching ESCAPE '\'" for column in columns)
+    everywhere = request.matching is not None and request.project is None and all(one is None for one in others)
+    if everywhere:
+        for table, columns in TEXTS_ELSEWHERE.items():
+            selected[table] = f"{matches(columns)}{CONDITIONS_ELSEWHERE.get(table, '')}"
+        selected["sessions"] = matches((*SESSION_TEXTS, "project_path", "project_name"))
+    whole_project = request.project is not None and request.matching is None and all(one is None for one in others)
+    if whole_project:
+        selected |= {"files": "project_id = :project_id", "projects": "id = :project_id"}
+    return Selection(is_whole, everywhere, whole_project, selected, params)
 
 
 _PARTS_MATCH = {
@@ -142,23 +156,34 @@ _PARTS_MATCH = {
 """Further conditions of `matching`, on rows that belong to those of a table."""
 
 
-def _plan(db: Db, selection: Selection) -> ForgetPlan:
+def _plan(db: Db, selection: Selection, database: Path) -> ForgetPlan:
     counts = {}
     for table, condition in selection.conditions.items():
         if table == "sessions" and not selection.whole_sessions and "matching" not in selection.params:
             continue
         if number := db.value(f"SELECT count(*) FROM {table} WHERE {condition}", selection.params):
             counts[table] = number
-    sessions = f"SELECT id FROM sessions WHERE {selection.conditions['sessions']}"
-    sql = f"SELECT path FROM transcripts WHERE session_id IN ({sessions}) ORDER BY path"
-    unreachable = [path for (path,) in db.tuples(sql, selection.params)] if "sessions" in counts else []
-    return ForgetPlan(counts, unreachable)
+    sessions = " UNION ".join(
+        f"SELECT {'id' if table == 'sessions' else 'session_id'} FROM {table} WHERE {selection.conditions[table]}"
+        for table in ("sessions", *PARTS)
+        if table in counts
+    )
+    unreachable: list[str] = []
+    if sessions:
+        sql = f"SELECT path FROM transcripts WHERE session_id IN ({sessions}) ORDER BY path"
+        unreachable = [path for (path,) in db.tuples(sql, selection.params)]
+    if "files" in counts:
+        sql = f"SELECT path FROM files WHERE {selection.conditions['files']} ORDER BY path"
+        unreachable += [path for (path,) in db.tuples(sql, selection.params)]
+    copies = [str(path) for path in list_copies(database)] if counts else []
+    return ForgetPlan(counts, unreachable, copies)
 
 
 async def _forget(daemon: "Daemon", request: ForgetStart, progress: Progress) -> dict[str, Any]:
     await daemon.spool.catch_up()  # what waits there is deleted with the rest
     selection = await daemon.store.read(lambda db: _select(db, request))
-    plan = await daemon.store.read(lambda db: _plan(db, selection))
+    plan = await daemon.store.read(lambda db: _plan(db, selection, daemon.store.path))
+    needles = await daemon.store.read(lambda db: _find_needles(db, selection, request))
     total, done = sum(plan.counts.values()), 0
     with anyio.CancelScope(shield=True):  # a half-finished deletion is of no use
         while deleted := await daemon.store.write(partial(_delete_some, selection=selection), bulk=True):
@@ -168,10 +193,11 @@ async def _forget(daemon: "Daemon", request: ForgetStart, progress: Progress) ->
         for (document_id,) in await daemon.store.read(lambda db: db.tuples(sql, selection.params)):
             await delete_document(daemon, DocumentDelete(document_id))
         await daemon.store.write(partial(_clear_traces, selection=selection))
-        await anyio.to_thread.run_sync(_clear_logs, daemon.paths.logs, request.matching)
+        await anyio.to_thread.run_sync(clear_files, daemon.paths, needles)
         await progress(total, total, "erasing free space")
         await erase_free_space(daemon.store, progress)
         backups = await _replace_backups(daemon, progress) if request.backups_too else []
+    daemon.spool.count_rejected()
     log.info("captured data deleted", **plan.counts, backups=len(backups))
     return {"counts": plan.counts, "backupsDeleted": backups}
 
@@ -212,20 +238,34 @@ def _delete_memory(db: Db, memory_id: str) -> None:
     db.after_commit(Notification("memory", "purged", memory_id))
 
 
+def _find_needles(db: Db, selection: Selection, request: ForgetSelection) -> list[str]:
+    """Return texts that tell which log lines and rejected events belong to what is deleted."""
+    if request.matching is not None:
+        return [request.matching]
+    if not selection.whole_sessions:
+        return []
+    sql = f"SELECT id FROM sessions WHERE {selection.conditions['sessions']} LIMIT {MAX_NEEDLES}"
+    needles = [row[0] for row in db.tuples(sql, selection.params)]
+    if selection.whole_project:
+        paths = "SELECT path FROM project_folders WHERE project_id = :project_id"
+        needles += [path for (path,) in db.tuples(paths, selection.params) if path != "/"]
+    return needles
+
+
 def _clear_traces(db: Db, selection: Selection) -> None:
     """Clear what holds copies of deleted texts: the texts of sessions, injected blocks, jobs and cached vectors."""
     if "matching" in selection.params:
         for column in SESSION_TEXTS:
             sql = rf"UPDATE sessions SET {column} = NULL WHERE {column} LIKE :matching ESCAPE '\'"
             db.execute(f"{sql} AND {selection.conditions['sessions']}", selection.params)
-        for table, columns in TRACE_COLUMNS.items():
-            db.execute(f"DELETE FROM {table} WHERE {_matches(columns)}", selection.params)
-        db.execute(
-            r"UPDATE capture_counts SET last_refusal = NULL WHERE last_refusal LIKE :matching ESCAPE '\'",
-            selection.params,
-        )
-    elif not selection.whole_sessions:
-        _clear_sessions_in_range(db, selection)
+        clear_words(db, selection.params, selection.everywhere)
+    else:
+        if not selection.whole_sessions:
+            _clear_sessions_in_range(db, selection)
+        if selection.whole_project:
+            db.execute("DELETE FROM files WHERE project_id = :project_id", selection.params)
+            db.execute("DELETE FROM projects WHERE id = :project_id", selection.params)
+        clear_copies(db)
     db.execute("DELETE FROM injections WHERE session_id NOT IN (SELECT id FROM sessions)")
     db.execute("DELETE FROM embedding_cache")
 
@@ -246,24 +286,11 @@ def _clear_sessions_in_range(db: Db, selection: Selection) -> None:
             erase_session(db, session_id)
 
 
-def _clear_logs(folder: Path, matching: str | None) -> None:
-    """Remove the lines of log files that hold the words."""
-    if matching is None:
-        return
-    for path in folder.glob("*.log*"):
-        text = path.read_text("utf-8", errors="replace")
-        kept = [line for line in text.splitlines(keepends=True) if matching.lower() not in line.lower()]
-        if len(kept) < text.count("\n"):
-            with path.open("r+", encoding="utf-8") as file:  # in place: the daemon has it open for appending
-                file.write("".join(kept))
-                file.truncate()
-
-
 async def _replace_backups(daemon: "Daemon", progress: Progress) -> list[str]:
-    """Make a backup of what is left, and delete all earlier ones with their exports of memories."""
+    """Make a backup of what is left, and delete all earlier ones, exports of memories and copies of the database."""
     folder = daemon.paths.backups
     old = [Path(backup.path) for backup in await anyio.to_thread.run_sync(list_backups, folder)]
-    old += folder.glob("memory-backup-*.jsonl")
+    old += [*folder.glob("memory-backup-*.jsonl"), *list_copies(daemon.store.path)]
     await make_backup(daemon, progress, "after-forgetting")
     for path in old:
         path.unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""Deleting captured data for good: on request, and by the retention settings."""
