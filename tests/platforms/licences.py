@@ -12,9 +12,9 @@ EXTRAS = ("onnx", "documents", "code")
 _HEAD = """\
 # Licences
 
-clankers itself is under the MIT licence. This page lists the packages that an installation brings, with the licence that each
-declares. `make licences` writes it from the metadata of the installed packages; versions are those of the newest release at that
-time.
+clankers itself is under the MIT licence. This page lists the packages that an installation brings, with the licence
+that each declares. `make licences` writes it from the metadata of the installed packages; versions are those of the
+newest release at that time.
 
 | Package | Version | Licence | Needed by |
 |---|---|---|---|
@@ -54,10 +54,10 @@ def collect(name: str, extra: str, reason: str, needed: dict[str, str]) -> None:
 def licence(name: str) -> str:
     """Return the licence that a package declares: an expression, a classifier, or the first line of its text."""
     metadata = distribution(name).metadata
-    if expression := metadata.get("License-Expression"):
-        return str(expression)
+    if "License-Expression" in metadata:
+        return metadata["License-Expression"]
     classifiers = [text.rpartition(" :: ")[2] for text in metadata.get_all("Classifier") or [] if "License" in text]
-    declared = str(metadata.get("License") or "").strip().splitlines()
+    declared = metadata["License"].strip().splitlines() if "License" in metadata else []
     return " or ".join(classifiers) or (declared[0][:60] if declared else "not declared")
 
 
