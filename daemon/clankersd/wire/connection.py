@@ -24,6 +24,7 @@ from clankers_protocol.errors import (
 )
 from clankers_protocol.framing import MAX_FRAME, Decoder, FramingError, frame
 from clankersd.cancellation import current_cancellation
+from clankersd.metrics import metrics
 from clankersd.wire import rpc
 from clankersd.wire.admission import peer_pid
 from clankersd.wire.client_requests import SMALL_REPLY_BYTES, BatchReply, ClientRequest, ReceivedFrame, too_large
@@ -329,6 +330,8 @@ class ClientConnection(asyncio.Protocol):
         current_request_bytes.set(request.size_bytes)
         current_cancellation.set(request.cancellation)
         run = request.cancellation.run_event if request.method in rpc.EVENTS else request.cancellation.run
+        if request.cancellation.reason is not None and request.method in rpc.served:
+            metrics.observe_request(str(request.method), "cancelled", time.monotonic() - request.received_at)
         self._running.add(request)
         try:
             body = await run(partial(self._answer, request.message))
