@@ -98,6 +98,26 @@ bench-fairness: $(VENV)/installed
 platforms: $(VENV)/installed
 	$(BIN)/python -m tests.platforms
 
+# Writes requirements-dev.lock: every package of the development environment, with hashes, for all platforms.
+lock:
+	uv pip compile pyproject.toml --extra dev --extra onnx --universal --python-version 3.11 --generate-hashes \
+	  --no-header --quiet --upgrade --output-file requirements-dev.lock
+
+licences: $(VENV)/installed
+	$(BIN)/python -m tests.platforms.licences > docs/licences.md
+
+# The tests with the oldest release of each dependency that pyproject.toml allows; LOWEST_TESTS chooses others.
+LOWEST := .venv-lowest
+LOWEST_TESTS ?= tests/unit $(foreach name,events search documents remote_embedders mcp schedule ctl settings,tests/integration/test_$(name).py)
+test-lowest:
+	uv venv --quiet --clear --python $(PYTHON) $(LOWEST)
+	uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct -e '.[dev]'
+	$(LOWEST)/bin/pytest -p no:cacheprovider $(LOWEST_TESTS)  # no workers: the oldest pypdf gives tests other names in each
+
+# Known vulnerabilities of the locked packages; needs a network and pip-audit's service.
+audit:
+	uvx pip-audit --require-hashes --disable-pip --requirement requirements-dev.lock
+
 # Builds the files of the static embedding model again, from the weights inside another package's wheel.
 static-model: $(VENV)/installed
 	$(PYTHON) -m pip download --quiet --no-deps --only-binary=:all: --dest .scratch/wheels wordllama==0.4.0.post1
@@ -128,4 +148,4 @@ release-check: $(VENV)/installed
 	$(BIN)/python -m tests.release_check
 
 clean:
-	rm -rf $(VENV) .scratch dist build .hypothesis .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) $(LOWEST) .scratch dist build .hypothesis .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -145,7 +145,8 @@ def _type(schema: dict[str, Any]) -> str:
     if "$ref" in schema:
         return str(schema["$ref"].rpartition("/")[2])
     if "anyOf" in schema:
-        return " | ".join(dict.fromkeys(_type(part) for part in schema["anyOf"]))
+        types = dict.fromkeys(_type(part) for part in schema["anyOf"])
+        return " | ".join(sorted(types, key=lambda kind: kind == "null"))  # last, whatever the version of msgspec
     if "enum" in schema:
         return " | ".join("null" if value is None else f'"{value}"' for value in schema["enum"])
     kind = schema.get("type")

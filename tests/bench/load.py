@@ -120,11 +120,14 @@ def main() -> None:
     parser.add_argument("prefix")
     parser.add_argument("--connections", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=3)
+    parser.add_argument(
+        "--frames", type=int, default=READY_FRAMES, help="requests to prepare; it ends when none is left"
+    )
     given = parser.parse_args()
     if given.mode == "batch":
         ready = [batch_frame(given.prefix, number * BATCH, BATCH) for number in range(40)]
     else:
-        ready = [upsert_frame(given.prefix, number) for number in range(READY_FRAMES)]
+        ready = [upsert_frame(given.prefix, number) for number in range(given.frames)]
     gc.freeze()
     gc.disable()  # a pause of the generator would count as the server's
     frames = iter(ready)

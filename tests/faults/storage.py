@@ -192,6 +192,35 @@ def damage_shm(run: Run) -> frozenset[str]:
     return NOTHING
 
 
+@fault("wal replaced", "an empty file in its place")
+def replace_wal(run: Run) -> frozenset[str]:
+    run.beside("-wal").unlink(missing_ok=True)
+    run.beside("-wal").write_bytes(b"")
+    return NOTHING
+
+
+@fault("shm replaced", "a file of zeros in its place")
+def replace_shm(run: Run) -> frozenset[str]:
+    size = run.beside("-shm").stat().st_size
+    run.beside("-shm").unlink()
+    run.beside("-shm").write_bytes(bytes(size))
+    return NOTHING
+
+
+@fault(
+    "shm truncated", "truncate to 0 bytes, which ends the process (SIGBUS) if it is mapped; then it is started again"
+)
+def truncate_shm(run: Run) -> frozenset[str]:
+    os.truncate(run.beside("-shm"), 0)
+    time.sleep(FAULT_SECONDS)
+    assert run.daemon.process
+    if run.daemon.process.poll() is not None:
+        run.notes.append(f"the daemon ended with {run.daemon.process.returncode}")
+        run.daemon.close()
+        run.daemon.start()
+    return NOTHING
+
+
 @fault("wal damaged, kill -9", "the last page of it overwritten after SIGKILL, as a torn write would")
 def damage_wal_tail(run: Run) -> set[str]:
     run.crash()

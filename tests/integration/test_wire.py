@@ -91,6 +91,7 @@ def test_notification_gets_no_reply_and_its_failure_is_logged(shared_daemon: Dae
         {"jsonrpc": "1.0", "id": 1, "method": "health"},
         {"jsonrpc": "2.0", "id": 1},
         {"jsonrpc": "2.0", "id": 1, "method": 5},
+        {"jsonrpc": "2.0", "id": 1, "method": ["health"]},
         {"jsonrpc": "2.0", "id": {"a": 1}, "method": "health"},
         {"jsonrpc": "2.0", "id": 1, "method": "health", "params": "x"},
         "health",

@@ -180,7 +180,9 @@ def report(run: Soak, sizes: list[Sizes], seconds: float, seed: int) -> None:
     console.print(f"connections lost         {counters.lost_connections:,}")
     console.print(f"faults                   {run.faults.total()}: {dict(run.faults)}")
     console.print(f"kills                    {run.faults['kill -9']}")
-    console.print(f"things in the model      {len(run.model.allowed):,}, compared {run.checks} times")
+    known = sum(len(values) == 1 for values in run.model.allowed.values())
+    console.print(f"things in the model      {len(run.model.allowed):,}, of which {known:,} with one allowed value")
+    console.print(f"compared                 {run.checks} times")
     console.print(f"lost or wrong            {len(run.differences)}")
     for difference in run.differences[:20]:
         console.print(f"  {difference}", markup=False, style="red")

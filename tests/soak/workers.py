@@ -96,6 +96,7 @@ class Worker(threading.Thread):
             while not self.leaving.is_set():
                 with self._gate.working():
                     try:
+                        self._connect()  # first: what was never sent is not in the model
                         self._chance.choice(steps)()
                     except NotAcknowledged:
                         time.sleep(RETRY_SECONDS)
@@ -207,18 +208,24 @@ class Worker(threading.Thread):
         return reply["result"]
 
     def _request(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        began = time.perf_counter()
         try:
-            if self._connection is None:
-                self._connection = self._daemon.connect(TIMEOUT_SECONDS)
-            began = time.perf_counter()
-            reply = self._connection.request(method, params)
+            reply = self._connect().request(method, params)
         except (OSError, AssertionError) as error:  # an AssertionError says that the daemon hung up
-            self._counters.lost_connections += self._connection is not None
+            self._counters.lost_connections += 1
             self._disconnect()
             raise NotAcknowledged from error
         if "error" not in reply:
             self._counters.seconds[method].append(time.perf_counter() - began)
         return reply
+
+    def _connect(self) -> RawConnection:
+        if self._connection is None:
+            try:
+                self._connection = self._daemon.connect(TIMEOUT_SECONDS)
+            except OSError as error:
+                raise NotAcknowledged from error
+        return self._connection
 
     def _disconnect(self) -> None:
         if self._connection is not None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import apsw
 import pytest
+from tests.faults.upgrades import make_old_database
 
 from clankersd.db.connection import Db
 from clankersd.db.errors import SchemaRefused
@@ -165,3 +166,15 @@ def test_summaries_lose_the_orders_of_the_harness_and_titles_are_queued(db: Db, 
     migrate(db, tmp_path / "backups")
     assert db.value("SELECT summary FROM sessions") == "Moved the cart."
     assert db.value("SELECT owner FROM index_backlog WHERE kind = 'session title'") == "s"
+
+
+@pytest.mark.parametrize("version", range(1, len(bundled())))
+def test_every_earlier_schema_is_migrated_with_its_data(tmp_path: Path, version: int) -> None:
+    rows = make_old_database(tmp_path / "old.db", version)
+    db = Db(apsw.Connection(str(tmp_path / "old.db")))
+    run = migrate(db, tmp_path / "backups")
+    assert (run.before, run.after) == (version, len(bundled()))
+    assert {row[0] for row in db.tuples("SELECT id FROM messages")} == rows
+    assert db.value("PRAGMA integrity_check") == "ok"
+    assert not db.fetch("PRAGMA foreign_key_check")
+    db.raw.close()

@@ -40,8 +40,10 @@ class ClientRequest:
     cancellation: Cancellation = field(default_factory=Cancellation)
 
     @property
-    def method(self) -> object:
-        return self.message.get("method") if isinstance(self.message, dict) else None
+    def method(self) -> str | None:
+        """Name of the method; None if this is no valid request."""
+        method = self.message.get("method") if isinstance(self.message, dict) else None
+        return method if isinstance(method, str) else None
 
     @property
     def message_id(self) -> object:

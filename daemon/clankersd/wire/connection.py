@@ -24,6 +24,7 @@ from clankers_protocol.errors import (
 )
 from clankers_protocol.framing import MAX_FRAME, Decoder, FramingError, frame
 from clankersd.cancellation import current_cancellation
+from clankersd.metrics import metrics
 from clankersd.wire import rpc
 from clankersd.wire.admission import peer_pid
 from clankersd.wire.client_requests import SMALL_REPLY_BYTES, BatchReply, ClientRequest, ReceivedFrame, too_large
@@ -71,6 +72,7 @@ class ClientConnection(asyncio.Protocol):
         self._answer = answer
         self._decoder = Decoder()
         self._bodies: deque[tuple[bytes, ReceivedFrame]] = deque()  # received, not decoded
+        self._waiting_bytes = 0  # size of those
         self._requests: deque[ClientRequest] = deque()  # decoded, not started
         self._order = RequestOrder()
         self._is_decoding = False
@@ -109,6 +111,7 @@ class ClientConnection(asyncio.Protocol):
                 if cancelled_id is not None and self.cancel_request(cancelled_id):
                     continue  # at once: behind the requests that it is about it would come too late
                 self._bodies.append((body, ReceivedFrame(len(body), self._reserved_bytes)))
+                self._waiting_bytes += len(body)
                 self._reserved_bytes = 0
         except FramingError as error:
             self._advance()
@@ -171,7 +174,8 @@ class ClientConnection(asyncio.Protocol):
 
         The transport does not notice it while reading is paused, or when the client has closed its half before.
         """
-        if self._is_peer_gone or not (self._is_peer_closed or not self._transport.is_reading()):
+        is_watched_by_transport = self._transport.is_reading() and not self._is_peer_closed
+        if self._is_peer_gone or is_watched_by_transport:
             return
         poll = select.poll()
         poll.register(self.socket.fileno(), select.POLLOUT)
@@ -240,11 +244,12 @@ class ClientConnection(asyncio.Protocol):
                     request.batch.has_started = True
                 self._spawn(self._serve(request), request.frame)
             elif not self._requests and self._bodies and not self._is_decoding and self._can_decode(self._bodies[0][1]):
-                self._decode(*self._bodies.popleft())
+                body, received = self._bodies.popleft()
+                self._waiting_bytes -= len(body)
+                self._decode(body, received)
             else:
                 break
-        waiting_bytes = sum(received.size_bytes for _, received in self._bodies)
-        is_behind = self._is_decoding or waiting_bytes > READ_AHEAD_BYTES or not self._has_room_for_frame()
+        is_behind = self._is_decoding or self._waiting_bytes > READ_AHEAD_BYTES or not self._has_room_for_frame()
         if not self._has_ended:
             if is_behind and self._transport.is_reading():
                 self._transport.pause_reading()
@@ -329,6 +334,8 @@ class ClientConnection(asyncio.Protocol):
         current_request_bytes.set(request.size_bytes)
         current_cancellation.set(request.cancellation)
         run = request.cancellation.run_event if request.method in rpc.EVENTS else request.cancellation.run
+        if request.cancellation.reason is not None and request.method is not None and request.method in rpc.served:
+            metrics.observe_request(request.method, "cancelled", time.monotonic() - request.received_at)
         self._running.add(request)
         try:
             body = await run(partial(self._answer, request.message))
@@ -399,6 +406,7 @@ class ClientConnection(asyncio.Protocol):
         self._discard_partial_frame()
         self._server.received.release(sum(received.reserved_bytes for _, received in self._bodies))
         self._bodies.clear()
+        self._waiting_bytes = 0
         while self._requests:
             self._finish_request(self._requests.popleft().frame)
 
