@@ -19,9 +19,9 @@ from clankers_protocol.paths import default_paths
 EVENT = {"message": {"id": "m", "sessionId": "s", "role": "user", "textContent": "hello"}}
 
 
-def hook(environ: dict[str, str], event: bytes) -> None:
+def hook(environ: dict[str, str], event: bytes, *words: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", "from clankers.hook import main; main()", "generic"],
+        [sys.executable, "-c", "from clankers.hook import main; main()", *(words or ["generic"])],
         input=event, env=environ, capture_output=True, timeout=60, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
