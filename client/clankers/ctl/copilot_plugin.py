@@ -11,10 +11,8 @@ from importlib.resources import files as package_files
 from pathlib import Path
 from typing import Any
 
-import click
-
 from clankers.ctl.agent_texts import command_skills, skill_file
-from clankers.ctl.edits import Edits, nested_object, read_json_object, remove_key
+from clankers.ctl.edits import Edits, are_made, nested_object, read_json_object, remove_key
 from clankers.ctl.plugin_files import (
     PLUGIN,
     PLUGIN_ID,
@@ -65,14 +63,7 @@ class Copilot:
 
     def is_enabled(self) -> bool:
         """Return True if the settings name the marketplace and enable the plugin, and the MCP server is registered."""
-        try:
-            settings, servers = read_json_object(self.settings), read_json_object(self.servers)
-            wanted = read_json_object(self.settings), read_json_object(self.servers)
-            self._enable(wanted[0])
-            self._register(wanted[1])
-        except (OSError, click.ClickException):
-            return False
-        return wanted == (settings, servers)
+        return are_made({self.settings: self._enable, self.servers: self._register})
 
     def note(self) -> str | None:
         """Say nothing: Copilot CLI loads the plugin when it starts."""
