@@ -157,3 +157,41 @@ def check_distill(here: Machine, connection: RawConnection, harness: Harness, to
 
 def assert_said(connection: RawConnection, session: str, answer: str) -> None:
     assert answer in [said for said, *_ in Stored(connection).answers(session)]
+
+
+AGENTS: dict[str, Use] = {
+    "copilot": Use(
+        "task",
+        {"description": "a helper", "prompt": "[[child]] say done", "agent_type": "general-purpose", "name": "child"},
+    ),
+    "qwen": Use(
+        "agent", {"description": "a helper", "prompt": "[[child]] say done", "subagent_type": "general-purpose"}
+    ),
+}
+
+
+@pytest.mark.parametrize("name", sorted(AGENTS))
+def test_sub_agent_is_a_session_with_a_parent(name: str) -> None:
+    make, _ = KINDS[name]
+    script = {
+        "delegate": [Reply("", [AGENTS[name]]), Reply("The helper is done.")],
+        "child": [Reply("Child finished.")],
+    }
+    with machine(lambda _: script) as here:
+        harness = make(here)
+        here.daemon.start()
+        harness.plugin("install", "--yes")
+        parent = harness.run("[[delegate]] ask a helper")
+        with here.daemon.connect() as connection:
+            holds_in_time(lambda: check_agents(here, connection, parent))
+            assert set(imported(connection, name).values()) == {0}, "capture has missed nothing"
+
+
+def check_agents(here: Machine, connection: RawConnection, parent: str) -> None:
+    sessions = connection.call("session.list")["sessions"]
+    (child,) = (session["id"] for session in sessions if session["id"] != parent)
+    stored = Stored(connection)
+    assert connection.call("session.get", id=child)["metadata"]["parentId"] == parent
+    assert (stored.prompts(parent), stored.prompts(child)) == (["[[delegate]] ask a helper"], ["[[child]] say done"])
+    assert stored.answers(child) == answers(here.model.of("child"))
+    assert stored.answers(parent)[-1][0] == "The helper is done."

@@ -572,6 +572,7 @@ def test_copilot_plugin_uninstall_restores_every_file_byte_for_byte(machine: Mac
     assert machine.plugin("status", "copilot").out.startswith("copilot: installed")
     steps = machine.plugin("install", "copilot", "--json").json["steps"]
     assert {step["action"] for step in steps} == {"unchanged"}
+    (machine.home / ".copilot" / "plugin-data" / "clankers-local" / "clankers").mkdir(parents=True)  # as Copilot does
     assert machine.plugin("uninstall", "copilot").code == 0
     assert machine.everything() == snapshot
 

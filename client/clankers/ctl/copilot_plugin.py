@@ -14,6 +14,7 @@ from typing import Any
 from clankers.ctl.agent_texts import command_skills, skill_file
 from clankers.ctl.edits import Edits, are_made, nested_object, read_json_object, remove_key
 from clankers.ctl.plugin_files import (
+    MARKETPLACE,
     PLUGIN,
     PLUGIN_ID,
     disable_in_settings,
@@ -37,10 +38,12 @@ class Copilot:
         self.home = Path(os.environ.get("COPILOT_HOME") or Path.home() / ".copilot").expanduser()
         self.settings = self.home / "settings.json"
         self.servers = self.home / "mcp-config.json"
+        self.data = self.home / "plugin-data" / MARKETPLACE
 
     def install(self, edits: Edits) -> None:
         self._enable(read_json_object(self.settings))  # raises before anything is written if they cannot be edited
         self._register(read_json_object(self.servers))
+        edits.expect_folder(self.data.parent)  # Copilot makes it when it loads the plugin
         for path, content in self.files().items():
             edits.write(path, content)
         edits.edit_json(self.settings, self._enable, f"enabled {PLUGIN_ID} from {self.folder}")
@@ -49,6 +52,7 @@ class Copilot:
     def uninstall(self, edits: Edits) -> None:
         edits.revert_json(self.settings, disable_in_settings)
         edits.revert_json(self.servers, lambda content: remove_key(content, "mcpServers", PLUGIN))
+        edits.remove(self.data)
         for path in self.files():
             edits.remove(path)
 
