@@ -19,7 +19,9 @@ NODE_VERSION = "24.16.0"
 PI_VERSION = "0.87.1"
 QWEN_VERSION = "0.24.4"
 OLDEST_NODE = 24
-OF_SESSIONS = frozenset({"sessions", "chats", "session-state", "session-store.db", "session-store.db-wal", "logs"})
+OF_SESSIONS = frozenset(
+    {"sessions", "chats", "session-state", "session-store.db", "session-store.db-wal", "logs", "usage_record.jsonl"}
+)
 """Names of files and folders in which harnesses keep what was said."""
 
 
