@@ -19,7 +19,9 @@ NODE_VERSION = "24.16.0"
 PI_VERSION = "0.87.1"
 QWEN_VERSION = "0.24.4"
 OLDEST_NODE = 24
-OF_SESSIONS = frozenset({"sessions", "chats", "session-state", "session-store.db", "session-store.db-wal", "logs"})
+OF_SESSIONS = frozenset(
+    {"sessions", "chats", "session-state", "session-store.db", "session-store.db-wal", "logs", "usage_record.jsonl"}
+)
 """Names of files and folders in which harnesses keep what was said."""
 
 
@@ -65,19 +67,12 @@ class Connected:
         return file.read_bytes()
 
     def traces(self, folder: str) -> list[Path]:
-        """The files below a folder of the harness that name us, but for those of sessions and logs."""
-        kept = (
-            "sessions",
-            "chats",
-            "session-state",
-            "session-store.db",
-            "session-store.db-wal",
-            "logs",
-            "usage_record.jsonl",
-        )
-        files = (path for path in (self.machine.home / folder).rglob("*") if path.is_file())
-        own = (path for path in files if not set(path.relative_to(self.machine.home).parts) & set(kept))
-        return [path for path in own if b"clankers" in path.read_bytes()]
+        """The files and folders of the harness that name us, but for those of sessions and logs."""
+        paths = (self.machine.home / folder).rglob("*")
+        own = [path for path in paths if not OF_SESSIONS & set(path.relative_to(self.machine.home).parts)]
+        return [
+            each for each in own if "clankers" in each.name or (each.is_file() and b"clankers" in each.read_bytes())
+        ]
 
 
 @dataclass(frozen=True)

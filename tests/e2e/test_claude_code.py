@@ -133,6 +133,7 @@ def check_tool(tool: dict[str, Any], use: Use) -> None:
 def check_recall(here: Machine, connection: RawConnection, later: str) -> None:
     """A later session is told of the first one, and its model searches through the harness."""
     asked, answered = here.model.of("ask")
+    assert "clankers-memory" in json.dumps(asked.request), "the model is told of the skill"
     told = connection.call("session.injections", sessionId=later)
     assert [one["kind"] for one in told] == ["start", "prompt"]
     assert f"[{SESSION}]" in told[0]["text"]

@@ -78,6 +78,7 @@ def told(tool: dict[str, Any]) -> tuple[str, bool, str | None, str | None, str |
 def check_recall(here: Machine, connection: RawConnection, first: str, later: str) -> None:
     """A later session is told of the first one, and its model searches through the harness."""
     asked, answered = here.model.of("ask")
+    assert "clankers-memory" in json.dumps(asked.request), "the model is told of the skill"
     injections = connection.call("session.injections", sessionId=later)
     assert f"[{first}]" in injections[0]["text"]
     assert all(json.dumps(each["text"])[1:-1] in json.dumps(asked.request) for each in injections)

@@ -82,6 +82,7 @@ def check_recall(here: Machine, connection: RawConnection, first: str, later: st
     asked, answered = here.model.of("ask")
     assert f"[{first}]" in connection.call("session.injections", sessionId=later)[0]["text"]
     assert first in json.dumps(asked.request)
+    assert "clankers-memory" in json.dumps(asked.request), "the model is told of the skill"
     assert Stored(connection).prompts(later) == [PROMPTS["ask"]]
     (search,) = Stored(connection).tools(later)
     assert (search["toolName"], search["success"]) == ("mcp_clankers_search", True)

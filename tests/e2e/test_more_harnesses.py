@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from e2e.harnesses import Machine, Stored, answers, holds_in_time, imported, machine, tokens
-from e2e.mock_model import Reply, Use
+from e2e.mock_model import ASIDE, Reply, Use
 from e2e.more_harnesses import Copilot, Pi, Qwen, copilot_binary, pi_program, qwen_program
 from helpers.daemon import RawConnection
 
@@ -40,7 +40,16 @@ class Tools:
 KINDS: dict[str, tuple[Callable[[Machine], Harness], Tools]] = {
     "copilot": (
         lambda here: Copilot(here, copilot_binary()),
-        Tools("bash", "create", "file_text", "view", "path", "clankers-search", "Path does not exist", "/distill"),
+        Tools(
+            "bash",
+            "create",
+            "file_text",
+            "view",
+            "path",
+            "clankers-search",
+            "Path does not exist",
+            "[[distill]] clankers-distill",
+        ),
     ),
     "pi": (
         lambda here: Pi(here, pi_program()).set_up(),
@@ -77,6 +86,7 @@ def scripts(project: Path, tools: Tools) -> dict[str, list[Reply]]:
             Reply("The greeting is written."),
         ],
         "again": [Reply("Going on.")],
+        "distill": [Reply("", [Use("skill", {"skill": "clankers-distill"})]), Reply("There is nothing to keep.")],
         "ask": [Reply("", [Use(tools.search, {"query": "greeting written"})]), Reply("I remember.")],
     }
 
@@ -95,7 +105,7 @@ def test_what_happened_is_what_is_stored_and_is_offered_back(name: str) -> None:
             holds_in_time(lambda: check(here, connection, name, tools, first))
             later = harness.run(PROMPTS["ask"])
             holds_in_time(lambda: check_recall(here, connection, tools, first, later))
-            check_distill(here, harness, tools)
+            check_distill(here, connection, harness, tools)
             assert set(imported(connection, name).values()) == {0}, "capture has missed nothing"
         harness.plugin("uninstall")
         assert harness.traces(folder) == []
@@ -134,9 +144,54 @@ def check_recall(here: Machine, connection: RawConnection, tools: Tools, first: 
     assert "«greeting»" in json.dumps(answered.request, ensure_ascii=False)
 
 
-def check_distill(here: Machine, harness: Harness, tools: Tools) -> None:
-    """The command gives the model its prompt, and the model is told of the skill."""
-    harness.run(f"{tools.distill} the tests")
-    request = json.dumps(here.model.said[-1].request)
-    assert "Call `remember` once for each fact" in request
-    assert "clankers-memory" in request
+def check_distill(here: Machine, connection: RawConnection, harness: Harness, tools: Tools) -> None:
+    """The command gives the model its prompt, and the model is told of the skill. In Copilot the model loads it."""
+    before = len(here.model.said)
+    session = harness.run(f"{tools.distill} the tests")
+    requests = json.dumps([said.request for said in here.model.said[before:]])
+    assert "Call `remember` once for each fact" in requests
+    assert "clankers-memory" in requests
+    last = "There is nothing to keep." if tools.distill.startswith("[[") else ASIDE
+    holds_in_time(lambda: assert_said(connection, session, last))
+
+
+def assert_said(connection: RawConnection, session: str, answer: str) -> None:
+    assert answer in [said for said, *_ in Stored(connection).answers(session)]
+
+
+AGENTS: dict[str, Use] = {
+    "copilot": Use(
+        "task",
+        {"description": "a helper", "prompt": "[[child]] say done", "agent_type": "general-purpose", "name": "child"},
+    ),
+    "qwen": Use(
+        "agent", {"description": "a helper", "prompt": "[[child]] say done", "subagent_type": "general-purpose"}
+    ),
+}
+
+
+@pytest.mark.parametrize("name", sorted(AGENTS))
+def test_sub_agent_is_a_session_with_a_parent(name: str) -> None:
+    make, _ = KINDS[name]
+    script = {
+        "delegate": [Reply("", [AGENTS[name]]), Reply("The helper is done.")],
+        "child": [Reply("Child finished.")],
+    }
+    with machine(lambda _: script) as here:
+        harness = make(here)
+        here.daemon.start()
+        harness.plugin("install", "--yes")
+        parent = harness.run("[[delegate]] ask a helper")
+        with here.daemon.connect() as connection:
+            holds_in_time(lambda: check_agents(here, connection, parent))
+            assert set(imported(connection, name).values()) == {0}, "capture has missed nothing"
+
+
+def check_agents(here: Machine, connection: RawConnection, parent: str) -> None:
+    sessions = connection.call("session.list")["sessions"]
+    (child,) = (session["id"] for session in sessions if session["id"] != parent)
+    stored = Stored(connection)
+    assert connection.call("session.get", id=child)["metadata"]["parentId"] == parent
+    assert (stored.prompts(parent), stored.prompts(child)) == (["[[delegate]] ask a helper"], ["[[child]] say done"])
+    assert stored.answers(child) == answers(here.model.of("child"))
+    assert stored.answers(parent)[-1][0] == "The helper is done."

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.daemon import DaemonProcess, running_daemon
@@ -18,9 +19,9 @@ from clankers_protocol.paths import default_paths
 EVENT = {"message": {"id": "m", "sessionId": "s", "role": "user", "textContent": "hello"}}
 
 
-def hook(environ: dict[str, str], event: bytes) -> None:
+def hook(environ: dict[str, str], event: bytes, *words: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", "from clankers.hook import main; main()", "generic"],
+        [sys.executable, "-c", "from clankers.hook import main; main()", *(words or ["generic"])],
         input=event, env=environ, capture_output=True, timeout=60, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
@@ -83,6 +84,16 @@ def test_hook_exits_silently_for_invalid_input(shared_daemon: DaemonProcess, eve
     hook(shared_daemon.environ, event)
     with shared_daemon.connect() as connection:
         assert connection.call("health")["ok"]
+
+
+@pytest.mark.parametrize(
+    ("event", "expected"),
+    [(b'{"a": 1}', {"name": "x", "a": 1}), (b" {} ", {"name": "x"}), (b'{ "b": {}}', {"name": "x", "b": {}})],
+)
+def test_hook_adds_fields_to_the_event(home: Path, event: bytes, expected: dict[str, Any]) -> None:
+    hook(DaemonProcess(home).environ, event, "copilot", '--with={"name": "x"}')
+    (path,) = spooled(home)
+    assert json.loads(path.read_bytes())["event"] == expected
 
 
 def test_hook_exits_silently_if_nothing_can_be_written(home: Path) -> None:

@@ -566,11 +566,13 @@ def test_copilot_plugin_uninstall_restores_every_file_byte_for_byte(machine: Mac
     (machine.home / ".copilot").mkdir()
     if before is not None:
         write(machine.home / ".copilot" / "settings.json", before)
+        write(machine.home / ".copilot" / "mcp-config.json", before)
     snapshot = machine.everything()
     assert machine.plugin("install", "copilot").code == 0
     assert machine.plugin("status", "copilot").out.startswith("copilot: installed")
     steps = machine.plugin("install", "copilot", "--json").json["steps"]
     assert {step["action"] for step in steps} == {"unchanged"}
+    (machine.home / ".copilot" / "plugin-data" / "clankers-local" / "clankers").mkdir(parents=True)  # as Copilot does
     assert machine.plugin("uninstall", "copilot").code == 0
     assert machine.everything() == snapshot
 
@@ -615,7 +617,7 @@ def test_pi_extension_of_somebody_else_is_left_alone(machine: Machine) -> None:
 DISTILL = {
     "claude-code": ".local/share/clankers/plugins/claude-code/clankers/commands/distill.md",
     "codex": ".local/share/clankers/plugins/codex/plugins/clankers/skills/clankers-distill/SKILL.md",
-    "copilot": ".local/share/clankers/plugins/copilot/clankers/commands/distill.md",
+    "copilot": ".local/share/clankers/plugins/copilot/clankers/skills/clankers-distill/SKILL.md",
     "gemini": ".gemini/extensions/clankers/commands/clankers/distill.toml",
     "opencode": ".config/opencode/plugin/clankers.js",
     "pi": ".pi/agent/prompts/clankers-distill.md",
@@ -632,6 +634,6 @@ def test_plugin_brings_the_skill_and_the_command_that_distills_a_session(machine
     assert skill.read_bytes() == (PLUGINS / "claude-code" / "skills" / "clankers-memory" / "SKILL.md").read_bytes()
     distill = (machine.home / DISTILL[harness]).read_text()
     assert "Call `remember` once for each fact" in distill
-    assert "$ARGUMENTS" not in distill or harness in ("claude-code", "copilot", "opencode", "pi")
+    assert "$ARGUMENTS" not in distill or harness in ("claude-code", "opencode", "pi")
     if distill.startswith("description"):
         assert "{{args}}" in tomllib.loads(distill)["prompt"]

@@ -210,7 +210,7 @@ def test_opencodes_streams_give_these_rows(home: Path, name: str) -> None:
             assert short(rows(connection), 12) == BY_STREAM[name]
 
 
-@pytest.mark.parametrize("harness", ["claude-code", "opencode", "codex", "gemini"])
+@pytest.mark.parametrize("harness", ["claude-code", "opencode", "codex", "copilot", "gemini", "pi", "qwen"])
 def test_every_single_payload_of_either_is_survived_by_every_adapter(
     shared_daemon: DaemonProcess, harness: str
 ) -> None:

@@ -20,6 +20,7 @@ from clankers_protocol.wire import methods
 from clankersd.capture.harnesses.claude_code import hooks as claude_code
 from clankersd.capture.harnesses.codex import hooks as codex
 from clankersd.capture.harnesses.gemini import hooks as gemini
+from clankersd.capture.harnesses.qwen import hooks as qwen
 
 BODY = "16C7e42F292c6912E7710c838347Ae178B4a"
 SECRET = f"ghp_{BODY}"
@@ -288,7 +289,7 @@ _IDENTIFIERS = re.compile(r"(?:^|[_-])(?:id|cwd|path|directory|type|timestamp)$|
 
 def send_hook_events(connection: RawConnection) -> None:
     """Send every event that a harness's reader names, with a secret in every field that it reads."""
-    for module in (claude_code, codex, gemini):
+    for module in (claude_code, codex, gemini, qwen):
         source = inspect.getsource(module)
         fields = {one or other for one, other in _FIELD.findall(source)}
         event: dict[str, Any] = {name: f"{name} {SECRET}" for name in fields if not _IDENTIFIERS.search(name)}

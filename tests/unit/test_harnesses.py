@@ -28,6 +28,6 @@ def test_page_of_harnesses_is_generated_from_the_registry() -> None:
 
 
 def test_harnesses_whose_files_tell_more_have_a_reader_of_them() -> None:
-    for name in ("claude-code", "codex", "gemini"):
+    for name in ("claude-code", "codex", "copilot", "gemini", "pi", "qwen"):
         assert HARNESSES[name].transcript_reader
         assert HARNESSES[name].list_activity_files

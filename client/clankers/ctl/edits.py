@@ -266,6 +266,19 @@ def read_json_object(path: Path) -> dict[str, Any]:
     return found
 
 
+def are_made(changes: dict[Path, Change]) -> bool:
+    """Return True if these changes of JSON files would change nothing; False also if a file cannot be read."""
+    try:
+        for path, change in changes.items():
+            wanted = read_json_object(path)
+            change(wanted)
+            if wanted != read_json_object(path):
+                return False
+    except (OSError, click.ClickException):
+        return False
+    return True
+
+
 def read_if_exists(path: Path) -> bytes | None:
     """Return the content of a file, or None if it does not exist."""
     try:

@@ -17,13 +17,13 @@ from typing import Any
 
 import click
 
-from clankers.ctl.agent_texts import command_templates, skill_file
 from clankers.ctl.codex_plugin import HOW_TO_TRUST, UNTRUSTED, Codex
 from clankers.ctl.command import EXIT_PROBLEM, Ctl, json_option, yes_option
 from clankers.ctl.copilot_plugin import Copilot
 from clankers.ctl.edits import (
     Edits,
     FileState,
+    are_made,
     explain_os_errors,
     file_state,
     nested_object,
@@ -34,6 +34,7 @@ from clankers.ctl.edits import (
 from clankers.ctl.formatting import format_duration
 from clankers.ctl.gemini_plugin import Gemini, Qwen
 from clankers.ctl.openclaw_plugin import OpenClaw
+from clankers.ctl.opencode_plugin import OpenCode
 from clankers.ctl.output import confirm, echo, print_json
 from clankers.ctl.pi_plugin import Pi
 from clankers.ctl.plugin_files import (
@@ -47,9 +48,7 @@ from clankers.ctl.plugin_files import (
     marketplace_catalog,
     mcp_command,
     read_package_folder,
-    with_constants,
 )
-from clankers.ctl.service_managers import path_environment
 from clankers.messages import BadReply, DaemonUnavailable
 from clankers_protocol.capture import CaptureReport, CaptureStatus
 from clankers_protocol.errors import RpcError
@@ -194,14 +193,7 @@ class ClaudeCode:
 
     def is_enabled(self) -> bool:
         """Return True if the settings enable the plugin and Claude Code knows where it is."""
-        try:
-            settings, marketplaces = read_json_object(self.settings), read_json_object(self.marketplaces)
-            wanted = read_json_object(self.settings), read_json_object(self.marketplaces)
-            self._enable(wanted[0])
-            self._register(wanted[1])
-        except (OSError, click.ClickException):
-            return False
-        return wanted == (settings, marketplaces)
+        return are_made({self.settings: self._enable, self.marketplaces: self._register})
 
     def _with_hook_command(self, description: dict[str, Any]) -> dict[str, Any]:
         """Return the hooks that the installed version knows, in the form that it takes."""
@@ -237,54 +229,6 @@ class ClaudeCode:
         }
         copies = (self.home / "plugins" / "cache" / MARKETPLACE / PLUGIN).glob("*/")
         return all(read_if_exists(copy / name) == text for copy in copies for name, text in contents.items())
-
-
-class OpenCode:
-    """OpenCode: one file in its plugin folder, which also provides the MCP server and the commands, and a skill."""
-
-    name = "opencode"
-
-    def __init__(self) -> None:
-        self.folder = default_paths().data / "plugins" / self.name
-        config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "opencode"
-        self.home = Path(os.environ.get("OPENCODE_CONFIG_DIR") or config)
-        self.path = self.home / "plugin" / "clankers.js"
-
-    def install(self, edits: Edits) -> None:
-        if self.path.exists() and not self.is_enabled():
-            raise click.ClickException(
-                f"{self.path} is not a file of clankers. Move it away first. Nothing was changed."
-            )
-        for path, content in self.files().items():
-            edits.write(path, content)
-
-    def uninstall(self, edits: Edits) -> None:
-        if self.is_enabled():
-            for path in self.files():
-                edits.remove(path)
-
-    def files(self) -> dict[Path, bytes]:
-        """Return the content of the plugin file and of the skill, with absolute paths of commands."""
-        text = (package_files("clankers.ctl") / "plugins" / self.name / "clankers.js").read_text("utf-8")
-        constants = {
-            "HOOK": hook_command(),
-            "MCP": mcp_command(),
-            "ENVIRONMENT": path_environment(),
-            "COMMANDS": command_templates(),
-        }
-        beside = {self.home / name: content for name, content in skill_file().items()}
-        return {self.path: with_constants(text, constants), **beside}
-
-    def note(self) -> str | None:
-        """Say nothing: the file is the same for every version."""
-        return None
-
-    def is_enabled(self) -> bool:
-        """Return True if our file is in the folder where OpenCode looks for plugins."""
-        try:
-            return self.path.read_bytes().startswith(b"// clankers for OpenCode")
-        except OSError:
-            return False
 
 
 Target = ClaudeCode | Codex | Copilot | Gemini | OpenClaw | OpenCode | Pi | Qwen
