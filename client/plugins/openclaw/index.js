@@ -345,6 +345,7 @@ function register(api) {
       toldSessions.add(sessionId)
       sendEntry("session", { ...ctx, sessionId }).catch((error) => writeLog(`${error?.stack ?? error}`))
     }
+    if (ctx.trigger === "heartbeat") return // a prompt of OpenClaw's own, every half hour
     return recall(`${event?.prompt ?? ""}`, ctx, sessionId)
   })
 
