@@ -123,7 +123,8 @@ def check_recall(here: Machine, connection: RawConnection) -> None:
     assert first["id"] in json.dumps(asked.request)
     assert Stored(connection).prompts(later["id"]) == [PROMPTS["ask"]]
     assert "MEMORY.md#L" in json.dumps(searched.request)
-    assert "The parrot eats walnuts." in json.dumps(read.request["messages"][-1])
+    results = [message for message in read.request["messages"] if message["role"] == "tool"]
+    assert '"text": "The parrot eats walnuts."' in results[-1]["content"]
     assert [tool["success"] for tool in Stored(connection).tools(later["id"])] == [True, True]
 
 
