@@ -11,6 +11,7 @@ from helpers.recorded import (
     needs_fixtures,
     opencode_events,
     put_chats,
+    put_openclaw_database,
     put_rollouts,
     put_transcripts,
 )
@@ -23,6 +24,7 @@ PUT_FILES: dict[str, Callable[[Path], object]] = {
     "claude-code": put_transcripts,
     "codex": put_rollouts,
     "gemini": put_chats,
+    "openclaw": put_openclaw_database,
 }
 CHANGED = """
     SELECT session_id, file_path FROM tools WHERE success = 1 AND file_path IS NOT NULL
@@ -144,7 +146,7 @@ def test_summaries_of_recorded_sessions_are_short_and_name_the_changed_files(fre
         end_sessions(connection)
         found = summaries(connection)
         changed = query(connection, CHANGED)
-        assert len({session_id for session_id, _ in changed}) >= 5
+        assert len({session_id for session_id, _ in changed}) >= 6
         for session_id, path in changed:
             assert Path(path).name in str(found[session_id]), (session_id, path)
         assert max(len(summary or "") for summary in found.values()) < 600

@@ -38,7 +38,7 @@ class OpenClaw:
         edits.edit_json(self.config, self._enable, f"loaded {self.plugin}")
 
     def uninstall(self, edits: Edits) -> None:
-        earlier_slot = edits.original_json(self.config).get("plugins", {}).get("slots", {}).get("memory")
+        earlier_slot = _memory_slot(edits.original_json(self.config))
 
         def disable(config: dict[str, Any]) -> None:
             self._disable(config, earlier_slot)
@@ -85,10 +85,9 @@ class OpenClaw:
 
     def _has_memory_slot(self) -> bool:
         try:
-            slots = read_json_object(self.config).get("plugins", {}).get("slots", {})
-        except (OSError, click.ClickException, AttributeError):
+            return _memory_slot(read_json_object(self.config)) == PLUGIN
+        except (OSError, click.ClickException):
             return False
-        return isinstance(slots, dict) and slots.get("memory") == PLUGIN
 
     def _enable(self, config: dict[str, Any]) -> None:
         plugins = nested_object(config, "plugins", self.config)
@@ -125,6 +124,13 @@ class OpenClaw:
                 slots["memory"] = earlier_slot
             else:
                 remove_key(config, "plugins", "slots", "memory")
+
+
+def _memory_slot(config: dict[str, Any]) -> str | None:
+    """Return the plugin that has the memory slot; None if the configuration does not say."""
+    plugins = config.get("plugins")
+    slots = plugins.get("slots") if isinstance(plugins, dict) else None
+    return slots.get("memory") if isinstance(slots, dict) else None
 
 
 def _transport(source: str) -> str:

@@ -12,7 +12,8 @@
 // Two kinds of entries are in the transcript and in no hook: the session itself, and a compaction with its summary. They
 // are read from OpenClaw's database after the hook that they belong to has returned, and sent as {hook: "transcript"}.
 //
-// No handler throws, and only before_prompt_build waits for the daemon, for RECALL_TIMEOUT_MS at most.
+// No handler throws, and only before_prompt_build waits for the daemon: for its setting `recall_seconds`, and at most for
+// the timeout of a reply.
 import os from "node:os"
 import path from "node:path"
 import zlib from "node:zlib"
@@ -21,7 +22,6 @@ import { closers, Daemon, expandHome, Outbox, withoutThrowing, writeLog } from "
 
 const TAKES_MEMORY_SLOT = false // `clankers-ctl plugin install openclaw --memory-slot` writes true
 
-const RECALL_TIMEOUT_MS = 1500
 const FLUSH_TIMEOUT_MS = 3000
 const TRANSCRIPT_DELAY_MS = 1000 // a compaction that is not in the transcript yet is looked for once more
 const MAX_HELD_EVENTS = 1000
@@ -345,6 +345,7 @@ function register(api) {
       toldSessions.add(sessionId)
       sendEntry("session", { ...ctx, sessionId }).catch((error) => writeLog(`${error?.stack ?? error}`))
     }
+    if (ctx.trigger === "heartbeat") return // a prompt of OpenClaw's own, every half hour
     return recall(`${event?.prompt ?? ""}`, ctx, sessionId)
   })
 
@@ -353,9 +354,7 @@ function register(api) {
     sessionsWithRecall.add(sessionId)
     const event = { hook: "before_prompt_build", event: { prompt, compacted }, ctx: contextOf(ctx, ctx.sessionKey, sessionId) }
     try {
-      const answer = daemon.request("recall.hook", JSON.stringify({ harness: "openclaw", event }))
-      const result = await Promise.race([answer, wait(RECALL_TIMEOUT_MS)])
-      answer.catch(() => {})
+      const result = await daemon.request("recall.hook", JSON.stringify({ harness: "openclaw", event }))
       const text = result?.output?.text
       return typeof text === "string" && text ? { prependContext: text } : undefined
     } catch {

@@ -39,7 +39,8 @@ INTERNAL_PROMPTS = ("[Inter-session message]", "A background task completed.", "
 
 
 _TASK = re.compile(
-    r"\[Subagent Task\]\s*(?P<task>.+?)\s*(?:\n\s*Begin\. Execute the assigned task[^\n]*\s*)?\Z", re.DOTALL
+    r"^\[Subagent Task\]\s*\n(?P<task>.+?)\s*(?:\n\s*Begin\. Execute the assigned task[^\n]*\s*)?\Z",
+    re.DOTALL | re.MULTILINE,
 )
 
 
