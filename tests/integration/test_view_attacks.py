@@ -103,7 +103,7 @@ def test_cookie_is_kept_from_scripts_and_other_sites(stranger: RunningView) -> N
     assert stranger.token not in opened.headers["set-cookie"]
 
 
-@pytest.mark.parametrize("path", ["/", "/static/app.js", "/static/none.js", "/api/start", "/none"])
+@pytest.mark.parametrize("path", ["/", "/static/none/app.js", "/static/none.js", "/api/start", "/none"])
 def test_every_answer_has_the_security_headers(view: RunningView, path: str) -> None:
     headers = view.send("GET", path).headers
     assert headers["content-security-policy"] == CONTENT_SECURITY_POLICY
@@ -162,7 +162,13 @@ def test_write_needs_the_second_token(view: RunningView, rpc: RawConnection) -> 
 
 @pytest.mark.parametrize(
     "path",
-    ["/static/../server.py", "/static/%2e%2e/server.py", "/static//etc/passwd", "/static/", "/static/index.html%00.js"],
+    [
+        "/static/x/../server.py",
+        "/static/%2e%2e/server.py",
+        "/static//etc/passwd",
+        "/static/",
+        "/static/index.html%00.js",
+    ],
 )
 def test_paths_outside_the_folder_do_not_exist(view: RunningView, path: str) -> None:
     answer = view.send("GET", path)

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
+from hashlib import sha256
 from importlib.resources import files
 from typing import Any
 
@@ -27,6 +28,7 @@ from clankers_protocol.errors import NotFound, RpcError
 
 REQUEST_SECONDS = 60.0
 STREAM_END_SECONDS = 2
+VERSION_CHARACTERS = 16
 PAGES = (
     "search", "sessions", "session", "recall", "memories", "memory", "files", "file", "graph", "overview", "documents",
     "document", "skills", "skill", "schedules", "index", "live",
@@ -70,7 +72,7 @@ def create_app(access: Access, socket_path: str | None, *, version: str, project
     routes = [
         Route("/", _page),
         *(Route(f"/{name}", _page) for name in PAGES),
-        Route("/static/{name:path}", _static),
+        Route("/static/{version}/{name:path}", _static),
         Route("/api/open", _open, methods=["POST"]),
         Route("/api/start", _start),
         Route("/api/rpc/{method}", _rpc, methods=["POST"]),
@@ -97,25 +99,25 @@ def serve(sockets: list[socket.socket], app: Starlette) -> None:
 
 
 async def _page(_: Request) -> Response:
-    return _file("index.html")
+    """Return the HTML. It names the other files with their version, so that a browser may keep them."""
+    version, assets = _assets()
+    content = assets["index.html"].replace(b'"/static/', b'"/static/%s/' % version.encode())
+    return Response(content, media_type=MEDIA_TYPES["html"])
 
 
 async def _static(request: Request) -> Response:
-    return _file(request.path_params["name"])
-
-
-def _file(name: str) -> Response:
-    """Return one of the page's files. Only names in the package's own folder exist."""
-    content = _assets().get(name)
-    if content is None:
+    """Return one of the page's files. Only names in the package's own folder exist, and only in this version."""
+    version, assets = _assets()
+    name = request.path_params["name"]
+    if request.path_params["version"] != version or name not in assets:
         return _failure(404, f"there is no file {name}")
-    media_type = MEDIA_TYPES[name.rpartition(".")[2]]
-    return Response(content, media_type=media_type, headers={"Cache-Control": "no-cache"})
+    headers = {"Cache-Control": "private, max-age=31536000, immutable"}
+    return Response(assets[name], media_type=MEDIA_TYPES[name.rpartition(".")[2]], headers=headers)
 
 
 @cache
-def _assets() -> dict[str, bytes]:
-    """Read the page's files by their names relative to the folder."""
+def _assets() -> tuple[str, dict[str, bytes]]:
+    """Read the page's files by their names relative to the folder; their version is a hash of all of them."""
 
     def walk(folder: Any, prefix: str) -> Iterator[tuple[str, bytes]]:
         for entry in folder.iterdir():
@@ -124,7 +126,8 @@ def _assets() -> dict[str, bytes]:
             elif entry.name.rpartition(".")[2] in MEDIA_TYPES:
                 yield f"{prefix}{entry.name}", entry.read_bytes()
 
-    return dict(walk(files("clankers.view") / "static", ""))
+    assets = dict(sorted(walk(files("clankers.view") / "static", "")))
+    return sha256(b"".join(assets.values())).hexdigest()[:VERSION_CHARACTERS], assets
 
 
 async def _open(request: Request) -> Response:

@@ -67,8 +67,10 @@ async function show() {
   try {
     const module = await import(`./pages/${page}.js`);
     const made = await module.render(context);
-    if (!signal.aborted) replace(main, made);
-    if (!signal.aborted) context.shown?.();
+    if (signal.aborted) return;
+    replace(main, made);
+    performance.mark("shown");
+    context.shown?.();
   } catch (error) {
     if (!signal.aborted) replace(main, errorBox(error, show));
   }
@@ -183,6 +185,7 @@ function buildShell() {
 async function run() {
   const theme = localStorage.getItem("theme");
   if (theme) setTheme(theme);
+  import(`./pages/${location.pathname.slice(1) || "overview"}.js`).catch(() => null); // meanwhile; `show` reports a failure
   try {
     started = await start();
   } catch (error) {

@@ -15,9 +15,10 @@ const MAX_FOLDS = 500;
 export async function render(context) {
   const { params, signal } = context;
   const session = await rpc("session.get", { id: params.id }, signal);
-  const [outline, injections, children] = await Promise.all([
+  const [outline, injections, learned, children] = await Promise.all([
     rpc("session.turns", { sessionId: session.id, limit: MAX_TURNS }, signal),
     rpc("session.injections", { sessionId: session.id }, signal),
+    rpc("memory.list", { sessionId: session.id, scopes: ["*"], limit: 100 }, signal),
     session.subagents ? rpc("session.list", { parentId: session.id, limit: 100 }, signal) : { sessions: [] },
   ]);
   context.title(session.title || session.id);
@@ -33,6 +34,7 @@ export async function render(context) {
   return [
     header(context, session, outline, injections),
     children.sessions.length ? h("details", { class: "tree" }, h("summary", {}, plural(children.sessions.length, "sub-agent")), h("ul", {}, children.sessions.map((child) => h("li", {}, sessionRow(child))))) : null,
+    learned.memories.length ? h("details", { class: "tree" }, h("summary", {}, `${plural(learned.memories.length, "memory", "memories")} from this session`), h("ul", { class: "outline-list" }, learned.memories.map((memory) => h("li", {}, link("memory", { id: memory.id }, {}, memory.content))))) : null,
     turnStrip(outline.turns, session.cost, (turn) => transcript.goToPosition(turn.position)),
     toolbar(context, session, transcript, view),
     h(
