@@ -33,7 +33,7 @@ TIMES = """() => {
     const bytes = before.reduce((sum, one) => sum + one.encodedBodySize, 0);
     return [shown, Math.max(...before.map((one) => one.responseEnd)), bytes];
 }"""
-"""Milliseconds from the start of the visit until the content was shown, and until the last answer before that; bytes."""
+"""Milliseconds until the content was shown, and until the last answer before that; bytes received."""
 
 PAGES = {
     "overview": "/overview",

@@ -13,6 +13,7 @@ import anyio
 import msgspec
 import uvicorn
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
@@ -79,7 +80,8 @@ def create_app(access: Access, socket_path: str | None, *, version: str, project
         Route("/api/export", _export),
         Route("/api/events", _events),
     ]
-    app = Starlette(routes=routes, lifespan=lifespan)
+    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _on_http_error})
+    app.router.redirect_slashes = False
     app.add_middleware(Guard, access=access)
     return app
 
@@ -184,6 +186,11 @@ async def _export(request: Request) -> Response:
 async def _events(request: Request) -> Response:
     events = stream(_view(request).changes, request.headers.get("last-event-id"))
     return StreamingResponse(events, media_type="text/event-stream")
+
+
+async def _on_http_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return _failure(error.status_code, error.detail)
 
 
 def _view(request: Request) -> View:
