@@ -25,7 +25,15 @@ RUNS = 5
 SESSIONS = 100
 BATCH = 500
 SETTLED_WITHIN = 900
-WORDS = ["parser", "lexer", "token", "retry", "buffer", "flush", "export", "invoice", "cache", "index", "schema"]
+WORDS = [
+    f"{first}{middle}{last}"
+    for first in "bdfgklmnprst"
+    for middle in ("ana", "eri", "olu", "unto")
+    for last in "bdgklmnrstxz"
+]
+WEIGHTS = [1 / (rank + 1) for rank in range(len(WORDS))]
+"""Some words are frequent and most are rare, as in real texts."""
+
 TIMES = """() => {
     const shown = performance.getEntriesByName("shown").at(-1).startTime;
     const answers = performance.getEntriesByType("resource").filter((one) => one.name.includes("/api/"));
@@ -39,7 +47,7 @@ PAGES = {
     "overview": "/overview",
     "sessions": "/sessions",
     "session": "/session?id=session-00042",
-    "search": "/search?q=flush+buffer",
+    "search": f"/search?q={WORDS[300]}+{WORDS[120]}",
     "memories": "/memories",
     "recall": "/recall",
     "files": "/files",
@@ -75,7 +83,7 @@ def fill(connection: RawConnection, messages: int) -> None:
         ]
         for place in range(each):
             role = "user" if place % 6 == 0 else "assistant"
-            text = " ".join(choose.choices(WORDS, k=choose.randint(8, 80)))
+            text = " ".join(choose.choices(WORDS, WEIGHTS, k=choose.randint(8, 80)))
             said = {
                 "id": f"{session}-{place}",
                 "sessionId": session,
@@ -99,7 +107,7 @@ def fill(connection: RawConnection, messages: int) -> None:
         for first in range(0, len(events), BATCH):
             assert connection.call("events.batch", events=events[first : first + BATCH])["ok"]
     for number in range(500):
-        fact = f"Fact {number}: {' '.join(choose.choices(WORDS, k=9))}."
+        fact = f"Fact {number}: {' '.join(choose.choices(WORDS, WEIGHTS, k=9))}."
         connection.call("memory.add", content=fact, force=True)
 
 
@@ -124,7 +132,7 @@ def seconds_alone(connection: RawConnection, calls: list[tuple[str, dict[str, An
     for number, (method, params) in enumerate(calls):
         connection.send({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
     for _ in calls:
-        assert connection.receive() is not None
+        assert "result" in connection.receive()
     return time.perf_counter() - started
 
 

@@ -17,10 +17,9 @@ from helpers.waiting import eventually
 from playwright.sync_api import Browser, expect
 from tests.demo.week import fill, long_session
 
-pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None and os.environ.get("CLANKERS_E2E") != "required", reason="no Chromium"),
-    pytest.mark.xdist_group("view"),
-]
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None and os.environ.get("CLANKERS_E2E") != "required", reason="Chromium is not installed"
+)
 
 MESSAGES = 20_000
 MAX_NODES = 4_500

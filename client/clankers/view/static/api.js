@@ -52,7 +52,9 @@ export async function start() {
 
 /** Call a method that changes nothing. */
 export async function rpc(method, params = {}, signal = undefined) {
-  const given = Object.fromEntries(Object.entries(params).filter(([, value]) => value !== null && value !== undefined && value !== ""));
+  const given = Object.fromEntries(
+    Object.entries(params).filter(([, value]) => value !== null && value !== undefined && value !== ""),
+  );
   return (await post(`/api/rpc/${method}`, given, {}, signal)).result;
 }
 

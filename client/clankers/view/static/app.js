@@ -60,7 +60,8 @@ async function show() {
     project: started.project,
     go,
     // What was typed just before the page was left has no effect any more.
-    set: (patch, options = {}) => signal.aborted || go(page, { ...Object.fromEntries(new URLSearchParams(location.search)), ...patch }, options),
+    set: (patch, options = {}) =>
+      signal.aborted || go(page, { ...Object.fromEntries(new URLSearchParams(location.search)), ...patch }, options),
     onChange: (listener) => listeners.add(listener),
     title: (title) => (document.title = `${title} – clankers`),
   };
@@ -122,13 +123,28 @@ function onKey(event) {
 }
 
 function showKeys() {
-  const rows = KEYS.map(([keys, text]) => h("tr", {}, h("th", { scope: "row" }, keys.split("  ").map((key) => h("kbd", {}, key))), h("td", {}, text)));
+  const rows = KEYS.map(([keys, text]) =>
+    h(
+      "tr",
+      {},
+      h(
+        "th",
+        { scope: "row" },
+        keys.split("  ").map((key) => h("kbd", {}, key)),
+      ),
+      h("td", {}, text),
+    ),
+  );
   const dialog = h(
     "dialog",
     { "aria-labelledby": "keys-title", onclose: () => dialog.remove() },
     h("h2", { id: "keys-title" }, "Keys"),
     h("table", { class: "keys" }, h("tbody", {}, rows)),
-    h("div", { class: "actions" }, h("button", { type: "button", onclick: () => dialog.close(), autofocus: true }, "Close")),
+    h(
+      "div",
+      { class: "actions" },
+      h("button", { type: "button", onclick: () => dialog.close(), autofocus: true }, "Close"),
+    ),
   );
   document.body.append(dialog);
   dialog.showModal();
@@ -163,7 +179,10 @@ function follow() {
 }
 
 function buildShell() {
-  replace(document.getElementById("pages"), PAGES.map(([name, title]) => link(name, {}, { data: { page: name } }, title)));
+  replace(
+    document.getElementById("pages"),
+    PAGES.map(([name, title]) => link(name, {}, { data: { page: name } }, title)),
+  );
   document.getElementById("theme").addEventListener("click", switchTheme);
   document.getElementById("help").addEventListener("click", showKeys);
   document.addEventListener("click", followLink);
@@ -189,13 +208,22 @@ async function run() {
   try {
     started = await start();
   } catch (error) {
-    replace(main, errorBox(error), error.status === 401 && h("p", {}, "Run ", h("code", {}, "clankers-ctl view"), " and open the address that it prints."));
+    replace(
+      main,
+      errorBox(error),
+      error.status === 401 &&
+        h("p", {}, "Run ", h("code", {}, "clankers-ctl view"), " and open the address that it prints."),
+    );
     return;
   }
   buildShell();
   if (location.pathname === "/") {
     const { sessions } = await rpc("session.list", { limit: 1 }).catch(() => ({ sessions: [] }));
-    history.replaceState(null, "", sessions.length && started.project ? address("sessions", { project: started.project }) : "/overview");
+    history.replaceState(
+      null,
+      "",
+      sessions.length && started.project ? address("sessions", { project: started.project }) : "/overview",
+    );
   }
   follow();
   await show();

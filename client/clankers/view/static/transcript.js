@@ -47,7 +47,8 @@ export class Transcript {
   }
 
   onScreen(changes) {
-    for (const change of changes) if (change.isIntersecting) this.load(this.windows[Number(change.target.dataset.index)]);
+    for (const change of changes)
+      if (change.isIntersecting) this.load(this.windows[Number(change.target.dataset.index)]);
     for (const one of this.windows) {
       if (!one.loaded) continue;
       const box = one.element.getBoundingClientRect();
@@ -65,14 +66,22 @@ export class Transcript {
   async fetch(one) {
     try {
       // One entry more than is shown: an injection belongs before the next entry, wherever that is.
-      const asked = { sessionId: this.sessionId, position: one.first, limit: WINDOW_ENTRIES + 1, maxCharacters: MAX_CHARACTERS };
+      const asked = {
+        sessionId: this.sessionId,
+        position: one.first,
+        limit: WINDOW_ENTRIES + 1,
+        maxCharacters: MAX_CHARACTERS,
+      };
       const entries = await this.entries(asked);
       if (this.signal.aborted) return;
       replace(one.element, this.elements(one, entries));
       one.element.style.removeProperty("min-height");
     } catch (error) {
       if (this.signal.aborted) return;
-      replace(one.element, errorBox(error, () => this.load(one, true)));
+      replace(
+        one.element,
+        errorBox(error, () => this.load(one, true)),
+      );
     }
   }
 
@@ -83,7 +92,11 @@ export class Transcript {
     entries.push(...page.entries);
     while (page.cursor && entries.length < asked.limit) {
       const { sessionId, maxCharacters } = asked;
-      page = await rpc("session.timeline", { sessionId, maxCharacters, cursor: page.cursor, limit: asked.limit - entries.length }, this.signal);
+      page = await rpc(
+        "session.timeline",
+        { sessionId, maxCharacters, cursor: page.cursor, limit: asked.limit - entries.length },
+        this.signal,
+      );
       entries.push(...page.entries);
     }
     return entries;
@@ -97,7 +110,8 @@ export class Transcript {
     shown.forEach((entry, index) => {
       out.push(entryElement(entry, this.view), ...between(entry.at, entries[index + 1]?.at ?? Infinity));
       const record = entry[entry.kind];
-      if (this.view.seen && record?.id === this.view.seen) out.push(h("p", { class: "seen" }, h("span", {}, "You read up to here")));
+      if (this.view.seen && record?.id === this.view.seen)
+        out.push(h("p", { class: "seen" }, h("span", {}, "You read up to here")));
     });
     return out;
   }
@@ -112,7 +126,11 @@ export class Transcript {
 
   /** Show the entry with this id in the middle of the screen. */
   async goTo(id, highlight = true) {
-    const { position } = await rpc("session.timeline", { sessionId: this.sessionId, around: id, limit: 1, maxCharacters: 100 }, this.signal);
+    const { position } = await rpc(
+      "session.timeline",
+      { sessionId: this.sessionId, around: id, limit: 1, maxCharacters: 100 },
+      this.signal,
+    );
     await this.goToPosition(position);
     const element = document.getElementById(`entry-${id}`);
     if (!element) return;
@@ -130,7 +148,9 @@ export class Transcript {
     const one = this.windows[Math.floor(position / WINDOW_ENTRIES)];
     if (!one) return;
     await this.load(one);
-    one.element.children[Math.min(position - one.first, one.element.children.length - 1)]?.scrollIntoView({ block: "start" });
+    one.element.children[Math.min(position - one.first, one.element.children.length - 1)]?.scrollIntoView({
+      block: "start",
+    });
   }
 
   /** Build all loaded windows again, for another way of showing them. */
