@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Request, sync_playwright
 
 from helpers.view import RunningView
 
@@ -73,10 +73,14 @@ def opened(
         if not request.url.startswith((view.origin, "data:")):
             watched.problems.append(f"request to {request.url}")
 
+    def on_dialog(dialog: Dialog) -> None:
+        watched.problems.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
     page.on("console", on_console)
     page.on("pageerror", lambda error: watched.problems.append(f"error: {error}"))
     page.on("request", on_request)
-    page.on("dialog", lambda dialog: (watched.problems.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+    page.on("dialog", on_dialog)
     try:
         page.goto(view.address)
         page.wait_for_selector("#pages a")

@@ -30,8 +30,8 @@ def followed(view: RunningView, last_event_id: str = "") -> Iterator[Iterator[di
     """The events of the stream, each with its id."""
     with socket.create_connection(("127.0.0.1", view.port), timeout=30) as connection:
         last = f"Last-Event-ID: {last_event_id}\r\n" if last_event_id else ""
-        head = f"GET /api/events HTTP/1.1\r\nHost: 127.0.0.1:{view.port}\r\nCookie: {view.cookie}\r\n{last}\r\n"
-        connection.sendall(head.encode())
+        head = f"GET /api/events?page={view.page_token} HTTP/1.1\r\nHost: 127.0.0.1:{view.port}\r\n"
+        connection.sendall(f"{head}Cookie: {view.cookie}\r\n{last}\r\n".encode())
         lines = connection.makefile("r", encoding="utf-8", newline="\n")
 
         def events() -> Iterator[dict[str, Any]]:

@@ -133,7 +133,7 @@ def _assets() -> tuple[str, dict[str, bytes]]:
 
 
 async def _open(request: Request) -> Response:
-    """Exchange the token of the printed address for the cookie."""
+    """Exchange the token of the printed address for the cookie and the page's token."""
     try:
         token = msgspec.json.decode(await request.body(), type=dict[str, str]).get("token", "")
     except msgspec.MsgspecError:
@@ -141,11 +141,11 @@ async def _open(request: Request) -> Response:
     view = _view(request)
     if not view.access.is_opening_token(token):
         return _failure(401, "this is not the token of the printed address")
-    return _answer({"ok": True}, headers={"Set-Cookie": view.access.cookie()})
+    return _answer({"pageToken": view.access.page}, headers={"Set-Cookie": view.access.cookie()})
 
 
 async def _start(request: Request) -> Response:
-    """Tell a page with the cookie what it needs first; without the write token it can only read."""
+    """Tell the page what it needs first; without the write token it can only read."""
     view = _view(request)
     return _answer({"writeToken": view.access.writing, "version": view.version, "project": view.project})
 

@@ -1,6 +1,6 @@
 // Starts the view: routes, navigation, keys, theme, and the stream of changes.
 
-import { rpc, start } from "./api.js";
+import { direct, rpc, start } from "./api.js";
 import { address, errorBox, link, loading } from "./components.js";
 import { debounce, h, replace } from "./dom.js";
 
@@ -29,9 +29,12 @@ const KEYS = [
   ["?", "These keys"],
 ];
 
+const MAX_RECENT = 200; // events that a page opened later can still show
+
 const main = document.getElementById("main");
 const findText = document.getElementById("find-text");
 const listeners = new Set();
+const recent = [];
 let started = null;
 let leave = new AbortController();
 
@@ -57,6 +60,7 @@ async function show() {
   const context = {
     params: Object.fromEntries(params),
     signal,
+    recent,
     project: started.project,
     go,
     // What was typed just before the page was left has no effect any more.
@@ -168,11 +172,13 @@ function follow() {
     state.textContent = text;
     state.className = kind;
   };
-  const source = new EventSource("/api/events");
+  const source = new EventSource(direct("/api/events"));
   source.onmessage = ({ data, lastEventId }) => {
     const event = { ...JSON.parse(data), number: lastEventId };
     if (event.type === "away" || (event.type === "hello" && !event.connected)) say("The daemon is away", "bad");
     else say("Live", "good");
+    recent.push(event);
+    if (recent.length > MAX_RECENT) recent.shift();
     for (const listener of listeners) listener(event);
   };
   source.onerror = () => say("Disconnected", "bad");

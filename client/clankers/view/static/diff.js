@@ -45,6 +45,7 @@ function between(a, b) {
 /** Return the changed lines with a few unchanged ones around them. */
 export function lineDiff(before, after) {
   const all = steps(before.split("\n"), after.split("\n"));
+  if (all.at(-1)?.[0] === "same" && !all.at(-1)[1]) all.pop(); // the end of the last line
   const near = all.map(() => false);
   all.forEach(([kind], index) => {
     if (kind === "same") return;

@@ -8,7 +8,7 @@ const MAX_ROWS = 300;
 const PAGES = { session: "session", memory: "memory", document: "document", skill: "skill" };
 const KINDS = ["session", "message", "memory", "document", "skill", "job", "schedule"];
 
-export async function render({ params, set, onChange }) {
+export async function render({ params, set, onChange, recent }) {
   const body = h("tbody");
   const state = h(
     "p",
@@ -32,8 +32,10 @@ export async function render({ params, set, onChange }) {
   }
   const say = () =>
     replace(state, paused ? `Paused: ${plural(waiting.length, "event")} waiting.` : "Following all changes.");
+  const isShown = (event) => event.type !== "hello" && !hidden.has(event.kind);
+  for (const event of recent.filter(isShown)) add(event);
   onChange((event) => {
-    if (event.type === "hello" || hidden.has(event.kind)) return;
+    if (!isShown(event)) return;
     if (paused) waiting = [...waiting, event].slice(-MAX_ROWS);
     else add(event);
     say();

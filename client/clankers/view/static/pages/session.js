@@ -1,6 +1,6 @@
 // One session: facts, tokens per turn, an outline of its prompts, and the transcript.
 
-import { change, rpc } from "../api.js";
+import { change, direct, rpc } from "../api.js";
 import {
   attempt,
   badge,
@@ -167,7 +167,7 @@ function toolbar(context, session, transcript, view) {
       { class: "control" },
       "Export",
       formats.map((name) =>
-        h("a", { href: `/api/export?${new URLSearchParams({ id: session.id, format: name })}`, download: "" }, name),
+        h("a", { href: direct("/api/export", { id: session.id, format: name }), download: "" }, name),
       ),
     ),
     h("button", { type: "button", class: "danger end", onclick: () => remove(context, session) }, "Delete session"),
