@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Request, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Request, expect, sync_playwright
 
 from helpers.view import RunningView
 
@@ -17,6 +17,9 @@ FLAGS = [
     "--disable-background-networking",
     "--disable-component-update",
 ]
+WAIT_MS = 60_000
+"""A busy machine may take long; a page that never shows what is expected fails all the same."""
+
 WIDE = (1280, 860)
 NARROW = (400, 800)
 
@@ -47,6 +50,7 @@ class Watched:
 @contextmanager
 def chromium() -> Iterator[Browser]:
     """The installed Chromium, headless."""
+    expect.set_options(timeout=WAIT_MS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         try:
@@ -61,6 +65,7 @@ def opened(
 ) -> Iterator[Watched]:
     """A page that has exchanged the token; errors and foreign requests fail the test."""
     context = browser.new_context(viewport={"width": size[0], "height": size[1]}, reduced_motion="reduce")
+    context.set_default_timeout(WAIT_MS)
     page = context.new_page()
     page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
     watched = Watched(page, view)

@@ -145,7 +145,7 @@ async def neighbors(daemon: "Daemon", request: GraphNeighbors) -> Graph:
         nodes = _to_graph_nodes(db, hops, scopes, now, clock.to_ms(request.as_of))
         params = visibility.params | _id_params([_Node(node.kind, node.id) for node in nodes])
         rows = db.tuples(_EDGES.format(**visibility.conditions), params)
-        edges = [GraphEdge(*link, bool(closed)) for *link, closed in rows]
+        edges = [GraphEdge(row[0], row[1], row[2], row[3], bool(row[4])) for row in rows]
         return Graph(nodes, edges, truncated or len(nodes) < len(hops))
 
     return await daemon.store.read(find_neighbors)
