@@ -41,7 +41,7 @@ class Watched:
     def wait(self) -> None:
         """Wait until the page has loaded what it shows."""
         self.page.wait_for_selector("main > :not(.loading)")
-        self.page.wait_for_function("!document.querySelector('main .loading')")
+        expect(self.page.locator("main .loading")).to_have_count(0)
 
     def node_count(self) -> int:
         return int(self.page.evaluate("document.querySelectorAll('*').length"))

@@ -38,8 +38,8 @@ const recent = [];
 let started = null;
 let leave = new AbortController();
 
-/** Show the page that the address names. */
-async function show() {
+/** Show the page that the address names. With `kept`, what is shown stays until the new content is there. */
+async function show({ kept = false } = {}) {
   leave.abort();
   leave = new AbortController();
   listeners.clear();
@@ -56,7 +56,7 @@ async function show() {
   document.title = `${PAGES.find(([name]) => name === current)?.[1] ?? "clankers"} – clankers`;
   if (document.activeElement !== findText) findText.value = page === "search" ? (params.get("q") ?? "") : "";
   document.body.dataset.page = page;
-  replace(main, loading());
+  if (!kept) replace(main, loading());
   const context = {
     params: Object.fromEntries(params),
     signal,
@@ -66,6 +66,7 @@ async function show() {
     // What was typed just before the page was left has no effect any more.
     set: (patch, options = {}) =>
       signal.aborted || go(page, { ...Object.fromEntries(new URLSearchParams(location.search)), ...patch }, options),
+    refresh: () => show({ kept: true }),
     onChange: (listener) => listeners.add(listener),
     title: (title) => (document.title = `${title} – clankers`),
   };
@@ -77,7 +78,11 @@ async function show() {
     performance.mark("shown");
     context.shown?.();
   } catch (error) {
-    if (!signal.aborted) replace(main, errorBox(error, show));
+    if (!signal.aborted)
+      replace(
+        main,
+        errorBox(error, () => show()),
+      );
   }
 }
 
@@ -193,7 +198,7 @@ function buildShell() {
   document.getElementById("help").addEventListener("click", showKeys);
   document.addEventListener("click", followLink);
   document.addEventListener("keydown", onKey);
-  addEventListener("popstate", show);
+  addEventListener("popstate", () => show());
   const typed = debounce(() => {
     const onSearch = location.pathname === "/search";
     const kept = onSearch ? Object.fromEntries(new URLSearchParams(location.search)) : {};

@@ -18,6 +18,7 @@ export class Transcript {
     this.view = view;
     this.signal = signal;
     this.total = 0;
+    this.wanted = null;
     this.windows = [];
     this.element = h("div", { class: "transcript" });
     this.observer = new IntersectionObserver((changes) => this.onScreen(changes), { rootMargin: LOAD_MARGIN });
@@ -49,8 +50,13 @@ export class Transcript {
   onScreen(changes) {
     for (const change of changes)
       if (change.isIntersecting) this.load(this.windows[Number(change.target.dataset.index)]);
+    this.dropFar();
+  }
+
+  /** Drop the windows that are far from the screen, except one that somebody is on the way to. */
+  dropFar() {
     for (const one of this.windows) {
-      if (!one.loaded) continue;
+      if (!one.element.firstChild || one === this.wanted) continue;
       const box = one.element.getBoundingClientRect();
       if (box.bottom < -DROP_PIXELS || box.top > innerHeight + DROP_PIXELS) this.drop(one);
     }
@@ -76,6 +82,7 @@ export class Transcript {
       if (this.signal.aborted) return;
       replace(one.element, this.elements(one, entries));
       one.element.style.removeProperty("min-height");
+      this.dropFar(); // the screen may have moved on meanwhile
     } catch (error) {
       if (this.signal.aborted) return;
       replace(
@@ -147,10 +154,11 @@ export class Transcript {
   async goToPosition(position) {
     const one = this.windows[Math.floor(position / WINDOW_ENTRIES)];
     if (!one) return;
+    this.wanted = one;
     await this.load(one);
-    one.element.children[Math.min(position - one.first, one.element.children.length - 1)]?.scrollIntoView({
-      block: "start",
-    });
+    this.wanted = null;
+    const entries = one.element.querySelectorAll(":scope > [data-id]");
+    (entries[position - one.first] ?? one.element).scrollIntoView({ block: "start" });
   }
 
   /** Build all loaded windows again, for another way of showing them. */

@@ -5,13 +5,13 @@ import { attempt, badge, errorBox, heading, loading, notice, sameAs, time } from
 import { h, replace } from "../dom.js";
 import { bytes, moment, number } from "../format.js";
 
-export async function render({ set, signal }) {
+export async function render({ refresh, signal }) {
   const [index, status, jobs] = await Promise.all([
     rpc("index.status", {}, signal),
     rpc("daemon.status", {}, signal),
     rpc("job.list", { limit: 12 }, signal),
   ]);
-  const again = () => set({ t: Date.now() }, { replaced: true });
+  const again = refresh;
   const sync = async () =>
     (await attempt(() => change("index.sync", {}))) && (notice("The index matches the watched files."), again());
   const results = h("div", { role: "status" });

@@ -244,7 +244,7 @@ export function memoryCard(memory, asOf, chosen = null, update = null) {
 /** Return the bar for changes of the chosen memories. */
 function bulkBar(context, chosen) {
   const element = h("div", { class: "bulk", role: "region", "aria-label": "Change the chosen memories", hidden: true });
-  const again = () => context.set({ t: Date.now() }, { replaced: true });
+  const again = context.refresh;
   const each = async (method, memories, extra = {}) => {
     for (const memory of memories) await change(method, { id: memory.id, ...ALL, ...extra });
     again();

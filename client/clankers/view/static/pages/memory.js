@@ -80,7 +80,7 @@ export async function render(context) {
 }
 
 function content(context, memory) {
-  const again = () => context.set({ t: Date.now() }, { replaced: true });
+  const again = context.refresh;
   const card = h("section", { class: "card stack" });
   const button = (label, action, kind = "") => h("button", { type: "button", class: kind, onclick: action }, label);
   const apply = async (method, extra, done, undo) => {

@@ -15,7 +15,7 @@ const PERIODS = [
 const CALENDAR_DAYS = 183;
 const STATES = { alive: "good", quiet: "", dead: "bad", never: "" };
 
-export async function render({ params, set, signal, onChange }) {
+export async function render({ params, set, signal, onChange, refresh }) {
   const days = Number(params.days ?? 7);
   const since = Date.now() - days * 86_400_000;
   const [health, status, capture, index, sessions] = await Promise.all([
@@ -27,7 +27,7 @@ export async function render({ params, set, signal, onChange }) {
   ]);
   let first = true;
   onChange(({ type }) => {
-    if (type === "reread" && !first) set({ t: Date.now() }, { replaced: true });
+    if (type === "reread" && !first) refresh();
     first = false;
   });
   if (!status.counts.sessions) return [heading("Welcome to clankers"), firstStart(capture), attention(health, capture)];

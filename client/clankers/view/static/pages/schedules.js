@@ -7,7 +7,7 @@ import { moment, plural } from "../format.js";
 
 const STATES = { done: "good", failed: "bad", skipped: "warn" };
 
-export async function render({ set, signal }) {
+export async function render({ refresh, signal }) {
   const [page, runs] = await Promise.all([
     rpc("schedule.list", { limit: 200 }, signal),
     rpc("schedule.history", { limit: 30 }, signal),
@@ -21,7 +21,7 @@ export async function render({ set, signal }) {
         'clankers-ctl schedule create "Summarise the week" "16:00 weekly(friday)"',
       ),
     ];
-  const again = () => set({ t: Date.now() }, { replaced: true });
+  const again = refresh;
   const enable = async (action, enabled) => {
     if (await attempt(() => change("schedule.enable", { id: action.id, enabled })))
       notice(

@@ -287,7 +287,7 @@ function follow(context, session, transcript, outline, fresh) {
           "button",
           {
             type: "button",
-            onclick: () => ((known = now.entries), replace(fresh), transcript.goToPosition(now.entries - 1)),
+            onclick: () => ((known = transcript.total), replace(fresh), transcript.goToPosition(known - 1)),
           },
           `${number(count)} new below`,
         ),

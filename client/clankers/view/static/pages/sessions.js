@@ -8,7 +8,7 @@ import { baseName, compact, day, dollars, duration, number, plural } from "../fo
 const PAGE_ROWS = 50;
 const HARNESSES = ["claude-code", "codex", "opencode", "gemini"];
 
-export async function render({ params, set, signal, onChange }) {
+export async function render({ params, set, signal, onChange, refresh }) {
   const asked = {
     project: params.project,
     source: params.source,
@@ -31,11 +31,7 @@ export async function render({ params, set, signal, onChange }) {
     if (type === "reread" || (type === "change" && kind === "session" && !known.has(id))) arrived.add(id ?? "gap");
     if (arrived.size)
       fresh.replaceChildren(
-        h(
-          "button",
-          { type: "button", onclick: () => set({ t: Date.now() }, { replaced: true }) },
-          `${plural(arrived.size, "new session")}: show`,
-        ),
+        h("button", { type: "button", onclick: refresh }, `${plural(arrived.size, "new session")}: show`),
       );
   });
   const typed = debounce((value) => set({ title: value }, { replaced: true }));
