@@ -4,7 +4,7 @@ const PAGE_KEY = "page-token"; // storage is separate for each port, unlike cook
 
 let writeToken = null;
 
-export class ViewError extends Error {
+class ViewError extends Error {
   constructor(status, message, code) {
     super(message);
     this.status = status;

@@ -13,7 +13,7 @@ const dayOnly = new Intl.DateTimeFormat(undefined, { weekday: "long", day: "nume
 const whole = new Intl.NumberFormat();
 const short = new Intl.NumberFormat(undefined, { notation: "compact", maximumFractionDigits: 1 });
 
-export const MINUTE = 60_000;
+const MINUTE = 60_000;
 export const DAY = 86_400_000;
 
 export const number = (value) => (value === null || value === undefined ? "unknown" : whole.format(value));

@@ -132,7 +132,7 @@ export class Transcript {
   }
 
   /** Show the entry with this id in the middle of the screen. */
-  async goTo(id, highlight = true) {
+  async goTo(id) {
     const { position } = await rpc(
       "session.timeline",
       { sessionId: this.sessionId, around: id, limit: 1, maxCharacters: 100 },
@@ -141,11 +141,9 @@ export class Transcript {
     await this.goToPosition(position);
     const element = document.getElementById(`entry-${id}`);
     if (!element) return;
-    if (highlight) {
-      document.querySelector(".entry.target")?.classList.remove("target");
-      element.classList.add("target");
-      if (element.matches("details")) element.open = true;
-    }
+    document.querySelector(".entry.target")?.classList.remove("target");
+    element.classList.add("target");
+    if (element.matches("details")) element.open = true;
     element.scrollIntoView({ block: "center" });
     // Windows above may change their height while they load: keep the entry where it is.
     requestAnimationFrame(() => element.scrollIntoView({ block: "center" }));
@@ -159,10 +157,5 @@ export class Transcript {
     this.wanted = null;
     const entries = one.element.querySelectorAll(":scope > [data-id]");
     (entries[position - one.first] ?? one.element).scrollIntoView({ block: "start" });
-  }
-
-  /** Build all loaded windows again, for another way of showing them. */
-  refresh() {
-    for (const one of this.windows) if (one.loaded) this.load(one, true);
   }
 }

@@ -205,7 +205,7 @@ async function comparison(from, to, signal) {
   );
 }
 
-export function memoryCard(memory, asOf, chosen = null, update = null) {
+function memoryCard(memory, asOf, chosen = null, update = null) {
   const gone = memory.state !== "current";
   const box =
     chosen &&

@@ -191,7 +191,7 @@ function item(one) {
 }
 
 /** Return the candidates with their figures; the line in each bar is what was needed to be told. */
-export function candidates(list, told = null) {
+function candidates(list, told = null) {
   if (!list?.length) return h("p", { class: "muted" }, "No memory or passage matched the prompt.");
   const width = (value) => `${Math.round(Math.min(1, value) * 100)}%`;
   const row = (one) =>
