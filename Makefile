@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: soak bench-backup lock licences test-lowest audit run test check lint types pytest e2e bench bench-hook bench-ctl bench-search bench-indexing bench-retrieval bench-recall bench-memory bench-secure-delete faults bench-fairness bench-redaction bench-stalls docs format build release-check clean dev static-model platforms
+.PHONY: soak bench-backup lock licences test-lowest audit run test check lint types pytest e2e bench bench-hook bench-ctl bench-search bench-indexing bench-retrieval bench-recall bench-memory bench-secure-delete faults bench-fairness bench-redaction bench-stalls bench-view demo screenshots docs format build release-check clean dev static-model platforms
 
 run: $(VENV)/running
 	@echo "Starting clankersd on the scratch database in .scratch; Ctrl-C stops it."
@@ -128,6 +128,18 @@ bench-stalls: $(VENV)/installed
 
 bench-redaction: $(VENV)/installed
 	$(BIN)/python -m tests.bench.redaction
+
+# MESSAGES is the size of the store; 100,000 unless given.
+bench-view: $(VENV)/installed
+	PYTHONPATH=tests $(BIN)/python -m tests.bench.view $(MESSAGES)
+
+# A store with a generated week of work in .scratch/demo, and the web view of it; Ctrl-C ends both.
+demo: $(VENV)/installed
+	PYTHONPATH=tests $(BIN)/python -m tests.demo $(CURDIR)/.scratch/demo
+
+# The pictures of the README, from such a store; needs Chromium.
+screenshots: $(VENV)/installed
+	PYTHONPATH=tests $(BIN)/python -m tests.demo.screenshots docs/images
 
 docs: $(VENV)/installed
 	$(BIN)/python -m clankers_protocol.reference > docs/rpc.md

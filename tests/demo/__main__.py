@@ -4,6 +4,7 @@ With `--messages N`, one session more has N messages.
 """
 
 import argparse
+import subprocess
 import sys
 from pathlib import Path
 
@@ -34,8 +35,6 @@ def main() -> None:
                 long_session(connection, given.messages)
         if given.fill_only:
             return
-        import subprocess
-
         print(f"For the command line: export CLANKERS_DATA_PATH={folder}", flush=True)
         subprocess.run(command("view"), env=daemon.environ, check=False)
     except KeyboardInterrupt:

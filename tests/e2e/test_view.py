@@ -17,10 +17,9 @@ from helpers.waiting import eventually
 from playwright.sync_api import Browser, expect
 from tests.demo.week import fill, long_session
 
-pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None and os.environ.get("CLANKERS_E2E") != "required", reason="no Chromium"),
-    pytest.mark.xdist_group("view"),
-]
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None and os.environ.get("CLANKERS_E2E") != "required", reason="Chromium is not installed"
+)
 
 MESSAGES = 20_000
 MAX_NODES = 4_500
@@ -110,7 +109,7 @@ def test_capture_arrives_live_without_moving_the_page(browser: Browser, fresh_da
         expect(reading.locator(".entry")).to_have_count(1)
         for number in range(40):
             connection.call("upsertMessage", message=message(f"n{number}", "arriving", f"line {number}\n\n" * 8))
-        expect(reading.locator(".fresh button")).to_contain_text("new below")
+        expect(reading.locator(".fresh button")).to_contain_text("40 new below")
         assert reading.evaluate("scrollY") == 0
         reading.locator(".fresh button").click()
         expect(reading.locator("#entry-n39")).to_be_in_viewport()
@@ -160,7 +159,7 @@ def test_long_session_opens_at_any_place_with_a_bounded_page(page: Watched) -> N
     for _ in range(30):
         shown.mouse.wheel(0, 3_000)
         shown.wait_for_timeout(20)
-    eventually(lambda: page.node_count() < MAX_NODES, "windows far away are dropped", within=20)
+    eventually(lambda: page.node_count() < MAX_NODES, "windows far away are dropped")
 
 
 def test_folded_call_is_built_when_it_is_opened_and_stays_open(page: Watched) -> None:
@@ -259,13 +258,13 @@ def test_daemon_that_goes_away_shows_as_an_error_and_comes_back(browser: Browser
     with running_view(fresh_daemon) as view, opened(browser, view) as page:
         shown = page.visit("/sessions")
         fresh_daemon.stop()
-        expect(shown.locator("#state")).to_have_text("The daemon is away", timeout=15_000)
+        expect(shown.locator("#state")).to_have_text("The daemon is away")
         shown.goto(f"{view.origin}/memories")
         expect(shown.locator(".error-box")).to_contain_text("clankersd")
         assert shown.locator(".empty").count() == 0
         fresh_daemon.close()
         fresh_daemon.start()
-        expect(shown.locator("#state")).to_have_text("Live", timeout=15_000)
+        expect(shown.locator("#state")).to_have_text("Live")
         shown.get_by_role("button", name="Try again").click()
         expect(shown.locator(".empty")).to_be_visible()
         page.problems = [one for one in page.problems if "503" not in one]

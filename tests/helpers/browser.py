@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Request, expect, sync_playwright
 
 from helpers.view import RunningView
 
@@ -17,6 +17,9 @@ FLAGS = [
     "--disable-background-networking",
     "--disable-component-update",
 ]
+WAIT_MS = 60_000
+"""A busy machine may take long; a page that never shows what is expected fails all the same."""
+
 WIDE = (1280, 860)
 NARROW = (400, 800)
 
@@ -38,7 +41,7 @@ class Watched:
     def wait(self) -> None:
         """Wait until the page has loaded what it shows."""
         self.page.wait_for_selector("main > :not(.loading)")
-        self.page.wait_for_function("!document.querySelector('main .loading')")
+        expect(self.page.locator("main .loading")).to_have_count(0)
 
     def node_count(self) -> int:
         return int(self.page.evaluate("document.querySelectorAll('*').length"))
@@ -47,6 +50,7 @@ class Watched:
 @contextmanager
 def chromium() -> Iterator[Browser]:
     """The installed Chromium, headless."""
+    expect.set_options(timeout=WAIT_MS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         try:
@@ -61,6 +65,7 @@ def opened(
 ) -> Iterator[Watched]:
     """A page that has exchanged the token; errors and foreign requests fail the test."""
     context = browser.new_context(viewport={"width": size[0], "height": size[1]}, reduced_motion="reduce")
+    context.set_default_timeout(WAIT_MS)
     page = context.new_page()
     page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
     watched = Watched(page, view)
@@ -73,10 +78,14 @@ def opened(
         if not request.url.startswith((view.origin, "data:")):
             watched.problems.append(f"request to {request.url}")
 
+    def on_dialog(dialog: Dialog) -> None:
+        watched.problems.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
     page.on("console", on_console)
     page.on("pageerror", lambda error: watched.problems.append(f"error: {error}"))
     page.on("request", on_request)
-    page.on("dialog", lambda dialog: (watched.problems.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+    page.on("dialog", on_dialog)
     try:
         page.goto(view.address)
         page.wait_for_selector("#pages a")

@@ -27,12 +27,13 @@ class Answer:
 
 @dataclass
 class RunningView:
-    """One `clankers-ctl view`; `cookie` and `write_token` are set by `open`."""
+    """One `clankers-ctl view`; the cookie and the other tokens are set by `open`."""
 
     port: int
     token: str
     process: subprocess.Popen[str]
     cookie: str = ""
+    page_token: str = ""
     write_token: str = ""
 
     @property
@@ -49,7 +50,7 @@ class RunningView:
         """Send a request as our page does; `headers` replaces what differs, and None leaves a header out."""
         sent: dict[str, str | None] = {"Host": f"127.0.0.1:{self.port}", "Sec-Fetch-Site": "same-origin"}
         if self.cookie:
-            sent["Cookie"] = self.cookie
+            sent |= {"Cookie": self.cookie, "X-Clankers-Page-Token": self.page_token}
         if body is not None:
             sent |= {"Content-Type": "application/json", "Origin": self.origin, "Content-Length": str(len(body))}
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
@@ -66,9 +67,10 @@ class RunningView:
             connection.close()
 
     def open(self) -> "RunningView":
-        """Exchange the token for the cookie, and fetch the write token."""
+        """Exchange the token for the cookie and the page's token, and fetch the write token."""
         opened = self.send("POST", "/api/open", json.dumps({"token": self.token}).encode())
         assert opened.status == 200, opened.body
+        self.page_token = opened.json["pageToken"]
         self.cookie = opened.headers["set-cookie"].partition(";")[0]
         self.write_token = self.send("GET", "/api/start").json["writeToken"]
         return self

@@ -33,6 +33,7 @@ NOT_RUN = (
     "clankers-ctl model use ollama", "clankers-ctl model use openai", "clankers-ctl model use gemini",
     "clankers-ctl model use ~/models", "clankers-ctl model use arctic", "clankers-ctl model pull",  # need a service
     "clankers-ctl backup restore", "clankers-ctl logs -f", "clankers-ctl memory edit", "clankers-ctl memory summarize",
+    "clankers-ctl view",  # serves until it is ended
     "rsync ", "scp ", "ssh ", "systemctl ", "launchctl ", "rm -r",
 )  # fmt: skip
 """Commands that need another machine, a service, a person, or would change this machine."""

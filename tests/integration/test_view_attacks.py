@@ -91,9 +91,21 @@ def test_guessed_tokens_are_refused(stranger: RunningView) -> None:
         answer = stranger.send("POST", "/api/open", json.dumps({"token": token}).encode())
         assert answer.status == 401
         assert "set-cookie" not in answer.headers
-    for cookie in ("clankers_view=", f"clankers_view={stranger.token}", "clankers_view=é", "x=y; ;;=", "clankers_view"):
+    name = f"clankers_view_{stranger.port}"
+    for cookie in (f"{name}=", f"{name}={stranger.token}", f"{name}=é", "x=y; ;;=", name):
         assert stranger.send("GET", "/api/start", headers={"Cookie": cookie.encode().decode("latin-1")}).status == 401
     assert stranger.send("POST", "/api/open", b'["no object"]').status == 400
+
+
+@pytest.mark.parametrize("page_token", [None, "", "guessed"])
+def test_cookie_alone_that_another_local_server_received_opens_nothing(
+    view: RunningView, page_token: str | None
+) -> None:
+    headers = {"X-Clankers-Page-Token": page_token}
+    assert view.send("GET", "/api/start", headers=headers).status == 401
+    assert view.send("GET", "/api/export?id=session&format=json", headers=headers).status == 401
+    assert view.send("POST", "/api/rpc/health", b"{}", headers).status == 401
+    assert view.send("POST", "/api/rpc/health", b"{}", {"Cookie": None}).status == 401
 
 
 def test_cookie_is_kept_from_scripts_and_other_sites(stranger: RunningView) -> None:
@@ -103,7 +115,7 @@ def test_cookie_is_kept_from_scripts_and_other_sites(stranger: RunningView) -> N
     assert stranger.token not in opened.headers["set-cookie"]
 
 
-@pytest.mark.parametrize("path", ["/", "/static/app.js", "/static/none.js", "/api/start", "/none"])
+@pytest.mark.parametrize("path", ["/", "/static/none/app.js", "/static/none.js", "/api/start", "/none"])
 def test_every_answer_has_the_security_headers(view: RunningView, path: str) -> None:
     headers = view.send("GET", path).headers
     assert headers["content-security-policy"] == CONTENT_SECURITY_POLICY
@@ -162,7 +174,13 @@ def test_write_needs_the_second_token(view: RunningView, rpc: RawConnection) -> 
 
 @pytest.mark.parametrize(
     "path",
-    ["/static/../server.py", "/static/%2e%2e/server.py", "/static//etc/passwd", "/static/", "/static/index.html%00.js"],
+    [
+        "/static/x/../server.py",
+        "/static/%2e%2e/server.py",
+        "/static//etc/passwd",
+        "/static/",
+        "/static/index.html%00.js",
+    ],
 )
 def test_paths_outside_the_folder_do_not_exist(view: RunningView, path: str) -> None:
     answer = view.send("GET", path)
@@ -234,7 +252,8 @@ def test_view_ends_with_open_streams(shared_daemon: DaemonProcess) -> None:
         view.open()
         with socket.create_connection(("127.0.0.1", view.port)) as stream:
             stream.sendall(
-                f"GET /api/events HTTP/1.1\r\nHost: 127.0.0.1:{view.port}\r\nCookie: {view.cookie}\r\n\r\n".encode()
+                f"GET /api/events?page={view.page_token} HTTP/1.1\r\nHost: 127.0.0.1:{view.port}\r\n"
+                f"Cookie: {view.cookie}\r\n\r\n".encode()
             )
             assert b"200 OK" in stream.recv(65536)
             view.process.terminate()

@@ -1,18 +1,21 @@
 """Checks before any route: who asks, from which page, and with which token.
 
 A web page that the owner visits can send requests to the loopback interface. It cannot forge the headers `Host` (of a
-rebound DNS name), `Origin` and `Sec-Fetch-Site`, it cannot read our cookie, and it cannot read our answers.
+rebound DNS name), `Origin` and `Sec-Fetch-Site`, it cannot read our cookie, and it cannot read our answers. Another
+server on this machine can receive our cookie, because cookies do not tell ports apart. So every request also carries a
+token that the page keeps in its own storage, which is separate for each port.
 """
 
 import secrets
 from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders, QueryParams
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-COOKIE = "clankers_view"
+PAGE_HEADER = "x-clankers-page-token"
+PAGE_PARAMETER = "page"
 WRITE_HEADER = "x-clankers-write-token"
 TOKEN_BYTES = 32
 LOOPBACK_ADDRESSES = frozenset({"127.0.0.1", "::1"})
@@ -53,14 +56,20 @@ def new_token() -> str:
 class Access:
     """Secrets of one run of the view, and the port that it serves.
 
-    `opening` is in the printed address. The page exchanges it for the cookie, which holds `session`. `writing` is told
-    to a page that has the cookie; changes need both.
+    `opening` is in the printed address. The page exchanges it for the cookie, which holds `session`, and for `page`,
+    which it sends with every request. `writing` is told to a page that has both; changes need all three.
     """
 
     port: int
     opening: str = field(default_factory=new_token, repr=False)
     session: str = field(default_factory=new_token, repr=False)
+    page: str = field(default_factory=new_token, repr=False)
     writing: str = field(default_factory=new_token, repr=False)
+
+    @property
+    def cookie_name(self) -> str:
+        """Name of the cookie; two views on different ports have different ones."""
+        return f"clankers_view_{self.port}"
 
     @property
     def hosts(self) -> frozenset[str]:
@@ -81,15 +90,20 @@ class Access:
             cookies = SimpleCookie(headers.get("cookie", ""))
         except CookieError:
             return False
-        given = cookies[COOKIE].value if COOKIE in cookies else ""
+        given = cookies[self.cookie_name].value if self.cookie_name in cookies else ""
         return secrets.compare_digest(given.encode(), self.session.encode())
+
+    def has_page_token(self, headers: Headers, query: QueryParams) -> bool:
+        """Return whether the request carries the page's token; streams and downloads have it in the query."""
+        given = headers.get(PAGE_HEADER) or query.get(PAGE_PARAMETER, "")
+        return secrets.compare_digest(given.encode(), self.page.encode())
 
     def may_write(self, headers: Headers) -> bool:
         return secrets.compare_digest(headers.get(WRITE_HEADER, "").encode(), self.writing.encode())
 
     def cookie(self) -> str:
         """The value of the Set-Cookie header. The cookie ends with the browser's session."""
-        return f"{COOKIE}={self.session}; HttpOnly; SameSite=Strict; Path=/"
+        return f"{self.cookie_name}={self.session}; HttpOnly; SameSite=Strict; Path=/"
 
 
 def refusal(scope: Scope, access: Access) -> tuple[int, str] | None:
@@ -117,7 +131,9 @@ def refusal(scope: Scope, access: Access) -> tuple[int, str] | None:
         if not length.isascii() or not length.isdecimal() or int(length) > MAX_BODY_BYTES:
             return 413, f"a POST needs a Content-Length of at most {MAX_BODY_BYTES} bytes"
     is_public = not scope["path"].startswith("/api/") or scope["path"] == "/api/open"
-    if not is_public and not access.has_cookie(headers):
+    if is_public:
+        return None
+    if not access.has_cookie(headers) or not access.has_page_token(headers, QueryParams(scope["query_string"])):
         return 401, "open the address that `clankers-ctl view` printed"
     return None
 

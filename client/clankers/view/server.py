@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
+from hashlib import sha256
 from importlib.resources import files
 from typing import Any
 
@@ -12,6 +13,7 @@ import anyio
 import msgspec
 import uvicorn
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
@@ -27,6 +29,7 @@ from clankers_protocol.errors import NotFound, RpcError
 
 REQUEST_SECONDS = 60.0
 STREAM_END_SECONDS = 2
+VERSION_CHARACTERS = 16
 PAGES = (
     "search", "sessions", "session", "recall", "memories", "memory", "files", "file", "graph", "overview", "documents",
     "document", "skills", "skill", "schedules", "index", "live",
@@ -70,14 +73,15 @@ def create_app(access: Access, socket_path: str | None, *, version: str, project
     routes = [
         Route("/", _page),
         *(Route(f"/{name}", _page) for name in PAGES),
-        Route("/static/{name:path}", _static),
+        Route("/static/{version}/{name:path}", _static),
         Route("/api/open", _open, methods=["POST"]),
         Route("/api/start", _start),
         Route("/api/rpc/{method}", _rpc, methods=["POST"]),
         Route("/api/export", _export),
         Route("/api/events", _events),
     ]
-    app = Starlette(routes=routes, lifespan=lifespan)
+    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _on_http_error})
+    app.router.redirect_slashes = False
     app.add_middleware(Guard, access=access)
     return app
 
@@ -97,25 +101,25 @@ def serve(sockets: list[socket.socket], app: Starlette) -> None:
 
 
 async def _page(_: Request) -> Response:
-    return _file("index.html")
+    """Return the HTML. It names the other files with their version, so that a browser may keep them."""
+    version, assets = _assets()
+    content = assets["index.html"].replace(b'"/static/', b'"/static/%s/' % version.encode())
+    return Response(content, media_type=MEDIA_TYPES["html"])
 
 
 async def _static(request: Request) -> Response:
-    return _file(request.path_params["name"])
-
-
-def _file(name: str) -> Response:
-    """Return one of the page's files. Only names in the package's own folder exist."""
-    content = _assets().get(name)
-    if content is None:
+    """Return one of the page's files. Only names in the package's own folder exist, and only in this version."""
+    version, assets = _assets()
+    name = request.path_params["name"]
+    if request.path_params["version"] != version or name not in assets:
         return _failure(404, f"there is no file {name}")
-    media_type = MEDIA_TYPES[name.rpartition(".")[2]]
-    return Response(content, media_type=media_type, headers={"Cache-Control": "no-cache"})
+    headers = {"Cache-Control": "private, max-age=31536000, immutable"}
+    return Response(assets[name], media_type=MEDIA_TYPES[name.rpartition(".")[2]], headers=headers)
 
 
 @cache
-def _assets() -> dict[str, bytes]:
-    """Read the page's files by their names relative to the folder."""
+def _assets() -> tuple[str, dict[str, bytes]]:
+    """Read the page's files by their names relative to the folder; their version is a hash of all of them."""
 
     def walk(folder: Any, prefix: str) -> Iterator[tuple[str, bytes]]:
         for entry in folder.iterdir():
@@ -124,11 +128,12 @@ def _assets() -> dict[str, bytes]:
             elif entry.name.rpartition(".")[2] in MEDIA_TYPES:
                 yield f"{prefix}{entry.name}", entry.read_bytes()
 
-    return dict(walk(files("clankers.view") / "static", ""))
+    assets = dict(sorted(walk(files("clankers.view") / "static", "")))
+    return sha256(b"".join(assets.values())).hexdigest()[:VERSION_CHARACTERS], assets
 
 
 async def _open(request: Request) -> Response:
-    """Exchange the token of the printed address for the cookie."""
+    """Exchange the token of the printed address for the cookie and the page's token."""
     try:
         token = msgspec.json.decode(await request.body(), type=dict[str, str]).get("token", "")
     except msgspec.MsgspecError:
@@ -136,11 +141,11 @@ async def _open(request: Request) -> Response:
     view = _view(request)
     if not view.access.is_opening_token(token):
         return _failure(401, "this is not the token of the printed address")
-    return _answer({"ok": True}, headers={"Set-Cookie": view.access.cookie()})
+    return _answer({"pageToken": view.access.page}, headers={"Set-Cookie": view.access.cookie()})
 
 
 async def _start(request: Request) -> Response:
-    """Tell a page with the cookie what it needs first; without the write token it can only read."""
+    """Tell the page what it needs first; without the write token it can only read."""
     view = _view(request)
     return _answer({"writeToken": view.access.writing, "version": view.version, "project": view.project})
 
@@ -181,6 +186,11 @@ async def _export(request: Request) -> Response:
 async def _events(request: Request) -> Response:
     events = stream(_view(request).changes, request.headers.get("last-event-id"))
     return StreamingResponse(events, media_type="text/event-stream")
+
+
+async def _on_http_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return _failure(error.status_code, error.detail)
 
 
 def _view(request: Request) -> View:

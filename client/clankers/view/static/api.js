@@ -1,8 +1,10 @@
 // Requests to the view's server. A failed request is an error with a message; it is never an empty result.
 
+const PAGE_KEY = "page-token"; // storage is separate for each port, unlike cookies
+
 let writeToken = null;
 
-export class ViewError extends Error {
+class ViewError extends Error {
   constructor(status, message, code) {
     super(message);
     this.status = status;
@@ -21,9 +23,15 @@ async function read(response) {
   return body;
 }
 
+const pageToken = () => localStorage.getItem(PAGE_KEY) ?? "";
+
+/** Return the address of a stream or a download, which cannot have headers of its own. */
+export const direct = (path, params = {}) => `${path}?${new URLSearchParams({ ...params, page: pageToken() })}`;
+
 async function send(path, options) {
   try {
-    return await read(await fetch(path, options));
+    const headers = { ...options?.headers, "X-Clankers-Page-Token": pageToken() };
+    return await read(await fetch(path, { ...options, headers }));
   } catch (error) {
     if (error instanceof ViewError || error.name === "AbortError") throw error;
     throw new ViewError(0, "The view's server does not answer. Start `clankers-ctl view` again.");
@@ -43,7 +51,8 @@ export async function start() {
   const token = new URLSearchParams(location.hash.slice(1)).get("token");
   if (token) {
     history.replaceState(null, "", location.pathname + location.search);
-    await post("/api/open", { token });
+    const opened = await post("/api/open", { token });
+    localStorage.setItem(PAGE_KEY, opened.pageToken);
   }
   const started = await send("/api/start");
   writeToken = started.writeToken;
@@ -52,7 +61,9 @@ export async function start() {
 
 /** Call a method that changes nothing. */
 export async function rpc(method, params = {}, signal = undefined) {
-  const given = Object.fromEntries(Object.entries(params).filter(([, value]) => value !== null && value !== undefined && value !== ""));
+  const given = Object.fromEntries(
+    Object.entries(params).filter(([, value]) => value !== null && value !== undefined && value !== ""),
+  );
   return (await post(`/api/rpc/${method}`, given, {}, signal)).result;
 }
 

@@ -1,6 +1,6 @@
 // Starts the view: routes, navigation, keys, theme, and the stream of changes.
 
-import { rpc, start } from "./api.js";
+import { direct, rpc, start } from "./api.js";
 import { address, errorBox, link, loading } from "./components.js";
 import { debounce, h, replace } from "./dom.js";
 
@@ -29,14 +29,17 @@ const KEYS = [
   ["?", "These keys"],
 ];
 
+const MAX_RECENT = 200; // events that a page opened later can still show
+
 const main = document.getElementById("main");
 const findText = document.getElementById("find-text");
 const listeners = new Set();
+const recent = [];
 let started = null;
 let leave = new AbortController();
 
-/** Show the page that the address names. */
-async function show() {
+/** Show the page that the address names. With `kept`, what is shown stays until the new content is there. */
+async function show({ kept = false } = {}) {
   leave.abort();
   leave = new AbortController();
   listeners.clear();
@@ -53,24 +56,33 @@ async function show() {
   document.title = `${PAGES.find(([name]) => name === current)?.[1] ?? "clankers"} – clankers`;
   if (document.activeElement !== findText) findText.value = page === "search" ? (params.get("q") ?? "") : "";
   document.body.dataset.page = page;
-  replace(main, loading());
+  if (!kept) replace(main, loading());
   const context = {
     params: Object.fromEntries(params),
     signal,
+    recent,
     project: started.project,
     go,
     // What was typed just before the page was left has no effect any more.
-    set: (patch, options = {}) => signal.aborted || go(page, { ...Object.fromEntries(new URLSearchParams(location.search)), ...patch }, options),
+    set: (patch, options = {}) =>
+      signal.aborted || go(page, { ...Object.fromEntries(new URLSearchParams(location.search)), ...patch }, options),
+    refresh: () => show({ kept: true }),
     onChange: (listener) => listeners.add(listener),
     title: (title) => (document.title = `${title} – clankers`),
   };
   try {
     const module = await import(`./pages/${page}.js`);
     const made = await module.render(context);
-    if (!signal.aborted) replace(main, made);
-    if (!signal.aborted) context.shown?.();
+    if (signal.aborted) return;
+    replace(main, made);
+    performance.mark("shown");
+    context.shown?.();
   } catch (error) {
-    if (!signal.aborted) replace(main, errorBox(error, show));
+    if (!signal.aborted)
+      replace(
+        main,
+        errorBox(error, () => show()),
+      );
   }
 }
 
@@ -120,13 +132,28 @@ function onKey(event) {
 }
 
 function showKeys() {
-  const rows = KEYS.map(([keys, text]) => h("tr", {}, h("th", { scope: "row" }, keys.split("  ").map((key) => h("kbd", {}, key))), h("td", {}, text)));
+  const rows = KEYS.map(([keys, text]) =>
+    h(
+      "tr",
+      {},
+      h(
+        "th",
+        { scope: "row" },
+        keys.split("  ").map((key) => h("kbd", {}, key)),
+      ),
+      h("td", {}, text),
+    ),
+  );
   const dialog = h(
     "dialog",
     { "aria-labelledby": "keys-title", onclose: () => dialog.remove() },
     h("h2", { id: "keys-title" }, "Keys"),
     h("table", { class: "keys" }, h("tbody", {}, rows)),
-    h("div", { class: "actions" }, h("button", { type: "button", onclick: () => dialog.close(), autofocus: true }, "Close")),
+    h(
+      "div",
+      { class: "actions" },
+      h("button", { type: "button", onclick: () => dialog.close(), autofocus: true }, "Close"),
+    ),
   );
   document.body.append(dialog);
   dialog.showModal();
@@ -150,23 +177,28 @@ function follow() {
     state.textContent = text;
     state.className = kind;
   };
-  const source = new EventSource("/api/events");
+  const source = new EventSource(direct("/api/events"));
   source.onmessage = ({ data, lastEventId }) => {
     const event = { ...JSON.parse(data), number: lastEventId };
     if (event.type === "away" || (event.type === "hello" && !event.connected)) say("The daemon is away", "bad");
     else say("Live", "good");
+    recent.push(event);
+    if (recent.length > MAX_RECENT) recent.shift();
     for (const listener of listeners) listener(event);
   };
   source.onerror = () => say("Disconnected", "bad");
 }
 
 function buildShell() {
-  replace(document.getElementById("pages"), PAGES.map(([name, title]) => link(name, {}, { data: { page: name } }, title)));
+  replace(
+    document.getElementById("pages"),
+    PAGES.map(([name, title]) => link(name, {}, { data: { page: name } }, title)),
+  );
   document.getElementById("theme").addEventListener("click", switchTheme);
   document.getElementById("help").addEventListener("click", showKeys);
   document.addEventListener("click", followLink);
   document.addEventListener("keydown", onKey);
-  addEventListener("popstate", show);
+  addEventListener("popstate", () => show());
   const typed = debounce(() => {
     const onSearch = location.pathname === "/search";
     const kept = onSearch ? Object.fromEntries(new URLSearchParams(location.search)) : {};
@@ -183,16 +215,26 @@ function buildShell() {
 async function run() {
   const theme = localStorage.getItem("theme");
   if (theme) setTheme(theme);
+  import(`./pages/${location.pathname.slice(1) || "overview"}.js`).catch(() => null); // meanwhile; `show` reports a failure
   try {
     started = await start();
   } catch (error) {
-    replace(main, errorBox(error), error.status === 401 && h("p", {}, "Run ", h("code", {}, "clankers-ctl view"), " and open the address that it prints."));
+    replace(
+      main,
+      errorBox(error),
+      error.status === 401 &&
+        h("p", {}, "Run ", h("code", {}, "clankers-ctl view"), " and open the address that it prints."),
+    );
     return;
   }
   buildShell();
   if (location.pathname === "/") {
     const { sessions } = await rpc("session.list", { limit: 1 }).catch(() => ({ sessions: [] }));
-    history.replaceState(null, "", sessions.length && started.project ? address("sessions", { project: started.project }) : "/overview");
+    history.replaceState(
+      null,
+      "",
+      sessions.length && started.project ? address("sessions", { project: started.project }) : "/overview",
+    );
   }
   follow();
   await show();

@@ -5,7 +5,8 @@ import { compact, day, dollars, number, plural, shortDay } from "./format.js";
 
 const MAX_BARS = 300;
 
-const largest = (turns) => turns.reduce((best, turn) => ((turn.contextTokens ?? 0) > (best.contextTokens ?? 0) ? turn : best));
+const largest = (turns) =>
+  turns.reduce((best, turn) => ((turn.contextTokens ?? 0) > (best.contextTokens ?? 0) ? turn : best));
 
 /** Return one bar for each turn (of very many, for the largest of several), as high as its context is large; the most expensive turn is marked. */
 export function turnStrip(turns, cost, choose) {
@@ -16,21 +17,58 @@ export function turnStrip(turns, cost, choose) {
   const all = turns.reduce((sum, turn) => sum + spent(turn), 0);
   const expensive = turns.reduce((best, turn) => (spent(turn) > spent(best) ? turn : best), turns[0]);
   const bundle = Math.ceil(turns.length / MAX_BARS);
-  const shown = turns.filter((turn, index) => index % bundle === 0).map((turn, index) => largest(turns.slice(index * bundle, (index + 1) * bundle)));
+  const shown = turns
+    .filter((turn, index) => index % bundle === 0)
+    .map((turn, index) => largest(turns.slice(index * bundle, (index + 1) * bundle)));
   const width = 1000 / shown.length;
   const bars = shown.map((turn, index) => {
     const height = Math.max(1, (60 * (turn.contextTokens ?? 0)) / most);
     const share = cost && all ? ` · about ${dollars((cost * spent(turn)) / all)}` : "";
     const label = `${turn.text ?? ""}\n${number(turn.contextTokens)} tokens of context${share} · ${plural(turn.tools, "tool call")}`;
-    const kind = turn === expensive ? "expensive" : turn.compactions ? "compacted" : turn.failedTools || turn.errors ? "bad" : "";
-    return h("rect", { class: `turn ${kind}`, x: index * width, y: 62 - height, width: Math.max(0.5, width - Math.min(2, width * 0.2)), height, onclick: () => choose(turn) }, h("title", {}, label));
+    const kind =
+      turn === expensive ? "expensive" : turn.compactions ? "compacted" : turn.failedTools || turn.errors ? "bad" : "";
+    return h(
+      "rect",
+      {
+        class: `turn ${kind}`,
+        x: index * width,
+        y: 62 - height,
+        width: Math.max(0.5, width - Math.min(2, width * 0.2)),
+        height,
+        onclick: () => choose(turn),
+      },
+      h("title", {}, label),
+    );
   });
   const share = cost && all ? `, about ${dollars((cost * spent(expensive)) / all)} of ${dollars(cost)}` : "";
   return h(
     "figure",
     { class: "strip card" },
-    h("figcaption", {}, h("span", {}, "Context per turn"), h("span", { class: "muted" }, `up to ${compact(most)} tokens · most expensive: `, h("button", { type: "button", class: "quiet inline", onclick: () => choose(expensive) }, `turn ${turns.indexOf(expensive) + 1}${share}`))),
-    h("svg", { viewBox: "0 0 1000 62", preserveAspectRatio: "none", role: "img", "aria-label": `Context per turn: ${plural(turns.length, "turn")}, at most ${number(most)} tokens` }, bars),
+    h(
+      "figcaption",
+      {},
+      h("span", {}, "Context per turn"),
+      h(
+        "span",
+        { class: "muted" },
+        `up to ${compact(most)} tokens · most expensive: `,
+        h(
+          "button",
+          { type: "button", class: "quiet inline", onclick: () => choose(expensive) },
+          `turn ${turns.indexOf(expensive) + 1}${share}`,
+        ),
+      ),
+    ),
+    h(
+      "svg",
+      {
+        viewBox: "0 0 1000 62",
+        preserveAspectRatio: "none",
+        role: "img",
+        "aria-label": `Context per turn: ${plural(turns.length, "turn")}, at most ${number(most)} tokens`,
+      },
+      bars,
+    ),
   );
 }
 
@@ -41,7 +79,20 @@ export function dayBars(rows, label) {
   return h(
     "svg",
     { class: "daybars", viewBox: "0 0 1000 120", preserveAspectRatio: "none", role: "img", "aria-label": label },
-    rows.map(([, value, title], index) => h("rect", { class: "bar", x: index * width + width * 0.1, y: 120 - (118 * value) / most, width: width * 0.8, height: value ? Math.max(2, (118 * value) / most) : 0, rx: 2 }, h("title", {}, title))),
+    rows.map(([, value, title], index) =>
+      h(
+        "rect",
+        {
+          class: "bar",
+          x: index * width + width * 0.1,
+          y: 120 - (118 * value) / most,
+          width: width * 0.8,
+          height: value ? Math.max(2, (118 * value) / most) : 0,
+          rx: 2,
+        },
+        h("title", {}, title),
+      ),
+    ),
   );
 }
 
@@ -49,7 +100,11 @@ export function dayBars(rows, label) {
 export function calendar(counts, weeks = 26) {
   const most = Math.max(1, ...counts.values());
   const today = new Date();
-  const first = new Date(today.getFullYear(), today.getMonth(), today.getDate() - ((today.getDay() + 6) % 7) - 7 * (weeks - 1));
+  const first = new Date(
+    today.getFullYear(),
+    today.getMonth(),
+    today.getDate() - ((today.getDay() + 6) % 7) - 7 * (weeks - 1),
+  );
   const cells = [];
   for (let index = 0; index < weeks * 7; index += 1) {
     const date = new Date(first.getFullYear(), first.getMonth(), first.getDate() + index);
@@ -57,19 +112,46 @@ export function calendar(counts, weeks = 26) {
     const key = `${date.getFullYear()}-${String(date.getMonth() + 1).padStart(2, "0")}-${String(date.getDate()).padStart(2, "0")}`;
     const count = counts.get(key) ?? 0;
     const level = count ? Math.ceil((4 * Math.log1p(count)) / Math.log1p(most)) : 0;
-    cells.push(h("rect", { class: `cell level-${level}`, x: Math.floor(index / 7) * 14, y: (index % 7) * 14, width: 11, height: 11, rx: 2 }, h("title", {}, `${day(date.getTime())}: ${plural(count, "message")}`)));
+    cells.push(
+      h(
+        "rect",
+        {
+          class: `cell level-${level}`,
+          x: Math.floor(index / 7) * 14,
+          y: (index % 7) * 14,
+          width: 11,
+          height: 11,
+          rx: 2,
+        },
+        h("title", {}, `${day(date.getTime())}: ${plural(count, "message")}`),
+      ),
+    );
   }
-  return h("svg", { class: "calendar", viewBox: `0 0 ${weeks * 14} 98`, role: "img", "aria-label": `Messages per day of the last ${weeks} weeks` }, cells);
+  return h(
+    "svg",
+    {
+      class: "calendar",
+      viewBox: `0 0 ${weeks * 14} 98`,
+      role: "img",
+      "aria-label": `Messages per day of the last ${weeks} weeks`,
+    },
+    cells,
+  );
 }
 
 /** Return the strength of a memory over time: past solid, future dashed, the archive line, a dot for each use. */
 export function strengthCurve({ past, future, uses, archiveBelow, archiveAt }) {
   const [from, now, to] = [past[0].at, past.at(-1).at, future.at(-1).at];
   // The past takes a third of the width, however short it is beside the future.
-  const x = (at) => (at <= now ? 40 + (320 * (at - from)) / Math.max(1, now - from) : 360 + (620 * (at - now)) / Math.max(1, to - now));
+  const x = (at) =>
+    at <= now ? 40 + (320 * (at - from)) / Math.max(1, now - from) : 360 + (620 * (at - now)) / Math.max(1, to - now);
   const y = (value) => 150 - 140 * value;
-  const line = (points) => points.map(({ at, salience }, index) => `${index ? "L" : "M"}${x(at).toFixed(1)} ${y(salience).toFixed(1)}`).join("");
-  const salienceAt = (at) => past.reduce((best, point) => (Math.abs(point.at - at) < Math.abs(best.at - at) ? point : best), past[0]).salience;
+  const line = (points) =>
+    points
+      .map(({ at, salience }, index) => `${index ? "L" : "M"}${x(at).toFixed(1)} ${y(salience).toFixed(1)}`)
+      .join("");
+  const salienceAt = (at) =>
+    past.reduce((best, point) => (Math.abs(point.at - at) < Math.abs(best.at - at) ? point : best), past[0]).salience;
   const label = `Strength ${past.at(-1).salience.toFixed(2)} now; ${archiveAt ? `archived about ${day(archiveAt)} if it is not used again` : "it is not archived within ten years"}`;
   return h(
     "figure",
@@ -77,14 +159,35 @@ export function strengthCurve({ past, future, uses, archiveBelow, archiveAt }) {
     h(
       "svg",
       { viewBox: "0 0 1000 172", role: "img", "aria-label": label },
-      [0, 0.5, 1].map((value) => h("g", {}, h("line", { class: "grid", x1: 40, x2: 980, y1: y(value), y2: y(value) }), h("text", { x: 32, y: y(value) + 4, "text-anchor": "end" }, value.toFixed(1)))),
+      [0, 0.5, 1].map((value) =>
+        h(
+          "g",
+          {},
+          h("line", { class: "grid", x1: 40, x2: 980, y1: y(value), y2: y(value) }),
+          h("text", { x: 32, y: y(value) + 4, "text-anchor": "end" }, value.toFixed(1)),
+        ),
+      ),
       h("line", { class: "archive", x1: 40, x2: 980, y1: y(archiveBelow), y2: y(archiveBelow) }),
       h("line", { class: "now", x1: x(past.at(-1).at), x2: x(past.at(-1).at), y1: 5, y2: 150 }),
-      [[from, "start", shortDay(from)], [now, "middle", "now"], [to, "end", shortDay(to)]].map(([at, anchor, text]) => h("text", { x: x(at), y: 168, "text-anchor": anchor }, text)),
+      [
+        [from, "start", shortDay(from)],
+        [now, "middle", "now"],
+        [to, "end", shortDay(to)],
+      ].map(([at, anchor, text]) => h("text", { x: x(at), y: 168, "text-anchor": anchor }, text)),
       h("path", { class: "past", d: line(past) }),
       h("path", { class: "future", d: line(future) }),
-      uses.map((use) => h("circle", { class: "use", cx: x(use.at), cy: y(salienceAt(use.at)), r: 4 }, h("title", {}, `${use.usage} ${day(use.at)}`))),
+      uses.map((use) =>
+        h(
+          "circle",
+          { class: "use", cx: x(use.at), cy: y(salienceAt(use.at)), r: 4 },
+          h("title", {}, `${use.usage} ${day(use.at)}`),
+        ),
+      ),
     ),
-    h("figcaption", { class: "muted small" }, `${label}. The dashed line is what is expected; below the thin line it is archived; dots are uses.`),
+    h(
+      "figcaption",
+      { class: "muted small" },
+      `${label}. The dashed line is what is expected; below the thin line it is archived; dots are uses.`,
+    ),
   );
 }

@@ -3,13 +3,17 @@
 import { h, replace } from "./dom.js";
 import { moment, number, when } from "./format.js";
 
-export const time = (at) => h("time", { datetime: at ? new Date(at).toISOString() : null, title: moment(at) }, when(at));
+export const time = (at) =>
+  h("time", { datetime: at ? new Date(at).toISOString() : null, title: moment(at) }, when(at));
 
 /** Return a link to a page of the view; parameters that are empty are left out. */
-export const link = (page, params, props, ...children) => h("a", { href: address(page, params), ...props }, ...children);
+export const link = (page, params, props, ...children) =>
+  h("a", { href: address(page, params), ...props }, ...children);
 
 export function address(page, params = {}) {
-  const given = Object.entries(params).filter(([, value]) => value !== null && value !== undefined && value !== "" && value !== false);
+  const given = Object.entries(params).filter(
+    ([, value]) => value !== null && value !== undefined && value !== "" && value !== false,
+  );
   const query = new URLSearchParams(given).toString();
   return `/${page}${query ? `?${query}` : ""}`;
 }
@@ -17,7 +21,14 @@ export function address(page, params = {}) {
 export const heading = (title, ...rest) => h("div", { class: "heading-row" }, h("h1", {}, title), ...rest);
 export const badge = (text, kind = "", title = null) => h("span", { class: `badge ${kind}`, title }, text);
 export const facts = (...parts) =>
-  h("p", { class: "facts" }, parts.flat().filter((part) => part || part === 0).map((part) => h("span", {}, part)));
+  h(
+    "p",
+    { class: "facts" },
+    parts
+      .flat()
+      .filter((part) => part || part === 0)
+      .map((part) => h("span", {}, part)),
+  );
 
 export function errorBox(error, retry = null) {
   return h(
@@ -31,7 +42,13 @@ export function errorBox(error, retry = null) {
 
 /** Return what to do next where there is nothing to show. */
 export function empty(title, text, ...commands) {
-  return h("div", { class: "empty" }, h("h2", {}, title), h("p", {}, text), commands.map((one) => command(one)));
+  return h(
+    "div",
+    { class: "empty" },
+    h("h2", {}, title),
+    h("p", {}, text),
+    commands.map((one) => command(one)),
+  );
 }
 
 /** Return a command line with a button that copies it. */
@@ -58,7 +75,10 @@ export async function fill(element, make, signal) {
     if (!signal?.aborted) replace(element, made);
   } catch (error) {
     if (error.name === "AbortError" || signal?.aborted) return;
-    replace(element, errorBox(error, () => fill(element, make, signal)));
+    replace(
+      element,
+      errorBox(error, () => fill(element, make, signal)),
+    );
   }
 }
 
@@ -79,7 +99,11 @@ export function facet(title, values, chosen, choose, label = (value) => value) {
           {},
           h(
             "button",
-            { type: "button", "aria-pressed": String(value === chosen), onclick: () => choose(value === chosen ? null : value) },
+            {
+              type: "button",
+              "aria-pressed": String(value === chosen),
+              onclick: () => choose(value === chosen ? null : value),
+            },
             h("span", {}, label(value)),
             h("span", { class: "count" }, number(count)),
           ),
@@ -99,7 +123,12 @@ export function select(label, value, options, choose) {
 }
 
 export const toggle = (label, checked, choose) =>
-  h("label", { class: "control check" }, h("input", { type: "checkbox", checked, onchange: (event) => choose(event.target.checked) }), label);
+  h(
+    "label",
+    { class: "control check" },
+    h("input", { type: "checkbox", checked, onchange: (event) => choose(event.target.checked) }),
+    label,
+  );
 
 /** Return a list that loads further pages on request; `row` makes one row. */
 export function pages(first, next, row, props = { class: "rows" }) {
@@ -114,7 +143,10 @@ export function pages(first, next, row, props = { class: "rows" }) {
     try {
       add(await next(cursor));
     } catch (error) {
-      replace(more, errorBox(error, () => load(cursor)));
+      replace(
+        more,
+        errorBox(error, () => load(cursor)),
+      );
     }
   }
   add(first);
@@ -147,7 +179,11 @@ export function notice(text, undo = null) {
   const remove = () => element.remove();
   if (undo)
     element.append(
-      h("button", { type: "button", onclick: async () => (remove(), (await attempt(undo)) && notice("Undone.")) }, "Undo"),
+      h(
+        "button",
+        { type: "button", onclick: async () => (remove(), (await attempt(undo)) && notice("Undone.")) },
+        "Undo",
+      ),
     );
   element.append(h("button", { type: "button", class: "quiet", "aria-label": "Dismiss", onclick: remove }, "×"));
   document.getElementById("notices").append(element);
@@ -161,7 +197,9 @@ export async function attempt(action) {
     return true;
   } catch (error) {
     const box = h("div", { class: "notice bad" }, h("span", {}, error.message));
-    box.append(h("button", { type: "button", class: "quiet", "aria-label": "Dismiss", onclick: () => box.remove() }, "×"));
+    box.append(
+      h("button", { type: "button", class: "quiet", "aria-label": "Dismiss", onclick: () => box.remove() }, "×"),
+    );
     document.getElementById("notices").append(box);
     return false;
   }
@@ -169,7 +207,12 @@ export async function attempt(action) {
 
 /** Return a record of a kind that this version does not know, as it was stored. */
 export function unknownCard(record) {
-  return h("article", { class: "card unknown" }, h("h3", {}, `Unknown record: ${record.kind ?? "no kind"}`), h("pre", {}, JSON.stringify(record, null, 2)));
+  return h(
+    "article",
+    { class: "card unknown" },
+    h("h3", {}, `Unknown record: ${record.kind ?? "no kind"}`),
+    h("pre", {}, JSON.stringify(record, null, 2)),
+  );
 }
 
 /** Say which command shows the same. */

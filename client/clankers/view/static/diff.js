@@ -25,7 +25,9 @@ function between(a, b) {
   for (let i = a.length - 1; i >= 0; i -= 1)
     for (let j = b.length - 1; j >= 0; j -= 1)
       lengths[i * width + j] =
-        a[i] === b[j] ? lengths[(i + 1) * width + j + 1] + 1 : Math.max(lengths[(i + 1) * width + j], lengths[i * width + j + 1]);
+        a[i] === b[j]
+          ? lengths[(i + 1) * width + j + 1] + 1
+          : Math.max(lengths[(i + 1) * width + j], lengths[i * width + j + 1]);
   const out = [];
   let [i, j] = [0, 0];
   while (i < a.length && j < b.length) {
@@ -43,6 +45,7 @@ function between(a, b) {
 /** Return the changed lines with a few unchanged ones around them. */
 export function lineDiff(before, after) {
   const all = steps(before.split("\n"), after.split("\n"));
+  if (all.at(-1)?.[0] === "same" && !all.at(-1)[1]) all.pop(); // the end of the last line
   const near = all.map(() => false);
   all.forEach(([kind], index) => {
     if (kind === "same") return;
@@ -59,7 +62,15 @@ export function lineDiff(before, after) {
     flush();
     skipped = 0;
     const sign = { same: " ", removed: "−", added: "+" }[kind];
-    rows.push(h("div", { class: kind }, h("span", { class: "sign", "aria-hidden": "true" }, sign), kind !== "same" && h("span", { class: "hidden" }, `${kind}: `), line || " "));
+    rows.push(
+      h(
+        "div",
+        { class: kind },
+        h("span", { class: "sign", "aria-hidden": "true" }, sign),
+        kind !== "same" && h("span", { class: "hidden" }, `${kind}: `),
+        line || " ",
+      ),
+    );
   });
   flush();
   return h("div", { class: "diff", tabindex: 0, role: "group", "aria-label": "Changed lines" }, rows);
@@ -69,5 +80,9 @@ export function lineDiff(before, after) {
 export function wordDiff(before, after) {
   const words = (text) => text.match(/\s+|[\w'’-]+|[^\w\s]/gu) ?? [];
   const tags = { same: "span", removed: "del", added: "ins" };
-  return h("p", { class: "worddiff" }, steps(words(before), words(after)).map(([kind, part]) => h(tags[kind], {}, part)));
+  return h(
+    "p",
+    { class: "worddiff" },
+    steps(words(before), words(after)).map(([kind, part]) => h(tags[kind], {}, part)),
+  );
 }

@@ -45,7 +45,16 @@ function message(record, entry, view) {
       record.id,
       h("h3", {}, role === "user" ? "You" : role === "assistant" ? "Agent" : role),
       record.model && role === "assistant" && h("span", { class: "muted" }, record.model),
-      tokens ? h("span", { class: "muted", title: `${number(record.promptTokens)} prompt tokens, ${number(record.completionTokens)} completion tokens` }, `${compact(record.promptTokens)} → ${compact(record.completionTokens)} tokens`) : null,
+      tokens
+        ? h(
+            "span",
+            {
+              class: "muted",
+              title: `${number(record.promptTokens)} prompt tokens, ${number(record.completionTokens)} completion tokens`,
+            },
+            `${compact(record.promptTokens)} → ${compact(record.completionTokens)} tokens`,
+          )
+        : null,
       record.durationMs && h("span", { class: "muted" }, duration(record.durationMs)),
     ),
     text(record.textContent ?? "", "textContent", record, entry, view),
@@ -57,7 +66,10 @@ function text(content, name, record, entry, view) {
   const show = (value) => (view.raw ? h("pre", { class: "plain" }, value) : markdown(value));
   const body = h("div", { class: "body" }, content.trim() ? show(content) : h("p", { class: "muted" }, "No text."));
   const full = entry.cut?.[name];
-  if (full) body.append(rest(full, async () => replace(body, show((await rpc("session.entry", { id: record.id }))[entry.kind][name]))));
+  if (full)
+    body.append(
+      rest(full, async () => replace(body, show((await rpc("session.entry", { id: record.id }))[entry.kind][name]))),
+    );
   if (view.query) markWords(body, view.query);
   return body;
 }
@@ -81,7 +93,9 @@ const PATHS = ["file_path", "filePath", "path", "absolute_path"];
 function subject(record, input) {
   if (record.filePath) return record.filePath;
   if (!input || typeof input !== "object") return firstLine(record.toolInput ?? "");
-  const name = [...PATHS, "command", "cmd", "pattern", "query", "url", "description", "prompt"].find((key) => typeof input[key] === "string");
+  const name = [...PATHS, "command", "cmd", "pattern", "query", "url", "description", "prompt"].find(
+    (key) => typeof input[key] === "string",
+  );
   return name ? firstLine(input[name]) : firstLine(record.toolInput ?? "");
 }
 
@@ -94,7 +108,8 @@ export function parseInput(record) {
 }
 
 function tool(record, entry, view) {
-  const outcome = record.success === false ? badge("failed", "bad") : record.success === null ? badge("no result") : null;
+  const outcome =
+    record.success === false ? badge("failed", "bad") : record.success === null ? badge("no result") : null;
   const details = h(
     "details",
     { class: `entry tool ${record.success === false ? "failed" : ""}`, ontoggle: build },
@@ -133,7 +148,8 @@ function toolBody(record, view) {
       "p",
       { class: "facts" },
       h("span", {}, link("session", { id: record.sessionId, at: record.id }, {}, "Link")),
-      record.filePath && h("span", {}, link("file", { path: record.filePath }, {}, `All calls on ${baseName(record.filePath)}`)),
+      record.filePath &&
+        h("span", {}, link("file", { path: record.filePath }, {}, `All calls on ${baseName(record.filePath)}`)),
     ),
     changed ?? block("Input", input && !view.raw ? inputText(input) : (record.toolInput ?? "")),
     record.errorMessage && block("Error", record.errorMessage, "bad"),
@@ -141,14 +157,20 @@ function toolBody(record, view) {
   ];
 }
 
-const inputText = (input) => (typeof input.command === "string" && Object.keys(input).length <= 2 ? input.command : JSON.stringify(input, null, 2));
+const inputText = (input) =>
+  typeof input.command === "string" && Object.keys(input).length <= 2 ? input.command : JSON.stringify(input, null, 2);
 
 /** Return the changed lines of an edit; null for other calls. */
 export function editDiff(input) {
   if (!input || typeof input !== "object") return null;
   const edits = Array.isArray(input.edits) ? input.edits : [input];
   const pairs = edits.map((one) => [one.old_string ?? one.oldString, one.new_string ?? one.newString]);
-  if (pairs.every(([before, after]) => typeof before === "string" && typeof after === "string")) return h("div", {}, pairs.map(([before, after]) => lineDiff(before, after)));
+  if (pairs.every(([before, after]) => typeof before === "string" && typeof after === "string"))
+    return h(
+      "div",
+      {},
+      pairs.map(([before, after]) => lineDiff(before, after)),
+    );
   const written = input.content ?? input.file_text;
   return typeof written === "string" && PATHS.some((key) => input[key]) ? lineDiff("", written) : null;
 }
@@ -156,28 +178,53 @@ export function editDiff(input) {
 function block(label, content, kind = "") {
   const lines = content.split("\n");
   const pre = h("pre", { tabindex: 0, "aria-label": label }, lines.slice(0, MAX_PLAIN_LINES).join("\n"));
-  const more = lines.length > MAX_PLAIN_LINES && h("button", { type: "button", class: "rest", onclick: (event) => (replace(pre, content), event.target.remove()) }, `Show all ${number(lines.length)} lines`);
+  const more =
+    lines.length > MAX_PLAIN_LINES &&
+    h(
+      "button",
+      { type: "button", class: "rest", onclick: (event) => (replace(pre, content), event.target.remove()) },
+      `Show all ${number(lines.length)} lines`,
+    );
   return h("section", { class: `block ${kind}` }, h("h4", {}, label), pre, more);
 }
 
 function error(record, entry) {
-  return h("article", { class: "entry failure" }, head(entry, record.id, h("h3", {}, `Error: ${record.errorType ?? "unknown"}`)), h("pre", { class: "plain" }, record.errorMessage ?? "No message."));
+  return h(
+    "article",
+    { class: "entry failure" },
+    head(entry, record.id, h("h3", {}, `Error: ${record.errorType ?? "unknown"}`)),
+    h("pre", { class: "plain" }, record.errorMessage ?? "No message."),
+  );
 }
 
 function compaction(record, entry, view) {
   const size = (before, after, unit) => (before || after ? `${number(before)} → ${number(after)} ${unit}` : null);
-  const sizes = [size(record.tokensBefore, record.tokensAfter, "tokens"), size(record.messagesBefore, record.messagesAfter, "messages")].filter(Boolean);
+  const sizes = [
+    size(record.tokensBefore, record.tokensAfter, "tokens"),
+    size(record.messagesBefore, record.messagesAfter, "messages"),
+  ].filter(Boolean);
   return h(
     "article",
     { class: "entry compaction" },
-    head(entry, record.id, h("h3", {}, "Context compacted"), h("span", {}, [record.cause, ...sizes].filter(Boolean).join(" · "))),
-    record.summary ? fold("Summary that replaced it", () => text(record.summary, "summary", record, entry, view)) : h("p", { class: "muted" }, "The harness gave no summary."),
+    head(
+      entry,
+      record.id,
+      h("h3", {}, "Context compacted"),
+      h("span", {}, [record.cause, ...sizes].filter(Boolean).join(" · ")),
+    ),
+    record.summary
+      ? fold("Summary that replaced it", () => text(record.summary, "summary", record, entry, view))
+      : h("p", { class: "muted" }, "The harness gave no summary."),
   );
 }
 
 /** Return a block whose content is built when it is opened. */
 export function fold(label, make, open = false) {
-  const details = h("details", { class: "fold", ontoggle: () => details.open && details.children.length === 1 && details.append(make()) }, h("summary", {}, label));
+  const details = h(
+    "details",
+    { class: "fold", ontoggle: () => details.open && details.children.length === 1 && details.append(make()) },
+    h("summary", {}, label),
+  );
   details.open = open;
   return details;
 }
@@ -186,8 +233,29 @@ export function injectionElement(injection) {
   return h(
     "article",
     { class: "entry injection", data: { at: injection.at } },
-    h("header", {}, h("h3", {}, "Told by clankers"), h("span", {}, `${injection.kind === "start" ? "at the start" : "with the prompt"} · ${number(injection.ids.length)} items · about ${compact(Math.round(injection.characters / 4))} tokens`), h("span", { class: "anchor" }, clock(injection.at))),
-    fold("What it was told", () => h("div", { class: "body" }, h("pre", { class: "plain" }, injection.text), h("p", { class: "facts" }, injection.ids.map((id) => h("span", {}, h("code", {}, shortId(id))))))),
+    h(
+      "header",
+      {},
+      h("h3", {}, "Told by clankers"),
+      h(
+        "span",
+        {},
+        `${injection.kind === "start" ? "at the start" : "with the prompt"} · ${number(injection.ids.length)} items · about ${compact(Math.round(injection.characters / 4))} tokens`,
+      ),
+      h("span", { class: "anchor" }, clock(injection.at)),
+    ),
+    fold("What it was told", () =>
+      h(
+        "div",
+        { class: "body" },
+        h("pre", { class: "plain" }, injection.text),
+        h(
+          "p",
+          { class: "facts" },
+          injection.ids.map((id) => h("span", {}, h("code", {}, shortId(id)))),
+        ),
+      ),
+    ),
   );
 }
 
@@ -199,5 +267,6 @@ export function markWords(element, query) {
   const walker = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
   const found = [];
   while (walker.nextNode()) if (pattern.test(walker.currentNode.data)) found.push(walker.currentNode);
-  for (const node of found.slice(0, 200)) node.replaceWith(...node.data.split(pattern).map((part, index) => (index % 2 ? h("mark", {}, part) : part)));
+  for (const node of found.slice(0, 200))
+    node.replaceWith(...node.data.split(pattern).map((part, index) => (index % 2 ? h("mark", {}, part) : part)));
 }

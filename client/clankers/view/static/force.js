@@ -12,7 +12,12 @@ export function place(nodes, edges, width, height) {
   nodes.forEach((node, index) => {
     const angle = index * 2.399963; // the golden angle spreads the nodes
     const radius = index ? 40 + 16 * Math.sqrt(index) * node.hops : 0;
-    Object.assign(node, { x: width / 2 + radius * Math.cos(angle), y: height / 2 + radius * Math.sin(angle), dx: 0, dy: 0 });
+    Object.assign(node, {
+      x: width / 2 + radius * Math.cos(angle),
+      y: height / 2 + radius * Math.sin(angle),
+      dx: 0,
+      dy: 0,
+    });
   });
   const springs = edges.map((edge) => [byId.get(edge.source), byId.get(edge.target)]).filter(([a, b]) => a && b);
   for (let step = 0; step < STEPS; step += 1) {
@@ -38,7 +43,8 @@ function fit(nodes, width, height) {
   const range = (key, low, high) => {
     const values = nodes.map((node) => node[key]);
     const [least, most] = [Math.min(...values), Math.max(...values)];
-    for (const node of nodes) node[key] = most - least < 1 ? (low + high) / 2 : low + ((node[key] - least) / (most - least)) * (high - low);
+    for (const node of nodes)
+      node[key] = most - least < 1 ? (low + high) / 2 : low + ((node[key] - least) / (most - least)) * (high - low);
   };
   range("x", 50, width - 210);
   range("y", 45, height - 45);

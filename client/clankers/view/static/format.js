@@ -1,14 +1,19 @@
 // Numbers, times and names as people read them. Unknown is shown as unknown, never as zero.
 
 const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
-const dayTime = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" });
+const dayTime = new Intl.DateTimeFormat(undefined, {
+  month: "short",
+  day: "numeric",
+  hour: "2-digit",
+  minute: "2-digit",
+});
 const fullTime = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 const clockTime = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const dayOnly = new Intl.DateTimeFormat(undefined, { weekday: "long", day: "numeric", month: "long", year: "numeric" });
 const whole = new Intl.NumberFormat();
 const short = new Intl.NumberFormat(undefined, { notation: "compact", maximumFractionDigits: 1 });
 
-export const MINUTE = 60_000;
+const MINUTE = 60_000;
 export const DAY = 86_400_000;
 
 export const number = (value) => (value === null || value === undefined ? "unknown" : whole.format(value));

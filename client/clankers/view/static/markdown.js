@@ -3,7 +3,8 @@
 import { h } from "./dom.js";
 
 const MAX_CHARACTERS = 64_000;
-const INLINE = /(`+)([^`]|[^`][\s\S]*?[^`])\1(?!`)|\*\*(?=\S)([\s\S]+?\S)\*\*|__(?=\S)([\s\S]+?\S)__|(?<![\w*])\*(?=[^\s*])([^*\n]*?[^\s*])\*(?![\w*])|(?<!\w)_(?=[^\s_])([^_\n]*?[^\s_])_(?!\w)|~~(?=\S)([\s\S]+?\S)~~|!?\[([^\]\n]*)\]\(([^()\s]*(?:\([^()\s]*\)[^()\s]*)*)(?:\s+"[^"\n]*")?\)|(https?:\/\/[^\s<>()"'`]+[^\s<>()"'`.,;:!?])/g;
+const INLINE =
+  /(`+)([^`]|[^`][\s\S]*?[^`])\1(?!`)|\*\*(?=\S)([\s\S]+?\S)\*\*|__(?=\S)([\s\S]+?\S)__|(?<![\w*])\*(?=[^\s*])([^*\n]*?[^\s*])\*(?![\w*])|(?<!\w)_(?=[^\s_])([^_\n]*?[^\s_])_(?!\w)|~~(?=\S)([\s\S]+?\S)~~|!?\[([^\]\n]*)\]\(([^()\s]*(?:\([^()\s]*\)[^()\s]*)*)(?:\s+"[^"\n]*")?\)|(https?:\/\/[^\s<>()"'`]+[^\s<>()"'`.,;:!?])/g;
 
 /** Return the elements of a Markdown text. A very long text is shown as it is. */
 export function markdown(text) {
@@ -109,11 +110,26 @@ function belongs(lines, index, indent) {
 }
 
 function table(lines, start, out) {
-  const cells = (line) => line.trim().replace(/^\||\|$/g, "").split(/(?<!\\)\|/).map((cell) => cell.trim());
+  const cells = (line) =>
+    line
+      .trim()
+      .replace(/^\||\|$/g, "")
+      .split(/(?<!\\)\|/)
+      .map((cell) => cell.trim());
   let end = start + 2;
   while (end < lines.length && lines[end].includes("|")) end += 1;
-  const head = h("tr", {}, cells(lines[start]).map((cell) => h("th", { scope: "col" }, inline(cell))));
-  const rows = lines.slice(start + 2, end).map((line) => h("tr", {}, cells(line).map((cell) => h("td", {}, inline(cell)))));
+  const head = h(
+    "tr",
+    {},
+    cells(lines[start]).map((cell) => h("th", { scope: "col" }, inline(cell))),
+  );
+  const rows = lines.slice(start + 2, end).map((line) =>
+    h(
+      "tr",
+      {},
+      cells(line).map((cell) => h("td", {}, inline(cell))),
+    ),
+  );
   out.push(h("div", { class: "scroll", tabindex: 0 }, h("table", {}, h("thead", {}, head), h("tbody", {}, rows))));
   return end;
 }

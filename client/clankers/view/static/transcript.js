@@ -18,6 +18,7 @@ export class Transcript {
     this.view = view;
     this.signal = signal;
     this.total = 0;
+    this.wanted = null;
     this.windows = [];
     this.element = h("div", { class: "transcript" });
     this.observer = new IntersectionObserver((changes) => this.onScreen(changes), { rootMargin: LOAD_MARGIN });
@@ -47,9 +48,15 @@ export class Transcript {
   }
 
   onScreen(changes) {
-    for (const change of changes) if (change.isIntersecting) this.load(this.windows[Number(change.target.dataset.index)]);
+    for (const change of changes)
+      if (change.isIntersecting) this.load(this.windows[Number(change.target.dataset.index)]);
+    this.dropFar();
+  }
+
+  /** Drop the windows that are far from the screen, except one that somebody is on the way to. */
+  dropFar() {
     for (const one of this.windows) {
-      if (!one.loaded) continue;
+      if (!one.element.firstChild || one === this.wanted) continue;
       const box = one.element.getBoundingClientRect();
       if (box.bottom < -DROP_PIXELS || box.top > innerHeight + DROP_PIXELS) this.drop(one);
     }
@@ -65,14 +72,23 @@ export class Transcript {
   async fetch(one) {
     try {
       // One entry more than is shown: an injection belongs before the next entry, wherever that is.
-      const asked = { sessionId: this.sessionId, position: one.first, limit: WINDOW_ENTRIES + 1, maxCharacters: MAX_CHARACTERS };
+      const asked = {
+        sessionId: this.sessionId,
+        position: one.first,
+        limit: WINDOW_ENTRIES + 1,
+        maxCharacters: MAX_CHARACTERS,
+      };
       const entries = await this.entries(asked);
       if (this.signal.aborted) return;
       replace(one.element, this.elements(one, entries));
       one.element.style.removeProperty("min-height");
+      this.dropFar(); // the screen may have moved on meanwhile
     } catch (error) {
       if (this.signal.aborted) return;
-      replace(one.element, errorBox(error, () => this.load(one, true)));
+      replace(
+        one.element,
+        errorBox(error, () => this.load(one, true)),
+      );
     }
   }
 
@@ -83,7 +99,11 @@ export class Transcript {
     entries.push(...page.entries);
     while (page.cursor && entries.length < asked.limit) {
       const { sessionId, maxCharacters } = asked;
-      page = await rpc("session.timeline", { sessionId, maxCharacters, cursor: page.cursor, limit: asked.limit - entries.length }, this.signal);
+      page = await rpc(
+        "session.timeline",
+        { sessionId, maxCharacters, cursor: page.cursor, limit: asked.limit - entries.length },
+        this.signal,
+      );
       entries.push(...page.entries);
     }
     return entries;
@@ -97,7 +117,8 @@ export class Transcript {
     shown.forEach((entry, index) => {
       out.push(entryElement(entry, this.view), ...between(entry.at, entries[index + 1]?.at ?? Infinity));
       const record = entry[entry.kind];
-      if (this.view.seen && record?.id === this.view.seen) out.push(h("p", { class: "seen" }, h("span", {}, "You read up to here")));
+      if (this.view.seen && record?.id === this.view.seen)
+        out.push(h("p", { class: "seen" }, h("span", {}, "You read up to here")));
     });
     return out;
   }
@@ -111,16 +132,18 @@ export class Transcript {
   }
 
   /** Show the entry with this id in the middle of the screen. */
-  async goTo(id, highlight = true) {
-    const { position } = await rpc("session.timeline", { sessionId: this.sessionId, around: id, limit: 1, maxCharacters: 100 }, this.signal);
+  async goTo(id) {
+    const { position } = await rpc(
+      "session.timeline",
+      { sessionId: this.sessionId, around: id, limit: 1, maxCharacters: 100 },
+      this.signal,
+    );
     await this.goToPosition(position);
     const element = document.getElementById(`entry-${id}`);
     if (!element) return;
-    if (highlight) {
-      document.querySelector(".entry.target")?.classList.remove("target");
-      element.classList.add("target");
-      if (element.matches("details")) element.open = true;
-    }
+    document.querySelector(".entry.target")?.classList.remove("target");
+    element.classList.add("target");
+    if (element.matches("details")) element.open = true;
     element.scrollIntoView({ block: "center" });
     // Windows above may change their height while they load: keep the entry where it is.
     requestAnimationFrame(() => element.scrollIntoView({ block: "center" }));
@@ -129,12 +152,10 @@ export class Transcript {
   async goToPosition(position) {
     const one = this.windows[Math.floor(position / WINDOW_ENTRIES)];
     if (!one) return;
+    this.wanted = one;
     await this.load(one);
-    one.element.children[Math.min(position - one.first, one.element.children.length - 1)]?.scrollIntoView({ block: "start" });
-  }
-
-  /** Build all loaded windows again, for another way of showing them. */
-  refresh() {
-    for (const one of this.windows) if (one.loaded) this.load(one, true);
+    this.wanted = null;
+    const entries = one.element.querySelectorAll(":scope > [data-id]");
+    (entries[position - one.first] ?? one.element).scrollIntoView({ block: "start" });
   }
 }

@@ -20,12 +20,30 @@ export async function render(context) {
     if (params.q) markWords(element, params.q);
     body.append(element);
     if (part.nextOffset === null) return;
-    const more = h("button", { type: "button", class: "rest", onclick: async () => (more.remove(), show(await rpc("document.get", { id: info.id, offset: part.nextOffset, length: PART_CHARACTERS }))) }, `Show more of ${number(info.characters)} characters`);
+    const more = h(
+      "button",
+      {
+        type: "button",
+        class: "rest",
+        onclick: async () => (
+          more.remove(),
+          show(await rpc("document.get", { id: info.id, offset: part.nextOffset, length: PART_CHARACTERS }))
+        ),
+      },
+      `Show more of ${number(info.characters)} characters`,
+    );
     body.append(more);
   };
   show(first);
   const remove = async () => {
-    if (!(await confirm("Delete this document?", `“${info.title}” and its ${plural(info.chunks, "chunk")} leave the index. The file itself stays.`, "Delete"))) return;
+    if (
+      !(await confirm(
+        "Delete this document?",
+        `“${info.title}” and its ${plural(info.chunks, "chunk")} leave the index. The file itself stays.`,
+        "Delete",
+      ))
+    )
+      return;
     if (await attempt(() => change("document.delete", { id: info.id }))) {
       notice("The document was deleted.");
       go("documents", {});
@@ -33,8 +51,19 @@ export async function render(context) {
   };
   return [
     heading(info.title || info.source),
-    facts(info.source, info.kind, time(info.updatedAt), bytes(info.bytes), plural(info.chunks, "chunk"), `chunked as ${info.strategy}`),
-    h("div", { class: "toolbar" }, h("button", { type: "button", class: "danger end", onclick: remove }, "Delete document")),
+    facts(
+      info.source,
+      info.kind,
+      time(info.updatedAt),
+      bytes(info.bytes),
+      plural(info.chunks, "chunk"),
+      `chunked as ${info.strategy}`,
+    ),
+    h(
+      "div",
+      { class: "toolbar" },
+      h("button", { type: "button", class: "danger end", onclick: remove }, "Delete document"),
+    ),
     body,
     sameAs(`clankers-ctl docs show ${info.id}`),
   ];

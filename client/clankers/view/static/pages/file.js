@@ -19,8 +19,15 @@ export async function render({ params, signal, title }) {
   return [
     heading(baseName(params.path), h("span", { class: "muted" }, plural(first.total, "call"))),
     h("p", { class: "path muted" }, params.path),
-    h("p", { class: "toolbar" }, link("search", { q: baseName(params.path) }, {}, "Search for its name"), link("files", {}, {}, "All files")),
-    first.total ? pages({ rows: first.touches, cursor: first.cursor }, next, touch, { class: "cards" }) : empty("No call on this file is stored", "It may have been deleted with its session."),
+    h(
+      "p",
+      { class: "toolbar" },
+      link("search", { q: baseName(params.path) }, {}, "Search for its name"),
+      link("files", {}, {}, "All files"),
+    ),
+    first.total
+      ? pages({ rows: first.touches, cursor: first.cursor }, next, touch, { class: "cards" })
+      : empty("No call on this file is stored", "It may have been deleted with its session."),
   ];
 }
 
@@ -32,9 +39,30 @@ function touch({ tool, sessionTitle, source, prompt, promptId }) {
     h(
       "article",
       { class: "card stack" },
-      h("p", { class: "prompt" }, prompt ? link("session", { id: tool.sessionId, at: promptId }, {}, firstLine(prompt, 200)) : h("span", { class: "muted" }, "No prompt before this call is stored.")),
-      facts(h("strong", {}, tool.toolName), tool.success === false ? badge("failed", "bad") : null, time(tool.createdAt), duration(tool.durationMs), source, link("session", { id: tool.sessionId, at: tool.id }, { data: { row: "" } }, sessionTitle || shortId(tool.sessionId))),
-      diff ?? (tool.toolOutput || tool.errorMessage ? fold("Output", () => h("pre", { class: "plain" }, tool.errorMessage ?? tool.toolOutput)) : null),
+      h(
+        "p",
+        { class: "prompt" },
+        prompt
+          ? link("session", { id: tool.sessionId, at: promptId }, {}, firstLine(prompt, 200))
+          : h("span", { class: "muted" }, "No prompt before this call is stored."),
+      ),
+      facts(
+        h("strong", {}, tool.toolName),
+        tool.success === false ? badge("failed", "bad") : null,
+        time(tool.createdAt),
+        duration(tool.durationMs),
+        source,
+        link(
+          "session",
+          { id: tool.sessionId, at: tool.id },
+          { data: { row: "" } },
+          sessionTitle || shortId(tool.sessionId),
+        ),
+      ),
+      diff ??
+        (tool.toolOutput || tool.errorMessage
+          ? fold("Output", () => h("pre", { class: "plain" }, tool.errorMessage ?? tool.toolOutput))
+          : null),
     ),
   );
 }

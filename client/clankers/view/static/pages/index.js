@@ -5,15 +5,25 @@ import { attempt, badge, errorBox, heading, loading, notice, sameAs, time } from
 import { h, replace } from "../dom.js";
 import { bytes, moment, number } from "../format.js";
 
-export async function render({ set, signal }) {
-  const [index, status, jobs] = await Promise.all([rpc("index.status", {}, signal), rpc("daemon.status", {}, signal), rpc("job.list", { limit: 12 }, signal)]);
-  const again = () => set({ t: Date.now() }, { replaced: true });
-  const sync = async () => (await attempt(() => change("index.sync", {}))) && (notice("The index matches the watched files."), again());
+export async function render({ refresh, signal }) {
+  const [index, status, jobs] = await Promise.all([
+    rpc("index.status", {}, signal),
+    rpc("daemon.status", {}, signal),
+    rpc("job.list", { limit: 12 }, signal),
+  ]);
+  const again = refresh;
+  const sync = async () =>
+    (await attempt(() => change("index.sync", {}))) && (notice("The index matches the watched files."), again());
   const results = h("div", { role: "status" });
   return [
     heading("Health", status.ok ? badge("ok", "good") : badge("problem", "bad")),
     status.problem && h("p", { class: "hint warn" }, status.problem),
-    h("div", { class: "toolbar" }, h("button", { type: "button", onclick: () => check(results) }, "Run all checks"), h("button", { type: "button", onclick: sync }, "Synchronise watched files")),
+    h(
+      "div",
+      { class: "toolbar" },
+      h("button", { type: "button", onclick: () => check(results) }, "Run all checks"),
+      h("button", { type: "button", onclick: sync }, "Synchronise watched files"),
+    ),
     results,
     h("div", { class: "columns" }, indexCard(index), filesCard(index.files), storeCard(status), jobsCard(jobs)),
     sameAs("clankers-ctl doctor"),
@@ -26,14 +36,33 @@ async function check(results) {
     const { jobId } = await change("doctor.check", {});
     const diagnosis = await finished(jobId);
     const kinds = { ok: "good", problem: "bad" };
-    const row = (one) => h("li", { class: kinds[one.state] ?? "" }, h("strong", {}, one.name), ` ${one.finding}`, one.advice && h("span", { class: "muted" }, ` ${one.advice}`));
+    const row = (one) =>
+      h(
+        "li",
+        { class: kinds[one.state] ?? "" },
+        h("strong", {}, one.name),
+        ` ${one.finding}`,
+        one.advice && h("span", { class: "muted" }, ` ${one.advice}`),
+      );
     replace(results, h("ul", { class: "attention" }, diagnosis.checks.map(row)));
   } catch (error) {
-    replace(results, errorBox(error, () => check(results)));
+    replace(
+      results,
+      errorBox(error, () => check(results)),
+    );
   }
 }
 
-const rows = (pairs) => h("table", {}, h("tbody", {}, pairs.map(([name, value]) => h("tr", {}, h("th", { scope: "row" }, name), h("td", {}, value)))));
+const rows = (pairs) =>
+  h(
+    "table",
+    {},
+    h(
+      "tbody",
+      {},
+      pairs.map(([name, value]) => h("tr", {}, h("th", { scope: "row" }, name), h("td", {}, value))),
+    ),
+  );
 
 function indexCard(index) {
   const live = index.live ?? {};
@@ -50,7 +79,8 @@ function indexCard(index) {
       ...Object.entries(index.chunks).map(([source, count]) => [`Chunks of ${source}`, number(count)]),
       ["Last error", index.lastError ?? "none"],
     ]),
-    index.building && h("p", { class: "hint" }, `A new index is being built: ${number(index.building.pending)} chunks to go.`),
+    index.building &&
+      h("p", { class: "hint" }, `A new index is being built: ${number(index.building.pending)} chunks to go.`),
   );
 }
 
@@ -59,18 +89,52 @@ function filesCard(files) {
     "section",
     { class: "card" },
     h("h2", {}, "Watched files"),
-    rows([["Mode", files.mode], ["Files", number(files.files)], ["Last synchronised", files.lastSync ? moment(files.lastSync) : "never"], ["State", files.problem ?? (files.dirty ? "changes are waiting" : "up to date")]]),
-    h("ul", { class: "outline-list" }, files.watched.map((path) => h("li", { class: "path" }, path))),
+    rows([
+      ["Mode", files.mode],
+      ["Files", number(files.files)],
+      ["Last synchronised", files.lastSync ? moment(files.lastSync) : "never"],
+      ["State", files.problem ?? (files.dirty ? "changes are waiting" : "up to date")],
+    ]),
+    h(
+      "ul",
+      { class: "outline-list" },
+      files.watched.map((path) => h("li", { class: "path" }, path)),
+    ),
   );
 }
 
 function storeCard(status) {
   const counts = Object.entries(status.counts).map(([name, count]) => [name.replaceAll("_", " "), number(count)]);
-  return h("section", { class: "card" }, h("h2", {}, "Store"), rows([["Database", status.sizes ? bytes(status.sizes.database) : "unknown"], ["Write-ahead log", status.sizes ? bytes(status.sizes.wal) : "unknown"], ["Free", status.sizes ? bytes(status.sizes.free) : "unknown"], ["Schema", number(status.schemaVersion)], ["Place", h("span", { class: "path" }, status.dbPath)], ...counts]));
+  return h(
+    "section",
+    { class: "card" },
+    h("h2", {}, "Store"),
+    rows([
+      ["Database", status.sizes ? bytes(status.sizes.database) : "unknown"],
+      ["Write-ahead log", status.sizes ? bytes(status.sizes.wal) : "unknown"],
+      ["Free", status.sizes ? bytes(status.sizes.free) : "unknown"],
+      ["Schema", number(status.schemaVersion)],
+      ["Place", h("span", { class: "path" }, status.dbPath)],
+      ...counts,
+    ]),
+  );
 }
 
 function jobsCard(jobs) {
   const kinds = { done: "good", failed: "bad", running: "warn" };
-  const row = (job) => h("tr", {}, h("td", {}, time(job.createdAt)), h("td", {}, job.kind), h("td", {}, badge(job.state, kinds[job.state] ?? "")), h("td", {}, job.error ?? job.note ?? ""));
-  return h("section", { class: "card" }, h("h2", {}, "Jobs"), jobs.length ? h("table", {}, h("tbody", {}, jobs.map(row))) : h("p", { class: "muted" }, "No job has run yet."));
+  const row = (job) =>
+    h(
+      "tr",
+      {},
+      h("td", {}, time(job.createdAt)),
+      h("td", {}, job.kind),
+      h("td", {}, badge(job.state, kinds[job.state] ?? "")),
+      h("td", {}, job.error ?? job.note ?? ""),
+    );
+  return h(
+    "section",
+    { class: "card" },
+    h("h2", {}, "Jobs"),
+    jobs.length ? h("table", {}, h("tbody", {}, jobs.map(row))) : h("p", { class: "muted" }, "No job has run yet."),
+  );
 }

@@ -22,7 +22,11 @@ export async function render(context) {
   context.title(firstLine(memory.content, 60));
   const entities = graph.nodes.filter((node) => node.kind === "entity");
   return [
-    heading("Memory", memory.pinned ? badge("pinned", "good") : null, memory.state === "current" ? null : badge(memory.state, "warn")),
+    heading(
+      "Memory",
+      memory.pinned ? badge("pinned", "good") : null,
+      memory.state === "current" ? null : badge(memory.state, "warn"),
+    ),
     content(context, memory),
     h(
       "div",
@@ -31,15 +35,52 @@ export async function render(context) {
       origin(memory),
       told(memory, ledger),
       changes(history, memory),
-      entities.length ? h("section", { class: "card" }, h("h2", {}, "Mentions"), h("ul", { class: "outline-list" }, entities.map((node) => h("li", {}, link("graph", { id: node.id }, {}, node.label, " ", badge(node.entity?.type ?? "entity")))))) : null,
-      related.length ? h("section", { class: "card" }, h("h2", {}, "Related"), h("ul", { class: "outline-list" }, related.map((one) => h("li", {}, link("memory", { id: one.memory.id }, {}, one.memory.content, " ", badge(`${one.via}: ${one.detail}`)))))) : null,
+      entities.length
+        ? h(
+            "section",
+            { class: "card" },
+            h("h2", {}, "Mentions"),
+            h(
+              "ul",
+              { class: "outline-list" },
+              entities.map((node) =>
+                h("li", {}, link("graph", { id: node.id }, {}, node.label, " ", badge(node.entity?.type ?? "entity"))),
+              ),
+            ),
+          )
+        : null,
+      related.length
+        ? h(
+            "section",
+            { class: "card" },
+            h("h2", {}, "Related"),
+            h(
+              "ul",
+              { class: "outline-list" },
+              related.map((one) =>
+                h(
+                  "li",
+                  {},
+                  link(
+                    "memory",
+                    { id: one.memory.id },
+                    {},
+                    one.memory.content,
+                    " ",
+                    badge(`${one.via}: ${one.detail}`),
+                  ),
+                ),
+              ),
+            ),
+          )
+        : null,
     ),
     sameAs(`clankers-ctl memory show ${memory.id}`),
   ];
 }
 
 function content(context, memory) {
-  const again = () => context.set({ t: Date.now() }, { replaced: true });
+  const again = context.refresh;
   const card = h("section", { class: "card stack" });
   const button = (label, action, kind = "") => h("button", { type: "button", class: kind, onclick: action }, label);
   const apply = async (method, extra, done, undo) => {
@@ -51,7 +92,11 @@ function content(context, memory) {
     if (!(await confirm("Forget this memory?", memory.content, "Forget"))) return;
     await apply("memory.delete", {}, "Forgotten.", ["memory.restore", { id: memory.id, ...ALL }]);
   };
-  const pin = () => apply("memory.pin", { pinned: !memory.pinned }, memory.pinned ? "Unpinned." : "Pinned.", ["memory.pin", { id: memory.id, pinned: memory.pinned, ...ALL }]);
+  const pin = () =>
+    apply("memory.pin", { pinned: !memory.pinned }, memory.pinned ? "Unpinned." : "Pinned.", [
+      "memory.pin",
+      { id: memory.id, pinned: memory.pinned, ...ALL },
+    ]);
   function show() {
     const gone = memory.state === "deleted" || memory.state === "archived";
     replace(
@@ -70,7 +115,12 @@ function content(context, memory) {
   }
   function edit() {
     const box = h("textarea", { "aria-label": "Text of the memory", value: memory.content });
-    const save = () => box.value.trim() && apply("memory.update", { content: box.value.trim(), reason: "edited in the view" }, "Saved.", ["memory.update", { id: memory.id, content: memory.content, reason: "undone in the view", ...ALL }]);
+    const save = () =>
+      box.value.trim() &&
+      apply("memory.update", { content: box.value.trim(), reason: "edited in the view" }, "Saved.", [
+        "memory.update",
+        { id: memory.id, content: memory.content, reason: "undone in the view", ...ALL },
+      ]);
     replace(card, box, h("div", { class: "actions" }, button("Cancel", show), button("Save", save, "primary")));
     box.focus();
   }
@@ -93,28 +143,84 @@ function origin(memory) {
     "section",
     { class: "card" },
     h("h2", {}, "Origin"),
-    h("table", {}, h("tbody", {}, rows.map(([name, value]) => h("tr", {}, h("th", { scope: "row" }, name), h("td", {}, value))))),
-    memory.files.length ? h("ul", { class: "outline-list" }, memory.files.map((path) => h("li", {}, link("file", { path }, { class: "path" }, path)))) : null,
-    memory.sourceSessionId ? h("p", {}, link("session", { id: memory.sourceSessionId, at: memory.sourceMessageId }, {}, "The message it came from")) : h("p", { class: "muted small" }, "It did not come from a captured message."),
+    h(
+      "table",
+      {},
+      h(
+        "tbody",
+        {},
+        rows.map(([name, value]) => h("tr", {}, h("th", { scope: "row" }, name), h("td", {}, value))),
+      ),
+    ),
+    memory.files.length
+      ? h(
+          "ul",
+          { class: "outline-list" },
+          memory.files.map((path) => h("li", {}, link("file", { path }, { class: "path" }, path))),
+        )
+      : null,
+    memory.sourceSessionId
+      ? h(
+          "p",
+          {},
+          link("session", { id: memory.sourceSessionId, at: memory.sourceMessageId }, {}, "The message it came from"),
+        )
+      : h("p", { class: "muted small" }, "It did not come from a captured message."),
   );
 }
 
 function told(memory, ledger) {
   const mine = ledger.entries.map((entry) => [entry, entry.items.find((item) => item.id === memory.id)]);
   const used = mine.filter(([, item]) => item?.outcome === "used").length;
-  const row = ([entry, item]) => h("tr", {}, h("td", {}, time(entry.at)), h("td", {}, link("session", { id: entry.sessionId, at: entry.promptId }, {}, entry.sessionTitle || shortId(entry.sessionId))), h("td", {}, badge(item?.outcome ?? "no answer yet", { used: "good", contradicted: "bad" }[item?.outcome] ?? "")));
+  const row = ([entry, item]) =>
+    h(
+      "tr",
+      {},
+      h("td", {}, time(entry.at)),
+      h(
+        "td",
+        {},
+        link(
+          "session",
+          { id: entry.sessionId, at: entry.promptId },
+          {},
+          entry.sessionTitle || shortId(entry.sessionId),
+        ),
+      ),
+      h("td", {}, badge(item?.outcome ?? "no answer yet", { used: "good", contradicted: "bad" }[item?.outcome] ?? "")),
+    );
   return h(
     "section",
     { class: "card" },
     h("h2", {}, `Told ${plural(ledger.total, "time")}`),
-    ledger.total ? h("p", { class: "muted small" }, `Used in ${number(used)} of the ${number(mine.length)} shown. `, link("recall", { memory: memory.id }, {}, "Every injection")) : h("p", { class: "muted" }, "No agent was told it yet."),
+    ledger.total
+      ? h(
+          "p",
+          { class: "muted small" },
+          `Used in ${number(used)} of the ${number(mine.length)} shown. `,
+          link("recall", { memory: memory.id }, {}, "Every injection"),
+        )
+      : h("p", { class: "muted" }, "No agent was told it yet."),
     ledger.total ? h("table", {}, h("tbody", {}, mine.map(row))) : null,
   );
 }
 
 function changes(history, memory) {
   const versions = history.versions;
-  const chain = versions.slice(1).map((version, index) => h("li", {}, h("p", { class: "muted small" }, `${baseName(version.id).slice(0, 8)} replaced ${versions[index].id.slice(0, 8)}`), wordDiff(versions[index].content, version.content)));
+  const chain = versions
+    .slice(1)
+    .map((version, index) =>
+      h(
+        "li",
+        {},
+        h(
+          "p",
+          { class: "muted small" },
+          `${baseName(version.id).slice(0, 8)} replaced ${versions[index].id.slice(0, 8)}`,
+        ),
+        wordDiff(versions[index].content, version.content),
+      ),
+    );
   let after = memory.content;
   const entries = [...history.log].reverse().map((entry) => {
     const before = entry.memoryId === memory.id ? entry.before?.content : null;
@@ -122,5 +228,11 @@ function changes(history, memory) {
     if (before) after = before;
     return h("li", {}, facts(badge(entry.action), time(entry.at), `by ${entry.by}`, entry.reason), diff);
   });
-  return h("section", { class: "card stack" }, h("h2", {}, "History"), chain.length ? h("ol", { class: "stack" }, chain) : null, h("ol", { class: "stack" }, entries));
+  return h(
+    "section",
+    { class: "card stack" },
+    h("h2", {}, "History"),
+    chain.length ? h("ol", { class: "stack" }, chain) : null,
+    h("ol", { class: "stack" }, entries),
+  );
 }

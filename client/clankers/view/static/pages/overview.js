@@ -1,57 +1,105 @@
 // Overview: what was captured, by whom, at what cost, and what needs attention.
 
 import { rpc } from "../api.js";
-import { badge, empty, heading, link, select, time } from "../components.js";
+import { badge, empty, fill, heading, link, loading, select, time } from "../components.js";
 import { calendar, dayBars } from "../charts.js";
 import { h } from "../dom.js";
 import { baseName, bytes, compact, dollars, duration, number, percent, plural } from "../format.js";
 import { sessionRow } from "./sessions.js";
 
-const PERIODS = [["7", "7 days"], ["30", "30 days"], ["365", "a year"]];
+const PERIODS = [
+  ["7", "7 days"],
+  ["30", "30 days"],
+  ["365", "a year"],
+];
 const CALENDAR_DAYS = 183;
 const STATES = { alive: "good", quiet: "", dead: "bad", never: "" };
 
-export async function render({ params, set, signal, onChange }) {
+export async function render({ params, set, signal, onChange, refresh }) {
   const days = Number(params.days ?? 7);
   const since = Date.now() - days * 86_400_000;
-  const [health, status, capture, index, stats, half, sessions] = await Promise.all([
+  const [health, status, capture, index, sessions] = await Promise.all([
     rpc("health", {}, signal),
     rpc("daemon.status", {}, signal),
     rpc("capture.status", {}, signal),
     rpc("index.status", {}, signal),
-    rpc("stats", { since, limit: 31 }, signal),
-    rpc("stats", { since: Date.now() - CALENDAR_DAYS * 86_400_000, limit: 200 }, signal),
     rpc("session.list", { limit: 5, topLevel: true, skipShort: true }, signal),
   ]);
   let first = true;
   onChange(({ type }) => {
-    if (type === "reread" && !first) set({ t: Date.now() }, { replaced: true });
+    if (type === "reread" && !first) refresh();
     first = false;
   });
-  if (!half.totals.sessions && !status.counts.sessions) return [heading("Welcome to clankers"), firstStart(capture), attention(health, capture)];
+  if (!status.counts.sessions) return [heading("Welcome to clankers"), firstStart(capture), attention(health, capture)];
   return [
-    heading("Overview", h("span", { class: "muted" }, health.ok ? "Everything is stored." : "There is a problem."), h("span", { class: "end" }, select("of the last", String(days), PERIODS, (value) => set({ days: value })))),
+    heading(
+      "Overview",
+      h("span", { class: "muted" }, health.ok ? "Everything is stored." : "There is a problem."),
+      h(
+        "span",
+        { class: "end" },
+        select("of the last", String(days), PERIODS, (value) => set({ days: value })),
+      ),
+    ),
     attention(health, capture),
-    tiles(stats.totals, status),
+    figures(days, since, status, signal),
     h(
       "div",
       { class: "columns" },
-      usage(stats, days),
-      h("section", { class: "card" }, h("h2", {}, "Messages per day"), calendar(new Map(half.byDay.map((one) => [one.name, one.messages])))),
       h("section", { class: "card" }, h("h2", {}, "Capture"), harnesses(capture)),
-      table("Projects", stats.byProject),
-      table("Models", stats.byModel),
-      tools(stats.tools),
       machine(status, index),
     ),
-    h("section", { class: "recent" }, h("h2", {}, "Last sessions"), h("ol", { class: "rows" }, sessions.sessions.map((one) => h("li", {}, sessionRow(one))))),
+    h(
+      "section",
+      { class: "recent" },
+      h("h2", {}, "Last sessions"),
+      h(
+        "ol",
+        { class: "rows" },
+        sessions.sessions.map((one) => h("li", {}, sessionRow(one))),
+      ),
+    ),
   ];
+}
+
+/** Return what is added up over many messages; it is filled in when it is known. */
+function figures(days, since, status, signal) {
+  const element = h("div", {}, loading("Adding up"));
+  const past = h("section", { class: "card" }, h("h2", {}, "Messages per day"), loading("Adding up"));
+  const make = async () => {
+    const stats = await rpc("stats", { since, limit: 31 }, signal);
+    return [
+      tiles(stats.totals, status),
+      h(
+        "div",
+        { class: "columns" },
+        usage(stats, days),
+        past,
+        table("Projects", stats.byProject),
+        table("Models", stats.byModel),
+        tools(stats.tools),
+      ),
+    ];
+  };
+  const makePast = async () => {
+    const half = await rpc("stats", { since: Date.now() - CALENDAR_DAYS * 86_400_000, limit: 200 }, signal);
+    return [h("h2", {}, "Messages per day"), calendar(new Map(half.byDay.map((one) => [one.name, one.messages])))];
+  };
+  fill(element, make, signal).then(() => fill(past, makePast, signal));
+  return element;
 }
 
 function firstStart(capture) {
   const seen = capture.harnesses.filter((one) => one.lastActivityAt);
-  const found = seen.length ? `On this machine are: ${seen.map((one) => one.harness).join(", ")}.` : "Connect a coding agent, then start a session of it as usual.";
-  return empty("Nothing has been captured yet", `${found} What an agent does appears here while it works. You can also import the history that is already there, or try the view with a generated week of work.`, "clankers-ctl setup", "clankers-ctl import claude-code");
+  const found = seen.length
+    ? `On this machine are: ${seen.map((one) => one.harness).join(", ")}.`
+    : "Connect a coding agent, then start a session of it as usual.";
+  return empty(
+    "Nothing has been captured yet",
+    `${found} What an agent does appears here while it works. You can also import the history that is already there, or try the view with a generated week of work.`,
+    "clankers-ctl setup",
+    "clankers-ctl import claude-code",
+  );
 }
 
 function attention(health, capture) {
@@ -60,11 +108,25 @@ function attention(health, capture) {
   if (health.degraded) rows.push(["", health.degraded]);
   for (const warning of health.warnings ?? []) rows.push(["", warning]);
   for (const one of capture.harnesses) if (one.state === "dead") rows.push(["bad", one.explanation]);
-  if (capture.spool.rejected) rows.push(["bad", `${plural(capture.spool.rejected, "event")} could not be stored: see clankers-ctl capture status.`]);
-  if (capture.lost?.count) rows.push(["bad", `Hooks lost ${plural(capture.lost.count, "event")}: ${capture.lost.lastReason}`]);
-  for (const pause of capture.paused ?? []) rows.push(["", `Capture is paused ${pause.project ? `in ${pause.project}` : "everywhere"}.`]);
+  if (capture.spool.rejected)
+    rows.push([
+      "bad",
+      `${plural(capture.spool.rejected, "event")} could not be stored: see clankers-ctl capture status.`,
+    ]);
+  if (capture.lost?.count)
+    rows.push(["bad", `Hooks lost ${plural(capture.lost.count, "event")}: ${capture.lost.lastReason}`]);
+  for (const pause of capture.paused ?? [])
+    rows.push(["", `Capture is paused ${pause.project ? `in ${pause.project}` : "everywhere"}.`]);
   if (!rows.length) return null;
-  return h("section", { "aria-label": "Needs attention" }, h("ul", { class: "attention" }, rows.map(([kind, text]) => h("li", { class: kind }, text))));
+  return h(
+    "section",
+    { "aria-label": "Needs attention" },
+    h(
+      "ul",
+      { class: "attention" },
+      rows.map(([kind, text]) => h("li", { class: kind }, text)),
+    ),
+  );
 }
 
 function tiles(totals, status) {
@@ -91,26 +153,92 @@ function usage(stats, days) {
     const tokens = one ? one.promptTokens + one.completionTokens : 0;
     return [key, tokens, `${key}: ${number(tokens)} tokens, ${one?.cost ? dollars(one.cost) : "cost unknown"}`];
   });
-  return h("section", { class: "card" }, h("h2", {}, "Tokens per day"), dayBars(rows, `Tokens per day of the last ${shown} days`), h("p", { class: "axis" }, h("span", {}, rows[0][0]), h("span", {}, rows.at(-1)[0])));
+  return h(
+    "section",
+    { class: "card" },
+    h("h2", {}, "Tokens per day"),
+    dayBars(rows, `Tokens per day of the last ${shown} days`),
+    h("p", { class: "axis" }, h("span", {}, rows[0][0]), h("span", {}, rows.at(-1)[0])),
+  );
 }
 
 function harnesses(capture) {
-  const row = (one) => h("tr", {}, h("td", {}, link("sessions", { source: one.harness, short: "show" }, {}, one.harness)), h("td", {}, badge(one.state, STATES[one.state], one.explanation)), h("td", {}, one.lastEventAt ? time(one.lastEventAt) : h("span", { class: "muted" }, "never")), h("td", { class: "num" }, number(one.events)));
-  return h("div", { class: "scroll", tabindex: 0 }, h("table", {}, h("thead", {}, h("tr", {}, ["Harness", "State", "Last hook"].map((title) => h("th", { scope: "col" }, title)), h("th", { scope: "col", class: "num" }, "Events"))), h("tbody", {}, capture.harnesses.map(row))));
+  const row = (one) =>
+    h(
+      "tr",
+      {},
+      h("td", {}, link("sessions", { source: one.harness, short: "show" }, {}, one.harness)),
+      h("td", {}, badge(one.state, STATES[one.state], one.explanation)),
+      h("td", {}, one.lastEventAt ? time(one.lastEventAt) : h("span", { class: "muted" }, "never")),
+      h("td", { class: "num" }, number(one.events)),
+    );
+  return h(
+    "div",
+    { class: "scroll", tabindex: 0 },
+    h(
+      "table",
+      {},
+      h(
+        "thead",
+        {},
+        h(
+          "tr",
+          {},
+          ["Harness", "State", "Last hook"].map((title) => h("th", { scope: "col" }, title)),
+          h("th", { scope: "col", class: "num" }, "Events"),
+        ),
+      ),
+      h("tbody", {}, capture.harnesses.map(row)),
+    ),
+  );
 }
 
 function table(title, rows) {
   if (!rows.length) return null;
-  const head = h("tr", {}, h("th", { scope: "col" }, title), ["Sessions", "Tokens", "Cost"].map((name) => h("th", { scope: "col", class: "num" }, name)));
-  const row = (one) => h("tr", {}, h("td", { title: one.name }, one.name?.startsWith("/") ? baseName(one.name) : (one.name ?? "unknown")), h("td", { class: "num" }, number(one.sessions)), h("td", { class: "num" }, compact(one.promptTokens + one.completionTokens)), h("td", { class: "num" }, one.cost ? dollars(one.cost) : "–"));
-  return h("section", { class: "card" }, h("table", {}, h("thead", {}, head), h("tbody", {}, rows.slice(0, 8).map(row))));
+  const head = h(
+    "tr",
+    {},
+    h("th", { scope: "col" }, title),
+    ["Sessions", "Tokens", "Cost"].map((name) => h("th", { scope: "col", class: "num" }, name)),
+  );
+  const row = (one) =>
+    h(
+      "tr",
+      {},
+      h("td", { title: one.name }, one.name?.startsWith("/") ? baseName(one.name) : (one.name ?? "unknown")),
+      h("td", { class: "num" }, number(one.sessions)),
+      h("td", { class: "num" }, compact(one.promptTokens + one.completionTokens)),
+      h("td", { class: "num" }, one.cost ? dollars(one.cost) : "–"),
+    );
+  return h(
+    "section",
+    { class: "card" },
+    h("table", {}, h("thead", {}, head), h("tbody", {}, rows.slice(0, 8).map(row))),
+  );
 }
 
 function tools(rows) {
   if (!rows.length) return null;
-  const head = h("tr", {}, h("th", { scope: "col" }, "Tool"), ["Calls", "Failed", "Mean time"].map((name) => h("th", { scope: "col", class: "num" }, name)));
-  const row = (one) => h("tr", {}, h("td", {}, one.name), h("td", { class: "num" }, number(one.calls)), h("td", { class: "num" }, one.failures ? `${number(one.failures)} (${percent(one.failureRate)})` : "0"), h("td", { class: "num" }, duration(one.meanDurationMs) || "–"));
-  return h("section", { class: "card" }, h("table", {}, h("thead", {}, head), h("tbody", {}, rows.slice(0, 8).map(row))));
+  const head = h(
+    "tr",
+    {},
+    h("th", { scope: "col" }, "Tool"),
+    ["Calls", "Failed", "Mean time"].map((name) => h("th", { scope: "col", class: "num" }, name)),
+  );
+  const row = (one) =>
+    h(
+      "tr",
+      {},
+      h("td", {}, one.name),
+      h("td", { class: "num" }, number(one.calls)),
+      h("td", { class: "num" }, one.failures ? `${number(one.failures)} (${percent(one.failureRate)})` : "0"),
+      h("td", { class: "num" }, duration(one.meanDurationMs) || "–"),
+    );
+  return h(
+    "section",
+    { class: "card" },
+    h("table", {}, h("thead", {}, head), h("tbody", {}, rows.slice(0, 8).map(row))),
+  );
 }
 
 function machine(status, index) {
@@ -123,5 +251,19 @@ function machine(status, index) {
     ["Index", pending ? `${plural(pending, "chunk")} pending` : "up to date"],
     ["Vector search", index.vectors],
   ];
-  return h("section", { class: "card" }, h("h2", {}, "Daemon"), h("table", {}, h("tbody", {}, rows.map(([name, value]) => h("tr", {}, h("th", { scope: "row" }, name), h("td", {}, value))))), link("index", {}, {}, "Health and index"));
+  return h(
+    "section",
+    { class: "card" },
+    h("h2", {}, "Daemon"),
+    h(
+      "table",
+      {},
+      h(
+        "tbody",
+        {},
+        rows.map(([name, value]) => h("tr", {}, h("th", { scope: "row" }, name), h("td", {}, value))),
+      ),
+    ),
+    link("index", {}, {}, "Health and index"),
+  );
 }

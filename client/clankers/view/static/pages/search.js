@@ -6,9 +6,28 @@ import { h, marked } from "../dom.js";
 import { baseName, plural, shortId } from "../format.js";
 
 const MAX_HITS = 100;
-const SOURCES = { sessions: "Messages and tools", memories: "Memories", documents: "Documents", memory: "Memory files", skills: "Skills" };
-const PERIODS = [["", "any time"], ["1", "the last day"], ["7", "the last week"], ["30", "the last month"], ["365", "the last year"]];
-const SIGNALS = { keyword: "words", vector: "meaning", graph: "links", recency: "recency", salience: "strength", importance: "weight" };
+const SOURCES = {
+  sessions: "Messages and tools",
+  memories: "Memories",
+  documents: "Documents",
+  memory: "Memory files",
+  skills: "Skills",
+};
+const PERIODS = [
+  ["", "any time"],
+  ["1", "the last day"],
+  ["7", "the last week"],
+  ["30", "the last month"],
+  ["365", "the last year"],
+];
+const SIGNALS = {
+  keyword: "words",
+  vector: "meaning",
+  graph: "links",
+  recency: "recency",
+  salience: "strength",
+  importance: "weight",
+};
 
 export async function render({ params, set, signal, project }) {
   const query = params.q?.trim() ?? "";
@@ -25,7 +44,10 @@ export async function render({ params, set, signal, project }) {
     mode: params.mode,
     filters: params.role ? [{ field: "role", op: "eq", value: params.role }] : null,
   };
-  const [found, projects] = await Promise.all([rpc("search", asked, signal), rpc("project.list", { limit: 100 }, signal)]);
+  const [found, projects] = await Promise.all([
+    rpc("search", asked, signal),
+    rpc("project.list", { limit: 100 }, signal),
+  ]);
   const options = [["", "all projects"], ...projects.map((one) => [one.id, one.name])];
   if (project && !options.some(([id]) => id === project)) options.push([project, baseName(project)]);
   return [
@@ -35,7 +57,16 @@ export async function render({ params, set, signal, project }) {
       { class: "toolbar" },
       select("in", params.project ?? "", options, (value) => set({ project: value })),
       select("from", params.days ?? "", PERIODS, (value) => set({ days: value })),
-      select("by", params.mode ?? "", [["", "words and meaning"], ["keyword", "words only"], ["vector", "meaning only"]], (value) => set({ mode: value })),
+      select(
+        "by",
+        params.mode ?? "",
+        [
+          ["", "words and meaning"],
+          ["keyword", "words only"],
+          ["vector", "meaning only"],
+        ],
+        (value) => set({ mode: value }),
+      ),
     ),
     found.degraded && h("p", { class: "hint warn" }, found.degraded),
     found.weak && h("p", { class: "hint" }, "Nothing close was found; these are the nearest."),
@@ -54,24 +85,48 @@ function intro() {
     "div",
     { class: "empty" },
     h("h2", {}, "Type to search"),
-    h("p", {}, "Messages, tool calls and their output, memories, documents, memory files and skills of all projects are searched together, by words and by meaning."),
-    h("p", {}, h("kbd", {}, "/"), " moves to the box, ", h("kbd", {}, "j"), " and ", h("kbd", {}, "k"), " move through the hits."),
+    h(
+      "p",
+      {},
+      "Messages, tool calls and their output, memories, documents, memory files and skills of all projects are searched together, by words and by meaning.",
+    ),
+    h(
+      "p",
+      {},
+      h("kbd", {}, "/"),
+      " moves to the box, ",
+      h("kbd", {}, "j"),
+      " and ",
+      h("kbd", {}, "k"),
+      " move through the hits.",
+    ),
   );
 }
 
 /** Group the hits by session, memory, document or file; a group stands where its best hit is. */
 function results(hits, query) {
-  if (!hits.length) return empty("Nothing was found", `Nothing stored matches “${query}”. Try other words, or fewer filters.`);
+  if (!hits.length)
+    return empty("Nothing was found", `Nothing stored matches “${query}”. Try other words, or fewer filters.`);
   const groups = new Map();
   for (const hit of hits) {
-    const key = hit.ref.sessionId ?? hit.ref.memoryId ?? hit.ref.documentId ?? hit.ref.path ?? hit.ref.skillId ?? hit.chunkId;
+    const key =
+      hit.ref.sessionId ?? hit.ref.memoryId ?? hit.ref.documentId ?? hit.ref.path ?? hit.ref.skillId ?? hit.chunkId;
     groups.set(key, [...(groups.get(key) ?? []), hit]);
   }
-  return h("ol", { class: "groups" }, [...groups.values()].map((group) => h("li", { class: "card group" }, groupHead(group[0]), group.map(hitRow))));
+  return h(
+    "ol",
+    { class: "groups" },
+    [...groups.values()].map((group) => h("li", { class: "card group" }, groupHead(group[0]), group.map(hitRow))),
+  );
 }
 
 function groupHead({ source, ref }) {
-  const title = ref.sessionTitle ?? ref.documentTitle ?? (source === "memories" ? "Memory" : null) ?? ref.path ?? "Untitled session";
+  const title =
+    ref.sessionTitle ??
+    ref.documentTitle ??
+    (source === "memories" ? "Memory" : null) ??
+    ref.path ??
+    "Untitled session";
   return h(
     "h2",
     { class: "group-head" },
@@ -92,14 +147,30 @@ function target({ source, ref, chunkId }) {
 
 function hitRow(hit) {
   const [page, params] = target(hit);
-  const place = hit.ref.path ? `${hit.ref.path}${hit.ref.startLine ? `:${hit.ref.startLine}` : ""}` : (hit.ref.role ?? (hit.ref.toolId ? "tool call" : ""));
-  const head = h("span", { class: "facts" }, place && h("span", {}, place), h("span", {}, time(hit.createdAt)), hit.duplicates ? h("span", {}, `and ${hit.duplicates} more with the same text`) : null);
+  const place = hit.ref.path
+    ? `${hit.ref.path}${hit.ref.startLine ? `:${hit.ref.startLine}` : ""}`
+    : (hit.ref.role ?? (hit.ref.toolId ? "tool call" : ""));
+  const head = h(
+    "span",
+    { class: "facts" },
+    place && h("span", {}, place),
+    h("span", {}, time(hit.createdAt)),
+    hit.duplicates ? h("span", {}, `and ${hit.duplicates} more with the same text`) : null,
+  );
   const body = h("span", { class: "snippet" }, marked(hit.snippet || hit.text.slice(0, 300)));
   const openable = page !== "search";
   return h(
     "div",
     { class: "hit" },
-    openable ? link(page, { ...params, q: new URLSearchParams(location.search).get("q") }, { class: "hit-link", data: { row: "" } }, head, body) : h("div", { class: "hit-link", tabindex: 0, data: { row: "" } }, head, body),
+    openable
+      ? link(
+          page,
+          { ...params, q: new URLSearchParams(location.search).get("q") },
+          { class: "hit-link", data: { row: "" } },
+          head,
+          body,
+        )
+      : h("div", { class: "hit-link", tabindex: 0, data: { row: "" } }, head, body),
     scoreBars(hit),
   );
 }
@@ -112,9 +183,20 @@ function scoreBars({ score, components }) {
     "div",
     { class: "score", role: "img", "aria-label": label, title: label },
     h("b", {}, score.toFixed(2)),
-    parts.slice(0, 4).map(([name, value]) =>
-      h("span", { class: "signal" }, h("i", {}, SIGNALS[name] ?? name), h("span", { class: "bar-track" }, h("span", { class: "bar-fill", style: { width: `${Math.min(100, Math.round(value * 100))}%` } }))),
-    ),
+    parts
+      .slice(0, 4)
+      .map(([name, value]) =>
+        h(
+          "span",
+          { class: "signal" },
+          h("i", {}, SIGNALS[name] ?? name),
+          h(
+            "span",
+            { class: "bar-track" },
+            h("span", { class: "bar-fill", style: { width: `${Math.min(100, Math.round(value * 100))}%` } }),
+          ),
+        ),
+      ),
   );
 }
 
@@ -127,15 +209,34 @@ function aside(hits, params, set) {
   return h(
     "aside",
     { "aria-label": "Narrow the hits" },
-    facet("Source", count((hit) => hit.source), params.source, (value) => set({ source: value }), (value) => SOURCES[value] ?? value),
-    facet("Written by", count((hit) => hit.ref.role), params.role, (value) => set({ role: value })),
-    facet("Session", count((hit) => hit.ref.sessionTitle), null, (value) => openSession(hits, value), (value) => value || shortId(value)),
+    facet(
+      "Source",
+      count((hit) => hit.source),
+      params.source,
+      (value) => set({ source: value }),
+      (value) => SOURCES[value] ?? value,
+    ),
+    facet(
+      "Written by",
+      count((hit) => hit.ref.role),
+      params.role,
+      (value) => set({ role: value }),
+    ),
+    facet(
+      "Session",
+      count((hit) => hit.ref.sessionTitle),
+      null,
+      (value) => openSession(hits, value),
+      (value) => value || shortId(value),
+    ),
     hits.length ? h("p", { class: "muted small" }, `Counts are of the ${plural(hits.length, "hit")} shown.`) : null,
   );
 }
 
 function openSession(hits, title) {
   const { ref } = hits.find((hit) => hit.ref.sessionTitle === title);
-  const group = [...document.querySelectorAll(".group")].find((one) => one.querySelector(`a[href*="${CSS.escape(ref.sessionId)}"]`));
+  const group = [...document.querySelectorAll(".group")].find((one) =>
+    one.querySelector(`a[href*="${CSS.escape(ref.sessionId)}"]`),
+  );
   group?.scrollIntoView({ block: "start", behavior: "smooth" });
 }

@@ -1,7 +1,19 @@
 // One session: facts, tokens per turn, an outline of its prompts, and the transcript.
 
-import { change, rpc } from "../api.js";
-import { attempt, badge, confirm, copyButton, facts, heading, link, loading, notice, sameAs, time } from "../components.js";
+import { change, direct, rpc } from "../api.js";
+import {
+  attempt,
+  badge,
+  confirm,
+  copyButton,
+  facts,
+  heading,
+  link,
+  loading,
+  notice,
+  sameAs,
+  time,
+} from "../components.js";
 import { turnStrip } from "../charts.js";
 import { debounce, h, marked, replace } from "../dom.js";
 import { compact, dollars, duration, firstLine, moment, number, plural } from "../format.js";
@@ -15,31 +27,66 @@ const MAX_FOLDS = 500;
 export async function render(context) {
   const { params, signal } = context;
   const session = await rpc("session.get", { id: params.id }, signal);
-  const [outline, injections, children] = await Promise.all([
+  const [outline, injections, learned, children] = await Promise.all([
     rpc("session.turns", { sessionId: session.id, limit: MAX_TURNS }, signal),
     rpc("session.injections", { sessionId: session.id }, signal),
+    rpc("memory.list", { sessionId: session.id, scopes: ["*"], limit: 100 }, signal),
     session.subagents ? rpc("session.list", { parentId: session.id, limit: 100 }, signal) : { sessions: [] },
   ]);
   context.title(session.title || session.id);
-  const view = { raw: params.raw === "1", query: params.q ?? "", folds: loadFolds(session.id), openAll: false, seen: lastSeen(session.id) };
+  const view = {
+    raw: params.raw === "1",
+    query: params.q ?? "",
+    folds: loadFolds(session.id),
+    openAll: false,
+    seen: lastSeen(session.id),
+  };
   const transcript = new Transcript(session.id, outline.entries, injections, view, signal);
   const fresh = h("div", { class: "fresh floating", role: "status" });
   follow(context, session, transcript, outline, fresh);
   onKeys(context, transcript, outline, view);
   rememberPlace(session.id, signal);
   context.shown = () => {
-    if (params.at) transcript.goTo(params.at).catch(() => notice("The entry of this link is not in the session any more."));
+    if (params.at)
+      transcript.goTo(params.at).catch(() => notice("The entry of this link is not in the session any more."));
   };
   return [
     header(context, session, outline, injections),
-    children.sessions.length ? h("details", { class: "tree" }, h("summary", {}, plural(children.sessions.length, "sub-agent")), h("ul", {}, children.sessions.map((child) => h("li", {}, sessionRow(child))))) : null,
+    children.sessions.length
+      ? h(
+          "details",
+          { class: "tree" },
+          h("summary", {}, plural(children.sessions.length, "sub-agent")),
+          h(
+            "ul",
+            {},
+            children.sessions.map((child) => h("li", {}, sessionRow(child))),
+          ),
+        )
+      : null,
+    learned.memories.length
+      ? h(
+          "details",
+          { class: "tree" },
+          h("summary", {}, `${plural(learned.memories.length, "memory", "memories")} from this session`),
+          h(
+            "ul",
+            { class: "outline-list" },
+            learned.memories.map((memory) => h("li", {}, link("memory", { id: memory.id }, {}, memory.content))),
+          ),
+        )
+      : null,
     turnStrip(outline.turns, session.cost, (turn) => transcript.goToPosition(turn.position)),
     toolbar(context, session, transcript, view),
     h(
       "div",
       { class: "session-layout" },
       outlinePanel(session, outline, transcript, signal),
-      h("div", {}, outline.entries ? transcript.element : h("p", { class: "muted" }, "Nothing was captured in this session yet.")),
+      h(
+        "div",
+        {},
+        outline.entries ? transcript.element : h("p", { class: "muted" }, "Nothing was captured in this session yet."),
+      ),
     ),
     fresh,
     sameAs(`clankers-ctl session ${session.id}`),
@@ -54,9 +101,13 @@ function header(context, session, outline, injections) {
   return h(
     "div",
     { class: "session-head" },
-    heading(session.title || firstLine(session.userPrompt, 80) || session.id, session.status === "active" ? badge("active", "good") : null),
+    heading(
+      session.title || firstLine(session.userPrompt, 80) || session.id,
+      session.status === "active" ? badge("active", "good") : null,
+    ),
     facts(
-      session.projectName && link("sessions", { project: session.projectId }, { title: session.projectPath }, session.projectName),
+      session.projectName &&
+        link("sessions", { project: session.projectId }, { title: session.projectPath }, session.projectName),
       session.source,
       session.model,
       h("span", { title: moment(session.createdAt) }, time(session.createdAt)),
@@ -69,7 +120,14 @@ function header(context, session, outline, injections) {
     ),
     facts(
       parent && link("session", { id: parent }, {}, "Part of another session"),
-      injections.length ? link("recall", { session: session.id }, {}, `Told ${plural(injections.length, "time")}, about ${compact(Math.round(told / 4))} tokens`) : "Told nothing by clankers",
+      injections.length
+        ? link(
+            "recall",
+            { session: session.id },
+            {},
+            `Told ${plural(injections.length, "time")}, about ${compact(Math.round(told / 4))} tokens`,
+          )
+        : "Told nothing by clankers",
     ),
     session.summary && h("p", { class: "summary" }, session.summary),
     resume && h("p", { class: "command" }, h("code", {}, resume), copyButton(resume)),
@@ -78,21 +136,40 @@ function header(context, session, outline, injections) {
 
 /** Return the command that continues a session, for harnesses that have one. */
 function resumeCommand(session) {
-  const commands = { "claude-code": `claude --resume ${session.id}`, codex: `codex resume ${session.id}`, opencode: `opencode --session ${session.id}` };
+  const commands = {
+    "claude-code": `claude --resume ${session.id}`,
+    codex: `codex resume ${session.id}`,
+    opencode: `opencode --session ${session.id}`,
+  };
   const command = /^[\w-]+$/.test(session.id) ? commands[session.source] : null;
   if (!command) return null;
   return session.projectPath ? `cd '${session.projectPath.replaceAll("'", "'\\''")}' && ${command}` : command;
 }
 
 function toolbar(context, session, transcript, view) {
-  const raw = h("button", { type: "button", "aria-pressed": String(view.raw), onclick: () => context.set({ raw: view.raw ? "" : "1" }, { replaced: true }) }, view.raw ? "Show formatted" : "Show raw");
+  const raw = h(
+    "button",
+    {
+      type: "button",
+      "aria-pressed": String(view.raw),
+      onclick: () => context.set({ raw: view.raw ? "" : "1" }, { replaced: true }),
+    },
+    view.raw ? "Show formatted" : "Show raw",
+  );
   const formats = ["markdown", "html", "json"];
   return h(
     "div",
     { class: "toolbar" },
     h("button", { type: "button", onclick: () => toggleAll(transcript, view) }, "Open or close all calls"),
     raw,
-    h("span", { class: "control" }, "Export", formats.map((name) => h("a", { href: `/api/export?${new URLSearchParams({ id: session.id, format: name })}`, download: "" }, name))),
+    h(
+      "span",
+      { class: "control" },
+      "Export",
+      formats.map((name) =>
+        h("a", { href: direct("/api/export", { id: session.id, format: name }), download: "" }, name),
+      ),
+    ),
     h("button", { type: "button", class: "danger end", onclick: () => remove(context, session) }, "Delete session"),
   );
 }
@@ -118,7 +195,8 @@ function outlinePanel(session, outline, transcript, signal) {
   let shown = 0;
   const more = h("button", { type: "button", class: "quiet", onclick: add }, "More prompts");
   function add() {
-    for (const turn of outline.turns.slice(shown, shown + OUTLINE_ROWS)) list.append(outlineRow(turn, most, transcript));
+    for (const turn of outline.turns.slice(shown, shown + OUTLINE_ROWS))
+      list.append(outlineRow(turn, most, transcript));
     shown += OUTLINE_ROWS;
     if (shown >= outline.turns.length) more.remove();
   }
@@ -127,7 +205,12 @@ function outlinePanel(session, outline, transcript, signal) {
   const panel = h(
     "nav",
     { class: "outline-panel", "aria-label": "Prompts of this session" },
-    h("input", { type: "search", "aria-label": "Find in this session", placeholder: "Find in this session", oninput: (event) => find(event.target.value.trim()) }),
+    h("input", {
+      type: "search",
+      "aria-label": "Find in this session",
+      placeholder: "Find in this session",
+      oninput: (event) => find(event.target.value.trim()),
+    }),
     hits,
     h("h2", {}, plural(outline.turns.filter((turn) => turn.id).length, "prompt")),
     list,
@@ -149,8 +232,12 @@ function outlineRow(turn, most, transcript) {
       h(
         "span",
         { class: "facts" },
-        [turn.tools ? plural(turn.tools, "call") : null, turn.contextTokens ? compact(turn.contextTokens) : null].filter(Boolean).map((part) => h("span", {}, part)),
-        turn.failedTools || turn.errors ? h("span", { class: "dot bad", title: `${turn.failedTools} failed calls, ${turn.errors} errors` }) : null,
+        [turn.tools ? plural(turn.tools, "call") : null, turn.contextTokens ? compact(turn.contextTokens) : null]
+          .filter(Boolean)
+          .map((part) => h("span", {}, part)),
+        turn.failedTools || turn.errors
+          ? h("span", { class: "dot bad", title: `${turn.failedTools} failed calls, ${turn.errors} errors` })
+          : null,
         turn.compactions ? h("span", { class: "dot violet", title: "compacted" }) : null,
       ),
       h("span", { class: "bar-track thin" }, h("span", { class: "bar-fill", style: { width: `${share}%` } })),
@@ -163,8 +250,22 @@ async function findInSession(session, query, hits, transcript, signal) {
   replace(hits, loading("Searching"));
   try {
     const found = await rpc("search", { query, sessionId: session.id, sources: ["sessions"], limit: 20 }, signal);
-    const row = (hit) => h("li", {}, h("button", { type: "button", onclick: () => transcript.goTo(hit.ref.toolId ?? hit.ref.messageId) }, h("span", { class: "snippet" }, marked(hit.snippet))));
-    replace(hits, found.hits.length ? h("ol", { class: "outline found" }, found.hits.map(row)) : h("p", { class: "muted small" }, "Nothing was found in this session."));
+    const row = (hit) =>
+      h(
+        "li",
+        {},
+        h(
+          "button",
+          { type: "button", onclick: () => transcript.goTo(hit.ref.toolId ?? hit.ref.messageId) },
+          h("span", { class: "snippet" }, marked(hit.snippet)),
+        ),
+      );
+    replace(
+      hits,
+      found.hits.length
+        ? h("ol", { class: "outline found" }, found.hits.map(row))
+        : h("p", { class: "muted small" }, "Nothing was found in this session."),
+    );
   } catch (error) {
     if (!signal.aborted) replace(hits, h("p", { class: "hint warn" }, error.message));
   }
@@ -179,7 +280,18 @@ function follow(context, session, transcript, outline, fresh) {
     const atEnd = innerHeight + scrollY > document.body.scrollHeight - 200;
     if (atEnd) known = now.entries;
     const count = now.entries - known;
-    replace(fresh, count > 0 && h("button", { type: "button", onclick: () => ((known = now.entries), replace(fresh), transcript.goToPosition(now.entries - 1)) }, `${number(count)} new below`));
+    replace(
+      fresh,
+      count > 0 &&
+        h(
+          "button",
+          {
+            type: "button",
+            onclick: () => ((known = transcript.total), replace(fresh), transcript.goToPosition(known - 1)),
+          },
+          `${number(count)} new below`,
+        ),
+    );
   }, 400);
   context.onChange((event) => {
     if (event.type === "reread" || event.facts?.sessionId === session.id || event.id === session.id) update();
@@ -205,7 +317,10 @@ function onKeys(context, transcript, outline, view) {
 function loadFolds(sessionId) {
   const key = `folds:${sessionId}`;
   const folds = new Map(JSON.parse(localStorage.getItem(key) ?? "[]"));
-  const save = debounce(() => localStorage.setItem(key, JSON.stringify([...folds].filter(([, open]) => open).slice(-MAX_FOLDS))), 300);
+  const save = debounce(
+    () => localStorage.setItem(key, JSON.stringify([...folds].filter(([, open]) => open).slice(-MAX_FOLDS))),
+    300,
+  );
   return { get: (id) => folds.get(id), set: (id, open) => (folds.set(id, open), save()) };
 }
 
@@ -214,7 +329,9 @@ const lastSeen = (sessionId) => localStorage.getItem(`seen:${sessionId}`);
 /** Remember the last entry that was on the screen, for the line at the next visit. */
 function rememberPlace(sessionId, signal) {
   const save = debounce(() => {
-    const visible = [...document.querySelectorAll(".entry[data-id]")].filter((one) => one.getBoundingClientRect().top < innerHeight - 40);
+    const visible = [...document.querySelectorAll(".entry[data-id]")].filter(
+      (one) => one.getBoundingClientRect().top < innerHeight - 40,
+    );
     if (visible.length) localStorage.setItem(`seen:${sessionId}`, visible.at(-1).dataset.id);
   }, 500);
   addEventListener("scroll", save, { signal, passive: true });

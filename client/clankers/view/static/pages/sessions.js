@@ -8,7 +8,7 @@ import { baseName, compact, day, dollars, duration, number, plural } from "../fo
 const PAGE_ROWS = 50;
 const HARNESSES = ["claude-code", "codex", "opencode", "gemini"];
 
-export async function render({ params, set, signal, onChange }) {
+export async function render({ params, set, signal, onChange, refresh }) {
   const asked = {
     project: params.project,
     source: params.source,
@@ -18,7 +18,10 @@ export async function render({ params, set, signal, onChange }) {
     count: true,
     limit: PAGE_ROWS,
   };
-  const [first, projects] = await Promise.all([rpc("session.list", asked, signal), rpc("project.list", { limit: 100 }, signal)]);
+  const [first, projects] = await Promise.all([
+    rpc("session.list", asked, signal),
+    rpc("project.list", { limit: 100 }, signal),
+  ]);
   const filtered = params.project || params.source || params.title;
   if (!first.total && !filtered) return [heading("Sessions"), await nothing(asked, set)];
   const fresh = h("div", { class: "fresh", role: "status" });
@@ -26,7 +29,10 @@ export async function render({ params, set, signal, onChange }) {
   let arrived = new Set();
   onChange(({ type, kind, id }) => {
     if (type === "reread" || (type === "change" && kind === "session" && !known.has(id))) arrived.add(id ?? "gap");
-    if (arrived.size) fresh.replaceChildren(h("button", { type: "button", onclick: () => set({ t: Date.now() }, { replaced: true }) }, `${plural(arrived.size, "new session")}: show`));
+    if (arrived.size)
+      fresh.replaceChildren(
+        h("button", { type: "button", onclick: refresh }, `${plural(arrived.size, "new session")}: show`),
+      );
   });
   const typed = debounce((value) => set({ title: value }, { replaced: true }));
   let lastDay = null;
@@ -45,21 +51,48 @@ export async function render({ params, set, signal, onChange }) {
     h(
       "div",
       { class: "toolbar" },
-      h("input", { type: "search", "aria-label": "Title contains", placeholder: "Title contains …", value: params.title ?? "", oninput: (event) => typed(event.target.value) }),
-      select("in", params.project ?? "", [["", "all projects"], ...projects.map((one) => [one.id, `${one.name} (${number(one.sessions)})`])], (value) => set({ project: value })),
-      select("of", params.source ?? "", [["", "all harnesses"], ...HARNESSES.map((name) => [name, name])], (value) => set({ source: value })),
+      h("input", {
+        type: "search",
+        "aria-label": "Title contains",
+        placeholder: "Title contains …",
+        value: params.title ?? "",
+        oninput: (event) => typed(event.target.value),
+      }),
+      select(
+        "in",
+        params.project ?? "",
+        [["", "all projects"], ...projects.map((one) => [one.id, `${one.name} (${number(one.sessions)})`])],
+        (value) => set({ project: value }),
+      ),
+      select("of", params.source ?? "", [["", "all harnesses"], ...HARNESSES.map((name) => [name, name])], (value) =>
+        set({ source: value }),
+      ),
       toggle("Show sessions of one turn", params.short === "show", (checked) => set({ short: checked ? "show" : "" })),
     ),
     fresh,
-    first.total ? pages({ rows: first.sessions, cursor: first.cursor }, next, row, { class: "rows sessions" }) : empty("No session matches", "Change or remove the filters above."),
+    first.total
+      ? pages({ rows: first.sessions, cursor: first.cursor }, next, row, { class: "rows sessions" })
+      : empty("No session matches", "Change or remove the filters above."),
     sameAs("clankers-ctl sessions"),
   ];
 }
 
 async function nothing(asked, set) {
   const all = await rpc("session.list", { topLevel: true, count: true, limit: 1 });
-  if (all.total) return h("div", { class: "empty" }, h("h2", {}, `${plural(all.total, "session")} of one turn`), h("p", {}, "All captured sessions have one turn only."), h("button", { type: "button", onclick: () => set({ short: "show" }) }, "Show them"));
-  return empty("Nothing has been captured yet", "Connect your coding agents, then start a session as usual. It appears here while it runs. You can also import the history you already have.", "clankers-ctl setup", "clankers-ctl import claude-code");
+  if (all.total)
+    return h(
+      "div",
+      { class: "empty" },
+      h("h2", {}, `${plural(all.total, "session")} of one turn`),
+      h("p", {}, "All captured sessions have one turn only."),
+      h("button", { type: "button", onclick: () => set({ short: "show" }) }, "Show them"),
+    );
+  return empty(
+    "Nothing has been captured yet",
+    "Connect your coding agents, then start a session as usual. It appears here while it runs. You can also import the history you already have.",
+    "clankers-ctl setup",
+    "clankers-ctl import claude-code",
+  );
 }
 
 export function sessionRow(session) {
@@ -97,7 +130,12 @@ export function sessionRow(session) {
     ),
   );
   if (!session.subagents) return main;
-  const tree = h("details", { class: "tree", ontoggle: open }, h("summary", {}, plural(session.subagents, "sub-agent")), h("ul", {}));
+  const tree = h(
+    "details",
+    { class: "tree", ontoggle: open },
+    h("summary", {}, plural(session.subagents, "sub-agent")),
+    h("ul", {}),
+  );
   async function open() {
     const list = tree.querySelector("ul");
     if (!tree.open || list.children.length) return;
