@@ -64,9 +64,10 @@ bench-indexing: $(VENV)/installed
 	$(BIN)/python -m tests.bench.indexing
 
 # DATA is a folder with evaluation sets; ONNX a folder with an ONNX sentence encoder, measured instead of the static
-# model; OTHERS the numbers of other messages in the store, such as 0,100000,400000.
+# model; OTHERS the numbers of other messages in the store, such as 0,100000,400000; RERANKER a folder with an ONNX
+# cross-encoder. TOOLS=1 stores a failed tool call beside each message.
 bench-retrieval: $(VENV)/installed
-	$(BIN)/python -m tests.bench.retrieval $(DATA) $(if $(ONNX),--onnx $(ONNX)) $(if $(OTHERS),--others $(OTHERS)) $(if $(SETS),--sets $(SETS)) $(if $(TOOLS),--tools)
+	$(BIN)/python -m tests.bench.retrieval $(DATA) $(if $(ONNX),--onnx $(ONNX)) $(if $(OTHERS),--others $(OTHERS)) $(if $(SETS),--sets $(SETS)) $(if $(TOOLS),--tools) $(if $(RERANKER),--reranker $(RERANKER))
 
 # DATA is a folder with the chats of BEAM.
 bench-recall: $(VENV)/installed

@@ -57,6 +57,7 @@ def main() -> None:
     parser.add_argument("--others", default="0,100000", help="numbers of other messages, such as 0,100000,400000")
     parser.add_argument("--questions", type=int, help="at most so many questions a set, evenly chosen")
     parser.add_argument("--modes", default="keyword,vector,hybrid")
+    parser.add_argument("--reranker", type=Path, help="a folder with an ONNX cross-encoder, which judges the best hits")
     parser.add_argument("--tools", action="store_true", help="store a failed tool call beside each message")
     given = parser.parse_args()
     sets = load_sets(given.data, given.sets.split(","))
@@ -65,7 +66,11 @@ def main() -> None:
         if given.questions:
             one.questions = one.questions[:: max(1, len(one.questions) // given.questions)]
     embedder, model = ("onnx", str(given.onnx.absolute())) if given.onnx else ("static", "")
-    bench = Bench(embedder, model, given.modes.split(","), given.tools)
+    settings: dict[str, str] = {}
+    if given.reranker:
+        reranker = {"CLANKERS_RERANKER": "onnx", "CLANKERS_RERANKER_MODEL": str(given.reranker.absolute())}
+        settings = reranker | {"CLANKERS_RERANKER_SECONDS": "30"}
+    bench = Bench(embedder, model, settings, given.modes.split(","), given.tools)
     met = True
     for others in map(int, given.others.split(",")):
         if others == 0:
@@ -79,15 +84,18 @@ def main() -> None:
 class Bench:
     """Measures sets with one embedder."""
 
-    def __init__(self, embedder: str, model: str, modes: list[str], has_tools: bool) -> None:
+    def __init__(
+        self, embedder: str, model: str, settings: dict[str, str], modes: list[str], has_tools: bool
+    ) -> None:  # fmt: skip
         self._embedder = embedder
         self._model = model
+        self._settings = settings
         self._modes = modes
         self._has_tools = has_tools
 
     def measure(self, sets: list[EvaluationSet], others: Iterable[Event], among: str = "") -> bool:
         """Store the sets and the other events in one daemon and print a table for each set."""
-        environ = {"CLANKERS_EMBEDDER": self._embedder, "CLANKERS_EMBEDDER_MODEL": self._model}
+        environ = {"CLANKERS_EMBEDDER": self._embedder, "CLANKERS_EMBEDDER_MODEL": self._model} | self._settings
         met = True
         with (
             tempfile.TemporaryDirectory(prefix="clk-", dir=real_disk()) as folder,

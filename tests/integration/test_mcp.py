@@ -412,3 +412,15 @@ async def test_search_everywhere_finds_memories_of_other_projects(
 async def test_search_says_when_nothing_is_close(client: Client, project: Path) -> None:
     answer = await use(client, "search", query="sourdough fermentation temperature", everywhere=True)
     assert answer.startswith("Nothing close; the nearest are:\n- ")
+
+
+async def test_search_lists_nearly_equal_messages_once_with_a_count(
+    client: Client, rpc: RawConnection, project: Path
+) -> None:
+    for number, last in enumerate(["today", "now please", "again"]):
+        text = f"explain why the migration of the billing tables locks the whole database for minutes {last}"
+        message = {"id": f"like-{number}", "sessionId": "session-1", "role": "user", "textContent": text}
+        rpc.call("upsertMessage", message=message)
+    answer = await use(client, "search", query="billing migration locks", everywhere=True)
+    assert answer.count("- like-") == 1
+    assert "(session-1) and 2 like it: " in answer

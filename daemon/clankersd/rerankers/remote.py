@@ -16,7 +16,7 @@ from clankersd.rerankers.base import RerankerSettings, RerankerUnavailable
 from clankersd.rerankers.onnx import sigmoid
 
 KEY_VARIABLE = "CLANKERS_RERANKER_KEY"
-MAX_REPLY_BYTES = 4 * 1024 * 1024
+MAX_REPLY_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True)
