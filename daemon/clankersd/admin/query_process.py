@@ -15,7 +15,6 @@ from pathlib import Path
 import apsw
 import msgspec
 
-from clankers_protocol.admin import Rows
 from clankers_protocol.errors import QueryRefused
 from clankers_protocol.framing import MAX_FRAME
 from clankersd.admin.readonly_sql import query_file
@@ -97,7 +96,14 @@ def _limit_resources() -> None:
 
 def _run(task: Task) -> Answer:
     try:
-        return _encode(query_file(Path(task.path), task.sql, task.limit, task.seconds))
+        rows = query_file(Path(task.path), task.sql, task.limit, task.seconds)
+        # As many rows as fit into one frame: escaped text takes up to six times its length.
+        while len(encoded := msgspec.json.encode(rows)) > MAX_JSON_BYTES:
+            if len(rows.rows) <= 1:
+                return Refused("the first row is too large to be sent: select fewer columns, or use substr()", None)
+            rows.rows = rows.rows[: len(rows.rows) // 2]
+            rows.truncated = True
+        return Result(encoded)
     except QueryRefused as refusal:
         return Refused(refusal.message, refusal.data and refusal.data["suggestions"])
     except apsw.InterruptError:
@@ -108,16 +114,6 @@ def _run(task: Task) -> Answer:
         return Unreadable(describe_error(error))
     except (apsw.Error, UnicodeError) as error:
         return Refused(str(error), None)
-
-
-def _encode(rows: Rows) -> Result | Refused:
-    """Encode the rows, as many of them as fit into one frame: escaped text takes up to six times its length."""
-    while len(encoded := msgspec.json.encode(rows)) > MAX_JSON_BYTES:
-        if len(rows.rows) <= 1:
-            return Refused("the first row is too large to be sent: select fewer columns, or use substr()", None)
-        rows.rows = rows.rows[: len(rows.rows) // 2]
-        rows.truncated = True
-    return Result(encoded)
 
 
 if __name__ == "__main__":

@@ -115,9 +115,20 @@ def prepare_event(index: Index, event: CapturedEvent, at: int | None = None) -> 
         case SessionReported():
             return _prepare_session(event, now)
         case MessageReported():
-            return _prepare_message(index, event, now)
+            row, redactions = _row_of(event.message, now, "message", "id", "session_id")
+            text = row["text_content"]
+            if event.identity is not None:
+                row["digest"] = text_digest(text)
+            index.add_speaker(row["role"])
+            chunks = index.chunk_text(text, "sessions") if text else None
+            return PreparedEvent(event, row["session_id"], row, redactions, chunks)
         case ToolReported():
-            return _prepare_tool(index, event, now)
+            limit = index.max_tool_output_chars
+            shortened = msgspec.structs.replace(event.tool, tool_output=truncate(event.tool.tool_output, limit))
+            row, redactions = _row_of(shortened, now, "tool", "id", "session_id", "tool_name")
+            row["tool_output"] = truncate(row["tool_output"], limit, slack=0)
+            is_indexed = "tools" in index.wanted.sources or has_subject(row)
+            return PreparedEvent(event, row["session_id"], row, redactions, is_indexed=is_indexed)
         case ErrorReported():
             row, redactions = _row_of(event.error, now, "session error", "id", "session_id")
             return PreparedEvent(event, row["session_id"], row, redactions)
@@ -140,27 +151,6 @@ def _prepare_session(event: SessionReported, now: int) -> PreparedEvent:
     if opt_out.is_opted_out(path):
         return PreparedEvent(event, row["id"], row, is_opted_out=True)
     return PreparedEvent(event, row["id"], row, redactions, folder=find_folder(path))
-
-
-def _prepare_message(index: Index, event: MessageReported, now: int) -> PreparedEvent:
-    row, redactions = _row_of(event.message, now, "message", "id", "session_id")
-    text = row["text_content"]
-    if event.identity is not None:
-        row["digest"] = text_digest(text)
-    index.add_speaker(row["role"])
-    return PreparedEvent(
-        event, row["session_id"], row, redactions, index.chunk_text(text, "sessions") if text else None
-    )
-
-
-def _prepare_tool(index: Index, event: ToolReported, now: int) -> PreparedEvent:
-    limit = index.max_tool_output_chars
-    shortened = msgspec.structs.replace(event.tool, tool_output=truncate(event.tool.tool_output, limit))
-    row, redactions = _row_of(shortened, now, "tool", "id", "session_id", "tool_name")
-    row["tool_output"] = truncate(row["tool_output"], limit, slack=0)
-    return PreparedEvent(
-        event, row["session_id"], row, redactions, is_indexed="tools" in index.wanted.sources or has_subject(row)
-    )
 
 
 def _session_update_params(event: SessionUpdate) -> dict[str, Any]:

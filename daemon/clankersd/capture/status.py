@@ -46,10 +46,17 @@ _TRANSCRIPTS = """
 
 @handles(CaptureStatus)
 async def capture_status(daemon: "Daemon", request: CaptureStatus) -> CaptureReport:
+    def plugins_installed_at() -> dict[str, int]:  # from the records that clankers-ctl makes
+        times = {}
+        with suppress(OSError):
+            for entry in (daemon.paths.data / "plugins").iterdir():
+                times[entry.name] = round(entry.stat().st_mtime * 1000)
+        return times
+
     spool = await anyio.to_thread.run_sync(_spool_depth, daemon.paths.spool, daemon.spool)
     lost = await anyio.to_thread.run_sync(lost_events.read, daemon.paths.data)
     activity = await anyio.to_thread.run_sync(_last_activity, daemon.config.transcript_folders)
-    installed = await anyio.to_thread.run_sync(_plugins_installed_at, daemon.paths.data / "plugins")
+    installed = await anyio.to_thread.run_sync(plugins_installed_at)
     counts, transcripts, redacted = await daemon.store.read(_fetch)
     names = sorted({*NAMES, *counts})
     harnesses = []
@@ -78,15 +85,6 @@ def _fetch(db: Db) -> tuple[dict[str, dict[str, Any]], TranscriptReading, dict[s
     assert transcripts
     redacted = {row["kind"]: row["count"] for row in db.fetch("SELECT kind, count FROM redactions ORDER BY kind")}
     return counts, TranscriptReading(**transcripts), redacted
-
-
-def _plugins_installed_at(folder: Path) -> dict[str, int]:
-    """Return when the plugin of each harness was installed last, from the records that clankers-ctl makes."""
-    installed = {}
-    with suppress(OSError):
-        for entry in folder.iterdir():
-            installed[entry.name] = round(entry.stat().st_mtime * 1000)
-    return installed
 
 
 def _state(

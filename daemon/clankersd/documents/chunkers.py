@@ -57,9 +57,21 @@ def chunk_recursive(text: str, tokens: int, overlap: int) -> list[Span]:
 
 
 def chunk_markdown(text: str, tokens: int, overlap: int) -> list[Span]:
-    """Make each section a chunk with its heading; merge very small sections with the next, split large ones."""
+    """Make each section a chunk with its heading; split large ones.
+
+    A section of less than an eighth of a chunk is merged with the next one, if both fit into a chunk.
+    """
+    limit = tokens * QUARTERS_PER_TOKEN
+    sections: list[Span] = []
+    for section in _split_sections(text):
+        before = sections[-1] if sections else None
+        size = size_of(text[before.start : before.end]) if before else 0
+        if before and size < limit // 8 and size + size_of(text[section.start : section.end]) <= limit:
+            sections[-1] = Span(before.start, section.end, section.metadata or before.metadata)
+        else:
+            sections.append(section)
     spans: list[Span] = []
-    for section in _merge_small_sections(text, _split_sections(text), tokens):
+    for section in sections:
         pieces = split_sentences(text, section.start, section.end, tokens)
         packed = pack_pieces(text, pieces, tokens, overlap)
         spans += [Span(span.start, span.end, section.metadata) for span in packed]
@@ -184,17 +196,3 @@ def _split_sections(text: str) -> list[Span]:
         at += len(line)
         sections[-1].end = at
     return [section for section in sections if text[section.start : section.end].strip()]
-
-
-def _merge_small_sections(text: str, sections: list[Span], tokens: int) -> list[Span]:
-    """Merge a section of less than an eighth of a chunk with the next one, if both fit into a chunk."""
-    limit = tokens * QUARTERS_PER_TOKEN
-    merged: list[Span] = []
-    for section in sections:
-        before = merged[-1] if merged else None
-        size = size_of(text[before.start : before.end]) if before else 0
-        if before and size < limit // 8 and size + size_of(text[section.start : section.end]) <= limit:
-            merged[-1] = Span(before.start, section.end, section.metadata or before.metadata)
-        else:
-            merged.append(section)
-    return merged

@@ -11,7 +11,7 @@ import anyio
 import structlog
 
 from clankersd.db import Db
-from clankersd.embedders.base import PROBE_TEXT, Embedder, EmbedderUnavailable, ItemFailed
+from clankersd.embedders.base import PROBE_TEXT, EmbedderUnavailable, ItemFailed
 from clankersd.index import generations, vectors
 from clankersd.index.generations import Generation
 from clankersd.index.index import Index
@@ -166,7 +166,14 @@ class EmbeddingQueue:
             return 0
         cached = await self._find_cached(generation, [row["hash"] for row in rows])
         missing = {row["hash"]: row["text"] for row in rows if row["hash"] not in cached}
-        new_vectors, failures = await _embed_texts(embedder, missing)
+        outcomes = await embedder.embed(list(missing.values())) if missing else []
+        new_vectors: dict[str, bytes] = {}
+        failures: dict[str, str] = {}
+        for digest, outcome in zip(missing, outcomes, strict=True):
+            if isinstance(outcome, ItemFailed):
+                failures[digest] = outcome.reason
+            else:
+                new_vectors[digest] = outcome.astype("<f4").tobytes()
         if self._index.embedder is not embedder:
             return len(rows)  # the embedder was replaced in the meantime: these vectors fit no generation
         if generation.model_differs_from(self._index.wanted):
@@ -229,18 +236,6 @@ class EmbeddingQueue:
             excess = db.value("SELECT count(*) FROM embedding_cache") - self.cache_entries
             db.execute(_PRUNE_CACHE, {"excess": max(excess, 0)})
             self._cached_since_pruning = 0
-
-
-async def _embed_texts(embedder: Embedder, texts: dict[str, str]) -> tuple[dict[str, bytes], dict[str, str]]:
-    """Embed texts given by their hash; return vectors and reasons for failures, both by hash."""
-    outcomes = await embedder.embed(list(texts.values())) if texts else []
-    embedded, failures = {}, {}
-    for digest, outcome in zip(texts, outcomes, strict=True):
-        if isinstance(outcome, ItemFailed):
-            failures[digest] = outcome.reason
-        else:
-            embedded[digest] = outcome.astype("<f4").tobytes()
-    return embedded, failures
 
 
 def _cache_key(generation: Generation, digest: str) -> str:

@@ -35,6 +35,12 @@ CHECK_SECONDS = 5.0
 RETRY_SECONDS = 600.0
 """Wait after an automatic rebuild that failed; changed settings end it."""
 
+_COUNT_FAILED = """
+    SELECT (SELECT count(*) FROM chunks WHERE chunking = :chunking) AS chunks,
+           (SELECT count(*) FROM index_queue WHERE generation = :id AND attempts >= :attempts) AS failed,
+           (SELECT max(error) FROM index_queue WHERE generation = :id) AS error
+"""
+
 log = structlog.get_logger(component="reindex")
 
 
@@ -218,22 +224,8 @@ async def _wait_for_vectors(index: Index, queue: EmbeddingQueue, building: Gener
     await progress(total, total)
 
 
-async def _refuse_without_vectors(index: Index, building: Generation) -> None:
-    """Raise Conflict if there are texts and the model made a vector for none of them: the old index is better."""
-    if building.identity.provider == "none":
-        return
-    counts = """
-        SELECT (SELECT count(*) FROM chunks WHERE chunking = :chunking) AS chunks,
-               (SELECT count(*) FROM index_queue WHERE generation = :id AND attempts >= :attempts) AS failed,
-               (SELECT max(error) FROM index_queue WHERE generation = :id) AS error
-    """
-    params = {"chunking": building.chunking.number, "id": building.id, "attempts": MAX_ATTEMPTS}
-    row = await index.store.read(lambda db: db.fetch_one(counts, params))
-    if row and row["chunks"] and row["failed"] >= row["chunks"]:
-        raise Conflict(f"the model made no vector for any of the {row['chunks']:,} chunks: {row['error']}")
-
-
 async def _publish(index: Index) -> dict[str, int]:
+    """Make the new generation the live one; raises Conflict if there are texts and none of them has a vector."""
     building = index.building
     assert building
 
@@ -247,7 +239,11 @@ async def _publish(index: Index) -> dict[str, int]:
             int(db.value(failed, {"id": live.id, "attempts": MAX_ATTEMPTS})),
         )
 
-    await _refuse_without_vectors(index, building)
+    if building.identity.provider != "none":
+        params = {"chunking": building.chunking.number, "id": building.id, "attempts": MAX_ATTEMPTS}
+        row = await index.store.read(lambda db: db.fetch_one(_COUNT_FAILED, params))
+        if row and row["chunks"] and row["failed"] >= row["chunks"]:  # the old index is better
+            raise Conflict(f"the model made no vector for any of the {row['chunks']:,} chunks: {row['error']}")
     live, chunks, failed = await index.store.write(publish)
     index.rebuild_error = None
     index.live, index.building, index.mirror = live, None, None

@@ -88,12 +88,18 @@ class SearchTool(Arguments):
     cursor: Annotated[str, Meta(description="cursor of the previous page")] = ""
 
     async def answer(self, context: ToolContext) -> Answer:
+        since = None
+        if self.since:
+            try:
+                since = int(parse_time(self.since, datetime.now().astimezone()).timestamp() * 1000)
+            except (ValueError, OverflowError) as error:
+                raise InvalidParams(f"{self.since!r} is no time: write 7d or 2026-01-31 - at `$.since`") from error
         result = await context.call(
             Search(
                 query=self.query,
                 project=None if self.everywhere else context.project,
                 scopes=ALL_SCOPES if self.everywhere else None,
-                since=_parse_since(self.since),
+                since=since,
                 limit=self.limit,
                 cursor=self.cursor or None,
             )
@@ -227,15 +233,6 @@ class StatusTool(Arguments):
 TOOLS: dict[str, type[Tool]] = {
     tool.name: tool for tool in (SearchTool, GetTool, RememberTool, ForgetTool, TimelineTool, StatusTool)
 }
-
-
-def _parse_since(text: str) -> int | None:
-    if not text:
-        return None
-    try:
-        return int(parse_time(text, datetime.now().astimezone()).timestamp() * 1000)
-    except (ValueError, OverflowError) as error:
-        raise InvalidParams(f"{text!r} is no time: write 7d or 2026-01-31 - at `$.since`") from error
 
 
 def _hit_line(hit: Hit) -> str:

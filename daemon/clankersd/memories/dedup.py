@@ -82,25 +82,19 @@ def find_match(
         return Match(identical[0], "same", "the same text")
     if text.simhash is None:
         return None
-    if match := _match_by_words(db, text.content, text.simhash, params):
-        return match
-    if vector is None or live is None or live.identity.dims != len(vector):
-        return None
-    return _match_by_vector(db, text.content, category, params, vector, live)
-
-
-def _match_by_words(db: Db, content: str, simhash: int, params: dict[str, Any]) -> Match | None:
-    max_bits = max_distance(len(content))
-    for number, quarter in enumerate(quarters(simhash)):
+    max_bits = max_distance(len(text.content))
+    for number, quarter in enumerate(quarters(text.simhash)):
         sql = f"""
             {SELECT_MEMORIES}
             WHERE memories.simhash_{number} IN (SELECT value FROM json_each(:values)) AND {_COMPARABLE}
         """
         for row in fetch_memories(db, sql, params | {"values": json.dumps(list(probes(quarter, max_bits)))}):
-            bits = distance(simhash, int(row.simhash or "0", 16))
-            if bits <= max_bits and is_near_duplicate(content, row.content):
+            bits = distance(text.simhash, int(row.simhash or "0", 16))
+            if bits <= max_bits and is_near_duplicate(text.content, row.content):
                 return Match(row, "same", f"nearly the same words ({bits} bits apart)")
-    return None
+    if vector is None or live is None or live.identity.dims != len(vector):
+        return None
+    return _match_by_vector(db, text.content, category, params, vector, live)
 
 
 def _match_by_vector(

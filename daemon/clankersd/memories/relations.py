@@ -96,7 +96,7 @@ async def add_relation(daemon: "Daemon", request: RelationAdd) -> Relation:
 
 
 def _relate(db: Db, source: MemoryRow, target: MemoryRow, request: RelationAdd, now: int) -> str:
-    """Add the relation, or raise the confidence of an existing one; returns its id."""
+    """Add the relation, or raise the confidence of an existing one of the same period; returns its id."""
     new = Relation(
         id=clock.new_id(),
         source=source.id,
@@ -111,25 +111,20 @@ def _relate(db: Db, source: MemoryRow, target: MemoryRow, request: RelationAdd, 
     params = msgspec.structs.asdict(new)
     if row := db.fetch_one(_OVERLAPPING, params):
         existing = Relation(**row)
-        _require_same_period(existing, new, request)
+        has_begun = request.valid_from is None and existing.valid_from <= new.created_at
+        field = None
+        if not has_begun and existing.valid_from != new.valid_from:
+            field = "validFrom"
+        elif request.valid_until is not None and existing.valid_until != new.valid_until:
+            field = "validUntil"
+        if field:
+            raise Conflict(f"relation {existing.id} is valid in that period already: close it first - at `$.{field}`")
         db.execute(_RAISE_CONFIDENCE, params | {"id": existing.id})
         return existing.id
     if request.type == "SUPERSEDES":
         return _supersede(db, source, target, request, now)
     db.execute(_INSERT, params)
     return new.id
-
-
-def _require_same_period(existing: Relation, new: Relation, request: RelationAdd) -> None:
-    """Raise Conflict when an existing relation has another beginning or end than the request asks for."""
-    field = None
-    has_begun = request.valid_from is None and existing.valid_from <= new.created_at
-    if not has_begun and existing.valid_from != new.valid_from:
-        field = "validFrom"
-    elif request.valid_until is not None and existing.valid_until != new.valid_until:
-        field = "validUntil"
-    if field:
-        raise Conflict(f"relation {existing.id} is valid in that period already: close it first - at `$.{field}`")
 
 
 def _supersede(db: Db, source: MemoryRow, target: MemoryRow, request: RelationAdd, now: int) -> str:

@@ -187,24 +187,15 @@ def _split_windows(parts: Iterator[Part], redacted: Counter[str]) -> Iterator[Wi
             window = _redact_window(Window(text[:end], offset, line, metadata), redacted)
             yield window
             offset, line = offset + len(window.text), line + window.text.count("\n")
-            metadata = _carry_over(metadata, end)
+            current: dict[str, Any] = {}  # what applies where the next window begins
+            for at, values in metadata:
+                if at <= end:
+                    current |= values
+            later = [(at - end, values) for at, values in metadata if at > end]
+            metadata = [(0, current), *later] if metadata else []
             text = text[end:]
     if text.strip() or offset:
         yield _redact_window(Window(text, offset, line, metadata), redacted)
-
-
-def _carry_over(metadata: WindowMetadata, end: int) -> WindowMetadata:
-    """Convert metadata offsets to the window that begins at `end`."""
-    if not metadata:
-        return []
-    current: dict[str, Any] = {}
-    later: WindowMetadata = []
-    for at, values in metadata:
-        if at <= end:
-            current |= values
-        else:
-            later.append((at - end, values))
-    return [(0, current), *later]
 
 
 def _redact_window(window: Window, redacted: Counter[str]) -> Window:

@@ -85,9 +85,20 @@ class Scan:
 def scan(settings: WatchSettings, added: list[str]) -> Scan:
     """Find all files to index; `added` are paths added at run time. A file below two paths belongs to the first."""
     result = Scan()
+    names = (*MEMORY_FILES, *AGENT_FILES) if settings.agent_files else MEMORY_FILES
     for root in settings.roots:
-        if top := _resolve_top(result, root):
-            _scan_workspace(result, top, settings.agent_files)
+        top = _resolve_top(result, root)
+        if top is None:
+            continue
+        if not Path(top).is_dir():
+            result.add_failure(top, "a workspace must be a folder")
+            continue
+        result.watch(top, frozenset((*names, MEMORY_FOLDER)))
+        for name in names:
+            _add_file(result, f"{top}/{name}", top, top)
+        memory = f"{top}/{MEMORY_FOLDER}"
+        if _add_top(result, memory) and not Path(memory).is_symlink() and Path(memory).is_dir():
+            _scan_folder(result, memory, top, top)
     for path in (*settings.extra, *map(Path, added)):
         top = _resolve_top(result, path)
         if top is None:
@@ -153,19 +164,6 @@ def _add_top(result: Scan, top: str) -> bool:
     except OSError as error:
         result.add_unreadable(top, error)
     return False
-
-
-def _scan_workspace(result: Scan, root: str, agent_files: bool) -> None:
-    if not Path(root).is_dir():
-        result.add_failure(root, "a workspace must be a folder")
-        return
-    names = (*MEMORY_FILES, *AGENT_FILES) if agent_files else MEMORY_FILES
-    result.watch(root, frozenset((*names, MEMORY_FOLDER)))
-    for name in names:
-        _add_file(result, f"{root}/{name}", root, root)
-    memory = f"{root}/{MEMORY_FOLDER}"
-    if _add_top(result, memory) and not Path(memory).is_symlink() and Path(memory).is_dir():
-        _scan_folder(result, memory, root, root)
 
 
 def _scan_folder(result: Scan, folder: str, top: str, workspace: str | None) -> None:

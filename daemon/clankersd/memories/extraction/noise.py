@@ -99,9 +99,13 @@ def noise_reason(text: str) -> str | None:
     prose = _INLINE.sub("", text)
     if len(_SYMBOL.findall(prose)) > MAX_SYMBOL_SHARE * max(1, len(prose.replace(" ", ""))):
         return "code"
-    if not _is_self_contained(text):
-        return "vague"
-    return None
+    if count_ideographs(text) >= MIN_IDEOGRAPHS:
+        is_vague = len(_REFERRING_IDEOGRAPHS.sub("", text)) < 3
+    else:
+        words = _WORD.findall(text)
+        content_words = [word for word in words if word.lower().replace("’", "'") not in _REFERRING_WORDS]
+        is_vague = len(words) < MIN_WORDS or not content_words
+    return "vague" if is_vague else None
 
 
 def harm_reason(text: str) -> str | None:
@@ -112,12 +116,3 @@ def harm_reason(text: str) -> str | None:
         if _patterns()[reason].search(text):
             return reason
     return None
-
-
-def _is_self_contained(text: str) -> bool:
-    """Check whether a text means something to a reader without its context."""
-    if count_ideographs(text) >= MIN_IDEOGRAPHS:
-        return len(_REFERRING_IDEOGRAPHS.sub("", text)) >= 3
-    words = _WORD.findall(text)
-    content_words = [word for word in words if word.lower().replace("’", "'") not in _REFERRING_WORDS]
-    return len(words) >= MIN_WORDS and bool(content_words)
