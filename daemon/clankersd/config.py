@@ -402,6 +402,11 @@ def _reason(error: Exception, hint: Any) -> str:
     choices = get_args(kind) if get_origin(kind) is Literal else ()
     if choices:
         return f"{'each item' if is_list else 'it'} must be one of {', '.join(map(str, choices))}"
+    if kind is RetentionRule:
+        return (
+            "each item must be KIND=DAYSd or HARNESS/KIND=DAYSd, such as tool-outputs=30d; a kind is tool-outputs, "
+            "tools, messages, sessions or documents"
+        )
     return f"it must be a list: {error}" if is_list else str(error)
 
 

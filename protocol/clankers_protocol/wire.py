@@ -69,6 +69,7 @@ def methods() -> dict[str, type[Method[Any]]]:
         documents,
         entities,
         events,
+        exports,
         forgetting,
         graph,
         id_lookup,
@@ -87,7 +88,6 @@ def methods() -> dict[str, type[Method[Any]]]:
         skills,
         subscriptions,
         threads,
-        transfer,
     )
 
     return {declared.method: declared for declared in _leaves(Method)}
