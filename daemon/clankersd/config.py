@@ -427,6 +427,11 @@ def _convert(key: str, value: Any, where: str, *, strict: bool = True) -> Any:
         if get_origin(item) is Literal:
             choices = ", ".join(map(str, get_args(item)))
             reason = f"{'each item' if is_list else 'it'} must be one of {choices}"
+        elif item is RetentionRule:
+            reason = (
+                "each item must be KIND=DAYSd or HARNESS/KIND=DAYSd, such as tool-outputs=30d; a kind is tool-outputs, "
+                "tools, messages, sessions or documents"
+            )
         raise ConfigError(f"{where}: {key} = {value!r} is invalid: {reason}") from error
 
 

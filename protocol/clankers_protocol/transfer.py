@@ -1,17 +1,17 @@
-"""Export and import of everything durable: the records of an export file, and the methods that read and write them.
+"""The records of an export, which holds everything durable. `exports.py` has the methods that read and write them.
 
 An export is a file of JSON lines. The first line is a header; each other line is a record, and its `kind` names one of
 the structs here. A record has the columns of a row, with its id and its times. docs/export.md describes the format.
 """
 
-from typing import Annotated, Any, ClassVar, Literal, Union
+from typing import Annotated, Any, Literal, Union
 
 import msgspec
 from msgspec import Meta, Raw
 
 from clankers_protocol.entities import EntityRole, EntityType, ExtractedBy, RelationType
 from clankers_protocol.memories import Fraction, Sector, Tier
-from clankers_protocol.wire import Method, Scope, Wire
+from clankers_protocol.wire import Scope, Wire
 
 FORMAT = "clankers-export"
 VERSION = 1
@@ -448,66 +448,3 @@ class Header(Wire):
     exported_at: int
     clankers: str
     rows: dict[str, int] = msgspec.field(default_factory=dict)
-
-
-# -- methods
-
-
-class ExportStarted(Wire):
-    """A running export: the job that reads the rows, and how many there are."""
-
-    job_id: str
-    rows: int
-
-
-class ExportStart(Method[ExportStarted]):
-    """Start an export of everything durable, as a job; `export.read` returns its text piece by piece.
-
-    The rows are read from a snapshot: what is stored later is not in the export. The job fails if nothing is read for a
-    minute. One export runs at a time.
-    """
-
-    method: ClassVar[str] = "export.start"
-
-
-class ExportPiece(Wire):
-    """The next piece of the file, with the number of rows in all pieces so far. The last piece has `isLast`."""
-
-    text: str
-    rows: int
-    is_last: bool
-
-
-class ExportRead(Method[ExportPiece]):
-    """Return the next piece of an export. A piece may end inside a line."""
-
-    method: ClassVar[str] = "export.read"
-    job_id: Annotated[str, Meta(max_length=100)]
-
-
-class RejectedLine(Wire):
-    """A line that was not imported: its position among the lines of the request, from 0, and the reason."""
-
-    position: int
-    reason: str
-
-
-class ImportedLines(Wire):
-    """Counts of imported records. `unchanged` ones are stored already, or here in a newer state."""
-
-    new: int = 0
-    updated: int = 0
-    unchanged: int = 0
-    rejected: list[RejectedLine] = msgspec.field(default_factory=list)
-
-
-class ImportLines(Method[ImportedLines]):
-    """Store records of an export, each a line as text, or as the object it holds.
-
-    Importing a record again changes nothing. Of two states of the same thing, the one that changed last stays,
-    whichever is imported first. A record that cannot be stored does not affect the others. Texts are redacted and
-    indexed as those of every other method.
-    """
-
-    method: ClassVar[str] = "import.lines"
-    lines: Annotated[list[str | dict[str, Any]], Meta(min_length=1, max_length=1000)]

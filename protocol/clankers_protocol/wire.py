@@ -85,6 +85,7 @@ def methods() -> dict[str, type[Method[Any]]]:
         documents,
         entities,
         events,
+        exports,
         forgetting,
         graph,
         id_lookup,
@@ -104,7 +105,6 @@ def methods() -> dict[str, type[Method[Any]]]:
         subscriptions,
         threads,
         transcripts,
-        transfer,
     )
 
     return {declared.method: declared for declared in _leaves(Method)}

@@ -125,3 +125,4 @@ def test_retention_rules_are_checked(configured: DaemonProcess, rule: str) -> No
     ran = ctl(configured, "config", "set", "retention", f'["{rule}"]')
     assert ran.code == 1
     assert "retention" in ran.err
+    assert "KIND=DAYSd" in ran.err

@@ -119,7 +119,9 @@ def _row(shown: str, found: ScheduledAction) -> list[str]:
     show_default=True,
     help="Run once, or skip, a run missed while the daemon was off.",
 )
-@click.option("--builtin", metavar="NAME", help="Have the daemon run this: backup, maintain, reindex or sync.")
+@click.option(
+    "--builtin", metavar="NAME", help="Have the daemon run this: backup, maintain, reindex, retention or sync."
+)
 @click.option("--prompt", help="Prompt for the client that runs the action.")
 @click.option("--tool-calls", metavar="JSON", help="JSON list of tool calls for the client that runs the action.")
 @click.option("--skill", metavar="NAME", help="Skill for the client that runs the action.")

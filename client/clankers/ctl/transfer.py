@@ -17,7 +17,8 @@ from clankers.ctl.output import echo, one_line, print_json, progress_bar, secho
 from clankers.ctl.replacement import replace_file
 from clankers_protocol.admin import JobCancel
 from clankers_protocol.errors import InternalError, InvalidParams, InvalidRequest, ParseError, RpcError
-from clankers_protocol.transfer import FORMAT, VERSION, ExportRead, ExportStart, Header, ImportedLines, ImportLines
+from clankers_protocol.exports import ExportRead, ExportStart, ImportedLines, ImportLines
+from clankers_protocol.transfer import FORMAT, VERSION, Header
 
 STDOUT = "-"
 COMPRESSED_SUFFIX = ".zst"

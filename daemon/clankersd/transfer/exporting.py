@@ -16,7 +16,8 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from msgspec import Raw
 
 from clankers_protocol.errors import NotFound, StorageUnavailable
-from clankers_protocol.transfer import FORMAT, VERSION, ExportPiece, ExportRead, ExportStart, ExportStarted, Header
+from clankers_protocol.exports import ExportPiece, ExportRead, ExportStart, ExportStarted
+from clankers_protocol.transfer import FORMAT, VERSION, Header
 from clankersd import clock
 from clankersd.db import Db
 from clankersd.db.commit_priority import yield_to_commits

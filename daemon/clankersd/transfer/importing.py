@@ -11,7 +11,7 @@ import structlog
 
 from clankers_protocol import transfer as records
 from clankers_protocol.errors import InvalidParams
-from clankers_protocol.transfer import ImportedLines, ImportLines, RejectedLine
+from clankers_protocol.exports import ImportedLines, ImportLines, RejectedLine
 from clankersd.admin.projects import follow_merge
 from clankersd.db import Db
 from clankersd.documents.store import LARGE_DOCUMENT_CHUNKS, delete_large_document

@@ -16,6 +16,7 @@ from msgspec import Raw
 from clankers_protocol import transfer as records
 from clankers_protocol.subscriptions import ChangeKind
 from clankers_protocol.transfer import Record, kind_of
+from clankersd.forgetting.retention import ACTION_ID
 
 Row = dict[str, Any]
 """The columns of a row by name."""
@@ -287,7 +288,8 @@ TABLES: tuple[Table, ...] = (
         highest=("next_run",),
         columns={"tool_calls": "tool_calls_json"},
         reference_fields=("skill_name",),
-        joined="scheduled_actions LEFT JOIN skills ON skills.id = scheduled_actions.skill_id",
+        joined="scheduled_actions LEFT JOIN skills ON skills.id = scheduled_actions.skill_id"
+        f" WHERE scheduled_actions.id <> '{ACTION_ID}'",  # it follows from the settings of each machine
         expressions={"skill_name": "skills.name"},
         notification="schedule",
     ),
@@ -296,7 +298,7 @@ TABLES: tuple[Table, ...] = (
         "schedule_runs",
         newest=("finished_at",),
         columns={"result": "result_json"},
-        joined="schedule_runs WHERE state IN ('done', 'failed', 'skipped')",
+        joined=f"schedule_runs WHERE state IN ('done', 'failed', 'skipped') AND action_id <> '{ACTION_ID}'",
     ),
     Table(
         records.ClientSettingRecord,
