@@ -83,7 +83,7 @@ class Soak:
         self.daemon.signal(signal.SIGCONT)
 
     def delete_log(self) -> None:
-        """Delete the WAL, and wait until the daemon has noticed: if it were killed before, nobody would have the WAL."""
+        """Delete the WAL, and wait until the daemon has noticed: a kill before that would take the last copy."""
         wal = Path(f"{self.daemon.database}-wal")
         for path in (wal, Path(f"{self.daemon.database}-shm")):
             path.unlink(missing_ok=True)
