@@ -83,8 +83,12 @@ class Soak:
         self.daemon.signal(signal.SIGCONT)
 
     def delete_log(self) -> None:
-        for suffix in ("-wal", "-shm"):
-            Path(f"{self.daemon.database}{suffix}").unlink(missing_ok=True)
+        """Delete the WAL, and wait until the daemon has noticed: a kill before that would take the last copy."""
+        wal = Path(f"{self.daemon.database}-wal")
+        for path in (wal, Path(f"{self.daemon.database}-shm")):
+            path.unlink(missing_ok=True)
+        eventually(wal.exists, "the daemon has secured what the WAL held")
+        self.wait_until_healthy()
 
     def limit_file_size(self) -> None:
         assert self.daemon.process

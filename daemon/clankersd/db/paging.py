@@ -60,5 +60,5 @@ def decode_cursor(cursor: str, *types: type) -> tuple[Any, ...]:
     try:
         padded = cursor + "=" * (-len(cursor) % 4)
         return msgspec.json.decode(base64.urlsafe_b64decode(padded), type=tuple[types])  # type: ignore[valid-type]
-    except ValueError as error:
+    except (ValueError, msgspec.MsgspecError) as error:  # the one is the other in recent releases of msgspec only
         raise InvalidParams("invalid params: cursor is not one that this method gave - at `$.cursor`") from error
