@@ -128,6 +128,14 @@ def test_pi_answer_has_its_cost_and_thoughts() -> None:
     assert message.metadata == {"reasoning": "Hm.", "costUsd": 0.25}
 
 
+def test_pi_session_without_a_file_is_not_captured() -> None:
+    context = {"sessionId": "s", "cwd": "/p"}
+    payload = {"event": {"type": "before_agent_start", "prompt": "hello"}, "ctx": context}
+    assert HARNESSES["pi"].read_hook(payload, 1).events == []
+    payload["ctx"] = context | {"sessionFile": "/home/user/.pi/agent/sessions/x/1_s.jsonl"}
+    assert len(HARNESSES["pi"].read_hook(payload, 1).events) == 2
+
+
 def test_gemini_chat_of_an_older_version_is_imported(tmp_path: Path) -> None:
     call = {"id": "c1", "name": "read_file", "args": {"path": "a"}, "status": "success", "resultDisplay": "text"}
     messages = [

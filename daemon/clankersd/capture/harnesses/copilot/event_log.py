@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from clankers_protocol.events import CompactionEvent, MessageEvent, SessionErrorEvent
-from clankersd.capture.events import CapturedEvent, ErrorReported
+from clankersd.capture.events import CapturedEvent, ErrorReported, SessionEnded
 from clankersd.capture.harnesses.base import PastSession, Payload, list_files, list_folders
 from clankersd.capture.harnesses.copilot.hooks import EVENT_LOG, NAME, SESSIONS
 from clankersd.capture.harnesses.payload import (
@@ -83,6 +83,8 @@ class _SessionReader(SessionFileReader):
         elif kind == "session.error":
             error_type, message = text(data, "errorType"), text(data, "message")
             self.events.append(ErrorReported(SessionErrorEvent(line_id, self.session_id, error_type, message, at)))
+        elif kind in ("subagent.completed", "subagent.failed") and at:
+            self.events.append(SessionEnded(self.session_id, at, kind.partition(".")[2]))
         elif kind == "session.compaction_start":
             self.state["cause"] = text(data, "trigger")
         elif kind == "session.compaction_complete" and data.get("success") is True:

@@ -21,11 +21,10 @@ def read_hook(payload: Payload, at: int) -> HookReading:
     name, session_id = text(event, "type") or "", identifier(context, "sessionId") or ""
     is_start_or_end = name in ("session_start", "session_shutdown")
     reading = HookReading(name, session_id, text(context, "cwd"), opens_or_closes=is_start_or_end)
-    if not session_id:
-        return reading
-    reading.events = _read_session(name, event, context, at)
-    if name in _AFTER_A_STEP and (path := text(context, "sessionFile")):
-        reading.transcripts = [path]
+    path = text(context, "sessionFile")
+    if session_id and path:  # a session without a file (`--no-session`) is not to be kept
+        reading.events = _read_session(name, event, context, at)
+        reading.transcripts = [path] if name in _AFTER_A_STEP else []
     return reading
 
 
