@@ -106,10 +106,13 @@ def test_install_asks_for_consent_and_uninstall_leaves_no_trace(openclaw: OpenCl
 def test_uninstall_after_another_change_restores_the_memory_slot(openclaw: OpenClaw) -> None:
     openclaw.ctl("install", "openclaw", "--yes", "--memory-slot")
     changed = json.loads(openclaw.config.read_text()) | {"meta": {"lastTouchedVersion": "2026.9.6"}}
-    openclaw.config.write_text(json.dumps(changed))
+    last_good = openclaw.config.with_name("openclaw.json.last-good")  # a copy that OpenClaw makes
+    for path in (openclaw.config, last_good):
+        path.write_text(json.dumps(changed))
     openclaw.ctl("uninstall", "openclaw")
     left = json.loads(openclaw.config.read_text())
     assert left == json.loads(CONFIG) | {"meta": {"lastTouchedVersion": "2026.9.6"}}
+    assert json.loads(last_good.read_text()) == left
 
 
 def test_memory_slot_is_refused_for_other_harnesses(openclaw: OpenClaw) -> None:
