@@ -106,10 +106,13 @@ def test_install_asks_for_consent_and_uninstall_leaves_no_trace(openclaw: OpenCl
 def test_uninstall_after_another_change_restores_the_memory_slot(openclaw: OpenClaw) -> None:
     openclaw.ctl("install", "openclaw", "--yes", "--memory-slot")
     changed = json.loads(openclaw.config.read_text()) | {"meta": {"lastTouchedVersion": "2026.9.6"}}
-    openclaw.config.write_text(json.dumps(changed))
+    last_good = openclaw.config.with_name("openclaw.json.last-good")  # a copy that OpenClaw makes
+    for path in (openclaw.config, last_good):
+        path.write_text(json.dumps(changed))
     openclaw.ctl("uninstall", "openclaw")
     left = json.loads(openclaw.config.read_text())
     assert left == json.loads(CONFIG) | {"meta": {"lastTouchedVersion": "2026.9.6"}}
+    assert json.loads(last_good.read_text()) == left
 
 
 def test_memory_slot_is_refused_for_other_harnesses(openclaw: OpenClaw) -> None:
@@ -210,6 +213,8 @@ def test_memory_tools_serve_files_and_sessions_from_the_index(fresh_daemon: Daem
     calls = [
         {"tool": "memory_search", "params": {"query": "what is the parrot called?", "maxResults": 5}},
         {"tool": "memory_get", "params": {"path": "memory/2026-11-16.md", "from": len(notes) - 2, "lines": 3}},
+        {"tool": "memory_get", "params": {"path": "memory/2026-11-16.md"}},
+        {"tool": "memory_get", "params": {"path": "memory/2026-11-16.md", "from": 500}},
         {"tool": "memory_get", "params": {"path": "clankers:s-1794839419807-user"}},
         {"tool": "memory_get", "params": {"path": "../../etc/passwd"}},
     ]
@@ -224,11 +229,13 @@ def test_memory_tools_serve_files_and_sessions_from_the_index(fresh_daemon: Daem
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    found, lines, text, missing = [json.loads(line)["details"] for line in done.stdout.splitlines()]
+    found, lines, whole, after, text, missing = [json.loads(line)["details"] for line in done.stdout.splitlines()]
     paths = [hit["path"] for hit in found["results"] if hit["startLine"] <= len(notes) <= hit["endLine"]]
     assert paths == ["memory/2026-11-16.md"], found
     assert "clankers:s-1794839419807-user" in [hit["path"] for hit in found["results"]]
     assert (lines["text"], lines["to"], lines["totalLines"]) == ("\n".join(notes[-3:]), len(notes), len(notes))
+    assert (whole["text"], whole["nextFrom"]) == ("\n".join(notes), None)
+    assert (after["text"], after["status"]) == ("", "ok")
     assert text["text"] == "Feed the parrot at noon, please."
     assert missing["status"] == "not_found"
 

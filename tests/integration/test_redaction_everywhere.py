@@ -34,7 +34,7 @@ READS_ONLY = {
     "memory.has",
     "memory.history", "memory.list", "memory.related", "memory.search", "memory.stats", "memory.timeline",
     "message.list", "message.search", "metrics", "model.list", "project.list", "project.show", "query",
-    "recall.preview",
+    "recall.lines", "recall.preview",
     "relation.list", "retention.count", "retention.show",
     "rpc.discover", "schedule.due", "schedule.find", "schedule.get", "schedule.history", "schedule.list", "search",
     "session.compactions", "session.errors", "session.get", "session.injections", "session.list", "session.timeline",

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from clankers.ctl.edits import Edits, nested_object, read_json_object, remove_key
+from clankers.ctl.edits import Edits, nested_object, read_if_exists, read_json_object, remove_key
 from clankers.ctl.plugin_files import PLUGIN, encode_json, hook_command, read_package_folder
 from clankers.ctl.service_managers import path_environment
 from clankers_protocol.paths import default_paths
@@ -46,6 +46,9 @@ class OpenClaw:
         edits.revert_json(self.config, disable)
         for path in self.files():
             edits.remove(path)
+        for copy in sorted(self.config.parent.glob(f"{self.config.name}.*")):  # OpenClaw's own: .last-good, .bak
+            if str(self.plugin).encode() in (read_if_exists(copy) or b""):
+                edits.revert_json(copy, disable)
 
     def files(self) -> dict[Path, bytes]:
         """Return the content of each file of the plugin; its connection to the daemon is that of OpenCode's."""

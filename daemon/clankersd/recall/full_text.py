@@ -53,12 +53,15 @@ _PART = """
            substr(text, :offset + 1, :characters) AS text FROM ({query})
 """
 
-# Chunks of the newest chunking: those of an index that is being built may be incomplete.
+# Chunks of the live index: those of one that is being built may be incomplete.
 _FILE_CHUNKS = """
-    SELECT start_offset, start_line, text FROM chunks JOIN files ON files.id = file_id
-    WHERE path = :path AND files.source = 'memory' AND chunking = (
+    SELECT start_offset, end_offset, start_line, text FROM chunks
+    WHERE file_id = :file AND start_line < :end AND end_line >= :start AND chunking = :chunking ORDER BY position
+"""
+_FILE = """
+    SELECT file_id, chunking, max(end_line) AS line_count FROM chunks
+    WHERE file_id = (SELECT id FROM files WHERE path = :path AND source = 'memory') AND chunking = (
         SELECT chunking FROM index_generations WHERE state = 'live' ORDER BY id DESC LIMIT 1)
-    ORDER BY position
 """
 
 
@@ -79,17 +82,29 @@ async def recall_get(daemon: "Daemon", request: RecallGet) -> FullText:
 
 @handles(RecallLines)
 async def recall_lines(daemon: "Daemon", request: RecallLines) -> FileLines:
-    chunks = await daemon.store.read(lambda db: db.tuples(_FILE_CHUNKS, {"path": request.path}))
-    if not chunks:
+    return await daemon.store.read(lambda db: _read_lines(db, request))
+
+
+def _read_lines(db: Db, request: RecallLines) -> FileLines:
+    """Put the requested lines together from the chunks that hold them, which overlap."""
+    start, count = request.start_line, request.lines
+    file = db.fetch_one(_FILE, {"path": request.path})
+    if file is None or file["file_id"] is None:
         raise NotFound(f"no indexed file with the path {request.path}")
-    content = ""
-    for offset, start_line, text in chunks:
-        if offset > len(content):  # blank lines between chunks are in none of them
-            content += "\n" * (start_line - 1 - content.count("\n"))
-        content = content[:offset].ljust(offset) + text  # chunks overlap
-    lines = content.splitlines()
-    shown = lines[request.start_line - 1 : request.start_line - 1 + request.lines]
-    end = request.start_line + len(shown) - 1
+    params = {"file": file["file_id"], "chunking": file["chunking"], "start": start, "end": start + count}
+    chunks = db.tuples(_FILE_CHUNKS, params)
+    pieces: list[str] = []
+    end, line = (chunks[0][0], chunks[0][2]) if chunks else (0, start)
+    first_line = line
+    for start_offset, end_offset, start_line, text in chunks:
+        if start_offset > end:  # blank lines between chunks are in none of them
+            pieces.append("\n" * (start_line - line))
+        piece = text[max(0, end - start_offset) :]
+        pieces.append(piece)
+        end, line = max(end, end_offset), max(line, start_line + text.count("\n"))
+    lines = "".join(pieces).split("\n")[start - first_line :][:count] if chunks else []
+    last, line_count = min(start + len(lines) - 1, file["line_count"]), file["line_count"]
+    shown = lines[: max(0, last - start + 1)]
     return FileLines(
-        request.path, request.start_line, end, "\n".join(shown), len(lines), end + 1 if end < len(lines) else None
+        request.path, start, last, "\n".join(shown), line_count, last + 1 if shown and last < line_count else None
     )
