@@ -138,7 +138,7 @@ function tiles(totals, status) {
     tile(number(totals.messages), "messages"),
     tile(number(totals.tools), `tool calls, ${number(totals.failedTools)} failed`),
     tile(compact(totals.promptTokens + totals.completionTokens), "tokens"),
-    tile(dollars(totals.cost), "cost, where reported"),
+    tile(dollars(totals.cost), "reported cost"),
     tile(number(status.counts.memories ?? null), "memories in all"),
   );
 }
