@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from helpers.ctl import ctl
 from helpers.daemon import DaemonProcess, RawConnection
-from helpers.schedules import make_due
+from helpers.schedules import make_due, wake
 from helpers.waiting import eventually, settled
 
 DAY_MS = 86_400_000
@@ -109,6 +109,7 @@ def test_retention_is_scheduled_while_it_is_set_and_shows_in_status(
     report = rpc.call("daemon.status")["retention"]
     assert report["nextRun"] == action["nextRun"] > time.time() * 1000
     make_due(configured, "retention")
+    wake(rpc, "retention")
 
     def has_run() -> bool:
         last = rpc.call("daemon.status")["retention"]["last"]
