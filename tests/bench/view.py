@@ -153,7 +153,8 @@ def main() -> None:
             with running_view(daemon) as view, chromium() as browser, opened(browser, view) as watched:
                 for name, address in PAGES.items():
                     visit(watched, address)  # the first search loads the model
-                    visits, times_alone = [], []
+                    visits: list[Visit] = []
+                    times_alone: list[float] = []
                     for _ in range(RUNS):  # in turns, so that a busy machine affects both alike
                         visits.append(visit(watched, address))
                         times_alone.append(seconds_alone(connection, visits[-1].calls))
