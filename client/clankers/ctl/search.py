@@ -171,10 +171,7 @@ def search(
         explain=explain,
     )
     result = _all_pages(ctl, request) if everything else _page(ctl, request, page)
-    if ctl.json:
-        print_json(result)
-    else:
-        _print_result(ctl, request, result, first_number=1 if everything else 1 + (page - 1) * limit)
+    _print_result(ctl, request, result, first_number=1 if everything else 1 + (page - 1) * limit)
 
 
 def _page(ctl: Ctl, request: Search, number: int) -> SearchResult:
@@ -197,6 +194,10 @@ def _all_pages(ctl: Ctl, request: Search) -> SearchResult:
 
 
 def _print_result(ctl: Ctl, request: Search, result: SearchResult, first_number: int) -> None:
+    """Print hits for people, or as JSON."""
+    if ctl.json:
+        print_json(result)
+        return
     hits = result.hits
     if hits:
         if result.weak:
