@@ -188,6 +188,7 @@ class Query(Method[Rows]):
     """Run one read-only SQL statement. Rows beyond `limit` are omitted and `truncated` is true."""
 
     method: ClassVar[str] = "query"
+    ends_with_client: ClassVar[bool] = True
     sql: Annotated[str, Meta(min_length=1, max_length=100_000)]
     limit: Annotated[int, Meta(ge=1, le=100_000)] | None = None
 

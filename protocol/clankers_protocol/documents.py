@@ -249,6 +249,7 @@ class ChunkSearch(Method[ChunksFound]):
     """
 
     method: ClassVar[str] = "chunk.search"
+    ends_with_client: ClassVar[bool] = True
     query: Annotated[str, Meta(min_length=1, max_length=1_000_000)] | None = None
     embedding: Embedding | None = None
     filters: Filters | None = None
@@ -259,6 +260,7 @@ class ChunkSearchKeyword(Method[ChunksFound]):
     """Find document chunks by keyword, best first. The query is plain text without any syntax."""
 
     method: ClassVar[str] = "chunk.searchKeyword"
+    ends_with_client: ClassVar[bool] = True
     query: Annotated[str, Meta(min_length=1, max_length=1_000_000)]
     filters: Filters | None = None
     limit: Annotated[int, Meta(ge=1, le=100)] = 10

@@ -206,6 +206,7 @@ class GraphNeighbors(Scoped[Graph]):
     """Return the neighbourhood of a memory or an entity up to `hops` steps, nearest first."""
 
     method: ClassVar[str] = "graph.neighbors"
+    ends_with_client: ClassVar[bool] = True
     id: Id
     hops: Annotated[int, Meta(ge=1, le=6)] = 1
     types: Annotated[list[RelationType], Meta(min_length=1)] | None = None

@@ -48,7 +48,7 @@ class InternalError(RpcError):
 
 
 class RequestCancelled(RpcError):
-    """The request was cancelled before it stored anything: with `$/cancelRequest`, or by closing the connection."""
+    """The request was cancelled before it stored anything: with `$/cancelRequest`."""
 
     code = -32800
 

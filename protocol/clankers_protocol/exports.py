@@ -37,6 +37,7 @@ class ExportRead(Method[ExportPiece]):
     """Return the next piece of an export. A piece may end inside a line."""
 
     method: ClassVar[str] = "export.read"
+    ends_with_client: ClassVar[bool] = True
     job_id: Annotated[str, Meta(max_length=100)]
 
 

@@ -201,6 +201,7 @@ class MemorySearch(Selection[MemoryHits], kw_only=True):
     """
 
     method: ClassVar[str] = "memory.search"
+    ends_with_client: ClassVar[bool] = True
     query: Annotated[str, Meta(min_length=1, max_length=10_000)] | None = None
     embedding: Embedding | None = None
     vector_weight: Fraction | None = None
@@ -362,6 +363,7 @@ class MemoryContext(Scoped[Context]):
     """
 
     method: ClassVar[str] = "memory.context"
+    ends_with_client: ClassVar[bool] = True
     query: Annotated[str, Meta(min_length=1, max_length=10_000)] | None = None
     max_characters: Annotated[int, Meta(ge=200, le=100_000)] | None = None
     limit: Annotated[int, Meta(ge=1, le=100)] | None = None

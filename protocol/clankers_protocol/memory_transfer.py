@@ -110,5 +110,6 @@ class MemoryExport(Scoped[RecordPage]):
     """Export every memory in every state."""
 
     method: ClassVar[str] = "memory.export"
+    ends_with_client: ClassVar[bool] = True
     limit: Limit = 200
     cursor: Cursor | None = None

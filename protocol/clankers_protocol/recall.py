@@ -64,6 +64,7 @@ class RecallPreview(Method[Recall]):
     """
 
     method: ClassVar[str] = "recall.preview"
+    ends_with_client: ClassVar[bool] = True
     kind: RecallKind
     query: Annotated[str, Meta(max_length=1_000_000)] | None = None
     project: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
@@ -136,6 +137,7 @@ class RecallLedger(Method[Ledger]):
     """List injections, newest first: of one session, of one memory, or all. Reading them counts as no use."""
 
     method: ClassVar[str] = "recall.ledger"
+    ends_with_client: ClassVar[bool] = True
     session_id: Id | None = None
     memory_id: Id | None = None
     limit: Annotated[int, Meta(ge=1, le=100)] = 20

@@ -23,13 +23,12 @@ a number below 1e12 is taken as seconds. `?` marks optional fields. Any request 
 
 ## Cancelling
 
-Send the notification `$/cancelRequest` with the `id` of a request, as in the Language Server Protocol, or close the
-connection. A request that has stored nothing yet is answered with error -32800 (RequestCancelled) and stores nothing.
-A request that has begun to store something runs to its end and is answered as usual, so a cancelled request never
-leaves half of its work behind. When a connection is closed, events (`upsertSession` and the other methods of events,
-`events.batch`, `hook.event`) and notifications are stored all the same: a harness may exit right after it has
-sent its last event. A connection that is closed for sending only (`shutdown(SHUT_WR)`) still gets its answers. Jobs
-continue; end them with `job.cancel`.
+Send the notification `$/cancelRequest` with the `id` of a request, as in the Language Server Protocol. A request that
+has stored nothing yet is answered with error -32800 (RequestCancelled) and stores nothing. A request that has begun to
+store something runs to its end and is answered as usual, so a cancelled request never leaves half of its work behind.
+When a connection is closed, its searches, queries and other long reads end. What it asked to store is stored all the
+same: a harness may exit right after it has sent its last event. A connection that is closed for sending only
+(`shutdown(SHUT_WR)`) still gets its answers. Jobs continue; end them with `job.cancel`.
 
 Every request has a deadline, `request_seconds` (600). A request that has stored nothing by then is answered with error
 5003 (DeadlineExceeded). `search` and `query` have shorter limits of their own (`search_seconds`, `query_seconds`).

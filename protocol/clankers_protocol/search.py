@@ -129,6 +129,7 @@ class Search(Method[SearchResult]):
     """
 
     method: ClassVar[str] = "search"
+    ends_with_client: ClassVar[bool] = True
     query: Annotated[str, Meta(min_length=1, max_length=1_000_000)]
     sources: Annotated[list[Source], Meta(min_length=1)] | None = None
     project: str | None = None

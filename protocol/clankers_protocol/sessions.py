@@ -306,6 +306,7 @@ class Stats(Method[Statistics]):
     """
 
     method: ClassVar[str] = "stats"
+    ends_with_client: ClassVar[bool] = True
     project: str | None = None
     since: Time | None = None
     until: Time | None = None

@@ -157,6 +157,7 @@ class SkillSearch(Method[FoundSkills]):
     """
 
     method: ClassVar[str] = "skill.search"
+    ends_with_client: ClassVar[bool] = True
     query: Annotated[str, Meta(min_length=1, max_length=1_000_000)] | None = None
     embedding: Embedding | None = None
     tags: Annotated[list[Word], Meta(min_length=1, max_length=100)] | None = None

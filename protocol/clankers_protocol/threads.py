@@ -129,6 +129,7 @@ class MessageSearch(Method[FoundMessages]):
     """
 
     method: ClassVar[str] = "message.search"
+    ends_with_client: ClassVar[bool] = True
     query: Annotated[str, Meta(min_length=1, max_length=1_000_000)] | None = None
     embedding: Embedding | None = None
     chat_id: Name | None = None

@@ -105,6 +105,7 @@ class FileHistory(Method[FileTouches]):
     """List the tool calls on one file in all sessions, newest first, each with the prompt that led to it."""
 
     method: ClassVar[str] = "file.history"
+    ends_with_client: ClassVar[bool] = True
     path: Annotated[str, Meta(min_length=1, max_length=4096)]
     limit: Limit = 50
     cursor: Cursor | None = None

@@ -41,7 +41,10 @@ class Method(Wire, Generic[Result], forbid_unknown_fields=True):
 
     method: ClassVar[str]
     is_event: ClassVar[bool] = False
-    """Stored even if the client closes the connection before the acknowledgement, as a harness that exits does."""
+    """True for a method that stores what a harness reports."""
+
+    ends_with_client: ClassVar[bool] = False
+    """True for a read that may take long: it ends when its client closes the connection. All else runs to its end."""
 
     is_cancellable: ClassVar[bool] = True
     """False for a method that changes more than the database, and must not stop halfway."""

@@ -37,7 +37,9 @@ class Peer:
         self._socket.sendall(data)
 
     def answer(self, request: dict[str, Any], result: Any) -> None:
-        self.send({"jsonrpc": "2.0", "id": request["id"], "result": result})
+        """Answer a request; a notification gets no answer."""
+        if "id" in request:
+            self.send({"jsonrpc": "2.0", "id": request["id"], "result": result})
 
     def hang_up(self) -> None:
         self._socket.close()

@@ -121,7 +121,7 @@ def test_links_are_added_changed_and_removed(rpc: RawConnection, add: Add, tag: 
     assert linked["entities"][0]["memories"] == 1
     rpc.call("entity.link", memoryId=memory, entityId=entity, role="object")
     [edge] = rpc.call("graph.neighbors", id=memory)["edges"]
-    assert edge == {"source": memory, "target": entity, "type": "object", "confidence": 1.0}
+    assert edge == {"source": memory, "target": entity, "type": "object", "confidence": 1.0, "closed": False}
     for _ in range(2):
         assert rpc.call("entity.link", memoryId=memory, entityId=entity, remove=True)["entities"] == []
 

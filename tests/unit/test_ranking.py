@@ -115,6 +115,7 @@ def test_turn_scores_are_the_same_without_numpy(found: list[list[Found]]) -> Non
         return
     ours = score_turns_without_numpy(words, ALL)
     assert ours.keys == theirs.keys
+    assert sorted(ours.ranked) == sorted(theirs.ranked) == ours.keys
     assert ours.scores == pytest.approx(theirs.scores)
     assert (ours.matched_keys, ours.chunks) == (theirs.matched_keys, theirs.chunks)
     assert ours.session_numbers == theirs.session_numbers

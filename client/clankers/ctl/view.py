@@ -18,7 +18,7 @@ DEFAULT_PORT = 7717
     "--port", type=click.IntRange(0, 65535), metavar="N", help="Serve on this port. [default: 7717, or a free one]"
 )
 @click.option("--no-browser", is_flag=True, help="Only print the address; do not open a browser.")
-@project_option("Show this project first")
+@project_option("Only show this project at first")
 @common_options
 def view(ctl: Ctl, port: int | None, no_browser: bool, project: str | None) -> None:
     """Show sessions, memories and recall in a web page on this machine. Ctrl-C ends it.

@@ -247,9 +247,9 @@ def score_turns_without_numpy(matches: KeywordMatches, count: int) -> TurnScores
     for chunk, length in tokens.items():
         norm = K1 * (1 - B + B * max(length, reference) / reference)
         for number, found in enumerate(offsets[chunk]):
-            count = sum(offset < HEADER for offset in found)
-            in_text[chunk][number] = count * (K1 + 1) / (count + norm)
-            own[chunk][number] = max(in_text[chunk][number], float(count < len(found)))
+            times = sum(offset < HEADER for offset in found)
+            in_text[chunk][number] = times * (K1 + 1) / (times + norm)
+            own[chunk][number] = max(in_text[chunk][number], float(times < len(found)))
     best: dict[int, tuple[float, int]] = {}
     by_term: dict[int, list[float]] = {}
     for chunk, key in keys.items():

@@ -56,8 +56,8 @@ class ClientRequest:
 
     @property
     def is_kept(self) -> bool:
-        """True if it is served even when its client is gone: an event, or a notification, which nobody waits for."""
-        return self.method in rpc.EVENTS or not self.wants_reply
+        """True if it is served even when its client is gone, as all that stores something is."""
+        return self.method not in rpc.SLOW_READS or not self.wants_reply
 
     def cancel(self, reason: RpcError) -> None:
         """End it with this error, unless it has begun to store something or is of a kind that runs to its end."""

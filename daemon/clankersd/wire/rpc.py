@@ -59,7 +59,10 @@ current_connection: ContextVar["ClientConnection | None"] = ContextVar("current_
 
 
 EVENTS: set[str] = set()
-"""Methods that store an event, also for a client that is gone."""
+"""Methods that store an event."""
+
+SLOW_READS: set[str] = set()
+"""Methods that end when their client is gone."""
 
 UNCANCELLABLE: set[str] = set()
 """Methods that run to their end."""
@@ -83,6 +86,8 @@ def handles(method: type[M]) -> Callable[[Handler[M]], Handler[M]]:
 
     if method.is_event:
         EVENTS.add(method.method)
+    if method.ends_with_client:
+        SLOW_READS.add(method.method)
     if not method.is_cancellable:
         UNCANCELLABLE.add(method.method)
 
