@@ -19,7 +19,10 @@ LONG_WAIT_SECONDS = 2.0
 """From this wait on, `health` reports a problem."""
 
 UNDISTURBED_BULK_FACTOR = 4
-"""How much longer bulk writes may take while no single write waits: a larger commit costs less per write."""
+"""How much longer bulk writes may take while there are no single writes: a larger commit costs less per write."""
+
+UNDISTURBED_SECONDS = 1.0
+"""Time after the last single write from which there are none."""
 
 RUSH_WRITES_PER_COMMIT = 4
 RUSH_SECONDS = 0.2
@@ -90,6 +93,7 @@ class PendingWrites:
     _committing_since: float | None = None
     _waits: deque[tuple[float, float]] = field(default_factory=deque)
     _last_rush: float = 0.0
+    _last_single: float = 0.0
 
     @property
     def wait_seconds(self) -> float:
@@ -132,7 +136,8 @@ class PendingWrites:
                 self._bulk_sources[source] += 1
             self._bulk.append(PendingWrite(change, future, time.monotonic(), True, cancellation, source))
         else:
-            self._singles.append(PendingWrite(change, future, time.monotonic(), False, cancellation))
+            self._last_single = time.monotonic()
+            self._singles.append(PendingWrite(change, future, self._last_single, False, cancellation))
         self.size += 1
         return future
 
@@ -157,7 +162,7 @@ class PendingWrites:
         """Yield the changes of the next commit one by one, and move their writes from the queue into `taken`.
 
         Single writes come first. Every second time bulk writes follow, as many as start within `bulk_seconds`, at least
-        one, and several times as many while no single write waits; and after them the single writes that arrived
+        one, and several times as many while there are no single writes; and after them the single writes that arrived
         meanwhile, which need not wait for another commit.
         """
         is_bulk_turn = self._is_bulk_turn or not self._singles  # every second commit, so that neither waits for ever
@@ -167,8 +172,9 @@ class PendingWrites:
             started = time.monotonic()
             while self._bulk and len(taken) < MAX_WRITES_PER_COMMIT:
                 yield from self._take_first(self._bulk, taken)
-                seconds = time.monotonic() - started
-                if seconds > bulk_seconds * (1 if self._singles else UNDISTURBED_BULK_FACTOR):
+                now = time.monotonic()
+                is_undisturbed = now - self._last_single > UNDISTURBED_SECONDS
+                if now - started > bulk_seconds * (UNDISTURBED_BULK_FACTOR if is_undisturbed else 1):
                     break
             yield from self._take_singles(taken)
 

@@ -13,15 +13,16 @@ from typing import Any
 import msgspec
 
 from clankers_protocol.errors import ParseError
+from clankersd.db.commit_priority import yield_to_commits
 
 MAX_DEPTH = 64
 MAX_CONTAINERS = 200_000
 MAX_MEMBERS = 400_000
 MAX_VALUES = 1_500_000
 MAX_DIGITS = 1000
-PIECE_BYTES = 256 * 1024
+PIECE_BYTES = 64 * 1024
 STRING_PIECE_BYTES = 1024 * 1024
-MAX_CALL_SECONDS = 0.015
+MAX_CALL_SECONDS = 0.005
 """Approximate limit for one call of the decoder."""
 
 _SECONDS_PER_BYTE = 0.8e-9
@@ -78,6 +79,7 @@ def measure(body: bytes) -> Shape:
     shape = Shape(len(body))
     depth, start, in_string = 0, 0, False
     while start < len(body):
+        yield_to_commits()
         piece = body[start : start + PIECE_BYTES]
         if (len(piece) - len(piece.rstrip(b"\\"))) % 2 and start + len(piece) < len(body):
             piece = piece[:-1]  # an escape stays in one piece
@@ -120,6 +122,7 @@ def _refuse_too_many(shape: Shape) -> None:
 
 
 def _decode(body: bytes | memoryview, shape: Shape) -> Any:
+    yield_to_commits()
     if shape.seconds < MAX_CALL_SECONDS:
         return msgspec.json.decode(body)
     first = bytes(body[:64]).lstrip()[:1]
