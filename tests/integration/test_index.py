@@ -131,7 +131,7 @@ def test_message_hit_names_its_origin(empty_index: RawConnection) -> None:
     session = {"id": "s", "title": "Clocks", "projectPath": "/home/me/clocks"}
     empty_index.call("upsertSession", session=session)
     store(empty_index, "m", "the quartz oscillator", createdAt=1_700_000_000_000)
-    [hit] = search(empty_index, "quartz")["hits"]
+    hit, *_ = search(empty_index, "quartz")["hits"]  # the title may be near it as well, once it has a vector
     assert hit["ref"] == {
         "sessionId": "s", "sessionTitle": "Clocks", "messageId": "m", "role": "user", "projectPath": "/home/me/clocks",
     }  # fmt: skip
