@@ -167,7 +167,7 @@ class CompactionRecord(Record, tag="compaction"):
 
 
 class MessageIdentityRecord(Record, tag="messageIdentity"):
-    """How the hook and the transcript of a harness name the same message, so that neither stores it twice."""
+    """Names of one message in the hook and in the transcript of a harness, so that neither stores it twice."""
 
     message_id: Key
     session_id: Key

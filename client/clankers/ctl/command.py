@@ -48,7 +48,7 @@ class Ctl:
     socket: Path | None = None
     json: bool = False
     may_start: bool = field(default_factory=lambda: "_CLANKERS_CTL_COMPLETE" not in os.environ)
-    """Whether a command that finds no daemon may start one: once, and not while someone types."""
+    """True if a command that finds no daemon may start one: once, and not while the shell completes a word."""
 
     @cached_property
     def client(self) -> Client:

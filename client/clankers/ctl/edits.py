@@ -53,7 +53,7 @@ class Edits:
     )  # path of a file: name of its saved original, None if it did not exist
     _created_folders: list[str] = field(default_factory=list)
     installed_at: int | None = None
-    """When a file was changed last, in milliseconds; None if that is not known."""
+    """Time of the last change of a file, in milliseconds; None if that is not known."""
 
     def __post_init__(self) -> None:
         with suppress(FileNotFoundError):

@@ -46,7 +46,7 @@ MEDIA_TYPES = {
 
 @dataclass(frozen=True)
 class View:
-    """What the routes share: the secrets, the connection to the daemon, the changes, and what to show first."""
+    """State that the routes share: the secrets, the connection to the daemon, the changes, and what to show first."""
 
     access: Access
     client: AsyncClient

@@ -45,7 +45,7 @@ REMOTE_PROBE_SECONDS, LOCAL_PROBE_SECONDS = 5.0, 60.0
 
 
 class _Counts(msgspec.Struct):
-    """What is pending in the index, as of one moment."""
+    """Pending work of the index, as of one moment."""
 
     live: GenerationStatus | None
     building: GenerationStatus | None

@@ -127,7 +127,7 @@ class Scope:
     ids: Sequence[int] | None
     last: int
     mask: Any = None
-    """Where there is numpy and the ids are listed: True at the position of each of them."""
+    """Array that is True at the position of each id; None without numpy, or if the ids are not listed."""
 
     @staticmethod
     def find(db: Db, chunk_filter: ChunkFilter) -> "Scope":

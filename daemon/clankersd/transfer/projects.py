@@ -38,7 +38,7 @@ _FOLD = """
 
 @dataclass(frozen=True)
 class Stored:
-    """What became of a record; `merges` are projects that became one by it."""
+    """Result of storing a record; `merges` are projects that became one by it."""
 
     result: Literal["new", "updated", "unchanged"]
     merges: list[Merge] = field(default_factory=list)

@@ -43,7 +43,7 @@ _PATCHED_FILE = re.compile(r"\*\*\* (?:(?:Add|Update|Delete) File|Move to): ([^\
 
 @dataclass(frozen=True)
 class SessionRows:
-    """What is stored of a session: its first prompts, recent messages, tool calls and last error, oldest first."""
+    """Stored rows of a session: its first prompts, recent messages, tool calls and last error, oldest first."""
 
     project: str | None
     prompts: list[str]
