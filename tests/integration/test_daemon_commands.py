@@ -1,6 +1,7 @@
 """`clankers-ctl daemon`, and commands that start the daemon as hooks do."""
 
 import os
+import signal
 import socket
 from pathlib import Path
 
@@ -51,6 +52,15 @@ def test_command_says_why_the_daemon_does_not_start_and_does_not_try_again(home:
         started = (home / "clankers" / "autostart.lock").read_text()
         assert ctl(daemon, "sessions").code == 3
         assert (home / "clankers" / "autostart.lock").read_text() == started
+
+
+def test_command_starts_a_daemon_again_that_was_killed_right_after_its_start(home: Path) -> None:
+    with autostarting(home) as daemon:
+        killed = ctl(daemon, "daemon", "start", "--json").json["pid"]
+        os.kill(killed, signal.SIGKILL)
+        ran = ctl(daemon, "sessions")
+        assert ran.code == 0, ran.err
+        assert ctl(daemon, "daemon", "status", "--json").json["pid"] != killed
 
 
 @pytest.mark.parametrize("words", [["status"], ["health"], ["daemon", "status"], ["config", "show"], ["doctor"]])

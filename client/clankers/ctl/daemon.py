@@ -139,6 +139,9 @@ def start_for_command(ctl: Ctl, error: DaemonUnavailable) -> None:
     started = start_daemon()
     if isinstance(started, str) and started != STARTED_RECENTLY:
         raise error
+    if started == STARTED_RECENTLY and path.exists():
+        # It was killed since: a daemon that fails to start leaves no socket. If somebody else was faster, ours ends.
+        start_daemon(forced=True)
     _wait_until_it_answers(path, started)
     if sys.stderr.isatty():
         echo("The daemon was not running and has been started.", err=True)
