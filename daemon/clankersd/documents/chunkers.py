@@ -140,19 +140,12 @@ def pack_pieces(text: str, pieces: list[Piece], tokens: int, overlap: int) -> li
         start, end = blank.end(), start + len(text[start:end].rstrip())
         if start < end:
             spans.append(Span(start, end))
-        begin = _next_begin(pieces, ends, begin, stop, limit, max_shared)
+        previous, begin = begin, stop
+        if stop < len(pieces):  # overlap with the end of this span, if a new piece still fits then
+            room = min(max_shared, limit - pieces[stop].size)
+            while begin - 1 > previous and ends[stop - 1] - (ends[begin - 2] if begin > 1 else 0) <= room:
+                begin -= 1
     return spans
-
-
-def _next_begin(pieces: list[Piece], ends: list[int], begin: int, stop: int, limit: int, max_shared: int) -> int:
-    """Return the first piece of the next span: before `stop` to overlap, if a new piece still fits then."""
-    if stop >= len(pieces):
-        return stop
-    room = min(max_shared, limit - pieces[stop].size)
-    first = stop
-    while first - 1 > begin and ends[stop - 1] - (ends[first - 2] if first > 1 else 0) <= room:
-        first -= 1
-    return first
 
 
 def _sentences(text: str, start: int, end: int) -> Iterator[tuple[int, int, bool]]:

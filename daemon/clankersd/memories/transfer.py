@@ -150,7 +150,9 @@ def _store_records(
     for record, prepared in records:
         refused.pop(record.id, None)  # the transaction may run a second time
         stored_scope = db.value("SELECT scope FROM memories WHERE id = :id", {"id": record.id})
-        project = _find_project(db, record)
+        project = None  # one that does not exist here gets the id it has in the export
+        if record.project_path is not None:
+            project = match_folder(db, _folder_of(record)).project_id or record.project_id or clock.new_id()
         scope = record.scope
         if scope == f"project:{record.project_id}" and project:
             scope = f"project:{project}"
@@ -181,14 +183,6 @@ def _store_record(
     log_change(db, row.id, "imported", "user")
     if row.deleted_at:
         log_change(db, row.id, "deleted", "user", "it was deleted where it comes from", at=row.deleted_at)
-
-
-def _find_project(db: Db, record: MemoryRecord) -> str | None:
-    """Return the id of a record's project: a project that does not exist here gets the id it has in the export."""
-    if record.project_path is None:
-        return None
-    found = match_folder(db, _folder_of(record)).project_id
-    return found or record.project_id or clock.new_id()
 
 
 def _folder_of(record: MemoryRecord) -> Folder:

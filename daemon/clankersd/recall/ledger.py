@@ -115,11 +115,15 @@ async def recall_ledger(daemon: "Daemon", request: RecallLedger) -> Ledger:
 def _entry(db: Db, row: dict[str, Any]) -> LedgerEntry:
     ids = json.loads(row.pop("ids_json"))
     considered = row.pop("considered_json")
+    period = {"session": row["session_id"], "at": row["at"]}
     prompt = None
     if row["trigger"] != "startup":
-        prompt = db.fetch_one(_PROMPT, {"session": row["session_id"], "at": row["at"]})
+        prompt = db.fetch_one(_PROMPT, period)
     prompt_text = prompt["text"] if prompt else None
-    aftermath = _read_aftermath(db, row["session_id"], row["at"])
+    following = db.value(_NEXT_PROMPT, period | {"lag": PROMPT_LAG_MS})
+    until = following - 1 if following else 2**53
+    text = "\n".join(evidence for (evidence,) in db.tuples(_EVIDENCE, period | {"until": until}))
+    aftermath = _Aftermath(row["session_id"], row["at"], until, _words(text), text)
     return LedgerEntry(
         **row,
         prompt_id=prompt["id"] if prompt else None,
@@ -127,14 +131,6 @@ def _entry(db: Db, row: dict[str, Any]) -> LedgerEntry:
         items=[_item(db, row["id"], item_id, _words(prompt_text or ""), aftermath) for item_id in ids],
         considered=msgspec.json.decode(considered, type=list[RecallCandidate]) if considered else None,
     )
-
-
-def _read_aftermath(db: Db, session: str, at: int) -> _Aftermath:
-    following = db.value(_NEXT_PROMPT, {"session": session, "at": at, "lag": PROMPT_LAG_MS})
-    until = following - 1 if following else 2**53
-    texts = [row[0] for row in db.tuples(_EVIDENCE, {"session": session, "at": at, "until": until})]
-    text = "\n".join(texts)
-    return _Aftermath(session, at, until, _words(text), text)
 
 
 def _item(db: Db, injection: int, item_id: str, prompt: frozenset[str], aftermath: _Aftermath) -> LedgerItem:

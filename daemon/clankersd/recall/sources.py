@@ -131,6 +131,27 @@ class RecentSession:
         was_asked = json.loads(self.prompts_json) != []
         return was_asked or not self.answer
 
+    def to_item(self, titles_only: bool) -> Item:
+        """Return the session as a line of the block: its title alone, or its prompt and outcome."""
+        date, title, prompt = format_day(self.created_at), self.title or "", self.prompt or ""
+        if titles_only:
+            text = title or prompt or self.outcome
+            return Item(SESSIONS, self.id, date, text, MAX_TEXT_CHARACTERS // 3)
+        # The summary of a compaction tells of the part before it; one that a client gave tells of the self.
+        if self.extract and (self.has_compactions or not self.summary):
+            return Item(SESSIONS, self.id, date, self.extract, MAX_EXTRACT_CHARACTERS)
+        if self.summary and title:
+            label = f"{date} {title[:MAX_TITLE_CHARACTERS]}"
+            return Item(SESSIONS, self.id, label, self.outcome, MAX_OUTCOME_CHARACTERS)
+        if prompt and self.outcome:
+            asked, outcome = " ".join(prompt.split()), " ".join(self.outcome.split())
+            text = f"{shorten(asked, MAX_PROMPT_CHARACTERS)} → {outcome}"
+            return Item(SESSIONS, self.id, f"{date} asked", text, MAX_PROMPT_CHARACTERS + MAX_OUTCOME_CHARACTERS)
+        if prompt:
+            return Item(SESSIONS, self.id, f"{date} asked", prompt, MAX_TEXT_CHARACTERS)
+        label = f"{date} {title[:MAX_TITLE_CHARACTERS]}" if title and self.outcome else date
+        return Item(SESSIONS, self.id, label, self.outcome or title, MAX_OUTCOME_CHARACTERS)
+
 
 @dataclass(slots=True)
 class MatchRow(MemoryChunkRow):
@@ -171,28 +192,7 @@ def recent_sessions(db: Db, project: str | None, session: str, *, titles_only: b
     """Return the project's last sessions, newest first, each with its prompt and outcome."""
     rows = db.fetch(_RECENT_SESSIONS, {"project": project, "session": session, "limit": MAX_EXAMINED})
     sessions = [RecentSession(**row) for row in rows]
-    return [_session_item(one, titles_only) for one in sessions if not one.is_trivial][:MAX_SESSIONS]
-
-
-def _session_item(session: RecentSession, titles_only: bool) -> Item:
-    date, title, prompt = format_day(session.created_at), session.title or "", session.prompt or ""
-    if titles_only:
-        text = title or prompt or session.outcome
-        return Item(SESSIONS, session.id, date, text, MAX_TEXT_CHARACTERS // 3)
-    # The summary of a compaction tells of the part before it; one that a client gave tells of the session.
-    if session.extract and (session.has_compactions or not session.summary):
-        return Item(SESSIONS, session.id, date, session.extract, MAX_EXTRACT_CHARACTERS)
-    if session.summary and title:
-        label = f"{date} {title[:MAX_TITLE_CHARACTERS]}"
-        return Item(SESSIONS, session.id, label, session.outcome, MAX_OUTCOME_CHARACTERS)
-    if prompt and session.outcome:
-        asked, outcome = " ".join(prompt.split()), " ".join(session.outcome.split())
-        text = f"{shorten(asked, MAX_PROMPT_CHARACTERS)} → {outcome}"
-        return Item(SESSIONS, session.id, f"{date} asked", text, MAX_PROMPT_CHARACTERS + MAX_OUTCOME_CHARACTERS)
-    if prompt:
-        return Item(SESSIONS, session.id, f"{date} asked", prompt, MAX_TEXT_CHARACTERS)
-    label = f"{date} {title[:MAX_TITLE_CHARACTERS]}" if title and session.outcome else date
-    return Item(SESSIONS, session.id, label, session.outcome or title, MAX_OUTCOME_CHARACTERS)
+    return [one.to_item(titles_only) for one in sessions if not one.is_trivial][:MAX_SESSIONS]
 
 
 def strongest_memories(
@@ -274,20 +274,23 @@ async def matching_items(
     texts = _limit_passages(texts)
     chosen_texts = [verdict for verdict in texts if verdict.chosen]
     questions = [str(one.candidate.row.message_id) for one in chosen_texts[:MAX_ANSWERED]]
-    answers = await store.read(lambda db: _answers(db, questions)) if questions else {}
-    memory_items = _without_near_duplicates([_matching_memory(one) for one in memories if one.chosen])[:max_memories]
+    answers: dict[str, str] = {}
+    if questions:
+        rows = await store.read(lambda db: db.tuples(_ANSWERS, {"ids": json.dumps(questions)}))
+        answers = {message: answer for message, answer in rows if answer}
+    memory_items = []
+    for verdict in memories:
+        if verdict.chosen:
+            row = verdict.candidate.row
+            assert isinstance(row, MatchRow)
+            content, category = row.memory_content or "", row.memory_category or ""
+            memory_items.append(_memory_item(str(row.memory_id), content, row.memory_summary, category, row.pinned))
     return PromptMatches(
-        memory_items + [_passage_item(one, outcome.stems, answers) for one in chosen_texts],
+        _without_near_duplicates(memory_items)[:max_memories]
+        + [_passage_item(one, outcome.stems, answers) for one in chosen_texts],
         [_considered(one) for one in memories + texts],
         outcome.degraded,
     )
-
-
-def _matching_memory(verdict: Verdict) -> Item:
-    row = verdict.candidate.row
-    assert isinstance(row, MatchRow)
-    content, category = row.memory_content or "", row.memory_category or ""
-    return _memory_item(str(row.memory_id), content, row.memory_summary, category, row.pinned)
 
 
 def _limit_passages(verdicts: list[Verdict]) -> list[Verdict]:
@@ -322,12 +325,6 @@ def _considered(verdict: Verdict) -> RecallCandidate:
 
 def _passage_id(row: MemoryChunkRow) -> str:
     return row.message_id or row.chunk_id[:SHORT_ID_CHARACTERS]
-
-
-def _answers(db: Db, messages: list[str]) -> dict[str, str]:
-    """Return the last answer to each of the user's messages, before the user wrote again."""
-    rows = db.tuples(_ANSWERS, {"ids": json.dumps(messages)})
-    return {message: answer for message, answer in rows if answer}
 
 
 def _passage_item(verdict: Verdict, stems: frozenset[str], answers: dict[str, str]) -> Item:

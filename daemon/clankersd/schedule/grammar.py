@@ -195,20 +195,15 @@ def _parse_calendar(text: str, words: str, start: int, zone: tzinfo) -> Calendar
         if not re.fullmatch(r"\s*\d{1,2}\s*", argument, re.ASCII) or not 1 <= int(argument) <= 31:
             raise _syntax_error(text, position, "a day of the month from 1 to 31")
         return CalendarSchedule(at, zone, month_day=int(argument))
-    weekdays = _parse_weekdays(text, position, argument)
-    if name == "weekly" and len(weekdays) > 1:
-        raise _syntax_error(text, position, "one day; custom(day,day) takes several")
-    return CalendarSchedule(at, zone, weekdays=weekdays)
-
-
-def _parse_weekdays(text: str, position: int, argument: str) -> frozenset[int]:
-    weekdays = set()
+    weekdays, part_position = set(), position
     for part in argument.split(","):
         if part.strip() not in _WEEKDAY:
-            raise _syntax_error(text, position + len(part) - len(part.lstrip()), "a day as mon or monday")
+            raise _syntax_error(text, part_position + len(part) - len(part.lstrip()), "a day as mon or monday")
         weekdays.add(_WEEKDAY[part.strip()])
-        position += len(part) + 1
-    return frozenset(weekdays)
+        part_position += len(part) + 1
+    if name == "weekly" and len(weekdays) > 1:
+        raise _syntax_error(text, position, "one day; custom(day,day) takes several")
+    return CalendarSchedule(at, zone, weekdays=frozenset(weekdays))
 
 
 def _parse_cron(text: str, words: str, start: int, zone: tzinfo) -> CronSchedule:

@@ -83,11 +83,10 @@ async def file_history(daemon: "Daemon", request: FileHistory) -> FileTouches:
         if len(shown) < len(rows):
             cursor = encode_cursor(shown[-1]["created_at"], shown[-1]["id"])
         total = db.value("SELECT count(*) FROM tools WHERE file_path = :path", {"path": request.path})
-        return FileTouches([_touch(row) for row in shown], total, cursor)
+        found = []
+        for row in shown:
+            beside_tool = {name: row.pop(name) for name in _TOUCH_COLUMNS}
+            found.append(FileTouch(from_row(Tool, row), **beside_tool))
+        return FileTouches(found, total, cursor)
 
     return await daemon.store.read(touches)
-
-
-def _touch(row: dict[str, Any]) -> FileTouch:
-    extra = {name: row.pop(name) for name in _TOUCH_COLUMNS}
-    return FileTouch(from_row(Tool, row), **extra)
