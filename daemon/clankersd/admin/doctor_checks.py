@@ -114,12 +114,8 @@ async def check_owners(store: Store) -> Finding:
     captured = await store.snapshot_read(find_captured_orphans)
     if captured:
         text = f"Rows refer to rows that do not exist: {captured[0]}{_more(captured)}."
-        return Finding(
-            "owners",
-            "problem",
-            text,
-            f"another program deleted the referenced rows; if a backup still has them, {RESTORE_HINT}",
-        )
+        advice = f"another program deleted the referenced rows; if a backup still has them, {RESTORE_HINT}"
+        return Finding("owners", "problem", text, advice)
     found = await store.snapshot_read(repair.find_orphans)
     count = len(found.chunks) + found.waiting
     if not count:

@@ -152,23 +152,18 @@ def _sentences(text: str, start: int, end: int) -> Iterator[tuple[int, int, bool
     """Yield the start and end of each sentence, trailing space included, and whether it begins a paragraph."""
     begin, starts_block = start, True
     for match in _SENTENCE_END.finditer(text, start, end):
-        if match.start() < begin or _is_abbreviation(text, begin, match):
+        if match.start() < begin:
             continue
+        if match[0] == ".":  # it may end an abbreviation or an initial
+            word = _LAST_WORD.search(text, max(begin, match.start() - 12), match.start())
+            if word and (word[0].lower() in _ABBREVIATIONS or (len(word[0]) == 1 and _INITIAL.match(word[0]))):
+                continue
         space = _TRAILING_SPACE.match(text, match.end(), end)
         assert space
         yield begin, space.end(), starts_block
         begin, starts_block = space.end(), text.count("\n", match.start(), space.end()) > 1
     if begin < end:
         yield begin, end, starts_block
-
-
-def _is_abbreviation(text: str, begin: int, period: re.Match[str]) -> bool:
-    if period[0] != ".":
-        return False
-    word = _LAST_WORD.search(text, max(begin, period.start() - 12), period.start())
-    if word is None:
-        return False
-    return word[0].lower() in _ABBREVIATIONS or (len(word[0]) == 1 and _INITIAL.match(word[0]) is not None)
 
 
 def _split_sections(text: str) -> list[Span]:

@@ -167,8 +167,16 @@ def _store_records(
             created.append(record.id)
             db.after_commit(Notification("memory", "imported", record.id))
             relations += record.relations
-    # After all memories: a relation may come with the first of its two.
-    return created, sum(import_relation(db, _to_relation(record), scopes) for record in relations)
+    new_relations = 0
+    for relation in relations:  # after all memories: a relation may come with the first of its two
+        created_at = clock.to_ms(relation.created_at) or clock.now()
+        times = {
+            "created_at": created_at,
+            "valid_from": clock.to_ms(relation.valid_from) or created_at,
+            "valid_until": clock.to_ms(relation.valid_until),
+        }
+        new_relations += import_relation(db, Relation(**msgspec.structs.asdict(relation) | times), scopes)
+    return created, new_relations
 
 
 def _store_record(
@@ -214,13 +222,3 @@ def _record_columns(record: MemoryRecord, prepared: PreparedMemory) -> Columns:
         "is_deleted": int(times["deleted_at"] is not None),
         "metadata": None if record.metadata is None else to_json(record.metadata),
     }
-
-
-def _to_relation(record: RelationRecord) -> Relation:
-    created = clock.to_ms(record.created_at) or clock.now()
-    times = {
-        "created_at": created,
-        "valid_from": clock.to_ms(record.valid_from) or created,
-        "valid_until": clock.to_ms(record.valid_until),
-    }
-    return Relation(**msgspec.structs.asdict(record) | times)

@@ -85,6 +85,22 @@ class _Aftermath:
     words: frozenset[str]
     text: str
 
+    def outcome_of(
+        self, db: Db, item_id: str, text: str | None, prompt: frozenset[str]
+    ) -> Literal["used", "contradicted", "ignored"] | None:
+        """Judge what became of an item; words of the prompt are no evidence that it was used."""
+        period = {"id": item_id, "at": self.at, "until": self.until, "session": self.session}
+        if db.value(_WAS_CONTRADICTED, period):
+            return "contradicted"
+        if text is None or not self.text:
+            return None
+        own = _words(text) - prompt
+        shared = own & self.words
+        is_named = item_id[:SHORT_ID_CHARACTERS] in self.text
+        if is_named or (len(shared) >= MIN_SHARED_WORDS and len(shared) >= MIN_SHARED_SHARE * len(own)):
+            return "used"
+        return "ignored"
+
 
 @handles(RecallLedger)
 async def recall_ledger(daemon: "Daemon", request: RecallLedger) -> Ledger:
@@ -145,23 +161,7 @@ def _item(db: Db, injection: int, item_id: str, prompt: frozenset[str], aftermat
         text = db.value(_CHUNK, {"id": item_id, "length": ITEM_CHARACTERS})
         kind = "passage" if text is not None else "unknown"
     told = db.value(_TIMES_TOLD, {"injection": injection, "id": item_id})
-    return LedgerItem(item_id, kind, text, told, _outcome(db, item_id, text, prompt, aftermath))
-
-
-def _outcome(
-    db: Db, item_id: str, text: str | None, prompt: frozenset[str], aftermath: _Aftermath
-) -> Literal["used", "contradicted", "ignored"] | None:
-    period = {"id": item_id, "at": aftermath.at, "until": aftermath.until, "session": aftermath.session}
-    if db.value(_WAS_CONTRADICTED, period):
-        return "contradicted"
-    if text is None or not aftermath.text:
-        return None
-    own = _words(text) - prompt
-    shared = own & aftermath.words
-    is_named = item_id[:SHORT_ID_CHARACTERS] in aftermath.text
-    if is_named or (len(shared) >= MIN_SHARED_WORDS and len(shared) >= MIN_SHARED_SHARE * len(own)):
-        return "used"
-    return "ignored"
+    return LedgerItem(item_id, kind, text, told, aftermath.outcome_of(db, item_id, text, prompt))
 
 
 def _words(text: str) -> frozenset[str]:

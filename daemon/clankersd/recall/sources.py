@@ -163,6 +163,22 @@ class MatchRow(MemoryChunkRow):
     path: str | None
     session_title: str | None
 
+    def to_memory(self) -> Item:
+        """Return the memory that the chunk is of as a line of the block."""
+        content, category = self.memory_content or "", self.memory_category or ""
+        return _memory_item(str(self.memory_id), content, self.memory_summary, category, self.pinned)
+
+    def to_passage(self, stems: frozenset[str], answers: dict[str, str]) -> Item:
+        """Return the chunk as a line of the block: where it is from, an excerpt, and the answer to it."""
+        origin = self.path
+        if origin is None:
+            origin = f"{self.role or 'message'} in {(self.session_title or 'a session')[:MAX_TITLE_CHARACTERS]}"
+        shown, limit = excerpt(self.text, stems).plain, MAX_PASSAGE_CHARACTERS
+        if answer := answers.get(self.message_id or ""):  # a question is of use with what resolved it
+            answer = shorten(" ".join(answer.split()), MAX_ANSWERED_CHARACTERS)
+            shown, limit = f"{shorten(shown, MAX_PASSAGE_CHARACTERS)} → {answer}", 2 * MAX_PASSAGE_CHARACTERS
+        return Item(PASSAGES, _passage_id(self), f"{format_day(self.created_at)} {origin}", shown, limit)
+
 
 def resolve_project(db: Db, session: str, project: str | None) -> str | None:
     """Return the id of the project that a session belongs to, else of the given one."""
@@ -278,16 +294,9 @@ async def matching_items(
     if questions:
         rows = await store.read(lambda db: db.tuples(_ANSWERS, {"ids": json.dumps(questions)}))
         answers = {message: answer for message, answer in rows if answer}
-    memory_items = []
-    for verdict in memories:
-        if verdict.chosen:
-            row = verdict.candidate.row
-            assert isinstance(row, MatchRow)
-            content, category = row.memory_content or "", row.memory_category or ""
-            memory_items.append(_memory_item(str(row.memory_id), content, row.memory_summary, category, row.pinned))
+    memory_items = _without_near_duplicates([_row_of(one).to_memory() for one in memories if one.chosen])
     return PromptMatches(
-        _without_near_duplicates(memory_items)[:max_memories]
-        + [_passage_item(one, outcome.stems, answers) for one in chosen_texts],
+        memory_items[:max_memories] + [_row_of(one).to_passage(outcome.stems, answers) for one in chosen_texts],
         [_considered(one) for one in memories + texts],
         outcome.degraded,
     )
@@ -323,18 +332,11 @@ def _considered(verdict: Verdict) -> RecallCandidate:
     )
 
 
-def _passage_id(row: MemoryChunkRow) -> str:
-    return row.message_id or row.chunk_id[:SHORT_ID_CHARACTERS]
-
-
-def _passage_item(verdict: Verdict, stems: frozenset[str], answers: dict[str, str]) -> Item:
+def _row_of(verdict: Verdict) -> MatchRow:
     row = verdict.candidate.row
     assert isinstance(row, MatchRow)
-    origin = row.path
-    if origin is None:
-        origin = f"{row.role or 'message'} in {(row.session_title or 'a session')[:MAX_TITLE_CHARACTERS]}"
-    shown, limit = excerpt(row.text, stems).plain, MAX_PASSAGE_CHARACTERS
-    if answer := answers.get(row.message_id or ""):  # a question is of use with what resolved it
-        answer = shorten(" ".join(answer.split()), MAX_ANSWERED_CHARACTERS)
-        shown, limit = f"{shorten(shown, MAX_PASSAGE_CHARACTERS)} → {answer}", 2 * MAX_PASSAGE_CHARACTERS
-    return Item(PASSAGES, _passage_id(row), f"{format_day(row.created_at)} {origin}", shown, limit)
+    return row
+
+
+def _passage_id(row: MemoryChunkRow) -> str:
+    return row.message_id or row.chunk_id[:SHORT_ID_CHARACTERS]
