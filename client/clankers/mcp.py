@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 else:
     import _signal
 
+CONNECTION_LOST = "clankersd closed the connection before replying: the request may or may not have been executed."
+HOW_TO_START = "Start it with `clankersd`, or install it as a service: `clankers-ctl service install`."
 CONNECT_SECONDS = 0.5
 SEND_SECONDS = 5.0
 REPLY_SECONDS = 60.0
@@ -147,10 +149,7 @@ class Relay:
         except (OSError, ForeignSocket) as error:
             connection.close()
             reason = getattr(error, "strerror", None) or error
-            self._problem = (
-                f"clankersd does not answer on {path} ({reason}). "
-                "Start it with `clankersd`, or install it as a service: `clankers-ctl service install`."
-            )
+            self._problem = f"clankersd does not answer on {path} ({reason}). {HOW_TO_START}"
             if isinstance(error, FileNotFoundError | ConnectionRefusedError):
                 self._start_daemon()
             return False
@@ -215,10 +214,7 @@ class Relay:
         except OSError:
             data = b""
         if not data:
-            self._disconnect(
-                self._problem
-                or "clankersd closed the connection before replying: the request may or may not have been executed."
-            )
+            self._disconnect(self._problem or CONNECTION_LOST)
             return
         self._received += data
         while True:
@@ -332,9 +328,8 @@ def _answer_error(line: bytes, problem: str) -> None:
         reply: dict[str, Any] = {"jsonrpc": "2.0", "id": each["id"]}
         if each.get("method") == "tools/call":
             name = (each.get("params") or {}).get("name")
-            text = f"The memory cannot be reached, so {name} did nothing: {problem}"
-            if "may or may not" in problem:
-                text = f"The memory cannot be reached: {problem}"
+            consequence = "" if "may or may not" in problem else f", so {name} did nothing"
+            text = f"The memory cannot be reached{consequence}: {problem}"
             reply["result"] = {"content": [{"type": "text", "text": text}], "isError": True}
         else:
             reply["error"] = {"code": -32603, "message": problem}

@@ -73,10 +73,7 @@ def create(ctl: Ctl, without_derived: bool) -> None:
       clankers-ctl backup create --json | jq -r .path
     """
     job = run_job_or_exit(ctl, BackupCreate(without_derived))
-    if ctl.json:
-        print_json(job.result)
-    else:
-        echo(f"Made {job.result['path']} ({format_bytes(job.result['bytes'])}).")
+    ctl.report(job.result, f"Made {job.result['path']} ({format_bytes(job.result['bytes'])}).")
 
 
 @backup.command(name="list")
@@ -190,10 +187,10 @@ def prune(ctl: Ctl, keep: int, dry_run: bool, yes: bool) -> None:
             confirm(f"Delete {plural(len(obsolete), 'backup')}?", abort=True)
         for one in obsolete:
             Path(one.path).unlink(missing_ok=True)
-    if ctl.json:
-        print_json({"deleted": [one.name for one in obsolete], "dryRun": dry_run})
-    else:
-        echo(f"{'Would delete' if dry_run else 'Deleted'} {plural(len(obsolete), 'backup')} and free {freed}.")
+    ctl.report(
+        {"deleted": [one.name for one in obsolete], "dryRun": dry_run},
+        f"{'Would delete' if dry_run else 'Deleted'} {plural(len(obsolete), 'backup')} and free {freed}.",
+    )
 
 
 @backup.command()

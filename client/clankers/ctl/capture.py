@@ -70,10 +70,7 @@ def status(ctl: Ctl) -> None:
       clankers-ctl capture status --json | jq '.harnesses[] | select(.state == "dead")'
     """
     report = ctl.call(CaptureStatus())
-    if ctl.json:
-        print_json(report)
-    else:
-        _print_report(report)
+    ctl.report(report, _print_report)
     sys.exit(0 if report.ok else EXIT_PROBLEM)
 
 
@@ -274,16 +271,12 @@ def import_(ctl: Ctl, source: str | Path, since: int | None, dry_run: bool) -> N
       clankers-ctl import opencode --json | jq .result
       clankers-ctl import clankers.jsonl.zst
     """
-    if isinstance(source, Path):
-        if since is not None or dry_run:
-            raise click.UsageError("--since and --dry-run are for the history of a harness, not for a file.")
-        _import_file(ctl, source)
-        return
-    job = run_job_or_exit(ctl, ImportStart(source, since, dry_run))
-    if ctl.json:
-        print_json(job)
+    if not isinstance(source, Path):
+        ctl.report(run_job_or_exit(ctl, ImportStart(source, since, dry_run)), _print_summary)
+    elif since is not None or dry_run:
+        raise click.UsageError("--since and --dry-run are for the history of a harness, not for a file.")
     else:
-        _print_summary(job, msgspec.convert(job.result, ImportSummary))
+        _import_file(ctl, source)
 
 
 def _import_file(ctl: Ctl, path: Path) -> None:
@@ -296,7 +289,8 @@ def _import_file(ctl: Ctl, path: Path) -> None:
         import_memories(ctl, path)
 
 
-def _print_summary(job: Job, summary: ImportSummary) -> None:
+def _print_summary(job: Job) -> None:
+    summary = msgspec.convert(job.result, ImportSummary)
     harness = find_harness(summary.harness)
     noun = harness.history_unit if harness else "session"
     read = f"Read {plural(summary.files, noun)} in {job_duration(job)}"

@@ -5,7 +5,7 @@ import msgspec
 
 from clankers.ctl.command import EXIT_FAILED, Ctl, common_options
 from clankers.ctl.formatting import format_time, plural
-from clankers.ctl.output import Column, echo, one_line, print_json, print_table
+from clankers.ctl.output import Column, echo, one_line, print_json
 from clankers_protocol.client_config import ConfigDelete, ConfigGet, ConfigList, ConfigSet
 
 COLUMNS = [
@@ -42,23 +42,11 @@ def list_settings(ctl: Ctl, namespace: str | None, prefix: str, limit: int) -> N
       clankers-ctl client-settings list my-plugin
     """
     page = ctl.call(ConfigList(namespace=namespace, prefix=prefix, limit=limit))
-    if ctl.json:
-        print_json(page)
-    elif not page.entries:
-        echo("No settings.", err=True)
-    else:
-        rows = [
-            [
-                one_line(entry.namespace),
-                one_line(entry.key),
-                one_line(msgspec.json.encode(entry.value).decode()),
-                format_time(entry.updated_at),
-            ]
-            for entry in page.entries
-        ]
-        print_table(COLUMNS, rows)
-        if page.cursor:
-            echo("There are more settings. Use --limit N to see them.", err=True)
+    rows = []
+    for entry in page.entries:
+        value = one_line(msgspec.json.encode(entry.value).decode())
+        rows.append([one_line(entry.namespace), one_line(entry.key), value, format_time(entry.updated_at)])
+    ctl.report_page(page, "settings", COLUMNS, lambda: rows)
 
 
 @client_settings.command()
@@ -100,10 +88,7 @@ def set_(ctl: Ctl, namespace: str, key: str, value: str) -> None:
     except msgspec.DecodeError:
         parsed = value
     entry = ctl.call(ConfigSet(namespace, key, parsed))
-    if ctl.json:
-        print_json(entry)
-    else:
-        echo(f"{one_line(entry.key)} is {one_line(msgspec.json.encode(entry.value).decode())}")
+    ctl.report(entry, f"{one_line(entry.key)} is {one_line(msgspec.json.encode(entry.value).decode())}")
 
 
 @client_settings.command()
@@ -118,7 +103,4 @@ def delete(ctl: Ctl, namespace: str, key: str) -> None:
       clankers-ctl client-settings delete my-plugin theme
     """
     removed = ctl.call(ConfigDelete(namespace, key))
-    if ctl.json:
-        print_json(removed)
-    else:
-        echo(f"Deleted {plural(removed.deleted, 'setting')}.")
+    ctl.report(removed, f"Deleted {plural(removed.deleted, 'setting')}.")

@@ -3,7 +3,7 @@
 import atexit
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,8 @@ import msgspec
 
 from clankers.client import Client
 from clankers.ctl.lazy import LazyGroup
-from clankers.ctl.output import confirm, echo, print_json, secho
+from clankers.ctl.output import Column, confirm, echo, print_json, print_table, secho
+from clankers.ctl.text import Text
 from clankers.messages import BadReply, DaemonUnavailable, Result
 from clankers_protocol.admin import StatusReport
 from clankers_protocol.errors import RpcError
@@ -39,6 +40,8 @@ class Page(Protocol):
 
 
 PageT = TypeVar("PageT", bound=Page)
+ResultT = TypeVar("ResultT")
+Rows = Callable[[], Sequence[Sequence[str | Text]]]
 
 
 @dataclass
@@ -68,6 +71,28 @@ class Ctl:
 
             start_for_command(self, error)
         return self.client.call(request, timeout=timeout)
+
+    def report(self, result: ResultT, shown: str | Callable[[ResultT], None]) -> None:
+        """Print the result of a command: as JSON if that was asked for, else as this text or by this function."""
+        if self.json:
+            print_json(result)
+        elif isinstance(shown, str):
+            echo(shown)
+        else:
+            shown(result)
+
+    def report_page(
+        self, page: Page, noun: str, columns: Sequence[Column], rows: Rows, more: str = "--limit N"
+    ) -> None:
+        """Print a page of a list: as JSON if that was asked for, else as a table; `more` shows the rest of the list."""
+        if self.json:
+            print_json(page)
+        elif table := rows():
+            print_table(columns, table)
+            if page.cursor:
+                echo(f"There are more {noun}. Use {more} to see them.", err=True)
+        else:
+            echo(f"No {noun}.", err=True)
 
     def pages(self, request: Method[PageT]) -> Iterator[PageT]:
         """Yield every page of an answer; each page is fetched when it is needed."""
@@ -144,10 +169,7 @@ def confirm_and_delete(
     if not dry_run and not yes:
         confirm(f"Delete {what}?", abort=True)
     deleted = planned if dry_run else ctl.call(deletion)
-    if ctl.json:
-        print_json(deleted)
-    else:
-        echo(f"{'Would delete' if dry_run else 'Deleted'} {what}.")
+    ctl.report(deleted, f"{'Would delete' if dry_run else 'Deleted'} {what}.")
 
 
 def daemon_paths(status: StatusReport) -> Paths:

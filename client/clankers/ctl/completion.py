@@ -4,7 +4,6 @@ import click
 from click.shell_completion import get_completion_class
 
 from clankers.ctl.command import Ctl, common_options
-from clankers.ctl.output import echo, print_json
 
 
 @click.command()
@@ -28,7 +27,4 @@ def completion(ctl: Ctl, shell: str) -> None:
     assert completer  # for the type checker: click supports all three shells
     root = click.get_current_context().find_root().command
     script = completer(root, {}, "clankers-ctl", "_CLANKERS_CTL_COMPLETE").source()
-    if ctl.json:
-        print_json({"shell": shell, "script": script})
-    else:
-        echo(script)
+    ctl.report({"shell": shell, "script": script}, script)

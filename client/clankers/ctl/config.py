@@ -115,10 +115,7 @@ def get(ctl: Ctl, key: str) -> None:
         near = difflib.get_close_matches(key, [each.key for each in settings], 3, 0.5)
         advice = f"did you mean {' or '.join(near)}?" if near else "`clankers-ctl config show` lists them."
         raise click.ClickException(f"There is no setting {key!r}; {advice}")
-    if ctl.json:
-        print_json(setting)
-    else:
-        echo(_text(setting.value))
+    ctl.report(setting, _text(setting.value))
 
 
 @config.command(name="set")
@@ -168,10 +165,7 @@ def path(ctl: Ctl) -> None:
         config_path = ctl.call(
             DaemonConfig(), timeout=2, start=False
         ).path  # the daemon may have been started with --config
-    if ctl.json:
-        print_json({"path": config_path})
-    else:
-        echo(config_path)
+    ctl.report({"path": config_path}, config_path)
 
 
 def parse_value(text: str) -> str | int | float | bool | list[str]:
@@ -199,9 +193,8 @@ def _configure(ctl: Ctl, key: str, value: str | int | float | bool | list[str] |
     if setting is None:
         return
     echo(f"{key} = {_text(setting.value)} ({setting.origin})")
-    for ignored in settings.ignored:
-        if ignored.key == key:
-            _warn_ignored(ignored)
+    for ignored in (one for one in settings.ignored if one.key == key):
+        _warn_ignored(ignored)
     if setting.origin in ("environment", "flag"):
         echo(f"The {setting.origin} overrides the file, so the new value in the file has no effect yet.", err=True)
     for hint in settings.notes:

@@ -129,10 +129,7 @@ def vacuum(ctl: Ctl) -> None:
       clankers-ctl db vacuum
     """
     job = run_job_or_exit(ctl, DbVacuum())
-    if ctl.json:
-        print_json(job)
-    else:
-        echo(f"Freed {format_bytes((job.result or {}).get('freedBytes', 0))} of disk space.")
+    ctl.report(job, f"Freed {format_bytes((job.result or {}).get('freedBytes', 0))} of disk space.")
 
 
 # -- query

@@ -219,15 +219,12 @@ def list_(ctl: Ctl, project: str | None, source: str | None, kind: Kind | None, 
         page = DocumentPage([document for each in ctl.pages(request) for document in each.documents], None)
     else:
         page = ctl.call(request)
-    if ctl.json:
-        print_json(page)
-    elif not page.documents:
-        echo("No documents.", err=True)
-    else:
+
+    def rows() -> list[list[str]]:
         ids = display_ids(ctl, "document", [document.id for document in page.documents])
-        print_table(COLUMNS, [_row(shown, document) for shown, document in zip(ids, page.documents, strict=True)])
-        if page.cursor:
-            echo("There are more documents. Use --limit N or --all to see them.", err=True)
+        return [_row(shown, document) for shown, document in zip(ids, page.documents, strict=True)]
+
+    ctl.report_page(page, "documents", COLUMNS, rows, more="--limit N or --all")
 
 
 def _row(shown: str, document: Document) -> list[str]:
@@ -262,10 +259,7 @@ def show(ctl: Ctl, document: str, full_text: bool, as_chunks: bool) -> None:
         _print_chunks(ctl, list(chunks_of(ctl, found.document.id)))
     elif full_text:
         _print_text(ctl, found)
-    elif ctl.json:
-        print_json(found)
-    else:
-        _print_document(found)
+    ctl.report(found, _print_document)
 
 
 def _find_document(ctl: Ctl, id_or_source: str) -> DocumentText:
@@ -290,10 +284,7 @@ def _print_text(ctl: Ctl, found: DocumentText) -> None:
     while found.next_offset is not None:
         found = ctl.call(DocumentGet(id=found.document.id, offset=found.next_offset))
         parts.append(found.text)
-    if ctl.json:
-        print_json({"document": found.document, "text": "".join(parts)})
-    else:
-        echo(plain("".join(parts)))
+    ctl.report({"document": found.document, "text": "".join(parts)}, plain("".join(parts)))
 
 
 def _print_document(found: DocumentText) -> None:
@@ -313,8 +304,7 @@ def _print_document(found: DocumentText) -> None:
         ]
     )
     lines = plain(found.text).splitlines()
-    echo()
-    echo("\n".join(lines[:PREVIEW_LINES]))
+    echo("\n".join(["", *lines[:PREVIEW_LINES]]))
     if len(lines) > PREVIEW_LINES or found.next_offset is not None:
         echo("… Use --text to see the full text.", err=True)
 
@@ -366,7 +356,4 @@ def rm(ctl: Ctl, documents: tuple[str, ...], dry_run: bool, yes: bool) -> None:
     if not dry_run and not yes:
         confirm(f"Remove {described}?", abort=True)
     removed = planned if dry_run else [ctl.call(DocumentDelete(document_id)) for document_id in titles]
-    if ctl.json:
-        print_json(removed)
-    else:
-        echo(f"{'Would remove' if dry_run else 'Removed'} {described}.")
+    ctl.report(removed, f"{'Would remove' if dry_run else 'Removed'} {described}.")

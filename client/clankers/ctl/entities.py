@@ -9,7 +9,7 @@ from clankers.ctl.formatting import format_time, plural
 from clankers.ctl.ids import display_ids
 from clankers.ctl.memory.display import count_memories, print_memories
 from clankers.ctl.memory.options import ALL_SCOPES, resolve_entity
-from clankers.ctl.output import Column, confirm, echo, one_line, print_facts, print_json, print_table
+from clankers.ctl.output import Column, confirm, echo, one_line, print_facts, print_json
 from clankers_protocol.entities import (
     Entity,
     EntityDelete,
@@ -62,19 +62,15 @@ def list_entities(ctl: Ctl, entity_type: EntityType | None, query: str | None, l
       clankers-ctl entity list --type person --query ann
     """
     page = ctl.call(EntityList(type=entity_type, query=query, limit=limit, scopes=ALL_SCOPES))
-    if ctl.json:
-        print_json(page)
-    elif not page.entities:
-        echo("No entities.", err=True)
-    else:
+
+    def rows() -> list[list[str]]:
         ids = display_ids(ctl, "entity", [found.id for found in page.entities])
-        rows = [
+        return [
             [one_line(shown), one_line(found.name), found.type, f"{found.memories:,}", one_line(found.summary or "")]
             for shown, found in zip(ids, page.entities, strict=True)
         ]
-        print_table(COLUMNS, rows)
-        if page.cursor:
-            echo("There are more entities. Use --limit N to see them.", err=True)
+
+    ctl.report_page(page, "entities", COLUMNS, rows)
 
 
 @entity.command()
@@ -113,10 +109,7 @@ def add(ctl: Ctl, name: str, entity_type: EntityType, summary: str | None) -> No
       clankers-ctl entity add PostgreSQL --type technology --summary "The database of the shop"
     """
     found = ctl.call(EntityUpsert(name=name, type=entity_type, summary=summary, scopes=ALL_SCOPES))
-    if ctl.json:
-        print_json(found)
-    else:
-        _print_entity(found)
+    ctl.report(found, _print_entity)
 
 
 @entity.command()
@@ -132,10 +125,7 @@ def merge(ctl: Ctl, entity: str, into: str) -> None:
     """
     request = EntityMerge(id=resolve_entity(ctl, entity), into=resolve_entity(ctl, into), scopes=ALL_SCOPES)
     found = ctl.call(request)
-    if ctl.json:
-        print_json(found)
-    else:
-        _print_entity(found)
+    ctl.report(found, _print_entity)
 
 
 @entity.command()
@@ -179,10 +169,7 @@ def delete(ctl: Ctl, entity: str, yes: bool) -> None:
     if not yes:
         confirm(f"Delete {found.name}, which {count_memories(found.memories)} mention?", abort=True)
     deleted = ctl.call(EntityDelete(id=found.id, scopes=ALL_SCOPES))
-    if ctl.json:
-        print_json(deleted)
-    else:
-        echo(f"Deleted {one_line(found.name)} and {plural(deleted.links, 'link')}.")
+    ctl.report(deleted, f"Deleted {one_line(found.name)} and {plural(deleted.links, 'link')}.")
 
 
 def _print_entity(found: Entity) -> None:

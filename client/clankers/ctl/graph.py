@@ -193,10 +193,7 @@ def link(ctl: Ctl, source: str, relation: Relation, target: str, weight: float, 
     """
     source_id, target_id = _full_ids(ctl, source, target)
     stored = ctl.call(GraphStoreEdges([Edge(source_id, target_id, relation, weight, description)]))
-    if ctl.json:
-        print_json(stored)
-    else:
-        echo("Kept the existing edge, which is stronger." if stored.kept else "Linked.")
+    ctl.report(stored, "Kept the existing edge, which is stronger." if stored.kept else "Linked.")
 
 
 @graph.command()

@@ -10,7 +10,7 @@ import click
 from clankers.ctl.command import EXIT_PROBLEM, Ctl, common_options
 from clankers.ctl.formatting import format_duration, format_time, plural
 from clankers.ctl.jobs import exit_unless_done, job_duration, run_job
-from clankers.ctl.output import bar, echo, echo_styled, one_line, print_facts, print_json, secho
+from clankers.ctl.output import bar, echo_styled, one_line, print_facts, print_json, secho
 from clankers_protocol.admin import Job
 from clankers_protocol.search import (
     FilesStatus,
@@ -55,10 +55,7 @@ def status(ctl: Ctl) -> None:
       clankers-ctl index status --json | jq .live.pending
     """
     report = ctl.call(IndexStatus())
-    if ctl.json:
-        print_json(report)
-    else:
-        _print_status(report)
+    ctl.report(report, _print_status)
 
 
 def _print_status(report: IndexReport) -> None:
@@ -207,10 +204,7 @@ def print_reindexed(ctl: Ctl, job: Job) -> None:
     exit_unless_done(ctl, job)
     result = job.result or {}
     failed = int(result.get("failed") or 0)
-    if ctl.json:
-        print_json(job)
-    else:
-        echo(f"Reindexed {plural(int(result.get('chunks') or 0), 'chunk')} in {job_duration(job)}.")
+    ctl.report(job, f"Reindexed {plural(int(result.get('chunks') or 0), 'chunk')} in {job_duration(job)}.")
     if failed:
         warning = f"{plural(failed, 'chunk')} can only be found by keyword search."
         secho(f"{warning} Run `clankers-ctl index status` to see why.", fg="yellow", err=True)

@@ -4,7 +4,7 @@ import click
 
 from clankers.ctl.command import Ctl, common_options
 from clankers.ctl.formatting import format_bytes
-from clankers.ctl.output import Column, echo, print_facts, print_json, print_table, secho
+from clankers.ctl.output import Column, echo, print_facts, print_table, secho
 from clankers_protocol.metrics import Buckets, GetMetrics, MetricsReport, prometheus_text
 
 COLUMNS = [
@@ -46,10 +46,7 @@ def metrics(ctl: Ctl, prometheus: bool) -> None:
     report = ctl.call(GetMetrics())
     if prometheus:
         echo(prometheus_text(report), nl=False)
-    elif ctl.json:
-        print_json(report)
-    else:
-        _print(report)
+    ctl.report(report, _print)
 
 
 def _print(report: MetricsReport) -> None:

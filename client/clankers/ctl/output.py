@@ -195,13 +195,10 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str | Text]])
     lines = [render_row(names, list(widths.values()), right, ["bold"] * len(shown))]
     for row in rows:
         values = [Text.of(row[index]) for index in widths]
-        cells = [
-            _fit(column, value, width) for column, value, width in zip(shown, values, widths.values(), strict=True)
-        ]
-        styles = [
-            next((style for _, style in value.pieces if style), column.style)
-            for column, value in zip(shown, values, strict=True)
-        ]
+        cells, styles = [], []
+        for column, value, width in zip(shown, values, widths.values(), strict=True):
+            cells.append(_fit(column, value, width))
+            styles.append(next((style for _, style in value.pieces if style), column.style))
         lines.append(render_row(cells, list(widths.values()), right, styles))
     out.write("\n".join(lines) + "\n")
 

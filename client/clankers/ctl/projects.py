@@ -172,10 +172,7 @@ def merge(ctl: Ctl, project: str, into: str, dry_run: bool, yes: bool) -> None:
         if not yes:
             confirm(f"Merge {what}? This cannot be undone.", abort=True)
         planned = ctl.call(ProjectMerge(source.id, target.id), timeout=FORGET_TIMEOUT_SECONDS)
-    if ctl.json:
-        print_json(planned)
-    else:
-        echo(f"{'Would merge' if dry_run else 'Merged'} {what}.")
+    ctl.report(planned, f"{'Would merge' if dry_run else 'Merged'} {what}.")
 
 
 @project.command()
@@ -217,17 +214,13 @@ def forget(ctl: Ctl, project: str, dry_run: bool, yes: bool) -> None:
     done: ProjectForgotten = planned
     if not dry_run:
         done = ctl.call(ProjectForget(found.id), timeout=FORGET_TIMEOUT_SECONDS)
-    if ctl.json:
-        print_json(done)
-    else:
-        echo(f"{'Would forget' if dry_run else 'Forgot'} {what}.")
+    ctl.report(done, f"{'Would forget' if dry_run else 'Forgot'} {what}.")
 
 
 def _report(ctl: Ctl, changed: Project) -> None:
-    if ctl.json:
-        print_json(changed)
-    else:
-        echo(f"{one_line(changed.id)} is called {one_line(changed.name)} and lies in {one_line(changed.path)}.")
+    ctl.report(
+        changed, f"{one_line(changed.id)} is called {one_line(changed.name)} and lies in {one_line(changed.path)}."
+    )
 
 
 def _describe(found: Project) -> str:

@@ -8,7 +8,7 @@ from clankers.ctl.command import Ctl, common_options
 from clankers.ctl.formatting import format_time
 from clankers.ctl.ids import display_ids
 from clankers.ctl.memory.options import ALL_SCOPES, as_of_option
-from clankers.ctl.output import Column, echo, one_line, print_facts, print_json, print_table
+from clankers.ctl.output import Column, one_line, print_facts, print_json
 from clankers_protocol.entities import Relation, RelationAdd, RelationClose, RelationList, RelationType
 
 Direction = Literal["out", "in", "both"]
@@ -74,15 +74,12 @@ def list_relations(
         scopes=ALL_SCOPES,
     )
     page = ctl.call(request)
-    if ctl.json:
-        print_json(page)
-    elif not page.relations:
-        echo("No relations.", err=True)
-    else:
+
+    def rows() -> list[list[str]]:
         ids = display_ids(ctl, "relation", [found.id for found in page.relations])
         sources = display_ids(ctl, "memory", [found.source for found in page.relations])
         targets = display_ids(ctl, "memory", [found.target for found in page.relations])
-        rows = [
+        return [
             [
                 one_line(shown),
                 one_line(source),
@@ -94,9 +91,8 @@ def list_relations(
             ]
             for shown, source, target, found in zip(ids, sources, targets, page.relations, strict=True)
         ]
-        print_table(COLUMNS, rows)
-        if page.cursor:
-            echo("There are more relations. Use --limit N to see them.", err=True)
+
+    ctl.report_page(page, "relations", COLUMNS, rows)
 
 
 @relation.command()

@@ -64,10 +64,9 @@ def run(ctl: Ctl, dry_run: bool, yes: bool) -> None:
     """
     plan = ctl.call(RetentionCount(), timeout=120)
     if dry_run or not plan.removed:
-        if ctl.json:
-            print_json(plan)
-        else:
-            echo(f"Would remove {describe_removed(plan.removed)}." if plan.removed else "There is nothing to remove.")
+        ctl.report(
+            plan, f"Would remove {describe_removed(plan.removed)}." if plan.removed else "There is nothing to remove."
+        )
         return
     if not yes:
         echo(f"This removes {describe_removed(plan.removed)}.")

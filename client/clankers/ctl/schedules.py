@@ -35,6 +35,15 @@ COLUMNS = [
     Column("Zone", optional=True),
     Column("Action", optional=True),
 ]
+RUN_COLUMNS = [
+    Column("Due"),
+    Column("State"),
+    Column("Description", min_width=20),
+    Column("Attempts", align_right=True, optional=True),
+    Column("Took", align_right=True, optional=True),
+    Column("Error", min_width=12, optional=True),
+    Column("Run", optional=True, style="cyan"),
+]
 
 
 def _complete_ids(ctx: click.Context, _: click.Parameter | None, incomplete: str) -> list[str]:
@@ -277,21 +286,7 @@ def history(ctl: Ctl, id: str | None, state: RunState | None, limit: int) -> Non
       clankers-ctl schedule history 0199c5a2 --state failed
     """
     page = ctl.call(ScheduleHistory(action_id=id, state=state, limit=limit))
-    if ctl.json:
-        print_json(page)
-    elif not page.runs:
-        echo("No runs.", err=True)
-    else:
-        columns = [
-            Column("Due"),
-            Column("State"),
-            Column("Description", min_width=20),
-            Column("Attempts", align_right=True, optional=True),
-            Column("Took", align_right=True, optional=True),
-            Column("Error", min_width=12, optional=True),
-            Column("Run", optional=True, style="cyan"),
-        ]
-        print_table(columns, [_run(run) for run in page.runs])
+    ctl.report_page(page, "runs", RUN_COLUMNS, lambda: [_run(run) for run in page.runs])
 
 
 def _run(run: ScheduleRun) -> list[str]:
@@ -331,10 +326,7 @@ def delete(ctl: Ctl, id: str | None, everything: bool, dry_run: bool, yes: bool)
         ctl.call(ScheduleDelete(found.id))
     elif not dry_run:
         count = ctl.call(ScheduleDeleteAll()).deleted
-    if ctl.json:
-        print_json({"deleted": count, "dryRun": dry_run})
-    else:
-        echo(f"{'Would delete' if dry_run else 'Deleted'} {what}.")
+    ctl.report({"deleted": count, "dryRun": dry_run}, f"{'Would delete' if dry_run else 'Deleted'} {what}.")
 
 
 def _print_action(ctl: Ctl, found: ScheduledAction) -> None:

@@ -185,10 +185,7 @@ def _export(ctl: Ctl, file: str, pieces: Iterator[str]) -> None:
         return
     with replace_text_file(Path(file)) as output:
         output.writelines(pieces)
-    if ctl.json:
-        print_json({"path": str(Path(file).absolute())})
-    else:
-        echo(f"Wrote {file}.")
+    ctl.report({"path": str(Path(file).absolute())}, f"Wrote {file}.")
 
 
 def session_entries(ctl: Ctl, session_id: str) -> Iterator[TimelineEntry]:

@@ -48,6 +48,22 @@ def _complete_names(ctx: click.Context, _: click.Parameter | None, incomplete: s
     return []
 
 
+COLUMNS = [
+    Column("Name", style="cyan"),
+    Column("Description", min_width=24),
+    Column("Tags", min_width=8, optional=True),
+    Column("Version", align_right=True, optional=True),
+    Column("Changed", optional=True),
+]
+HIT_COLUMNS = [Column("Score", align_right=True, style="cyan"), Column("Name"), Column("Description", min_width=24)]
+VERSION_COLUMNS = [
+    Column("Version", align_right=True, style="cyan"),
+    Column("Made"),
+    Column("Description", min_width=24),
+    Column("By", optional=True),
+]
+
+
 @click.group()
 def skill() -> None:
     """Manage skills: instructions that agents look up.
@@ -75,21 +91,7 @@ def list_skills(ctl: Ctl, tags: tuple[str, ...], limit: int) -> None:
       clankers-ctl skill list --tag git --json
     """
     page = ctl.call(SkillList(tags=list(tags) or None, limit=limit))
-    if ctl.json:
-        print_json(page)
-    elif not page.skills:
-        echo("No skills.", err=True)
-    else:
-        columns = [
-            Column("Name", style="cyan"),
-            Column("Description", min_width=24),
-            Column("Tags", min_width=8, optional=True),
-            Column("Version", align_right=True, optional=True),
-            Column("Changed", optional=True),
-        ]
-        print_table(columns, [_row(found) for found in page.skills])
-        if page.cursor:
-            echo("There are more skills. Use --limit N to see them.", err=True)
+    ctl.report_page(page, "skills", COLUMNS, lambda: [_row(found) for found in page.skills])
 
 
 def _row(found: SkillSummary) -> list[str]:
@@ -115,10 +117,7 @@ def show(ctl: Ctl, name: str, version: int | None) -> None:
       clankers-ctl skill show git-bisect --version 1
     """
     found = ctl.call(SkillGet(name, version))
-    if ctl.json:
-        print_json(found)
-    else:
-        _print_skill(found)
+    ctl.report(found, _print_skill)
 
 
 def _print_skill(found: Skill) -> None:
@@ -158,12 +157,11 @@ def search(ctl: Ctl, words: tuple[str, ...], tags: tuple[str, ...], limit: int) 
         return
     if not found.skills:
         echo("Nothing found.", err=True)
-    else:
-        if found.weak:
-            echo(NOTHING_CLOSE)
-        columns = [Column("Score", align_right=True, style="cyan"), Column("Name"), Column("Description", min_width=24)]
-        rows = [[f"{hit.score:.3f}", one_line(hit.skill.name), one_line(hit.skill.description)] for hit in found.skills]
-        print_table(columns, rows)
+    elif found.weak:
+        echo(NOTHING_CLOSE)
+    rows = [[f"{hit.score:.3f}", one_line(hit.skill.name), one_line(hit.skill.description)] for hit in found.skills]
+    if rows:
+        print_table(HIT_COLUMNS, rows)
     if found.degraded:
         secho(one_line(found.degraded), err=True, fg="yellow")
 
@@ -266,11 +264,7 @@ def export(ctl: Ctl, names: tuple[str, ...], everything: bool, target: Path, for
     _check_targets(target, exported, force)
     with explain_os_errors():
         written = [str(_write(target, folder)) for folder in exported]
-    if ctl.json:
-        print_json({"written": written})
-    else:
-        for folder in written:
-            echo(folder)
+    ctl.report({"written": written}, "\n".join(written) or "There are no skills.")
 
 
 def _check_targets(target: Path, exported: list[SkillFolder], force: bool) -> None:
@@ -396,10 +390,7 @@ def _edit_text(text: str) -> str:
 
 
 def _print_changed(ctl: Ctl, verb: str, changed: Skill) -> None:
-    if ctl.json:
-        print_json(changed)
-    else:
-        echo(f"{verb} {one_line(changed.name)}, version {changed.version}.")
+    ctl.report(changed, f"{verb} {one_line(changed.name)}, version {changed.version}.")
 
 
 @skill.command()
@@ -416,17 +407,11 @@ def versions(ctl: Ctl, name: str) -> None:
     if ctl.json:
         print_json(found)
         return
-    columns = [
-        Column("Version", align_right=True, style="cyan"),
-        Column("Made"),
-        Column("Description", min_width=24),
-        Column("By", optional=True),
-    ]
-    rows = [
-        [str(each.version), format_time(each.created_at), one_line(each.description), one_line(each.created_by or "")]
-        for each in found
-    ]
-    print_table(columns, rows)
+    rows = []
+    for one in found:
+        made = format_time(one.created_at)
+        rows.append([str(one.version), made, one_line(one.description), one_line(one.created_by or "")])
+    print_table(VERSION_COLUMNS, rows)
 
 
 @skill.command()

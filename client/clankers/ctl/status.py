@@ -25,10 +25,7 @@ def status(ctl: Ctl) -> None:
       clankers-ctl status --json | jq .counts
     """
     report = ctl.call(DaemonStatus(), start=False)
-    if ctl.json:
-        print_json(report)
-    else:
-        _print_status(report)
+    ctl.report(report, _print_status)
     sys.exit(0 if report.ok else EXIT_PROBLEM)
 
 

@@ -41,6 +41,14 @@ COLUMNS = [
     Column("Changed", optional=True),
     Column("Project", min_width=12, truncate_start=True, optional=True),
 ]
+HIT_COLUMNS = [
+    Column("Score", align_right=True, style="cyan"),
+    Column("Role"),
+    Column("Text", min_width=20),
+    Column("When", optional=True),
+    Column("Chat", min_width=8, optional=True),
+    Column("Thread", optional=True),
+]
 
 
 def _complete_ids(ctx: click.Context, _: click.Parameter | None, incomplete: str) -> list[str]:
@@ -80,15 +88,12 @@ def list_threads(ctl: Ctl, chat: str | None, project: str | None, limit: int) ->
       clankers-ctl thread list --chat support --json
     """
     page = ctl.call(ThreadList(chat_id=chat, project=project, limit=limit))
-    if ctl.json:
-        print_json(page)
-    elif not page.threads:
-        echo("No threads.", err=True)
-    else:
+
+    def rows() -> list[list[str]]:
         ids = display_ids(ctl, "session", [found.id for found in page.threads])
-        print_table(COLUMNS, [_row(shown, found) for shown, found in zip(ids, page.threads, strict=True)])
-        if page.cursor:
-            echo("There are more threads. Use --limit N to see them.", err=True)
+        return [_row(shown, found) for shown, found in zip(ids, page.threads, strict=True)]
+
+    ctl.report_page(page, "threads", COLUMNS, rows)
 
 
 def _row(shown: str, found: Thread) -> list[str]:
@@ -177,10 +182,7 @@ def post(ctl: Ctl, id: str, text: str, role: str) -> None:  # noqa: A002
     with suppress(NotFound):
         id = ctl.call(ThreadGet(id)).id  # noqa: A001
     stored = ctl.call(MessageStore(thread_id=id, role=role, content=text))
-    if ctl.json:
-        print_json(stored)
-    else:
-        echo(f"Stored message {one_line(stored.id)}.")
+    ctl.report(stored, f"Stored message {one_line(stored.id)}.")
 
 
 @thread.command()
@@ -303,14 +305,6 @@ def search(
 
 
 def _print_hits(ctl: Ctl, found: FoundMessages) -> None:
-    columns = [
-        Column("Score", align_right=True, style="cyan"),
-        Column("Role"),
-        Column("Text", min_width=20),
-        Column("When", optional=True),
-        Column("Chat", min_width=8, optional=True),
-        Column("Thread", optional=True),
-    ]
     threads = display_ids(ctl, "session", [hit.message.session_id for hit in found.messages])
     rows = [
         [
@@ -323,7 +317,7 @@ def _print_hits(ctl: Ctl, found: FoundMessages) -> None:
         ]
         for hit, thread in zip(found.messages, threads, strict=True)
     ]
-    print_table(columns, rows)
+    print_table(HIT_COLUMNS, rows)
 
 
 def _print_thread(ctl: Ctl, found: Thread) -> None:

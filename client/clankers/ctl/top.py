@@ -82,23 +82,19 @@ def _difference(before: MetricsReport, after: MetricsReport) -> dict[str, Any]:
     old = _request_buckets(before)
     requests: list[dict[str, Any]] = []
     for (method, outcome), buckets in _request_buckets(after).items():
-        earlier = old.get((method, outcome))
-        counts = (
-            [now - then for now, then in zip(buckets.counts, earlier.counts, strict=True)]
-            if earlier
-            else buckets.counts
-        )
+        earlier = old.get((method, outcome)) or Buckets(buckets.bounds, [0] * len(buckets.counts), 0)
+        counts = [now - then for now, then in zip(buckets.counts, earlier.counts, strict=True)]
         if sum(counts):
-            recent = Buckets(buckets.bounds, counts, buckets.sum - (earlier.sum if earlier else 0))
-            requests.append(
-                {
-                    "method": method,
-                    "outcome": outcome,
-                    "count": recent.count,
-                    "meanSeconds": recent.sum / recent.count,
-                    "p99Seconds": recent.quantile(0.99) if recent.quantile(0.99) != float("inf") else None,
-                }
-            )
+            recent = Buckets(buckets.bounds, counts, buckets.sum - earlier.sum)
+            p99 = recent.quantile(0.99)
+            request = {
+                "method": method,
+                "outcome": outcome,
+                "count": recent.count,
+                "meanSeconds": recent.sum / recent.count,
+                "p99Seconds": p99 if p99 != float("inf") else None,
+            }
+            requests.append(request)
     gauges = {metric.name: metric.samples[0].value for metric in after.metrics if metric.type == "gauge"}
     requests.sort(key=lambda request: -request["count"])
     return {"requests": requests, "gauges": gauges, "problem": after.problem}

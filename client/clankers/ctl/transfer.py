@@ -11,6 +11,7 @@ from typing import IO, Any, cast
 import click
 import msgspec
 
+from clankers.ctl.batches import split_batches
 from clankers.ctl.command import EXIT_PROBLEM, Ctl, common_options
 from clankers.ctl.formatting import format_bytes, plural
 from clankers.ctl.output import echo, one_line, print_json, progress_bar, secho
@@ -66,10 +67,10 @@ def export(ctl: Ctl, file: str) -> None:
         for rows, total in _write_export(ctl, output):
             show(rows, total)
     size = path.stat().st_size
-    if ctl.json:
-        print_json({"path": str(path.absolute()), "rows": rows, "bytes": size})
-    else:
-        echo(f"Exported {plural(rows, 'row')} to {file} ({format_bytes(size)}).")
+    ctl.report(
+        {"path": str(path.absolute()), "rows": rows, "bytes": size},
+        f"Exported {plural(rows, 'row')} to {file} ({format_bytes(size)}).",
+    )
 
 
 def _write_export(ctl: Ctl, output: IO[bytes]) -> Iterator[tuple[int, int]]:
@@ -144,7 +145,8 @@ def import_export(ctl: Ctl, path: Path) -> None:
     report = ImportReport()
     size = path.stat().st_size
     with _opened(path) as (stream, position), progress_bar(ctl.json, "importing") as show_progress:
-        for batch in _batches(stream, position, report):
+        lines = _lines(stream, position, report)
+        for batch in split_batches(lines, lambda line: len(line.text), MAX_BATCH_LINES, MAX_BATCH_BYTES):
             _send(ctl, batch, report)
             show_progress(batch[-1].end, size)
     _print_report(ctl, report)
@@ -168,11 +170,9 @@ def _opened(path: Path) -> Iterator[tuple[IO[bytes], Callable[[], int]]]:
             raise click.ClickException(f"{path} is damaged or incomplete: {error}") from error
 
 
-def _batches(stream: IO[bytes], position: Callable[[], int], report: ImportReport) -> Iterator[list[Line]]:
-    """Check the header, and yield the lines after it in batches."""
+def _lines(stream: IO[bytes], position: Callable[[], int], report: ImportReport) -> Iterator[Line]:
+    """Check the header, and yield the lines after it."""
     header = _parse_header(stream.readline(MAX_LINE_BYTES))
-    batch: list[Line] = []
-    size = 0
     number = 1
     while text := stream.readline(MAX_LINE_BYTES):
         number += 1
@@ -180,16 +180,8 @@ def _batches(stream: IO[bytes], position: Callable[[], int], report: ImportRepor
             report.rejected.append((number, f"it is longer than {format_bytes(MAX_LINE_BYTES)}"))
             while text and not text.endswith(b"\n"):
                 text = stream.readline(MAX_LINE_BYTES)
-            continue
-        if not text.strip():
-            continue
-        if batch and (len(batch) == MAX_BATCH_LINES or size + len(text) > MAX_BATCH_BYTES):
-            yield batch
-            batch, size = [], 0
-        batch.append(Line(number, text, position()))
-        size += len(text)
-    if batch:
-        yield batch
+        elif text.strip():
+            yield Line(number, text, position())
     expected = sum(header.rows.values())
     if number - 1 < expected:
         report.rejected.append((number + 1, f"the file ends here, but its header announces {expected:,} records"))

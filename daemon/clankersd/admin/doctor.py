@@ -1,46 +1,17 @@
-"""The doctor: checks the daemon and its database, describes each problem in a sentence, and repairs derived data.
+"""The doctor: runs every check of the daemon and its database, and the repairs of derived data that they ask for."""
 
-Slow checks run on a snapshot connection, so that they delay no event; repairs run in small steps for the same reason.
-"""
-
-import os
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from clankers_protocol.admin import Diagnosis, DoctorCheck, DoctorRepair, Finding, JobStarted
 from clankers_protocol.errors import RpcError
-from clankersd import clock, config
-from clankersd.admin.database import find_integrity_errors, find_orphans, table_names
-from clankersd.config import Config, ConfigError
-from clankersd.db import Db, Store, fts, migrations
-from clankersd.db.connection import SQLITE_VERSION, has_wal_reset_bug
-from clankersd.db.errors import RESTORE_HINT
-from clankersd.db.fts import FullText
-from clankersd.index import repair
-from clankersd.index.files.sync import FileSync
-from clankersd.index.index import Index
-from clankersd.index.queue import EmbeddingQueue
-from clankersd.memories.maintenance import CONFIRM_HINT, describe_unusual_archiving
-from clankersd.memories.store import FULL_TEXT as MEMORIES_FULL_TEXT
-from clankersd.schedule import runs
-from clankersd.search.reranking import Reranking
+from clankersd.admin import doctor_checks as checks
 from clankersd.wire.jobs import Progress
 from clankersd.wire.rpc import handles
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon
-
-OVERDUE_MS = 10 * 60_000
-"""A scheduled action that is overdue for longer is stuck."""
-
-RESTORE_ADVICE = f"{RESTORE_HINT}; events stored after that backup are lost"
-DERIVED = ("chunks", "index_queue")
-"""Tables whose rows are derived from others."""
-
-_INDEX_ERROR = re.compile(r"missing from index|entries in index|entry in index|not in index")
 
 
 @dataclass(frozen=True)
@@ -50,6 +21,44 @@ class Check:
     name: str
     run: Callable[["Daemon"], Awaitable[Finding]]
     repair: "Callable[[Daemon], Awaitable[list[str]]] | None" = None
+
+
+CHECKS = (
+    Check("sqlite", lambda daemon: checks.check_sqlite(daemon.store)),
+    Check(
+        "schema", lambda daemon: checks.check_schema(daemon.store), lambda daemon: checks.create_missing(daemon.store)
+    ),
+    Check(
+        "database",
+        lambda daemon: checks.check_database(daemon.store),
+        lambda daemon: checks.rebuild_damaged_indexes(daemon.store),
+    ),
+    Check(
+        "owners", lambda daemon: checks.check_owners(daemon.store), lambda daemon: checks.remove_orphans(daemon.index)
+    ),
+    Check(
+        "texts",
+        lambda daemon: checks.check_texts(daemon.store),
+        lambda daemon: checks.chunk_missing(daemon.index, daemon.files),
+    ),
+    Check(
+        "full text",
+        lambda daemon: checks.check_full_text(daemon.store),
+        lambda daemon: checks.rebuild_full_text(daemon.index),
+    ),
+    Check(
+        "vectors",
+        lambda daemon: checks.check_vectors(daemon.index, daemon.queue),
+        lambda daemon: checks.repair_vectors(daemon.index),
+    ),
+    Check("embedder", lambda daemon: checks.check_embedder(daemon.index, daemon.config)),
+    Check("reranker", lambda daemon: checks.check_reranker(daemon.search_engine.reranking)),
+    Check("files", lambda daemon: checks.check_files(daemon.files)),
+    Check("settings", checks.check_settings),
+    Check("schedule", lambda daemon: checks.check_schedule(daemon.store)),
+    Check("memories", checks.check_memories),
+)
+"""Ordered so that a repair does not undo an earlier one."""
 
 
 @handles(DoctorCheck)
@@ -87,270 +96,3 @@ async def _run_check(daemon: "Daemon", check: Check) -> Finding:
         return await check.run(daemon)
     except RpcError as error:
         return Finding(check.name, "problem", f"The check failed: {error.message}", "clankers-ctl health")
-
-
-# -- the database
-
-
-async def _sqlite(store: Store) -> Finding:
-    vec = store.vec
-    if has_wal_reset_bug(SQLITE_VERSION):
-        text = f"SQLite {SQLITE_VERSION} may lose commits when it restarts its write-ahead log."
-        return Finding("sqlite", "problem", text, "pip install --upgrade apsw, then restart the daemon")
-    if vec.version is None:
-        text = f"SQLite {SQLITE_VERSION} cannot load sqlite-vec: vector search is unavailable ({vec.problem})."
-        return Finding("sqlite", "warning", text, "pip install sqlite-vec, then restart the daemon")
-    return Finding("sqlite", "ok", f"SQLite {SQLITE_VERSION} with sqlite-vec {vec.version}.")
-
-
-async def _schema(store: Store) -> Finding:
-    missing = await store.snapshot_read(migrations.missing_objects)
-    if not missing:
-        return Finding("schema", "ok", f"The schema is at version {store.schema_version} and complete.")
-    named = _list_first([f"{kind} {name}" for kind, name in missing])
-    if any(kind == "table" for kind, _ in missing):
-        return Finding("schema", "problem", f"The database lacks {named}.", RESTORE_ADVICE)
-    return Finding("schema", "problem", f"The database lacks {named}.", "clankers-ctl doctor --repair", repairable=True)
-
-
-async def _create_missing(store: Store) -> list[str]:
-    missing = await store.snapshot_read(migrations.missing_objects)
-    for sql in missing.values():
-        await store.write(partial(Db.execute, sql=sql))
-    return [f"created the {kind} {name}" for kind, name in missing]
-
-
-async def _database(store: Store) -> Finding:
-    found = await store.snapshot_read(_damaged)
-    if not found:
-        return Finding("database", "ok", "The database is intact.")
-    texts = [text for errors in found.values() for text in errors]
-    text = f"The database is damaged: {texts[0]}{_more(texts)}."
-    if all(map(_INDEX_ERROR.search, texts)):
-        return Finding("database", "problem", text, "clankers-ctl doctor --repair", repairable=True)
-    return Finding("database", "problem", text, RESTORE_ADVICE)
-
-
-def _damaged(db: Db) -> dict[str, list[str]]:
-    """Return the integrity errors by table; full text has a check of its own."""
-    full_texts = [table.name for table in FULL_TEXTS]
-    found = {name: find_integrity_errors(db, name) for name in table_names(db) if name not in full_texts}
-    return {name: texts for name, texts in found.items() if texts}
-
-
-async def _reindex(store: Store) -> list[str]:
-    damaged = await store.snapshot_read(_damaged)
-    for table in damaged:
-        await store.write(partial(Db.execute, sql=f'REINDEX "{table}"'))
-    return [f"rebuilt the indexes of {table}" for table in damaged]
-
-
-async def _owners(store: Store) -> Finding:
-    def find_captured_orphans(db: Db) -> list[str]:
-        return [row for name in table_names(db) if name not in DERIVED for row in find_orphans(db, name)]
-
-    captured = await store.snapshot_read(find_captured_orphans)
-    if captured:
-        text = f"Rows refer to rows that do not exist: {captured[0]}{_more(captured)}."
-        return Finding(
-            "owners",
-            "problem",
-            text,
-            f"another program deleted the referenced rows; if a backup still has them, {RESTORE_HINT}",
-        )
-    found = await store.snapshot_read(repair.find_orphans)
-    count = len(found.chunks) + found.waiting
-    if not count:
-        return Finding("owners", "ok", "Every row has its owner.")
-    text = f"{_number(count, 'row')} of the index {_is(count)} left over from deleted data and can still be found."
-    return Finding("owners", "problem", text, "clankers-ctl doctor --repair", repairable=True)
-
-
-async def _remove_orphans(index: Index) -> list[str]:
-    found = await index.store.snapshot_read(repair.find_orphans)
-    await repair.remove_orphans(index, found)
-    return [f"removed {_number(len(found.chunks) + found.waiting, 'row')} of the index without an owner"]
-
-
-# -- the index
-
-
-async def _full_text(store: Store) -> Finding:
-    found = {table.name: await store.snapshot_read(partial(fts.find_fault, table=table)) for table in FULL_TEXTS}
-    wrong = [f"{name}: {fault}" for name, fault in found.items() if fault]
-    if not wrong:
-        return Finding("full text", "ok", "Keyword search finds every stored text.")
-    text = f"Keyword search does not find every stored text ({'; '.join(wrong)})."
-    return Finding("full text", "problem", text, "clankers-ctl doctor --repair", repairable=True)
-
-
-async def _rebuild_full_text(index: Index) -> list[str]:
-    repaired = []
-    for table, rebuild in FULL_TEXTS.items():
-        if await index.store.snapshot_read(partial(fts.find_fault, table=table)):
-            await rebuild(index)
-            repaired.append(f"rebuilt {table.name}")
-    return repaired
-
-
-async def _texts(store: Store) -> Finding:
-    found = await store.snapshot_read(repair.find_unchunked)
-    if found.count:
-        text = f"{_number(found.count, 'text')} {_is(found.count)} stored but not indexed."
-        return Finding("texts", "problem", text, "clankers-ctl doctor --repair", repairable=True)
-    if found.waiting:
-        return Finding("texts", "ok", f"Every text is chunked, except {found.waiting:,} that are queued.")
-    return Finding("texts", "ok", "Every text is chunked.")
-
-
-async def _chunk_missing(index: Index, files: FileSync) -> list[str]:
-    found = await index.store.snapshot_read(repair.find_unchunked)
-    await repair.chunk_missing(index, files, found)
-    return [f"chunked {_number(found.count, 'text')} that were not indexed"]
-
-
-async def _vectors(index: Index, queue: EmbeddingQueue) -> Finding:
-    live = index.live
-    assert live
-    found = await index.store.snapshot_read(partial(repair.find_vector_mismatches, generation=live))
-    if found.chunks or found.vectors:
-        chunks, vectors = _number(len(found.chunks), "chunk"), _number(len(found.vectors), "vector")
-        text = f"{chunks} without a vector, {vectors} without a chunk."
-        return Finding("vectors", "problem", text, "clankers-ctl doctor --repair", repairable=True)
-    if found.failed:
-        text = f"{_number(found.failed, 'chunk')} could not be embedded: {found.error}"
-        return Finding("vectors", "warning", text, "clankers-ctl reindex")
-    if live.identity.provider == "none":
-        return Finding("vectors", "ok", "Vectors are disabled in the settings.")
-    if pending := await queue.count_pending(live):
-        return Finding("vectors", "ok", f"Every chunk has its vector, except {pending:,} that are queued.")
-    return Finding("vectors", "ok", "Every chunk has its vector.")
-
-
-async def _repair_vectors(index: Index) -> list[str]:
-    live = index.live
-    assert live
-    found = await index.store.snapshot_read(partial(repair.find_vector_mismatches, generation=live))
-    await repair.repair_vectors(index, live, found)
-    chunks, vectors = _number(len(found.chunks), "chunk"), _number(len(found.vectors), "vector")
-    return [
-        *([f"queued {chunks} without a vector"] if found.chunks else []),
-        *([f"removed {vectors} without a chunk"] if found.vectors else []),
-    ]
-
-
-async def _embedder(index: Index, settings: Config) -> Finding:
-    if settings.embedder == "none":
-        return Finding("embedder", "ok", "Embeddings are disabled in the settings: search is by keyword only.")
-    if index.vector_problem:
-        reason, _, advice = index.vector_problem.partition(": run ")
-        text = f"Search is by keyword only: {reason}."
-        return Finding("embedder", "warning", text, advice or "clankers-ctl index status; clankers-ctl model list")
-    if index.fallback_note:
-        text = f"The embedder does not answer: {index.fallback_note}."
-        return Finding("embedder", "warning", text, "clankers-ctl index status")
-    if index.last_error:
-        return Finding(
-            "embedder", "warning", f"The last error of the embedder: {index.last_error}", "clankers-ctl index status"
-        )
-    assert index.live
-    return Finding("embedder", "ok", f"{index.live.identity.provider} {index.live.identity.model} makes vectors.")
-
-
-async def _reranker(reranking: Reranking) -> Finding:
-    if not reranking.is_configured:
-        return Finding("reranker", "ok", "No reranker is configured.")
-    await reranking.probe()
-    if reranking.problem:
-        return Finding(
-            "reranker", "warning", f"Hits are not reranked: {reranking.problem}.", "clankers-ctl config show"
-        )
-    return Finding("reranker", "ok", f"{reranking.name} judges the best hits of a search.")
-
-
-async def _files(files: FileSync) -> Finding:
-    if files.problem:
-        return Finding("files", "warning", f"Watched files: {files.problem}.", "clankers-ctl index sync")
-    if not files.watched:
-        return Finding("files", "ok", "No paths are watched.")
-    watched = _number(len(files.watched), "path")
-    return Finding("files", "ok", f"The index follows the Markdown files of {watched} ({files.mode}).")
-
-
-# -- the daemon
-
-
-async def _settings(daemon: "Daemon") -> Finding:
-    try:
-        found = config.load(daemon.paths.config, daemon.flags, hook_start=daemon.loaded.hook_start)
-    except ConfigError as error:
-        text = f"The settings are invalid, and the daemon would not start again: {error}"
-        return Finding("settings", "problem", text, f"correct {daemon.paths.config}")
-    if found.config != daemon.config:
-        text = "The settings file was changed and not reloaded."
-        return Finding("settings", "warning", text, f"kill -HUP {os.getpid()} reloads it")
-    if warnings := found.warnings():
-        text, _, advice = warnings[0].rpartition(": ")
-        return Finding("settings", "warning", f"The daemon {text}.", advice)
-    return Finding("settings", "ok", "The settings are valid and in force.")
-
-
-async def _schedule(store: Store) -> Finding:
-    stuck = await store.read(lambda db: runs.find_stuck_actions(db, clock.now() - OVERDUE_MS))
-    if stuck.overdue:
-        text = f"{_list_first(stuck.overdue)} should have run more than ten minutes ago."
-        return Finding("schedule", "problem", text, "clankers-ctl logs --level error; then restart the daemon")
-    if stuck.failed:
-        text = f"{_list_first([f'{name} ({error})' for name, error in stuck.failed.items()])} failed in the last run."
-        return Finding("schedule", "warning", text, "clankers-ctl schedule history --state failed")
-    if stuck.unclaimed:
-        text = f"No client runs these due actions: {_list_first(stuck.unclaimed)}."
-        return Finding("schedule", "warning", text, "start such a client, or clankers-ctl schedule disable ID")
-    return Finding("schedule", "ok", "No scheduled action is stuck.")
-
-
-async def _memories(daemon: "Daemon") -> Finding:
-    if unusual := await describe_unusual_archiving(daemon):
-        text = f"{unusual[0].upper()}{unusual[1:]}. Maintenance waits for your confirmation."
-        return Finding("memories", "warning", text, CONFIRM_HINT)
-    return Finding("memories", "ok", "No unusual number of memories is about to be archived.")
-
-
-FULL_TEXTS: dict[FullText, Callable[[Index], Awaitable[None]]] = {
-    repair.FULL_TEXT: repair.rebuild_full_text,
-    MEMORIES_FULL_TEXT: lambda index: index.store.write(partial(fts.rebuild, name=MEMORIES_FULL_TEXT.name)),
-}
-"""Full-text tables and the functions that rebuild them."""
-
-CHECKS = (
-    Check("sqlite", lambda daemon: _sqlite(daemon.store)),
-    Check("schema", lambda daemon: _schema(daemon.store), lambda daemon: _create_missing(daemon.store)),
-    Check("database", lambda daemon: _database(daemon.store), lambda daemon: _reindex(daemon.store)),
-    Check("owners", lambda daemon: _owners(daemon.store), lambda daemon: _remove_orphans(daemon.index)),
-    Check("texts", lambda daemon: _texts(daemon.store), lambda daemon: _chunk_missing(daemon.index, daemon.files)),
-    Check("full text", lambda daemon: _full_text(daemon.store), lambda daemon: _rebuild_full_text(daemon.index)),
-    Check("vectors", lambda daemon: _vectors(daemon.index, daemon.queue), lambda daemon: _repair_vectors(daemon.index)),
-    Check("embedder", lambda daemon: _embedder(daemon.index, daemon.config)),
-    Check("reranker", lambda daemon: _reranker(daemon.search_engine.reranking)),
-    Check("files", lambda daemon: _files(daemon.files)),
-    Check("settings", _settings),
-    Check("schedule", lambda daemon: _schedule(daemon.store)),
-    Check("memories", _memories),
-)
-"""Ordered so that a repair does not undo an earlier one."""
-
-
-def _list_first(items: list[str]) -> str:
-    return ", ".join(items[:3]) + (f" and {len(items) - 3:,} more" if len(items) > 3 else "")
-
-
-def _more(items: list[str]) -> str:
-    return f" (and {len(items) - 1:,} more)" if len(items) > 1 else ""
-
-
-def _number(count: int, what: str) -> str:
-    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
-
-
-def _is(count: int) -> str:
-    return "is" if count == 1 else "are"

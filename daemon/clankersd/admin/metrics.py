@@ -2,6 +2,7 @@
 
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,7 @@ def _measure_requests() -> list[Metric]:
     restarts = [Sample({"service": name}, count) for name, count in sorted(metrics.service_restarts.items())]
     return [
         Metric("clankers_request_seconds", "histogram", "Time to answer a request, by method and outcome.", by_method),
-        _counter("clankers_slow_requests_total", "Requests slower than slow_request_seconds.", metrics.slow_requests),
+        _number("clankers_slow_requests_total", "Requests slower than slow_request_seconds.", metrics.slow_requests),
         _histogram("clankers_commit_seconds", "Time of a commit with all its writes.", metrics.commit_seconds),
         _histogram("clankers_commit_sync_seconds", "Time of COMMIT, which syncs to the disk.", metrics.sync_seconds),
         _histogram("clankers_commit_writes", "Writes in a commit.", metrics.commit_writes),
@@ -47,26 +48,28 @@ def _measure_requests() -> list[Metric]:
 def _measure_daemon(daemon: "Daemon") -> list[Metric]:
     store = daemon.store
     uptime_seconds = time.monotonic() - daemon.started
-    spooled_files, spooled_bytes = _measure_folder(daemon.paths.spool)
+    spooled: list[int] = []
+    with suppress(OSError), os.scandir(daemon.paths.spool) as entries:
+        spooled = [entry.stat(follow_symlinks=False).st_size for entry in entries if entry.name.endswith(".json")]
     waits = store.queue.longest_wait_seconds
     return [
         Metric("clankers_build_info", "gauge", "Version of the daemon.", [Sample({"version": daemon.version}, 1)]),
-        _gauge("process_start_time_seconds", "Start of the process, as Unix time.", time.time() - uptime_seconds),
-        _gauge("process_cpu_seconds_total", "CPU time of the process.", time.process_time()),
-        _gauge("clankers_ok", "1 if events can be stored.", 0 if store.problem else 1),
-        _gauge("clankers_connections", "Open connections.", daemon.server.connections),
-        _gauge(
+        _number("process_start_time_seconds", "Start of the process, as Unix time.", time.time() - uptime_seconds),
+        _number("process_cpu_seconds_total", "CPU time of the process.", time.process_time()),
+        _number("clankers_ok", "1 if events can be stored.", 0 if store.problem else 1),
+        _number("clankers_connections", "Open connections.", daemon.server.connections),
+        _number(
             "clankers_unsent_bytes", "Bytes of replies that clients have not read yet.", daemon.server.unsent.used_bytes
         ),
-        _gauge("clankers_write_queue", "Writes that wait for a commit.", store.queue.size),
-        _gauge("clankers_write_wait_seconds", "Longest wait of a single write in the last minute.", waits),
-        _gauge("clankers_jobs_running", "Running jobs.", daemon.jobs.running),
-        _gauge("clankers_embeddings_per_second", "Recent rate of embedding.", daemon.queue.rate),
-        _gauge("clankers_spool_files", "Spooled events that wait for the daemon.", spooled_files),
-        _gauge("clankers_spool_bytes", "Size of the spooled events.", spooled_bytes),
-        _gauge("clankers_spool_rejected_files", "Spooled events that could not be stored.", daemon.spool.rejected),
-        _gauge("clankers_database_bytes", "Size of the database file.", _file_size(store.path)),
-        _gauge(
+        _number("clankers_write_queue", "Writes that wait for a commit.", store.queue.size),
+        _number("clankers_write_wait_seconds", "Longest wait of a single write in the last minute.", waits),
+        _number("clankers_jobs_running", "Running jobs.", daemon.jobs.running),
+        _number("clankers_embeddings_per_second", "Recent rate of embedding.", daemon.queue.rate),
+        _number("clankers_spool_files", "Spooled events that wait for the daemon.", len(spooled)),
+        _number("clankers_spool_bytes", "Size of the spooled events.", sum(spooled)),
+        _number("clankers_spool_rejected_files", "Spooled events that could not be stored.", daemon.spool.rejected),
+        _number("clankers_database_bytes", "Size of the database file.", _file_size(store.path)),
+        _number(
             "clankers_wal_bytes",
             "Size of the write-ahead log.",
             _file_size(store.path.with_name(store.path.name + "-wal")),
@@ -79,17 +82,14 @@ def _measure_database(db: Db) -> list[Metric]:
     to_chunk = db.value("SELECT count(*) FROM index_backlog")
     to_embed = db.value("SELECT count(*) FROM index_queue")
     return [
-        _gauge("clankers_database_free_bytes", "Part of the database that a vacuum would release.", free),
-        _gauge("clankers_chunk_backlog", "Texts that are not chunked yet.", to_chunk),
-        _gauge("clankers_embed_backlog", "Chunks without a vector.", to_embed),
+        _number("clankers_database_free_bytes", "Part of the database that a vacuum would release.", free),
+        _number("clankers_chunk_backlog", "Texts that are not chunked yet.", to_chunk),
+        _number("clankers_embed_backlog", "Chunks without a vector.", to_embed),
     ]
 
 
-def _counter(name: str, description: str, value: float) -> Metric:
-    return Metric(name, "counter", description, [Sample(value=value)])
-
-
-def _gauge(name: str, description: str, value: float) -> Metric:
+def _number(name: str, description: str, value: float) -> Metric:
+    """Make a counter of a name that ends in `_total`, and a gauge of any other."""
     return Metric(name, "counter" if name.endswith("_total") else "gauge", description, [Sample(value=value)])
 
 
@@ -99,15 +99,6 @@ def _histogram(name: str, description: str, histogram: Histogram) -> Metric:
 
 def _buckets(histogram: Histogram) -> Buckets:
     return Buckets(list(histogram.bounds), list(histogram.counts), histogram.total)
-
-
-def _measure_folder(folder: Path) -> tuple[int, int]:
-    try:
-        with os.scandir(folder) as entries:
-            sizes = [entry.stat(follow_symlinks=False).st_size for entry in entries if entry.name.endswith(".json")]
-    except OSError:
-        return 0, 0
-    return len(sizes), sum(sizes)
 
 
 def _file_size(path: Path) -> int:

@@ -19,6 +19,7 @@ from clankers_protocol.errors import QueryRefused
 from clankers_protocol.framing import MAX_FRAME
 from clankersd.admin.readonly_sql import query_file
 from clankersd.db.errors import STORAGE_ERRORS, describe_error
+from clankersd.resource_limits import limit_resources
 
 MAX_HEAP_BYTES = 256 * 1024 * 1024
 MAX_MEMORY_BYTES = 1024 * 1024 * 1024
@@ -68,7 +69,8 @@ Answer = Result | Refused | TimedOut | Unreadable
 
 def main() -> None:
     """Answer tasks until the daemon closes the pipe."""
-    _limit_resources()
+    apsw.hard_heap_limit(MAX_HEAP_BYTES)
+    limit_resources({resource.RLIMIT_AS: MAX_MEMORY_BYTES, resource.RLIMIT_FSIZE: MAX_TEMPORARY_BYTES})
     tasks, answers = sys.stdin.buffer, sys.stdout.buffer
     with suppress(BrokenPipeError, KeyboardInterrupt):
         answers.write(READY)
@@ -80,18 +82,6 @@ def main() -> None:
             answers.write(struct.pack(">I", len(data)) + data)
             answers.flush()
             signal.alarm(0)
-
-
-def _limit_resources() -> None:
-    apsw.hard_heap_limit(MAX_HEAP_BYTES)
-    limits = {
-        resource.RLIMIT_AS: MAX_MEMORY_BYTES,
-        resource.RLIMIT_FSIZE: MAX_TEMPORARY_BYTES,
-        resource.RLIMIT_CORE: 0,
-    }
-    for limit, value in limits.items():
-        with suppress(ValueError, OSError):  # unknown on this system, or a lower limit is in force
-            resource.setrlimit(limit, (value, value))
 
 
 def _run(task: Task) -> Answer:

@@ -140,42 +140,30 @@ def pack_pieces(text: str, pieces: list[Piece], tokens: int, overlap: int) -> li
         start, end = blank.end(), start + len(text[start:end].rstrip())
         if start < end:
             spans.append(Span(start, end))
-        begin = _next_begin(pieces, ends, begin, stop, limit, max_shared)
+        previous, begin = begin, stop
+        if stop < len(pieces):  # overlap with the end of this span, if a new piece still fits then
+            room = min(max_shared, limit - pieces[stop].size)
+            while begin - 1 > previous and ends[stop - 1] - (ends[begin - 2] if begin > 1 else 0) <= room:
+                begin -= 1
     return spans
-
-
-def _next_begin(pieces: list[Piece], ends: list[int], begin: int, stop: int, limit: int, max_shared: int) -> int:
-    """Return the first piece of the next span: before `stop` to overlap, if a new piece still fits then."""
-    if stop >= len(pieces):
-        return stop
-    room = min(max_shared, limit - pieces[stop].size)
-    first = stop
-    while first - 1 > begin and ends[stop - 1] - (ends[first - 2] if first > 1 else 0) <= room:
-        first -= 1
-    return first
 
 
 def _sentences(text: str, start: int, end: int) -> Iterator[tuple[int, int, bool]]:
     """Yield the start and end of each sentence, trailing space included, and whether it begins a paragraph."""
     begin, starts_block = start, True
     for match in _SENTENCE_END.finditer(text, start, end):
-        if match.start() < begin or _is_abbreviation(text, begin, match):
+        if match.start() < begin:
             continue
+        if match[0] == ".":  # it may end an abbreviation or an initial
+            word = _LAST_WORD.search(text, max(begin, match.start() - 12), match.start())
+            if word and (word[0].lower() in _ABBREVIATIONS or (len(word[0]) == 1 and _INITIAL.match(word[0]))):
+                continue
         space = _TRAILING_SPACE.match(text, match.end(), end)
         assert space
         yield begin, space.end(), starts_block
         begin, starts_block = space.end(), text.count("\n", match.start(), space.end()) > 1
     if begin < end:
         yield begin, end, starts_block
-
-
-def _is_abbreviation(text: str, begin: int, period: re.Match[str]) -> bool:
-    if period[0] != ".":
-        return False
-    word = _LAST_WORD.search(text, max(begin, period.start() - 12), period.start())
-    if word is None:
-        return False
-    return word[0].lower() in _ABBREVIATIONS or (len(word[0]) == 1 and _INITIAL.match(word[0]) is not None)
 
 
 def _split_sections(text: str) -> list[Span]:

@@ -189,6 +189,13 @@ def _records(chunks: list[ChunkInput]) -> list[Record]:
         is_parent = chunk.id is not None and chunk.id in parent_ids
         if is_parent and chunk.embedding is not None:
             raise _invalid_chunk(position, "embedding", "a parent is not searched itself")
+        parent = None
+        if chunk.parent_id is not None:
+            parent = positions.get(chunk.parent_id)
+            if parent is None or parent >= position:
+                raise _invalid_chunk(position, "parentId", f"no chunk before it has the id {chunk.parent_id!r}")
+            if chunks[parent].parent_id is not None:
+                raise _invalid_chunk(position, "parentId", "a parent cannot have a parent itself")
         record = Record(
             content=chunk.content,
             start=start,
@@ -200,22 +207,10 @@ def _records(chunks: list[ChunkInput]) -> list[Record]:
             extra=other_forms(chunk.content),
             tokens=count_words(chunk.content),
             searchable=not is_parent,
-            parent=_parent_position(chunks, positions, position),
+            parent=parent,
         )
         records.append(record)
     return records
-
-
-def _parent_position(chunks: list[ChunkInput], positions: dict[str, int], position: int) -> int | None:
-    parent_id = chunks[position].parent_id
-    if parent_id is None:
-        return None
-    parent = positions.get(parent_id)
-    if parent is None or parent >= position:
-        raise _invalid_chunk(position, "parentId", f"no chunk before it has the id {parent_id!r}")
-    if chunks[parent].parent_id is not None:
-        raise _invalid_chunk(position, "parentId", "a parent cannot have a parent itself")
-    return parent
 
 
 def _invalid_chunk(position: int, field: str, problem: str) -> InvalidParams:

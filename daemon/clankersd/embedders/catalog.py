@@ -35,28 +35,29 @@ _DIMS_SETTINGS = [("1_Pooling/config.json", "word_embedding_dimension"), ("confi
 @handles(ModelList)
 async def model_list(daemon: "Daemon", request: ModelList) -> list[Model]:
     models = await anyio.to_thread.run_sync(_list_models, daemon.paths.data / "models", daemon.config)
-    return [_with_index_state(daemon, model) if model.in_use else model for model in models]
-
-
-def _with_index_state(daemon: "Daemon", model: Model) -> Model:
-    """Add to the model in use what is known from using it."""
     index = daemon.index
-    if model.embedder == "none":
-        return model
-    return msgspec.structs.replace(
-        model,
-        dims=(index.embedder and index.embedder.identity.dims) or model.dims,
-        available=model.available and index.problem is None,
-        note=index.vector_problem or model.note,
-    )
+    for number, model in enumerate(models):
+        if model.in_use and model.embedder != "none":  # more is known of it, from its use
+            models[number] = msgspec.structs.replace(
+                model,
+                dims=(index.embedder and index.embedder.identity.dims) or model.dims,
+                available=model.available and index.problem is None,
+                note=index.vector_problem or model.note,
+            )
+    return models
 
 
 def _list_models(models_folder: Path, config: Config) -> list[Model]:
-    """List all models, in a worker thread: it reads the models' folders."""
+    """List all models, in a worker thread: it reads the folders of models that were pulled or copied there."""
     problem = _problem(EmbedderSettings("static"))
     note = problem or "comes with clankers; fast, knows words but not their order"
     models = [Model("static", MODEL, DIMS, config.embedder == "static", problem is None, note)]
-    folders = _onnx_folders(models_folder, config)
+    folders: list[Path] = []
+    with suppress(OSError):
+        folders = sorted(path for path in models_folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    configured = _configured_folder(config)
+    if configured is not None and not any(_is_same_folder(configured, folder) for folder in folders):
+        folders.append(configured)
     models += [_onnx_model(folder, config) for folder in folders]
     if not folders:
         models.append(Model("onnx", "", None, config.embedder == "onnx", False, _NO_MODEL_PULLED))
@@ -74,17 +75,6 @@ def _problem(settings: EmbedderSettings) -> str | None:
     except EmbedderUnavailable as error:
         return error.reason
     return None
-
-
-def _onnx_folders(models_folder: Path, config: Config) -> list[Path]:
-    """List the folders of models that were pulled or copied here, and the configured one wherever it is."""
-    folders: list[Path] = []
-    with suppress(OSError):
-        folders = sorted(path for path in models_folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-    configured = _configured_folder(config)
-    if configured is not None and not any(_is_same_folder(configured, folder) for folder in folders):
-        folders.append(configured)
-    return folders
 
 
 def _configured_folder(config: Config) -> Path | None:

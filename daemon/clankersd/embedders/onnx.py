@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 from dataclasses import dataclass
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -60,8 +59,12 @@ def onnx_embedder(settings: EmbedderSettings) -> LocalEmbedder:
         document_prefix=profile.document_prefix,
     )
     identity = Identity("onnx", folder.name, key, settings.dims)
+
+    def load() -> Encoder:
+        return _SentenceEncoder(load_model(folder), folder.pooling)
+
     # One text at a time: an int8 model's vector would depend on its neighbours, and padding costs.
-    return LocalEmbedder(identity, profile, partial(_load_encoder, folder), batch_size=1, preflight=require_packages)
+    return LocalEmbedder(identity, profile, load, batch_size=1, preflight=require_packages)
 
 
 # -- the model's folder
@@ -122,13 +125,15 @@ def _read_folder(path: str) -> OnnxFolder:
     own_settings = _read_json(folder / "clankers.json")
     name = str(own_settings.get("name") or folder.resolve().name)
     all_names = f"{name} {_read_json(folder / 'config.json').get('_name_or_path', '')}"
+    lengths = (_read_json(folder / file).get(key) for file, key in _LENGTH_SETTINGS)
+    max_tokens = next((int(min(one, MAX_TOKENS)) for one in lengths if isinstance(one, int | float) and one > 0), None)
     return OnnxFolder(
         name=name,
         all_names=all_names,
         model=models[0],
         tokenizer=tokenizers[0],
         pooling=_configured_pooling(folder, own_settings) or find_profile(all_names).pooling,
-        max_tokens=_configured_length(folder),
+        max_tokens=max_tokens,
     )
 
 
@@ -152,14 +157,6 @@ def _configured_pooling(folder: Path, own_settings: dict[str, Any]) -> Pooling |
     if config.get("pooling_mode") in _POOLING_NAMES:
         return _POOLING_NAMES[config["pooling_mode"]]
     return next((name for flag, name in _POOLING_FLAGS.items() if config.get(flag) is True), None)
-
-
-def _configured_length(folder: Path) -> int | None:
-    for file, key in _LENGTH_SETTINGS:
-        length = _read_json(folder / file).get(key)
-        if isinstance(length, int | float) and length > 0:
-            return int(min(length, MAX_TOKENS))
-    return None
 
 
 def _read_json(path: Path, kind: type[Any] = dict) -> Any:
@@ -239,7 +236,9 @@ class OnnxModel:
         try:
             [output] = self._session.run([self._output], self._input_arrays(encoding))
         except Exception as error:  # onnxruntime's own classes
-            if _is_out_of_memory(error):
+            text = str(error).lower()
+            # onnxruntime reports a failed allocation like any other failure.
+            if isinstance(error, MemoryError) or "bad_alloc" in text or "allocate memory" in text:
                 raise MemoryError(str(error)[:200]) from error
             raise ItemFailed(f"the model failed on it: {str(error)[:200]}") from error
         return output[0]
@@ -256,10 +255,6 @@ class OnnxModel:
         for name, node_type in self._inputs.items():
             arrays[name] = np.array([values[name]], dtype=np.int32 if "int32" in node_type else np.int64)
         return arrays
-
-
-def _load_encoder(folder: OnnxFolder) -> Encoder:
-    return _SentenceEncoder(load_model(folder), folder.pooling)
 
 
 class _SentenceEncoder:
@@ -285,9 +280,3 @@ class _SentenceEncoder:
         if self._pooling == "mean":
             return output.mean(axis=0)
         return output[0 if self._pooling == "cls" else -1]
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    """Recognise a failed allocation, which onnxruntime reports like any other failure."""
-    text = str(error).lower()
-    return isinstance(error, MemoryError) or "bad_alloc" in text or "allocate memory" in text

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import Any
 
 import anyio
 
@@ -148,9 +147,12 @@ class RemoteEmbedder:
         await self._import_numpy()  # before the request, which may cost money
         raw = await self._client.embeddings(texts, purpose, retries)
         try:
-            outcomes = await anyio.to_thread.run_sync(_parse_embeddings, raw)
+            outcomes = await anyio.to_thread.run_sync(lambda: [parse_embedding(embedding) for embedding in raw])
         except (MemoryError, RuntimeError) as error:  # RuntimeError: no thread could be started
             raise EmbedderUnavailable(f"too little memory for vectors: {error}") from error
+        failed = [outcome for outcome in outcomes if isinstance(outcome, ItemFailed)]
+        if len(failed) == len(outcomes):  # the texts may not be at fault then
+            raise RequestRejected(f"the provider's reply is unusable: {failed[0].reason}")
         return self._check_dims(outcomes)
 
     async def _import_numpy(self) -> None:
@@ -192,12 +194,3 @@ def split_batches(texts: list[str], max_texts: int, max_bytes: int) -> Iterator[
         batch_bytes += size
     if batch:
         yield batch
-
-
-def _parse_embeddings(raw: list[Any]) -> list[Outcome]:
-    """Validate embeddings; raises RequestRejected when none is valid, since the texts may not be at fault then."""
-    outcomes = [parse_embedding(embedding) for embedding in raw]
-    failed = [outcome for outcome in outcomes if isinstance(outcome, ItemFailed)]
-    if len(failed) == len(outcomes):
-        raise RequestRejected(f"the provider's reply is unusable: {failed[0].reason}")
-    return outcomes

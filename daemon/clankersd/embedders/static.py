@@ -127,17 +127,17 @@ def _parse_weights(content: bytes) -> "tuple[Codes, Scales]":
 
 
 def _encode(tokenizer: Any, codes: "Codes", scales: "Scales", texts: list[str]) -> list[Outcome]:
-    short = [text[:MAX_TEXT_CHARS] for text in texts]
-    require_headroom(ENCODE_BYTES + ENCODE_BYTES_PER_BYTE * sum(len(text.encode()) for text in short))
-    encodings = tokenizer.encode_batch_fast(short, add_special_tokens=False)
-    return [_mean(codes, scales, encoding.ids) for encoding in encodings]
-
-
-def _mean(codes: "Codes", scales: "Scales", ids: list[int]) -> Outcome:
-    """Average the tokens' vectors, each token once and weighted by its count, which bounds memory by the vocabulary."""
     import numpy as np
 
-    tokens, counts = np.unique(np.minimum(ids, len(codes) - 1), return_counts=True)
-    if not tokens.size:
-        return ItemFailed("it has no words")
-    return parse_embedding((counts * scales[tokens]).astype(np.float32) @ codes[tokens].astype(np.float32))
+    short = [text[:MAX_TEXT_CHARS] for text in texts]
+    require_headroom(ENCODE_BYTES + ENCODE_BYTES_PER_BYTE * sum(len(text.encode()) for text in short))
+    outcomes: list[Outcome] = []
+    for encoding in tokenizer.encode_batch_fast(short, add_special_tokens=False):
+        # The mean of the tokens' vectors, each once and weighted by its count, which bounds memory by the vocabulary.
+        tokens, counts = np.unique(np.minimum(encoding.ids, len(codes) - 1), return_counts=True)
+        if tokens.size:
+            total = (counts * scales[tokens]).astype(np.float32) @ codes[tokens].astype(np.float32)
+            outcomes.append(parse_embedding(total))
+        else:
+            outcomes.append(ItemFailed("it has no words"))
+    return outcomes

@@ -29,21 +29,16 @@ def find_key(
     file: str, variables: tuple[str, ...], environ: Mapping[str, str] = os.environ, first_variable: str = KEY_VARIABLE
 ) -> Key | None:
     """Read the key from `file` if it is set, else from the first set variable, `first_variable` before the others."""
-    if file:
-        return _validate(file, _read(Path(file).expanduser()))
-    for variable in (first_variable, *variables):
-        if environ.get(variable):
-            return _validate(variable, environ[variable])
-    return None
-
-
-def _read(path: Path) -> str:
+    if not file:
+        variable = next((name for name in (first_variable, *variables) if environ.get(name)), None)
+        return _validate(variable, environ[variable]) if variable else None
+    path = Path(file).expanduser()
     try:
         # The owner may point to the file through a link, which `open_regular` does not follow.
-        with open_regular(os.path.realpath(path), owner=os.geteuid()) as file:
-            if os.fstat(file.fileno()).st_mode & 0o077:
+        with open_regular(os.path.realpath(path), owner=os.geteuid()) as opened:
+            if os.fstat(opened.fileno()).st_mode & 0o077:
                 raise _unusable(f"the key file {path} can be read by others: chmod 600 {path}")
-            return file.read(_MAX_KEY_FILE_BYTES).decode("ascii", "replace")
+            return _validate(file, opened.read(_MAX_KEY_FILE_BYTES).decode("ascii", "replace"))
     except UnsafeFile as error:
         raise _unusable(f"the key file {path} cannot be used: {error}") from error
     except OSError as error:

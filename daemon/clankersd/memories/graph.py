@@ -122,6 +122,39 @@ class _Visibility:
     conditions: dict[str, str]
     params: dict[str, Any]
 
+    @classmethod
+    def of(cls, request: GraphNeighbors, scopes: AllowedScopes, now: int) -> "_Visibility":
+        as_of = clock.to_ms(request.as_of)
+        relations = ["1"]
+        links = "1"
+        if as_of is not None:
+            relations = [KNOWN_AS_OF]
+            links = "link.created_at <= :as_of"
+        if not request.include_closed:
+            relations.append(HOLDS)
+            memories = CURRENT if as_of is None else AS_OF
+        else:
+            memories = "memories.is_deleted = 0"
+            if as_of is not None:
+                memories += " AND memories.created_at <= :as_of"
+        if request.types is not None:
+            relations.append(OF_TYPES)
+        conditions = {
+            "relations": " AND ".join(relations),
+            "links": links,
+            "memories": f"{IN_SCOPE} AND {memories}",
+            "holds": HOLDS,
+        }
+        params = scopes.params | {
+            "now": now,
+            "at": as_of or now,
+            "as_of": as_of,
+            "valid_at": as_of,
+            "types": json.dumps(request.types),
+            "through": request.through_entities,
+        }
+        return cls(conditions, params)
+
 
 @dataclass(frozen=True)
 class _Links:
@@ -140,7 +173,7 @@ class _Links:
 async def neighbors(daemon: "Daemon", request: GraphNeighbors) -> Graph:
     def find_neighbors(db: Db) -> Graph:
         now, scopes = clock.now(), allowed_scopes(db, request)
-        visibility = _visibility(request, scopes, now)
+        visibility = _Visibility.of(request, scopes, now)
         hops, truncated = _walk(db, _find_start(db, request.id, scopes), request, visibility)
         nodes = _to_graph_nodes(db, hops, scopes, now, clock.to_ms(request.as_of))
         params = visibility.params | _id_params([_Node(node.kind, node.id) for node in nodes])
@@ -152,39 +185,6 @@ async def neighbors(daemon: "Daemon", request: GraphNeighbors) -> Graph:
         return Graph(nodes, edges, truncated or len(nodes) < len(hops))
 
     return await daemon.store.read(find_neighbors)
-
-
-def _visibility(request: GraphNeighbors, scopes: AllowedScopes, now: int) -> _Visibility:
-    as_of = clock.to_ms(request.as_of)
-    relations = ["1"]
-    links = "1"
-    if as_of is not None:
-        relations = [KNOWN_AS_OF]
-        links = "link.created_at <= :as_of"
-    if not request.include_closed:
-        relations.append(HOLDS)
-        memories = CURRENT if as_of is None else AS_OF
-    else:
-        memories = "memories.is_deleted = 0"
-        if as_of is not None:
-            memories += " AND memories.created_at <= :as_of"
-    if request.types is not None:
-        relations.append(OF_TYPES)
-    conditions = {
-        "relations": " AND ".join(relations),
-        "links": links,
-        "memories": f"{IN_SCOPE} AND {memories}",
-        "holds": HOLDS,
-    }
-    params = scopes.params | {
-        "now": now,
-        "at": as_of or now,
-        "as_of": as_of,
-        "valid_at": as_of,
-        "types": json.dumps(request.types),
-        "through": request.through_entities,
-    }
-    return _Visibility(conditions, params)
 
 
 def _find_start(db: Db, id_or_prefix: str, scopes: AllowedScopes) -> _Node:

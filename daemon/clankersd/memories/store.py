@@ -165,6 +165,10 @@ _LOG = """
     INSERT INTO memory_log (memory_id, at, action, by, reason, before_json)
     VALUES (:memory_id, :at, :action, :by, :reason, :before)
 """
+_LATER_CHANGES = """
+    SELECT before_json FROM memory_log WHERE memory_id = :id AND at > :as_of AND before_json IS NOT NULL
+    ORDER BY at DESC, id DESC
+"""
 
 
 def find_memory(db: Db, id_or_prefix: str, scopes: AllowedScopes, now: int | None = None) -> MemoryRow:
@@ -222,23 +226,16 @@ def to_memories(db: Db, rows: list[MemoryRow], now: int, as_of: int | None = Non
     """Convert rows to their wire form; with `as_of`, with the values they had then."""
     if as_of is None:
         return [to_memory(row, now) for row in rows]
-    return [to_memory(_revert_to(db, row, as_of), as_of) for row in rows]
-
-
-def _revert_to(db: Db, row: MemoryRow, as_of: int) -> MemoryRow:
-    """Undo the changes after `as_of`, latest first."""
-    later_changes = db.fetch(
-        "SELECT before_json FROM memory_log WHERE memory_id = :id AND at > :as_of AND before_json IS NOT NULL "
-        "ORDER BY at DESC, id DESC",
-        {"id": row.id, "as_of": as_of},
-    )
-    values: Columns = {}
-    for change in later_changes:
-        values |= json.loads(change["before_json"])
-    values |= {"state": "current", "superseded_by": None, "deleted_at": None, "archived_at": None}
-    if "scope" in values:
-        values["scope_label"] = db.value(f"SELECT {_label_of(':scope')}", {"scope": values["scope"]})
-    return msgspec.structs.replace(row, **values)
+    memories = []
+    for row in rows:
+        values: Columns = {}
+        for change in db.fetch(_LATER_CHANGES, {"id": row.id, "as_of": as_of}):  # undo them, the latest first
+            values |= json.loads(change["before_json"])
+        values |= {"state": "current", "superseded_by": None, "deleted_at": None, "archived_at": None}
+        if "scope" in values:
+            values["scope_label"] = db.value(f"SELECT {_label_of(':scope')}", {"scope": values["scope"]})
+        memories.append(to_memory(msgspec.structs.replace(row, **values), as_of))
+    return memories
 
 
 def log_change(

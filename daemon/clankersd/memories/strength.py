@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from clankers_protocol.memories import MemoryStrength, MemoryUse, Strength, StrengthPoint
 from clankersd import clock
 from clankersd.db import Db
-from clankersd.memories.salience import DAY_MS, Salience
+from clankersd.memories.salience import DAY_MS
 from clankersd.memories.scopes import allowed_scopes
 from clankersd.memories.store import find_memory, salience_of, to_memories
 from clankersd.wire.rpc import handles
@@ -38,7 +38,8 @@ async def memory_strength(daemon: "Daemon", request: MemoryStrength) -> Strength
         past = [StrengthPoint(at, to_memories(db, [row], now, at)[0].salience) for at in times]
         salience = salience_of(row)
         past.append(StrengthPoint(now, round(salience.effective(now), 6)))
-        archive_at = _archive_time(salience, now, archive_below)
+        days_ahead = (now + day * DAY_MS for day in range(MAX_FUTURE_DAYS))
+        archive_at = next((at for at in days_ahead if salience.effective(at) < archive_below), None)
         end = min(archive_at or now + SHOWN_DAYS * DAY_MS, now + MAX_FUTURE_DAYS * DAY_MS)
         days = max(MIN_FUTURE_DAYS, (end - now) * 1.1 / DAY_MS)
         ahead = [now + int(days * DAY_MS * number / FUTURE_POINTS) for number in range(FUTURE_POINTS + 1)]
@@ -47,12 +48,3 @@ async def memory_strength(daemon: "Daemon", request: MemoryStrength) -> Strength
         return Strength(past, future, uses, archive_below, archive_at)
 
     return await daemon.store.read(strength)
-
-
-def _archive_time(salience: Salience, now: int, archive_below: float) -> int | None:
-    """Return when the salience falls below the limit, to the day; None if it does not."""
-    for day in range(MAX_FUTURE_DAYS):
-        at = now + day * DAY_MS
-        if salience.effective(at) < archive_below:
-            return at
-    return None

@@ -150,7 +150,9 @@ def _store_records(
     for record, prepared in records:
         refused.pop(record.id, None)  # the transaction may run a second time
         stored_scope = db.value("SELECT scope FROM memories WHERE id = :id", {"id": record.id})
-        project = _find_project(db, record)
+        project = None  # one that does not exist here gets the id it has in the export
+        if record.project_path is not None:
+            project = match_folder(db, _folder_of(record)).project_id or record.project_id or clock.new_id()
         scope = record.scope
         if scope == f"project:{record.project_id}" and project:
             scope = f"project:{project}"
@@ -165,8 +167,16 @@ def _store_records(
             created.append(record.id)
             db.after_commit(Notification("memory", "imported", record.id))
             relations += record.relations
-    # After all memories: a relation may come with the first of its two.
-    return created, sum(import_relation(db, _to_relation(record), scopes) for record in relations)
+    new_relations = 0
+    for relation in relations:  # after all memories: a relation may come with the first of its two
+        created_at = clock.to_ms(relation.created_at) or clock.now()
+        times = {
+            "created_at": created_at,
+            "valid_from": clock.to_ms(relation.valid_from) or created_at,
+            "valid_until": clock.to_ms(relation.valid_until),
+        }
+        new_relations += import_relation(db, Relation(**msgspec.structs.asdict(relation) | times), scopes)
+    return created, new_relations
 
 
 def _store_record(
@@ -181,14 +191,6 @@ def _store_record(
     log_change(db, row.id, "imported", "user")
     if row.deleted_at:
         log_change(db, row.id, "deleted", "user", "it was deleted where it comes from", at=row.deleted_at)
-
-
-def _find_project(db: Db, record: MemoryRecord) -> str | None:
-    """Return the id of a record's project: a project that does not exist here gets the id it has in the export."""
-    if record.project_path is None:
-        return None
-    found = match_folder(db, _folder_of(record)).project_id
-    return found or record.project_id or clock.new_id()
 
 
 def _folder_of(record: MemoryRecord) -> Folder:
@@ -220,13 +222,3 @@ def _record_columns(record: MemoryRecord, prepared: PreparedMemory) -> Columns:
         "is_deleted": int(times["deleted_at"] is not None),
         "metadata": None if record.metadata is None else to_json(record.metadata),
     }
-
-
-def _to_relation(record: RelationRecord) -> Relation:
-    created = clock.to_ms(record.created_at) or clock.now()
-    times = {
-        "created_at": created,
-        "valid_from": clock.to_ms(record.valid_from) or created,
-        "valid_until": clock.to_ms(record.valid_until),
-    }
-    return Relation(**msgspec.structs.asdict(record) | times)

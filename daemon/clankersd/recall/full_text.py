@@ -82,29 +82,28 @@ async def recall_get(daemon: "Daemon", request: RecallGet) -> FullText:
 
 @handles(RecallLines)
 async def recall_lines(daemon: "Daemon", request: RecallLines) -> FileLines:
-    return await daemon.store.read(lambda db: _read_lines(db, request))
-
-
-def _read_lines(db: Db, request: RecallLines) -> FileLines:
-    """Put the requested lines together from the chunks that hold them, which overlap."""
     start, count = request.start_line, request.lines
-    file = db.fetch_one(_FILE, {"path": request.path})
-    if file is None or file["file_id"] is None:
-        raise NotFound(f"no indexed file with the path {request.path}")
-    params = {"file": file["file_id"], "chunking": file["chunking"], "start": start, "end": start + count}
-    chunks = db.tuples(_FILE_CHUNKS, params)
-    pieces: list[str] = []
-    end, line = (chunks[0][0], chunks[0][2]) if chunks else (0, start)
-    first_line = line
-    for start_offset, end_offset, start_line, text in chunks:
-        if start_offset > end:  # blank lines between chunks are in none of them
-            pieces.append("\n" * (start_line - line))
-        piece = text[max(0, end - start_offset) :]
-        pieces.append(piece)
-        end, line = max(end, end_offset), max(line, start_line + text.count("\n"))
-    lines = "".join(pieces).split("\n")[start - first_line :][:count] if chunks else []
-    last, line_count = min(start + len(lines) - 1, file["line_count"]), file["line_count"]
-    shown = lines[: max(0, last - start + 1)]
-    return FileLines(
-        request.path, start, last, "\n".join(shown), line_count, last + 1 if shown and last < line_count else None
-    )
+
+    def read(db: Db) -> FileLines:
+        file = db.fetch_one(_FILE, {"path": request.path})
+        if file is None or file["file_id"] is None:
+            raise NotFound(f"no indexed file with the path {request.path}")
+        params = {"file": file["file_id"], "chunking": file["chunking"], "start": start, "end": start + count}
+        chunks = db.tuples(_FILE_CHUNKS, params)
+        pieces: list[str] = []  # of the chunks that hold the lines, which overlap
+        end, line = (chunks[0][0], chunks[0][2]) if chunks else (0, start)
+        first_line = line
+        for start_offset, end_offset, start_line, text in chunks:
+            if start_offset > end:  # blank lines between chunks are in none of them
+                pieces.append("\n" * (start_line - line))
+            piece = text[max(0, end - start_offset) :]
+            pieces.append(piece)
+            end, line = max(end, end_offset), max(line, start_line + text.count("\n"))
+        lines = "".join(pieces).split("\n")[start - first_line :][:count] if chunks else []
+        last, line_count = min(start + len(lines) - 1, file["line_count"]), file["line_count"]
+        shown = lines[: max(0, last - start + 1)]
+        return FileLines(
+            request.path, start, last, "\n".join(shown), line_count, last + 1 if shown and last < line_count else None
+        )
+
+    return await daemon.store.read(read)

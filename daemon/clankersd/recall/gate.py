@@ -38,9 +38,7 @@ class Verdict:
     why: str
 
 
-def judge_memories(
-    outcome: SearchOutcome[MemoryChunkRow], matches: Sequence[Candidate[MemoryChunkRow]]
-) -> list[Verdict]:
+def judge_memories(outcome: Outcome, matches: Sequence[Match]) -> list[Verdict]:
     """Judge each memory by itself; an important one needs less."""
     verdicts = []
     for candidate in matches:
@@ -54,9 +52,7 @@ def judge_memories(
     return verdicts
 
 
-def judge_passages(
-    outcome: SearchOutcome[MemoryChunkRow], matches: Sequence[Candidate[MemoryChunkRow]]
-) -> list[Verdict]:
+def judge_passages(outcome: Outcome, matches: Sequence[Match]) -> list[Verdict]:
     """Judge passages together: the strongest decides whether any is chosen, then each must not be much weaker."""
     measured = [(candidate, *_measure(outcome, candidate)) for candidate in matches]
     best = max((strength for _, _, strength in measured), default=0.0)

@@ -85,6 +85,22 @@ class _Aftermath:
     words: frozenset[str]
     text: str
 
+    def outcome_of(
+        self, db: Db, item_id: str, text: str | None, prompt: frozenset[str]
+    ) -> Literal["used", "contradicted", "ignored"] | None:
+        """Judge what became of an item; words of the prompt are no evidence that it was used."""
+        period = {"id": item_id, "at": self.at, "until": self.until, "session": self.session}
+        if db.value(_WAS_CONTRADICTED, period):
+            return "contradicted"
+        if text is None or not self.text:
+            return None
+        own = _words(text) - prompt
+        shared = own & self.words
+        is_named = item_id[:SHORT_ID_CHARACTERS] in self.text
+        if is_named or (len(shared) >= MIN_SHARED_WORDS and len(shared) >= MIN_SHARED_SHARE * len(own)):
+            return "used"
+        return "ignored"
+
 
 @handles(RecallLedger)
 async def recall_ledger(daemon: "Daemon", request: RecallLedger) -> Ledger:
@@ -115,11 +131,15 @@ async def recall_ledger(daemon: "Daemon", request: RecallLedger) -> Ledger:
 def _entry(db: Db, row: dict[str, Any]) -> LedgerEntry:
     ids = json.loads(row.pop("ids_json"))
     considered = row.pop("considered_json")
+    period = {"session": row["session_id"], "at": row["at"]}
     prompt = None
     if row["trigger"] != "startup":
-        prompt = db.fetch_one(_PROMPT, {"session": row["session_id"], "at": row["at"]})
+        prompt = db.fetch_one(_PROMPT, period)
     prompt_text = prompt["text"] if prompt else None
-    aftermath = _read_aftermath(db, row["session_id"], row["at"])
+    following = db.value(_NEXT_PROMPT, period | {"lag": PROMPT_LAG_MS})
+    until = following - 1 if following else 2**53
+    text = "\n".join(evidence for (evidence,) in db.tuples(_EVIDENCE, period | {"until": until}))
+    aftermath = _Aftermath(row["session_id"], row["at"], until, _words(text), text)
     return LedgerEntry(
         **row,
         prompt_id=prompt["id"] if prompt else None,
@@ -127,14 +147,6 @@ def _entry(db: Db, row: dict[str, Any]) -> LedgerEntry:
         items=[_item(db, row["id"], item_id, _words(prompt_text or ""), aftermath) for item_id in ids],
         considered=msgspec.json.decode(considered, type=list[RecallCandidate]) if considered else None,
     )
-
-
-def _read_aftermath(db: Db, session: str, at: int) -> _Aftermath:
-    following = db.value(_NEXT_PROMPT, {"session": session, "at": at, "lag": PROMPT_LAG_MS})
-    until = following - 1 if following else 2**53
-    texts = [row[0] for row in db.tuples(_EVIDENCE, {"session": session, "at": at, "until": until})]
-    text = "\n".join(texts)
-    return _Aftermath(session, at, until, _words(text), text)
 
 
 def _item(db: Db, injection: int, item_id: str, prompt: frozenset[str], aftermath: _Aftermath) -> LedgerItem:
@@ -149,23 +161,7 @@ def _item(db: Db, injection: int, item_id: str, prompt: frozenset[str], aftermat
         text = db.value(_CHUNK, {"id": item_id, "length": ITEM_CHARACTERS})
         kind = "passage" if text is not None else "unknown"
     told = db.value(_TIMES_TOLD, {"injection": injection, "id": item_id})
-    return LedgerItem(item_id, kind, text, told, _outcome(db, item_id, text, prompt, aftermath))
-
-
-def _outcome(
-    db: Db, item_id: str, text: str | None, prompt: frozenset[str], aftermath: _Aftermath
-) -> Literal["used", "contradicted", "ignored"] | None:
-    period = {"id": item_id, "at": aftermath.at, "until": aftermath.until, "session": aftermath.session}
-    if db.value(_WAS_CONTRADICTED, period):
-        return "contradicted"
-    if text is None or not aftermath.text:
-        return None
-    own = _words(text) - prompt
-    shared = own & aftermath.words
-    is_named = item_id[:SHORT_ID_CHARACTERS] in aftermath.text
-    if is_named or (len(shared) >= MIN_SHARED_WORDS and len(shared) >= MIN_SHARED_SHARE * len(own)):
-        return "used"
-    return "ignored"
+    return LedgerItem(item_id, kind, text, told, aftermath.outcome_of(db, item_id, text, prompt))
 
 
 def _words(text: str) -> frozenset[str]:

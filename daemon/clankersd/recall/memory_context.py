@@ -25,33 +25,25 @@ if TYPE_CHECKING:
 @handles(MemoryContext)
 @takes_search_turn
 async def memory_context(daemon: "Daemon", request: MemoryContext) -> Context:
-    items, degraded = await _select(daemon, request)
+    limit = request.limit or (MAX_STRONGEST_MEMORIES if request.query is None else MAX_MATCHING_MEMORIES)
+    candidates = limit + len(request.exclude)
+    scopes = list((await daemon.store.read(lambda db: allowed_scopes(db, request))).scopes)
+    items: list[Item] = []
+    degraded = None
+    if request.query is None:  # the pinned and strongest ones
+        of_user = request.scopes is None
+        items = await daemon.store.read(
+            lambda db: strongest_memories(db, scopes, pinned_only=False, of_user=of_user, limit=candidates)
+        )
+    elif not why_trivial(query := prompt_query(request.query)):
+        weights = ScoreWeights.of(daemon.config)
+        found = await matching_items(
+            daemon.search_engine, daemon.store, weights, query, scopes, None, "", max_memories=candidates
+        )
+        items, degraded = found.items, found.degraded
     excluded = tuple(request.exclude)
     wanted = [item for item in items if not item.id.startswith(excluded)]
     block = Block(request.max_characters or max_block_characters(daemon.config))
-    for item in wanted[: _limit(request)]:
+    for item in wanted[:limit]:
         block.add(item)
     return Context(block.text, block.ids, len(wanted) - len(block.ids), degraded)
-
-
-async def _select(daemon: "Daemon", request: MemoryContext) -> tuple[list[Item], str | None]:
-    """Return the memories that match the query, or the pinned and strongest ones; more than the excluded ones."""
-    scopes = list((await daemon.store.read(lambda db: allowed_scopes(db, request))).scopes)
-    limit = _limit(request) + len(request.exclude)
-    if request.query is None:
-        of_user = request.scopes is None
-        return await daemon.store.read(
-            lambda db: strongest_memories(db, scopes, pinned_only=False, of_user=of_user, limit=limit)
-        ), None
-    query = prompt_query(request.query)
-    if why_trivial(query):
-        return [], None
-    weights = ScoreWeights.of(daemon.config)
-    found = await matching_items(
-        daemon.search_engine, daemon.store, weights, query, scopes, None, "", max_memories=limit
-    )
-    return found.items, found.degraded
-
-
-def _limit(request: MemoryContext) -> int:
-    return request.limit or (MAX_STRONGEST_MEMORIES if request.query is None else MAX_MATCHING_MEMORIES)

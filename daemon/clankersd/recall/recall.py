@@ -98,8 +98,15 @@ async def recall_hook(daemon: "Daemon", request: RecallHook) -> HookOutput:
     at = find_occasion(request.harness, request.event)
     if at is None:
         return HookOutput()
+
+    def find_target(db: Db) -> Target:
+        try:
+            return _target(db, at)
+        except (NotFound, Conflict):  # the name means no project, and a hook has nobody to show an error to
+            return _target(db, replace(at, project=None))
+
     # Read in the order of writes: the event that creates the session may precede this call on the same connection.
-    target = await daemon.store.write(lambda db: _target(db, _without_unknown_project(db, at)))
+    target = await daemon.store.write(find_target)
     recall = _nothing("the harness ignores the answer")
     if at.is_answered:
         recall = await _recall(daemon.config, daemon.store, daemon.search_engine, at, target)
@@ -125,15 +132,6 @@ async def session_injections(daemon: "Daemon", request: SessionInjections) -> li
         return [Injection(**row | {"ids": json.loads(row["ids"])}) for row in rows]
 
     return await daemon.store.read(injections)
-
-
-def _without_unknown_project(db: Db, at: Occasion) -> Occasion:
-    """Drop a name that means no project: a hook has nobody to show an error to."""
-    try:
-        resolve_project(db, at.session, at.project)
-    except (NotFound, Conflict):
-        return replace(at, project=None)
-    return at
 
 
 def _target(db: Db, at: Occasion) -> Target:

@@ -131,6 +131,27 @@ class RecentSession:
         was_asked = json.loads(self.prompts_json) != []
         return was_asked or not self.answer
 
+    def to_item(self, titles_only: bool) -> Item:
+        """Return the session as a line of the block: its title alone, or its prompt and outcome."""
+        date, title, prompt = format_day(self.created_at), self.title or "", self.prompt or ""
+        if titles_only:
+            text = title or prompt or self.outcome
+            return Item(SESSIONS, self.id, date, text, MAX_TEXT_CHARACTERS // 3)
+        # The summary of a compaction tells of the part before it; one that a client gave tells of the self.
+        if self.extract and (self.has_compactions or not self.summary):
+            return Item(SESSIONS, self.id, date, self.extract, MAX_EXTRACT_CHARACTERS)
+        if self.summary and title:
+            label = f"{date} {title[:MAX_TITLE_CHARACTERS]}"
+            return Item(SESSIONS, self.id, label, self.outcome, MAX_OUTCOME_CHARACTERS)
+        if prompt and self.outcome:
+            asked, outcome = " ".join(prompt.split()), " ".join(self.outcome.split())
+            text = f"{shorten(asked, MAX_PROMPT_CHARACTERS)} → {outcome}"
+            return Item(SESSIONS, self.id, f"{date} asked", text, MAX_PROMPT_CHARACTERS + MAX_OUTCOME_CHARACTERS)
+        if prompt:
+            return Item(SESSIONS, self.id, f"{date} asked", prompt, MAX_TEXT_CHARACTERS)
+        label = f"{date} {title[:MAX_TITLE_CHARACTERS]}" if title and self.outcome else date
+        return Item(SESSIONS, self.id, label, self.outcome or title, MAX_OUTCOME_CHARACTERS)
+
 
 @dataclass(slots=True)
 class MatchRow(MemoryChunkRow):
@@ -141,6 +162,22 @@ class MatchRow(MemoryChunkRow):
     memory_category: str | None
     path: str | None
     session_title: str | None
+
+    def to_memory(self) -> Item:
+        """Return the memory that the chunk is of as a line of the block."""
+        content, category = self.memory_content or "", self.memory_category or ""
+        return _memory_item(str(self.memory_id), content, self.memory_summary, category, self.pinned)
+
+    def to_passage(self, stems: frozenset[str], answers: dict[str, str]) -> Item:
+        """Return the chunk as a line of the block: where it is from, an excerpt, and the answer to it."""
+        origin = self.path
+        if origin is None:
+            origin = f"{self.role or 'message'} in {(self.session_title or 'a session')[:MAX_TITLE_CHARACTERS]}"
+        shown, limit = excerpt(self.text, stems).plain, MAX_PASSAGE_CHARACTERS
+        if answer := answers.get(self.message_id or ""):  # a question is of use with what resolved it
+            answer = shorten(" ".join(answer.split()), MAX_ANSWERED_CHARACTERS)
+            shown, limit = f"{shorten(shown, MAX_PASSAGE_CHARACTERS)} → {answer}", 2 * MAX_PASSAGE_CHARACTERS
+        return Item(PASSAGES, _passage_id(self), f"{format_day(self.created_at)} {origin}", shown, limit)
 
 
 def resolve_project(db: Db, session: str, project: str | None) -> str | None:
@@ -171,28 +208,7 @@ def recent_sessions(db: Db, project: str | None, session: str, *, titles_only: b
     """Return the project's last sessions, newest first, each with its prompt and outcome."""
     rows = db.fetch(_RECENT_SESSIONS, {"project": project, "session": session, "limit": MAX_EXAMINED})
     sessions = [RecentSession(**row) for row in rows]
-    return [_session_item(one, titles_only) for one in sessions if not one.is_trivial][:MAX_SESSIONS]
-
-
-def _session_item(session: RecentSession, titles_only: bool) -> Item:
-    date, title, prompt = format_day(session.created_at), session.title or "", session.prompt or ""
-    if titles_only:
-        text = title or prompt or session.outcome
-        return Item(SESSIONS, session.id, date, text, MAX_TEXT_CHARACTERS // 3)
-    # The summary of a compaction tells of the part before it; one that a client gave tells of the session.
-    if session.extract and (session.has_compactions or not session.summary):
-        return Item(SESSIONS, session.id, date, session.extract, MAX_EXTRACT_CHARACTERS)
-    if session.summary and title:
-        label = f"{date} {title[:MAX_TITLE_CHARACTERS]}"
-        return Item(SESSIONS, session.id, label, session.outcome, MAX_OUTCOME_CHARACTERS)
-    if prompt and session.outcome:
-        asked, outcome = " ".join(prompt.split()), " ".join(session.outcome.split())
-        text = f"{shorten(asked, MAX_PROMPT_CHARACTERS)} → {outcome}"
-        return Item(SESSIONS, session.id, f"{date} asked", text, MAX_PROMPT_CHARACTERS + MAX_OUTCOME_CHARACTERS)
-    if prompt:
-        return Item(SESSIONS, session.id, f"{date} asked", prompt, MAX_TEXT_CHARACTERS)
-    label = f"{date} {title[:MAX_TITLE_CHARACTERS]}" if title and session.outcome else date
-    return Item(SESSIONS, session.id, label, session.outcome or title, MAX_OUTCOME_CHARACTERS)
+    return [one.to_item(titles_only) for one in sessions if not one.is_trivial][:MAX_SESSIONS]
 
 
 def strongest_memories(
@@ -274,20 +290,16 @@ async def matching_items(
     texts = _limit_passages(texts)
     chosen_texts = [verdict for verdict in texts if verdict.chosen]
     questions = [str(one.candidate.row.message_id) for one in chosen_texts[:MAX_ANSWERED]]
-    answers = await store.read(lambda db: _answers(db, questions)) if questions else {}
-    memory_items = _without_near_duplicates([_matching_memory(one) for one in memories if one.chosen])[:max_memories]
+    answers: dict[str, str] = {}
+    if questions:
+        rows = await store.read(lambda db: db.tuples(_ANSWERS, {"ids": json.dumps(questions)}))
+        answers = {message: answer for message, answer in rows if answer}
+    memory_items = _without_near_duplicates([_row_of(one).to_memory() for one in memories if one.chosen])
     return PromptMatches(
-        memory_items + [_passage_item(one, outcome.stems, answers) for one in chosen_texts],
+        memory_items[:max_memories] + [_row_of(one).to_passage(outcome.stems, answers) for one in chosen_texts],
         [_considered(one) for one in memories + texts],
         outcome.degraded,
     )
-
-
-def _matching_memory(verdict: Verdict) -> Item:
-    row = verdict.candidate.row
-    assert isinstance(row, MatchRow)
-    content, category = row.memory_content or "", row.memory_category or ""
-    return _memory_item(str(row.memory_id), content, row.memory_summary, category, row.pinned)
 
 
 def _limit_passages(verdicts: list[Verdict]) -> list[Verdict]:
@@ -320,24 +332,11 @@ def _considered(verdict: Verdict) -> RecallCandidate:
     )
 
 
-def _passage_id(row: MemoryChunkRow) -> str:
-    return row.message_id or row.chunk_id[:SHORT_ID_CHARACTERS]
-
-
-def _answers(db: Db, messages: list[str]) -> dict[str, str]:
-    """Return the last answer to each of the user's messages, before the user wrote again."""
-    rows = db.tuples(_ANSWERS, {"ids": json.dumps(messages)})
-    return {message: answer for message, answer in rows if answer}
-
-
-def _passage_item(verdict: Verdict, stems: frozenset[str], answers: dict[str, str]) -> Item:
+def _row_of(verdict: Verdict) -> MatchRow:
     row = verdict.candidate.row
     assert isinstance(row, MatchRow)
-    origin = row.path
-    if origin is None:
-        origin = f"{row.role or 'message'} in {(row.session_title or 'a session')[:MAX_TITLE_CHARACTERS]}"
-    shown, limit = excerpt(row.text, stems).plain, MAX_PASSAGE_CHARACTERS
-    if answer := answers.get(row.message_id or ""):  # a question is of use with what resolved it
-        answer = shorten(" ".join(answer.split()), MAX_ANSWERED_CHARACTERS)
-        shown, limit = f"{shorten(shown, MAX_PASSAGE_CHARACTERS)} → {answer}", 2 * MAX_PASSAGE_CHARACTERS
-    return Item(PASSAGES, _passage_id(row), f"{format_day(row.created_at)} {origin}", shown, limit)
+    return row
+
+
+def _passage_id(row: MemoryChunkRow) -> str:
+    return row.message_id or row.chunk_id[:SHORT_ID_CHARACTERS]

@@ -61,6 +61,47 @@ class CalendarSchedule:
     month_day: int | None = None
     once: bool = False
 
+    @classmethod
+    def parse(cls, text: str, words: str, start: int, zone: tzinfo) -> "CalendarSchedule":
+        """Parse `HH:MM RECURRENCE`; `words` begins at offset `start` of `text`."""
+        clock = _TIME.match(words)
+        if not clock:
+            raise _syntax_error(text, start, "a time as 09:30")
+        if int(clock[1]) > 23:
+            raise _syntax_error(text, start, "an hour from 00 to 23")
+        if int(clock[2]) > 59:
+            raise _syntax_error(text, start + clock.start(2), "a minute from 00 to 59")
+        at = time(int(clock[1]), int(clock[2]))
+        rest = words[clock.end() :].lstrip()
+        position = start + len(words) - len(rest)
+        recurrence = _RECURRENCE.fullmatch(rest)
+        if not recurrence:
+            raise _syntax_error(text, position, _RECURRENCES)
+        name, argument = recurrence[1], recurrence[2]
+        if name in ("once", "daily"):
+            if argument is not None:
+                raise _syntax_error(text, position + recurrence.start(2) - 1, f"nothing after {name}")
+            return cls(at, zone, once=name == "once")
+        if name not in ("weekly", "custom", "monthly"):
+            raise _syntax_error(text, position, _RECURRENCES)
+        if argument is None:
+            expected = f"({'1-31' if name == 'monthly' else 'day'}) after {name}"
+            raise _syntax_error(text, position + recurrence.end(1), expected)
+        position += recurrence.start(2)
+        if name == "monthly":
+            if not re.fullmatch(r"\s*\d{1,2}\s*", argument, re.ASCII) or not 1 <= int(argument) <= 31:
+                raise _syntax_error(text, position, "a day of the month from 1 to 31")
+            return cls(at, zone, month_day=int(argument))
+        weekdays, part_position = set(), position
+        for part in argument.split(","):
+            if part.strip() not in _WEEKDAY:
+                raise _syntax_error(text, part_position + len(part) - len(part.lstrip()), "a day as mon or monday")
+            weekdays.add(_WEEKDAY[part.strip()])
+            part_position += len(part) + 1
+        if name == "weekly" and len(weekdays) > 1:
+            raise _syntax_error(text, position, "one day; custom(day,day) takes several")
+        return cls(at, zone, weekdays=frozenset(weekdays))
+
     def next_after(self, moment: datetime) -> datetime | None:
         """Return the first run later than `moment`."""
         first = moment.astimezone(self.zone).date() - timedelta(days=1)  # a run in a skipped day moves to the next
@@ -91,6 +132,30 @@ class CronSchedule:
     zone: tzinfo
     once: bool = False
 
+    @classmethod
+    def parse(cls, text: str, words: str, start: int, zone: tzinfo) -> "CronSchedule":
+        """Parse a cron expression or a macro; `words` begins at offset `start` of `text`."""
+        expression = _MACROS.get(words, words)
+        fields = list(re.finditer(r"\S+", words))
+        if expression == words and len(fields) != len(_CRON_FIELDS):
+            expected = "a time as 09:30, or the five fields of a cron expression"
+            if words.startswith("@"):
+                expected = f"one of {', '.join(_MACROS)}"
+            position = start
+            if fields and fields[0][0][0] in "*0123456789":  # a cron expression: its first surplus field, or its end
+                position += fields[len(_CRON_FIELDS)].start() if len(fields) > len(_CRON_FIELDS) else len(words)
+            raise _syntax_error(text, position, expected)
+        try:
+            cron = CronSim(expression, datetime.now(zone))
+            first_run = next(cron, None)
+        except (CronSimError, ValueError, AssertionError, OverflowError) as error:
+            number = next((number for number, name in enumerate(_CRON_FIELDS) if str(error).endswith(name)), 0)
+            expected = f"a cron field for the {_CRON_FIELDS[number]}"
+            raise _syntax_error(text, start + fields[number].start(), expected) from error
+        if first_run is None:
+            raise _syntax_error(text, start + fields[2].start(), "a day that comes")
+        return cls(expression, zone)
+
     def next_after(self, moment: datetime) -> datetime | None:
         """Return the first run later than `moment`; None if there is none."""
         # In the hour that comes twice, cronsim's next run may be earlier than the moment it was given.
@@ -112,8 +177,8 @@ def parse_schedule(text: str, zone: tzinfo) -> Schedule:
     words = text.strip().lower()
     start = len(text) - len(text.lstrip())
     if ":" in words.partition(" ")[0]:
-        return _parse_calendar(text, words, start, zone)
-    return _parse_cron(text, words, start, zone)
+        return CalendarSchedule.parse(text, words, start, zone)
+    return CronSchedule.parse(text, words, start, zone)
 
 
 def parse_timezone(name: str) -> ZoneInfo:
@@ -163,72 +228,3 @@ def _syntax_error(text: str, position: int, expected: str) -> InvalidParams:
         f"{shown}\nThe grammar is {GRAMMAR}",
         {"field": "schedule", "position": position, "expected": expected, "grammar": GRAMMAR},
     )
-
-
-def _parse_calendar(text: str, words: str, start: int, zone: tzinfo) -> CalendarSchedule:
-    """Parse `HH:MM RECURRENCE`; `words` begins at offset `start` of `text`."""
-    clock = _TIME.match(words)
-    if not clock:
-        raise _syntax_error(text, start, "a time as 09:30")
-    if int(clock[1]) > 23:
-        raise _syntax_error(text, start, "an hour from 00 to 23")
-    if int(clock[2]) > 59:
-        raise _syntax_error(text, start + clock.start(2), "a minute from 00 to 59")
-    at = time(int(clock[1]), int(clock[2]))
-    rest = words[clock.end() :].lstrip()
-    position = start + len(words) - len(rest)
-    recurrence = _RECURRENCE.fullmatch(rest)
-    if not recurrence:
-        raise _syntax_error(text, position, _RECURRENCES)
-    name, argument = recurrence[1], recurrence[2]
-    if name in ("once", "daily"):
-        if argument is not None:
-            raise _syntax_error(text, position + recurrence.start(2) - 1, f"nothing after {name}")
-        return CalendarSchedule(at, zone, once=name == "once")
-    if name not in ("weekly", "custom", "monthly"):
-        raise _syntax_error(text, position, _RECURRENCES)
-    if argument is None:
-        expected = f"({'1-31' if name == 'monthly' else 'day'}) after {name}"
-        raise _syntax_error(text, position + recurrence.end(1), expected)
-    position += recurrence.start(2)
-    if name == "monthly":
-        if not re.fullmatch(r"\s*\d{1,2}\s*", argument, re.ASCII) or not 1 <= int(argument) <= 31:
-            raise _syntax_error(text, position, "a day of the month from 1 to 31")
-        return CalendarSchedule(at, zone, month_day=int(argument))
-    weekdays = _parse_weekdays(text, position, argument)
-    if name == "weekly" and len(weekdays) > 1:
-        raise _syntax_error(text, position, "one day; custom(day,day) takes several")
-    return CalendarSchedule(at, zone, weekdays=weekdays)
-
-
-def _parse_weekdays(text: str, position: int, argument: str) -> frozenset[int]:
-    weekdays = set()
-    for part in argument.split(","):
-        if part.strip() not in _WEEKDAY:
-            raise _syntax_error(text, position + len(part) - len(part.lstrip()), "a day as mon or monday")
-        weekdays.add(_WEEKDAY[part.strip()])
-        position += len(part) + 1
-    return frozenset(weekdays)
-
-
-def _parse_cron(text: str, words: str, start: int, zone: tzinfo) -> CronSchedule:
-    expression = _MACROS.get(words, words)
-    fields = list(re.finditer(r"\S+", words))
-    if expression == words and len(fields) != len(_CRON_FIELDS):
-        expected = "a time as 09:30, or the five fields of a cron expression"
-        if words.startswith("@"):
-            expected = f"one of {', '.join(_MACROS)}"
-        position = start
-        if fields and fields[0][0][0] in "*0123456789":  # a cron expression: its first surplus field, or its end
-            position += fields[len(_CRON_FIELDS)].start() if len(fields) > len(_CRON_FIELDS) else len(words)
-        raise _syntax_error(text, position, expected)
-    try:
-        cron = CronSim(expression, datetime.now(zone))
-        first_run = next(cron, None)
-    except (CronSimError, ValueError, AssertionError, OverflowError) as error:
-        number = next((number for number, name in enumerate(_CRON_FIELDS) if str(error).endswith(name)), 0)
-        expected = f"a cron field for the {_CRON_FIELDS[number]}"
-        raise _syntax_error(text, start + fields[number].start(), expected) from error
-    if first_run is None:
-        raise _syntax_error(text, start + fields[2].start(), "a day that comes")
-    return CronSchedule(expression, zone)

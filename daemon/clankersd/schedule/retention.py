@@ -31,18 +31,10 @@ async def follow_settings(daemon: "Daemon") -> None:
 
 
 def _create(db: Db) -> None:
-    if not db.value(_EXISTS, {"id": ACTION_ID}):
-        insert_action(db, _make_action())
-
-
-def _delete(db: Db) -> None:
-    db.execute("DELETE FROM scheduled_actions WHERE id = :id", {"id": ACTION_ID})
-    db.after_commit(Notification("schedule", "deleted", ACTION_ID))
-
-
-def _make_action() -> ScheduledAction:
+    if db.value(_EXISTS, {"id": ACTION_ID}):
+        return
     now, zone = clock.now(), local_timezone()
-    return ScheduledAction(
+    action = ScheduledAction(
         id=ACTION_ID,
         description="Apply the retention settings",
         schedule=SCHEDULE,
@@ -57,3 +49,9 @@ def _make_action() -> ScheduledAction:
         created_at=now,
         updated_at=now,
     )
+    insert_action(db, action)
+
+
+def _delete(db: Db) -> None:
+    db.execute("DELETE FROM scheduled_actions WHERE id = :id", {"id": ACTION_ID})
+    db.after_commit(Notification("schedule", "deleted", ACTION_ID))

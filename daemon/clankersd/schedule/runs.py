@@ -98,6 +98,40 @@ _LAST_FAILED = f"""
 _NOT_ACKNOWLEDGED = f"nobody acknowledged it, though it was handed out {MAX_ATTEMPTS} times"
 
 
+@dataclass(frozen=True)
+class _PlannedAction:
+    """What is planned of an action that is due."""
+
+    id: str
+    schedule: str
+    timezone: str
+    next_run: int
+
+    def create_run(self, db: Db, now: int) -> None:
+        """Create the run that is due, and plan the next one.
+
+        If the schedule can no longer be parsed (its time zone was removed, say), the run fails and the action ends.
+        """
+        run_id = clock.new_id()
+        params = {"run_id": run_id, "id": self.id, "now": now, "slot": self.next_run, "next": None}
+        try:
+            schedule = parse_schedule(self.schedule, parse_timezone(self.timezone))
+        except InvalidParams as error:
+            db.execute(_CREATE_RUN, params)
+            db.execute(_ADVANCE, params)
+            finish_run(db, run_id, RunOutcome.redacted("failed", error=error.message))
+            return
+        if not schedule.once:
+            moment = datetime.fromtimestamp(now / 1000, UTC)
+            last, planned = schedule.last_until(moment), schedule.next_after(moment)
+            if last is not None:  # the last time it was due, however many were missed
+                params["slot"] = max(self.next_run, int(last.timestamp() * 1000))
+            if planned is not None:
+                params["next"] = int(planned.timestamp() * 1000)
+        db.execute(_CREATE_RUN, params)
+        db.execute(_ADVANCE, params)
+
+
 def claim_runs(
     db: Db, now: int, lease_ms: int, *, clients: bool, busy: list[str]
 ) -> tuple[list[ScheduleRun], list[str]]:
@@ -109,7 +143,7 @@ def claim_runs(
     for run_id in busy:
         renew_lease(db, run_id, now + lease_ms)
     for action in db.fetch(_DUE, {"now": now}):
-        _create_run(db, _PlannedAction(**action), now)
+        _PlannedAction(**action).create_run(db, now)
     ended = db.fetch(_SKIP, {"now": now, "missed": MISSED_AFTER_MS})
     ended += db.fetch(_GIVE_UP, {"now": now, "max_attempts": MAX_ATTEMPTS, "error": _NOT_ACKNOWLEDGED})
     free = db.fetch(_FREE, {"now": now, "clients": clients})
@@ -219,36 +253,3 @@ def run_from_row(row: dict[str, Any]) -> ScheduleRun:
     values = dict(row)
     encoded = values.pop("result_json")
     return ScheduleRun(**values, result=msgspec.json.decode(encoded) if encoded else None)
-
-
-@dataclass(frozen=True)
-class _PlannedAction:
-    id: str
-    schedule: str
-    timezone: str
-    next_run: int
-
-
-def _create_run(db: Db, action: _PlannedAction, now: int) -> None:
-    """Create the run of an action that is due, and plan the next one.
-
-    If the schedule can no longer be parsed (its time zone was removed, say), the run fails and the action ends.
-    """
-    run_id = clock.new_id()
-    params = {"run_id": run_id, "id": action.id, "now": now, "slot": action.next_run, "next": None}
-    try:
-        schedule = parse_schedule(action.schedule, parse_timezone(action.timezone))
-    except InvalidParams as error:
-        db.execute(_CREATE_RUN, params)
-        db.execute(_ADVANCE, params)
-        finish_run(db, run_id, RunOutcome.redacted("failed", error=error.message))
-        return
-    if not schedule.once:
-        moment = datetime.fromtimestamp(now / 1000, UTC)
-        last, planned = schedule.last_until(moment), schedule.next_after(moment)
-        if last is not None:  # the last time it was due, however many were missed
-            params["slot"] = max(action.next_run, int(last.timestamp() * 1000))
-        if planned is not None:
-            params["next"] = int(planned.timestamp() * 1000)
-    db.execute(_CREATE_RUN, params)
-    db.execute(_ADVANCE, params)

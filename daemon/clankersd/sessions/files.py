@@ -61,9 +61,8 @@ async def list_files(daemon: "Daemon", request: FileList) -> TouchedFiles:
             filters["project_id"] = find_project_id(db, request.project)
         page = filters | {"limit": request.limit, "offset": request.offset}
         rows = db.fetch(_FILES.format(conditions=sql), page)
-        return TouchedFiles(
-            [TouchedFile(**row) for row in rows], db.value(_COUNT_FILES.format(conditions=sql), filters)
-        )
+        total = db.value(_COUNT_FILES.format(conditions=sql), filters)
+        return TouchedFiles([TouchedFile(**row) for row in rows], total)
 
     return await daemon.store.read(files)
 
@@ -79,15 +78,13 @@ async def file_history(daemon: "Daemon", request: FileHistory) -> FileTouches:
     def touches(db: Db) -> FileTouches:
         rows = fetch_page(db, _HISTORY.format(condition=condition), params)
         shown = fit_reply(rows[: request.limit])
-        cursor = None
-        if len(shown) < len(rows):
-            cursor = encode_cursor(shown[-1]["created_at"], shown[-1]["id"])
+        more = len(shown) < len(rows)
+        cursor = encode_cursor(shown[-1]["created_at"], shown[-1]["id"]) if more else None
         total = db.value("SELECT count(*) FROM tools WHERE file_path = :path", {"path": request.path})
-        return FileTouches([_touch(row) for row in shown], total, cursor)
+        found = []
+        for row in shown:
+            beside_tool = {name: row.pop(name) for name in _TOUCH_COLUMNS}
+            found.append(FileTouch(from_row(Tool, row), **beside_tool))
+        return FileTouches(found, total, cursor)
 
     return await daemon.store.read(touches)
-
-
-def _touch(row: dict[str, Any]) -> FileTouch:
-    extra = {name: row.pop(name) for name in _TOUCH_COLUMNS}
-    return FileTouch(from_row(Tool, row), **extra)

@@ -62,12 +62,7 @@ def diagnose(ctl: Ctl, *, repair: bool = False) -> tuple[StatusReport | None, Di
         paths = Paths(default.data, default.database, ctl.socket or default.socket, default.logs, default.config)
     report, capture_checks = _check_capture(ctl) if status is not None else (None, [])
     repaired = [*files.tighten_permissions(paths), *files.remove_leftovers(paths)] if repair else []
-    checks = [
-        daemon_finding,
-        *files.check_files(paths, status),
-        *setup.check_plugins(report),
-        setup.check_service(),
-    ]
+    checks = [daemon_finding, *files.check_files(paths, status), *setup.check_plugins(report), setup.check_service()]
     if status is None:
         checks.append(setup.check_settings())
     else:

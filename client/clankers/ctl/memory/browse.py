@@ -187,10 +187,7 @@ def _print_search_result(ctl: Ctl, result: MemoryHits, request: MemorySearch) ->
             echo()
         _print_hits(result.hits, ids)
         if request.explain:
-            scores = [
-                (one_line(shown_id), hit.score, hit.components or {})
-                for shown_id, hit in zip(ids, result.hits, strict=True)
-            ]
+            scores = [(one_line(i), hit.score, hit.components or {}) for i, hit in zip(ids, result.hits, strict=True)]
             print_score_components(scores, 1)
         echo()
         took = format_duration(result.took_ms / 1000)
@@ -244,10 +241,7 @@ def show(ctl: Ctl, id: str, as_of: int | None = None, valid_at: int | None = Non
       clankers-ctl memory show 0199c5a2-1b3c --as-of 3d
     """
     memory = ctl.call(MemoryGet(id=id, as_of=as_of, valid_at=valid_at, scopes=ALL_SCOPES))
-    if ctl.json:
-        print_json(memory)
-    else:
-        print_memory(memory)
+    ctl.report(memory, print_memory)
 
 
 @click.command()
@@ -429,14 +423,12 @@ def _print_totals(stats: MemoryStats) -> None:
         "forgotten": stats.deleted,
     }
     others = "".join(f", {count:,} {name}" for name, count in states.items() if count)
-    salience = None
-    if stats.salience is not None:
-        salience = f"{bar(stats.salience, 10)} {stats.salience:.2f} on average"
+    mean = stats.salience
     print_facts(
         [
             ("memories", f"{stats.total:,}: {stats.current:,} current{others}"),
             ("pinned", f"{stats.pinned:,}" if stats.pinned else None),
-            ("salience", salience),
+            ("salience", None if mean is None else f"{bar(mean, 10)} {mean:.2f} on average"),
             ("graph", f"{count_entities(stats.entities)}, {plural(stats.relations, 'relation')}"),
             ("created", f"{format_time(stats.oldest)} to {format_time(stats.newest)}" if stats.oldest else None),
         ]

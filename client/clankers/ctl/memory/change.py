@@ -124,10 +124,7 @@ def add(ctl: Ctl, words: tuple[str, ...], session: str | None, **fields: Any) ->
     session_id = session and ctl.call(SessionGet(session)).id
     fields |= {"tags": list(fields["tags"]), "files": list(fields["files"])}
     added = ctl.call(MemoryAdd(content=content, session_id=session_id, scopes=ALL_SCOPES, **fields))
-    if ctl.json:
-        print_json(added)
-    else:
-        _print_added(added)
+    ctl.report(added, _print_added)
 
 
 def _print_added(added: Added) -> None:
@@ -300,10 +297,7 @@ def extract(ctl: Ctl, session: str, by: Literal["rules", "model"] | None, dry_ru
     session_id = ctl.call(SessionGet(session)).id
     request = MemoryExtract(session_id=session_id, by=by, dry_run=dry_run, scopes=ALL_SCOPES)
     extraction = ctl.call(request, timeout=MAINTENANCE_TIMEOUT_SECONDS)
-    if ctl.json:
-        print_json(extraction)
-    else:
-        _print_extraction(extraction)
+    ctl.report(extraction, _print_extraction)
 
 
 def _print_extraction(extraction: Extraction) -> None:

@@ -17,6 +17,8 @@ from clankers_protocol.memory_maintenance import MemorySummarize
 from clankers_protocol.sessions import SessionGet
 from clankers_protocol.wire import Scope
 
+WiderTier = Literal["project", "global"]
+
 
 @click.command()
 @ids_argument
@@ -77,13 +79,7 @@ def _print_salience(ctl: Ctl, changed: list[Memory]) -> None:
 @click.option("--scope", metavar="SCOPE", help="Move it to this scope as well, for example global.")
 @click.option("--reason", help="Why, for its history.")
 @common_options
-def promote(
-    ctl: Ctl,
-    id: str,  # noqa: A002  # the name on the command line
-    tier: Literal["project", "global"],
-    scope: str | None,
-    reason: str | None,
-) -> None:
+def promote(ctl: Ctl, id: str, tier: WiderTier, scope: str | None, reason: str | None) -> None:  # noqa: A002
     """Promote a memory to a wider tier and, with --scope, to another scope.
 
     \b
@@ -97,10 +93,7 @@ def promote(
         message = "write global, agent:NAME, project:ID, user:NAME or custom:NAME."
         raise click.BadParameter(message, param_hint="--scope") from error
     memory = ctl.call(MemoryPromote(id=id, tier=tier, scope=new_scope, reason=reason, scopes=ALL_SCOPES))
-    if ctl.json:
-        print_json(memory)
-    else:
-        echo(f"{memory_title(memory)} is now {memory.tier}, in scope {scope_name(memory)}.")
+    ctl.report(memory, f"{memory_title(memory)} is now {memory.tier}, in scope {scope_name(memory)}.")
 
 
 @click.command()

@@ -9,6 +9,7 @@ from typing import Any, TextIO
 import click
 import msgspec
 
+from clankers.ctl.batches import split_batches
 from clankers.ctl.command import EXIT_PROBLEM, Ctl, common_options
 from clankers.ctl.memory.display import count_memories
 from clankers.ctl.memory.files import Entry, convert_record, read_entries, to_lancedb_pro
@@ -63,10 +64,7 @@ def export(ctl: Ctl, file: str, project: str | None, scopes: list[str], row_form
     with replace_text_file(Path(file)) as output, progress_bar(ctl.json, "exporting") as show_progress:
         for count in _write_memories(ctl, request, output, row_format):
             show_progress(count, total)
-    if ctl.json:
-        print_json({"path": str(Path(file).absolute()), "memories": count})
-    else:
-        echo(f"{count_memories(count)} exported to {file}.")
+    ctl.report({"path": str(Path(file).absolute()), "memories": count}, f"{count_memories(count)} exported to {file}.")
 
 
 def _write_memories(ctl: Ctl, request: MemoryExport, output: TextIO, row_format: str) -> Iterator[int]:
@@ -120,17 +118,16 @@ def import_memories(ctl: Ctl, file: Path) -> None:
     report = ImportReport()
     size = file.stat().st_size
     with progress_bar(ctl.json, "importing") as show_progress:
-        for batch in _read_batches(file, report):
+        entries = _read_valid(file, report)
+        for batch in split_batches(entries, lambda entry: entry.size, MAX_BATCH_MEMORIES, MAX_BATCH_BYTES):
             _import_batch(ctl, batch, report)
             show_progress(batch[-1].end, size)
     _print_report(ctl, report)
     sys.exit(EXIT_PROBLEM if report.refused else 0)
 
 
-def _read_batches(file: Path, report: ImportReport) -> Iterator[list[Entry]]:
-    """Iterate over the file's valid memories in batches, and add the invalid ones to the report."""
-    batch: list[Entry] = []
-    size = 0
+def _read_valid(file: Path, report: ImportReport) -> Iterator[Entry]:
+    """Iterate over the file's valid memories, and add the invalid ones to the report."""
     for entry in read_entries(file):
         problem = entry.problem
         if problem is None:
@@ -139,16 +136,10 @@ def _read_batches(file: Path, report: ImportReport) -> Iterator[list[Entry]]:
                 msgspec.convert(entry.record, MemoryRecord)
             except msgspec.ValidationError as error:
                 problem = str(error)
-        if problem is not None:
+        if problem is None:
+            yield entry
+        else:
             report.refused.append((entry.location, problem))
-            continue
-        if batch and (len(batch) == MAX_BATCH_MEMORIES or size + entry.size > MAX_BATCH_BYTES):
-            yield batch
-            batch, size = [], 0
-        batch.append(entry)
-        size += entry.size
-    if batch:
-        yield batch
 
 
 def _import_batch(ctl: Ctl, batch: list[Entry], report: ImportReport) -> None:

@@ -162,26 +162,19 @@ def _extract_json(file: BinaryIO, _: DocumentProperties) -> Iterator[Part]:
     """Yield each value as a line with its path, so that every line is understood by itself."""
     text = "".join(_decode(file))
     _check_json_depth(text)
-    values = _load_json(text)
+    try:
+        values = [json.loads(text, parse_constant=str)]
+    except ValueError as error:
+        try:  # one value per line
+            values = [json.loads(line, parse_constant=str) for line in text.splitlines() if line.strip()]
+        except ValueError:
+            raise ExtractionError(f"its JSON is broken: {error}") from error
+    if not values:
+        raise ExtractionError("there is no text in it")
     for number, value in enumerate(values):
         prefix = f"[{number}]" if len(values) > 1 else ""
         for path, leaf in _leaves(value, prefix):
             yield Part(f"{path}: {leaf}\n" if path else f"{leaf}\n")
-
-
-def _load_json(text: str) -> list[Any]:
-    """Parse one JSON value, or one per line."""
-    try:
-        return [json.loads(text, parse_constant=str)]
-    except ValueError as error:
-        first_error = error
-    try:
-        values = [json.loads(line, parse_constant=str) for line in text.splitlines() if line.strip()]
-    except ValueError:
-        raise ExtractionError(f"its JSON is broken: {first_error}") from first_error
-    if not values:
-        raise ExtractionError("there is no text in it")
-    return values
 
 
 def _check_json_depth(text: str) -> None:

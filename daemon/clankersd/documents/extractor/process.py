@@ -33,6 +33,7 @@ from clankersd.documents.extractor.records import (
 from clankersd.documents.files import ExtractionError, open_regular, sha256_of
 from clankersd.index.chunker import HEADING, lines_of
 from clankersd.redaction.engine import redact, redact_all
+from clankersd.resource_limits import limit_resources
 
 MAX_MEMORY_BYTES = 1024 * 1024 * 1024
 MAX_OPEN_FILES = 64
@@ -54,7 +55,13 @@ _MISSING_GRAMMARS = "the strategy code needs more packages: pip install 'clanker
 
 def main() -> None:
     """Process tasks until standard input ends."""
-    _set_resource_limits()
+    limit_resources(
+        {
+            resource.RLIMIT_AS: MAX_MEMORY_BYTES,
+            resource.RLIMIT_NOFILE: MAX_OPEN_FILES,
+            resource.RLIMIT_FSIZE: 0,  # it writes no file
+        }
+    )
     tasks, out = sys.stdin.buffer, sys.stdout.buffer
     with suppress(BrokenPipeError, KeyboardInterrupt):
         while head := tasks.read(4):
@@ -66,19 +73,6 @@ def main() -> None:
                 out.write(struct.pack(">I", len(data)) + data)
                 out.flush()
             signal.alarm(0)
-
-
-def _set_resource_limits() -> None:
-    """Limit memory and open files, and forbid writing files."""
-    limits = {
-        resource.RLIMIT_AS: MAX_MEMORY_BYTES,
-        resource.RLIMIT_NOFILE: MAX_OPEN_FILES,
-        resource.RLIMIT_FSIZE: 0,
-        resource.RLIMIT_CORE: 0,
-    }
-    for kind, limit in limits.items():
-        with suppress(ValueError, OSError):  # not supported on every system, or lower already
-            resource.setrlimit(kind, (limit, limit))
 
 
 def process_task(task: Task, body: bytes) -> Iterator[Message]:
@@ -106,7 +100,10 @@ def _extract_windows(task: Task, file: BinaryIO) -> Iterator[Message]:
     properties, title, characters, records = DocumentProperties(), "", 0, 0
     redacted: Counter[str] = Counter()
     for window in _split_windows(extract(file, kind, task.name, properties), redacted):
-        title = title or _find_title(window.text)
+        if not title:  # the first heading among the first 20 lines, else the first line
+            lines = [line.strip() for line in lines_of(window.text[:HEAD_BYTES]) if line.strip()]
+            first_line = lines[0] if lines else ""
+            title = next((line for line in lines[:20] if HEADING.match(line)), first_line).strip("# \t")
         characters = window.offset + len(window.text)
         _chunk_window(window, task, strategy, records)
         records += len(window.records)
@@ -121,14 +118,6 @@ def _extract_windows(task: Task, file: BinaryIO) -> Iterator[Message]:
         at_word = title[:MAX_TITLE_CHARACTERS].rpartition(" ")[0]
         title = f"{at_word or title[:MAX_TITLE_CHARACTERS]} …"
     yield Done(kind, strategy, title, sha256_of(file), size, characters, dict(redacted))
-
-
-def _find_title(text: str) -> str:
-    """Return the first heading among the first 20 lines, else the first line."""
-    lines = [line.strip() for line in lines_of(text[:HEAD_BYTES]) if line.strip()]
-    heading = next((line for line in lines[:20] if HEADING.match(line)), None)
-    first_line = lines[0] if lines else ""
-    return (heading or first_line).strip("# \t")
 
 
 def _choose_strategy(task: Task, kind: str) -> str:

@@ -13,7 +13,7 @@ from clankersd.memories.add import add_memory
 from clankersd.memories.extraction import model
 from clankersd.memories.extraction.chat import Chat, ChatRefused, ChatUnavailable
 from clankersd.memories.extraction.model import Comparison, ExtractionResult
-from clankersd.memories.extraction.session_parts import LinkedMemory, Session, SessionPart, linked_memories
+from clankersd.memories.extraction.session_parts import Session, SessionPart, linked_memories
 from clankersd.memories.relations import add_relation
 from clankersd.memories.scopes import scope_to_write
 from clankersd.memories.search import best_memories
@@ -56,7 +56,7 @@ async def resolve_candidates(
     linked = await daemon.store.read(lambda db: linked_memories(db, part.session.id))
     new: list[Candidate] = []
     for candidate in result.candidates:
-        if known := _find_known(candidate, linked):
+        if known := next((memory for memory in linked if memory.is_of(candidate)), None):
             candidate.outcome, candidate.memory_id = "known", known.id
         else:
             new.append(candidate)
@@ -76,20 +76,6 @@ async def resolve_candidates(
                 continue
         if store:
             await _store_candidate(daemon, part.session, candidate, comparison, caller, result)
-
-
-def _find_known(candidate: Candidate, linked: list[LinkedMemory]) -> LinkedMemory | None:
-    """Return the memory that an earlier extraction from the session stored for this candidate.
-
-    The text may differ: a model words a memory differently each time, and users correct memories. Then the source
-    message decides.
-    """
-    for memory in linked:
-        same_source = candidate.rule == memory.rule and candidate.message_id == memory.source_message_id
-        reworded = same_source and (memory.corrected or memory.rule == model.MODEL_RULE)
-        if reworded or memory.says(candidate.content):
-            return memory
-    return None
 
 
 async def _compare_with_known(

@@ -140,10 +140,7 @@ class Extractor:
     async def _extract_unread(self, session_id: str, method: Method) -> None:
         """Extract from the unread messages of a session, part by part."""
         position, read_at = await self._daemon.store.read(lambda db: saved_position(db, session_id))
-        while True:
-            part = await self._read_part(session_id, position, method)
-            if not part.messages:
-                return
+        while (part := await self._read_part(session_id, position, method)).messages:
             result = await self._find_or_skip(part, method, read_at)
             if result is None:
                 self._retry_at[session_id] = anyio.current_time() + self._daemon.config.extract_quiet_minutes * 60

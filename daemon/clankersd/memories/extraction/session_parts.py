@@ -7,8 +7,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from clankers_protocol.errors import NotFound
+from clankers_protocol.memory_maintenance import Candidate
 from clankersd import clock
 from clankersd.db import Db
+from clankersd.memories.extraction.model import MODEL_RULE
 from clankersd.memories.extraction.rules import EDITING_TOOLS, SessionMessage, ToolCall, group_edited_files
 from clankersd.memories.similarity import content_hash, is_near_duplicate
 
@@ -110,6 +112,16 @@ class LinkedMemory:
     def says(self, content: str) -> bool:
         """Check whether the memory has the same or nearly the same text."""
         return self.content_hash == content_hash(content) or is_near_duplicate(self.content, content)
+
+    def is_of(self, candidate: Candidate) -> bool:
+        """Check whether an earlier extraction from the session stored the memory for this candidate.
+
+        The text may differ: a model words a memory differently each time, and users correct memories. Then the source
+        message decides.
+        """
+        same_source = candidate.rule == self.rule and candidate.message_id == self.source_message_id
+        reworded = same_source and (self.corrected or self.rule == MODEL_RULE)
+        return reworded or self.says(candidate.content)
 
 
 def find_session(db: Db, session_id: str) -> Session:

@@ -100,11 +100,13 @@ def extract(rows: SessionRows) -> str | None:
     commands = [(call, command_of(call)) for call in rows.calls]
     fixes, failing = _follow_commands([(call, line) for call, line in commands if line])
     last_answer = next((one.text for one in reversed(rows.messages) if one.role == "assistant"), "")
+    decisions = [one for one in find_statements(rows.messages) if one.rule in DECIDING_RULES]
+    project_folder = rows.project.rstrip("/") + "/" if rows.project else ""
     return Summary(
         goal=_first_words(next((one for one in rows.prompts if why_trivial(one) is None), ""), MAX_SENTENCE_CHARACTERS),
         result=_first_words(last_answer, MAX_SENTENCE_CHARACTERS),
-        decisions=_find_decisions(rows.messages),
-        files=list(dict.fromkeys(_relative(path, rows.project) for path in changed_files(rows.calls))),
+        decisions=[shorten(one.content.rstrip("."), MAX_DECISION_CHARACTERS) for one in decisions[-MAX_DECISIONS:]],
+        files=list(dict.fromkeys(path.removeprefix(project_folder) for path in changed_files(rows.calls))),
         fixes=fixes[-MAX_FIXES:],
         open_ends=_find_open_ends(rows, failing),
     ).render()
@@ -117,19 +119,14 @@ def changed_files(calls: Iterable[ToolCall]) -> list[str]:
         if call.failed:
             continue
         if "*** Begin Patch" in call.input:
-            files.update(dict.fromkeys(_patched_files(call)))
+            patched = [path.strip() for path in _PATCHED_FILE.findall(call.input.replace("\\n", "\n"))]
+            folder = ""  # where the files lie, which the path of the call tells: it is that of the first one
+            if patched and call.path and call.path.endswith(f"/{patched[0]}"):
+                folder = call.path.removesuffix(patched[0])
+            files.update((path if path.startswith("/") else folder + path, None) for path in patched)
         elif call.path and call.name.rpartition("__")[2].lower() in EDITING_TOOLS:
             files[call.path] = None
     return list(files)
-
-
-def _patched_files(call: ToolCall) -> list[str]:
-    """Return the files that a patch names; the path of the call, which is that of the first, tells where they lie."""
-    patched = [path.strip() for path in _PATCHED_FILE.findall(call.input.replace("\\n", "\n"))]
-    folder = ""
-    if patched and call.path and call.path.endswith(f"/{patched[0]}"):
-        folder = call.path.removesuffix(patched[0])
-    return [path if path.startswith("/") else folder + path for path in patched]
 
 
 def list_files(files: list[str], max_characters: int) -> str:
@@ -144,15 +141,6 @@ def list_files(files: list[str], max_characters: int) -> str:
             return (listed or f"{len(names)} files") + (rest if listed else "")
         listed += f", {name}" if listed else name
     return listed
-
-
-def _relative(path: str, project: str | None) -> str:
-    return path.removeprefix(project.rstrip("/") + "/") if project else path
-
-
-def _find_decisions(messages: list[SessionMessage]) -> list[str]:
-    found = [one.content for one in find_statements(messages) if one.rule in DECIDING_RULES]
-    return [shorten(one.rstrip("."), MAX_DECISION_CHARACTERS) for one in found[-MAX_DECISIONS:]]
 
 
 def _follow_commands(commands: list[tuple[ToolCall, str]]) -> tuple[list[str], list[str]]:

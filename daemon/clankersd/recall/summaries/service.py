@@ -123,11 +123,9 @@ def read_session(db: Db, session_id: str) -> tuple[SessionRows, int | None]:
     ]
     messages = sorted(found, key=lambda one: (one.at, one.id))
     last_answer = max((one.at for one in messages if one.role == "assistant"), default=0)
-    calls = [_tool_call(row) for row in db.fetch(_CALLS, by_id)]
+    calls = []
+    for row in db.fetch(_CALLS, by_id):
+        success = None if row["success"] is None else bool(row["success"])
+        calls.append(ToolCall(**row | {"success": success, "error": row["error"] or "", "input": row["input"] or ""}))
     error = db.value(_LAST_ERROR, by_id | {"after": last_answer})
     return SessionRows(session["project_path"], prompts, messages, calls, error), session["updated_at"]
-
-
-def _tool_call(row: dict[str, Any]) -> ToolCall:
-    success = None if row["success"] is None else bool(row["success"])
-    return ToolCall(**row | {"success": success, "error": row["error"] or "", "input": row["input"] or ""})
