@@ -57,6 +57,22 @@ def delete_wal_and_shm(run: Run) -> frozenset[str]:
     return NOTHING
 
 
+@fault("wal and shm deleted, kill -9", "unlink both, and SIGKILL at once")
+def delete_and_kill(run: Run) -> frozenset[str]:
+    delete_wal_and_shm(run)
+    run.crash()
+    run.daemon.start()
+    return NOTHING
+
+
+@fault("kill -9, wal and shm deleted", "SIGKILL, then unlink both")
+def kill_and_delete(run: Run) -> frozenset[str]:
+    run.crash()
+    delete_wal_and_shm(run)
+    run.daemon.start()
+    return NOTHING
+
+
 @fault("wal truncated", "truncate to 0 bytes")
 def truncate_wal(run: Run) -> frozenset[str]:
     os.truncate(run.beside("-wal"), 0)
@@ -207,9 +223,7 @@ def replace_shm(run: Run) -> frozenset[str]:
     return NOTHING
 
 
-@fault(
-    "shm truncated", "truncate to 0 bytes, which ends the process (SIGBUS) if it is mapped; then it is started again"
-)
+@fault("shm truncated", "truncate to 0 bytes; started again if that ended the process (SIGBUS)")
 def truncate_shm(run: Run) -> frozenset[str]:
     os.truncate(run.beside("-shm"), 0)
     time.sleep(FAULT_SECONDS)

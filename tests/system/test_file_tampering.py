@@ -184,6 +184,52 @@ def test_deleted_wal_is_noticed_without_any_event(home: Path) -> None:
     assert promised <= stored(daemon.database)
 
 
+def test_truncated_shm_is_noticed_before_it_is_used(home: Path) -> None:
+    with running_daemon(home) as daemon, daemon.connect() as connection:
+        promised = store_many(daemon, "before", 2000)
+        settled(connection)
+        shm = beside(daemon.database, "-shm")
+        before = shm.stat()
+        os.truncate(shm, 0)
+        eventually(lambda: shm.exists() and shm.stat().st_size == before.st_size, "the file has its size again")
+        eventually(partial(is_stored, connection, "new"), "the daemon stores again")
+        daemon.kill()
+    assert promised | {"new"} <= stored(daemon.database)
+    assert full_check(daemon.database) == "ok"
+
+
+def test_wal_deleted_right_before_a_crash_is_restored(home: Path) -> None:
+    with running_daemon(home) as daemon:
+        promised = store_many(daemon, "before")
+        daemon.signal(signal.SIGSTOP)  # it cannot notice
+        delete("-wal", "-shm")(daemon.database)
+        daemon.kill()
+        daemon.close()
+        with daemon.start().connect() as connection:
+            assert connection.call("health")["ok"]
+        assert daemon.stop() == 0
+        assert not list(daemon.data.glob("clankers.db*wal*"))
+    assert promised <= stored(daemon.database)
+    assert full_check(daemon.database) == "ok"
+
+
+def test_wal_that_another_program_has_replayed_is_not_replayed_again(home: Path) -> None:
+    with running_daemon(home) as daemon:
+        promised = store_many(daemon, "before")
+        daemon.kill()
+        daemon.close()
+        program = "import apsw, sys; apsw.Connection(sys.argv[1]).execute('DELETE FROM messages')"
+        subprocess.run([sys.executable, "-c", program, str(daemon.database)], check=True)
+        assert not beside(daemon.database, "-wal").exists()
+        with daemon.start().connect() as connection:
+            assert connection.call("health")["ok"]
+            assert "error" not in upsert(connection, "new")
+        assert daemon.stop() == 0
+    assert promised
+    assert stored(daemon.database) == {"new"}
+    assert full_check(daemon.database) == "ok"
+
+
 def test_truncated_files_are_replaced_by_what_the_daemon_still_holds(home: Path) -> None:
     with running_daemon(home) as daemon, daemon.connect() as connection:
         promised: set[str] = set()

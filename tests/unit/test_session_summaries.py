@@ -1,5 +1,7 @@
 """Extraction of summaries: parts, limits, and what is left out."""
 
+import json
+
 import pytest
 
 from clankersd.memories.extraction.rules import SessionMessage, ToolCall
@@ -57,6 +59,30 @@ def test_changed_files_are_those_of_successful_edits_and_of_every_part_of_a_patc
         call("apply_patch", patch, path="/p/a.py"),
     ]
     assert changed_files(calls) == ["/p/w.py", "/p/m.py", "/p/a.py", "/p/sub/b.py"]
+
+
+@pytest.mark.parametrize(
+    ("line", "files"),
+    [
+        ("echo hi > out.txt && echo more >> logs/all.log", ["out.txt", "logs/all.log"]),
+        ("make test > /dev/null 2> errors.txt; ls 2>&1 | head", []),
+        ("sed -i 's/a/b/; s#c#d#' src/a.py src/b.py", ["src/a.py", "src/b.py"]),
+        ("sed -i.bak -e 's/>/</' -e s/x/y/ a.py", ["a.py"]),
+        ("sed -n 1,20p a.py; sed 's/a/b/' b.py | grep -i x", []),
+        ("perl -pi -e 's/a/b/' a.pl", ["a.pl"]),
+        ("cd app && git mv old.py new.py && mv x.py y.py lib/", ["app/new.py", "app/lib/x.py", "app/lib/y.py"]),
+        ("cat <<'EOF' > conf/a.toml\nx > y\nmv q r\nEOF\ntouch done.txt", ["conf/a.toml", "done.txt"]),
+        ("git apply <<'EOF'\n--- a/src/m.py\n+++ b/src/m.py\n@@\n-x\n+y\nEOF", ["src/m.py"]),
+        ("generate | sudo tee -a etc/hosts.txt", ["etc/hosts.txt"]),
+        ("rm -f build/*.o $TMP/x /tmp/y old.py; cp a.py b.py", ["old.py", "b.py"]),
+        ("FLAG=1 python make.py 'a > b' \"c > d\"", []),
+        ("echo 'not closed > x", []),
+        ("git commit -m 'mv a b' && grep -rn '>' src", []),
+    ],
+)
+def test_changed_files_of_a_shell_command_are_those_that_it_names(line: str, files: list[str]) -> None:
+    assert changed_files([call("Bash", json.dumps({"command": line}))]) == files
+    assert changed_files([call("Bash", json.dumps({"command": line}), success=False)]) == []
 
 
 @pytest.mark.parametrize("number", [1, 12, 40, 5000])

@@ -17,8 +17,14 @@ from clankersd.db import wal
 from clankersd.db.backup import back_up, has_empty_pages
 from clankersd.db.connection import Db
 from clankersd.db.errors import FILE_DELETED, RESTORE_HINT, FileChanged, FileGone
+from clankersd.db.wal_link import link_wal, put_back_wal
 
 CLOSE_BUSY_TIMEOUT_MS = 500
+
+SHM_REGION_BYTES = 32_768
+SHM_REGION_FRAMES = 4096
+SHM_HEADER_FRAMES = 34
+"""SQLite indexes the WAL in regions of so many frames; the header takes the room of some frames of the first."""
 
 FOREIGN_WAL_WARNING = (
     "a write-ahead log that does not belong to the database was moved aside: {name}; delete it once nothing is missing"
@@ -51,6 +57,7 @@ class FileState:
     wal: Inode | None = None
     wal_bytes: int = 0
     shm: Inode | None = None
+    shm_bytes: int = 0
 
     @staticmethod
     def of(path: str, real_path: str) -> "FileState":
@@ -63,6 +70,7 @@ class FileState:
             _inode(wal_file),
             wal_file.st_size if wal_file else 0,
             _inode(shm),
+            shm.st_size if shm else 0,
         )
 
     @property
@@ -173,6 +181,7 @@ class FileGuard:
             raise FileGone("the database file or its write-ahead log was replaced while it was being opened")
         if inode_before_open is not None and inode_before_open != self._opened.database:
             raise FileGone("the database file was replaced while it was being opened")
+        self._link_wal()
 
     # -- each use
 
@@ -187,6 +196,12 @@ class FileGuard:
             raise FileGone(f"the database file was truncated while it was open: {RESTORE_HINT}")
         if current.wal != opened.wal or current.shm != opened.shm:
             raise FileGone("the database's write-ahead log was deleted or replaced while it was open")
+        shm_bytes = SHM_REGION_BYTES * (1 + (self._wal_frames + SHM_HEADER_FRAMES - 1) // SHM_REGION_FRAMES)
+        if current.shm_bytes < shm_bytes:
+            # SQLite has mapped the file: touching a page beyond its end would end the process with SIGBUS. As zeros it
+            # is an index that SQLite builds again from the WAL.
+            os.truncate(f"{self._real_path}-shm", shm_bytes)
+            raise FileGone("the index of the database's write-ahead log was truncated while it was open")
         if not current.is_same_database(opened):
             raise FileChanged("another program wrote to the database file while it was open")
         if not self._is_wal_complete(current):
@@ -243,6 +258,8 @@ class FileGuard:
     def secure(self, db: Db) -> None:
         """Make sure, before the files are closed, that the next program can read all acknowledged writes."""
         current, opened = self._current_state(), self._opened
+        if current.wal is None and opened.wal is not None and put_back_wal(self._real_path, opened.wal[1]):
+            current = self._current_state()  # from here on a crash loses nothing
         names_are_ours = current.wal == opened.wal and current.shm == opened.shm
         wal_is_complete = current.wal != opened.wal or self._is_wal_complete(current)
         if not names_are_ours:
@@ -311,6 +328,12 @@ class FileGuard:
         if on_disk.generation not in self._generations:
             raise FileGone("the database file was overwritten while it was open")
         self._opened = self._opened.after_checkpoint(state)
+        self._link_wal()
+
+    def _link_wal(self) -> None:
+        opened = self._opened
+        if opened.database is not None:
+            link_wal(self._real_path, opened.database[1], opened.database_bytes, opened.database_changed_ns)
 
     def _is_wal_complete(self, current: FileState) -> bool:
         """Check the WAL's size, and look for the hole that a commit leaves if the WAL was truncated just before it."""

@@ -44,6 +44,7 @@ from clankersd.db.errors import (
 )
 from clankersd.db.file_guard import FileGuard, Inode
 from clankersd.db.group_commit import Outcome, commit_together
+from clankersd.db.wal_link import restore_wal, unlink_empty
 from clankersd.db.write_queue import PendingWrite, PendingWrites
 from clankersd.metrics import metrics, timed_part
 
@@ -371,6 +372,8 @@ class Store:
             self._snapshot_stops.discard(stop)
 
     async def _open(self) -> None:
+        if await anyio.to_thread.run_sync(restore_wal, self.path):
+            log.warning("deleted WAL restored from its link")
         if foreign := await anyio.to_thread.run_sync(wal.prepare_to_open, self.path):
             log.warning("foreign WAL moved aside", file=foreign.name)
         self._guard.list_leftovers()
@@ -450,6 +453,7 @@ class Store:
             if self._guard.rescued and self.problem:
                 self.problem += f"; all that was stored is saved as the backup {self._guard.rescued.name}"
             self._guard.replace_truncated()
+            unlink_empty(self.path)
 
     # -- commits
 

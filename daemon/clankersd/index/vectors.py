@@ -27,7 +27,9 @@ MAX_SAMPLES, MAX_SAMPLE_TOKENS = 4, 200
 MAX_RANKED_DIRECTLY = 1_000
 """Up to this many eligible vectors are compared by all bytes at once."""
 
-VECTORS_PER_READ = 2_000
+VECTORS_PER_READ = 1_000
+"""As many as a read of a few milliseconds takes: a longer one is interrupted and begins again on a snapshot."""
+
 ROWS_PER_BLOCK = 1 << 16
 """The kernel holds the interpreter lock for one block, which is less than a millisecond."""
 
@@ -137,19 +139,19 @@ def label_of(source: str, scope: str | None) -> str:
 
 
 def read_slice(db: Db, generation: Generation, after: int) -> list[LabelledVector]:
-    """Read the next vectors after the chunk `after`, in the order of their chunks."""
-    ids = db.fetch(
-        f"SELECT rowid AS id FROM {generation.vector_table}_rowids WHERE rowid > :after ORDER BY rowid LIMIT :limit",
-        {"after": after, "limit": VECTORS_PER_READ},
-    )
-    if not ids:
-        return []
+    """Read the next vectors after the chunk `after`, in the order of their chunks.
+
+    Each vector is looked up by its id: vec0 scans the whole table for a range of them.
+    """
+    table = generation.vector_table
     sql = f"""
         SELECT vectors.rowid, vectors.embedding, {LABEL}, {PROJECT}
-        FROM {generation.vector_table} AS vectors CROSS JOIN chunks ON chunks.id = vectors.rowid
-        WHERE vectors.rowid BETWEEN :first AND :last
+        FROM {table}_rowids AS listed
+        CROSS JOIN {table} AS vectors ON vectors.rowid = listed.rowid
+        CROSS JOIN chunks ON chunks.id = listed.rowid
+        WHERE listed.rowid > :after ORDER BY listed.rowid LIMIT :limit
     """
-    return db.tuples(sql, {"first": ids[0]["id"], "last": ids[-1]["id"]})
+    return db.tuples(sql, {"after": after, "limit": VECTORS_PER_READ})
 
 
 def log_moved_chunks(db: Db) -> None:

@@ -15,9 +15,11 @@ from clankersd.memories.extraction.rules import (
     ToolCall,
     command_of,
     find_statements,
+    parse_command,
 )
 from clankersd.recall.block import shorten
 from clankersd.recall.skip import why_trivial
+from clankersd.recall.summaries.shell_files import files_changed_by
 
 MAX_SUMMARY_CHARACTERS = 599
 MAX_SENTENCE_CHARACTERS = 150
@@ -126,6 +128,8 @@ def changed_files(calls: Iterable[ToolCall]) -> list[str]:
             files.update((path if path.startswith("/") else folder + path, None) for path in patched)
         elif call.path and call.name.rpartition("__")[2].lower() in EDITING_TOOLS:
             files[call.path] = None
+        elif command := parse_command(call.input):
+            files.update(dict.fromkeys(files_changed_by(command)))
     return list(files)
 
 
