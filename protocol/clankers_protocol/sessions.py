@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from clankers_protocol.wire import Cursor, Id, Limit, Method, Time, Wire
 
@@ -289,6 +289,13 @@ class Totals(Wire):
     cost: float
 
 
+class DayActivity(Wire):
+    """Messages on one local day."""
+
+    day: str
+    messages: int
+
+
 class Statistics(Wire):
     totals: Totals
     by_project: list[Usage]
@@ -296,13 +303,15 @@ class Statistics(Wire):
     by_source: list[Usage]
     by_day: list[Usage]
     tools: list[ToolUsage]
+    calendar: list[DayActivity] = field(default_factory=list)
 
 
 class Stats(Method[Statistics]):
     """Return totals and usage by project, model, source and day; each list has at most `limit` rows.
 
     Token counts are the larger of the session's own figure and the sum over its messages. Days are local days, newest
-    first; the other lists start with the highest usage.
+    first; the other lists start with the highest usage. With `calendarDays`, `calendar` has the messages of each of the
+    last so many days, oldest first, whatever `since` is; days without any are left out.
     """
 
     method: ClassVar[str] = "stats"
@@ -311,3 +320,4 @@ class Stats(Method[Statistics]):
     since: Time | None = None
     until: Time | None = None
     limit: Limit = 30
+    calendar_days: Annotated[int, Meta(ge=0, le=3660)] = 0

@@ -376,6 +376,18 @@ def test_stats_draw_bars(filled: DaemonProcess) -> None:
     assert "█" in out
     assert "Bash" in out
     assert "12.0k in" in out
+    assert "\x1b" not in out
+
+
+@pytest.mark.parametrize("columns", [80, 40])
+def test_stats_draw_a_calendar_that_fits(filled: DaemonProcess, columns: int) -> None:
+    out = ctl(filled, "stats", COLUMNS=str(columns)).out
+    calendar = out[out.index("Messages per day") :].splitlines()
+    assert max(len(line) for line in out.splitlines()) <= columns
+    assert [line[:3] for line in calendar[2:9:2]] == ["Mon", "Wed", "Fri", "Sun"]
+    assert sum(line.count("█") for line in calendar) >= 1
+    drawn = ctl(filled, "stats", "--json").json["calendar"]
+    assert f"most: {max(day['messages'] for day in drawn)}" in calendar[0]
 
 
 def test_stats_are_limited_in_time(filled: DaemonProcess) -> None:

@@ -10,7 +10,18 @@ from helpers.ctl import command
 from clankers.ctl import cli
 from clankers.ctl.lazy import LazyGroup
 
-NEVER = ("rich", "platformdirs", "tomlkit", "httpx", "anyio", "asyncio", "clankersd", "mcp", "clankers.ctl.docs")
+NEVER = (
+    "rich",
+    "prompt_toolkit",
+    "platformdirs",
+    "tomlkit",
+    "httpx",
+    "anyio",
+    "asyncio",
+    "clankersd",
+    "mcp",
+    "clankers.ctl.docs",
+)
 
 
 @pytest.mark.parametrize("words", [["--help"], ["memory", "--help"], ["sessions", "--help"], ["search", "x"]])

@@ -126,6 +126,11 @@ def console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr)
 
 
+def can_run_full_screen() -> bool:
+    """Return whether a person is at a terminal that can move its cursor."""
+    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
 def rich_console(*, stderr: bool = False) -> "RichConsole":
     """Make a `rich` console, which sanitises its output, for progress bars and trees."""
     from rich.console import Console as PlainRichConsole

@@ -11,7 +11,19 @@ import msgspec
 from clankers.ctl.command import Ctl, common_options, normalize_project
 from clankers.ctl.formatting import format_duration, format_time, plural, since_callback, until_callback
 from clankers.ctl.ids import short_ids
-from clankers.ctl.output import Column, Console, console, echo, note, one_line, plain, print_json, print_table, secho
+from clankers.ctl.output import (
+    Column,
+    Console,
+    can_run_full_screen,
+    console,
+    echo,
+    note,
+    one_line,
+    plain,
+    print_json,
+    print_table,
+    secho,
+)
 from clankers.ctl.text import Text
 from clankers.ctl.transcript import MAX_TEXT_WIDTH, ROLE_STYLES
 from clankers_protocol.recall import RecallPreview
@@ -40,7 +52,7 @@ def _parse_sources(_: click.Context, __: click.Parameter, value: tuple[str, ...]
 
 
 @click.command()
-@click.argument("words", nargs=-1, required=True)
+@click.argument("words", nargs=-1)
 @click.option(
     "--project",
     metavar="PROJECT",
@@ -111,9 +123,11 @@ def _parse_sources(_: click.Context, __: click.Parameter, value: tuple[str, ...]
 @click.option("--as-of", metavar="TIME", callback=until_callback, help="Find memories as they were known at TIME.")
 @click.option("--valid-at", metavar="TIME", callback=until_callback, help="Find memories that were true at TIME.")
 @click.option("--explain", is_flag=True, help="Show the components of each score.")
+@click.pass_context
 @common_options
 def search(
     ctl: Ctl,
+    context: click.Context,
     words: tuple[str, ...],
     project: str | None,
     sources: list[Source],
@@ -138,18 +152,25 @@ def search(
 ) -> None:
     """Search sessions, memories, documents, skills and files.
 
+    Without WORDS, opens a finder on the terminal: it searches while you type, shows each hit in its conversation, and
+    Enter opens the session there.
+
     Combines keyword and vector search, and shows the best hits first. The words are plain text, without any query
     syntax. If nothing is found, the exit code is still 0.
 
     \b
     Examples:
+      clankers-ctl search
       clankers-ctl search why does the login fail on Safari
       clankers-ctl search "retry budget" --project . --since 2w
       clankers-ctl search deploy --source files --explain
       clankers-ctl search "flaky test" --all --json | jq '.hits[].text'
     """
+    is_interactive = not words and not ctl.json and can_run_full_screen()
+    if not words and not is_interactive:
+        raise click.MissingParameter(ctx=context, param=context.command.params[0])
     request = Search(
-        query=" ".join(words),
+        query=" ".join(words) or " ",
         sources=sources or None,
         project=project,
         scopes=["*"],  # the user may see the memories of all scopes
@@ -170,6 +191,11 @@ def search(
         rerank=not no_rerank,
         explain=explain,
     )
+    if is_interactive:
+        from clankers.ctl.finder import find  # slow to load
+
+        find(ctl, request)
+        return
     result = _all_pages(ctl, request) if everything else _page(ctl, request, page)
     _print_result(ctl, request, result, first_number=1 if everything else 1 + (page - 1) * limit)
 

@@ -1,13 +1,20 @@
 """`clankers-ctl stats`: usage statistics of sessions."""
 
+import math
 from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
 
 import click
 
 from clankers.ctl.command import Ctl, common_options, project_option
 from clankers.ctl.formatting import abbreviate, format_dollars, format_duration, plural, since_callback, until_callback
 from clankers.ctl.output import Column, bar, console, echo, one_line, print_facts, print_json, print_table
+from clankers.ctl.text import Text
 from clankers_protocol.sessions import Statistics, Stats, ToolUsage, Totals, Usage
+
+CALENDAR_WEEKS = 26
+SHADES = "·░▒▓█"
+WEEKDAY_LABELS = ("Mon  ", "     ", "Wed  ", "     ", "Fri  ", "     ", "Sun  ")
 
 Measure = Callable[[Usage], float]
 
@@ -39,13 +46,16 @@ MEASURES: dict[str, Measure] = {
 def stats(ctl: Ctl, project: str | None, since: int | None, until: int | None, limit: int, by: str | None) -> None:
     """Show usage by day, project, model, harness and tool.
 
+    Ends with a calendar of the last half year: a square for each day, fuller the more messages it has.
+
     \b
     Examples:
       clankers-ctl stats
       clankers-ctl stats --since 1w --by cost
       clankers-ctl stats --json | jq .totals
     """
-    statistics = ctl.call(Stats(project=project, since=since, until=until, limit=limit))
+    days = CALENDAR_WEEKS * 7
+    statistics = ctl.call(Stats(project=project, since=since, until=until, limit=limit, calendar_days=days))
     if ctl.json:
         print_json(statistics)
         return
@@ -56,6 +66,9 @@ def stats(ctl: Ctl, project: str | None, since: int | None, until: int | None, l
     _print_charts(statistics, by)
     if statistics.tools:
         _print_tools(statistics.tools)
+    if statistics.calendar:
+        echo()
+        _print_calendar({each.day: each.messages for each in statistics.calendar})
 
 
 def _print_totals(totals: Totals) -> None:
@@ -134,6 +147,33 @@ def _print_tools(tools: Sequence[ToolUsage]) -> None:
     ]
     echo()
     print_table(columns, cells)
+
+
+def _print_calendar(messages: dict[str, int]) -> None:
+    """Draw a column for each week and a line for each day of the week, as many weeks as fit."""
+    out = console()
+    weeks = max(min(CALENDAR_WEEKS, (out.width - len(WEEKDAY_LABELS[0])) // 2), 1)
+    today = datetime.now().astimezone().date()
+    monday = today - timedelta(days=today.weekday(), weeks=weeks - 1)
+    most = max(messages.values())
+    months = [" "] * (2 * weeks + 3)
+    for week in range(weeks):
+        first = monday + timedelta(weeks=week)
+        if first.day <= 7:
+            months[2 * week : 2 * week + 3] = first.strftime("%b")
+    busiest = max(messages, key=lambda day: messages[day])
+    out.print(Text("Messages per day", "bold"), Text(f"  most: {most:,} on {busiest}", "dim"), sep="")
+    out.print(Text(" " * len(WEEKDAY_LABELS[0]) + "".join(months)[: 2 * weeks].rstrip(), "dim"))
+    for weekday, label in enumerate(WEEKDAY_LABELS):
+        line = Text(label, "dim")
+        for week in range(weeks):
+            day = monday + timedelta(weeks=week, days=weekday)
+            if day <= today:
+                count = messages.get(day.isoformat(), 0)
+                level = math.ceil(count / most * (len(SHADES) - 1))
+                line.append(f"{SHADES[level]} ", "green" if count else "dim")
+        line.rstrip()
+        out.print(line)
 
 
 def _bar_width() -> int:

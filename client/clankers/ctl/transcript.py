@@ -36,7 +36,7 @@ def print_transcript(session: Session, entries: Iterable[TimelineEntry], full: b
         if (today := format_time(entry.at, "%A, %-d %B %Y")) != day:
             day = today
             out.print(f"\n{day}", style="bold")
-        heading, *blocks = _render(entry, full)
+        heading, *blocks = render_entry(entry, full)
         out.print()
         out.print(heading)
         for block in blocks:
@@ -84,7 +84,7 @@ def describe_counts(counts: SessionCounts) -> str:
     return f"{plural(counts.messages, 'message')}, {tools}, {errors}, {compactions}"
 
 
-def _render(entry: TimelineEntry, full: bool) -> list[Text]:
+def render_entry(entry: TimelineEntry, full: bool) -> list[Text]:
     """Return the heading of an entry and the blocks of text below it."""
     if entry.message:
         return _message(entry.at, entry.message)

@@ -65,27 +65,23 @@ export async function render({ params, set, signal, onChange, refresh }) {
 /** Return what is added up over many messages; it is filled in when it is known. */
 function figures(days, since, status, signal) {
   const element = h("div", {}, loading("Adding up"));
-  const past = h("section", { class: "card" }, h("h2", {}, "Messages per day"), loading("Adding up"));
   const make = async () => {
-    const stats = await rpc("stats", { since, limit: 31 }, signal);
+    const stats = await rpc("stats", { since, limit: 31, calendarDays: CALENDAR_DAYS }, signal);
+    const perDay = new Map(stats.calendar.map((one) => [one.day, one.messages]));
     return [
       tiles(stats.totals, status),
       h(
         "div",
         { class: "columns" },
         usage(stats, days),
-        past,
+        h("section", { class: "card" }, h("h2", {}, "Messages per day"), calendar(perDay)),
         table("Projects", stats.byProject),
         table("Models", stats.byModel),
         tools(stats.tools),
       ),
     ];
   };
-  const makePast = async () => {
-    const half = await rpc("stats", { since: Date.now() - CALENDAR_DAYS * 86_400_000, limit: 200 }, signal);
-    return [h("h2", {}, "Messages per day"), calendar(new Map(half.byDay.map((one) => [one.name, one.messages])))];
-  };
-  fill(element, make, signal).then(() => fill(past, makePast, signal));
+  fill(element, make, signal);
   return element;
 }
 
