@@ -1,6 +1,7 @@
 """Large JSON is decoded in slices to the same values, and too many values are refused."""
 
 import json
+import re
 from typing import Any
 
 import msgspec
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clankers_protocol.errors import ParseError
+from clankers_protocol.events import UpsertMessage
 from clankersd.wire import large_json, rpc
 
 VALUES = st.recursive(
@@ -48,17 +50,52 @@ def test_decode_large_gives_what_decoding_at_once_gives(value: Any, spaced: bool
         patch.setattr(large_json, "MAX_CALL_SECONDS", 0)
         patch.setattr(large_json, "STRING_PIECE_BYTES", 4)
         assert large_json.decode_large(body) == msgspec.json.decode(body)
+        patch.setattr(large_json, "MAX_LEVEL_MEMBERS", 0)
+        assert large_json.decode_large(body) == msgspec.json.decode(body)
         shape = large_json.measure(body)
     assert (shape.containers, shape.members, shape.depth) == count(msgspec.json.decode(body))
 
 
+@pytest.mark.parametrize("level_members", [0, large_json.MAX_LEVEL_MEMBERS])
 @pytest.mark.parametrize(
-    "body", [b'{"a":[1,2', b"[1,2]]", b'[1,"a]', b'{"a":1,}', b"[1 2,3]", b"[}", b'["\xff","b","c"]', b"", b"[1,2,nul]"]
+    "body",
+    [
+        b'{"a":[1,2',
+        b"[1,2]]",
+        b'[1,"a]',
+        b'{"a":1,}',
+        b'{"a":1,"b":2]',
+        b"[1,2,3,4,5,6,,7]",
+        b"[,1,2,3]",
+        b"[1,2,3,4,5,6,7,]",
+        b"[1],[2]",
+        b"[1 2,3]",
+        b"[}",
+        b'["\xff","b","c"]',
+        b"",
+        b"[1,2,nul]",
+    ],
 )
 @pytest.mark.usefixtures("tiny_slices")
-def test_decode_large_refuses_what_is_no_json(body: bytes) -> None:
+def test_decode_large_refuses_what_is_no_json(body: bytes, level_members: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large_json, "MAX_LEVEL_MEMBERS", level_members)
     with pytest.raises(ParseError):
         large_json.decode_large(body)
+
+
+def test_convert_large_validates_everything_and_copies_no_wide_object(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large_json, "MAX_LEVEL_MEMBERS", 2)
+    metadata = {"a": 1, "b": [2], "c": {"d": 3}}
+    message: dict[str, Any] = {"id": "m", "sessionId": "s", "textContent": "text", "metadata": metadata}
+    request = {"message": message, "client": {"name": "n"}}
+    converted = large_json.convert_large(request, UpsertMessage)
+    assert converted == msgspec.convert(request, UpsertMessage)
+    assert converted.message.metadata is metadata
+    for wrong in ({**message, "textContent": 1}, {**message, "metadata": [1]}, 1):
+        with pytest.raises(msgspec.ValidationError) as plain:
+            msgspec.convert({"message": wrong}, UpsertMessage)
+        with pytest.raises(msgspec.ValidationError, match=re.escape(str(plain.value))):
+            large_json.convert_large({"message": wrong}, UpsertMessage)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import re
 
 _ORDERS = re.compile(
-    r"\s*(?:If you need specific details from before compaction\b"
+    r"(?:If you need specific details from before compaction\b"
     r"|(?:Please )?continue the conversation from where (?:it|we|you) left (?:it )?off\b"
     r"|Continue with the last task that you were asked to work on\b"
     r"|Resume directly\b[^.\n]{0,40}do not acknowledge the summary"
@@ -18,4 +18,5 @@ MAX_TAIL_CHARACTERS = 20_000
 
 def strip_continuation_orders(summary: str) -> str:
     """Return a summary without the harness's orders at its end: they are no part of what happened."""
-    return summary[:-MAX_TAIL_CHARACTERS] + _ORDERS.sub("", summary[-MAX_TAIL_CHARACTERS:], count=1)
+    orders = _ORDERS.search(summary, max(0, len(summary) - MAX_TAIL_CHARACTERS))
+    return summary[: orders.start()].rstrip() if orders else summary

@@ -11,6 +11,7 @@ import msgspec
 
 from clankers_protocol.errors import InvalidParams
 from clankers_protocol.events import CompactionEvent, MessageEvent, SessionErrorEvent, SessionEvent, ToolEvent
+from clankersd.wire.large_json import convert_large
 
 MessageKind = Literal["prompt", "answer", "compaction"]
 
@@ -227,15 +228,15 @@ def parse_event(given: dict[str, Any]) -> CapturedEvent:
     try:
         match kind:
             case "session":
-                return SessionReported(msgspec.convert(given[kind], SessionEvent))
+                return SessionReported(convert_large(given[kind], SessionEvent))
             case "message":
-                return MessageReported(msgspec.convert(given[kind], MessageEvent))
+                return MessageReported(convert_large(given[kind], MessageEvent))
             case "tool":
-                return ToolReported(msgspec.convert(given[kind], ToolEvent))
+                return ToolReported(convert_large(given[kind], ToolEvent))
             case "sessionError":
-                return ErrorReported(msgspec.convert(given[kind], SessionErrorEvent))
+                return ErrorReported(convert_large(given[kind], SessionErrorEvent))
             case _:
-                return CompactionReported(msgspec.convert(given[kind], CompactionEvent))
+                return CompactionReported(convert_large(given[kind], CompactionEvent))
     except msgspec.ValidationError as error:
         raise InvalidParams(f"invalid params: {error}") from error
 

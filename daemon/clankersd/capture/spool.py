@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
-import msgspec
 import structlog
 
 from clankers_protocol.capture import SkippedEvent
@@ -22,6 +21,7 @@ from clankersd.capture.hooks import PreparedHook, apply_hook, prepare_hook
 from clankersd.index.index import Index
 from clankersd.safe_files import UnsafeFile, printable_name, read_regular
 from clankersd.wire import rpc
+from clankersd.wire.large_json import convert_large
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon
@@ -270,7 +270,7 @@ def _read(index: Index, path: Path) -> PreparedHook | Exception:
     """Read and prepare a spooled event; returns the error if that fails."""
     try:
         data = read_regular(path, max_bytes=MAX_EVENT_BYTES, owner=os.geteuid(), single_link=True)
-        return prepare_hook(index, msgspec.convert(rpc.decode(data), HookEvent))
+        return prepare_hook(index, convert_large(rpc.decode(data), HookEvent))
     except Exception as error:
         return error
 

@@ -92,10 +92,15 @@ async def rechunk(index: Index, kind: str, owner: str) -> None:
             await anyio.to_thread.run_sync(chunk, stored, chunking) for chunking in index.chunkings(text_kind.source)
         ]
 
+    read_text = stored["text"] if stored else None
+    columns = ", ".join(name for name in stored or () if name != "text") or "NULL"
+    # SQLite compares the texts: to load one of megabytes with every commit would hold the interpreter lock.
+    select_again = f"SELECT {columns}, text IS :text AS is_unchanged FROM ({text_kind.select})"
+
     def store(start: int, db: Db) -> int | None:
         """Store some chunks; return the position to continue from, or None after the last."""
-        current = db.fetch_one(text_kind.select, {"id": owner})
-        if current and (stored is None or current["text"] != stored["text"]):
+        current = db.fetch_one(select_again, {"id": owner, "text": read_text})
+        if current and (stored is None or not current["is_unchanged"]):
             return None  # the text has changed since it was read, and stays in the backlog
         if current and chunked and text_kind.is_redundant:
             kept = [text for text in chunked if not text_kind.is_redundant(db, current, text)]

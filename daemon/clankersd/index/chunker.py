@@ -59,7 +59,7 @@ def chunk(text: str, tokens: int = DEFAULT_TOKENS, overlap: int = DEFAULT_OVERLA
     if len(text) * QUARTERS_PER_TOKEN <= limit or size_of(text) <= limit:
         return [Chunk(text, 1, text.count("\n", 0, len(text) - 1) + 1, 0, len(text))]
     chunks = []
-    for group in _group_pieces(list(_split_pieces(text, limit)), limit, min(overlap * QUARTERS_PER_TOKEN, limit // 2)):
+    for group in _group_pieces(_split_pieces(text, limit), limit, min(overlap * QUARTERS_PER_TOKEN, limit // 2)):
         first, last = group[0], group[-1]
         chunks.append(Chunk(text[first.start : last.end], first.line, last.line, first.start, last.end))
     return chunks
@@ -134,7 +134,7 @@ def _end_of_part(line: str, start: int, limit: int) -> int:
     return boundary if boundary > start + 1 else end
 
 
-def _group_pieces(pieces: list[_Piece], limit: int, overlap: int) -> Iterator[list[_Piece]]:
+def _group_pieces(pieces: Iterator[_Piece], limit: int, overlap: int) -> Iterator[list[_Piece]]:
     group: list[_Piece] = []
     size = 0
     for piece in pieces:

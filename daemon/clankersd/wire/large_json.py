@@ -3,12 +3,15 @@
 One call of a C decoder on tens of megabytes stops every other thread, the event loop included, until it returns. What
 makes it slow is not the length but the number of values: 30 MB of text take 20 ms, 30 MB of empty arrays two seconds.
 So the values are counted first, piece by piece; a body with too many is refused, and one with many is decoded one
-level at a time. Call these functions in a thread.
+level at a time, and a level of many members some of them at a time. Call these functions in a thread.
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from itertools import islice
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -25,6 +28,9 @@ STRING_PIECE_BYTES = 1024 * 1024
 MAX_CALL_SECONDS = 0.005
 """Approximate limit for one call of the decoder."""
 
+MAX_LEVEL_MEMBERS = 10_000
+"""Members of one object or array that are decoded, or copied, in one call."""
+
 _SECONDS_PER_BYTE = 0.8e-9
 _SECONDS_PER_VALUE = 25e-9
 _SECONDS_PER_CONTAINER = 250e-9
@@ -32,7 +38,12 @@ _SECONDS_PER_MEMBER = 400e-9
 
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _HUGE_NUMBER = re.compile(rb"[0-9]{%d}" % (MAX_DIGITS + 1))
-_NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
+_NOT_STRUCTURE = bytes(byte for byte in range(256) if byte not in b"[]{},")
+_STRUCTURE = re.compile(rb"[\[{]|[\]}]|,+")
+_FLAT_MEMBERS = re.compile(rb'(?:(?:[^"\[\]{},]++|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+,)++', re.DOTALL)
+"""Members of an object or array that are neither objects nor arrays, each with the comma after it."""
+
+_NESTED_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{},]', re.DOTALL)
 _ESCAPE = re.compile(
     rb"\\u[dD][89aAbB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[dD][89a-fA-F][0-9a-fA-F]{2}|\\.", re.DOTALL
 )
@@ -42,6 +53,8 @@ _LOW_SURROGATE = re.compile(rb"\\u[dD][c-fC-F]")
 _STRING_DECODER: msgspec.json.Decoder[str] = msgspec.json.Decoder(str)
 _OBJECT: msgspec.json.Decoder[dict[str, msgspec.Raw]] = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ARRAY: msgspec.json.Decoder[list[msgspec.Raw]] = msgspec.json.Decoder(list[msgspec.Raw])
+
+StructT = TypeVar("StructT", bound=msgspec.Struct)
 
 
 @dataclass
@@ -53,6 +66,8 @@ class Shape:
     members: int = 0
     values: int = 0
     depth: int = 0
+    outermost: int = 0
+    """Commas of the outermost object or array."""
 
     @property
     def seconds(self) -> float:
@@ -74,6 +89,51 @@ def decode_large(body: bytes) -> Any:
         raise ParseError(f"parse error: {error}") from error
 
 
+def convert_large(value: Any, struct: type[StructT]) -> StructT:
+    """Validate an object as `msgspec.convert` does, without copying the wide objects of free form in it."""
+    wide: list[tuple[tuple[str, ...], dict[str, Any]]] = []
+
+    def without_wide(given: dict[str, Any], kind: type, path: tuple[str, ...]) -> dict[str, Any]:
+        narrow = given
+        for name, attribute, nested in _objects_in(kind):
+            inner = given.get(name)
+            if not isinstance(inner, dict):
+                continue
+            if nested is not None:
+                narrow = {**narrow, name: without_wide(inner, nested, (*path, attribute))}
+            elif len(inner) > MAX_LEVEL_MEMBERS:
+                wide.append(((*path, attribute), inner))
+                narrow = {**narrow, name: dict(islice(inner.items(), 1))}
+        return narrow
+
+    converted = msgspec.convert(without_wide(value, struct, ()) if isinstance(value, dict) else value, struct)
+    for (*path, attribute), inner in wide:
+        owner: Any = converted
+        for step in path:
+            owner = getattr(owner, step)
+        msgspec.structs.force_setattr(owner, attribute, inner)
+    return converted
+
+
+@cache
+def _objects_in(struct: type) -> list[tuple[str, str, type | None]]:
+    """List the fields of a struct that hold an object: name in JSON, attribute, and the struct if it is one.
+
+    Without a struct, the object may have any members with any values.
+    """
+    found: list[tuple[str, str, type | None]] = []
+    info = msgspec.inspect.type_info(struct)
+    assert isinstance(info, msgspec.inspect.StructType)
+    for field in info.fields:
+        types = field.type.types if isinstance(field.type, msgspec.inspect.UnionType) else (field.type,)
+        for each in types:
+            if isinstance(each, msgspec.inspect.StructType):
+                found.append((field.encode_name, field.name, each.cls))
+            elif isinstance(each, msgspec.inspect.DictType) and isinstance(each.value_type, msgspec.inspect.AnyType):
+                found.append((field.encode_name, field.name, None))
+    return found
+
+
 def measure(body: bytes) -> Shape:
     """Count a body's values; raises ParseError at the first limit that it exceeds."""
     shape = Shape(len(body))
@@ -91,12 +151,17 @@ def measure(body: bytes) -> Shape:
             raise ParseError(f"parse error: a number may have {MAX_DIGITS} digits")
         shape.members += bare.count(b":")
         shape.values += bare.count(b",")
-        brackets = bare.translate(None, _NOT_BRACKETS)
-        shape.containers += brackets.count(b"[") + brackets.count(b"{")
+        structure = bare.translate(None, _NOT_STRUCTURE)
+        shape.containers += structure.count(b"[") + structure.count(b"{")
         _refuse_too_many(shape)
-        for bracket in brackets:
-            depth += 1 if bracket in b"[{" else -1
-            shape.depth = max(shape.depth, depth)
+        for run in _STRUCTURE.findall(structure):
+            if run in b"[{":
+                depth += 1
+                shape.depth = max(shape.depth, depth)
+            elif run in b"]}":
+                depth -= 1
+            elif depth == 1:
+                shape.outermost += len(run)
         if shape.depth > MAX_DEPTH:
             raise ParseError(f"parse error: nested deeper than {MAX_DEPTH} levels")
     return shape
@@ -126,13 +191,64 @@ def _decode(body: bytes | memoryview, shape: Shape) -> Any:
     if shape.seconds < MAX_CALL_SECONDS:
         return msgspec.json.decode(body)
     first = bytes(body[:64]).lstrip()[:1]
-    if first == b"{":
-        return {name: _decode_part(raw) for name, raw in _OBJECT.decode(body).items()}
-    if first == b"[":
-        return [_decode_part(raw) for raw in _ARRAY.decode(body)]
+    if first == b"{" and shape.outermost > MAX_LEVEL_MEMBERS:
+        members: dict[str, Any] = {}
+        for piece in _split_members(bytes(body), b"}"):
+            members.update(_decode_level(b"{" + piece + b"}"))
+        return members
+    if first == b"[" and shape.outermost > MAX_LEVEL_MEMBERS:
+        items: list[Any] = []
+        for piece in _split_members(bytes(body), b"]"):
+            items.extend(_decode_level(b"[" + piece + b"]"))
+        return items
+    if first in (b"{", b"["):
+        return _decode_level(body)
     if first == b'"' and len(body) > STRING_PIECE_BYTES:
         return _decode_string(bytes(body).strip())
     return msgspec.json.decode(body)
+
+
+def _decode_level(body: bytes | memoryview) -> Any:
+    """Decode an object or array whose members are decoded one by one if they are large."""
+    yield_to_commits()
+    if bytes(body[:64]).lstrip()[:1] == b"[":
+        return [_decode_part(raw) for raw in _ARRAY.decode(body)]
+    return {name: _decode_part(raw) for name, raw in _OBJECT.decode(body).items()}
+
+
+def _split_members(body: bytes, closing: bytes) -> Iterator[bytes]:
+    """Split what is inside the brackets of an object or array into pieces of complete members.
+
+    Each piece in brackets is valid JSON if the body is, and the other way round.
+    """
+    body = body.strip(b" \t\r\n")
+    start, at, end = 1, 1, len(body) - 1
+    if body[end:] != closing:
+        raise msgspec.DecodeError("an object or array is not closed")
+    while at < end:
+        flat = _FLAT_MEMBERS.match(body, at, min(at + PIECE_BYTES, end))
+        at = flat.end() if flat else _end_of_member(body, at, end)
+        if at - start < PIECE_BYTES // 2 and at < end:
+            continue
+        piece = body[start:at] if at == end else body[start : at - 1]
+        if not piece.strip():
+            raise msgspec.DecodeError("there is nothing between two commas")
+        yield piece
+        start = at
+
+
+def _end_of_member(body: bytes, start: int, end: int) -> int:
+    """Return the offset behind the comma that ends the member at `start`; `end` if it is the last."""
+    depth = 0
+    for token in _NESTED_TOKEN.finditer(body, start, end):
+        byte = body[token.start()]
+        if byte in b"[{":
+            depth += 1
+        elif byte in b"]}":
+            depth -= 1
+        elif byte == ord(",") and not depth:
+            return token.end()
+    return end
 
 
 def _decode_string(quoted: bytes) -> str:

@@ -33,7 +33,7 @@ from clankers_protocol.wire import CancelRequest, Method, Ok, result_type
 from clankersd.metrics import metrics, request_parts, timed_part
 from clankersd.wire import large_json
 from clankersd.wire.large_json import MAX_DEPTH
-from clankersd.wire.preparation import LARGE_REQUEST_BYTES, current_order
+from clankersd.wire.preparation import LARGE_REQUEST_BYTES, current_order, current_request_bytes
 
 if TYPE_CHECKING:
     from clankersd.app import Daemon
@@ -244,8 +244,9 @@ def _parse(method: type[M], params: Any) -> M:
         raise InvalidParams(f"invalid params: expected an object, got {type(params).__name__}")
     if not issubclass(method, Envelope):
         params = {key: value for key, value in params.items() if key not in _ENVELOPE}
+    convert = large_json.convert_large if current_request_bytes.get() >= LARGE_BODY_BYTES else msgspec.convert
     try:
-        return cast(M, msgspec.convert(params, method))
+        return cast(M, convert(params, method))
     except msgspec.ValidationError as error:
         raise InvalidParams(f"invalid params: {error}") from error
 

@@ -55,10 +55,12 @@ _LONG_PROMPT = {"claude-haiku-5-5": (100_000, _price(0.5, 2.5))}
 _MODEL = re.compile(r"(claude-[a-z0-9-]+?)(?:-\d{8}|-latest)?(?:-v\d[:\d]*|@.*)?(?:\[\w+\])?\Z")
 """A model's name without its date, and without what cloud providers add to it."""
 
+MAX_MODEL_CHARACTERS = 200
+
 
 def message_cost(model: str | None, usage: Payload) -> float | None:
     """Return the list price of a message in dollars; None for a model whose price is not known."""
-    found = _MODEL.search(model or "")
+    found = _MODEL.search((model or "")[-MAX_MODEL_CHARACTERS:])
     price = _PRICES.get(found[1]) if found else None
     if price is None or found is None or not usage:
         return None

@@ -49,13 +49,10 @@ PEEK_BYTES = 256 * 1024
 """Beginning of a transcript that is searched for its session, project and first time."""
 
 UNKNOWN_BEGINNING = "9999"
-_COMMAND = re.compile(r"<command-message>.*?</command-message>\s*<command-name>(.*?)</command-name>(.*)\Z", re.S)
-_ARGUMENTS = re.compile(r"<command-args>(.*?)</command-args>", re.S)
 _NO_PROMPT = re.compile(
     r"\s*(?:<command-name>|<local-command-|<bash-(?:input|stdout|stderr)>|<task-notification>|"
     r"\[Request interrupted by user)"
 )
-_CONTINUED = re.compile(r"\A.*?(?:</system-reminder>\s*)?Summary:\s*", re.S)
 
 log = structlog.get_logger(component="import")
 
@@ -243,7 +240,9 @@ class ClaudeTranscriptReader:
             return
         boundary = self._boundary[1]
         facts, line_id = record(boundary, "compactMetadata"), identifier(boundary, "uuid") or ""
-        summary = summary_of(_CONTINUED.sub("", readable(content) or "", count=1))
+        continued = readable(content) or ""
+        _, has_summary, summarised = continued.partition("Summary:")
+        summary = summary_of(summarised.lstrip() if has_summary else continued)
         compaction = CompactionEvent(
             line_id,
             session_id,
@@ -297,9 +296,12 @@ def prompt_of(content: Any) -> str | None:
         content = "\n".join(block["text"] for block in content if _type(block) == "text" and text(block, "text"))
     if not isinstance(content, str) or not content.strip() or _NO_PROMPT.match(content):
         return None
-    if command := _COMMAND.match(content.strip()):
-        arguments = _ARGUMENTS.search(command[2])
-        return f"{command[1]} {arguments[1] if arguments else ''}".strip()
+    if content.lstrip().startswith("<command-message>"):
+        _, _, rest = content.partition("</command-message>")
+        name, is_closed, rest = rest.lstrip().partition("</command-name>")
+        if is_closed and name.startswith("<command-name>"):
+            arguments, is_closed, _ = rest.partition("<command-args>")[2].partition("</command-args>")
+            return f"{name.removeprefix('<command-name>')} {arguments if is_closed else ''}".strip()
     return content
 
 

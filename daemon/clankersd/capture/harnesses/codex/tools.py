@@ -13,7 +13,7 @@ INNER_CALL = "exec-"
 """Prefix of the id of a call that a script makes, where the model's only tool runs scripts."""
 
 _AGENT_TOOLS = re.compile(r"\A(?:multi_agent_v\d+|collaboration)[._]*(?=[a-z])")
-_PATCHED_FILE = re.compile(r"^\*\*\* (?:Add|Update|Delete) File: (.+?)\s*$", re.MULTILINE)
+_PATCHED_FILE = re.compile(r"^\*\*\* (?:Add|Update|Delete) File: (.+)$", re.MULTILINE)
 _EXIT_CODE = re.compile(r"^(?:Process exited with code|Exit code:) (-?\d+)$", re.MULTILINE)
 _STILL_RUNS = re.compile(r"^Process running with session ID ", re.MULTILINE)
 _FAILED = re.compile(
@@ -22,6 +22,9 @@ _FAILED = re.compile(
     re.IGNORECASE,
 )
 _ABORTED = re.compile(r"^aborted by user", re.MULTILINE)
+MAX_PATCH_HEADER_CHARACTERS = 8_000
+"""Beginning of a patch that names the first file."""
+
 MAX_HEADER_CHARACTERS = 400
 """Beginning of an output in which Codex says how a command ended."""
 
@@ -60,10 +63,11 @@ def patched_file(arguments: Any, cwd: str | None) -> str | None:
     patch = arguments
     if isinstance(arguments, dict):
         patch = text(arguments, "command") or text(arguments, "cmd") or text(arguments, "input")
-    if not isinstance(patch, str) or "*** Begin Patch" not in patch:
+    begin = patch.find("*** Begin Patch") if isinstance(patch, str) else -1
+    if begin < 0 or not isinstance(patch, str):
         return None
-    found = _PATCHED_FILE.search(patch)
-    return str(PurePosixPath(cwd or "/") / found[1]) if found else None
+    found = _PATCHED_FILE.search(patch, begin, begin + MAX_PATCH_HEADER_CHARACTERS)
+    return str(PurePosixPath(cwd or "/") / found[1].rstrip()) if found else None
 
 
 def read_output(output: str | None) -> tuple[bool | None, str | None, str | None]:

@@ -20,7 +20,8 @@ from clankersd.capture.harnesses.payload import (
 )
 from clankersd.capture.harnesses.session_files import SessionFileReader, list_past_sessions
 
-_SHELL_END = re.compile(r"\n?<shellId: \S+ completed with exit code -?\d+>\s*\Z")
+_SHELL_END = re.compile(r"\n?<shellId: \S+ completed with exit code -?\d+>\Z")
+MAX_SHELL_END_CHARACTERS = 400
 _FROM_AGENT = "agent-"
 """Prefix of the source of a prompt that an agent gave, before the id of the agent."""
 
@@ -145,7 +146,10 @@ class _SessionReader(SessionFileReader):
         if call_id is None:
             return
         success = data.get("success") is True
-        output = _SHELL_END.sub("", readable(record(data, "result").get("content")) or "") or None
+        content = readable(record(data, "result").get("content")) or ""
+        shown = content.rstrip()
+        shell_end = _SHELL_END.search(shown, max(0, len(shown) - MAX_SHELL_END_CHARACTERS))
+        output = (content[: shell_end.start()] if shell_end else content) or None
         error = None if success else text(record(data, "error"), "message") or output or "failed"
         code = record(data, "shellExecution").get("exitCode")
         if isinstance(code, int) and code != 0:

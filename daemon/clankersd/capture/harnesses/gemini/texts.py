@@ -8,21 +8,24 @@ from clankersd.capture.harnesses.payload import readable, text
 
 SHELL = "run_shell_command"
 SNAPSHOT = "<state_snapshot>"
-_HOOK_CONTEXT = re.compile(r"\s*<(hook_context|qwen:user-prompt-submit-context)>.*?</\1>\s*", re.DOTALL)
+_HOOK_CONTEXT_TAGS = ("hook_context", "qwen:user-prompt-submit-context")
 _PROGRAM_CONTEXT = ("<session_context>", "<loaded_context>", SNAPSHOT)
-_UNTRUSTED = re.compile(r"\A\s*<untrusted_context>\n?(.*?)\n?</untrusted_context>\s*\Z", re.DOTALL)
-_SHELL_RESULT = re.compile(
-    r"\A(?:Command: .*?\nDirectory: [^\n]*\n)?Output: (?P<output>.*?)"
-    r"(?P<trailer>(?:\n(?:Error|Exit Code|Signal|Background PIDs|Process Group PGID): [^\n]*)*)\s*\Z",
-    re.DOTALL,
-)
+_UNTRUSTED, _UNTRUSTED_END = "<untrusted_context>", "</untrusted_context>"
+_SHELL_TRAILER = ("Error: ", "Exit Code: ", "Signal: ", "Background PIDs: ", "Process Group PGID: ")
 _EXIT_CODE = re.compile(r"^Exit Code: (-?\d+)$", re.MULTILINE)
 EMPTY_OUTPUT = "(empty)"
 
 
 def strip_hook_context(prompt: str) -> str:
     """Return a prompt without the context that hooks gave, which is before and after the user's words."""
-    return _HOOK_CONTEXT.sub("\n", prompt).strip() if _HOOK_CONTEXT.search(prompt) else prompt
+    for tag in _HOOK_CONTEXT_TAGS:
+        own, at = [], 0
+        while (start := prompt.find(f"<{tag}>", at)) >= 0 and (end := prompt.find(f"</{tag}>", start)) >= 0:
+            own.append(prompt[at:start].strip())
+            at = end + len(tag) + 3
+        if at:
+            prompt = "\n".join([*own, prompt[at:].strip()]).strip()
+    return prompt
 
 
 def prompt_of(content: Any) -> str | None:
@@ -56,17 +59,32 @@ def read_result(
     A shell command that fails is a success to Gemini CLI; its exit code is in the result for the model.
     """
     content = strip_hook_context(for_model or error or "")
-    if wrapped := _UNTRUSTED.match(content):
-        content = wrapped[1]
-    if tool == SHELL and (result := _SHELL_RESULT.match(content)):
-        output = "" if result["output"] == EMPTY_OUTPUT else result["output"]
-        code = _EXIT_CODE.search(result["trailer"])
+    wrapped = content.strip()
+    if wrapped.startswith(_UNTRUSTED) and wrapped.endswith(_UNTRUSTED_END):
+        content = wrapped[len(_UNTRUSTED) : -len(_UNTRUSTED_END)].removeprefix("\n").removesuffix("\n")
+    if tool == SHELL and (result := _split_shell_result(content)):
+        output, trailer = result
+        code = _EXIT_CODE.search(trailer)
         if code and code[1] != "0":
             return False, output or None, f"exit code {code[1]}"
         return error is None, output or None, error
     if error is not None:
         return False, None, error
     return True, (display if isinstance(display, str) else content) or None, None
+
+
+def _split_shell_result(content: str) -> tuple[str, str] | None:
+    """Split the result of a shell command into its output and the lines that Gemini CLI adds; None for other texts."""
+    output = content
+    if content.startswith("Command: "):
+        _, _, directory = content.partition("\nDirectory: ")
+        _, _, output = directory.partition("\n")
+    if not output.startswith("Output: "):
+        return None
+    output, trailer = output.removeprefix("Output: ").rstrip(), ""
+    while (at := output.rfind("\n")) >= 0 and output.startswith(_SHELL_TRAILER, at + 1):
+        output, trailer = output[:at], output[at + 1 :] + "\n" + trailer
+    return "" if output == EMPTY_OUTPUT else output, trailer
 
 
 def text_for_model(content: Any) -> str | None:

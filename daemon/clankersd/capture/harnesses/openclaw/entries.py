@@ -3,7 +3,6 @@
 A message has no id in a hook. Its session, time and role identify it.
 """
 
-import re
 from typing import Any
 
 from clankers_protocol.events import CompactionEvent, MessageEvent, SessionErrorEvent, SessionEvent, ToolEvent
@@ -38,10 +37,8 @@ INTERNAL_PROMPTS = ("[Inter-session message]", "A background task completed.", "
 """Beginnings of prompts that OpenClaw writes itself, such as the report of a sub-agent to its parent."""
 
 
-_TASK = re.compile(
-    r"^\[Subagent Task\]\s*\n(?P<task>.+?)\s*(?:\n\s*Begin\. Execute the assigned task[^\n]*\s*)?\Z",
-    re.DOTALL | re.MULTILINE,
-)
+_TASK_HEADING = "\n[Subagent Task]"
+_TASK_ORDER = "Begin. Execute the assigned task"
 
 
 def is_internal_prompt(prompt: str) -> bool:
@@ -88,8 +85,10 @@ def _read_prompt(message: Payload, session_id: str, at: int | None) -> list[Capt
     is_own = text(record(message, "provenance"), "kind") not in ("inter_session", "internal")
     if not prompt or not is_own or is_internal_prompt(prompt):
         return []
-    if prompt.startswith(SUBAGENT_PREAMBLE) and (found := _TASK.search(prompt)):
-        prompt = found["task"]
+    if prompt.startswith(SUBAGENT_PREAMBLE) and _TASK_HEADING in prompt:
+        task = prompt.partition(_TASK_HEADING)[2].strip()
+        before, _, last_line = task.rpartition("\n")
+        prompt = (before.rstrip() if last_line.lstrip().startswith(_TASK_ORDER) else task) or prompt
     event = MessageEvent(f"{session_id}-{at}-user", session_id, "user", prompt, source=NAME, created_at=at)
     return [MessageReported(event, from_record=True), FirstPrompt(session_id, prompt)]
 

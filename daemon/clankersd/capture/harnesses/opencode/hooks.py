@@ -39,6 +39,7 @@ from clankersd.capture.harnesses.payload import (
 NAME = "opencode"
 _UNTITLED = re.compile(r"(?:New|Child) session - \d{4}-")
 _FORK = re.compile(r"\(fork #\d+\)\s*\Z")
+MAX_FORK_CHARACTERS = 100
 
 
 def read_hook(payload: Payload, at: int) -> HookReading:
@@ -104,7 +105,7 @@ def read_session_record(info: Payload, session_id: str) -> list[CapturedEvent]:
     events: list[CapturedEvent] = [SessionReported(session)]
     if parent := identifier(info, "parentID"):
         events.append(SessionNote(session_id, {"parentId": parent, "agent": text(info, "agent")}))
-    if title and _FORK.search(title):
+    if title and _FORK.search(title[-MAX_FORK_CHARACTERS:]):
         events.append(SessionNote(session_id, {"startedBy": "fork"}))
     usage = _usage(info)
     if usage["prompt_tokens"] or usage["completion_tokens"]:

@@ -20,7 +20,7 @@ from clankersd.capture.harnesses.payload import (
 from clankersd.capture.harnesses.pi.hooks import NAME
 from clankersd.capture.harnesses.session_files import SessionFileReader, list_past_sessions
 
-_EXIT_CODE = re.compile(r"\n+Command exited with code (-?\d+)(?:\n|\Z)")
+_EXIT_CODE = re.compile(r"\nCommand exited with code (-?\d+)(?:\n|\Z)")
 
 
 class SessionReader(SessionFileReader):
