@@ -259,7 +259,8 @@ def show(ctl: Ctl, document: str, full_text: bool, as_chunks: bool) -> None:
         _print_chunks(ctl, list(chunks_of(ctl, found.document.id)))
     elif full_text:
         _print_text(ctl, found)
-    ctl.report(found, _print_document)
+    else:
+        ctl.report(found, _print_document)
 
 
 def _find_document(ctl: Ctl, id_or_source: str) -> DocumentText:

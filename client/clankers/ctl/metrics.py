@@ -46,7 +46,8 @@ def metrics(ctl: Ctl, prometheus: bool) -> None:
     report = ctl.call(GetMetrics())
     if prometheus:
         echo(prometheus_text(report), nl=False)
-    ctl.report(report, _print)
+    else:
+        ctl.report(report, _print)
 
 
 def _print(report: MetricsReport) -> None:
