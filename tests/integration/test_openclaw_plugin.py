@@ -93,6 +93,8 @@ def test_install_asks_for_consent_and_uninstall_leaves_no_trace(openclaw: OpenCl
     assert plugins["slots"]["memory"] == ("clankers" if options else "other")
     assert plugins["entries"]["clankers"]["hooks"]["allowConversationAccess"] is True
     manifest = json.loads((openclaw.plugin / "openclaw.plugin.json").read_text())
+    assert (openclaw.plugin / manifest["skills"][0] / "clankers-memory" / "SKILL.md").exists()
+    assert "from clankers.mcp import main" in manifest["mcpServers"]["clankers"]["args"][-1]
     assert manifest.get("kind") == ("memory" if options else None)
     assert openclaw.ctl("status", "openclaw").out.startswith("openclaw: installed")
     assert {step["action"] for step in openclaw.ctl("install", "openclaw", "--yes", "--json").json["steps"]} == {
@@ -117,6 +119,23 @@ def test_uninstall_after_another_change_restores_the_memory_slot(openclaw: OpenC
 
 def test_memory_slot_is_refused_for_other_harnesses(openclaw: OpenClaw) -> None:
     assert "has no memory slot" in openclaw.ctl("install", "gemini", "--memory-slot").err
+
+
+@needs_node
+def test_heartbeat_is_not_sent_as_a_prompt(openclaw: OpenClaw) -> None:
+    openclaw.ctl("install", "openclaw", "--yes")
+    context = {"sessionKey": "agent:main:main", "sessionId": "s", "workspaceDir": WORKSPACE}
+
+    def turn(trigger: str, prompt: str) -> list[dict[str, Any]]:
+        written = {"message": {"role": "user", "content": prompt, "timestamp": 1}}
+        return [
+            {"hook": "before_message_write", "event": written, "ctx": {"sessionKey": context["sessionKey"]}},
+            {"hook": "before_prompt_build", "event": {"prompt": prompt}, "ctx": {**context, "trigger": trigger}},
+        ]
+
+    openclaw.play(*turn("user", "mine"), *turn("heartbeat", "anything new?"), *turn("user", "mine too"))
+    prompts = [event["event"]["message"]["content"] for event in openclaw.spooled() if is_message(event)]
+    assert prompts == ["mine", "mine too"]
 
 
 @needs_node

@@ -27,10 +27,25 @@ def test_prompt_is_an_occasion_for_recall() -> None:
 
 @pytest.mark.parametrize(
     "prompt",
-    ["[Subagent Context] You are …", "[Inter-session message] sourceSession=…", "A background task completed. …"],
+    [
+        "[Inter-session message] sourceSession=…",
+        "A background task completed. …",
+        "[OpenClaw heartbeat poll]",
+        "[OpenClaw cron wake]",
+        "Follow the heartbeat monitor scratch context when provided. …",
+        "Read HEARTBEAT.md if it exists (workspace context). …",
+    ],
 )
-def test_prompts_that_openclaw_writes_itself_are_no_occasion(prompt: str) -> None:
+def test_prompts_that_openclaw_writes_itself_are_not_stored_and_no_occasion(prompt: str) -> None:
     assert occasion(prompt) is None
+    assert read_message({"role": "user", "content": prompt}, "s", 1) == []
+    assert occasion("[Subagent Context] You are …") is None
+
+
+@pytest.mark.parametrize("answer", ["NO_REPLY", "HEARTBEAT_OK\n"])
+def test_answer_to_a_heartbeat_that_nobody_sees_is_not_stored(answer: str) -> None:
+    assert read_message({"role": "assistant", "content": [{"type": "text", "text": answer}]}, "s", 1) == []
+    assert read_message({"role": "assistant", "content": [{"type": "text", "text": f"Not {answer}"}]}, "s", 1)
 
 
 @pytest.mark.parametrize(

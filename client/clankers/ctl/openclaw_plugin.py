@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
+from clankers.ctl.agent_texts import command_skills, skill_file
 from clankers.ctl.edits import Edits, nested_object, read_if_exists, read_json_object, remove_key
-from clankers.ctl.plugin_files import PLUGIN, encode_json, hook_command, read_package_folder
+from clankers.ctl.plugin_files import PLUGIN, encode_json, hook_command, mcp_command, read_package_folder
 from clankers.ctl.service_managers import path_environment
 from clankers_protocol.paths import default_paths
 
@@ -51,13 +52,21 @@ class OpenClaw:
                 edits.revert_json(copy, disable)
 
     def files(self) -> dict[Path, bytes]:
-        """Return the content of each file of the plugin; its connection to the daemon is that of OpenCode's."""
+        """Return the content of each file of the plugin; its connection to the daemon is that of OpenCode's.
+
+        Its commands are skills: commands of OpenClaw are programs.
+        """
         plugins = package_files("clankers.ctl") / "plugins"
         contents = read_package_folder(plugins / self.name)
         contents["transport.js"] = _transport((plugins / "opencode" / "clankers.js").read_text("utf-8")).encode()
+        contents |= skill_file() | command_skills()
+        manifest = json.loads(contents["openclaw.plugin.json"])
+        command, *arguments = mcp_command()
+        manifest["mcpServers"] = {PLUGIN: {"transport": "stdio", "command": command, "args": arguments}}
         if self.takes_memory_slot:
-            manifest = json.loads(contents["openclaw.plugin.json"])
-            contents["openclaw.plugin.json"] = encode_json(manifest | {"kind": "memory"})
+            manifest["kind"] = "memory"
+        contents["openclaw.plugin.json"] = encode_json(manifest)
+        if self.takes_memory_slot:
             contents["index.js"] = _set_constant(contents["index.js"].decode(), "TAKES_MEMORY_SLOT", True).encode()
         return {self.plugin / name: content for name, content in contents.items()}
 
@@ -80,6 +89,7 @@ class OpenClaw:
             f"OpenClaw will load the plugin {self.plugin} into its gateway. In {self.config} it is granted:\n"
             "  allowConversationAccess: it reads your prompts, answers and tool calls\n"
             "  allowPromptInjection: it adds what is recalled to your prompts\n"
+            "It brings the MCP server of clankers and skills that say how to use it.\n"
             "It only talks to the clankers daemon on this machine."
         )
         if self.takes_memory_slot:

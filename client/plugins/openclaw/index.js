@@ -104,6 +104,11 @@ class Sessions {
     if (this.#hasConsent && !waits) this.#release()
   }
 
+  /** Drops the prompt of a turn that nobody asked for. */
+  dropPrompt(sessionKey) {
+    this.#held = this.#held.filter((item) => item.sessionKey !== sessionKey || item.hook !== "before_message_write" || !item.waits)
+  }
+
   #release() {
     const held = this.#held
     this.#held = []
@@ -338,6 +343,8 @@ function register(api) {
   on("subagent_ended", (event) => sessions.put("subagent_ended", event, {}, { sessionKey: event.targetSessionKey }))
   on("gateway_stop", () => outbox.flush(FLUSH_TIMEOUT_MS))
   on("before_prompt_build", (event, ctx) => {
+    const isHeartbeat = ctx?.trigger === "heartbeat" // a prompt of OpenClaw's own, every half hour
+    if (isHeartbeat) sessions.dropPrompt(ctx.sessionKey)
     const sessionId = sessions.meet(ctx, true)
     if (!sessionId) return
     sessions.put("before_prompt_build", {}, ctx, ctx)
@@ -345,7 +352,7 @@ function register(api) {
       toldSessions.add(sessionId)
       sendEntry("session", { ...ctx, sessionId }).catch((error) => writeLog(`${error?.stack ?? error}`))
     }
-    if (ctx.trigger === "heartbeat") return // a prompt of OpenClaw's own, every half hour
+    if (isHeartbeat) return
     return recall(`${event?.prompt ?? ""}`, ctx, sessionId)
   })
 

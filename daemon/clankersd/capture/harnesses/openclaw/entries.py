@@ -33,9 +33,21 @@ from clankersd.capture.harnesses.payload import (
 NAME = "openclaw"
 
 SUBAGENT_PREAMBLE = "[Subagent Context]"
-INTERNAL_PROMPTS = ("[Inter-session message]", "A background task completed.", "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>")
-"""Beginnings of prompts that OpenClaw writes itself, such as the report of a sub-agent to its parent."""
+INTERNAL_PROMPTS = (
+    "[Inter-session message]",
+    "A background task completed.",
+    "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>",
+    "[OpenClaw heartbeat poll]",
+    "[OpenClaw exec completion]",
+    "[OpenClaw cron wake]",
+    "[OpenClaw session event]",
+    "Follow the heartbeat monitor scratch context",
+    "Read HEARTBEAT.md if it exists",
+)
+"""Beginnings of prompts that OpenClaw writes itself, such as its heartbeats or the report of a sub-agent."""
 
+SILENT_ANSWERS = ("NO_REPLY", "HEARTBEAT_OK")
+"""Answers to a heartbeat that OpenClaw shows to nobody."""
 
 _TASK_HEADING = "\n[Subagent Task]"
 _TASK_ORDER = "Begin. Execute the assigned task"
@@ -98,7 +110,7 @@ def _read_answer(message: Payload, session_id: str, at: int | None) -> list[Capt
     calls = [block for block in records(message, "content") if text(block, "type") == "toolCall"]
     answer = _content_text(message)
     events: list[CapturedEvent] = []
-    if answer or calls:
+    if calls or (answer and answer.strip() not in SILENT_ANSWERS):
         event = MessageEvent(
             answer_id,
             session_id,
