@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import apsw
 from helpers.daemon import DaemonProcess, RawConnection, running_daemon
@@ -30,6 +31,10 @@ from tests.bench.search import PER_SESSION, Texts
 
 MESSAGES = 10_000
 BATCH_EVENTS = 1_000
+LINES_PER_REQUEST = 500
+OLD_SOURCE = "opencode"
+"""Harness whose sessions retention removes."""
+
 TRANSCRIPTS = 400
 SEARCH_CLIENTS = 20
 QUERY_CLIENTS = 8
@@ -156,6 +161,62 @@ def backup_load(socket: Path, folder: Path) -> None:
             report(done)
 
 
+def export_load(socket: Path, _folder: Path) -> None:
+    """Export everything, over and over."""
+    done = 0
+    with RawConnection(socket, timeout=600) as connection:
+        while True:
+            job = connection.call("export.start")["jobId"]
+            report(done)
+            while not connection.call("export.read", jobId=job)["isLast"]:
+                pass
+            done += 1
+            report(done)
+
+
+def lines_load(socket: Path, _folder: Path) -> None:
+    """Import the sessions of an export, each time under other ids."""
+    records: list[dict[str, Any]] = []
+    with RawConnection(socket, timeout=600) as connection:
+        job, text, is_last = connection.call("export.start")["jobId"], "", False
+        while not is_last:
+            piece = connection.call("export.read", jobId=job)
+            text, is_last = text + piece["text"], piece["isLast"]
+        for line in text.splitlines()[1:]:
+            record = json.loads(line)
+            if record["kind"] in ("session", "message"):
+                records.append(record)
+        done = 0
+        while True:
+            for start in range(0, len(records), LINES_PER_REQUEST):
+                report(done)
+                part = records[start : start + LINES_PER_REQUEST]
+                renamed = [
+                    {**record, **{key: f"{done}-{record[key]}" for key in ("id", "sessionId") if key in record}}
+                    for record in part
+                ]
+                connection.call("import.lines", lines=renamed)
+            done += 1
+
+
+def retention_load(socket: Path, _folder: Path) -> None:
+    """Store sessions that are too old, and have retention remove them."""
+    done = 0
+    with RawConnection(socket, timeout=600) as connection:
+        while True:
+            events = [event(f"old-{done}", number) for number in range(BATCH_EVENTS)]
+            for each in events:
+                if "session" in each:
+                    each["session"] |= {"source": OLD_SOURCE, "updatedAt": each["session"]["createdAt"]}
+            connection.call("events.batch", events=events)
+            report(done)
+            job = connection.call("retention.start")["jobId"]
+            while connection.call("job.status", id=job)["state"] == "running":
+                time.sleep(0.05)
+            done += 1
+            report(done)
+
+
 def with_database(path: Path, sql: str) -> None:
     connection = apsw.Connection(str(path))
     connection.set_busy_timeout(5000)
@@ -174,6 +235,9 @@ LOADS: dict[str, tuple[str, Callable[[Path, Path], None]]] = {
     "doctor": ("doctor", doctor_load),
     "backup": ("backup", backup_load),
     "vacuum": ("deletes and vacuum", vacuum_load),
+    "export": ("export", export_load),
+    "lines": (f"import of an export, {LINES_PER_REQUEST} records a request", lines_load),
+    "retention": ("retention of old sessions", retention_load),
 }
 
 
@@ -307,7 +371,8 @@ def main() -> int:
     beside: dict[str, Measured] = {}
     with tempfile.TemporaryDirectory(prefix="clk-fair-", dir=real_disk()) as name:
         folder = Path(name)
-        with running_daemon(folder, HOME=str(folder / "user")) as daemon:
+        settings = {"HOME": str(folder / "user"), "CLANKERS_RETENTION": f"{OLD_SOURCE}/sessions=30d"}
+        with running_daemon(folder, **settings) as daemon:
             fill(daemon, folder, options.messages)
             settle(daemon)
             probe(daemon, 1.0, "warm-up")

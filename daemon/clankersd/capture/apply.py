@@ -357,7 +357,8 @@ def _apply_message(db: Db, event: PreparedEvent, reported: MessageReported) -> N
         return
     has_exact_times = reported.from_record or isinstance(reported.identity, TranscriptIdentity)
     statement = _MESSAGE_FROM_TRANSCRIPT if has_exact_times else _MESSAGE
-    [message] = db.fetch(statement, {**row, "id": message_id})
+    [stored] = db.tuples(statement, {**row, "id": message_id})
+    message = dict(zip(_MESSAGE_COLUMNS, stored, strict=True))
     count_redactions(db, event.redactions, row["now"])
     if row["text_content"]:
         index_message(db, message, event.chunks)

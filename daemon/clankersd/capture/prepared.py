@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -178,6 +179,11 @@ def _session_update_params(event: SessionUpdate) -> dict[str, Any]:
     return params
 
 
+@cache
+def _redacted_fields(struct: type[Wire]) -> list[tuple[str, Callable[[Any], tuple[Any, dict[str, int]]]]]:
+    return [(name, clean) for name, clean in _REDACTED.items() if name in struct.__struct_fields__]
+
+
 def _row_of(event: Wire, now: int, what: str, *required: str) -> tuple[dict[str, Any], dict[str, int]]:
     """Return an event as SQL parameters, with the number of its secrets by kind.
 
@@ -187,8 +193,8 @@ def _row_of(event: Wire, now: int, what: str, *required: str) -> tuple[dict[str,
     if row.get("summary"):
         row["summary"] = strip_continuation_orders(row["summary"])
     redactions: dict[str, int] = {}
-    for name, clean in _REDACTED.items():
-        if value := row.get(name):
+    for name, clean in _redacted_fields(type(event)):
+        if value := row[name]:
             row[name], counts = clean(value)
             for kind, count in counts.items():
                 redactions[kind] = redactions.get(kind, 0) + count

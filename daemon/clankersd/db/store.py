@@ -51,7 +51,7 @@ from clankersd.metrics import metrics, timed_part
 T = TypeVar("T")
 MakeError = Callable[[str], StorageUnavailable]
 
-BULK_SECONDS = 0.004
+BULK_SECONDS = 0.002
 """Time that the bulk writes of one commit may take before single events get their turn."""
 
 READ_SECONDS = 10.0

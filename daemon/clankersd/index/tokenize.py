@@ -45,6 +45,8 @@ def other_forms(text: str) -> str:
     """Return additional words to index a text by: parts of camelCase names, and unigrams and bigrams of CJK text."""
     forms: dict[str, None] = {}
     if not text.isascii() or _HUMP.search(text):
+        if text.isascii():
+            text = " ".join([part for part in text.split() if not part.islower()])  # most words have no other form
         for word in WORD.findall(text):
             if word.isascii() and not _HUMP.search(word):
                 continue

@@ -25,7 +25,7 @@ MAX_VALUES = 1_500_000
 MAX_DIGITS = 1000
 PIECE_BYTES = 64 * 1024
 STRING_PIECE_BYTES = 1024 * 1024
-MAX_CALL_SECONDS = 0.005
+MAX_CALL_SECONDS = 0.002
 """Approximate limit for one call of the decoder."""
 
 MAX_LEVEL_MEMBERS = 10_000
@@ -209,8 +209,7 @@ def _decode(body: bytes | memoryview, shape: Shape) -> Any:
 
 
 def _decode_level(body: bytes | memoryview) -> Any:
-    """Decode an object or array whose members are decoded one by one if they are large."""
-    yield_to_commits()
+    """Decode an object or array whose members are decoded one by one."""
     if bytes(body[:64]).lstrip()[:1] == b"[":
         return [_decode_part(raw) for raw in _ARRAY.decode(body)]
     return {name: _decode_part(raw) for name, raw in _OBJECT.decode(body).items()}
@@ -280,6 +279,7 @@ def _find_cut(quoted: bytes, before: int) -> int:
 
 
 def _decode_part(raw: msgspec.Raw) -> Any:
+    yield_to_commits()
     part = memoryview(raw)
     if len(part) < PIECE_BYTES // 16:
         return msgspec.json.decode(part)
