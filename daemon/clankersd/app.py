@@ -25,7 +25,7 @@ from clankersd.capture.pause import Pauses
 from clankersd.capture.spool import Spool
 from clankersd.capture.transcripts import Transcripts
 from clankersd.config import Config, Loaded
-from clankersd.db import Store
+from clankersd.db import Store, make_store
 from clankersd.db.backup import remove_unfinished
 from clankersd.db.row_counts import RowCounts
 from clankersd.documents import batch
@@ -282,7 +282,14 @@ async def running(paths: Paths, flags: Mapping[str, Any], hook_start: HookStart 
             record_path(paths.database, paths.config)
         if removed := remove_unfinished(paths.backups):
             logger.info("unfinished backups removed", files=[path.name for path in removed])
-        store = Store(paths.database, paths.backups, loaded.config.durability)
+        store = make_store(
+            loaded.config.database_url,
+            loaded.config.database_schema,
+            loaded.config.database_shared,
+            paths.database,
+            paths.backups,
+            loaded.config.durability,
+        )
         store.get_write_source = rpc.current_connection.get
         index = Index(store, *index_settings(loaded.config))
         index.max_tool_output_chars = loaded.config.tool_output_characters

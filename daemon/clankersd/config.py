@@ -47,6 +47,19 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
             description='"full" syncs each commit to the disk; "normal" may lose the last commits in a power failure.'
         ),
     ] = "full"
+    database_url: Annotated[
+        str,
+        Meta(
+            pattern=r"^(postgres(ql)?://.*)?\Z",
+            description="URL of the PostgreSQL database that stores everything; empty uses a local file.",
+        ),
+    ] = ""
+    database_schema: Annotated[
+        str, Meta(pattern=r"^[a-z_][a-z0-9_]{0,62}\Z", description="Schema of the PostgreSQL database.")
+    ] = "clankers"
+    database_shared: Annotated[
+        bool, Meta(description="Let daemons of several machines use one schema of a PostgreSQL database.")
+    ] = False
     embedder: Annotated[
         Literal["static", "onnx", "openai", "ollama", "gemini", "none"],
         Meta(description="Embedder that turns texts into vectors; none disables vector search."),

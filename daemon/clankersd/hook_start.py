@@ -21,7 +21,7 @@ from clankersd.safe_files import UnsafeFile, read_regular
 LOCAL_EMBEDDERS = ("static", "onnx", "none")
 LOCAL_RERANKERS = ("onnx", "none")
 SERVICE_SETTINGS = (
-    "embedder_url", "embedder_key_file", "embedder_fallback_url", "embedder_fallback_key_file",
+    "database_url", "embedder_url", "embedder_key_file", "embedder_fallback_url", "embedder_fallback_key_file",
     "chat_url", "chat_key_file", "reranker_url", "reranker_key_file",
 )  # fmt: skip
 """Addresses and keys of services on the network."""

@@ -9,6 +9,7 @@ from helpers.writers import stored
 from tests.faults.harness import NOTHING, Run, fault, integrity_check
 
 from clankersd.db import migrations
+from clankersd.db.sqlite_engine import SqliteEngine
 
 ROWS = 500
 
@@ -19,7 +20,7 @@ def make_old_database(path: Path, version: int) -> set[str]:
     ids = {f"old-{number}" for number in range(ROWS)}
     try:
         db.pragma("journal_mode", "wal")
-        db.execute(migrations._TABLE)
+        db.execute(SqliteEngine.migrations_table)
         for migration in migrations.bundled()[:version]:
             with db:
                 db.execute(migration.up)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from clankers_protocol.framing import Decoder, frame
+from helpers.engines import database_environment
 
 READY_WITHIN = 30
 
@@ -87,6 +88,7 @@ class DaemonProcess:
             "CLANKERS_CONFIG_PATH": str(home / "clankers.toml"),
             "PYTHONFAULTHANDLER": "1",  # see `wait`
             "CLANKERS_HOOK_AUTOSTART": "false",  # a daemon that a test did not start would outlive it
+            **database_environment(home),
             **environ,
         }
         self.process: subprocess.Popen[bytes] | None = None

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clankersd.db.engine import HEADER, OCCURRENCES_PER_CHUNK
 from clankersd.search.keyword import KeywordMatches, Places, Term
 from clankersd.search.near_duplicates import collapse_near_duplicates
 from clankersd.search.ranking import (
@@ -31,7 +32,7 @@ from clankersd.search.ranking import (
     without_names,
 )
 from clankersd.search.rows import ChunkRow
-from clankersd.search.term_index import HEADER, OCCURRENCES_PER_CHUNK, Spelling
+from clankersd.search.term_index import Spelling
 from clankersd.search.turn_scoring import (
     FADE_TOKENS,
     OPENING_OFFSETS,

@@ -6,15 +6,9 @@ import apsw
 import pytest
 
 from clankersd.db import Db
+from clankersd.db.engine import HEADER, OCCURRENCES_PER_CHUNK, OFFSETS
 from clankersd.search import term_index
-from clankersd.search.term_index import (
-    HEADER,
-    OCCURRENCES_PER_CHUNK,
-    OFFSETS,
-    Spelling,
-    TermFrequencies,
-    TermOccurrences,
-)
+from clankersd.search.term_index import Spelling, TermFrequencies, TermOccurrences
 
 ALPHA = Spelling("alpha", "alpha")
 FREQUENT = term_index.MIN_CACHED_FREQUENCY

@@ -65,20 +65,18 @@ def _migrated(change: MigrationRun) -> Migrated:
 
 def table_names(db: Db) -> list[str]:
     """List all tables, including the shadow tables of virtual tables."""
-    return [row["name"] for row in db.fetch("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
+    return db.engine.table_names(db)
 
 
 def find_integrity_errors(db: Db, table: str) -> list[str]:
     """Return the integrity errors of a table and its indexes. Slow: run it on a snapshot."""
-    verdicts = [row["integrity_check"] for row in db.fetch(f'PRAGMA integrity_check("{table}")')]
-    return [text for text in verdicts if text != "ok"]
+    return db.engine.integrity_errors(db, table)
 
 
 def find_orphans(db: Db, table: str) -> list[str]:
     """Describe the rows of a table whose foreign keys refer to missing rows."""
-    orphans = db.fetch(f'PRAGMA foreign_key_check("{table}")')
-    return [f"row {row['rowid']} of {table} has no owner" for row in orphans]
+    return [f"row {key} of {table} has no owner" for key in db.engine.orphans(db, table)]
 
 
 def _bytes(db: Db) -> int:
-    return int(db.value("PRAGMA page_count") * db.value("PRAGMA page_size"))
+    return db.engine.measure(db).database

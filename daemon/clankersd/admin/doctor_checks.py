@@ -13,10 +13,10 @@ from clankers_protocol.admin import Finding
 from clankersd import clock, config
 from clankersd.admin.database import find_integrity_errors, find_orphans, table_names
 from clankersd.config import Config, ConfigError
-from clankersd.db import Db, Store, fts, migrations
+from clankersd.db import Db, Store
 from clankersd.db.connection import SQLITE_VERSION, has_wal_reset_bug
+from clankersd.db.engine import FullText
 from clankersd.db.errors import RESTORE_HINT
-from clankersd.db.fts import FullText
 from clankersd.index import repair
 from clankersd.index.files.sync import FileSync
 from clankersd.index.index import Index
@@ -39,7 +39,7 @@ DERIVED = ("chunks", "index_queue")
 _INDEX_ERROR = re.compile(r"missing from index|entries in index|entry in index|not in index")
 FULL_TEXTS: dict[FullText, Callable[[Index], Awaitable[None]]] = {
     repair.FULL_TEXT: repair.rebuild_full_text,
-    MEMORIES_FULL_TEXT: lambda index: index.store.write(partial(fts.rebuild, name=MEMORIES_FULL_TEXT.name)),
+    MEMORIES_FULL_TEXT: lambda index: index.store.write(lambda db: db.engine.rebuild(db, MEMORIES_FULL_TEXT)),
 }
 """Full-text tables and the functions that rebuild them."""
 
@@ -61,7 +61,7 @@ async def check_sqlite(store: Store) -> Finding:
 
 async def check_schema(store: Store) -> Finding:
     """Check that no table, index or trigger is missing."""
-    missing = await store.snapshot_read(migrations.missing_objects)
+    missing = await store.snapshot_read(lambda db: db.engine.missing_objects(db))
     if not missing:
         return Finding("schema", "ok", f"The schema is at version {store.schema_version} and complete.")
     named = _list_first([f"{kind} {name}" for kind, name in missing])
@@ -72,7 +72,7 @@ async def check_schema(store: Store) -> Finding:
 
 async def create_missing(store: Store) -> list[str]:
     """Create the indexes, triggers and views that are missing."""
-    missing = await store.snapshot_read(migrations.missing_objects)
+    missing = await store.snapshot_read(lambda db: db.engine.missing_objects(db))
     for sql in missing.values():
         await store.write(partial(Db.execute, sql=sql))
     return [f"created the {kind} {name}" for kind, name in missing]
@@ -134,9 +134,13 @@ async def remove_orphans(index: Index) -> list[str]:
 # -- the index
 
 
+def _find_fault(db: Db, table: FullText) -> str | None:
+    return db.engine.find_fault(db, table)
+
+
 async def check_full_text(store: Store) -> Finding:
     """Check that the full-text tables agree with the texts."""
-    found = {table.name: await store.snapshot_read(partial(fts.find_fault, table=table)) for table in FULL_TEXTS}
+    found = {table.name: await store.snapshot_read(partial(_find_fault, table=table)) for table in FULL_TEXTS}
     wrong = [f"{name}: {fault}" for name, fault in found.items() if fault]
     if not wrong:
         return Finding("full text", "ok", "Keyword search finds every stored text.")
@@ -148,7 +152,7 @@ async def rebuild_full_text(index: Index) -> list[str]:
     """Rebuild the full-text tables that are wrong."""
     repaired = []
     for table, rebuild in FULL_TEXTS.items():
-        if await index.store.snapshot_read(partial(fts.find_fault, table=table)):
+        if await index.store.snapshot_read(partial(_find_fault, table=table)):
             await rebuild(index)
             repaired.append(f"rebuilt {table.name}")
     return repaired

@@ -78,7 +78,7 @@ def _measure_daemon(daemon: "Daemon") -> list[Metric]:
 
 
 def _measure_database(db: Db) -> list[Metric]:
-    free = db.value("PRAGMA freelist_count") * db.value("PRAGMA page_size")
+    free = db.engine.measure(db).free
     to_chunk = db.value("SELECT count(*) FROM index_backlog")
     to_embed = db.value("SELECT count(*) FROM index_queue")
     return [

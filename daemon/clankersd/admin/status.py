@@ -173,13 +173,8 @@ def count_rows(db: Db) -> dict[str, int]:
 
 
 def _measure(db: Db) -> Sizes:
-    page = db.value("PRAGMA page_size")
-    wal = f"{db.raw.db_filename('main')}-wal"
-    return Sizes(
-        database=page * db.value("PRAGMA page_count"),
-        wal=os.stat(wal).st_size if os.path.exists(wal) else 0,  # noqa: PTH110, PTH116  # SQLite names it, not us
-        free=page * db.value("PRAGMA freelist_count"),
-    )
+    sizes = db.engine.measure(db)
+    return Sizes(database=sizes.database, wal=sizes.wal, free=sizes.free)
 
 
 def _memory() -> int | None:

@@ -48,7 +48,7 @@ _SESSION = upsert(
     "sessions",
     insert={
         "created_at": "COALESCE(:created_at, :now)",
-        "created_guessed": ":created_at IS NULL",
+        "created_guessed": "CAST(:created_at IS NULL AS INTEGER)",
         "updated_at": "COALESCE(:updated_at, :ended_at, :created_at, :now)",
     },
     title=GIVEN,
@@ -67,7 +67,7 @@ _SESSION = upsert(
     permission_mode=GIVEN,
     created_at="CASE {table}.created_guessed WHEN 1 THEN COALESCE(:created_at, {table}.{column}) "
     "ELSE {table}.{column} END",
-    created_guessed="{table}.{column} AND :created_at IS NULL",
+    created_guessed="iif(:created_at IS NULL, {table}.{column}, 0)",
     updated_at="MAX({table}.{column}, COALESCE(:updated_at, :ended_at, 0))",
     ended_at=GIVEN,
     summary=GIVEN,
@@ -221,12 +221,14 @@ _SESSION_UPDATES: dict[type, str] = {
     SessionOpened: """
         UPDATE sessions SET status = 'active', ended_at = NULL,
                             metadata = json_set(COALESCE(metadata, '{}'), '$.openedAt', :at)
-        WHERE id = :id AND COALESCE(ended_at, 0) < :at AND COALESCE(metadata ->> '$.openedAt', 0) < :at RETURNING id
+        WHERE id = :id AND COALESCE(ended_at, 0) < :at AND COALESCE(CAST(metadata ->> '$.openedAt' AS BIGINT), 0) < :at
+        RETURNING id
     """,
     SessionEnded: """
         UPDATE sessions SET status = 'ended', ended_at = :at, updated_at = MAX(updated_at, :at),
                             metadata = json_set(COALESCE(metadata, '{}'), '$.endReason', :reason)
-        WHERE id = :id AND COALESCE(ended_at, 0) < :at AND COALESCE(metadata ->> '$.openedAt', 0) <= :at RETURNING id
+        WHERE id = :id AND COALESCE(ended_at, 0) < :at AND COALESCE(CAST(metadata ->> '$.openedAt' AS BIGINT), 0) <= :at
+        RETURNING id
     """,
     SessionInactive: """
         UPDATE sessions SET status = 'ended', ended_at = updated_at WHERE id = :id AND status IS NULL RETURNING id
@@ -256,7 +258,7 @@ _SESSION_UPDATES: dict[type, str] = {
                             cost = CASE WHEN sums.cost IS NULL THEN sessions.cost
                                         ELSE MAX(COALESCE(sessions.cost, 0), sums.cost) END
         FROM (SELECT COALESCE(SUM(prompt_tokens), 0) AS prompt, COALESCE(SUM(completion_tokens), 0) AS completion,
-                     SUM(metadata ->> '$.costUsd') AS cost
+                     SUM(CAST(metadata ->> '$.costUsd' AS DOUBLE PRECISION)) AS cost
               FROM messages WHERE session_id = :id) AS sums
         WHERE id = :id AND (COALESCE(sessions.prompt_tokens, 0) < sums.prompt OR
                             COALESCE(sessions.completion_tokens, 0) < sums.completion OR

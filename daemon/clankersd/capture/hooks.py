@@ -34,17 +34,21 @@ _REMEMBER = "INSERT INTO hook_events (digest) VALUES (:digest) ON CONFLICT DO NO
 _FORGET_OLDEST = f"DELETE FROM hook_events WHERE position <= (SELECT max(position) FROM hook_events) - {MAX_DIGESTS}"
 
 _COUNT = """
-    INSERT INTO capture_counts (harness, events, ignored, opted_out, last_event, last_event_at, last_session_id)
+    INSERT INTO capture_counts AS counted
+        (harness, events, ignored, opted_out, last_event, last_event_at, last_session_id)
     VALUES (:harness, 1, :ignored, :opted_out, :event, :at, :session_id)
     ON CONFLICT (harness) DO UPDATE SET
-        events = events + 1, ignored = ignored + :ignored, opted_out = opted_out + :opted_out,
-        last_event = CASE WHEN :at >= COALESCE(last_event_at, 0) THEN :event ELSE last_event END,
-        last_session_id = CASE WHEN :at >= COALESCE(last_event_at, 0) THEN :session_id ELSE last_session_id END,
-        last_event_at = MAX(COALESCE(last_event_at, 0), :at)
+        events = counted.events + 1, ignored = counted.ignored + :ignored,
+        opted_out = counted.opted_out + :opted_out,
+        last_event = CASE WHEN :at >= COALESCE(counted.last_event_at, 0) THEN :event ELSE counted.last_event END,
+        last_session_id = CASE WHEN :at >= COALESCE(counted.last_event_at, 0) THEN :session_id
+                               ELSE counted.last_session_id END,
+        last_event_at = MAX(COALESCE(counted.last_event_at, 0), :at)
 """
 _COUNT_REFUSAL = """
     INSERT INTO capture_counts (harness, refused, last_refusal, last_refused_at) VALUES (:harness, 1, :why, :now)
-    ON CONFLICT (harness) DO UPDATE SET refused = refused + 1, last_refusal = :why, last_refused_at = :now
+    ON CONFLICT (harness) DO UPDATE SET
+        refused = capture_counts.refused + 1, last_refusal = :why, last_refused_at = :now
 """
 
 

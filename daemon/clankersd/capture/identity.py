@@ -24,7 +24,7 @@ _REPORTED_BY_HOOK = """
 _REMEMBER = """
     INSERT INTO told_messages (message_id, session_id, prompt_id, kind, digest, line_id)
     VALUES (:id, :session, :prompt, :kind, :digest, :line)
-    ON CONFLICT (message_id) DO UPDATE SET digest = :digest, line_id = COALESCE(line_id, :line)
+    ON CONFLICT (message_id) DO UPDATE SET digest = :digest, line_id = COALESCE(told_messages.line_id, :line)
 """
 _NOTE_FORK = """
     UPDATE sessions SET metadata = json_set(COALESCE(metadata, '{}'), '$.forkedFrom', :owner)

@@ -63,8 +63,8 @@ _RECORD_POSITION = """
     INSERT INTO transcripts (path, harness, session_id, read_to, size, head, lines, malformed, state, read_at)
     VALUES (:path, :harness, :session_id, :read_to, :size, :head, :lines, :malformed, :state, :now)
     ON CONFLICT (path) DO UPDATE SET read_to = :read_to, size = :size, head = :head, state = :state, read_at = :now,
-        lines = CASE WHEN :from_start THEN :lines ELSE lines + :lines END,
-        malformed = CASE WHEN :from_start THEN :malformed ELSE malformed + :malformed END
+        lines = CASE WHEN :from_start THEN :lines ELSE transcripts.lines + :lines END,
+        malformed = CASE WHEN :from_start THEN :malformed ELSE transcripts.malformed + :malformed END
 """
 _RECORD_READ = "UPDATE transcripts SET wanted_at = :next, looks = :looks WHERE path = :path AND wanted_at = :wanted_at"
 

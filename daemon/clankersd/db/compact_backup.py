@@ -23,7 +23,7 @@ DERIVED_TABLES = (
 )  # fmt: skip
 """Tables that are empty in the copy. Watched files are read again, because their chunks are not there."""
 
-_BACKLOG = """
+ADD_TEXTS_TO_BACKLOG = """
     INSERT INTO index_backlog (kind, owner)
     SELECT kind, id FROM (
         SELECT 'message' AS kind, id, created_at FROM messages WHERE text_content IS NOT NULL
@@ -34,7 +34,7 @@ _BACKLOG = """
     )
     ORDER BY created_at, id
 """
-_DOCUMENTS = """
+ADD_DOCUMENTS_TO_BACKLOG = """
     INSERT INTO index_backlog (kind, owner)
     SELECT 'document chunk', id FROM document_chunks WHERE searchable = 1 ORDER BY document_id, chunk_index
 """
@@ -61,8 +61,8 @@ def copy_without_index(source: Db, target: Path, is_stopped: Callable[[], bool])
         with copy:
             _create_rest(source, copy)
             copy.execute("INSERT INTO memories_fts (memories_fts) VALUES ('rebuild')")
-            copy.execute(_BACKLOG)
-            copy.execute(_DOCUMENTS)
+            copy.execute(ADD_TEXTS_TO_BACKLOG)
+            copy.execute(ADD_DOCUMENTS_TO_BACKLOG)
         new_generation(Db(copy))
         _verify(source, copy, tables)
     finally:

@@ -21,6 +21,8 @@ import apsw
 
 from clankers_protocol.subscriptions import ChangeKind
 from clankersd.db.commit_priority import begin_disk_write
+from clankersd.db.engine import Engine
+from clankersd.db.sqlite_engine import SqliteEngine
 from clankersd.metrics import metrics
 
 T = TypeVar("T")
@@ -53,10 +55,15 @@ class Notification:
 
 
 class Db:
-    """The database as features see it, in the connection's thread."""
+    """The database as features see it, in the connection's thread. `engine` does what engines do differently."""
+
+    engine: Engine = SqliteEngine()
 
     def __init__(self, raw: apsw.Connection) -> None:
         self.raw = raw
+        self._prepare()
+
+    def _prepare(self) -> None:
         self._finishing: dict[Callable[[Db], None], None] = {}
         self._notifications: dict[tuple[str, str, str], Notification] = {}
 
@@ -88,6 +95,18 @@ class Db:
         for row in self.raw.execute(sql, params):
             return row[0]
         return None
+
+    def stream(self, sql: str, params: Mapping[str, Any] = _NOTHING) -> Iterator[tuple[list[str], tuple[Any, ...]]]:
+        """Yield the column names and one row after another, without having all of them in memory."""
+        cursor = self.raw.execute(sql, params)
+        names: list[str] = []
+        for row in cursor:
+            names = names or [column[0] for column in cursor.get_description()]
+            yield names, row
+
+    def total_changes(self) -> int:
+        """Return the number of rows that were changed since the connection was opened."""
+        return self.raw.total_changes()
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -167,8 +186,12 @@ class Connection(aiosqlite.Connection):
         if self._connection is None or not self._running:
             raise apsw.ConnectionClosedError("the connection is closed")
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._tasks.put_nowait((future, partial(work, Db(self._conn))), urgent)  # type: ignore[arg-type]
+        self._tasks.put_nowait((future, partial(work, self.make_db())), urgent)
         return await future
+
+    def make_db(self) -> Db:
+        """Return the connection as features see it."""
+        return Db(self._conn)  # type: ignore[arg-type]
 
 
 @dataclass

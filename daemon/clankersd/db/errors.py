@@ -42,6 +42,10 @@ class FileGone(Exception):
     """The database file was deleted or replaced while it was open."""
 
 
+class ServerGone(FileGone, apsw.ConnectionClosedError):
+    """The database server does not answer, or has closed the connection."""
+
+
 class FileChanged(FileGone):
     """Another program wrote to the database file; nothing was committed since, so it can be opened again."""
 

@@ -20,7 +20,7 @@ _UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{
 
 
 def resolve_id(
-    db: Db, part: str, table: str, noun: str, condition: str = "1", params: Mapping[str, Any] | None = None
+    db: Db, part: str, table: str, noun: str, condition: str = "true", params: Mapping[str, Any] | None = None
 ) -> str:
     """Return the one id in `table` that equals, begins or ends with `part`, among rows that meet the condition.
 
@@ -35,7 +35,7 @@ def resolve_id(
 
 
 def find_ids(
-    db: Db, part: str, table: str, column: str = "id", condition: str = "1", params: Mapping[str, Any] | None = None
+    db: Db, part: str, table: str, column: str = "id", condition: str = "true", params: Mapping[str, Any] | None = None
 ) -> list[str]:
     """Return the id that equals `part`; else those that begin with it; else those that end with it."""
     values = dict(params or {})

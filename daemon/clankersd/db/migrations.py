@@ -9,24 +9,9 @@ from pathlib import Path
 
 import apsw
 
-from clankersd.db.backup import back_up
 from clankersd.db.connection import Db
 from clankersd.db.errors import SchemaRefused
 from clankersd.db.legacy_import import adopt_original, is_original
-
-_TABLE = """
-    CREATE TABLE IF NOT EXISTS _migrations (
-        version    INTEGER PRIMARY KEY,
-        name       TEXT NOT NULL,
-        checksum   TEXT NOT NULL,
-        applied_at INTEGER NOT NULL
-    ) STRICT
-"""
-
-
-_OBJECTS = """
-    SELECT type, name, sql FROM sqlite_master WHERE type IN ('table', 'index', 'trigger') AND sql IS NOT NULL
-"""
 
 
 @dataclass(frozen=True)
@@ -54,9 +39,9 @@ class MigrationRun:
 
 
 @cache
-def bundled() -> tuple[Migration, ...]:
-    """Return the migrations that this program contains, in order."""
-    folder = files("clankersd") / "migrations" / "sqlite"
+def bundled(engine: str = "sqlite") -> tuple[Migration, ...]:
+    """Return the migrations of an engine that this program contains, in order."""
+    folder = files("clankersd") / "migrations" / engine
     texts = {entry.name: entry.read_text("utf-8") for entry in folder.iterdir() if entry.name.endswith(".sql")}
     return tuple(
         Migration(
@@ -72,7 +57,7 @@ def bundled() -> tuple[Migration, ...]:
 
 def version(db: Db) -> int:
     """Return the schema version; 0 for a database without one."""
-    if not db.value("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = '_migrations'"):
+    if "_migrations" not in db.engine.table_names(db):
         return 0
     return db.value("SELECT max(version) FROM _migrations") or 0
 
@@ -82,12 +67,14 @@ def migrate(db: Db, backups: Path, migrations: tuple[Migration, ...] | None = No
 
     Raises SchemaRefused for a database whose migrations this program does not know.
     """
-    migrations = bundled() if migrations is None else migrations
+    migrations = bundled(db.engine.name) if migrations is None else migrations
     _refuse_unknown_schema(db, migrations)
     before = version(db)
     pending = [migration for migration in migrations if migration.version > before]
-    original = before == 0 and is_original(db)
-    backup = back_up(db, backups, f"before-{pending[-1].version:04}") if pending and (before or original) else None
+    original = before == 0 and db.engine.name == "sqlite" and is_original(db)
+    backup = None
+    if pending and (before or original):
+        backup = db.engine.back_up(db, backups, f"before-{pending[-1].version:04}")
     if original:
         adopt_original(db, partial(_apply, db, pending[0]))
     for migration in pending[1:] if original else pending:
@@ -101,7 +88,7 @@ def roll_back(db: Db, backups: Path, backup: Path | None = None) -> MigrationRun
     last = last_applied(db)
     assert last.down is not None
     before = last.version
-    backup = backup or back_up(db, backups, f"before-rollback-{before:04}")
+    backup = backup or db.engine.back_up(db, backups, f"before-rollback-{before:04}")
     with db.transaction():
         db.execute(last.down)
         db.execute("DELETE FROM _migrations WHERE version = :version", {"version": last.version})
@@ -110,25 +97,19 @@ def roll_back(db: Db, backups: Path, backup: Path | None = None) -> MigrationRun
 
 def last_applied(db: Db) -> Migration:
     """Return the migration that a rollback undoes; raises SchemaRefused if it cannot be undone."""
-    _refuse_unknown_schema(db, bundled())
+    _refuse_unknown_schema(db, bundled(db.engine.name))
     before = version(db)
-    last = next((migration for migration in bundled() if migration.version == before), None)
+    last = next((migration for migration in bundled(db.engine.name) if migration.version == before), None)
     if last is None or last.down is None:
         raise SchemaRefused(f"there is no way down from schema version {before}")
     return last
 
 
-def missing_objects(db: Db) -> dict[tuple[str, str], str]:
-    """Return the SQL of the tables, indexes and triggers that this database lacks, by kind and name."""
-    raw = apsw.Connection(":memory:")
-    try:
-        new = Db(raw)
-        migrate(new, Path())
-        expected = {(row["type"], row["name"]): row["sql"] for row in new.fetch(_OBJECTS)}
-    finally:
-        raw.close()
-    present = {(row["type"], row["name"]) for row in db.fetch(_OBJECTS)}
-    return {key: sql for key, sql in expected.items() if key not in present}
+def migrated_in_memory() -> Db:
+    """Return a new database in memory with all migrations."""
+    new = Db(apsw.Connection(":memory:"))
+    migrate(new, Path())
+    return new
 
 
 def _refuse_unknown_schema(db: Db, migrations: tuple[Migration, ...]) -> None:
@@ -149,7 +130,7 @@ def _refuse_unknown_schema(db: Db, migrations: tuple[Migration, ...]) -> None:
 
 
 def _apply(db: Db, migration: Migration) -> None:
-    db.execute(_TABLE)
+    db.execute(db.engine.migrations_table)
     db.execute(migration.up)
     db.execute(
         "INSERT INTO _migrations (version, name, checksum, applied_at) VALUES (:version, :name, :checksum, :at)",

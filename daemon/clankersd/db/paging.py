@@ -17,15 +17,7 @@ def fetch_page(db: Db, sql: str, params: Mapping[str, Any]) -> list[dict[str, An
 
     Otherwise a thousand rows of several megabytes each would be in memory before most of them are dropped.
     """
-    cursor = db.raw.execute(sql, params)
-    names: list[str] = []
-
-    def rows() -> Iterable[dict[str, Any]]:
-        for row in cursor:
-            names[:] = names or [column[0] for column in cursor.get_description()]
-            yield dict(zip(names, row, strict=True))
-
-    return take_page(rows())
+    return take_page(dict(zip(names, row, strict=True)) for names, row in db.stream(sql, params))
 
 
 def take_page(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from clankers_protocol.database_files import replace_database
 from clankers_protocol.errors import Conflict, DeadlineExceeded, StorageUnavailable
 from clankersd.cancellation import current_cancellation
 from clankersd.db import fts, migrations, wal
-from clankersd.db.backup import Copy, back_up
+from clankersd.db.backup import Copy
 from clankersd.db.commit_priority import statements_first
 from clankersd.db.connection import (
     Connection,
@@ -31,6 +31,7 @@ from clankersd.db.connection import (
     run_on_snapshot,
     set_durability,
 )
+from clankersd.db.engine import Engine
 from clankersd.db.errors import (
     CORRUPTION_ERRORS,
     FILE_DELETED,
@@ -43,7 +44,8 @@ from clankersd.db.errors import (
     write_unavailable,
 )
 from clankersd.db.file_guard import FileGuard, Inode
-from clankersd.db.group_commit import Outcome, commit_together
+from clankersd.db.group_commit import Change, Outcome, commit_together
+from clankersd.db.sqlite_engine import SqliteEngine
 from clankersd.db.wal_link import restore_wal, unlink_empty
 from clankersd.db.write_queue import PendingWrite, PendingWrites
 from clankersd.metrics import metrics, timed_part
@@ -69,6 +71,8 @@ log = structlog.get_logger(component="store")
 
 class Store:
     """One connection. Writes are committed together, reads run between the commits."""
+
+    engine: Engine = SqliteEngine()
 
     def __init__(self, path: Path, backups: Path, durability: str) -> None:
         self.path = path
@@ -194,7 +198,7 @@ class Store:
         """Make a verified copy of the committed data, while events are stored."""
         self._open_connection(read_unavailable)
         stop = threading.Event()
-        work = partial(back_up, folder=self.backups, reason=reason, is_stopped=stop.is_set, copy=copy)
+        work = partial(self.engine.back_up, folder=self.backups, reason=reason, is_stopped=stop.is_set, copy=copy)
         return await self._run_on_snapshot(work, stop)
 
     async def run_exclusive(self, work: Callable[[Db], T]) -> T:
@@ -415,7 +419,7 @@ class Store:
         return migration
 
     def _set_schema_version(self, version: int) -> None:
-        newest = migrations.bundled()[-1].version
+        newest = migrations.bundled(self.engine.name)[-1].version
         self.schema_version = version
         self._is_schema_old = version < newest
         self.problem = None
@@ -494,10 +498,10 @@ class Store:
             with statements_first():
                 changes = self.queue.select(writes, BULK_SECONDS)
                 if self._guard.before_commit():
-                    _, *outcomes = commit_together(db, chain([wal.new_generation], changes))
+                    _, *outcomes = self._commit_together(db, chain([wal.new_generation], changes))
                     self._guard.stamp_committed()
                 else:
-                    outcomes = commit_together(db, changes)
+                    outcomes = self._commit_together(db, changes)
             self._guard.verify_commit(db)
             metrics.commit_seconds.observe(time.perf_counter() - started)
             metrics.commit_writes.observe(len(outcomes))
@@ -517,6 +521,9 @@ class Store:
         if not writes:  # the database was closed, or its files were gone, before it could begin
             writes += self.queue.take_all()
         return [Outcome(error=failure) for _ in writes]
+
+    def _commit_together(self, db: Db, changes: Iterable[Change]) -> list[Outcome]:
+        return commit_together(db, changes)
 
     async def _checkpoint(self) -> None:
         if (connection := self._connection) is None:

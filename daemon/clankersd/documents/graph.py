@@ -31,7 +31,7 @@ _UPSERT_EDGE = """
     INSERT INTO chunk_edges (source_id, target_id, relation, weight, description, created_at)
     VALUES (:source_id, :target_id, :relation, :weight, :description, :now)
     ON CONFLICT (source_id, target_id, relation) DO UPDATE SET
-        weight = excluded.weight, description = coalesce(excluded.description, description)
+        weight = excluded.weight, description = coalesce(excluded.description, chunk_edges.description)
 """
 _SELECT_WEIGHT = """
     SELECT weight FROM chunk_edges

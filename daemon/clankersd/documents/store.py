@@ -56,10 +56,11 @@ _UPSERT_DOCUMENT = """
                            created_at, updated_at)
     VALUES (:id, :source, :project_id, :title, :kind, :strategy, :bytes, :characters, :metadata, 1, :created_at, :now)
     ON CONFLICT (id) DO UPDATE SET
-        source = excluded.source, project_id = coalesce(excluded.project_id, project_id), title = excluded.title,
+        source = excluded.source, project_id = coalesce(excluded.project_id, documents.project_id),
+        title = excluded.title,
         kind = excluded.kind, strategy = excluded.strategy, bytes = excluded.bytes, characters = excluded.characters,
-        metadata = coalesce(excluded.metadata, metadata), checksum = NULL, revision = revision + 1,
-        created_at = coalesce(:given_created_at, created_at), updated_at = excluded.updated_at
+        metadata = coalesce(excluded.metadata, documents.metadata), checksum = NULL, revision = documents.revision + 1,
+        created_at = coalesce(:given_created_at, documents.created_at), updated_at = excluded.updated_at
     RETURNING revision, created_at
 """
 _UPSERT_CHUNK = """
@@ -72,7 +73,7 @@ _UPSERT_CHUNK = """
         searchable = excluded.searchable, start_offset = excluded.start_offset, end_offset = excluded.end_offset,
         start_line = excluded.start_line, end_line = excluded.end_line, metadata = excluded.metadata,
         hash = excluded.hash, content = excluded.content
-    WHERE document_id = excluded.document_id
+    WHERE document_chunks.document_id = excluded.document_id
     RETURNING id
 """
 _DELETE_STALE_CHUNKS = "DELETE FROM document_chunks WHERE document_id = :id AND revision <> :revision"
@@ -96,7 +97,7 @@ _INSERT_SEQUENCE_EDGES = """
         FROM document_chunks WHERE document_id = :id
     )
     WHERE target_id IS NOT NULL
-    ON CONFLICT DO UPDATE SET weight = 1.0
+    ON CONFLICT (source_id, target_id, relation) DO UPDATE SET weight = 1.0
 """
 
 

@@ -100,7 +100,7 @@ def _require_criteria(request: ForgetSelection) -> None:
 
 def _select(db: Db, request: ForgetSelection) -> Selection:
     params: dict[str, Any] = {}
-    of_session, of_memory, of_document = ["1"], ["1"], ["1"]
+    of_session, of_memory, of_document = ["true"], ["true"], ["true"]
     if request.project is not None:
         params["project_id"] = require_project_id(db, request.project)
         of_session.append("project_id = :project_id")

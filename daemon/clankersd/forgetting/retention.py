@@ -186,7 +186,7 @@ class _BudgetStage:
 
     kind: Kind
     row_bytes: str
-    condition: str = "1"
+    condition: str = "true"
 
 
 _BUDGET_STAGES = (
@@ -203,13 +203,13 @@ def removals_by_size(db: Db, excess: int, now: int) -> list[Removal]:
         if excess <= 0:
             break
         at_column = _TIME_COLUMNS.get(stage.kind, "created_at")
-        rows = db.raw.execute(
+        rows = db.stream(
             f"SELECT {at_column}, id, {stage.row_bytes} FROM {_TABLES[stage.kind]} "
             f"WHERE {stage.condition} AND {at_column} < :before ORDER BY {at_column}, id",
             {"before": now - DAY_MS},
         )
         last: dict[str, Any] = {}
-        for at, row_id, row_bytes in rows:
+        for _, (at, row_id, row_bytes) in rows:
             last = {"at": at, "id": row_id}
             excess -= row_bytes
             if excess <= 0:
@@ -261,8 +261,8 @@ async def _erase(daemon: "Daemon", progress: Progress) -> None:
 
 def used_bytes(db: Db) -> int:
     """Return the size of the database without its free pages."""
-    pages = db.value("PRAGMA page_count") - db.value("PRAGMA freelist_count")
-    return int(pages * db.value("PRAGMA page_size"))
+    sizes = db.engine.measure(db)
+    return sizes.database - sizes.free
 
 
 def _excess(config: Config, used: int) -> int:

@@ -39,11 +39,6 @@ _PROJECT_OF: dict[OwnerColumn, str] = {
     "skill_id": "NULL",
 }
 _INSERT = {owner: _INSERT_TEMPLATE.format(owner=owner, project=_PROJECT_OF[owner]) for owner in OWNERS}
-_INDEX_FULL_TEXT = """
-    INSERT INTO chunks_fts (rowid, text, header, extra)
-    SELECT id, text, header, extra FROM chunks
-    WHERE id > (SELECT coalesce(max(id), 0) FROM chunks_fts_docsize) ORDER BY id
-"""
 QUARTER_HOUR_MS = 15 * 60 * 1000
 """In every time zone a day begins at a quarter of an hour of UTC."""
 
@@ -186,7 +181,7 @@ def append_chunks(db: Db, owner: Owner, chunked: ChunkedText, start: int, count:
 
 def index_full_text(db: Db) -> None:
     """Add the chunks stored in this transaction to the full-text index, in one statement."""
-    db.execute(_INDEX_FULL_TEXT)
+    db.engine.index_words(db)
 
 
 def _compare(stored: list[Row], rows: list[Row]) -> _Changes:

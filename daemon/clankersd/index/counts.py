@@ -31,5 +31,4 @@ def count_index(db: Db) -> IndexCounts:
 
 def _has_vectors(db: Db, generation: Generation) -> bool:
     """Tell whether there is a table of its vectors: without sqlite-vec there is none."""
-    table = f"{generation.vector_table}_rowids"
-    return db.value("SELECT 1 FROM sqlite_schema WHERE name = :table", {"table": table}) is not None
+    return generation.vector_table in db.engine.table_names(db)

@@ -130,16 +130,7 @@ def create_vector_table(db: Db, generation: Generation) -> None:
     """Create the generation's vector table, and the trigger that removes the vectors of deleted chunks."""
     if generation.identity.dims is None:
         return
-    table = generation.vector_table
-    db.execute(
-        f"CREATE VIRTUAL TABLE IF NOT EXISTS {table} "
-        f"USING vec0 (embedding float[{generation.identity.dims}] distance_metric=cosine)"
-    )
-    # Temporary: a database opened without sqlite-vec must still be able to delete chunks.
-    db.execute(
-        f"CREATE TEMP TRIGGER IF NOT EXISTS {table}_ad AFTER DELETE ON main.chunks "
-        f"BEGIN DELETE FROM {table} WHERE rowid = OLD.id; END"
-    )
+    db.engine.create_vectors(db, generation.vector_table, generation.identity.dims)
 
 
 def publish(db: Db, building: Generation) -> Generation:
@@ -162,8 +153,7 @@ def drop_unfinished(db: Db) -> None:
 def remove_dropped(db: Db, max_chunks: int) -> bool:
     """Delete vectors and at most `max_chunks` chunks of dropped generations; return whether there are more."""
     for row in db.fetch("SELECT id FROM index_generations WHERE state = 'dropped'"):
-        db.execute(f"DROP TRIGGER IF EXISTS temp.chunk_vectors_{row['id']}_ad")
-        db.execute(f"DROP TABLE IF EXISTS chunk_vectors_{row['id']}")
+        db.engine.drop_vectors(db, f"chunk_vectors_{row['id']}")
     in_use = "SELECT chunking FROM index_generations WHERE state IN ('live', 'building')"
     stale = f"SELECT id FROM chunks WHERE chunking NOT IN ({in_use}) LIMIT :max_chunks"
     params = {"max_chunks": max_chunks}

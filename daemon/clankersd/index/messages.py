@@ -94,7 +94,7 @@ END"""
 _FULL_TEXT = "concat_ws(char(10), tool_name, tool_input, tool_output, error_message)"
 _CHUNKINGS = """(
     SELECT json_group_array(chunking) FROM index_generations
-    WHERE state IN ('live', 'building') AND instr(sources, '{}')
+    WHERE state IN ('live', 'building') AND instr(sources, '{}') > 0
 )"""
 _SAME_SUBJECT = """
     SELECT 1 FROM chunks WHERE session_id = :session_id AND turn IS NULL AND chunking = :chunking

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from clankersd.db import Db
-from clankersd.db.fts import FullText
+from clankersd.db.engine import FullText
 from clankersd.index import generations, vectors
 from clankersd.index.backlog import TEXT_KINDS, rechunk
 from clankersd.index.chunks import OWNERS
@@ -48,11 +48,6 @@ _QUEUE = f"""
     INSERT INTO index_queue (generation, chunk)
     SELECT :generation, id FROM chunks WHERE id IN ({_IDS}) ON CONFLICT DO NOTHING
 """
-_CHUNKS_BELOW = "SELECT id FROM chunks WHERE id < :below ORDER BY id DESC LIMIT :limit"
-_INDEX_CHUNKS_BELOW = f"""
-    INSERT INTO chunks_fts (rowid, text, header, extra)
-    SELECT id, text, header, extra FROM chunks WHERE id IN ({_CHUNKS_BELOW}) ORDER BY id
-"""
 _ABOVE_ALL_IDS = 1 << 62
 
 
@@ -89,7 +84,7 @@ class VectorMismatches:
 
 def find_orphans(db: Db) -> Orphans:
     """Find chunks whose owner another program deleted with foreign keys off."""
-    ids = {row["rowid"] for row in db.fetch("PRAGMA foreign_key_check(chunks)")}
+    ids = set(db.engine.orphans(db, "chunks"))
     ids |= {row["id"] for row in db.fetch(_CHUNKS_WITHOUT_OWNER)}
     return Orphans(sorted(ids), int(db.value(f"SELECT count(*) {_ORPHANED_QUEUE_ENTRIES}")))
 
@@ -168,7 +163,7 @@ async def rebuild_full_text(index: Index) -> None:
     """Rebuild the full-text index of all chunks, newest first, so that chunks stored in the meantime are above it."""
 
     def rebuild_newest(db: Db) -> int | None:
-        db.execute("INSERT INTO chunks_fts (chunks_fts) VALUES ('delete-all')")
+        db.engine.clear_words(db)
         return _index_chunks_below(db, _ABOVE_ALL_IDS)
 
     below = await index.store.write(rebuild_newest)
@@ -178,9 +173,7 @@ async def rebuild_full_text(index: Index) -> None:
 
 def _index_chunks_below(db: Db, below: int) -> int | None:
     """Index some chunks; return the id below which the next ones are, or None after the last."""
-    params = {"below": below, "limit": ROWS_PER_COMMIT}
-    db.execute(_INDEX_CHUNKS_BELOW, params)
-    return db.value(f"SELECT min(id) FROM ({_CHUNKS_BELOW})", params)  # type: ignore[no-any-return]
+    return db.engine.index_words_below(db, below, ROWS_PER_COMMIT)
 
 
 def _has_text(path: str) -> bool:

@@ -49,19 +49,9 @@ LABEL = "chunks.source || coalesce(' ' || chunks.scope, '')"
 PROJECT = "coalesce(chunks.project, 0)"
 """SQL for the number of a chunk's project."""
 
-_LOG_MOVED_CHUNKS = """
-    CREATE TABLE IF NOT EXISTS temp.moved_chunks (
-        position INTEGER PRIMARY KEY AUTOINCREMENT,
-        chunk    INTEGER NOT NULL UNIQUE
-    );
-    CREATE TEMP TRIGGER IF NOT EXISTS moved_chunks_au AFTER UPDATE OF project ON main.chunks BEGIN
-        DELETE FROM moved_chunks WHERE chunk = NEW.id;
-        INSERT INTO moved_chunks (chunk) VALUES (NEW.id);
-    END;
-"""
 _MOVED_CHUNKS = f"""
     SELECT chunks.id, {PROJECT}, moved.position
-    FROM temp.moved_chunks AS moved CROSS JOIN chunks ON chunks.id = moved.chunk
+    FROM moved_chunks AS moved CROSS JOIN chunks ON chunks.id = moved.chunk
     WHERE moved.position > :after ORDER BY moved.position
 """
 
@@ -78,9 +68,7 @@ def insert(db: Db, generation: Generation, rows: list[tuple[int, bytes]]) -> Non
     """Store vectors of chunks that still exist."""
     for chunk, embedding in rows:
         if db.value("SELECT 1 FROM chunks WHERE id = :id", {"id": chunk}):
-            params = {"id": chunk, "embedding": embedding}
-            db.execute(f"DELETE FROM {generation.vector_table} WHERE rowid = :id", params)
-            db.execute(f"INSERT INTO {generation.vector_table} (rowid, embedding) VALUES (:id, :embedding)", params)
+            db.engine.insert_vector(db, generation.vector_table, chunk, embedding)
 
 
 def remove(db: Db, generation: Generation, chunks: list[int]) -> None:
@@ -99,13 +87,8 @@ def count(db: Db, generation: Generation) -> int:
 def nearest(
     db: Db, generation: Generation, query: bytes, k: int, eligible: str, params: dict[str, Any]
 ) -> ScoredChunks:
-    """Return the `k` nearest of the eligible chunks, by brute force in vec0: for small sets."""
-    sql = (
-        f"SELECT rowid, distance FROM {generation.vector_table} "
-        f"WHERE embedding MATCH :query AND k = :k AND rowid IN ({eligible}) ORDER BY distance"
-    )
-    rows = db.fetch(sql, params | {"query": query, "k": k})
-    return [(row["rowid"], 1.0 - row["distance"]) for row in rows]
+    """Return the `k` nearest of the eligible chunks, by the vectors in the database."""
+    return db.engine.nearest(db, generation.vector_table, query, k, eligible, params)
 
 
 def read_vectors(db: Db, generation: Generation, chunks: list[int]) -> list[bytes]:
@@ -156,7 +139,7 @@ def read_slice(db: Db, generation: Generation, after: int) -> list[LabelledVecto
 
 def log_moved_chunks(db: Db) -> None:
     """Have the connection log the chunks that move to another project: the copy in memory has to follow."""
-    db.execute(_LOG_MOVED_CHUNKS)
+    db.engine.log_moved_chunks(db)
 
 
 def read_moved_chunks(db: Db, after: int) -> list[tuple[int, int, int]]:
@@ -164,7 +147,7 @@ def read_moved_chunks(db: Db, after: int) -> list[tuple[int, int, int]]:
 
     A snapshot connection has no log; the next search reads it.
     """
-    if not db.value("SELECT 1 FROM sqlite_temp_master WHERE name = 'moved_chunks'"):
+    if not db.engine.has_moved_chunks(db):
         return []
     return db.tuples(_MOVED_CHUNKS, {"after": after})
 

@@ -47,10 +47,11 @@ _VECTORS = """
     SELECT chunks.memory_id, {vector_table}.embedding FROM json_each(:ids)
     CROSS JOIN chunks ON chunks.memory_id = json_each.value AND chunks.chunking = :chunking
     CROSS JOIN {vector_table} ON {vector_table}.rowid = chunks.id
-    GROUP BY chunks.memory_id HAVING count(*) = 1
+    WHERE (SELECT count(*) FROM chunks AS own
+           WHERE own.memory_id = json_each.value AND own.chunking = :chunking) = 1
 """
 
-_frequencies = TermFrequencies("memories_vocabulary")
+_frequencies = TermFrequencies("memories_fts")
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,7 @@ _UPDATE = """
 _LINK = """
     INSERT INTO memory_entities (memory_id, entity_id, role, created_at, noticed)
     VALUES (:memory, :entity, :role, :now, 0)
-    ON CONFLICT DO UPDATE SET role = excluded.role, noticed = 0
+    ON CONFLICT (memory_id, entity_id) DO UPDATE SET role = excluded.role, noticed = 0
 """
 _LINK_BY_NAME = """
     INSERT INTO memory_entities (memory_id, entity_id, role, created_at, noticed)
@@ -118,7 +118,7 @@ _SELECT_MENTIONS = f"""
 _IMPORT_MENTION = """
     INSERT INTO memory_entities (memory_id, entity_id, role, created_at, noticed)
     SELECT :memory, id, :role, :now, :noticed FROM entities WHERE name_key = :name_key AND entity_type = :type
-    ON CONFLICT DO UPDATE SET role = excluded.role, noticed = excluded.noticed
+    ON CONFLICT (memory_id, entity_id) DO UPDATE SET role = excluded.role, noticed = excluded.noticed
 """
 _IMPORT_SUMMARY = f"""
     UPDATE entities SET summary = :summary
@@ -408,7 +408,7 @@ def import_mention(db: Db, memory_id: str, mention: MentionRecord, scopes: Allow
 
 def link_mentions(db: Db, memory_id: str, content: str, files: list[str], concepts: list[str], now: int) -> None:
     """Link a memory with the entities that its text names, and with its files, which become entities."""
-    db.execute("DELETE FROM memory_entities WHERE memory_id = :memory AND noticed", {"memory": memory_id})
+    db.execute("DELETE FROM memory_entities WHERE memory_id = :memory AND noticed = 1", {"memory": memory_id})
     keys = possible_names(content) | {name_key(name) for name in (*files, *concepts)} - {""}
     for path in files:
         if key := name_key(path):

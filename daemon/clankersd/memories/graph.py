@@ -125,8 +125,8 @@ class _Visibility:
     @classmethod
     def of(cls, request: GraphNeighbors, scopes: AllowedScopes, now: int) -> "_Visibility":
         as_of = clock.to_ms(request.as_of)
-        relations = ["1"]
-        links = "1"
+        relations = ["true"]
+        links = "true"
         if as_of is not None:
             relations = [KNOWN_AS_OF]
             links = "link.created_at <= :as_of"

@@ -189,7 +189,7 @@ async def memory_timeline(daemon: "Daemon", request: MemoryTimeline) -> MemoryPa
 async def memory_stats(daemon: "Daemon", request: MemoryStatsOf) -> MemoryStats:
     def count(db: Db) -> tuple[list[dict[str, Any]], int, int]:
         params = allowed_scopes(db, request).params | {"now": clock.now()}
-        condition = " AND ".join(project_conditions(db, request, params)) or "1"
+        condition = " AND ".join(project_conditions(db, request, params)) or "true"
         entities = db.value(_COUNT_ENTITIES.format(condition=condition), params)
         relations = db.value(_COUNT_RELATIONS.format(condition=condition), params)
         return db.fetch(_COUNT_GROUPS.format(condition=condition), params), entities, relations

@@ -66,7 +66,7 @@ _OPEN_SUPERSESSION = """
 _VISIBLE_ENDS = f"SELECT id FROM memories WHERE id IN (:source, :target) AND {IN_SCOPE}"
 _IS_OLDER_VERSION = """
     WITH RECURSIVE older (id) AS (
-        SELECT :target
+        SELECT id FROM memories WHERE id = :target
         UNION SELECT target_memory_id FROM memory_relationships JOIN older ON source_memory_id = older.id
             WHERE relationship_type = 'SUPERSEDES' AND valid_until IS NULL
     )

@@ -43,14 +43,14 @@ async def memory_search(daemon: "Daemon", request: MemorySearch) -> MemoryHits:
 
 
 async def best_memories(
-    daemon: "Daemon", request: MemorySearch, condition: str = "1"
+    daemon: "Daemon", request: MemorySearch, condition: str = "true"
 ) -> tuple[list[MemoryHit], str | None]:
     """Return the best matches that meet a condition, and the parts of the search that were unavailable."""
     outcome = await _run(daemon, request, condition)
     return await _hits(daemon, request, outcome), outcome.degraded
 
 
-async def _run(daemon: "Daemon", request: MemorySearch, condition: str = "1") -> SearchOutcome[MemoryChunkRow]:
+async def _run(daemon: "Daemon", request: MemorySearch, condition: str = "true") -> SearchOutcome[MemoryChunkRow]:
     """Search the chunks of memories; a memory has the score of its best chunk."""
     now = clock.now()
 

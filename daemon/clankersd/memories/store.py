@@ -10,7 +10,7 @@ from clankers_protocol.errors import InvalidParams
 from clankers_protocol.memories import LogEntry, Memory
 from clankersd import clock
 from clankersd.db import Db
-from clankersd.db.fts import FullText
+from clankersd.db.engine import FullText
 from clankersd.db.ids import resolve_id
 from clankersd.memories.salience import DECAY_PER_DAY, Salience
 from clankersd.memories.scopes import IN_SCOPE, AllowedScopes
@@ -81,7 +81,7 @@ _SUCCESSOR = """(
     ORDER BY link.created_at DESC, link.id DESC LIMIT 1
 )"""
 STATE = f"""CASE
-    WHEN memories.is_deleted THEN 'deleted'
+    WHEN memories.is_deleted = 1 THEN 'deleted'
     WHEN memories.archived_at IS NOT NULL THEN 'archived'
     WHEN memories.valid_until <= :now THEN iif({_SUCCESSOR} IS NULL, 'expired', 'superseded')
     WHEN memories.expires_at <= :now THEN 'expired'
@@ -97,16 +97,16 @@ CURRENT = """
 """
 """SQL condition: the state is 'current'. Cheaper than comparing `STATE`."""
 
-CONFIDENT = "(memories.pinned OR memories.confidence >= 0.3)"
+CONFIDENT = "(memories.pinned = 1 OR memories.confidence >= 0.3)"
 """SQL condition: may be injected into a prompt. Less certain memories are only returned by searches."""
 
 
 def _column_as_of(column: str) -> str:
-    """Return an SQL expression for a column at `:as_of`: the value that the first later change replaced, if any."""
+    """Return an SQL expression for a time at `:as_of`: the value that the first later change replaced, if any."""
     return f"""iif(
         EXISTS (SELECT 1 FROM memory_log AS later WHERE later.memory_id = memories.id AND later.at > :as_of
                 AND json_type(later.before_json, '$.{column}') IS NOT NULL),
-        (SELECT json_extract(later.before_json, '$.{column}') FROM memory_log AS later
+        (SELECT CAST(json_extract(later.before_json, '$.{column}') AS BIGINT) FROM memory_log AS later
          WHERE later.memory_id = memories.id AND later.at > :as_of
            AND json_type(later.before_json, '$.{column}') IS NOT NULL ORDER BY later.at, later.id LIMIT 1),
         memories.{column}
@@ -152,7 +152,7 @@ SELECT_MEMORIES = f"""
 """The columns of `MemoryRow`; takes `:now`."""
 
 _RATES = " ".join(f"WHEN '{sector}' THEN {rate}" for sector, rate in DECAY_PER_DAY.items())
-SALIENCE = f"""min(1.0, max(0.05, memories.salience * iif(memories.pinned, 1.0, exp(
+SALIENCE = f"""min(1.0, max(0.05, memories.salience * iif(memories.pinned = 1, 1.0, exp(
     -(CASE memories.sector {_RATES} END) / (memories.importance + 0.1)
     * max(0, :now - memories.salience_at) / 86400000.0
 )) + min(0.1, ln(1 + memories.access_count) * 0.02)))"""

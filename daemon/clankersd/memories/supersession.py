@@ -21,10 +21,9 @@ _CLOSE_REPLACED = """
 """
 _VERSIONS = """
     WITH RECURSIVE chain (id) AS (
-        SELECT :id
-        UNION SELECT source_memory_id FROM memory_relationships JOIN chain ON target_memory_id = chain.id
-            WHERE relationship_type = 'SUPERSEDES' AND valid_until IS NULL
-        UNION SELECT target_memory_id FROM memory_relationships JOIN chain ON source_memory_id = chain.id
+        SELECT id FROM memories WHERE id = :id
+        UNION SELECT iif(target_memory_id = chain.id, source_memory_id, target_memory_id)
+            FROM memory_relationships JOIN chain ON target_memory_id = chain.id OR source_memory_id = chain.id
             WHERE relationship_type = 'SUPERSEDES' AND valid_until IS NULL
     )
     SELECT id FROM chain

@@ -32,11 +32,11 @@ PROJECT_LABEL = """iif(
 _FOLDER = "SELECT path, project_id, repository, directory, seen_at FROM project_folders"
 _SHOWN_AT = "SELECT id AS project_id, NULL AS repository, NULL AS directory FROM projects WHERE path = :path"
 _STORE_FOLDER = """
-    INSERT INTO project_folders (path, project_id, repository, directory, seen_at)
+    INSERT INTO project_folders AS stored (path, project_id, repository, directory, seen_at)
     VALUES (:path, :project, :repository, :directory, :now)
     ON CONFLICT (path) DO UPDATE SET
-        project_id = :project, directory = coalesce(:directory, directory), seen_at = :now,
-        repository = iif(project_id = :project, coalesce(:repository, repository), :repository)
+        project_id = :project, directory = coalesce(:directory, stored.directory), seen_at = :now,
+        repository = iif(stored.project_id = :project, coalesce(:repository, stored.repository), :repository)
 """
 _STORE_REPOSITORY = """
     INSERT INTO project_repositories (repository, project_id) VALUES (:repository, :project) ON CONFLICT DO NOTHING

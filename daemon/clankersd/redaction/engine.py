@@ -38,7 +38,7 @@ SLACK = 4096
 
 _COUNT = """
     INSERT INTO redactions (kind, count, last_at) VALUES (:kind, :count, :now)
-    ON CONFLICT (kind) DO UPDATE SET count = count + :count, last_at = :now
+    ON CONFLICT (kind) DO UPDATE SET count = redactions.count + :count, last_at = :now
 """
 
 

@@ -195,7 +195,7 @@ async def due(daemon: "Daemon", request: ScheduleDue) -> list[ScheduledAction]:
 
 @handles(ScheduleHistory)
 async def history(daemon: "Daemon", request: ScheduleHistory) -> RunPage:
-    conditions = ["1"]
+    conditions = ["true"]
     params: dict[str, Any] = {"limit": request.limit + 1, "state": request.state}
     if request.state is not None:
         conditions.append("state = :state")

@@ -221,7 +221,7 @@ def _value_test(one: Filter, column: str, name: str, params: dict[str, Any]) -> 
             params[f"{name}_{number}"] = value
             names.append(f":{name}_{number}")
         test = f"{column} IN ({', '.join(names)})"
-        return f"coalesce(NOT {test}, 1)" if one.op == "notIn" else test
+        return f"coalesce(NOT {test}, true)" if one.op == "notIn" else test
     raise _invalid(one, "takes eq, ne, in and notIn")
 
 

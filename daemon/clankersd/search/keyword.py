@@ -17,11 +17,12 @@ import apsw
 from msgspec.json import decode as decode_json
 
 from clankersd.db import Db, Store
+from clankersd.db.engine import OFFSET_BITS
 from clankersd.embedders.memory_headroom import numpy_if_available
 from clankersd.index.tokenize import query_words
 from clankersd.search.closeness import word_weight
 from clankersd.search.filters import ChunkFilter
-from clankersd.search.term_index import OFFSET_BITS, Occurrences, Spelling, TermIndex
+from clankersd.search.term_index import Occurrences, Spelling, TermIndex
 from clankersd.search.vocabulary import GENERIC_WEIGHT, GENERIC_WORDS, OTHER_SPELLINGS
 
 MAX_TERMS = 16
@@ -37,7 +38,6 @@ SLICE_SECONDS = 0.003
 
 TIMEOUT_NOTE = "time ran out before all words were looked up"
 
-_TOKENIZER = ("porter", ["unicode61", "remove_diacritics", "2"])
 # CROSS JOIN, here and elsewhere, fixes the join order, and the index avoids reading texts: the speed depends on both.
 _PLACES = """
     SELECT json_group_array(chunks.id), json_group_array(coalesce(chunks.session_id, '')),
@@ -220,7 +220,7 @@ class _Lookup:
 
     def _known_terms(self, db: Db) -> deque[tuple[int, Term]]:
         """The terms that occur anywhere, rarest first, each with its position in the query."""
-        tokenize = db.raw.fts5_tokenizer(*_TOKENIZER)
+        tokenize = db.engine.tokenizer(db)
         assert self._scope is not None
         chunk_count = self._scope.last
         terms: dict[str, Term] = {}
@@ -322,7 +322,7 @@ def _rarest_matches(found: list[tuple[Term, Occurrences]], last: int) -> list[in
 
 def stems_by_word(db: Db, text: str, max_words: int) -> dict[str, str]:
     """Return the first distinct words of a text, each with its stem."""
-    tokenize = db.raw.fts5_tokenizer(*_TOKENIZER)
+    tokenize = db.engine.tokenizer(db)
     stems: dict[str, str] = {}
     for word in query_words(text)[:max_words]:
         for spelling in _spellings(tokenize, word):

@@ -11,13 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
-from weakref import WeakSet
-
-import apsw
-import msgspec
 
 from clankersd.db import Db
-from clankersd.db.fts import quote_phrase
+from clankersd.db.engine import OCCURRENCES_PER_CHUNK
 from clankersd.embedders.memory_headroom import numpy_if_available
 
 MAX_LOCATED_FREQUENCY = 20_000
@@ -33,30 +29,6 @@ MAX_CACHED_BYTES = 48_000_000
 MAX_CACHED_TERMS = 20_000
 MIN_CACHED_FREQUENCY = 200
 """A rarer term is read each time: that is fast, and the term may have just been stored."""
-
-OFFSET_BITS = 13
-OFFSETS = 1 << (OFFSET_BITS - 1)
-"""Offsets that an occurrence can have; words farther back all have the last one."""
-
-HEADER = OFFSETS
-"""Bit of an occurrence in the header."""
-
-OCCURRENCES_PER_CHUNK = 1 << OFFSET_BITS
-
-_LOCATED = f"""
-    SELECT json_group_array(
-        doc * {OCCURRENCES_PER_CHUNK} + iif(col = 'header', {HEADER}, 0)
-        + iif(col = 'text', min(offset, {OFFSETS - 1}), {OFFSETS - 1})
-    ) FROM chunks_instances WHERE term = :stem
-"""
-_CHUNKS = f"""
-    SELECT json_group_array(rowid * {OCCURRENCES_PER_CHUNK} + {OFFSETS - 1}) FROM chunks_fts
-    WHERE chunks_fts MATCH :phrase AND rowid BETWEEN :first AND :last
-"""
-_ADDED = f"""
-    SELECT clankers_occurrences(chunks_fts) FROM chunks_fts
-    WHERE chunks_fts MATCH :phrase AND rowid > :last ORDER BY rowid LIMIT {MAX_ADDED_CHUNKS + 1}
-"""
 
 Occurrences = Sequence[int]
 """Occurrences of a term in order, each as `chunk * OCCURRENCES_PER_CHUNK + offset`, plus HEADER in the header.
@@ -84,8 +56,8 @@ class _CachedTerm:
 class TermFrequencies:
     """Number of chunks that contain a term, cached until the index has grown: counting reads all occurrences."""
 
-    def __init__(self, vocabulary: str = "chunks_vocabulary") -> None:
-        self._sql = f"SELECT doc FROM {vocabulary} WHERE term = :stem"
+    def __init__(self, full_text: str = "chunks_fts") -> None:
+        self._full_text = full_text
         self._cached: dict[str, int] = {}
         self._cached_at_count = 0
 
@@ -96,7 +68,7 @@ class TermFrequencies:
             self._cached, self._cached_at_count = {}, chunk_count
         frequency = self._cached.get(stem, 0)
         if frequency < MIN_CACHED_FREQUENCY:
-            frequency = db.value(self._sql, {"stem": stem}) or 0
+            frequency = db.engine.count_texts(db, self._full_text, stem)
             self._cached[stem] = frequency
         return frequency
 
@@ -123,7 +95,7 @@ class TermOccurrences:
         if found is not None and found.last < last:
             found = _with_new_chunks(db, spelling, found, last)
         if found is None and frequency <= MAX_LOCATED_FREQUENCY:
-            read = _decode(db.value(_LOCATED, {"stem": spelling.stem}))
+            read = db.engine.occurrences(db, spelling.stem)
             found = _CachedTerm(read if numpy is None else numpy.array(read, numpy.int64), last)
         elif found is None:
             found = self._read_range(db, spelling, last)
@@ -141,8 +113,8 @@ class TermOccurrences:
         """Read the next range of chunks of a term without its offsets."""
         before = self._partial.get(spelling.stem) or _CachedTerm([], 0)
         end = before.last + CHUNKS_PER_SLICE
-        params = {"phrase": quote_phrase(spelling.word), "first": before.last + 1, "last": end}
-        read = _CachedTerm(before.occurrences + _decode(db.value(_CHUNKS, params)), min(end, last))
+        added = db.engine.chunks_with(db, spelling.word, before.last + 1, end)
+        read = _CachedTerm(before.occurrences + added, min(end, last))
         if read.last < last:
             self._partial[spelling.stem] = read
             return read
@@ -171,11 +143,10 @@ def _with_new_chunks(db: Db, spelling: Spelling, cached: _CachedTerm, last: int)
     """Add the chunks that were stored since; None if they are so many that the term is to be read again."""
     import numpy as np
 
-    _register_function(db)
-    added = db.tuples(_ADDED, {"phrase": quote_phrase(spelling.word), "last": cached.last})
+    added = db.engine.occurrences_after(db, spelling.word, cached.last, MAX_ADDED_CHUNKS + 1)
     if len(added) > MAX_ADDED_CHUNKS:
         return None
-    new = np.array([one for (array,) in added for one in _decode(array)], np.int64)
+    new = np.array([one for occurrences in added for one in occurrences], np.int64)
     return _CachedTerm(np.concatenate((cached.occurrences, new)) if len(new) else cached.occurrences, last)
 
 
@@ -185,26 +156,3 @@ class TermIndex:
 
     frequencies: TermFrequencies = field(default_factory=TermFrequencies)
     occurrences: TermOccurrences = field(default_factory=TermOccurrences)
-
-
-_connections_with_function: WeakSet[apsw.Connection] = WeakSet()
-
-
-def _register_function(db: Db) -> None:
-    """Register the SQL function that encodes the occurrences of a phrase in a row."""
-    if db.raw not in _connections_with_function:
-        db.raw.register_fts5_function("clankers_occurrences", _encode_occurrences)
-        _connections_with_function.add(db.raw)
-
-
-def _encode_occurrences(row: apsw.FTS5ExtensionApi, *_: Any) -> str:
-    text, header, extra = row.phrase_locations(0)
-    base = row.rowid * OCCURRENCES_PER_CHUNK
-    encoded = [base + min(offset, OFFSETS - 1) for offset in text]
-    encoded += [base + HEADER + OFFSETS - 1 for _ in header]
-    encoded += [base + OFFSETS - 1 for _ in extra]
-    return msgspec.json.encode(encoded).decode()
-
-
-def _decode(array: str) -> list[int]:
-    return msgspec.json.decode(array, type=list[int])

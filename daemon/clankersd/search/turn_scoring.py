@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from clankersd.db.engine import HEADER, OCCURRENCES_PER_CHUNK, OFFSET_BITS, OFFSETS
 from clankersd.embedders.memory_headroom import numpy_if_available
 from clankersd.search.keyword import KeywordMatches
-from clankersd.search.term_index import HEADER, OCCURRENCES_PER_CHUNK, OFFSET_BITS, OFFSETS
 
 if TYPE_CHECKING:
     import numpy as np

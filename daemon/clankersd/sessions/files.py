@@ -48,7 +48,7 @@ _TOUCH_COLUMNS = ("session_title", "source", "prompt_id", "prompt")
 async def list_files(daemon: "Daemon", request: FileList) -> TouchedFiles:
     conditions = ["file_path IS NOT NULL"]
     if request.query:
-        conditions.append("instr(lower(file_path), lower(:query))")
+        conditions.append("instr(lower(file_path), lower(:query)) > 0")
     if request.project:
         conditions.append(f"session_id IN (SELECT id FROM sessions WHERE {IN_PROJECT})")
     sql = " AND ".join(conditions)

@@ -306,9 +306,9 @@ def _session_filters(request: SessionList) -> tuple[str, dict[str, Any]]:
         "since": "created_at >= :since",
         "until": "created_at < :until",
         "parent": "metadata ->> '$.parentId' = :parent AND metadata ->> '$.parentId' IS NOT NULL",
-        "query": "instr(lower(concat_ws(' ', title, user_prompt)), lower(:query))",
+        "query": "instr(lower(concat_ws(' ', title, user_prompt)), lower(:query)) > 0",
     }
-    conditions = ["1"] + [sql for name, sql in conditions_by_name.items() if params[name] is not None]
+    conditions = ["true"] + [sql for name, sql in conditions_by_name.items() if params[name] is not None]
     if request.top_level:
         conditions.append("metadata ->> '$.parentId' IS NULL")
     if request.skip_short:
@@ -327,7 +327,7 @@ def _fetch_newest(
     `filters` are values for _CONDITIONS; None does not filter.
     """
     params = {name: value for name, value in filters.items() if value is not None}
-    conditions = ["1"] + [_CONDITIONS[name] for name in params]
+    conditions = ["true"] + [_CONDITIONS[name] for name in params]
     if cursor:
         conditions.append("(created_at, id) < (:at, :before)")
         params["at"], params["before"] = decode_cursor(cursor, int, str)

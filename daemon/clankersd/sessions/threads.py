@@ -95,7 +95,7 @@ async def get(daemon: "Daemon", request: ThreadGet) -> Thread:
 @handles(ThreadList)
 async def list_threads(daemon: "Daemon", request: ThreadList) -> ThreadPage:
     params: dict[str, Any] = {"chat_id": request.chat_id, "limit": request.limit + 1}
-    conditions = ["1"]
+    conditions = ["true"]
     if request.chat_id is not None:
         conditions.append("chat_id = :chat_id")
     if request.project is not None:

@@ -116,7 +116,7 @@ def lines(db: Db, version: str, counts: dict[str, int]) -> Iterator[bytes]:
     for table in TABLES:
         names = table.record.__struct_encode_fields__
         are_json = [name in table.json_fields or name in _LISTS for name in table.record.__struct_fields__]
-        for values in db.raw.execute(table.select):
+        for _, values in db.stream(table.select):
             yield_to_commits()
             record: dict[str, Any] = {"kind": table.kind}
             for name, is_json, value in zip(names, are_json, values, strict=True):

@@ -45,7 +45,7 @@ def store_record(db: Db, parsed: ParsedRecord) -> Stored:
         return store_project(db, parsed.record)
     table = parsed.table
     row = dict(parsed.row)
-    changes_before = db.raw.total_changes()
+    changes_before = db.total_changes()
     try:
         settle(db, row, parsed.record)
     except OlderState:
@@ -61,7 +61,7 @@ def store_record(db: Db, parsed: ParsedRecord) -> Stored:
     if combined != stored:
         _check_references(db, parsed, combined)
         _update(db, parsed, combined)
-    return Stored("updated" if db.raw.total_changes() != changes_before else "unchanged")
+    return Stored("updated" if db.total_changes() != changes_before else "unchanged")
 
 
 def _check_references(db: Db, parsed: ParsedRecord, row: Row) -> None:

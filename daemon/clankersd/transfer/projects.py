@@ -70,7 +70,7 @@ def store_project(db: Db, record: ProjectRecord) -> Stored:
     """Store a project, and merge the projects here that turn out to be the same."""
     given = _Candidate(record.created_at, record.id, frozenset(record.repositories))
     same = _find_same(db, record, given)
-    changes_before = db.raw.total_changes()
+    changes_before = db.total_changes()
     kept = _choose(same if any(one.id == given.id for one in same) else [*same, given])
     path = _store_row(db, record, kept)
     merges = [merge_projects(db, one.id, kept) for one in same if one.id != kept]
@@ -85,7 +85,7 @@ def store_project(db: Db, record: ProjectRecord) -> Stored:
         db.execute(_STORE_FOLDER, params | {"project": kept})
     if not same:
         return Stored("new")
-    return Stored("updated" if db.raw.total_changes() != changes_before else "unchanged", merges)
+    return Stored("updated" if db.total_changes() != changes_before else "unchanged", merges)
 
 
 def _find_same(db: Db, record: ProjectRecord, given: _Candidate) -> list[_Candidate]:

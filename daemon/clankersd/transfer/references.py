@@ -104,7 +104,7 @@ def _elder(db: Db, table: str, stored: Row, given: Row) -> tuple[int, str]:
 
 def _replace_id(db: Db, table: str, old: str, new: str, unique: str, references: dict[str, str]) -> None:
     """Give a row another id, with all rows that refer to it. `unique` is a column whose value only one row may have."""
-    columns = [name for (name,) in db.tuples(f"SELECT name FROM pragma_table_info('{table}')")]
+    columns = db.engine.column_names(db, table)
     copied = ", ".join({"id": ":new", unique: f"'moving ' || {unique}"}.get(name, name) for name in columns)
     params = {"old": old, "new": new}
     value = db.value(f"SELECT {unique} FROM {table} WHERE id = :old", params)

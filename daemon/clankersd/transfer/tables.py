@@ -118,7 +118,7 @@ class Table:
 
 
 _ONE_LINE_JSON = (
-    "CASE WHEN NOT json_valid({0}) THEN json_quote({0}) WHEN instr({0}, char(10)) THEN json({0}) ELSE {0} END"
+    "CASE WHEN NOT json_valid({0}) THEN json_quote({0}) WHEN instr({0}, char(10)) > 0 THEN json({0}) ELSE {0} END"
 )
 
 _EVENT_TEXTS = ("model", "source", "metadata")

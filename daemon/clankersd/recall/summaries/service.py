@@ -37,7 +37,8 @@ _REQUEST_QUIET = """
     SELECT sessions.id FROM sessions LEFT JOIN extracted_summaries ON session_id = sessions.id
     WHERE sessions.created_at > :since AND ended_at IS NULL AND sessions.updated_at < :quiet_since
       AND covers IS NOT sessions.updated_at
-    ON CONFLICT DO UPDATE SET requested = requested + 1 WHERE computed = requested
+    ON CONFLICT (session_id) DO UPDATE SET requested = extracted_summaries.requested + 1
+        WHERE extracted_summaries.computed = extracted_summaries.requested
 """
 _STORE = """
     UPDATE extracted_summaries SET summary = :summary, computed = :requested, covers = :covers WHERE session_id = :id

@@ -1,0 +1,201 @@
+"""The seam between features and the database engine: what SQLite and PostgreSQL do in different ways.
+
+Features run SQL that both engines understand through `Db`. For the rest they call `db.engine`, which has one
+implementation for each: db/sqlite_engine.py and db/postgres/engine.py (docs/decisions/0025).
+"""
+
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from clankersd.db.backup import Copy
+    from clankersd.db.connection import Db
+    from clankersd.db.store import Store
+
+OFFSET_BITS = 13
+OFFSETS = 1 << (OFFSET_BITS - 1)
+"""Offsets that an occurrence can have; words farther back all have the last one."""
+
+HEADER = OFFSETS
+"""Bit of an occurrence in the header."""
+
+OCCURRENCES_PER_CHUNK = 1 << OFFSET_BITS
+
+TOKENIZER = ("porter", ["unicode61", "remove_diacritics", "2"])
+"""FTS5 tokenizer of all texts and queries, on every engine."""
+
+
+@dataclass(frozen=True)
+class FullText:
+    """A full-text index, and the table with its texts: key and indexed columns."""
+
+    name: str
+    content: str
+    key: str
+    columns: str
+
+
+@dataclass(frozen=True)
+class DatabaseSizes:
+    """Bytes of the database, of its write-ahead log, and of the part that a vacuum would release."""
+
+    database: int
+    wal: int
+    free: int
+
+
+class Engine(ABC):
+    """What an engine does in its own way. Methods run in the thread of the connection that they are given.
+
+    An occurrence is `chunk * OCCURRENCES_PER_CHUNK + offset`, plus HEADER in the header.
+    """
+
+    name: str
+    """Name of the folder with its migrations."""
+
+    migrations_table: str
+    """SQL that creates the table of applied migrations unless it exists."""
+
+    # -- words
+
+    @abstractmethod
+    def tokenizer(self, db: "Db") -> Any:
+        """Return FTS5's tokenizer: a function of a text in UTF-8, a reason and None."""
+
+    @abstractmethod
+    def index_words(self, db: "Db") -> None:
+        """Index the words of the chunks that the running transaction has stored."""
+
+    @abstractmethod
+    def count_texts(self, db: "Db", index: str, stem: str) -> int:
+        """Return the number of texts of a full-text index that contain a stem."""
+
+    @abstractmethod
+    def occurrences(self, db: "Db", stem: str) -> list[int]:
+        """Return all occurrences of a stem in chunks, in order."""
+
+    @abstractmethod
+    def chunks_with(self, db: "Db", word: str, first: int, last: int) -> list[int]:
+        """Return an occurrence without an offset for each of these chunks that contains the word."""
+
+    @abstractmethod
+    def occurrences_after(self, db: "Db", word: str, last: int, limit: int) -> list[list[int]]:
+        """Return the occurrences of a word in each of the first `limit` chunks after `last` that contain it."""
+
+    @abstractmethod
+    def find_fault(self, db: "Db", index: FullText) -> str | None:
+        """Return the reason why a search in this index cannot be trusted; None if it can."""
+
+    @abstractmethod
+    def rebuild(self, db: "Db", index: FullText) -> None:
+        """Rebuild an index from its texts, in the caller's transaction."""
+
+    @abstractmethod
+    def clear_words(self, db: "Db") -> None:
+        """Remove the words of all chunks, to index them again in steps."""
+
+    @abstractmethod
+    def index_words_below(self, db: "Db", below: int, limit: int) -> int | None:
+        """Index `limit` chunks below an id, highest first; return the lowest of their ids, None if there are none."""
+
+    # -- vectors
+
+    @abstractmethod
+    def create_vectors(self, db: "Db", table: str, dims: int) -> None:
+        """Create a table of vectors unless it exists; the vector of a deleted chunk goes with it."""
+
+    @abstractmethod
+    def drop_vectors(self, db: "Db", table: str) -> None:
+        """Drop a table of vectors if it exists."""
+
+    @abstractmethod
+    def insert_vector(self, db: "Db", table: str, chunk: int, embedding: bytes) -> None:
+        """Store the vector of a chunk in place of the one that it may have."""
+
+    @abstractmethod
+    def nearest(
+        self, db: "Db", table: str, query: bytes, k: int, eligible: str, params: dict[str, Any]
+    ) -> list[tuple[int, float]]:
+        """Return the `k` chunks nearest to a vector among those that the SQL `eligible` lists, with their cosines."""
+
+    @abstractmethod
+    def log_moved_chunks(self, db: "Db") -> None:
+        """Begin to log chunks that move to another project in the table moved_chunks."""
+
+    @abstractmethod
+    def has_moved_chunks(self, db: "Db") -> bool:
+        """Return True if this connection can read the log of moved chunks."""
+
+    # -- storage
+
+    @abstractmethod
+    def measure(self, db: "Db") -> DatabaseSizes:
+        """Return the sizes of the database."""
+
+    @abstractmethod
+    def table_names(self, db: "Db") -> list[str]:
+        """List all tables, including those that belong to an index."""
+
+    @abstractmethod
+    def column_names(self, db: "Db", table: str) -> list[str]:
+        """List the columns of a table."""
+
+    @abstractmethod
+    def integrity_errors(self, db: "Db", table: str) -> list[str]:
+        """Return the errors in the structure of a table and its indexes. Slow: run it on a snapshot."""
+
+    @abstractmethod
+    def orphans(self, db: "Db", table: str) -> list[Any]:
+        """Return the keys of the rows whose foreign keys refer to missing rows."""
+
+    @abstractmethod
+    def references(self, db: "Db") -> dict[str, set[str]]:
+        """Return the tables that the foreign keys of each table refer to."""
+
+    @abstractmethod
+    def primary_key(self, db: "Db", table: str) -> list[str]:
+        """Return the columns of the primary key."""
+
+    @abstractmethod
+    def copied_tables(self, db: "Db") -> list[str]:
+        """List the ordinary tables, which hold what is not part of an index."""
+
+    @abstractmethod
+    def stored_order(self, db: "Db", table: str) -> str | None:
+        """Return SQL for the order in which the rows were stored; None if it is not known."""
+
+    @abstractmethod
+    def triggers_disabled(self, db: "Db") -> AbstractContextManager[None]:
+        """Run the block without triggers: a copy brings what they would store."""
+
+    @abstractmethod
+    def insert_rows(self, db: "Db", table: str, columns: list[str], rows: list[tuple[Any, ...]]) -> None:
+        """Insert rows; those whose key is there already are left alone."""
+
+    @abstractmethod
+    def set_sequences(self, db: "Db") -> None:
+        """Have new rows numbered after the highest number that was inserted."""
+
+    @abstractmethod
+    def back_up(
+        self,
+        db: "Db",
+        folder: Path,
+        reason: str,
+        is_stopped: "Callable[[], bool]" = lambda: False,
+        copy: "Copy | None" = None,
+    ) -> Path:
+        """Make a verified backup of the committed data in `folder`, and return its file."""
+
+    @abstractmethod
+    async def erase_free_space(self, store: "Store", progress: "Callable[..., Awaitable[None]]") -> None:
+        """Erase what deleting leaves behind in the files of the database."""
+
+    @abstractmethod
+    def missing_objects(self, db: "Db") -> dict[tuple[str, str], str]:
+        """Return the SQL of the tables, indexes and triggers that this database lacks, by kind and name."""

@@ -1,0 +1,1 @@
+"""The PostgreSQL engine (docs/scaling.md). Its driver is imported only if it is configured."""

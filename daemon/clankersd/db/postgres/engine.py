@@ -1,0 +1,330 @@
+"""The PostgreSQL engine: tsvector and GIN for words, pgvector for vectors, the catalogue for the rest."""
+
+import json
+import re
+from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from clankersd.db.engine import HEADER, OCCURRENCES_PER_CHUNK, OFFSETS, DatabaseSizes, Engine, FullText
+from clankersd.db.postgres.words import (
+    EXTRA_POSITION,
+    chunk_words,
+    text_words,
+    to_tsquery,
+    tokenizer,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from clankersd.db.backup import Copy
+    from clankersd.db.connection import Db
+    from clankersd.db.store import Store
+
+HNSW_BUILD = "m = 16, ef_construction = 64"
+MAX_INDEXED_DIMS, MAX_INDEXED_HALF_DIMS = 2000, 4000
+"""Dimensions up to which pgvector indexes vectors of 32-bit and of 16-bit floats."""
+
+INDEX_TABLES = frozenset({"chunk_words", "memory_words", "unindexed_chunks", "unindexed_memories", "moved_chunks"})
+"""Tables that SQLite has no counterpart of."""
+
+_TABLES = {"chunks_fts": ("chunk_words", "chunk"), "memories_fts": ("memory_words", "memory")}
+_PENDING = {"chunks_fts": "unindexed_chunks", "memories_fts": "unindexed_memories"}
+_MEMORY_COLUMNS = "content, summary, concepts_json, tags_json"
+_DUE_CHUNKS = """
+    WITH due AS (DELETE FROM unindexed_chunks RETURNING chunk)
+    SELECT id, text, header, extra FROM due JOIN chunks ON chunks.id = due.chunk
+"""
+_DUE_MEMORIES = f"""
+    WITH due AS (DELETE FROM unindexed_memories RETURNING memory)
+    SELECT number, {_MEMORY_COLUMNS} FROM due JOIN memories ON memories.number = due.memory
+"""
+_STORE_WORDS = """
+    INSERT INTO {table} ({key}, words)
+    SELECT (item ->> 0)::bigint, (item ->> 1)::tsvector FROM json_array_elements(:items::json) AS items (item)
+    ON CONFLICT ({key}) DO UPDATE SET words = excluded.words
+"""
+_POSITIONS = "unnest(ts_filter(setweight(words, 'A', ARRAY[:stem]), '{a}')) AS found, unnest(found.positions) AS place"
+_ENCODED = f"""
+    chunk * {OCCURRENCES_PER_CHUNK} + CASE WHEN place <= {OFFSETS} THEN place - 1
+        WHEN place < {EXTRA_POSITION} THEN {HEADER + OFFSETS - 1} ELSE {OFFSETS - 1} END
+"""
+_LOCATED = f"""
+    SELECT coalesce(json_agg({_ENCODED} ORDER BY chunk, place), '[]')
+    FROM chunk_words, {_POSITIONS} WHERE words @@ :query::tsquery
+"""
+_CHUNKS = f"""
+    SELECT coalesce(json_agg(chunk * {OCCURRENCES_PER_CHUNK} + {OFFSETS - 1} ORDER BY chunk), '[]')
+    FROM chunk_words WHERE words @@ :query::tsquery AND chunk BETWEEN :first AND :last
+"""
+_ADDED = f"""
+    SELECT json_agg({_ENCODED} ORDER BY place)
+    FROM (SELECT chunk, words FROM chunk_words WHERE chunk > :last AND words @@ :query::tsquery
+          ORDER BY chunk LIMIT :limit) AS added, {_POSITIONS}
+    GROUP BY chunk ORDER BY chunk
+"""
+_SIZES = """
+    SELECT coalesce(sum(pg_total_relation_size(pg_class.oid)), 0) FROM pg_class
+    WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r'
+"""
+_FOREIGN_KEYS = """
+    SELECT conname, conrelid::regclass::text, confrelid::regclass::text,
+        (SELECT attname FROM pg_attribute WHERE attrelid = conrelid AND attnum = conkey[1]),
+        (SELECT attname FROM pg_attribute WHERE attrelid = confrelid AND attnum = confkey[1])
+    FROM pg_constraint WHERE contype = 'f' AND conrelid = :table::regclass
+"""
+_OBJECTS = {
+    "table": "SELECT tablename FROM pg_tables WHERE schemaname = current_schema()",
+    "index": "SELECT indexname FROM pg_indexes WHERE schemaname = current_schema()",
+    "trigger": "SELECT DISTINCT trigger_name FROM information_schema.triggers WHERE trigger_schema = current_schema()",
+}
+_CREATE = re.compile(r"CREATE (?:UNIQUE )?(TABLE|INDEX|TRIGGER) (\w+)[^;]*;")
+
+
+class PostgresEngine(Engine):
+    name = "postgres"
+    migrations_table = """
+        CREATE TABLE IF NOT EXISTS _migrations (
+            version    bigint PRIMARY KEY,
+            name       text NOT NULL,
+            checksum   text NOT NULL,
+            applied_at bigint NOT NULL
+        )
+    """
+
+    def tokenizer(self, db: "Db") -> Any:
+        return tokenizer()
+
+    def index_words(self, db: "Db") -> None:
+        chunks = [(row[0], chunk_words(*row[1:])) for row in db.tuples(_DUE_CHUNKS)]
+        _store_words(db, "chunks_fts", chunks)
+        memories = [(row[0], text_words(row[1:])) for row in db.tuples(_DUE_MEMORIES)]
+        _store_words(db, "memories_fts", memories)
+
+    def count_texts(self, db: "Db", index: str, stem: str) -> int:
+        table, _ = _TABLES[index]
+        return int(db.value(f"SELECT count(*) FROM {table} WHERE words @@ :query::tsquery", {"query": _exactly(stem)}))
+
+    def occurrences(self, db: "Db", stem: str) -> list[int]:
+        return _decode(db.value(_LOCATED, {"query": _exactly(stem), "stem": stem}))
+
+    def chunks_with(self, db: "Db", word: str, first: int, last: int) -> list[int]:
+        return _decode(db.value(_CHUNKS, {"query": to_tsquery(f'"{word}"'), "first": first, "last": last}))
+
+    def occurrences_after(self, db: "Db", word: str, last: int, limit: int) -> list[list[int]]:
+        query = to_tsquery(f'"{word}"')
+        stem = query.strip("()'").replace("''", "'").replace("\\\\", "\\")
+        rows = db.tuples(_ADDED, {"query": query, "stem": stem, "last": last, "limit": limit})
+        return [_decode(occurrences) for (occurrences,) in rows]
+
+    def find_fault(self, db: "Db", index: FullText) -> str | None:
+        table, key = _TABLES[index.name]
+        without = f"SELECT count(*) FROM {index.content} LEFT JOIN {table} ON {key} = {index.key} WHERE {key} IS NULL"
+        if count := db.value(without):
+            return f"{count:,} texts are not in it"
+        wrong = 0
+        columns = f"{index.key}, words::text, {index.columns}"
+        for _, (_, words, *texts) in db.stream(
+            f"SELECT {columns} FROM {index.content} JOIN {table} ON {key} = {index.key}"
+        ):
+            expected = chunk_words(*texts) if index.name == "chunks_fts" else text_words(texts)
+            wrong += {one.rpartition(":")[0] for one in expected.split()} != {
+                one.rpartition(":")[0] for one in words.split()
+            }
+        return f"the words of {wrong:,} texts in it are not theirs" if wrong else None
+
+    def rebuild(self, db: "Db", index: FullText) -> None:
+        db.execute(f"DELETE FROM {_TABLES[index.name][0]}")
+        db.execute(f"INSERT INTO {_PENDING[index.name]} SELECT {index.key} FROM {index.content} ON CONFLICT DO NOTHING")
+        self.index_words(db)
+
+    def clear_words(self, db: "Db") -> None:
+        db.execute("DELETE FROM chunk_words")
+
+    def index_words_below(self, db: "Db", below: int, limit: int) -> int | None:
+        rows = db.tuples(
+            "SELECT id, text, header, extra FROM chunks WHERE id < :below ORDER BY id DESC LIMIT :limit",
+            {"below": below, "limit": limit},
+        )
+        _store_words(db, "chunks_fts", [(row[0], chunk_words(*row[1:])) for row in rows])
+        return rows[-1][0] if rows else None
+
+    def create_vectors(self, db: "Db", table: str, dims: int) -> None:
+        if db.value("SELECT to_regclass(:table) IS NOT NULL", {"table": table}):
+            return
+        db.execute(
+            f"CREATE TABLE {table} (rowid bigint PRIMARY KEY REFERENCES chunks (id) ON DELETE CASCADE, "
+            f"embedding vector({dims}) NOT NULL)"
+        )
+        if dims <= MAX_INDEXED_DIMS:
+            indexed = "embedding vector_cosine_ops"
+        else:
+            indexed = f"(embedding::halfvec({dims})) halfvec_cosine_ops"
+        if dims <= MAX_INDEXED_HALF_DIMS:
+            db.execute(f"CREATE INDEX {table}_nearest ON {table} USING hnsw ({indexed}) WITH ({HNSW_BUILD})")
+        db.execute(f"CREATE VIEW {table}_rowids AS SELECT rowid FROM {table}")
+
+    def drop_vectors(self, db: "Db", table: str) -> None:
+        db.execute(f"DROP TABLE IF EXISTS {table} CASCADE")
+
+    def insert_vector(self, db: "Db", table: str, chunk: int, embedding: bytes) -> None:
+        db.execute(
+            f"INSERT INTO {table} (rowid, embedding) VALUES (:id, :embedding::vector) "
+            "ON CONFLICT (rowid) DO UPDATE SET embedding = excluded.embedding",
+            {"id": chunk, "embedding": _vector(embedding)},
+        )
+
+    def nearest(
+        self, db: "Db", table: str, query: bytes, k: int, eligible: str, params: dict[str, Any]
+    ) -> list[tuple[int, float]]:
+        """Search the HNSW index, further until `k` eligible chunks are found; or compare all, if these are few."""
+        sql = (
+            f"SELECT rowid, embedding <=> :query::vector AS distance FROM {table} "
+            f"WHERE rowid IN ({eligible}) ORDER BY embedding <=> :query::vector LIMIT :k"
+        )
+        rows = db.tuples(sql, params | {"query": _vector(query), "k": k})
+        return sorted(((rowid, 1.0 - distance) for rowid, distance in rows), key=lambda row: -row[1])
+
+    def log_moved_chunks(self, db: "Db") -> None:
+        """Do nothing: the table and its trigger are part of the schema."""
+
+    def has_moved_chunks(self, db: "Db") -> bool:
+        return True
+
+    def measure(self, db: "Db") -> DatabaseSizes:
+        return DatabaseSizes(database=int(db.value(_SIZES)), wal=0, free=0)
+
+    def table_names(self, db: "Db") -> list[str]:
+        return sorted(name for (name,) in db.tuples(_OBJECTS["table"]))
+
+    def column_names(self, db: "Db", table: str) -> list[str]:
+        sql = """
+            SELECT attname FROM pg_attribute
+            WHERE attrelid = :table::regclass AND attnum > 0 AND NOT attisdropped AND attname <> 'rowid' ORDER BY attnum
+        """
+        return [name for (name,) in db.tuples(sql, {"table": table})]
+
+    def integrity_errors(self, db: "Db", table: str) -> list[str]:
+        """Read every row, which fails for a damaged page: `pg_amcheck` checks indexes too."""
+        db.value(f"SELECT count({table}::text) FROM {table}")
+        return []
+
+    def orphans(self, db: "Db", table: str) -> list[Any]:
+        keys: list[Any] = []
+        for _, own, other, column, referenced in db.tuples(_FOREIGN_KEYS, {"table": table}):
+            keys += db.tuples(
+                f"SELECT {column} FROM {own} AS own WHERE {column} IS NOT NULL "
+                f"AND NOT EXISTS (SELECT 1 FROM {other} AS other WHERE other.{referenced} = own.{column})"
+            )
+        return [key for (key,) in keys]
+
+    def missing_objects(self, db: "Db") -> dict[tuple[str, str], str]:
+        from clankersd.db.migrations import bundled  # which imports the engines
+
+        present = {(kind, name) for kind, sql in _OBJECTS.items() for (name,) in db.tuples(sql)}
+        statements = [found for one in bundled("postgres") for found in _CREATE.finditer(one.up)]
+        expected = {(found[1].lower(), found[2]): found[0] for found in statements}
+        return {key: sql for key, sql in expected.items() if key not in present}
+
+    def references(self, db: "Db") -> dict[str, set[str]]:
+        sql = """
+            SELECT own.relname, other.relname FROM pg_constraint
+            JOIN pg_class AS own ON own.oid = conrelid JOIN pg_class AS other ON other.oid = confrelid
+            WHERE contype = 'f' AND connamespace = current_schema()::regnamespace
+        """
+        found: dict[str, set[str]] = {}
+        for name, other in db.tuples(sql):
+            found.setdefault(name, set()).add(other)
+        return found
+
+    def primary_key(self, db: "Db", table: str) -> list[str]:
+        sql = """
+            SELECT attname FROM pg_constraint, unnest(conkey) WITH ORDINALITY AS keys (number, place)
+            JOIN pg_attribute ON attnum = keys.number
+            WHERE contype = 'p' AND conrelid = :table::regclass AND attrelid = conrelid ORDER BY place
+        """
+        return [name for (name,) in db.tuples(sql, {"table": table})]
+
+    def copied_tables(self, db: "Db") -> list[str]:
+        return [name for name in self.table_names(db) if name not in INDEX_TABLES and "chunk_vectors_" not in name]
+
+    def stored_order(self, db: "Db", table: str) -> str | None:
+        sql = "SELECT 1 FROM pg_attribute WHERE attrelid = :table::regclass AND attname = 'rowid'"
+        return "rowid" if db.value(sql, {"table": table}) else None
+
+    @contextmanager
+    def triggers_disabled(self, db: "Db") -> Iterator[None]:
+        """Disable our triggers, but not those of foreign keys."""
+        tables = self.copied_tables(db)
+        try:
+            for table in tables:
+                db.execute(f"ALTER TABLE {table} DISABLE TRIGGER USER")
+            yield
+        finally:
+            for table in tables:
+                db.execute(f"ALTER TABLE {table} ENABLE TRIGGER USER")
+            with db.transaction():
+                db.execute(
+                    "INSERT INTO unindexed_memories SELECT number FROM memories "
+                    "WHERE number NOT IN (SELECT memory FROM memory_words) ON CONFLICT DO NOTHING"
+                )
+                self.index_words(db)
+
+    def insert_rows(self, db: "Db", table: str, columns: list[str], rows: list[tuple[Any, ...]]) -> None:
+        places = ", ".join(f"${number}" for number in range(1, len(columns) + 1))
+        db.run_many(  # type: ignore[attr-defined]
+            f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({places}) ON CONFLICT DO NOTHING", rows
+        )
+
+    def set_sequences(self, db: "Db") -> None:
+        sql = """
+            SELECT attrelid::regclass::text, attname FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid
+            WHERE relnamespace = current_schema()::regnamespace AND attidentity <> '' AND relkind = 'r'
+        """
+        for table, column in db.tuples(sql):
+            highest = f"(SELECT coalesce(max({column}), 0) + 1 FROM {table})"
+            db.execute(f"SELECT setval(pg_get_serial_sequence('{table}', '{column}'), {highest}, false)")
+
+    def back_up(
+        self,
+        db: "Db",
+        folder: Path,
+        reason: str,
+        is_stopped: "Callable[[], bool]" = lambda: False,
+        copy: "Copy | None" = None,
+    ) -> Path:
+        """Copy everything but the index into a SQLite file, which every clankers can open."""
+        from clankersd.db.postgres.backup import back_up  # which imports the migrations, and they this module
+
+        return back_up(db, folder, reason, is_stopped)
+
+    async def erase_free_space(self, store: "Store", progress: "Callable[..., Awaitable[None]]") -> None:
+        tables = await store.read(self.table_names)
+        for number, table in enumerate(tables):
+            await progress(number, len(tables), f"vacuuming {table}")
+            await store.run_exclusive(lambda db, name=table: db.execute(f"VACUUM {name}"))  # type: ignore[misc]
+        await progress(len(tables), len(tables))
+
+
+def _store_words(db: "Db", index: str, rows: list[tuple[int, str]]) -> None:
+    if rows:
+        table, key = _TABLES[index]
+        db.execute(_STORE_WORDS.format(table=table, key=key), {"items": json.dumps(rows)})
+
+
+def _exactly(stem: str) -> str:
+    """Return the tsquery of one stem."""
+    return "'" + stem.replace("\\", "\\\\").replace("'", "''") + "'"
+
+
+def _vector(embedding: bytes) -> str:
+    return json.dumps(array("f", embedding).tolist())
+
+
+def _decode(occurrences: str) -> list[int]:
+    return msgspec.json.decode(occurrences, type=list[int])

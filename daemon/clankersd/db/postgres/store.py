@@ -1,0 +1,242 @@
+"""The store on a PostgreSQL server: one connection that writes, and a pool of connections that read."""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any, TypeVar
+
+import anyio
+import anyio.to_thread
+import apsw
+import psycopg
+import structlog
+
+from clankers_protocol.errors import Conflict, DeadlineExceeded
+from clankersd.db import migrations
+from clankersd.db.connection import Db, Extension
+from clankersd.db.errors import (
+    STORAGE_ERRORS,
+    FileGone,
+    SchemaRefused,
+    ServerGone,
+    describe_error,
+    read_unavailable,
+)
+from clankersd.db.file_guard import FileGuard
+from clankersd.db.group_commit import Change, Outcome, commit_together
+from clankersd.db.postgres.connection import PostgresConnection, PostgresDb, connect, create_schema
+from clankersd.db.postgres.engine import PostgresEngine
+from clankersd.db.store import READ_SECONDS, RETRY_SECONDS, Store
+from clankersd.metrics import timed_part
+
+T = TypeVar("T")
+
+MAX_READS = 8
+SNAPSHOT_SECONDS = 3600.0
+MAX_COMMIT_TRIES = 4
+"""Times that a commit is tried, if writes of another daemon on the same schema stand in its way."""
+
+_BEGIN_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL statement_timeout = {milliseconds}"
+_LOCK = "SELECT pg_try_advisory_lock{suffix}(hashtext('clankersd'), hashtext(current_schema()))"
+_HOLDER = """
+    SELECT coalesce(client_addr::text, 'this machine') FROM pg_locks JOIN pg_stat_activity USING (pid)
+    WHERE locktype = 'advisory' AND pid <> pg_backend_pid() AND classid = hashtext('clankersd')::oid LIMIT 1
+"""
+
+log = structlog.get_logger(component="store")
+
+
+class ServerGuard(FileGuard):
+    """Does nothing: a server guards its files itself."""
+
+    def verify(self) -> None: ...
+
+    def before_commit(self) -> bool:
+        return False
+
+    def verify_commit(self, db: Db) -> None: ...
+
+    def stamp_if_needed(self, db: Db) -> None: ...
+
+    def truncate_wal(self, db: Db) -> None: ...
+
+    def checkpoint(self, db: Db) -> None: ...
+
+    def secure(self, db: Db) -> None: ...
+
+    def replace_truncated(self) -> None: ...
+
+
+class PostgresStore(Store):
+    """The store on a server. While the connection is lost, events are refused, and their senders keep them."""
+
+    engine = PostgresEngine()
+
+    def __init__(self, url: str, schema: str, is_shared: bool, path: Path, backups: Path, durability: str) -> None:
+        super().__init__(path, backups, durability)
+        self._guard = ServerGuard(path, backups)
+        self._url = url
+        self._schema = schema
+        self._is_shared = is_shared
+        self._idle: list[psycopg.Connection[Any]] = []
+        self._reading: set[psycopg.Connection[Any]] = set()
+        self._reads = anyio.CapacityLimiter(MAX_READS)
+
+    async def read(self, query: Callable[[Db], T], seconds: float = READ_SECONDS) -> T:
+        """Return the result of `query` on the committed data; no statement of it may take longer than `seconds`."""
+        if self._reopened is not None:
+            await self._reopened.wait()
+        self._serving_connection(read_unavailable)
+        try:
+            with timed_part("read"):
+                return await self._run_pooled(query, seconds)
+        except apsw.InterruptError as error:
+            raise DeadlineExceeded(f"the answer took longer than {seconds:g} s: ask for less") from error
+        except (*STORAGE_ERRORS, FileGone) as error:
+            await self._handle_error(error)
+            raise read_unavailable(describe_error(error)) from error
+
+    async def recover(self) -> None:
+        """Check the connection every few seconds; while there is a problem, retry until it is over."""
+        while True:
+            with anyio.move_on_after(RETRY_SECONDS):
+                await self._connection_lost.wait()
+                await anyio.sleep(RETRY_SECONDS / 4)
+            self._connection_lost = anyio.Event()
+            if self._connection is None:
+                await self.open()
+            elif self.problem and not self._is_schema_old:
+                await self._try_write()
+            else:
+                try:
+                    await self._connection.run(lambda db: db.value("SELECT 1"))
+                except (*STORAGE_ERRORS, FileGone) as error:
+                    await self._handle_error(error)
+
+    async def create_if_missing(self) -> bool:
+        """Check that the schema is there; opening the store has created it."""
+        self._serving_connection()
+        return False
+
+    async def replace_database(self, new: Path) -> Path | None:
+        """Refuse: other programs may use the server's database too."""
+        raise Conflict(
+            "a backup is not put in the place of a database on a server: stop the daemon and run "
+            "clankers-ctl engine copy with the backup and the URL of an empty schema"
+        )
+
+    async def set_durability(self, durability: str) -> None:
+        self._durability = durability
+        if self._connection is not None:
+            await self._connection.run(self._set_synchronous_commit)
+
+    async def close(self) -> None:
+        self._is_closing = True
+        for raw in list(self._reading):
+            raw.cancel_safe(timeout=1)
+        await super().close()
+        while self._idle:
+            self._idle.pop().close()
+
+    async def _open(self) -> None:
+        connection = PostgresConnection(partial(create_schema, self._url, self._schema))
+        await connection
+        try:
+            migration = await connection.run(self._prepare_server)
+        except BaseException:
+            await connection.close()
+            raise
+        self._connection, self.problem = connection, None
+        self._is_file_gone = False
+        self._set_schema_version(migration.after)
+        if migration.applied:
+            log.info("migrated", applied=migration.applied, engine=self.engine.name)
+
+    def _prepare_server(self, db: Db) -> migrations.MigrationRun:
+        """Lock the schema against other daemons, unless it is shared, and migrate it."""
+        db.execute("SET lock_timeout = 10000")
+        with db.transaction():  # one daemon after another migrates
+            db.execute("SELECT pg_advisory_xact_lock(hashtext('clankersd migration'), hashtext(current_schema()))")
+            if not db.value(_LOCK.format(suffix="_shared" if self._is_shared else "")):
+                holder = db.value(_HOLDER)
+                raise SchemaRefused(
+                    f"another daemon (on {holder}) uses the schema {self._schema}: stop it, choose another "
+                    "database_schema, or set database_shared = true for all of them"
+                )
+        self._set_synchronous_commit(db)
+        self.vec = find_vector_extension(db)
+        if self.vec.problem:
+            log.warning("pgvector is missing", problem=self.vec.problem)
+        return self._migrate(db)
+
+    def _set_synchronous_commit(self, db: Db) -> None:
+        db.execute(f"SET synchronous_commit = {'on' if self._durability == 'full' else 'off'}")
+
+    def _commit_together(self, db: Db, changes: Iterable[Change]) -> list[Outcome]:
+        """Commit; if another daemon's writes are in the way, commit the same changes again."""
+        remaining = iter(changes)
+        taken: list[Change] = []
+
+        def recorded() -> Iterator[Change]:
+            for change in remaining:
+                taken.append(change)
+                yield change
+
+        for attempt in range(1, MAX_COMMIT_TRIES + 1):
+            try:
+                return commit_together(db, chain(taken[:], recorded()))
+            except apsw.BusyError:
+                if attempt == MAX_COMMIT_TRIES:
+                    raise
+                time.sleep(0.05 * attempt)
+        raise AssertionError
+
+    async def _run_on_snapshot(self, query: Callable[[Db], T], stop: threading.Event) -> T:
+        try:
+            return await self._run_pooled(query, SNAPSHOT_SECONDS)
+        except (*STORAGE_ERRORS, FileGone) as error:
+            raise read_unavailable(describe_error(error)) from error
+        except apsw.InterruptError as error:
+            raise read_unavailable("the database was closed meanwhile") from error
+        finally:
+            stop.set()
+
+    async def _run_pooled(self, query: Callable[[Db], T], seconds: float) -> T:
+        return await anyio.to_thread.run_sync(
+            self._read_in_thread, query, seconds, abandon_on_cancel=True, limiter=self._reads
+        )
+
+    def _read_in_thread(self, query: Callable[[Db], T], seconds: float) -> T:
+        """Run `query` in a read-only transaction on a connection of the pool."""
+        begin = _BEGIN_READ.format(milliseconds=max(1, int(seconds * 1000)))
+        raw = self._idle.pop() if self._idle else connect(self._url, self._schema)
+        try:
+            PostgresDb(raw).execute(begin)
+        except ServerGone:  # closed while it was idle
+            raw = connect(self._url, self._schema)
+            PostgresDb(raw).execute(begin)
+        self._reading.add(raw)
+        try:
+            return query(PostgresDb(raw))
+        finally:
+            self._reading.discard(raw)
+            if not raw.closed:
+                raw.execute("ROLLBACK")
+                self._idle.append(raw)
+
+
+def find_vector_extension(db: Db) -> Extension:
+    """Return the version of pgvector, or the reason why there are no vectors."""
+    version = db.value("SELECT extversion FROM pg_extension WHERE extname = 'vector'")
+    if version is None:
+        return Extension(
+            None, "the extension pgvector is missing: as superuser, run CREATE EXTENSION vector in this database"
+        )
+    if tuple(int(part) for part in version.split(".")[:2]) < (0, 8):
+        return Extension(
+            None, f"pgvector is {version}, 0.8 is needed: install it, and run ALTER EXTENSION vector UPDATE"
+        )
+    return Extension(version)
