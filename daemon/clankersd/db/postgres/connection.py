@@ -287,5 +287,5 @@ def _time_zone() -> str:
     """Return the name of this machine's zone, in which days begin and end."""
     if name := os.environ.get("TZ", "").lstrip(":"):
         return name
-    _, found, zone = os.path.realpath("/etc/localtime").partition("/zoneinfo/")  # noqa: PTH
+    _, found, zone = os.path.realpath("/etc/localtime").partition("/zoneinfo/")
     return zone if found else "UTC"
