@@ -43,6 +43,7 @@ from clankersd.memories import maintenance
 from clankersd.memories.extraction import service as extraction
 from clankersd.metrics import metrics
 from clankersd.projects.identification import ProjectIdentification
+from clankersd.recall.recent import RecallLog
 from clankersd.recall.summaries.service import Summaries
 from clankersd.redaction.engine import redact_all
 from clankersd.rerankers import RerankerSettings
@@ -99,6 +100,7 @@ FEATURES = (
     "recall.ledger",
     "recall.memory_context",
     "recall.recall",
+    "recall.recent",
     "schedule.actions",
     "schedule.scheduler",
     "sessions.files",
@@ -109,6 +111,7 @@ FEATURES = (
     "skills.skills",
     "transfer.exporting",
     "transfer.importing",
+    "unified_search.facets",
     "unified_search.search",
     "wire.subscriptions",
 )
@@ -143,6 +146,7 @@ class Daemon:
     searches: FairLimiter = field(default_factory=search_turns)
     export: Export = field(default_factory=Export)
     mcp_calls: RunningCalls = field(default_factory=RunningCalls)
+    recall_log: RecallLog = field(default_factory=RecallLog)
     table_counts: RowCounts[dict[str, int]] = field(init=False)
     index_counts: RowCounts[IndexCounts] = field(init=False)
     search_engine: SearchEngine = field(init=False)

@@ -31,7 +31,8 @@ class RecallCandidate(Wire):
     """A memory or passage that was considered for a prompt, and `why` it was chosen or dropped.
 
     `coverage` is the share of the prompt's words in it, weighted by their rarity, `cosine` the similarity of the two
-    vectors. `strength` combines both; what is weaker than `needed` is dropped.
+    vectors. `strength` combines both; what is weaker than `needed` is dropped. `text` is its beginning as it is stored
+    now, where past candidates are listed.
     """
 
     id: str
@@ -42,6 +43,7 @@ class RecallCandidate(Wire):
     needed: float
     coverage: float
     cosine: float | None = None
+    text: str | None = None
 
 
 class Recall(Wire):
@@ -142,6 +144,110 @@ class RecallLedger(Method[Ledger]):
     memory_id: Id | None = None
     limit: Annotated[int, Meta(ge=1, le=100)] = 20
     cursor: Cursor | None = None
+
+
+class LedgerTotal(Wire):
+    """How often one memory, session or passage was injected, or how much one session was told, and what became of it.
+
+    `told` counts injections of the item, or items injected into the session; the outcomes are those of LedgerItem, and
+    `open` are those without one. `characters` is the length of all injections into the session; 0 for an item.
+    """
+
+    id: str
+    kind: Literal["memory", "session", "passage", "unknown"]
+    text: str | None
+    told: int
+    used: int = 0
+    contradicted: int = 0
+    ignored: int = 0
+    open: int = 0
+    characters: int = 0
+
+
+class LedgerTotals(Wire):
+    """Totals of the last `injections`, of `total` that there are: by item, and by session; the most told first."""
+
+    items: list[LedgerTotal]
+    sessions: list[LedgerTotal]
+    injections: int
+    total: int
+
+
+class RecallTotals(Method[LedgerTotals]):
+    """Add up what became of the last injections: for each item, and for each session. Counts as no use."""
+
+    method: ClassVar[str] = "recall.totals"
+    ends_with_client: ClassVar[bool] = True
+    session_id: Id | None = None
+    memory_id: Id | None = None
+    injections: Annotated[int, Meta(ge=1, le=1000)] = 300
+    limit: Limit = 50
+
+
+class FoundItem(Wire):
+    """A hit of a recorded search; `text` is its beginning as it is stored now, null if it was deleted."""
+
+    chunk_id: str
+    source: str
+    score: float
+    components: dict[str, float]
+    duplicates: int = 0
+    session_id: str | None = None
+    entry_id: str | None = None
+    memory_id: str | None = None
+    document_id: str | None = None
+    text: str | None = None
+
+
+class RecordedSearch(Wire):
+    """A search of an agent or program. `hasMore` if further hits followed; `weak` if nothing was close.
+
+    `sessionId` and `toolId` name the tool call that made it, if it was captured.
+    """
+
+    at: int
+    query: str
+    project: str | None
+    mode: str
+    took_ms: float
+    min_score: float
+    limit: int
+    weak: bool
+    has_more: bool
+    degraded: str | None
+    hits: list[FoundItem]
+    session_id: str | None = None
+    session_title: str | None = None
+    tool_id: str | None = None
+
+
+class SilentPrompt(Wire):
+    """A prompt with which nothing was injected although something matched it, and the `reason`."""
+
+    at: int
+    session_id: str
+    session_title: str | None
+    prompt_id: str | None
+    prompt: str | None
+    reason: str
+    considered: list[RecallCandidate]
+
+
+class RecentRecall(Wire):
+    """What happened since the daemon started, newest first; older than the last 200 of each is forgotten."""
+
+    started_at: int
+    searches: list[RecordedSearch]
+    silent: list[SilentPrompt]
+
+
+class RecallRecent(Method[RecentRecall]):
+    """List the last searches with `search` and MCP, and the last prompts with which nothing was injected although
+    something matched. Both are in memory only. With `sessionId`, those of one session."""
+
+    method: ClassVar[str] = "recall.recent"
+    session_id: Id | None = None
+    limit: Annotated[int, Meta(ge=1, le=200)] = 50
 
 
 class FullText(Wire):

@@ -126,6 +126,8 @@ class Search(Method[SearchResult]):
     Long-term memories are limited to `scopes`, or by default to the global scope, the `agent`'s and the project's;
     without `scopes`, `project` narrows everything but memories. `asOf` and `validAt` select memories that were known,
     and that were true, at a time (see `memory.list`).
+
+    `recall.recent` lists the search afterwards, unless `recorded` is false, as it is where people look around.
     """
 
     method: ClassVar[str] = "search"
@@ -153,6 +155,43 @@ class Search(Method[SearchResult]):
     rerank: bool = True
     explain: bool = False
     cursor: Cursor | None = None
+    recorded: bool = True
+
+
+class FacetCount(Wire):
+    """Number of chunks with one value of a facet."""
+
+    value: str
+    count: int
+
+
+class Facets(Wire):
+    """Chunks that contain `words` of the query, all or any of them, by source, role and project.
+
+    `total` counts those that pass all filters. The counts of a facet ignore its own filter. `capped` if there are more
+    chunks than were counted.
+    """
+
+    words: Literal["all", "any"]
+    total: int
+    capped: bool
+    sources: list[FacetCount]
+    roles: list[FacetCount]
+    projects: list[FacetCount]
+
+
+class SearchFacets(Method[Facets]):
+    """Count the chunks that contain the words of a query: all words, or any if no chunk has all. Projects are ids."""
+
+    method: ClassVar[str] = "search.facets"
+    ends_with_client: ClassVar[bool] = True
+    query: Annotated[str, Meta(min_length=1, max_length=1_000_000)]
+    sources: Annotated[list[Source], Meta(min_length=1)] | None = None
+    role: Annotated[str, Meta(max_length=64)] | None = None
+    project: str | None = None
+    scopes: Annotated[list[ScopeSelector], Meta(max_length=100)] | None = None
+    since: Time | None = None
+    until: Time | None = None
 
 
 class FilesStatus(Wire):

@@ -161,7 +161,8 @@ class SessionList(Method[SessionPage]):
     """List sessions, newest first. `project` is a folder, name or id; `since` and `until` limit the start time.
 
     `query` matches a part of the title or of the first prompt. `parentId` lists the sub-agents of a session, `topLevel`
-    leaves all sub-agents out, and `skipShort` sessions with at most one prompt and one answer.
+    leaves all sub-agents out, `skipShort` sessions with at most one prompt and one answer, and `skipRepeated` sessions
+    whose first prompt three or more sessions share, as those of scripts do.
     """
 
     method: ClassVar[str] = "session.list"
@@ -177,6 +178,7 @@ class SessionList(Method[SessionPage]):
     top_level: bool = False
     skip_short: bool = False
     count: bool = False
+    skip_repeated: bool = False
 
 
 class Deleted(Wire):

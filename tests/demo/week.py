@@ -244,6 +244,7 @@ def _store_short_sessions(connection: RawConnection, now: int) -> None:
                     "endedAt": at + 9_000,
                     "status": "ended",
                     "title": question,
+                    "userPrompt": question if question == questions[-1] else None,  # a script asks this one
                 }
             }
         )
@@ -397,6 +398,10 @@ def _recall(connection: RawConnection, now: int, memories: list[str]) -> None:
             "Per line, half up, as the tax office requires; totals are Decimal sums.",
         ),
         ("When do we deploy, and may the accountant test it on Friday?", "I would ask the team first."),
+        (
+            "Translate the column headings of the export to German.",
+            "Datum, Betrag, Steuer, Summe: the headings are translated.",
+        ),
     )
     for number, (prompt, answer) in enumerate(exchanges):
         asked = int(time.time() * 1000)
@@ -421,6 +426,20 @@ def _recall(connection: RawConnection, now: int, memories: list[str]) -> None:
                 )
             ],
         )
-        time.sleep(6 if number < 2 else 0)  # prompts are told apart by their time
+        time.sleep(6 if number < len(exchanges) - 1 else 0)  # prompts are told apart by their time
+    for number, query in enumerate(("tax rounding per line", "staging disk full", "who approves a release on Friday")):
+        call = {"name": "search", "arguments": {"query": query, "everywhere": number > 0}}
+        message = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": call}
+        answer = connection.call("mcp.message", project=SHOP, message=message)
+        tool = {
+            "id": f"{session}-search-{number}",
+            "sessionId": session,
+            "toolName": "mcp__clankers__search",
+            "toolInput": json.dumps(call["arguments"]),
+            "toolOutput": answer["result"]["content"][0]["text"],
+            "success": True,
+            "createdAt": int(time.time() * 1000),
+        }
+        _send(connection, [{"tool": tool}])
     for memory in memories[:2]:
         connection.call("memory.reinforce", id=memory, sessionId=session, scopes=["*"])

@@ -30,6 +30,10 @@ PAGES = {
     "search": "/search?q=flush+before+close",
     "sessions": "/sessions",
     "recall": "/recall",
+    "recall-searches": "/recall?show=searches",
+    "recall-silent": "/recall?show=silent",
+    "recall-items": "/recall?show=memories",
+    "recall-sessions": "/recall?show=sessions",
     "memories": "/memories",
     "files": "/files",
     "file": "/file?path=/home/ada/src/shop/shop/export.py",
@@ -115,6 +119,26 @@ def test_capture_arrives_live_without_moving_the_page(browser: Browser, fresh_da
         expect(reading.locator("#entry-n39")).to_be_in_viewport()
 
 
+def test_many_tabs_share_one_stream(browser: Browser, fresh_daemon: DaemonProcess) -> None:
+    with running_view(fresh_daemon) as view, opened(browser, view) as page, fresh_daemon.connect() as connection:
+        tabs = [page.visit("/live"), *(page.page.context.new_page() for _ in range(8))]
+        for tab in tabs[1:]:
+            tab.goto(f"{view.origin}/live")
+        for tab in tabs:
+            expect(tab.locator("#state")).to_have_text("Live")
+        connection.call("upsertSession", session={"id": "first-1", "projectPath": "/p"})
+        for tab in tabs:
+            expect(tab.locator(".events tr", has_text="first-1").first).to_be_visible()
+
+        closed = tabs.pop(1)
+        closed.goto("about:blank")
+        tabs.pop(0).goto("about:blank")  # it held the stream
+        connection.call("upsertSession", session={"id": "second-1", "projectPath": "/p"})
+        for tab in tabs:
+            expect(tab.locator(".events tr", has_text="second-1")).to_have_count(1)
+            expect(tab.locator("#state")).to_have_text("Live")
+
+
 def test_search_opens_the_exact_hit_highlighted(page: Watched) -> None:
     shown = page.visit("/sessions")
     shown.keyboard.press("/")
@@ -123,7 +147,13 @@ def test_search_opens_the_exact_hit_highlighted(page: Watched) -> None:
     hit = shown.locator(".hit-link", has_text="The writer is").first
     expect(hit).to_be_visible()
     expect(hit.locator("mark").first).to_be_visible()
-    expect(shown.locator(".facet button").first).to_be_visible()
+    role = shown.locator(".facet button", has_text="assistant")
+    counted = int(role.locator(".count").inner_text())
+    role.click()
+    shown.wait_for_url("**role=assistant**")
+    expect(shown.locator(".facet button[aria-pressed=true] .count")).to_have_text(str(counted))
+    expect(shown.locator("aside")).to_contain_text("Counts are of all stored texts")
+    shown.go_back()
     hit.click()
     target = shown.locator(".entry.target")
     expect(target).to_be_in_viewport()
@@ -229,6 +259,11 @@ def test_graph_shows_the_neighbourhood_of_an_entity(page: Watched) -> None:
     shown.locator(".row", has_text="invoice").click()
     expect(shown.locator(".node.start")).to_contain_text("invoice")
     assert shown.locator(".edge.closed").count() == 1
+    shown.get_by_label("Show what was known at this time").focus()
+    shown.keyboard.press("Home")
+    shown.wait_for_url("**asof=**")
+    expect(shown.locator(".asof output")).to_contain_text("as it was on")
+    shown.get_by_role("button", name="Back to now").click()
     shown.locator(".node", has_text="Decimal").last.click()
     shown.wait_for_url("**/graph?id=*")
 
@@ -241,6 +276,49 @@ def test_recall_shows_candidates_and_outcomes(page: Watched) -> None:
     shown.get_by_label("Prompt to try").fill("how do the exporters flush the BlockWriter?")
     shown.get_by_role("button", name="Try").click()
     expect(shown.locator(".try-card")).to_contain_text("It would be told")
+
+
+def test_recall_shows_searches_silent_prompts_and_totals(page: Watched) -> None:
+    shown = page.visit("/recall")
+    tabs = shown.get_by_label("Views of recall")
+    tabs.get_by_text("Searches").click()
+    search = shown.locator(".recall-entry", has_text="tax rounding per line")
+    search.locator("summary").click()
+    expect(search.locator("td", has_text="keyword").first).to_be_visible()
+    expect(search).to_contain_text("cut off after 8")
+    tabs.get_by_text("Not told").click()
+    silent = shown.locator(".recall-entry", has_text="Translate the column headings")
+    silent.locator("summary").click()
+    expect(silent.locator(".dropped .gate").first).to_be_visible()
+    tabs.get_by_text("By item").click()
+    row = shown.locator(".ledger tr", has_text="close the BlockWriter")
+    expect(row.locator("td.num").nth(1)).to_have_text("1")  # used
+    row.locator("a").click()
+    expect(shown.locator(".recall-entry")).to_have_count(1)
+    shown.go_back()
+    tabs.get_by_text("By session").click()
+    shown.locator(".ledger a", has_text="XML export").click()
+    shown.wait_for_url("**/recall?session=*")
+    tabs.get_by_text("Searches").click()
+    expect(shown.locator(".recall-entry")).to_have_count(3)
+    search.get_by_text("XML export for the accountant").click()
+    expect(shown.locator(".entry.target")).to_contain_text("mcp__clankers__search")
+
+
+def test_short_and_automated_sessions_are_listed_on_request(page: Watched) -> None:
+    shown = page.visit("/sessions")
+    rows = shown.locator(".session-row")
+    expect(shown.get_by_text("not listed")).to_be_visible()
+    hidden = shown.locator(".session-row", has_text="Name three good test names")
+    expect(hidden).to_have_count(0)
+    count = rows.count()
+    shown.get_by_label("One turn").check()
+    shown.wait_for_url("**short=show**")
+    expect(rows.nth(count)).to_be_visible()
+    expect(hidden).to_have_count(0)
+    shown.get_by_label("Automated").check()
+    expect(hidden.first).to_be_visible()
+    expect(shown.get_by_text("not listed")).to_have_count(0)
 
 
 def test_theme_is_switched_and_remembered(page: Watched) -> None:

@@ -101,6 +101,11 @@ def test_sessions_are_listed_with_their_subagents_and_without_short_ones(rpc: Ra
     page = rpc.call("session.list", count=True, limit=1)
     assert (len(page["sessions"]), page["total"]) == (1, 3)
     assert rpc.call("session.get", id="parent-1")["subagents"] == 1
+    scripted = [{"session": {"id": f"cron-{n}", "userPrompt": "Check the logs", "createdAt": T0 + n}} for n in range(3)]
+    store(rpc, *scripted[:2])
+    assert len(listed(skipRepeated=True)) == 5
+    store(rpc, scripted[2])
+    assert listed(skipRepeated=True) == ["short-1", "child-1", "parent-1"]
 
 
 def test_files_are_listed_with_calls_edits_and_the_prompt_before_each(rpc: RawConnection) -> None:
@@ -161,6 +166,13 @@ def test_ledger_says_what_was_told_from_what_and_whether_it_was_used(rpc: RawCon
     assert answer("It calls Decimal.quantize in rounding.py, since the cents incident: quantize rounds.") == "used"
     assert rpc.call("recall.ledger", memoryId=memory["id"])["total"] == 1
     assert rpc.call("recall.ledger", memoryId="none") == {"entries": [], "total": 0, "cursor": None}
+    totals = rpc.call("recall.totals")
+    assert (totals["injections"], totals["total"]) == (1, 1)
+    (of_memory,) = [one for one in totals["items"] if one["id"] == memory["id"]]
+    assert (of_memory["told"], of_memory["used"], of_memory["ignored"], of_memory["text"]) == (1, 1, 0, fact)
+    (of_session,) = totals["sessions"]
+    assert (of_session["id"], of_session["used"], of_session["characters"]) == ("s", 1, told["characters"])
+    assert rpc.call("recall.totals", memoryId=memory["id"])["items"] == [of_memory]
 
 
 def test_strength_of_a_memory_falls_until_it_is_archived(rpc: RawConnection) -> None:
@@ -187,3 +199,68 @@ def test_closed_relations_of_the_graph_are_marked(rpc: RawConnection) -> None:
     rpc.call("relation.close", id=relation["id"])
     (edge,) = rpc.call("graph.neighbors", id=one, throughEntities=False, includeClosed=True)["edges"]
     assert edge["closed"] is True
+
+
+def test_searches_and_silent_prompts_are_kept_in_memory(rpc: RawConnection) -> None:
+    rpc.call("daemon.configure", key="recall_seconds", value=60)
+    fact = "The invoice exporter rounds with Decimal quantize in rounding.py since the cents incident."
+    memory = rpc.call("memory.add", content=fact)["memory"]["id"]
+    settled(rpc)
+    secret = "ghp_16C7e42F292c6912E7710c838347Ae178B4a"
+    query = "how does the exporter round?"
+    rpc.call("search", query=query, scopes=["*"])
+    rpc.call("search", query=f"token {secret}", scopes=["*"])
+    rpc.call("search", query="looking around", scopes=["*"], recorded=False)
+    arguments = {"name": "search", "arguments": {"query": "exporter cents", "everywhere": True}}
+    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": arguments}
+    rpc.call("mcp.message", project=PROJECT, message=message)
+    call = {"id": "t", "sessionId": "s", "toolName": "mcp__clankers__search", "toolInput": f'{{"query": "{query}"}}'}
+    rpc.call("upsertTool", tool=call)
+
+    by_mcp, with_secret, asked = rpc.call("recall.recent")["searches"]
+    assert by_mcp["query"] == "exporter cents"
+    assert secret not in with_secret["query"]
+    (hit,) = [one for one in asked["hits"] if one["memoryId"] == memory]
+    assert (hit["text"], hit["components"]["keyword"] > 0) == (fact, True)
+    assert (asked["sessionId"], asked["toolId"]) == ("s", "t")
+    (of_session,) = rpc.call("recall.recent", sessionId="s")["searches"]
+    assert of_session["query"] == query
+
+    prompt = "Please paint the garden fence green, with quantize of something, and tell nobody about the exporter."
+    rpc.call("upsertMessage", message={"id": "asked", "sessionId": "s", "role": "user", "textContent": prompt})
+    event = {"hook_event_name": "UserPromptSubmit", "session_id": "s", "cwd": PROJECT, "prompt": prompt}
+    assert rpc.call("recall.hook", harness="claude-code", event=event)["output"] is None
+    (silent,) = rpc.call("recall.recent", sessionId="s")["silent"]
+    assert (silent["promptId"], silent["prompt"]) == ("asked", prompt)
+    (candidate,) = [one for one in silent["considered"] if one["id"] == memory]
+    assert (candidate["strength"] < candidate["needed"], candidate["text"]) == (True, fact)
+
+    rpc.call("memory.purge", id=memory)
+    (asked,) = [one for one in rpc.call("recall.recent")["searches"] if one["query"] == query]
+    assert [one["text"] for one in asked["hits"] if one["memoryId"] == memory] == [None]
+
+
+def test_facets_count_all_texts_with_the_words(rpc: RawConnection) -> None:
+    store(
+        rpc,
+        {"session": {"id": "s", "projectPath": PROJECT, "createdAt": T0}},
+        *(said(number, "user" if number % 3 else "assistant", f"the lamp glows {number}") for number in range(30)),
+        said(40, text="a lamp alone"),
+    )
+    rpc.call("memory.add", content="The lamp glows at night.", scope="global")
+    settled(rpc)
+
+    def counted(**params: Any) -> tuple[int, dict[str, int], dict[str, int]]:
+        found = rpc.call("search.facets", query="lamp glows", scopes=["*"], **params)
+        assert (found["words"], found["capped"]) == ("all", False)
+        sources, roles = ({one["value"]: one["count"] for one in found[name]} for name in ("sources", "roles"))
+        return found["total"], sources, roles
+
+    sources = {"sessions": 30, "memories": 1}
+    assert counted() == (31, sources, {"user": 20, "assistant": 10})
+    assert counted(role="user") == (20, {"sessions": 20}, {"user": 20, "assistant": 10})
+    assert counted(sources=["memories"]) == (1, sources, {})
+    (project,) = rpc.call("search.facets", query="lamp glows", scopes=["*"])["projects"]
+    assert (project["count"], counted(project=project["value"])[0]) == (30, 30)
+    assert rpc.call("search.facets", query="alone glows zebra", scopes=["*"])["words"] == "any"
+    assert rpc.call("search.facets", query="unheard")["total"] == 0

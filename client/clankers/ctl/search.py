@@ -190,6 +190,7 @@ def search(
         collapse=not duplicates,
         rerank=not no_rerank,
         explain=explain,
+        recorded=False,
     )
     if is_interactive:
         from clankers.ctl.finder import find  # slow to load

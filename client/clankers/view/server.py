@@ -184,7 +184,8 @@ async def _export(request: Request) -> Response:
 
 
 async def _events(request: Request) -> Response:
-    events = stream(_view(request).changes, request.headers.get("last-event-id"))
+    last = request.headers.get("last-event-id") or request.query_params.get("last")
+    events = stream(_view(request).changes, last)
     return StreamingResponse(events, media_type="text/event-stream")
 
 

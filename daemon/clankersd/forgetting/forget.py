@@ -197,6 +197,7 @@ async def _forget(daemon: "Daemon", request: ForgetStart, progress: Progress) ->
         await progress(total, total, "erasing free space")
         await erase_free_space(daemon.store, progress)
         backups = await _replace_backups(daemon, progress) if request.backups_too else []
+    daemon.recall_log.clear()  # its queries may contain what was deleted
     daemon.spool.count_rejected()
     log.info("captured data deleted", **plan.counts, backups=len(backups))
     return {"counts": plan.counts, "backupsDeleted": backups}

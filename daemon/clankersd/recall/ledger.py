@@ -1,4 +1,4 @@
-"""`recall.ledger`: what sessions were told, what it was chosen from, and whether they used it."""
+"""`recall.ledger` and `recall.totals`: what sessions were told, what it was chosen from, and whether they used it."""
 
 import json
 import re
@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from clankers_protocol.recall import Ledger, LedgerEntry, LedgerItem, RecallCandidate, RecallLedger
+from clankers_protocol.recall import (
+    Ledger,
+    LedgerEntry,
+    LedgerItem,
+    LedgerTotal,
+    LedgerTotals,
+    RecallCandidate,
+    RecallLedger,
+    RecallTotals,
+)
 from clankersd.db import Db
 from clankersd.db.paging import decode_cursor, encode_cursor
 from clankersd.wire.rpc import handles
@@ -17,6 +26,7 @@ if TYPE_CHECKING:
 
 PROMPT_CHARACTERS = 2_000
 ITEM_CHARACTERS = 600
+CANDIDATE_CHARACTERS = 160
 EVIDENCE_CHARACTERS = 20_000
 MAX_EVIDENCE_ROWS = 60
 PROMPT_LAG_MS = 5_000
@@ -104,14 +114,7 @@ class _Aftermath:
 
 @handles(RecallLedger)
 async def recall_ledger(daemon: "Daemon", request: RecallLedger) -> Ledger:
-    conditions = ["characters > 0"]
-    filters: dict[str, Any] = {}
-    if request.session_id is not None:
-        conditions.append("session_id = :session")
-        filters["session"] = request.session_id
-    if request.memory_id is not None:
-        conditions.append("EXISTS (SELECT 1 FROM json_each(ids_json) WHERE value = :memory)")
-        filters["memory"] = request.memory_id
+    conditions, filters = _selection(request)
     count = f"SELECT count(*) FROM injections WHERE {' AND '.join(conditions)}"
     paged, page = list(conditions), dict(filters)
     if request.cursor:
@@ -128,14 +131,60 @@ async def recall_ledger(daemon: "Daemon", request: RecallLedger) -> Ledger:
     return await daemon.store.read(ledger)
 
 
+@handles(RecallTotals)
+async def recall_totals(daemon: "Daemon", request: RecallTotals) -> LedgerTotals:
+    conditions, filters = _selection(request)
+    condition = " AND ".join(conditions)
+
+    def totals(db: Db) -> LedgerTotals:
+        rows = db.fetch(_ENTRIES.format(conditions=condition), filters | {"limit": request.injections})
+        items: dict[str, LedgerTotal] = {}
+        sessions: dict[str, LedgerTotal] = {}
+        for row in rows:
+            entry = _entry(db, row)
+            into = sessions.setdefault(
+                entry.session_id, LedgerTotal(entry.session_id, "session", entry.session_title, 0)
+            )
+            into.characters += entry.characters
+            for item in entry.items:
+                of_item = items.setdefault(item.id, LedgerTotal(item.id, item.kind, item.text, 0))
+                for total in (of_item, into):
+                    total.told += 1
+                    outcome = item.outcome or "open"
+                    setattr(total, outcome, getattr(total, outcome) + 1)
+        if request.memory_id is not None:
+            items = {key: total for key, total in items.items() if key == request.memory_id}
+        count = db.value(f"SELECT count(*) FROM injections WHERE {condition}", filters)
+        return LedgerTotals(_most_told(items, request.limit), _most_told(sessions, request.limit), len(rows), count)
+
+    return await daemon.store.read(totals)
+
+
+def _selection(request: RecallLedger | RecallTotals) -> tuple[list[str], dict[str, Any]]:
+    """Return the conditions on injections, and their parameters."""
+    conditions = ["characters > 0"]
+    filters: dict[str, Any] = {}
+    if request.session_id is not None:
+        conditions.append("session_id = :session")
+        filters["session"] = request.session_id
+    if request.memory_id is not None:
+        conditions.append("EXISTS (SELECT 1 FROM json_each(ids_json) WHERE value = :memory)")
+        filters["memory"] = request.memory_id
+    return conditions, filters
+
+
+def _most_told(totals: dict[str, LedgerTotal], limit: int) -> list[LedgerTotal]:
+    return sorted(totals.values(), key=lambda total: (-total.told, total.id))[:limit]
+
+
 def _entry(db: Db, row: dict[str, Any]) -> LedgerEntry:
     ids = json.loads(row.pop("ids_json"))
     considered = row.pop("considered_json")
-    period = {"session": row["session_id"], "at": row["at"]}
     prompt = None
     if row["trigger"] != "startup":
-        prompt = db.fetch_one(_PROMPT, period)
+        prompt = find_prompt(db, row["session_id"], row["at"])
     prompt_text = prompt["text"] if prompt else None
+    period = {"session": row["session_id"], "at": row["at"]}
     following = db.value(_NEXT_PROMPT, period | {"lag": PROMPT_LAG_MS})
     until = following - 1 if following else 2**53
     text = "\n".join(evidence for (evidence,) in db.tuples(_EVIDENCE, period | {"until": until}))
@@ -145,21 +194,38 @@ def _entry(db: Db, row: dict[str, Any]) -> LedgerEntry:
         prompt_id=prompt["id"] if prompt else None,
         prompt=prompt_text,
         items=[_item(db, row["id"], item_id, _words(prompt_text or ""), aftermath) for item_id in ids],
-        considered=msgspec.json.decode(considered, type=list[RecallCandidate]) if considered else None,
+        considered=_read_candidates(db, considered) if considered else None,
     )
 
 
-def _item(db: Db, injection: int, item_id: str, prompt: frozenset[str], aftermath: _Aftermath) -> LedgerItem:
-    kind: Literal["memory", "session", "passage", "unknown"] = "unknown"
-    text = None
-    for candidate, sql in _ITEMS.items():
-        text = db.value(sql, {"id": item_id, "length": ITEM_CHARACTERS})
+def find_prompt(db: Db, session: str, at: int) -> dict[str, Any] | None:
+    """Return the id and the text of the prompt that a session sent last before a time."""
+    return db.fetch_one(_PROMPT, {"session": session, "at": at})
+
+
+def _read_candidates(db: Db, considered: str) -> list[RecallCandidate]:
+    return with_texts(db, msgspec.json.decode(considered, type=list[RecallCandidate]))
+
+
+def with_texts(db: Db, candidates: list[RecallCandidate]) -> list[RecallCandidate]:
+    """Add the beginning of each candidate's text, as far as it still exists."""
+    return [msgspec.structs.replace(one, text=_find_text(db, one.id, CANDIDATE_CHARACTERS)[1]) for one in candidates]
+
+
+def _find_text(
+    db: Db, item_id: str, length: int
+) -> tuple[Literal["memory", "session", "passage", "unknown"], str | None]:
+    """Return the kind and the beginning of the text behind an id."""
+    for kind, sql in _ITEMS.items():
+        text = db.value(sql, {"id": item_id, "length": length})
         if text is not None:
-            kind = candidate
-            break
-    else:
-        text = db.value(_CHUNK, {"id": item_id, "length": ITEM_CHARACTERS})
-        kind = "passage" if text is not None else "unknown"
+            return kind, text
+    text = db.value(_CHUNK, {"id": item_id, "length": length})
+    return ("unknown", None) if text is None else ("passage", text)
+
+
+def _item(db: Db, injection: int, item_id: str, prompt: frozenset[str], aftermath: _Aftermath) -> LedgerItem:
+    kind, text = _find_text(db, item_id, ITEM_CHARACTERS)
     told = db.value(_TIMES_TOLD, {"injection": injection, "id": item_id})
     return LedgerItem(item_id, kind, text, told, aftermath.outcome_of(db, item_id, text, prompt))
 

@@ -110,6 +110,7 @@ async def recall_hook(daemon: "Daemon", request: RecallHook) -> HookOutput:
     recall = _nothing("the harness ignores the answer")
     if at.is_answered:
         recall = await _recall(daemon.config, daemon.store, daemon.search_engine, at, target)
+        daemon.recall_log.add_silent(at.session, recall)
     if recall.text or at.trigger == "compact":
         await daemon.store.write(lambda db: _record(db, at, target, recall))
     return HookOutput(at.hook_output(recall.text) if recall.text else None)

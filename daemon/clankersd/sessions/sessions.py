@@ -107,6 +107,9 @@ _IS_SHORT = """
     (SELECT count(*) FROM (SELECT 1 FROM messages WHERE session_id = sessions.id LIMIT 3)) < 3
     AND NOT EXISTS (SELECT 1 FROM tools WHERE session_id = sessions.id)
 """
+_IS_REPEATED = """
+    user_prompt IN (SELECT user_prompt FROM sessions WHERE user_prompt <> '' GROUP BY user_prompt HAVING count(*) >= 3)
+"""
 _SUBAGENTS = """
     SELECT count(*) FROM sessions WHERE metadata ->> '$.parentId' = :id AND metadata ->> '$.parentId' IS NOT NULL
 """
@@ -313,6 +316,8 @@ def _session_filters(request: SessionList) -> tuple[str, dict[str, Any]]:
         conditions.append("metadata ->> '$.parentId' IS NULL")
     if request.skip_short:
         conditions.append(f"NOT ({_IS_SHORT})")
+    if request.skip_repeated:
+        conditions.append(f"NOT coalesce({_IS_REPEATED}, false)")
     if request.cursor:
         conditions.append("(created_at, id) < (:at, :before)")
         params["at"], params["before"] = decode_cursor(request.cursor, int, str)

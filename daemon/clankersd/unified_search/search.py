@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 
+from clankers_protocol.recall import FoundItem, RecordedSearch
 from clankers_protocol.search import Hit, Ref, Search, SearchResult, Source
 from clankersd import clock
 from clankersd.db import Db
@@ -61,6 +62,41 @@ class HitRow(MemoryChunkRow):
 async def search(daemon: "Daemon", request: Search) -> SearchResult:
     engine = daemon.search_engine
     now = clock.now()
+    chunk_filter = await find_visible_chunks(daemon, request, now)
+    plan = SearchPlan(
+        query=request.query,
+        filter=chunk_filter,
+        rows=RowQuery(HitRow, _COLUMNS, _JOINS, {"now": now}),
+        page=Page.of(request),
+        mode=request.mode,
+        min_score=request.min_score,
+        half_life_days=request.half_life_days,
+        diversity=request.diversity,
+        vector_weight=request.vector_weight,
+        rerank=request.rerank,
+        pool_size=request.pool or POOL_SIZE,
+        collapses=request.collapse,
+        adjust_score=partial(weigh_memory, weights=ScoreWeights.of(daemon.config), now=now),
+        expand=partial(expand_through_graph, daemon.store, request.graph, chunk_filter) if request.graph else None,
+        group_of=lambda row: row.parent_id,  # the children of one parent all return its text
+    )
+    outcome = await engine.run(plan)
+    result = SearchResult(
+        hits=[_hit(outcome, candidate, explain=request.explain) for candidate in outcome.candidates],
+        mode=outcome.mode,
+        pending=outcome.pending,
+        degraded=outcome.degraded,
+        took_ms=outcome.took_ms,
+        cursor=outcome.cursor,
+        weak=outcome.weak,
+    )
+    if request.recorded:
+        daemon.recall_log.add_search(_record(request, result, outcome))
+    return result
+
+
+async def find_visible_chunks(daemon: "Daemon", request: Search, now: int) -> ChunkFilter:
+    """Build the filter on the chunks that a request may find."""
     criteria = Criteria(
         sources=request.sources,
         session_id=request.session_id,
@@ -83,35 +119,38 @@ async def search(daemon: "Daemon", request: Search) -> SearchResult:
     visible = memory_visibility(permitted, state, params)
     if request.scopes is None and request.project and not request.session_id:
         # The project names the caller, whose memories are global as well; it narrows everything else.
-        chunk_filter = _filter_for_caller(engine, criteria, visible)
-    else:
-        chunk_filter = engine.build_filter(criteria, visible)
-    plan = SearchPlan(
+        return _filter_for_caller(daemon.search_engine, criteria, visible)
+    return daemon.search_engine.build_filter(criteria, visible)
+
+
+def _record(request: Search, result: SearchResult, outcome: SearchOutcome[HitRow]) -> RecordedSearch:
+    """Describe a search by its query, and its hits by their ids and figures."""
+    hits = [
+        FoundItem(
+            chunk_id=hit.chunk_id,
+            source=hit.source,
+            score=hit.score,
+            components=candidate.rounded_components,
+            duplicates=hit.duplicates,
+            session_id=hit.ref.session_id,
+            entry_id=hit.ref.message_id or hit.ref.tool_id,
+            memory_id=hit.ref.memory_id,
+            document_id=hit.ref.document_id,
+        )
+        for hit, candidate in zip(result.hits, outcome.candidates, strict=True)
+    ]
+    return RecordedSearch(
+        at=clock.now(),
         query=request.query,
-        filter=chunk_filter,
-        rows=RowQuery(HitRow, _COLUMNS, _JOINS, {"now": now}),
-        page=Page.of(request),
-        mode=request.mode,
+        project=request.project,
+        mode=result.mode,
+        took_ms=result.took_ms,
         min_score=request.min_score,
-        half_life_days=request.half_life_days,
-        diversity=request.diversity,
-        vector_weight=request.vector_weight,
-        rerank=request.rerank,
-        pool_size=request.pool or POOL_SIZE,
-        collapses=request.collapse,
-        adjust_score=partial(weigh_memory, weights=ScoreWeights.of(daemon.config), now=now),
-        expand=partial(expand_through_graph, daemon.store, request.graph, chunk_filter) if request.graph else None,
-        group_of=lambda row: row.parent_id,  # the children of one parent all return its text
-    )
-    outcome = await engine.run(plan)
-    return SearchResult(
-        hits=[_hit(outcome, candidate, explain=request.explain) for candidate in outcome.candidates],
-        mode=outcome.mode,
-        pending=outcome.pending,
-        degraded=outcome.degraded,
-        took_ms=outcome.took_ms,
-        cursor=outcome.cursor,
-        weak=outcome.weak,
+        limit=request.limit,
+        weak=result.weak,
+        has_more=result.cursor is not None,
+        degraded=result.degraded,
+        hits=hits,
     )
 
 

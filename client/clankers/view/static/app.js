@@ -1,6 +1,7 @@
 // Starts the view: routes, navigation, keys, theme, and the stream of changes.
 
-import { direct, rpc, start } from "./api.js";
+import { rpc, start } from "./api.js";
+import { followChanges } from "./changes.js";
 import { address, errorBox, link, loading } from "./components.js";
 import { debounce, h, replace } from "./dom.js";
 
@@ -177,16 +178,14 @@ function follow() {
     state.textContent = text;
     state.className = kind;
   };
-  const source = new EventSource(direct("/api/events"));
-  source.onmessage = ({ data, lastEventId }) => {
-    const event = { ...JSON.parse(data), number: lastEventId };
-    if (event.type === "away" || (event.type === "hello" && !event.connected)) say("The daemon is away", "bad");
+  followChanges((event) => {
+    if (event.type === "lost") say("Disconnected", "bad");
+    else if (event.type === "away" || (event.type === "hello" && !event.connected)) say("The daemon is away", "bad");
     else say("Live", "good");
     recent.push(event);
     if (recent.length > MAX_RECENT) recent.shift();
     for (const listener of listeners) listener(event);
-  };
-  source.onerror = () => say("Disconnected", "bad");
+  });
 }
 
 function buildShell() {

@@ -130,6 +130,31 @@ export const toggle = (label, checked, choose) =>
     label,
   );
 
+/** Return a slider through the time since `oldest`; null if there is no past to look at. */
+export function timeSlider(oldest, asOf, set, ...rest) {
+  if (!oldest || Date.now() - oldest < 60_000) return null;
+  const label = h("output", {}, asOf ? `as it was on ${new Date(asOf).toLocaleString()}` : "now");
+  const slider = h("input", {
+    type: "range",
+    min: oldest,
+    max: Date.now(),
+    step: 1000,
+    value: asOf ?? Date.now(),
+    "aria-label": "Show what was known at this time",
+    oninput: (event) => (label.value = `as it was on ${new Date(Number(event.target.value)).toLocaleString()}`),
+    onchange: (event) => set({ asof: event.target.value }),
+  });
+  return h(
+    "div",
+    { class: "asof" },
+    h("span", { class: "muted" }, "What was known"),
+    slider,
+    label,
+    asOf ? h("button", { type: "button", class: "quiet", onclick: () => set({ asof: "" }) }, "Back to now") : null,
+    ...rest,
+  );
+}
+
 /** Return a list that loads further pages on request; `row` makes one row. */
 export function pages(first, next, row, props = { class: "rows" }) {
   const list = h("ol", props);

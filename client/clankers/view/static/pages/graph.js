@@ -1,7 +1,7 @@
 // Graph: search first, then the neighbourhood of one entity or memory. The list beside it says the same.
 
 import { rpc } from "../api.js";
-import { badge, empty, heading, link, select, toggle } from "../components.js";
+import { badge, empty, heading, link, select, timeSlider, toggle } from "../components.js";
 import { debounce, h } from "../dom.js";
 import { place } from "../force.js";
 import { firstLine, plural } from "../format.js";
@@ -12,7 +12,11 @@ const [WIDTH, HEIGHT] = [900, 520];
 const ALL = { scopes: ["*"] };
 
 export async function render({ params, set, signal }) {
-  const found = await rpc("entity.list", { query: params.find, limit: 40, ...ALL }, signal);
+  const asOf = params.asof ? Number(params.asof) : null;
+  const [found, stats] = await Promise.all([
+    params.id ? null : rpc("entity.list", { query: params.find, limit: 40, ...ALL }, signal),
+    rpc("memory.stats", ALL, signal),
+  ]);
   const typed = debounce((value) => set({ find: value, id: "" }, { replaced: true }));
   const top = [
     heading("Graph"),
@@ -40,6 +44,7 @@ export async function render({ params, set, signal }) {
         set({ closed: checked ? "" : "hide" }),
       ),
     ),
+    params.id ? timeSlider(stats.oldest, asOf, set) : null,
   ];
   if (!params.id) return [...top, choice(found.entities, params.find)];
   const graph = await rpc(
@@ -49,6 +54,7 @@ export async function render({ params, set, signal }) {
       hops: Number(params.hops ?? 2),
       limit: MAX_NODES,
       includeClosed: params.closed !== "hide",
+      asOf,
       ...ALL,
     },
     signal,

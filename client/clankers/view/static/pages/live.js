@@ -32,7 +32,7 @@ export async function render({ params, set, onChange, recent }) {
   }
   const say = () =>
     replace(state, paused ? `Paused: ${plural(waiting.length, "event")} waiting.` : "Following all changes.");
-  const isShown = (event) => event.type !== "hello" && !hidden.has(event.kind);
+  const isShown = (event) => event.type !== "hello" && event.type !== "lost" && !hidden.has(event.kind);
   for (const event of recent.filter(isShown)) add(event);
   onChange((event) => {
     if (!isShown(event)) return;

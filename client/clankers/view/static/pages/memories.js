@@ -15,6 +15,7 @@ import {
   sameAs,
   select,
   time,
+  timeSlider,
 } from "../components.js";
 import { wordDiff } from "../diff.js";
 import { debounce, h } from "../dom.js";
@@ -140,32 +141,14 @@ function aside(stats, params, set, names) {
 
 /** Let the owner look at another time: what was known then, and what changed since. */
 function timeTravel(stats, asOf, params, set) {
-  if (!stats.oldest || Date.now() - stats.oldest < 60_000) return null;
-  const label = h("output", {}, asOf ? `as it was on ${new Date(asOf).toLocaleString()}` : "now");
-  const slider = h("input", {
-    type: "range",
-    min: stats.oldest,
-    max: Date.now(),
-    step: 1000,
-    value: asOf ?? Date.now(),
-    "aria-label": "Show what was known at this time",
-    oninput: (event) => (label.value = `as it was on ${new Date(Number(event.target.value)).toLocaleString()}`),
-    onchange: (event) => set({ asof: event.target.value }),
-  });
-  return h(
-    "div",
-    { class: "asof" },
-    h("span", { class: "muted" }, "What was known"),
-    slider,
-    label,
-    asOf ? h("button", { type: "button", class: "quiet", onclick: () => set({ asof: "" }) }, "Back to now") : null,
+  const aWeekAgo = () => String(Math.max(stats.oldest, Date.now() - 7 * DAY));
+  return timeSlider(
+    stats.oldest,
+    asOf,
+    set,
     h(
       "button",
-      {
-        type: "button",
-        class: "quiet",
-        onclick: () => set({ compare: params.compare ? "" : String(Math.max(stats.oldest, Date.now() - 7 * DAY)) }),
-      },
+      { type: "button", class: "quiet", onclick: () => set({ compare: params.compare ? "" : aWeekAgo() }) },
       params.compare ? "End the comparison" : "Compare with a week ago",
     ),
   );

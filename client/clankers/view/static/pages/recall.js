@@ -4,49 +4,275 @@ import { rpc } from "../api.js";
 import { badge, empty, errorBox, facts, heading, link, loading, pages, sameAs, select, time } from "../components.js";
 import { h, replace } from "../dom.js";
 import { fold } from "../entries.js";
-import { compact, firstLine, number, percent, plural, shortId } from "../format.js";
+import { baseName, compact, firstLine, number, percent, plural, shortId } from "../format.js";
 
 const PAGE_ENTRIES = 10;
 const OUTCOMES = { used: "good", contradicted: "bad", ignored: "" };
 const CHARACTERS_PER_TOKEN = 4;
+const NEAR_MISS = 0.7; // share of the strength that was needed
+
+const TABS = [
+  ["", "Injections"],
+  ["searches", "Searches"],
+  ["silent", "Not told"],
+  ["memories", "By item"],
+  ["sessions", "By session"],
+];
 
 export async function render({ params, set, signal, project }) {
-  const asked = { sessionId: params.session, memoryId: params.memory, limit: PAGE_ENTRIES };
-  const [ledger, session, projects] = await Promise.all([
-    rpc("recall.ledger", asked, signal),
+  const scope = { sessionId: params.session, memoryId: params.memory };
+  const [session, projects] = await Promise.all([
     params.session ? rpc("session.get", { id: params.session }, signal) : null,
     rpc("project.list", { limit: 100 }, signal),
   ]);
-  const next = async (cursor) => {
-    const page = await rpc("recall.ledger", { ...asked, cursor });
-    return { rows: page.entries, cursor: page.cursor };
-  };
-  const scope = params.memory
-    ? "Injections of one memory"
-    : session
-      ? `Injections into “${session.title || shortId(session.id)}”`
-      : "Every injection, newest first";
+  const shown = params.show ?? "";
+  const [count, content] =
+    shown === "searches" || shown === "silent"
+      ? await recentRecall(shown, params.session, signal)
+      : shown === "memories" || shown === "sessions"
+        ? await totals(shown, scope, signal)
+        : await injections(scope, params, session, signal);
+  const tabs = TABS.filter(([name]) => !params.memory || !["searches", "silent"].includes(name));
   return [
-    heading("Recall", h("span", { class: "muted" }, plural(ledger.total, "injection"))),
+    heading("Recall", h("span", { class: "muted" }, count)),
     h(
-      "p",
-      { class: "muted" },
-      `${scope}. `,
-      params.memory || params.session ? link("recall", {}, {}, "Show all") : null,
+      "nav",
+      { class: "tabs", "aria-label": "Views of recall" },
+      tabs.map(([name, title]) =>
+        link(
+          "recall",
+          { ...params, show: name },
+          name === shown ? { "aria-current": "page", data: { tab: name } } : { data: { tab: name } },
+          title,
+        ),
+      ),
     ),
-    tryPrompt(params, set, project ?? projects[0]?.id, projects, signal),
-    session ? await untold(session, ledger, signal) : null,
-    ledger.total
-      ? pages({ rows: ledger.entries, cursor: ledger.cursor }, next, (entry) => h("li", {}, entryCard(entry)), {
-          class: "cards",
-        })
-      : nothing(params),
+    params.memory || params.session
+      ? h(
+          "p",
+          { class: "muted" },
+          params.memory ? "Of one memory. " : `Of “${session.title || shortId(session.id)}”. `,
+          link("recall", { show: shown }, {}, "Show all"),
+        )
+      : null,
+    shown ? null : tryPrompt(params, set, project ?? projects[0]?.id, projects, signal),
+    content,
     sameAs("clankers-ctl recall “PROMPT”"),
   ];
 }
 
+async function injections(scope, params, session, signal) {
+  const asked = { ...scope, limit: PAGE_ENTRIES };
+  const ledger = await rpc("recall.ledger", asked, signal);
+  const next = async (cursor) => {
+    const page = await rpc("recall.ledger", { ...asked, cursor });
+    return { rows: page.entries, cursor: page.cursor };
+  };
+  const list = ledger.total
+    ? pages({ rows: ledger.entries, cursor: ledger.cursor }, next, (entry) => h("li", {}, entryCard(entry)), {
+        class: "cards",
+      })
+    : nothing(params);
+  return [plural(ledger.total, "injection"), [session ? await untold(session, ledger, signal) : null, list]];
+}
+
+/** Return the searches of agents, or the prompts with which nothing was told; the daemon keeps them until it stops. */
+async function recentRecall(shown, session, signal) {
+  const recent = await rpc("recall.recent", { sessionId: session }, signal);
+  const since = h("p", { class: "muted small" }, "Since the daemon started: ", time(recent.startedAt), ".");
+  const rows = recent[shown];
+  const none =
+    shown === "searches"
+      ? empty(
+          "No agent has searched yet",
+          "Searches that agents make through MCP, and programs through RPC, appear here. What you look up yourself does not.",
+        )
+      : empty(
+          "Nothing known was left out",
+          "A prompt appears here if something stored matched it, but was not close enough to be told.",
+        );
+  const card = shown === "searches" ? searchCard : silentCard;
+  const what = shown === "searches" ? plural(rows.length, "search", "searches") : plural(rows.length, "prompt");
+  return [
+    what,
+    [
+      since,
+      rows.length
+        ? h(
+            "ol",
+            { class: "cards" },
+            rows.map((one) => h("li", {}, card(one))),
+          )
+        : none,
+    ],
+  ];
+}
+
+const into = ({ sessionId, sessionTitle }, at) =>
+  sessionId && link("session", { id: sessionId, at }, {}, sessionTitle || shortId(sessionId));
+
+function searchCard(search) {
+  const cut = search.hasMore ? `cut off after ${number(search.limit)}` : "no more followed";
+  const row = (hit) =>
+    h(
+      "tr",
+      {},
+      h("td", { class: "num" }, hit.score.toFixed(2)),
+      h("td", {}, hitLink(hit), hit.duplicates ? ` and ${number(hit.duplicates)} like it` : ""),
+      h("td", { class: "optional" }, badge(hit.source)),
+      h(
+        "td",
+        { class: "small" },
+        Object.entries(hit.components)
+          .map(([name, value]) => `${name} ${value.toFixed(2)}`)
+          .join(" · "),
+      ),
+    );
+  const heads = ["Score", "Hit", "Source", "Signals"];
+  return h(
+    "article",
+    { class: "card recall-entry" },
+    h(
+      "header",
+      {},
+      h("h2", { class: "prompt" }, firstLine(search.query, 220)),
+      facts(
+        time(search.at),
+        into(search, search.toolId),
+        search.project && baseName(search.project),
+        plural(search.hits.length, "hit"),
+        cut,
+        search.minScore ? `none below ${search.minScore}` : null,
+        `${search.mode}, ${Math.round(search.tookMs)} ms`,
+        search.weak && badge("nothing close", "warn"),
+      ),
+      search.degraded && h("p", { class: "hint warn" }, search.degraded),
+    ),
+    search.hits.length
+      ? h(
+          "section",
+          {},
+          fold("What was found, and why", () =>
+            h(
+              "div",
+              { class: "scroll", tabindex: 0 },
+              h(
+                "table",
+                { class: "candidates" },
+                h(
+                  "thead",
+                  {},
+                  h(
+                    "tr",
+                    {},
+                    heads.map((name) => h("th", { scope: "col", class: name === "Source" ? "optional" : null }, name)),
+                  ),
+                ),
+                h("tbody", {}, search.hits.map(row)),
+              ),
+            ),
+          ),
+        )
+      : null,
+  );
+}
+
+function hitLink(hit) {
+  if (hit.text === null) return "It does not exist any more.";
+  const words = firstLine(hit.text, 160);
+  if (hit.memoryId) return link("memory", { id: hit.memoryId }, {}, words);
+  if (hit.sessionId) return link("session", { id: hit.sessionId, at: hit.entryId }, {}, words);
+  return hit.documentId ? link("document", { id: hit.documentId }, {}, words) : words;
+}
+
+const closestFirst = (list) => [...list].sort((a, b) => b.strength / b.needed - a.strength / a.needed);
+
+function silentCard(one) {
+  const [best] = closestFirst(one.considered);
+  return h(
+    "article",
+    { class: "card recall-entry" },
+    h(
+      "header",
+      {},
+      h("h2", { class: "prompt" }, firstLine(one.prompt, 220) || "A prompt that is not stored any more"),
+      facts(
+        time(one.at),
+        into(one, one.promptId),
+        one.reason,
+        `the best had ${against(best.strength, best.needed)}`,
+        best.strength >= NEAR_MISS * best.needed ? badge("near miss", "warn") : null,
+      ),
+    ),
+    h(
+      "section",
+      {},
+      fold(`${plural(one.considered.length, "candidate")}, none told`, () =>
+        candidates(closestFirst(one.considered), new Set()),
+      ),
+    ),
+  );
+}
+
+/** Return what became of everything that was told: for each item, or for each session. */
+async function totals(shown, scope, signal) {
+  const found = await rpc("recall.totals", scope, signal);
+  const ofItems = shown === "memories";
+  const rows = ofItems ? found.items : found.sessions;
+  const all = found.injections === found.total;
+  const note = `${all ? "Of all" : `Of the last ${number(found.injections)} of`} ${plural(found.total, "injection")}. Used is an estimate from words.`;
+  const row = (one) =>
+    h(
+      "tr",
+      {},
+      h("td", {}, ofItems ? badge(one.kind) : null, " ", totalLink(one, ofItems)),
+      [one.told, one.used, one.ignored, one.contradicted, one.open].map((value, index) =>
+        h("td", { class: `num ${index === 3 && value ? "bad-text" : ""}` }, number(value)),
+      ),
+      h("td", {}, outcomeBar(one)),
+      ofItems ? null : h("td", { class: "num optional" }, compact(Math.round(one.characters / CHARACTERS_PER_TOKEN))),
+    );
+  const heads = [ofItems ? "Item" : "Session", "Told", "Used", "Ignored", "Contradicted", "No answer", "Share used"];
+  if (!ofItems) heads.push("Tokens");
+  const table = h(
+    "div",
+    { class: "card scroll", tabindex: 0 },
+    h(
+      "table",
+      { class: "ledger" },
+      h(
+        "thead",
+        {},
+        h(
+          "tr",
+          {},
+          heads.map((name) => h("th", { scope: "col" }, name)),
+        ),
+      ),
+      h("tbody", {}, rows.map(row)),
+    ),
+  );
+  const noted = h("p", { class: "muted small" }, note);
+  return [plural(found.total, "injection"), rows.length ? [noted, table] : nothing(scope)];
+}
+
+function totalLink(one, ofItems) {
+  const words = firstLine(one.text, 140) || shortId(one.id);
+  if (!ofItems) return link("recall", { session: one.id }, {}, words);
+  return one.kind === "memory" ? link("recall", { memory: one.id }, {}, words) : words;
+}
+
+function outcomeBar(one) {
+  const share = one.told - one.open ? one.used / (one.told - one.open) : 0;
+  return h(
+    "span",
+    { class: "bar-track", role: "img", "aria-label": `${percent(share)} used` },
+    h("span", { class: "bar-fill", style: { width: `${Math.round(share * 100)}%` } }),
+  );
+}
+
 const nothing = (params) =>
-  params.session || params.memory
+  params.session || params.memory || params.sessionId || params.memoryId
     ? empty("Nothing was told here", "No injection matches. Recall is silent unless something is close to the prompt.")
     : empty(
         "No agent was told anything yet",
@@ -190,6 +416,14 @@ function item(one) {
   );
 }
 
+const named = (one) => firstLine(one.text, 90) || shortId(one.id);
+
+/** Return two figures with as many digits as tell them apart. */
+const against = (strength, needed) => {
+  const digits = strength !== needed && strength.toFixed(2) === needed.toFixed(2) ? 3 : 2;
+  return `${strength.toFixed(digits)} of ${needed.toFixed(digits)}`;
+};
+
 /** Return the candidates with their figures; the line in each bar is what was needed to be told. */
 function candidates(list, told = null) {
   if (!list?.length) return h("p", { class: "muted" }, "No memory or passage matched the prompt.");
@@ -201,9 +435,9 @@ function candidates(list, told = null) {
       h(
         "td",
         {},
-        one.kind === "memory" ? link("memory", { id: one.id }, {}, shortId(one.id)) : h("code", {}, shortId(one.id)),
-        " ",
         badge(one.kind),
+        " ",
+        one.kind === "memory" ? link("memory", { id: one.id }, {}, named(one)) : named(one),
       ),
       h(
         "td",
@@ -215,7 +449,7 @@ function candidates(list, told = null) {
           h("span", { class: "needed", style: { left: width(one.needed) } }),
         ),
       ),
-      h("td", { class: "num" }, `${one.strength.toFixed(2)} of ${one.needed.toFixed(2)}`),
+      h("td", { class: "num" }, against(one.strength, one.needed)),
       h("td", { class: "num optional" }, percent(one.coverage)),
       h("td", { class: "num optional" }, one.cosine === null || one.cosine === undefined ? "–" : one.cosine.toFixed(2)),
       h(

@@ -1,7 +1,7 @@
 // Search: one box over everything, grouped by where the hits are, each opening at its place.
 
 import { rpc } from "../api.js";
-import { badge, empty, facet, heading, link, sameAs, select, time } from "../components.js";
+import { badge, empty, facet, fill, heading, link, sameAs, select, time } from "../components.js";
 import { h, marked } from "../dom.js";
 import { baseName, plural, shortId } from "../format.js";
 
@@ -37,6 +37,7 @@ export async function render({ params, set, signal, project }) {
     query,
     scopes: ["*"],
     explain: true,
+    recorded: false,
     limit: MAX_HITS,
     project: params.project,
     sources: params.source ? [params.source] : null,
@@ -48,6 +49,12 @@ export async function render({ params, set, signal, project }) {
     rpc("search", asked, signal),
     rpc("project.list", { limit: 100 }, signal),
   ]);
+  const counted = h("aside", { "aria-label": "Narrow the hits" });
+  const names = new Map(projects.map((one) => [one.id, one.name]));
+  const { sources, project: inProject, since, scopes } = asked;
+  const count = () =>
+    rpc("search.facets", { query, sources, project: inProject, since, scopes, role: params.role }, signal);
+  fill(counted, async () => facets(await count(), params, set, names), signal);
   const options = [["", "all projects"], ...projects.map((one) => [one.id, one.name])];
   if (project && !options.some(([id]) => id === project)) options.push([project, baseName(project)]);
   return [
@@ -70,7 +77,7 @@ export async function render({ params, set, signal, project }) {
     ),
     found.degraded && h("p", { class: "hint warn" }, found.degraded),
     found.weak && h("p", { class: "hint" }, "Nothing close was found; these are the nearest."),
-    h("div", { class: "with-aside" }, h("div", {}, results(found.hits, query)), aside(found.hits, params, set)),
+    h("div", { class: "with-aside" }, h("div", {}, results(found.hits, query)), counted),
     sameAs(`clankers-ctl search ${JSON.stringify(query)}`),
   ];
 }
@@ -200,43 +207,27 @@ function scoreBars({ score, components }) {
   );
 }
 
-function aside(hits, params, set) {
-  const count = (pick) => {
-    const counts = new Map();
-    for (const hit of hits) if (pick(hit)) counts.set(pick(hit), (counts.get(pick(hit)) ?? 0) + 1);
-    return [...counts].sort((a, b) => b[1] - a[1]).slice(0, 8);
-  };
-  return h(
-    "aside",
-    { "aria-label": "Narrow the hits" },
+/** Return the facets. They count all texts with the words, not only the hits that are shown. */
+function facets(found, params, set, names) {
+  const values = (list) => list.map((one) => [one.value, one.count]);
+  const which = found.words === "all" ? "all of the words" : "one of the words";
+  const total = `${found.capped ? "more than " : ""}${plural(found.total, "text")}`;
+  return [
     facet(
       "Source",
-      count((hit) => hit.source),
+      values(found.sources),
       params.source,
       (value) => set({ source: value }),
       (value) => SOURCES[value] ?? value,
     ),
+    facet("Written by", values(found.roles), params.role, (value) => set({ role: value })),
     facet(
-      "Written by",
-      count((hit) => hit.ref.role),
-      params.role,
-      (value) => set({ role: value }),
+      "Project",
+      values(found.projects),
+      params.project,
+      (value) => set({ project: value }),
+      (value) => names.get(value) ?? shortId(value),
     ),
-    facet(
-      "Session",
-      count((hit) => hit.ref.sessionTitle),
-      null,
-      (value) => openSession(hits, value),
-      (value) => value || shortId(value),
-    ),
-    hits.length ? h("p", { class: "muted small" }, `Counts are of the ${plural(hits.length, "hit")} shown.`) : null,
-  );
-}
-
-function openSession(hits, title) {
-  const { ref } = hits.find((hit) => hit.ref.sessionTitle === title);
-  const group = [...document.querySelectorAll(".group")].find((one) =>
-    one.querySelector(`a[href*="${CSS.escape(ref.sessionId)}"]`),
-  );
-  group?.scrollIntoView({ block: "start", behavior: "smooth" });
+    h("p", { class: "muted small" }, `Counts are of all stored texts that contain ${which}: ${total}.`),
+  ];
 }

@@ -15,11 +15,13 @@ export async function render({ params, set, signal, onChange, refresh }) {
     query: params.title,
     topLevel: true,
     skipShort: params.short !== "show",
+    skipRepeated: params.automated !== "show",
     count: true,
     limit: PAGE_ROWS,
   };
-  const [first, projects] = await Promise.all([
+  const [first, everything, projects] = await Promise.all([
     rpc("session.list", asked, signal),
+    rpc("session.list", { ...asked, skipShort: false, skipRepeated: false, limit: 1 }, signal),
     rpc("project.list", { limit: 100 }, signal),
   ]);
   const filtered = params.project || params.source || params.title;
@@ -67,8 +69,10 @@ export async function render({ params, set, signal, onChange, refresh }) {
       select("of", params.source ?? "", [["", "all harnesses"], ...HARNESSES.map((name) => [name, name])], (value) =>
         set({ source: value }),
       ),
-      toggle("Show sessions of one turn", params.short === "show", (checked) => set({ short: checked ? "show" : "" })),
+      toggle("One turn", params.short === "show", (checked) => set({ short: checked ? "show" : "" })),
+      toggle("Automated", params.automated === "show", (checked) => set({ automated: checked ? "show" : "" })),
     ),
+    hidden(first.total, everything, params),
     fresh,
     first.total
       ? pages({ rows: first.sessions, cursor: first.cursor }, next, row, { class: "rows sessions" })
@@ -77,15 +81,26 @@ export async function render({ params, set, signal, onChange, refresh }) {
   ];
 }
 
+function hidden(shown, everything, params) {
+  const count = everything.total - shown;
+  if (!count) return null;
+  const kinds = [params.short !== "show" && "of one turn", params.automated !== "show" && "automated"].filter(Boolean);
+  return h(
+    "p",
+    { class: "muted small" },
+    `${plural(count, "session")} not listed: ${kinds.join(" or ")}. Automated are those whose first prompt three or more sessions share.`,
+  );
+}
+
 async function nothing(asked, set) {
   const all = await rpc("session.list", { topLevel: true, count: true, limit: 1 });
   if (all.total)
     return h(
       "div",
       { class: "empty" },
-      h("h2", {}, `${plural(all.total, "session")} of one turn`),
-      h("p", {}, "All captured sessions have one turn only."),
-      h("button", { type: "button", onclick: () => set({ short: "show" }) }, "Show them"),
+      h("h2", {}, `${plural(all.total, "session")} of one turn, or automated`),
+      h("p", {}, "All captured sessions have one turn only, or begin with the same prompt as several others."),
+      h("button", { type: "button", onclick: () => set({ short: "show", automated: "show" }) }, "Show them"),
     );
   return empty(
     "Nothing has been captured yet",
