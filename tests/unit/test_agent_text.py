@@ -127,7 +127,7 @@ def markers(text: str) -> int:
     """Count what could be read as a marker of a block, by a reader of another mind than the sanitizer's."""
     text = unicodedata.normalize("NFKC", html.unescape(html.unescape(text))).casefold()
     text = "".join(character for character in text if unicodedata.category(character) not in ("Cf", "Mn"))
-    text = re.sub(r"[‹〈⟨]|%3c|\\(?:[ux]\{?0*3c\}?|n\{less-than sign\}|3c)", "<", text)
+    text = re.sub(r"[‹〈⟨]|\\(?:[ux]\{?0*3c\}?|n\{less-than sign\}|3c)", "<", text)
     return len(re.findall(r"<[\s/]*(?:clankers.recall|c1ankers|recalled.memories|system.reminder)", text))
 
 
