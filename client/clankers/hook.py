@@ -30,6 +30,7 @@ else:
 
 BUDGET_SECONDS = 0.2
 RECALL_SECONDS = 1.0
+MAX_RECALL_SECONDS = 60.0  # as the daemon's setting
 READ_SECONDS = 5  # a harness may never close our stdin
 MAX_SEND_BYTES = 31 * 1024 * 1024  # the daemon accepts 32 MiB; larger events reach it through the spool
 MAX_EVENT_BYTES = 192 * 1024 * 1024
@@ -229,7 +230,7 @@ def _send(params: bytes, recall_params: bytes) -> bool:
     frames, timeout_seconds = _frame(1, b"hook.event", params), BUDGET_SECONDS
     if recall_params:
         frames += _frame(2, b"recall.hook", recall_params)
-        timeout_seconds = max(timeout_seconds, _recall_seconds())
+        timeout_seconds = max(timeout_seconds, recall_seconds())
     replies = _exchange(frames, 2 if recall_params else 1, timeout_seconds)
     for reply in replies:
         if _is_reply_to(2, reply) and b"null" not in reply[:48]:
@@ -243,11 +244,13 @@ def _is_reply_to(number: int, reply: bytes) -> bool:
     return last.endswith(b'"id":%d}' % number) or b'"id":%d,' % number in first
 
 
-def _recall_seconds() -> float:
+def recall_seconds() -> float:
+    """Return how long to wait for recalled text: a hostile environment must not make a prompt wait for ever."""
     try:
-        return float(read_setting("recall_seconds"))
+        seconds = float(read_setting("recall_seconds"))
     except ValueError:
         return RECALL_SECONDS
+    return min(seconds, MAX_RECALL_SECONDS) if seconds > 0 else RECALL_SECONDS  # not for "nan" either
 
 
 def _frame(number: int, method: bytes, params: bytes) -> bytes:

@@ -18,6 +18,7 @@ from clankers_protocol.database_files import (
     copy_database,
     count_texts_without_index,
     describe_backup,
+    find_backups,
     list_backups,
     select_obsolete,
 )
@@ -85,7 +86,11 @@ async def restore(daemon: "Daemon", request: BackupRestore) -> Restored:
 async def make_backup(daemon: "Daemon", progress: Progress, reason: str, copy: Copy | None = None) -> dict[str, Any]:
     """Make a verified backup. An automatic one also writes the memories as JSONL, and older ones are deleted."""
     await progress(0, 1, "copying the database")
-    made = await anyio.to_thread.run_sync(describe_backup, await daemon.store.back_up(reason, copy))
+    try:
+        path = await daemon.store.back_up(reason, copy)
+    except OSError as error:  # of the folder; those of the database are RPC errors already
+        raise Conflict(f"the backup cannot be written: {error.filename}: {error.strerror}") from error
+    made = await anyio.to_thread.run_sync(describe_backup, path)
     result: dict[str, Any] = {"file": made.name, "path": made.path, "bytes": made.bytes, "rows": made.rows}
     if made.reason in AUTOMATIC:
         await progress(0, 1, "exporting memories")
@@ -113,7 +118,8 @@ async def _is_due(daemon: "Daemon") -> bool:
     hours = daemon.config.backup_hours
     if not hours or daemon.store.problem or not await daemon.store.read(_has_data):
         return False
-    newest = max((path.stat().st_mtime for path in daemon.paths.backups.glob(f"clankers-*-{DAILY}.db")), default=None)
+    made = find_backups(daemon.paths.backups, f"clankers-*-{DAILY}.db")
+    newest = max((path.stat().st_mtime for path in made), default=None)
     if newest is None:
         return True
     elapsed = clock.now() - newest * 1000

@@ -1,8 +1,8 @@
 """Settings of a daemon that a hook started.
 
 Its environment comes from a harness, and a repository can change that (a project's harness settings, .envrc). The
-environment may move files, but never decide where sessions are sent: no setting is taken from it, and settings that
-send data are taken only from a file that the owner is known to use and that no other user can write.
+environment may move files, but never decide where sessions are sent or that they are deleted: no setting is taken from
+it, and settings that do so are taken only from a file that the owner is known to use and that no other user can write.
 """
 
 import os
@@ -16,17 +16,27 @@ from pathlib import Path
 from typing import Any
 
 from clankers_protocol.admin import IgnoredSetting
-from clankersd.safe_files import UnsafeFile, read_regular
+from clankersd.safe_files import UnsafeFile, open_regular
 
 LOCAL_EMBEDDERS = ("static", "onnx", "none")
-LOCAL_RERANKERS = ("onnx", "none")
+"""Embedders that send no text."""
+
+BUNDLED_EMBEDDERS = ("static", "none")
+"""Embedders that load no model from a folder either: a repository may contain a hostile one."""
+
 SERVICE_SETTINGS = (
     "database_url", "embedder_url", "embedder_key_file", "embedder_fallback_url", "embedder_fallback_key_file",
     "chat_url", "chat_key_file", "reranker_url", "reranker_key_file",
 )  # fmt: skip
 """Addresses and keys of services on the network."""
 
-MAX_PATH_BYTES = 4096
+DATA_SETTINGS = (
+    "retention", "retention_megabytes", "log_retention_days", "backup_hours", "backup_keep", "durability",
+    "transcript_folders",
+)  # fmt: skip
+"""Settings that delete data, weaken what protects it, or read sessions from other folders."""
+
+MAX_RECORD_BYTES = 4200
 MAX_VARIABLES = 50
 _VARIABLE = re.compile(r"CLANKERS_[A-Z0-9_]{1,64}")
 
@@ -48,22 +58,23 @@ class HookStart:
         """Return the values of the file at `path` that are in force, and the ignored settings."""
         reason = "a hook started the daemon, and its environment is not the owner's: put it into the file"
         ignored = [IgnoredSetting(name.removeprefix("CLANKERS_").lower(), name, reason) for name in self.variables]
-        sending = sending_settings(values)
-        distrust = find_distrust(path, self.database) if sending else None
+        reserved = owner_settings(values)
+        distrust = find_distrust(path, self.database) if reserved else None
         if distrust:
-            ignored += [IgnoredSetting(key, str(path), distrust) for key in sorted(sending)]
-            values = {key: value for key, value in values.items() if key not in sending}
+            ignored += [IgnoredSetting(key, str(path), distrust) for key in sorted(reserved)]
+            values = {key: value for key, value in values.items() if key not in reserved}
         return values, ignored
 
 
-def sending_settings(values: dict[str, Any]) -> set[str]:
-    """Name the settings among `values` that make the daemon send data, and those that belong to them."""
+def owner_settings(values: dict[str, Any]) -> set[str]:
+    """Name the settings among `values` that only the owner may make, and those that belong to them."""
     keys = {key for key in SERVICE_SETTINGS if values.get(key)}
-    if values.get("embedder", "none") not in LOCAL_EMBEDDERS:
+    keys |= values.keys() & set(DATA_SETTINGS)
+    if values.get("embedder", "none") not in BUNDLED_EMBEDDERS:
         keys |= {key for key in values if key.startswith("embedder")}
-    if values.get("embedder_fallback", "none") not in LOCAL_EMBEDDERS:
+    if values.get("embedder_fallback", "none") != "none":
         keys |= {key for key in values if key.startswith("embedder_fallback")}
-    if values.get("reranker", "none") not in LOCAL_RERANKERS:
+    if values.get("reranker", "none") != "none":
         keys |= {key for key in values if key.startswith("reranker")}
     if values.get("extract") == "model":
         keys.add("extract")
@@ -71,7 +82,7 @@ def sending_settings(values: dict[str, Any]) -> set[str]:
 
 
 def find_distrust(path: Path, database: Path) -> str | None:
-    """Return the reason why the file at `path` may not make the daemon send data; None if it may."""
+    """Return the reason why the file at `path` is not known to be the owner's; None if it is."""
     known = [*default_path(), *recorded_path(database)]
     if not any(_same(path, each) for each in known):
         return (
@@ -102,12 +113,18 @@ def default_path() -> list[Path]:
 
 
 def recorded_path(database: Path) -> list[Path]:
-    """Return the settings file that the owner's own daemon used last with this database, if any."""
+    """Return the settings file that the owner's own daemon used last with this database, if any.
+
+    The environment can name a database in a repository, which can bring a record of its own. So a record counts only
+    where it was written: it holds the inode numbers of itself and of its folder, which nobody can foresee.
+    """
     try:
-        text = read_regular(_record(database), max_bytes=MAX_PATH_BYTES, owner=os.geteuid())
+        with open_regular(_record(database), max_bytes=MAX_RECORD_BYTES, owner=os.geteuid()) as file:
+            text, inodes = file.read(MAX_RECORD_BYTES), _inodes(file.fileno(), _record(database).parent)
     except (OSError, UnsafeFile):
         return []
-    return [Path(os.fsdecode(text.rstrip(b"\n")))]
+    path, _, written = text.rstrip(b"\n").rpartition(b"\n")
+    return [Path(os.fsdecode(path))] if written == inodes else []
 
 
 def record_path(database: Path, path: Path) -> None:
@@ -120,8 +137,12 @@ def record_path(database: Path, path: Path) -> None:
         unfinished.unlink(missing_ok=True)
         descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
-            file.write(os.fsencode(path) + b"\n")
+            file.write(os.fsencode(path) + b"\n" + _inodes(descriptor, record.parent) + b"\n")
         unfinished.replace(record)
+
+
+def _inodes(descriptor: int, folder: Path) -> bytes:
+    return b"inodes %d %d" % (os.fstat(descriptor).st_ino, folder.stat().st_ino)
 
 
 def _record(database: Path) -> Path:

@@ -99,7 +99,10 @@ A name is reserved where a tag may stand: `<system>`, but not `List<System>`.
 _CANDIDATE = re.compile(rf"[<＜﹤≮≰≴≸{_BRACKETS}&%\\]")
 """Every character that an opening bracket can begin with, before it is folded."""
 
-_OPENING = re.compile(r"<|&(?:amp;)*(?:lt|#0*60|#x0*3c);?|\\u003c|\\x3c|\\0?74|%(?:25)*3c")
+_OPENING = re.compile(
+    r"<|&(?:amp;)*(?:lt|#0*60|#x0*3c);?|%(?:25)*3c"
+    r"|\\(?:u003c|x3c|u0000003c|[ux]\{0*3c\}|0?74|0{0,4}3c|n\{less-than sign\})"
+)
 _BEFORE_NAME = re.compile(r"[\s/\\!?<]*")
 _NAME_END = re.compile(r">|&(?:amp;)*(?:gt|#)")
 _WINDOW_CHARACTERS = 96

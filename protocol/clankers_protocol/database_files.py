@@ -51,9 +51,14 @@ def describe_backup(path: Path) -> BackupFile:
     return backup
 
 
+def find_backups(folder: Path, pattern: str = "*.db") -> list[Path]:
+    """Return the backups in a folder. A pipe, which would block its reader, a device or a broken link is none."""
+    return sorted(path for path in folder.glob(pattern) if path.is_file())
+
+
 def list_backups(folder: Path) -> list[BackupFile]:
     """Describe every backup in a folder, newest first."""
-    backups = [describe_backup(path) for path in folder.glob("*.db")]
+    backups = [describe_backup(path) for path in find_backups(folder)]
     return sorted(backups, key=lambda backup: (backup.made_at, backup.name), reverse=True)
 
 

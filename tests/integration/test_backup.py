@@ -1,9 +1,11 @@
 """Backups are made while events are stored."""
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import anyio
+import apsw
 import pytest
 
 from clankersd.db import Db, Store, backup, store
@@ -40,3 +42,15 @@ async def test_event_is_stored_while_a_backup_is_under_way(tmp_path: Path, monke
     await database.close()
     assert [path.exists() for path in made] == [True]
     assert not list((tmp_path / "backups").glob("*.unfinished*"))
+
+
+def test_backup_that_fails_leaves_no_file(tmp_path: Path) -> None:
+    def fill_disk(_: Db, target: Path, __: Callable[[], bool]) -> None:
+        for suffix in ("", "-journal", "-wal"):
+            target.with_name(target.name + suffix).touch()
+        raise apsw.FullError
+
+    raw = apsw.Connection(":memory:")
+    with pytest.raises(apsw.FullError):
+        backup.back_up(Db(raw), tmp_path, "manual", copy=fill_disk)
+    assert list(tmp_path.iterdir()) == []

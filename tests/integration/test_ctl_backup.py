@@ -1,5 +1,6 @@
 """`clankers-ctl backup`: a crashed or running daemon's database is replaced by a backup, and nothing is destroyed."""
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -137,7 +138,15 @@ def test_backup_of_a_later_schema_is_refused_and_the_database_stays(home: Path) 
 def test_backups_are_shown_verified_and_pruned(home: Path) -> None:
     with running_daemon(home) as daemon:
         store(daemon, "first")
+        folder = daemon.data / "backups"
+        folder.mkdir(exist_ok=True)
+        os.mkfifo(folder / "clankers-20990101T000000000000-daily.db")  # opening it would wait for a writer
+        (folder / "clankers-20990102T000000000000-daily.db").symlink_to("/dev/zero")
+        (folder / "clankers-20990103T000000000000-daily.db").symlink_to(home / "nothing")
+        (folder / "clankers-20990104T000000000000-daily.db").mkdir()
         names = [make_backup(daemon) for _ in range(3)]
+        found = [check for check in ctl(daemon, "doctor", "--json").json["checks"] if check["name"] == "backups"]
+        assert [check["state"] for check in found] == ["ok"]
         assert "messages" in ctl(daemon, "backup", "show", names[0]).out
         assert ctl(daemon, "backup", "verify").code == 0
         with (daemon.data / "backups" / names[0]).open("r+b") as file:
@@ -149,6 +158,14 @@ def test_backups_are_shown_verified_and_pruned(home: Path) -> None:
         assert set(planned["deleted"]) == set(names[:2])
         assert ctl(daemon, "backup", "prune", "--keep", "1", "--yes").code == 0
         assert [one["name"] for one in ctl(daemon, "backup", "list", "--json").json["backups"]] == names[2:]
+
+
+def test_backup_that_cannot_be_written_says_why(home: Path) -> None:
+    with running_daemon(home) as daemon:
+        store(daemon, "first")
+        (daemon.data / "backups").write_text("in the way")
+        failed = ctl(daemon, "backup", "create")
+        assert (failed.code, "backups: File exists" in failed.err) == (1, True)
 
 
 def test_backup_restore_refuses_what_is_damaged_or_missing_and_changes_nothing(home: Path) -> None:

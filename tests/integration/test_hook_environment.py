@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from helpers.ctl import ctl
 from helpers.daemon import DaemonProcess, running_daemon
@@ -22,7 +23,7 @@ from clankers.client import Client
 from clankers.messages import DaemonUnavailable
 from clankers_protocol.admin import Health
 from clankersd import hook_start
-from clankersd.config import load
+from clankersd.config import Config, load
 from clankersd.hook_start import HookStart, record_path
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
@@ -31,6 +32,19 @@ HOSTILE = (
     'extract = "model"\nchat_url = "http://127.0.0.1:9/v1"\nchat_model = "m"\nembedder = "ollama"\nquery_rows = 7\n'
 )
 OTHER_UID = 12345
+
+HARMLESS = {
+    "chat_calls_per_hour", "chat_calls_per_session", "chat_characters", "chat_messages", "chat_model", "chat_seconds",
+    "chunk_overlap", "chunk_tokens", "document_megabytes", "document_seconds", "embedding_cache_entries",
+    "extract_days", "extract_memories", "extract_quiet_minutes", "hook_autostart", "idle_exit_seconds", "index_sources",
+    "index_tools", "log_level", "maintain_hours", "max_connections", "memory_archive_below", "memory_importance_weight",
+    "memory_outdated_factor", "memory_pinned_factor", "memory_promote_uses", "memory_recency_weight",
+    "memory_salience_weight", "query_rows", "query_seconds", "recall", "recall_characters", "recall_seconds",
+    "request_seconds", "schedule_lease_seconds", "search_seconds", "slow_request_seconds", "sync_minutes",
+    "tool_output_characters", "watch_agent_files", "watch_debounce_ms", "watch_extra", "watch_poll", "watch_projects",
+    "watch_roots",
+}  # fmt: skip
+"""Settings that neither send nor delete data, nor choose code or sessions to load. Decide on each new one."""
 
 
 def settings(daemon: DaemonProcess) -> dict[str, Any]:
@@ -46,7 +60,13 @@ def ignored(daemon: DaemonProcess) -> set[str]:
 
 def start_by_hook(daemon: DaemonProcess, **environ: str) -> None:
     hook(daemon.environ | environ, EVENT)
-    eventually(daemon.socket_path.exists, "a daemon listens")
+
+    def listens() -> bool:  # the socket is there a moment before
+        with suppress(OSError), daemon.connect():
+            return True
+        return False
+
+    eventually(listens, "a daemon listens")
 
 
 # --- Settings
@@ -123,16 +143,17 @@ def test_hook_started_daemon_trusts_the_file_of_a_daemon_that_the_user_started(h
 @pytest.mark.parametrize(
     ("values", "sending"),
     [
-        ({"reranker": "onnx", "reranker_model": "/m", "log_level": "info"}, set()),
+        ({"reranker": "none", "reranker_weight": 0.5, "log_level": "info"}, set()),
+        ({"reranker": "onnx", "reranker_model": "/m", "log_level": "info"}, {"reranker", "reranker_model"}),
         ({"reranker": "jina", "reranker_model": "m"}, {"reranker", "reranker_model"}),
         ({"reranker_url": "http://file", "reranker_key_file": "/k"}, {"reranker_url", "reranker_key_file"}),
         ({"embedder": "static", "embedder_weight": 0.3}, set()),
-        ({"embedder": "onnx", "embedder_fallback": "openai"}, {"embedder_fallback"}),
+        ({"embedder": "onnx", "embedder_fallback": "openai"}, {"embedder", "embedder_fallback"}),
         ({"embedder": "ollama", "embedder_weight": 0.3}, {"embedder", "embedder_weight"}),
     ],
 )
-def test_settings_that_send_data_are_known(values: dict[str, Any], sending: set[str]) -> None:
-    assert hook_start.sending_settings(values) == sending
+def test_settings_that_only_the_owner_may_make_are_known(values: dict[str, Any], sending: set[str]) -> None:
+    assert hook_start.owner_settings(values) == sending
 
 
 def select(path: Path, database: Path) -> tuple[str, list[str]]:
@@ -179,6 +200,47 @@ def test_hook_started_daemon_ignores_a_record_beside_a_link_to_the_database(tmp_
     record_path(planted, path)  # as it would lie in a repository
     planted.symlink_to(database)
     assert select(path, planted)[0] == ""
+
+
+def test_hook_started_daemon_ignores_a_record_that_a_repository_brings(tmp_path: Path) -> None:
+    path = tmp_path / "clankers.toml"
+    path.write_text('chat_url = "http://file"\n')
+    record_path(tmp_path / "db", path)
+    assert select(path, tmp_path / "db")[0] == "http://file"
+    record = tmp_path / "db.settings-path"
+    for text in (record.read_bytes(), f"{path}\n".encode()):  # a copy of a real one, and one that names only the file
+        repository = tmp_path / f"repository-{len(text)}"
+        repository.mkdir()
+        (repository / "db.settings-path").write_bytes(text)
+        (repository / "db.settings-path").chmod(0o600)
+        assert select(path, repository / "db")[0] == ""
+
+
+def test_hook_started_daemon_takes_nothing_that_deletes_data_from_a_file_that_the_environment_names(
+    home: Path,
+) -> None:
+    file = home / "repo.toml"
+    file.write_text(
+        'retention = ["sessions=1d"]\nretention_megabytes = 1\nbackup_keep = 1\nbackup_hours = 0\n'
+        f'durability = "normal"\ntranscript_folders = ["{home}"]\nembedder = "onnx"\nembedder_model = "{home}"\n'
+        f'reranker = "onnx"\nreranker_model = "{home}"\nquery_rows = 7\n'
+    )
+    with autostarting(home) as daemon:
+        start_by_hook(daemon, CLANKERS_CONFIG_PATH=str(file))
+        defaults, found = msgspec.to_builtins(Config()), settings(daemon)
+        assert found.pop("query_rows") == 7  # it is this file
+        assert found == {key: value for key, value in defaults.items() if key != "query_rows"}
+        with daemon.connect() as connection:
+            assert connection.call("schedule.list")["actions"] == []
+
+
+def test_every_setting_is_known_to_be_harmless_or_the_owners() -> None:
+    dangerous = {
+        "embedder": "onnx", "embedder_fallback": "ollama", "reranker": "tei", "extract": "model",
+        "retention": ["sessions=1d"],
+    }  # fmt: skip
+    values = {key: dangerous.get(key, "1") for key in Config.__struct_fields__}
+    assert set(Config.__struct_fields__) - hook_start.owner_settings(values) == HARMLESS
 
 
 # --- The socket

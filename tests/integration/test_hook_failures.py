@@ -21,7 +21,7 @@ from helpers.hook import EVENT, autostarting, hook, linux, spooled
 from helpers.waiting import eventually
 
 from clankers.ctl.plugin_files import hook_command
-from clankers.hook import MAX_LOG_BYTES, read_setting
+from clankers.hook import MAX_LOG_BYTES, read_setting, recall_seconds
 from clankers.spool import spool_event
 
 PROMPT = {"hook_event_name": "UserPromptSubmit", "session_id": "s", "prompt": "hello"}
@@ -311,6 +311,23 @@ def test_hook_stops_waiting_for_a_slow_recall(home: Path) -> None:
         assert hook(patient(home, "2"), PROMPT, "claude-code", "--recall") == b""
         gone.set()
     assert spooled(home) == []
+
+
+@pytest.mark.parametrize("seconds", ["inf", "nan"])
+def test_hook_sends_the_event_whatever_the_time_for_recall_is(home: Path, seconds: str) -> None:
+    (home / "clankers").mkdir()
+    with played(home / "clankers" / "dxta-clankers.sock", answer_both(None)):
+        hook(patient(home, seconds), PROMPT, "claude-code", "--recall")
+    assert not (home / "clankers" / "lost-events").exists()
+
+
+@pytest.mark.parametrize(("setting", "seconds"), [("1e9", 60), ("inf", 60), ("nan", 1), ("5", 5), ("", 1)])
+def test_hook_waits_for_recall_no_longer_than_the_setting_allows(
+    monkeypatch: pytest.MonkeyPatch, setting: str, seconds: float
+) -> None:
+    monkeypatch.setenv("CLANKERS_RECALL_SECONDS", setting)
+    monkeypatch.setenv("CLANKERS_CONFIG_PATH", "/dev/null")
+    assert recall_seconds() == seconds
 
 
 def test_hook_that_recalls_spools_the_event_if_the_daemon_hangs(home: Path) -> None:

@@ -3,9 +3,10 @@
 import os
 import resource
 import shutil
+import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,21 @@ def test_file_that_is_no_database_is_left_as_it_is(home: Path) -> None:
             assert_in_trouble(connection, "not a database")
         assert daemon.stop() == 0
         assert daemon.database.read_bytes() == garbage
+
+
+@pytest.mark.parametrize("table", ["moz_places (id INTEGER PRIMARY KEY, url TEXT)", "sessions (id TEXT, token TEXT)"])
+def test_database_of_another_program_is_left_as_it_is(home: Path, table: str) -> None:
+    with DaemonHandle(home) as daemon:
+        daemon.data.mkdir(mode=0o700)
+        with closing(sqlite3.connect(daemon.database)) as theirs:
+            theirs.execute(f"CREATE TABLE {table}")
+        before = daemon.database.read_bytes()
+        daemon.start()
+        with daemon.connect() as connection:
+            assert_refused(upsert(connection, "refused"))
+            assert_in_trouble(connection, "another program")
+        assert daemon.stop() == 0
+        assert daemon.database.read_bytes() == before
 
 
 def test_good_file_put_in_the_place_of_a_bad_one_is_taken_up(home: Path) -> None:

@@ -91,6 +91,11 @@ SPELLINGS = [
     "&#x3C;/{0}&#x3E;",
     "&amp;lt;/{0}&amp;gt;",
     "\\u003c/{0}\\u003e",
+    "\\u{{3c}}/{0}\\u{{3e}}",
+    "\\x{{003C}}/{0}\\x{{003E}}",
+    "\\U0000003c/{0}\\U0000003e",
+    "\\N{{LESS-THAN SIGN}}/{0}>",
+    "\\3c /{0}>",
     "%3C/{0}%3E",
     "<<//{0}>>",
 ]
@@ -122,7 +127,7 @@ def markers(text: str) -> int:
     """Count what could be read as a marker of a block, by a reader of another mind than the sanitizer's."""
     text = unicodedata.normalize("NFKC", html.unescape(html.unescape(text))).casefold()
     text = "".join(character for character in text if unicodedata.category(character) not in ("Cf", "Mn"))
-    text = re.sub("[‹〈⟨]", "<", text)
+    text = re.sub(r"[‹〈⟨]|\\(?:[ux]\{?0*3c\}?|n\{less-than sign\}|3c)", "<", text)
     return len(re.findall(r"<[\s/]*(?:clankers.recall|c1ankers|recalled.memories|system.reminder)", text))
 
 

@@ -1,7 +1,10 @@
 """Which automatic backups are deleted when another one was made."""
 
+import os
+from pathlib import Path
+
 from clankers_protocol.backups import BackupFile
-from clankers_protocol.database_files import select_obsolete
+from clankers_protocol.database_files import find_backups, list_backups, select_obsolete
 
 
 def backup(day: int, rows: int | None = 1000) -> BackupFile:
@@ -32,3 +35,14 @@ def test_damaged_backup_does_not_replace_an_intact_one() -> None:
 
 def test_backup_from_the_future_counts_as_the_oldest() -> None:
     assert names(select_obsolete([backup(1), backup(2), backup(2**62)], keep=2)) == [2**62]
+
+
+def test_files_that_are_no_regular_files_are_no_backups(tmp_path: Path) -> None:
+    real = tmp_path / "clankers-20250101T000000000000-daily.db"
+    real.write_bytes(b"")
+    os.mkfifo(tmp_path / "clankers-20250102T000000000000-daily.db")  # opening it would wait for a writer
+    (tmp_path / "clankers-20250103T000000000000-daily.db").symlink_to("/dev/zero")
+    (tmp_path / "clankers-20250104T000000000000-daily.db").symlink_to(tmp_path / "nothing")
+    (tmp_path / "clankers-20250105T000000000000-daily.db").mkdir()
+    assert find_backups(tmp_path, "clankers-*-daily.db") == [real]
+    assert [one.name for one in list_backups(tmp_path)] == [real.name]

@@ -50,7 +50,8 @@ def back_up(
         unfinished.rename(target)
         sync(folder)
     finally:
-        unfinished.unlink(missing_ok=True)
+        for leftover in folder.glob(f"{unfinished.name}*"):  # with the journal of a copy that failed
+            leftover.unlink(missing_ok=True)
     return target
 
 

@@ -22,6 +22,7 @@ import apsw
 from clankers_protocol.subscriptions import ChangeKind
 from clankersd.db.commit_priority import begin_disk_write
 from clankersd.db.engine import Engine
+from clankersd.db.errors import SchemaRefused
 from clankersd.db.sqlite_engine import SqliteEngine
 from clankersd.metrics import metrics
 
@@ -35,6 +36,12 @@ CACHE_KIB = 32 * 1024  # with SQLite's default of 2 MiB the index is read from t
 SQLITE_VERSION = apsw.sqlite_lib_version()
 
 _NOTHING: Mapping[str, Any] = {}
+# True for a database that is empty, that we have made, or that the original clankers made.
+_IS_OURS = """
+    SELECT NOT EXISTS (SELECT 1 FROM sqlite_master WHERE type = 'table')
+        OR EXISTS (SELECT 1 FROM pragma_table_info('_migrations') WHERE name = 'checksum')
+        OR EXISTS (SELECT 1 FROM pragma_table_info('sessions') WHERE name = 'project_path')
+"""
 
 
 def has_wal_reset_bug(version: str) -> bool:
@@ -212,6 +219,9 @@ def _open(path: Path, durability: str) -> apsw.Connection:
     try:
         raw.set_busy_timeout(BUSY_TIMEOUT_MS)
         _set_pragma(raw, "busy_timeout", BUSY_TIMEOUT_MS, BUSY_TIMEOUT_MS)
+        # Before the first change: the path, which the environment may name, may be that of any database.
+        if not next(raw.execute(_IS_OURS))[0]:
+            raise SchemaRefused("the file is a database of another program: check the path of the database")
         # Takes effect only before the first table: it lets `db vacuum` return pages in small steps.
         raw.pragma("auto_vacuum", "incremental")
         _set_pragma(raw, "journal_mode", "wal", "wal")

@@ -14,6 +14,7 @@ from clankers.ctl.formatting import format_bytes, format_duration, plural
 from clankers.spool import MAX_SPOOL_BYTES
 from clankers_protocol.admin import Finding, StatusReport
 from clankers_protocol.capture import LostEvents
+from clankers_protocol.database_files import find_backups
 from clankers_protocol.paths import Paths
 
 REPAIR = "clankers-ctl doctor --repair"
@@ -113,7 +114,7 @@ def tighten_permissions(paths: Paths) -> list[str]:
 def _check_backups(paths: Paths, status: StatusReport | None) -> Finding:
     """Check that the newest backup is recent, readable and not empty."""
     create = "clankers-ctl backup create; clankers-ctl config show says how often the daemon makes one (backup_hours)"
-    backups = sorted(paths.backups.glob("clankers-*.db"), key=lambda path: path.stat().st_mtime)
+    backups = sorted(find_backups(paths.backups, "clankers-*.db"), key=lambda path: path.stat().st_mtime)
     if not backups and (not paths.database.exists() or (status and status.counts.get("sessions") == 0)):
         return Finding("backups", "ok", "There is nothing to back up yet.")
     if not backups and status and status.uptime_seconds < FIRST_BACKUP_SECONDS:
