@@ -35,7 +35,7 @@ HARNESSES = (
         history_unit="transcript",
         tested_with="2.0.77 to 2.1.325",
         tells_more="the transcript",
-        recalls_at="session start, prompt, after a compaction",
+        recalls_at="first prompt, resumed and cleared sessions, prompt, after a compaction",
         gaps="Sub-agents are part of their session.",
     ),
     HarnessInfo(

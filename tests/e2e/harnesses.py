@@ -156,7 +156,9 @@ class Machine:
             **{name: value for name, value in self.daemon.environ.items() if name.startswith("CLANKERS_")},
         }
 
-    def run(self, command: Sequence[str | Path], environ: Mapping[str, str], given: str = "") -> list[dict[str, Any]]:
+    def run(
+        self, command: Sequence[str | Path], environ: Mapping[str, str], given: str = "", *, fails: bool = False
+    ) -> list[dict[str, Any]]:
         """Run a harness in the project to its end: the events it printed."""
         done = subprocess.run(
             command,
@@ -168,7 +170,7 @@ class Machine:
             timeout=RUN_SECONDS,
             check=False,
         )
-        assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        assert (done.returncode != 0) == fails, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
         return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 

@@ -37,11 +37,15 @@ class Use:
 
 @dataclass(frozen=True)
 class Reply:
-    """What the model says, the tools it uses, and for how many tokens of prompt: many make a harness compact."""
+    """What the model says, the tools it uses, and for how many tokens of prompt: many make a harness compact.
+
+    With an HTTP status, the request fails and the text is the error's.
+    """
 
     text: str = ""
     uses: Sequence[Use] = ()
     prompt_tokens: int | None = None
+    status: int = 200
 
 
 @dataclass(frozen=True)
@@ -292,6 +296,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _chat(self, request: dict[str, Any]) -> None:
         said = self.model.answer(request)
+        if said.reply.status != 200:
+            problem = {"message": said.reply.text, "type": "invalid_request_error", "code": None}
+            self._send(json.dumps({"error": problem}).encode(), "application/json", said.reply.status)
+            return
         chunks = [f"data: {json.dumps(chunk)}\n\n" for chunk in openai_chunks(said, request["model"])]
         self._send(("".join(chunks) + "data: [DONE]\n\n").encode(), "text/event-stream")
 
@@ -310,8 +318,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _json(self, value: Any) -> None:
         self._send(json.dumps(value).encode(), "application/json")
 
-    def _send(self, body: bytes, kind: str) -> None:
-        self.send_response(200)
+    def _send(self, body: bytes, kind: str, status: int = 200) -> None:
+        self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

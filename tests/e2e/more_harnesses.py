@@ -81,7 +81,7 @@ class Copilot(Connected):
 
     name: str = "copilot"
 
-    def run(self, prompt: str, *options: str) -> str:
+    def run(self, prompt: str, *options: str, fails: bool = False) -> str:
         """One run with a prompt: its session's id."""
         environ = {
             "COPILOT_OFFLINE": "true",
@@ -91,7 +91,9 @@ class Copilot(Connected):
             "COPILOT_PROVIDER_API_KEY": "dummy",
             "COPILOT_MODEL": "mock-model",
         }
-        events = self.machine.run([self.program, "--output-format", "json", *options, "-p", prompt], environ)
+        events = self.machine.run(
+            [self.program, "--output-format", "json", *options, "-p", prompt], environ, fails=fails
+        )
         return str(next(event["sessionId"] for event in events if event["type"] == "result"))
 
 
@@ -107,11 +109,11 @@ class Pi(Connected):
         self.write_settings(".pi/agent/models.json", {"providers": {"mock": provider | {"models": [model]}}})
         return self
 
-    def run(self, prompt: str, *options: str) -> str:
+    def run(self, prompt: str, *options: str, fails: bool = False) -> str:
         """One run with a prompt: its session's id."""
         words = ["--provider", "mock", "--model", "mock-model", "--mode", "json", *options, "-p", prompt]
         environ = {"PI_OFFLINE": "1", "PI_SKIP_VERSION_CHECK": "1", "PI_TELEMETRY": "0"}
-        events = self.machine.run([recent_node(), self.program, *words], environ)
+        events = self.machine.run([recent_node(), self.program, *words], environ, fails=fails)
         return str(next(event["id"] for event in events if event["type"] == "session"))
 
 
@@ -130,7 +132,7 @@ class Qwen(Connected):
         self.write_settings(".qwen/settings.json", settings)
         return self
 
-    def run(self, prompt: str, *options: str) -> str:
+    def run(self, prompt: str, *options: str, fails: bool = False) -> str:
         """One run with a prompt: its session's id."""
         environ = {
             "OPENAI_API_KEY": "dummy",
@@ -138,5 +140,5 @@ class Qwen(Connected):
             "OPENAI_MODEL": "mock-model",
         }
         words = ["--yolo", "--output-format", "stream-json", *options, "-p", prompt]
-        events = self.machine.run([recent_node(), self.program, *words], environ)
+        events = self.machine.run([recent_node(), self.program, *words], environ, fails=fails)
         return str(next(event["session_id"] for event in events if event.get("subtype") == "init"))

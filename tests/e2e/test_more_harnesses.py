@@ -195,3 +195,48 @@ def check_agents(here: Machine, connection: RawConnection, parent: str) -> None:
     assert (stored.prompts(parent), stored.prompts(child)) == (["[[delegate]] ask a helper"], ["[[child]] say done"])
     assert stored.answers(child) == answers(here.model.of("child"))
     assert stored.answers(parent)[-1][0] == "The helper is done."
+
+
+COMPACTING: dict[str, list[str]] = {
+    "copilot": ["[[much]] say much", "/compact"],
+    "pi": [f"[[much]] say much{' and more of it' * 8000}"],
+    "qwen": ["[[much]] say much", "/compress"],
+}
+"""Prompts with which a harness compacts: a command, or a prompt that fills the context, as the model counts it."""
+
+ERRORS = {"copilot": "400 the model is out of order", "pi": "the model is out of order", "qwen": "400 the model is"}
+
+
+@pytest.mark.parametrize("name", sorted(KINDS))
+def test_failed_request_and_compaction_are_stored(name: str) -> None:
+    make, _ = KINDS[name]
+    script = {
+        "begin": [Reply("Fine.")],
+        "much": [Reply("Much was said.", prompt_tokens=99_000)],
+        "after": [Reply("Still here.")],
+        "broken": [Reply("the model is out of order", status=400)],
+    }
+    with machine(lambda _: script) as here:
+        harness = make(here)
+        here.daemon.start()
+        harness.plugin("install", "--yes")
+        session = harness.run("[[begin]] begin")
+        for prompt in [*COMPACTING[name], "[[after]] and now"]:
+            assert harness.run(prompt, "--continue") == session
+        broken = harness.run("[[broken]] try this", fails=name != "pi")
+        with here.daemon.connect() as connection:
+            holds_in_time(lambda: check_compaction_and_error(connection, name, session, broken))
+            assert set(imported(connection, name).values()) == {0}, "capture has missed nothing"
+
+
+def check_compaction_and_error(connection: RawConnection, name: str, session: str, broken: str) -> None:
+    stored = Stored(connection)
+    (compaction,) = connection.call("session.compactions", sessionId=session)
+    assert compaction["tokensBefore"] > 1_000
+    assert bool(compaction["summary"]) == (name != "qwen"), "Qwen Code does not tell the summary"
+    assert [prompt[:9] for prompt in stored.prompts(session)] == ["[[begin]]", "[[much]] ", "[[after]]"]
+    assert [answer for answer, *_ in stored.answers(session)] == ["Fine.", "Much was said.", "Still here."]
+    assert (stored.prompts(broken), stored.answers(broken)) == (["[[broken]] try this"], [])
+    (error,) = connection.call("query", sql="SELECT session_id, error_message FROM session_errors", limit=10)["rows"]
+    assert error[0] == broken
+    assert ERRORS[name] in error[1]

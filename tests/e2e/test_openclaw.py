@@ -121,6 +121,9 @@ def check_recall(here: Machine, connection: RawConnection) -> None:
     asked, searched, read = here.model.of("ask")
     assert f"[{first['id']}]" in connection.call("session.injections", sessionId=later["id"])[0]["text"]
     assert first["id"] in json.dumps(asked.request)
+    assert "clankers-memory" in json.dumps(asked.request), "the skill is listed"
+    tools = [tool["function"]["name"] for tool in asked.request["tools"]]
+    assert any("clankers" in name and name.endswith("remember") for name in tools), tools
     assert Stored(connection).prompts(later["id"]) == [PROMPTS["ask"]]
     assert "MEMORY.md#L" in json.dumps(searched.request)
     results = [message for message in read.request["messages"] if message["role"] == "tool"]

@@ -60,9 +60,12 @@ def start(connection: RawConnection, session: str = "new", source: str = "startu
     return told(connection.call("recall.hook", harness="claude-code", event=event), "SessionStart")
 
 
-def prompt(connection: RawConnection, text: str, session: str = "new", cwd: str = PROJECT) -> str:
+def prompt(
+    connection: RawConnection, text: str, session: str = "new", cwd: str = PROJECT, harness: str = "codex"
+) -> str:
+    """What a prompt is told. Codex CLI has a hook at every start of a session, Claude Code not at that of a new one."""
     event = {"hook_event_name": "UserPromptSubmit", "session_id": session, "cwd": cwd, "prompt": text}
-    return told(connection.call("recall.hook", harness="claude-code", event=event), "UserPromptSubmit")
+    return told(connection.call("recall.hook", harness=harness, event=event), "UserPromptSubmit")
 
 
 def told(result: dict[str, Any], event: str) -> str:
@@ -82,6 +85,17 @@ def test_recall_at_the_start_lists_recent_sessions_of_the_project(history: RawCo
     assert "[old-3] 2023-11-14 Cart: Renamed the cart module." in text
     assert text.index("old-3") < text.index("old-2") < text.index("old-1")
     assert "secret plan" not in text
+
+
+def test_first_prompt_of_claude_code_is_told_what_a_start_is_told(history: RawConnection) -> None:
+    question = "where is the rounding of the invoice exporter?"
+    first = prompt(history, question, harness="claude-code")
+    assert all(f"[{recalled}]" in first for recalled in ("old-1", "old-2", "old-3", "m-2", "m-3"))
+    assert prompt(history, question, harness="claude-code") == ""
+    assert "[old-1]" not in prompt(history, "which checkout service handles payments?", harness="claude-code")
+    forked = {"hook_event_name": "SessionStart", "session_id": "forked", "cwd": PROJECT, "source": "fork"}
+    history.call("hook.event", harness="claude-code", event=forked)
+    assert "[old-1]" not in prompt(history, question, "forked", harness="claude-code")
 
 
 def test_recall_leaves_out_the_session_itself(history: RawConnection) -> None:

@@ -62,6 +62,7 @@ _RECALLED = f"""
 _HAS_STARTED = f"""
     SELECT 1 FROM injections WHERE session_id = :session AND kind = 'start' AND characters > 0
                                AND id >= {_LAST_COMPACTION}
+    UNION ALL SELECT 1 FROM sessions WHERE id = :session AND metadata ->> '$.startedBy' = 'fork'
 """
 _IS_SUBAGENT = "SELECT metadata ->> '$.parentId' IS NOT NULL FROM sessions WHERE id = :session"
 # A compaction is recorded even if nothing is injected, provided that there is an injection for it to make void.

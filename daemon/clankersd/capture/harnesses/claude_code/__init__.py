@@ -1,10 +1,18 @@
 """Claude Code: hooks report as it works, transcripts fill in what hooks miss."""
 
 from collections.abc import Iterator, Mapping
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 
-from clankersd.capture.harnesses.base import Harness, find_hook_occasion, home_folder, list_files, list_folders
+from clankersd.capture.harnesses.base import (
+    Harness,
+    Occasion,
+    Payload,
+    find_hook_occasion,
+    home_folder,
+    list_files,
+    list_folders,
+)
 from clankersd.capture.harnesses.claude_code.hooks import NAME, read_hook
 from clankersd.capture.harnesses.claude_code.transcripts import ClaudeTranscriptReader, find_transcripts
 
@@ -21,10 +29,19 @@ def _list_activity_files(root: Path) -> Iterator[Path]:
         yield from list_files(project, "", ".jsonl")
 
 
+def _find_occasion(payload: Payload) -> Occasion | None:
+    """Read a payload as an occasion for recall.
+
+    The plugin has no hook at the start of a new session, which would be one more process: the first prompt starts it.
+    """
+    found = find_hook_occasion(NAME, payload)
+    return replace(found, starts_with_prompt=True) if found and found.kind == "prompt" else found
+
+
 HARNESS = Harness(
     NAME,
     read_hook,
-    partial(find_hook_occasion, NAME),
+    _find_occasion,
     data_folders=_data_folders,
     list_activity_files=_list_activity_files,
     transcript_reader=ClaudeTranscriptReader,

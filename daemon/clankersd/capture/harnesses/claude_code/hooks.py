@@ -28,8 +28,10 @@ PROVIDER = "anthropic"
 NEW_SESSION_SOURCES = ("startup", "clear", "fork")
 """Sources of SessionStart that begin a session; any other continues one."""
 
-_WRITES_TRANSCRIPT = ("SessionStart", "Stop", "StopFailure", "SubagentStop", "PostCompact", "SessionEnd")
-"""Events after which the transcript has something new, or that continue a session whose end was missed."""
+_WRITES_TRANSCRIPT = frozenset(
+    {"SessionStart", "UserPromptSubmit", "Stop", "StopFailure", "SubagentStop", "PostCompact", "SessionEnd"}
+)
+"""Events after which the transcript has something new, or that begin or continue a session whose end may be missed."""
 
 
 def read_hook(payload: Payload, at: int) -> HookReading:
