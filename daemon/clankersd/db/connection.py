@@ -30,9 +30,20 @@ PROGRESS_INSTRUCTIONS = 5000
 """SQLite virtual machine instructions between two checks whether to interrupt a statement."""
 
 CACHE_KIB = 32 * 1024  # with SQLite's default of 2 MiB the index is read from the disk over and over
+STATEMENT_JOURNAL_BYTES = 1024 * 1024
+"""Memory for the pages that one statement has changed and may have to restore. With SQLite's default of 64 KiB, a
+statement that updates a dozen indexes writes them to a temporary file: storing a chunk takes twice as long."""
+
 SQLITE_VERSION = apsw.sqlite_lib_version()
 
 _NOTHING: Mapping[str, Any] = {}
+
+
+def configure_sqlite() -> None:
+    """Configure SQLite for this process; no connection may be open yet."""
+    apsw.shutdown()
+    apsw.config(apsw.SQLITE_CONFIG_STMTJRNL_SPILL, STATEMENT_JOURNAL_BYTES)
+    apsw.initialize()
 
 
 def has_wal_reset_bug(version: str) -> bool:
