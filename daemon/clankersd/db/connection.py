@@ -30,9 +30,10 @@ PROGRESS_INSTRUCTIONS = 5000
 """SQLite virtual machine instructions between two checks whether to interrupt a statement."""
 
 CACHE_KIB = 32 * 1024  # with SQLite's default of 2 MiB the index is read from the disk over and over
-STATEMENT_JOURNAL_BYTES = 1024 * 1024
-"""Memory for the pages that one statement has changed and may have to restore. With SQLite's default of 64 KiB, a
-statement that updates a dozen indexes writes them to a temporary file: storing a chunk takes twice as long."""
+STATEMENT_JOURNAL_BYTES = 120 * 1024
+"""Memory for the pages that one statement has changed and may have to restore; the rest goes to a temporary file.
+With SQLite's default of 64 KiB that happens for every chunk that is stored, since it is in a dozen indexes. SQLite
+cannot write 128 KiB or more to that file at once, and would report a full disk."""
 
 SQLITE_VERSION = apsw.sqlite_lib_version()
 
