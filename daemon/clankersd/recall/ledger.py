@@ -174,7 +174,7 @@ def _entry(db: Db, row: dict[str, Any]) -> LedgerEntry:
         prompt_id=prompt["id"] if prompt else None,
         prompt=prompt_text,
         items=[_item(db, row["id"], item_id, _words(prompt_text or ""), aftermath) for item_id in ids],
-        considered=_read_candidates(db, considered) if considered else None,
+        considered=with_texts(db, msgspec.json.decode(considered, type=list[RecallCandidate])) if considered else None,
     )
 
 
@@ -189,10 +189,6 @@ def _read_aftermath(db: Db, session: str, at: int) -> _Aftermath:
     texts = [row[0] for row in db.tuples(_EVIDENCE, {"session": session, "at": at, "until": until})]
     text = "\n".join(texts)
     return _Aftermath(session, at, until, _words(text), text)
-
-
-def _read_candidates(db: Db, considered: str) -> list[RecallCandidate]:
-    return with_texts(db, msgspec.json.decode(considered, type=list[RecallCandidate]))
 
 
 def with_texts(db: Db, candidates: list[RecallCandidate]) -> list[RecallCandidate]:
