@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from e2e.harnesses import axe_script
-from helpers.browser import CHROMIUM, NARROW, Watched, chromium, opened
+from helpers.browser import CHROMIUM, NARROW, WIDE, Watched, chromium, opened
 from helpers.daemon import DaemonProcess, running_daemon
 from helpers.store import message
 from helpers.view import RunningView, running_view
@@ -387,26 +387,29 @@ def test_stored_markup_never_runs(browser: Browser, fresh_daemon: DaemonProcess)
         assert "\N{REPLACEMENT CHARACTER}" not in shown.title()
 
 
-def test_every_page_is_accessible_and_fits_a_narrow_window(
-    browser: Browser, demo_view: RunningView, demo: DaemonProcess
+@pytest.mark.parametrize(("theme", "size"), [("light", WIDE), ("dark", WIDE), ("light", NARROW)])
+def test_every_page_is_accessible_and_fits_the_window(
+    browser: Browser, demo_view: RunningView, demo: DaemonProcess, theme: str, size: tuple[int, int]
 ) -> None:
     axe = axe_script().read_text()
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     with demo.connect() as connection:
         session = connection.call("session.list", query="Rewrite the lexer")["sessions"][0]["id"]
         memory = connection.call("memory.list", query="BlockWriter", scopes=["*"])["memories"][0]["id"]
-    paths = PAGES | {"session": f"/session?id={session}", "memory": f"/memory?id={memory}"}
-    for theme, size in (("light", (1280, 860)), ("dark", (1280, 860)), ("light", NARROW)):
-        with opened(browser, demo_view, size, theme) as page:
-            for name, path in paths.items():
-                shown = page.visit(path)
-                assert shown.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{name} is too wide"
-                shown.screenshot(path=SCREENSHOTS / f"{name}-{theme}-{size[0]}.png")
-                shown.evaluate(axe)
-                found = shown.evaluate("axe.run({resultTypes: ['violations']})")["violations"]
-                serious = [
-                    (one["id"], one["nodes"][0]["html"][:200])
-                    for one in found
-                    if one["impact"] in ("serious", "critical")
-                ]
-                assert serious == [], f"{name} in {theme} at {size[0]}"
+        entity = connection.call("entity.list", query="invoice", scopes=["*"])["entities"][0]["id"]
+    paths = PAGES | {
+        "session": f"/session?id={session}",
+        "memory": f"/memory?id={memory}",
+        "graph-of-one": f"/graph?id={entity}",
+    }
+    with opened(browser, demo_view, size, theme) as page:
+        for name, path in paths.items():
+            shown = page.visit(path)
+            assert shown.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{name} is too wide"
+            shown.screenshot(path=SCREENSHOTS / f"{name}-{theme}-{size[0]}.png")
+            shown.evaluate(axe)
+            found = shown.evaluate("axe.run({resultTypes: ['violations']})")["violations"]
+            serious = [
+                (one["id"], one["nodes"][0]["html"][:200]) for one in found if one["impact"] in ("serious", "critical")
+            ]
+            assert serious == [], name

@@ -38,7 +38,7 @@ from clankers.ctl.transcript import ROLE_STYLES
 from clankers.messages import BadReply, DaemonUnavailable
 from clankers_protocol.admin import Health
 from clankers_protocol.errors import RpcError
-from clankers_protocol.search import Filter, Hit, Search, SearchResult, Source
+from clankers_protocol.search import Filter, Hit, Search, Source
 from clankers_protocol.sessions import Session, SessionList
 from clankers_protocol.terminal import sanitize
 
@@ -289,7 +289,11 @@ class Finder:
                 self.status = "searching …"
                 result = await self.client.call(request)
                 self.rows = [_hit_row(hit) for hit in result.hits]
-                self.status = _describe(result)
+                count = f"{len(self.rows)}+ hits" if result.cursor else plural(len(self.rows), "hit")
+                took = format_duration(result.took_ms / 1000)
+                near = f"{NOTHING_CLOSE} " if result.weak else ""
+                self.status = f"{near}{count} in {took}" if self.rows else "nothing found"
+                self.status += f" · incomplete: {one_line(result.degraded)}" if result.degraded else ""
             else:
                 page = await self.client.call(SessionList(project=project, since=after, limit=MAX_ROWS))
                 self.rows = [_session_row(session) for session in page.sessions]
@@ -387,14 +391,6 @@ def _session_row(session: Session) -> Row:
         Text(one_line(session.summary or session.user_prompt or ""), "dim"),
         Conversation([title, " · ".join(fact for fact in facts if fact)], session.id),
     )
-
-
-def _describe(result: SearchResult) -> str:
-    if not result.hits:
-        return "nothing found"
-    count = f"{len(result.hits)}+ hits" if result.cursor else plural(len(result.hits), "hit")
-    near = f"{NOTHING_CLOSE} " if result.weak else ""
-    return f"{near}{count} in {format_duration(result.took_ms / 1000)}"
 
 
 def _fragments(text: Text) -> list[tuple[str, str]]:

@@ -194,17 +194,13 @@ def _entry(db: Db, row: dict[str, Any]) -> LedgerEntry:
         prompt_id=prompt["id"] if prompt else None,
         prompt=prompt_text,
         items=[_item(db, row["id"], item_id, _words(prompt_text or ""), aftermath) for item_id in ids],
-        considered=_read_candidates(db, considered) if considered else None,
+        considered=with_texts(db, msgspec.json.decode(considered, type=list[RecallCandidate])) if considered else None,
     )
 
 
 def find_prompt(db: Db, session: str, at: int) -> dict[str, Any] | None:
     """Return the id and the text of the prompt that a session sent last before a time."""
     return db.fetch_one(_PROMPT, {"session": session, "at": at})
-
-
-def _read_candidates(db: Db, considered: str) -> list[RecallCandidate]:
-    return with_texts(db, msgspec.json.decode(considered, type=list[RecallCandidate]))
 
 
 def with_texts(db: Db, candidates: list[RecallCandidate]) -> list[RecallCandidate]:

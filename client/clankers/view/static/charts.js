@@ -157,30 +157,34 @@ export function strengthCurve({ past, future, uses, archiveBelow, archiveAt }) {
     "figure",
     { class: "curve" },
     h(
-      "svg",
-      { viewBox: "0 0 1000 172", role: "img", "aria-label": label },
-      [0, 0.5, 1].map((value) =>
-        h(
-          "g",
-          {},
-          h("line", { class: "grid", x1: 40, x2: 980, y1: y(value), y2: y(value) }),
-          h("text", { x: 32, y: y(value) + 4, "text-anchor": "end" }, value.toFixed(1)),
+      "div",
+      { class: "scroll", tabindex: 0, role: "group", "aria-label": "Strength over time" },
+      h(
+        "svg",
+        { viewBox: "0 0 1000 172", role: "img", "aria-label": label },
+        [0, 0.5, 1].map((value) =>
+          h(
+            "g",
+            {},
+            h("line", { class: "grid", x1: 40, x2: 980, y1: y(value), y2: y(value) }),
+            h("text", { x: 32, y: y(value) + 4, "text-anchor": "end" }, value.toFixed(1)),
+          ),
         ),
-      ),
-      h("line", { class: "archive", x1: 40, x2: 980, y1: y(archiveBelow), y2: y(archiveBelow) }),
-      h("line", { class: "now", x1: x(past.at(-1).at), x2: x(past.at(-1).at), y1: 5, y2: 150 }),
-      [
-        [from, "start", shortDay(from)],
-        [now, "middle", "now"],
-        [to, "end", shortDay(to)],
-      ].map(([at, anchor, text]) => h("text", { x: x(at), y: 168, "text-anchor": anchor }, text)),
-      h("path", { class: "past", d: line(past) }),
-      h("path", { class: "future", d: line(future) }),
-      uses.map((use) =>
-        h(
-          "circle",
-          { class: "use", cx: x(use.at), cy: y(salienceAt(use.at)), r: 4 },
-          h("title", {}, `${use.usage} ${day(use.at)}`),
+        h("line", { class: "archive", x1: 40, x2: 980, y1: y(archiveBelow), y2: y(archiveBelow) }),
+        h("line", { class: "now", x1: x(past.at(-1).at), x2: x(past.at(-1).at), y1: 5, y2: 150 }),
+        [
+          [from, "start", shortDay(from)],
+          [now, "middle", "now"],
+          [to, "end", shortDay(to)],
+        ].map(([at, anchor, text]) => h("text", { x: x(at), y: 168, "text-anchor": anchor }, text)),
+        h("path", { class: "past", d: line(past) }),
+        h("path", { class: "future", d: line(future) }),
+        uses.map((use) =>
+          h(
+            "circle",
+            { class: "use", cx: x(use.at), cy: y(salienceAt(use.at)), r: 4 },
+            h("title", {}, `${use.usage} ${day(use.at)}`),
+          ),
         ),
       ),
     ),

@@ -78,7 +78,11 @@ export async function render({ params, set, signal }) {
     h(
       "div",
       { class: "graph-layout" },
-      h("div", { class: "card graph" }, drawing(graph.nodes, edges, set)),
+      h(
+        "div",
+        { class: "card graph scroll", tabindex: 0, role: "group", "aria-label": "Drawing" },
+        drawing(graph.nodes, edges, set),
+      ),
       list(graph.nodes, edges, params.id),
     ),
   ];
