@@ -74,17 +74,19 @@ _RECENT_SESSIONS = f"""
 """
 # The last text of the assistant between a message of the user and the next one.
 _ANSWERS = """
-    SELECT asked.id, (
-        SELECT substr(answer.text_content, 1, 2000) FROM messages AS answer
-        WHERE answer.session_id = asked.session_id AND answer.role = 'assistant' AND answer.text_content <> ''
-          AND (answer.created_at, answer.id) > (asked.created_at, asked.id)
+    SELECT asked.id, answer.id, substr(answer.text_content, 1, 2000)
+    FROM json_each(:ids) CROSS JOIN messages AS asked ON asked.id = json_each.value
+    CROSS JOIN messages AS answer ON answer.id = (
+        SELECT later.id FROM messages AS later
+        WHERE later.session_id = asked.session_id AND later.role = 'assistant' AND later.text_content <> ''
+          AND (later.created_at, later.id) > (asked.created_at, asked.id)
           AND NOT EXISTS (
               SELECT 1 FROM messages AS next WHERE next.session_id = asked.session_id AND next.role = 'user'
                 AND (next.created_at, next.id) > (asked.created_at, asked.id)
-                AND (next.created_at, next.id) < (answer.created_at, answer.id))
-        ORDER BY answer.created_at DESC, answer.id DESC LIMIT 1
+                AND (next.created_at, next.id) < (later.created_at, later.id))
+        ORDER BY later.created_at DESC, later.id DESC LIMIT 1
     )
-    FROM json_each(:ids) CROSS JOIN messages AS asked ON asked.id = json_each.value WHERE asked.role = 'user'
+    WHERE asked.role = 'user'
 """
 _MATCH_COLUMNS = f"""
     {MEMORY_COLUMNS}, substr(memories.content, 1, 2000) AS memory_content,
@@ -273,8 +275,8 @@ async def matching_items(
     texts = judge_passages(outcome, passage_matches[:MAX_EXAMINED])  # type: ignore[arg-type]
     texts = _limit_passages(texts)
     chosen_texts = [verdict for verdict in texts if verdict.chosen]
-    questions = [str(one.candidate.row.message_id) for one in chosen_texts[:MAX_ANSWERED]]
-    answers = await store.read(lambda db: _answers(db, questions)) if questions else {}
+    told = [str(one.candidate.row.message_id) for one in chosen_texts]
+    answers = await store.read(lambda db: _answers(db, told)) if told else {}
     memory_items = _without_near_duplicates([_matching_memory(one) for one in memories if one.chosen])[:max_memories]
     return PromptMatches(
         memory_items + [_passage_item(one, outcome.stems, answers) for one in chosen_texts],
@@ -325,9 +327,12 @@ def _passage_id(row: MemoryChunkRow) -> str:
 
 
 def _answers(db: Db, messages: list[str]) -> dict[str, str]:
-    """Return the last answer to each of the user's messages, before the user wrote again."""
-    rows = db.tuples(_ANSWERS, {"ids": json.dumps(messages)})
-    return {message: answer for message, answer in rows if answer}
+    """Return the last answer to each of the first messages of the user, before the user wrote again.
+
+    An answer that is itself among the messages is left out: it is told in full.
+    """
+    rows = db.tuples(_ANSWERS, {"ids": json.dumps(messages[:MAX_ANSWERED])})
+    return {asked: text for asked, answer, text in rows if answer not in messages}
 
 
 def _passage_item(verdict: Verdict, stems: frozenset[str], answers: dict[str, str]) -> Item:
